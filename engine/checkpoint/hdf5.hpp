@@ -1,0 +1,149 @@
+// The one place that speaks to the HDF5 library: owned handles, every return checked, the library's error stack turned
+// into an exception and never printed, all calls under one mutex. Private to this room.
+#pragma once
+
+#include <hdf5.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace longhaul::engine::hdf5 {
+
+/// An HDF5 call failed; `what()` is the call and the innermost reason of the library's error stack. Readers turn it
+/// into an InputError with file and dataset, the writer thread into a failed round.
+class Failure : public std::runtime_error {
+  public:
+    using std::runtime_error::runtime_error;
+};
+
+/// Holds the mutex for one C call. Also switches the library's own error printing off: that is a setting of each thread
+/// where HDF5 was built thread-safe.
+class Section {
+  public:
+    Section();
+
+  private:
+    std::lock_guard<std::mutex> lock_;
+};
+
+[[noreturn]] void throw_failure(const char* what);
+
+/// Runs one C call whose negative result means failure. `what` names the call for the message.
+template <class Call>
+auto checked(const char* what, Call&& call) {
+    const Section section;
+    const auto result = call();
+    if (result < 0) throw_failure(what);
+    return result;
+}
+
+/// Owner of one HDF5 id. Destroying ignores errors; where they matter there is `close`.
+class Handle {
+  public:
+    using Close = herr_t (*)(hid_t);
+
+    Handle() = default;
+    Handle(hid_t id, Close close) : id_(id), close_(close) {}
+    Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, -1)), close_(other.close_) {}
+    Handle& operator=(Handle&& other) noexcept {
+        std::swap(id_, other.id_);
+        std::swap(close_, other.close_);
+        return *this;
+    }
+    ~Handle() { reset(); }
+
+    void reset() noexcept;
+    void close();  ///< as reset, but throws Failure
+    [[nodiscard]] hid_t get() const { return id_; }
+
+  private:
+    hid_t id_ = -1;
+    Close close_ = nullptr;
+};
+
+/// Memory that was not set to zero first and can pass to and from the library: images are large.
+struct Bytes {
+    struct Free {
+        void operator()(std::byte* memory) const { std::free(memory); }
+    };
+    std::unique_ptr<std::byte[], Free> data;
+    std::size_t size = 0;
+
+    Bytes() = default;
+    explicit Bytes(std::size_t num_bytes);
+};
+
+/// Element types we store, always little-endian.
+enum class Type { u8, u16, i32, i64, u64, f32 };
+[[nodiscard]] std::size_t type_bytes(Type type);
+[[nodiscard]] const char* type_name(Type type);
+/// The library's id of `type`, not owned. Call inside a section: the first call starts the library.
+[[nodiscard]] hid_t type_id(Type type);
+
+/// The stored type of a C++ type; bytes and characters unless told otherwise.
+template <class T>
+inline constexpr Type type_of = [] {
+    static_assert(sizeof(T) == 1);
+    return Type::u8;
+}();
+template <>
+inline constexpr Type type_of<std::int32_t> = Type::i32;
+template <>
+inline constexpr Type type_of<std::int64_t> = Type::i64;
+template <>
+inline constexpr Type type_of<std::uint64_t> = Type::u64;
+
+using Dims = std::vector<hsize_t>;
+
+/// A file that is built in memory; nothing of it ever reaches the disk by itself. It is taken out by closing it and
+/// keeping the library's buffer: there is no second copy, and H5Fget_file_image of 1.10.8 leaves a wrong checksum in a
+/// superblock of version 2 (it clears the flags behind the checksum's back).
+class MemoryFile {
+  public:
+    /// Grows by `increment` bytes. `btree_fanout`: half the children of a chunk index node; small where datasets have
+    /// few chunks.
+    MemoryFile(std::size_t increment, unsigned btree_fanout);
+    MemoryFile(const MemoryFile&) = delete;
+    MemoryFile& operator=(const MemoryFile&) = delete;
+    ~MemoryFile();
+
+    [[nodiscard]] hid_t get() const { return file_.get(); }
+    /// Closes the file and returns it as the bytes of an HDF5 file, with `tail_bytes` more at the end for the caller to
+    /// fill. All handles inside the file must be gone.
+    [[nodiscard]] Bytes take(std::size_t tail_bytes);
+
+  private:
+    struct Buffer;                    ///< what the library's callbacks see
+    std::unique_ptr<Buffer> buffer_;  ///< outlives the file
+    Handle file_;
+};
+/// Opens bytes (copied) as a file, for reading.
+[[nodiscard]] Handle open_image(const std::byte* bytes, std::size_t num_bytes);
+/// Opens a file on disk for reading, without locks: our files never change, and some file systems have no locks.
+[[nodiscard]] Handle open_file(const std::string& path);
+
+[[nodiscard]] Handle create_group(hid_t at, const char* name);
+void write_attribute(hid_t at, const char* name, std::int64_t value);
+void write_attribute(hid_t at, const char* name, std::string_view value);
+
+/// Chunked with Fletcher32. A dataset with no elements has no chunks and no filter (HDF5 cannot chunk it).
+[[nodiscard]] Handle create_dataset(hid_t at, const char* name, Type type, const Dims& dims, const Dims& chunk);
+void write_block(hid_t dataset, Type type, const Dims& start, const Dims& count, const void* values);
+void read_block(hid_t dataset, Type type, const Dims& start, const Dims& count, void* values);
+
+/// Creates and fills a one-dimensional dataset.
+void write_values(hid_t at, const char* name, Type type, const void* values, std::size_t num_values);
+template <class T>
+void write_values(hid_t at, const char* name, const std::vector<T>& values) {
+    write_values(at, name, type_of<T>, values.data(), values.size());
+}
+
+}  // namespace longhaul::engine::hdf5

@@ -1,0 +1,140 @@
+// Reading HDF5 that a stranger may have written. Checksums come first (commit.cpp, kv_file.cpp); what is left to refuse
+// here are well-formed files that are not ours: links out of the file, storage outside of it, foreign filters, other
+// types and shapes than the format says, sizes that the file cannot hold. Every refusal is an InputError with file and
+// dataset. Private to this room.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/checkpoint/hdf5.hpp"
+
+namespace longhaul::engine {
+
+struct CheckpointIdentity;
+
+namespace hdf5 {
+
+/// The mend of every damaged or foreign file: nothing is lost but time.
+inline constexpr std::string_view recompute_mend = "what it held will be computed again";
+
+/// Refuses bytes that do not begin as every file of ours does: HDF5 signature, superblock version 2, no open-for-write
+/// or other flag. `num_bytes` may be less than the file has.
+void check_superblock(const std::string& label, const std::byte* bytes, std::size_t num_bytes);
+
+class Reader {
+  public:
+    /// `label`: the file as messages name it. `num_bytes`: its size, an upper bound of every dataset.
+    Reader(std::string label, Handle file, std::uint64_t num_bytes)
+        : label_(std::move(label)), file_(std::move(file)), num_bytes_(num_bytes) {}
+
+    [[noreturn]] void refuse(std::string_view field, std::string_view expected, std::string_view got) const;
+
+    /// The group holds exactly these names, each a hard link: nothing here leads out of the file.
+    void expect_links(const char* group, std::initializer_list<const char*> names) const;
+
+    /// Attributes of the root group.
+    [[nodiscard]] std::int64_t number(const char* attribute) const;
+    [[nodiscard]] std::string text(const char* attribute) const;
+    /// A number that must lie in [0, limit].
+    [[nodiscard]] std::int64_t number_up_to(const char* attribute, std::int64_t limit) const;
+
+    struct Dataset {
+        std::string path;
+        Handle id;
+        Dims dims;
+        [[nodiscard]] hsize_t num_elements() const;
+    };
+    /// Opens and checks a dataset: rank, type, chunked with Fletcher32 alone, all of it inside this file.
+    [[nodiscard]] Dataset open(const std::string& path, Type type, std::size_t rank) const;
+
+    void read_block(const Dataset& dataset, Type type, const Dims& start, const Dims& count, void* values) const;
+
+    /// A whole one-dimensional dataset.
+    template <class T>
+    [[nodiscard]] std::vector<T> values(const std::string& path) const {
+        const Dataset dataset = open(path, type_of<T>, 1);
+        std::vector<T> result(dataset.num_elements());
+        if (!result.empty()) read_block(dataset, type_of<T>, {0}, dataset.dims, result.data());
+        return result;
+    }
+    /// The same, one value for each of `num_rows`.
+    template <class T>
+    [[nodiscard]] std::vector<T> column(const std::string& path, std::size_t num_rows) const {
+        std::vector<T> result = values<T>(path);
+        if (result.size() != num_rows) refuse_rows(path, num_rows, result.size());
+        return result;
+    }
+
+    /// One row for each item, stored end to end in `path` with the lengths in `path`_count.
+    template <class Row>
+    [[nodiscard]] std::vector<Row> ragged(const std::string& path, std::size_t num_rows) const {
+        using T = ragged_element<Row>;
+        const std::vector<T> flat = values<T>(path);
+        const std::vector<std::size_t> ends = row_ends(path + "_count", num_rows, flat.size());
+        std::vector<Row> rows(num_rows);
+        for (std::size_t row = 0; row < num_rows; ++row) {
+            rows[row].assign(flat.begin() + static_cast<std::ptrdiff_t>(row == 0 ? 0 : ends[row - 1]),
+                             flat.begin() + static_cast<std::ptrdiff_t>(ends[row]));
+        }
+        return rows;
+    }
+
+    [[nodiscard]] const std::string& label() const { return label_; }
+
+  private:
+    template <class Row>
+    using ragged_element = std::conditional_t<std::is_same_v<Row, std::string>, std::uint8_t, typename Row::value_type>;
+
+    [[noreturn]] void refuse_rows(const std::string& path, std::size_t expected, std::size_t got) const;
+    [[nodiscard]] std::vector<std::size_t> row_ends(const std::string& path, std::size_t num_rows,
+                                                    std::size_t num_values) const;
+    void check_storage(const Dataset& dataset, hid_t creation, Type type) const;
+    [[nodiscard]] Handle attribute(const char* name) const;
+    /// Runs `action`, turning a failure of the library into a refusal of `field`.
+    template <class Action>
+    auto guarded(std::string_view field, Action&& action) const {
+        try {
+            return action();
+        } catch (const Failure& failure) {
+            refuse(field, "readable HDF5 data", failure.what());
+        }
+    }
+
+    std::string label_;
+    Handle file_;
+    std::uint64_t num_bytes_ = 0;
+};
+
+/// Opens verified bytes of a file in memory, or a file on disk.
+[[nodiscard]] Reader open_reader(const std::string& label, const std::byte* bytes, std::size_t num_bytes);
+[[nodiscard]] Reader open_reader(const std::string& path, std::uint64_t num_bytes);
+
+/// The attributes that every file of ours carries.
+void write_identity(hid_t file, const CheckpointIdentity& identity);
+[[nodiscard]] CheckpointIdentity read_identity(const Reader& reader);
+
+/// Counterpart of Reader::ragged.
+template <class Row>
+void write_ragged(hid_t at, const std::string& name, const std::vector<Row>& rows) {
+    std::vector<std::int64_t> counts;
+    std::size_t total = 0;
+    for (const Row& row : rows) {
+        counts.push_back(static_cast<std::int64_t>(row.size()));
+        total += row.size();
+    }
+    std::vector<typename Row::value_type> flat;
+    flat.reserve(total);
+    for (const Row& row : rows) flat.insert(flat.end(), row.begin(), row.end());
+    write_values(at, name.c_str(), type_of<typename Row::value_type>, flat.data(), flat.size());
+    write_values(at, (name + "_count").c_str(), counts);
+}
+
+}  // namespace hdf5
+}  // namespace longhaul::engine

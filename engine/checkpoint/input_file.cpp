@@ -1,0 +1,99 @@
+// Opening what others may have put into the folder, and the grammar of the names.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <system_error>
+
+#include "engine/checkpoint/commit_file.hpp"
+#include "engine/checkpoint/durable_file.hpp"
+#include "engine/checkpoint/hdf5_reader.hpp"
+
+namespace longhaul::engine {
+namespace detail {
+namespace {
+
+std::string cause(int number) {
+    return std::generic_category().message(number);
+}
+
+/// Takes a canonical number (no sign, no leading zero) off the front of `rest`.
+bool take_number(std::string_view& rest, std::int64_t& value) {
+    const char* end = rest.data() + rest.size();
+    const auto [stop, error] = std::from_chars(rest.data(), end, value);
+    const auto length = static_cast<std::size_t>(stop - rest.data());
+    if (error != std::errc{} || rest.front() == '-' || (rest.front() == '0' && length > 1)) return false;
+    rest.remove_prefix(length);
+    return true;
+}
+
+bool take(std::string_view& rest, std::string_view expected) {
+    if (!rest.starts_with(expected)) return false;
+    rest.remove_prefix(expected.size());
+    return true;
+}
+
+}  // namespace
+
+std::optional<FileName> parse_file_name(std::string_view name) {
+    FileName parts;
+    std::string_view rest = name;
+    if (rest.ends_with(temporary_name(""))) {
+        parts.temporary = true;
+        rest.remove_suffix(temporary_name("").size());
+    }
+    if (!take_number(rest, parts.replica) || !take(rest, "-") || !take_number(rest, parts.epoch) || !take(rest, "-") ||
+        !take_number(rest, parts.round) || !take(rest, ".")) {
+        return std::nullopt;
+    }
+    if (rest != "h5" && (!take_number(rest, parts.rank) || !take(rest, "."))) return std::nullopt;
+    if (rest != "h5") return std::nullopt;
+    return parts;
+}
+
+InputFile::InputFile(const std::string& path) : path_(path) {
+    // Non-blocking: opening a pipe of that name must not hang.
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int error = errno;
+    if (fd_ < 0) throw InputError(path, "", "a readable file", cause(error), hdf5::recompute_mend);
+    struct stat status {};
+    if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
+        ::close(fd_);
+        throw InputError(path, "", "a regular file", "something else", hdf5::recompute_mend);
+    }
+    num_bytes_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+InputFile::~InputFile() {
+    ::close(fd_);
+}
+
+void InputFile::read_at(std::uint64_t offset, std::byte* to, std::size_t num_bytes) const {
+    while (num_bytes > 0) {
+        const ssize_t got = ::pread(fd_, to, num_bytes, static_cast<off_t>(offset));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) throw InputError(path_, "", "a readable file", cause(errno), hdf5::recompute_mend);
+        if (got == 0) {
+            throw InputError(path_, "", std::to_string(num_bytes) + " bytes more", "the end of the file",
+                             hdf5::recompute_mend);
+        }
+        to += got;
+        offset += static_cast<std::uint64_t>(got);
+        num_bytes -= static_cast<std::size_t>(got);
+    }
+}
+
+}  // namespace detail
+
+std::string commit_name(std::int64_t replica, std::int64_t epoch, std::int64_t round) {
+    return std::to_string(replica) + "-" + std::to_string(epoch) + "-" + std::to_string(round) + ".h5";
+}
+
+std::string kv_file_name(std::int64_t replica, std::int64_t epoch, std::int64_t round, int rank) {
+    return std::to_string(replica) + "-" + std::to_string(epoch) + "-" + std::to_string(round) + "." +
+           std::to_string(rank) + ".h5";
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,226 @@
+// KV files: /keys and /values [layer, kv_head, token, head_dim], the items one after the other on the token axis
+// (FORMAT.md).
+#include "engine/checkpoint/kv_file.hpp"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "engine/checkpoint/commit_file.hpp"
+#include "engine/error.hpp"
+
+namespace longhaul::engine {
+namespace detail {
+namespace {
+
+constexpr std::string_view format_text = "longhaul kv";
+
+/// Large enough that a chunk's index entry and checksum cost nothing, small enough for the library's chunk cache (1
+/// MB).
+constexpr std::int64_t chunk_bytes = 512 * 1024;
+
+hdf5::Type kv_type(const std::string& kv_dtype) {
+    if (kv_dtype == "bf16") return hdf5::Type::u16;  // HDF5 has no bf16; the attribute kv_dtype says what the bits are
+    if (kv_dtype == "f32") return hdf5::Type::f32;
+    throw std::logic_error("checkpoint: no KV dtype '" + kv_dtype + "'");
+}
+
+std::int64_t num_rows(const std::vector<KvSource>& items) {
+    std::int64_t rows = 0;
+    for (const KvSource& item : items) rows += item.kv_end - item.kv_begin;
+    return rows;
+}
+
+/// Extent of a block, or its corner: [layer, kv_head, token, head_dim].
+struct Block {
+    std::int64_t layers = 0, heads = 0, rows = 0, dim = 0;
+
+    [[nodiscard]] std::int64_t elements() const { return layers * heads * rows * dim; }
+    [[nodiscard]] hdf5::Dims dims() const {
+        return {static_cast<hsize_t>(layers), static_cast<hsize_t>(heads), static_cast<hsize_t>(rows),
+                static_cast<hsize_t>(dim)};
+    }
+};
+
+/// As many tokens as fit; where a round has few, several heads and then several layers share a chunk.
+Block chunk_of(const Block& whole, std::size_t element_bytes) {
+    const std::int64_t most = std::max<std::int64_t>(chunk_bytes / static_cast<std::int64_t>(element_bytes), 1);
+    Block chunk{1, 1, 1, whole.dim};
+    const auto fill = [&](std::int64_t& axis, std::int64_t extent) {
+        axis = std::clamp<std::int64_t>(most / chunk.elements(), 1, extent);
+    };
+    if (whole.elements() == 0) return chunk;
+    fill(chunk.rows, whole.rows);
+    fill(chunk.heads, whole.heads);
+    fill(chunk.layers, whole.layers);
+    return chunk;
+}
+
+/// Reads rows [first, first + count) of the token axis, whichever items they belong to.
+void export_rows(const std::vector<KvSource>& items, std::int64_t layer, std::int64_t kv_head, bool values,
+                 std::int64_t first, std::int64_t count, std::size_t row_bytes, std::byte* to) {
+    std::int64_t item_row = 0;
+    for (const KvSource& item : items) {
+        const std::int64_t item_end = item_row + item.kv_end - item.kv_begin;
+        const std::int64_t begin = std::max(first, item_row);
+        const std::int64_t end = std::min(first + count, item_end);
+        if (begin < end) {
+            item.read(layer, kv_head, values, item.kv_begin + begin - item_row, end - begin,
+                      to + static_cast<std::size_t>(begin - first) * row_bytes);
+        }
+        item_row = item_end;
+    }
+}
+
+/// Writes one of the two datasets, a chunk at a time: memory beside the image is one chunk.
+void write_dataset(hid_t file, bool values, hdf5::Type type, const Block& whole, const std::vector<KvSource>& items) {
+    const Block chunk = chunk_of(whole, hdf5::type_bytes(type));
+    const hdf5::Handle dataset =
+        hdf5::create_dataset(file, values ? "values" : "keys", type, whole.dims(), chunk.dims());
+    const std::size_t row_bytes = static_cast<std::size_t>(whole.dim) * hdf5::type_bytes(type);
+    hdf5::Bytes buffer(static_cast<std::size_t>(chunk.elements()) * hdf5::type_bytes(type));
+    for (std::int64_t layer = 0; layer < whole.layers; layer += chunk.layers) {
+        for (std::int64_t head = 0; head < whole.heads; head += chunk.heads) {
+            for (std::int64_t row = 0; row < whole.rows; row += chunk.rows) {
+                const Block part{std::min(chunk.layers, whole.layers - layer),
+                                 std::min(chunk.heads, whole.heads - head), std::min(chunk.rows, whole.rows - row),
+                                 whole.dim};
+                std::byte* to = buffer.data.get();
+                for (std::int64_t l = 0; l < part.layers; ++l) {
+                    for (std::int64_t h = 0; h < part.heads; ++h) {
+                        export_rows(items, layer + l, head + h, values, row, part.rows, row_bytes, to);
+                        to += static_cast<std::size_t>(part.rows) * row_bytes;
+                    }
+                }
+                hdf5::write_block(dataset.get(), type, Block{layer, head, row, 0}.dims(), part.dims(),
+                                  buffer.data.get());
+            }
+        }
+    }
+}
+
+void write_items(hid_t file, const std::vector<KvSource>& items) {
+    std::vector<std::string> keys;
+    std::vector<std::int64_t> begins;
+    std::vector<std::int64_t> ends;
+    for (const KvSource& item : items) {
+        keys.push_back(item.key);
+        begins.push_back(item.kv_begin);
+        ends.push_back(item.kv_end);
+    }
+    const hdf5::Handle group = hdf5::create_group(file, "items");
+    hdf5::write_ragged(group.get(), "key", keys);
+    hdf5::write_values(group.get(), "kv_begin", begins);
+    hdf5::write_values(group.get(), "kv_end", ends);
+}
+
+hdf5::Bytes encode_kv_file(const CheckpointIdentity& identity, std::int64_t first_kv_head, std::int64_t num_kv_heads,
+                           const std::vector<KvSource>& items) {
+    const hdf5::Type type = kv_type(identity.kv_dtype);
+    const Block whole{identity.num_layers, num_kv_heads, num_rows(items), identity.head_dim};
+    const std::size_t num_bytes = 2 * static_cast<std::size_t>(whole.elements()) * hdf5::type_bytes(type);
+    constexpr unsigned btree_fanout = 32;
+    // The library clears what it grows by, so a small file should not ask for much.
+    hdf5::MemoryFile file(std::clamp<std::size_t>(num_bytes / 4, 1 << 14, 1 << 24), btree_fanout);
+    hdf5::write_attribute(file.get(), "format", format_text);
+    hdf5::write_attribute(file.get(), "format_version", std::int64_t{checkpoint_format_version});
+    hdf5::write_identity(file.get(), identity);
+    hdf5::write_attribute(file.get(), "first_kv_head", first_kv_head);
+    write_items(file.get(), items);
+    write_dataset(file.get(), false, type, whole, items);
+    write_dataset(file.get(), true, type, whole, items);
+    return file.take(0);
+}
+
+[[noreturn]] void refuse(const std::string& path, std::string_view field, std::string_view expected,
+                         std::string_view got) {
+    throw InputError(path, field, expected, got, hdf5::recompute_mend);
+}
+
+}  // namespace
+
+void verify_kv_file(const std::string& path, const KvFile& expected) {
+    constexpr std::size_t piece_bytes = std::size_t{1} << 20;
+    const InputFile file(path);
+    if (file.num_bytes() != expected.num_bytes) {
+        refuse(path, "keys and values", std::to_string(expected.num_bytes) + " bytes, as its commit says",
+               std::to_string(file.num_bytes()));
+    }
+    const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
+    if (state == nullptr) throw std::bad_alloc();
+    XXH3_64bits_reset(state.get());
+    const hdf5::Bytes piece(piece_bytes);
+    for (std::uint64_t offset = 0; offset < file.num_bytes(); offset += piece_bytes) {
+        const std::size_t count = std::min<std::uint64_t>(piece_bytes, file.num_bytes() - offset);
+        file.read_at(offset, piece.data.get(), count);
+        if (offset == 0) hdf5::check_superblock(path, piece.data.get(), count);
+        XXH3_64bits_update(state.get(), piece.data.get(), count);
+    }
+    if (XXH3_64bits_digest(state.get()) != expected.checksum) {
+        refuse(path, "keys and values", "the checksum in its commit", "another: bytes changed");
+    }
+}
+
+KvReader::KvReader(const std::string& path, const KvFile& expected, const CheckpointIdentity& identity)
+    : reader_(hdf5::open_reader(path, expected.num_bytes)),
+      type_(kv_type(identity.kv_dtype)),
+      first_kv_head_(expected.first_kv_head) {
+    if (reader_.text("format") != format_text) reader_.refuse("format", format_text, reader_.text("format"));
+    if (!(hdf5::read_identity(reader_) == identity)) {
+        reader_.refuse("identity", "that of its commit", "another job, model or shape");
+    }
+    if (reader_.number("first_kv_head") != first_kv_head_) {
+        reader_.refuse("first_kv_head", std::to_string(first_kv_head_),
+                       std::to_string(reader_.number("first_kv_head")));
+    }
+    reader_.expect_links("/", {"items", "keys", "values"});
+    read_items();
+    std::int64_t rows = 0;
+    for (const auto& [key, range] : items_) rows += range.kv_end - range.kv_begin;
+    const hdf5::Dims dims = Block{identity.num_layers, expected.num_kv_heads, rows, identity.head_dim}.dims();
+    keys_ = reader_.open("keys", type_, dims.size());
+    values_ = reader_.open("values", type_, dims.size());
+    for (const auto* dataset : {&keys_, &values_}) {
+        if (dataset->dims != dims) reader_.refuse(dataset->path, "the shape its commit says", "another");
+    }
+}
+
+void KvReader::read_items() {
+    reader_.expect_links("items", {"key", "key_count", "kv_begin", "kv_end"});
+    const auto begins = reader_.values<std::int64_t>("items/kv_begin");
+    const auto ends = reader_.column<std::int64_t>("items/kv_end", begins.size());
+    const auto keys = reader_.ragged<std::string>("items/key", begins.size());
+    std::int64_t row = 0;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+        constexpr std::int64_t limit = std::int64_t{1} << 48;
+        if (begins[i] < 0 || ends[i] < begins[i] || ends[i] > limit) {
+            reader_.refuse("items/kv_end", "positions in order",
+                           std::to_string(begins[i]) + " to " + std::to_string(ends[i]));
+        }
+        if (!items_.emplace(keys[i], Range{begins[i], ends[i], row}).second) {
+            reader_.refuse("items/key", "each item once", "'" + keys[i] + "' twice");
+        }
+        row += ends[i] - begins[i];
+        if (row > limit) reader_.refuse("items/kv_end", "fewer positions", std::to_string(row));
+    }
+}
+
+void KvReader::read(const Range& item, std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t first,
+                    std::int64_t count, std::byte* to) const {
+    const hdf5::Reader::Dataset& dataset = values ? values_ : keys_;
+    const Block start{layer, kv_head - first_kv_head_, item.first_row + first - item.kv_begin, 0};
+    const Block extent{1, 1, count, static_cast<std::int64_t>(dataset.dims[3])};
+    reader_.read_block(dataset, type_, start.dims(), extent.dims(), to);
+}
+
+}  // namespace detail
+
+KvFile write_kv_file(const std::filesystem::path& folder, const std::string& name, const CheckpointIdentity& identity,
+                     std::int64_t first_kv_head, std::int64_t num_kv_heads, const std::vector<KvSource>& items) {
+    const hdf5::Bytes bytes = detail::encode_kv_file(identity, first_kv_head, num_kv_heads, items);
+    write_durable(folder, name, bytes.data.get(), bytes.size);
+    return {name, bytes.size, detail::checksum_of(bytes.data.get(), bytes.size), first_kv_head, num_kv_heads};
+}
+
+}  // namespace longhaul::engine

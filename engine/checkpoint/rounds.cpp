@@ -1,0 +1,206 @@
+#include "engine/checkpoint/rounds.hpp"
+
+#include <thread>
+
+#include "engine/bytes.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+std::int64_t writing_ranks(const Model& model, Group& group) {
+    return std::min<std::int64_t>(group.size(), model.config().num_kv_heads);
+}
+
+void put_result(ByteWriter& writer, const RoundResult& result) {
+    writer.put(result.round);
+    writer.put(result.committed);
+    writer.put(result.error);
+    writer.put(result.seconds);
+    writer.put(result.kv_file.has_value());
+    if (!result.kv_file) return;
+    writer.put(result.kv_file->name);
+    writer.put(result.kv_file->num_bytes);
+    writer.put(result.kv_file->checksum);
+    writer.put(result.kv_file->first_kv_head);
+    writer.put(result.kv_file->num_kv_heads);
+}
+
+RoundResult get_result(ByteReader& reader) {
+    RoundResult result;
+    result.round = reader.get<std::int64_t>();
+    result.committed = reader.get<bool>();
+    result.error = reader.get_string();
+    result.seconds = reader.get<double>();
+    if (!reader.get<bool>()) return result;
+    KvFile file;
+    file.name = reader.get_string();
+    file.num_bytes = reader.get<std::uint64_t>();
+    file.checksum = reader.get<std::uint64_t>();
+    file.first_kv_head = reader.get<std::int64_t>();
+    file.num_kv_heads = reader.get<std::int64_t>();
+    result.kv_file = file;
+    return result;
+}
+
+}  // namespace
+
+CheckpointRounds::CheckpointRounds(const CheckpointOptions& options, const Model& model, Group& group)
+    : options_(options), model_(model), group_(group) {
+    if (!options.folder.empty()) writer_ = std::make_unique<CheckpointWriter>(options.folder, options.identity);
+}
+
+bool CheckpointRounds::due() const {
+    if (!enabled() || active_ || !error_.empty()) return false;
+    const std::chrono::duration<double> since = std::chrono::steady_clock::now() - last_begin_;
+    // The image of a round's KV file is built in memory: begin early enough that it stays small for large models.
+    constexpr std::int64_t most_bytes = std::int64_t{256} << 20;
+    const kernels::KvLayout& layout = model_.kv_layout();
+    const std::int64_t bytes_a_token = 2 * layout.num_layers * layout.num_kv_heads * layout.head_dim *
+                                       static_cast<std::int64_t>(kernels::bytes_of(layout.dtype));
+    return tokens_since_ > 0 && (tokens_since_ >= options_.every_tokens || since.count() >= options_.every_seconds ||
+                                 (options_.store_kv && tokens_since_ * bytes_a_token >= most_bytes));
+}
+
+bool CheckpointRounds::may_store_kv() const {
+    return options_.store_kv && (options_.quota_bytes == 0 || kv_bytes_on_disk_ < options_.quota_bytes);
+}
+
+ItemDelta CheckpointRounds::delta_of(Sequence& sequence, bool store_kv) const {
+    ItemDelta delta;
+    delta.key = sequence.item.checkpoint_key;
+    delta.previous_commit = sequence.last_commit;
+    delta.prompt_tokens = sequence.prompt_size();
+    delta.first_token = sequence.saved_tokens;
+    const auto fresh = sequence.output().subspan(static_cast<std::size_t>(sequence.saved_tokens));
+    delta.tokens.assign(fresh.begin(), fresh.end());
+    delta.kv_begin = sequence.saved_kv;
+    delta.kv_end = store_kv ? sequence.kv->committed() : sequence.saved_kv;
+    // After a put-back the sequence's own KV may be shorter than what is saved already.
+    delta.kv_end = std::max(delta.kv_end, delta.kv_begin);
+    return delta;
+}
+
+void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv) {
+    ++round_;
+    tokens_since_ = 0;
+    last_begin_ = std::chrono::steady_clock::now();
+    commit_ = Commit{commit_name(options_.replica, options_.epoch, round_),
+                     options_.identity,
+                     options_.replica,
+                     options_.epoch,
+                     round_,
+                     {},
+                     {}};
+    RoundJob job;
+    job.round = round_;
+    for (Sequence* sequence : sequences) {
+        ItemDelta delta = delta_of(*sequence, store_kv);
+        if (delta.tokens.empty() && delta.kv_end == delta.kv_begin && sequence->saved_once) continue;
+        ++sequence->statistics.checkpoint_rounds;
+        if (group_.is_first()) {
+            delta.drafter = sequence->drafter->take_delta();
+            delta.statistics = statistics_to_json(sequence->statistics);
+        }
+        if (delta.kv_end > delta.kv_begin) {
+            // Committed positions never change: the writer may read them while decoding appends. It holds the KV itself
+            // (the item may finish meanwhile) and its own list of pages (the sequence's list may grow).
+            std::vector<std::byte*> pages(sequence->kv->pages().begin(), sequence->kv->pages().end());
+            job.kv.push_back(
+                {delta.key, delta.kv_begin, delta.kv_end,
+                 [kv = sequence->kv, pages = std::move(pages)](std::int64_t layer, std::int64_t kv_head, bool values,
+                                                               std::int64_t first, std::int64_t count, std::byte* to) {
+                     KvSequence::export_range(kv->pool().device(), kv->layout(), pages, layer, kv_head, values, first,
+                                              count, to);
+                 }});
+        }
+        sequence->saved_tokens = sequence->num_output();
+        sequence->saved_kv = delta.kv_end;
+        sequence->last_commit = commit_.name;
+        sequence->saved_once = true;
+        if (group_.is_first()) {
+            files_[commit_.name].items.insert(sequence->item.index);
+            commits_of_item_[sequence->item.index].push_back(commit_.name);
+            commit_.items.push_back(std::move(delta));
+        }
+    }
+    const bool has_kv = !job.kv.empty();
+    missing_kv_files_ = has_kv ? static_cast<int>(writing_ranks(model_, group_)) : 0;
+    if (has_kv && model_.writes_kv()) {
+        job.kv_name = kv_file_name(options_.replica, options_.epoch, round_, group_.rank());
+        job.first_kv_head = model_.first_kv_head();
+        job.num_kv_heads = model_.kv_layout().num_kv_heads;
+        writer_->submit(std::move(job));
+    }
+    if (!group_.is_first()) return;
+    active_ = !commit_.items.empty();
+    if (active_ && missing_kv_files_ == 0) writer_->submit(commit_);
+}
+
+void CheckpointRounds::take(const RoundResult& result) {
+    write_seconds_ += result.seconds;
+    if (result.round != round_) return;
+    if (!result.error.empty()) {
+        if (error_.empty()) error_ = result.error;
+        active_ = false;
+        return;
+    }
+    if (result.committed) {
+        ++committed_rounds_;
+        active_ = false;
+    } else if (result.kv_file && active_) {
+        kv_bytes_on_disk_ += static_cast<std::int64_t>(result.kv_file->num_bytes);
+        files_[commit_.name].kv_files.push_back(result.kv_file->name);
+        commit_.kv_files.push_back(*result.kv_file);
+        if (--missing_kv_files_ == 0) writer_->submit(commit_);
+    }
+}
+
+void CheckpointRounds::progress() {
+    if (!enabled()) return;
+    if (group_.size() == 1) {
+        for (const RoundResult& result : writer_->poll()) take(result);
+        return;
+    }
+    ByteWriter message;
+    for (const RoundResult& result : writer_->poll()) put_result(message, result);
+    for (const std::vector<std::byte>& part : group_.gather(message.bytes())) {
+        ByteReader reader(part);
+        while (!reader.empty()) take(get_result(reader));
+    }
+}
+
+void CheckpointRounds::drain() {
+    if (!enabled()) return;
+    for (;;) {
+        progress();
+        std::vector<std::byte> still_active(active_ ? 1 : 0);
+        group_.broadcast(still_active);
+        if (still_active.empty()) return;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+}
+
+void CheckpointRounds::forget_if_unneeded(const std::string& commit) {
+    const auto file = files_.find(commit);
+    if (file == files_.end() || !file->second.items.empty()) return;
+    if (active_ && commit == commit_.name) return;  // removed when the next item's results are durable, or at the end
+    std::vector<std::string> names = file->second.kv_files;
+    names.push_back(commit);
+    writer_->remove(std::move(names));
+    files_.erase(file);
+}
+
+void CheckpointRounds::results_durable(std::span<const std::int64_t> item_indices) {
+    if (!enabled()) return;
+    for (const std::int64_t index : item_indices) {
+        const auto commits = commits_of_item_.find(index);
+        if (commits == commits_of_item_.end()) continue;
+        for (const std::string& commit : commits->second) {
+            files_[commit].items.erase(index);
+            forget_if_unneeded(commit);
+        }
+        commits_of_item_.erase(commits);
+    }
+}
+
+}  // namespace longhaul::engine

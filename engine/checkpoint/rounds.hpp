@@ -1,0 +1,83 @@
+// Checkpoint rounds of one replica: what goes into a round, when its commit may be written, and when its files may go.
+// Collective where it says so; the writing itself happens in each rank's CheckpointWriter, beside decoding.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/model/model.hpp"
+#include "engine/sequence.hpp"
+
+namespace longhaul::engine {
+
+class CheckpointRounds {
+  public:
+    CheckpointRounds(const CheckpointOptions& options, const Model& model, Group& group);
+
+    [[nodiscard]] bool enabled() const { return writer_ != nullptr; }
+    [[nodiscard]] bool active() const { return active_; }
+
+    /// Tokens (output, and prompt while prefilling) computed since the last round began.
+    void count_tokens(std::int64_t tokens) { tokens_since_ += tokens; }
+
+    /// First rank: whether a round should begin now, and whether it may hold KV (`checkpoint-quota`).
+    [[nodiscard]] bool due() const;
+    [[nodiscard]] bool may_store_kv() const;
+
+    /// Begins a round of all `sequences` that have something new. All ranks, at the same step; none may be active.
+    void begin(std::span<Sequence* const> sequences, bool store_kv);
+
+    /// Passes the writers' results on; collective. Afterwards `active()` on the first rank says whether the round is
+    /// still under way.
+    void progress();
+
+    /// Waits until the round under way has ended; collective.
+    void drain();
+
+    /// First rank: results of these items are durable; removes the files that no unfinished item of this launch needs.
+    void results_durable(std::span<const std::int64_t> item_indices);
+
+    /// First rank: "" or what the storage said; no round begins after that.
+    [[nodiscard]] const std::string& error() const { return error_; }
+    [[nodiscard]] std::int64_t committed_rounds() const { return committed_rounds_; }
+    [[nodiscard]] double write_seconds() const { return write_seconds_; }
+
+  private:
+    struct File {  // a commit of this launch and who needs it
+        std::set<std::int64_t> items;
+        std::vector<std::string> kv_files;
+    };
+
+    [[nodiscard]] ItemDelta delta_of(Sequence& sequence, bool store_kv) const;
+    void take(const RoundResult& result);
+    void forget_if_unneeded(const std::string& commit);
+
+    CheckpointOptions options_;
+    const Model& model_;
+    Group& group_;
+    std::unique_ptr<CheckpointWriter> writer_;
+
+    std::int64_t round_ = 0;
+    bool active_ = false;
+    Commit commit_;  // first rank: of the round under way
+    int missing_kv_files_ = 0;
+    std::int64_t tokens_since_ = 0;
+    std::chrono::steady_clock::time_point last_begin_ = std::chrono::steady_clock::now();
+
+    std::string error_;
+    std::int64_t committed_rounds_ = 0;
+    std::int64_t kv_bytes_on_disk_ = 0;
+    double write_seconds_ = 0;
+    std::map<std::string, File> files_;
+    std::map<std::int64_t, std::vector<std::string>> commits_of_item_;
+};
+
+}  // namespace longhaul::engine

@@ -1,0 +1,470 @@
+// What the checkpoint folder holds: commits read at once, chains per item, KV files verified when an item asks for
+// them.
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <list>
+#include <set>
+#include <stdexcept>
+#include <system_error>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "engine/checkpoint/chain.hpp"
+#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/checkpoint/commit_file.hpp"
+#include "engine/checkpoint/durable_file.hpp"
+#include "engine/checkpoint/kv_file.hpp"
+#include "engine/error.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using detail::Chain;
+using detail::CommitInfo;
+using detail::FileName;
+using detail::KvReader;
+using detail::Link;
+
+struct NamedFile {
+    std::string name;
+    FileName parts;
+};
+
+/// Files of ours in a folder, oldest epoch first. A missing folder is empty.
+std::vector<NamedFile> list_folder(const std::filesystem::path& folder) {
+    std::vector<NamedFile> files;
+    std::error_code error;
+    std::filesystem::directory_iterator entry(folder, error);
+    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+        std::string name = entry->path().filename().string();
+        if (const auto parts = detail::parse_file_name(name)) files.push_back({std::move(name), *parts});
+    }
+    if (error && error != std::errc::no_such_file_or_directory) {
+        throw InputError(folder.string(), "", "a readable folder", error.message());
+    }
+    std::sort(files.begin(), files.end(), [](const NamedFile& a, const NamedFile& b) {
+        const auto order = [](const FileName& p) {
+            return std::tuple(p.epoch, p.replica, p.round, p.rank, p.temporary);
+        };
+        return order(a.parts) < order(b.parts);
+    });
+    return files;
+}
+
+void check_identity(const std::string& file, const CheckpointIdentity& ours, const CheckpointIdentity& theirs) {
+    const auto compare = [&](const char* field, const auto& expected, const auto& got) {
+        if (expected == got) return;
+        const auto text = [](const auto& value) {
+            if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::string>)
+                return "'" + value + "'";
+            else
+                return std::to_string(value);
+        };
+        throw InputError(
+            file, field, text(expected), text(got),
+            "it is of another run: give this one another output folder, or go back to what that one ran with");
+    };
+    compare("job", ours.job, theirs.job);
+    compare("model", ours.model, theirs.model);
+    compare("tokenizer", ours.tokenizer, theirs.tokenizer);
+    compare("numerics_version", ours.numerics_version, theirs.numerics_version);
+    compare("kv_dtype", ours.kv_dtype, theirs.kv_dtype);
+    compare("num_layers", ours.num_layers, theirs.num_layers);
+    compare("num_kv_heads", ours.num_kv_heads, theirs.num_kv_heads);
+    compare("head_dim", ours.head_dim, theirs.head_dim);
+}
+
+/// Decoded commits, so that restoring the items of a replica one after the other does not read its commits once for
+/// each of them; bounded, because a folder may hold the tokens of a thousand long items.
+class CommitCache {
+  public:
+    std::shared_ptr<const Commit> find(const std::string& name) const {
+        const auto found = commits_.find(name);
+        return found == commits_.end() ? nullptr : found->second;
+    }
+
+    void put(const std::shared_ptr<const Commit>& commit) {
+        constexpr std::size_t max_bytes = std::size_t{64} << 20;
+        if (!commits_.emplace(commit->name, commit).second) return;
+        order_.push_back(commit->name);
+        num_bytes_ += bytes_of(*commit);
+        while (num_bytes_ > max_bytes && order_.size() > 1) {
+            const auto oldest = commits_.find(order_.front());
+            num_bytes_ -= bytes_of(*oldest->second);
+            commits_.erase(oldest);
+            order_.pop_front();
+        }
+    }
+
+  private:
+    static std::size_t bytes_of(const Commit& commit) {
+        std::size_t bytes = sizeof commit;
+        for (const ItemDelta& item : commit.items) {
+            bytes += sizeof item + item.key.size() + item.statistics.size() +
+                     sizeof(std::int32_t) * (item.tokens.size() + item.drafter.rows.size());
+        }
+        return bytes;
+    }
+
+    std::unordered_map<std::string, std::shared_ptr<const Commit>> commits_;
+    std::deque<std::string> order_;
+    std::size_t num_bytes_ = 0;
+};
+
+/// What verification said of one KV file.
+struct KvVerdict {
+    std::string damage;  ///< "" = intact
+    std::map<std::string, KvReader::Range> items;
+};
+
+/// Positions [begin, end) of an item, in the files of one commit.
+struct Segment {
+    std::int64_t begin = 0, end = 0;
+    std::size_t commit_index = 0;
+};
+
+}  // namespace
+
+struct CheckpointStore::State {
+    std::filesystem::path folder;
+    CheckpointIdentity identity;
+    std::int64_t max_epoch = 0;
+
+    std::vector<CommitInfo> commits;
+    std::map<std::string, std::string> damaged;  ///< commit name: its line
+    std::map<std::string, std::vector<Link>> links;
+    std::map<std::string, std::int64_t> items;
+    std::vector<std::string> damage;
+    CommitCache cache;
+
+    std::map<std::string, KvVerdict> verdicts;  ///< by KV file name
+    std::map<std::string, std::vector<Segment>> segments;
+    std::list<std::pair<std::string, KvReader>> open_files;  ///< last used first
+
+    [[nodiscard]] std::string path(const std::string& name) const { return (folder / name).string(); }
+
+    void scan();
+    std::shared_ptr<const Commit> load(const std::string& name);
+    void add_commit(const Commit& commit);
+    void mark_damaged(const std::string& name, const std::string& line);
+
+    std::optional<RestoredItem> assemble(const std::string& key, const Chain& chain);
+    [[nodiscard]] std::vector<std::string> broken_lines(const std::string& key, const Chain& chain) const;
+
+    const KvVerdict& verdict(const KvFile& file);
+    const KvFile* file_of_head(std::size_t commit_index, const std::string& key, std::int64_t kv_head);
+    bool segment_intact(const std::string& key, const Link& link, std::vector<std::string>& lines);
+    std::vector<Segment> find_segments(const std::string& key, const Chain& chain, std::vector<std::string>& lines);
+    const KvReader& open(const KvFile& file);
+
+    [[nodiscard]] std::vector<std::string> unneeded(const std::vector<std::string>& unfinished,
+                                                    std::int64_t epoch) const;
+};
+
+// --- commits -------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<const Commit> CheckpointStore::State::load(const std::string& name) {
+    if (auto cached = cache.find(name)) return cached;
+    auto commit = std::make_shared<const Commit>(read_commit(folder / name));
+    const std::string own_name = commit_name(commit->replica, commit->epoch, commit->round);
+    if (own_name != name) {
+        throw InputError(path(name), "replica, epoch, round", "those of its name", own_name, hdf5::recompute_mend);
+    }
+    cache.put(commit);
+    return commit;
+}
+
+void CheckpointStore::State::add_commit(const Commit& commit) {
+    CommitInfo info{commit.name, commit.replica, commit.epoch, commit.round, {}, commit.kv_files};
+    for (std::size_t i = 0; i < commit.items.size(); ++i) {
+        const ItemDelta& item = commit.items[i];
+        info.keys.push_back(item.key);
+        links[item.key].push_back({.commit_index = commits.size(),
+                                   .item_index = i,
+                                   .previous_commit = item.previous_commit,
+                                   .prompt_tokens = item.prompt_tokens,
+                                   .first_token = item.first_token,
+                                   .end_token = item.first_token + static_cast<std::int64_t>(item.tokens.size()),
+                                   .kv_begin = item.kv_begin,
+                                   .kv_end = item.kv_end});
+    }
+    commits.push_back(std::move(info));
+}
+
+void CheckpointStore::State::mark_damaged(const std::string& name, const std::string& line) {
+    if (damaged.emplace(name, line).second) damage.push_back(line);
+}
+
+void CheckpointStore::State::scan() {
+    for (const NamedFile& file : list_folder(folder)) {
+        if (file.parts.temporary || file.parts.rank >= 0 || file.parts.epoch > max_epoch) continue;
+        std::shared_ptr<const Commit> commit;
+        try {
+            commit = load(file.name);
+        } catch (const detail::NewerFormat&) {
+            throw;
+        } catch (const InputError& error) {
+            mark_damaged(file.name, error.what());
+            continue;
+        }
+        check_identity(path(file.name), identity, commit->identity);
+        add_commit(*commit);
+    }
+    for (const auto& [key, item_links] : links) {
+        const Chain chain = detail::find_chain(item_links, commits);
+        if (!chain.links.empty()) items.emplace(key, item_links[chain.links.back()].end_token);
+    }
+}
+
+// --- items ---------------------------------------------------------------------------------------------------------
+
+std::vector<std::string> CheckpointStore::State::broken_lines(const std::string& key, const Chain& chain) const {
+    std::vector<std::string> lines;
+    for (const std::size_t index : chain.broken) {
+        const Link& link = links.at(key)[index];
+        const std::string field = "items/previous_commit of '" + key + "'";
+        const std::string expected = link.previous_commit.empty() ? "a first round that begins at token 0"
+                                                                  : link.previous_commit + " with the tokens before";
+        const auto why = damaged.find(link.previous_commit);
+        const std::string got = why != damaged.end() ? "a damaged file (" + why->second + ")" : "no round that fits";
+        lines.push_back(
+            InputError::format(path(commits[link.commit_index].name), field, expected, got, hdf5::recompute_mend));
+    }
+    return lines;
+}
+
+/// Tokens and drafter rows of a chain. nullopt where a commit became unreadable since it was first read; it is then
+/// marked as damaged, and another chain is to be found.
+std::optional<RestoredItem> CheckpointStore::State::assemble(const std::string& key, const Chain& chain) {
+    RestoredItem restored;
+    restored.key = key;
+    for (const std::size_t index : chain.links) {
+        const Link& link = links.at(key)[index];
+        CommitInfo& info = commits[link.commit_index];
+        try {
+            const auto commit = load(info.name);
+            if (link.item_index >= commit->items.size() || commit->items[link.item_index].key != key) {
+                throw InputError(path(info.name), "items/key", "'" + key + "' as before", "another",
+                                 hdf5::recompute_mend);
+            }
+            const ItemDelta& item = commit->items[link.item_index];
+            restored.tokens.insert(restored.tokens.end(), item.tokens.begin(), item.tokens.end());
+            if (!item.drafter.kind.empty()) restored.drafter.push_back(item.drafter);
+            restored.prompt_tokens = item.prompt_tokens;
+            restored.statistics = item.statistics;
+            restored.last_commit = info.name;
+        } catch (const InputError& error) {
+            info.damaged = true;
+            mark_damaged(info.name, error.what());
+            return std::nullopt;
+        }
+    }
+    return restored;
+}
+
+// --- keys and values -----------------------------------------------------------------------------------------------
+
+const KvReader& CheckpointStore::State::open(const KvFile& file) {
+    // A few: rounds of several ranks are read side by side, and an open file costs about a megabyte of the library's
+    // caches.
+    constexpr std::size_t max_open_files = 8;
+    const auto found =
+        std::find_if(open_files.begin(), open_files.end(), [&](const auto& named) { return named.first == file.name; });
+    if (found != open_files.end()) {
+        open_files.splice(open_files.begin(), open_files, found);
+    } else {
+        open_files.emplace_front(file.name, KvReader(path(file.name), file, identity));
+        if (open_files.size() > max_open_files) open_files.pop_back();
+    }
+    return open_files.front().second;
+}
+
+const KvVerdict& CheckpointStore::State::verdict(const KvFile& file) {
+    const auto [found, is_new] = verdicts.try_emplace(file.name);
+    if (is_new) {
+        try {
+            detail::verify_kv_file(path(file.name), file);
+            found->second.items = open(file).items();
+        } catch (const InputError& error) {
+            found->second.damage = error.what();
+        }
+    }
+    return found->second;
+}
+
+/// The intact file that has this item's head in this round; nullptr where there is none.
+const KvFile* CheckpointStore::State::file_of_head(std::size_t commit_index, const std::string& key,
+                                                   std::int64_t kv_head) {
+    for (const KvFile& file : commits[commit_index].kv_files) {
+        const bool has_head = file.first_kv_head <= kv_head && kv_head < file.first_kv_head + file.num_kv_heads;
+        if (has_head && verdict(file).damage.empty() && verdict(file).items.contains(key)) return &file;
+    }
+    return nullptr;
+}
+
+/// Whether all heads of this round's positions are there. Any damage met adds its line once.
+bool CheckpointStore::State::segment_intact(const std::string& key, const Link& link, std::vector<std::string>& lines) {
+    const auto add_line = [&](const std::string& line) {
+        if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+    };
+    const CommitInfo& commit = commits[link.commit_index];
+    for (const KvFile& file : commit.kv_files) {
+        const KvVerdict& said = verdict(file);
+        if (!said.damage.empty()) add_line(said.damage);
+    }
+    for (std::int64_t kv_head = 0; kv_head < identity.num_kv_heads; ++kv_head) {
+        const KvFile* file = file_of_head(link.commit_index, key, kv_head);
+        const KvReader::Range range = file == nullptr ? KvReader::Range{} : verdict(*file).items.at(key);
+        if (file == nullptr || range.kv_begin != link.kv_begin || range.kv_end != link.kv_end) {
+            add_line(
+                InputError::format(path(commit.name), "kv_files",
+                                   "positions " + std::to_string(link.kv_begin) + " to " + std::to_string(link.kv_end) +
+                                       " of '" + key + "' for KV head " + std::to_string(kv_head),
+                                   file == nullptr ? "no intact file with them" : "other positions in " + file->name,
+                                   hdf5::recompute_mend));
+            return false;
+        }
+    }
+    return true;
+}
+
+/// Covers positions from 0 on as far as intact rounds reach. Rounds may overlap: what was computed again after damage
+/// is stored again by a later round. Files beyond the first gap are not even read.
+std::vector<Segment> CheckpointStore::State::find_segments(const std::string& key, const Chain& chain,
+                                                           std::vector<std::string>& lines) {
+    std::vector<Segment> found;
+    std::vector<std::size_t> candidates = chain.links;
+    std::int64_t covered = 0;
+    for (bool grew = true; grew;) {
+        grew = false;
+        for (auto candidate = candidates.begin(); candidate != candidates.end();) {
+            const Link& link = links.at(key)[*candidate];
+            if (link.kv_begin > covered) {
+                ++candidate;
+                continue;
+            }
+            if (link.kv_end > covered && segment_intact(key, link, lines)) {
+                found.push_back({covered, link.kv_end, link.commit_index});
+                covered = link.kv_end;
+                grew = true;
+            }
+            candidate = candidates.erase(candidate);
+        }
+    }
+    return found;
+}
+
+// --- removal -------------------------------------------------------------------------------------------------------
+
+/// Names in the order of removal: commits before KV files and newest first, so that an interruption leaves shorter
+/// chains, never commits that name files which are gone.
+std::vector<std::string> CheckpointStore::State::unneeded(const std::vector<std::string>& unfinished,
+                                                          std::int64_t epoch) const {
+    const std::unordered_set<std::string> keys(unfinished.begin(), unfinished.end());
+    std::set<std::string> kept;
+    std::set<std::string> known;
+    for (const CommitInfo& commit : commits) {
+        known.insert(commit.name);
+        const auto needed = [&](const std::string& key) { return keys.contains(key); };
+        if (std::any_of(commit.keys.begin(), commit.keys.end(), needed)) kept.insert(commit.name);
+    }
+    std::vector<NamedFile> files = list_folder(folder);
+    std::stable_sort(files.begin(), files.end(), [](const NamedFile& a, const NamedFile& b) {
+        const auto order = [](const FileName& p) { return std::tuple(p.rank >= 0, -p.epoch, -p.round); };
+        return order(a.parts) < order(b.parts);
+    });
+    std::vector<std::string> names;
+    for (const auto& [name, parts] : files) {
+        const std::string commit = commit_name(parts.replica, parts.epoch, parts.round);
+        bool unneeded_here = parts.epoch < epoch;  // nobody claims it, and its writer is gone
+        if (!parts.temporary) {
+            if (known.contains(commit))
+                unneeded_here = !kept.contains(commit);
+            else if (damaged.contains(commit))
+                unneeded_here = unneeded_here && keys.empty();
+            else if (parts.rank < 0 || parts.epoch > max_epoch)
+                unneeded_here = false;
+        }
+        if (unneeded_here) names.push_back(name);
+    }
+    return names;
+}
+
+// --- the contract --------------------------------------------------------------------------------------------------
+
+CheckpointStore::CheckpointStore(std::filesystem::path folder, const CheckpointIdentity& identity,
+                                 std::int64_t max_epoch)
+    : state_(std::make_unique<State>()) {
+    state_->folder = std::move(folder);
+    state_->identity = identity;
+    state_->max_epoch = max_epoch;
+    state_->scan();
+}
+
+CheckpointStore::~CheckpointStore() = default;
+CheckpointStore::CheckpointStore(CheckpointStore&&) noexcept = default;
+
+const std::map<std::string, std::int64_t>& CheckpointStore::items() const {
+    return state_->items;
+}
+const std::vector<std::string>& CheckpointStore::damage() const {
+    return state_->damage;
+}
+
+std::optional<RestoredItem> CheckpointStore::restore(const std::string& key) {
+    const auto item_links = state_->links.find(key);
+    if (item_links == state_->links.end()) return std::nullopt;
+    while (true) {
+        const Chain chain = detail::find_chain(item_links->second, state_->commits);
+        std::vector<std::string> lines = state_->broken_lines(key, chain);
+        if (chain.links.empty()) {
+            state_->damage.insert(state_->damage.end(), lines.begin(), lines.end());
+            return std::nullopt;
+        }
+        std::optional<RestoredItem> restored = state_->assemble(key, chain);
+        if (!restored) continue;  // one commit fewer: this ends
+        const std::vector<Segment> segments = state_->find_segments(key, chain, lines);
+        for (const Segment& segment : segments) restored->kv_ends.push_back(segment.end);
+        if (!segments.empty()) restored->kv_tokens = segments.back().end;
+        restored->damage = std::move(lines);
+        state_->segments[key] = segments;
+        return restored;
+    }
+}
+
+void CheckpointStore::read_kv(const std::string& key, std::int64_t layer, std::int64_t kv_head, bool values,
+                              std::int64_t first, std::int64_t count, std::byte* to) {
+    const auto found = state_->segments.find(key);
+    const std::int64_t kv_tokens =
+        found == state_->segments.end() || found->second.empty() ? 0 : found->second.back().end;
+    const CheckpointIdentity& identity = state_->identity;
+    const std::array bounds{std::pair{layer, identity.num_layers - 1}, std::pair{kv_head, identity.num_kv_heads - 1},
+                            std::pair{first, kv_tokens}, std::pair{count, kv_tokens - first}};
+    for (const auto& [value, most] : bounds) {
+        if (value < 0 || value > most) throw std::logic_error("read_kv: beyond what restore gave of '" + key + "'");
+    }
+    const std::size_t row_bytes = static_cast<std::size_t>(identity.head_dim) * (identity.kv_dtype == "f32" ? 4 : 2);
+    for (const Segment& segment : found == state_->segments.end() ? std::vector<Segment>{} : found->second) {
+        const std::int64_t begin = std::max(first, segment.begin);
+        const std::int64_t end = std::min(first + count, segment.end);
+        if (begin >= end) continue;
+        const KvFile& file = *state_->file_of_head(segment.commit_index, key, kv_head);
+        const KvReader& reader = state_->open(file);
+        reader.read(reader.items().at(key), layer, kv_head, values, begin, end - begin,
+                    to + static_cast<std::size_t>(begin - first) * row_bytes);
+    }
+}
+
+void CheckpointStore::remove_unneeded(const std::vector<std::string>& unfinished, std::int64_t epoch) noexcept {
+    try {
+        for (const std::string& name : state_->unneeded(unfinished, epoch)) {
+            detail::remove_file(state_->path(name));
+        }
+    } catch (...) {
+        // What stays costs space until the next launch cleans up; nothing depends on its being gone.
+    }
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,200 @@
+// n-gram drafts: a trie over prompt and output (Lyanna's baseline "N-gram"; TokenSwift's table, algorithms.md section
+// 5). What we do differently: contexts of every length up to order-1 are blended (the escape estimate of PPM, method
+// C), and children are ranked with the shared Gumbel noise of their position. Verification draws argmax log q + G;
+// knowing G, the n-gram's estimate of q says which token that draw is likely to be, so trees are grown by the
+// probability of being accepted and stop where another node would not pay.
+#include "engine/draft/ngram.hpp"
+
+#include <algorithm>
+#include <queue>
+
+#include "engine/draft/ngram_table.hpp"
+#include "engine/error.hpp"
+#include "engine/replica.hpp"
+#include "kernels/scalar_math.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+struct NgramOptions {
+    std::int64_t order = 4;
+    std::int64_t top = 20;
+    TreeShape shape;
+    double temperature = 1.0;
+    double min_probability = 0.08;  // a node must be accepted this often to pay for its row of the target's pass
+};
+
+/// A token that may follow, with the estimated probability that verification draws it.
+struct Candidate {
+    std::int32_t token = 0;
+    double probability = 0;
+};
+
+class NgramSequence final : public SequenceDrafter {
+  public:
+    explicit NgramSequence(const NgramOptions& options) : options_(options), table_(options.order, options.top) {}
+
+    void accepted(std::span<const std::int32_t> context, std::int64_t num_new) override {
+        for (std::size_t end = context.size() - static_cast<std::size_t>(num_new); end < context.size(); ++end) {
+            history_.push_back(context[end]);
+            table_.insert(history_);
+        }
+    }
+
+    void propose(std::span<const std::int32_t> context, std::uint64_t noise_key, std::int64_t max_nodes,
+                 std::int64_t max_depth, TokenTree& tree) override;
+
+    DrafterState take_delta() override {
+        DrafterState delta{kind(), options_.order + 2, table_.changed_rows(history_, saved_)};
+        saved_ = history_.size();
+        return delta;
+    }
+
+    bool restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> context) override {
+        for (const DrafterState& delta : deltas) {
+            if (delta.kind != kind() || delta.row_width != options_.order + 2 || !table_.set_rows(delta.rows)) {
+                table_ = NgramTable(options_.order, options_.top);
+                return false;
+            }
+        }
+        history_.assign(context.begin(), context.end());
+        saved_ = history_.size();
+        return !deltas.empty();
+    }
+
+  private:
+    [[nodiscard]] std::string kind() const { return "ngram/" + std::to_string(options_.order); }
+    void estimate(std::span<const std::int32_t> context);
+    void weigh_by_noise(const NoiseRow& noise);
+
+    NgramOptions options_;
+    NgramTable table_;
+    std::vector<std::int32_t> history_;
+    std::size_t saved_ = 0;
+    std::vector<Candidate> candidates_;  // of the node at hand, best first
+    std::vector<std::int32_t> suffix_;
+};
+
+/// candidates_ = blended estimate of the next token: the longest context speaks first, and what it leaves to tokens it
+/// has not seen (distinct / (total + distinct)) goes to the next shorter one.
+void NgramSequence::estimate(std::span<const std::int32_t> context) {
+    candidates_.clear();
+    double left = 1.0;
+    for (auto length = static_cast<std::int64_t>(
+             std::min<std::size_t>(context.size(), static_cast<std::size_t>(options_.order) - 1));
+         length >= 0 && left > options_.min_probability; --length) {
+        const Successors* successors = table_.find(context.last(static_cast<std::size_t>(length)));
+        if (successors == nullptr) continue;
+        const auto distinct = static_cast<double>(successors->list.size());
+        const double denominator = static_cast<double>(successors->total) + distinct;
+        for (const Successor& s : successors->list) {
+            const double share = left * static_cast<double>(s.count) / denominator;
+            const auto known = std::find_if(candidates_.begin(), candidates_.end(),
+                                            [&](const Candidate& c) { return c.token == s.token; });
+            if (known != candidates_.end()) {
+                known->probability += share;
+            } else {
+                candidates_.push_back({s.token, share});
+            }
+        }
+        left *= distinct / denominator;
+    }
+}
+
+/// probability of each candidate := that of being the draw argmax log q + G, with the estimate in the place of q. The
+/// draw is the least E / q with E = exp(-G); the tokens not listed hold the mass `rest`, their least is exponential
+/// with that rate.
+void NgramSequence::weigh_by_noise(const NoiseRow& noise) {
+    double listed = 0;
+    for (const Candidate& c : candidates_) listed += c.probability;
+    const double rest = std::max(1.0 - listed, 0.05);
+    double sum = 0;
+    double best = 0;
+    for (Candidate& c : candidates_) {
+        if (options_.temperature > 0) {
+            c.probability *= kernels::scalar::det_exp(static_cast<double>(noise.gumbel(c.token)));
+        }
+        best = std::max(best, c.probability);
+        sum += c.probability;
+    }
+    const double listed_wins = options_.temperature > 0 ? kernels::scalar::det_exp(-rest / best) : 1.0 - rest;
+    for (Candidate& c : candidates_) c.probability *= listed_wins / sum;
+}
+
+/// Best first: the candidate most likely to be accepted (the product along its path) becomes the next node.
+void NgramSequence::propose(std::span<const std::int32_t> context, std::uint64_t noise_key, std::int64_t max_nodes,
+                            std::int64_t max_depth, TokenTree& tree) {
+    if (options_.top == 0) return;
+    struct Open {
+        double probability;
+        std::int32_t parent, token;
+        bool operator<(const Open& other) const {
+            return probability != other.probability ? probability < other.probability
+                   : parent != other.parent         ? parent > other.parent
+                                                    : token > other.token;
+        }
+    };
+    max_nodes = std::min(max_nodes, options_.shape.budget);
+    max_depth = std::min(max_depth, options_.shape.depth);
+    std::priority_queue<Open> open;
+    std::vector<std::int64_t> level_width(static_cast<std::size_t>(max_depth) + 1, 0);
+
+    const auto expand = [&](std::int32_t node, double probability) {
+        const std::int32_t depth = tree.depth[static_cast<std::size_t>(node)];
+        if (depth >= max_depth) return;
+        const std::vector<std::int32_t> path = tree.path_to(node);
+        const auto keep = std::min(context.size(), static_cast<std::size_t>(options_.order) - 1);
+        suffix_.assign(context.end() - static_cast<std::ptrdiff_t>(keep), context.end());
+        for (const std::int32_t p : path) suffix_.push_back(tree.token[static_cast<std::size_t>(p)]);
+        estimate(suffix_);
+        if (candidates_.empty()) return;
+        weigh_by_noise(NoiseRow(noise_key, static_cast<std::int64_t>(context.size()) + depth));
+        for (const Candidate& c : candidates_) {
+            if (c.probability * probability >= options_.min_probability)
+                open.push({c.probability * probability, node, c.token});
+        }
+    };
+
+    expand(0, 1.0);
+    while (!open.empty() && tree.num_nodes() <= max_nodes) {
+        const Open next = open.top();
+        open.pop();
+        auto& width = level_width[static_cast<std::size_t>(tree.depth[static_cast<std::size_t>(next.parent)]) + 1];
+        if (width >= options_.shape.width) continue;
+        ++width;
+        expand(tree.add(next.parent, next.token, Origin::ngram), next.probability);
+    }
+    sort_by_level(tree);
+}
+
+class NgramDrafter final : public Drafter {
+  public:
+    explicit NgramDrafter(const NgramOptions& options) : options_(options) {}
+    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence() const override {
+        return std::make_unique<NgramSequence>(options_);
+    }
+    [[nodiscard]] std::int64_t max_nodes() const override { return options_.top == 0 ? 0 : options_.shape.budget; }
+    [[nodiscard]] std::int64_t max_depth() const override { return options_.top == 0 ? 0 : options_.shape.depth; }
+
+  private:
+    NgramOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Drafter> make_ngram_drafter(const DraftOptions& options, const SamplingParams& sampling) {
+    if (options.ngram_order < 1 || options.ngram_order > 16) {
+        throw UsageError("ngram-order: expected 1 to 16, got " + std::to_string(options.ngram_order));
+    }
+    if (options.ngram_top < 0 || options.ngram_top > 1024) {
+        throw UsageError("ngram-top: expected 0 to 1024, got " + std::to_string(options.ngram_top));
+    }
+    NgramOptions ngram;
+    ngram.order = options.ngram_order;
+    ngram.top = options.ngram_top;
+    ngram.shape = parse_tree_shape(options.tree.empty() ? "4x6:8" : options.tree);
+    ngram.temperature = sampling.temperature;
+    return std::make_unique<NgramDrafter>(ngram);
+}
+
+}  // namespace longhaul::engine

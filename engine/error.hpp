@@ -1,0 +1,53 @@
+// What can go wrong, in the words a user reads. Two families: the user or the world is wrong (the types below, each
+// with the exit code of the program), or we are wrong (std::logic_error, assert). No input may reach the second.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace longhaul {
+
+/// Exit codes of the program (design: command line).
+enum class ExitCode : int { done = 0, error = 1, usage = 2, items_failed = 3, storage = 74, stopped = 75 };
+
+/// Base of every expected error: `what()` is the whole line after "error: ".
+class Error : public std::runtime_error {
+  public:
+    explicit Error(const std::string& line, ExitCode code = ExitCode::error) : std::runtime_error(line), code_(code) {}
+    [[nodiscard]] ExitCode exit_code() const noexcept { return code_; }
+
+  private:
+    ExitCode code_;
+};
+
+/// A file holds something it must not: "FILE: FIELD: expected X, got Y" (plus "; MEND" where there is one).
+class InputError : public Error {
+  public:
+    InputError(std::string_view file, std::string_view field, std::string_view expected, std::string_view got,
+               std::string_view mend = {})
+        : Error(format(file, field, expected, got, mend)) {}
+
+    static std::string format(std::string_view file, std::string_view field, std::string_view expected,
+                              std::string_view got, std::string_view mend) {
+        std::string line(file);
+        if (!field.empty()) line.append(": ").append(field);
+        line.append(": expected ").append(expected).append(", got ").append(got);
+        if (!mend.empty()) line.append("; ").append(mend);
+        return line;
+    }
+};
+
+/// Command line, job file or a refused resume: exit code 2.
+class UsageError : public Error {
+  public:
+    explicit UsageError(const std::string& line) : Error(line, ExitCode::usage) {}
+};
+
+/// Storage is full or failing: nothing durable was lost, run again. Exit code 74.
+class StorageError : public Error {
+  public:
+    explicit StorageError(const std::string& line) : Error(line, ExitCode::storage) {}
+};
+
+}  // namespace longhaul

@@ -1,0 +1,273 @@
+#include "engine/model/config.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <system_error>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+// Ceilings on sizes, each well above any published model and together small enough that no product of a model's or a
+// cache's sizes in bytes leaves 63 bits: layers * heads * head_dim * positions * 4 < 2^61.
+constexpr std::int64_t max_vocab_size = std::int64_t{1} << 24;
+constexpr std::int64_t max_hidden_size = std::int64_t{1} << 17;
+constexpr std::int64_t max_intermediate_size = std::int64_t{1} << 20;
+constexpr std::int64_t max_layers = std::int64_t{1} << 12;
+constexpr std::int64_t max_heads = std::int64_t{1} << 11;
+constexpr std::int64_t max_head_dim = std::int64_t{1} << 10;
+constexpr std::int64_t max_context = std::int64_t{1} << 24;  // beyond, a position is not exact in float
+constexpr std::size_t max_eos_ids = 1024;
+constexpr std::int64_t max_config_bytes = std::int64_t{1} << 24;
+
+/// An object of a JSON file together with what a message needs: the file and the path of the object in it.
+struct Section {
+    const Json& json;
+    std::string file;
+    std::string within = {};
+
+    [[nodiscard]] std::string field(std::string_view key) const {
+        return within.empty() ? std::string(key) : within + "." + std::string(key);
+    }
+    [[nodiscard]] const Json* find(std::string_view key) const { return find_member(json, key, file, within); }
+    [[nodiscard]] std::int64_t size(std::string_view key, std::int64_t high) const {
+        return get_int(json, key, 1, high, file, within);
+    }
+    [[nodiscard]] std::int64_t size_or(std::string_view key, std::int64_t fallback, std::int64_t high) const {
+        return get_int_or(json, key, fallback, 1, high, file, within);
+    }
+    [[nodiscard]] bool flag(std::string_view key) const { return get_bool_or(json, key, false, file, within); }
+    [[nodiscard]] std::string text_or(std::string_view key, std::string_view fallback) const {
+        return get_string_or(json, key, fallback, file, within);
+    }
+    /// A number in (above, high].
+    [[nodiscard]] double positive_or(std::string_view key, double fallback, double high, double above = 0.0) const {
+        const double value = get_double_or(json, key, fallback, file, within);
+        if (value > above && value <= high) return value;
+        const std::string expected = "a number above " + describe(Json(above)) + ", at most " + describe(Json(high));
+        refuse(key, expected);
+    }
+    /// Ends in an InputError that shows what stands at `key`.
+    [[noreturn]] void refuse(std::string_view key, std::string_view expected, std::string_view mend = {}) const {
+        const Json* value = find(key);
+        throw InputError(file, field(key), expected, value == nullptr ? "nothing" : describe(*value), mend);
+    }
+};
+
+void check_architecture(const Section& top, ModelConfig& config) {
+    config.model_type = top.text_or("model_type", "");
+    if (config.model_type != "llama" && config.model_type != "qwen2") {
+        top.refuse("model_type", R"("llama" or "qwen2")");
+    }
+    const std::string_view wanted = config.model_type == "llama" ? "LlamaForCausalLM" : "Qwen2ForCausalLM";
+    if (const Json* architectures = top.find("architectures")) {
+        const bool named = architectures->is_array() && architectures->size() == 1 && architectures->front() == wanted;
+        const bool single = architectures->is_array() && architectures->size() == 1;
+        const std::string got = describe(single ? architectures->front() : *architectures);
+        if (!named) throw InputError(top.file, "architectures", "[\"" + std::string(wanted) + "\"]", got);
+    }
+    if (top.find("quantization_config") != nullptr) {
+        top.refuse("quantization_config", "a checkpoint of bf16, fp16 or fp32 weights",
+                   "use the model's unquantized folder");
+    }
+    const std::string activation = top.text_or("hidden_act", "silu");
+    if (activation != "silu" && activation != "swish") top.refuse("hidden_act", R"("silu")");
+}
+
+void read_sizes(const Section& top, ModelConfig& config) {
+    config.vocab_size = top.size("vocab_size", max_vocab_size);
+    config.hidden_size = top.size("hidden_size", max_hidden_size);
+    config.intermediate_size = top.size("intermediate_size", max_intermediate_size);
+    config.num_layers = top.size("num_hidden_layers", max_layers);
+    config.num_heads = top.size("num_attention_heads", max_heads);
+    config.num_kv_heads = top.size_or("num_key_value_heads", config.num_heads, max_heads);
+    config.max_positions = top.size("max_position_embeddings", max_context);
+    config.rms_norm_eps = top.positive_or("rms_norm_eps", 1e-6, 1.0);
+    if (config.num_heads % config.num_kv_heads != 0) {
+        top.refuse("num_key_value_heads", "a divisor of num_attention_heads = " + std::to_string(config.num_heads));
+    }
+    if (top.find("head_dim") == nullptr && config.hidden_size % config.num_heads != 0) {
+        top.refuse("hidden_size", "a multiple of num_attention_heads = " + std::to_string(config.num_heads));
+    }
+    config.head_dim = top.size_or("head_dim", config.hidden_size / config.num_heads, max_head_dim);
+    if (config.head_dim % 2 != 0 || config.head_dim > max_head_dim) {  // it may also come from the quotient
+        const std::string expected = "an even number up to " + std::to_string(max_head_dim);
+        throw InputError(top.file, "head_dim", expected, std::to_string(config.head_dim));
+    }
+}
+
+void read_layer_options(const Section& top, ModelConfig& config) {
+    config.tied_embeddings = top.flag("tie_word_embeddings");
+    config.qkv_bias_only = config.model_type == "qwen2";
+    if (config.model_type == "llama") {
+        config.attention_bias = top.flag("attention_bias");
+        config.mlp_bias = top.flag("mlp_bias");
+    }
+    // A folder can name a window without using it (Qwen2.5 does): it is in use for the layers from max_window_layers.
+    if (top.flag("use_sliding_window") && top.find("sliding_window") != nullptr &&
+        get_int_or(top.json, "max_window_layers", 0, 0, max_layers, top.file) < config.num_layers) {
+        top.refuse("use_sliding_window", "false, or max_window_layers = num_hidden_layers: full attention");
+    }
+    if (const Json* types = top.find("layer_types")) {
+        const auto full = [](const Json& type) { return type == "full_attention"; };
+        if (!types->is_array()) top.refuse("layer_types", "an array");
+        const auto other = std::find_if_not(types->begin(), types->end(), full);
+        if (other != types->end()) {
+            throw InputError(top.file, "layer_types", R"("full_attention" throughout)", describe(*other));
+        }
+    }
+    config.dtype = top.text_or(top.find("dtype") != nullptr ? "dtype" : "torch_dtype", "");
+    const std::string_view known[] = {"", "bfloat16", "float16", "float32"};
+    if (std::find(std::begin(known), std::end(known), config.dtype) == std::end(known)) {
+        top.refuse(top.find("dtype") != nullptr ? "dtype" : "torch_dtype", R"("bfloat16", "float16" or "float32")");
+    }
+}
+
+RopeScaling scaling_of(const Section& rope) {
+    const std::string_view key = rope.find("rope_type") != nullptr ? "rope_type" : "type";
+    const std::string type = rope.text_or(key, "default");
+    if (type == "default") return RopeScaling::standard;
+    if (type == "linear") return RopeScaling::linear;
+    if (type == "llama3") return RopeScaling::llama3;
+    if (type == "yarn") return RopeScaling::yarn;
+    rope.refuse(key, R"("default", "linear", "llama3" or "yarn")");
+}
+
+void read_llama3(const Section& rope, RopeConfig& config) {
+    if (rope.find("low_freq_factor") == nullptr) rope.refuse("low_freq_factor", "a number");
+    if (rope.find("high_freq_factor") == nullptr) rope.refuse("high_freq_factor", "a number");
+    config.low_freq_factor = rope.positive_or("low_freq_factor", 1.0, 1e6);
+    config.high_freq_factor = rope.positive_or("high_freq_factor", 4.0, 1e6, config.low_freq_factor);
+}
+
+/// A number of YaRN for which Hugging Face takes 0 and null as "not given".
+double yarn_number(const Section& rope, std::string_view key, double fallback) {
+    const double value = get_double_or(rope.json, key, 0.0, rope.file, rope.within);
+    return value == 0.0 ? fallback : rope.positive_or(key, fallback, 1e6);
+}
+
+void read_yarn(const Section& rope, const ModelConfig& model, RopeConfig& config) {
+    config.beta_fast = yarn_number(rope, "beta_fast", 32.0);
+    config.beta_slow = yarn_number(rope, "beta_slow", 1.0);
+    if (config.beta_fast < config.beta_slow) {
+        rope.refuse("beta_fast", "at least beta_slow = " + describe(Json(config.beta_slow)));
+    }
+    config.mscale = yarn_number(rope, "mscale", 0.0);
+    config.mscale_all_dim = yarn_number(rope, "mscale_all_dim", 0.0);
+    config.truncate = get_bool_or(rope.json, "truncate", true, rope.file, rope.within);
+    if (rope.find("attention_factor") != nullptr)
+        config.attention_factor = rope.positive_or("attention_factor", 1.0, 1e6);
+    if (rope.find("factor") == nullptr) {
+        config.factor = static_cast<double>(model.max_positions) / static_cast<double>(config.original_max_positions);
+    }
+}
+
+/// The section with the rotary parameters: transformers 5 writes rope_parameters, before it was rope_scaling beside
+/// rope_theta. Where both stand, Hugging Face follows the older name; an empty one counts as absent.
+Section rope_section(const Section& top, const Json& empty) {
+    for (const char* name : {"rope_scaling", "rope_parameters"}) {
+        const Json* found = top.find(name);
+        if (found != nullptr && !found->is_object()) top.refuse(name, "an object");
+        if (found != nullptr && !found->empty()) return {*found, top.file, name};
+    }
+    return {empty, top.file, "rope_parameters"};
+}
+
+void read_rope(const Section& top, ModelConfig& model) {
+    static const Json empty = Json::object();
+    const Section rope = rope_section(top, empty);
+    RopeConfig& config = model.rope;
+    // Above 1: the frequencies are powers of it, and YaRN divides by its logarithm.
+    config.theta = rope.find("rope_theta") != nullptr ? rope.positive_or("rope_theta", 1e4, 1e30, 1.0)
+                                                      : top.positive_or("rope_theta", 1e4, 1e30, 1.0);
+    for (const Section* section : {&rope, &top}) {
+        if (get_double_or(section->json, "partial_rotary_factor", 1.0, section->file, section->within) != 1.0) {
+            section->refuse("partial_rotary_factor", "1: all of a head rotated");
+        }
+    }
+    config.scaling = scaling_of(rope);
+    if (config.scaling == RopeScaling::standard) return;
+    if (config.scaling != RopeScaling::yarn && rope.find("factor") == nullptr) rope.refuse("factor", "a number");
+    config.factor = rope.positive_or("factor", 1.0, 1e6);
+    config.original_max_positions = rope.size_or("original_max_position_embeddings", model.max_positions, max_context);
+    if (top.find("original_max_position_embeddings") != nullptr) {  // goes before the one inside, as in Hugging Face
+        config.original_max_positions = top.size("original_max_position_embeddings", max_context);
+    }
+    if (config.scaling == RopeScaling::llama3) read_llama3(rope, config);
+    if (config.scaling == RopeScaling::yarn) read_yarn(rope, model, config);
+}
+
+/// The context the scaling was made for. Many folders stretch their frequencies and leave max_position_embeddings at
+/// the trained length (Qwen2.5's instructions for yarn, Vicuna's linear); llama3 folders always name the long one.
+void stretch_context(ModelConfig& config) {
+    double context = static_cast<double>(config.max_positions);
+    if (config.rope.scaling == RopeScaling::linear) context *= config.rope.factor;
+    if (config.rope.scaling == RopeScaling::yarn) {
+        context = std::max(context, static_cast<double>(config.rope.original_max_positions) * config.rope.factor);
+    }
+    context = std::clamp(std::floor(context), static_cast<double>(config.max_positions), double{max_context});
+    config.max_positions = static_cast<std::int64_t>(context);
+}
+
+/// An id or a list of ids, each within the vocabulary.
+std::vector<std::int32_t> read_ids(const Section& section, std::string_view key, std::int64_t vocab_size) {
+    std::vector<std::int32_t> ids;
+    const Json* value = section.find(key);
+    if (value == nullptr) return ids;
+    const Json list = value->is_array() ? *value : Json::array({*value});
+    if (list.size() > max_eos_ids) section.refuse(key, "at most " + std::to_string(max_eos_ids) + " ids");
+    for (const Json& id : list) {
+        const Json item = {{key, id}};  // borrows the check and its message
+        const auto number = get_int(item, key, 0, vocab_size - 1, section.file, section.within);
+        ids.push_back(static_cast<std::int32_t>(number));
+    }
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    return ids;
+}
+
+void read_special_ids(const Section& top, const std::filesystem::path& folder, ModelConfig& config) {
+    config.eos_ids = read_ids(top, "eos_token_id", config.vocab_size);
+    const std::vector<std::int32_t> bos = read_ids(top, "bos_token_id", config.vocab_size);
+    if (!bos.empty()) config.bos_id = bos.front();
+    const std::filesystem::path path = folder / "generation_config.json";
+    if (std::error_code ignored; !std::filesystem::exists(path, ignored)) return;
+    const Json json = read_json(path, max_config_bytes);
+    const Section generation{json, path.string()};
+    if (generation.find("eos_token_id") != nullptr) {
+        config.eos_ids = read_ids(generation, "eos_token_id", config.vocab_size);
+    }
+}
+
+}  // namespace
+
+ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
+    const std::filesystem::path path = folder / "config.json";
+    const Json json = read_json(path, max_config_bytes);
+    const Section top{json, path.string()};
+    ModelConfig config;
+    check_architecture(top, config);
+    read_sizes(top, config);
+    read_layer_options(top, config);
+    read_rope(top, config);
+    stretch_context(config);
+    read_special_ids(top, folder, config);
+    return config;
+}
+
+std::int64_t num_parameters(const ModelConfig& config) {
+    const std::int64_t q = config.num_heads * config.head_dim;
+    const std::int64_t kv = config.num_kv_heads * config.head_dim;
+    std::int64_t layer = config.hidden_size * (q + 2 * kv) + q * config.hidden_size;
+    layer += 3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size;
+    if (config.attention_bias || config.qkv_bias_only) layer += q + 2 * kv;
+    if (config.attention_bias) layer += config.hidden_size;
+    if (config.mlp_bias) layer += 2 * config.intermediate_size + config.hidden_size;
+    const std::int64_t embeddings = (config.tied_embeddings ? 1 : 2) * config.vocab_size * config.hidden_size;
+    return embeddings + config.num_layers * layer + config.hidden_size;
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,342 @@
+#include "engine/model/model.hpp"
+
+#include <xxhash.h>
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <exception>
+
+#include "engine/bytes.hpp"
+#include "engine/error.hpp"
+#include "engine/model/rope.hpp"
+#include "engine/model/weights.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using kernels::AttentionRow;
+using kernels::AttentionSequence;
+using kernels::Buffer;
+using kernels::DType;
+using kernels::KvSlot;
+
+/// Grows, never shrinks: activations of the widest pass so far.
+class Scratch {
+  public:
+    explicit Scratch(kernels::Device& device) : device_(device) {}
+    std::byte* bytes(std::size_t num_bytes) {
+        if (buffer_.num_bytes() < num_bytes) {
+            buffer_ = Buffer();
+            buffer_ = Buffer(device_, num_bytes);
+        }
+        return buffer_.data();
+    }
+    float* floats(std::int64_t count) {
+        return reinterpret_cast<float*>(bytes(static_cast<std::size_t>(count) * sizeof(float)));
+    }
+
+  private:
+    kernels::Device& device_;
+    Buffer buffer_;
+};
+
+/// What a failing rank throws must reach the others before the next collective, or they wait for ever.
+void agree(Group& group, const std::exception_ptr& mine) {
+    std::string line;
+    int code = 0;
+    if (mine) {
+        try {
+            std::rethrow_exception(mine);
+        } catch (const Error& error) {
+            line = error.what();
+            code = static_cast<int>(error.exit_code());
+        } catch (const std::bad_alloc&) {
+            line =
+                "model: expected enough memory for the weights, got an allocation failure; use more ranks or a smaller "
+                "model";
+            code = 1;
+        } catch (const std::exception& error) {
+            line = error.what();
+            code = 1;
+        }
+    }
+    ByteWriter writer;
+    writer.put(code);
+    writer.put(line);
+    std::vector<std::byte> verdict;
+    for (const std::vector<std::byte>& part : group.gather(writer.bytes())) {
+        if (ByteReader(part).get<int>() != 0 && verdict.empty()) verdict = part;
+    }
+    group.broadcast(verdict);
+    if (verdict.empty()) return;
+    ByteReader reader(verdict);
+    const auto exit_code = static_cast<ExitCode>(reader.get<int>());
+    throw Error(reader.get_string(), exit_code);
+}
+
+std::uint64_t hash_config(const ModelConfig& config, std::uint64_t weights) {
+    ByteWriter writer;
+    for (const std::int64_t value :
+         {config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers, config.num_heads,
+          config.num_kv_heads, config.head_dim, static_cast<std::int64_t>(config.tied_embeddings),
+          static_cast<std::int64_t>(config.rope.scaling), config.rope.original_max_positions}) {
+        writer.put(value);
+    }
+    for (const double value : {config.rms_norm_eps, config.rope.theta, config.rope.factor, config.rope.low_freq_factor,
+                               config.rope.high_freq_factor, config.rope.beta_fast, config.rope.beta_slow,
+                               config.rope.attention_factor, config.rope.mscale, config.rope.mscale_all_dim}) {
+        writer.put(value);
+    }
+    writer.put(weights);
+    return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
+}
+
+}  // namespace
+
+struct Model::State {
+    State(const ModelConfig& model_config, Precision model_precision, kernels::Device& on, Group& of,
+          std::optional<DType> kv_dtype)
+        : config(model_config),
+          precision(model_precision),
+          device(on),
+          group(of),
+          split(config, of.rank(), of.size()),
+          act(precision == Precision::bf16 ? DType::bf16 : DType::f32),
+          rope(config),
+          layout{kv_dtype.value_or(act), config.num_layers, split.num_kv_heads, config.head_dim},
+          hidden(on),
+          normed(on),
+          projected(on),
+          queries(on),
+          attended(on),
+          sum(on),
+          logits_local(on) {}
+
+    ModelConfig config;
+    Precision precision;
+    kernels::Device& device;
+    Group& group;
+    Split split;
+    DType act;
+    RopeTable rope;
+    kernels::KvLayout layout;
+    Weights weights;
+    std::uint64_t fingerprint = 0;
+    std::vector<std::string> notices;
+    std::function<void()> layer_hook;
+
+    Scratch hidden, normed, projected, queries, attended, sum, logits_local;
+    std::vector<float> cos, sin, logits, gathered;
+    std::vector<std::int32_t> table_rows, wanted;
+    std::vector<KvSlot> slots;
+    std::vector<AttentionRow> attention_rows;
+    std::vector<AttentionSequence> attention_sequences;
+
+    void prepare(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
+    void embed(float* x);
+    void attention_block(std::int64_t layer, std::int64_t num_rows, float* x);
+    void mlp_block(const LayerWeights& w, std::int64_t num_rows, float* x);
+    std::span<const float> head(const float* x);
+};
+
+Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Model::~Model() = default;
+
+std::unique_ptr<Model> Model::load(const std::filesystem::path& folder, Precision precision, kernels::Device& device,
+                                   Group& group, std::optional<kernels::DType> kv_dtype) {
+    std::unique_ptr<State> state;
+    std::exception_ptr failure;
+    try {
+        state = std::make_unique<State>(ModelConfig::load(folder), precision, device, group, kv_dtype);
+        const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
+        if (state->config.tied_embeddings && tensors.contains("lm_head.weight") &&
+            !tensors.contains("model.embed_tokens.weight")) {
+            throw InputError(tensors.label(), "model.embed_tokens.weight", "a tensor", "none");
+        }
+        FolderSource source(tensors, state->notices);
+        state->weights = load_weights(state->config, state->split, state->act, device, source);
+        state->fingerprint = hash_config(state->config, tensors.fingerprint());
+        if (precision == Precision::bf16 && (state->config.dtype == "float16" || state->config.dtype == "float32")) {
+            state->notices.push_back("model: " + state->config.dtype +
+                                     " weights are rounded to bf16; precision = fp32 keeps them exactly");
+        }
+    } catch (...) {
+        failure = std::current_exception();
+    }
+    agree(group, failure);
+    return std::unique_ptr<Model>(new Model(std::move(state)));
+}
+
+std::unique_ptr<Model> Model::random(const ModelConfig& config, Precision precision, kernels::Device& device,
+                                     Group& group, std::uint64_t seed, std::optional<kernels::DType> kv_dtype) {
+    auto state = std::make_unique<State>(config, precision, device, group, kv_dtype);
+    RandomSource source(seed);
+    state->weights = load_weights(state->config, state->split, state->act, device, source);
+    state->fingerprint = hash_config(state->config, seed);
+    return std::unique_ptr<Model>(new Model(std::move(state)));
+}
+
+void Model::State::prepare(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences) {
+    const std::int64_t half = config.head_dim / 2;
+    const std::size_t num_rows = rows.size();
+    cos.resize(num_rows * static_cast<std::size_t>(half));
+    sin.resize(cos.size());
+    table_rows.clear();
+    wanted.clear();
+    slots.clear();
+    attention_rows.clear();
+    attention_sequences.clear();
+    for (const KvSequence* sequence : sequences)
+        attention_sequences.push_back({sequence->pages(), sequence->scratch_pages()});
+    for (std::size_t r = 0; r < num_rows; ++r) {
+        const ForwardRow& row = rows[r];
+        const KvSequence& sequence = *sequences[static_cast<std::size_t>(row.sequence)];
+        rope.fill(row.position, cos.data() + static_cast<std::int64_t>(r) * half,
+                  sin.data() + static_cast<std::int64_t>(r) * half);
+        const std::int64_t local = row.token_id - split.rank * split.vocab;
+        table_rows.push_back(local >= 0 && local < split.vocab ? static_cast<std::int32_t>(local) : -1);
+        slots.push_back(row.path.empty() ? sequence.position_slot(row.position)
+                                         : sequence.scratch_slot(row.path.back()));
+        attention_rows.push_back({row.sequence, row.position, row.in_pages, row.path.data()});
+        if (row.wants_logits) wanted.push_back(static_cast<std::int32_t>(r));
+    }
+}
+
+void Model::State::embed(float* x) {
+    device.embed(weights.embedding, table_rows, config.hidden_size, x);
+    group.all_reduce(x, static_cast<std::int64_t>(table_rows.size()) * config.hidden_size);
+}
+
+// x += Wo attention(rope(Wqkv norm(x)))
+void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, float* x) {
+    const LayerWeights& w = weights.layers[static_cast<std::size_t>(layer)];
+    const std::int64_t hidden_size = config.hidden_size;
+    const std::size_t act_bytes = kernels::bytes_of(act);
+    const std::int64_t width = w.output.num_inputs;
+
+    std::byte* normalised = normed.bytes(static_cast<std::size_t>(num_rows * split.padded_hidden) * act_bytes);
+    device.rms_norm(x, w.attention_norm.as<float>(), static_cast<float>(config.rms_norm_eps), num_rows, hidden_size,
+                    act, normalised, split.padded_hidden);
+    float* qkv = projected.floats(num_rows * w.qkv.num_outputs);
+    device.matmul(w.qkv, normalised, split.padded_hidden, num_rows, qkv);
+    if (w.qkv_bias) device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows, w.qkv.num_outputs);
+
+    std::byte* q = queries.bytes(static_cast<std::size_t>(num_rows * split.num_heads * config.head_dim) *
+                                 kernels::bytes_of(layout.dtype));
+    device.rope_store(layout, layer, qkv, split.num_heads, cos.data(), sin.data(), slots, q);
+    std::byte* heads = attended.bytes(static_cast<std::size_t>(num_rows * width) * act_bytes);
+    device.attention(layout, layer, attention_sequences, attention_rows, q, split.num_heads, act, heads, width);
+
+    float* out = sum.floats(num_rows * hidden_size);
+    device.matmul(w.output, heads, width, num_rows, out);
+    group.all_reduce(out, num_rows * hidden_size);
+    if (w.output_bias) device.add_bias(out, w.output_bias.as<float>(), num_rows, hidden_size);
+    device.add(x, out, num_rows * hidden_size);
+}
+
+// x += Wdown (silu(Wgate norm(x)) * Wup norm(x))
+void Model::State::mlp_block(const LayerWeights& w, std::int64_t num_rows, float* x) {
+    const std::int64_t hidden_size = config.hidden_size;
+    const std::size_t act_bytes = kernels::bytes_of(act);
+    std::byte* normalised = normed.bytes(static_cast<std::size_t>(num_rows * split.padded_hidden) * act_bytes);
+    device.rms_norm(x, w.mlp_norm.as<float>(), static_cast<float>(config.rms_norm_eps), num_rows, hidden_size, act,
+                    normalised, split.padded_hidden);
+    float* gate_up = projected.floats(num_rows * w.gate_up.num_outputs);
+    device.matmul(w.gate_up, normalised, split.padded_hidden, num_rows, gate_up);
+    if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows, w.gate_up.num_outputs);
+
+    std::byte* gated = attended.bytes(static_cast<std::size_t>(num_rows * split.intermediate) * act_bytes);
+    device.silu_mul(gate_up, num_rows, split.intermediate, act, gated, split.intermediate);
+    float* out = sum.floats(num_rows * hidden_size);
+    device.matmul(w.down, gated, split.intermediate, num_rows, out);
+    group.all_reduce(out, num_rows * hidden_size);
+    if (w.down_bias) device.add_bias(out, w.down_bias.as<float>(), num_rows, hidden_size);
+    device.add(x, out, num_rows * hidden_size);
+}
+
+// Logits of the wanted rows alone; the vocabulary's parts are brought together in the order of the ids.
+std::span<const float> Model::State::head(const float* x) {
+    const auto num_rows = static_cast<std::int64_t>(wanted.size());
+    if (num_rows == 0) return {};
+    float* rows = sum.floats(num_rows * config.hidden_size);
+    device.gather(x, wanted, config.hidden_size, rows);
+    std::byte* normalised =
+        normed.bytes(static_cast<std::size_t>(num_rows * split.padded_hidden) * kernels::bytes_of(act));
+    device.rms_norm(rows, weights.final_norm.as<float>(), static_cast<float>(config.rms_norm_eps), num_rows,
+                    config.hidden_size, act, normalised, split.padded_hidden);
+    float* local = logits_local.floats(num_rows * split.vocab);
+    device.matmul(weights.head_or_embedding(), normalised, split.padded_hidden, num_rows, local);
+
+    const std::int64_t vocab = config.vocab_size;
+    const std::int64_t part_size = num_rows * split.vocab;
+    gathered.resize(static_cast<std::size_t>(part_size));
+    device.download(gathered.data(), reinterpret_cast<const std::byte*>(local),
+                    static_cast<std::size_t>(part_size) * sizeof(float));
+    if (split.size == 1) return gathered;  // no padding: the rows are the vocabulary
+    std::vector<float> parts(static_cast<std::size_t>(part_size * split.size));
+    group.all_gather(gathered.data(), parts.data(), part_size);
+    logits.resize(static_cast<std::size_t>(num_rows * vocab));
+    for (std::int64_t part = 0; part < split.size; ++part) {
+        const std::int64_t first = part * split.vocab;
+        const std::int64_t count = std::clamp<std::int64_t>(vocab - first, 0, split.vocab);
+        for (std::int64_t r = 0; r < num_rows; ++r) {
+            std::copy_n(parts.data() + part * part_size + r * split.vocab, count, logits.data() + r * vocab + first);
+        }
+    }
+    return logits;
+}
+
+std::span<const float> Model::forward(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences) {
+    State& s = *state_;
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    if (num_rows == 0) return {};
+    s.prepare(rows, sequences);
+    float* x = s.hidden.floats(num_rows * s.config.hidden_size);
+    s.embed(x);
+    for (std::int64_t layer = 0; layer < s.config.num_layers; ++layer) {
+        s.attention_block(layer, num_rows, x);
+        s.mlp_block(s.weights.layers[static_cast<std::size_t>(layer)], num_rows, x);
+        if (s.layer_hook) s.layer_hook();
+    }
+    return s.head(x);
+}
+
+void Model::set_layer_hook(std::function<void()> hook) {
+    state_->layer_hook = std::move(hook);
+}
+
+const ModelConfig& Model::config() const {
+    return state_->config;
+}
+Precision Model::precision() const {
+    return state_->precision;
+}
+const kernels::KvLayout& Model::kv_layout() const {
+    return state_->layout;
+}
+std::int64_t Model::first_kv_head() const {
+    return state_->split.first_kv_head;
+}
+bool Model::writes_kv() const {
+    return state_->split.writes_kv;
+}
+std::int64_t Model::resident_weight_bytes() const {
+    return state_->weights.resident_bytes();
+}
+std::int64_t Model::streamed_weight_bytes() const {
+    return state_->weights.streamed_bytes();
+}
+std::uint64_t Model::fingerprint() const {
+    return state_->fingerprint;
+}
+kernels::Device& Model::device() const {
+    return state_->device;
+}
+Group& Model::group() const {
+    return state_->group;
+}
+const std::vector<std::string>& Model::notices() const {
+    return state_->notices;
+}
+
+}  // namespace longhaul::engine

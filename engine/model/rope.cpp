@@ -1,0 +1,140 @@
+#include "engine/model/rope.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/scalar_math.hpp"
+
+// Every float below stands where transformers has a float tensor, every double where it has a Python number: a
+// position of 100,000 turns by 100,000 times the rounding of a frequency, so where it rounds decides what far
+// attention sees.
+
+namespace longhaul::engine {
+namespace {
+
+namespace scalar = kernels::scalar;
+
+constexpr double two_pi = 0x1.921fb54442d18p+2;
+
+/// theta^(2i / head_dim).
+std::vector<float> periods(const ModelConfig& config) {
+    const double log_theta = scalar::det_log(static_cast<float>(config.rope.theta));
+    std::vector<float> result(static_cast<std::size_t>(config.head_dim / 2));
+    for (std::size_t i = 0; i < result.size(); ++i) {
+        const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
+        result[i] = static_cast<float>(scalar::det_exp(static_cast<double>(exponent) * log_theta));
+    }
+    return result;
+}
+
+/// Llama 3: waves that fit the trained context often are kept, those longer than it are stretched by `factor`, and
+/// between the two lies a linear blend.
+float llama3_frequency(float frequency, const RopeConfig& rope) {
+    const auto trained = static_cast<double>(rope.original_max_positions);
+    const auto longest = static_cast<float>(trained / rope.low_freq_factor);
+    const auto shortest = static_cast<float>(trained / rope.high_freq_factor);
+    const auto factor = static_cast<float>(rope.factor);
+    const float wavelength = static_cast<float>(two_pi) / frequency;
+    if (wavelength > longest) return frequency / factor;
+    if (wavelength < shortest) return frequency;
+    const float cycles = static_cast<float>(trained) / wavelength;
+    const float blend = (cycles - static_cast<float>(rope.low_freq_factor)) /
+                        static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+    const float stretched = (1.0F - blend) * frequency / factor;
+    const float kept = blend * frequency;
+    return stretched + kept;
+}
+
+/// YaRN (arXiv 2309.00071, section 3.2): the dimension whose wave turns `rotations` times in the trained context.
+double yarn_dimension(double rotations, const ModelConfig& config) {
+    const double cycles = static_cast<double>(config.rope.original_max_positions) / (rotations * two_pi);
+    return static_cast<double>(config.head_dim) * scalar::det_log(cycles) / (2.0 * scalar::det_log(config.rope.theta));
+}
+
+/// Between dimension `low` and `high` a ramp leads from frequencies kept to frequencies divided by the factor.
+struct YarnRamp {
+    double low;
+    double high;
+
+    explicit YarnRamp(const ModelConfig& config)
+        : low(yarn_dimension(config.rope.beta_fast, config)), high(yarn_dimension(config.rope.beta_slow, config)) {
+        if (config.rope.truncate) {
+            low = std::floor(low);
+            high = std::ceil(high);
+        }
+        low = std::max(low, 0.0);
+        high = std::min(high, static_cast<double>(config.head_dim - 1));
+        if (low == high) high += 0.001;  // as transformers does against a division by zero
+    }
+
+    /// Share of the stretched frequency in pair `i` of dimensions.
+    [[nodiscard]] float stretched(std::size_t i) const {
+        const float along = (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
+        return std::clamp(along, 0.0F, 1.0F);
+    }
+};
+
+float yarn_frequency(float period, float stretched, const RopeConfig& rope) {
+    const float keep = 1.0F - stretched;
+    const float kept_part = (1.0F / period) * keep;
+    const float stretched_part = (1.0F / (static_cast<float>(rope.factor) * period)) * (1.0F - keep);
+    return stretched_part + kept_part;
+}
+
+double yarn_mscale(double factor, double mscale) {
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * scalar::det_log(factor) + 1.0;
+}
+
+double yarn_attention_factor(const RopeConfig& rope) {
+    if (rope.attention_factor != 0.0) return rope.attention_factor;
+    if (rope.mscale != 0.0 && rope.mscale_all_dim != 0.0) {
+        return yarn_mscale(rope.factor, rope.mscale) / yarn_mscale(rope.factor, rope.mscale_all_dim);
+    }
+    return yarn_mscale(rope.factor, 1.0);
+}
+
+/// The configuration with the trained length filled in where a caller left it to the model's.
+ModelConfig completed(ModelConfig config) {
+    if (config.rope.original_max_positions == 0) config.rope.original_max_positions = config.max_positions;
+    return config;
+}
+
+}  // namespace
+
+RopeTable::RopeTable(const ModelConfig& given) {
+    const ModelConfig config = completed(given);
+    const RopeConfig& rope = config.rope;
+    const YarnRamp ramp(config);
+    inverse_frequencies_ = periods(config);
+    for (std::size_t i = 0; i < inverse_frequencies_.size(); ++i) {
+        const float period = inverse_frequencies_[i];
+        const float frequency = 1.0F / period;
+        switch (rope.scaling) {
+            case RopeScaling::standard:
+                inverse_frequencies_[i] = frequency;
+                break;
+            case RopeScaling::linear:
+                inverse_frequencies_[i] = frequency / static_cast<float>(rope.factor);
+                break;
+            case RopeScaling::llama3:
+                inverse_frequencies_[i] = llama3_frequency(frequency, rope);
+                break;
+            case RopeScaling::yarn:
+                inverse_frequencies_[i] = yarn_frequency(period, ramp.stretched(i), rope);
+                break;
+        }
+    }
+    if (rope.scaling == RopeScaling::yarn) attention_factor_ = static_cast<float>(yarn_attention_factor(rope));
+}
+
+void RopeTable::fill(std::int64_t position, float* cos, float* sin) const {
+    const auto at = static_cast<float>(position);
+    for (std::size_t i = 0; i < inverse_frequencies_.size(); ++i) {
+        const float angle = at * inverse_frequencies_[i];
+        const scalar::SinCos value = scalar::det_sincos(angle);
+        cos[i] = static_cast<float>(value.cos) * attention_factor_;
+        sin[i] = static_cast<float>(value.sin) * attention_factor_;
+    }
+}
+
+}  // namespace longhaul::engine

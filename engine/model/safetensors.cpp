@@ -1,0 +1,433 @@
+#include "engine/model/safetensors.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+// A file is: length of the header (8 bytes, little endian), the header (JSON), the bytes of the tensors.
+constexpr std::int64_t length_bytes = 8;
+constexpr std::int64_t max_header_bytes = 100000000;  // the limit of the reference implementation
+constexpr int max_header_depth = 3;                   // {"tensor": {"shape": []}}
+constexpr std::int64_t max_index_bytes = std::int64_t{1} << 28;
+constexpr std::size_t max_shards = 10000;
+constexpr std::string_view cut_short = "the file was cut short: fetch it again";
+
+static_assert(std::endian::native == std::endian::little, "tensors are used as they lie in the file");
+
+std::int64_t page_bytes() {
+    static const std::int64_t bytes = ::sysconf(_SC_PAGESIZE);
+    return bytes;
+}
+
+struct DtypeInfo {
+    std::string_view name;
+    int bits;
+    TensorType type;
+};
+
+/// Every type of the format. Those we do not compute with may stand in a file: what matters is what `require` is asked.
+constexpr std::array dtypes = {
+    DtypeInfo{"BF16", 16, TensorType::bf16},        DtypeInfo{"F16", 16, TensorType::f16},
+    DtypeInfo{"F32", 32, TensorType::f32},          DtypeInfo{"F64", 64, TensorType::other},
+    DtypeInfo{"BOOL", 8, TensorType::other},        DtypeInfo{"U8", 8, TensorType::other},
+    DtypeInfo{"I8", 8, TensorType::other},          DtypeInfo{"U16", 16, TensorType::other},
+    DtypeInfo{"I16", 16, TensorType::other},        DtypeInfo{"U32", 32, TensorType::other},
+    DtypeInfo{"I32", 32, TensorType::other},        DtypeInfo{"U64", 64, TensorType::other},
+    DtypeInfo{"I64", 64, TensorType::other},        DtypeInfo{"C64", 64, TensorType::other},
+    DtypeInfo{"F4", 4, TensorType::other},          DtypeInfo{"F6_E2M3", 6, TensorType::other},
+    DtypeInfo{"F8_E5M2", 8, TensorType::other},     DtypeInfo{"F6_E3M2", 6, TensorType::other},
+    DtypeInfo{"F8_E4M3", 8, TensorType::other},     DtypeInfo{"F8_E8M0", 8, TensorType::other},
+    DtypeInfo{"F8_E4M3FNUZ", 8, TensorType::other}, DtypeInfo{"F8_E5M2FNUZ", 8, TensorType::other},
+};
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+    std::string text = "[";
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+        if (i == 8) return text + ", ...]";
+        if (i > 0) text += ", ";
+        text += std::to_string(shape[i]);
+    }
+    return text + "]";
+}
+
+/// A whole file in memory, read only. Views into it stay valid when it is moved.
+class MappedFile {
+  public:
+    explicit MappedFile(const std::filesystem::path& path) : name_(path.string()) {
+        // Without O_NONBLOCK a named pipe without a writer would hang us here.
+        const int fd = ::open(name_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0) throw InputError(name_, "", "a readable file", std::strerror(errno));
+        const std::string problem = map(fd);
+        ::close(fd);  // a mapping outlives its descriptor, so hundreds of shards need none
+        if (!problem.empty()) throw InputError(name_, "", "a readable file", problem);
+    }
+    MappedFile(MappedFile&& other) noexcept
+        : name_(std::move(other.name_)),
+          data_(std::exchange(other.data_, nullptr)),
+          size_(std::exchange(other.size_, 0)) {}
+    MappedFile& operator=(MappedFile&&) = delete;
+    ~MappedFile() {
+        if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
+    }
+
+    [[nodiscard]] const std::string& name() const { return name_; }
+    [[nodiscard]] std::int64_t size() const { return size_; }
+    [[nodiscard]] const std::byte* data() const { return static_cast<const std::byte*>(data_); }
+    [[nodiscard]] std::string_view text() const {
+        return {static_cast<const char*>(data_), static_cast<std::size_t>(size_)};
+    }
+
+  private:
+    std::string map(int fd) {
+        struct stat info {};
+        if (::fstat(fd, &info) != 0) return std::strerror(errno);
+        if (S_ISDIR(info.st_mode)) return "a folder";
+        if (!S_ISREG(info.st_mode)) return "a device, pipe or socket";
+        if (info.st_size == 0) return {};  // an empty file cannot be mapped and is judged by its size
+        void* const data = ::mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_SHARED, fd, 0);
+        if (data == MAP_FAILED) return std::strerror(errno);
+        data_ = data;
+        size_ = info.st_size;
+        return {};
+    }
+
+    std::string name_;
+    void* data_ = nullptr;
+    std::int64_t size_ = 0;
+};
+
+/// One tensor of a header, with its place in the bytes after the header.
+struct Entry {
+    std::string name;
+    TensorView view;
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+};
+
+/// Reads one header. `file` names the mapped file in messages.
+class HeaderReader {
+  public:
+    explicit HeaderReader(const MappedFile& file) : file_(file) {}
+
+    std::vector<Entry> read() {
+        const std::string_view header = header_text();
+        data_begin_ = length_bytes + static_cast<std::int64_t>(header.size());
+        const Json json = parse_json(header, file_.name() + ": header", max_header_depth);
+        if (!json.is_object()) throw InputError(file_.name(), "header", "an object", describe(json));
+        std::vector<Entry> entries;
+        entries.reserve(json.size());
+        for (const auto& [name, fields] : json.items()) {
+            if (name != "__metadata__") entries.push_back(entry(name, fields));
+        }
+        check_layout(entries);
+        return entries;
+    }
+
+  private:
+    [[nodiscard]] std::string_view header_text() const {
+        if (is_git_lfs_pointer(file_.text())) {
+            throw InputError(file_.name(), "", "safetensors", "a Git-LFS pointer", git_lfs_mend);
+        }
+        if (file_.size() < length_bytes) {
+            const std::string expected = "at least " + std::to_string(length_bytes) + " bytes";
+            throw InputError(file_.name(), "size", expected, std::to_string(file_.size()), cut_short);
+        }
+        std::uint64_t length = 0;
+        std::memcpy(&length, file_.data(), sizeof length);
+        const auto refuse = [&](std::int64_t limit, std::string_view what, std::string_view mend) {
+            const std::string expected = "at most " + std::to_string(limit) + " bytes" + std::string(what);
+            throw InputError(file_.name(), "header length@0", expected, std::to_string(length), mend);
+        };
+        if (length > max_header_bytes) refuse(max_header_bytes, "", "is this a safetensors file?");
+        const std::int64_t rest = file_.size() - length_bytes;
+        if (static_cast<std::int64_t>(length) > rest) refuse(rest, ", the rest of the file", cut_short);
+        return file_.text().substr(length_bytes, length);
+    }
+
+    [[nodiscard]] Entry entry(const std::string& name, const Json& fields) const {
+        const std::string within = printable(name, 200);
+        if (!fields.is_object()) throw InputError(file_.name(), within, "an object", describe(fields));
+        Entry result;
+        result.name = name;
+        result.view.file = file_.name();
+        const DtypeInfo& dtype = read_dtype(fields, within);
+        result.view.dtype = dtype.type;
+        result.view.dtype_name = dtype.name;
+        result.view.shape = numbers(fields, "shape", within);
+        const std::vector<std::int64_t> offsets = numbers(fields, "data_offsets", within);
+        if (offsets.size() != 2 || offsets[0] > offsets[1]) {
+            throw InputError(file_.name(), within + ".data_offsets", "[begin, end], begin <= end", shape_text(offsets));
+        }
+        result.begin = offsets[0];
+        result.end = offsets[1];
+        result.view.num_bytes = result.end - result.begin;
+        check_bytes(result, dtype.bits, within);
+        return result;
+    }
+
+    [[nodiscard]] const DtypeInfo& read_dtype(const Json& fields, const std::string& within) const {
+        const std::string name = get_string_or(fields, "dtype", "", file_.name(), within);
+        const auto named = [&](const DtypeInfo& dtype) { return dtype.name == name; };
+        const auto* const found = std::find_if(dtypes.begin(), dtypes.end(), named);
+        if (found == dtypes.end()) {
+            throw InputError(file_.name(), within + ".dtype", "a type of safetensors, such as \"BF16\"",
+                             describe(Json(name)));
+        }
+        return *found;
+    }
+
+    [[nodiscard]] std::vector<std::int64_t> numbers(const Json& fields, const char* key,
+                                                    const std::string& within) const {
+        const Json* list = find_member(fields, key, file_.name(), within);
+        if (list == nullptr || !list->is_array()) {
+            throw InputError(file_.name(), within + "." + key, "an array",
+                             list == nullptr ? "nothing" : describe(*list));
+        }
+        std::vector<std::int64_t> result;
+        result.reserve(list->size());
+        for (const Json& item : *list) {
+            if (!item.is_number_unsigned() || !std::in_range<std::int64_t>(item.get<std::uint64_t>())) {
+                throw InputError(file_.name(), within + "." + key, "whole numbers from 0 to 2^63-1", describe(item));
+            }
+            result.push_back(item.get<std::int64_t>());
+        }
+        return result;
+    }
+
+    void check_bytes(const Entry& entry, int bits, const std::string& within) const {
+        std::int64_t total_bits = bits;
+        for (const std::int64_t size : entry.view.shape) {
+            if (__builtin_mul_overflow(total_bits, size, &total_bits)) {
+                throw InputError(file_.name(), within + ".shape", "fewer than 2^63 bits", shape_text(entry.view.shape));
+            }
+        }
+        if (total_bits % 8 != 0 || total_bits / 8 != entry.view.num_bytes) {
+            const std::string expected = std::to_string(total_bits / 8) + " bytes for " + entry.view.dtype_name + " " +
+                                         shape_text(entry.view.shape);
+            throw InputError(file_.name(), within + ".data_offsets", expected, std::to_string(entry.view.num_bytes));
+        }
+    }
+
+    /// The tensors must follow each other without overlap or hole and fill the file: then nothing is hidden in it, and
+    /// nothing is read twice.
+    void check_layout(std::vector<Entry>& entries) const {
+        std::vector<Entry*> order;
+        order.reserve(entries.size());
+        for (Entry& entry : entries) order.push_back(&entry);
+        std::sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) {
+            return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+        });
+        std::int64_t end = 0;
+        const Entry* before = nullptr;
+        for (const Entry* entry : order) {
+            if (entry->begin != end) {
+                const std::string after = before == nullptr ? "the header" : describe(Json(before->name));
+                throw InputError(file_.name(), printable(entry->name, 200) + ".data_offsets",
+                                 "to begin at " + std::to_string(end) + ", after " + after,
+                                 std::to_string(entry->begin));
+            }
+            end = entry->end;
+            before = entry;
+        }
+        const std::int64_t have = file_.size() - data_begin_;
+        if (have != end) {
+            const std::string expected = std::to_string(end) + " bytes of tensors after the header";
+            throw InputError(file_.name(), "size", expected, std::to_string(have), have < end ? cut_short : "");
+        }
+        // Only now are the offsets known to lie inside the file.
+        for (Entry& entry : entries) entry.view.data = file_.data() + data_begin_ + entry.begin;
+    }
+
+    const MappedFile& file_;
+    std::int64_t data_begin_ = 0;
+};
+
+/// The shards that an index names, and which of them holds each tensor.
+struct Index {
+    std::map<std::string, std::string> shard_of;
+    std::set<std::string> shards;
+};
+
+Index read_index(const std::filesystem::path& path) {
+    const std::string file = path.string();
+    const Json json = read_json(path, max_index_bytes, 8);
+    const Json* weight_map = find_member(json, "weight_map", file);
+    if (weight_map == nullptr || !weight_map->is_object()) {
+        throw InputError(file, "weight_map", "an object", weight_map == nullptr ? "nothing" : describe(*weight_map));
+    }
+    Index index;
+    for (const auto& [tensor, shard] : weight_map->items()) {
+        const std::string* name = shard.get_ptr<const std::string*>();
+        // A name with a slash could reach any file of the user's.
+        const bool plain = name != nullptr && !name->empty() && *name != "." && *name != ".." &&
+                           name->find('/') == std::string::npos && name->find('\0') == std::string::npos;
+        if (!plain) {
+            throw InputError(file, "weight_map." + printable(tensor, 200), "the name of a file in this folder",
+                             describe(shard));
+        }
+        index.shard_of.emplace(tensor, *name);
+        index.shards.insert(*name);
+    }
+    if (index.shards.empty()) throw InputError(file, "weight_map", "at least one tensor", "none");
+    if (index.shards.size() > max_shards) {
+        throw InputError(file, "weight_map", "at most " + std::to_string(max_shards) + " files",
+                         std::to_string(index.shards.size()));
+    }
+    return index;
+}
+
+bool present(const std::filesystem::path& path) {
+    std::error_code ignored;
+    return std::filesystem::exists(path, ignored);
+}
+
+[[noreturn]] void refuse_folder_without_weights(const std::filesystem::path& folder) {
+    const std::string expected = "model.safetensors or model.safetensors.index.json";
+    std::error_code ignored;
+    if (!std::filesystem::is_directory(folder, ignored)) {
+        throw InputError(folder.string(), "", "a model folder", present(folder) ? "a file" : "nothing of that name");
+    }
+    for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"}) {
+        if (present(folder / other)) {
+            throw InputError(folder.string(), "", expected, std::string("only ") + other,
+                             "save the model as safetensors (transformers: save_pretrained)");
+        }
+    }
+    throw InputError(folder.string(), "", expected, "neither");
+}
+
+}  // namespace
+
+struct SafetensorsFolder::State {
+    std::string label;
+    std::vector<MappedFile> files;
+    std::map<std::string, TensorView> tensors;
+
+    void add_file(const std::filesystem::path& path) {
+        const MappedFile& file = files.emplace_back(path);
+        for (Entry& entry : HeaderReader(file).read()) {
+            const auto [place, fresh] = tensors.try_emplace(std::move(entry.name), std::move(entry.view));
+            if (!fresh) {
+                throw InputError(file.name(), printable(place->first, 200), "every tensor in one file",
+                                 "it also in " + place->second.file);
+            }
+        }
+    }
+
+    void add_indexed(const std::filesystem::path& folder) {
+        const Index index = read_index(label);
+        for (const std::string& shard : index.shards) {
+            if (!present(folder / shard)) {
+                throw InputError(label, "weight_map", "the file " + printable(shard, 200) + " beside it",
+                                 "no such file", "fetch the whole folder again");
+            }
+            add_file(folder / shard);
+        }
+        for (const auto& [tensor, shard] : index.shard_of) {
+            const auto found = tensors.find(tensor);
+            if (found == tensors.end() || found->second.file != (folder / shard).string()) {
+                throw InputError(label, "weight_map." + printable(tensor, 200),
+                                 "this tensor in " + printable(shard, 200),
+                                 found == tensors.end() ? "it nowhere" : "it in " + found->second.file);
+            }
+        }
+    }
+};
+
+SafetensorsFolder SafetensorsFolder::open(const std::filesystem::path& folder) {
+    auto state = std::make_unique<State>();
+    const std::filesystem::path single = folder / "model.safetensors";
+    const std::filesystem::path index = folder / "model.safetensors.index.json";
+    if (present(single)) {  // where both are, Hugging Face takes this one too
+        state->label = single.string();
+        state->add_file(single);
+    } else if (present(index)) {
+        state->label = index.string();
+        state->add_indexed(folder);
+    } else {
+        refuse_folder_without_weights(folder);
+    }
+    return SafetensorsFolder(std::move(state));
+}
+
+SafetensorsFolder::SafetensorsFolder(std::unique_ptr<State> state) : state_(std::move(state)) {}
+SafetensorsFolder::SafetensorsFolder(SafetensorsFolder&&) noexcept = default;
+SafetensorsFolder& SafetensorsFolder::operator=(SafetensorsFolder&&) noexcept = default;
+SafetensorsFolder::~SafetensorsFolder() = default;
+
+const std::map<std::string, TensorView>& SafetensorsFolder::tensors() const {
+    return state_->tensors;
+}
+
+const std::string& SafetensorsFolder::label() const {
+    return state_->label;
+}
+
+bool SafetensorsFolder::contains(const std::string& name) const {
+    return state_->tensors.contains(name);
+}
+
+const TensorView& SafetensorsFolder::require(const std::string& name, const std::vector<std::int64_t>& shape) const {
+    const auto found = state_->tensors.find(name);
+    if (found == state_->tensors.end()) {
+        throw InputError(state_->label, name, "a tensor of shape " + shape_text(shape), "none of that name");
+    }
+    const TensorView& view = found->second;
+    if (view.shape != shape) {
+        throw InputError(view.file, name, "shape " + shape_text(shape) + ", as config.json says",
+                         shape_text(view.shape));
+    }
+    if (view.dtype == TensorType::other) throw InputError(view.file, name, "BF16, F16 or F32", view.dtype_name);
+    return view;
+}
+
+void SafetensorsFolder::drop_pages(const TensorView& view) const {
+    if (view.num_bytes == 0) return;
+    // Whole pages round the view: a neighbour's bytes on the edge come back from the file when they are needed.
+    const std::int64_t before = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data)) % page_bytes();
+    auto* const begin = const_cast<std::byte*>(view.data) - before;  // madvise wants no const, and writes nothing
+    ::madvise(begin, static_cast<std::size_t>(before + view.num_bytes), MADV_DONTNEED);  // advice: may fail
+}
+
+std::uint64_t SafetensorsFolder::fingerprint() const {
+    constexpr std::int64_t sample_bytes = 4096;
+    const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), XXH3_freeState);
+    if (hash == nullptr) throw std::bad_alloc();
+    XXH3_64bits_reset(hash.get());
+    const auto add = [&](const void* data, std::size_t size) { XXH3_64bits_update(hash.get(), data, size); };
+    const auto add_number = [&](std::uint64_t number) { add(&number, sizeof number); };
+    const auto add_text = [&](const std::string& text) {
+        add_number(text.size());  // lengths keep ("ab", "c") and ("a", "bc") apart
+        add(text.data(), text.size());
+    };
+    for (const auto& [name, view] : state_->tensors) {
+        add_text(name);
+        add_text(view.dtype_name);
+        add_number(view.shape.size());
+        for (const std::int64_t size : view.shape) add_number(static_cast<std::uint64_t>(size));
+        const std::int64_t sample = std::min(sample_bytes, view.num_bytes);
+        add(view.data, static_cast<std::size_t>(sample));
+        add(view.data + (view.num_bytes - sample), static_cast<std::size_t>(sample));
+    }
+    return XXH3_64bits_digest(hash.get());
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,46 @@
+// The ranks of one tensor-parallel engine. Communication is a parameter: one rank, threads of one process (tests), MPI.
+#pragma once
+
+#include <mpi.h>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace longhaul::engine {
+
+/// Collectives of a group of 1, 2, 4 or 8 ranks; every rank calls them in the same order, from one thread.
+class Group {
+  public:
+    virtual ~Group() = default;
+    [[nodiscard]] virtual int rank() const = 0;
+    [[nodiscard]] virtual int size() const = 0;
+    [[nodiscard]] bool is_first() const { return rank() == 0; }
+
+    /// data[i] summed over the ranks, in place, f32: ranks are the leaves of a balanced binary tree (recursive
+    /// doubling: partner rank^1, then ^2, then ^4), so that row-parallel partial sums add as numerics.hpp says. Same
+    /// bits everywhere.
+    virtual void all_reduce(float* data, std::int64_t count) = 0;
+
+    /// recv [size, count] = every rank's send [count], f32.
+    virtual void all_gather(const float* send, float* recv, std::int64_t count) = 0;
+
+    /// The first rank's bytes, to all; resizes `bytes` on the others.
+    virtual void broadcast(std::vector<std::byte>& bytes) = 0;
+
+    /// Every rank's bytes on the first rank (empty elsewhere).
+    virtual std::vector<std::vector<std::byte>> gather(std::span<const std::byte> bytes) = 0;
+};
+
+/// A group of one.
+std::unique_ptr<Group> make_local_group();
+
+/// Over an MPI communicator (not owned; must outlive the group). MPI errors throw Error.
+std::unique_ptr<Group> make_mpi_group(MPI_Comm communicator);
+
+/// `size` groups that are the ranks of one group, for as many threads of this process. For tests.
+std::vector<std::unique_ptr<Group>> make_thread_groups(int size);
+
+}  // namespace longhaul::engine

@@ -1,0 +1,143 @@
+// One replica: a tensor-parallel group of ranks that generates items, a batch in flight, step by step. The runner gives
+// it work and takes its results; every rank of the group runs the same loop over the same tokens.
+//
+// What follows from tokens every rank computes itself. Everything else (which item comes next, a stop request, whether
+// a checkpoint is due, memory, I/O errors) is decided by the group's first rank and travels in a step header.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/sampling/params.hpp"
+
+namespace longhaul::engine {
+
+class Model;
+class Group;
+class Tokenizer;
+
+struct DraftOptions {
+    std::string method = "ngram";  ///< a name of `draft_methods()`
+    std::string tree;              ///< `draft-tree` as typed; "" = the method's default
+    std::int64_t ngram_order = 4;
+    std::int64_t ngram_top = 20;
+};
+
+struct CheckpointOptions {
+    std::filesystem::path folder;  ///< "" = no checkpoints
+    CheckpointIdentity identity;
+    std::int64_t replica = 0, epoch = 0;
+    std::int64_t every_tokens =
+        2000;  ///< of the replica's whole batch: output tokens, and prompt tokens while prefilling
+    double every_seconds = 60;
+    bool store_kv = true;
+    std::int64_t quota_bytes = 0;  ///< 0 = no limit; beyond it rounds are written without KV
+};
+
+struct ReplicaOptions {
+    std::int64_t batch = 4;
+    std::uint64_t seed = 1;
+    SamplingParams sampling;
+    std::vector<std::int32_t> eos_ids;  ///< empty with ignore_eos
+    std::vector<std::string> stop;      ///< strings that end an item
+    DraftOptions draft;
+    CheckpointOptions checkpoint;
+    std::int64_t kv_memory_bytes =
+        0;  ///< a rank's KV at most; admission waits, and the youngest item is put back, rather than exceed it
+    std::int64_t prefill_chunk = 256;  ///< prompt tokens a forward pass takes at most
+};
+
+/// Counters of one item, cumulative over launches; the fields of stats.jsonl.
+struct ItemStatistics {
+    double seconds = 0, prefill_seconds = 0;  ///< time in flight; of it in prefill
+    std::int64_t steps = 0, target_calls = 0, draft_calls = 0, drafted = 0, accepted = 0, accepted_ngram = 0;
+    std::int64_t decode_tokens = 0;  ///< tokens emitted by target calls (block efficiency = this / target_calls)
+    std::int64_t checkpoint_rounds = 0, resumes = 0, recomputed_tokens = 0, recomputed_rows = 0;
+    std::int64_t branched_trees = 0;  ///< trees in which some node had two children
+    double checkpoint_stall_seconds = 0;
+
+    [[nodiscard]] double block_efficiency() const {
+        return target_calls > 0 ? static_cast<double>(decode_tokens) / static_cast<double>(target_calls) : 0.0;
+    }
+};
+
+/// One item as the runner hands it out (group's first rank).
+struct WorkItem {
+    std::int64_t index = 0;  ///< the runner's own number; comes back with the result
+    std::string id;          ///< with `sample` and the seed: the key of its random numbers
+    std::int64_t sample = 0;
+    std::string checkpoint_key;        ///< unique in the job
+    std::vector<std::int32_t> prompt;  ///< at least one token
+    std::int64_t max_tokens = 0;       ///< >= 1
+};
+
+enum class FinishReason { length, stop, error };
+
+struct FinishedItem {
+    std::int64_t index = 0;
+    std::vector<std::int32_t>
+        tokens;        ///< all output tokens, end-of-text included; the error's prefix where reason is error
+    std::string text;  ///< without special tokens and without the stop string
+    FinishReason reason = FinishReason::length;
+    std::string error;
+    std::int64_t prompt_tokens = 0;
+    ItemStatistics statistics;
+    /// Checkpoint files that may go once this result is durable: pass to Replica::results_durable().
+};
+
+/// What a progress line shows.
+struct ReplicaProgress {
+    std::int64_t in_flight = 0;         ///< sequences
+    std::int64_t emitted_tokens = 0;    ///< output tokens of this launch
+    std::int64_t prefilled_tokens = 0;  ///< prompt tokens computed by this launch
+    std::int64_t drafted = 0, accepted = 0, target_calls = 0, decode_tokens = 0;
+    std::int64_t checkpoint_rounds = 0;  ///< committed in this launch
+    std::int64_t unfinished_tokens = 0;  ///< output tokens so far of the items in flight
+    double oldest_share = 0;             ///< output tokens / max_tokens of the item furthest on
+    std::string phase;                   ///< "prefill", "decode", "idle"
+};
+
+/// Calls out of the loop. All but `poke` and `store` are called on the group's first rank only.
+struct ReplicaHooks {
+    std::function<std::optional<WorkItem>()> next_work;  ///< nullopt: none left. Takes from the shared counter
+    std::function<void(FinishedItem)> finished;
+    std::function<bool()> stop_requested;
+    std::function<void(const ReplicaProgress&)> progress;  ///< once a step and prefill chunk; must be cheap
+    std::function<void(std::int64_t index, std::span<const std::int32_t> tokens)> emitted;  ///< optional: streaming
+    std::function<void()> poke;        ///< every rank, every step and chunk: heartbeat, MPI progress
+    CheckpointStore* store = nullptr;  ///< every rank: what earlier launches left; may be null
+};
+
+struct ReplicaOutcome {
+    bool stopped = false;          ///< ended by a stop request, everything in flight is in a checkpoint
+    std::string checkpoint_error;  ///< "" or the line of a StorageError: exit code 74
+    ReplicaProgress progress;
+    double decode_seconds = 0, prefill_seconds = 0, checkpoint_stall_seconds = 0, checkpoint_write_seconds = 0;
+};
+
+class Replica {
+  public:
+    /// Collective over `group`. Throws UsageError for a draft method or tree it does not know.
+    Replica(Model& model, Group& group, const Tokenizer& tokenizer, ReplicaOptions options, ReplicaHooks hooks);
+    ~Replica();
+
+    /// Generates until no work is left or a stop was asked for. Collective.
+    ReplicaOutcome run();
+
+    /// Results of these items are on disk: their checkpoint files may be removed once no other item needs them. First
+    /// rank.
+    void results_durable(std::span<const std::int64_t> item_indices);
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace longhaul::engine

@@ -1,0 +1,46 @@
+// Random numbers without state (algorithms.md section 2): every draw is a pure function of its place, Philox4x32-10 of
+// (key of the item; absolute position, purpose and lane, node, token / 4).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace longhaul::engine {
+
+/// What a draw is for. Shared noise (`target`) is for coupled verification alone; the sampling rules have their own.
+enum class Purpose : std::uint32_t { target = 0, draft = 1, accept = 2, residual = 3 };
+
+/// Key of one item's random numbers: XXH3-64 of (job seed, item id, sample).
+std::uint64_t noise_key(std::uint64_t seed, std::string_view item_id, std::int64_t sample);
+
+/// 32 random bits for token `v` at `position` under `purpose`, `lane` (< 2^24) and `node`.
+std::uint32_t noise_bits(std::uint64_t key, std::int64_t position, Purpose purpose, std::uint32_t lane,
+                         std::uint32_t node, std::uint32_t v);
+
+/// Gumbel noise of 32 random bits: -log(-log1p(-u)), u = (bits + 1/2) 2^-32 in f32. -inf where u rounds to 1.
+float gumbel_of_bits(std::uint32_t bits);
+
+/// No Gumbel noise is greater: u >= 2^-33. Lets a search for the maximum leave out hopeless tokens.
+inline constexpr double max_gumbel = 22.8739;
+
+/// Noise of one row: a position (and lane) of one item. What a drafter is handed; it does not know who verifies.
+class NoiseRow {
+  public:
+    NoiseRow(std::uint64_t key, std::int64_t position, Purpose purpose = Purpose::target, std::uint32_t lane = 0,
+             std::uint32_t node = 0)
+        : key_(key), position_(position), purpose_(purpose), lane_(lane), node_(node) {}
+
+    [[nodiscard]] float gumbel(std::int32_t token_id) const;
+    [[nodiscard]] std::int64_t position() const { return position_; }
+
+  private:
+    std::uint64_t key_;
+    std::int64_t position_;
+    Purpose purpose_;
+    std::uint32_t lane_;
+    std::uint32_t node_;
+    mutable std::uint32_t cached_block_ = ~std::uint32_t{0};  // of four tokens: neighbours share one Philox call
+    mutable std::uint32_t cached_[4] = {};
+};
+
+}  // namespace longhaul::engine

@@ -1,0 +1,234 @@
+#include "engine/sampling/pipeline.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "kernels/scalar_math.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+/// exp for x <= 0, to about 1e-11: 2^k times a polynomial in the remainder. Branch-free, so the compiler vectorises the
+/// loop.
+inline double exp_nonpositive(double x) {
+    constexpr double log2e = 1.4426950408889634;
+    constexpr double ln2_high = 0.693147180369123816490;
+    constexpr double ln2_low = 1.90821492927058770002e-10;
+    constexpr double shifter = 0x1.8p52;
+    x = std::max(x, -700.0);
+    const double shifted = x * log2e + shifter;
+    const double k = shifted - shifter;
+    const double r = (x - k * ln2_high) - k * ln2_low;
+    double sum = 1.0 / 3628800;
+    sum = sum * r + 1.0 / 362880;
+    sum = sum * r + 1.0 / 40320;
+    sum = sum * r + 1.0 / 5040;
+    sum = sum * r + 1.0 / 720;
+    sum = sum * r + 1.0 / 120;
+    sum = sum * r + 1.0 / 24;
+    sum = sum * r + 1.0 / 6;
+    sum = sum * r + 0.5;
+    sum = sum * r + 1.0;
+    sum = sum * r + 1.0;
+    const auto bits = std::bit_cast<std::uint64_t>(shifted) << 52;  // low bits of `shifted` hold k
+    return std::bit_cast<double>(std::bit_cast<std::uint64_t>(sum) + bits);
+}
+
+}  // namespace
+
+LogitsPipeline::LogitsPipeline(const SamplingParams& params, std::int64_t vocab_size)
+    : params_(params), logits_(static_cast<std::size_t>(vocab_size)), seen_(static_cast<std::size_t>(vocab_size), 0) {
+    params_.min_keep = std::max<std::int64_t>(params_.min_keep, 1);
+}
+
+void LogitsPipeline::penalise(const NodeContext& context) {
+    if (params_.repetition_penalty == 1.0 || params_.penalty_window <= 0) return;
+    const auto theta = static_cast<float>(params_.repetition_penalty);
+    ++call_;
+    const auto penalise_once = [&](std::int32_t token) {
+        const auto v = static_cast<std::size_t>(token);
+        if (token < 0 || v >= logits_.size() || seen_[v] == call_) return;
+        seen_[v] = call_;
+        logits_[v] = logits_[v] > 0 ? logits_[v] / theta : logits_[v] * theta;
+    };
+    auto window = static_cast<std::size_t>(params_.penalty_window);
+    const std::size_t from_path = std::min(window, context.path.size());
+    for (const std::int32_t token : context.path.last(from_path)) penalise_once(token);
+    window -= from_path;
+    for (const std::int32_t token : context.sequence.last(std::min(window, context.sequence.size())))
+        penalise_once(token);
+}
+
+void LogitsPipeline::keep_top_k() {
+    const auto k = static_cast<std::size_t>(std::max(params_.top_k, params_.min_keep));
+    if (params_.top_k <= 0 || k >= out_.ids.size()) return;
+    const auto better = [&](std::int32_t a, std::int32_t b) {
+        const double la = out_.log_weights[static_cast<std::size_t>(a)];
+        const double lb = out_.log_weights[static_cast<std::size_t>(b)];
+        return la != lb ? la > lb : a < b;
+    };
+    order_.resize(out_.ids.size());
+    std::iota(order_.begin(), order_.end(), 0);
+    std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(k), order_.end(), better);
+    std::sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(k));
+    for (std::size_t i = 0; i < k; ++i) {  // order_ ascending: entries only move down
+        const auto from = static_cast<std::size_t>(order_[i]);
+        out_.ids[i] = out_.ids[from];
+        out_.log_weights[i] = out_.log_weights[from];
+    }
+    out_.ids.resize(k);
+    out_.log_weights.resize(k);
+}
+
+void LogitsPipeline::soften() {
+    const double greatest = *std::max_element(out_.log_weights.begin(), out_.log_weights.end());
+    out_.q.resize(out_.ids.size());
+    for (std::size_t i = 0; i < out_.q.size(); ++i) out_.q[i] = exp_nonpositive(out_.log_weights[i] - greatest);
+    renormalise();
+}
+
+void LogitsPipeline::renormalise() {
+    const double sum = std::accumulate(out_.q.begin(), out_.q.end(), 0.0);
+    for (double& q : out_.q) q /= sum;
+}
+
+template <typename Keep>
+void LogitsPipeline::keep_if(Keep keep) {
+    std::size_t kept = 0;
+    for (const double q : out_.q) kept += keep(q) ? 1 : 0;
+    const std::size_t least = std::min(static_cast<std::size_t>(params_.min_keep), out_.q.size());
+    double floor = std::numeric_limits<double>::infinity();  // tokens at or above it stay whatever `keep` says
+    std::size_t ties_allowed = 0;
+    if (kept < least) {
+        std::vector<double> sorted(out_.q);
+        std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(least - 1), sorted.end(),
+                         std::greater<>());
+        floor = sorted[least - 1];
+        ties_allowed = least - static_cast<std::size_t>(
+                                   std::count_if(out_.q.begin(), out_.q.end(), [&](double q) { return q > floor; }));
+    }
+    std::size_t to = 0;
+    for (std::size_t i = 0; i < out_.q.size(); ++i) {
+        bool stays = keep(out_.q[i]) || out_.q[i] > floor;
+        if (!stays && out_.q[i] == floor && ties_allowed > 0) {
+            stays = true;
+            --ties_allowed;
+        }
+        if (!stays) continue;
+        out_.ids[to] = out_.ids[i];
+        out_.log_weights[to] = out_.log_weights[i];
+        out_.q[to] = out_.q[i];
+        ++to;
+    }
+    if (to == out_.q.size()) return;
+    out_.ids.resize(to);
+    out_.log_weights.resize(to);
+    out_.q.resize(to);
+    renormalise();
+}
+
+void LogitsPipeline::keep_top_p() {
+    if (params_.top_p >= 1.0) return;
+    const auto more_probable = [&](std::int32_t a, std::int32_t b) {
+        const double qa = out_.q[static_cast<std::size_t>(a)];
+        const double qb = out_.q[static_cast<std::size_t>(b)];
+        return qa != qb ? qa > qb : a < b;
+    };
+    // All tokens below (1-p)/V together weigh less than 1-p, so the prefix ends before them: sort the others alone.
+    const double hopeless = (1.0 - params_.top_p) / static_cast<double>(out_.q.size());
+    order_.clear();
+    for (std::size_t i = 0; i < out_.q.size(); ++i) {
+        if (out_.q[i] >= hopeless) order_.push_back(static_cast<std::int32_t>(i));
+    }
+    if (order_.size() < static_cast<std::size_t>(params_.min_keep)) {
+        order_.resize(out_.q.size());
+        std::iota(order_.begin(), order_.end(), 0);
+    }
+    std::sort(order_.begin(), order_.end(), more_probable);
+    double sum = 0;
+    std::size_t kept = 0;
+    while (kept < order_.size() && (sum < params_.top_p || kept < static_cast<std::size_t>(params_.min_keep))) {
+        sum += out_.q[static_cast<std::size_t>(order_[kept++])];
+    }
+    order_.resize(std::max<std::size_t>(kept, 1));
+    std::sort(order_.begin(), order_.end());
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+        const auto from = static_cast<std::size_t>(order_[i]);
+        out_.ids[i] = out_.ids[from];
+        out_.log_weights[i] = out_.log_weights[from];
+        out_.q[i] = out_.q[from];
+    }
+    out_.ids.resize(order_.size());
+    out_.log_weights.resize(order_.size());
+    out_.q.resize(order_.size());
+    renormalise();
+}
+
+void LogitsPipeline::keep_eta() {
+    if (params_.eta <= 0) return;
+    double entropy = 0;
+    for (const double q : out_.q) {
+        if (q > 0) entropy -= q * kernels::scalar::det_log(q);
+    }
+    const double eta = std::min(params_.eta, std::sqrt(params_.eta) * kernels::scalar::det_exp(-entropy));
+    keep_if([&](double q) { return q >= eta; });
+}
+
+const Distribution& LogitsPipeline::apply(std::span<const float> logits, const NodeContext& context) {
+    std::copy(logits.begin(), logits.end(), logits_.begin());
+    penalise(context);
+    if (params_.temperature == 0) {
+        std::size_t best = 0;
+        for (std::size_t v = 1; v < logits_.size(); ++v) {
+            if (logits_[v] > logits_[best] || std::isnan(logits_[best])) best = v;
+        }
+        out_.ids.assign(1, static_cast<std::int32_t>(best));
+        out_.log_weights.assign(1, 0.0);
+        out_.q.assign(1, 1.0);
+        return out_;
+    }
+    out_.ids.clear();
+    out_.log_weights.clear();
+    for (std::size_t v = 0; v < logits_.size(); ++v) {
+        if (!(logits_[v] > -std::numeric_limits<float>::infinity())) continue;
+        out_.ids.push_back(static_cast<std::int32_t>(v));
+        out_.log_weights.push_back(static_cast<double>(logits_[v]) / params_.temperature);
+    }
+    if (out_.ids
+            .empty()) {  // a model that answers nothing but NaN: token 0, so that the item ends instead of the program
+        out_.ids.assign(1, 0);
+        out_.log_weights.assign(1, 0.0);
+    }
+    keep_top_k();
+    soften();
+    keep_top_p();
+    if (params_.min_p > 0) {
+        const double least = params_.min_p * *std::max_element(out_.q.begin(), out_.q.end());
+        keep_if([&](double q) { return q >= least; });
+    }
+    keep_eta();
+    return out_;
+}
+
+std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noise) {
+    const auto& weights = distribution.log_weights;
+    if (weights.size() == 1) return distribution.ids[0];
+    // The most probable token first: what cannot beat it even with the greatest noise needs no noise drawn.
+    const auto first = static_cast<std::size_t>(std::max_element(weights.begin(), weights.end()) - weights.begin());
+    std::size_t best = first;
+    double best_score = weights[first] + static_cast<double>(noise.gumbel(distribution.ids[first]));
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+        if (i == first || weights[i] + max_gumbel < best_score) continue;
+        const double score = weights[i] + static_cast<double>(noise.gumbel(distribution.ids[i]));
+        if (score > best_score || (score == best_score && i < best)) {
+            best = i;
+            best_score = score;
+        }
+    }
+    return distribution.ids[best];
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,60 @@
+// From logits to the target's distribution (algorithms.md section 1): contextual penalty, temperature, top-k, top-p,
+// min-p, eta, in this order, each seeing the renormalised output of the one before. Plain IEEE arithmetic in a fixed
+// order, no libm: the same bits on every machine.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/sampling/noise.hpp"
+#include "engine/sampling/params.hpp"
+
+namespace longhaul::engine {
+
+/// The tokens that survived the filters, ids ascending. `q` sums to 1 (up to rounding).
+struct Distribution {
+    std::vector<std::int32_t> ids;
+    std::vector<double> log_weights;  ///< log q up to one constant a distribution
+    std::vector<double> q;
+};
+
+/// The context of a tree node, for the penalty: tokens of the sequence (the root included) followed by the node's path.
+struct NodeContext {
+    std::span<const std::int32_t> sequence;
+    std::span<const std::int32_t> path;  ///< below the root, the node itself last; empty at the root
+};
+
+/// Holds scratch memory: one a thread.
+class LogitsPipeline {
+  public:
+    LogitsPipeline(const SamplingParams& params, std::int64_t vocab_size);
+
+    /// The distribution of the token after `context`. `logits`: f32 [vocab_size]; NaN counts as -inf. The result lives
+    /// until the next call.
+    const Distribution& apply(std::span<const float> logits, const NodeContext& context);
+
+    [[nodiscard]] const SamplingParams& params() const { return params_; }
+
+  private:
+    void penalise(const NodeContext& context);
+    void keep_top_k();
+    void soften();  // logits to q over the survivors
+    void renormalise();
+    void keep_top_p();
+    template <typename Keep>
+    void keep_if(Keep keep);  // never fewer than min_keep, the most probable ones
+    void keep_eta();
+
+    SamplingParams params_;
+    std::vector<float> logits_;
+    std::vector<std::uint32_t> seen_;  // call number in which a token was penalised last
+    std::uint32_t call_ = 0;
+    std::vector<std::int32_t> order_;
+    Distribution out_;
+};
+
+/// argmax of log q + Gumbel noise over the survivors, the lowest id at a tie; at one survivor no noise is drawn.
+std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noise);
+
+}  // namespace longhaul::engine

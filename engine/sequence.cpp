@@ -1,0 +1,57 @@
+#include "engine/sequence.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace longhaul::engine {
+namespace {
+
+// One list of names for both directions.
+template <typename Statistics, typename Visit>
+void for_each_counter(Statistics& s, Visit visit) {
+    visit("seconds", s.seconds);
+    visit("prefill_seconds", s.prefill_seconds);
+    visit("steps", s.steps);
+    visit("target_calls", s.target_calls);
+    visit("draft_calls", s.draft_calls);
+    visit("drafted", s.drafted);
+    visit("accepted", s.accepted);
+    visit("accepted_ngram", s.accepted_ngram);
+    visit("decode_tokens", s.decode_tokens);
+    visit("checkpoint_rounds", s.checkpoint_rounds);
+    visit("resumes", s.resumes);
+    visit("recomputed_tokens", s.recomputed_tokens);
+    visit("recomputed_rows", s.recomputed_rows);
+    visit("branched_trees", s.branched_trees);
+    visit("checkpoint_stall_seconds", s.checkpoint_stall_seconds);
+}
+
+}  // namespace
+
+std::string statistics_to_json(const ItemStatistics& statistics) {
+    nlohmann::json json;
+    for_each_counter(statistics, [&](const char* name, const auto& value) { json[name] = value; });
+    return json.dump();
+}
+
+ItemStatistics statistics_from_json(const std::string& text) {
+    ItemStatistics statistics;
+    const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+    if (!json.is_object()) return statistics;
+    for_each_counter(statistics, [&](const char* name, auto& value) {
+        if (json.contains(name) && json[name].is_number()) value = json[name].get<std::decay_t<decltype(value)>>();
+    });
+    return statistics;
+}
+
+std::string output_text(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt,
+                        std::span<const std::int32_t> output) {
+    if (prompt.empty()) return tokenizer.decode(output, true);
+    std::vector<std::int32_t> both(1, prompt.back());
+    const std::string before = tokenizer.decode(both, true);
+    both.insert(both.end(), output.begin(), output.end());
+    std::string text = tokenizer.decode(both, true);
+    if (!text.starts_with(before)) return tokenizer.decode(output, true);  // the prompt ends inside a character
+    return text.substr(before.size());
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,54 @@
+// One item in flight: its tokens, keys and values, drafter, statistics, and what of it is in checkpoints.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/draft/drafter.hpp"
+#include "engine/kv/kv_cache.hpp"
+#include "engine/replica.hpp"
+#include "engine/tokenizer/tokenizer.hpp"
+
+namespace longhaul::engine {
+
+struct Sequence {
+    WorkItem item;
+    std::int64_t number = 0;           ///< order of admission in this launch: the greatest is the youngest
+    std::vector<std::int32_t> tokens;  ///< prompt and output; the last one has no KV yet
+    std::shared_ptr<KvSequence> kv;    ///< shared with a checkpoint that is being written
+    std::unique_ptr<SequenceDrafter> drafter;
+    std::uint64_t noise_key = 0;
+    ItemStatistics statistics;
+
+    // What the last checkpoint round holds.
+    std::string last_commit;
+    std::int64_t saved_tokens = 0;  ///< output tokens
+    std::int64_t saved_kv = 0;      ///< positions
+    bool saved_once = false;
+
+    // Text so far, kept only where stop strings have to be found.
+    std::unique_ptr<Detokenizer> detokenizer;
+    std::string text;
+
+    [[nodiscard]] std::int64_t prompt_size() const { return static_cast<std::int64_t>(item.prompt.size()); }
+    [[nodiscard]] std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
+    [[nodiscard]] std::int64_t num_output() const { return num_tokens() - prompt_size(); }
+    [[nodiscard]] std::span<const std::int32_t> output() const { return std::span(tokens).subspan(item.prompt.size()); }
+    /// Whether tokens wait for their keys and values (prompt, or what a resume has to compute again).
+    [[nodiscard]] bool prefilling() const { return kv->committed() < num_tokens() - 1; }
+};
+
+/// Counters as JSON text, for a checkpoint; unknown or damaged text gives zeros.
+std::string statistics_to_json(const ItemStatistics& statistics);
+ItemStatistics statistics_from_json(const std::string& text);
+
+/// Text of an item's output: special tokens and a closing end-of-text token are left out. `prompt` decides whether the
+/// first token's leading space stays (SentencePiece strips it at the beginning of a text only).
+std::string output_text(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt,
+                        std::span<const std::int32_t> output);
+
+}  // namespace longhaul::engine

@@ -1,0 +1,37 @@
+#include "engine/token_tree.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace longhaul::engine {
+
+bool TokenTree::branches() const {
+    std::vector<bool> has_child(token.size(), false);
+    for (std::size_t node = 1; node < token.size(); ++node) {
+        const auto above = static_cast<std::size_t>(parent[node]);
+        if (has_child[above]) return true;
+        has_child[above] = true;
+    }
+    return false;
+}
+
+void sort_by_level(TokenTree& tree) {
+    std::vector<std::int32_t> order(tree.token.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+        return tree.depth[static_cast<std::size_t>(a)] < tree.depth[static_cast<std::size_t>(b)];
+    });
+    std::vector<std::int32_t> place(order.size());
+    TokenTree sorted;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+        const auto from = static_cast<std::size_t>(order[i]);
+        place[from] = static_cast<std::int32_t>(i);
+        sorted.token.push_back(tree.token[from]);
+        sorted.parent.push_back(tree.parent[from] < 0 ? -1 : place[static_cast<std::size_t>(tree.parent[from])]);
+        sorted.depth.push_back(tree.depth[from]);
+        sorted.origin.push_back(tree.origin[from]);
+    }
+    tree = std::move(sorted);
+}
+
+}  // namespace longhaul::engine

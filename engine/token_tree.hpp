@@ -1,0 +1,54 @@
+// A tree of draft tokens under the newest token of a sequence.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace longhaul::engine {
+
+/// Where a draft came from, for acceptance by kind in the statistics.
+enum class Origin : std::uint8_t { root, ngram };
+
+/// Nodes in level order. Node 0 is the root: the newest token of the sequence, emitted already but without KV.
+struct TokenTree {
+    std::vector<std::int32_t> token;
+    std::vector<std::int32_t> parent;  ///< index of a node before this one; -1 for the root
+    std::vector<std::int32_t> depth;   ///< 0 for the root
+    std::vector<Origin> origin;
+
+    [[nodiscard]] std::int32_t num_nodes() const { return static_cast<std::int32_t>(token.size()); }
+
+    void reset(std::int32_t root_token) {
+        token.assign(1, root_token);
+        parent.assign(1, -1);
+        depth.assign(1, 0);
+        origin.assign(1, Origin::root);
+    }
+
+    std::int32_t add(std::int32_t parent_node, std::int32_t token_id, Origin from) {
+        token.push_back(token_id);
+        parent.push_back(parent_node);
+        depth.push_back(depth[static_cast<std::size_t>(parent_node)] + 1);
+        origin.push_back(from);
+        return num_nodes() - 1;
+    }
+
+    /// Nodes from below the root down to `node` itself, in order; empty for the root.
+    [[nodiscard]] std::vector<std::int32_t> path_to(std::int32_t node) const {
+        std::vector<std::int32_t> path(static_cast<std::size_t>(depth[static_cast<std::size_t>(node)]));
+        for (auto at = path.rbegin(); at != path.rend(); ++at) {
+            *at = node;
+            node = parent[static_cast<std::size_t>(node)];
+        }
+        return path;
+    }
+
+    /// Whether some node has two children.
+    [[nodiscard]] bool branches() const;
+};
+
+/// Reorders nodes that were added in any order (parents before children) into level order, keeping the order within a
+/// level and parent.
+void sort_by_level(TokenTree& tree);
+
+}  // namespace longhaul::engine

@@ -1,0 +1,49 @@
+// Tokens by id and ids by token.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace longhaul::engine {
+
+/// Ids may have holes (published vocabularies do), but are not scattered over all integers: what a hostile file can
+/// make us allocate is bounded. Four times the largest vocabulary in use.
+inline constexpr std::int64_t max_token_id = (std::int64_t{1} << 20) - 1;
+
+struct StringHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+};
+
+class Vocabulary {
+  public:
+    /// Adds a token; returns what stands in the way if its text or id is taken, else nothing.
+    enum class Conflict { none, same_token, same_id };
+    Conflict add(std::string_view token, std::int32_t token_id);
+
+    [[nodiscard]] std::optional<std::int32_t> find(std::string_view token) const {
+        const auto found = ids_.find(token);
+        return found == ids_.end() ? std::nullopt : std::optional(found->second);
+    }
+    [[nodiscard]] bool contains(std::int32_t token_id) const {
+        return token_id >= 0 && token_id < size() && present_[static_cast<std::size_t>(token_id)];
+    }
+    /// Text of a token that is contained.
+    [[nodiscard]] const std::string& text(std::int32_t token_id) const {
+        return texts_[static_cast<std::size_t>(token_id)];
+    }
+    /// One more than the greatest id.
+    [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(texts_.size()); }
+
+  private:
+    std::unordered_map<std::string, std::int32_t, StringHash, std::equal_to<>> ids_;
+    std::vector<std::string> texts_;  // [token_id]
+    std::vector<bool> present_;       // [token_id]
+};
+
+}  // namespace longhaul::engine

@@ -1,0 +1,48 @@
+// The wire format of Protocol Buffers, as much of it as a SentencePiece model needs. Every length is checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/error.hpp"
+
+namespace longhaul::engine {
+
+/// Reads the fields of one message in the order they stand.
+class WireReader {
+  public:
+    /// `name` is the message's name in error messages.
+    WireReader(std::string_view message, std::string_view file, std::string name)
+        : rest_(message), size_(message.size()), file_(file), name_(std::move(name)) {}
+
+    /// Goes to the next field; false at the end of the message. Throws InputError for what is no field.
+    bool next();
+
+    [[nodiscard]] std::uint64_t field() const { return field_; }
+    /// The value of the field; throws InputError when it is of another kind.
+    [[nodiscard]] std::string_view bytes() const;
+    [[nodiscard]] std::int64_t integer() const;
+    [[nodiscard]] bool boolean() const { return integer() != 0; }
+    [[nodiscard]] float real() const;
+
+    [[noreturn]] void fail(std::string_view expected, std::string_view got) const;
+
+  private:
+    enum class Kind { varint = 0, fixed64 = 1, bytes = 2, fixed32 = 5 };
+
+    std::uint64_t read_varint();
+    std::string_view take(std::uint64_t num_bytes);
+    void require(Kind kind) const;
+
+    std::string_view rest_;
+    std::size_t size_;
+    std::string_view file_;
+    std::string name_;
+    std::uint64_t field_ = 0;
+    Kind kind_ = Kind::varint;
+    std::uint64_t integer_ = 0;
+    std::string_view bytes_;  // of all kinds but varint
+};
+
+}  // namespace longhaul::engine

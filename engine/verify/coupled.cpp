@@ -1,0 +1,28 @@
+// Coupled verification (algorithms.md section 3): at a node of depth d the target's token is
+//     y = argmax_v log q(v) + G_{pos+d}(v),
+// the very draw of autoregressive decoding; a child that carries y is accepted, else y is emitted. One draw a position,
+// so the text cannot depend on the drafter. (TokenSwift's published code draws once a leaf path and keeps the lucky
+// one.)
+#include "engine/verify/verifier.hpp"
+
+namespace longhaul::engine {
+
+Verdict CoupledVerifier::verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
+                                std::int64_t position) const {
+    Verdict verdict;
+    std::int32_t node = 0;
+    for (;;) {
+        const std::int64_t depth = tree.depth[static_cast<std::size_t>(node)];
+        verdict.next_token = gumbel_argmax(target(node), NoiseRow(noise_key, position + depth));
+        std::int32_t child = node + 1;  // level order: children come later
+        while (child < tree.num_nodes() && (tree.parent[static_cast<std::size_t>(child)] != node ||
+                                            tree.token[static_cast<std::size_t>(child)] != verdict.next_token)) {
+            ++child;
+        }
+        if (child == tree.num_nodes()) return verdict;
+        verdict.nodes.push_back(child);
+        node = child;
+    }
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,39 @@
+// Verification rules: which drafts of a tree the target keeps, and which token follows. A verifier does not know who
+// drafted.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/sampling/pipeline.hpp"
+#include "engine/token_tree.hpp"
+
+namespace longhaul::engine {
+
+/// Accepted nodes below the root, in order, and the token emitted after the last of them.
+struct Verdict {
+    std::vector<std::int32_t> nodes;
+    std::int32_t next_token = 0;
+};
+
+/// The target's distribution after a node of the tree; evaluated only where the rule walks.
+using TargetDistribution = std::function<const Distribution&(std::int32_t node)>;
+
+class Verifier {
+  public:
+    virtual ~Verifier() = default;
+    /// `position`: absolute position of the token that follows the root.
+    virtual Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
+                           std::int64_t position) const = 0;
+};
+
+/// The rule that emits autoregressive decoding's own text (algorithms.md section 3, "coupled").
+class CoupledVerifier final : public Verifier {
+  public:
+    Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
+                   std::int64_t position) const override;
+};
+
+}  // namespace longhaul::engine

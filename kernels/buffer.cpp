@@ -1,0 +1,29 @@
+#include <utility>
+
+#include "kernels/device.hpp"
+
+namespace longhaul::kernels {
+
+Buffer::Buffer(Device& device, std::size_t num_bytes) : device_(&device), num_bytes_(num_bytes) {
+    if (num_bytes > 0) data_ = device.allocate(num_bytes);
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+    if (this == &other) return *this;
+    if (data_ != nullptr) device_->release(data_, num_bytes_);
+    device_ = std::exchange(other.device_, nullptr);
+    data_ = std::exchange(other.data_, nullptr);
+    num_bytes_ = std::exchange(other.num_bytes_, 0);
+    return *this;
+}
+
+Buffer::~Buffer() {
+    if (data_ != nullptr) device_->release(data_, num_bytes_);
+}
+
+}  // namespace longhaul::kernels

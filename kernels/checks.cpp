@@ -1,0 +1,89 @@
+#include "kernels/checks.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace longhaul::kernels {
+namespace {
+
+void require(bool holds, const char* operation, const char* what) {
+    if (!holds) throw std::logic_error(std::string(operation) + ": " + what);
+}
+
+std::int64_t pages_for(std::int64_t num_tokens) {
+    return (num_tokens + KvLayout::page_tokens - 1) / KvLayout::page_tokens;
+}
+
+}  // namespace
+
+void check_pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) {
+    require(dtype != DType::f16, "pack", "weights are kept as bf16 or f32");
+    require(num_slices == 1 || num_slices == 2 || num_slices == 4 || num_slices == 8, "pack",
+            "num_slices is 1, 2, 4 or 8");
+    require(slice_length > 0 && slice_length % 2 == 0, "pack", "slice_length is even and positive");
+    for (const WeightRows& part : parts) {
+        require(part.num_rows >= 0, "pack", "negative number of rows");
+        if (part.data == nullptr) continue;
+        require(part.num_columns >= 0 && part.num_columns <= num_slices * slice_length, "pack",
+                "more columns than the slices hold");
+        require(part.first_column >= 0 && part.first_column + part.num_columns <= part.row_stride, "pack",
+                "columns outside the source rows");
+    }
+}
+
+void check_embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim) {
+    require(dim > 0 && dim <= table.num_inputs, "embed", "dim is more than the table holds");
+    for (const std::int32_t row : rows) require(row < table.num_outputs, "embed", "row outside the table");
+}
+
+void check_matmul(const Matrix& w, std::int64_t x_stride, std::int64_t num_rows) {
+    require(static_cast<bool>(w.data) || w.num_outputs == 0, "matmul", "matrix is not packed");
+    require(x_stride >= w.num_inputs, "matmul", "x_stride is less than the padded inputs");
+    require(num_rows >= 0, "matmul", "negative number of rows");
+}
+
+void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std::int64_t width,
+                    std::int64_t out_stride) {
+    require(act != DType::f16, operation, "act is bf16 or f32");
+    require(num_rows >= 0 && width > 0, operation, "empty rows");
+    require(out_stride >= width, operation, "out_stride is less than the width");
+}
+
+void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads) {
+    require(layout.dtype != DType::f16, "kv layout", "dtype is bf16 or f32");
+    require(layout.head_dim > 0 && layout.head_dim % 2 == 0, "kv layout", "head_dim is even");
+    require(layer >= 0 && layer < layout.num_layers, "kv layout", "no such layer");
+    require(layout.num_kv_heads > 0 && q_heads % layout.num_kv_heads == 0, "kv layout",
+            "query heads are a multiple of the KV heads");
+}
+
+void check_attention(std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows) {
+    for (const AttentionRow& row : rows) {
+        require(row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < sequences.size(), "attention",
+                "no such sequence");
+        require(row.position >= 0 && row.in_pages >= 0 && row.in_pages <= row.position + 1, "attention",
+                "0 <= in_pages <= position + 1 does not hold");
+        const AttentionSequence& sequence = sequences[static_cast<std::size_t>(row.sequence)];
+        require(pages_for(row.in_pages) <= static_cast<std::int64_t>(sequence.pages.size()), "attention",
+                "the sequence has fewer pages than the row reads");
+        require(row.in_pages == row.position + 1 || row.path != nullptr, "attention", "path is missing");
+        for (std::int64_t i = 0; i < row.position + 1 - row.in_pages; ++i) {
+            require(row.path[i] >= 0 &&
+                        row.path[i] / KvLayout::page_tokens < static_cast<std::int64_t>(sequence.scratch_pages.size()),
+                    "attention", "scratch slot outside the scratch pages");
+        }
+    }
+}
+
+void check_slots(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, std::int64_t first,
+                 std::int64_t count) {
+    require(layer >= 0 && layer < layout.num_layers, "kv", "no such layer");
+    require(kv_head >= 0 && kv_head < layout.num_kv_heads, "kv", "no such head");
+    require(first >= 0 && count >= 0 && first + count <= KvLayout::page_tokens, "kv", "slots outside the page");
+}
+
+void check_slot(const KvSlot& slot) {
+    require(slot.slot >= 0 && slot.slot < KvLayout::page_tokens, "kv", "slot outside the page");
+}
+
+}  // namespace longhaul::kernels

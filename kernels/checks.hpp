@@ -1,0 +1,23 @@
+// Argument checks, once for all devices: a wrong call is a bug of ours and throws std::logic_error with the name of the
+// operation. Nothing that a user supplies reaches these.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/device.hpp"
+
+namespace longhaul::kernels {
+
+void check_pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length);
+void check_embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim);
+void check_matmul(const Matrix& w, std::int64_t x_stride, std::int64_t num_rows);
+void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std::int64_t width,
+                    std::int64_t out_stride);
+void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads);
+void check_attention(std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows);
+void check_slots(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, std::int64_t first,
+                 std::int64_t count);
+void check_slot(const KvSlot& slot);
+
+}  // namespace longhaul::kernels

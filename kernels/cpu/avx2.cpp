@@ -1,0 +1,20 @@
+// Compiled with -mavx2 -mfma: kernels of the avx2 variant, and the blocking of avx512 on AVX2 registers for tests.
+#include "kernels/cpu/isa_avx2.hpp"
+#include "kernels/cpu/variant.hpp"
+
+namespace longhaul::kernels::cpu {
+namespace {
+
+constexpr KernelTable table = Variant<Avx2, DotBf16Fma<Avx2>, DotF32<Avx2>>::table("avx2");
+constexpr KernelTable emulated = Variant<Avx2, DotBf16Emulated<Avx2>, DotF32<Avx2>>::table("avx512-emulated");
+
+}  // namespace
+
+const KernelTable* avx2_kernels() {
+    return &table;
+}
+const KernelTable* avx512_emulated_kernels() {
+    return &emulated;
+}
+
+}  // namespace longhaul::kernels::cpu

@@ -1,0 +1,74 @@
+// Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16: kernels of the avx512 variant.
+#include "kernels/cpu/isa_avx512.hpp"
+#include "kernels/cpu/variant.hpp"
+
+namespace longhaul::kernels::cpu {
+namespace {
+
+/// One vdpbf16ps a group: sum + odd * odd, then + even * even, each rounded once (the self-test holds it to that).
+struct DotBf16Native {
+    using Floats = __m512;
+    static constexpr int steps = 1;
+    static constexpr bool is_bf16 = true;
+    static constexpr int max_rows = 12;  // 2 blocks x 12 rows = 24 accumulators of 32 registers
+
+    static Floats weights(const std::byte* from, int) { return Avx512::load_words(from); }
+    static Floats input(const std::uint32_t* word) {
+        return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(*word)));
+    }
+    static Floats multiply_add(Floats w, Floats x, Floats sum) {
+        return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
+    }
+};
+
+constexpr KernelTable table = Variant<Avx512, DotBf16Native, DotF32<Avx512>>::table("avx512");
+
+/// Numbers of all magnitudes from a linear congruential generator, as bf16 or f32 bits; no infinities.
+struct Numbers {
+    std::uint64_t state = 20250401;
+
+    std::uint32_t next(std::uint32_t exponent_from, std::uint32_t exponents) {
+        state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+        const auto bits = static_cast<std::uint32_t>(state >> 32);
+        return (bits & 0x807fffffU) | ((exponent_from + (bits >> 16 & 0xffffU) % exponents) << 23);
+    }
+};
+
+/// 16 lanes: does the instruction agree with two fused multiply-adds?
+bool lanes_agree(Numbers& numbers, std::uint32_t exponent_from, std::uint32_t exponents) {
+    alignas(64) std::uint32_t a[16], b[16], c[16];
+    for (int i = 0; i < 16; ++i) {
+        a[i] = (numbers.next(exponent_from, exponents) & 0xffff0000U) | numbers.next(exponent_from, exponents) >> 16;
+        b[i] = (numbers.next(exponent_from, exponents) & 0xffff0000U) | numbers.next(exponent_from, exponents) >> 16;
+        c[i] = numbers.next(2 * exponent_from - 127 + exponents / 2, exponents);
+    }
+    const __m512 x = _mm512_load_ps(a);
+    const __m512 y = _mm512_load_ps(b);
+    const __m512 start = _mm512_load_ps(c);
+    const __m512 instruction = DotBf16Native::multiply_add(x, y, start);
+    const __m512 odd = _mm512_fmadd_ps(Avx512::odd_of(x), Avx512::odd_of(y), start);
+    const __m512 both = _mm512_fmadd_ps(Avx512::even_of(x), Avx512::even_of(y), odd);
+    return _mm512_cmpeq_epi32_mask(_mm512_castps_si512(instruction), _mm512_castps_si512(both)) == 0xffff;
+}
+
+}  // namespace
+
+const KernelTable* avx512_kernels() {
+    return &table;
+}
+
+bool avx512_bf16_self_test() {
+    constexpr unsigned flush_denormals = 0x8040;
+    const unsigned saved = _mm_getcsr();
+    _mm_setcsr(saved | flush_denormals);
+    Numbers numbers;
+    bool agree = true;
+    for (int i = 0; i < 256; ++i) {
+        agree = agree && lanes_agree(numbers, 120, 12);  // sums of like magnitude: roundings and cancellations
+        agree = agree && lanes_agree(numbers, 64, 12);   // around the smallest normal number: flushing
+    }
+    _mm_setcsr(saved);
+    return agree;
+}
+
+}  // namespace longhaul::kernels::cpu

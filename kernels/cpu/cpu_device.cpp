@@ -1,0 +1,229 @@
+#include "kernels/cpu/cpu_device.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/checks.hpp"
+#include "kernels/convert.hpp"
+#include "kernels/cpu/share.hpp"
+#include "kernels/flush_denormals.hpp"
+
+namespace longhaul::kernels::cpu {
+namespace {
+
+// What a thread should have to do before another is woken. Measured on 2 cores of Zen 3 with spinning threads: a fork
+// and join costs 1 to 2 microseconds, in which one thread reads 32 KB of weights from the second cache or adds 16K
+// floats.
+constexpr std::int64_t matmul_bytes_per_thread = 64 << 10;
+constexpr std::int64_t elements_per_thread = 16 << 10;
+constexpr std::int64_t words_packed_alone = 16 << 10;
+
+/// One source row into lane `lane` of a block of 16 outputs.
+void pack_row(const WeightRows& part, std::int64_t row, DType dtype, std::byte* block, std::int64_t lane) {
+    const std::int64_t first = row * part.row_stride + part.first_column;
+    if (dtype == DType::f32) {
+        for (std::int64_t k = 0; k < part.num_columns; ++k) {
+            store_rounded(block, dtype, k * lanes + lane, load_as_f32(part.data, part.dtype, first + k));
+        }
+        return;
+    }
+    auto* to = reinterpret_cast<std::uint16_t*>(block) + lane * 2;
+    if (part.dtype == DType::bf16) {
+        const std::byte* from = part.data + first * 2;
+        for (std::int64_t k = 0; k < part.num_columns; ++k)
+            std::memcpy(to + k / 2 * 2 * lanes + k % 2, from + k * 2, 2);
+        return;
+    }
+    for (std::int64_t k = 0; k < part.num_columns; ++k) {
+        to[k / 2 * 2 * lanes + k % 2] = f32_to_bf16(load_as_f32(part.data, part.dtype, first + k));
+    }
+}
+
+struct SourceRow {
+    const WeightRows* part;
+    std::int64_t row;
+};
+
+std::int64_t blocks_of(std::int64_t num_outputs) {
+    return (num_outputs + lanes - 1) / lanes;
+}
+
+}  // namespace
+
+void Workspace::grow(std::size_t num_bytes) {
+    release_host(data_, num_bytes_);
+    data_ = nullptr;
+    num_bytes_ = 0;
+    data_ = allocate_host(num_bytes);
+    num_bytes_ = num_bytes;
+}
+
+int CpuDevice::threads_for(std::int64_t work, std::int64_t per_thread) const {
+    return static_cast<int>(std::clamp<std::int64_t>(work / per_thread, 1, threads_));
+}
+
+Matrix CpuDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) {
+    check_pack(dtype, parts, num_slices, slice_length);
+    Matrix matrix{.dtype = dtype,
+                  .num_outputs = 0,
+                  .num_inputs = num_slices * slice_length,
+                  .num_slices = num_slices,
+                  .slice_length = slice_length,
+                  .data = {}};
+    std::vector<SourceRow> sources;
+    for (const WeightRows& part : parts) {
+        for (std::int64_t row = 0; row < part.num_rows; ++row) sources.push_back({&part, row});
+    }
+    matrix.num_outputs = static_cast<std::int64_t>(sources.size());
+    const std::int64_t num_blocks = blocks_of(matrix.num_outputs);
+    const std::int64_t block_bytes = matrix.num_inputs * lanes * static_cast<std::int64_t>(bytes_of(dtype));
+    matrix.data = Buffer(*this, static_cast<std::size_t>(num_blocks * block_bytes));
+    std::byte* data = matrix.data.data();
+#pragma omp parallel num_threads(threads_for(num_blocks* block_bytes, 1 << 20))
+    {
+        // The same split as in matmul: on a machine of several memory nodes a thread's weights lie near it.
+        const Share blocks = Share::of(num_blocks);
+        for (std::int64_t n = blocks.first * lanes; n < std::min(blocks.end * lanes, matrix.num_outputs); ++n) {
+            const SourceRow& source = sources[static_cast<std::size_t>(n)];
+            if (source.part->data == nullptr) continue;  // the buffer is zero-filled
+            pack_row(*source.part, source.row, dtype, data + n / lanes * block_bytes, n % lanes);
+        }
+    }
+    return matrix;
+}
+
+void CpuDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
+    check_embed(table, rows, dim);
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const bool bf16 = table.dtype == DType::bf16;
+#pragma omp parallel for num_threads(threads_for(num_rows* dim, elements_per_thread))
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        const std::int64_t row = rows[static_cast<std::size_t>(r)];
+        float* to = out + r * dim;
+        if (row < 0) {
+            std::fill_n(to, dim, 0.0F);
+        } else if (bf16) {
+            const auto* from =
+                table.data.as<std::uint16_t>() + row / lanes * table.num_inputs * lanes + row % lanes * 2;
+            for (std::int64_t k = 0; k < dim; ++k) to[k] = bf16_to_f32(from[k / 2 * 2 * lanes + k % 2]);
+        } else {
+            const auto* from = table.data.as<float>() + row / lanes * table.num_inputs * lanes + row % lanes;
+            for (std::int64_t k = 0; k < dim; ++k) to[k] = from[k * lanes];
+        }
+    }
+}
+
+void CpuDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
+    check_matmul(w, x_stride, num_rows);
+    const std::int64_t row_bytes = x_stride * static_cast<std::int64_t>(bytes_of(w.dtype));
+    // Equal passes of at most block_rows rows: 50 rows are 25 + 25, not 48 + 2.
+    const std::int64_t passes = (num_rows + block_rows - 1) / block_rows;
+    for (std::int64_t p = 0; p < passes; ++p) {
+        const std::int64_t first = p * num_rows / passes;
+        const std::int64_t end = (p + 1) * num_rows / passes;
+        matmul_rows(w, x + first * row_bytes, x_stride, end - first, y + first * w.num_outputs);
+    }
+}
+
+void CpuDevice::matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                            float* y) {
+    const bool bf16 = w.dtype == DType::bf16;
+    const std::int64_t per_group = bf16 ? 2 : 1;
+    const std::int64_t num_groups = w.num_inputs / per_group;
+    const std::int64_t num_words = num_rows * num_groups * (bf16 ? table_.bf16_steps : 1);
+    const std::int64_t num_blocks = blocks_of(w.num_outputs);
+    auto* words = words_.get<std::uint32_t>(num_words);
+    const PackJob pack{
+        .rows = x, .row_stride = x_stride, .num_rows = num_rows, .num_groups = num_groups, .words = words};
+    const MatmulJob job{.weights = w.data.data(),
+                        .num_outputs = w.num_outputs,
+                        .num_slices = w.num_slices,
+                        .groups_per_slice = w.slice_length / per_group,
+                        .words = words,
+                        .num_rows = num_rows,
+                        .y = y};
+    const auto pack_words = bf16 ? table_.pack_bf16 : table_.pack_f32;
+    const auto multiply = bf16 ? table_.matmul_bf16 : table_.matmul_f32;
+    const bool alone = num_words <= words_packed_alone;
+    if (alone) pack_words(pack, 0, num_groups);
+    // From 4 rows on arithmetic costs more than reading.
+    const std::int64_t work = num_blocks * num_groups * group_bytes * (num_rows + 3) / 4;
+    const int team = threads_for(work, matmul_bytes_per_thread);
+#pragma omp parallel num_threads(team) if (team > 1)
+    {
+        const FlushDenormals flush;
+        if (!alone) {
+            const Share groups = Share::of(num_groups);
+            pack_words(pack, groups.first, groups.end);
+#pragma omp barrier
+        }
+        const Share blocks = Share::of(num_blocks);
+        multiply(job, blocks.first, blocks.end);
+    }
+}
+
+void CpuDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
+    for (const std::int32_t row : rows) out = std::copy_n(x + row * dim, dim, out);
+}
+
+void CpuDevice::add(float* x, const float* y, std::int64_t count) {
+    const int team = threads_for(count, 4 * elements_per_thread);
+#pragma omp parallel num_threads(team) if (team > 1)
+    {
+        const FlushDenormals flush;
+        const Share share = Share::of(count);
+        for (std::int64_t i = share.first; i < share.end; ++i) x[i] += y[i];
+    }
+}
+
+void CpuDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
+    const int team = threads_for(num_rows * dim, 4 * elements_per_thread);
+#pragma omp parallel num_threads(team) if (team > 1)
+    {
+        const FlushDenormals flush;
+        const Share share = Share::of(num_rows);
+        for (std::int64_t r = share.first; r < share.end; ++r) {
+            for (std::int64_t i = 0; i < dim; ++i) x[r * dim + i] += bias[i];
+        }
+    }
+}
+
+void CpuDevice::rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                         DType act, std::byte* out, std::int64_t out_stride) {
+    check_act_rows("rms_norm", act, num_rows, dim, out_stride);
+    const RowsJob job{.x = x,
+                      .gain = gain,
+                      .eps = eps,
+                      .width = dim,
+                      .bf16 = act == DType::bf16,
+                      .out = out,
+                      .out_stride = out_stride};
+    const int team = threads_for(num_rows * dim, elements_per_thread);
+#pragma omp parallel num_threads(team) if (team > 1)
+    {
+        const FlushDenormals flush;
+        const Share share = Share::of(num_rows);
+        table_.rms_norm(job, share.first, share.end);
+    }
+}
+
+void CpuDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                         std::int64_t out_stride) {
+    check_act_rows("silu_mul", act, num_rows, width, out_stride);
+    const RowsJob job{.x = x,
+                      .gain = nullptr,
+                      .eps = 0.0F,
+                      .width = width,
+                      .bf16 = act == DType::bf16,
+                      .out = out,
+                      .out_stride = out_stride};
+    const int team = threads_for(num_rows * width, elements_per_thread / 2);
+#pragma omp parallel num_threads(team) if (team > 1)
+    {
+        const FlushDenormals flush;
+        const Share share = Share::of(num_rows);
+        table_.silu_mul(job, share.first, share.end);
+    }
+}
+
+}  // namespace longhaul::kernels::cpu

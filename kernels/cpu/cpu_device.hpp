@@ -1,0 +1,81 @@
+// The vector CPU devices: CpuDevice deals the work of each operation out to threads, a KernelTable computes.
+//
+// Threads: OpenMP, one parallel region an operation at most; an operation whose work is worth less than a fork (a few
+// microseconds) stays on the calling thread. Outputs are dealt out, never sums, so the number of threads changes no
+// bit. Workspace, grown on demand and kept: 48 rows of matmul inputs (48 * K * 4 bytes) and, for attention, about 1 MB
+// a thread at head_dim 128; it does not grow with the context.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/kernel_table.hpp"
+#include "kernels/host_memory.hpp"
+
+namespace longhaul::kernels::cpu {
+
+/// Memory that only grows, 64-byte aligned; contents are lost when it does.
+class Workspace {
+  public:
+    Workspace() = default;
+    Workspace(const Workspace&) = delete;
+    Workspace& operator=(const Workspace&) = delete;
+    ~Workspace() { release_host(data_, num_bytes_); }
+
+    template <typename T>
+    T* get(std::int64_t count) {
+        const auto wanted = static_cast<std::size_t>(count) * sizeof(T);
+        if (wanted > num_bytes_) grow(wanted);
+        return reinterpret_cast<T*>(data_);
+    }
+
+  private:
+    void grow(std::size_t num_bytes);
+
+    std::byte* data_ = nullptr;
+    std::size_t num_bytes_ = 0;
+};
+
+class CpuDevice final : public HostDevice {
+  public:
+    CpuDevice(const KernelTable& table, int threads) : table_(table), threads_(threads) {}
+
+    [[nodiscard]] std::string_view name() const override { return table_.name; }
+    [[nodiscard]] int threads() const override { return threads_; }
+
+    Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) override;
+    void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
+    void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void add(float* x, const float* y, std::int64_t count) override;
+    void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
+    void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim, DType act,
+                  std::byte* out, std::int64_t out_stride) override;
+    void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                  std::int64_t out_stride) override;
+
+    [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
+    void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                    const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) override;
+    void attention(const KvLayout& layout, std::int64_t layer, std::span<const AttentionSequence> sequences,
+                   std::span<const AttentionRow> rows, const std::byte* q, std::int64_t q_heads, DType act,
+                   std::byte* out, std::int64_t out_stride) override;
+    void kv_move(const KvLayout& layout, KvSlot from, KvSlot to) override;
+    void kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head, bool values,
+                   std::int64_t first, std::int64_t count, std::byte* to_host) const override;
+    void kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head, bool values,
+                   std::int64_t first, std::int64_t count, const std::byte* from_host) override;
+
+  private:
+    /// Threads for `work` units when a thread should get at least `per_thread`.
+    [[nodiscard]] int threads_for(std::int64_t work, std::int64_t per_thread) const;
+    void matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y);
+
+    const KernelTable& table_;
+    int threads_;
+    Workspace words_;      // inputs of products, packed
+    Workspace attention_;  // see attention.cpp
+};
+
+}  // namespace longhaul::kernels::cpu

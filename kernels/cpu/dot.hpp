@@ -1,0 +1,56 @@
+// How one group of weights (64 bytes: 16 outputs x one pair of bf16 or one f32) meets one word of input. A `Dot` says
+// what a group gives in each step, how an input is broadcast, and how both join the sum; tile.hpp does the rest.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace longhaul::kernels::cpu {
+
+/// f32 weights and inputs.
+template <class Isa>
+struct DotF32 {
+    using Floats = typename Isa::Floats;
+    static constexpr int steps = 1;
+    static constexpr bool is_bf16 = false;
+    static constexpr int max_rows = Isa::width == 16 ? 12 : 6;
+
+    static Floats weights(const std::byte* from, int) { return Isa::load_words(from); }
+    static Floats input(const std::uint32_t* word) { return Isa::all(*reinterpret_cast<const float*>(word)); }
+    static Floats multiply_add(Floats w, Floats x, Floats sum) { return Isa::fma(w, x, sum); }
+};
+
+/// bf16 by fused multiply-adds: step 0 takes the odd elements of the pairs, step 1 the even ones. The conversion is one
+/// `and` or one shift beside the loads: measured on Zen 3, 6 rows a tile run at 90 % of the FMA peak with it.
+template <class Isa>
+struct DotBf16Fma {
+    using Floats = typename Isa::Floats;
+    static constexpr int steps = 2;
+    static constexpr bool is_bf16 = true;
+    static constexpr int max_rows = Isa::width == 16 ? 12 : 6;
+
+    static Floats weights(const std::byte* from, int step) {
+        const Floats pairs = Isa::load_words(from);
+        return step == 0 ? Isa::odd_of(pairs) : Isa::even_of(pairs);
+    }
+    static Floats input(const std::uint32_t* word) { return Isa::all(*reinterpret_cast<const float*>(word)); }
+    static Floats multiply_add(Floats w, Floats x, Floats sum) { return Isa::fma(w, x, sum); }
+};
+
+/// The same as one step a pair, inputs as pairs: what vdpbf16ps does, in two instructions (avx512_emulated_kernels).
+template <class Isa>
+struct DotBf16Emulated {
+    using Floats = typename Isa::Floats;
+    static constexpr int steps = 1;
+    static constexpr bool is_bf16 = true;
+    static constexpr int max_rows = 12;
+
+    static Floats weights(const std::byte* from, int) { return Isa::load_words(from); }
+    static Floats input(const std::uint32_t* word) { return Isa::all(*reinterpret_cast<const float*>(word)); }
+    static Floats multiply_add(Floats w, Floats x, Floats sum) {
+        sum = Isa::fma(Isa::odd_of(w), Isa::odd_of(x), sum);
+        return Isa::fma(Isa::even_of(w), Isa::even_of(x), sum);
+    }
+};
+
+}  // namespace longhaul::kernels::cpu

@@ -1,0 +1,66 @@
+// Registers of 8 floats. Include only in translation units compiled with -mavx2 -mfma, inside their anonymous
+// namespace's reach: the struct is a member of the unnamed namespace of each, so nothing of it is shared.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace longhaul::kernels::cpu {
+namespace {
+
+struct Avx2 {
+    using Floats = __m256;
+    static constexpr int width = 8;
+
+    static Floats zero() { return _mm256_setzero_ps(); }
+    static Floats all(float value) { return _mm256_set1_ps(value); }
+    static Floats load(const float* from) { return _mm256_loadu_ps(from); }
+    static void store(float* to, Floats x) { _mm256_storeu_ps(to, x); }
+    static Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+    static Floats sub(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
+    static Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+    static Floats div(Floats a, Floats b) { return _mm256_div_ps(a, b); }
+    static Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+    /// a > b ? a : b, so b where either is NaN.
+    static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+    /// a < b ? a : b, so b where either is NaN.
+    static Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
+    /// x < bound ? 0 : value
+    static Floats zero_below(Floats x, Floats bound, Floats value) {
+        return _mm256_andnot_ps(_mm256_cmp_ps(x, bound, _CMP_LT_OQ), value);
+    }
+    static Floats negate(Floats x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0F)); }
+    /// 2^n from the sum n + 1.5 * 2^23 (exp_constants.hpp).
+    static Floats power_of_two(Floats t) {
+        const __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+        return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3f800000)));
+    }
+    /// The nearest bf16 (ties to even, NaN stays NaN), as an f32.
+    static Floats round_bf16(Floats x) {
+        const __m256i bits = _mm256_castps_si256(x);
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+        const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+        const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+        const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+        const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000U));
+        return _mm256_castsi256_ps(_mm256_and_si256(_mm256_blendv_epi8(sum, quiet, nan), high));
+    }
+    static void store_bf16(std::byte* to, Floats x) {
+        const __m256i high = _mm256_srli_epi32(_mm256_castps_si256(round_bf16(x)), 16);
+        const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0x08);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
+    }
+    static Floats load_words(const std::byte* from) { return _mm256_load_ps(reinterpret_cast<const float*>(from)); }
+    /// The odd (high) and even (low) bf16 of each 32-bit lane, widened.
+    static Floats odd_of(Floats pairs) {
+        return _mm256_and_ps(pairs, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0xffff0000U))));
+    }
+    static Floats even_of(Floats pairs) {
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
+    }
+};
+
+}  // namespace
+}  // namespace longhaul::kernels::cpu

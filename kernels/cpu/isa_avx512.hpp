@@ -1,0 +1,59 @@
+// Registers of 16 floats; the twin of isa_avx2.hpp, name by name. Include only in translation units compiled for
+// AVX-512.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace longhaul::kernels::cpu {
+namespace {
+
+struct Avx512 {
+    using Floats = __m512;
+    static constexpr int width = 16;
+
+    static Floats zero() { return _mm512_setzero_ps(); }
+    static Floats all(float value) { return _mm512_set1_ps(value); }
+    static Floats load(const float* from) { return _mm512_loadu_ps(from); }
+    static void store(float* to, Floats x) { _mm512_storeu_ps(to, x); }
+    static Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+    static Floats sub(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
+    static Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+    static Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
+    static Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+    static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+    static Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
+    static Floats zero_below(Floats x, Floats bound, Floats value) {
+        return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), value);
+    }
+    static Floats negate(Floats x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.0F)); }
+    static Floats power_of_two(Floats t) {
+        const __m512i bits = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+        return _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(0x3f800000)));
+    }
+    static Floats round_bf16(Floats x) {
+        const __m512i bits = _mm512_castps_si512(x);
+        const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+        const __m512i sum = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+        const __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+        const __m512i rounded = _mm512_mask_or_epi32(sum, nan, bits, _mm512_set1_epi32(0x400000));
+        return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
+    }
+    static void store_bf16(std::byte* to, Floats x) {
+        const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(round_bf16(x)), 16);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(high));
+    }
+    static Floats load_words(const std::byte* from) { return _mm512_load_ps(reinterpret_cast<const float*>(from)); }
+    static Floats odd_of(Floats pairs) {
+        return _mm512_castsi512_ps(
+            _mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
+    }
+    static Floats even_of(Floats pairs) {
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
+    }
+};
+
+}  // namespace
+}  // namespace longhaul::kernels::cpu

@@ -1,0 +1,157 @@
+// What one processor variant (avx2.cpp, avx512.cpp) offers to CpuDevice: inner loops only, as plain functions over
+// plain structs. CpuDevice checks arguments, deals the work out to threads and sets FTZ/DAZ; it is compiled for any
+// x86-64.
+//
+// The wall between the two: a variant is compiled with flags that the machine may not have, so nothing inline with
+// external linkage may be emitted there (the linker could keep that copy for the whole program). Hence no standard
+// containers in this header, and every template of the variants takes a type of an anonymous namespace, which gives all
+// its instances internal linkage.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace longhaul::kernels::cpu {
+
+// --- products
+// --------------------------------------------------------------------------------------------------------- Weights are
+// laid out in blocks of 16 outputs, [n/16][group][16 outputs][...]: a group is 64 bytes, a pair of inputs in bf16 or
+// one input in f32. So a sum never crosses lanes and its order is that of the groups, whatever the registers. Keys (16
+// tokens across the lanes) and values (16 dimensions across the lanes) have the same layout.
+
+constexpr std::int64_t lanes = 16;        ///< outputs of a block
+constexpr std::int64_t group_bytes = 64;  ///< 16 outputs x (2 bf16 | 1 f32)
+constexpr std::int64_t block_rows = 48;   ///< rows that share one pass over the weights; see row_tiles
+constexpr std::int64_t chunk_tokens = 512;
+constexpr std::int64_t page_tokens = 64;
+
+/// Rows are cut into tiles that keep their accumulators in registers: as few tiles as possible, sizes as equal as
+/// possible. Tile t of `num_rows` rows starts at row t * num_rows / tiles.
+struct RowTiles {
+    std::int64_t num_rows;
+    std::int64_t num_tiles;
+    /// (always inlined: see the wall above)
+    [[gnu::always_inline]] std::int64_t first(std::int64_t tile) const { return tile * num_rows / num_tiles; }
+};
+
+/// Inputs of a product as the inner loops read them, 32-bit words [tile][group][step][row of tile]:
+///   f32                 1 step:  the input
+///   bf16, FMA           2 steps: the odd element of the pair, then the even one, both widened to f32
+///   bf16, vdpbf16ps     1 step:  the pair as it stands in memory
+/// Tile t begins at word first(t) * groups * steps.
+struct PackJob {
+    const std::byte* rows;    ///< [num_rows, row_stride] bf16 or f32
+    std::int64_t row_stride;  ///< elements
+    std::int64_t num_rows;
+    std::int64_t num_groups;
+    std::uint32_t* words;
+};
+
+/// y[r, n] for 16-output blocks first_block..end_block of all rows (at most block_rows).
+struct MatmulJob {
+    const std::byte* weights;  ///< [num_outputs/16, num_slices * groups_per_slice] groups
+    std::int64_t num_outputs;
+    std::int64_t num_slices;
+    std::int64_t groups_per_slice;
+    const std::uint32_t* words;
+    std::int64_t num_rows;
+    float* y;  ///< [num_rows, num_outputs]
+};
+
+struct RowsJob {
+    const float* x;
+    const float* gain;  ///< rms_norm only
+    float eps;          ///< rms_norm only
+    std::int64_t width;
+    bool bf16;
+    std::byte* out;  ///< [num_rows, out_stride]
+    std::int64_t out_stride;
+};
+
+// --- attention
+// --------------------------------------------------------------------------------------------------------
+
+/// A row of an attention unit; AttentionRow with its place in the call.
+struct UnitRow {
+    std::int64_t index;  ///< row of q and out
+    std::int64_t position;
+    std::int64_t in_pages;
+    const std::int32_t* path;
+};
+
+/// Rows of one sequence and the query heads of one KV head: they share every key and value that is loaded.
+/// Row and head make one "tile row", row * group_heads + head.
+struct AttentionUnit {
+    const UnitRow* rows;
+    std::int64_t num_rows;
+    std::int64_t kv_head;
+    std::byte* const* pages;
+    std::byte* const* scratch_pages;
+};
+
+struct AttentionJob {
+    bool bf16;
+    std::int64_t head_dim;
+    std::int64_t padded_dim;   ///< head_dim rounded up to 16
+    std::int64_t group_heads;  ///< query heads of a KV head
+    std::int64_t q_heads;
+    std::int64_t keys_offset;    ///< bytes from the start of a page to the keys of (layer, KV head 0)
+    std::int64_t head_bytes;     ///< bytes of keys and values of one (layer, KV head) in a page
+    std::int64_t values_offset;  ///< bytes from keys to values of the same head
+    float scale;
+    const std::byte* q;  ///< [rows, q_heads, head_dim]
+    bool act_bf16;
+    std::byte* out;  ///< [rows, out_stride]
+    std::int64_t out_stride;
+};
+
+/// Softmax of some positions, of all tile rows of a unit.
+struct Softmax {
+    float* maximum;  ///< [tile rows]
+    float* sum;      ///< [tile rows]
+    float* output;   ///< [tile rows, padded_dim]
+};
+
+/// Memory of one thread for one unit, sized for `tile_rows` rows.
+struct AttentionScratch {
+    std::uint32_t* q_words;  ///< [tile rows * head_dim]
+    float* scores;           ///< [tile rows, 512]
+    std::uint32_t* p_words;  ///< [tile rows * 512]
+    float* tree_scores;      ///< [tile rows, 64]
+};
+
+struct KernelTable {
+    const char* name;
+    std::int64_t bf16_steps;     ///< words of a bf16 group and row: 2 or 1
+    std::int64_t max_tile_bf16;  ///< rows of a tile at most
+    std::int64_t max_tile_f32;
+
+    void (*pack_bf16)(const PackJob& job, std::int64_t first_group, std::int64_t end_group);
+    void (*pack_f32)(const PackJob& job, std::int64_t first_group, std::int64_t end_group);
+    void (*matmul_bf16)(const MatmulJob& job, std::int64_t first_block, std::int64_t end_block);
+    void (*matmul_f32)(const MatmulJob& job, std::int64_t first_block, std::int64_t end_block);
+    void (*rms_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void (*silu_mul)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+
+    /// Packs the unit's queries into scratch.q_words.
+    void (*attention_begin)(const AttentionJob& job, const AttentionUnit& unit, const AttentionScratch& scratch);
+    /// Softmax of the positions of one chunk, for each tile row.
+    void (*attention_chunk)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
+                            const AttentionScratch& scratch, const Softmax& result);
+    /// Merges one chunk into the chunks before it. chunk 0 starts the state.
+    void (*attention_merge)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
+                            const Softmax& result, const Softmax& state);
+    /// output / sum, rounded to act, to its place in out.
+    void (*attention_end)(const AttentionJob& job, const AttentionUnit& unit, const Softmax& state);
+};
+
+/// nullptr: this build has no such variant.
+const KernelTable* avx2_kernels();
+const KernelTable* avx512_kernels();
+/// The blocking and layouts of avx512 with vdpbf16ps spelled as two AVX2 fused multiply-adds: tests its index
+/// arithmetic where the instruction is missing. Not offered as a variant.
+const KernelTable* avx512_emulated_kernels();
+/// Whether vdpbf16ps gives the bits of two fused multiply-adds, odd element first. Call only where AVX512_BF16 is.
+bool avx512_bf16_self_test();
+
+}  // namespace longhaul::kernels::cpu

@@ -1,0 +1,52 @@
+// Where keys and values stand in a page of the CPU devices, in elements:
+//   page  [layer, kv_head, {keys, values}]
+//   keys    bf16 [slot/16][dim/2][16 slots][2 dims]    f32 [slot/16][dim][16 slots]
+//   values  bf16 [dim/16][slot/2][16 dims][2 slots]    f32 [dim/16][slot][16 dims]     dims padded to 16 with zeros
+// Both are the weight layout of kernel_table.hpp: keys with tokens as outputs, values with dimensions as outputs.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/kernel_table.hpp"
+#include "kernels/device.hpp"
+
+namespace longhaul::kernels::cpu {
+
+class KvPages {
+  public:
+    explicit KvPages(const KvLayout& layout)
+        : layout_(layout),
+          bf16_(layout.dtype == DType::bf16),
+          padded_dim_((layout.head_dim + lanes - 1) / lanes * lanes) {}
+
+    [[nodiscard]] std::int64_t padded_dim() const { return padded_dim_; }
+    [[nodiscard]] std::int64_t keys_elements() const { return page_tokens * layout_.head_dim; }
+    [[nodiscard]] std::int64_t head_elements() const { return page_tokens * (layout_.head_dim + padded_dim_); }
+    /// First element of the keys of one head.
+    [[nodiscard]] std::int64_t head(std::int64_t layer, std::int64_t kv_head) const {
+        return (layer * layout_.num_kv_heads + kv_head) * head_elements();
+    }
+    [[nodiscard]] std::int64_t elements() const { return head(layout_.num_layers, 0); }
+
+    /// Element of dimension `dim` of the key (value) in `slot`, from the start of its head.
+    [[nodiscard]] std::int64_t key(std::int64_t slot, std::int64_t dim) const {
+        if (!bf16_) return ((slot / lanes) * layout_.head_dim + dim) * lanes + slot % lanes;
+        return ((slot / lanes) * (layout_.head_dim / 2) + dim / 2) * 2 * lanes + slot % lanes * 2 + dim % 2;
+    }
+    [[nodiscard]] std::int64_t value(std::int64_t slot, std::int64_t dim) const {
+        const std::int64_t at =
+            bf16_ ? ((dim / lanes) * (page_tokens / 2) + slot / 2) * 2 * lanes + dim % lanes * 2 + slot % 2
+                  : ((dim / lanes) * page_tokens + slot) * lanes + dim % lanes;
+        return keys_elements() + at;
+    }
+    [[nodiscard]] std::int64_t at(bool values, std::int64_t slot, std::int64_t dim) const {
+        return values ? value(slot, dim) : key(slot, dim);
+    }
+
+  private:
+    KvLayout layout_;
+    bool bf16_;
+    std::int64_t padded_dim_;
+};
+
+}  // namespace longhaul::kernels::cpu

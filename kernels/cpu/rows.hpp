@@ -1,0 +1,118 @@
+// Operations on rows: RMS norm and SiLU, and the exponential and lane sum they share with attention.
+#pragma once
+
+#include "kernels/cpu/kernel_table.hpp"
+#include "kernels/exp_constants.hpp"
+
+namespace longhaul::kernels::cpu {
+
+/// e^x, step by step as exp_constants.hpp states it.
+template <class Isa>
+typename Isa::Floats exp_of(typename Isa::Floats x) {
+    namespace c = exp_constants;
+    using Floats = typename Isa::Floats;
+    const Floats clamped = Isa::max(Isa::all(c::lowest), Isa::min(Isa::all(c::highest), x));
+    const Floats t = Isa::fma(clamped, Isa::all(c::log2_e), Isa::all(c::round_magic));
+    const Floats n = Isa::sub(t, Isa::all(c::round_magic));
+    const Floats r = Isa::fma(n, Isa::all(-c::ln2_low), Isa::fma(n, Isa::all(-c::ln2_high), clamped));
+    Floats q = Isa::fma(r, Isa::all(c::c4), Isa::all(c::c3));
+    q = Isa::fma(r, q, Isa::all(c::c2));
+    q = Isa::fma(r, q, Isa::all(c::c1));
+    q = Isa::fma(r, q, Isa::all(c::c0));
+    const Floats mantissa = Isa::add(Isa::fma(Isa::mul(r, r), q, r), Isa::all(1.0F));
+    return Isa::zero_below(x, Isa::all(c::lowest), Isa::mul(mantissa, Isa::power_of_two(t)));
+}
+
+/// e^x of one value, by the same code.
+template <class Isa>
+float exp_of_one(float x) {
+    float out[Isa::width];
+    Isa::store(out, exp_of<Isa>(Isa::all(x)));
+    return out[0];
+}
+
+/// 16 lanes as a balanced tree: i with i + 8, then + 4, + 2, + 1.
+template <class Isa>
+float lane_total(const typename Isa::Floats (&sums)[lanes / Isa::width]) {
+    float lane[lanes];
+    for (std::int64_t i = 0; i < lanes / Isa::width; ++i) Isa::store(lane + i * Isa::width, sums[i]);
+    for (std::int64_t half = lanes / 2; half > 0; half /= 2) {
+        for (std::int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
+    }
+    return lane[0];
+}
+
+/// Loads up to a register from the end of an array, zeros beyond.
+template <class Isa>
+typename Isa::Floats load_some(const float* from, std::int64_t count) {
+    if (count >= Isa::width) return Isa::load(from);
+    float rest[Isa::width] = {};
+    for (std::int64_t i = 0; i < count; ++i) rest[i] = from[i];
+    return Isa::load(rest);
+}
+
+/// Stores `count` leading values of a register, rounded to bf16 or as f32.
+template <class Isa>
+void store_act(std::byte* row, bool bf16, std::int64_t index, std::int64_t count, typename Isa::Floats x) {
+    constexpr std::int64_t width = Isa::width;
+    alignas(64) std::byte rest[width * 4];
+    std::byte* to = row + index * (bf16 ? 2 : 4);
+    std::byte* target = count >= width ? to : rest;
+    if (bf16) {
+        Isa::store_bf16(target, x);
+    } else {
+        Isa::store(reinterpret_cast<float*>(target), x);
+    }
+    if (count < width) __builtin_memcpy(to, rest, static_cast<std::size_t>(count * (bf16 ? 2 : 4)));
+}
+
+template <class Isa>
+void rms_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
+    using Floats = typename Isa::Floats;
+    constexpr std::int64_t regs = lanes / Isa::width;
+    const std::int64_t element = job.bf16 ? 2 : 4;
+    for (std::int64_t r = first_row; r < end_row; ++r) {
+        const float* x = job.x + r * job.width;
+        std::byte* out = job.out + r * job.out_stride * element;
+        Floats squares[regs];
+        for (Floats& sum : squares) sum = Isa::zero();
+        for (std::int64_t i = 0; i < job.width; i += lanes) {
+            for (std::int64_t v = 0; v < regs && i + v * Isa::width < job.width; ++v) {
+                const std::int64_t at = i + v * Isa::width;
+                const Floats value = load_some<Isa>(x + at, job.width - at);
+                squares[v] = Isa::fma(value, value, squares[v]);
+            }
+        }
+        const float mean = lane_total<Isa>(squares) / static_cast<float>(job.width);
+        const Floats scale = Isa::all(1.0F / __builtin_sqrtf(mean + job.eps));
+        for (std::int64_t i = 0; i < job.width; i += Isa::width) {
+            const std::int64_t left = job.width - i;
+            const Floats scaled = Isa::mul(load_some<Isa>(x + i, left), scale);
+            store_act<Isa>(out, job.bf16, i, left, Isa::mul(scaled, load_some<Isa>(job.gain + i, left)));
+        }
+        __builtin_memset(out + job.width * element, 0,
+                         static_cast<std::size_t>((job.out_stride - job.width) * element));
+    }
+}
+
+template <class Isa>
+void silu_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
+    using Floats = typename Isa::Floats;
+    const std::int64_t element = job.bf16 ? 2 : 4;
+    for (std::int64_t r = first_row; r < end_row; ++r) {
+        const float* gates = job.x + r * 2 * job.width;
+        const float* ups = gates + job.width;
+        std::byte* out = job.out + r * job.out_stride * element;
+        for (std::int64_t i = 0; i < job.width; i += Isa::width) {
+            const std::int64_t left = job.width - i;
+            const Floats gate = load_some<Isa>(gates + i, left);
+            const Floats one_plus = Isa::add(Isa::all(1.0F), exp_of<Isa>(Isa::negate(gate)));
+            const Floats up = load_some<Isa>(ups + i, left);
+            store_act<Isa>(out, job.bf16, i, left, Isa::mul(Isa::div(gate, one_plus), up));
+        }
+        __builtin_memset(out + job.width * element, 0,
+                         static_cast<std::size_t>((job.out_stride - job.width) * element));
+    }
+}
+
+}  // namespace longhaul::kernels::cpu

@@ -1,0 +1,194 @@
+// The operations one device offers to the engine. kernels/reference (plain loops, the judge), kernels/cpu (AVX2 and
+// AVX-512) and later kernels/cuda fill the same list; the caller cannot tell which it got.
+//
+// The contract is arithmetic, not "close": order of summation, rounding and elementary functions are those of
+// algorithms.md section 7, so all CPU variants give the same bits. numerics.hpp states the order in words and holds
+// its version number.
+//
+// Shapes are written slowest dimension first. "act" is the type that matrix products read: bf16 or f32 as
+// `Device::act_type` of the model's precision says. Pointers are to device memory unless a span is given (host).
+// Calls of one Device come from one thread; they may use `threads()` threads inside.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace longhaul::kernels {
+
+enum class DType : std::uint8_t { bf16, f32, f16 };  ///< f16 only as a source of weights
+
+constexpr std::size_t bytes_of(DType dtype) {
+    return dtype == DType::f32 ? 4 : 2;
+}
+
+class Device;
+
+/// Device memory with one owner. Zero-filled at allocation.
+class Buffer {
+  public:
+    Buffer() = default;
+    Buffer(Device& device, std::size_t num_bytes);
+    Buffer(Buffer&& other) noexcept;
+    Buffer& operator=(Buffer&& other) noexcept;
+    ~Buffer();
+
+    [[nodiscard]] std::byte* data() const { return data_; }
+    template <typename T>
+    [[nodiscard]] T* as() const {
+        return reinterpret_cast<T*>(data_);
+    }
+    [[nodiscard]] std::size_t num_bytes() const { return num_bytes_; }
+    explicit operator bool() const { return data_ != nullptr; }
+
+  private:
+    Device* device_ = nullptr;
+    std::byte* data_ = nullptr;
+    std::size_t num_bytes_ = 0;
+};
+
+/// Rows of a weight matrix as a checkpoint stores them (host memory), [num_rows, row_stride] of `dtype`.
+struct WeightRows {
+    const std::byte* data = nullptr;  ///< nullptr: rows of zeros (padding)
+    DType dtype = DType::bf16;
+    std::int64_t num_rows = 0;
+    std::int64_t row_stride = 0;    ///< elements from one row to the next
+    std::int64_t first_column = 0;  ///< first input this matrix reads
+    std::int64_t num_columns = 0;   ///< real inputs; the rest up to the padded width are zeros
+};
+
+/// A packed weight matrix, y = W x. Layout of `data` is the device's own secret.
+struct Matrix {
+    DType dtype = DType::bf16;     ///< bf16 or f32
+    std::int64_t num_outputs = 0;  ///< rows of W on this rank
+    std::int64_t num_inputs = 0;   ///< padded inputs on this rank: num_slices * slice_length
+    int num_slices = 0;  ///< slices of the sum on this rank: 8, or 8 / tensor-parallel for row-parallel layers
+    std::int64_t slice_length = 0;  ///< even
+    Buffer data;
+};
+
+/// Geometry of paged keys and values on one rank.
+struct KvLayout {
+    DType dtype = DType::bf16;
+    std::int64_t num_layers = 0;
+    std::int64_t num_kv_heads = 0;                   ///< of this rank
+    std::int64_t head_dim = 0;                       ///< even
+    static constexpr std::int64_t page_tokens = 64;  ///< slots of a page; divides the attention chunk
+};
+
+/// A place for the key and value of one token: in all layers and heads of `page`, slot `slot`.
+struct KvSlot {
+    std::byte* page = nullptr;
+    std::int32_t slot = 0;
+};
+
+/// One row (tree node or prompt token) of an attention call.
+struct AttentionRow {
+    std::int32_t sequence = 0;  ///< index into the call's sequences
+    std::int64_t position = 0;  ///< absolute; the row sees positions 0..position
+    std::int64_t in_pages = 0;  ///< positions < in_pages are read from the pages; in_pages <= position + 1
+    const std::int32_t* path =
+        nullptr;  ///< host: scratch slots of positions in_pages..position, in order (the row itself last)
+};
+
+/// Memory of one sequence of an attention call.
+struct AttentionSequence {
+    std::span<std::byte* const> pages;          ///< page i holds positions [64 i, 64 (i+1))
+    std::span<std::byte* const> scratch_pages;  ///< tree nodes: scratch slot s is slot s % 64 of scratch page s / 64
+};
+
+/// Operations of one device. Implementations throw std::bad_alloc when memory ends and std::logic_error when called
+/// wrongly.
+class Device {
+  public:
+    virtual ~Device() = default;
+
+    /// "reference", "avx2", "avx512": what the log and the run folder record.
+    [[nodiscard]] virtual std::string_view name() const = 0;
+    [[nodiscard]] virtual int threads() const = 0;
+
+    // --- memory -----------------------------------------------------------------------------------------------------
+    virtual std::byte* allocate(std::size_t num_bytes) = 0;  ///< zero-filled, 64-byte aligned
+    virtual void release(std::byte* data, std::size_t num_bytes) noexcept = 0;
+    virtual void upload(std::byte* to, const void* from_host, std::size_t num_bytes) = 0;
+    virtual void download(void* to_host, const std::byte* from, std::size_t num_bytes) = 0;
+
+    // --- weights ----------------------------------------------------------------------------------------------------
+    /// Packs the rows of `parts`, stacked, as a matrix of `num_slices` slices of `slice_length` inputs. f16 and f32
+    /// sources are rounded to nearest even where `dtype` is bf16; exact where it is f32.
+    virtual Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) = 0;
+
+    // --- rows -------------------------------------------------------------------------------------------------------
+    /// out[i, :dim] = row `rows[i]` of `table` (as f32); zeros where rows[i] < 0. out: f32 [rows, dim].
+    virtual void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
+
+    /// y[r, n] = sum_k W[n, k] x[r, k] over this matrix's slices, in the order of the contract.
+    /// x: act [num_rows, x_stride] with x_stride >= w.num_inputs and zeros beyond the real inputs; y: f32 [num_rows,
+    /// w.num_outputs].
+    virtual void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                        float* y) = 0;
+
+    /// out[r] = x[rows[r]] for f32 rows of `dim`.
+    virtual void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
+
+    /// x[i] += y[i], f32.
+    virtual void add(float* x, const float* y, std::int64_t count) = 0;
+    /// x[r, :] += bias[:], f32 [num_rows, dim].
+    virtual void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) = 0;
+
+    /// out[r] = x[r] * rsqrt(mean(x[r]^2) + eps) * gain, rounded to act. x: f32 [num_rows, dim]; gain: f32 [dim];
+    /// out: act [num_rows, out_stride], columns dim..out_stride are set to zero.
+    virtual void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                          DType act, std::byte* out, std::int64_t out_stride) = 0;
+
+    /// out[r, i] = silu(gate) * up with gate = x[r, i], up = x[r, width + i], rounded to act.
+    /// x: f32 [num_rows, 2 * width]; out: act [num_rows, out_stride], the columns beyond width set to zero.
+    virtual void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                          std::int64_t out_stride) = 0;
+
+    // --- attention --------------------------------------------------------------------------------------------------
+    [[nodiscard]] virtual std::size_t kv_page_bytes(const KvLayout& layout) const = 0;
+
+    /// Rotates q and k (halves convention of Hugging Face: dimension i pairs with i + head_dim/2), rounds q to
+    /// layout.dtype and stores k and v, rounded, at `slots`. qkv: f32 [rows, (q_heads + 2 * kv_heads) * head_dim];
+    /// cos, sin: host f32 [rows, head_dim / 2]; q_out: layout.dtype [rows, q_heads, head_dim].
+    /// A slot whose page is nullptr is not stored.
+    virtual void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                            const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) = 0;
+
+    /// Attention of every row over its own positions 0..position, scale 1/sqrt(head_dim), chunks of 512 absolute
+    /// positions merged left to right. q: layout.dtype [rows, q_heads, head_dim]; query head h reads KV head
+    /// h / (q_heads / kv_heads). out: act [rows, out_stride], columns q_heads * head_dim.. set to zero.
+    virtual void attention(const KvLayout& layout, std::int64_t layer, std::span<const AttentionSequence> sequences,
+                           std::span<const AttentionRow> rows, const std::byte* q, std::int64_t q_heads, DType act,
+                           std::byte* out, std::int64_t out_stride) = 0;
+
+    /// Copies key and value of one token, all layers and heads, from slot to slot.
+    virtual void kv_move(const KvLayout& layout, KvSlot from, KvSlot to) = 0;
+
+    /// Keys (values) of `count` slots from `first` of a page, one layer and head, as [count, head_dim] of layout.dtype
+    /// in host memory: what checkpoints hold. May run in another thread than the other calls, on slots that no longer
+    /// change.
+    virtual void kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                           bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const = 0;
+    virtual void kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                           bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) = 0;
+};
+
+enum class CpuVariant { reference, avx2, avx512 };
+
+/// Variants this processor runs, best last. avx512 needs AVX512F/BW/VL and AVX512_BF16, and passes the self-test of
+/// its bf16 instruction (algorithms.md section 7).
+std::vector<CpuVariant> available_cpu_variants();
+std::string_view variant_name(CpuVariant variant);
+/// The processor flags a variant needs, "avx2 fma f16c": named in logs and tests.
+std::string_view variant_flags(CpuVariant variant);
+
+/// A CPU device with `threads` OpenMP threads. Throws std::invalid_argument when the processor cannot run `variant`.
+std::unique_ptr<Device> make_cpu_device(CpuVariant variant, int threads);
+
+}  // namespace longhaul::kernels

@@ -1,0 +1,28 @@
+// The exponential of the contract, as constants and words; reference/reference_math.hpp and cpu/vector_math.hpp spell
+// it out for one value and for a register.
+//
+//   x' = max(exp_lowest, min(exp_highest, x))            (so exp saturates at exp(88); below -87 the result is 0)
+//   t  = fma(x', log2_e, round_magic);  n = t - round_magic     n = round-to-nearest-even(x' / ln 2), no conversion
+//   r  = fma(n, -ln2_low, fma(n, -ln2_high, x'))         |r| <= ln 2 / 2
+//   q  = c0 + r (c1 + r (c2 + r (c3 + r c4)))            by fma, innermost first
+//   e  = (fma(r * r, q, r) + 1) * 2^n                    2^n from the low bits of t; exact, n is in -126..127
+//
+// c0..c4 interpolate (e^r - 1 - r) / r^2 at the Chebyshev nodes of the interval: 1.0e-8 relative error of the
+// polynomial, at most 1.0 ulp of the whole (tests/kernels/math_test.cpp measures it). exp(0) is exactly 1.
+#pragma once
+
+namespace longhaul::kernels::exp_constants {
+
+constexpr float highest = 88.0F;
+constexpr float lowest = -87.0F;
+constexpr float log2_e = 0x1.715476p+0F;
+constexpr float round_magic = 0x1.8p+23F;
+constexpr float ln2_high = 0x1.62e43p-1F;
+constexpr float ln2_low = -0x1.05c61p-29F;
+constexpr float c0 = 0.5F;
+constexpr float c1 = 0x1.5554dcp-3F;
+constexpr float c2 = 0x1.555518p-5F;
+constexpr float c3 = 0x1.120c62p-7F;
+constexpr float c4 = 0x1.6d11fep-10F;
+
+}  // namespace longhaul::kernels::exp_constants

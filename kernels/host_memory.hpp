@@ -1,0 +1,24 @@
+// Memory of devices that compute on the host.
+#pragma once
+
+#include <cstddef>
+
+#include "kernels/device.hpp"
+
+namespace longhaul::kernels {
+
+/// Zero-filled, 64-byte aligned; from 4 MB on in huge pages where the system grants them (weights are streamed once a
+/// token: with 4 KB pages the address translation costs several percent of the bandwidth). Throws std::bad_alloc.
+std::byte* allocate_host(std::size_t num_bytes);
+void release_host(std::byte* data, std::size_t num_bytes) noexcept;
+
+/// The part of Device that is the same for all of them.
+class HostDevice : public Device {
+  public:
+    std::byte* allocate(std::size_t num_bytes) final { return allocate_host(num_bytes); }
+    void release(std::byte* data, std::size_t num_bytes) noexcept final { release_host(data, num_bytes); }
+    void upload(std::byte* to, const void* from_host, std::size_t num_bytes) final;
+    void download(void* to_host, const std::byte* from, std::size_t num_bytes) final;
+};
+
+}  // namespace longhaul::kernels

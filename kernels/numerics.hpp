@@ -1,0 +1,33 @@
+// The order of every sum, in one place: what all variants must reproduce bit for bit (algorithms.md section 7).
+//
+// Product over K: 8 slices of whole bf16 pairs (K zero-padded to a multiple of 16), each summed in f32 by fused
+//   multiply-adds in ascending pairs, the odd element of a pair first (f32 weights: ascending k), starting from +0;
+//   then ((s0+s1)+(s2+s3)) + ((s4+s5)+(s6+s7)). Row-parallel ranks hold whole subtrees.
+// Sum over a row (norms, softmax denominators, log-sum-exp): 16 lanes; lane i takes elements i, i+16, … by
+//   fused multiply-add (squares) or addition, ascending; lanes are added as a balanced tree (i with i+8, +4, +2, +1).
+// Attention: chunks of 512 absolute positions. In a chunk: score = (q·k, ascending pairs of dimensions, odd first) *
+// scale;
+//   m = max; p = exp(score - m); l = sum of p (before rounding) in 16 lanes by position modulo 16 and the lane tree;
+//   o[d] = sum over position pairs (2j, 2j+1), odd first, of bf16(p) * v (f32 KV: ascending positions, p unrounded).
+//   Chunks merge left to right: m' = max(m, mc); a = exp(m - m'), b = exp(mc - m');
+//   l = l*a + lc*b and o = o*a + oc*b, each product and the sum rounded on its own; out = o / l.
+// exp, log, rsqrt: built from + - * / sqrt alone (scalar_math.hpp, vector_math), never libm. FTZ and DAZ are set in
+//   every thread that computes: vdpbf16ps always flushes denormals.
+#pragma once
+
+#include <cstdint>
+
+namespace longhaul::kernels {
+
+/// Recorded in every checkpoint; raised whenever a sum's order or an elementary function changes.
+inline constexpr int numerics_version = 1;
+
+inline constexpr int num_slices = 8;                  ///< of every product over K
+inline constexpr std::int64_t attention_chunk = 512;  ///< absolute positions
+
+/// Inputs padded so that 8 slices are whole bf16 pairs.
+constexpr std::int64_t padded_inputs(std::int64_t num_inputs) {
+    return (num_inputs + 15) / 16 * 16;
+}
+
+}  // namespace longhaul::kernels

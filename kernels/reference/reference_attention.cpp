@@ -1,0 +1,210 @@
+// Keys, values and attention of the reference device.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/checks.hpp"
+#include "kernels/convert.hpp"
+#include "kernels/flush_denormals.hpp"
+#include "kernels/numerics.hpp"
+#include "kernels/reference/reference_device.hpp"
+#include "kernels/reference/reference_math.hpp"
+
+namespace longhaul::kernels::reference {
+
+std::int64_t kv_index(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, bool values,
+                      std::int64_t slot) {
+    const std::int64_t block = (layer * layout.num_kv_heads + kv_head) * 2 + (values ? 1 : 0);
+    return (block * KvLayout::page_tokens + slot) * layout.head_dim;
+}
+
+namespace {
+
+/// Where one row of an attention call finds its keys and values: by absolute position.
+struct RowMemory {
+    const KvLayout& layout;
+    std::int64_t layer;
+    std::int64_t kv_head;
+    const AttentionSequence& sequence;
+    const AttentionRow& row;
+
+    [[nodiscard]] float at(std::int64_t position, bool values, std::int64_t d) const {
+        const bool paged = position < row.in_pages;
+        const std::int64_t slot = paged ? position : row.path[position - row.in_pages];
+        const std::span<std::byte* const> pages = paged ? sequence.pages : sequence.scratch_pages;
+        const std::byte* page = pages[static_cast<std::size_t>(slot / KvLayout::page_tokens)];
+        return load_as_f32(page, layout.dtype,
+                           kv_index(layout, layer, kv_head, values, slot % KvLayout::page_tokens) + d);
+    }
+};
+
+/// Running softmax of one query head: maximum, sum and weighted values of the chunks merged so far.
+struct Softmax {
+    explicit Softmax(std::int64_t head_dim) : output(static_cast<std::size_t>(head_dim), 0.0F) {}
+
+    float maximum = -std::numeric_limits<float>::infinity();
+    float sum = 0.0F;
+    std::vector<float> output;  // [head_dim]
+};
+
+float score_of(const RowMemory& memory, const std::byte* q, std::int64_t position, float scale) {
+    const DType dtype = memory.layout.dtype;
+    float dot = 0.0F;
+    for (std::int64_t i = 0; i < memory.layout.head_dim; ++i) {
+        const std::int64_t d = dtype == DType::bf16 ? (i ^ 1) : i;
+        dot = std::fma(load_as_f32(q, dtype, d), memory.at(position, false, d), dot);
+    }
+    return dot * scale;
+}
+
+/// Positions first..last (first is a multiple of 512, last inside its chunk) as a softmax of their own.
+Softmax chunk_of(const RowMemory& memory, const std::byte* q, std::int64_t first, std::int64_t last) {
+    const KvLayout& layout = memory.layout;
+    const float scale = 1.0F / std::sqrt(static_cast<float>(layout.head_dim));
+    Softmax chunk(layout.head_dim);
+    std::vector<float> p;
+    for (std::int64_t position = first; position <= last; ++position) {
+        p.push_back(score_of(memory, q, position, scale));
+        if (p.back() > chunk.maximum) chunk.maximum = p.back();
+    }
+    LaneSum denominator;
+    for (std::size_t i = 0; i < p.size(); ++i) {
+        p[i] = exp_of(p[i] - chunk.maximum);
+        denominator.add(static_cast<std::int64_t>(i), p[i]);
+        if (layout.dtype == DType::bf16) p[i] = bf16_to_f32(f32_to_bf16(p[i]));
+    }
+    chunk.sum = denominator.total();
+    const auto count = static_cast<std::int64_t>(p.size());
+    for (std::int64_t d = 0; d < layout.head_dim; ++d) {
+        float sum = 0.0F;
+        for (std::int64_t j = 0; j < (count + 1) / 2 * 2; ++j) {
+            const std::int64_t i = layout.dtype == DType::bf16 ? (j ^ 1) : j;
+            if (i < count) sum = std::fma(p[static_cast<std::size_t>(i)], memory.at(first + i, true, d), sum);
+        }
+        // + 0 turns -0 into +0: absent places may or may not have been added as products of zero.
+        chunk.output[static_cast<std::size_t>(d)] = sum + 0.0F;
+    }
+    return chunk;
+}
+
+void merge(Softmax& left, const Softmax& right) {
+    const float maximum = left.maximum > right.maximum ? left.maximum : right.maximum;
+    const float a = exp_of(left.maximum - maximum);
+    const float b = exp_of(right.maximum - maximum);
+    left.maximum = maximum;
+    left.sum = left.sum * a + right.sum * b;
+    for (std::size_t d = 0; d < left.output.size(); ++d) {
+        left.output[d] = left.output[d] * a + right.output[d] * b;
+    }
+}
+
+}  // namespace
+
+void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer,
+                                std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows,
+                                const std::byte* q, std::int64_t q_heads, DType act, std::byte* out,
+                                std::int64_t out_stride) {
+    check_layout(layout, layer, q_heads);
+    check_attention(sequences, rows);
+    const std::int64_t head_dim = layout.head_dim;
+    const std::int64_t width = q_heads * head_dim;
+    check_act_rows("attention", act, static_cast<std::int64_t>(rows.size()), width, out_stride);
+    const auto tasks = static_cast<std::int64_t>(rows.size()) * q_heads;
+#pragma omp parallel num_threads(threads_)
+    {
+        const FlushDenormals flush;
+#pragma omp for
+        for (std::int64_t task = 0; task < tasks; ++task) {
+            const std::int64_t r = task / q_heads;
+            const std::int64_t head = task % q_heads;
+            const AttentionRow& row = rows[static_cast<std::size_t>(r)];
+            const RowMemory memory{layout, layer, head / (q_heads / layout.num_kv_heads),
+                                   sequences[static_cast<std::size_t>(row.sequence)], row};
+            const std::byte* q_head = q + task * head_dim * static_cast<std::int64_t>(bytes_of(layout.dtype));
+            Softmax state(head_dim);
+            for (std::int64_t first = 0; first <= row.position; first += attention_chunk) {
+                const std::int64_t last = std::min(first + attention_chunk - 1, row.position);
+                merge(state, chunk_of(memory, q_head, first, last));
+            }
+            for (std::int64_t d = 0; d < head_dim; ++d) {
+                store_rounded(out, act, r * out_stride + head * head_dim + d,
+                              state.output[static_cast<std::size_t>(d)] / state.sum);
+            }
+        }
+    }
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        for (std::int64_t i = width; i < out_stride; ++i) {
+            store_rounded(out, act, static_cast<std::int64_t>(r) * out_stride + i, 0.0F);
+        }
+    }
+}
+
+std::size_t ReferenceDevice::kv_page_bytes(const KvLayout& layout) const {
+    return static_cast<std::size_t>(kv_index(layout, layout.num_layers, 0, false, 0)) * bytes_of(layout.dtype);
+}
+
+void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                                 const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) {
+    check_layout(layout, layer, q_heads);
+    const FlushDenormals flush;
+    const std::int64_t head_dim = layout.head_dim;
+    const std::int64_t half = head_dim / 2;
+    for (std::size_t r = 0; r < slots.size(); ++r) {
+        const auto row = static_cast<std::int64_t>(r);
+        const float* c = cos + row * half;
+        const float* s = sin + row * half;
+        const auto rotate = [&](const float* x, std::byte* to, std::int64_t first) {
+            for (std::int64_t i = 0; i < half; ++i) {
+                store_rounded(to, layout.dtype, first + i, x[i] * c[i] - x[i + half] * s[i]);
+                store_rounded(to, layout.dtype, first + half + i, x[i + half] * c[i] + x[i] * s[i]);
+            }
+        };
+        const float* x = qkv + row * (q_heads + 2 * layout.num_kv_heads) * head_dim;
+        for (std::int64_t h = 0; h < q_heads; ++h) rotate(x + h * head_dim, q_out, (row * q_heads + h) * head_dim);
+        if (slots[r].page == nullptr) continue;
+        check_slot(slots[r]);
+        const float* keys = x + q_heads * head_dim;
+        const float* values = keys + layout.num_kv_heads * head_dim;
+        for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
+            rotate(keys + h * head_dim, slots[r].page, kv_index(layout, layer, h, false, slots[r].slot));
+            const std::int64_t to = kv_index(layout, layer, h, true, slots[r].slot);
+            for (std::int64_t d = 0; d < head_dim; ++d) {
+                store_rounded(slots[r].page, layout.dtype, to + d, values[h * head_dim + d]);
+            }
+        }
+    }
+}
+
+void ReferenceDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
+    check_slot(from);
+    check_slot(to);
+    const std::size_t element = bytes_of(layout.dtype);
+    for (std::int64_t layer = 0; layer < layout.num_layers; ++layer) {
+        for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
+            for (const bool values : {false, true}) {
+                const auto source = static_cast<std::size_t>(kv_index(layout, layer, h, values, from.slot)) * element;
+                const auto target = static_cast<std::size_t>(kv_index(layout, layer, h, values, to.slot)) * element;
+                std::memmove(to.page + target, from.page + source, static_cast<std::size_t>(layout.head_dim) * element);
+            }
+        }
+    }
+}
+
+void ReferenceDevice::kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                                bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const {
+    check_slots(layout, layer, kv_head, first, count);
+    const std::size_t element = bytes_of(layout.dtype);
+    std::memcpy(to_host, page + static_cast<std::size_t>(kv_index(layout, layer, kv_head, values, first)) * element,
+                static_cast<std::size_t>(count * layout.head_dim) * element);
+}
+
+void ReferenceDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                                bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) {
+    check_slots(layout, layer, kv_head, first, count);
+    const std::size_t element = bytes_of(layout.dtype);
+    std::memcpy(page + static_cast<std::size_t>(kv_index(layout, layer, kv_head, values, first)) * element, from_host,
+                static_cast<std::size_t>(count * layout.head_dim) * element);
+}
+
+}  // namespace longhaul::kernels::reference

@@ -1,0 +1,149 @@
+#include "kernels/reference/reference_device.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/checks.hpp"
+#include "kernels/convert.hpp"
+#include "kernels/flush_denormals.hpp"
+#include "kernels/reference/reference_math.hpp"
+
+namespace longhaul::kernels {
+
+std::unique_ptr<Device> make_reference_device(int threads) {
+    return std::make_unique<reference::ReferenceDevice>(threads);
+}
+
+namespace reference {
+namespace {
+
+/// One slice of a product: fused multiply-adds from +0. bf16: ascending pairs, the odd element first; f32: ascending.
+float slice_sum(DType dtype, const std::byte* w, const std::byte* x, std::int64_t first, std::int64_t length) {
+    float sum = 0.0F;
+    for (std::int64_t i = 0; i < length; ++i) {
+        const std::int64_t k = first + (dtype == DType::bf16 ? (i ^ 1) : i);
+        sum = std::fma(load_as_f32(w, dtype, k), load_as_f32(x, dtype, k), sum);
+    }
+    return sum;
+}
+
+/// The slices of one output, added as a balanced tree.
+float output_of(const Matrix& matrix, const std::byte* w_row, const std::byte* x_row) {
+    std::array<float, 8> sums{};
+    for (int s = 0; s < matrix.num_slices; ++s) {
+        sums[static_cast<std::size_t>(s)] =
+            slice_sum(matrix.dtype, w_row, x_row, s * matrix.slice_length, matrix.slice_length);
+    }
+    for (int step = 1; step < matrix.num_slices; step *= 2) {
+        for (int s = 0; s < matrix.num_slices; s += 2 * step) {
+            sums[static_cast<std::size_t>(s)] += sums[static_cast<std::size_t>(s + step)];
+        }
+    }
+    return sums[0];
+}
+
+void zero_columns(std::byte* row, DType dtype, std::int64_t first, std::int64_t end) {
+    for (std::int64_t i = first; i < end; ++i) store_rounded(row, dtype, i, 0.0F);
+}
+
+}  // namespace
+
+Matrix ReferenceDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_slices,
+                             std::int64_t slice_length) {
+    check_pack(dtype, parts, num_slices, slice_length);
+    Matrix matrix{.dtype = dtype,
+                  .num_inputs = num_slices * slice_length,
+                  .num_slices = num_slices,
+                  .slice_length = slice_length,
+                  .data = {}};
+    for (const WeightRows& part : parts) matrix.num_outputs += part.num_rows;
+    matrix.data = Buffer(*this, static_cast<std::size_t>(matrix.num_outputs * matrix.num_inputs) * bytes_of(dtype));
+    std::int64_t output = 0;
+    for (const WeightRows& part : parts) {
+        for (std::int64_t row = 0; row < part.num_rows; ++row, ++output) {
+            if (part.data == nullptr) continue;  // the buffer is zero-filled
+            for (std::int64_t k = 0; k < part.num_columns; ++k) {
+                const float value = load_as_f32(part.data, part.dtype, row * part.row_stride + part.first_column + k);
+                store_rounded(matrix.data.data(), dtype, output * matrix.num_inputs + k, value);
+            }
+        }
+    }
+    return matrix;
+}
+
+void ReferenceDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
+    check_embed(table, rows, dim);
+    for (const std::int32_t row : rows) {
+        for (std::int64_t i = 0; i < dim; ++i) {
+            *out++ = row < 0 ? 0.0F : load_as_f32(table.data.data(), table.dtype, row * table.num_inputs + i);
+        }
+    }
+}
+
+void ReferenceDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                             float* y) {
+    check_matmul(w, x_stride, num_rows);
+    const auto element = static_cast<std::int64_t>(bytes_of(w.dtype));
+#pragma omp parallel num_threads(threads_)
+    {
+        const FlushDenormals flush;
+#pragma omp for
+        for (std::int64_t n = 0; n < w.num_outputs; ++n) {
+            for (std::int64_t r = 0; r < num_rows; ++r) {
+                y[r * w.num_outputs + n] =
+                    output_of(w, w.data.data() + n * w.num_inputs * element, x + r * x_stride * element);
+            }
+        }
+    }
+}
+
+void ReferenceDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
+    for (const std::int32_t row : rows) out = std::copy_n(x + row * dim, dim, out);
+}
+
+void ReferenceDevice::add(float* x, const float* y, std::int64_t count) {
+    const FlushDenormals flush;
+    for (std::int64_t i = 0; i < count; ++i) x[i] += y[i];
+}
+
+void ReferenceDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
+    const FlushDenormals flush;
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        for (std::int64_t i = 0; i < dim; ++i) x[r * dim + i] += bias[i];
+    }
+}
+
+void ReferenceDevice::rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                               DType act, std::byte* out, std::int64_t out_stride) {
+    check_act_rows("rms_norm", act, num_rows, dim, out_stride);
+    const FlushDenormals flush;
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        const float* row = x + r * dim;
+        std::byte* out_row = out + r * out_stride * static_cast<std::int64_t>(bytes_of(act));
+        LaneSum squares;
+        for (std::int64_t i = 0; i < dim; ++i) squares.add_square(i, row[i]);
+        const float scale = 1.0F / std::sqrt(squares.total() / static_cast<float>(dim) + eps);
+        for (std::int64_t i = 0; i < dim; ++i) store_rounded(out_row, act, i, (row[i] * scale) * gain[i]);
+        zero_columns(out_row, act, dim, out_stride);
+    }
+}
+
+void ReferenceDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                               std::int64_t out_stride) {
+    check_act_rows("silu_mul", act, num_rows, width, out_stride);
+    const FlushDenormals flush;
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        std::byte* out_row = out + r * out_stride * static_cast<std::int64_t>(bytes_of(act));
+        for (std::int64_t i = 0; i < width; ++i) {
+            const float gate = x[r * 2 * width + i];
+            const float up = x[r * 2 * width + width + i];
+            store_rounded(out_row, act, i, (gate / (1.0F + exp_of(-gate))) * up);
+        }
+        zero_columns(out_row, act, width, out_stride);
+    }
+}
+
+}  // namespace reference
+}  // namespace longhaul::kernels

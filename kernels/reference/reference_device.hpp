@@ -1,0 +1,56 @@
+// The oracle: every operation as plain loops over plain row-major arrays, in exactly the order that numerics.hpp
+// states. Never optimised; it is judged by reading. Layouts of its own:
+//   weights  bf16 or f32 [num_outputs, num_inputs]
+//   KV page  dtype [layer, kv_head, {key, value}, slot (64), head_dim]
+#pragma once
+
+#include <memory>
+
+#include "kernels/host_memory.hpp"
+
+namespace longhaul::kernels {
+
+/// `threads` is only what threads() reports and over which outputs of products are dealt out.
+std::unique_ptr<Device> make_reference_device(int threads);
+
+namespace reference {
+
+class ReferenceDevice final : public HostDevice {
+  public:
+    explicit ReferenceDevice(int threads) : threads_(threads) {}
+
+    [[nodiscard]] std::string_view name() const override { return "reference"; }
+    [[nodiscard]] int threads() const override { return threads_; }
+
+    Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) override;
+    void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
+    void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void add(float* x, const float* y, std::int64_t count) override;
+    void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
+    void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim, DType act,
+                  std::byte* out, std::int64_t out_stride) override;
+    void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                  std::int64_t out_stride) override;
+
+    [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
+    void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                    const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) override;
+    void attention(const KvLayout& layout, std::int64_t layer, std::span<const AttentionSequence> sequences,
+                   std::span<const AttentionRow> rows, const std::byte* q, std::int64_t q_heads, DType act,
+                   std::byte* out, std::int64_t out_stride) override;
+    void kv_move(const KvLayout& layout, KvSlot from, KvSlot to) override;
+    void kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head, bool values,
+                   std::int64_t first, std::int64_t count, std::byte* to_host) const override;
+    void kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head, bool values,
+                   std::int64_t first, std::int64_t count, const std::byte* from_host) override;
+
+  private:
+    int threads_;
+};
+
+/// Index, in elements of a page, of dimension 0 of one key (or value).
+std::int64_t kv_index(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t slot);
+
+}  // namespace reference
+}  // namespace longhaul::kernels

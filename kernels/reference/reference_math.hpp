@@ -1,0 +1,51 @@
+// Sums and functions of the contract for single values: the order is the meaning (numerics.hpp).
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/exp_constants.hpp"
+
+namespace longhaul::kernels::reference {
+
+/// e^x as exp_constants.hpp defines it. NaN stays NaN.
+inline float exp_of(float x) {
+    namespace c = exp_constants;
+    const float below_highest = c::highest < x ? c::highest : x;
+    const float clamped = c::lowest > below_highest ? c::lowest : below_highest;
+    const float t = std::fma(clamped, c::log2_e, c::round_magic);
+    const float n = t - c::round_magic;
+    const float r = std::fma(n, -c::ln2_low, std::fma(n, -c::ln2_high, clamped));
+    float q = std::fma(r, c::c4, c::c3);
+    q = std::fma(r, q, c::c2);
+    q = std::fma(r, q, c::c1);
+    q = std::fma(r, q, c::c0);
+    const float mantissa = std::fma(r * r, q, r) + 1.0F;
+    const auto power = std::bit_cast<float>((std::bit_cast<std::uint32_t>(t) << 23) + 0x3f800000U);
+    return x < c::lowest ? 0.0F : mantissa * power;
+}
+
+/// 16 partial sums, added as a balanced tree: i with i+8, then +4, +2, +1.
+class LaneSum {
+  public:
+    /// Element `index` of the row joins lane index mod 16.
+    void add(std::int64_t index, float value) { lane(index) += value; }
+    void add_square(std::int64_t index, float value) { lane(index) = std::fma(value, value, lane(index)); }
+
+    [[nodiscard]] float total() const {
+        std::array<float, 16> sums = lanes_;
+        for (std::size_t half = 8; half > 0; half /= 2) {
+            for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+        }
+        return sums[0];
+    }
+
+  private:
+    float& lane(std::int64_t index) { return lanes_[static_cast<std::size_t>(index % 16)]; }
+
+    std::array<float, 16> lanes_{};
+};
+
+}  // namespace longhaul::kernels::reference

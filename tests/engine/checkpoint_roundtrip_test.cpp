@@ -1,0 +1,367 @@
+// Checkpoints as they are meant to be: what was written comes back, over rounds, replicas, launches and layouts.
+#include "engine/checkpoint/checkpoint.hpp"
+
+#include <optional>
+#include <thread>
+
+#include "tests/engine/checkpoint_fixture.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+TEST(Checkpoint, MissingFolderIsEmpty) {
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    CheckpointStore store(folder.file("none"), small_identity(), 5);
+    EXPECT_TRUE(store.items().empty());
+    EXPECT_TRUE(store.damage().empty());
+    EXPECT_FALSE(store.restore("book/0").has_value());
+}
+
+TEST(Checkpoint, CommitComesBackWhole) {
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica replica(folder.path(), 3, 7);
+    replica.start("book/0", 10);
+    replica.start("z\u00fcrich \"quoted\"/1", 1);
+    replica.write_round();
+    const Commit written = replica.write_round();
+    const Commit read = read_commit(folder.file(written.name));
+    EXPECT_EQ(read.name, "3-7-1.h5");
+    EXPECT_EQ(read.identity, written.identity);
+    ASSERT_EQ(read.items.size(), 2U);
+    for (std::size_t i = 0; i < 2; ++i) {
+        EXPECT_EQ(read.items[i].key, written.items[i].key);
+        EXPECT_EQ(read.items[i].previous_commit, "3-7-0.h5");
+        EXPECT_EQ(read.items[i].prompt_tokens, written.items[i].prompt_tokens);
+        EXPECT_EQ(read.items[i].first_token, 20);
+        EXPECT_EQ(read.items[i].tokens, written.items[i].tokens);
+        EXPECT_EQ(read.items[i].kv_begin, written.items[i].kv_begin);
+        EXPECT_EQ(read.items[i].kv_end, written.items[i].kv_end);
+        EXPECT_EQ(read.items[i].drafter.kind, "ngram/2");
+        EXPECT_EQ(read.items[i].drafter.row_width, 3);
+        EXPECT_EQ(read.items[i].drafter.rows, written.items[i].drafter.rows);
+        EXPECT_EQ(read.items[i].statistics, "{\"rounds\":2}");
+    }
+    ASSERT_EQ(read.kv_files.size(), 2U);
+    EXPECT_EQ(read.kv_files[1].name, "3-7-1.1.h5");
+    EXPECT_EQ(read.kv_files[1].num_bytes, std::filesystem::file_size(folder.file("3-7-1.1.h5")));
+    EXPECT_EQ(read.kv_files[1].checksum, written.kv_files[1].checksum);
+    EXPECT_EQ(read.kv_files[1].first_kv_head, 2);
+    EXPECT_EQ(read.kv_files[1].num_kv_heads, 2);
+}
+
+TEST(Checkpoint, RoundsOfTwoReplicasAddUp) {
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica first(folder.path(), 0, 1);
+    PretendedReplica second(folder.path(), 1, 1, {{0, 4}});
+    first.start("a", 10);
+    first.start("b", 33);
+    second.start("c", 5);
+    for (int round = 0; round < 5; ++round) {
+        first.write_round(10 + round);
+        second.write_round(3);
+        if (round == 1) second.start("d", 7);  // a new item in the middle of a replica's rounds
+    }
+    CheckpointStore store(folder.path(), small_identity(), 1);
+    EXPECT_EQ(store.items(), (std::map<std::string, std::int64_t>{{"a", 60}, {"b", 60}, {"c", 15}, {"d", 9}}));
+    const RestoredItem a = expect_item(store, "a", 60, 69);
+    EXPECT_EQ(a.prompt_tokens, 10);
+    EXPECT_EQ(a.last_commit, "0-1-4.h5");
+    EXPECT_EQ(a.statistics, "{\"rounds\":5}");
+    EXPECT_TRUE(a.damage.empty());
+    EXPECT_EQ(a.kv_ends, (std::vector<std::int64_t>{19, 30, 42, 55, 69}));
+    ASSERT_EQ(a.drafter.size(), 5U);
+    EXPECT_EQ(a.drafter[0].rows[0], 0) << "oldest first";
+    EXPECT_EQ(a.drafter[4].rows[0], 4);
+    expect_item(store, "b", 60, 92);
+    expect_item(store, "c", 15, 19);
+    expect_item(store, "d", 9, 15);
+    EXPECT_TRUE(store.damage().empty());
+}
+
+TEST(Checkpoint, AnyLayoutReadsAnyOther) {
+    // Four KV heads under tensor parallel 1, 2, 4 and 8 (ranks above 4 write none), and an uneven split.
+    const std::vector<std::vector<HeadRange>> layouts{
+        {{0, 4}}, {{0, 2}, {2, 2}}, {{0, 1}, {1, 1}, {2, 1}, {3, 1}}, {{0, 3}, {3, 1}}, {{2, 2}, {0, 2}}};
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    std::optional<RestoredItem> last;
+    std::int64_t epoch = 0;
+    for (const auto& layout : layouts) {  // each launch goes on from the one before in another layout
+        PretendedReplica replica(folder.path(), 0, epoch, layout);
+        if (last)
+            replica.resume(*last);
+        else
+            replica.start("a", 12);
+        replica.write_round(5);
+        replica.write_round(6);
+        CheckpointStore store(folder.path(), small_identity(), epoch);
+        ++epoch;
+        last = expect_item(store, "a", 11 * epoch, 12 + 11 * epoch - 1);
+    }
+}
+
+TEST(Checkpoint, PositionsAreReadFromTheMiddle) {
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica replica(folder.path(), 0, 0);
+    replica.start("a", 12);
+    replica.start("b", 4);
+    for (int round = 0; round < 3; ++round) replica.write_round(10);
+    CheckpointStore store(folder.path(), small_identity(), 0);
+    const CheckpointIdentity identity = small_identity();
+    const auto item = store.restore("b");
+    ASSERT_TRUE(item);
+    for (std::int64_t first = 0; first <= item->kv_tokens; ++first) {
+        const std::int64_t count = std::min<std::int64_t>(14, item->kv_tokens - first);  // often across two files
+        std::vector<std::byte> got(static_cast<std::size_t>(count * identity.head_dim) * 2);
+        std::vector<std::byte> expected(got.size());
+        store.read_kv("b", 1, 3, true, first, count, got.data());
+        fill_kv(identity, "b", 1, 3, true, first, count, expected.data());
+        EXPECT_EQ(got, expected) << first;
+    }
+    std::byte nothing{};
+    EXPECT_THROW(store.read_kv("b", 2, 0, true, 0, 1, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("b", 0, 4, true, 0, 1, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("b", 0, 0, true, item->kv_tokens, 1, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("b", 0, 0, true, -1, 1, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("never restored", 0, 0, true, 0, 1, &nothing), std::logic_error);
+}
+
+TEST(Checkpoint, FloatsOverSeveralChunks) {
+    CheckpointIdentity identity = small_identity();
+    identity.kv_dtype = "f32";
+    identity.num_layers = 1;
+    identity.num_kv_heads = 2;
+    identity.head_dim = 64;
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica replica(folder.path(), 0, 0, {{0, 2}}, identity);
+    replica.start("a", 2500);  // 512 KB are 2048 positions: both items cross chunks
+    replica.start("b", 1800);
+    replica.write_round(100);
+    CheckpointStore store(folder.path(), identity, 0);
+    expect_item(store, "a", 100, 2599, identity);
+    expect_item(store, "b", 100, 1899, identity);
+}
+
+TEST(Checkpoint, ModelsWithManyLayersShareChunks) {
+    CheckpointIdentity identity = small_identity();
+    identity.num_layers = 33;
+    identity.num_kv_heads = 7;
+    identity.head_dim = 80;
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica replica(folder.path(), 0, 0, {{0, 7}}, identity);
+    replica.start("a", 30);
+    replica.write_round(20);
+    replica.write_round(1);
+    CheckpointStore store(folder.path(), identity, 0);
+    expect_item(store, "a", 21, 50, identity);
+    EXPECT_LT(std::filesystem::file_size(folder.file("0-0-1.0.h5")), 33U * 7 * 80 * 2 * 2 + 30000U) << "one position";
+}
+
+TEST(Checkpoint, RecomputeStoresNoKv) {
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica replica(folder.path(), 0, 0);
+    replica.start("a", 12);
+    replica.write_round(20, false);
+    replica.write_round(20, false);
+    CheckpointStore store(folder.path(), small_identity(), 0);
+    const RestoredItem item = expect_item(store, "a", 40, 0);
+    EXPECT_TRUE(item.damage.empty());
+    EXPECT_TRUE(item.kv_ends.empty());
+}
+
+TEST(Checkpoint, RoundWithoutTokensOrItems) {
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica replica(folder.path(), 0, 0);
+    replica.write_round(20, false);  // nothing in flight
+    replica.start("a", 12);
+    replica.write_round(0);  // inside a long prefill: KV of the prompt, no output yet
+    replica.write_round(4);
+    CheckpointStore store(folder.path(), small_identity(), 0);
+    EXPECT_EQ(store.items().size(), 1U);
+    expect_item(store, "a", 4, 15);
+}
+
+TEST(Checkpoint, LaterEpochsAreNotRead) {
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica replica(folder.path(), 0, 1);
+    replica.start("a", 12);
+    replica.write_round();
+    CheckpointStore before(folder.path(), small_identity(), 1);
+    PretendedReplica stale(folder.path(), 0, 2);
+    stale.resume(before.restore("a").value());
+    stale.write_round();
+    CheckpointStore store(folder.path(), small_identity(), 1);
+    expect_item(store, "a", 20, 31);
+    store.remove_unneeded({}, 2);
+    EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"0-2-0.0.h5", "0-2-0.1.h5", "0-2-0.h5"}));
+}
+
+TEST(Checkpoint, TheLongestBranchWins) {
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica first(folder.path(), 0, 0);
+    first.start("a", 12);
+    first.write_round(10);
+    CheckpointStore at_ten(folder.path(), small_identity(), 0);
+    const RestoredItem ten = at_ten.restore("a").value();
+    first.write_round(10);
+    first.write_round(10);  // 30 tokens in epoch 0
+    PretendedReplica second(folder.path(), 5, 1);
+    second.resume(ten);
+    second.write_round(15);  // 25 tokens in epoch 1, from the same round
+    CheckpointStore store(folder.path(), small_identity(), 1);
+    EXPECT_EQ(expect_item(store, "a", 30, 41).last_commit, "0-0-2.h5");
+    second.write_round(5);  // now 30 too: the newer one
+    CheckpointStore later(folder.path(), small_identity(), 1);
+    EXPECT_EQ(expect_item(later, "a", 30, 41).last_commit, "5-1-1.h5");
+}
+
+TEST(Checkpoint, RecomputedKvFillsAHole) {
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica replica(folder.path(), 0, 0);
+    replica.start("a", 12);
+    for (int round = 0; round < 4; ++round) replica.write_round(10);
+    std::filesystem::remove(folder.file("0-0-1.0.h5"));
+    CheckpointStore damaged(folder.path(), small_identity(), 0);
+    RestoredItem item = expect_item(damaged, "a", 40, 21);
+    EXPECT_TRUE(any_contains(item.damage, "0-0-1.0.h5"));
+    PretendedReplica next(folder.path(), 0, 1);
+    next.resume(item);  // computes the KV from 21 on again and stores it with its next round
+    next.write_round(10);
+    CheckpointStore mended(folder.path(), small_identity(), 1);
+    item = expect_item(mended, "a", 50, 61);
+    EXPECT_EQ(item.kv_ends, (std::vector<std::int64_t>{21, 61}));
+}
+
+TEST(Checkpoint, OnlyWhatNobodyNeedsIsRemoved) {
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica first(folder.path(), 0, 0, {{0, 4}});
+    PretendedReplica second(folder.path(), 1, 0, {{0, 4}});
+    first.start("a", 4);
+    first.write_round(5);
+    first.start("b", 4);
+    first.write_round(5);
+    second.start("c", 4);
+    second.write_round(5);
+    second.items.clear();
+    second.start("d", 4);
+    second.write_round(5);
+    write_bytes(folder.file("0-0-9.h5.tmp"), {'x'});
+    write_bytes(folder.file("0-0-9.3.h5"), {'x'});    // of a round whose commit was never published
+    write_bytes(folder.file("0-4-9.h5.tmp"), {'x'});  // another replica of this launch is at work
+    write_bytes(folder.file("0-4-9.3.h5"), {'x'});
+    write_bytes(folder.file("notes.txt"), {'x'});
+    CheckpointStore store(folder.path(), small_identity(), 4);
+    store.remove_unneeded({"b", "d"}, 4);
+    EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"0-0-1.0.h5", "0-0-1.h5", "0-4-9.3.h5", "0-4-9.h5.tmp",
+                                                                 "1-0-1.0.h5", "1-0-1.h5", "notes.txt"}));
+    CheckpointStore after(folder.path(), small_identity(), 4);
+    expect_item(after, "b", 5, 8);
+    expect_item(after, "d", 5, 8);
+    EXPECT_TRUE(after.damage().empty());
+    EXPECT_FALSE(after.restore("a").has_value()) << "its first round is gone; it was finished";
+}
+
+TEST(Checkpoint, WriterThreadDoesTheSame) {
+    const TemporaryFolder folder;
+    const std::filesystem::path inner = folder.file("checkpoints");
+    PretendedReplica replica(inner, 0, 0, {{0, 4}});
+    replica.start("a", 12);
+    {
+        CheckpointWriter writer(inner, small_identity());
+        EXPECT_TRUE(writer.poll().empty());
+        for (int round = 0; round < 3; ++round) {
+            writer.submit(
+                RoundJob{replica.round, kv_file_name(0, 0, replica.round, 0), 0, 4, replica.kv_sources(0, 10)});
+            writer.wait_idle();
+            const std::vector<RoundResult> written = writer.poll();
+            ASSERT_EQ(written.size(), 1U);
+            EXPECT_FALSE(written[0].committed);
+            EXPECT_EQ(written[0].error, "");
+            EXPECT_EQ(written[0].round, round);
+            EXPECT_GT(written[0].seconds, 0);
+            const Commit commit = replica.commit(10, {written[0].kv_file.value()});
+            writer.submit(commit);
+            writer.wait_idle();
+            const std::vector<RoundResult> committed = writer.poll();
+            ASSERT_EQ(committed.size(), 1U);
+            EXPECT_TRUE(committed[0].committed);
+            EXPECT_EQ(committed[0].error, "");
+            replica.committed(commit);
+        }
+        writer.submit(RoundJob{.round = 3, .kv_name = "", .kv = {}});  // a rank whose heads a lower rank writes
+        writer.wait_idle();
+        const auto none = writer.poll();
+        ASSERT_EQ(none.size(), 1U);
+        EXPECT_FALSE(none[0].kv_file.has_value());
+        EXPECT_EQ(none[0].error, "");
+    }
+    CheckpointStore store(inner, small_identity(), 0);
+    expect_item(store, "a", 30, 41);
+    {
+        CheckpointWriter writer(inner, small_identity());
+        writer.remove({"0-0-2.h5", "0-0-2.0.h5", "not-there", "../checkpoints/0-0-1.h5"});
+        writer.wait_idle();
+        EXPECT_TRUE(writer.poll().empty());
+    }
+    CheckpointStore shorter(inner, small_identity(), 0);
+    expect_item(shorter, "a", 20, 31);
+}
+
+TEST(Checkpoint, WriterDropsWhatItHasNotBegun) {
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica replica(folder.path(), 0, 0, {{0, 4}});
+    replica.start("a", 12);
+    {
+        CheckpointWriter writer(folder.path(), small_identity());
+        for (int round = 0; round < 50; ++round) {
+            writer.submit(RoundJob{round, kv_file_name(0, 0, round, 0), 0, 4, replica.kv_sources(0, 10)});
+        }
+    }
+    for (const std::string& name : names_in(folder.path())) EXPECT_EQ(name.find(".tmp"), std::string::npos) << name;
+    EXPECT_LT(names_in(folder.path()).size(), 50U);
+}
+
+TEST(Checkpoint, ManyWritersAndReadersAtOnce) {
+    // HDF5 is one library for all of them: this hangs or crashes where a call escapes the mutex.
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    std::vector<std::thread> threads;
+    for (int replica = 0; replica < 4; ++replica) {
+        threads.emplace_back([&, replica] {
+            PretendedReplica pretended(folder.path(), replica, 0);
+            pretended.start("item " + std::to_string(replica), 9);
+            for (int round = 0; round < 6; ++round) {
+                pretended.write_round(5);
+                CheckpointStore store(folder.path(), small_identity(), 0);
+                expect_item(store, "item " + std::to_string(replica), 5 * (round + 1), 9 + 5 * (round + 1) - 1);
+            }
+        });
+    }
+    for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Checkpoint, NamesAreNeverReplaced) {
+    const TemporaryFolder folder;
+    write_durable(folder.path(), "0-0-0.h5", "one", 3);
+    EXPECT_THROW(write_durable(folder.path(), "0-0-0.h5", "two", 3), std::logic_error);
+    EXPECT_EQ(read_bytes(folder.file("0-0-0.h5")), (std::vector<char>{'o', 'n', 'e'}));
+    write_bytes(folder.file("0-0-1.h5.tmp"), std::vector<char>(100, 'x'));  // left by a killed process
+    write_durable(folder.path(), "0-0-1.h5", "new", 3);
+    EXPECT_EQ(names_in(folder.path()), (std::vector<std::string>{"0-0-0.h5", "0-0-1.h5"}));
+}
+
+}  // namespace
+}  // namespace longhaul::engine

@@ -1,0 +1,290 @@
+// config.json as people have it, in both forms, and as it must not be: one row a case.
+#include "engine/model/config.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+/// A Llama in the older form; the rows below change one thing in it.
+const char* const plain_llama = R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1000, "hidden_size": 64,
+    "intermediate_size": 172, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
+    "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "rope_scaling": null,
+    "hidden_act": "silu", "torch_dtype": "bfloat16", "eos_token_id": 2, "bos_token_id": 1, "pretraining_tp": 1})";
+
+class ModelFolder {
+  public:
+    ModelFolder() {
+        static int count = 0;
+        const std::string name = "longhaul-config-" + std::to_string(::getpid()) + "-" + std::to_string(count++);
+        path_ = std::filesystem::temp_directory_path() / name;
+        std::filesystem::create_directories(path_);
+    }
+    ~ModelFolder() { std::filesystem::remove_all(path_); }
+    ModelFolder(const ModelFolder&) = delete;
+    ModelFolder& operator=(const ModelFolder&) = delete;
+
+    void write(const char* name, const std::string& text) const { std::ofstream(path_ / name) << text; }
+    [[nodiscard]] ModelConfig load() const { return ModelConfig::load(path_); }
+
+    /// What loading complains of, without the folder's name.
+    [[nodiscard]] std::string complaint() const {
+        try {
+            (void)load();
+        } catch (const InputError& error) {
+            const std::string line = error.what();
+            const std::string prefix = path_.string() + "/";
+            return line.substr(0, prefix.size()) == prefix ? line.substr(prefix.size()) : line;
+        }
+        return "(none)";
+    }
+
+  private:
+    std::filesystem::path path_;
+};
+
+/// `base` with the members of `patch` set; a member whose value is "DELETE" is removed.
+std::string patched(const std::string& base, const std::string& patch) {
+    Json json = Json::parse(base);
+    const Json changes = Json::parse(patch);
+    for (const auto& [key, value] : changes.items()) {
+        if (value == "DELETE") {
+            json.erase(key);
+        } else {
+            json[key] = value;
+        }
+    }
+    return json.dump();
+}
+
+ModelConfig load(const std::string& patch, const std::string& generation = {}) {
+    const ModelFolder folder;
+    folder.write("config.json", patched(plain_llama, patch));
+    if (!generation.empty()) folder.write("generation_config.json", generation);
+    return folder.load();
+}
+
+TEST(Config, PlainLlama) {
+    const ModelConfig config = load("{}");
+    EXPECT_EQ(config.model_type, "llama");
+    EXPECT_EQ(config.vocab_size, 1000);
+    EXPECT_EQ(config.hidden_size, 64);
+    EXPECT_EQ(config.intermediate_size, 172);
+    EXPECT_EQ(config.num_layers, 2);
+    EXPECT_EQ(config.num_heads, 8);
+    EXPECT_EQ(config.num_kv_heads, 4);
+    EXPECT_EQ(config.head_dim, 8);
+    EXPECT_EQ(config.max_positions, 2048);
+    EXPECT_EQ(config.rms_norm_eps, 1e-5);
+    EXPECT_FALSE(config.tied_embeddings);
+    EXPECT_FALSE(config.attention_bias || config.qkv_bias_only || config.mlp_bias);
+    EXPECT_EQ(config.rope.scaling, RopeScaling::standard);
+    EXPECT_EQ(config.rope.theta, 10000.0);
+    EXPECT_EQ(config.dtype, "bfloat16");
+    EXPECT_EQ(config.eos_ids, std::vector<std::int32_t>{2});
+    EXPECT_EQ(config.bos_id, 1);
+    const std::int64_t layer = 64 * (64 + 2 * 32) + 64 * 64 + 3 * 64 * 172 + 2 * 64;
+    EXPECT_EQ(num_parameters(config), 2 * 1000 * 64 + 2 * layer + 64);
+}
+
+TEST(Config, DefaultsOfHuggingFace) {
+    const ModelConfig config = load(R"({"num_key_value_heads": "DELETE", "rope_theta": "DELETE", "hidden_act": "DELETE",
+        "rms_norm_eps": "DELETE", "torch_dtype": "DELETE", "eos_token_id": null, "bos_token_id": "DELETE",
+        "architectures": null, "rope_scaling": {}})");
+    EXPECT_EQ(config.num_kv_heads, 8);
+    EXPECT_EQ(config.rope.theta, 10000.0);
+    EXPECT_EQ(config.rms_norm_eps, 1e-6);
+    EXPECT_EQ(config.dtype, "");
+    EXPECT_TRUE(config.eos_ids.empty());
+    EXPECT_EQ(config.bos_id, -1);
+}
+
+TEST(Config, Qwen2HasBiasesOnQueryKeyAndValue) {
+    const ModelConfig config = load(R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
+        "use_sliding_window": false, "sliding_window": 131072, "max_window_layers": 21, "tie_word_embeddings": true,
+        "layer_types": ["full_attention", "full_attention"]})");
+    EXPECT_TRUE(config.qkv_bias_only);
+    EXPECT_FALSE(config.attention_bias);
+    EXPECT_TRUE(config.tied_embeddings);
+    const std::int64_t layer = 64 * (64 + 2 * 32) + (64 + 2 * 32) + 64 * 64 + 3 * 64 * 172 + 2 * 64;
+    EXPECT_EQ(num_parameters(config), 1000 * 64 + 2 * layer + 64);
+    // A window that begins above the last layer is none.
+    EXPECT_EQ(load(R"({"use_sliding_window": true, "sliding_window": 1024, "max_window_layers": 2})").num_layers, 2);
+}
+
+TEST(Config, BothFormsOfRope) {
+    const ModelConfig older = load(R"({"rope_theta": 500000.0, "max_position_embeddings": 131072, "rope_scaling":
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 8192}})");
+    const ModelConfig newer = load(R"({"rope_theta": "DELETE", "rope_scaling": "DELETE", "torch_dtype": "DELETE",
+        "dtype": "bfloat16", "max_position_embeddings": 131072, "rope_parameters":
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 8192, "rope_theta": 500000.0}})");
+    for (const ModelConfig& config : {older, newer}) {
+        EXPECT_EQ(config.rope.scaling, RopeScaling::llama3);
+        EXPECT_EQ(config.rope.theta, 500000.0);
+        EXPECT_EQ(config.rope.factor, 8.0);
+        EXPECT_EQ(config.rope.low_freq_factor, 1.0);
+        EXPECT_EQ(config.rope.high_freq_factor, 4.0);
+        EXPECT_EQ(config.rope.original_max_positions, 8192);
+        EXPECT_EQ(config.max_positions, 131072);
+        EXPECT_EQ(config.dtype, "bfloat16");
+    }
+}
+
+TEST(Config, ContextReachesAsFarAsTheScalingWasMadeFor) {
+    const ModelConfig linear = load(R"({"rope_scaling": {"type": "linear", "factor": 4.0}})");
+    EXPECT_EQ(linear.rope.scaling, RopeScaling::linear);
+    EXPECT_EQ(linear.max_positions, 8192);
+    // As Qwen2.5's instructions say: max_position_embeddings stays at the trained length.
+    const ModelConfig yarn = load(R"({"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": false,
+        "original_max_position_embeddings": 2048, "attention_factor": 1.25, "beta_fast": 16, "beta_slow": null}})");
+    EXPECT_EQ(yarn.rope.scaling, RopeScaling::yarn);
+    EXPECT_EQ(yarn.max_positions, 8192);
+    EXPECT_EQ(yarn.rope.original_max_positions, 2048);
+    EXPECT_EQ(yarn.rope.attention_factor, 1.25);
+    EXPECT_EQ(yarn.rope.beta_fast, 16.0);
+    EXPECT_EQ(yarn.rope.beta_slow, 1.0);
+    EXPECT_FALSE(yarn.rope.truncate);
+    // The long length named: not stretched again. No factor: the quotient of the two lengths.
+    const ModelConfig named = load(R"({"max_position_embeddings": 8192, "rope_scaling": {"rope_type": "yarn",
+        "factor": null, "original_max_position_embeddings": 2048}})");
+    EXPECT_EQ(named.max_positions, 8192);
+    EXPECT_EQ(named.rope.factor, 4.0);
+    EXPECT_EQ(named.rope.attention_factor, 0.0);
+}
+
+TEST(Config, EndOfTextComesFromTheGenerationConfigFirst) {
+    EXPECT_EQ(load("{}", R"({"eos_token_id": [9, 7, 9]})").eos_ids, (std::vector<std::int32_t>{7, 9}));
+    EXPECT_EQ(load("{}", R"({"eos_token_id": 5})").eos_ids, std::vector<std::int32_t>{5});
+    EXPECT_EQ(load("{}", R"({"eos_token_id": null})").eos_ids, std::vector<std::int32_t>{2});
+    EXPECT_EQ(load(R"({"eos_token_id": [3, 4]})", R"({"do_sample": true})").eos_ids, (std::vector<std::int32_t>{3, 4}));
+}
+
+TEST(Config, HeadDimMayDifferFromTheQuotient) {
+    const ModelConfig config = load(R"({"head_dim": 32})");
+    EXPECT_EQ(config.head_dim, 32);
+    EXPECT_EQ(load(R"({"head_dim": null})").head_dim, 8);
+}
+
+struct BadConfig {
+    const char* patch;
+    const char* complaint;  // after "config.json: "
+};
+
+const BadConfig bad_configs[] = {
+    // Architecture.
+    {R"({"model_type": "mistral"})", R"(model_type: expected "llama" or "qwen2", got "mistral")"},
+    {R"({"model_type": "DELETE"})", R"(model_type: expected "llama" or "qwen2", got nothing)"},
+    {R"({"model_type": 7})", "model_type: expected a string, got 7"},
+    {R"({"architectures": ["LlamaModel"]})", R"(architectures: expected ["LlamaForCausalLM"], got "LlamaModel")"},
+    {R"({"architectures": "LlamaForCausalLM"})",
+     R"(architectures: expected ["LlamaForCausalLM"], got "LlamaForCausalLM")"},
+    {R"({"architectures": []})", R"(architectures: expected ["LlamaForCausalLM"], got an array of 0)"},
+    {R"({"quantization_config": {"quant_method": "awq"}})",
+     "quantization_config: expected a checkpoint of bf16, fp16 or fp32 weights, got an object of 1; use the model's "
+     "unquantized folder"},
+    {R"({"hidden_act": "gelu"})", R"(hidden_act: expected "silu", got "gelu")"},
+    {R"({"torch_dtype": "float8"})", R"(torch_dtype: expected "bfloat16", "float16" or "float32", got "float8")"},
+    {R"({"dtype": "int8"})", R"(dtype: expected "bfloat16", "float16" or "float32", got "int8")"},
+    {R"({"use_sliding_window": true, "sliding_window": 1024, "max_window_layers": 1})",
+     "use_sliding_window: expected false, or max_window_layers = num_hidden_layers: full attention, got true"},
+    {R"({"layer_types": ["full_attention", "sliding_attention"]})",
+     R"(layer_types: expected "full_attention" throughout, got "sliding_attention")"},
+    {R"({"tie_word_embeddings": "yes"})", R"(tie_word_embeddings: expected true or false, got "yes")"},
+    // Sizes.
+    {R"({"num_attention_heads": 0})", "num_attention_heads: expected an integer from 1 to 2048, got 0"},
+    {R"({"num_key_value_heads": 0})", "num_key_value_heads: expected an integer from 1 to 2048, got 0"},
+    {R"({"num_key_value_heads": 3})", "num_key_value_heads: expected a divisor of num_attention_heads = 8, got 3"},
+    {R"({"num_key_value_heads": 16})", "num_key_value_heads: expected a divisor of num_attention_heads = 8, got 16"},
+    {R"({"hidden_size": -64})", "hidden_size: expected an integer from 1 to 131072, got -64"},
+    {R"({"hidden_size": "64"})", R"(hidden_size: expected an integer from 1 to 131072, got "64")"},
+    {R"({"hidden_size": 64.0})", "hidden_size: expected an integer from 1 to 131072, got 64.0"},
+    {R"({"hidden_size": 1e18})", "hidden_size: expected an integer from 1 to 131072, got 1e+18"},
+    {R"({"hidden_size": 1000000000000000000})",
+     "hidden_size: expected an integer from 1 to 131072, got 1000000000000000000"},
+    {R"({"hidden_size": 18446744073709551615})",
+     "hidden_size: expected an integer from 1 to 131072, got 18446744073709551615"},
+    {R"({"hidden_size": "DELETE"})", "hidden_size: expected an integer from 1 to 131072, got nothing"},
+    {R"({"hidden_size": null})", "hidden_size: expected an integer from 1 to 131072, got null"},
+    {R"({"hidden_size": 65})", "hidden_size: expected a multiple of num_attention_heads = 8, got 65"},
+    {R"({"vocab_size": 0})", "vocab_size: expected an integer from 1 to 16777216, got 0"},
+    {R"({"num_hidden_layers": 5000})", "num_hidden_layers: expected an integer from 1 to 4096, got 5000"},
+    {R"({"intermediate_size": [172]})", "intermediate_size: expected an integer from 1 to 1048576, got an array of 1"},
+    {R"({"max_position_embeddings": true})",
+     "max_position_embeddings: expected an integer from 1 to 16777216, got true"},
+    {R"({"head_dim": 7})", "head_dim: expected an even number up to 1024, got 7"},
+    {R"({"hidden_size": 72})", "head_dim: expected an even number up to 1024, got 9"},
+    {R"({"hidden_size": 131072})", "head_dim: expected an even number up to 1024, got 16384"},
+    {R"({"rms_norm_eps": 0})", "rms_norm_eps: expected a number above 0.0, at most 1.0, got 0"},
+    {R"({"rms_norm_eps": "1e-5"})", R"(rms_norm_eps: expected a number, got "1e-5")"},
+    // Token ids.
+    {R"({"eos_token_id": 1000})", "eos_token_id: expected an integer from 0 to 999, got 1000"},
+    {R"({"eos_token_id": [2, -1]})", "eos_token_id: expected an integer from 0 to 999, got -1"},
+    {R"({"eos_token_id": "</s>"})", R"(eos_token_id: expected an integer from 0 to 999, got "</s>")"},
+    {R"({"bos_token_id": 128000})", "bos_token_id: expected an integer from 0 to 999, got 128000"},
+    // Rope.
+    {R"({"rope_theta": 1})", "rope_theta: expected a number above 1.0, at most 1e+30, got 1"},
+    {R"({"rope_theta": -10000.0})", "rope_theta: expected a number above 1.0, at most 1e+30, got -10000.0"},
+    {R"({"rope_scaling": "linear"})", R"(rope_scaling: expected an object, got "linear")"},
+    {R"({"rope_scaling": {"type": "dynamic", "factor": 2.0}})",
+     R"(rope_scaling.type: expected "default", "linear", "llama3" or "yarn", got "dynamic")"},
+    {R"({"rope_parameters": {"rope_type": "longrope"}})",
+     R"(rope_parameters.rope_type: expected "default", "linear", "llama3" or "yarn", got "longrope")"},
+    {R"({"rope_scaling": {"type": "linear"}})", "rope_scaling.factor: expected a number, got nothing"},
+    {R"({"rope_scaling": {"type": "linear", "factor": 0}})",
+     "rope_scaling.factor: expected a number above 0.0, at most 1000000.0, got 0"},
+    {R"({"rope_scaling": {"type": "linear", "factor": "2"}})", R"(rope_scaling.factor: expected a number, got "2")"},
+    {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "high_freq_factor": 4}})",
+     "rope_scaling.low_freq_factor: expected a number, got nothing"},
+    {R"({"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}})",
+     "rope_scaling.high_freq_factor: expected a number above 4.0, at most 1000000.0, got 4"},
+    {R"({"rope_scaling": {"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": 0}})",
+     "rope_scaling.original_max_position_embeddings: expected an integer from 1 to 16777216, got 0"},
+    {R"({"rope_scaling": {"rope_type": "yarn", "factor": 8, "beta_fast": 1, "beta_slow": 32}})",
+     "rope_scaling.beta_fast: expected at least beta_slow = 32.0, got 1"},
+    {R"({"rope_scaling": {"rope_type": "yarn", "factor": 8, "attention_factor": -1}})",
+     "rope_scaling.attention_factor: expected a number above 0.0, at most 1000000.0, got -1"},
+    {R"({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}})",
+     "rope_parameters.partial_rotary_factor: expected 1: all of a head rotated, got 0.5"},
+};
+
+TEST(Config, BadConfigsAreRefusedNamingTheField) {
+    for (const BadConfig& row : bad_configs) {
+        const ModelFolder folder;
+        folder.write("config.json", patched(plain_llama, row.patch));
+        EXPECT_EQ(folder.complaint(), std::string("config.json: ") + row.complaint) << row.patch;
+    }
+}
+
+TEST(Config, BadFiles) {
+    const ModelFolder folder;
+    EXPECT_EQ(folder.complaint(), "config.json: expected a readable file, got No such file or directory");
+    folder.write("config.json", R"({"hidden_size": 1e400})");
+    EXPECT_EQ(folder.complaint(),
+              "config.json: hidden_size@20: expected a number within the range of double, got '1e400'");
+    folder.write("config.json", "[]");
+    EXPECT_EQ(folder.complaint(), "config.json: expected an object, got an array of 0");
+    folder.write("config.json", R"({"hidden_size": 64, "hidden_size": 128})");
+    EXPECT_EQ(folder.complaint(), "config.json: hidden_size: expected every key once, got this key twice");
+    folder.write("config.json", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
+    EXPECT_EQ(folder.complaint(),
+              "config.json: expected JSON, got a Git-LFS pointer; fetch the file itself: git lfs pull");
+    folder.write("config.json", plain_llama);
+    folder.write("generation_config.json", R"({"eos_token_id": 4096})");
+    EXPECT_EQ(folder.complaint(), "generation_config.json: eos_token_id: expected an integer from 0 to 999, got 4096");
+    folder.write("generation_config.json", "{");
+    EXPECT_EQ(folder.complaint(), "generation_config.json: @1: expected string literal, got end of input");
+}
+
+}  // namespace
+}  // namespace longhaul::engine

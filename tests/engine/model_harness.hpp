@@ -1,0 +1,79 @@
+// A model on one or several in-process ranks, for tests: same prompt in, logits out.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/kv/kv_cache.hpp"
+#include "engine/model/model.hpp"
+#include "engine/parallel/group.hpp"
+#include "kernels/device.hpp"
+
+namespace longhaul::engine::testing {
+
+inline const std::int64_t plenty = std::int64_t{1} << 30;
+
+/// Logits [positions, vocab] of `tokens` at `positions`, fed in chunks of `chunk` rows to a model split over `ranks`
+/// threads. Every rank's logits are the same (checked by the caller through `all_ranks`).
+struct Run {
+    std::vector<std::vector<float>> all_ranks;  // one [positions * vocab] a rank
+    std::vector<std::int64_t> weight_bytes;     // resident, a rank
+    [[nodiscard]] const std::vector<float>& logits() const { return all_ranks.front(); }
+};
+
+inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>& tokens,
+                                   const std::vector<std::int64_t>& positions, std::int64_t chunk) {
+    PagePool pool(model.device(), model.kv_layout(), plenty);
+    KvSequence kv(pool);
+    kv.reserve(static_cast<std::int64_t>(tokens.size()));
+    std::vector<float> logits;
+    for (std::size_t first = 0; first < tokens.size(); first += static_cast<std::size_t>(chunk)) {
+        std::vector<ForwardRow> rows;
+        for (std::size_t p = first; p < std::min(tokens.size(), first + static_cast<std::size_t>(chunk)); ++p) {
+            ForwardRow row;
+            row.token_id = tokens[p];
+            row.position = static_cast<std::int64_t>(p);
+            row.in_pages = row.position + 1;
+            row.wants_logits = std::find(positions.begin(), positions.end(), row.position) != positions.end();
+            rows.push_back(row);
+        }
+        KvSequence* sequence = &kv;
+        const auto part = model.forward(rows, std::span(&sequence, 1));
+        logits.insert(logits.end(), part.begin(), part.end());
+        kv.set_committed(static_cast<std::int64_t>(first + rows.size()));
+    }
+    return logits;
+}
+
+inline Run run_model(const std::filesystem::path& folder, Precision precision, kernels::CpuVariant variant,
+                     const std::vector<std::int32_t>& tokens, const std::vector<std::int64_t>& positions, int ranks = 1,
+                     std::int64_t chunk = 64, int threads = 1) {
+    auto groups = make_thread_groups(ranks);
+    Run run;
+    run.all_ranks.resize(static_cast<std::size_t>(ranks));
+    run.weight_bytes.resize(static_cast<std::size_t>(ranks));
+    std::vector<std::thread> workers;
+    std::vector<std::string> errors(static_cast<std::size_t>(ranks));
+    for (int r = 0; r < ranks; ++r) {
+        workers.emplace_back([&, r] {
+            try {
+                const auto device = kernels::make_cpu_device(variant, threads);
+                const auto model = Model::load(folder, precision, *device, *groups[static_cast<std::size_t>(r)]);
+                run.weight_bytes[static_cast<std::size_t>(r)] = model->resident_weight_bytes();
+                run.all_ranks[static_cast<std::size_t>(r)] = run_rank(*model, tokens, positions, chunk);
+            } catch (const std::exception& error) {
+                errors[static_cast<std::size_t>(r)] = error.what();
+            }
+        });
+    }
+    for (std::thread& worker : workers) worker.join();
+    for (const std::string& error : errors) {
+        if (!error.empty()) throw std::runtime_error(error);
+    }
+    return run;
+}
+
+}  // namespace longhaul::engine::testing

@@ -1,0 +1,197 @@
+// The n-gram table and the trees it drafts.
+#include "engine/draft/ngram.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+
+#include "engine/draft/ngram_table.hpp"
+#include "engine/error.hpp"
+#include "engine/replica.hpp"
+#include "engine/sampling/pipeline.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+std::vector<std::int32_t> tokens_of(const Successors* successors) {
+    std::vector<std::int32_t> tokens;
+    if (successors != nullptr) {
+        for (const Successor& s : successors->list) tokens.push_back(s.token);
+    }
+    return tokens;
+}
+
+NgramTable table_of(const std::vector<std::int32_t>& history, std::int64_t order = 4, std::int64_t top = 20) {
+    NgramTable table(order, top);
+    for (std::size_t end = 1; end <= history.size(); ++end) table.insert(std::span(history).first(end));
+    return table;
+}
+
+TEST(NgramTable, MostFrequentFirstThenMostRecent) {
+    //                      1 followed by 2, 3, 2, 4: 2 twice, then 4 (newer) before 3
+    const NgramTable table = table_of({1, 2, 1, 3, 1, 2, 1, 4});
+    EXPECT_EQ(tokens_of(table.find(std::vector<std::int32_t>{1})), (std::vector<std::int32_t>{2, 4, 3}));
+    EXPECT_EQ(table.find(std::vector<std::int32_t>{1})->total, 4);
+    EXPECT_EQ(tokens_of(table.find(std::vector<std::int32_t>{2, 1})), (std::vector<std::int32_t>{4, 3}));
+    EXPECT_EQ(table.find(std::vector<std::int32_t>{9}), nullptr);
+    EXPECT_EQ(table.find(std::vector<std::int32_t>{1, 2, 1, 3}), nullptr);  // longer than the order allows
+}
+
+TEST(NgramTable, KeepsOnlyTheTopSuccessors) {
+    std::vector<std::int32_t> history;
+    for (std::int32_t v = 10; v < 40; ++v) history.insert(history.end(), {1, v});
+    const NgramTable table = table_of(history, 2, 5);
+    EXPECT_EQ(tokens_of(table.find(std::vector<std::int32_t>{1})), (std::vector<std::int32_t>{39, 38, 37, 36, 35}));
+    EXPECT_EQ(table.find(std::vector<std::int32_t>{1})->total, 30);
+}
+
+TEST(NgramTable, ChangedRowsRebuildIt) {
+    std::mt19937 random(11);
+    std::vector<std::int32_t> history(400);
+    for (auto& token : history) token = static_cast<std::int32_t>(random() % 6);
+    NgramTable table(3, 8);
+    NgramTable copy(3, 8);
+    for (std::size_t end = 1, saved = 0; end <= history.size(); ++end) {
+        table.insert(std::span(history).first(end));
+        if (end % 37 != 0 && end != history.size()) continue;
+        const auto rows = table.changed_rows(std::span(history).first(end), saved);
+        EXPECT_EQ(rows.size() % 5, 0U);
+        EXPECT_TRUE(copy.set_rows(rows));
+        saved = end;
+    }
+    for (std::int32_t a = 0; a < 6; ++a) {
+        for (std::int32_t b = 0; b < 6; ++b) {
+            const std::vector<std::int32_t> context = {a, b};
+            EXPECT_EQ(tokens_of(copy.find(context)), tokens_of(table.find(context)));
+            if (table.find(context) != nullptr) {
+                EXPECT_EQ(copy.find(context)->total, table.find(context)->total);
+            }
+        }
+    }
+    EXPECT_FALSE(copy.set_rows(std::vector<std::int32_t>{-1, -1, -1, 1, 0}));  // no token at all
+    EXPECT_FALSE(copy.set_rows(std::vector<std::int32_t>{1, -1, 2, 1, 0}));    // a hole
+    EXPECT_FALSE(copy.set_rows(std::vector<std::int32_t>{1, 2, 3, 0, 0}));     // count 0
+    EXPECT_FALSE(copy.set_rows(std::vector<std::int32_t>{1, 2, 3}));           // half a row
+}
+
+DraftOptions ngram_options(const std::string& tree, std::int64_t top = 20) {
+    DraftOptions options;
+    options.tree = tree;
+    options.ngram_top = top;
+    return options;
+}
+
+/// Every rule a tree must keep, whatever its drafter.
+void expect_valid(const TokenTree& tree, std::int64_t max_nodes, std::int64_t max_depth) {
+    EXPECT_LE(tree.num_nodes() - 1, max_nodes);
+    for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
+        const auto n = static_cast<std::size_t>(node);
+        ASSERT_LT(tree.parent[n], node);
+        EXPECT_EQ(tree.depth[n], tree.depth[static_cast<std::size_t>(tree.parent[n])] + 1);
+        EXPECT_GE(tree.depth[n], tree.depth[n - 1]);  // level order
+        EXPECT_LE(tree.depth[n], max_depth);
+        for (std::size_t other = 1; other < n; ++other) {
+            EXPECT_FALSE(tree.parent[other] == tree.parent[n] && tree.token[other] == tree.token[n]) << "twins";
+        }
+    }
+}
+
+TEST(NgramDrafter, DraftsWhatFollowedBefore) {
+    SamplingParams greedy;
+    greedy.temperature = 0;
+    const auto sequence = make_drafter(ngram_options("1x3"), greedy)->make_sequence();
+    const std::vector<std::int32_t> context = {5, 6, 7, 8, 9, 1, 5, 6, 7, 8, 9, 2, 5, 6};
+    sequence->accepted(context, static_cast<std::int64_t>(context.size()));
+    TokenTree tree;
+    tree.reset(6);
+    sequence->propose(context, 1, 8, 8, tree);
+    ASSERT_EQ(tree.num_nodes(), 4);
+    EXPECT_EQ(tree.token, (std::vector<std::int32_t>{6, 7, 8, 9}));
+    expect_valid(tree, 8, 8);
+}
+
+TEST(NgramDrafter, TreesBranchAndKeepTheirBounds) {
+    std::mt19937 random(3);
+    std::vector<std::int32_t> context(3000);
+    for (auto& token : context) token = static_cast<std::int32_t>(random() % 8);
+    const auto drafter = make_drafter(ngram_options("4x5:12"), SamplingParams{});
+    const auto sequence = drafter->make_sequence();
+    sequence->accepted(context, 3000);
+    EXPECT_EQ(drafter->max_nodes(), 12);
+    int branched = 0;
+    for (std::int64_t limit : {0, 1, 2, 5, 12}) {
+        for (std::uint64_t key = 0; key < 50; ++key) {
+            TokenTree tree;
+            tree.reset(context.back());
+            sequence->propose(context, key, 12, limit, tree);
+            expect_valid(tree, 12, limit);
+            branched += tree.branches() ? 1 : 0;
+        }
+    }
+    EXPECT_GT(branched, 20);
+}
+
+// With the shared noise known, drafts hit the coupled draw far more often than the most frequent successor does.
+TEST(NgramDrafter, UsesTheSharedNoise) {
+    std::mt19937 random(8);
+    std::vector<std::int32_t> context;
+    for (int i = 0; i < 4000; ++i) context.insert(context.end(), {100, static_cast<std::int32_t>(random() % 4)});
+    context.push_back(100);
+    DraftOptions options = ngram_options("1x1");
+    options.ngram_order = 2;
+    const auto sequence = make_drafter(options, SamplingParams{})->make_sequence();
+    sequence->accepted(context, static_cast<std::int64_t>(context.size()));
+    const Distribution uniform{{0, 1, 2, 3}, {0, 0, 0, 0}, {0.25, 0.25, 0.25, 0.25}};
+    int hits = 0;
+    for (std::uint64_t key = 0; key < 400; ++key) {
+        TokenTree tree;
+        tree.reset(100);
+        sequence->propose(context, key, 1, 1, tree);
+        const auto drawn = gumbel_argmax(uniform, NoiseRow(key, static_cast<std::int64_t>(context.size())));
+        hits += tree.num_nodes() > 1 && tree.token[1] == drawn ? 1 : 0;
+    }
+    EXPECT_GT(hits, 380);  // a drafter without the noise: about 100
+}
+
+TEST(NgramDrafter, ResumesFromRowsAndRefusesOthers) {
+    std::mt19937 random(4);
+    std::vector<std::int32_t> context(500);
+    for (auto& token : context) token = static_cast<std::int32_t>(random() % 9);
+    const auto drafter = make_drafter(ngram_options("4x4:8"), SamplingParams{});
+    const auto original = drafter->make_sequence();
+    original->accepted(std::span(context).first(300), 300);
+    const DrafterState first = original->take_delta();
+    original->accepted(context, 200);
+    const DrafterState second = original->take_delta();
+    EXPECT_LT(second.rows.size(), first.rows.size());  // a delta, not the table
+    const auto resumed = drafter->make_sequence();
+    ASSERT_TRUE(resumed->restore(std::vector<DrafterState>{first, second}, context));
+    for (std::uint64_t key = 0; key < 100; ++key) {
+        TokenTree a, b;
+        a.reset(context.back());
+        b.reset(context.back());
+        original->propose(context, key, 8, 4, a);
+        resumed->propose(context, key, 8, 4, b);
+        EXPECT_EQ(a.token, b.token);
+        EXPECT_EQ(a.parent, b.parent);
+    }
+    DrafterState other = first;
+    other.kind = "ngram/7";
+    EXPECT_FALSE(drafter->make_sequence()->restore(std::vector<DrafterState>{other}, context));
+    EXPECT_FALSE(drafter->make_sequence()->restore({}, context));
+}
+
+TEST(DraftTree, IsParsedOrRefused) {
+    EXPECT_EQ(parse_tree_shape("5").depth, 5);
+    EXPECT_EQ(parse_tree_shape("12x5").width, 12);
+    EXPECT_EQ(parse_tree_shape("12x5").budget, 60);
+    EXPECT_EQ(parse_tree_shape("4x3:12").budget, 12);
+    for (const char* bad :
+         {"", "x", "0", "4x", "4x0", "4x3:", "4x3:0", "4x3:12:1", "-1", "4 x 3", "99999", "40x40", "2,2,1"}) {
+        EXPECT_THROW(parse_tree_shape(bad), UsageError) << bad;
+    }
+}
+
+}  // namespace
+}  // namespace longhaul::engine

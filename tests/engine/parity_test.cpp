@@ -1,0 +1,226 @@
+// Logits against Hugging Face transformers (tests/data/parity), and against ourselves: other kernels, other splits,
+// other chunks of the prompt and trees in the place of chains must give the same bits.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <string>
+
+#include "engine/json.hpp"
+#include "tests/engine/model_harness.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using testing::run_model;
+
+struct Golden {
+    std::filesystem::path folder;
+    std::vector<std::int32_t> tokens;
+    std::vector<std::int64_t> positions;
+    std::vector<float> logits;
+    std::int64_t vocab = 0;
+    bool bf16 = false;
+};
+
+std::vector<std::string> golden_names() {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(LONGHAUL_TEST_DATA "/parity")) {
+        if (entry.is_directory()) names.push_back(entry.path().filename());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+Golden read_golden(const std::string& name) {
+    Golden golden;
+    golden.folder = std::filesystem::path(LONGHAUL_TEST_DATA "/parity") / name;
+    const Json json = read_json(golden.folder / "golden.json");
+    golden.tokens = json["tokens"].get<std::vector<std::int32_t>>();
+    golden.positions = json["positions"].get<std::vector<std::int64_t>>();
+    for (const Json& row : json["logits"]) {
+        const auto values = row.get<std::vector<float>>();
+        golden.vocab = static_cast<std::int64_t>(values.size());
+        golden.logits.insert(golden.logits.end(), values.begin(), values.end());
+    }
+    golden.bf16 = json.contains("logits_bf16");
+    return golden;
+}
+
+double range_of(const std::vector<float>& values) {
+    const auto [low, high] = std::minmax_element(values.begin(), values.end());
+    return static_cast<double>(*high) - static_cast<double>(*low);
+}
+
+double greatest_error(const std::vector<float>& a, const std::vector<float>& b) {
+    EXPECT_EQ(a.size(), b.size());
+    double greatest = 0;
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+        const double error = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+        if (!(error <= greatest)) greatest = error;  // NaN counts as an error
+    }
+    return greatest;
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+kernels::CpuVariant best() {
+    return kernels::available_cpu_variants().back();
+}
+
+class Parity : public ::testing::TestWithParam<std::string> {};
+
+// fp32 kernels differ from PyTorch by the order of sums alone: 1e-4 of the logits' range leaves room for 3 layers.
+TEST_P(Parity, Fp32LogitsEqualTransformers) {
+    const Golden golden = read_golden(GetParam());
+    const auto run = run_model(golden.folder, Precision::fp32, best(), golden.tokens, golden.positions);
+    const double error = greatest_error(run.logits(), golden.logits) / range_of(golden.logits);
+    RecordProperty("relative_error", std::to_string(error));
+    EXPECT_LT(error, 1e-4);
+}
+
+// bf16 rounds inputs of products, keys, values and probabilities: 2e-2 of the range is the bound.
+TEST_P(Parity, Bf16LogitsStayClose) {
+    const Golden golden = read_golden(GetParam());
+    if (!golden.bf16) return;  // only folders whose weights are bf16 exactly
+    const auto run = run_model(golden.folder, Precision::bf16, best(), golden.tokens, golden.positions);
+    const double error = greatest_error(run.logits(), golden.logits) / range_of(golden.logits);
+    RecordProperty("relative_error", std::to_string(error));
+    EXPECT_GT(error, 0);  // bf16 that equals fp32 exactly was not bf16
+    EXPECT_LT(error, 2e-2);
+}
+
+// Every variant of the kernels, every chunk size: the same bits.
+TEST_P(Parity, VariantsAndChunksAgreeBitForBit) {
+    const Golden golden = read_golden(GetParam());
+    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+        const auto reference =
+            run_model(golden.folder, precision, kernels::CpuVariant::reference, golden.tokens, golden.positions);
+        for (const kernels::CpuVariant variant : kernels::available_cpu_variants()) {
+            const auto run = run_model(golden.folder, precision, variant, golden.tokens, golden.positions, 1, 33, 2);
+            EXPECT_TRUE(same_bits(run.logits(), reference.logits())) << kernels::variant_name(variant);
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Parity, ::testing::ValuesIn(golden_names()), [](const auto& info) {
+    std::string name = info.param;
+    std::replace_if(
+        name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+    return name;
+});
+
+TEST(ParityGoldens, AreThere) {
+    EXPECT_GE(golden_names().size(), 8U);
+}
+
+// Tensor parallel 1, 2, 4, 8: the same bits on every rank, and each rank holds its share of the weights alone.
+TEST(TensorParallel, EveryDegreeGivesTheSameBits) {
+    for (const char* name : {"llama-default", "llama-default-bf16", "llama-modern"}) {
+        const Golden golden = read_golden(name);
+        const Precision precision = golden.bf16 ? Precision::bf16 : Precision::fp32;
+        const auto single = run_model(golden.folder, precision, best(), golden.tokens, golden.positions);
+        const auto num_heads = ModelConfig::load(golden.folder).num_heads;
+        for (const int ranks : {2, 4, 8}) {
+            if (num_heads % ranks != 0) continue;
+            const auto run = run_model(golden.folder, precision, best(), golden.tokens, golden.positions, ranks);
+            for (const auto& logits : run.all_ranks)
+                EXPECT_TRUE(same_bits(logits, single.logits())) << name << " on " << ranks << " ranks";
+        }
+    }
+}
+
+TEST(TensorParallel, RefusesHeadsThatDoNotDivide) {
+    const Golden golden = read_golden("llama-odd");  // 5 query heads
+    try {
+        run_model(golden.folder, Precision::fp32, best(), golden.tokens, golden.positions, 2);
+        FAIL() << "expected a refusal";
+    } catch (const std::exception& error) {
+        EXPECT_NE(std::string(error.what()).find("tensor-parallel"), std::string::npos) << error.what();
+    }
+}
+
+TEST(TensorParallel, DemoModelSplitsItsWeights) {
+    const std::vector<std::int32_t> tokens = {1, 20, 300, 4000, 50, 6};
+    const auto single = run_model(LONGHAUL_DEMO_MODEL, Precision::bf16, best(), tokens, {5});
+    for (const int ranks : {2, 4, 8}) {
+        const auto run = run_model(LONGHAUL_DEMO_MODEL, Precision::bf16, best(), tokens, {5}, ranks);
+        for (const std::int64_t bytes : run.weight_bytes) {
+            EXPECT_LE(static_cast<double>(bytes), 1.1 * static_cast<double>(single.weight_bytes[0]) / ranks)
+                << ranks << " ranks";
+        }
+        EXPECT_TRUE(same_bits(run.logits(), single.logits())) << ranks << " ranks";
+    }
+}
+
+// A node of a tree gives the logits of its path written out as a chain, whatever else is in the tree.
+TEST(TreeForward, NodesEqualTheirChains) {
+    const Golden golden = read_golden("llama-default-bf16");
+    const auto device = kernels::make_cpu_device(best(), 2);
+    const auto group = make_local_group();
+    const auto model = Model::load(golden.folder, Precision::bf16, *device, *group);
+    const auto vocab = static_cast<std::size_t>(model->config().vocab_size);
+    PagePool pool(*device, model->kv_layout(), testing::plenty);
+
+    for (const std::int64_t context : {1, 63, 508, 511, 600}) {  // both sides of a page's and a chunk's edge
+        KvSequence kv(pool);
+        kv.reserve(context + 8);
+        kv.reserve_scratch(8);
+        KvSequence* sequence = &kv;
+        std::vector<ForwardRow> prompt;
+        for (std::int64_t p = 0; p < context; ++p)
+            prompt.push_back({golden.tokens[static_cast<std::size_t>(p)], p, 0, p + 1, {}, false});
+        model->forward(prompt, std::span(&sequence, 1));
+        kv.set_committed(context);
+
+        // root 7; children 11, 12; 11 has 13, 14; 12 has 15; 15 has 16; 14 has 17. Slots in an order of their own.
+        struct Node {
+            std::int32_t token;
+            std::vector<std::int32_t> path;
+            std::vector<std::int32_t> tokens;
+        };
+        const std::vector<Node> nodes = {{11, {3}, {11}},
+                                         {12, {0}, {12}},
+                                         {13, {3, 5}, {11, 13}},
+                                         {14, {3, 1}, {11, 14}},
+                                         {15, {0, 2}, {12, 15}},
+                                         {17, {3, 1, 6}, {11, 14, 17}},
+                                         {16, {0, 2, 4}, {12, 15, 16}}};
+        std::vector<ForwardRow> tree = {{7, context, 0, context + 1, {}, true}};
+        for (const Node& node : nodes) {
+            tree.push_back(
+                {node.token, context + static_cast<std::int64_t>(node.path.size()), 0, context + 1, node.path, true});
+        }
+        const auto span = model->forward(tree, std::span(&sequence, 1));
+        const std::vector<float> from_tree(span.begin(), span.end());
+
+        std::size_t compared = 0;
+        for (std::size_t n = 0; n < nodes.size(); ++n) {
+            std::vector<std::int32_t> chain(golden.tokens.begin(), golden.tokens.begin() + context);
+            chain.push_back(7);
+            chain.insert(chain.end(), nodes[n].tokens.begin(), nodes[n].tokens.end());
+            const auto expected = testing::run_rank(*model, chain, {static_cast<std::int64_t>(chain.size()) - 1}, 50);
+            const std::vector<float> got(from_tree.begin() + static_cast<std::ptrdiff_t>((n + 1) * vocab),
+                                         from_tree.begin() + static_cast<std::ptrdiff_t>((n + 2) * vocab));
+            EXPECT_TRUE(same_bits(got, expected)) << "context " << context << " node " << n;
+            compared += got.size();
+        }
+        EXPECT_EQ(compared, nodes.size() * vocab);
+
+        // After accept(path) the pages hold what a chain would have written there.
+        kv.set_committed(context + 1);
+        kv.accept(nodes[5].path);
+        EXPECT_EQ(kv.committed(), context + 4);
+        const auto next = model->forward(std::vector<ForwardRow>{{21, context + 4, 0, context + 5, {}, true}},
+                                         std::span(&sequence, 1));
+        std::vector<std::int32_t> chain(golden.tokens.begin(), golden.tokens.begin() + context);
+        for (const std::int32_t token : {7, 11, 14, 17, 21}) chain.push_back(token);
+        EXPECT_TRUE(same_bits({next.begin(), next.end()}, testing::run_rank(*model, chain, {context + 4}, 50)));
+    }
+}
+
+}  // namespace
+}  // namespace longhaul::engine

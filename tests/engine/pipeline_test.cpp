@@ -1,0 +1,201 @@
+// The logits pipeline against a plain restatement of algorithms.md section 1, filter by filter.
+#include "engine/sampling/pipeline.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+
+namespace longhaul::engine {
+namespace {
+
+using Probabilities = std::map<std::int32_t, double>;
+
+void normalise(Probabilities& q) {
+    double sum = 0;
+    for (const auto& [token, p] : q) sum += p;
+    for (auto& [token, p] : q) p /= sum;
+}
+
+std::vector<std::pair<std::int32_t, double>> by_probability(const Probabilities& q) {
+    std::vector<std::pair<std::int32_t, double>> order(q.begin(), q.end());
+    std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+    return order;
+}
+
+/// The section, written down word for word, slowly, with libm.
+Probabilities expected(const std::vector<float>& logits, const SamplingParams& params,
+                       const std::vector<std::int32_t>& context) {
+    std::vector<float> l = logits;
+    const auto window = std::min<std::size_t>(context.size(), static_cast<std::size_t>(params.penalty_window));
+    for (const std::int32_t token :
+         std::set<std::int32_t>(context.end() - static_cast<std::ptrdiff_t>(window), context.end())) {
+        float& value = l[static_cast<std::size_t>(token)];
+        const auto theta = static_cast<float>(params.repetition_penalty);
+        value = value > 0 ? value / theta : value * theta;
+    }
+    if (params.temperature == 0)
+        return {{static_cast<std::int32_t>(std::max_element(l.begin(), l.end()) - l.begin()), 1.0}};
+    const double greatest = *std::max_element(l.begin(), l.end());
+    Probabilities q;
+    for (std::size_t v = 0; v < l.size(); ++v)
+        q[static_cast<std::int32_t>(v)] = std::exp((static_cast<double>(l[v]) - greatest) / params.temperature);
+    normalise(q);
+    const auto keep_first = [&](std::size_t count) {
+        auto order = by_probability(q);
+        order.resize(std::min(count, order.size()));
+        q = Probabilities(order.begin(), order.end());
+        normalise(q);
+    };
+    if (params.top_k > 0) keep_first(static_cast<std::size_t>(std::max(params.top_k, params.min_keep)));
+    if (params.top_p < 1) {
+        double sum = 0;
+        std::size_t count = 0;
+        for (const auto& [token, p] : by_probability(q)) {
+            if (sum >= params.top_p && count >= static_cast<std::size_t>(params.min_keep)) break;
+            sum += p;
+            ++count;
+        }
+        keep_first(count);
+    }
+    const auto keep_above = [&](double least) {
+        std::size_t count = 0;
+        for (const auto& [token, p] : q) count += p >= least ? 1 : 0;
+        keep_first(std::max(count, static_cast<std::size_t>(params.min_keep)));
+    };
+    if (params.min_p > 0) keep_above(params.min_p * by_probability(q)[0].second);
+    if (params.eta > 0) {
+        double entropy = 0;
+        for (const auto& [token, p] : q) entropy -= p > 0 ? p * std::log(p) : 0;
+        keep_above(std::min(params.eta, std::sqrt(params.eta) * std::exp(-entropy)));
+    }
+    return q;
+}
+
+void expect_equal(const Distribution& got, const Probabilities& want, const std::string& what) {
+    ASSERT_EQ(got.ids.size(), want.size()) << what;
+    std::size_t i = 0;
+    double sum = 0;
+    for (const auto& [token, p] : want) {
+        EXPECT_EQ(got.ids[i], token) << what;
+        EXPECT_NEAR(got.q[i], p, 1e-9) << what;
+        sum += got.q[i++];
+    }
+    EXPECT_NEAR(sum, 1.0, 1e-9) << what;
+}
+
+TEST(Pipeline, EqualsItsDefinition) {
+    std::mt19937 random(20240501);
+    std::normal_distribution<float> normal(0, 2);
+    std::vector<SamplingParams> cases;
+    for (const double temperature : {0.0, 0.3, 0.8, 1.0, 1.7}) {
+        for (int filters = 0; filters < 32; ++filters) {
+            SamplingParams params;
+            params.temperature = temperature;
+            if (filters & 1) params.top_k = 20;
+            if (filters & 2) params.top_p = 0.9;
+            if (filters & 4) params.min_p = 0.05;
+            if (filters & 8) params.eta = 2e-2;
+            if (filters & 16) params.repetition_penalty = 1.3;
+            params.penalty_window = 24;
+            params.min_keep = filters % 3 == 0 ? 3 : 1;
+            cases.push_back(params);
+        }
+    }
+    for (std::size_t c = 0; c < cases.size(); ++c) {
+        LogitsPipeline pipeline(cases[c], 200);
+        for (int repeat = 0; repeat < 4; ++repeat) {
+            std::vector<float> logits(200);
+            for (float& l : logits) l = normal(random);
+            std::vector<std::int32_t> context(40);
+            for (auto& token : context) token = static_cast<std::int32_t>(random() % 200);
+            const std::size_t split = random() % context.size();
+            const NodeContext node{std::span(context).first(split), std::span(context).subspan(split)};
+            expect_equal(pipeline.apply(logits, node), expected(logits, cases[c], context),
+                         "case " + std::to_string(c));
+        }
+    }
+}
+
+// Each tree node is penalised for its own path: a token drafted on this path counts, one on another path does not.
+TEST(Pipeline, PenaltyIsPerNode) {
+    SamplingParams params;
+    params.temperature = 0;
+    params.repetition_penalty = 2.0;
+    params.penalty_window = 3;
+    LogitsPipeline pipeline(params, 4);
+    const std::vector<float> logits = {1.0F, 1.5F, 1.4F, -1.0F};
+    const std::vector<std::int32_t> sequence = {1, 3, 3};
+    EXPECT_EQ(pipeline.apply(logits, {sequence, {}}).ids[0], 2);  // 1 is in the window
+    EXPECT_EQ(pipeline.apply(logits, {sequence, std::vector<std::int32_t>{2}}).ids[0],
+              1);  // the path pushed it out; 2 is penalised
+    EXPECT_EQ(pipeline.apply(logits, {sequence, std::vector<std::int32_t>{2, 1}}).ids[0], 0);
+}
+
+TEST(Pipeline, TiesGoToTheLowestId) {
+    SamplingParams greedy;
+    greedy.temperature = 0;
+    const std::vector<float> flat = {0.5F, 2.0F, 2.0F, 2.0F, -1.0F};
+    EXPECT_EQ(LogitsPipeline(greedy, 5).apply(flat, {}).ids[0], 1);
+    SamplingParams top2;
+    top2.top_k = 2;
+    EXPECT_EQ(LogitsPipeline(top2, 5).apply(flat, {}).ids, (std::vector<std::int32_t>{1, 2}));
+    SamplingParams half;
+    half.top_p = 0.3;
+    EXPECT_EQ(LogitsPipeline(half, 5).apply(flat, {}).ids[0], 1);
+}
+
+TEST(Pipeline, BadLogitsDoNotEndTheProgram) {
+    SamplingParams params;
+    LogitsPipeline pipeline(params, 3);
+    EXPECT_EQ(pipeline.apply(std::vector<float>{NAN, NAN, NAN}, {}).ids, std::vector<std::int32_t>{0});
+    EXPECT_EQ(pipeline.apply(std::vector<float>{NAN, 1.0F, -INFINITY}, {}).ids, std::vector<std::int32_t>{1});
+    params.temperature = 0;
+    EXPECT_EQ(LogitsPipeline(params, 3).apply(std::vector<float>{NAN, 1.0F, 0.0F}, {}).ids[0], 1);
+}
+
+// Leaving out hopeless tokens may not change the winner: against the plain argmax over all of them.
+TEST(GumbelArgmax, EqualsThePlainSearch) {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal(0, 4);
+    LogitsPipeline pipeline(SamplingParams{}, 300);
+    int other_than_mode = 0;
+    for (int repeat = 0; repeat < 300; ++repeat) {
+        std::vector<float> logits(300);
+        for (float& l : logits) l = normal(random);
+        const Distribution& q = pipeline.apply(logits, {});
+        const NoiseRow noise(17, repeat);
+        std::int32_t best = -1;
+        double best_score = -INFINITY;
+        for (std::size_t i = 0; i < q.ids.size(); ++i) {
+            const double score = q.log_weights[i] + static_cast<double>(noise.gumbel(q.ids[i]));
+            if (score > best_score) {
+                best_score = score;
+                best = q.ids[i];
+            }
+        }
+        EXPECT_EQ(gumbel_argmax(q, noise), best);
+        other_than_mode += best != std::max_element(logits.begin(), logits.end()) - logits.begin() ? 1 : 0;
+    }
+    EXPECT_GT(other_than_mode, 50);
+}
+
+// Draws follow q: chi-square over 20,000 positions, significance 1e-4 (critical value of 7 degrees of freedom: 29.9).
+TEST(GumbelArgmax, DrawsAreDistributedAsQ) {
+    const std::vector<float> logits = {0.0F, 1.0F, -1.0F, 2.0F, 0.5F, -2.0F, 1.5F, -0.5F};
+    LogitsPipeline pipeline(SamplingParams{}, 8);
+    const Distribution& q = pipeline.apply(logits, {});
+    std::vector<int> counts(8, 0);
+    constexpr int draws = 20000;
+    for (int i = 0; i < draws; ++i)
+        ++counts[static_cast<std::size_t>(gumbel_argmax(q, NoiseRow(noise_key(3, "chi", 0), i)))];
+    double chi_square = 0;
+    for (std::size_t v = 0; v < 8; ++v) chi_square += std::pow(counts[v] - draws * q.q[v], 2) / (draws * q.q[v]);
+    EXPECT_LT(chi_square, 29.9);
+}
+
+}  // namespace
+}  // namespace longhaul::engine

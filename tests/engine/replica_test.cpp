@@ -1,0 +1,326 @@
+// A whole replica on a tiny model: one text whatever the batch, the draft method, the split, the memory, and however
+// often it is stopped and resumed.
+#include "engine/replica.hpp"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include "engine/model/model.hpp"
+#include "engine/parallel/group.hpp"
+#include "engine/tokenizer/tokenizer.hpp"
+#include "kernels/numerics.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+/// Token i is the text "<i>"; token 3 is special.
+class NumberTokenizer final : public Tokenizer {
+  public:
+    NumberTokenizer() {
+        for (int i = 0; i < 256; ++i) names_.push_back("<" + std::to_string(i) + ">");
+    }
+    [[nodiscard]] std::vector<std::int32_t> encode(std::string_view) const override { return {}; }
+    [[nodiscard]] const std::string& token_bytes(std::int32_t id) const override {
+        return names_.at(static_cast<std::size_t>(id));
+    }
+    [[nodiscard]] bool is_special(std::int32_t id) const override { return id == 3; }
+    [[nodiscard]] std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override {
+        std::string text;
+        for (const std::int32_t id : ids) text += skip_special && is_special(id) ? "" : token_bytes(id);
+        return text;
+    }
+    void decode_next(DecodeState&, std::int32_t id, std::string& text) const override {
+        text += decode(std::span(&id, 1), true);
+    }
+    void decode_rest(DecodeState&, std::string&) const override {}
+    [[nodiscard]] std::int32_t vocab_size() const override { return 256; }
+    [[nodiscard]] std::optional<std::int32_t> bos_id() const override { return {}; }
+    [[nodiscard]] bool adds_bos() const override { return false; }
+    [[nodiscard]] std::uint64_t fingerprint() const override { return 1; }
+
+  private:
+    std::vector<std::string> names_;
+};
+
+const std::filesystem::path tiny_model = LONGHAUL_TEST_DATA "/parity/llama-default-bf16";
+
+struct Job {
+    ReplicaOptions options;
+    int ranks = 1;
+    int items = 5;
+    std::int64_t max_tokens = 60;
+    std::int64_t stop_after = -1;  // emitted tokens of the launch
+    kernels::CpuVariant variant = kernels::available_cpu_variants().back();
+};
+
+struct JobResult {
+    std::map<std::int64_t, FinishedItem> items;
+    ReplicaOutcome outcome;
+    ItemStatistics sum;
+};
+
+std::vector<std::int32_t> prompt_of(std::int64_t item) {
+    std::vector<std::int32_t> prompt;
+    for (std::int64_t i = 0; i < 20 + 37 * item; ++i)
+        prompt.push_back(static_cast<std::int32_t>((i * i + 3 * item + i / 5) % 90));
+    return prompt;
+}
+
+ReplicaOptions base_options() {
+    ReplicaOptions options;
+    options.sampling.temperature = 0.8;
+    options.sampling.min_p = 0.02;
+    options.sampling.repetition_penalty = 1.05;
+    options.sampling.penalty_window = 64;
+    options.draft.method = "ngram";
+    options.draft.tree = "3x4:8";
+    options.kv_memory_bytes = std::int64_t{256} << 20;
+    options.prefill_chunk = 32;
+    return options;
+}
+
+/// One launch. `done`: items finished by earlier launches.
+JobResult launch(const Job& job, const std::map<std::int64_t, FinishedItem>& done = {}) {
+    const NumberTokenizer tokenizer;
+    auto groups = make_thread_groups(job.ranks);
+    JobResult result;
+    std::vector<std::string> errors(static_cast<std::size_t>(job.ranks));
+    std::vector<std::thread> threads;
+    std::int64_t next = 0;
+    std::atomic<std::int64_t> emitted{0};
+    for (int rank = 0; rank < job.ranks; ++rank) {
+        threads.emplace_back([&, rank] {
+            try {
+                Group& group = *groups[static_cast<std::size_t>(rank)];
+                const auto device = kernels::make_cpu_device(job.variant, 1);
+                const auto model = Model::load(tiny_model, Precision::bf16, *device, group);
+                ReplicaOptions options = job.options;
+                std::unique_ptr<CheckpointStore> store;
+                if (!options.checkpoint.folder.empty()) {
+                    options.checkpoint.identity = {"job",
+                                                   "model",
+                                                   "tokenizer",
+                                                   kernels::numerics_version,
+                                                   "bf16",
+                                                   model->config().num_layers,
+                                                   model->config().num_kv_heads,
+                                                   model->config().head_dim};
+                    store = std::make_unique<CheckpointStore>(options.checkpoint.folder, options.checkpoint.identity,
+                                                              options.checkpoint.epoch - 1);
+                }
+                ReplicaHooks hooks;
+                hooks.store = store.get();
+                hooks.next_work = [&]() -> std::optional<WorkItem> {
+                    while (next < job.items && done.contains(next)) ++next;
+                    if (next >= job.items) return {};
+                    const std::int64_t index = next++;
+                    return WorkItem{index,
+                                    "item-" + std::to_string(index),
+                                    0,
+                                    "key-" + std::to_string(index),
+                                    prompt_of(index),
+                                    job.max_tokens};
+                };
+                hooks.finished = [&](FinishedItem item) { result.items[item.index] = std::move(item); };
+                hooks.stop_requested = [&] { return job.stop_after >= 0 && emitted >= job.stop_after; };
+                hooks.progress = [&](const ReplicaProgress& progress) { emitted = progress.emitted_tokens; };
+                Replica replica(*model, group, tokenizer, options, hooks);
+                const ReplicaOutcome outcome = replica.run();
+                if (group.is_first()) result.outcome = outcome;
+            } catch (const std::exception& error) {
+                errors[static_cast<std::size_t>(rank)] = error.what();
+            }
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    for (const std::string& error : errors) {
+        if (!error.empty()) throw std::runtime_error(error);
+    }
+    for (const auto& [index, item] : result.items) {
+        result.sum.drafted += item.statistics.drafted;
+        result.sum.accepted += item.statistics.accepted;
+        result.sum.branched_trees += item.statistics.branched_trees;
+        result.sum.resumes += item.statistics.resumes;
+        result.sum.recomputed_rows += item.statistics.recomputed_rows;
+        result.sum.target_calls += item.statistics.target_calls;
+        result.sum.decode_tokens += item.statistics.decode_tokens;
+    }
+    return result;
+}
+
+std::map<std::int64_t, std::vector<std::int32_t>> tokens_of(const std::map<std::int64_t, FinishedItem>& items) {
+    std::map<std::int64_t, std::vector<std::int32_t>> tokens;
+    for (const auto& [index, item] : items) tokens[index] = item.tokens;
+    return tokens;
+}
+
+/// Autoregressive, one at a time, one rank, plain loops: what every other way must give.
+const std::map<std::int64_t, std::vector<std::int32_t>>& expected() {
+    static const auto texts = [] {
+        Job job{base_options()};
+        job.options.draft.method = "ar";
+        job.options.batch = 1;
+        job.variant = kernels::CpuVariant::reference;
+        const JobResult result = launch(job);
+        EXPECT_EQ(result.sum.drafted, 0);
+        EXPECT_EQ(result.sum.target_calls, result.sum.decode_tokens);
+        return tokens_of(result.items);
+    }();
+    return texts;
+}
+
+TEST(Replica, OneTextForEveryBatchAndDraft) {
+    ASSERT_EQ(expected().size(), 5U);
+    for (const auto& [index, tokens] : expected()) ASSERT_EQ(tokens.size(), 60U);
+    for (const std::int64_t batch : {1, 3, 8}) {
+        for (const char* tree : {"4", "1x1", "3x4:8", "8x6:20"}) {
+            Job job{base_options()};
+            job.options.batch = batch;
+            job.options.draft.tree = tree;
+            const JobResult result = launch(job);
+            EXPECT_EQ(tokens_of(result.items), expected()) << "batch " << batch << " tree " << tree;
+            EXPECT_GT(result.sum.accepted, 5);
+            EXPECT_GT(result.sum.drafted, result.sum.accepted);
+            EXPECT_EQ(result.sum.decode_tokens, 5 * 60);
+            EXPECT_LT(result.sum.target_calls, 5 * 60);
+            if (std::string(tree).find(':') != std::string::npos) {
+                EXPECT_GT(result.sum.branched_trees, 5);
+            }
+        }
+    }
+}
+
+TEST(Replica, OneTextForEverySplit) {
+    for (const int ranks : {2, 4, 8}) {
+        Job job{base_options()};
+        job.ranks = ranks;
+        job.options.batch = 3;
+        EXPECT_EQ(tokens_of(launch(job).items), expected()) << ranks << " ranks";
+    }
+}
+
+// The check above is able to fail: another seed, another text.
+TEST(Replica, AnotherSeedIsAnotherText) {
+    Job job{base_options()};
+    job.options.seed = 2;
+    EXPECT_NE(tokens_of(launch(job).items), expected());
+}
+
+// Memory for about two sequences: admission waits, the youngest is put back, and nothing changes in the text.
+TEST(Replica, LittleMemoryChangesNothing) {
+    const auto device = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
+    const auto group = make_local_group();
+    const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
+    const auto page = static_cast<std::int64_t>(device->kv_page_bytes(model->kv_layout()));
+    for (const std::int64_t pages : {6, 7, 9}) {
+        Job job{base_options()};
+        job.options.batch = 8;
+        job.options.kv_memory_bytes = pages * page;
+        EXPECT_EQ(tokens_of(launch(job).items), expected()) << pages << " pages";
+    }
+    Job job{base_options()};
+    job.options.kv_memory_bytes = 3 * page;  // the longer prompts fit nowhere
+    const JobResult result = launch(job);
+    EXPECT_EQ(result.items.at(0).reason, FinishReason::length);
+    EXPECT_EQ(result.items.at(0).tokens, expected().at(0));
+    EXPECT_EQ(result.items.at(4).reason, FinishReason::error);
+    EXPECT_NE(result.items.at(4).error.find("memory"), std::string::npos);
+}
+
+TEST(Replica, StopStringAndEndOfTextEndAnItem) {
+    Job job{base_options()};
+    const auto& tokens = expected().at(2);
+    job.options.eos_ids = {tokens[10]};
+    const std::size_t first =
+        static_cast<std::size_t>(std::find(tokens.begin(), tokens.end(), tokens[10]) - tokens.begin());
+    const FinishedItem by_eos = launch(job).items.at(2);
+    EXPECT_EQ(by_eos.reason, FinishReason::stop);
+    EXPECT_EQ(by_eos.tokens,
+              std::vector<std::int32_t>(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(first) + 1));
+    EXPECT_EQ(by_eos.text,
+              NumberTokenizer().decode(std::span(tokens).first(first), true));  // without the end-of-text token
+
+    job.options.eos_ids.clear();
+    const std::string stop =
+        NumberTokenizer().decode(std::span(tokens).subspan(20, 2), false).substr(1);  // begins inside a token
+    job.options.stop = {stop};
+    const FinishedItem by_stop = launch(job).items.at(2);
+    EXPECT_EQ(by_stop.reason, FinishReason::stop);
+    const std::string whole = NumberTokenizer().decode(tokens, true);
+    EXPECT_EQ(by_stop.text, whole.substr(0, whole.find(stop)));
+    EXPECT_LE(by_stop.tokens.size(), 22U);
+}
+
+class ReplicaResume : public ::testing::Test {
+  protected:
+    void SetUp() override {
+        folder_ =
+            std::filesystem::temp_directory_path() / ("longhaul-replica-" + std::to_string(::getpid()) + "-" +
+                                                      ::testing::UnitTest::GetInstance()->current_test_info()->name());
+        std::filesystem::remove_all(folder_);
+        std::filesystem::create_directories(folder_);
+    }
+    void TearDown() override { std::filesystem::remove_all(folder_); }
+    std::filesystem::path folder_;
+};
+
+// Stopped again and again, in prefill and in decoding, resumed with another batch and split each time: the same text;
+// with stored KV no row is computed twice.
+TEST_F(ReplicaResume, ManyStopsGiveOneText) {
+    for (const bool store_kv : {true, false}) {
+        std::filesystem::remove_all(folder_);
+        std::filesystem::create_directories(folder_);
+        std::map<std::int64_t, FinishedItem> done;
+        std::int64_t resumes = 0;
+        std::int64_t recomputed = 0;
+        const int splits[] = {1, 2, 1, 4};
+        for (int epoch = 1; epoch < 40 && done.size() < 5; ++epoch) {
+            Job job{base_options()};
+            job.ranks = splits[epoch % 4];
+            job.options.batch = 1 + epoch % 3;
+            job.options.draft.method = epoch % 5 == 0 ? "ar" : "ngram";
+            job.options.checkpoint.folder = folder_;
+            job.options.checkpoint.epoch = epoch;
+            job.options.checkpoint.every_tokens = 16;
+            job.options.checkpoint.store_kv = store_kv;
+            job.stop_after = epoch == 1 ? 0 : 40;
+            const JobResult result = launch(job, done);
+            EXPECT_EQ(result.outcome.checkpoint_error, "");
+            for (const auto& [index, item] : result.items) {
+                EXPECT_FALSE(done.contains(index));
+                resumes += item.statistics.resumes;
+                recomputed += item.statistics.recomputed_rows;
+                EXPECT_EQ(item.statistics.decode_tokens, 60) << "counters survive a resume";
+                done[index] = item;
+            }
+        }
+        EXPECT_EQ(tokens_of(done), expected()) << (store_kv ? "store" : "recompute");
+        EXPECT_GT(resumes, 4);
+        if (store_kv) {
+            EXPECT_EQ(recomputed, 0);
+        } else {
+            EXPECT_GT(recomputed, 100);
+        }
+    }
+}
+
+// Files of finished items go once their results are durable; a stop leaves what the next launch needs.
+TEST_F(ReplicaResume, CheckpointsOfFinishedItemsAreRemoved) {
+    Job job{base_options()};
+    job.options.checkpoint.folder = folder_;
+    job.options.checkpoint.epoch = 1;
+    job.options.checkpoint.every_tokens = 16;
+    job.stop_after = 100;
+    EXPECT_TRUE(launch(job).outcome.stopped);
+    EXPECT_FALSE(std::filesystem::is_empty(folder_));
+}
+
+}  // namespace
+}  // namespace longhaul::engine

@@ -1,0 +1,43 @@
+// Any bytes as model.safetensors: an InputError or tensors that lie inside the file, nothing else.
+//
+//   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/safetensors_fuzz.cpp
+//       engine/model/safetensors.cpp engine/json.cpp -lxxhash -o safetensors_fuzz && ./safetensors_fuzz -max_len=4096
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/error.hpp"
+#include "engine/model/safetensors.hpp"
+
+namespace {
+
+/// The sum of all bytes of all tensors: reading them is what the address sanitizer watches.
+std::uint64_t sum_of_bytes(const longhaul::engine::SafetensorsFolder& folder) {
+    std::uint64_t sum = folder.fingerprint();
+    for (const auto& [name, view] : folder.tensors()) {
+        for (std::int64_t i = 0; i < view.num_bytes; ++i) sum += static_cast<std::uint8_t>(view.data[i]);
+        folder.drop_pages(view);
+    }
+    return sum;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+    static const std::filesystem::path folder =
+        std::filesystem::temp_directory_path() / ("longhaul-safetensors-fuzz-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / "model.safetensors", std::ios::binary)
+        .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
+    try {
+        const auto opened = longhaul::engine::SafetensorsFolder::open(folder);
+        if (sum_of_bytes(opened) == 1) return 0;  // keeps the reads
+    } catch (const longhaul::InputError&) {
+        // the expected end of nearly all inputs
+    }
+    return 0;
+}

@@ -1,0 +1,282 @@
+#!/usr/bin/env python3
+"""Writes tests/data/parity: tiny random checkpoints and what Hugging Face transformers computes with them.
+
+Run by hand when a case is added; the results are committed, so that no test needs PyTorch:
+
+    pip install torch transformers safetensors
+    python3 tests/tools/make_parity_goldens.py tests/data/parity
+
+Weights depend on the seed alone. Logits may change in the last digits with another PyTorch. The layout of what is
+written is described in tests/data/parity/README.md.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import shutil
+import tempfile
+
+import safetensors.torch
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@dataclasses.dataclass
+class Model:
+    """One folder. `config` changes `SMALL`; an entry that is None is removed."""
+
+    name: str
+    config: dict
+    num_tokens: int = 80
+    dtype: torch.dtype = torch.float32
+    shard_bytes: int = 0  # above 0: several files with an index
+    modern: bool = False  # config.json as transformers 5 writes it
+    weights_of: str = ""  # the same weights as that model, rounded to `dtype`
+    generation: dict = dataclasses.field(default_factory=dict)
+
+
+# Small, and yet: head_dim is not hidden_size / heads, and no width is a multiple of a vector register.
+SMALL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "hidden_act": "silu",
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "rope_scaling": None,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "torch_dtype": "float32",
+}
+
+EIGHT_HEADS = {
+    "hidden_size": 64,
+    "intermediate_size": 40,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": None,
+    "tie_word_embeddings": False,
+}
+YARN = {
+    "max_position_embeddings": 128,
+    "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+}
+
+MODELS = [
+    # 8 query and 4 KV heads, so that every tensor-parallel degree runs; more tokens than one chunk of attention.
+    Model("llama-default", EIGHT_HEADS, num_tokens=700),
+    Model("llama-default-bf16", EIGHT_HEADS | {"torch_dtype": "bfloat16"}, 700, torch.bfloat16, weights_of="llama-default"),
+    Model("llama-linear", {"num_key_value_heads": 1, "rope_scaling": {"type": "linear", "factor": 2.5}}),
+    Model(
+        "llama-llama3",
+        {
+            "rope_theta": 500000.0,
+            "max_position_embeddings": 128,
+            "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 32},
+        },
+        generation={"eos_token_id": [2, 5]},
+    ),
+    Model(
+        "llama-llama3-fp16",
+        {
+            "rope_theta": 500000.0,
+            "max_position_embeddings": 128,
+            "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 32},
+            "torch_dtype": "float16",
+        },
+        dtype=torch.float16,
+        weights_of="llama-llama3",
+    ),
+    Model("llama-yarn", YARN),
+    Model("llama-yarn-bf16", YARN | {"torch_dtype": "bfloat16"}, dtype=torch.bfloat16, weights_of="llama-yarn"),
+    Model(
+        "llama-modern",
+        YARN | {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True},
+        modern=True,
+    ),
+    Model("llama-shards", {"tie_word_embeddings": False}, shard_bytes=40000),
+    Model(
+        "llama-odd",
+        {
+            "vocab_size": 97,
+            "hidden_size": 40,
+            "intermediate_size": 58,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 5,
+            "num_key_value_heads": 1,
+            "head_dim": 6,
+        },
+    ),
+    Model("qwen2", {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "head_dim": None, "use_sliding_window": False,
+                    "sliding_window": 1024, "max_window_layers": 2, "rope_theta": 1000000.0, "rms_norm_eps": 1e-06}),
+]  # fmt: skip
+
+# Frequencies of published models, where no weights are needed: name, changes to a Llama of head_dim 64.
+ROPES = [
+    ("llama-2", {"head_dim": 128, "max_position_embeddings": 4096}),
+    ("theta-1e6", {"rope_theta": 1000000.0, "max_position_embeddings": 32768}),
+    ("linear-older", {"rope_scaling": {"type": "linear", "factor": 8.0}, "max_position_embeddings": 16384}),
+    ("llama-3.1-8b", {"head_dim": 128, "rope_theta": 500000.0, "max_position_embeddings": 131072,
+                      "rope_scaling": LLAMA3 | {"factor": 8.0, "original_max_position_embeddings": 8192}}),
+    ("llama-3.2-1b-modern", {"max_position_embeddings": 131072, "rope_theta": None, "rope_scaling": None, "rope_parameters":
+                             LLAMA3 | {"factor": 32.0, "original_max_position_embeddings": 8192, "rope_theta": 500000.0}}),
+    ("qwen2.5-yarn", {"head_dim": 128, "rope_theta": 1000000.0, "max_position_embeddings": 32768,
+                      "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}),
+    ("demo-yarn", {"head_dim": 32, "max_position_embeddings": 131072,
+                   "rope_scaling": {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 8192}}),
+    ("yarn-attention-factor-modern", {"max_position_embeddings": 65536, "rope_theta": None, "rope_scaling": None, "rope_parameters":
+                                      {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096,
+                                       "attention_factor": 1.25, "beta_fast": 24, "beta_slow": 2, "rope_theta": 150000.0}}),
+    ("yarn-mscale-exact-range", {"max_position_embeddings": 163840, "rope_scaling":
+                                 {"rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "truncate": False,
+                                  "mscale": 0.707, "mscale_all_dim": 1.0}}),
+]  # fmt: skip
+ROPE_POSITIONS = [1, 8191, 131071]
+
+
+def without_none(config):
+    return {key: value for key, value in config.items() if value is not None}
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def numbers(row):
+    """Floats as text that gives the same float32 back."""
+    return "[" + ", ".join(f"{float(value):.9g}" for value in row) + "]"
+
+
+def random_weights(model, generator):
+    """Spread far more than a trained model's, so that logits differ by several units and an error shows."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if "norm" in name:
+            parameter.data = 1.0 + 0.3 * noise
+        else:
+            parameter.data = noise * (0.4 if "embed" in name or "lm_head" in name else 0.2)
+    model.tie_weights()
+
+
+def write_model(spec, folder, state):
+    """The folder as people have it: config.json in the older form by hand, in the newer by transformers itself."""
+    config = without_none(SMALL | spec.config)
+    if spec.modern:
+        write_json(folder / "config.json", config)
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=spec.dtype)
+        model.load_state_dict(state)
+        (folder / "config.json").unlink()
+        model.save_pretrained(folder)
+        return
+    write_json(folder / "config.json", config)
+    if spec.generation:
+        write_json(folder / "generation_config.json", spec.generation)
+    tensors = {name: tensor.to(spec.dtype).contiguous() for name, tensor in state.items()}
+    if config["tie_word_embeddings"]:
+        del tensors["lm_head.weight"]
+    if not spec.shard_bytes:
+        safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    shards = [{}]
+    for name, tensor in tensors.items():
+        if sum(t.nbytes for t in shards[-1].values()) + tensor.nbytes > spec.shard_bytes and shards[-1]:
+            shards.append({})
+        shards[-1][name] = tensor
+    weight_map = {}
+    for number, shard in enumerate(shards, 1):
+        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
+        safetensors.torch.save_file(shard, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(shard, file)
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+@torch.no_grad()
+def logits(folder, dtype, tokens, positions):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager")
+    return model.eval()(torch.tensor([tokens])).logits[0, positions].float()
+
+
+def golden_positions(num_tokens):
+    wanted = [0, 1, 31, 32, 63, 511, 512, num_tokens - 1]
+    return sorted({position for position in wanted if position < num_tokens})
+
+
+def write_golden(spec, folder, tokens):
+    positions = golden_positions(spec.num_tokens)
+    results = {"logits": logits(folder, torch.float32, tokens, positions)}
+    if spec.dtype == torch.bfloat16:
+        results["logits_bf16"] = logits(folder, torch.bfloat16, tokens, positions)
+    lines = [f'"tokens": {json.dumps(tokens)}', f'"positions": {json.dumps(positions)}']
+    for key, rows in results.items():
+        lines.append(f'"{key}": [\n    ' + ",\n    ".join(numbers(row) for row in rows) + "\n  ]")
+    (folder / "golden.json").write_text("{\n  " + ",\n  ".join(lines) + "\n}\n")
+    spread = results["logits"].max() - results["logits"].min()
+    print(f"{spec.name}: logits spread over {spread:.2f}")
+
+
+def make_models(root):
+    states = {}
+    for number, spec in enumerate(MODELS):
+        folder = root / spec.name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        generator = torch.Generator().manual_seed(1000 + number)
+        if spec.weights_of:
+            state = states[spec.weights_of]
+        else:
+            with tempfile.TemporaryDirectory() as scratch:
+                write_json(pathlib.Path(scratch) / "config.json", without_none(SMALL | spec.config))
+                model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(scratch), dtype=torch.float32)
+            random_weights(model, generator)
+            state = states[spec.name] = model.state_dict()
+        write_model(spec, folder, state)
+        vocab_size = spec.config.get("vocab_size", SMALL["vocab_size"])
+        tokens = torch.randint(vocab_size, (spec.num_tokens,), generator=torch.Generator().manual_seed(7)).tolist()
+        write_golden(spec, folder, tokens)
+
+
+def rope_case(name, change):
+    config = without_none(SMALL | {"head_dim": 64} | change)
+    with tempfile.TemporaryDirectory() as scratch:
+        write_json(pathlib.Path(scratch) / "config.json", config)
+        rope = LlamaRotaryEmbedding(AutoConfig.from_pretrained(scratch))
+    cos, sin = rope(torch.zeros(1), torch.tensor([ROPE_POSITIONS]))
+    half = rope.inv_freq.numel()
+    lines = [f'"name": "{name}"', f'"config": {json.dumps(config)}', f'"attention_factor": {rope.attention_scaling:.9g}']
+    lines.append(f'"inverse_frequencies": {numbers(rope.inv_freq)}')
+    for key, values in (("cos", cos), ("sin", sin)):
+        lines.append(f'"{key}": [\n      ' + ",\n      ".join(numbers(row[:half]) for row in values[0]) + "]")
+    return "{" + ",\n    ".join(lines) + "}"
+
+
+def make_ropes(path):
+    cases = ",\n    ".join(rope_case(name, change) for name, change in ROPES)
+    path.write_text(f'{{"positions": {ROPE_POSITIONS},\n  "cases": [\n    {cases}]}}\n')
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path, help="tests/data/parity")
+    root = parser.parse_args().folder
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}")
+    make_models(root)
+    make_ropes(root / "rope.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+// Runs a tokenizer over texts, for comparison with other implementations (compare_tokenizers.py).
+//
+//   tokenize encode MODEL_FOLDER   texts on stdin, each ended by NUL; prints a line of ids for each
+//   tokenize decode MODEL_FOLDER   lines of ids on stdin; prints for each the decoded text (special tokens skipped),
+//   NUL,
+//                                  the decoded text with special tokens, NUL
+//   tokenize time MODEL_FOLDER     one text on stdin; prints seconds of loading and of encoding, and the number of
+//   tokens
+#include <chrono>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+#include "engine/error.hpp"
+#include "engine/tokenizer/tokenizer.hpp"
+
+namespace {
+
+using longhaul::engine::Detokenizer;
+using longhaul::engine::Tokenizer;
+
+void encode(const Tokenizer& tokenizer) {
+    for (std::string text; std::getline(std::cin, text, '\0');) {
+        const char* separator = "";
+        for (const auto id : tokenizer.encode(text)) {
+            std::cout << separator << id;
+            separator = " ";
+        }
+        std::cout << '\n';
+    }
+}
+
+// Decodes whole and token by token; the two must agree.
+bool decode(const Tokenizer& tokenizer) {
+    for (std::string line; std::getline(std::cin, line);) {
+        std::istringstream words(line);
+        const std::vector<std::int32_t> ids{std::istream_iterator<std::int32_t>(words), {}};
+        for (const bool skip_special : {true, false}) {
+            const std::string text = tokenizer.decode(ids, skip_special);
+            Detokenizer detokenizer(tokenizer, skip_special);
+            std::string streamed;
+            for (const auto id : ids) streamed += detokenizer.push(id);
+            streamed += detokenizer.finish();
+            if (streamed != text) {
+                std::cerr << "streamed and whole text differ for: " << line << '\n';
+                return false;
+            }
+            std::cout << text << '\0';
+        }
+    }
+    return true;
+}
+
+void measure(const char* folder) {
+    using Clock = std::chrono::steady_clock;
+    const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+    const auto start = Clock::now();
+    const auto tokenizer = Tokenizer::load(folder);
+    const auto loaded = Clock::now();
+    const auto ids = tokenizer->encode(text);
+    const auto encoded = Clock::now();
+    std::cout << "load " << std::chrono::duration<double>(loaded - start).count() << " s, encode "
+              << std::chrono::duration<double>(encoded - loaded).count() << " s, " << text.size() << " bytes, "
+              << ids.size() << " tokens\n";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    std::ios::sync_with_stdio(false);
+    const std::string mode = argc == 3 ? argv[1] : "";
+    try {
+        if (mode == "encode") {
+            encode(*Tokenizer::load(argv[2]));
+        } else if (mode == "decode") {
+            return decode(*Tokenizer::load(argv[2])) ? 0 : 1;
+        } else if (mode == "time") {
+            measure(argv[2]);
+        } else {
+            std::cerr << "usage: tokenize encode|decode|time MODEL_FOLDER < input\n";
+            return 2;
+        }
+    } catch (const std::exception& error) {
+        std::cerr << "error: " << error.what() << '\n';
+        return 1;
+    }
+    return 0;
+}
