@@ -76,6 +76,8 @@ struct WorkItem {
     std::string checkpoint_key;        ///< unique in the job
     std::vector<std::int32_t> prompt;  ///< at least one token
     std::int64_t max_tokens = 0;       ///< >= 1
+    std::int64_t known_tokens = 0;     ///< output tokens an earlier launch is known to have reached; what of them no
+                                       ///< checkpoint holds counts as recomputed
 };
 
 enum class FinishReason { length, stop, error };
@@ -120,6 +122,9 @@ struct ReplicaOutcome {
     std::string checkpoint_error;  ///< "" or the line of a StorageError: exit code 74
     ReplicaProgress progress;
     double decode_seconds = 0, prefill_seconds = 0, checkpoint_stall_seconds = 0, checkpoint_write_seconds = 0;
+    double draft_seconds = 0;    ///< of decode and prefill: making trees and feeding the drafter
+    double forward_seconds = 0;  ///< the target's passes
+    double verify_seconds = 0;   ///< the rest: logits pipeline, verification, moving accepted KV
 };
 
 class Replica {

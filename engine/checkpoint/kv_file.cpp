@@ -48,7 +48,9 @@ Block chunk_of(const Block& whole, std::size_t element_bytes) {
     const std::int64_t most = std::max<std::int64_t>(chunk_bytes / static_cast<std::int64_t>(element_bytes), 1);
     Block chunk{1, 1, 1, whole.dim};
     const auto fill = [&](std::int64_t& axis, std::int64_t extent) {
-        axis = std::clamp<std::int64_t>(most / chunk.elements(), 1, extent);
+        const std::int64_t largest = std::clamp<std::int64_t>(most / chunk.elements(), 1, extent);
+        const std::int64_t num_chunks = (extent + largest - 1) / largest;
+        axis = (extent + num_chunks - 1) / num_chunks;  // evenly: the last chunk takes as much room as the others
     };
     if (whole.elements() == 0) return chunk;
     fill(chunk.rows, whole.rows);

@@ -236,6 +236,8 @@ class SentencePieceSpaces final : public Normalizer::Step {
             }
             previous = c;
         }
+        // Visible spaces that stood in the text go with the others at its end; not those in front or within.
+        while (remove_extra_ && result.ends_with(space_)) result.resize(result.size() - space_.size());
         return result;
     }
 

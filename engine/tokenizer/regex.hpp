@@ -50,7 +50,7 @@ class Regex {
 
         std::optional<Match> find_from(std::size_t from);
         [[nodiscard]] int match_once(std::size_t from);
-        void spend(std::size_t num_bytes);
+        void check_budget() const;
 
         const Regex& regex_;
         std::unique_ptr<pcre2_real_jit_stack_8, Free> stack_;
@@ -59,7 +59,6 @@ class Regex {
         std::string_view subject_;
         std::size_t at_ = 0;
         std::optional<std::size_t> last_end_;
-        std::uint64_t calls_ = 0;
         std::chrono::steady_clock::time_point began_;
         std::chrono::duration<double> budget_{};
     };

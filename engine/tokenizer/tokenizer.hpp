@@ -43,7 +43,9 @@ class Tokenizer {
     [[nodiscard]] virtual bool is_special(std::int32_t token_id) const = 0;
 
     /// Whole text of `token_ids`, equal to what the `tokenizers` package decodes; bytes that are no UTF-8 become
-    /// U+FFFD. Equals a Detokenizer fed token by token and finished. Ids without an entry are left out.
+    /// U+FFFD. Equals a Detokenizer fed token by token and finished. Ids without an entry are left out. One difference:
+    /// an added token that the normalizer changes (Llama 2's `<s>` where it is marked as normalized) is its own text
+    /// here, and left out when special; the package (0.23) writes the normalized text, special or not.
     [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> token_ids, bool skip_special) const = 0;
 
     /// One step of decoding, for Detokenizer: appends to `text` what the token makes certain.

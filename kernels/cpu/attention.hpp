@@ -25,15 +25,17 @@ struct ChunkLimits {
     std::int64_t first;  ///< first position of the chunk
     std::int64_t paged;  ///< positions of the chunk that some row has in pages
     std::int64_t whole;  ///< of these, in whole pairs (bf16)
+    bool follows;        ///< a row has positions in pages beyond the chunk
 
     static std::int64_t clamp(std::int64_t value) {
         return value < 0 ? 0 : value > chunk_tokens ? std::int64_t{chunk_tokens} : value;
     }
     static ChunkLimits of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk) {
-        ChunkLimits limits{chunk * chunk_tokens, 0, 0};
+        ChunkLimits limits{chunk * chunk_tokens, 0, 0, false};
         for (std::int64_t r = 0; r < unit.num_rows; ++r) {
             const std::int64_t paged = clamp(unit.rows[r].in_pages - limits.first);
             limits.paged = paged > limits.paged ? paged : limits.paged;
+            limits.follows = limits.follows || unit.rows[r].in_pages > limits.first + chunk_tokens;
         }
         limits.whole = job.bf16 ? limits.paged / 2 * 2 : limits.paged;
         return limits;
@@ -75,19 +77,32 @@ void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const A
     }
 }
 
-/// Scores (not yet scaled) of all tile rows against slots 0..num_slots of one page, to scores[tile row * stride +
-/// slot].
+template <class Isa>
+const std::byte* keys_of(const AttentionJob& job, const AttentionUnit& unit, const std::byte* page) {
+    return page + job.keys_offset + unit.kv_head * job.head_bytes;
+}
+
+template <class Isa>
+const std::byte* values_of(const AttentionJob& job, const AttentionUnit& unit, const std::byte* page) {
+    return keys_of<Isa>(job, unit, page) + job.values_offset;
+}
+
+/// Scores (not yet scaled) of all tile rows against slots 0..num_slots of a page, to scores[tile row * stride + slot].
+/// `ahead`: what is read after these keys. The first tile asks for it: at one row bandwidth depends on that, since a
+/// head's part of a page (8 KB of keys at head_dim 64) ends before the processor has noticed the stream.
 template <class Isa, class Dot>
-void page_scores(const AttentionJob& job, const AttentionUnit& unit, const std::byte* page, std::int64_t num_slots,
-                 const std::uint32_t* q_words, float* scores, std::int64_t stride, std::int64_t first_tile) {
+void page_scores(const AttentionJob& job, const AttentionUnit& unit, const std::byte* keys, std::int64_t num_slots,
+                 const std::byte* ahead, const std::uint32_t* q_words, float* scores, std::int64_t stride,
+                 std::int64_t first_tile) {
     const RowTiles tiles = tiles_of<Dot>(unit.num_rows * job.group_heads);
     const std::int64_t groups = job.bf16 ? job.head_dim / 2 : job.head_dim;
     for (std::int64_t t = first_tile; t < tiles.num_tiles; ++t) {
         const std::int64_t first = tiles.first(t);
-        const TileJob tile{.weights = page + job.keys_offset + unit.kv_head * job.head_bytes,
+        const TileJob tile{.weights = keys,
                            .block_stride = groups * group_bytes,
                            .words = q_words + first * groups * Dot::steps,
                            .num_groups = groups,
+                           .ahead = t == first_tile ? ahead : keys,
                            .out = scores + first * stride,
                            .out_stride = stride,
                            .accumulate = false};
@@ -128,8 +143,8 @@ void scratch_scores(const AttentionJob& job, const AttentionUnit& unit, const Ch
     for (std::int64_t page = first_slot / page_tokens; page * page_tokens < end_slot; ++page) {
         const std::int64_t first = page * page_tokens;
         const std::int64_t slots = end_slot - first < page_tokens ? end_slot - first : std::int64_t{page_tokens};
-        page_scores<Isa, Dot>(job, unit, unit.scratch_pages[page], slots, scratch.q_words, scratch.tree_scores,
-                              page_tokens, 0);
+        const std::byte* keys = keys_of<Isa>(job, unit, unit.scratch_pages[page]);
+        page_scores<Isa, Dot>(job, unit, keys, slots, keys, scratch.q_words, scratch.tree_scores, page_tokens, 0);
         each_entry([&](std::int64_t r, std::int64_t place, std::int64_t slot) {
             if (slot < first || slot >= first + page_tokens) return;
             for (std::int64_t m = r * job.group_heads; m < (r + 1) * job.group_heads; ++m) {
@@ -213,15 +228,21 @@ void page_values(const AttentionJob& job, const AttentionUnit& unit, const Chunk
     const std::int64_t groups = limits.whole / per_group;
     for (std::int64_t done = 0; done < limits.whole; done += page_tokens) {
         const std::int64_t left = limits.whole - done < page_tokens ? limits.whole - done : std::int64_t{page_tokens};
-        const std::byte* page = unit.pages[(limits.first + done) / page_tokens];
+        std::byte* const* page = unit.pages + (limits.first + done) / page_tokens;
+        const std::byte* values = values_of<Isa>(job, unit, *page);
+        const bool last = done + page_tokens >= limits.whole;
+        const std::byte* ahead = !last            ? values_of<Isa>(job, unit, page[1])
+                                 : limits.follows ? keys_of<Isa>(job, unit, page[1])
+                                                  : values;
         const std::int64_t skip = first_tile_at<Isa, Dot>(job, unit, limits.first + done);
         for (std::int64_t t = skip; t < tiles.num_tiles; ++t) {
             const std::int64_t first = tiles.first(t);
             const std::int64_t rows = tiles.first(t + 1) - first;
-            const TileJob tile{.weights = page + job.keys_offset + unit.kv_head * job.head_bytes + job.values_offset,
+            const TileJob tile{.weights = values,
                                .block_stride = page_tokens / per_group * group_bytes,
                                .words = scratch.p_words + (first * groups + done / per_group * rows) * Dot::steps,
                                .num_groups = left / per_group,
+                               .ahead = t == skip ? ahead : values,
                                .out = output + first * job.padded_dim,
                                .out_stride = job.padded_dim,
                                .accumulate = true};
@@ -254,9 +275,7 @@ std::int64_t list_values(const AttentionJob& job, const AttentionUnit& unit, con
         const std::int64_t slot = paged ? position : std::int64_t{row.path[position - row.in_pages]};
         const std::byte* page = (paged ? unit.pages : unit.scratch_pages)[slot / page_tokens];
         const std::int64_t group = slot % page_tokens / (job.bf16 ? 2 : 1);
-        list[count++] = {
-            page + job.keys_offset + unit.kv_head * job.head_bytes + job.values_offset + group * group_bytes,
-            slot % 2 != 0, place};
+        list[count++] = {values_of<Isa>(job, unit, page) + group * group_bytes, slot % 2 != 0, place};
     }
     return count;
 }
@@ -289,8 +308,12 @@ void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std:
     const ChunkLimits<Isa> limits = ChunkLimits<Isa>::of(job, unit, chunk);
     for (std::int64_t done = 0; done < limits.paged; done += page_tokens) {
         const std::int64_t left = limits.paged - done < page_tokens ? limits.paged - done : std::int64_t{page_tokens};
+        std::byte* const* page = unit.pages + (limits.first + done) / page_tokens;
+        const std::byte* ahead = done + page_tokens < limits.paged
+                                     ? keys_of<Isa>(job, unit, page[1])
+                                     : values_of<Isa>(job, unit, unit.pages[limits.first / page_tokens]);
         const std::int64_t skip = first_tile_at<Isa, Dot>(job, unit, limits.first + done);
-        page_scores<Isa, Dot>(job, unit, unit.pages[(limits.first + done) / page_tokens], left, scratch.q_words,
+        page_scores<Isa, Dot>(job, unit, keys_of<Isa>(job, unit, *page), left, ahead, scratch.q_words,
                               scratch.scores + done, chunk_tokens, skip);
     }
     scratch_scores<Isa, Dot>(job, unit, limits, scratch);

@@ -55,7 +55,12 @@ struct Avx2 {
     static Floats load_words(const std::byte* from) { return _mm256_load_ps(reinterpret_cast<const float*>(from)); }
     /// The odd (high) and even (low) bf16 of each 32-bit lane, widened.
     static Floats odd_of(Floats pairs) {
-        return _mm256_and_ps(pairs, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0xffff0000U))));
+        // The mask stays in memory: the compiler would keep it in one of the 16 registers, and a tile needs them all.
+        alignas(32) static constexpr std::uint32_t high[8] = {0xffff0000U, 0xffff0000U, 0xffff0000U, 0xffff0000U,
+                                                              0xffff0000U, 0xffff0000U, 0xffff0000U, 0xffff0000U};
+        Floats odd;
+        asm("vandps %2, %1, %0" : "=x"(odd) : "x"(pairs), "m"(*reinterpret_cast<const Floats*>(high)));
+        return odd;
     }
     static Floats even_of(Floats pairs) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));

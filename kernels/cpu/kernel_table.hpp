@@ -143,6 +143,10 @@ struct KernelTable {
                             const Softmax& result, const Softmax& state);
     /// output / sum, rounded to act, to its place in out.
     void (*attention_end)(const AttentionJob& job, const AttentionUnit& unit, const Softmax& state);
+
+    /// Multiply-adds of the bf16 product on registers alone, as many as the units take; returns the operations (a
+    /// multiply and an add are two). The sum goes to `sink` so that nothing is optimised away.
+    double (*peak_loop)(std::int64_t iterations, float* sink);
 };
 
 /// nullptr: this build has no such variant.

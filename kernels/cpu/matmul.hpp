@@ -74,13 +74,15 @@ void matmul_blocks(const MatmulJob& job, std::int64_t first_block, std::int64_t 
         const std::int64_t width = blocks * lanes;
         for (std::int64_t s = 0; s < job.num_slices; ++s) {
             const std::int64_t first_group = s * job.groups_per_slice;
+            const std::byte* weights = job.weights + (b * num_groups + first_group) * group_bytes;
             for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
                 const std::int64_t first = tiles.first(t);
                 const std::int64_t rows = tiles.first(t + 1) - first;
-                const TileJob tile{.weights = job.weights + (b * num_groups + first_group) * group_bytes,
+                const TileJob tile{.weights = weights,
                                    .block_stride = num_groups * group_bytes,
                                    .words = job.words + (first * num_groups + first_group * rows) * Dot::steps,
                                    .num_groups = job.groups_per_slice,
+                                   .ahead = weights + prefetch_bytes,
                                    .out = partial + (s * block_rows + first) * width,
                                    .out_stride = width,
                                    .accumulate = false};

@@ -13,12 +13,13 @@ struct TileJob {
     std::int64_t block_stride;   ///< bytes from block to block
     const std::uint32_t* words;  ///< [group][step][R]
     std::int64_t num_groups;
-    float* out;  ///< out[r * out_stride + 16 * block + output]
+    const std::byte* ahead;  ///< what will be read next, laid out like `weights`: prefetched group by group
+    float* out;              ///< out[r * out_stride + 16 * block + output]
     std::int64_t out_stride;
     bool accumulate;  ///< go on from the sums in `out` instead of +0
 };
 
-/// How far ahead of its use a weight is asked for: 2 KB a block hides DRAM's 100 ns at one core's share of bandwidth.
+/// How far ahead of its use a weight is asked for: 2 KB of each block hide DRAM's 100 ns at one core's bandwidth.
 constexpr std::int64_t prefetch_bytes = 2048;
 
 template <class Isa, class Dot, int NB, int R>
@@ -28,7 +29,9 @@ void tile(const TileJob& job) {
     constexpr int W = NB * regs;
     constexpr std::int64_t reg_bytes = group_bytes / regs;
     Floats sum[W][R];
+#pragma GCC unroll 16
     for (int i = 0; i < W; ++i) {
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
             float* from = job.out + r * job.out_stride + i * Isa::width;
             sum[i][r] = job.accumulate ? Isa::load(from) : Isa::zero();
@@ -36,10 +39,11 @@ void tile(const TileJob& job) {
     }
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
+    const std::byte* ahead = job.ahead;
     for (std::int64_t g = 0; g < job.num_groups; ++g) {
 #pragma GCC unroll 16
         for (int b = 0; b < NB; ++b) {
-            __builtin_prefetch(w + b * job.block_stride + prefetch_bytes, 0, 3);
+            __builtin_prefetch(ahead + b * job.block_stride, 0, 3);
         }
         if constexpr (Dot::steps * R <= 4) {
             // Few rows: inputs wait in registers, each weight register is used up at once.
@@ -60,27 +64,45 @@ void tile(const TileJob& job) {
                 }
             }
         } else {
-            // Many rows: weights wait in registers, inputs are broadcast from memory one by one.
+            // Many rows: of the step's weights and inputs the fewer wait in registers, the others pass by one by one.
 #pragma GCC unroll 16
-            for (int s = 0; s < Dot::steps; ++s) {
-                Floats weight[W];
+            for (int step = 0; step < Dot::steps; ++step) {
+                if constexpr (R < W) {
+                    // Loads the weights anew in each step: held across steps they push sums out of the registers.
+                    asm("" : "+r"(w));
+                    Floats in[R];
 #pragma GCC unroll 16
-                for (int i = 0; i < W; ++i) {
-                    const std::byte* from = w + (i / regs) * job.block_stride + (i % regs) * reg_bytes;
-                    weight[i] = Dot::weights(from, s);
-                }
+                    for (int r = 0; r < R; ++r) in[r] = Dot::input(x + step * R + r);
 #pragma GCC unroll 16
-                for (int r = 0; r < R; ++r) {
-                    const Floats in = Dot::input(x + s * R + r);
+                    for (int i = 0; i < W; ++i) {
+                        const std::byte* from = w + (i / regs) * job.block_stride + (i % regs) * reg_bytes;
+                        const Floats weight = Dot::weights(from, step);
 #pragma GCC unroll 16
-                    for (int i = 0; i < W; ++i) sum[i][r] = Dot::multiply_add(weight[i], in, sum[i][r]);
+                        for (int r = 0; r < R; ++r) sum[i][r] = Dot::multiply_add(weight, in[r], sum[i][r]);
+                    }
+                } else {
+                    Floats weight[W];
+#pragma GCC unroll 16
+                    for (int i = 0; i < W; ++i) {
+                        const std::byte* from = w + (i / regs) * job.block_stride + (i % regs) * reg_bytes;
+                        weight[i] = Dot::weights(from, step);
+                    }
+#pragma GCC unroll 16
+                    for (int r = 0; r < R; ++r) {
+                        const Floats in = Dot::input(x + step * R + r);
+#pragma GCC unroll 16
+                        for (int i = 0; i < W; ++i) sum[i][r] = Dot::multiply_add(weight[i], in, sum[i][r]);
+                    }
                 }
             }
         }
         w += group_bytes;
+        ahead += group_bytes;
         x += Dot::steps * R;
     }
+#pragma GCC unroll 16
     for (int i = 0; i < W; ++i) {
+#pragma GCC unroll 16
         for (int r = 0; r < R; ++r) Isa::store(job.out + r * job.out_stride + i * Isa::width, sum[i][r]);
     }
 }
@@ -101,12 +123,14 @@ void tile_blocks(TileJob job, std::int64_t num_blocks) {
     for (; b + NB <= num_blocks; b += NB) {
         tile<Isa, Dot, NB, R>(job);
         job.weights += NB * job.block_stride;
+        job.ahead += NB * job.block_stride;
         job.out += NB * lanes;
     }
     if constexpr (NB > 1) {
         for (; b < num_blocks; ++b) {
             tile<Isa, Dot, 1, R>(job);
             job.weights += job.block_stride;
+            job.ahead += job.block_stride;
             job.out += lanes;
         }
     }

@@ -20,6 +20,30 @@ struct Variant {
         return attention_chunk_of<Isa, F32>(job, unit, chunk, scratch, result);
     }
 
+    static double peak_loop(std::int64_t iterations, float* sink) {
+        using Floats = typename Isa::Floats;
+        constexpr int chains = 12;  // two pipes of latency 4 to 6 are busy from 8 to 12 on
+        Floats sum[chains];
+#pragma GCC unroll 16
+        for (int c = 0; c < chains; ++c) sum[c] = Isa::zero();
+        const Floats w = Isa::all(*sink);
+        const Floats x = Isa::all(*sink);
+        for (std::int64_t i = 0; i < iterations; ++i) {
+#pragma GCC unroll 16
+            for (int c = 0; c < chains; ++c) {
+                sum[c] = Bf16::multiply_add(w, x, sum[c]);
+                asm volatile("" : "+x"(sum[c]));  // or the compiler sees that all chains are the same
+            }
+        }
+#pragma GCC unroll 16
+        for (int c = 1; c < chains; ++c) sum[0] = Isa::add(sum[0], sum[c]);
+        float out[Isa::width];
+        Isa::store(out, sum[0]);
+        *sink = out[0];
+        // A multiply-add is one product of 32-bit lanes in FMA form and two in pairs.
+        return static_cast<double>(iterations) * chains * Isa::width * 2 * (Bf16::steps == 2 ? 1 : 2);
+    }
+
     static constexpr KernelTable table(const char* name) {
         return KernelTable{.name = name,
                            .bf16_steps = Bf16::steps,
@@ -34,7 +58,8 @@ struct Variant {
                            .attention_begin = begin,
                            .attention_chunk = chunk,
                            .attention_merge = attention_merge_of<Isa>,
-                           .attention_end = attention_end_of<Isa>};
+                           .attention_end = attention_end_of<Isa>,
+                           .peak_loop = peak_loop};
     }
 };
 

@@ -111,7 +111,8 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer,
     const std::int64_t width = q_heads * head_dim;
     check_act_rows("attention", act, static_cast<std::int64_t>(rows.size()), width, out_stride);
     const auto tasks = static_cast<std::int64_t>(rows.size()) * q_heads;
-#pragma omp parallel num_threads(threads_)
+    const bool worth_threads = tasks > 64;
+#pragma omp parallel num_threads(threads_) if (worth_threads)
     {
         const FlushDenormals flush;
 #pragma omp for

@@ -86,7 +86,8 @@ void ReferenceDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x
                              float* y) {
     check_matmul(w, x_stride, num_rows);
     const auto element = static_cast<std::int64_t>(bytes_of(w.dtype));
-#pragma omp parallel num_threads(threads_)
+    const bool worth_threads = num_rows * w.num_outputs * w.num_inputs > 1'000'000;  // about 3 ms
+#pragma omp parallel num_threads(threads_) if (worth_threads)
     {
         const FlushDenormals flush;
 #pragma omp for

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <limits>
 
-#include "engine/checkpoint/chain.hpp"
 #include "engine/checkpoint/checkpoint.hpp"
 #include "engine/checkpoint/commit_file.hpp"
 #include "engine/checkpoint/kv_file.hpp"
@@ -22,18 +21,18 @@ struct Case {
     const char* expected;
 };
 
-void remove_link(hid_t file, const char* path) {
-    ASSERT_GE(H5Ldelete(file, path, H5P_DEFAULT), 0) << path;
+void remove_link(hid_t file, const std::string& path) {
+    ASSERT_GE(H5Ldelete(file, path.c_str(), H5P_DEFAULT), 0) << path;
 }
 
 /// Puts a dataset in place of another. `creation` may be H5P_DEFAULT; `values` nullptr writes nothing.
-void replace(hid_t file, const char* path, hid_t type, const std::vector<hsize_t>& dims, hid_t creation,
+void replace(hid_t file, const std::string& path, hid_t type, const std::vector<hsize_t>& dims, hid_t creation,
              const void* values, hid_t values_type) {
     remove_link(file, path);
     std::vector<hsize_t> most = dims;
     if (creation != H5P_DEFAULT && H5Pget_layout(creation) == H5D_CHUNKED) most.assign(dims.size(), H5S_UNLIMITED);
     const hid_t space = H5Screate_simple(static_cast<int>(dims.size()), dims.data(), most.data());
-    const hid_t dataset = H5Dcreate2(file, path, type, space, H5P_DEFAULT, creation, H5P_DEFAULT);
+    const hid_t dataset = H5Dcreate2(file, path.c_str(), type, space, H5P_DEFAULT, creation, H5P_DEFAULT);
     ASSERT_GE(dataset, 0) << path;
     if (values != nullptr) {
         ASSERT_GE(H5Dwrite(dataset, values_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values), 0);
@@ -83,8 +82,7 @@ std::vector<char> sealed(const std::vector<char>& image) {
     return {begin, begin + bytes.size};
 }
 
-std::vector<Case> structural_cases(const std::string& target, hid_t type, const std::vector<hsize_t>& dims) {
-    const char* path = ::strdup(target.c_str());  // lives as long as the test program
+std::vector<Case> structural_cases(const std::string& path, hid_t type, const std::vector<hsize_t>& dims) {
     hsize_t elements = 1;
     for (const hsize_t dim : dims) elements *= dim;
     const std::vector<char> zeros(elements * 8);
@@ -104,13 +102,13 @@ std::vector<Case> structural_cases(const std::string& target, hid_t type, const 
         {"external link",
          [=](hid_t file) {
              remove_link(file, path);
-             H5Lcreate_external("/etc/passwd", "/x", file, path, H5P_DEFAULT, H5P_DEFAULT);
+             H5Lcreate_external("/etc/passwd", "/x", file, path.c_str(), H5P_DEFAULT, H5P_DEFAULT);
          },
          ": expected data in this file, got a link that may lead out of it"},
         {"soft link",
          [=](hid_t file) {
              remove_link(file, path);
-             H5Lcreate_soft("/elsewhere", file, path, H5P_DEFAULT, H5P_DEFAULT);
+             H5Lcreate_soft("/elsewhere", file, path.c_str(), H5P_DEFAULT, H5P_DEFAULT);
          },
          ": expected data in this file, got a link that may lead out of it"},
         {"virtual dataset",
@@ -177,14 +175,12 @@ std::vector<Case> structural_cases(const std::string& target, hid_t type, const 
         {"never written", put(type, dims, good_chunks, false), " bytes stored, got 0"},
         {"missing", [=](hid_t file) { remove_link(file, path); }, ": expected a group or dataset, got none"},
         {"unknown object",
-         [=](hid_t file) {
-             H5Gclose(H5Gcreate2(file, (target + "_x").c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
-         },
+         [=](hid_t file) { H5Gclose(H5Gcreate2(file, (path + "_x").c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT)); },
          "_x: expected nothing of that name, got an unknown object"},
         {"group for dataset",
          [=](hid_t file) {
              remove_link(file, path);
-             H5Gclose(H5Gcreate2(file, path, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+             H5Gclose(H5Gcreate2(file, path.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
          },
          ": expected readable HDF5 data, got H5Dopen2"},
     };
@@ -482,75 +478,6 @@ TEST_F(CheckpointHostile, CyclesAndForksOfCommits) {
     for (const char* name : {"7-0-4.h5", "7-0-5.h5", "7-0-6.h5"}) {
         EXPECT_TRUE(any_contains(item->damage, std::string(name) + ": items/previous_commit of 'loop'")) << name;
     }
-}
-
-detail::CommitInfo numbered_commit(std::int64_t round) {
-    detail::CommitInfo commit;
-    commit.name = commit_name(0, 0, round);
-    commit.round = round;
-    return commit;
-}
-
-TEST(CheckpointChain, AgreesWithPlainRecursionOnRandomLinks) {
-    std::uint64_t state = 12345;
-    const auto random = [&](std::uint64_t below) {
-        state = state * 6364136223846793005U + 1442695040888963407U;
-        return (state >> 33) % below;
-    };
-    int chains = 0;
-    for (int trial = 0; trial < 3000; ++trial) {
-        const std::size_t count = 1 + random(8);
-        std::vector<detail::CommitInfo> commits;
-        std::vector<detail::Link> links;
-        for (std::size_t i = 0; i < count; ++i) {
-            commits.push_back(numbered_commit(static_cast<std::int64_t>(i)));
-            commits.back().damaged = random(10) == 0;
-            detail::Link link{.commit_index = i, .previous_commit = ""};
-            const std::uint64_t previous = random(count + 2);
-            if (previous < count + 1) link.previous_commit = commit_name(0, 0, static_cast<std::int64_t>(previous));
-            link.first_token = link.previous_commit.empty() ? 0 : static_cast<std::int64_t>(random(3));
-            link.end_token = link.first_token + static_cast<std::int64_t>(random(3));
-            links.push_back(link);
-        }
-        // Whole within `depth` rounds: a chain of `count` links cannot need more.
-        const std::function<bool(std::size_t, std::size_t)> whole = [&](std::size_t i, std::size_t depth) -> bool {
-            if (depth == 0 || commits[i].damaged) return false;
-            if (links[i].previous_commit.empty()) return links[i].first_token == 0;
-            for (std::size_t j = 0; j < count; ++j) {
-                if (commits[j].name == links[i].previous_commit) {
-                    return links[j].end_token == links[i].first_token && whole(j, depth - 1);
-                }
-            }
-            return false;
-        };
-        std::int64_t best = -1;
-        for (std::size_t i = 0; i < count; ++i) {
-            if (whole(i, count)) best = std::max(best, links[i].end_token);
-        }
-        const detail::Chain chain = detail::find_chain(links, commits);
-        ASSERT_EQ(chain.links.empty(), best < 0) << trial;
-        if (best < 0) continue;
-        ++chains;
-        EXPECT_EQ(links[chain.links.back()].end_token, best);
-        EXPECT_TRUE(links[chain.links.front()].previous_commit.empty());
-    }
-    EXPECT_GT(chains, 500);
-}
-
-TEST(CheckpointChain, LongChainsDoNotRecurse) {
-    constexpr std::int64_t count = 200000;
-    std::vector<detail::CommitInfo> commits;
-    std::vector<detail::Link> links;
-    for (std::int64_t i = 0; i < count; ++i) {
-        commits.push_back(numbered_commit(i));
-        const std::int64_t order =
-            count - 1 - i;  // the newest link comes first, so that all the rest is followed from it
-        links.push_back({.commit_index = static_cast<std::size_t>(order),
-                         .previous_commit = order == 0 ? "" : commit_name(0, 0, order - 1),
-                         .first_token = order,
-                         .end_token = order + 1});
-    }
-    EXPECT_EQ(detail::find_chain(links, commits).links.size(), static_cast<std::size_t>(count));
 }
 
 }  // namespace

@@ -215,7 +215,7 @@ TEST(Replica, AnotherSeedIsAnotherText) {
 
 // Memory for about two sequences: admission waits, the youngest is put back, and nothing changes in the text.
 TEST(Replica, LittleMemoryChangesNothing) {
-    const auto device = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
+    const auto device = kernels::make_cpu_device(Job{}.variant, 1);  // the size of a page is the variant's own
     const auto group = make_local_group();
     const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
     const auto page = static_cast<std::int64_t>(device->kv_page_bytes(model->kv_layout()));

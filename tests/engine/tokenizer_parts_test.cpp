@@ -155,7 +155,7 @@ TEST(Regex, RefusesWhatWouldMeanAnotherThing) {
 
 TEST(Regex, NoPatternHangs) {
     const std::string text = std::string(40'000, 'a') + "!";
-    for (const char* pattern : {"(a+)+$", "(a|a)*$", "(a*)*b", "(?:a|aa)+$", "(a+a+)+b"}) {
+    for (const char* pattern : {"(a+)+$", "(a|a)*$", "(a*)*b", "(?:a|aa)+$", "(a+a+)+b", "(a?){20}b"}) {
         const auto start = std::chrono::steady_clock::now();
         try {
             matches(pattern, text);
@@ -244,6 +244,7 @@ TEST(Normalizer, SpacesOfSentencePiece) {
     EXPECT_EQ(Normalizer::sentencepiece(true, true, true).apply("  a  b "), space + "a" + space + "b");
     EXPECT_EQ(Normalizer::sentencepiece(false, true, false).apply("  a  b "), "a b");
     EXPECT_EQ(Normalizer::sentencepiece(true, true, true).apply("   "), "");
+    EXPECT_EQ(Normalizer::sentencepiece(true, true, true).apply(space + "a" + space), space + space + "a");
     EXPECT_EQ(Normalizer::sentencepiece(true, false, true).apply(""), "");
 }
 

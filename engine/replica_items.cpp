@@ -1,0 +1,171 @@
+// What every rank does with the first rank's decisions: items come, wait and go.
+#include <algorithm>
+
+#include "engine/bytes.hpp"
+#include "engine/error.hpp"
+#include "engine/replica_state.hpp"
+
+namespace longhaul::engine {
+
+namespace {
+
+/// The least of all ranks' values, on every rank.
+std::int64_t least(Group& group, std::int64_t mine) {
+    if (group.size() == 1) return mine;
+    ByteWriter message;
+    message.put(mine);
+    std::int64_t all = mine;
+    for (const std::vector<std::byte>& part : group.gather(message.bytes())) {
+        all = std::min(all, ByteReader(part).get<std::int64_t>());
+    }
+    ByteWriter agreed;
+    agreed.put(all);
+    group.broadcast(agreed.bytes());
+    return ByteReader(agreed.bytes()).get<std::int64_t>();
+}
+
+/// Reads this rank's heads of positions [first, end).
+void read_stretch(CheckpointStore& store, const Model& model, Sequence& sequence, std::int64_t first,
+                  std::int64_t end) {
+    const kernels::KvLayout& layout = model.kv_layout();
+    std::vector<std::byte> buffer(static_cast<std::size_t>((end - first) * layout.head_dim) *
+                                  kernels::bytes_of(layout.dtype));
+    for (std::int64_t layer = 0; layer < layout.num_layers; ++layer) {
+        for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
+            for (const bool values : {false, true}) {
+                store.read_kv(sequence.item.checkpoint_key, layer, model.first_kv_head() + head, values, first,
+                              end - first, buffer.data());
+                sequence.kv->import_range(layer, head, values, first, end - first, buffer.data());
+            }
+        }
+    }
+}
+
+}  // namespace
+
+/// Fills the sequence's pages from its checkpoint, as far as every rank can.
+void Replica::State::restore_kv(Sequence& sequence) {
+    std::int64_t usable = 0;
+    try {
+        const std::optional<RestoredItem> stored = hooks.store->restore(sequence.item.checkpoint_key);
+        const std::int64_t wanted = stored ? std::min(stored->kv_tokens, sequence.num_tokens() - 1) : 0;
+        // A stretch lies in one round's files: each file is opened once. Pieces bound the buffer.
+        constexpr std::int64_t piece = 4096;
+        for (std::size_t i = 0; usable < wanted; ++i) {
+            const std::int64_t stretch_end = std::min(stored->kv_ends.at(i), wanted);
+            while (usable < stretch_end) {
+                const std::int64_t end = std::min(usable + piece, stretch_end);
+                read_stretch(*hooks.store, model, sequence, usable, end);
+                usable = end;
+                if (hooks.poke) hooks.poke();
+            }
+        }
+    } catch (const Error&) {
+        // A file that was whole when it was verified cannot be read now: what came before it is good, the rest is
+        // computed.
+    }
+    usable = least(group, usable);
+    sequence.kv->set_committed(usable);
+    sequence.saved_kv = usable;
+}
+
+void Replica::State::admit(Admission& admission) {
+    if (admission.put_back) {
+        std::unique_ptr<Sequence> sequence = std::move(waiting.front());
+        waiting.pop_front();
+        sequence->number = admitted++;
+        sequence->kv->reserve(sequence->num_tokens());
+        in_flight.push_back(std::move(sequence));
+        return;
+    }
+    auto sequence = std::make_unique<Sequence>();
+    sequence->item = std::move(admission.item);
+    sequence->number = admitted++;
+    sequence->tokens = sequence->item.prompt;
+    sequence->tokens.insert(sequence->tokens.end(), admission.output.begin(), admission.output.end());
+    sequence->noise_key = noise_key(options.seed, sequence->item.id, sequence->item.sample);
+    sequence->kv = std::make_shared<KvSequence>(pool);
+    sequence->drafter = drafter->make_sequence();
+    if (!options.stop.empty()) {
+        sequence->detokenizer = std::make_unique<Detokenizer>(tokenizer);
+        for (const std::int32_t token : admission.output) sequence->text += sequence->detokenizer->push(token);
+    }
+    sequence->kv->reserve(sequence->num_tokens());
+    const std::int64_t lost_tokens = std::max<std::int64_t>(sequence->item.known_tokens - sequence->num_output(), 0);
+    if (admission.restored) {
+        sequence->statistics = statistics_from_json(admission.statistics);
+        ++sequence->statistics.resumes;
+        sequence->last_commit = admission.last_commit;
+        sequence->saved_tokens = sequence->num_output();
+        sequence->saved_once = true;
+        if (admission.kv_tokens > 0) restore_kv(*sequence);
+        if (sequence->num_output() > 0) {
+            sequence->statistics.recomputed_rows += sequence->num_tokens() - 1 - sequence->kv->committed();
+        }
+    }
+    sequence->statistics.recomputed_tokens += lost_tokens;
+    if (!sequence->drafter->restore(admission.drafter, sequence->tokens)) {
+        sequence->drafter = drafter->make_sequence();
+        sequence->drafter->accepted(sequence->tokens, sequence->num_tokens());
+    }
+    in_flight.push_back(std::move(sequence));
+}
+
+void Replica::State::put_back(std::int64_t number) {
+    const auto at =
+        std::find_if(in_flight.begin(), in_flight.end(), [&](const auto& s) { return s->number == number; });
+    (*at)->kv = std::make_shared<KvSequence>(pool);  // computed again from the tokens
+    waiting.push_front(std::move(*at));
+    in_flight.erase(at);
+}
+
+void Replica::State::apply(StepHeader& header) {
+    if (header.poll_round || (group.size() == 1 && rounds.enabled())) {
+        const auto start = std::chrono::steady_clock::now();
+        rounds.progress();
+        outcome.checkpoint_stall_seconds += seconds_since(start);
+    }
+    for (const std::int64_t number : header.give_up) {
+        const auto at =
+            std::find_if(in_flight.begin(), in_flight.end(), [&](const auto& s) { return s->number == number; });
+        finish(**at, FinishReason::error, memory_error((*at)->num_tokens()));
+        in_flight.erase(at);
+    }
+    for (const std::int64_t number : header.put_back) put_back(number);
+    for (Admission& admission : header.admissions) admit(admission);
+    if (header.begin_round) begin_round(header.store_kv);
+}
+
+void Replica::State::begin_round(bool store_kv) {
+    if (!rounds.enabled()) return;
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<Sequence*> all;
+    for (const auto& sequence : in_flight) all.push_back(sequence.get());
+    for (const auto& sequence : waiting) all.push_back(sequence.get());
+    rounds.begin(all, store_kv);
+    const double stall = seconds_since(start);
+    outcome.checkpoint_stall_seconds += stall;
+    for (Sequence* sequence : all) sequence->statistics.checkpoint_stall_seconds += stall;
+}
+
+void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::string& error) {
+    if (!group.is_first()) return;
+    FinishedItem done;
+    done.index = sequence.item.index;
+    done.tokens.assign(sequence.output().begin(), sequence.output().end());
+    if (sequence.detokenizer) {
+        if (reason != FinishReason::stop) sequence.text += sequence.detokenizer->finish();
+        done.text = sequence.text;
+    } else {
+        std::span<const std::int32_t> shown = sequence.output();
+        const bool ends_in_eos = reason == FinishReason::stop && !shown.empty();
+        done.text = output_text(tokenizer, sequence.item.prompt, ends_in_eos ? shown.first(shown.size() - 1) : shown);
+    }
+    done.reason = reason;
+    done.error = error;
+    done.prompt_tokens = sequence.prompt_size();
+    done.statistics = sequence.statistics;
+    hooks.finished(std::move(done));
+}
+
+}  // namespace longhaul::engine

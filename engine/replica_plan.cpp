@@ -1,0 +1,149 @@
+// Decisions of a group's first rank.
+#include <algorithm>
+
+#include "engine/replica_state.hpp"
+
+namespace longhaul::engine {
+
+/// Output tokens for which pages are wanted beside others at admission, so that a sequence does not run out at once.
+static constexpr std::int64_t reserved_output = 256;
+
+std::int64_t Replica::State::depth_limit(const Sequence& sequence) const {
+    const std::int64_t tokens_left = sequence.item.max_tokens - sequence.num_output();
+    return std::max<std::int64_t>(std::min(drafter->max_depth(), tokens_left - 1), 0);
+}
+
+/// Pages a sequence must have for its next step, scratch included.
+std::int64_t Replica::State::pages_wanted(const Sequence& sequence) const {
+    return PagePool::pages_for(sequence.num_tokens() + depth_limit(sequence) + 1) +
+           PagePool::pages_for(drafter->max_nodes());
+}
+
+std::int64_t Replica::State::pages_held(const Sequence& sequence) {
+    return static_cast<std::int64_t>(sequence.kv->pages().size() + sequence.kv->scratch_pages().size());
+}
+
+bool Replica::State::take_next() {
+    if (next) return true;
+    if (!work_left) return false;
+    std::optional<WorkItem> item = hooks.next_work();
+    if (!item) {
+        work_left = false;
+        return false;
+    }
+    next.emplace();
+    next->item = std::move(*item);
+    if (hooks.store == nullptr) return true;
+    std::optional<RestoredItem> restored = hooks.store->restore(next->item.checkpoint_key);
+    if (!restored || restored->prompt_tokens != static_cast<std::int64_t>(next->item.prompt.size())) return true;
+    const auto known = [&](std::int32_t token) { return token < model.config().vocab_size; };
+    if (!std::all_of(restored->tokens.begin(), restored->tokens.end(), known)) return true;
+    if (static_cast<std::int64_t>(restored->tokens.size()) >= next->item.max_tokens) {  // of a run with a greater limit
+        restored->tokens.resize(static_cast<std::size_t>(next->item.max_tokens - 1));
+        restored->drafter.clear();
+    }
+    next->restored = true;
+    next->output = std::move(restored->tokens);
+    next->kv_tokens = restored->kv_tokens;
+    next->last_commit = restored->last_commit;
+    next->statistics = restored->statistics;
+    next->drafter = std::move(restored->drafter);
+    return true;
+}
+
+/// Pages not in use once every sequence in flight has what its next step needs; negative when they do not suffice.
+std::int64_t Replica::State::free_pages() const {
+    std::int64_t free = pool.max_pages() - pool.pages_in_use();
+    for (const auto& sequence : in_flight)
+        free -= std::max<std::int64_t>(pages_wanted(*sequence) - pages_held(*sequence), 0);
+    return free;
+}
+
+// Every sequence must be able to take its next step. A round that is being written may hold pages of finished items:
+// wait for it first; then the youngest sequences give way, and one that cannot fit even alone is given up.
+void Replica::State::plan_memory(StepHeader& header) {
+    if (in_flight.empty()) return;
+    if (pages_wanted(*in_flight[0]) > pool.max_pages()) {
+        header.give_up.push_back(in_flight[0]->number);
+        header.wait = true;
+        return;
+    }
+    std::int64_t free = free_pages();
+    if (free >= 0) return;
+    header.wait = true;
+    for (std::size_t i = in_flight.size(); !rounds.active() && free < 0 && i-- > 1;) {
+        free += std::max(pages_wanted(*in_flight[i]), pages_held(*in_flight[i]));
+        header.put_back.push_back(in_flight[i]->number);
+    }
+}
+
+void Replica::State::refuse_next(const std::string& error) {
+    FinishedItem refused;
+    refused.index = next->item.index;
+    refused.reason = FinishReason::error;
+    refused.error = error;
+    refused.prompt_tokens = static_cast<std::int64_t>(next->item.prompt.size());
+    next.reset();
+    hooks.finished(std::move(refused));
+}
+
+std::string Replica::State::memory_error(std::int64_t num_tokens) const {
+    return "memory: expected room for keys and values of " + std::to_string(num_tokens) + " tokens, got " +
+           std::to_string(options.kv_memory_bytes) + " bytes a rank; raise memory or tensor-parallel";
+}
+
+void Replica::State::plan_admissions(StepHeader& header) {
+    if (header.wait) return;
+    std::int64_t free = free_pages();
+    auto in_batch = static_cast<std::int64_t>(in_flight.size());
+    std::size_t from_waiting = 0;
+    while (in_batch < options.batch) {
+        const bool is_waiting = from_waiting < waiting.size();
+        if (!is_waiting && !take_next()) return;
+        const std::int64_t num_tokens = is_waiting
+                                            ? waiting[from_waiting]->num_tokens()
+                                            : static_cast<std::int64_t>(next->item.prompt.size() + next->output.size());
+        const std::int64_t least =
+            PagePool::pages_for(num_tokens + drafter->max_depth() + 1) + PagePool::pages_for(drafter->max_nodes());
+        if (!is_waiting && least > pool.max_pages()) {
+            refuse_next(memory_error(num_tokens));
+            continue;
+        }
+        // Beside others an item needs a stretch of output as well; alone it starts with what there is.
+        const std::int64_t wanted = in_batch == 0 ? least : least + PagePool::pages_for(reserved_output);
+        if (wanted > free) return;
+        free -= wanted;
+        ++in_batch;
+        if (is_waiting) {
+            ++from_waiting;
+            header.admissions.emplace_back().put_back = true;
+        } else {
+            header.admissions.push_back(std::move(*next));
+            next.reset();
+        }
+    }
+}
+
+StepHeader Replica::State::plan() {
+    StepHeader header;
+    if (hooks.stop_requested && hooks.stop_requested()) {
+        header.kind = StepHeader::Kind::stop;
+        return header;
+    }
+    if (!rounds.error().empty()) {
+        header.kind = StepHeader::Kind::finish;
+        return header;
+    }
+    header.poll_round = rounds.active();
+    plan_memory(header);
+    plan_admissions(header);
+    if (in_flight.empty() && header.admissions.empty()) {
+        header.wait = true;
+        if (waiting.empty() && !next && !work_left) header.kind = StepHeader::Kind::finish;
+    }
+    header.begin_round = rounds.due();
+    header.store_kv = rounds.may_store_kv();
+    return header;
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,110 @@
+// Inside of Replica: its state, and the parts of the loop, which are in
+//   replica.cpp       the loop
+//   replica_plan.cpp  what the first rank decides: memory, admission, when a round begins
+//   replica_items.cpp items: admitting (and restoring), putting back, finishing
+//   replica_step.cpp  one step: trees, the forward pass, verification
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/rounds.hpp"
+#include "engine/draft/drafter.hpp"
+#include "engine/kv/kv_cache.hpp"
+#include "engine/model/model.hpp"
+#include "engine/replica.hpp"
+#include "engine/sampling/pipeline.hpp"
+#include "engine/sequence.hpp"
+#include "engine/step_header.hpp"
+#include "engine/verify/verifier.hpp"
+
+namespace longhaul::engine {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Rows of one decoding sequence within a step's forward pass.
+struct DecodeSlice {
+    Sequence* sequence = nullptr;
+    TokenTree tree;
+    std::int64_t first_logits = 0;       // row of the root's logits; node i follows at + i
+    std::int64_t num_new = 0;            // tokens this step emitted
+    std::optional<FinishReason> reason;  // set when this step ended the item
+};
+
+struct Replica::State {
+    State(Model& on_model, Group& of_group, const Tokenizer& with_tokenizer, ReplicaOptions with_options,
+          ReplicaHooks with_hooks)
+        : model(on_model),
+          group(of_group),
+          tokenizer(with_tokenizer),
+          options(std::move(with_options)),
+          hooks(std::move(with_hooks)),
+          drafter(make_drafter(options.draft, options.sampling)),
+          pipeline(options.sampling, model.config().vocab_size),
+          // The first rank decides about memory for all; the others follow it and may be a page behind with giving
+          // back.
+          pool(model.device(), model.kv_layout(),
+               group.is_first() ? options.kv_memory_bytes : std::numeric_limits<std::int64_t>::max()),
+          rounds(options.checkpoint, model, group) {}
+
+    Model& model;
+    Group& group;
+    const Tokenizer& tokenizer;
+    ReplicaOptions options;
+    ReplicaHooks hooks;
+    std::unique_ptr<Drafter> drafter;
+    CoupledVerifier verifier;
+    LogitsPipeline pipeline;
+    PagePool pool;
+    CheckpointRounds rounds;
+
+    std::vector<std::unique_ptr<Sequence>> in_flight;  // in order of admission
+    std::deque<std::unique_ptr<Sequence>> waiting;     // put back for want of memory; the same on every rank
+    std::optional<Admission> next;                     // first rank: taken from the counter, not admitted yet
+    bool work_left = true;                             // first rank
+    std::int64_t admitted = 0;
+    ReplicaProgress progress;
+    ReplicaOutcome outcome;
+
+    std::vector<ForwardRow> rows;
+    std::vector<KvSequence*> kv_sequences;
+    std::vector<DecodeSlice> slices;
+
+    // --- the first rank's decisions
+    // -----------------------------------------------------------------------------------
+    StepHeader plan();
+    void plan_memory(StepHeader& header);
+    void plan_admissions(StepHeader& header);
+    [[nodiscard]] std::int64_t pages_wanted(const Sequence& sequence) const;
+    [[nodiscard]] static std::int64_t pages_held(const Sequence& sequence);
+    [[nodiscard]] std::int64_t free_pages() const;
+    void refuse_next(const std::string& error);
+    [[nodiscard]] std::string memory_error(std::int64_t num_tokens) const;
+    bool take_next();
+
+    // --- what every rank does
+    // -----------------------------------------------------------------------------------------
+    void apply(StepHeader& header);
+    void admit(Admission& admission);
+    void restore_kv(Sequence& sequence);
+    void put_back(std::int64_t number);
+    void step();
+    void add_decode_rows(Sequence& sequence);
+    std::int64_t add_prefill_rows();
+    void accept(DecodeSlice& slice, std::span<const float> logits);
+    bool append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason);
+    void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
+    void begin_round(bool store_kv);
+    void report(const char* phase);
+    [[nodiscard]] std::int64_t prefill_rows() const;
+    [[nodiscard]] std::int64_t depth_limit(const Sequence& sequence) const;
+};
+
+}  // namespace longhaul::engine

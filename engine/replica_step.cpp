@@ -1,0 +1,191 @@
+// One step: a tree for every decoding sequence and a chunk of one prefilling one, in one forward pass.
+#include <algorithm>
+#include <stdexcept>
+
+#include "engine/replica_state.hpp"
+
+namespace longhaul::engine {
+
+/// A pass should end within seconds: between passes the replica hears stop requests. Rows do not change results.
+std::int64_t Replica::State::prefill_rows() const {
+    const auto flops_a_row = 2.0 * static_cast<double>(num_parameters(model.config())) / group.size();
+    return std::clamp<std::int64_t>(static_cast<std::int64_t>(1.5e11 / flops_a_row), 16, options.prefill_chunk);
+}
+
+void Replica::State::add_decode_rows(Sequence& sequence) {
+    DecodeSlice& slice = slices.emplace_back();
+    slice.sequence = &sequence;
+    TokenTree& tree = slice.tree;
+    tree.reset(sequence.tokens.back());
+    const std::int64_t depth = depth_limit(sequence);
+    if (depth > 0) {
+        sequence.drafter->propose(sequence.tokens, sequence.noise_key, drafter->max_nodes(), depth, tree);
+        const bool known = std::all_of(tree.token.begin(), tree.token.end(),
+                                       [&](std::int32_t t) { return t >= 0 && t < model.config().vocab_size; });
+        if (!known) tree.reset(sequence.tokens.back());  // a damaged n-gram table; drafts are only guesses
+    }
+    if (!sequence.kv->reserve(sequence.num_tokens() + depth + 1) ||
+        !sequence.kv->reserve_scratch(tree.num_nodes() - 1)) {
+        throw std::logic_error("pages were planned for every sequence and are not there");
+    }
+    const auto index = static_cast<std::int32_t>(kv_sequences.size());
+    kv_sequences.push_back(sequence.kv.get());
+    const std::int64_t root_position = sequence.kv->committed();
+    for (std::int32_t node = 0; node < tree.num_nodes(); ++node) {
+        ForwardRow& row = rows.emplace_back();
+        row.token_id = tree.token[static_cast<std::size_t>(node)];
+        row.position = root_position + tree.depth[static_cast<std::size_t>(node)];
+        row.sequence = index;
+        row.in_pages = root_position + 1;  // the root is certain: its keys and values go straight to the pages
+        row.path = tree.path_to(node);
+        for (std::int32_t& slot : row.path) --slot;  // node i lives in scratch slot i - 1
+        row.wants_logits = true;
+    }
+    sequence.statistics.steps += 1;
+    sequence.statistics.target_calls += 1;
+    sequence.statistics.draft_calls += tree.num_nodes() > 1 ? 1 : 0;
+    sequence.statistics.drafted += tree.num_nodes() - 1;
+    sequence.statistics.branched_trees += tree.branches() ? 1 : 0;
+}
+
+std::int64_t Replica::State::add_prefill_rows() {
+    const auto oldest = std::find_if(in_flight.begin(), in_flight.end(), [](const auto& s) { return s->prefilling(); });
+    if (oldest == in_flight.end()) return 0;
+    Sequence& sequence = **oldest;
+    const auto index = static_cast<std::int32_t>(kv_sequences.size());
+    kv_sequences.push_back(sequence.kv.get());
+    const std::int64_t first = sequence.kv->committed();
+    const std::int64_t last = std::min(first + prefill_rows(), sequence.num_tokens() - 1);
+    for (std::int64_t position = first; position < last; ++position) {
+        ForwardRow& row = rows.emplace_back();
+        row.token_id = sequence.tokens[static_cast<std::size_t>(position)];
+        row.position = position;
+        row.sequence = index;
+        row.in_pages = position + 1;
+    }
+    return last - first;
+}
+
+/// Appends one emitted token; false when it ends the item.
+bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason) {
+    sequence.tokens.push_back(token);
+    ++sequence.statistics.decode_tokens;
+    ++progress.emitted_tokens;
+    if (std::find(options.eos_ids.begin(), options.eos_ids.end(), token) != options.eos_ids.end())
+        reason = FinishReason::stop;
+    if (sequence.detokenizer && !reason) {
+        const std::size_t before = sequence.text.size();
+        sequence.text += sequence.detokenizer->push(token);
+        for (const std::string& stop : options.stop) {
+            const std::size_t at = sequence.text.find(stop, before < stop.size() ? 0 : before - stop.size() + 1);
+            if (at == std::string::npos) continue;
+            sequence.text.resize(at);
+            reason = FinishReason::stop;
+        }
+    }
+    if (!reason && sequence.num_output() >= sequence.item.max_tokens) reason = FinishReason::length;
+    return !reason;
+}
+
+void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
+    Sequence& sequence = *slice.sequence;
+    const TokenTree& tree = slice.tree;
+    const std::int64_t vocab = model.config().vocab_size;
+    std::vector<std::int32_t> path_tokens;
+    const auto target = [&](std::int32_t node) -> const Distribution& {
+        path_tokens.clear();
+        for (const std::int32_t above : tree.path_to(node))
+            path_tokens.push_back(tree.token[static_cast<std::size_t>(above)]);
+        const std::int64_t row = slice.first_logits + node;
+        return pipeline.apply(logits.subspan(static_cast<std::size_t>(row * vocab), static_cast<std::size_t>(vocab)),
+                              {sequence.tokens, path_tokens});
+    };
+    const Verdict verdict = verifier.verify(tree, target, sequence.noise_key, sequence.num_tokens());
+
+    sequence.kv->set_committed(sequence.kv->committed() + 1);
+    const std::int64_t before = sequence.num_tokens();
+    std::optional<FinishReason> reason;
+    std::vector<std::int32_t> slots;
+    bool goes_on = true;
+    for (const std::int32_t node : verdict.nodes) {
+        if (!goes_on) break;
+        goes_on = append(sequence, tree.token[static_cast<std::size_t>(node)], reason);
+        slots.push_back(node - 1);
+        ++sequence.statistics.accepted;
+        sequence.statistics.accepted_ngram += tree.origin[static_cast<std::size_t>(node)] == Origin::ngram ? 1 : 0;
+    }
+    if (goes_on) append(sequence, verdict.next_token, reason);
+    sequence.kv->accept(slots);
+    const std::int64_t num_new = sequence.num_tokens() - before;
+    rounds.count_tokens(num_new);
+    slice.num_new = num_new;
+
+    progress.drafted += tree.num_nodes() - 1;
+    progress.accepted += static_cast<std::int64_t>(slots.size());
+    progress.decode_tokens += num_new;
+    ++progress.target_calls;
+    if (hooks.emitted && group.is_first())
+        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(static_cast<std::size_t>(num_new)));
+    slice.reason = reason;
+}
+
+void Replica::State::step() {
+    const auto start = std::chrono::steady_clock::now();
+    rows.clear();
+    kv_sequences.clear();
+    slices.clear();
+    for (const auto& sequence : in_flight) {
+        if (!sequence->prefilling()) add_decode_rows(*sequence);
+    }
+    std::int64_t logits_row = 0;
+    for (DecodeSlice& slice : slices) {
+        slice.first_logits = logits_row;
+        logits_row += slice.tree.num_nodes();
+    }
+    const std::int64_t num_prefill = add_prefill_rows();
+    const auto drafted = std::chrono::steady_clock::now();
+    const std::span<const float> logits = model.forward(rows, kv_sequences);
+    const auto computed = std::chrono::steady_clock::now();
+    if (num_prefill > 0) {
+        KvSequence& kv = *kv_sequences.back();
+        kv.set_committed(kv.committed() + num_prefill);
+        progress.prefilled_tokens += num_prefill;
+        rounds.count_tokens(num_prefill);
+    }
+    for (DecodeSlice& slice : slices) accept(slice, logits);
+    outcome.verify_seconds += seconds_since(computed);
+    const auto verified = std::chrono::steady_clock::now();
+    for (DecodeSlice& slice : slices) slice.sequence->drafter->accepted(slice.sequence->tokens, slice.num_new);
+    outcome.draft_seconds += std::chrono::duration<double>(drafted - start).count() + seconds_since(verified);
+    outcome.forward_seconds += std::chrono::duration<double>(computed - drafted).count();
+
+    const double seconds = seconds_since(start);
+    (slices.empty() ? outcome.prefill_seconds : outcome.decode_seconds) += seconds;
+    for (const auto& sequence : in_flight) {
+        sequence->statistics.seconds += seconds;
+        if (slices.empty()) sequence->statistics.prefill_seconds += seconds;
+    }
+    for (const DecodeSlice& slice : slices) {
+        if (!slice.reason) continue;
+        finish(*slice.sequence, *slice.reason);
+        std::erase_if(in_flight, [&](const auto& s) { return s.get() == slice.sequence; });
+    }
+    report(slices.empty() ? "prefill" : "decode");
+}
+
+void Replica::State::report(const char* phase) {
+    if (!group.is_first() || !hooks.progress) return;
+    progress.in_flight = static_cast<std::int64_t>(in_flight.size());
+    progress.checkpoint_rounds = rounds.committed_rounds();
+    progress.unfinished_tokens = 0;
+    progress.oldest_share = 0;
+    for (const auto& sequence : in_flight) {
+        progress.unfinished_tokens += sequence->num_output();
+        progress.oldest_share = std::max(progress.oldest_share, static_cast<double>(sequence->num_output()) /
+                                                                    static_cast<double>(sequence->item.max_tokens));
+    }
+    progress.phase = phase;
+    hooks.progress(progress);
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,109 @@
+#include "kernels/ceilings.hpp"
+
+#include <emmintrin.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "kernels/cpu/kernel_table.hpp"
+#include "kernels/cpu/share.hpp"
+#include "kernels/host_memory.hpp"
+
+namespace longhaul::kernels {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Reads num_bytes as `streams` equal streams, a cache line of each in turn.
+template <int streams>
+std::int64_t read_streams(const std::byte* from, std::int64_t num_bytes) {
+    const std::int64_t each = num_bytes / streams / 64 * 64;
+    __m128i sum[4] = {};
+    for (std::int64_t at = 0; at < each; at += 64) {
+        for (int s = 0; s < streams; ++s) {
+            const std::byte* line = from + s * each + at;
+            _mm_prefetch(reinterpret_cast<const char*>(line + 2048), _MM_HINT_T0);
+            for (int i = 0; i < 4; ++i) {
+                sum[i] = _mm_xor_si128(sum[i], _mm_load_si128(reinterpret_cast<const __m128i*>(line) + i));
+            }
+        }
+    }
+    return _mm_cvtsi128_si64(_mm_xor_si128(_mm_xor_si128(sum[0], sum[1]), _mm_xor_si128(sum[2], sum[3])));
+}
+
+/// Seconds of one pass of all threads over their parts of `data`.
+template <int streams>
+double timed_pass(const std::byte* data, std::int64_t num_bytes, int threads, std::vector<std::int64_t>& sinks) {
+    Clock::time_point start;
+#pragma omp parallel num_threads(threads)
+    {
+        const cpu::Share lines = cpu::Share::of(num_bytes / 64);
+#pragma omp barrier
+#pragma omp master
+        start = Clock::now();
+        sinks[static_cast<std::size_t>(lines.thread)] =
+            read_streams<streams>(data + lines.first * 64, (lines.end - lines.first) * 64);
+    }
+    return seconds_since(start);
+}
+
+}  // namespace
+
+double measure_read_bandwidth(int threads) {
+    const std::int64_t cache = std::max<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 0);
+    const std::int64_t num_bytes = std::max<std::int64_t>(std::int64_t{256} << 20, 5 * cache);
+    std::byte* data = allocate_host(static_cast<std::size_t>(num_bytes));
+    // Written by the threads that will read it: untouched pages would all be the same page of zeros.
+#pragma omp parallel num_threads(threads)
+    {
+        const cpu::Share lines = cpu::Share::of(num_bytes / 64);
+        std::fill(data + lines.first * 64, data + lines.end * 64, std::byte{1});
+    }
+    std::vector<std::int64_t> sinks(static_cast<std::size_t>(threads));
+    double best = 1e30;
+    for (int pass = 0; pass < 6; ++pass) {
+        best = std::min(best, timed_pass<1>(data, num_bytes, threads, sinks));
+        best = std::min(best, timed_pass<4>(data, num_bytes, threads, sinks));
+    }
+    // The sums go somewhere, or the reads would be optimised away.
+    volatile std::int64_t sink = 0;
+    for (const std::int64_t sum : sinks) sink = sink + sum;
+    release_host(data, static_cast<std::size_t>(num_bytes));
+    return static_cast<double>(num_bytes) / best;
+}
+
+double measure_peak_flops(CpuVariant variant, int threads) {
+    const std::vector<CpuVariant> available = available_cpu_variants();
+    const bool runs = std::find(available.begin(), available.end(), variant) != available.end();
+    if (variant == CpuVariant::reference || !runs) {
+        throw std::invalid_argument("no peak to measure for kernels " + std::string(variant_name(variant)));
+    }
+    const cpu::KernelTable& table = variant == CpuVariant::avx2 ? *cpu::avx2_kernels() : *cpu::avx512_kernels();
+    constexpr std::int64_t iterations = 4'000'000;  // about 10 ms a pass
+    double best = 0.0;
+    for (int pass = 0; pass < 8; ++pass) {
+        Clock::time_point start;
+        double operations = 0.0;
+#pragma omp parallel num_threads(threads) reduction(+ : operations)
+        {
+            float sink = 0.0F;
+#pragma omp barrier
+#pragma omp master
+            start = Clock::now();
+            operations += table.peak_loop(iterations, &sink);
+        }
+        best = std::max(best, operations / seconds_since(start));
+    }
+    return best;
+}
+
+}  // namespace longhaul::kernels

@@ -1,0 +1,169 @@
+// `longhaul generate`: one prompt, one process, text on the terminal while it grows.
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "engine/parallel/group.hpp"
+#include "runner/command_line.hpp"
+#include "runner/commands/commands.hpp"
+#include "runner/dataset.hpp"
+#include "runner/machine.hpp"
+#include "runner/text_stream.hpp"
+#include "runner/values.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+constexpr std::int64_t most_prompt_bytes = std::int64_t{1} << 30;
+constexpr int interrupted = 128 + SIGINT;  // what a shell expects of a program that Ctrl-C ended
+
+volatile std::sig_atomic_t stop_wanted = 0;
+
+/// The first Ctrl-C ends the text after the step under way, the second one ends the program.
+void stop_on_interrupt() {
+    struct sigaction action {};
+    action.sa_handler = [](int) { stop_wanted = 1; };
+    action.sa_flags = SA_RESETHAND | SA_RESTART;
+    sigaction(SIGINT, &action, nullptr);
+    sigaction(SIGTERM, &action, nullptr);
+}
+
+void write_out(const std::string& text) {
+    const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+    if (!written || std::fflush(stdout) != 0)
+        throw StorageError("standard output: expected to write the text, got an error");
+}
+
+std::string read_prompt(const CommandLine& line) {
+    if (line.has("prompt") == line.has("prompt-file")) {
+        throw UsageError(InputError::format("command line", "prompt", "one of --prompt and --prompt-file",
+                                            line.has("prompt") ? "both" : "none", ""));
+    }
+    const std::string file = line.value("prompt-file");
+    const std::string text = file.empty() ? line.value("prompt") : engine::read_file(file, most_prompt_bytes);
+    const std::size_t bad = first_bad_byte(text);
+    if (bad == std::string::npos) return text;
+    const std::string place = "@" + std::to_string(bad);
+    if (!file.empty()) throw InputError(file, place, "UTF-8 text", "byte " + engine::printable(text.substr(bad, 1)));
+    throw UsageError(InputError::format("command line", "prompt" + place, "UTF-8 text", "another encoding", ""));
+}
+
+Settings read_settings(const CommandLine& line) {
+    std::vector<Assignment> keys = line.keys;
+    keys.push_back({.key = "model", .value = line.places.front(), .origin = "command line"});
+    return parse_settings({}, keys, std::filesystem::current_path(), {"model"});
+}
+
+std::int64_t kv_memory(const Settings& settings) {
+    if (settings.memory > 0) return settings.memory;
+    constexpr std::int64_t unknown = std::int64_t{8} << 30;
+    const std::int64_t available = available_memory_bytes();
+    return available > 0 ? available / 4 * 3 : unknown;
+}
+
+/// What the replica's hooks fill.
+struct Session {
+    Session(const engine::Tokenizer& tokenizer, const Settings& settings)
+        : characters(tokenizer), text(settings.stop) {}
+
+    engine::Detokenizer characters;
+    TextStream text;
+    std::string shown;  ///< all that was printed
+    std::optional<engine::FinishedItem> result;
+
+    void show(const std::string& more) {
+        shown += more;
+        write_out(more);
+    }
+    void emit(std::span<const std::int32_t> tokens) {
+        std::string more;
+        for (const std::int32_t token : tokens) more += text.push(characters.push(token));
+        if (!more.empty()) show(more);
+    }
+    /// The rest of the text; the item's own where it is there, so that what was printed is what `run` would record.
+    void end() {
+        if (result && result->text.starts_with(shown)) {
+            show(result->text.substr(shown.size()));
+        } else if (!result) {
+            show(text.push(characters.finish()) + text.finish());
+        }
+        write_out("\n");
+    }
+};
+
+engine::ReplicaHooks hooks_of(Session& session, const Settings& settings, std::vector<std::int32_t> prompt) {
+    engine::ReplicaHooks hooks;
+    hooks.next_work = [&settings, prompt = std::move(prompt),
+                       given = false]() mutable -> std::optional<engine::WorkItem> {
+        if (std::exchange(given, true)) return std::nullopt;
+        // Id 1 is what a data set of one line without an id gives its item: the same random numbers, the same text.
+        return engine::WorkItem{.index = 0,
+                                .id = "1",
+                                .sample = 0,
+                                .checkpoint_key = "1",
+                                .prompt = prompt,
+                                .max_tokens = settings.max_tokens};
+    };
+    hooks.finished = [&session](engine::FinishedItem item) { session.result = std::move(item); };
+    hooks.stop_requested = [] { return stop_wanted != 0; };
+    hooks.progress = [](const engine::ReplicaProgress&) {};
+    hooks.emitted = [&session](std::int64_t, std::span<const std::int32_t> tokens) { session.emit(tokens); };
+    hooks.poke = [] {};
+    return hooks;
+}
+
+const char* reason_text(engine::FinishReason reason) {
+    return reason == engine::FinishReason::length ? "ended at max-tokens" : "ended by the model or a stop text";
+}
+
+void print_statistics(const Session& session, const engine::ReplicaOutcome& outcome, std::size_t prompt_tokens) {
+    const engine::ReplicaProgress& progress = outcome.progress;
+    const double seconds = outcome.decode_seconds;
+    const auto tokens = static_cast<double>(progress.emitted_tokens);
+    const double efficiency = progress.target_calls > 0 ? static_cast<double>(progress.decode_tokens) /
+                                                              static_cast<double>(progress.target_calls)
+                                                        : 0;
+    std::fprintf(
+        stderr,
+        "longhaul: %lld tokens in %.2f s (%.1f tokens/s), block efficiency %.2f; prompt of %zu tokens in %.2f s; %s\n",
+        static_cast<long long>(progress.emitted_tokens), seconds, seconds > 0 ? tokens / seconds : 0, efficiency,
+        prompt_tokens, outcome.prefill_seconds, session.result ? reason_text(session.result->reason) : "interrupted");
+}
+
+}  // namespace
+
+int generate_command(const std::vector<std::string>& arguments) {
+    const CommandLine line = parse_command_line(arguments, syntax_of("generate"));
+    const Settings settings = read_settings(line);
+    const std::string text = read_prompt(line);
+
+    const engine::ModelConfig config = engine::ModelConfig::load(settings.model);
+    const auto tokenizer = load_tokenizer(settings.model, config);
+    std::vector<std::int32_t> prompt =
+        make_prompt(tokenizer->encode(text), "command line", settings, *tokenizer, config.max_positions);
+    const std::size_t prompt_tokens = prompt.size();
+
+    const int threads = settings.threads > 0 ? static_cast<int>(settings.threads) : usable_processors();
+    const auto device = make_device(settings, threads);
+    const auto group = engine::make_local_group();
+    const auto model =
+        engine::Model::load(settings.model, precision_of(settings), *device, *group, kv_dtype_of(settings));
+    for (const std::string& notice : model->notices()) std::fprintf(stderr, "note: %s\n", notice.c_str());
+
+    engine::ReplicaOptions options = replica_options(settings, config);
+    options.batch = 1;
+    options.kv_memory_bytes = kv_memory(settings);
+    Session session(*tokenizer, settings);
+    stop_on_interrupt();
+    engine::Replica replica(*model, *group, *tokenizer, options, hooks_of(session, settings, std::move(prompt)));
+    const engine::ReplicaOutcome outcome = replica.run();
+    session.end();
+    print_statistics(session, outcome, prompt_tokens);
+    if (session.result && session.result->reason == engine::FinishReason::error) throw Error(session.result->error);
+    return session.result ? static_cast<int>(ExitCode::done) : interrupted;
+}
+
+}  // namespace longhaul::runner

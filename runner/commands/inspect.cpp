@@ -1,0 +1,194 @@
+// `longhaul inspect`: what a model folder or a checkpoint file holds. One description, printed as a table or as JSON.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <string_view>
+
+#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "engine/model/config.hpp"
+#include "engine/model/safetensors.hpp"
+#include "runner/command_line.hpp"
+#include "runner/commands/commands.hpp"
+#include "runner/machine.hpp"
+#include "runner/values.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;  // what is printed keeps its order
+
+std::string hexadecimal(std::uint64_t value) {
+    std::array<char, 16> digits{};
+    const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value, 16);
+    const std::string text(digits.data(), error == std::errc() ? end : digits.data());
+    return std::string(digits.size() - text.size(), '0') + text;
+}
+
+const char* scaling_name(engine::RopeScaling scaling) {
+    switch (scaling) {
+        case engine::RopeScaling::standard:
+            return "default";
+        case engine::RopeScaling::linear:
+            return "linear";
+        case engine::RopeScaling::llama3:
+            return "llama3";
+        case engine::RopeScaling::yarn:
+            return "yarn";
+    }
+    return "unknown";
+}
+
+Json describe_rope(const engine::RopeConfig& rope) {
+    Json json{{"scaling", scaling_name(rope.scaling)}, {"theta", rope.theta}};
+    if (rope.scaling != engine::RopeScaling::standard) json["factor"] = rope.factor;
+    if (rope.original_max_positions > 0) json["original_max_positions"] = rope.original_max_positions;
+    return json;
+}
+
+Json describe_tokenizer(const engine::Tokenizer& tokenizer) {
+    Json json{{"vocab_size", tokenizer.vocab_size()}, {"adds_bos", tokenizer.adds_bos()}};
+    json["bos_id"] = tokenizer.bos_id() ? Json(*tokenizer.bos_id()) : Json();
+    json["fingerprint"] = hexadecimal(tokenizer.fingerprint());
+    return json;
+}
+
+Json describe_weights(const fs::path& folder) {
+    const auto tensors = engine::SafetensorsFolder::open(folder);
+    std::int64_t bytes = 0;
+    for (const auto& [name, view] : tensors.tensors()) bytes += view.num_bytes;
+    return {
+        {"tensors", tensors.tensors().size()}, {"bytes", bytes}, {"fingerprint", hexadecimal(tensors.fingerprint())}};
+}
+
+Json describe_model(const fs::path& folder) {
+    const auto config = engine::ModelConfig::load(folder);
+    const auto tokenizer = load_tokenizer(folder, config);
+    const std::int64_t kv_values = 2 * config.num_layers * config.num_kv_heads * config.head_dim;
+    Json json{{"kind", "model"},
+              {"folder", folder.string()},
+              {"model_type", config.model_type},
+              {"parameters", engine::num_parameters(config)},
+              {"dtype", config.dtype},
+              {"layers", config.num_layers},
+              {"hidden_size", config.hidden_size},
+              {"intermediate_size", config.intermediate_size},
+              {"query_heads", config.num_heads},
+              {"kv_heads", config.num_kv_heads},
+              {"head_dim", config.head_dim},
+              {"vocab_size", config.vocab_size},
+              {"tied_embeddings", config.tied_embeddings},
+              {"context", config.max_positions},
+              {"eos_ids", config.eos_ids}};
+    json["rope"] = describe_rope(config.rope);
+    json["kv_bytes_per_token"] = {{"bf16", 2 * kv_values}, {"fp32", 4 * kv_values}};
+    json["weights"] = describe_weights(folder);
+    json["tokenizer"] = describe_tokenizer(*tokenizer);
+    return json;
+}
+
+/// [first, end) of something counted from 0.
+Json range(std::int64_t first, std::int64_t end) {
+    return {{"first", first}, {"end", end}};
+}
+
+Json describe_item(const engine::ItemDelta& item) {
+    const auto tokens = static_cast<std::int64_t>(item.tokens.size());
+    const auto width = std::max<std::int64_t>(item.drafter.row_width, 1);
+    return {{"key", item.key},
+            {"prompt_tokens", item.prompt_tokens},
+            {"tokens", range(item.first_token, item.first_token + tokens)},
+            {"kv_positions", range(item.kv_begin, item.kv_end)},
+            {"drafter", item.drafter.kind},
+            {"drafter_rows", static_cast<std::int64_t>(item.drafter.rows.size()) / width},
+            {"previous_commit", item.previous_commit}};
+}
+
+Json describe_commit(const fs::path& path) {
+    const engine::Commit commit = engine::read_commit(path);
+    const engine::CheckpointIdentity& identity = commit.identity;
+    Json json{{"kind", "checkpoint"},
+              {"file", path.string()},
+              {"replica", commit.replica},
+              {"epoch", commit.epoch},
+              {"round", commit.round}};
+    json["identity"] = {{"job", identity.job},
+                        {"model", identity.model},
+                        {"tokenizer", identity.tokenizer},
+                        {"numerics_version", identity.numerics_version},
+                        {"kv_dtype", identity.kv_dtype},
+                        {"layers", identity.num_layers},
+                        {"kv_heads", identity.num_kv_heads},
+                        {"head_dim", identity.head_dim}};
+    json["items"] = Json::array();
+    for (const engine::ItemDelta& item : commit.items) json["items"].push_back(describe_item(item));
+    json["kv_files"] = Json::array();
+    for (const engine::KvFile& file : commit.kv_files) {
+        json["kv_files"].push_back({{"name", file.name},
+                                    {"bytes", file.num_bytes},
+                                    {"checksum", hexadecimal(file.checksum)},
+                                    {"kv_heads", range(file.first_kv_head, file.first_kv_head + file.num_kv_heads)}});
+    }
+    return json;
+}
+
+/// A value on one line: "a, b", "x = 1, y = 2".
+std::string one_line(const Json& value) {
+    if (value.is_null() || value == "") return "none";
+    if (value.is_string()) return engine::printable(value.get<std::string>(), 300);
+    if (!value.is_structured()) return value.dump();
+    std::string line;
+    for (const auto& [key, entry] : value.items()) {
+        if (!line.empty()) line += ", ";
+        if (value.is_object()) line += key + " ";
+        // Brackets keep what belongs to one member together.
+        line += entry.is_object() ? "(" + one_line(entry) + ")" : one_line(entry);
+    }
+    return line.empty() ? "none" : line;
+}
+
+std::string table_of(const Json& description) {
+    std::string text;
+    for (const auto& [key, value] : description.items()) {
+        std::string name = key;
+        std::replace(name.begin(), name.end(), '_', ' ');
+        const bool list = value.is_array() && !value.empty() && value.front().is_object();
+        text += name + std::string(name.size() < 20 ? 20 - name.size() : 1, ' ') +
+                (list ? std::to_string(value.size()) : one_line(value)) + "\n";
+        for (std::size_t i = 0; list && i < value.size(); ++i) text += "  " + one_line(value[i]) + "\n";
+    }
+    return text;
+}
+
+Json describe(const fs::path& path) {
+    std::error_code error;
+    if (fs::is_directory(path, error)) {
+        if (fs::exists(path / "job.cfg", error) && !fs::exists(path / "config.json", error)) {
+            throw UsageError(InputError::format(path.string(), "", "a model folder or a checkpoint file",
+                                                "a run folder", "`longhaul status` shows it"));
+        }
+        return describe_model(path);
+    }
+    if (path.filename() == "config.json" || path.extension() == ".safetensors")
+        return describe_model(fs::absolute(path).parent_path());
+    return describe_commit(path);
+}
+
+}  // namespace
+
+int inspect_command(const std::vector<std::string>& arguments) {
+    const CommandLine line = parse_command_line(arguments, syntax_of("inspect"));
+    const Json description = describe(line.places.front());
+    const std::string text = line.has("json") ? description.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+                                              : table_of(description);
+    const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+    if (!written || std::fflush(stdout) != 0)
+        throw StorageError("standard output: expected to write the answer, got an error");
+    return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace longhaul::runner

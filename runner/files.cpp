@@ -1,0 +1,151 @@
+#include "runner/files.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "engine/error.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+[[noreturn]] void fail(const std::filesystem::path& path, std::string_view what, int error) {
+    throw StorageError(storage_line(path, what, error));
+}
+
+/// A descriptor that is closed whatever happens.
+struct Descriptor {
+    int fd = -1;
+    explicit Descriptor(int descriptor) : fd(descriptor) {}
+    ~Descriptor() {
+        if (fd >= 0) ::close(fd);
+    }
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
+};
+
+/// 0, or the errno of the write that failed.
+int write_all(int fd, std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t count = ::write(fd, text.data(), text.size());
+        if (count < 0 && errno == EINTR) continue;
+        if (count <= 0) return count == 0 ? ENOSPC : errno;
+        text.remove_prefix(static_cast<std::size_t>(count));
+    }
+    return 0;
+}
+
+/// Some file systems have no fsync for folders and say EINVAL; their names are as durable as they get.
+bool folder_sync_failed(int fd) {
+    return ::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP;
+}
+
+}  // namespace
+
+std::string storage_line(const std::filesystem::path& path, std::string_view what, int error) {
+    std::string line = path.string() + ": expected to " + std::string(what) + ", got " + std::strerror(error);
+    if (error == ENOSPC || error == EDQUOT) line += "; free some space and run again, nothing is lost";
+    return line;
+}
+
+void replace_file(const std::filesystem::path& path, std::string_view text, Durable durable, std::string_view tag) {
+    const std::filesystem::path temporary = path.string() + "." + std::string(tag) + ".tmp";
+    {
+        const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+        if (file.fd < 0) fail(temporary, "create it", errno);
+        int error = write_all(file.fd, text);
+        if (error == 0 && durable == Durable::yes && ::fsync(file.fd) != 0) error = errno;
+        if (error != 0) {
+            ::unlink(temporary.c_str());
+            fail(path, "write it", error);
+        }
+    }
+    if (::rename(temporary.c_str(), path.c_str()) != 0) {
+        const int error = errno;
+        ::unlink(temporary.c_str());
+        fail(path, "put it in place", error);
+    }
+    if (durable == Durable::yes) sync_folder(path.parent_path());
+}
+
+std::string read_if_there(const std::filesystem::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+void make_folder(const std::filesystem::path& path) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) return;
+    if (path.has_parent_path() && path.parent_path() != path) make_folder(path.parent_path());
+    if (::mkdir(path.c_str(), 0777) == 0) return sync_folder(path.parent_path());
+    if (errno == EEXIST && std::filesystem::is_directory(path, error)) return;  // another launch was faster
+    const int reason = errno;
+    if (reason == ENOSPC || reason == EDQUOT || reason == EIO) fail(path, "create the folder", reason);
+    throw UsageError(path.string() + ": output: expected a folder that can be written, got " + std::strerror(reason));
+}
+
+void sync_folder(const std::filesystem::path& path) {
+    const std::filesystem::path folder = path.empty() ? std::filesystem::path(".") : path;
+    const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (descriptor.fd < 0 || folder_sync_failed(descriptor.fd)) fail(folder, "sync the folder", errno);
+}
+
+void sync_file(const std::filesystem::path& path) {
+    const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (descriptor.fd < 0 || ::fsync(descriptor.fd) != 0) fail(path, "sync it", errno);
+}
+
+void LineFile::create() {
+    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    if (fd_ < 0) fail(path_, "create it", errno);
+    sync_folder(path_.parent_path());
+}
+
+LineFile::~LineFile() {
+    if (fd_ >= 0) ::close(fd_);
+}
+
+void LineFile::take_back(std::int64_t to_bytes) noexcept {
+    // Best effort: where it fails, the reader still stops at the last whole line.
+    if (::ftruncate(fd_, to_bytes) == 0) written_bytes_ = to_bytes;
+}
+
+void LineFile::append(std::string_view line) {
+    const std::lock_guard lock(mutex_);
+    if (!failed_.empty()) throw StorageError(failed_);
+    if (fd_ < 0) create();
+    std::string whole(line);
+    whole += '\n';
+    if (const int error = write_all(fd_, whole); error != 0) {
+        failed_ = storage_line(path_, "append a line", error);
+        take_back(written_bytes_);
+        throw StorageError(failed_);
+    }
+    written_bytes_ += static_cast<std::int64_t>(whole.size());
+}
+
+void LineFile::sync() {
+    std::int64_t upto = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        if (written_bytes_ == durable_bytes_ && failed_.empty()) return;
+        upto = written_bytes_;
+    }
+    const int error = ::fsync(fd_) == 0 ? 0 : errno;  // outside the lock: appending goes on meanwhile
+    const std::lock_guard lock(mutex_);
+    if (error == 0) {
+        durable_bytes_ = upto;
+        return;
+    }
+    // The kernel may have dropped the pages: a second fsync would lie. What is not durable must not be read again.
+    if (failed_.empty()) failed_ = storage_line(path_, "sync it", error);
+    take_back(durable_bytes_);
+    throw StorageError(failed_);
+}
+
+}  // namespace longhaul::runner

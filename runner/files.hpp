@@ -1,0 +1,62 @@
+// Files of a run folder: complete or absent (temporary, fsync, rename, fsync of the folder), and logs that only grow.
+// Errors of the storage become StorageError, whose exit code says "nothing is lost, run again".
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace longhaul::runner {
+
+/// A line for an errno: "FILE: expected to WHAT, got No space left on device".
+[[nodiscard]] std::string storage_line(const std::filesystem::path& path, std::string_view what, int error);
+
+enum class Durable : bool { no, yes };
+
+/// Replaces `path` by `text` in one step: readers see the old or the new content. `Durable::no` skips the fsyncs: for
+/// what is written again within seconds. `tag` makes the temporary's name unique among launches. Throws StorageError.
+void replace_file(const std::filesystem::path& path, std::string_view text, Durable durable, std::string_view tag);
+
+/// The file's bytes; "" when it is absent or cannot be read.
+[[nodiscard]] std::string read_if_there(const std::filesystem::path& path);
+
+/// Creates the folder and its parents, durably. Throws UsageError when something else is in the way or it may not be
+/// written, StorageError when the storage fails.
+void make_folder(const std::filesystem::path& path);
+
+/// fsync of a folder: its new names survive a power cut. Throws StorageError.
+void sync_folder(const std::filesystem::path& path);
+
+/// fsync of a file that another process wrote. Throws StorageError.
+void sync_file(const std::filesystem::path& path);
+
+/// A file of lines that only grows. A failed write or fsync takes back what is not known to be durable, so that no
+/// later launch believes it. Append and sync may come from two threads.
+class LineFile {
+  public:
+    /// The file is created with its first line; it must not exist then.
+    explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
+    ~LineFile();
+    LineFile(const LineFile&) = delete;
+    LineFile& operator=(const LineFile&) = delete;
+
+    /// Throws StorageError; then nothing of the line stays.
+    void append(std::string_view line);
+    /// Makes all lines appended before the call durable. Throws StorageError; from then on every call does.
+    void sync();
+
+  private:
+    void create();
+    void take_back(std::int64_t to_bytes) noexcept;
+
+    std::filesystem::path path_;
+    int fd_ = -1;
+    std::mutex mutex_;
+    std::int64_t written_bytes_ = 0;
+    std::int64_t durable_bytes_ = 0;
+    std::string failed_;
+};
+
+}  // namespace longhaul::runner

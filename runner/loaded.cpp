@@ -1,0 +1,68 @@
+#include "runner/loaded.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "engine/error.hpp"
+#include "kernels/numerics.hpp"
+#include "runner/machine.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+/// Node-local folders may hold different things under one name.
+void check_same_everywhere(const World& world, const std::string& what, const std::string& mine) {
+    std::string first = mine;
+    world.broadcast(first);
+    world.agree([&] {
+        if (first == mine) return;
+        throw Error(what + ": expected the same on all ranks (fingerprint " + first + " on rank 0), got " + mine +
+                    " on rank " + std::to_string(world.rank()) + " (host " + world.host() + ")");
+    });
+}
+
+}  // namespace
+
+void load(const World& world, const Settings& settings, Loaded& loaded) {
+    engine::ModelConfig config;
+    world.agree([&] {
+        config = engine::ModelConfig::load(settings.model);
+        loaded.tokenizer = load_tokenizer(settings.model, config);
+        puts_bos(settings, *loaded.tokenizer);  // throws where it is asked for in vain
+        if (!loaded.data && world.rank_in_replica() == 0) loaded.data = DataSet::open(settings);
+        loaded.device = make_device(settings, loaded.placement.threads);
+    });
+    loaded.group =
+        settings.tensor_parallel == 1 ? engine::make_local_group() : engine::make_mpi_group(world.replica_comm());
+    world.agree([&] {
+        loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
+                                           kv_dtype_of(settings));
+    });
+    loaded.fingerprints["model"] = hex(loaded.model->fingerprint());
+    loaded.fingerprints["tokenizer"] = hex(loaded.tokenizer->fingerprint());
+    loaded.fingerprints["numerics"] = std::to_string(kernels::numerics_version);
+    check_same_everywhere(world, settings.model.string(), loaded.fingerprints["model"]);
+}
+
+engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const Fingerprints& fingerprints,
+                                               const engine::ModelConfig& config) {
+    engine::CheckpointIdentity identity;
+    identity.job = identity_hash(settings, {{"data", fingerprints.at("data")}});
+    identity.model = fingerprints.at("model");
+    identity.tokenizer = fingerprints.at("tokenizer");
+    identity.numerics_version = kernels::numerics_version;
+    identity.kv_dtype = kv_dtype_of(settings) == kernels::DType::f32 ? "f32" : "bf16";
+    identity.num_layers = config.num_layers;
+    identity.num_kv_heads = config.num_kv_heads;
+    identity.head_dim = config.head_dim;
+    return identity;
+}
+
+std::int64_t kv_memory_bytes(const World& world, const Settings& settings) {
+    if (settings.memory > 0) return settings.memory;
+    constexpr std::int64_t unknown = std::int64_t{8} << 30;
+    const std::int64_t available = available_memory_bytes();
+    return (available > 0 ? available / 4 * 3 : unknown) / world.node_size();
+}
+
+}  // namespace longhaul::runner

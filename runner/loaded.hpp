@@ -1,0 +1,41 @@
+// What a launch loads once and runs phases with: model, tokenizer, data, and who they are.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/model/model.hpp"
+#include "engine/parallel/group.hpp"
+#include "engine/tokenizer/tokenizer.hpp"
+#include "kernels/device.hpp"
+#include "runner/dataset.hpp"
+#include "runner/placement.hpp"
+#include "runner/run_folder.hpp"
+#include "runner/settings.hpp"
+#include "runner/world.hpp"
+
+namespace longhaul::runner {
+
+struct Loaded {
+    Placement placement;
+    std::unique_ptr<DataSet> data;
+    std::unique_ptr<engine::Tokenizer> tokenizer;
+    std::unique_ptr<kernels::Device> device;
+    std::unique_ptr<engine::Group> group;
+    std::unique_ptr<engine::Model> model;
+    Fingerprints fingerprints;  ///< data (rank 0's), model, tokenizer, numerics
+};
+
+/// Loads all but the data on every rank; errors are agreed. `loaded.data` and its fingerprint are there already on rank
+/// 0. Collective over the world, which is split into replicas already.
+void load(const World& world, const Settings& settings, Loaded& loaded);
+
+/// Who may read a checkpoint of this job.
+engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const Fingerprints& fingerprints,
+                                               const engine::ModelConfig& config);
+
+/// Bytes a rank may use for KV: `memory`, or its share of what is free on the node.
+std::int64_t kv_memory_bytes(const World& world, const Settings& settings);
+
+}  // namespace longhaul::runner

@@ -1,0 +1,141 @@
+#include "runner/machine.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/error.hpp"
+#include "runner/values.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+/// The number after `name` in a file of lines "name number …".
+std::optional<std::int64_t> number_after(const char* file, const std::string& name) {
+    std::ifstream in(file);
+    std::string word;
+    std::int64_t number = 0;
+    while (in >> word) {
+        if (word == name && in >> number) return number;
+        in.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+    }
+    return std::nullopt;
+}
+
+std::optional<std::int64_t> number_in(const char* file) {
+    std::ifstream in(file);
+    std::int64_t number = 0;
+    if (in >> number) return number;
+    return std::nullopt;  // absent, or "max": no limit
+}
+
+/// Processors a container's quota is worth, rounded up.
+std::optional<int> quota_processors() {
+    std::ifstream in("/sys/fs/cgroup/cpu.max");
+    std::int64_t quota = 0, period = 0;
+    if (!(in >> quota >> period) || quota <= 0 || period <= 0) return std::nullopt;
+    return static_cast<int>(std::min<std::int64_t>((quota + period - 1) / period, 1 << 16));
+}
+
+int affinity_processors() {
+    // Machines with more processors than the set holds are told by EINVAL: try larger sets.
+    for (int processors = 1024; processors <= (1 << 16); processors *= 2) {
+        cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(processors));
+        if (set == nullptr) break;
+        const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(processors));
+        const bool known = ::sched_getaffinity(0, bytes, set) == 0;
+        const int count = known ? CPU_COUNT_S(bytes, set) : 0;
+        CPU_FREE(set);
+        if (known) return std::max(count, 1);
+    }
+    return 1;
+}
+
+}  // namespace
+
+int usable_processors() {
+    const int processors = affinity_processors();
+    return std::max(1, std::min(processors, quota_processors().value_or(processors)));
+}
+
+std::int64_t available_memory_bytes() {
+    std::int64_t bytes = number_after("/proc/meminfo", "MemAvailable:").value_or(0) * 1024;
+    const auto limit = number_in("/sys/fs/cgroup/memory.max");
+    const auto used = number_in("/sys/fs/cgroup/memory.current");
+    // File pages count as used but are given up when memory is wanted.
+    const auto reclaimable = number_after("/sys/fs/cgroup/memory.stat", "inactive_file").value_or(0);
+    if (limit && used) bytes = std::min(bytes, std::max<std::int64_t>(0, *limit - *used + reclaimable));
+    return bytes;
+}
+
+std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threads) {
+    const std::vector<kernels::CpuVariant> variants = kernels::available_cpu_variants();
+    std::vector<std::string> names;
+    for (const kernels::CpuVariant variant : variants) {
+        names.emplace_back(kernels::variant_name(variant));
+        if (settings.kernels == names.back()) return kernels::make_cpu_device(variant, threads);
+    }
+    if (settings.kernels == "auto" && !variants.empty()) return kernels::make_cpu_device(variants.back(), threads);
+    names.insert(names.begin(), "auto");
+    throw UsageError(InputError::format("job", "kernels", list_words(names), "'" + settings.kernels + "'",
+                                        "this processor cannot run it"));
+}
+
+std::unique_ptr<engine::Tokenizer> load_tokenizer(const std::filesystem::path& folder,
+                                                  const engine::ModelConfig& config) {
+    auto tokenizer = engine::Tokenizer::load(folder);
+    if (tokenizer->vocab_size() > config.vocab_size) {
+        throw InputError(folder.string(), "tokenizer", "ids below vocab_size " + std::to_string(config.vocab_size),
+                         "an id of " + std::to_string(tokenizer->vocab_size() - 1),
+                         "tokenizer and config.json are of different models");
+    }
+    return tokenizer;
+}
+
+engine::Precision precision_of(const Settings& settings) {
+    if (settings.precision == "bf16") return engine::Precision::bf16;
+    if (settings.precision == "fp32") return engine::Precision::fp32;
+    throw std::logic_error("precision '" + settings.precision + "' passed parse_settings");
+}
+
+kernels::DType kv_dtype_of(const Settings& settings) {
+    if (settings.kv_precision == "bf16") return kernels::DType::bf16;
+    if (settings.kv_precision == "fp32") return kernels::DType::f32;
+    throw std::logic_error("kv-precision '" + settings.kv_precision + "' passed parse_settings");
+}
+
+engine::SamplingParams sampling_of(const Settings& settings) {
+    return {.temperature = settings.temperature,
+            .top_k = settings.top_k,
+            .top_p = settings.top_p,
+            .min_p = settings.min_p,
+            .eta = settings.eta,
+            .repetition_penalty = settings.repetition_penalty,
+            .penalty_window = settings.penalty_window};
+}
+
+engine::DraftOptions draft_of(const Settings& settings) {
+    return {.method = settings.draft,
+            .tree = settings.draft_tree,
+            .ngram_order = settings.ngram_order,
+            .ngram_top = settings.ngram_top};
+}
+
+engine::ReplicaOptions replica_options(const Settings& settings, const engine::ModelConfig& config) {
+    engine::ReplicaOptions options;
+    options.batch = settings.batch;
+    options.seed = settings.seed;
+    options.sampling = sampling_of(settings);
+    if (!settings.ignore_eos) options.eos_ids = config.eos_ids;
+    options.stop = settings.stop;
+    options.draft = draft_of(settings);
+    return options;
+}
+
+}  // namespace longhaul::runner

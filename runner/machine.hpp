@@ -1,0 +1,38 @@
+// What the machine gives this process, and the settings handed to the engine.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "engine/model/model.hpp"
+#include "engine/replica.hpp"
+#include "engine/tokenizer/tokenizer.hpp"
+#include "kernels/device.hpp"
+#include "runner/settings.hpp"
+
+namespace longhaul::runner {
+
+/// Processors this process may run on: its affinity, less where a container's quota is lower. At least 1.
+int usable_processors();
+
+/// Bytes of memory that could be used now without swapping, container limits included; 0 where nobody says.
+std::int64_t available_memory_bytes();
+
+/// The device of `settings` with `threads` threads. Throws UsageError when this processor lacks what `kernels` asks
+/// for.
+std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threads);
+
+/// The tokenizer of a model folder. Throws InputError, also where it has ids that the model has no embedding for.
+std::unique_ptr<engine::Tokenizer> load_tokenizer(const std::filesystem::path& folder,
+                                                  const engine::ModelConfig& config);
+
+engine::Precision precision_of(const Settings& settings);
+kernels::DType kv_dtype_of(const Settings& settings);
+engine::SamplingParams sampling_of(const Settings& settings);
+engine::DraftOptions draft_of(const Settings& settings);
+
+/// Replica options but for checkpoints and memory: batch, seed, sampling, stops, draft.
+engine::ReplicaOptions replica_options(const Settings& settings, const engine::ModelConfig& config);
+
+}  // namespace longhaul::runner

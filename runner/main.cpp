@@ -1,0 +1,82 @@
+// The program: which command, and what a user reads when something is wrong.
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "runner/command_line.hpp"
+#include "runner/commands/commands.hpp"
+#include "runner/help.hpp"
+#include "runner/values.hpp"
+
+namespace {
+
+using namespace longhaul;
+using namespace longhaul::runner;
+
+using Arguments = std::vector<std::string>;
+
+int print(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    return std::fflush(stdout) == 0 ? 0 : static_cast<int>(ExitCode::storage);
+}
+
+[[noreturn]] void refuse_command(const std::string& name) {
+    const std::string got = "'" + engine::printable(name) + "'";
+    const Arguments later{"verify", "check", "plan"};
+    if (std::find(later.begin(), later.end(), name) != later.end()) {
+        throw UsageError(InputError::format("command line", "", "a command", got, "it is not in this version"));
+    }
+    Arguments names;
+    for (const CommandSyntax& syntax : command_table()) names.push_back(syntax.name);
+    const std::string near = nearest_word(name, names);
+    throw UsageError(InputError::format("command line", "", list_words(names), got,
+                                        near.empty() ? "see `longhaul --help`" : "did you mean '" + near + "'?"));
+}
+
+int dispatch(const Arguments& all) {
+    if (all.empty()) throw UsageError("command line: expected a command, got nothing; see `longhaul --help`");
+    const std::string& name = all.front();
+    if (name == "--help" || name == "-h" || name == "help") return print(help_text());
+    if (name == "--version") return print(version_text());
+    const std::vector<std::pair<std::string, int (*)(const Arguments&)>> commands{{"run", run_command},
+                                                                                  {"generate", generate_command},
+                                                                                  {"status", status_command},
+                                                                                  {"results", results_command},
+                                                                                  {"inspect", inspect_command},
+                                                                                  {"bench", bench_command}};
+    const auto command =
+        std::find_if(commands.begin(), commands.end(), [&](const auto& entry) { return entry.first == name; });
+    if (command == commands.end()) refuse_command(name);
+    const Arguments arguments(all.begin() + 1, all.end());
+    const auto options_end = std::find(arguments.begin(), arguments.end(), "--");
+    const bool help =
+        std::any_of(arguments.begin(), options_end, [](const auto& text) { return text == "--help" || text == "-h"; });
+    return help ? print(help_text(syntax_of(name))) : command->second(arguments);
+}
+
+int fail(const std::string& line, ExitCode code) {
+    std::fprintf(stderr, "error: %s\n", line.c_str());
+    return static_cast<int>(code);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        return dispatch(Arguments(argv + std::min(argc, 1), argv + argc));
+    } catch (const Error& error) {
+        return fail(error.what(), error.exit_code());
+    } catch (const std::bad_alloc&) {
+        return fail("memory: expected enough for this job, got no more; lower batch or memory, or take a smaller model",
+                    ExitCode::error);
+    } catch (const std::exception& error) {
+        return fail(std::string("internal: expected no failure here, got '") + engine::printable(error.what(), 300) +
+                        "'; please report it",
+                    ExitCode::error);
+    }
+}

@@ -1,0 +1,316 @@
+#include "runner/replica_driver.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "engine/error.hpp"
+#include "runner/machine.hpp"
+#include "runner/signals.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+constexpr double heartbeat_seconds = 2;
+constexpr double sync_seconds = 1;
+
+std::string number_text(double value) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.0f", value);
+    return text.data();
+}
+
+/// A rank that hangs cannot be helped from outside: one line, and all end.
+Watchdog make_watchdog(const World& world, const JobPhase& phase) {
+    return {phase.settings.watchdog_seconds, [&world, &phase](double seconds) {
+                abort_all("rank " + std::to_string(world.rank()) + " (host " + world.host() +
+                              "): expected a step within watchdog-seconds = " +
+                              number_text(phase.settings.watchdog_seconds) + ", got none for " + number_text(seconds) +
+                              " s; run again to go on from the last checkpoint, or raise watchdog-seconds",
+                          static_cast<int>(ExitCode::error));
+            }};
+}
+
+std::string reason_name(engine::FinishReason reason) {
+    switch (reason) {
+        case engine::FinishReason::length:
+            return "length";
+        case engine::FinishReason::stop:
+            return "stop";
+        case engine::FinishReason::error:
+            return "error";
+    }
+    return "error";
+}
+
+}  // namespace
+
+std::string checkpoint_key(const std::string& id, std::int64_t sample) {
+    return id + "#" + std::to_string(sample);
+}
+
+ReplicaDriver::ReplicaDriver(const World& world, Loaded& loaded, const JobPhase& phase,
+                             const std::vector<std::int64_t>& order, engine::CheckpointStore& store, Board& board)
+    : world_(world),
+      loaded_(loaded),
+      phase_(phase),
+      order_(order),
+      store_(store),
+      board_(board),
+      log_(phase.folder.log() /
+           ("replica-" + std::to_string(world.replica()) + "-" + std::to_string(phase.epoch) + ".log")),
+      writer_(phase.folder.root, world.replica(), phase.epoch, result_format(phase.settings)),
+      watchdog_(make_watchdog(world, phase)),
+      last_progress_(Clock::now()) {
+    const double watch = phase.settings.watchdog_seconds;
+    if (watch > 0) pulse_.every(std::clamp(watch / 8, 0.05, 1.0), [this] { watchdog_.check(); });
+    if (!is_first()) return;
+    pulse_.every(sync_seconds, [this] { sync_results(); });
+    pulse_.every(heartbeat_seconds, [this] { write_heartbeat(); });
+}
+
+ReplicaDriver::~ReplicaDriver() {
+    pulse_.stop();
+}
+
+engine::ReplicaOptions ReplicaDriver::options() const {
+    const Settings& settings = phase_.settings;
+    engine::ReplicaOptions options = replica_options(settings, loaded_.model->config());
+    options.kv_memory_bytes = kv_memory_bytes(world_, settings);
+    options.checkpoint.folder = phase_.folder.checkpoints();
+    options.checkpoint.identity = checkpoint_identity(settings, loaded_.fingerprints, loaded_.model->config());
+    options.checkpoint.replica = world_.replica();
+    options.checkpoint.epoch = phase_.epoch;
+    options.checkpoint.every_tokens = settings.checkpoint_tokens;
+    options.checkpoint.every_seconds = settings.checkpoint_seconds;
+    options.checkpoint.store_kv = settings.checkpoint_kv == "store";
+    options.checkpoint.quota_bytes = settings.checkpoint_quota;
+    return options;
+}
+
+engine::ReplicaHooks ReplicaDriver::hooks() {
+    engine::ReplicaHooks hooks;
+    hooks.next_work = [this] { return next_work(); };
+    hooks.finished = [this](const engine::FinishedItem& item) { finished(item); };
+    hooks.stop_requested = [this] { return stop_requested(); };
+    hooks.progress = [this](const engine::ReplicaProgress& now) { progress(now); };
+    hooks.poke = [this] { poke(); };
+    hooks.store = &store_;
+    return hooks;
+}
+
+engine::ReplicaOutcome ReplicaDriver::run() {
+    world_.agree([&] {
+        replica_ =
+            std::make_unique<engine::Replica>(*loaded_.model, *loaded_.group, *loaded_.tokenizer, options(), hooks());
+    });
+    watchdog_.feed();
+    pulse_.start();
+    engine::ReplicaOutcome outcome;
+    try {
+        outcome = replica_->run();
+    } catch (const std::exception&) {
+        int code = 1;
+        const std::string line = describe_failure(code);
+        abort_all(line, code);
+    }
+    if (!outcome.checkpoint_error.empty()) note_storage_error(outcome.checkpoint_error);
+    if (is_first() && totals_.done_items == 0 && totals_.emitted == 0 && !outcome.stopped) {
+        log_.say("no work for this replica: all items were taken or done");
+    }
+    sync_results();
+    forget_durable();
+    totals_.state = static_cast<std::int64_t>(ReplicaTotals::State::finished);
+    totals_.in_flight = 0;
+    if (!outcome.stopped) totals_.unfinished_tokens = 0;
+    if (storage_failed_) board_.request_stop(StopReason::storage);  // what this replica left, nobody can take over
+    world_.wait_for_all([this] { poke(); });
+    board_.post(totals_);
+    pulse_.stop();
+    if (is_first()) write_heartbeat();
+    replica_.reset();
+    return outcome;
+}
+
+std::optional<engine::WorkItem> ReplicaDriver::next_work() {
+    for (;;) {
+        if (stop_requested()) return std::nullopt;
+        const std::int64_t taken = board_.take_next();
+        if (taken >= static_cast<std::int64_t>(order_.size())) return std::nullopt;
+        const std::int64_t number = order_[static_cast<std::size_t>(taken)];
+        const ItemKey key = key_of(number);
+        const Prompt prompt =
+            loaded_.data->prompt(key.index, *loaded_.tokenizer, loaded_.model->config().max_positions);
+        if (!prompt.error.empty()) {
+            record_bad_prompt(number, prompt);
+            continue;
+        }
+        engine::WorkItem item;
+        item.index = number;
+        item.id = prompt.id;
+        item.sample = key.sample;
+        item.checkpoint_key = checkpoint_key(prompt.id, key.sample);
+        item.prompt = prompt.tokens;
+        item.max_tokens = phase_.settings.max_tokens;
+        return item;
+    }
+}
+
+void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt) {
+    engine::FinishedItem item;
+    item.index = number;
+    item.reason = engine::FinishReason::error;
+    item.error = prompt.error;
+    record({.key = key_of(number),
+            .id = prompt.id,
+            .text = {},
+            .num_tokens = 0,
+            .finish_reason = "error",
+            .error = prompt.error,
+            .token_ids = {}},
+           item);
+}
+
+void ReplicaDriver::finished(const engine::FinishedItem& item) {
+    const ItemKey key = key_of(item.index);
+    record({.key = key,
+            .id = loaded_.data->id(key.index),
+            .text = item.text,
+            .num_tokens = static_cast<std::int64_t>(item.tokens.size()),
+            .finish_reason = reason_name(item.reason),
+            .error = item.error,
+            .token_ids = item.tokens},
+           item);
+}
+
+void ReplicaDriver::record(const ResultRecord& record, const engine::FinishedItem& item) {
+    try {
+        writer_.append(record, item, item.index);
+    } catch (const StorageError& error) {
+        note_storage_error(error.what());  // its checkpoint stays: the next launch finishes the item again
+        return;
+    }
+    totals_.done_items += 1;
+    totals_.done_tokens += record.num_tokens;
+    if (record.finish_reason != "error") return;
+    totals_.failed_items += 1;
+    log_.say("item " + record.id + " failed: " + record.error);
+    const std::int64_t failures = board_.add_failures(1);
+    const std::int64_t most = phase_.settings.max_failures;
+    if (most > 0 && failures >= most) board_.request_stop(StopReason::failures);
+}
+
+bool ReplicaDriver::stop_requested() {
+    if (board_.stop_reason() != StopReason::none) return true;
+    if (storage_failed_) {
+        board_.request_stop(StopReason::storage);
+    } else if (phase_.superseded && phase_.superseded()) {
+        board_.request_stop(StopReason::superseded);
+    } else if (stop_signalled()) {
+        log_.say(std::string("stop asked for by ") + stop_signal_name());
+        board_.request_stop(StopReason::request);
+    }
+    return board_.stop_reason() != StopReason::none;
+}
+
+void ReplicaDriver::progress(const engine::ReplicaProgress& now) {
+    const Clock::time_point time = Clock::now();
+    const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(time - last_progress_).count();
+    last_progress_ = time;
+    using State = ReplicaTotals::State;
+    const State state = now.phase == "decode" ? State::decode : now.phase == "prefill" ? State::prefill : State::idle;
+    if (state == State::decode) totals_.decode_microseconds += elapsed;
+    if (state == State::prefill) totals_.prefill_microseconds += elapsed;
+    totals_.state = static_cast<std::int64_t>(state);
+    totals_.in_flight = now.in_flight;
+    totals_.unfinished_tokens = now.unfinished_tokens;
+    totals_.emitted = now.emitted_tokens;
+    totals_.prefilled = now.prefilled_tokens;
+    totals_.drafted = now.drafted;
+    totals_.accepted = now.accepted;
+    totals_.target_calls = now.target_calls;
+    totals_.decode_tokens = now.decode_tokens;
+    totals_.rounds = now.checkpoint_rounds;
+    {
+        const std::lock_guard lock(mutex_);
+        shown_totals_ = totals_;
+        if (phase_name_ != now.phase) phase_name_ = now.phase;
+    }
+    forget_durable();
+}
+
+void ReplicaDriver::poke() {
+    watchdog_.feed();
+    ++totals_.beat;
+    board_.poke(totals_);
+    const double watch = phase_.settings.watchdog_seconds;
+    if (watch > 0 && board_.unanswered_seconds() > watch) {
+        abort_all("rank " + std::to_string(world_.rank()) + " (host " + world_.host() +
+                      "): expected an answer of rank 0 within watchdog-seconds = " + number_text(watch) +
+                      ", got none; run again to go on from the last checkpoint",
+                  static_cast<int>(ExitCode::error));
+    }
+}
+
+void ReplicaDriver::forget_durable() {
+    if (!replica_ || !is_first()) return;
+    const std::vector<std::int64_t> durable = writer_.take_durable();
+    if (!durable.empty()) replica_->results_durable(durable);
+}
+
+void ReplicaDriver::sync_results() noexcept {
+    try {
+        writer_.sync();
+    } catch (const std::exception& error) {
+        note_storage_error(error.what());
+    }
+}
+
+void ReplicaDriver::write_heartbeat() noexcept {
+    ReplicaTotals totals;
+    std::string phase_name;
+    {
+        const std::lock_guard lock(mutex_);
+        totals = shown_totals_;
+        phase_name = phase_name_;
+    }
+    const std::string name = std::to_string(world_.replica()) + "-" + std::to_string(phase_.epoch);
+    try {
+        nlohmann::ordered_json json;
+        json["replica"] = world_.replica();
+        json["epoch"] = phase_.epoch;
+        json["time"] = utc_now();
+        json["host"] = world_.host();
+        json["pid"] = ProcessId::mine().pid;
+        json["phase"] = phase_name;
+        json["in_flight"] = totals.in_flight;
+        json["unfinished_tokens"] = totals.unfinished_tokens;
+        json["done"] = totals.done_items;
+        json["failed"] = totals.failed_items;
+        json["emitted_tokens"] = totals.emitted;
+        json["prefilled_tokens"] = totals.prefilled;
+        json["drafted"] = totals.drafted;
+        json["accepted"] = totals.accepted;
+        json["target_calls"] = totals.target_calls;
+        json["decode_tokens"] = totals.decode_tokens;
+        json["decode_seconds"] = 1e-6 * static_cast<double>(totals.decode_microseconds);
+        json["prefill_seconds"] = 1e-6 * static_cast<double>(totals.prefill_microseconds);
+        json["checkpoint_rounds"] = totals.rounds;
+        replace_file(phase_.folder.status() / (name + ".json"), json.dump(2) + "\n", Durable::no, "own");
+    } catch (const std::exception&) {
+        // Only shown, never needed.
+    }
+}
+
+void ReplicaDriver::note_storage_error(const std::string& line) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (storage_error_.empty()) storage_error_ = line;
+    storage_failed_ = true;
+}
+
+std::string ReplicaDriver::storage_error() const {
+    const std::lock_guard lock(mutex_);
+    return storage_error_;
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,300 @@
+#include "runner/results.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/error.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;
+
+std::string dump(const Ordered& json) {
+    return json.dump(-1, ' ', false, Ordered::error_handler_t::replace);
+}
+
+/// The fields of design.md, in their order.
+void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& format) {
+    json["id"] = record.id;
+    if (format.sample) json["sample"] = record.key.sample;
+    json["text"] = record.text;
+    json["num_tokens"] = record.num_tokens;
+    json["finish_reason"] = record.finish_reason;
+    if (!record.error.empty()) json["error"] = record.error;
+    if (format.token_ids) json["token_ids"] = record.token_ids;
+}
+
+struct LaunchFile {
+    std::int64_t epoch = 0;
+    std::int64_t replica = 0;
+    std::string name;
+};
+
+/// "PREFIX R-EPOCH.jsonl" of a folder, oldest launch first.
+std::vector<LaunchFile> launch_files(const fs::path& folder, std::string_view prefix) {
+    std::vector<LaunchFile> files;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+        LaunchFile file;
+        file.name = entry.path().filename().string();
+        std::string_view rest = file.name;
+        if (!rest.starts_with(prefix) || !rest.ends_with(".jsonl")) continue;
+        rest.remove_prefix(prefix.size());
+        rest.remove_suffix(6);
+        const std::size_t dash = rest.find('-');
+        if (dash == std::string_view::npos) continue;
+        const char* const end = rest.data() + rest.size();
+        const auto replica = std::from_chars(rest.data(), rest.data() + dash, file.replica);
+        const auto epoch = std::from_chars(rest.data() + dash + 1, end, file.epoch);
+        if (replica.ptr == rest.data() + dash && epoch.ptr == end && epoch.ec == std::errc()) files.push_back(file);
+    }
+    std::sort(files.begin(), files.end(), [](const LaunchFile& a, const LaunchFile& b) {
+        return std::pair(a.epoch, a.replica) < std::pair(b.epoch, b.replica);
+    });
+    return files;
+}
+
+using LineVisitor = std::function<void(std::string_view line, std::int64_t offset)>;
+
+/// Calls `visit` for each whole line that begins before `limit` bytes and ends within them.
+void each_line(const fs::path& path, std::int64_t limit, const LineVisitor& visit) {
+    std::ifstream in(path, std::ios::binary);
+    if (!in) throw InputError(path.string(), "", "a file that can be read", "an error");
+    std::string line;
+    std::int64_t offset = 0;
+    while (std::getline(in, line) && !in.eof()) {  // eof: the last line has no end, its writer died
+        const std::int64_t next = offset + static_cast<std::int64_t>(line.size()) + 1;
+        if (next > limit) break;
+        visit(line, offset);
+        offset = next;
+    }
+}
+
+constexpr std::int64_t no_limit = INT64_MAX;
+
+std::int64_t whole_lines(const fs::path& path) {
+    std::int64_t bytes = 0;
+    each_line(path, no_limit, [&](std::string_view line, std::int64_t offset) {
+        bytes = offset + static_cast<std::int64_t>(line.size()) + 1;
+    });
+    return bytes;
+}
+
+/// Bytes of a result file that count once `newest` is the newest launch.
+std::int64_t accepted_bytes(const LaunchFile& file, const LeaseRecord& newest) {
+    if (file.epoch == newest.epoch) return no_limit;
+    const auto at = newest.accepted.find(file.name);
+    return at == newest.accepted.end() || file.epoch > newest.epoch ? 0 : at->second;
+}
+
+}  // namespace
+
+ResultFormat result_format(const Settings& settings) {
+    return {.sample = settings.samples > 1, .token_ids = settings.token_ids};
+}
+
+std::string format_result(const ResultRecord& record, const ResultFormat& format) {
+    Ordered json;
+    put_fields(json, record, format);
+    return dump(json);
+}
+
+std::string format_journal(const ResultRecord& record, const ResultFormat& format) {
+    Ordered json;
+    json["index"] = record.key.index;
+    put_fields(json, record, {.sample = true, .token_ids = format.token_ids});
+    return dump(json);
+}
+
+std::optional<ResultRecord> parse_journal(std::string_view line) {
+    const Json json = Json::parse(line, nullptr, false);
+    if (!json.is_object()) return std::nullopt;
+    try {
+        ResultRecord record;
+        record.key = {json.at("index"), json.at("sample")};
+        record.id = json.at("id");
+        record.text = json.at("text");
+        record.num_tokens = json.at("num_tokens");
+        record.finish_reason = json.at("finish_reason");
+        record.error = json.value("error", "");
+        record.token_ids = json.value("token_ids", std::vector<std::int32_t>());
+        return record;
+    } catch (const Json::exception&) {
+        return std::nullopt;
+    }
+}
+
+std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica) {
+    const engine::ItemStatistics& s = item.statistics;
+    Ordered json;
+    json["index"] = record.key.index;
+    json["id"] = record.id;
+    json["sample"] = record.key.sample;
+    json["replica"] = replica;
+    json["num_tokens"] = record.num_tokens;
+    json["prompt_tokens"] = item.prompt_tokens;
+    json["seconds"] = s.seconds;
+    json["prefill_seconds"] = s.prefill_seconds;
+    json["steps"] = s.steps;
+    json["target_calls"] = s.target_calls;
+    json["draft_calls"] = s.draft_calls;
+    json["drafted"] = s.drafted;
+    json["accepted"] = s.accepted;
+    json["accepted_ngram"] = s.accepted_ngram;
+    json["block_efficiency"] = s.block_efficiency();
+    json["branched_trees"] = s.branched_trees;
+    json["checkpoint_rounds"] = s.checkpoint_rounds;
+    json["checkpoint_stall_seconds"] = s.checkpoint_stall_seconds;
+    json["resumes"] = s.resumes;
+    json["recomputed_tokens"] = s.recomputed_tokens;
+    json["recomputed_rows"] = s.recomputed_rows;
+    return dump(json);
+}
+
+std::map<std::string, std::int64_t> accept_results(const fs::path& run, const LeaseRecord* newest) {
+    std::map<std::string, std::int64_t> accepted;
+    if (newest == nullptr) return accepted;
+    for (const LaunchFile& file : launch_files(run / "results", "")) {
+        const fs::path path = run / "results" / file.name;
+        const std::int64_t limit = accepted_bytes(file, *newest);
+        const std::int64_t bytes = limit == no_limit ? whole_lines(path) : limit;
+        if (bytes == 0) continue;
+        // A crashed launch may have left lines in the page cache alone: what is believed must be on disk first.
+        if (limit == no_limit) sync_file(path);
+        accepted[file.name] = bytes;
+    }
+    return accepted;
+}
+
+ResultIndex ResultIndex::read(const fs::path& run) {
+    ResultIndex index;
+    const std::optional<LeaseView> newest = newest_lease(run);
+    if (!newest) return index;
+    for (const LaunchFile& file : launch_files(run / "results", "")) {
+        const std::int64_t limit = accepted_bytes(file, newest->record);
+        if (limit == 0) continue;
+        index.files_.push_back(run / "results" / file.name);
+        each_line(index.files_.back(), limit, [&](std::string_view line, std::int64_t offset) {
+            const std::optional<ResultRecord> record = parse_journal(line);
+            if (!record) return;  // damaged: the item is computed again
+            index.entries_[record->key] = {.file = index.files_.size() - 1,
+                                           .offset = offset,
+                                           .num_bytes = static_cast<std::int64_t>(line.size()),
+                                           .num_tokens = record->num_tokens,
+                                           .failed = record->finish_reason == "error",
+                                           .at_length = record->finish_reason == "length"};
+        });
+    }
+    return index;
+}
+
+const ResultIndex::Entry* ResultIndex::find(const ItemKey& key) const {
+    const auto at = entries_.find(key);
+    return at == entries_.end() ? nullptr : &at->second;
+}
+
+ResultRecord ResultIndex::load(const Entry& entry) const {
+    const fs::path& path = files_[entry.file];
+    std::ifstream in(path, std::ios::binary);
+    in.seekg(entry.offset);
+    std::string line(static_cast<std::size_t>(entry.num_bytes), '\0');
+    in.read(line.data(), entry.num_bytes);
+    std::optional<ResultRecord> record = in ? parse_journal(line) : std::nullopt;
+    if (!record) {
+        throw InputError(path.string(), "@" + std::to_string(entry.offset), "a result", "something else",
+                         "the file changed while it was read; run again");
+    }
+    return std::move(*record);
+}
+
+bool ResultIndex::is_done(const Entry& entry, const Settings& settings) {
+    if (entry.failed) return !settings.retry_failed;
+    return !entry.at_length || entry.num_tokens >= settings.max_tokens;
+}
+
+void write_results(const fs::path& run, const ResultIndex& index, std::int64_t num_inputs, const Settings& settings) {
+    const ResultFormat format = result_format(settings);
+    const std::string name = "results.jsonl";
+    const fs::path temporary = run / (name + "." + std::to_string(newest_lease(run)->record.epoch) + ".tmp");
+    std::error_code ignored;
+    fs::remove(temporary, ignored);
+    {
+        LineFile lines(temporary);
+        for (std::int64_t input = 0; input < num_inputs; ++input) {
+            for (std::int64_t sample = 0; sample < settings.samples; ++sample) {
+                const ResultIndex::Entry* entry = index.find({input, sample});
+                if (entry == nullptr) throw std::logic_error("results are written before all are there");
+                lines.append(format_result(index.load(*entry), format));
+            }
+        }
+        lines.sync();
+    }
+    if (std::rename(temporary.c_str(), (run / name).c_str()) != 0) {
+        throw StorageError(storage_line(run / name, "put it in place", errno));
+    }
+    sync_folder(run);
+}
+
+void write_statistics(const fs::path& run, const std::function<void(const Ordered&)>& each) {
+    std::map<ItemKey, Ordered> newest;
+    for (const LaunchFile& file : launch_files(run / "log", "stats-")) {
+        each_line(run / "log" / file.name, no_limit, [&](std::string_view line, std::int64_t) {
+            Ordered json = Ordered::parse(line, nullptr, false);
+            if (!json.is_object() || !json.contains("index") || !json.contains("sample")) return;
+            const ItemKey key{json["index"], json["sample"]};
+            newest[key] = std::move(json);
+        });
+    }
+    std::string text;
+    for (auto& [key, json] : newest) {
+        json.erase("index");
+        each(json);
+        text += json.dump() + "\n";
+    }
+    replace_file(run / "stats.jsonl", text, Durable::yes, "merged");
+}
+
+namespace {
+std::string launch_name(std::int64_t replica, std::int64_t epoch) {
+    return std::to_string(replica) + "-" + std::to_string(epoch) + ".jsonl";
+}
+}  // namespace
+
+ResultWriter::ResultWriter(const fs::path& run, std::int64_t replica, std::int64_t epoch, ResultFormat format)
+    : replica_(replica),
+      format_(format),
+      results_(run / "results" / launch_name(replica, epoch)),
+      statistics_(run / "log" / ("stats-" + launch_name(replica, epoch))) {}
+
+void ResultWriter::append(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t work_index) {
+    results_.append(format_journal(record, format_));
+    if (record.error.empty()) statistics_.append(format_statistics(record, item, replica_));
+    const std::lock_guard lock(mutex_);
+    pending_.push_back(work_index);
+}
+
+void ResultWriter::sync() {
+    std::vector<std::int64_t> covered;
+    {
+        const std::lock_guard lock(mutex_);
+        covered.swap(pending_);
+    }
+    if (covered.empty()) return;
+    results_.sync();  // throws: then they never become durable
+    const std::lock_guard lock(mutex_);
+    durable_.insert(durable_.end(), covered.begin(), covered.end());
+}
+
+std::vector<std::int64_t> ResultWriter::take_durable() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(durable_, {});
+}
+
+}  // namespace longhaul::runner

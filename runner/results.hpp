@@ -1,0 +1,122 @@
+// Results: one line an item. While a run goes on, each replica of each launch appends to its own results/R-EPOCH.jsonl
+// (and statistics to log/stats-R-EPOCH.jsonl); readers put them together. A line there also has the item's place in
+// the input (`index`) and always its `sample`, since `samples` may be raised later.
+//
+// Of several lines for one item the newest launch's counts; a last line without its end (a crash) is none.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/replica.hpp"
+#include "runner/files.hpp"
+#include "runner/lease.hpp"
+#include "runner/settings.hpp"
+
+namespace longhaul::runner {
+
+/// Which continuation of which prompt.
+struct ItemKey {
+    std::int64_t index = 0;  ///< of the prompt, in the order of the input
+    std::int64_t sample = 0;
+
+    auto operator<=>(const ItemKey&) const = default;
+};
+
+/// A line of results.jsonl in memory.
+struct ResultRecord {
+    ItemKey key;
+    std::string id;
+    std::string text;
+    std::int64_t num_tokens = 0;
+    std::string finish_reason;  ///< "length", "stop", "error"; "partial" only in `longhaul results --partial`
+    std::string error;
+    std::vector<std::int32_t> token_ids;
+};
+
+/// What decides which fields a line has.
+struct ResultFormat {
+    bool sample = false;  ///< the job asks for several samples
+    bool token_ids = false;
+};
+ResultFormat result_format(const Settings& settings);
+
+/// One line of results.jsonl, no newline, keys in the order of design.md; the same bytes for the same record. Bytes of
+/// `text` that are not UTF-8 become U+FFFD.
+std::string format_result(const ResultRecord& record, const ResultFormat& format);
+
+/// The line as results/ has it, and back. nullopt for what is no such line.
+std::string format_journal(const ResultRecord& record, const ResultFormat& format);
+std::optional<ResultRecord> parse_journal(std::string_view line);
+
+/// A line of stats.jsonl (with `index`, which the merged file leaves out).
+std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica);
+
+/// Of the result files of a run folder, the bytes that count for a launch that follows `newest` (null: there was none).
+/// Makes them durable. Throws StorageError.
+std::map<std::string, std::int64_t> accept_results(const std::filesystem::path& run, const LeaseRecord* newest);
+
+/// Where the line of each item is.
+class ResultIndex {
+  public:
+    struct Entry {
+        std::size_t file = 0;
+        std::int64_t offset = 0, num_bytes = 0;
+        std::int64_t num_tokens = 0;
+        bool failed = false, at_length = false;
+    };
+
+    /// Reads all result files of a run folder. Throws InputError where one cannot be read.
+    static ResultIndex read(const std::filesystem::path& run);
+
+    [[nodiscard]] const Entry* find(const ItemKey& key) const;
+    [[nodiscard]] const std::map<ItemKey, Entry>& entries() const { return entries_; }
+    [[nodiscard]] ResultRecord load(const Entry& entry) const;  ///< Throws InputError
+
+    /// Whether the entry is the final word on its item. One that ended at its length does not count under a greater
+    /// `max-tokens`; a failed one not under `retry-failed`.
+    static bool is_done(const Entry& entry, const Settings& settings);
+
+  private:
+    std::vector<std::filesystem::path> files_;
+    std::map<ItemKey, Entry> entries_;
+};
+
+/// Writes RUN/results.jsonl with the first `num_inputs` × `samples` items, all of which must be there. Throws.
+void write_results(const std::filesystem::path& run, const ResultIndex& index, std::int64_t num_inputs,
+                   const Settings& settings);
+
+/// Writes RUN/stats.jsonl from the statistics of all launches, in the order of the input, the newest line an item, and
+/// hands each line to `each`.
+void write_statistics(const std::filesystem::path& run, const std::function<void(const nlohmann::ordered_json&)>& each);
+
+/// What a replica appends to.
+class ResultWriter {
+  public:
+    ResultWriter(const std::filesystem::path& run, std::int64_t replica, std::int64_t epoch, ResultFormat format);
+
+    /// From the replica's thread. `work_index` is what `take_durable` gives back. Throws StorageError.
+    void append(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t work_index);
+
+    /// Makes everything appended durable; from any one thread. Throws StorageError.
+    void sync();
+
+    /// Work indices whose results became durable since the last call.
+    std::vector<std::int64_t> take_durable();
+
+  private:
+    std::int64_t replica_;
+    ResultFormat format_;
+    LineFile results_, statistics_;
+    std::mutex mutex_;
+    std::vector<std::int64_t> pending_, durable_;
+};
+
+}  // namespace longhaul::runner

@@ -1,0 +1,205 @@
+#include "runner/run_folder.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "engine/error.hpp"
+#include "runner/files.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// Key -> values, joined where a key repeats.
+std::map<std::string, std::string> key_values(const Settings& settings) {
+    std::map<std::string, std::string> values;
+    for (const Assignment& assignment : identity_of(settings)) {
+        std::string& value = values[assignment.key];
+        value += (value.empty() ? "" : ", ") + assignment.value;
+    }
+    return values;
+}
+
+Json extensions_of(const Settings& settings) {
+    // 0 means all items: more than any number.
+    return {{"limit", settings.limit}, {"samples", settings.samples}, {"max-tokens", settings.max_tokens}};
+}
+
+[[noreturn]] void refuse(const RunFolder& folder, const std::string& key, const std::string& old_value,
+                         const std::string& new_value) {
+    throw UsageError(folder.root.string() + ": " + key + ": expected " + old_value +
+                     " (this run was started with it), got " + new_value + "; change it back, or take another output");
+}
+
+std::string shown(const std::string& value) {
+    return value.empty() ? "nothing" : value;
+}
+
+void compare(const RunFolder& folder, const std::map<std::string, std::string>& old_values,
+             const std::map<std::string, std::string>& new_values, bool allow_device_change) {
+    for (const auto* side : {&old_values, &new_values}) {
+        for (const auto& [key, value] : *side) {
+            if (key == "device" && allow_device_change) continue;
+            const auto before = old_values.find(key);
+            const auto now = new_values.find(key);
+            const std::string old_value = before == old_values.end() ? "" : before->second;
+            const std::string new_value = now == new_values.end() ? "" : now->second;
+            if (old_value != new_value) refuse(folder, key, shown(old_value), shown(new_value));
+        }
+    }
+}
+
+void compare_extensions(const RunFolder& folder, const Json& old_values, const Settings& settings) {
+    const auto before = [&](const char* key) { return old_values.value(key, std::int64_t{0}); };
+    const auto check = [&](const char* key, std::int64_t now, bool lowered) {
+        if (lowered) refuse(folder, key, "at least " + std::to_string(before(key)), std::to_string(now));
+    };
+    if (kind_of("max-tokens", settings) == KeyKind::extension) {
+        check("max-tokens", settings.max_tokens, settings.max_tokens < before("max-tokens"));
+    }
+    check("samples", settings.samples, settings.samples < before("samples"));
+    const std::int64_t old_limit = before("limit");
+    if (old_limit == 0 && settings.limit != 0) refuse(folder, "limit", "0 (all)", std::to_string(settings.limit));
+    check("limit", settings.limit, settings.limit != 0 && settings.limit < old_limit);
+}
+
+std::string hash_text(const std::string& text) {
+    return hex(XXH3_64bits(text.data(), text.size()));
+}
+
+}  // namespace
+
+std::string hex(std::uint64_t value) {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(value));
+    return digits;
+}
+
+void RunFolder::create() const {
+    std::error_code error;
+    const bool there = fs::exists(root, error);
+    if (there && !fs::is_directory(root, error)) {
+        throw UsageError(root.string() + ": output: expected a folder, got a file");
+    }
+    if (there && !fs::exists(root / "launches", error) && !fs::is_empty(root, error)) {
+        throw UsageError(root.string() +
+                         ": output: expected a run folder or an empty one, got a folder of other files");
+    }
+    for (const fs::path& folder : {root, root / "launches", results(), checkpoints(), status(), log()}) {
+        make_folder(folder);
+    }
+    if (::access(root.c_str(), W_OK) != 0) {
+        throw UsageError(root.string() + ": output: expected a folder that can be written, got " +
+                         std::strerror(errno));
+    }
+}
+
+void RunFolder::must_exist() const {
+    std::error_code error;
+    if (fs::is_directory(root / "launches", error)) return;
+    throw UsageError(root.string() + ": expected a run folder, got " +
+                     (fs::exists(root, error) ? "something without launches/" : "nothing there"));
+}
+
+Settings RunFolder::settings() const {
+    return load_settings(root / "job.cfg", {});
+}
+
+void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints) {
+    const std::string text = read_if_there(folder.root / "identity.json");
+    if (text.empty()) return;
+    const Json json = Json::parse(text, nullptr, false);
+    const std::string file = (folder.root / "identity.json").string();
+    if (!json.is_object()) throw InputError(file, "", "a JSON object", "something else", "take another output");
+    try {
+        compare(folder, json.at("keys").get<std::map<std::string, std::string>>(), key_values(settings),
+                settings.allow_device_change);
+        compare_extensions(folder, json.at("extensions"), settings);
+        for (const auto& [name, value] : json.at("fingerprints").get<Fingerprints>()) {
+            const auto now = fingerprints.find(name);
+            if (now == fingerprints.end() || now->second == value) continue;
+            refuse(folder, name, "fingerprint " + value, now->second);
+        }
+    } catch (const Json::exception& error) {
+        throw InputError(file, "", "the identity of a run", error.what(), "take another output");
+    }
+}
+
+void write_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints) {
+    const Json json{{"format", 1},
+                    {"keys", key_values(settings)},
+                    {"extensions", extensions_of(settings)},
+                    {"fingerprints", fingerprints}};
+    replace_file(folder.root / "identity.json", json.dump(2) + "\n", Durable::yes, "own");
+}
+
+Fingerprints read_fingerprints(const RunFolder& folder) {
+    const fs::path path = folder.root / "identity.json";
+    const Json json = Json::parse(read_if_there(path), nullptr, false);
+    try {
+        Fingerprints fingerprints = json.at("fingerprints").get<Fingerprints>();
+        for (const char* name : {"data", "model", "tokenizer"}) static_cast<void>(fingerprints.at(name));
+        return fingerprints;
+    } catch (const std::exception&) {
+        throw InputError(path.string(), "fingerprints", "those of a run", "none",
+                         "the run never got to its first item");
+    }
+}
+
+std::string identity_hash(const Settings& settings, const Fingerprints& fingerprints) {
+    std::string text;
+    for (const auto& [key, value] : key_values(settings)) text += key + "=" + value + "\n";
+    for (const auto& [name, value] : fingerprints) text += name + ":" + value + "\n";
+    return hash_text(text);
+}
+
+std::string quick_fingerprint(const fs::path& model) {
+    std::vector<std::string> lines;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(model, error)) {
+        struct stat status {};
+        if (::stat(entry.path().c_str(), &status) != 0) continue;
+        lines.push_back(entry.path().filename().string() + " " + std::to_string(status.st_size) + " " +
+                        std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec));
+    }
+    std::sort(lines.begin(), lines.end());
+    std::string text = model.string();
+    for (const std::string& line : lines) text += "\n" + line;
+    return hash_text(text);
+}
+
+std::optional<Finished> read_finished(const RunFolder& folder, const Settings& settings) {
+    const Json json = Json::parse(read_if_there(folder.root / "finished.json"), nullptr, false);
+    std::error_code error;
+    if (!json.is_object() || !fs::exists(folder.root / "results.jsonl", error)) return std::nullopt;
+    try {
+        Finished finished{json.at("items"), json.at("failed"), json.at("baseline")};
+        const bool same = json.at("extensions") == extensions_of(settings) &&
+                          json.at("model_files") == quick_fingerprint(settings.model);
+        const bool retry = settings.retry_failed && finished.failed > 0;
+        const bool measure = settings.baseline && settings.draft != "ar" && !finished.baseline;
+        return same && !retry && !measure ? std::optional(finished) : std::nullopt;
+    } catch (const Json::exception&) {
+        return std::nullopt;
+    }
+}
+
+void write_finished(const RunFolder& folder, const Settings& settings, const Finished& finished) {
+    const Json json{{"items", finished.items},
+                    {"failed", finished.failed},
+                    {"baseline", finished.baseline},
+                    {"extensions", extensions_of(settings)},
+                    {"model_files", quick_fingerprint(settings.model)}};
+    replace_file(folder.root / "finished.json", json.dump(2) + "\n", Durable::yes, "own");
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,69 @@
+// The run folder: where things lie in it, and which job it belongs to. Layout: design.md, "Run folder"; besides that
+//
+//   RUN/launches/EPOCH.json        one a launch: the lease (lease.hpp), and EPOCH.ended.json when it said goodbye
+//   RUN/identity.json              what decides the results: keys, fingerprints; a resume must agree
+//   RUN/finished.json              how far the job had been raised when all of it was done
+//   RUN/summary.json               the summary table, for programs
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "runner/settings.hpp"
+
+namespace longhaul::runner {
+
+/// Paths of a run folder.
+struct RunFolder {
+    std::filesystem::path root;
+
+    [[nodiscard]] std::filesystem::path results() const { return root / "results"; }
+    [[nodiscard]] std::filesystem::path checkpoints() const { return root / "checkpoints"; }
+    [[nodiscard]] std::filesystem::path status() const { return root / "status"; }
+    [[nodiscard]] std::filesystem::path log() const { return root / "log"; }
+
+    /// Makes the folders. Refuses (UsageError) a folder that holds something else than a run.
+    void create() const;
+
+    /// Throws UsageError where there is no run in the folder.
+    void must_exist() const;
+
+    /// The job as its last launch resolved it. Throws UsageError.
+    [[nodiscard]] Settings settings() const;
+};
+
+/// What decides the results, besides the keys: name -> value, "model" -> "91c3…".
+using Fingerprints = std::map<std::string, std::string>;
+
+/// Compares the job with what the folder was started with; what only one side knows is not compared (the model's
+/// fingerprint is known late). Throws UsageError naming the first key that differs, and both values.
+void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints);
+
+/// Records keys and fingerprints, and how far `limit`, `samples` and `max-tokens` are raised now.
+void write_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints);
+
+/// The fingerprints that `write_identity` recorded. Throws InputError where there are none.
+Fingerprints read_fingerprints(const RunFolder& folder);
+
+/// Hash of the identity: what checkpoints carry as their job.
+std::string identity_hash(const Settings& settings, const Fingerprints& fingerprints);
+
+/// Names, sizes and times of a model folder's files, hashed: says cheaply that nothing was touched.
+std::string quick_fingerprint(const std::filesystem::path& model);
+
+/// 16 hexadecimal digits.
+std::string hex(std::uint64_t value);
+
+/// What RUN/finished.json says; it counts while the job asks for no more.
+struct Finished {
+    std::int64_t items = 0, failed = 0;
+    bool baseline = false;  ///< measured against plain decoding
+};
+std::optional<Finished> read_finished(const RunFolder& folder, const Settings& settings);
+void write_finished(const RunFolder& folder, const Settings& settings, const Finished& finished);
+
+}  // namespace longhaul::runner

@@ -1,0 +1,106 @@
+#include "runner/summary.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "runner/progress.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+template <typename... Values>
+std::string text(const char* format, Values... values) {
+    std::array<char, 256> buffer{};
+    std::snprintf(buffer.data(), buffer.size(), format, values...);
+    return buffer.data();
+}
+
+double ratio(std::int64_t part, std::int64_t whole) {
+    return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+std::string counted(std::int64_t number, const char* one, const char* many) {
+    return grouped(number) + " " + (number == 1 ? one : many);
+}
+
+}  // namespace
+
+std::optional<double> Summary::speedup() const {
+    if (!baseline || baseline->speed.tokens_per_second() <= 0) return std::nullopt;
+    return outcome.speed.tokens_per_second() / baseline->speed.tokens_per_second();
+}
+
+nlohmann::ordered_json Summary::to_json() const {
+    nlohmann::ordered_json json;
+    json["items"] = outcome.items;
+    json["done"] = outcome.done;
+    json["failed"] = outcome.failed;
+    json["tokens"] = outcome.total_tokens;
+    json["launch"] = {{"tokens", outcome.tokens},
+                      {"seconds", outcome.seconds},
+                      {"ranks", ranks},
+                      {"replicas", replicas},
+                      {"threads", threads},
+                      {"kernels", kernels},
+                      {"checkpoint_rounds", outcome.rounds}};
+    json["draft"] = settings.draft;
+    json["target_calls"] = outcome.target_calls;
+    json["block_efficiency"] = ratio(outcome.total_tokens, outcome.target_calls);
+    json["drafted"] = outcome.drafted;
+    json["accepted"] = outcome.accepted;
+    json["acceptance"] = ratio(outcome.accepted, outcome.drafted);
+    json["branched_trees"] = outcome.branched_trees;
+    json["resumed_items"] = outcome.resumed_items;
+    json["recomputed_tokens"] = outcome.recomputed_tokens;
+    json["recomputed_rows"] = outcome.recomputed_rows;
+    json["checkpoint_stall_seconds"] = outcome.checkpoint_stall_seconds;
+    json["decode_tokens_per_second"] = outcome.speed.tokens_per_second();
+    if (baseline) {
+        json["baseline"] = {{"decode_tokens_per_second", baseline->speed.tokens_per_second()},
+                            {"identical", baseline->identical}};
+        if (speedup()) json["speedup"] = *speedup();
+    }
+    json["results"] = results;
+    return json;
+}
+
+std::string Summary::to_table() const {
+    std::vector<std::pair<std::string, std::string>> rows;
+    const double rate = outcome.seconds > 0 ? static_cast<double>(outcome.tokens) / outcome.seconds : 0;
+    rows.emplace_back("items", grouped(outcome.done) + " of " + grouped(outcome.items) + " done" +
+                                   (outcome.failed > 0 ? ", " + grouped(outcome.failed) + " failed" : ""));
+    rows.emplace_back("tokens", grouped(outcome.total_tokens) + " in finished items");
+    rows.emplace_back("this launch", counted(outcome.tokens, "token", "tokens") + " in " +
+                                         text("%.1f s, %.1f tokens/s, ", outcome.seconds, rate) +
+                                         counted(replicas, "replica", "replicas") + ", " +
+                                         counted(ranks, "rank", "ranks") + ", " +
+                                         counted(threads, "thread", "threads") + " a rank, " + kernels + " kernels");
+    rows.emplace_back("block efficiency",
+                      text("%.2f tokens a target call", ratio(outcome.total_tokens, outcome.target_calls)));
+    if (outcome.drafted > 0) {
+        rows.emplace_back("acceptance", text("%.1f %% of ", 100 * ratio(outcome.accepted, outcome.drafted)) +
+                                            grouped(outcome.drafted) + " drafted tokens (" + settings.draft + ")");
+    }
+    if (speedup()) {
+        rows.emplace_back("speedup",
+                          text("%.2f over autoregressive decoding (%.1f against %.1f tokens/s a replica, "
+                               "decoding time alone)",
+                               *speedup(), outcome.speed.tokens_per_second(), baseline->speed.tokens_per_second()));
+        rows.emplace_back("same text", baseline->identical ? "yes, byte for byte" : "NO: the two runs differ");
+    }
+    rows.emplace_back("checkpoints", counted(outcome.rounds, "round", "rounds") + " written by this launch");
+    rows.emplace_back("resumed", counted(outcome.resumed_items, "item", "items") + ", " +
+                                     counted(outcome.recomputed_tokens, "token", "tokens") + " computed again");
+    rows.emplace_back("results", results);
+    std::size_t width = 0;
+    for (const auto& row : rows) width = std::max(width, row.first.size());
+    std::string table;
+    for (const auto& [name, value] : rows)
+        table += "  " + name + std::string(width - name.size() + 2, ' ') + value + "\n";
+    return table;
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,32 @@
+// What a run says at its end: a table for people, summary.json for programs, from the same numbers.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "runner/job_run.hpp"
+
+namespace longhaul::runner {
+
+/// The same job by plain decoding, for the speedup.
+struct BaselineReport {
+    DecodeSpeed speed;
+    bool identical = false;  ///< results.jsonl is the same, byte for byte
+};
+
+struct Summary {
+    JobOutcome outcome;
+    Settings settings;
+    std::string results;  ///< where they are: results.jsonl, or "longhaul results RUN" for an unfinished run
+    int ranks = 1, replicas = 1, threads = 1;
+    std::string kernels;
+    std::optional<BaselineReport> baseline;
+
+    /// Decode tokens a second of the run / of plain decoding; nullopt where it was not measured.
+    [[nodiscard]] std::optional<double> speedup() const;
+    [[nodiscard]] nlohmann::ordered_json to_json() const;
+    [[nodiscard]] std::string to_table() const;
+};
+
+}  // namespace longhaul::runner

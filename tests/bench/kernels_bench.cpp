@@ -1,0 +1,234 @@
+// Question: how near are the kernels to what the machine can do?
+// Machine: any; prints its own ceilings, measured in the same run (kernels/ceilings.hpp).
+// Command: kernels_bench [--threads N] [--kernels avx2|avx512] [--quick]
+// Answer: per product of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the read
+// bandwidth, GFLOP/s and its share of the peak, and the larger of the two shares (1.0: the roofline); the same for
+// attention at several contexts; and the time of single small operations, where overhead is all there is. Each product
+// runs over enough copies of its matrix to be out of cache. Medians.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/ceilings.hpp"
+#include "kernels/device.hpp"
+#include "kernels/numerics.hpp"
+
+namespace {
+
+using namespace longhaul::kernels;
+using Clock = std::chrono::steady_clock;
+
+struct Bench {
+    CpuVariant variant = CpuVariant::avx2;
+    int threads = 2;
+    bool quick = false;
+    double bandwidth = 0.0;  ///< bytes/s
+    double peak = 0.0;       ///< operations/s
+    std::unique_ptr<Device> device;
+};
+
+/// Median seconds of `run` over at least `repeats` calls.
+double median_seconds(int repeats, const std::function<void()>& run) {
+    std::vector<double> seconds;
+    run();
+    for (int i = 0; i < repeats; ++i) {
+        const auto start = Clock::now();
+        run();
+        seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    }
+    std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
+    return seconds[static_cast<std::size_t>(repeats / 2)];
+}
+
+std::vector<std::uint16_t> random_bf16(std::size_t count) {
+    std::vector<std::uint16_t> values(count);
+    std::uint32_t state = 1;
+    for (auto& value : values) {
+        state = state * 1664525U + 1013904223U;
+        value = static_cast<std::uint16_t>(0x3c00U | (state >> 23 & 0x81ffU));
+    }
+    return values;
+}
+
+void print_line(const Bench& bench, const char* what, double seconds, double bytes, double operations) {
+    const double memory = bytes / seconds / bench.bandwidth;
+    const double arithmetic = operations / seconds / bench.peak;
+    std::printf("%-34s %10.1f us  %6.1f GB/s %5.2f  %7.1f GFLOP/s %5.2f  roofline %4.2f\n", what, seconds * 1e6,
+                bytes / seconds * 1e-9, memory, operations / seconds * 1e-9, arithmetic, std::max(memory, arithmetic));
+}
+
+void bench_matmul(Bench& bench, std::int64_t num_outputs, std::int64_t num_inputs) {
+    const double bytes = static_cast<double>(num_outputs * num_inputs * 2);
+    const auto copies = static_cast<std::size_t>(std::max(1.0, 200e6 / bytes));
+    const std::vector<std::uint16_t> values = random_bf16(static_cast<std::size_t>(num_outputs * num_inputs));
+    const WeightRows rows{
+        reinterpret_cast<const std::byte*>(values.data()), DType::bf16, num_outputs, num_inputs, 0, num_inputs};
+    std::vector<Matrix> matrices;
+    for (std::size_t i = 0; i < copies; ++i) {
+        matrices.push_back(bench.device->pack(DType::bf16, {&rows, 1}, 8, num_inputs / 8));
+    }
+    const std::vector<std::uint16_t> x = random_bf16(static_cast<std::size_t>(512 * num_inputs));
+    std::vector<float> y(static_cast<std::size_t>(512 * num_outputs));
+    for (const std::int64_t num_rows : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 512}) {
+        if (num_rows == 512 && num_outputs > 10'000) continue;
+        const double seconds =
+            median_seconds(num_rows > 64 ? 2 : 7,
+                           [&] {
+                               for (const Matrix& w : matrices) {
+                                   bench.device->matmul(w, reinterpret_cast<const std::byte*>(x.data()), num_inputs,
+                                                        num_rows, y.data());
+                                   if (num_rows > 64) break;
+                               }
+                           }) /
+            static_cast<double>(num_rows > 64 ? 1 : copies);
+        char what[64];
+        std::snprintf(what, sizeof what, "matmul %lldx%lld, %lld rows", static_cast<long long>(num_outputs),
+                      static_cast<long long>(num_inputs), static_cast<long long>(num_rows));
+        print_line(bench, what, seconds, bytes, bytes * static_cast<double>(num_rows));
+    }
+}
+
+/// Attention of the 1.1 B shape: 4 KV heads of 64, `group` query heads each; layers out of cache in turn.
+void bench_attention(Bench& bench, std::int64_t context, std::int64_t num_rows, std::int64_t group, bool prefill) {
+    const std::int64_t token_bytes = 4 * 64 * 2 * 2;
+    const std::int64_t num_layers =
+        std::clamp<std::int64_t>((std::int64_t{200} << 20) / (context * token_bytes), 1, 64);
+    const KvLayout layout{.dtype = DType::bf16, .num_layers = num_layers, .num_kv_heads = 4, .head_dim = 64};
+    const std::int64_t q_heads = 4 * group;
+    std::vector<Buffer> buffers;
+    std::vector<std::byte*> pages;
+    const std::size_t page_bytes = bench.device->kv_page_bytes(layout);
+    const std::vector<std::uint16_t> values = random_bf16(page_bytes / 2);
+    Buffer arena(*bench.device, page_bytes * static_cast<std::size_t>(context / 64 + 3));
+    for (std::int64_t i = 0; i <= context / 64 + 2; ++i) {
+        pages.push_back(arena.data() + static_cast<std::size_t>(i) * page_bytes);
+        std::memcpy(pages.back(), values.data(), page_bytes);
+    }
+    const std::vector<std::uint16_t> q = random_bf16(static_cast<std::size_t>(num_rows * q_heads * 64));
+    std::vector<std::uint16_t> out(q.size());
+    const AttentionSequence sequence{{pages.data(), pages.size() - 2}, {pages.data() + pages.size() - 2, 2}};
+    std::vector<AttentionRow> rows;
+    std::vector<std::int32_t> slots;
+    for (std::int32_t i = 0; i < num_rows; ++i) slots.push_back(i % 128);
+    for (std::int64_t i = 0; i < num_rows; ++i) {
+        const std::int64_t position = context - num_rows + i;
+        // Trees: a path of 8 nodes at most, ending in the row's own slot.
+        if (prefill)
+            rows.push_back({0, position, position + 1, nullptr});
+        else
+            rows.push_back({0, context - 1, context - 1 - std::min<std::int64_t>(i, 7),
+                            slots.data() + i - std::min<std::int64_t>(i, 7)});
+    }
+    std::int64_t layer = 0;
+    const double seconds = median_seconds(prefill ? 2 : 21, [&] {
+        layer = (layer + 1) % num_layers;
+        bench.device->attention(layout, layer, {&sequence, 1}, rows, reinterpret_cast<const std::byte*>(q.data()),
+                                q_heads, DType::bf16, reinterpret_cast<std::byte*>(out.data()), q_heads * 64);
+    });
+    char what[64];
+    std::snprintf(what, sizeof what, "attention %lld, %lld %s x %lld heads", static_cast<long long>(context),
+                  static_cast<long long>(num_rows), prefill ? "prompt" : "nodes", static_cast<long long>(group));
+    print_line(bench, what, seconds, static_cast<double>(context * token_bytes),
+               static_cast<double>(context * num_rows * q_heads * 64) * 4.0);
+}
+
+/// One layer of the demo model's shape: what an operation costs when there is next to nothing to do.
+void bench_overhead(Bench& bench) {
+    Device& device = *bench.device;
+    const std::vector<std::uint16_t> values = random_bf16(1376 * 256);
+    const auto pack = [&](std::int64_t n, std::int64_t k) {
+        const WeightRows rows{reinterpret_cast<const std::byte*>(values.data()), DType::bf16, n, k, 0, k};
+        return device.pack(DType::bf16, {&rows, 1}, 8, k / 8);
+    };
+    const Matrix qkv = pack(512, 256);
+    const Matrix o = pack(256, 256);
+    const Matrix up = pack(1376, 256);
+    const Matrix down = pack(256, 688);
+    std::vector<float> x(256, 0.5F), gain(256, 1.0F), y(4096, 0.0F), angles(16, 0.7F);
+    std::vector<std::uint16_t> act(4096);
+    auto* act_bytes = reinterpret_cast<std::byte*>(act.data());
+    const KvLayout layout{.dtype = DType::bf16, .num_layers = 1, .num_kv_heads = 4, .head_dim = 32};
+    Buffer pages(device, device.kv_page_bytes(layout) * 8);
+    std::vector<std::byte*> page_list;
+    for (std::size_t i = 0; i < 8; ++i) page_list.push_back(pages.data() + i * device.kv_page_bytes(layout));
+    const AttentionSequence sequence{page_list, {}};
+    const KvSlot slot{page_list[7], 0};
+    const AttentionRow row{0, 400, 401, nullptr};
+    const auto line = [&](const char* what, const std::function<void()>& run) {
+        constexpr int calls = 200;
+        const double seconds = median_seconds(bench.quick ? 5 : 51, [&] {
+            for (int i = 0; i < calls; ++i) run();
+        });
+        std::printf("%-34s %10.2f us\n", what, seconds / calls * 1e6);
+    };
+    const auto layer = [&] {
+        device.rms_norm(x.data(), gain.data(), 1e-5F, 1, 256, DType::bf16, act_bytes, 256);
+        device.matmul(qkv, act_bytes, 256, 1, y.data());
+        device.rope_store(layout, 0, y.data(), 8, angles.data(), angles.data(), {&slot, 1}, act_bytes);
+        device.attention(layout, 0, {&sequence, 1}, {&row, 1}, act_bytes, 8, DType::bf16, act_bytes + 1024, 256);
+        device.matmul(o, act_bytes + 1024, 256, 1, y.data());
+        device.add(x.data(), y.data(), 256);
+        device.rms_norm(x.data(), gain.data(), 1e-5F, 1, 256, DType::bf16, act_bytes, 256);
+        device.matmul(up, act_bytes, 256, 1, y.data());
+        device.silu_mul(y.data(), 1, 688, DType::bf16, act_bytes, 688);
+        device.matmul(down, act_bytes, 688, 1, y.data());
+        device.add(x.data(), y.data(), 256);
+    };
+    line("demo layer, 11 operations", layer);
+    line("rms_norm 256", [&] { device.rms_norm(x.data(), gain.data(), 1e-5F, 1, 256, DType::bf16, act_bytes, 256); });
+    line("rope_store 8+4 heads of 32", [&] {
+        device.rope_store(layout, 0, y.data(), 8, angles.data(), angles.data(), {&slot, 1}, act_bytes);
+    });
+    line("attention 400, 8 heads of 32", [&] {
+        device.attention(layout, 0, {&sequence, 1}, {&row, 1}, act_bytes, 8, DType::bf16, act_bytes + 1024, 256);
+    });
+    line("matmul 256x256", [&] { device.matmul(o, act_bytes, 256, 1, y.data()); });
+    line("matmul 1376x256", [&] { device.matmul(up, act_bytes, 256, 1, y.data()); });
+    line("silu_mul 688", [&] { device.silu_mul(y.data(), 1, 688, DType::bf16, act_bytes, 688); });
+    line("add 256", [&] { device.add(x.data(), y.data(), 256); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    Bench bench;
+    bench.variant = available_cpu_variants().back();
+    std::string only;
+    for (int i = 1; i < argc; ++i) {
+        const std::string option = argv[i];
+        if (option == "--quick") bench.quick = true;
+        if (option == "--threads" && i + 1 < argc) bench.threads = std::atoi(argv[++i]);
+        if (option == "--only" && i + 1 < argc) only = argv[++i];
+        if (option == "--kernels" && i + 1 < argc) {
+            bench.variant = std::string(argv[++i]) == "avx512" ? CpuVariant::avx512 : CpuVariant::avx2;
+        }
+    }
+    bench.device = make_cpu_device(bench.variant, bench.threads);
+    bench.bandwidth = measure_read_bandwidth(bench.threads);
+    bench.peak = measure_peak_flops(bench.variant, bench.threads);
+    std::printf("kernels %s, %d threads: read bandwidth %.1f GB/s, peak %.1f GFLOP/s\n",
+                std::string(bench.device->name()).c_str(), bench.threads, bench.bandwidth * 1e-9, bench.peak * 1e-9);
+    const auto wanted = [&](const char* part) { return only.empty() || only == part; };
+    if (wanted("overhead")) bench_overhead(bench);
+    if (wanted("matmul")) {
+        bench_matmul(bench, 2048, 2048);
+        if (!bench.quick) bench_matmul(bench, 5632, 2048);
+        if (!bench.quick) bench_matmul(bench, 2048, 5632);
+        if (!bench.quick) bench_matmul(bench, 32000, 2048);
+    }
+    if (wanted("attention")) {
+        for (const std::int64_t context : {1024, 20480, 102400}) {
+            if (bench.quick && context > 1024) break;
+            for (const std::int64_t group : {1, 8}) {
+                for (const std::int64_t nodes : {1, 8, 32}) bench_attention(bench, context, nodes, group, false);
+            }
+            if (context <= 20480) bench_attention(bench, context, 512, 8, true);
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,356 @@
+// Attention: vector devices against the reference, bit for bit; tree rows against the same chain in pages; the
+// reference against a softmax in double precision.
+#include "tests/kernels/attention_testing.hpp"
+
+namespace longhaul::kernels::testing {
+namespace {
+
+struct Case {
+    DType dtype;
+    std::int64_t head_dim;
+    std::int64_t kv_heads;
+    std::int64_t group_heads;
+    std::int64_t context;  ///< tokens in pages
+    std::int64_t num_rows;
+    bool tree;  ///< rows are nodes of a tree over the context; else its last tokens (prefill, decode)
+};
+
+std::ostream& operator<<(std::ostream& os, const Case& c) {
+    return os << (c.dtype == DType::bf16 ? "bf16" : "f32") << " head_dim " << c.head_dim << ", KV heads " << c.kv_heads
+              << " x " << c.group_heads << ", context " << c.context << ", " << c.num_rows
+              << (c.tree ? " nodes" : " prompt rows");
+}
+
+std::vector<Case> cases() {
+    std::vector<Case> all;
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        for (const bool tree : {false, true}) {
+            all.push_back({dtype, 32, 2, 1, 1, 1, tree});
+            all.push_back({dtype, 64, 2, 2, 37, 1, tree});
+            all.push_back({dtype, 64, 1, 4, 130, 7, tree});
+            all.push_back({dtype, 40, 1, 8, 511, 3, tree});
+            all.push_back({dtype, 16, 2, 1, 512, 40, tree});
+            all.push_back({dtype, 18, 3, 2, 513, 12, tree});
+            all.push_back({dtype, 128, 1, 2, 1101, 5, tree});
+            all.push_back({dtype, 32, 1, 1, 600, 90, tree});
+            all.push_back({dtype, 32, 1, 1, 1023, 1, tree});
+        }
+        all.push_back({dtype, 80, 1, 3, 1060, 2, true});
+        all.push_back({dtype, 32, 1, 2, 505, 33, true});  // paths run over the end of a chunk
+        all.push_back({dtype, 2, 1, 50, 70, 2, true});    // one row alone is more than a block of rows
+    }
+    return all;
+}
+
+/// A tree of `num_nodes` over a context: parents (-1: the context) and, for each node, the slots of its path.
+struct Tree {
+    Tree(Numbers& numbers, std::int64_t num_nodes, std::int64_t num_slots) {
+        // Slots are taken in a shuffled order: a result may not depend on them.
+        std::vector<std::int32_t> slots(static_cast<std::size_t>(num_slots));
+        for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<std::int32_t>(i);
+        for (std::size_t i = slots.size(); i > 1; --i) {
+            std::swap(slots[i - 1], slots[static_cast<std::size_t>(numbers.below(static_cast<std::int64_t>(i)))]);
+        }
+        for (std::int64_t n = 0; n < num_nodes; ++n) {
+            // Half the nodes continue the one before: deep paths and branches.
+            const std::int64_t parent = n == 0 ? -1 : numbers.below(2) == 0 ? n - 1 : numbers.below(n + 1) - 1;
+            parents.push_back(parent);
+            std::vector<std::int32_t> path;
+            if (parent >= 0) path = paths[static_cast<std::size_t>(parent)];
+            path.push_back(slots[static_cast<std::size_t>(n)]);
+            paths.push_back(path);
+            slot_of.push_back(path.back());
+        }
+    }
+
+    std::vector<std::int64_t> parents;
+    std::vector<std::vector<std::int32_t>> paths;
+    std::vector<std::int32_t> slot_of;
+};
+
+/// The memory of one case on one device, filled, with its rows.
+struct Scene {
+    Scene(Device& device, const Case& c, std::uint64_t seed)
+        : numbers(seed),
+          layout{.dtype = c.dtype, .num_layers = 2, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim},
+          q_heads(c.kv_heads * c.group_heads),
+          context(numbers, layout, q_heads, c.context),
+          nodes(numbers, layout, q_heads, c.num_rows),
+          tree(numbers, c.num_rows, c.num_rows + 70),
+          pages(device, layout, c.context),
+          scratch(device, layout, c.num_rows + 70) {
+        std::vector<KvSlot> slots;
+        for (std::int64_t i = 0; i < c.context; ++i) slots.push_back(pages.slot(i));
+        const auto context_q = store(device, layout, 1, context, 0, slots);
+        sequence = {pages.pages(), scratch.pages()};
+        if (c.tree) {
+            slots.clear();
+            for (const std::int32_t slot : tree.slot_of) slots.push_back(scratch.slot(slot));
+            q = store(device, layout, 1, nodes, 0, slots);
+            for (const auto& path : tree.paths) {
+                rows.push_back({.sequence = 0,
+                                .position = c.context + static_cast<std::int64_t>(path.size()) - 1,
+                                .in_pages = c.context,
+                                .path = path.data()});
+            }
+        } else {
+            const std::int64_t first = std::max<std::int64_t>(0, c.context - c.num_rows);
+            q.assign(context_q.begin() + first * q_heads * c.head_dim * static_cast<std::ptrdiff_t>(bytes_of(c.dtype)),
+                     context_q.end());
+            for (std::int64_t p = first; p < c.context; ++p) rows.push_back({0, p, p + 1, nullptr});
+        }
+    }
+    Guarded run(Device& device, DType act) const {
+        return attend(device, layout, 1, {&sequence, 1}, rows, q.data(), q_heads, act);
+    }
+
+    Numbers numbers;
+    KvLayout layout;
+    std::int64_t q_heads;
+    Tokens context;
+    Tokens nodes;
+    Tree tree;
+    PageSet pages;
+    PageSet scratch;
+    AttentionSequence sequence;
+    std::vector<AttentionRow> rows;
+    std::vector<std::byte> q;
+};
+
+class AttentionTest : public DeviceTest {};
+
+TEST_P(AttentionTest, EqualsReference) {
+    Comparison comparison(GetParam());
+    std::uint64_t seed = 100;
+    for (const Case& c : cases()) {
+        SCOPED_TRACE(::testing::Message() << c << ", seed " << ++seed);
+        const DType act = seed % 2 == 0 ? DType::bf16 : DType::f32;
+        const Scene expected_scene(*reference_, c, seed);
+        const Scene scene(*device_, c, seed);
+        ASSERT_EQ(expected_scene.q, scene.q);
+        Guarded expected = expected_scene.run(*reference_, act);
+        Guarded actual = scene.run(*device_, act);
+        ASSERT_TRUE(comparison.equal(expected, actual, act));
+        const auto one = GetParam().make(1);
+        Guarded alone = scene.run(*one, act);
+        ASSERT_TRUE(comparison.equal(expected, alone, act)) << "one thread";
+    }
+    EXPECT_GT(comparison.count(), 20'000);
+}
+
+/// Sequences of different lengths, rows of all of them mixed, some from pages and some as trees.
+TEST_P(AttentionTest, MixedBatchEqualsRowsAlone) {
+    constexpr std::uint64_t seed = 77;
+    Comparison comparison(GetParam());
+    std::vector<std::unique_ptr<Scene>> scenes;
+    std::vector<AttentionSequence> sequences;
+    for (const std::int64_t context : {1, 100, 700}) {
+        for (const bool tree : {false, true}) {
+            const Case c{DType::bf16, 32, 2, 2, context, 9, tree};
+            scenes.push_back(std::make_unique<Scene>(*device_, c, seed + sequences.size()));
+            sequences.push_back(scenes.back()->sequence);
+        }
+    }
+    const std::int64_t row_bytes = 4 * 32 * 2;
+    std::vector<AttentionRow> rows;
+    std::vector<std::byte> q;
+    std::vector<std::byte> expected;
+    for (std::size_t i = 0; i < 9; ++i) {  // row i of every sequence in turn
+        for (std::size_t s = 0; s < scenes.size(); ++s) {
+            const Scene& scene = *scenes[s];
+            if (i >= scene.rows.size()) continue;
+            rows.push_back(scene.rows[i]);
+            const std::byte* row_q = scene.q.data() + static_cast<std::int64_t>(i) * row_bytes;
+            q.insert(q.end(), row_q, row_q + row_bytes);
+            const auto alone =
+                attend(*device_, scene.layout, 1, {&scene.sequence, 1}, {&rows.back(), 1}, row_q, 4, DType::bf16)
+                    .bytes();
+            expected.insert(expected.end(), alone.begin(), alone.end());
+            rows.back().sequence = static_cast<std::int32_t>(s);
+        }
+    }
+    Guarded together = attend(*device_, scenes[0]->layout, 1, sequences, rows, q.data(), 4, DType::bf16);
+    EXPECT_TRUE(together.intact());
+    ASSERT_TRUE(comparison.equal(expected, together.bytes(), DType::bf16));
+}
+
+/// A device and a number of ancestors kept in pages: a node must come out as the last row of its own chain.
+class PathContract : public ::testing::TestWithParam<DeviceCase> {
+  protected:
+    void SetUp() override {
+        if (GetParam().make(1) == nullptr) {
+            GTEST_SKIP() << "processor lacks flags for " << GetParam().name << ": " << GetParam().flags;
+        }
+    }
+};
+
+/// The chain of node `n` of the scene (its context, then its path) all in pages; its last row's attention.
+Guarded chain_in_pages(Device& device, const Scene& scene, std::size_t n, float perturbation) {
+    const auto depth = static_cast<std::int64_t>(scene.tree.paths[n].size());
+    const std::int64_t context = scene.rows[n].in_pages;
+    const PageSet pages(device, scene.layout, context + depth);
+    std::vector<KvSlot> slots;
+    for (std::int64_t i = 0; i < context; ++i) slots.push_back(pages.slot(i));
+    Tokens tokens = scene.context;
+    tokens.qkv[static_cast<std::size_t>(tokens.q_heads * scene.layout.head_dim)] += perturbation;  // a key of token 0
+    store(device, scene.layout, 1, tokens, 0, slots);
+    std::vector<std::int64_t> chain;
+    for (auto node = static_cast<std::int64_t>(n); node >= 0;
+         node = scene.tree.parents[static_cast<std::size_t>(node)]) {
+        chain.insert(chain.begin(), node);
+    }
+    std::vector<std::byte> q;
+    for (std::int64_t i = 0; i < depth; ++i) {
+        const KvSlot slot = pages.slot(context + i);
+        q = store(device, scene.layout, 1, scene.nodes, chain[static_cast<std::size_t>(i)], {&slot, 1});
+    }
+    const AttentionSequence sequence{pages.pages(), {}};
+    const AttentionRow row{0, context + depth - 1, context + depth, nullptr};
+    return attend(device, scene.layout, 1, {&sequence, 1}, {&row, 1}, q.data(), scene.q_heads, DType::f32);
+}
+
+TEST_P(PathContract, NodeOfATreeEqualsItsChainInPages) {
+    Comparison comparison(GetParam());
+    const auto device = GetParam().make(2);
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        for (const std::int64_t context : {5, 64, 509, 1000}) {
+            const Case c{dtype, 32, 2, 2, context, 24, true};
+            const std::uint64_t seed = 200 + static_cast<std::uint64_t>(context);
+            SCOPED_TRACE(::testing::Message() << c << ", seed " << seed);
+            const Scene scene(*device, c, seed);
+            const std::vector<std::byte> all = scene.run(*device, DType::f32).bytes();
+            const std::size_t row_bytes = all.size() / scene.rows.size();
+            for (std::size_t n = 0; n < scene.rows.size(); n += 5) {
+                const std::vector<std::byte> node(all.begin() + static_cast<std::ptrdiff_t>(n * row_bytes),
+                                                  all.begin() + static_cast<std::ptrdiff_t>((n + 1) * row_bytes));
+                ASSERT_TRUE(comparison.equal(chain_in_pages(*device, scene, n, 0.0F).bytes(), node, DType::f32)) << n;
+                // Negative control: another key is noticed.
+                EXPECT_NE(chain_in_pages(*device, scene, n, 1.0F).bytes(), node) << n;
+            }
+        }
+    }
+}
+
+/// Ancestors may be in pages for one row of a call and in scratch slots for another.
+TEST_P(PathContract, WhereAncestorsAreDoesNotMatter) {
+    Comparison comparison(GetParam());
+    const auto device = GetParam().make(2);
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        const KvLayout layout{.dtype = dtype, .num_layers = 2, .num_kv_heads = 1, .head_dim = 32};
+        constexpr std::int64_t length = 540;
+        Numbers numbers(91);
+        const Tokens tokens(numbers, layout, 2, length);
+        const PageSet pages(*device, layout, length);
+        const PageSet scratch(*device, layout, length);
+        std::vector<KvSlot> paged;
+        std::vector<KvSlot> scattered;
+        std::vector<std::int32_t> slots;
+        for (std::int64_t i = 0; i < length; ++i) {
+            slots.push_back(static_cast<std::int32_t>((i * 7) % length));
+            paged.push_back(pages.slot(i));
+            scattered.push_back(scratch.slot(slots.back()));
+        }
+        store(*device, layout, 1, tokens, 0, paged);
+        const auto q = store(*device, layout, 1, tokens, 0, scattered);
+        const std::size_t row_bytes = q.size() / length;
+        const AttentionSequence sequence{pages.pages(), scratch.pages()};
+        std::vector<AttentionRow> rows;
+        std::vector<std::byte> row_q;
+        for (const std::int64_t in_pages : {540, 539, 538, 513, 512, 511, 65, 64, 1, 0}) {
+            rows.push_back({0, length - 1, in_pages, slots.data() + in_pages});
+            row_q.insert(row_q.end(), q.end() - static_cast<std::ptrdiff_t>(row_bytes), q.end());
+        }
+        const std::vector<std::byte> all =
+            attend(*device, layout, 1, {&sequence, 1}, rows, row_q.data(), 2, DType::f32).bytes();
+        const std::size_t out_bytes = all.size() / rows.size();
+        const std::vector<std::byte> first(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(out_bytes));
+        for (std::size_t r = 1; r < rows.size(); ++r) {
+            const auto from = all.begin() + static_cast<std::ptrdiff_t>(r * out_bytes);
+            ASSERT_TRUE(comparison.equal(first, {from, from + static_cast<std::ptrdiff_t>(out_bytes)}, DType::f32))
+                << rows[r].in_pages << " in pages";
+        }
+    }
+}
+
+/// Stale memory behind a sequence (another one's, even NaN) may not reach it.
+TEST_P(PathContract, SlotsThatARowDoesNotSeeDoNotMatter) {
+    Comparison comparison(GetParam());
+    const auto device = GetParam().make(1);
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        const KvLayout layout{.dtype = dtype, .num_layers = 2, .num_kv_heads = 1, .head_dim = 24};
+        Numbers numbers(92);
+        Tokens tokens(numbers, layout, 1, 128);
+        const PageSet clean(*device, layout, 128);
+        const PageSet stale(*device, layout, 128);
+        std::vector<KvSlot> slots;
+        for (std::int64_t i = 0; i < 128; ++i) slots.push_back(stale.slot(i));
+        Tokens bad = tokens;
+        for (float& value : bad.qkv) value = std::nanf("");
+        store(*device, layout, 1, bad, 0, slots);
+        for (const std::int64_t length : {1, 2, 63, 64, 65, 101}) {
+            std::vector<std::vector<std::byte>> results;
+            for (const PageSet* pages : {&clean, &stale}) {
+                slots.clear();
+                for (std::int64_t i = 0; i < length; ++i) slots.push_back(pages->slot(i));
+                const auto q = store(*device, layout, 1, tokens, 0, slots);
+                const AttentionSequence sequence{pages->pages(), {}};
+                const AttentionRow row{0, length - 1, length, nullptr};
+                const std::byte* last = q.data() + (length - 1) * 24 * static_cast<std::int64_t>(bytes_of(dtype));
+                results.push_back(attend(*device, layout, 1, {&sequence, 1}, {&row, 1}, last, 1, DType::f32).bytes());
+            }
+            ASSERT_TRUE(comparison.equal(results[0], results[1], DType::f32)) << length << " tokens";
+        }
+    }
+}
+
+/// Softmax in double precision over the stored (rounded) keys and values. p is rounded to bf16 (2^-9 relative), each
+/// weighs its value: the error of the output is at most 2^-9 of the weighted magnitudes, f32 steps far below that.
+TEST_P(PathContract, AttentionIsRightInDoublePrecision) {
+    const auto device = GetParam().make(1);
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        const Case c{dtype, 32, 1, 2, 700, 1, false};
+        const Scene scene(*device, c, 300);
+        Guarded out = scene.run(*device, DType::f32);
+        std::vector<std::byte> keys(static_cast<std::size_t>(704 * 32) * bytes_of(dtype));
+        std::vector<std::byte> values(keys.size());
+        for (std::int64_t page = 0; page < 11; ++page) {
+            const auto at = static_cast<std::size_t>(page * 64 * 32) * bytes_of(dtype);
+            const std::byte* from = scene.pages.pages()[static_cast<std::size_t>(page)];
+            device->kv_export(scene.layout, from, 1, 0, false, 0, 64, keys.data() + at);
+            device->kv_export(scene.layout, from, 1, 0, true, 0, 64, values.data() + at);
+        }
+        for (std::int64_t h = 0; h < 2; ++h) {
+            std::vector<double> p;
+            double largest = -1e30;
+            for (std::int64_t t = 0; t < 700; ++t) {
+                double score = 0.0;
+                for (std::int64_t d = 0; d < 32; ++d) {
+                    score += static_cast<double>(load_as_f32(scene.q.data(), dtype, h * 32 + d)) *
+                             static_cast<double>(load_as_f32(keys.data(), dtype, t * 32 + d));
+                }
+                p.push_back(score / std::sqrt(32.0));
+                largest = std::max(largest, p.back());
+            }
+            double total = 0.0;
+            for (double& value : p) total += value = std::exp(value - largest);
+            for (std::int64_t d = 0; d < 32; ++d) {
+                double sum = 0.0;
+                double magnitude = 0.0;
+                for (std::int64_t t = 0; t < 700; ++t) {
+                    const double term = p[static_cast<std::size_t>(t)] / total *
+                                        static_cast<double>(load_as_f32(values.data(), dtype, t * 32 + d));
+                    sum += term;
+                    magnitude += std::abs(term);
+                }
+                const double bound = (dtype == DType::bf16 ? 0x1p-9 : 0x1p-18) * magnitude;
+                ASSERT_NEAR(out.floats()[h * 32 + d], sum, bound) << "head " << h << ", dimension " << d;
+            }
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, AttentionTest, ::testing::ValuesIn(vector_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, PathContract, ::testing::ValuesIn(all_devices()), name_of);
+
+}  // namespace
+}  // namespace longhaul::kernels::testing

@@ -1,0 +1,73 @@
+// Keys and values of one sequence in pages and scratch pages, for the attention tests.
+#pragma once
+
+#include "tests/kernels/kernels_testing.hpp"
+
+namespace longhaul::kernels::testing {
+
+/// Pages on one device.
+class PageSet {
+  public:
+    PageSet(Device& device, const KvLayout& layout, std::int64_t num_slots) : layout_(layout) {
+        for (std::int64_t i = 0; i < num_slots; i += KvLayout::page_tokens) {
+            buffers_.emplace_back(device, device.kv_page_bytes(layout));
+            pages_.push_back(buffers_.back().data());
+        }
+    }
+    [[nodiscard]] std::span<std::byte* const> pages() const { return pages_; }
+    [[nodiscard]] KvSlot slot(std::int64_t slot) const {
+        return {pages_[static_cast<std::size_t>(slot / KvLayout::page_tokens)],
+                static_cast<std::int32_t>(slot % KvLayout::page_tokens)};
+    }
+
+  private:
+    KvLayout layout_;
+    std::vector<Buffer> buffers_;
+    std::vector<std::byte*> pages_;
+};
+
+/// Raw projections of tokens, [token, (q_heads + 2 kv_heads) * head_dim], and what goes with them.
+struct Tokens {
+    Tokens(Numbers& numbers, const KvLayout& layout, std::int64_t q_heads, std::int64_t count)
+        : q_heads(q_heads),
+          width((q_heads + 2 * layout.num_kv_heads) * layout.head_dim),
+          half(layout.head_dim / 2),
+          qkv(numbers.normals(count * width)),
+          cos(static_cast<std::size_t>(count * half)),
+          sin(static_cast<std::size_t>(count * half)) {
+        for (std::size_t i = 0; i < cos.size(); ++i) {
+            const float angle = numbers.normal();
+            cos[i] = std::cos(angle);
+            sin[i] = std::sin(angle);
+        }
+    }
+
+    std::int64_t q_heads;
+    std::int64_t width;
+    std::int64_t half;
+    std::vector<float> qkv;
+    std::vector<float> cos;
+    std::vector<float> sin;
+};
+
+/// Stores token `first`.. at the slots and returns the rounded queries.
+inline std::vector<std::byte> store(Device& device, const KvLayout& layout, std::int64_t layer, const Tokens& tokens,
+                                    std::int64_t first, std::span<const KvSlot> slots) {
+    std::vector<std::byte> q(slots.size() * static_cast<std::size_t>(tokens.q_heads * layout.head_dim) *
+                             bytes_of(layout.dtype));
+    device.rope_store(layout, layer, tokens.qkv.data() + first * tokens.width, tokens.q_heads,
+                      tokens.cos.data() + first * tokens.half, tokens.sin.data() + first * tokens.half, slots,
+                      q.data());
+    return q;
+}
+
+inline Guarded attend(Device& device, const KvLayout& layout, std::int64_t layer,
+                      std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows,
+                      const std::byte* q, std::int64_t q_heads, DType act) {
+    const std::int64_t stride = padded_inputs(q_heads * layout.head_dim);
+    Guarded out(rows.size() * static_cast<std::size_t>(stride) * bytes_of(act));
+    device.attention(layout, layer, sequences, rows, q, q_heads, act, out.data(), stride);
+    return out;
+}
+
+}  // namespace longhaul::kernels::testing

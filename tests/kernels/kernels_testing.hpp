@@ -1,0 +1,171 @@
+// What the kernel tests share: the devices under test, numbers from fixed seeds, guarded outputs, comparison of bits.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/convert.hpp"
+#include "kernels/cpu/variants.hpp"
+#include "kernels/device.hpp"
+#include "kernels/numerics.hpp"
+
+namespace longhaul::kernels::testing {
+
+/// A device under test. One source of tests runs on all of them.
+struct DeviceCase {
+    std::string name;
+    std::string flags;  ///< processor flags it needs
+    std::function<std::unique_ptr<Device>(int threads)> make;
+
+    friend void PrintTo(const DeviceCase& device, std::ostream* os) { *os << device.name; }
+};
+
+inline bool available(CpuVariant variant) {
+    const std::vector<CpuVariant> all = available_cpu_variants();
+    return std::find(all.begin(), all.end(), variant) != all.end();
+}
+
+inline DeviceCase device_case(CpuVariant variant) {
+    return {std::string(variant_name(variant)), std::string(variant_flags(variant)),
+            [variant](int threads) { return available(variant) ? make_cpu_device(variant, threads) : nullptr; }};
+}
+
+/// The vector devices. avx512_emulated: the blocking of avx512 with its instruction spelled out, where avx2 runs.
+inline std::vector<DeviceCase> vector_devices() {
+    DeviceCase emulated{"avx512_emulated", std::string(variant_flags(CpuVariant::avx2)), [](int threads) {
+                            return available(CpuVariant::avx2) ? cpu::make_emulated_avx512_device(threads) : nullptr;
+                        }};
+    return {device_case(CpuVariant::avx2), device_case(CpuVariant::avx512), emulated};
+}
+
+inline std::vector<DeviceCase> all_devices() {
+    std::vector<DeviceCase> devices = vector_devices();
+    devices.insert(devices.begin(), device_case(CpuVariant::reference));
+    return devices;
+}
+
+/// Numbers from a fixed seed, which a failing test prints.
+class Numbers {
+  public:
+    explicit Numbers(std::uint64_t seed) : generator_(seed) {}
+
+    float normal(float scale = 1.0F) { return scale * normal_(generator_); }
+    std::int64_t below(std::int64_t end) {
+        return static_cast<std::int64_t>(generator_() % static_cast<std::uint64_t>(end));
+    }
+    std::vector<float> normals(std::int64_t count, float scale = 1.0F) {
+        std::vector<float> values(static_cast<std::size_t>(count));
+        for (float& value : values) value = normal(scale);
+        return values;
+    }
+
+  private:
+    std::mt19937_64 generator_;
+    std::normal_distribution<float> normal_;
+};
+
+/// Floats as elements of `dtype` in bytes.
+inline std::vector<std::byte> rounded(const std::vector<float>& values, DType dtype) {
+    std::vector<std::byte> bytes(values.size() * bytes_of(dtype) + 64);  // room to read a register past the end
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        store_rounded(bytes.data(), dtype, static_cast<std::int64_t>(i), values[i]);
+    }
+    return bytes;
+}
+
+/// Output with a pattern before and behind it that nobody may touch. The pattern is a NaN in either type, so an element
+/// that was never written shows too.
+class Guarded {
+  public:
+    explicit Guarded(std::size_t num_bytes) : bytes_(num_bytes + 2 * guard), num_bytes_(num_bytes) {
+        std::memset(bytes_.data(), 0xff, bytes_.size());
+    }
+    std::byte* data() { return bytes_.data() + guard; }
+    float* floats() { return reinterpret_cast<float*>(data()); }
+    [[nodiscard]] std::vector<std::byte> bytes() const {
+        return {bytes_.begin() + guard, bytes_.begin() + guard + static_cast<std::ptrdiff_t>(num_bytes_)};
+    }
+    [[nodiscard]] ::testing::AssertionResult intact() const {
+        for (std::size_t i = 0; i < bytes_.size(); ++i) {
+            const bool inside = i >= guard && i < guard + num_bytes_;
+            if (!inside && bytes_[i] != std::byte{0xff}) {
+                return ::testing::AssertionFailure() << "guard byte " << i << " was written, output is " << num_bytes_;
+            }
+        }
+        return ::testing::AssertionSuccess();
+    }
+
+  private:
+    static constexpr std::size_t guard = 128;
+    std::vector<std::byte> bytes_;
+    std::size_t num_bytes_;
+};
+
+/// Equal bits and no NaN or infinity. Counts what it compared.
+class Comparison {
+  public:
+    explicit Comparison(const DeviceCase& device) : device_(device) {}
+    ~Comparison() {
+        std::printf("[ compared ] %lld values, %s (processor flags: %s)\n", static_cast<long long>(count_),
+                    device_.name.c_str(), device_.flags.c_str());
+    }
+    Comparison(const Comparison&) = delete;
+    Comparison& operator=(const Comparison&) = delete;
+
+    ::testing::AssertionResult equal(const std::vector<std::byte>& expected, const std::vector<std::byte>& actual,
+                                     DType dtype) {
+        if (expected.size() != actual.size()) return ::testing::AssertionFailure() << "sizes differ";
+        const auto element = bytes_of(dtype);
+        std::int64_t differ = 0;
+        std::int64_t first = -1;
+        for (std::size_t i = 0; i < expected.size() / element; ++i, ++count_) {
+            const bool same = std::memcmp(expected.data() + i * element, actual.data() + i * element, element) == 0;
+            const bool finite = std::isfinite(load_as_f32(actual.data(), dtype, static_cast<std::int64_t>(i)));
+            if (same && finite) continue;
+            ++differ;
+            if (first < 0) first = static_cast<std::int64_t>(i);
+        }
+        if (differ == 0) return ::testing::AssertionSuccess();
+        return ::testing::AssertionFailure()
+               << differ << " of " << expected.size() / element << " values differ, first at " << first << ": expected "
+               << load_as_f32(expected.data(), dtype, first) << ", got " << load_as_f32(actual.data(), dtype, first);
+    }
+    ::testing::AssertionResult equal(Guarded& expected, Guarded& actual, DType dtype) {
+        if (auto intact = actual.intact(); !intact) return intact;
+        return equal(expected.bytes(), actual.bytes(), dtype);
+    }
+    [[nodiscard]] std::int64_t count() const { return count_; }
+
+  private:
+    const DeviceCase& device_;
+    std::int64_t count_ = 0;
+};
+
+/// Base of tests that run on every vector device and compare it with the reference.
+class DeviceTest : public ::testing::TestWithParam<DeviceCase> {
+  protected:
+    void SetUp() override {
+        device_ = GetParam().make(2);
+        if (device_ == nullptr)
+            GTEST_SKIP() << "processor lacks flags for " << GetParam().name << ": " << GetParam().flags;
+    }
+
+    std::unique_ptr<Device> device_;
+    std::unique_ptr<Device> reference_ = make_cpu_device(CpuVariant::reference, 2);
+};
+
+inline std::string name_of(const ::testing::TestParamInfo<DeviceCase>& info) {
+    return info.param.name;
+}
+
+}  // namespace longhaul::kernels::testing

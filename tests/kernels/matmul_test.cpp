@@ -1,0 +1,255 @@
+// Products: every vector device against the reference, bit for bit; the reference against double precision; and what
+// tensor parallelism relies on: the slices' sums add up to the same bits however many ranks hold them.
+#include "tests/kernels/kernels_testing.hpp"
+
+namespace longhaul::kernels::testing {
+namespace {
+
+struct Shape {
+    std::int64_t num_outputs;
+    std::int64_t num_inputs;  // real ones, before padding
+};
+
+const std::vector<Shape> shapes = {{1, 2}, {16, 16}, {17, 48}, {31, 50}, {64, 256}, {100, 130}, {256, 688}, {5, 1000}};
+const std::vector<std::int64_t> row_counts = {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 24, 31, 40, 48, 49, 101};
+
+/// A matrix, its checkpoint rows, and how much of it a rank holds.
+struct Weights {
+    Weights(Numbers& numbers, Shape shape, DType source)
+        : shape(shape), source(source), values(numbers.normals(shape.num_outputs * shape.num_inputs, 0.1F)) {
+        if (source == DType::f16) {
+            bytes.resize(values.size() * 2);
+            for (std::byte& byte : bytes)
+                byte = static_cast<std::byte>(numbers.below(60));  // f16 below 2^-1, with denormals
+        } else {
+            bytes = rounded(values, source);
+        }
+    }
+
+    /// Slices first_slice.. of the 8, as a rank holds them.
+    Matrix pack(Device& device, DType dtype, int first_slice = 0, int num_slices = 8) const {
+        const std::int64_t slice_length = padded_inputs(shape.num_inputs) / 8;
+        const std::int64_t first = std::min(first_slice * slice_length, shape.num_inputs);
+        const std::int64_t end = std::min((first_slice + num_slices) * slice_length, shape.num_inputs);
+        const WeightRows rows{.data = bytes.data(),
+                              .dtype = source,
+                              .num_rows = shape.num_outputs,
+                              .row_stride = shape.num_inputs,
+                              .first_column = first,
+                              .num_columns = end - first};
+        return device.pack(dtype, {&rows, 1}, num_slices, slice_length);
+    }
+
+    Shape shape;
+    DType source;
+    std::vector<float> values;
+    std::vector<std::byte> bytes;
+};
+
+/// Inputs [num_rows, stride] with zeros behind the real ones.
+std::vector<float> inputs_of(Numbers& numbers, std::int64_t num_rows, std::int64_t num_inputs, std::int64_t stride) {
+    std::vector<float> x(static_cast<std::size_t>(num_rows * stride), 0.0F);
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        for (std::int64_t k = 0; k < num_inputs; ++k) x[static_cast<std::size_t>(r * stride + k)] = numbers.normal();
+    }
+    return x;
+}
+
+Guarded product(Device& device, const Matrix& w, const std::vector<std::byte>& x, std::int64_t stride,
+                std::int64_t num_rows) {
+    Guarded y(static_cast<std::size_t>(num_rows * w.num_outputs) * 4);
+    device.matmul(w, x.data(), stride, num_rows, y.floats());
+    return y;
+}
+
+class MatmulTest : public DeviceTest {};
+
+TEST_P(MatmulTest, EqualsReference) {
+    constexpr std::uint64_t seed = 31;
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Numbers numbers(seed);
+    Comparison comparison(GetParam());
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        for (const Shape& shape : shapes) {
+            const Weights weights(numbers, shape, dtype);
+            const Matrix expected_w = weights.pack(*reference_, dtype);
+            const Matrix w = weights.pack(*device_, dtype);
+            const std::int64_t stride = padded_inputs(shape.num_inputs) + 16 * numbers.below(2);
+            for (const std::int64_t num_rows : row_counts) {
+                const auto x = rounded(inputs_of(numbers, num_rows, shape.num_inputs, stride), dtype);
+                Guarded expected = product(*reference_, expected_w, x, stride, num_rows);
+                Guarded actual = product(*device_, w, x, stride, num_rows);
+                ASSERT_TRUE(comparison.equal(expected, actual, DType::f32))
+                    << (dtype == DType::bf16 ? "bf16 " : "f32 ") << num_rows << " rows, " << shape.num_outputs << " x "
+                    << shape.num_inputs;
+            }
+        }
+    }
+    EXPECT_GT(comparison.count(), 100'000);
+}
+
+TEST_P(MatmulTest, SourcesOfAllTypesPackAlike) {
+    constexpr std::uint64_t seed = 32;
+    Numbers numbers(seed);
+    Comparison comparison(GetParam());
+    for (const DType source : {DType::bf16, DType::f32, DType::f16}) {
+        for (const DType dtype : {DType::bf16, DType::f32}) {
+            const Weights weights(numbers, {37, 70}, source);
+            const auto x = rounded(inputs_of(numbers, 3, 70, 80), dtype);
+            Guarded expected = product(*reference_, weights.pack(*reference_, dtype), x, 80, 3);
+            Guarded actual = product(*device_, weights.pack(*device_, dtype), x, 80, 3);
+            ASSERT_TRUE(comparison.equal(expected, actual, DType::f32)) << "source type " << static_cast<int>(source);
+        }
+    }
+}
+
+TEST_P(MatmulTest, PartsAreStackedAndPaddedWithZeros) {
+    Numbers numbers(33);
+    Comparison comparison(GetParam());
+    const Weights first(numbers, {5, 32}, DType::bf16);
+    const Weights second(numbers, {20, 32}, DType::f32);
+    const std::vector<WeightRows> parts = {{first.bytes.data(), DType::bf16, 5, 32, 0, 32},
+                                           {nullptr, DType::bf16, 7, 0, 0, 0},
+                                           {second.bytes.data(), DType::f32, 20, 32, 0, 32}};
+    const auto x = rounded(inputs_of(numbers, 2, 32, 32), DType::bf16);
+    Guarded expected = product(*reference_, reference_->pack(DType::bf16, parts, 8, 4), x, 32, 2);
+    Guarded actual = product(*device_, device_->pack(DType::bf16, parts, 8, 4), x, 32, 2);
+    ASSERT_TRUE(comparison.equal(expected, actual, DType::f32));
+    for (int n = 5; n < 12; ++n) EXPECT_EQ(actual.floats()[n], 0.0F);
+}
+
+TEST_P(MatmulTest, EmbedReadsThePackedTable) {
+    Numbers numbers(34);
+    Comparison comparison(GetParam());
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        const Weights table(numbers, {77, 100}, dtype);
+        const std::vector<std::int32_t> rows = {0, 76, -1, 15, 16, 17, 16, 63};
+        Guarded expected(rows.size() * 100 * 4);
+        Guarded actual(rows.size() * 100 * 4);
+        reference_->embed(table.pack(*reference_, dtype), rows, 100, expected.floats());
+        device_->embed(table.pack(*device_, dtype), rows, 100, actual.floats());
+        ASSERT_TRUE(comparison.equal(expected, actual, DType::f32));
+        EXPECT_EQ(actual.floats()[200], 0.0F);
+        EXPECT_EQ(actual.floats()[100],
+                  dtype == DType::f32 ? table.values[7600] : bf16_to_f32(f32_to_bf16(table.values[7600])));
+    }
+}
+
+/// Any device, the reference too.
+class ProductContract : public ::testing::TestWithParam<DeviceCase> {
+  protected:
+    void SetUp() override {
+        if (GetParam().make(1) == nullptr) {
+            GTEST_SKIP() << "processor lacks flags for " << GetParam().name << ": " << GetParam().flags;
+        }
+    }
+};
+
+TEST_P(ProductContract, SlicesAddUpToTheSameBitsOnAnyNumberOfRanks) {
+    constexpr std::uint64_t seed = 41;
+    Numbers numbers(seed);
+    Comparison comparison(GetParam());
+    const auto device = GetParam().make(2);
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        const Weights weights(numbers, {50, 300}, dtype);
+        const std::int64_t padded = padded_inputs(300);
+        for (const std::int64_t num_rows : {1, 7}) {
+            const auto x = rounded(inputs_of(numbers, num_rows, 300, padded), dtype);
+            Guarded whole = product(*device, weights.pack(*device, dtype), x, padded, num_rows);
+            for (const int ranks : {2, 4, 8}) {
+                std::vector<Guarded> sums;
+                for (int rank = 0; rank < ranks; ++rank) {
+                    const Matrix w = weights.pack(*device, dtype, rank * 8 / ranks, 8 / ranks);
+                    const std::vector<std::byte> part(
+                        x.begin() + rank * padded / ranks * static_cast<std::ptrdiff_t>(bytes_of(dtype)), x.end());
+                    sums.push_back(product(*device, w, part, padded, num_rows));
+                }
+                for (int step = 1; step < ranks; step *= 2) {
+                    for (int rank = 0; rank < ranks; rank += 2 * step) {
+                        device->add(sums[static_cast<std::size_t>(rank)].floats(),
+                                    sums[static_cast<std::size_t>(rank + step)].floats(), num_rows * 50);
+                    }
+                }
+                ASSERT_TRUE(comparison.equal(whole, sums[0], DType::f32)) << ranks << " ranks";
+                // Negative control: a chain instead of the tree is seen. (Two ranks have no other order.)
+            }
+        }
+    }
+}
+
+TEST_P(ProductContract, NeitherThreadsNorOtherRowsChangeARow) {
+    constexpr std::uint64_t seed = 42;
+    Numbers numbers(seed);
+    Comparison comparison(GetParam());
+    const auto one = GetParam().make(1);
+    const auto two = GetParam().make(2);
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        const Weights weights(numbers, {530, 512}, dtype);
+        const Matrix w_one = weights.pack(*one, dtype);
+        const Matrix w_two = weights.pack(*two, dtype);
+        const auto x = rounded(inputs_of(numbers, 53, 512, 512), dtype);
+        Guarded all = product(*two, w_two, x, 512, 53);
+        for (const std::int64_t num_rows : {1, 4, 9, 25, 53}) {
+            for (const std::int64_t first : {std::int64_t{0}, 53 - num_rows}) {
+                const std::vector<std::byte> rows(
+                    x.begin() + first * 512 * static_cast<std::ptrdiff_t>(bytes_of(dtype)), x.end());
+                Guarded some = product(*one, w_one, rows, 512, num_rows);
+                Guarded expected(static_cast<std::size_t>(num_rows * 530) * 4);
+                std::copy_n(all.floats() + first * 530, num_rows * 530, expected.floats());
+                ASSERT_TRUE(comparison.equal(expected, some, DType::f32)) << num_rows << " rows from " << first;
+            }
+        }
+    }
+}
+
+TEST_P(ProductContract, DenormalsAreFlushed) {
+    const auto device = GetParam().make(1);
+    // Row 0: a product below the smallest normal number. Row 1: a denormal input times 2^100.
+    const std::vector<float> w = {1e-30F, 0x1p-130F};
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        const auto bytes = rounded(w, dtype);
+        const WeightRows rows{bytes.data(), dtype, 2, 1, 0, 1};
+        const Matrix matrix = device->pack(dtype, {&rows, 1}, 8, 2);
+        std::vector<float> x(32, 0.0F);
+        x[0] = 1e-10F;
+        x[16] = 0x1p100F;
+        float y[4];
+        device->matmul(matrix, rounded(x, dtype).data(), 16, 2, y);
+        EXPECT_EQ(y[0], 0.0F);
+        EXPECT_EQ(y[3], 0.0F);
+        EXPECT_GT(y[2], 0.0F);
+    }
+}
+
+/// Double-precision judge. A sum of n rounded steps errs by at most n * 2^-24 * sum |terms| (Higham, section 3.1); n is
+/// a slice's length and 3 levels of the tree.
+TEST_P(ProductContract, SumIsRightInDoublePrecision) {
+    Numbers numbers(43);
+    const auto device = GetParam().make(1);
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        const Weights weights(numbers, {40, 1000}, dtype);
+        const std::int64_t padded = padded_inputs(1000);
+        const auto x = rounded(inputs_of(numbers, 2, 1000, padded), dtype);
+        Guarded y = product(*device, weights.pack(*device, dtype), x, padded, 2);
+        for (std::int64_t r = 0; r < 2; ++r) {
+            for (std::int64_t n = 0; n < 40; ++n) {
+                double sum = 0.0;
+                double magnitude = 0.0;
+                for (std::int64_t k = 0; k < 1000; ++k) {
+                    const double term = static_cast<double>(load_as_f32(weights.bytes.data(), dtype, n * 1000 + k)) *
+                                        static_cast<double>(load_as_f32(x.data(), dtype, r * padded + k));
+                    sum += term;
+                    magnitude += std::abs(term);
+                }
+                const double bound = static_cast<double>(padded / 8 + 3) * 0x1p-24 * magnitude;
+                ASSERT_NEAR(y.floats()[r * 40 + n], sum, bound);
+            }
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, MatmulTest, ::testing::ValuesIn(vector_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, ProductContract, ::testing::ValuesIn(all_devices()), name_of);
+
+}  // namespace
+}  // namespace longhaul::kernels::testing

@@ -1,0 +1,185 @@
+// Norm, SiLU, additions, the exponential, and keys and values going in and out of pages.
+#include "kernels/reference/reference_math.hpp"
+#include "tests/kernels/attention_testing.hpp"
+
+namespace longhaul::kernels::testing {
+namespace {
+
+class RowsTest : public DeviceTest {};
+
+const std::vector<std::int64_t> widths = {1, 7, 8, 16, 17, 31, 64, 100, 256, 690, 2048};
+
+TEST_P(RowsTest, NormAndSiluEqualReference) {
+    constexpr std::uint64_t seed = 51;
+    Numbers numbers(seed);
+    Comparison comparison(GetParam());
+    for (const DType act : {DType::bf16, DType::f32}) {
+        for (const std::int64_t width : widths) {
+            for (const std::int64_t num_rows : {1, 3, 17}) {
+                SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << num_rows << " rows of " << width);
+                const std::int64_t stride = padded_inputs(width) + 16;
+                const std::vector<float> gain = numbers.normals(width);
+                std::vector<float> x = numbers.normals(num_rows * 2 * width, 8.0F);
+                x[0] = 200.0F;  // beyond both ends of the exponential
+                x[static_cast<std::size_t>(width)] = -200.0F;
+                const auto size = static_cast<std::size_t>(num_rows * stride) * bytes_of(act);
+                Guarded expected(size);
+                Guarded actual(size);
+                reference_->rms_norm(x.data(), gain.data(), 1e-5F, num_rows, width, act, expected.data(), stride);
+                device_->rms_norm(x.data(), gain.data(), 1e-5F, num_rows, width, act, actual.data(), stride);
+                ASSERT_TRUE(comparison.equal(expected, actual, act)) << "rms_norm";
+                reference_->silu_mul(x.data(), num_rows, width, act, expected.data(), stride);
+                device_->silu_mul(x.data(), num_rows, width, act, actual.data(), stride);
+                ASSERT_TRUE(comparison.equal(expected, actual, act)) << "silu_mul";
+            }
+        }
+    }
+    EXPECT_GT(comparison.count(), 10'000);
+}
+
+TEST_P(RowsTest, AdditionsAndGatherEqualReference) {
+    Numbers numbers(52);
+    Comparison comparison(GetParam());
+    for (const std::int64_t width : {1, 33, 5000}) {
+        const std::vector<float> x = numbers.normals(30 * width);
+        const std::vector<float> y = numbers.normals(30 * width);
+        const auto size = x.size() * 4;
+        Guarded expected(size);
+        Guarded actual(size);
+        for (auto* pair : {&expected, &actual}) std::memcpy(pair->data(), x.data(), size);
+        reference_->add(expected.floats(), y.data(), 30 * width);
+        device_->add(actual.floats(), y.data(), 30 * width);
+        reference_->add_bias(expected.floats(), y.data(), 30, width);
+        device_->add_bias(actual.floats(), y.data(), 30, width);
+        ASSERT_TRUE(comparison.equal(expected, actual, DType::f32));
+        const std::vector<std::int32_t> rows = {29, 0, 7, 7};
+        Guarded expected_rows(static_cast<std::size_t>(4 * width) * 4);
+        Guarded actual_rows(static_cast<std::size_t>(4 * width) * 4);
+        reference_->gather(expected.floats(), rows, width, expected_rows.floats());
+        device_->gather(actual.floats(), rows, width, actual_rows.floats());
+        ASSERT_TRUE(comparison.equal(expected_rows, actual_rows, DType::f32));
+    }
+}
+
+/// Every float that silu can meet, in steps, through the device: up = 1 and gate = x give x / (1 + exp(-x)).
+TEST_P(RowsTest, ExponentialEqualsReferenceEverywhere) {
+    Comparison comparison(GetParam());
+    constexpr std::int64_t width = 1 << 12;
+    std::vector<float> x(2 * width, 1.0F);
+    Guarded expected(width * 4);
+    Guarded actual(width * 4);
+    std::uint32_t bits = 0;
+    for (int block = 0; block < 64; ++block) {
+        for (std::int64_t i = 0; i < width; ++i, bits += 16127) {
+            const auto value = std::bit_cast<float>(bits);
+            x[static_cast<std::size_t>(i)] = std::isfinite(value) ? value : 0.5F;
+        }
+        reference_->silu_mul(x.data(), 1, width, DType::f32, expected.data(), width);
+        device_->silu_mul(x.data(), 1, width, DType::f32, actual.data(), width);
+        ASSERT_TRUE(comparison.equal(expected, actual, DType::f32)) << "before bits " << bits;
+    }
+}
+
+TEST_P(RowsTest, RopeMoveExportImportEqualReference) {
+    Comparison comparison(GetParam());
+    std::uint64_t seed = 60;
+    for (const DType dtype : {DType::bf16, DType::f32}) {
+        for (const std::int64_t head_dim : {2, 18, 64, 128}) {
+            const KvLayout layout{.dtype = dtype, .num_layers = 2, .num_kv_heads = 3, .head_dim = head_dim};
+            std::vector<std::vector<std::byte>> exported;
+            ++seed;
+            for (Device* device : {reference_.get(), device_.get()}) {
+                Numbers numbers(seed);
+                const Tokens tokens(numbers, layout, 6, 70);
+                const PageSet pages(*device, layout, 128);
+                std::vector<KvSlot> slots;
+                for (std::int64_t i = 0; i < 70; ++i) slots.push_back(pages.slot((i * 37) % 128));
+                slots[3].page = nullptr;  // not stored
+                std::vector<std::byte> out = store(*device, layout, 1, tokens, 0, slots);
+                for (std::int32_t i = 0; i < 20; ++i) device->kv_move(layout, pages.slot(3 * i), pages.slot(127 - i));
+                const PageSet copy(*device, layout, 128);
+                std::vector<std::byte> part(static_cast<std::size_t>(31 * head_dim) * bytes_of(dtype));
+                for (std::int64_t head = 0; head < 3; ++head) {
+                    for (const bool values : {false, true}) {
+                        for (std::size_t page = 0; page < 2; ++page) {
+                            device->kv_export(layout, pages.pages()[page], 1, head, values, 33, 31, part.data());
+                            out.insert(out.end(), part.begin(), part.end());
+                            device->kv_import(layout, copy.pages()[page], 0, head, values, 5, 31, part.data());
+                            device->kv_export(layout, copy.pages()[page], 0, head, values, 5, 31, part.data());
+                            out.insert(out.end(), part.begin(), part.end());
+                        }
+                    }
+                }
+                exported.push_back(out);
+            }
+            ASSERT_TRUE(comparison.equal(exported[0], exported[1], dtype))
+                << "head_dim " << head_dim << ", seed " << seed;
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, RowsTest, ::testing::ValuesIn(vector_devices()), name_of);
+
+/// Against the C library in double precision, over what the kernels feed it.
+TEST(Exponential, IsAccurateToABitMoreThanOneUlp) {
+    double worst = 0.0;
+    for (float x = -87.0F; x < 88.0F; x += 0.00037F) {
+        const double exact = std::exp(static_cast<double>(x));
+        const auto value = static_cast<float>(exact);
+        const double ulp = std::nextafter(value, std::numeric_limits<float>::infinity()) - value;
+        worst = std::max(worst, std::abs(static_cast<double>(reference::exp_of(x)) - exact) / ulp);
+    }
+    std::printf("exp: at most %.3f ulp\n", worst);
+    EXPECT_LT(worst, 1.1);  // half for the sum 1 + r + r^2 q, half for what r lost, a little for the polynomial
+    EXPECT_EQ(reference::exp_of(0.0F), 1.0F);
+    EXPECT_EQ(reference::exp_of(-0.0F), 1.0F);
+    EXPECT_EQ(reference::exp_of(-std::numeric_limits<float>::infinity()), 0.0F);
+    EXPECT_EQ(reference::exp_of(-87.5F), 0.0F);
+    EXPECT_EQ(reference::exp_of(100.0F), reference::exp_of(88.0F));
+    EXPECT_TRUE(std::isnan(reference::exp_of(std::nanf(""))));
+}
+
+TEST(Conversions, RoundToNearestEvenAndKeepSpecialValues) {
+    EXPECT_EQ(f32_to_bf16(1.0F), 0x3f80);
+    EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3f808000U)), 0x3f80);  // tie to even
+    EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3f818000U)), 0x3f82);
+    EXPECT_EQ(f32_to_bf16(std::numeric_limits<float>::infinity()), 0x7f80);
+    EXPECT_TRUE(std::isnan(bf16_to_f32(f32_to_bf16(std::bit_cast<float>(0x7f800001U)))));
+    EXPECT_EQ(f16_to_f32(0x3c00), 1.0F);
+    EXPECT_EQ(f16_to_f32(0xc000), -2.0F);
+    EXPECT_EQ(f16_to_f32(0x0001), 0x1p-24F);
+    EXPECT_EQ(f16_to_f32(0x03ff), 1023 * 0x1p-24F);
+    EXPECT_EQ(f16_to_f32(0x7bff), 65504.0F);
+    EXPECT_TRUE(std::isinf(f16_to_f32(0xfc00)));
+    EXPECT_TRUE(std::isnan(f16_to_f32(0x7e01)));
+}
+
+TEST(Buffers, MoveAndBigMemory) {
+    const auto device = make_cpu_device(CpuVariant::reference, 1);
+    Buffer big(*device, (std::size_t{9} << 20) + 5);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(big.data()) % 64, 0U);
+    EXPECT_EQ(big.data()[(std::size_t{9} << 20) + 4], std::byte{0});
+    Buffer other = std::move(big);
+    EXPECT_FALSE(static_cast<bool>(big));  // NOLINT(bugprone-use-after-move): the state after a move is promised
+    EXPECT_TRUE(static_cast<bool>(other));
+    other = Buffer();
+    EXPECT_FALSE(static_cast<bool>(other));
+}
+
+TEST(Checks, WrongCallsAreLogicErrors) {
+    const auto device = make_cpu_device(CpuVariant::reference, 1);
+    const std::vector<std::byte> row(64);
+    const WeightRows rows{row.data(), DType::bf16, 1, 16, 0, 16};
+    EXPECT_THROW(device->pack(DType::bf16, {&rows, 1}, 8, 3), std::logic_error);
+    EXPECT_THROW(device->pack(DType::f16, {&rows, 1}, 8, 2), std::logic_error);
+    const Matrix w = device->pack(DType::bf16, {&rows, 1}, 8, 2);
+    float y = 0.0F;
+    EXPECT_THROW(device->matmul(w, row.data(), 15, 1, &y), std::logic_error);
+    EXPECT_THROW(make_cpu_device(CpuVariant::reference, 0), std::invalid_argument);
+    if (!available(CpuVariant::avx512)) {
+        EXPECT_THROW(make_cpu_device(CpuVariant::avx512, 1), std::invalid_argument);
+    }
+}
+
+}  // namespace
+}  // namespace longhaul::kernels::testing

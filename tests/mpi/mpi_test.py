@@ -1,0 +1,240 @@
+#!/usr/bin/env python3
+"""Sharding, stopping, refusing and resuming, with the real program under mpirun.
+
+usage: mpi_test.py BINARY CASE
+"""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from harness import (check, digest, journal_keys, main, make_prompts, results, statistics, wait_for)
+
+
+def expect(done, code, what):
+    check(done.code == code, f"{what}: expected exit code {code}, got {done.code}\n{done.errors}")
+    return done
+
+
+def exactly_once(bench):
+    """64 oversubscribed ranks over 1,000 short items."""
+    make_prompts(bench.folder / "prompts.jsonl", 1000)
+    job = bench.job(max_tokens=2)
+    done = expect(bench.run(job, 64), 0, "64 ranks")
+    keys = journal_keys(bench.folder / "run")
+    check(len(keys) == 1000 and len(set(keys)) == 1000, f"{len(keys)} records of {len(set(keys))} items")
+    ids = [line["id"] for line in results(bench.folder / "run")]
+    check(ids == [f"item-{i}" for i in range(1000)], "results are in the order of the input")
+    writers = len(list((bench.folder / "run" / "results").glob("*.jsonl")))
+    check(writers > 1, "several replicas had work")
+    sharded = digest(bench.folder / "run")
+    expect(bench.run(job, 1, f"--output={bench.folder}/one"), 0, "one rank")
+    check(digest(bench.folder / "one") == sharded, "64 ranks and one rank give the same bytes")
+    print(f"64 ranks: {done.seconds:.1f} s, {writers} replicas had work")
+
+
+def tcp(bench):
+    """Counter and results over TCP, as between nodes."""
+    make_prompts(bench.folder / "prompts.jsonl", 40, words=200)
+    job = bench.job(max_tokens=20)
+    mpi = ("--mca", "btl", "tcp,self", "--mca", "osc", "^sm", "--mca", "btl_tcp_if_include", "lo")
+    expect(bench.run(job, 3, mpi=mpi), 0, "3 ranks over TCP")
+    keys = journal_keys(bench.folder / "run")
+    check(len(keys) == 40 and len(set(keys)) == 40, f"{len(keys)} records of {len(set(keys))} items")
+
+
+def idle_ranks(bench):
+    """More ranks than work is fine, and a rank without work says so."""
+    make_prompts(bench.folder / "prompts.jsonl", 2)
+    done = expect(bench.run(bench.job(max_tokens=300), 6), 0, "6 ranks, 2 items")
+    logs = list((bench.folder / "run" / "log").glob("replica-*.log"))
+    idle = [log for log in logs if "no work" in log.read_text()]
+    check(len(idle) >= 4, f"{len(idle)} replicas said that they had no work\n{done.errors}")
+
+
+def errors_once(bench):
+    """One line for all ranks, the documented exit code, nobody left behind."""
+    make_prompts(bench.folder / "prompts.jsonl", 3)
+    cases = []
+    cases.append(("unknown key", 2, "--max-tokenz=3", "max-tokens"))
+    cases.append(("ranks", 2, "--tensor-parallel=8", "tensor-parallel"))
+    cases.append(("data", 1, f"--data={bench.folder}/nothing.jsonl", "nothing.jsonl"))
+    broken = bench.folder / "broken"
+    broken.mkdir()
+    for file in bench.model.iterdir():
+        (broken / file.name).write_bytes(file.read_bytes())
+    weights = (broken / "model.safetensors").read_bytes()
+    (broken / "model.safetensors").write_bytes(weights[:-100])
+    cases.append(("model", 1, f"--model={broken}", "model.safetensors"))
+    (bench.folder / "file").write_text("not a folder")
+    cases.append(("output", 2, f"--output={bench.folder}/file", "file"))
+    (bench.folder / "others").mkdir()
+    (bench.folder / "others" / "thesis.tex").write_text("precious")
+    cases.append(("other folder", 2, f"--output={bench.folder}/others", "others"))
+    for name, code, option, word in cases:
+        done = expect(bench.run(bench.job(), 4, option), code, name)
+        lines = done.error_lines()
+        check(len(lines) == 1, f"{name}: expected one line, got {lines}\n{done.errors}")
+        check(word in lines[0], f"{name}: expected {word!r} in {lines[0]!r}")
+        check(done.seconds < 30, f"{name}: took {done.seconds:.1f} s")
+    check(not (bench.folder / "run" / "results.jsonl").exists(), "nothing was generated")
+
+
+def wait_for_checkpoint(run, rounds=1):
+    wait_for(lambda: len([p for p in Path(run, "checkpoints").glob("*.h5") if p.name.count(".") == 1]) >= rounds,
+             "a checkpoint is there")
+
+
+def stop_request(bench):
+    """SIGUSR1 to mpirun: everything saved, exit 75, and the resumed run gives the same bytes."""
+    make_prompts(bench.folder / "prompts.jsonl", 6)
+    job = bench.job(max_tokens=1500, checkpoint_tokens=400)
+    expect(bench.run(job, 2, f"--output={bench.folder}/whole"), 0, "uninterrupted")
+    run = bench.folder / "run"
+    launch = bench.start(job, 2)
+    wait_for_checkpoint(run)
+    check(launch.alive(), "the run is under way when it is asked to stop")
+    launch.signal(signal.SIGUSR1)
+    done = expect(launch.wait(30), 75, "stopped")
+    status = json.loads(bench.command("status", run, "--json").output)
+    check(status["state"] == "stopped", f"state {status['state']}")
+    partial = bench.command("results", run, "--partial")
+    check('"finish_reason":"partial"' in partial.output, f"partial results\n{partial.output[:300]}{partial.errors}")
+    expect(bench.run(job, 3), 0, "resumed on 3 ranks")
+    check(digest(run) == digest(bench.folder / "whole"), "the same bytes")
+    lines = statistics(run)
+    check(any(line["resumes"] > 0 and line["checkpoint_rounds"] > 0 for line in lines), "items were resumed")
+    check(all(line["recomputed_tokens"] == 0 for line in lines), "a stop loses nothing")
+    print(f"stopped within {done.seconds:.1f} s of its start")
+
+
+def stop_one_rank(bench):
+    """SIGTERM to a single rank, not the launcher: all stop, all is saved."""
+    make_prompts(bench.folder / "prompts.jsonl", 6)
+    job = bench.job(max_tokens=3000, checkpoint_tokens=400)
+    launch = bench.start(job, 3)
+    wait_for_checkpoint(bench.folder / "run")
+    pids = launch.rank_pids()
+    check(len(pids) == 3, f"ranks {pids}")
+    os.kill(pids[2], signal.SIGTERM)
+    expect(launch.wait(30), 75, "stopped through one rank")
+
+
+def in_flight_status(bench, run):
+    status = json.loads(bench.command("status", run, "--json").output)
+    return status if status["progress"]["in_flight"] > 0 else None
+
+
+def two_at_once(bench):
+    """A second launch on a live run folder is refused, naming the holder; a dead holder is taken over."""
+    make_prompts(bench.folder / "prompts.jsonl", 4)
+    job = bench.job(max_tokens=4000, checkpoint_tokens=400)
+    run = bench.folder / "run"
+    first = bench.start(job, 1)
+    wait_for_checkpoint(run)
+    status = wait_for(lambda: in_flight_status(bench, run), "the status shows an item in flight", 20)
+    check(status["state"] == "running" and status["replicas"], f"status {status}")
+    second = expect(bench.run(job, 2), 2, "second launch")
+    pid = first.rank_pids()[0]
+    lines = second.error_lines()
+    check(len(lines) == 1 and f"pid {pid}" in lines[0] and "host " in lines[0], f"names the holder {pid}: {lines}")
+    check(first.alive(), "the first launch goes on")
+    first.kill_all()
+    check(json.loads(bench.command("status", run, "--json").output)["state"] == "crashed", "state crashed")
+    third = bench.start(job, 1)
+    wait_for(lambda: (run / "launches" / "2.json").exists(), "a dead holder is taken over at once", 20)
+    third.signal(signal.SIGUSR1)
+    third.wait(30)
+
+
+def finished_again(bench):
+    """A finished job run again adds nothing, and says so quickly."""
+    make_prompts(bench.folder / "prompts.jsonl", 5)
+    job = bench.job()
+    expect(bench.run(job, 2), 0, "first")
+    run = bench.folder / "run"
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
+    done = expect(bench.run(job, 3), 0, "again")
+    after = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.is_file()}
+    check(before == after, f"files changed: {set(before.items()) ^ set(after.items())}")
+    check("done already" in done.errors, done.errors)
+    other = bench.run(job, 1, "--seed=2")
+    expect(other, 2, "another identity")
+    check("seed" in other.error_lines()[0] and "got 2" in other.error_lines()[0], str(other.error_lines()))
+
+
+def extend(bench):
+    """Raising limit, samples and max-tokens extends a finished run to what a fresh one gives."""
+    make_prompts(bench.folder / "prompts.jsonl", 8)
+    job = bench.job(limit=3, max_tokens=10)
+    run = bench.folder / "run"
+    expect(bench.run(job, 2), 0, "first")
+    for option in ("--limit=6", "--samples=2", "--max-tokens=25"):
+        keys = [option] if option.startswith("--limit") else ["--limit=6", option]
+        if option.startswith("--max-tokens"):
+            keys.append("--samples=2")
+        fresh = bench.folder / ("fresh" + option)
+        expect(bench.run(job, 2, *keys), 0, option)
+        expect(bench.run(job, 1, *keys, f"--output={fresh}"), 0, "fresh " + option)
+        check(digest(run) == digest(fresh), f"{option}: extended and fresh differ")
+    expect(bench.run(job, 1, "--limit=6", "--samples=2", "--max-tokens=10"), 2, "lowering max-tokens")
+
+
+def failed_items(bench):
+    """A bad item is recorded with its reason, the rest goes on, exit 3; retry-failed and max-failures."""
+    prompts = make_prompts(bench.folder / "prompts.jsonl", 6)
+    lines = prompts.read_text().splitlines()
+    lines[2] = json.dumps({"id": "item-2", "prompt": "the sea " * 9000})
+    prompts.write_text("\n".join(lines) + "\n")
+    job = bench.job()
+    expect(bench.run(job, 2), 3, "one bad item")
+    lines = results(bench.folder / "run")
+    bad = [line for line in lines if line["finish_reason"] == "error"]
+    check(len(lines) == 6 and len(bad) == 1 and bad[0]["id"] == "item-2" and bad[0]["error"], f"{bad}")
+    expect(bench.run(job, 2), 3, "finished with failures")
+    expect(bench.run(job, 1, "--retry-failed"), 3, "failed again")
+    check(len(results(bench.folder / "run")) == 6, "still six lines")
+    many = "\n".join(json.dumps({"id": f"b{i}", "prompt": "the sea " * 9000}) for i in range(20))
+    prompts.write_text(many + "\n")
+    done = expect(bench.run(job, 1, f"--output={bench.folder}/many", "--max-failures=3"), 1, "too many failures")
+    check(len(done.error_lines()) == 1 and "max-failures" in done.error_lines()[0], done.errors)
+    check(len(journal_keys(bench.folder / "many")) == 3, "stopped after three")
+
+
+def hang(bench):
+    """A rank that stands still: all are gone within bounded time, with one line and an error."""
+    make_prompts(bench.folder / "prompts.jsonl", 4)
+    for ranks, tensor_parallel, victim in ((2, 2, 1), (3, 1, 2), (2, 1, 0)):
+        run = bench.folder / f"run{ranks}{tensor_parallel}{victim}"
+        job = bench.job(max_tokens=8000, tensor_parallel=tensor_parallel, watchdog_seconds=3, output=run,
+                        checkpoint_tokens=400)
+        launch = bench.start(job, ranks)
+        wait_for_checkpoint(run)
+        pid = launch.rank_pids()[victim]
+        os.kill(pid, signal.SIGSTOP)
+        start = time.monotonic()
+        done = launch.wait(40)
+        check(done.code not in (0, 75), f"exit code {done.code}")
+        check(done.error_lines(), f"a line that says why: {done.errors}")
+        wait_for(lambda: not Path("/proc", str(pid)).exists(), "the stopped rank is gone too", 10)
+        print(f"{ranks} ranks, tensor-parallel {tensor_parallel}, rank {victim} hung: all gone after "
+              f"{time.monotonic() - start:.1f} s")
+
+
+def baseline(bench):
+    """baseline = true: the same bytes without speculation, and a speedup in the summary."""
+    make_prompts(bench.folder / "prompts.jsonl", 3)
+    job = bench.job(max_tokens=60, baseline="true", temperature=0)
+    done = expect(bench.run(job, 2), 0, "with baseline")
+    summary = json.loads((bench.folder / "run" / "summary.json").read_text())
+    check(summary["baseline"]["identical"] and summary["speedup"] > 0, f"{summary}")
+    check("speedup" in done.output and "results" in done.output, done.output)
+    check(summary["drafted"] > summary["accepted"] > 0, f"drafts were accepted and rejected: {summary}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main({case.__name__: case for case in (
+        exactly_once, tcp, idle_ranks, errors_once, stop_request, stop_one_rank, two_at_once, finished_again, extend,
+        failed_items, hang, baseline)}))

@@ -1,0 +1,286 @@
+// The real program, driven from outside: what it prints, where, and how it ends. Every row runs it once.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+#include "runner/command_line.hpp"
+#include "runner/text_stream.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Ended {
+    int exit_code = -1;  ///< -1: a signal, or out of time
+    std::string out, err;
+};
+
+std::string slurp(const fs::path& path) {
+    std::ostringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    return text.str();
+}
+
+/// Runs the program in a folder of its own, at most 30 seconds.
+class Cli : public testing::Test {
+  protected:
+    void SetUp() override {
+        fs::create_directories(folder_);
+        write("job.cfg", "task = prompts\ndata = p.jsonl\nmodel = m\noutput = out\n");
+        write("p.jsonl", "{\"prompt\": \"x\"}\n");
+    }
+    void TearDown() override { fs::remove_all(folder_); }
+
+    void write(const std::string& name, const std::string& text) {
+        std::ofstream(folder_ / name, std::ios::binary) << text;
+    }
+
+    Ended run(const std::vector<std::string>& arguments) {
+        const pid_t child = ::fork();
+        if (child == 0) start(arguments);
+        Ended ended;
+        ended.exit_code = wait_for(child);
+        ended.out = slurp(folder_ / "stdout");
+        ended.err = slurp(folder_ / "stderr");
+        return ended;
+    }
+
+  private:
+    [[noreturn]] void start(const std::vector<std::string>& arguments) {
+        std::vector<char*> argv{const_cast<char*>(LONGHAUL_PROGRAM)};
+        for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+        argv.push_back(nullptr);
+        const auto redirect = [&](const char* name, int to) {
+            const int file = ::open((folder_ / name).c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+            if (file < 0 || ::dup2(file, to) < 0) ::_exit(126);
+        };
+        redirect("stdout", STDOUT_FILENO);
+        redirect("stderr", STDERR_FILENO);
+        if (::chdir(folder_.c_str()) == 0) ::execv(LONGHAUL_PROGRAM, argv.data());
+        ::_exit(127);
+    }
+
+    static int wait_for(pid_t child) {
+        const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+        int status = 0;
+        while (::waitpid(child, &status, WNOHANG) == 0) {
+            if (std::chrono::steady_clock::now() > deadline) {
+                ::kill(child, SIGKILL);
+                ::waitpid(child, &status, 0);
+                return -1;
+            }
+            std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        }
+        return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    }
+
+  protected:
+    fs::path folder_ = fs::temp_directory_path() / ("longhaul-cli-" + std::to_string(::getpid()));
+};
+
+TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
+    struct Case {
+        std::vector<std::string> arguments;
+        std::string message;  // after "error: command line: "
+    };
+    const Case cases[] = {
+        {{}, "expected a command, got nothing; see `longhaul --help`"},
+        {{"rnu"}, "expected run, generate, status, results, inspect or bench, got 'rnu'; did you mean 'run'?"},
+        {{"--seed=1"}, "expected run, generate, status, results, inspect or bench, got '--seed=1'; see `longhaul --help`"},
+        {{"verify", "x"}, "expected a command, got 'verify'; it is not in this version"},
+        {{"run"}, "expected longhaul run JOB.cfg, got no JOB.cfg; see `longhaul run --help`"},
+        {{"run", "job.cfg", "other.cfg"},
+         "expected longhaul run JOB.cfg, got one more argument, 'other.cfg'; see `longhaul run --help`"},
+        {{"run", "job.cfg", "-n", "2"},
+         "expected longhaul run JOB.cfg, got one more argument, '-n'; options begin with --"},
+        {{"run", "--baseline", "job.cfg", "extra"},
+         "expected longhaul run JOB.cfg, got one more argument, 'extra'; see `longhaul run --help`"},
+        {{"run", "--baseline=perhaps", "job.cfg"}, "baseline: expected true or false, got 'perhaps'"},
+        {{"run", "--baseline", "false", "--baseline", "job.cfg"},
+         "baseline: expected every key once, got this key again"},
+        {{"inspect", "m", "--json=no"}, "json: expected no value, got 'no'"},
+        {{"run", "job.cfg", "--temprature=0.8"},
+         "unknown key 'temprature': expected a known key, got 'temprature'; did you mean 'temperature'?"},
+        {{"run", "job.cfg", "--temp=0.8"},
+         "unknown key 'temp': expected a known key, got 'temp'; see `longhaul run --help`"},
+        {{"run", "job.cfg", "--seed"}, "seed: expected a value, got nothing; write --seed=VALUE"},
+        {{"run", "job.cfg", "--seed="}, "seed: expected a value, got nothing; write --seed=VALUE"},
+        {{"run", "job.cfg", "--seed", "--limit=1"}, "seed: expected a value, got nothing; write --seed=VALUE"},
+        {{"run", "job.cfg", "--seed=1", "--seed=1"}, "seed: expected every key once, got this key again"},
+        {{"run", "job.cfg", "--seed=-1"}, "seed: expected an integer from 0 to 18446744073709551615, got '-1'"},
+        {{"run", "job.cfg", "--temperature", "-1"}, "temperature: expected a number from 0 to 1e+06, got '-1'"},
+        {{"run", "job.cfg", "--top-p=1.5"}, "top-p: expected a number above 0 and at most 1, got '1.5'"},
+        {{"run", "job.cfg", "--verify=rejection"},
+         "verify: expected coupled, got 'rejection'; it is not in this version"},
+        {{"run", "job.cfg", "--device=cuda"},
+         "device: expected auto or cpu, got 'cuda'; built without CUDA support: cuda is not in this version"},
+        {{"generate", "m"}, "prompt: expected one of --prompt and --prompt-file, got none"},
+        {{"generate", "m", "--prompt=a", "--prompt-file=b"},
+         "prompt: expected one of --prompt and --prompt-file, got both"},
+        {{"generate", "m", "--prompt=a", "--prompt=b"}, "prompt: expected every option once, got this option again"},
+        {{"generate", "m", "--prompt=\xFF"}, "prompt@0: expected UTF-8 text, got another encoding"},
+        {{"generate", "m", "--prompt=a", "--data=x"},
+         "data: expected a key that `longhaul generate` uses, got '--data'; see `longhaul generate --help`"},
+        {{"inspect", "m", "--jsn"},
+         "unknown option '--jsn': expected an option of `longhaul inspect`, got '--jsn'; did you mean 'json'?"},
+    };
+    for (const Case& row : cases) {
+        std::string shown;
+        for (const std::string& argument : row.arguments) shown += argument + " ";
+        const Ended ended = run(row.arguments);
+        EXPECT_EQ(ended.err, "error: command line: " + row.message + "\n") << shown;
+        EXPECT_EQ(ended.exit_code, 2) << shown;
+        EXPECT_EQ(ended.out, "") << shown;
+    }
+}
+
+TEST_F(Cli, BadJobFilesEndInOneLineAndCode2) {
+    struct Case {
+        std::string added;    // to a good job file of four lines
+        std::string message;  // after "error: "
+    };
+    const Case cases[] = {
+        {"temprature = 1",
+         "job.cfg:5: unknown key 'temprature': expected a known key, got 'temprature'; did you mean 'temperature'?"},
+        {"seed = 1\nseed = 2",
+         "job.cfg:6: seed: expected every key once, got this key again; it is at job.cfg:5 already"},
+        {"seed =", "job.cfg:5: seed: expected a value, got nothing"},
+        {"seed 7", "job.cfg:5: expected 'key = value', got 'seed 7'; a comment begins with #"},
+        {"max-tokens = 99999999999",
+         "job.cfg:5: max-tokens: expected an integer from 1 to 2147483647, got '99999999999'"},
+        {"draft = eagle", "job.cfg:5: draft: expected ar or ngram, got 'eagle'; it is not in this version"},
+    };
+    for (const Case& row : cases) {
+        write("job.cfg", "task = prompts\ndata = p.jsonl\nmodel = m\noutput = out\n" + row.added + "\n");
+        const Ended ended = run({"run", "job.cfg"});
+        EXPECT_EQ(ended.err, "error: " + row.message + "\n") << row.added;
+        EXPECT_EQ(ended.exit_code, 2) << row.added;
+    }
+    EXPECT_EQ(run({"run", "none.cfg"}).err,
+              "error: none.cfg: expected a readable file, got No such file or directory\n");
+    EXPECT_EQ(run({"run", "."}).err, "error: .: expected a file, got a folder\n");
+    EXPECT_FALSE(fs::exists(folder_ / "out")) << "a job that is refused leaves nothing behind";
+}
+
+TEST_F(Cli, BadFilesEndInOneLineAndCode1) {
+    fs::create_directories(folder_ / "m");
+    const std::string at = folder_.string();
+    struct Case {
+        std::vector<std::string> arguments;
+        std::string message;
+    };
+    write("not.h5", "no HDF5 at all");
+    const Case cases[] = {
+        {{"generate", "m", "--prompt=a"},
+         at + "/m/config.json: expected a readable file, got No such file or directory"},
+        {{"generate", "m", "--prompt-file=none.txt"},
+         "none.txt: expected a readable file, got No such file or directory"},
+        {{"inspect", "m"}, "m/config.json: expected a readable file, got No such file or directory"},
+    };
+    for (const Case& row : cases) {
+        const Ended ended = run(row.arguments);
+        EXPECT_EQ(ended.err, "error: " + row.message + "\n");
+        EXPECT_EQ(ended.exit_code, 1);
+    }
+    const Ended checkpoint = run({"inspect", "not.h5"});
+    EXPECT_EQ(checkpoint.exit_code, 1);
+    EXPECT_TRUE(checkpoint.err.starts_with("error: not.h5: expected ")) << checkpoint.err;
+    EXPECT_EQ(std::count(checkpoint.err.begin(), checkpoint.err.end(), '\n'), 1);
+    fs::create_directories(folder_ / "run");
+    write("run/job.cfg", "");
+    const Ended run_folder = run({"inspect", "run"});
+    EXPECT_EQ(run_folder.exit_code, 2);
+    EXPECT_EQ(
+        run_folder.err,
+        "error: run: expected a model folder or a checkpoint file, got a run folder; `longhaul status` shows it\n");
+}
+
+TEST_F(Cli, HelpIsForNewcomers) {
+    const Ended help = run({"--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_EQ(help.err, "");
+    for (const CommandSyntax& command : command_table()) {
+        EXPECT_NE(help.out.find("  " + command.name + " "), std::string::npos) << command.name;
+        EXPECT_NE(help.out.find(command.example), std::string::npos) << command.name;
+        const Ended own = run({command.name, "--help"});
+        EXPECT_EQ(own.exit_code, 0);
+        EXPECT_TRUE(own.out.starts_with("longhaul " + command.name)) << own.out;
+        for (const CommandOption& option : command.options)
+            EXPECT_NE(own.out.find("--" + option.name), std::string::npos);
+    }
+    for (const KeyInfo& key : vocabulary())
+        EXPECT_NE(help.out.find("  --" + key.key + "="), std::string::npos) << key.key;
+    std::istringstream lines(help.out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 130U) << line;
+}
+
+TEST_F(Cli, VersionSaysWhatThisIs) {
+    const Ended version = run({"--version"});
+    EXPECT_EQ(version.exit_code, 0);
+    for (const char* part :
+         {"longhaul ", "compiler: ", "build: ", "MPI: Open MPI", "HDF5: 1.", "reference", "CUDA: not built"}) {
+        EXPECT_NE(version.out.find(part), std::string::npos) << part << " in " << version.out;
+    }
+}
+
+TEST_F(Cli, InspectTellsAModelsShape) {
+    const Ended table = run({"inspect", LONGHAUL_DEMO_MODEL});
+    EXPECT_EQ(table.exit_code, 0) << table.err;
+    for (const char* line : {"layers              8\n", "query heads         8\n", "kv heads            4\n",
+                             "kv bytes per token  bf16 4096, fp32 8192\n", "scaling yarn"}) {
+        EXPECT_NE(table.out.find(line), std::string::npos) << line << " in " << table.out;
+    }
+    const Ended json = run({"inspect", "--json", LONGHAUL_DEMO_MODEL});
+    EXPECT_EQ(json.exit_code, 0) << json.err;
+    EXPECT_NE(json.out.find("\"kv_heads\": 4"), std::string::npos) << json.out;
+}
+
+TEST_F(Cli, GenerateStreamsOneTextAndKeepsStatisticsApart) {
+    const std::vector<std::string> arguments{
+        "generate",        LONGHAUL_DEMO_MODEL, "--prompt",    "It was a dark night",
+        "--max-tokens=12", "--threads=1",       "--ignore-eos"};
+    const Ended first = run(arguments);
+    ASSERT_EQ(first.exit_code, 0) << first.err;
+    EXPECT_GT(first.out.size(), 12U);
+    EXPECT_NE(first.err.find("longhaul: 12 tokens in "), std::string::npos) << first.err;
+    EXPECT_EQ(run(arguments).out, first.out) << "one seed, one text";
+    auto other = arguments;
+    other.push_back("--draft=ar");
+    EXPECT_EQ(run(other).out, first.out) << "whatever the draft";
+    other.back() = "--seed=2";
+    EXPECT_NE(run(other).out, first.out) << "the seed must matter, or the two above show nothing";
+}
+
+TEST(TextStream, ShowsWhatIsCertain) {
+    TextStream stream({"END", "\n\n"});
+    EXPECT_EQ(stream.push("abc E"), "abc ");
+    EXPECT_EQ(stream.push("N"), "");
+    EXPECT_EQ(stream.push("EN"), "EN");
+    EXPECT_EQ(stream.push("X\n"), "ENX");
+    EXPECT_EQ(stream.push("y\n"), "\ny");
+    EXPECT_FALSE(stream.stopped());
+    EXPECT_EQ(stream.push("\nzEND"), "");
+    EXPECT_TRUE(stream.stopped());
+    EXPECT_EQ(stream.push("more"), "");
+    EXPECT_EQ(stream.finish(), "");
+
+    TextStream open({"STOP"});
+    EXPECT_EQ(open.push("to STO"), "to ");
+    EXPECT_EQ(open.finish(), "STO");
+    TextStream first({"bc", "a"});
+    EXPECT_EQ(first.push("xbca"), "x") << "the earliest stop ends the text";
+}
+
+}  // namespace
+}  // namespace longhaul::runner

@@ -1,0 +1,398 @@
+// The vocabulary: what each key takes, what is refused and in which words. The rows are the documentation.
+#include "runner/settings.hpp"
+
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <set>
+
+#include "engine/error.hpp"
+#include "runner/values.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+const std::vector<Assignment> whole_job{{"task", "prompts", "j.cfg:1"},
+                                        {"data", "p.jsonl", "j.cfg:2"},
+                                        {"model", "m", "j.cfg:3"},
+                                        {"output", "out", "j.cfg:4"}};
+
+std::vector<Assignment> on_command_line(const std::string& key, const std::string& value) {
+    return {{key, value, "command line"}};
+}
+
+Settings with(const std::string& key, const std::string& value) {
+    return parse_settings(whole_job, on_command_line(key, value), "/jobs");
+}
+
+std::string message_of(const std::function<void()>& action) {
+    try {
+        action();
+    } catch (const UsageError& error) {
+        EXPECT_EQ(error.exit_code(), ExitCode::usage);
+        return error.what();
+    }
+    return "(no error)";
+}
+
+TEST(Settings, DefaultsAreThoseOfTheDesign) {
+    const Settings job = parse_settings(whole_job, {}, "/jobs");
+    const std::vector<Assignment> expected{{"seed", "1", ""},
+                                           {"limit", "0", ""},
+                                           {"prompt-tokens", "512", ""},
+                                           {"max-tokens", "1024", ""},
+                                           {"ignore-eos", "false", ""},
+                                           {"samples", "1", ""},
+                                           {"add-bos", "auto", ""},
+                                           {"overlong", "error", ""},
+                                           {"logprobs", "0", ""},
+                                           {"precision", "bf16", ""},
+                                           {"batch", "4", ""},
+                                           {"tensor-parallel", "1", ""},
+                                           {"threads", "0", ""},
+                                           {"kernels", "auto", ""},
+                                           {"memory", "auto", ""},
+                                           {"temperature", "1", ""},
+                                           {"top-k", "0", ""},
+                                           {"top-p", "1", ""},
+                                           {"min-p", "0", ""},
+                                           {"eta", "0", ""},
+                                           {"repetition-penalty", "1", ""},
+                                           {"draft", "ngram", ""},
+                                           {"ngram-order", "4", ""},
+                                           {"penalty-window", "1024", ""},
+                                           {"ngram-top", "20", ""},
+                                           {"verify", "coupled", ""},
+                                           {"partial-cache-mode", "dynamic", ""},
+                                           {"partial-cache", "4096", ""},
+                                           {"baseline", "false", ""},
+                                           {"checkpoint-tokens", "2000", ""},
+                                           {"lease-seconds", "30", ""},
+                                           {"token-ids", "false", ""},
+                                           {"checkpoint-seconds", "60", ""},
+                                           {"max-failures", "0", ""},
+                                           {"retry-failed", "false", ""},
+                                           {"checkpoint-kv", "store", ""},
+                                           {"watchdog-seconds", "60", ""},
+                                           {"checkpoint-quota", "0", ""},
+                                           {"teacher-forced", "false", ""},
+                                           {"resample-threshold", "0", ""},
+                                           {"allow-device-change", "false", ""},
+                                           {"draft-temperature", "target", ""}};
+    for (const Assignment& key : expected) {
+        const auto& table = vocabulary();
+        const auto entry =
+            std::find_if(table.begin(), table.end(), [&](const KeyInfo& info) { return info.key == key.key; });
+        ASSERT_NE(entry, table.end()) << key.key;
+        EXPECT_EQ(entry->default_text, key.value) << key.key;
+        // A default that is typed is no other than the one that is not.
+        EXPECT_EQ(with(key.key, key.value), job) << key.key;
+    }
+    EXPECT_EQ(job.kv_precision, "bf16");
+    EXPECT_EQ(job.device, "cpu");
+    EXPECT_EQ(with("precision", "fp32").kv_precision, "fp32");
+}
+
+TEST(Settings, EveryKeyExplainsItself) {
+    std::set<std::string> keys;
+    for (const KeyInfo& info : vocabulary()) {
+        EXPECT_TRUE(keys.insert(info.key).second) << info.key << " is there twice";
+        EXPECT_GE(info.help.size(), 10U) << info.key;
+        EXPECT_FALSE(info.value_name.empty()) << info.key;
+        EXPECT_FALSE(info.section.empty()) << info.key;
+    }
+    // The table of the design: these stay, more may come.
+    const std::set<std::string> stay{"task",
+                                     "data",
+                                     "model",
+                                     "output",
+                                     "seed",
+                                     "limit",
+                                     "prompt-tokens",
+                                     "max-tokens",
+                                     "ignore-eos",
+                                     "stop",
+                                     "samples",
+                                     "add-bos",
+                                     "overlong",
+                                     "logprobs",
+                                     "teacher-forced",
+                                     "max-failures",
+                                     "retry-failed",
+                                     "precision",
+                                     "kv-precision",
+                                     "device",
+                                     "batch",
+                                     "tensor-parallel",
+                                     "threads",
+                                     "kernels",
+                                     "memory",
+                                     "temperature",
+                                     "top-k",
+                                     "top-p",
+                                     "min-p",
+                                     "eta",
+                                     "repetition-penalty",
+                                     "penalty-window",
+                                     "draft",
+                                     "replay-run",
+                                     "replay-accept",
+                                     "draft-model",
+                                     "draft-tree",
+                                     "draft-temperature",
+                                     "resample-threshold",
+                                     "partial-cache",
+                                     "partial-cache-mode",
+                                     "ngram-order",
+                                     "ngram-top",
+                                     "verify",
+                                     "checkpoint-tokens",
+                                     "checkpoint-seconds",
+                                     "checkpoint-kv",
+                                     "checkpoint-quota",
+                                     "watchdog-seconds",
+                                     "lease-seconds",
+                                     "token-ids",
+                                     "baseline",
+                                     "allow-device-change"};
+    EXPECT_EQ(keys, stay);
+}
+
+TEST(Settings, BadValuesAreRefusedWithTheirKey) {
+    struct Case {
+        const char* key;
+        const char* value;
+        const char* message;  // after "command line: "
+    };
+    const char* const count = "9223372036854775807";
+    const Case cases[] = {
+        // Keys.
+        {"temprature", "1",
+         "unknown key 'temprature': expected a known key, got 'temprature'; did you mean 'temperature'?"},
+        {"max_tokens", "1",
+         "unknown key 'max_tokens': expected a known key, got 'max_tokens'; did you mean 'max-tokens'?"},
+        {"Seed", "1", "unknown key 'Seed': expected a known key, got 'Seed'; did you mean 'seed'?"},
+        {"zzzzzzzz", "1",
+         "unknown key 'zzzzzzzz': expected a known key, got 'zzzzzzzz'; `longhaul run --help` lists them"},
+        {"\x1B[31m", "1",
+         R"(unknown key '\x1b[31m': expected a known key, got '\x1b[31m'; `longhaul run --help` lists them)"},
+        // Numbers.
+        {"seed", "-1", "seed: expected an integer from 0 to 18446744073709551615, got '-1'"},
+        {"seed", "18446744073709551616",
+         "seed: expected an integer from 0 to 18446744073709551615, got '18446744073709551616'"},
+        {"seed", "0x10", "seed: expected an integer from 0 to 18446744073709551615, got '0x10'"},
+        {"seed", "", "seed: expected a value, got nothing"},
+        {"limit", "-1", "limit: expected an integer from 0 on, got '-1'"},
+        {"limit", "9223372036854775808", "limit: expected an integer from 0 on, got '9223372036854775808'"},
+        {"max-tokens", "0", "max-tokens: expected an integer from 1 to 2147483647, got '0'"},
+        {"max-tokens", "1e3", "max-tokens: expected an integer from 1 to 2147483647, got '1e3'"},
+        {"max-tokens", count, "max-tokens: expected an integer from 1 to 2147483647, got '9223372036854775807'"},
+        {"prompt-tokens", "12 ", "prompt-tokens: expected an integer from 1 to 2147483647, got '12 '"},
+        {"samples", "0", "samples: expected an integer from 1 to 1000000, got '0'"},
+        {"batch", "0", "batch: expected an integer from 1 to 65536, got '0'"},
+        {"threads", "-2", "threads: expected an integer from 0 to 4096, got '-2'"},
+        {"tensor-parallel", "3", "tensor-parallel: expected 1, 2, 4 or 8, got '3'"},
+        {"ngram-order", "1", "ngram-order: expected an integer from 2 to 16, got '1'"},
+        {"temperature", "-0.5", "temperature: expected a number from 0 to 1e+06, got '-0.5'"},
+        {"temperature", "nan", "temperature: expected a number from 0 to 1e+06, got 'nan'"},
+        {"temperature", "inf", "temperature: expected a number from 0 to 1e+06, got 'inf'"},
+        {"temperature", "1e400", "temperature: expected a number from 0 to 1e+06, got '1e400'"},
+        {"temperature", "0,8", "temperature: expected a number from 0 to 1e+06, got '0,8'"},
+        {"temperature", "1e-9", "temperature: expected 0 (greedy) or a number from 1e-06 to 1e+06, got '1e-9'"},
+        {"top-p", "0", "top-p: expected a number above 0 and at most 1, got '0'"},
+        {"top-p", "1.01", "top-p: expected a number above 0 and at most 1, got '1.01'"},
+        {"min-p", "-0.1", "min-p: expected a number from 0 to 1, got '-0.1'"},
+        {"min-p", "2", "min-p: expected a number from 0 to 1, got '2'"},
+        {"top-k", "-1", "top-k: expected an integer from 0 on, got '-1'"},
+        {"repetition-penalty", "0", "repetition-penalty: expected a number above 0 and at most 1000, got '0'"},
+        {"checkpoint-seconds", "0", "checkpoint-seconds: expected a number above 0, got '0'"},
+        {"watchdog-seconds", "inf", "watchdog-seconds: expected a number above 0, got 'inf'"},
+        {"memory", "0", "memory: expected 'auto' or a size of at least 1 byte, got '0'"},
+        {"memory", "8GB", "memory: expected a size in bytes below 2^63, such as 1048576, 512MiB or 1.5GiB, got '8GB'"},
+        {"memory", "-1G", "memory: expected a size in bytes below 2^63, such as 1048576, 512MiB or 1.5GiB, got '-1G'"},
+        {"memory", "9000000T",
+         "memory: expected a size in bytes below 2^63, such as 1048576, 512MiB or 1.5GiB, got '9000000T'"},
+        {"checkpoint-quota", "lots",
+         "checkpoint-quota: expected a size in bytes below 2^63, such as 1048576, 512MiB or 1.5GiB, got 'lots'"},
+        // Words.
+        {"baseline", "yes", "baseline: expected true or false, got 'yes'"},
+        {"task", "pg-19", "task: expected pg19 or prompts, got 'pg-19'; did you mean 'pg19'?"},
+        {"overlong", "truncate", "overlong: expected error or truncate-left, got 'truncate'"},
+        {"kernels", "avx3", "kernels: expected auto, reference, avx2 or avx512, got 'avx3'; did you mean 'avx2'?"},
+        {"draft-tree", "wide", "draft-tree: expected a shape such as 5, 4x3, 4x3:12 or 2,2,1, got 'wide'"},
+        // Texts and paths.
+        {"stop", R"("\q")",
+         R"(stop: expected text with \n \t \r \\ or \" as the only escapes, got '"\q"'; a backslash itself is \\)"},
+        {"stop", R"("open)",
+         R"(stop: expected one text in double quotes, got '"open'; a quotation mark inside it is \")"},
+        {"stop", R"("")", R"(stop: expected a text of at least one character, got '""')"},
+        {"stop", "\xFF", R"(stop: expected UTF-8 text, got '\xff')"},
+        {"output", "~/runs",
+         "output: expected a path, got '~/runs'; write the home folder out: '~' means nothing here (./~ for such a "
+         "name)"},
+        // Of the vocabulary, but not yet done.
+        {"task", "wmt", "task: expected pg19 or prompts, got 'wmt'; it is not in this version"},
+        {"task", "xsum", "task: expected pg19 or prompts, got 'xsum'; it is not in this version"},
+        {"task", "dolly", "task: expected pg19 or prompts, got 'dolly'; it is not in this version"},
+        {"draft", "eagle", "draft: expected ar or ngram, got 'eagle'; it is not in this version"},
+        {"draft", "replay", "draft: expected ar or ngram, got 'replay'; it is not in this version"},
+        {"draft-tree", "auto",
+         "draft-tree: expected a shape such as 5, 4x3, 4x3:12 or 2,2,1, got 'auto'; 'auto' is not in this version"},
+        {"draft-model", "/d",
+         "draft-model: expected no draft model with draft = ngram, got '/d'; this draft method needs none"},
+        {"replay-accept", "0.5",
+         "replay-accept: expected draft = replay, got draft = ngram; replay is not in this version"},
+        {"verify", "rejection", "verify: expected coupled, got 'rejection'; it is not in this version"},
+        {"verify", "tokenswift-paper", "verify: expected coupled, got 'tokenswift-paper'; it is not in this version"},
+        {"precision", "int8", "precision: expected bf16 or fp32, got 'int8'; it is not in this version"},
+        {"precision", "int4", "precision: expected bf16 or fp32, got 'int4'; it is not in this version"},
+        {"kv-precision", "int8", "kv-precision: expected auto, bf16 or fp32, got 'int8'; it is not in this version"},
+        {"device", "cuda",
+         "device: expected auto or cpu, got 'cuda'; built without CUDA support: cuda is not in this version"},
+        {"logprobs", "5", "logprobs: expected 0, got '5'; it is not in this version"},
+        {"teacher-forced", "true", "teacher-forced: expected false, got 'true'; it is not in this version"},
+    };
+    for (const Case& row : cases) {
+        const std::string message = message_of([&] { with(row.key, row.value); });
+        EXPECT_EQ(message, std::string("command line: ") + row.message) << row.key << " = " << row.value;
+    }
+}
+
+TEST(Settings, PlacesAreNamed) {
+    const auto message = [](std::vector<Assignment> file, const std::vector<Assignment>& command_line) {
+        return message_of([&] { parse_settings(file, command_line, "/jobs"); });
+    };
+    std::vector<Assignment> twice = whole_job;
+    twice.push_back({"seed", "1", "j.cfg:7"});
+    twice.push_back({"seed", "1", "j.cfg:9"});
+    EXPECT_EQ(message(twice, {}),
+              "j.cfg:9: seed: expected every key once, got this key again; it is at j.cfg:7 already");
+    EXPECT_EQ(message(whole_job, {{"seed", "1", "command line"}, {"seed", "2", "command line"}}),
+              "command line: seed: expected every key once, got this key again");
+    EXPECT_EQ(message({whole_job.begin(), whole_job.end() - 1}, {}),
+              "j.cfg: output: expected a value, got nothing; this key has no default");
+    EXPECT_EQ(message({}, {}), "command line: task: expected a value, got nothing; this key has no default");
+    // An overridden value is checked all the same: the file is wrong whatever the command line says.
+    std::vector<Assignment> wrong = whole_job;
+    wrong.push_back({"top-p", "7", "j.cfg:5"});
+    EXPECT_EQ(message(wrong, on_command_line("top-p", "0.9")),
+              "j.cfg:5: top-p: expected a number above 0 and at most 1, got '7'");
+}
+
+TEST(Settings, TheCommandLineWins) {
+    std::vector<Assignment> file = whole_job;
+    file.push_back({"seed", "5", "j.cfg:5"});
+    file.push_back({"stop", "from the file", "j.cfg:6"});
+    file.push_back({"stop", "also", "j.cfg:7"});
+    EXPECT_EQ(parse_settings(file, {}, "/jobs").stop, (std::vector<std::string>{"from the file", "also"}));
+    const Settings job =
+        parse_settings(file, {{"seed", "6", "command line"}, {"stop", "mine", "command line"}}, "/jobs");
+    EXPECT_EQ(job.seed, 6U);
+    EXPECT_EQ(job.stop, std::vector<std::string>{"mine"});
+}
+
+TEST(Settings, PathsAreRelativeToWhereTheyStand) {
+    const Settings job = parse_settings(whole_job, on_command_line("output", "here/../out"), "/jobs/a");
+    EXPECT_EQ(job.data, "/jobs/a/p.jsonl");
+    EXPECT_EQ(job.output, std::filesystem::current_path() / "out");
+    EXPECT_EQ(with("data", "/abs/x").data, "/abs/x");
+    EXPECT_EQ(with("data", "\"/a b/\\\"x\\\"\"").data, "/a b/\"x\"");
+}
+
+TEST(Settings, ValuesAreReadExactly) {
+    EXPECT_EQ(with("seed", "18446744073709551615").seed, UINT64_MAX);
+    EXPECT_EQ(with("memory", "1.5GiB").memory, 1610612736);
+    EXPECT_EQ(with("memory", "2K").memory, 2048);
+    EXPECT_EQ(with("memory", "3 M").memory, 3 << 20);
+    EXPECT_EQ(with("memory", "9223372036854775807").memory, INT64_MAX);
+    EXPECT_EQ(with("stop", R"(\n\n)").stop.front(), "\n\n");
+    EXPECT_EQ(with("stop", R"(" \"quoted\"\t\\ ")").stop.front(), " \"quoted\"\t\\ ");
+    EXPECT_EQ(with("stop", "THE END").stop.front(), "THE END");
+    EXPECT_EQ(with("temperature", "0.1").temperature, 0.1);
+    EXPECT_TRUE(with("baseline", "true").baseline);
+}
+
+TEST(Settings, TheResolvedJobIsTheSameJob) {
+    std::vector<Assignment> keys = whole_job;
+    keys[1].value = "\"/data/a # b \\\"c\\\".jsonl\"";
+    const std::vector<Assignment> more{{"stop", R"("a # b\n\"\\")", "j.cfg:5"},
+                                       {"stop", "\xC3\xA9", "j.cfg:6"},
+                                       {"temperature", "0.30000000000000004", "j.cfg:7"},
+                                       {"memory", "7MiB", "j.cfg:8"},
+                                       {"precision", "fp32", "j.cfg:9"},
+                                       {"seed", "18446744073709551615", "j.cfg:10"},
+                                       {"draft-tree", "4x3:12", "j.cfg:11"},
+                                       {"checkpoint-seconds", "0.25", "j.cfg:12"}};
+    keys.insert(keys.end(), more.begin(), more.end());
+    const Settings job = parse_settings(keys, {}, "/jobs");
+
+    const auto folder = std::filesystem::temp_directory_path() / ("longhaul-settings-" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder / "job.cfg") << format_settings(job);
+    EXPECT_EQ(load_settings(folder / "job.cfg", {}), job) << format_settings(job);
+    std::filesystem::remove_all(folder);
+}
+
+TEST(Settings, KindsOfKeys) {
+    const Settings job = parse_settings(whole_job, {}, "/jobs");
+    for (const char* key : {"batch", "tensor-parallel", "threads", "kernels", "memory", "baseline", "checkpoint-tokens",
+                            "checkpoint-kv", "watchdog-seconds", "lease-seconds", "max-failures", "retry-failed",
+                            "data", "model", "output", "draft", "ngram-order", "draft-tree", "allow-device-change"}) {
+        EXPECT_TRUE(is_execution_key(key, job)) << key;
+    }
+    for (const char* key :
+         {"task", "seed", "prompt-tokens", "temperature", "precision", "kv-precision", "device", "verify", "stop",
+          "ignore-eos", "token-ids", "add-bos", "overlong", "penalty-window", "no-such-key"}) {
+        EXPECT_EQ(kind_of(key, job), KeyKind::identity) << key;
+    }
+    for (const char* key : {"limit", "samples", "max-tokens"}) EXPECT_EQ(kind_of(key, job), KeyKind::extension) << key;
+    // What is left of a truncated prompt depends on how much room the new tokens want.
+    EXPECT_EQ(kind_of("max-tokens", with("overlong", "truncate-left")), KeyKind::identity);
+}
+
+TEST(Settings, IdentityHoldsWhatDecidesTheTextAndNoPath) {
+    const auto lines = [](const std::vector<Assignment>& identity) {
+        std::set<std::string> set;
+        for (const Assignment& key : identity) set.insert(key.key + " = " + key.value);
+        return set;
+    };
+    const auto identity = lines(identity_of(with("stop", "x")));
+    EXPECT_TRUE(identity.contains("seed = 1"));
+    EXPECT_TRUE(identity.contains("device = cpu"));
+    EXPECT_TRUE(identity.contains("stop = \"x\""));
+    EXPECT_FALSE(identity.contains("max-tokens = 1024"));
+    EXPECT_TRUE(lines(identity_of(with("stop", "x"), true)).contains("max-tokens = 1024"));
+    for (const std::string& line : identity) EXPECT_EQ(line.find('/'), std::string::npos) << line;
+    EXPECT_EQ(lines(identity_of(with("draft", "ar"))), lines(identity_of(with("batch", "8"))));
+    EXPECT_NE(lines(identity_of(with("seed", "2"))), lines(identity_of(with("batch", "8"))));
+}
+
+TEST(Values, SlipsFindTheNearestWord) {
+    const std::vector<std::string> words{"temperature", "top-p", "top-k", "threads"};
+    EXPECT_EQ(nearest_word("temprature", words), "temperature");
+    EXPECT_EQ(nearest_word("tpo-k", words), "top-k");
+    EXPECT_EQ(nearest_word("thread", words), "threads");
+    EXPECT_EQ(nearest_word("x", words), "");
+    EXPECT_EQ(nearest_word(std::string(100000, 't'), words), "");
+}
+
+TEST(Values, TextIsUtf8WithoutNul) {
+    EXPECT_TRUE(is_text("plain \xC3\xA9 \xF0\x9F\x98\x80"));
+    EXPECT_EQ(first_bad_byte(std::string_view("ab\0c", 4)), 2U);
+    EXPECT_EQ(first_bad_byte("ab\xC3"), 2U);
+    EXPECT_EQ(first_bad_byte("a\xED\xA0\x80"), 1U);     // a surrogate
+    EXPECT_EQ(first_bad_byte("\xC0\xAF"), 0U);          // overlong
+    EXPECT_EQ(first_bad_byte("\xF4\x90\x80\x80"), 0U);  // beyond U+10FFFF
+    for (std::size_t cut = 0; cut <= 8; ++cut) {
+        const std::string_view text = "a\xC3\xA9\xF0\x9F\x98\x80z";
+        EXPECT_TRUE(is_text(whole_characters(text, cut))) << cut;
+        EXPECT_LE(whole_characters(text, cut).size(), cut);
+    }
+}
+
+}  // namespace
+}  // namespace longhaul::runner
