@@ -112,7 +112,8 @@ struct ReplicaHooks {
     std::function<void(FinishedItem)> finished;
     std::function<bool()> stop_requested;
     std::function<void(const ReplicaProgress&)> progress;  ///< once a step and prefill chunk; must be cheap
-    std::function<void(std::int64_t index, std::span<const std::int32_t> tokens)> emitted;  ///< optional: streaming
+    /// Optional: after every step, an item's new tokens and how many it has now.
+    std::function<void(std::int64_t index, std::span<const std::int32_t> tokens, std::int64_t num_output)> emitted;
     std::function<void()> poke;        ///< every rank, every step and chunk: heartbeat, MPI progress
     CheckpointStore* store = nullptr;  ///< every rank: what earlier launches left; may be null
 };

@@ -125,7 +125,7 @@ void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
     progress.decode_tokens += num_new;
     ++progress.target_calls;
     if (hooks.emitted && group.is_first())
-        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(static_cast<std::size_t>(num_new)));
+        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(static_cast<std::size_t>(num_new)), sequence.num_output());
     slice.reason = reason;
 }
 

@@ -39,6 +39,7 @@ void check_embed(const Matrix& table, std::span<const std::int32_t> rows, std::i
 void check_matmul(const Matrix& w, std::int64_t x_stride, std::int64_t num_rows) {
     require(static_cast<bool>(w.data) || w.num_outputs == 0, "matmul", "matrix is not packed");
     require(x_stride >= w.num_inputs, "matmul", "x_stride is less than the padded inputs");
+    require(w.dtype == DType::f32 || x_stride % 2 == 0, "matmul", "x_stride of bf16 rows is even");
     require(num_rows >= 0, "matmul", "negative number of rows");
 }
 

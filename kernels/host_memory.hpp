@@ -8,7 +8,7 @@
 namespace longhaul::kernels {
 
 /// Zero-filled, 64-byte aligned; from 4 MB on in huge pages where the system grants them (weights are streamed once a
-/// token: with 4 KB pages the address translation costs several percent of the bandwidth). Throws std::bad_alloc.
+/// token; with 4 KB pages every 64th line would need another address translation). Throws std::bad_alloc.
 std::byte* allocate_host(std::size_t num_bytes);
 void release_host(std::byte* data, std::size_t num_bytes) noexcept;
 

@@ -5,14 +5,16 @@
 //   then ((s0+s1)+(s2+s3)) + ((s4+s5)+(s6+s7)). Row-parallel ranks hold whole subtrees.
 // Sum over a row (norms, softmax denominators, log-sum-exp): 16 lanes; lane i takes elements i, i+16, … by
 //   fused multiply-add (squares) or addition, ascending; lanes are added as a balanced tree (i with i+8, +4, +2, +1).
-// Attention: chunks of 512 absolute positions. In a chunk: score = (q·k, ascending pairs of dimensions, odd first) *
-// scale;
-//   m = max; p = exp(score - m); l = sum of p (before rounding) in 16 lanes by position modulo 16 and the lane tree;
-//   o[d] = sum over position pairs (2j, 2j+1), odd first, of bf16(p) * v (f32 KV: ascending positions, p unrounded).
-//   Chunks merge left to right: m' = max(m, mc); a = exp(m - m'), b = exp(mc - m');
-//   l = l*a + lc*b and o = o*a + oc*b, each product and the sum rounded on its own; out = o / l.
-// exp, log, rsqrt: built from + - * / sqrt alone (scalar_math.hpp, vector_math), never libm. FTZ and DAZ are set in
-//   every thread that computes: vdpbf16ps always flushes denormals.
+// Attention: chunks of 512 absolute positions. In a chunk:
+//   score = (q·k, ascending pairs of dimensions, odd first; f32: ascending) * scale; m = max; p = exp(score - m);
+//   l = sum of p (before rounding) in 16 lanes by position modulo 16 and the lane tree;
+//   o[d] = sum over position pairs (2j, 2j+1), odd first, of bf16(p) * v (f32 KV: ascending positions, p unrounded),
+//   and + 0 at its end (a zero has no sign: absent places may be added as products of zero or left out).
+//   Chunks merge left to right, starting from m = -inf, l = 0, o = 0:
+//   m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b and o = o*a + oc*b,
+//   each product and the sum rounded on its own; out = o / l.
+// exp, log, rsqrt: from + - * / sqrt and fma alone (exp_constants.hpp for f32, scalar_math.hpp for f64), never libm.
+//   FTZ and DAZ are set in every thread that computes: vdpbf16ps always flushes denormals.
 #pragma once
 
 #include <cstdint>

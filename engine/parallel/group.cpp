@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "engine/error.hpp"
+#include "kernels/flush_denormals.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -55,6 +56,7 @@ class MpiGroup final : public Group {
     [[nodiscard]] int size() const override { return size_; }
 
     void all_reduce(float* data, std::int64_t count) override {
+        const kernels::FlushDenormals flush;  // as inside the kernels, or one rank would add other bits than eight
         // Long messages go by halves, so that each byte travels once; the pairs, and with them the sums, are the same.
         if (count >= halving_from && count % size_ == 0) return all_reduce_by_halves(data, count);
         partner_.resize(static_cast<std::size_t>(count));
@@ -155,6 +157,7 @@ class ThreadGroup final : public Group {
     [[nodiscard]] int size() const override { return size_; }
 
     void all_reduce(float* data, std::int64_t count) override {
+        const kernels::FlushDenormals flush;
         for (int step = 1; step < size_; step *= 2) {
             mine().assign(data, data + count);
             exchange_->barrier.arrive_and_wait();

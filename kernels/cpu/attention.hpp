@@ -89,7 +89,8 @@ const std::byte* values_of(const AttentionJob& job, const AttentionUnit& unit, c
 
 /// Scores (not yet scaled) of all tile rows against slots 0..num_slots of a page, to scores[tile row * stride + slot].
 /// `ahead`: what is read after these keys. The first tile asks for it: at one row bandwidth depends on that, since a
-/// head's part of a page (8 KB of keys at head_dim 64) ends before the processor has noticed the stream.
+/// head's part of a page (8 KB of keys at head_dim 64) ends before the processor has noticed the stream (measured with
+/// one thread of Zen 3 at 20K tokens: 10.7 GB/s without, 14.4 with).
 template <class Isa, class Dot>
 void page_scores(const AttentionJob& job, const AttentionUnit& unit, const std::byte* keys, std::int64_t num_slots,
                  const std::byte* ahead, const std::uint32_t* q_words, float* scores, std::int64_t stride,
@@ -103,6 +104,7 @@ void page_scores(const AttentionJob& job, const AttentionUnit& unit, const std::
                            .words = q_words + first * groups * Dot::steps,
                            .num_groups = groups,
                            .ahead = t == first_tile ? ahead : keys,
+                           .ahead_in_order = true,
                            .out = scores + first * stride,
                            .out_stride = stride,
                            .accumulate = false};
@@ -243,6 +245,7 @@ void page_values(const AttentionJob& job, const AttentionUnit& unit, const Chunk
                                .words = scratch.p_words + (first * groups + done / per_group * rows) * Dot::steps,
                                .num_groups = left / per_group,
                                .ahead = t == skip ? ahead : values,
+                               .ahead_in_order = true,
                                .out = output + first * job.padded_dim,
                                .out_stride = job.padded_dim,
                                .accumulate = true};

@@ -83,6 +83,7 @@ void matmul_blocks(const MatmulJob& job, std::int64_t first_block, std::int64_t 
                                    .words = job.words + (first * num_groups + first_group * rows) * Dot::steps,
                                    .num_groups = job.groups_per_slice,
                                    .ahead = weights + prefetch_bytes,
+                                   .ahead_in_order = false,
                                    .out = partial + (s * block_rows + first) * width,
                                    .out_stride = width,
                                    .accumulate = false};

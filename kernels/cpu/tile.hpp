@@ -13,7 +13,8 @@ struct TileJob {
     std::int64_t block_stride;   ///< bytes from block to block
     const std::uint32_t* words;  ///< [group][step][R]
     std::int64_t num_groups;
-    const std::byte* ahead;  ///< what will be read next, laid out like `weights`: prefetched group by group
+    const std::byte* ahead;  ///< what will be read next, as much as this: prefetched group by group
+    bool ahead_in_order;     ///< prefetch by ascending address; else block by block as `weights`
     float* out;              ///< out[r * out_stride + 16 * block + output]
     std::int64_t out_stride;
     bool accumulate;  ///< go on from the sums in `out` instead of +0
@@ -40,10 +41,12 @@ void tile(const TileJob& job) {
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     const std::byte* ahead = job.ahead;
+    const std::int64_t ahead_block = job.ahead_in_order ? group_bytes : job.block_stride;
+    const std::int64_t ahead_group = job.ahead_in_order ? NB * group_bytes : group_bytes;
     for (std::int64_t g = 0; g < job.num_groups; ++g) {
 #pragma GCC unroll 16
         for (int b = 0; b < NB; ++b) {
-            __builtin_prefetch(ahead + b * job.block_stride, 0, 3);
+            __builtin_prefetch(ahead + b * ahead_block, 0, 3);
         }
         if constexpr (Dot::steps * R <= 4) {
             // Few rows: inputs wait in registers, each weight register is used up at once.
@@ -97,7 +100,7 @@ void tile(const TileJob& job) {
             }
         }
         w += group_bytes;
-        ahead += group_bytes;
+        ahead += ahead_group;
         x += Dot::steps * R;
     }
 #pragma GCC unroll 16

@@ -164,6 +164,14 @@ TEST_P(ProductContract, SlicesAddUpToTheSameBitsOnAnyNumberOfRanks) {
                         x.begin() + rank * padded / ranks * static_cast<std::ptrdiff_t>(bytes_of(dtype)), x.end());
                     sums.push_back(product(*device, w, part, padded, num_rows));
                 }
+                if (ranks == 8) {
+                    // Negative control: added as a chain the sums have other bits, and the comparison sees it.
+                    Guarded chain = sums[0];
+                    for (std::size_t rank = 1; rank < 8; ++rank) {
+                        device->add(chain.floats(), sums[rank].floats(), num_rows * 50);
+                    }
+                    EXPECT_NE(chain.bytes(), whole.bytes());
+                }
                 for (int step = 1; step < ranks; step *= 2) {
                     for (int rank = 0; rank < ranks; rank += 2 * step) {
                         device->add(sums[static_cast<std::size_t>(rank)].floats(),
@@ -171,7 +179,6 @@ TEST_P(ProductContract, SlicesAddUpToTheSameBitsOnAnyNumberOfRanks) {
                     }
                 }
                 ASSERT_TRUE(comparison.equal(whole, sums[0], DType::f32)) << ranks << " ranks";
-                // Negative control: a chain instead of the tree is seen. (Two ranks have no other order.)
             }
         }
     }
