@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -41,6 +42,12 @@ std::string link_target(const char* path) {
     std::array<char, 256> target{};
     const ssize_t count = ::readlink(path, target.data(), target.size());
     return count > 0 ? std::string(target.data(), static_cast<std::size_t>(count)) : "";
+}
+
+/// A name for a temporary that nobody else has: several launches may look at one folder at the same time.
+std::string own_tag() {
+    static std::atomic<int> count{0};
+    return ProcessId::mine().host + "." + std::to_string(::getpid()) + "." + std::to_string(count++);
 }
 
 fs::path record_path(const fs::path& run, std::int64_t epoch) {
@@ -100,8 +107,7 @@ double seconds_of(const struct timespec& time) {
 /// Now, by the clock of the file system: on a network one the server's, which also stamps the leases. Clocks of nodes
 /// may differ by more than a lease.
 double storage_now(const fs::path& run) {
-    const fs::path probe =
-        run / "launches" / ("." + std::to_string(::getpid()) + "." + ProcessId::mine().host + ".now");
+    const fs::path probe = run / "launches" / (".now." + own_tag());
     struct stat status {};
     const int fd = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd >= 0) {
@@ -132,8 +138,7 @@ LeaseState state_of(const LeaseRecord& record, double age_seconds) {
 /// Creates the record with its content in one step; false when the epoch is taken.
 bool create_record(const fs::path& run, const LeaseRecord& record) {
     const fs::path path = record_path(run, record.epoch);
-    const fs::path temporary =
-        path.string() + "." + record.holder.host + "." + std::to_string(record.holder.pid) + ".new";
+    const fs::path temporary = path.string() + "." + own_tag() + ".new";
     replace_file(temporary, to_json(record).dump(2) + "\n", Durable::yes, "x");
     int result = ::link(temporary.c_str(), path.c_str());
     int error = result == 0 ? 0 : errno;

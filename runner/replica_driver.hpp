@@ -17,6 +17,7 @@
 #include "runner/log.hpp"
 #include "runner/results.hpp"
 #include "runner/scheduler.hpp"
+#include "runner/token_ledger.hpp"
 #include "runner/watchdog.hpp"
 
 namespace longhaul::runner {
@@ -70,6 +71,7 @@ class ReplicaDriver {
     Board& board_;
     Log log_;
     ResultWriter writer_;
+    TokenLedger ledger_;
     Watchdog watchdog_;
     Pulse pulse_;
     std::unique_ptr<engine::Replica> replica_;

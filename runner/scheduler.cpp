@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <numeric>
+#include <tuple>
 
 #include "engine/error.hpp"
 
@@ -13,6 +14,7 @@ namespace {
 
 // The words of the window, before the slots.
 constexpr MPI_Aint counter_word = 0, stop_word = 1, failures_word = 2, first_slot_word = 8;
+constexpr MPI_Aint owner_beat_word = first_slot_word;  // rank 0's slot begins with its beat
 constexpr int slot_words = static_cast<int>(sizeof(ReplicaTotals) / sizeof(std::int64_t));
 
 /// Each reason has 15 bits of the stop word, which count the ranks that gave it.
@@ -99,22 +101,24 @@ void Board::poke(const ReplicaTotals& totals) {
         if (flag == 0) return;
         looking_ = false;
         last_look_ = now;
-        stop_seen_ |= stop_fetched_;
+        note_look(now);
     }
     if (now - last_look_ < every_) return;
     // Accumulates instead of put and get: rank 0 and the others may touch the same words at the same time.
     posted_ = totals;
     MPI_Raccumulate(&posted_, slot_words, MPI_INT64_T, 0, slot_offset(), slot_words, MPI_INT64_T, MPI_REPLACE, window_,
                     &requests_[0]);
-    MPI_Rget_accumulate(&dummy_, 1, MPI_INT64_T, &stop_fetched_, 1, MPI_INT64_T, 0, stop_word, 1, MPI_INT64_T,
-                        MPI_NO_OP, window_, &requests_[1]);
+    constexpr int count = static_cast<int>(owner_beat_word - stop_word + 1);
+    static_assert(count == std::tuple_size_v<decltype(looked_)>);
+    MPI_Rget_accumulate(unused_.data(), count, MPI_INT64_T, looked_.data(), count, MPI_INT64_T, 0, stop_word, count,
+                        MPI_INT64_T, MPI_NO_OP, window_, &requests_[1]);
     looking_ = true;
     last_look_ = now;
 }
 
 void Board::post(const ReplicaTotals& totals) {
     MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE);
-    if (looking_) stop_seen_ |= stop_fetched_;
+    if (looking_) note_look(Clock::now());
     looking_ = false;
     posted_ = totals;
     MPI_Accumulate(&posted_, slot_words, MPI_INT64_T, 0, slot_offset(), slot_words, MPI_INT64_T, MPI_REPLACE, window_);
@@ -138,8 +142,16 @@ StopReason Board::stop_reason() const {
     return StopReason::none;
 }
 
+void Board::note_look(Clock::time_point now) {
+    stop_seen_ |= looked_.front();
+    if (looked_.back() == owner_beat_) return;
+    owner_beat_ = looked_.back();
+    owner_moved_ = now;
+}
+
 double Board::unanswered_seconds() const {
-    return looking_ ? std::chrono::duration<double>(Clock::now() - last_look_).count() : 0.0;
+    // Over shared memory a look needs no help of rank 0: that it was answered does not say that rank 0 lives.
+    return owner_beat_ < 0 ? 0.0 : std::chrono::duration<double>(Clock::now() - owner_moved_).count();
 }
 
 std::vector<ReplicaTotals> Board::totals() const {

@@ -72,7 +72,7 @@ class Board {
     void request_stop(StopReason reason);
     /// As of the last look; of several reasons the gravest.
     [[nodiscard]] StopReason stop_reason() const;
-    /// How long the last look at rank 0 has been without its answer.
+    /// How long rank 0 has not answered, or not moved.
     [[nodiscard]] double unanswered_seconds() const;
 
     /// Rank 0 only; any thread: the slots of all ranks as they are now.
@@ -84,6 +84,7 @@ class Board {
     using Clock = std::chrono::steady_clock;
 
     [[nodiscard]] MPI_Aint slot_offset() const;
+    void note_look(Clock::time_point now);
 
     MPI_Comm world_ = MPI_COMM_NULL;
     MPI_Win window_ = MPI_WIN_NULL;
@@ -94,7 +95,11 @@ class Board {
     bool looking_ = false;
     std::array<MPI_Request, 2> requests_{MPI_REQUEST_NULL, MPI_REQUEST_NULL};
     ReplicaTotals posted_;
-    std::int64_t stop_fetched_ = 0, stop_seen_ = 0, dummy_ = 0;
+    std::array<std::int64_t, 8> looked_{};  ///< words from the stop word to rank 0's beat
+    std::array<std::int64_t, 8> unused_{};
+    std::int64_t stop_seen_ = 0;
+    std::int64_t owner_beat_ = -1;
+    Clock::time_point owner_moved_;
 };
 
 }  // namespace longhaul::runner

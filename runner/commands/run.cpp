@@ -119,6 +119,11 @@ std::string results_text(const RunFolder& folder, bool all_done) {
                     : "unfinished; `longhaul results " + folder.root.string() + "` shows what there is";
 }
 
+void print(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+}
+
 /// Rank 0: opens data and folder. True when there is nothing to do: then the exit code is in `code`.
 bool open_folder(Launch& launch, int& code) {
     const Settings& settings = launch.settings;
@@ -228,13 +233,12 @@ std::optional<BaselineReport> run_baseline(Launch& launch, int& code) {
 void conclude(const Launch& launch, const Summary& summary) {
     std::string json = summary.to_json().dump(2) + "\n";
     replace_file(launch.folder.root / "summary.json", json, Durable::yes, "own");
+    replace_file(launch.folder.root / "summary.txt", summary.to_table(), Durable::yes, "own");
     if (summary.outcome.all_done) {
         write_finished(launch.folder, launch.settings,
                        {summary.outcome.items, summary.outcome.failed, summary.baseline.has_value()});
     }
-    const std::string table = summary.to_table();
-    std::fwrite(table.data(), 1, table.size(), stdout);
-    std::fflush(stdout);
+    print(summary.to_table());
 }
 
 int run_job(const World& world, const std::vector<std::string>& arguments, const Placement& placement) {

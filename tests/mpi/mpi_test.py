@@ -90,7 +90,7 @@ def wait_for_checkpoint(run, rounds=1):
 def stop_request(bench):
     """SIGUSR1 to mpirun: everything saved, exit 75, and the resumed run gives the same bytes."""
     make_prompts(bench.folder / "prompts.jsonl", 6)
-    job = bench.job(max_tokens=1500, checkpoint_tokens=400)
+    job = bench.job(max_tokens=800, checkpoint_tokens=200)
     expect(bench.run(job, 2, f"--output={bench.folder}/whole"), 0, "uninterrupted")
     run = bench.folder / "run"
     launch = bench.start(job, 2)

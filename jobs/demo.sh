@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and continues the openings of five novels on two MPI ranks, with speculative decoding
+# and without. Stop it with Ctrl-C at any moment and start it again: it goes on where it was. Options are passed on to
+# the job, for example
+#
+#   jobs/demo.sh --output=runs/other --seed=7 --max-tokens=200
+#
+# RANKS=4 jobs/demo.sh takes another number of ranks. About a minute on two cores once it is built.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tests/install_packages.sh
+mkdir -p build
+cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release >build/configure.log 2>&1 || {
+  cat build/configure.log >&2
+  exit 1
+}
+cmake --build build --target longhaul
+
+# More ranks than cores, and root, are refused by mpirun unless it is told.
+launcher=(mpirun -q --oversubscribe -n "${RANKS:-2}")
+if [ "$(id -u)" -eq 0 ]; then launcher+=(--allow-run-as-root); fi
+if [ -t 2 ]; then export LONGHAUL_PROGRESS=live; fi
+
+code=0
+"${launcher[@]}" build/runner/longhaul run jobs/demo/demo.cfg "$@" || code=$?
+case "$code" in
+  0 | 3) ;;
+  2) ;;
+  *) echo "Stopped. Run the same command again: it goes on from the last checkpoint, and the text will be the same." >&2 ;;
+esac
+exit "$code"

@@ -1,0 +1,35 @@
+// How far items had come when a launch died: the number of output tokens of each item in flight, kept in a small file
+// that survives SIGKILL. It decides nothing; it is what `recomputed_tokens` is counted against.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+namespace longhaul::runner {
+
+/// One a replica and launch: RUN/status/tokens-R-EPOCH.bin, an int32 an item number (a sparse file). Best effort:
+/// nothing is fsynced, and no failure is ever reported.
+class TokenLedger {
+  public:
+    /// Reads what launches before `epoch` left in `folder` and starts the file of this one.
+    TokenLedger(const std::filesystem::path& folder, std::int64_t replica, std::int64_t epoch);
+    ~TokenLedger();
+    TokenLedger(const TokenLedger&) = delete;
+    TokenLedger& operator=(const TokenLedger&) = delete;
+
+    /// The item has `num_tokens` output tokens now.
+    void reached(std::int64_t item_number, std::int64_t num_tokens) noexcept;
+
+    /// The most any earlier launch reached; 0 when none is known.
+    [[nodiscard]] std::int64_t known(std::int64_t item_number) const;
+
+    /// Removes all ledgers of a finished run.
+    static void remove_all(const std::filesystem::path& folder) noexcept;
+
+  private:
+    std::vector<int> earlier_;
+    int file_ = -1;
+};
+
+}  // namespace longhaul::runner

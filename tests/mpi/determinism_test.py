@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""One seed, one text: the whole program over ranks, tensor parallel, batch, threads, kernels, drafts and kills.
+
+usage: determinism_test.py BINARY {pairwise,killed} [COUNT [SEED]]
+
+pairwise   Every pair of values of the factors below occurs in some run (a covering array, made greedily from the seed); all runs of
+           one temperature must have one SHA-256 of results.jsonl. COUNT: new tokens an item.
+killed     Launches killed COUNT times at random moments and resumed, against an uninterrupted autoregressive run.
+
+Each run also proves that it tested something: drafts were accepted and rejected, trees branched, killed launches were alive,
+and items went on from a checkpoint.
+"""
+
+import itertools
+import random
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from harness import DEMO_MODEL, REPOSITORY, check, digest, main, statistics, wait_for  # noqa: E402
+
+BOOKS = REPOSITORY / "jobs" / "demo" / "books"
+
+FACTORS = {
+    "ranks": [1, 2, 4, 8],
+    "tensor-parallel": [1, 2, 4, 8],
+    "batch": [1, 3, 8],
+    "threads": [1, 2],
+    "kernels": ["reference", "avx2"],  # and avx512, where /proc/cpuinfo names its flags
+    "draft": ["ar", "ngram"],
+    "temperature": ["0", "0.8"],
+}
+
+SAMPLING = {
+    "0": {"temperature": "0", "repetition-penalty": "1.1", "penalty-window": "64"},
+    "0.8": {"temperature": "0.8", "min-p": "0.05", "repetition-penalty": "1.1", "penalty-window": "64"},
+}
+
+
+def allowed(row):
+    return "ranks" not in row or "tensor-parallel" not in row or row["ranks"] % row["tensor-parallel"] == 0
+
+
+def covering_array(factors, seed):
+    """Rows that hold every allowed pair of values of two factors, greedily few."""
+    rng = random.Random(seed)
+    names = list(factors)
+    missing = set()
+    for a, b in itertools.combinations(names, 2):
+        for va, vb in itertools.product(factors[a], factors[b]):
+            if allowed({a: va, b: vb}):
+                missing.add((a, va, b, vb))
+    rows = []
+    while missing:
+        best, best_gain = None, -1
+        for _ in range(200):
+            row = {name: rng.choice(values) for name, values in factors.items()}
+            if not allowed(row):
+                continue
+            gain = sum(row[a] == va and row[b] == vb for a, va, b, vb in missing)
+            if gain > best_gain:
+                best, best_gain = row, gain
+        rows.append(best)
+        missing = {(a, va, b, vb) for a, va, b, vb in missing if best[a] != va or best[b] != vb}
+    return rows
+
+
+def processor_kernels():
+    """Variants this processor runs, the best last; a variant it lacks is refused by the program, not skipped by the test."""
+    flags = set(Path("/proc/cpuinfo").read_text().split())
+    names = ["reference"]
+    if {"avx2", "fma"} <= flags:
+        names.append("avx2")
+    if {"avx512f", "avx512bw", "avx512vl", "avx512_bf16"} <= flags:
+        names.append("avx512")
+    return names
+
+
+def make_job(bench, **keys):
+    return bench.job(task="pg19", data=BOOKS, model=DEMO_MODEL, limit=3, prompt_tokens=40, **keys)
+
+
+def options_of(row, output):
+    options = {key: row[key] for key in ("tensor-parallel", "batch", "threads", "kernels", "draft")}
+    options.update(SAMPLING[row["temperature"]], output=output)
+    return [f"--{key}={value}" for key, value in options.items()]
+
+
+def check_drafts(row, output):
+    stats = statistics(output)
+    drafted, accepted, branched = (sum(s[key] for s in stats) for key in ("drafted", "accepted", "branched_trees"))
+    if row["draft"] == "ar":
+        check(drafted == 0, "autoregressive decoding drafted")
+    else:
+        check(0 < accepted < drafted and branched > 0, f"accepted {accepted} of {drafted}, {branched} trees branched: nothing was tested")
+
+
+def run_whole(bench, job, row, output):
+    done = bench.run(job, row["ranks"], *options_of(row, output))
+    check(done.code == 0, f"{row}: exit code {done.code}\n{done.errors[-2000:]}")
+    check_drafts(row, output)
+    return digest(output)
+
+
+def pairwise(bench, tokens=24, seed=1):
+    job = make_job(bench, max_tokens=tokens)
+    factors = dict(FACTORS, kernels=processor_kernels())
+    rows = covering_array(factors, seed)
+    digests = {}
+    for number, row in enumerate(rows):
+        got = run_whole(bench, job, row, bench.folder / f"run-{number}")
+        print(f"{number + 1}/{len(rows)} {row} {got[:12]}", flush=True)
+        expected = digests.setdefault(row["temperature"], got)
+        check(got == expected, f"{row}: another text than the first run of temperature {row['temperature']}")
+    check(len(set(digests.values())) == len(SAMPLING), "two temperatures gave one text: the comparison sees nothing")
+
+
+def commits(output):
+    return {path.name for path in Path(output, "checkpoints").glob("*.h5") if path.name.count(".") == 1}
+
+
+def run_killed(bench, job, row, output, kills, numbers):
+    """Killed `kills` times, each time at a random moment after a round of its own, then left to end."""
+    options = options_of(row, output)
+    for _ in range(kills):
+        before = commits(output)
+        launch = bench.start(job, row["ranks"], *options)
+        wait_for(lambda: not launch.alive() or commits(output) - before, "the launch commits a round")
+        time.sleep(numbers.uniform(0, 0.2))
+        check(launch.alive(), "the launch had ended before it was killed: make the job longer")
+        launch.kill_all()
+    done = bench.run(job, row["ranks"], *options)
+    check(done.code == 0, f"{row}: exit code {done.code} after {kills} kills\n{done.errors[-2000:]}")
+    check_drafts(row, output)
+    resumes = sum(s["resumes"] for s in statistics(output))
+    check(resumes >= kills, f"{resumes} resumes after {kills} kills: nothing went on from a checkpoint")
+    return digest(output)
+
+
+def killed(bench, kills=5, seed=1):
+    numbers = random.Random(seed)
+    plain = {"ranks": 2, "tensor-parallel": 1, "batch": 4, "threads": 1, "kernels": processor_kernels()[-1], "draft": "ar"}
+    for temperature in SAMPLING:
+        for kv, split in (("store", 1), ("recompute", 2)):
+            job = make_job(bench, max_tokens=2000, checkpoint_tokens=60, checkpoint_kv=kv)
+            whole = bench.folder / f"whole-{temperature}"
+            expected = digest(whole) if whole.exists() else run_whole(bench, job, dict(plain, temperature=temperature), whole)
+            row = dict(plain, temperature=temperature, draft="ngram")
+            row["tensor-parallel"] = split
+            got = run_killed(bench, job, row, bench.folder / f"killed-{temperature}-{kv}", kills, numbers)
+            print(f"killed {kills} times, {kv}: {row} {got[:12]}", flush=True)
+            check(got == expected, f"{row}: another text after {kills} kills")
+
+
+if __name__ == "__main__":
+    sys.exit(main({"pairwise": pairwise, "killed": killed}))

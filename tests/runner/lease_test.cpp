@@ -1,0 +1,148 @@
+// The right to write into a run folder: one live launch, epochs, takeover.
+#include "runner/lease.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "engine/error.hpp"
+#include "runner/files.hpp"
+#include "tests/runner/temporary_folder.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+void age(const fs::path& run, std::int64_t epoch, int seconds) {
+    struct timespec times[2];
+    clock_gettime(CLOCK_REALTIME, &times[0]);
+    times[0].tv_sec -= seconds;
+    times[1] = times[0];
+    const fs::path path = run / "launches" / (std::to_string(epoch) + ".json");
+    ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+}
+
+/// Makes the record that of a process which cannot be seen from here.
+void move_to_another_host(const fs::path& run, std::int64_t epoch) {
+    const fs::path path = run / "launches" / (std::to_string(epoch) + ".json");
+    auto json = nlohmann::json::parse(read_if_there(path));
+    json["host"] = "faraway";
+    std::ofstream(path) << json.dump();
+}
+
+TEST(Lease, FirstLaunchHasEpochOne) {
+    const TemporaryFolder run;
+    EXPECT_FALSE(newest_lease(run.path()).has_value());
+    const Lease lease = Lease::take(run.path(), 30);
+    EXPECT_EQ(lease.epoch(), 1);
+    const auto view = newest_lease(run.path());
+    ASSERT_TRUE(view.has_value());
+    EXPECT_EQ(view->state, LeaseState::live);
+    EXPECT_EQ(view->record.holder.pid, getpid());
+}
+
+TEST(Lease, LiveHolderIsNamedAndRefused) {
+    const TemporaryFolder run;
+    const Lease lease = Lease::take(run.path(), 30);
+    try {
+        Lease::take(run.path(), 30);
+        FAIL() << "a live lease was taken over";
+    } catch (const UsageError& error) {
+        const std::string line = error.what();
+        EXPECT_NE(line.find("pid " + std::to_string(getpid())), std::string::npos) << line;
+        EXPECT_NE(line.find("host " + ProcessId::mine().host), std::string::npos) << line;
+        EXPECT_NE(line.find("since "), std::string::npos) << line;
+    }
+}
+
+TEST(Lease, EndedLaunchIsFollowed) {
+    const TemporaryFolder run;
+    Lease::take(run.path(), 30).end({{"state", "stopped"}});
+    EXPECT_EQ(newest_lease(run.path())->state, LeaseState::ended);
+    EXPECT_EQ(newest_lease(run.path())->ending["state"], "stopped");
+    EXPECT_EQ(Lease::take(run.path(), 30).epoch(), 2);
+}
+
+TEST(Lease, OldLeaseOfAnotherHostIsTakenOver) {
+    const TemporaryFolder run;
+    const Lease first = Lease::take(run.path(), 30);
+    move_to_another_host(run.path(), 1);
+    age(run.path(), 1, 20);
+    EXPECT_THROW(Lease::take(run.path(), 30), UsageError) << "20 s are not too old";
+    age(run.path(), 1, 31);
+    EXPECT_EQ(newest_lease(run.path())->state, LeaseState::stale);
+    EXPECT_TRUE(first.renew());
+    EXPECT_EQ(newest_lease(run.path())->state, LeaseState::live) << "renewed";
+    age(run.path(), 1, 31);
+    const Lease second = Lease::take(run.path(), 30);
+    EXPECT_EQ(second.epoch(), 2);
+    EXPECT_FALSE(first.renew()) << "the old holder learns that it was replaced";
+    EXPECT_TRUE(second.renew());
+}
+
+TEST(Lease, DeadProcessIsTakenOverAtOnce) {
+    const TemporaryFolder run;
+    const pid_t child = fork();
+    if (child == 0) _exit(0);
+    int status = 0;
+    waitpid(child, &status, 0);
+    Lease::take(run.path(), 30);
+    const fs::path path = run.path() / "launches" / "1.json";
+    auto json = nlohmann::json::parse(read_if_there(path));
+    json["pid"] = child;
+    std::ofstream(path) << json.dump();
+    EXPECT_EQ(newest_lease(run.path())->state, LeaseState::stale);
+    EXPECT_EQ(Lease::take(run.path(), 30).epoch(), 2);
+}
+
+TEST(Lease, NumberOfAnotherProcessIsNotItsLife) {
+    const TemporaryFolder run;
+    Lease::take(run.path(), 30);
+    const fs::path path = run.path() / "launches" / "1.json";
+    auto json = nlohmann::json::parse(read_if_there(path));
+    json["start_ticks"] = "1";  // the number was given again to a later process
+    std::ofstream(path) << json.dump();
+    EXPECT_EQ(newest_lease(run.path())->state, LeaseState::stale);
+}
+
+TEST(Lease, DamagedRecordStillCountsByItsAge) {
+    const TemporaryFolder run;
+    Lease::take(run.path(), 30);
+    std::ofstream(run.path() / "launches" / "1.json") << "{";
+    EXPECT_THROW(Lease::take(run.path(), 30), UsageError);
+    age(run.path(), 1, 31);
+    EXPECT_EQ(Lease::take(run.path(), 30).epoch(), 2);
+}
+
+TEST(Lease, OneOfManyGetsAStaleLease) {
+    const TemporaryFolder run;
+    Lease::take(run.path(), 30);
+    move_to_another_host(run.path(), 1);
+    age(run.path(), 1, 100);
+    std::atomic<int> taken{0}, refused{0};
+    std::vector<std::thread> launches;
+    for (int i = 0; i < 8; ++i) {
+        launches.emplace_back([&] {
+            try {
+                EXPECT_EQ(Lease::take(run.path(), 30).epoch(), 2);
+                ++taken;
+            } catch (const UsageError&) {
+                ++refused;
+            }
+        });
+    }
+    for (std::thread& launch : launches) launch.join();
+    EXPECT_EQ(taken, 1);
+    EXPECT_EQ(refused, 7);
+}
+
+}  // namespace
+}  // namespace longhaul::runner

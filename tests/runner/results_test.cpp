@@ -1,0 +1,155 @@
+// Result lines: their bytes, what counts after a crash, and the merged file.
+#include "runner/results.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "engine/error.hpp"
+#include "runner/run_folder.hpp"
+#include "tests/runner/temporary_folder.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+ResultRecord record_of(std::int64_t index, const std::string& text, std::int64_t num_tokens = 3,
+                       const std::string& reason = "length") {
+    return {.key = {index, 0},
+            .id = "item-" + std::to_string(index),
+            .text = text,
+            .num_tokens = num_tokens,
+            .finish_reason = reason,
+            .error = reason == "error" ? "it broke" : "",
+            .token_ids = {1, 2, 3}};
+}
+
+void append(const fs::path& path, const std::string& text) {
+    std::ofstream(path, std::ios::app) << text;
+}
+
+struct ResultsTest : testing::Test {
+    TemporaryFolder folder;
+    fs::path run = folder.path() / "run";
+
+    void SetUp() override { RunFolder{run}.create(); }
+
+    /// A launch that records these items and ends without a word.
+    void launch(const std::vector<ResultRecord>& records) {
+        const Lease lease = Lease::take(run, 30);
+        ResultWriter writer(run, 0, lease.epoch(), {});
+        std::int64_t number = 0;
+        for (const ResultRecord& record : records) writer.append(record, {}, number++);
+        writer.sync();
+        EXPECT_EQ(writer.take_durable().size(), records.size());
+        lease.end({{"state", "stopped"}});
+    }
+};
+
+TEST(ResultLine, KeysInOrderAndNothingElse) {
+    EXPECT_EQ(format_result(record_of(4, "a \"quote\"\n"), {}),
+              R"({"id":"item-4","text":"a \"quote\"\n","num_tokens":3,"finish_reason":"length"})");
+    EXPECT_EQ(format_result(record_of(4, "x"), {.sample = true, .token_ids = true}),
+              R"({"id":"item-4","sample":0,"text":"x","num_tokens":3,"finish_reason":"length","token_ids":[1,2,3]})");
+    EXPECT_EQ(format_result(record_of(4, "", 0, "error"), {}),
+              R"({"id":"item-4","text":"","num_tokens":0,"finish_reason":"error","error":"it broke"})");
+}
+
+TEST(ResultLine, TextIsAlwaysValid) {
+    EXPECT_EQ(
+        format_result(record_of(0, "caf\xc3\xa9 \xff"), {}),
+        "{\"id\":\"item-0\",\"text\":\"caf\xc3\xa9 \xef\xbf\xbd\",\"num_tokens\":3,\"finish_reason\":\"length\"}");
+}
+
+TEST(ResultLine, JournalReadsBack) {
+    const ResultRecord record = record_of(7, "line\u2028break", 9, "stop");
+    const auto back = parse_journal(format_journal(record, {.sample = false, .token_ids = true}));
+    ASSERT_TRUE(back.has_value());
+    EXPECT_EQ(back->key, record.key);
+    EXPECT_EQ(back->text, record.text);
+    EXPECT_EQ(back->token_ids, record.token_ids);
+    EXPECT_FALSE(parse_journal("{\"index\":1").has_value());
+    EXPECT_FALSE(parse_journal("[]").has_value());
+    EXPECT_FALSE(parse_journal(R"({"index":"x","sample":0})").has_value());
+}
+
+TEST_F(ResultsTest, TornLastLineIsNone) {
+    launch({record_of(0, "a"), record_of(1, "b")});
+    const std::string whole = format_journal(record_of(2, "c"), {});
+    append(run / "results" / "0-1.jsonl", whole.substr(0, whole.size() / 2));
+    const ResultIndex index = ResultIndex::read(run);
+    EXPECT_EQ(index.entries().size(), 2U);
+    EXPECT_EQ(index.find({2, 0}), nullptr);
+    EXPECT_EQ(index.load(*index.find({1, 0})).text, "b");
+}
+
+TEST_F(ResultsTest, WholeLineWithoutItsEndIsNone) {
+    launch({record_of(0, "a")});
+    append(run / "results" / "0-1.jsonl", format_journal(record_of(1, "b"), {}));
+    EXPECT_EQ(ResultIndex::read(run).entries().size(), 1U);
+}
+
+TEST_F(ResultsTest, StaleLaunchWritesNothingThatIsRead) {
+    launch({record_of(0, "a")});
+    launch({record_of(1, "b")});
+    append(run / "results" / "0-1.jsonl", format_journal(record_of(2, "late"), {}) + "\n");
+    append(run / "results" / "5-1.jsonl", format_journal(record_of(3, "later"), {}) + "\n");
+    const ResultIndex index = ResultIndex::read(run);
+    EXPECT_EQ(index.entries().size(), 2U);
+    EXPECT_EQ(index.find({2, 0}), nullptr);
+    EXPECT_EQ(index.find({3, 0}), nullptr);
+    launch({});
+    EXPECT_EQ(ResultIndex::read(run).entries().size(), 2U) << "nor later";
+}
+
+TEST_F(ResultsTest, NewestLaunchCounts) {
+    launch({record_of(0, "", 0, "error")});
+    launch({record_of(0, "good")});
+    const ResultIndex index = ResultIndex::read(run);
+    EXPECT_EQ(index.load(*index.find({0, 0})).text, "good");
+}
+
+TEST_F(ResultsTest, MergedInTheOrderOfTheInput) {
+    launch({record_of(2, "c"), record_of(0, "a")});
+    launch({record_of(1, "b")});
+    Settings settings;
+    write_results(run, ResultIndex::read(run), 3, settings);
+    std::string text = read_if_there(run / "results.jsonl");
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
+    EXPECT_LT(text.find("item-0"), text.find("item-1"));
+    EXPECT_LT(text.find("item-1"), text.find("item-2"));
+    write_results(run, ResultIndex::read(run), 3, settings);
+    EXPECT_EQ(read_if_there(run / "results.jsonl"), text) << "again is the same";
+}
+
+TEST(ResultIndex, DoneUnderTheseSettings) {
+    Settings settings;
+    settings.max_tokens = 10;
+    using Entry = ResultIndex::Entry;
+    EXPECT_TRUE(ResultIndex::is_done(Entry{.num_tokens = 10, .at_length = true}, settings));
+    EXPECT_FALSE(ResultIndex::is_done(Entry{.num_tokens = 9, .at_length = true}, settings)) << "max-tokens was raised";
+    EXPECT_TRUE(ResultIndex::is_done(Entry{.num_tokens = 3}, settings)) << "ended by itself";
+    EXPECT_TRUE(ResultIndex::is_done(Entry{.failed = true}, settings));
+    settings.retry_failed = true;
+    EXPECT_FALSE(ResultIndex::is_done(Entry{.failed = true}, settings));
+}
+
+TEST(LineFile, WhatCannotBeCreatedIsAStorageError) {
+    LineFile file("/dev/null/impossible");
+    EXPECT_THROW(file.append("x"), StorageError);
+}
+
+TEST(ReplaceFile, OldContentStaysWhenTheNewCannotBeWritten) {
+    const TemporaryFolder folder;
+    const fs::path path = folder.path() / "status.json";
+    replace_file(path, "old", Durable::yes, "1");
+    fs::create_directory(folder.path() / "status.json.2.tmp");  // in the way of the temporary
+    EXPECT_THROW(replace_file(path, "new", Durable::yes, "2"), StorageError);
+    EXPECT_EQ(read_if_there(path), "old");
+    replace_file(path, "new", Durable::no, "3");
+    EXPECT_EQ(read_if_there(path), "new");
+}
+
+}  // namespace
+}  // namespace longhaul::runner

@@ -1,0 +1,138 @@
+// Which job a run folder belongs to: refused resumes, extensions, finished runs.
+#include "runner/run_folder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "engine/error.hpp"
+#include "tests/runner/temporary_folder.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct RunFolderTest : testing::Test {
+    TemporaryFolder temporary;
+    RunFolder folder{temporary.path() / "run"};
+    Settings settings;
+    Fingerprints fingerprints{{"data", "d1"}, {"model", "m1"}, {"tokenizer", "t1"}};
+
+    void SetUp() override {
+        settings.task = "prompts";
+        settings.limit = 10;
+        settings.samples = 2;
+        settings.max_tokens = 100;
+        settings.device = "cpu";
+        settings.kv_precision = "bf16";
+        settings.model = temporary.path() / "model";
+        fs::create_directory(settings.model);
+        folder.create();
+        write_identity(folder, settings, fingerprints);
+    }
+
+    [[nodiscard]] std::string refusal(const Settings& other, const Fingerprints& prints) const {
+        try {
+            check_identity(folder, other, prints);
+        } catch (const UsageError& error) {
+            return error.what();
+        }
+        return "";
+    }
+};
+
+TEST_F(RunFolderTest, SameJobIsWelcome) {
+    EXPECT_EQ(refusal(settings, fingerprints), "");
+    EXPECT_EQ(refusal(settings, {{"data", "d1"}}), "") << "what is not known yet is not compared";
+}
+
+TEST_F(RunFolderTest, ExecutionKeysAreFree) {
+    Settings other = settings;
+    other.batch = 17;
+    other.tensor_parallel = 8;
+    other.draft = "ar";
+    other.checkpoint_tokens = 5;
+    EXPECT_EQ(refusal(other, fingerprints), "");
+}
+
+TEST_F(RunFolderTest, OtherIdentityNamesKeyAndBothValues) {
+    Settings other = settings;
+    other.seed = 77;
+    const std::string line = refusal(other, fingerprints);
+    EXPECT_NE(line.find("seed"), std::string::npos) << line;
+    EXPECT_NE(line.find("expected 1 "), std::string::npos) << line;
+    EXPECT_NE(line.find("got 77"), std::string::npos) << line;
+    const std::string model = refusal(settings, {{"data", "d1"}, {"model", "m2"}, {"tokenizer", "t1"}});
+    EXPECT_NE(model.find("model"), std::string::npos) << model;
+    EXPECT_NE(model.find("m1"), std::string::npos) << model;
+    EXPECT_NE(model.find("m2"), std::string::npos) << model;
+}
+
+TEST_F(RunFolderTest, ExtensionsGoUpOnly) {
+    const auto with = [&](auto change) {
+        Settings other = settings;
+        change(other);
+        return refusal(other, fingerprints);
+    };
+    EXPECT_EQ(with([](Settings& s) { s.limit = 11; }), "");
+    EXPECT_EQ(with([](Settings& s) { s.limit = 0; }), "") << "all";
+    EXPECT_EQ(with([](Settings& s) { s.samples = 3; }), "");
+    EXPECT_EQ(with([](Settings& s) { s.max_tokens = 101; }), "");
+    EXPECT_NE(with([](Settings& s) { s.limit = 9; }), "");
+    EXPECT_NE(with([](Settings& s) { s.samples = 1; }), "");
+    EXPECT_NE(with([](Settings& s) { s.max_tokens = 99; }), "");
+}
+
+TEST_F(RunFolderTest, FinishedCountsWhileNothingMoreIsAsked) {
+    std::ofstream(folder.root / "results.jsonl") << "";
+    EXPECT_FALSE(read_finished(folder, settings).has_value());
+    write_finished(folder, settings, {.items = 20, .failed = 1, .baseline = false});
+    ASSERT_TRUE(read_finished(folder, settings).has_value());
+    EXPECT_EQ(read_finished(folder, settings)->failed, 1);
+
+    Settings more = settings;
+    more.max_tokens = 200;
+    EXPECT_FALSE(read_finished(folder, more).has_value());
+    more = settings;
+    more.retry_failed = true;
+    EXPECT_FALSE(read_finished(folder, more).has_value());
+    more = settings;
+    more.baseline = true;
+    EXPECT_FALSE(read_finished(folder, more).has_value());
+
+    std::ofstream(settings.model / "config.json") << "{}";  // the model folder was touched: look at it again
+    EXPECT_FALSE(read_finished(folder, settings).has_value());
+}
+
+TEST_F(RunFolderTest, FoldersOfOthersAreLeftAlone) {
+    const RunFolder other{temporary.path() / "documents"};
+    fs::create_directory(other.root);
+    EXPECT_NO_THROW(other.create()) << "empty";
+    const RunFolder precious{temporary.path() / "precious"};
+    fs::create_directory(precious.root);
+    std::ofstream(precious.root / "thesis.tex") << "x";
+    EXPECT_THROW(precious.create(), UsageError);
+    std::ofstream(temporary.path() / "file") << "x";
+    EXPECT_THROW(RunFolder{temporary.path() / "file"}.create(), UsageError);
+    EXPECT_THROW(RunFolder{temporary.path() / "nowhere"}.must_exist(), UsageError);
+}
+
+TEST_F(RunFolderTest, DamagedIdentityIsAnError) {
+    std::ofstream(folder.root / "identity.json") << "[1]";
+    EXPECT_THROW(check_identity(folder, settings, fingerprints), InputError);
+    std::ofstream(folder.root / "identity.json") << "{\"keys\": 3}";
+    EXPECT_THROW(check_identity(folder, settings, fingerprints), InputError);
+}
+
+TEST_F(RunFolderTest, HashTellsJobsApartButNotExecution) {
+    Settings other = settings;
+    other.batch = 9;
+    other.max_tokens = 1000;
+    EXPECT_EQ(identity_hash(settings, fingerprints), identity_hash(other, fingerprints));
+    other.seed = 3;
+    EXPECT_NE(identity_hash(settings, fingerprints), identity_hash(other, fingerprints));
+}
+
+}  // namespace
+}  // namespace longhaul::runner
