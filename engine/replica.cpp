@@ -36,7 +36,7 @@ ReplicaOutcome Replica::run() {
         if (header.wait) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         } else {
-            s.step();
+            s.step(header);
         }
     }
     s.report("idle");

@@ -141,6 +141,7 @@ StepHeader Replica::State::plan() {
         header.wait = true;
         if (waiting.empty() && !next && !work_left) header.kind = StepHeader::Kind::finish;
     }
+    header.min_probability = drafter->adapts() ? economy.least_probability() : 0;
     header.begin_round = rounds.due();
     header.store_kv = rounds.may_store_kv();
     return header;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/checkpoint/rounds.hpp"
+#include "engine/draft/draft_economy.hpp"
 #include "engine/draft/drafter.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
@@ -64,6 +65,7 @@ struct Replica::State {
     LogitsPipeline pipeline;
     PagePool pool;
     CheckpointRounds rounds;
+    DraftEconomy economy;  // first rank
 
     std::vector<std::unique_ptr<Sequence>> in_flight;  // in order of admission
     std::deque<std::unique_ptr<Sequence>> waiting;     // put back for want of memory; the same on every rank
@@ -95,8 +97,9 @@ struct Replica::State {
     void admit(Admission& admission);
     void restore_kv(Sequence& sequence);
     void put_back(std::int64_t number);
-    void step();
-    void add_decode_rows(Sequence& sequence);
+    void step(const StepHeader& header);
+    void learn_from(double seconds);
+    void add_decode_rows(Sequence& sequence, double min_probability);
     std::int64_t add_prefill_rows();
     void accept(DecodeSlice& slice, std::span<const float> logits);
     bool append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason);

@@ -12,14 +12,15 @@ std::int64_t Replica::State::prefill_rows() const {
     return std::clamp<std::int64_t>(static_cast<std::int64_t>(1.5e11 / flops_a_row), 16, options.prefill_chunk);
 }
 
-void Replica::State::add_decode_rows(Sequence& sequence) {
+void Replica::State::add_decode_rows(Sequence& sequence, double min_probability) {
     DecodeSlice& slice = slices.emplace_back();
     slice.sequence = &sequence;
     TokenTree& tree = slice.tree;
     tree.reset(sequence.tokens.back());
     const std::int64_t depth = depth_limit(sequence);
     if (depth > 0) {
-        sequence.drafter->propose(sequence.tokens, sequence.noise_key, drafter->max_nodes(), depth, tree);
+        sequence.drafter->propose(sequence.tokens, sequence.noise_key, drafter->max_nodes(), depth, min_probability,
+                                  tree);
         const bool known = std::all_of(tree.token.begin(), tree.token.end(),
                                        [&](std::int32_t t) { return t >= 0 && t < model.config().vocab_size; });
         if (!known) tree.reset(sequence.tokens.back());  // a damaged n-gram table; drafts are only guesses
@@ -125,17 +126,32 @@ void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
     progress.decode_tokens += num_new;
     ++progress.target_calls;
     if (hooks.emitted && group.is_first())
-        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(static_cast<std::size_t>(num_new)), sequence.num_output());
+        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(static_cast<std::size_t>(num_new)),
+                      sequence.num_output());
     slice.reason = reason;
 }
 
-void Replica::State::step() {
+/// What this pass says about the price and the worth of drafts.
+void Replica::State::learn_from(double seconds) {
+    std::int64_t tokens = 0;
+    std::int64_t accepted = 0;
+    double expected = 0;
+    for (const DecodeSlice& slice : slices) {
+        tokens += slice.num_new;
+        accepted += slice.num_new - 1;
+        for (std::size_t node = 1; node < slice.tree.probability.size(); ++node)
+            expected += static_cast<double>(slice.tree.probability[node]);
+    }
+    economy.record(static_cast<std::int64_t>(rows.size()), seconds, tokens, accepted, expected);
+}
+
+void Replica::State::step(const StepHeader& header) {
     const auto start = std::chrono::steady_clock::now();
     rows.clear();
     kv_sequences.clear();
     slices.clear();
     for (const auto& sequence : in_flight) {
-        if (!sequence->prefilling()) add_decode_rows(*sequence);
+        if (!sequence->prefilling()) add_decode_rows(*sequence, header.min_probability);
     }
     std::int64_t logits_row = 0;
     for (DecodeSlice& slice : slices) {
@@ -160,6 +176,7 @@ void Replica::State::step() {
     outcome.forward_seconds += std::chrono::duration<double>(computed - drafted).count();
 
     const double seconds = seconds_since(start);
+    if (num_prefill == 0) learn_from(seconds);
     (slices.empty() ? outcome.prefill_seconds : outcome.decode_seconds) += seconds;
     for (const auto& sequence : in_flight) {
         sequence->statistics.seconds += seconds;

@@ -60,6 +60,7 @@ void share_header(Group& group, StepHeader& header) {
     ByteWriter writer;
     if (group.is_first()) {
         writer.put(header.kind);
+        writer.put(header.min_probability);
         writer.put(header.begin_round);
         writer.put(header.store_kv);
         writer.put(header.poll_round);
@@ -73,6 +74,7 @@ void share_header(Group& group, StepHeader& header) {
     if (group.is_first()) return;
     ByteReader reader(writer.bytes());
     header.kind = reader.get<StepHeader::Kind>();
+    header.min_probability = reader.get<double>();
     header.begin_round = reader.get<bool>();
     header.store_kv = reader.get<bool>();
     header.poll_round = reader.get<bool>();

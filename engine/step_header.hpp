@@ -26,6 +26,7 @@ struct Admission {
 struct StepHeader {
     enum class Kind : std::uint8_t { step, stop, finish };
     Kind kind = Kind::step;
+    double min_probability = 0;  // of a draft node
     bool begin_round = false, store_kv = false, poll_round = false;
     bool wait = false;                   // no forward pass: memory that a checkpoint still reads has to come back first
     std::vector<std::int64_t> put_back;  // sequence numbers, youngest first

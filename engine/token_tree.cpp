@@ -30,6 +30,7 @@ void sort_by_level(TokenTree& tree) {
         sorted.parent.push_back(tree.parent[from] < 0 ? -1 : place[static_cast<std::size_t>(tree.parent[from])]);
         sorted.depth.push_back(tree.depth[from]);
         sorted.origin.push_back(tree.origin[from]);
+        sorted.probability.push_back(tree.probability[from]);
     }
     tree = std::move(sorted);
 }

@@ -15,6 +15,7 @@ struct TokenTree {
     std::vector<std::int32_t> parent;  ///< index of a node before this one; -1 for the root
     std::vector<std::int32_t> depth;   ///< 0 for the root
     std::vector<Origin> origin;
+    std::vector<float> probability;  ///< the drafter's estimate that the node is accepted (1 for the root)
 
     [[nodiscard]] std::int32_t num_nodes() const { return static_cast<std::int32_t>(token.size()); }
 
@@ -23,13 +24,15 @@ struct TokenTree {
         parent.assign(1, -1);
         depth.assign(1, 0);
         origin.assign(1, Origin::root);
+        probability.assign(1, 1.0F);
     }
 
-    std::int32_t add(std::int32_t parent_node, std::int32_t token_id, Origin from) {
+    std::int32_t add(std::int32_t parent_node, std::int32_t token_id, Origin from, double accepted = 0) {
         token.push_back(token_id);
         parent.push_back(parent_node);
         depth.push_back(depth[static_cast<std::size_t>(parent_node)] + 1);
         origin.push_back(from);
+        probability.push_back(static_cast<float>(accepted));
         return num_nodes() - 1;
     }
 

@@ -31,6 +31,13 @@ Watchdog make_watchdog(const World& world, const JobPhase& phase) {
             }};
 }
 
+/// Results hold what job and seed determine, and where the data lies does not: its path becomes "data".
+std::string without_place(std::string line, const std::string& data) {
+    for (std::size_t at = 0; (at = line.find(data, at)) != std::string::npos; at += 4)
+        line.replace(at, data.size(), "data");
+    return line;
+}
+
 std::string reason_name(engine::FinishReason reason) {
     switch (reason) {
         case engine::FinishReason::length:
@@ -171,8 +178,9 @@ void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt)
             .text = {},
             .num_tokens = 0,
             .finish_reason = "error",
-            .error = prompt.error,
-            .token_ids = {}},
+            .error = without_place(prompt.error, phase_.settings.data.string()),
+            .token_ids = {},
+            .max_tokens = phase_.settings.max_tokens},
            item);
 }
 
@@ -184,7 +192,8 @@ void ReplicaDriver::finished(const engine::FinishedItem& item) {
             .num_tokens = static_cast<std::int64_t>(item.tokens.size()),
             .finish_reason = reason_name(item.reason),
             .error = item.error,
-            .token_ids = item.tokens},
+            .token_ids = item.tokens,
+            .max_tokens = phase_.settings.max_tokens},
            item);
 }
 
@@ -199,7 +208,7 @@ void ReplicaDriver::record(const ResultRecord& record, const engine::FinishedIte
     totals_.done_tokens += record.num_tokens;
     if (record.finish_reason != "error") return;
     totals_.failed_items += 1;
-    log_.say("item " + record.id + " failed: " + record.error);
+    log_.say("item " + record.id + " failed: " + item.error);
     const std::int64_t failures = board_.add_failures(1);
     const std::int64_t most = phase_.settings.max_failures;
     if (most > 0 && failures >= most) board_.request_stop(StopReason::failures);

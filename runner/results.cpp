@@ -110,6 +110,7 @@ std::string format_journal(const ResultRecord& record, const ResultFormat& forma
     Ordered json;
     json["index"] = record.key.index;
     put_fields(json, record, {.sample = true, .token_ids = format.token_ids});
+    if (!record.error.empty()) json["max_tokens"] = record.max_tokens;
     return dump(json);
 }
 
@@ -125,6 +126,7 @@ std::optional<ResultRecord> parse_journal(std::string_view line) {
         record.finish_reason = json.at("finish_reason");
         record.error = json.value("error", "");
         record.token_ids = json.value("token_ids", std::vector<std::int32_t>());
+        record.max_tokens = json.value("max_tokens", std::int64_t{0});
         return record;
     } catch (const Json::exception&) {
         return std::nullopt;
@@ -188,6 +190,7 @@ ResultIndex ResultIndex::read(const fs::path& run) {
                                            .offset = offset,
                                            .num_bytes = static_cast<std::int64_t>(line.size()),
                                            .num_tokens = record->num_tokens,
+                                           .max_tokens = record->max_tokens,
                                            .failed = record->finish_reason == "error",
                                            .at_length = record->finish_reason == "length"};
         });
@@ -215,7 +218,7 @@ ResultRecord ResultIndex::load(const Entry& entry) const {
 }
 
 bool ResultIndex::is_done(const Entry& entry, const Settings& settings) {
-    if (entry.failed) return !settings.retry_failed;
+    if (entry.failed) return !settings.retry_failed && entry.max_tokens == settings.max_tokens;
     return !entry.at_length || entry.num_tokens >= settings.max_tokens;
 }
 

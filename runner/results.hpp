@@ -39,6 +39,7 @@ struct ResultRecord {
     std::string finish_reason;  ///< "length", "stop", "error"; "partial" only in `longhaul results --partial`
     std::string error;
     std::vector<std::int32_t> token_ids;
+    std::int64_t max_tokens = 0;  ///< of a failed item: the job's then, since the error may speak of it; journal only
 };
 
 /// What decides which fields a line has.
@@ -70,6 +71,7 @@ class ResultIndex {
         std::size_t file = 0;
         std::int64_t offset = 0, num_bytes = 0;
         std::int64_t num_tokens = 0;
+        std::int64_t max_tokens = 0;
         bool failed = false, at_length = false;
     };
 
@@ -81,7 +83,7 @@ class ResultIndex {
     [[nodiscard]] ResultRecord load(const Entry& entry) const;  ///< Throws InputError
 
     /// Whether the entry is the final word on its item. One that ended at its length does not count under a greater
-    /// `max-tokens`; a failed one not under `retry-failed`.
+    /// `max-tokens` (the item is generated again from its beginning); a failed one neither, nor under `retry-failed`.
     static bool is_done(const Entry& entry, const Settings& settings);
 
   private:

@@ -14,7 +14,8 @@ class AutoregressiveDrafter final : public Drafter {
     class Sequence final : public SequenceDrafter {
       public:
         void accepted(std::span<const std::int32_t>, std::int64_t) override {}
-        void propose(std::span<const std::int32_t>, std::uint64_t, std::int64_t, std::int64_t, TokenTree&) override {}
+        void propose(std::span<const std::int32_t>, std::uint64_t, std::int64_t, std::int64_t, double,
+                     TokenTree&) override {}
     };
 
   public:

@@ -26,10 +26,11 @@ class SequenceDrafter {
     virtual void accepted(std::span<const std::int32_t> context, std::int64_t num_new) = 0;
 
     /// Grows `tree` (which holds its root, the last token of `context`) by at most `max_nodes` nodes no deeper than
-    /// `max_depth`. `noise_key`: shared noise of the sequence; the token at depth d is drawn at position context.size()
+    /// `max_depth`, leaving out those it expects to be accepted with less than `min_probability`. `noise_key`: shared
+    /// noise of the sequence; the token at depth d is drawn at position context.size()
     /// + d - 1.
     virtual void propose(std::span<const std::int32_t> context, std::uint64_t noise_key, std::int64_t max_nodes,
-                         std::int64_t max_depth, TokenTree& tree) = 0;
+                         std::int64_t max_depth, double min_probability, TokenTree& tree) = 0;
 
     /// Rows changed since the last call, for a checkpoint; `kind` "" when there is nothing to keep.
     virtual DrafterState take_delta() { return {}; }
@@ -49,6 +50,8 @@ class Drafter {
     /// Greatest number of nodes under the root that a tree has; 0: autoregressive decoding.
     [[nodiscard]] virtual std::int64_t max_nodes() const = 0;
     [[nodiscard]] virtual std::int64_t max_depth() const = 0;
+    /// Whether the user left the tree's size to us: nodes that do not pay (DraftEconomy) are then left out.
+    [[nodiscard]] virtual bool adapts() const { return false; }
 };
 
 /// Makes the method `options.method`. Throws UsageError naming the method, or what is wrong with the tree.

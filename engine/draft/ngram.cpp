@@ -21,7 +21,8 @@ struct NgramOptions {
     std::int64_t top = 20;
     TreeShape shape;
     double temperature = 1.0;
-    double min_probability = 0.08;  // a node must be accepted this often to pay for its row of the target's pass
+    double min_probability = 0.04;  // what is less likely than this is noise in the counts
+    bool adapts = false;
 };
 
 /// A token that may follow, with the estimated probability that verification draws it.
@@ -42,7 +43,7 @@ class NgramSequence final : public SequenceDrafter {
     }
 
     void propose(std::span<const std::int32_t> context, std::uint64_t noise_key, std::int64_t max_nodes,
-                 std::int64_t max_depth, TokenTree& tree) override;
+                 std::int64_t max_depth, double min_probability, TokenTree& tree) override;
 
     DrafterState take_delta() override {
         DrafterState delta{kind(), options_.order + 2, table_.changed_rows(history_, saved_)};
@@ -123,8 +124,9 @@ void NgramSequence::weigh_by_noise(const NoiseRow& noise) {
 
 /// Best first: the candidate most likely to be accepted (the product along its path) becomes the next node.
 void NgramSequence::propose(std::span<const std::int32_t> context, std::uint64_t noise_key, std::int64_t max_nodes,
-                            std::int64_t max_depth, TokenTree& tree) {
+                            std::int64_t max_depth, double min_probability, TokenTree& tree) {
     if (options_.top == 0) return;
+    min_probability = std::max(min_probability, options_.min_probability);
     struct Open {
         double probability;
         std::int32_t parent, token;
@@ -150,8 +152,7 @@ void NgramSequence::propose(std::span<const std::int32_t> context, std::uint64_t
         if (candidates_.empty()) return;
         weigh_by_noise(NoiseRow(noise_key, static_cast<std::int64_t>(context.size()) + depth));
         for (const Candidate& c : candidates_) {
-            if (c.probability * probability >= options_.min_probability)
-                open.push({c.probability * probability, node, c.token});
+            if (c.probability * probability >= min_probability) open.push({c.probability * probability, node, c.token});
         }
     };
 
@@ -162,7 +163,7 @@ void NgramSequence::propose(std::span<const std::int32_t> context, std::uint64_t
         auto& width = level_width[static_cast<std::size_t>(tree.depth[static_cast<std::size_t>(next.parent)]) + 1];
         if (width >= options_.shape.width) continue;
         ++width;
-        expand(tree.add(next.parent, next.token, Origin::ngram), next.probability);
+        expand(tree.add(next.parent, next.token, Origin::ngram, next.probability), next.probability);
     }
     sort_by_level(tree);
 }
@@ -175,6 +176,7 @@ class NgramDrafter final : public Drafter {
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return options_.top == 0 ? 0 : options_.shape.budget; }
     [[nodiscard]] std::int64_t max_depth() const override { return options_.top == 0 ? 0 : options_.shape.depth; }
+    [[nodiscard]] bool adapts() const override { return options_.adapts; }
 
   private:
     NgramOptions options_;
@@ -192,7 +194,8 @@ std::unique_ptr<Drafter> make_ngram_drafter(const DraftOptions& options, const S
     NgramOptions ngram;
     ngram.order = options.ngram_order;
     ngram.top = options.ngram_top;
-    ngram.shape = parse_tree_shape(options.tree.empty() ? "4x6:8" : options.tree);
+    ngram.shape = parse_tree_shape(options.tree.empty() ? "4x8:16" : options.tree);
+    ngram.adapts = options.tree.empty();
     ngram.temperature = sampling.temperature;
     return std::make_unique<NgramDrafter>(ngram);
 }

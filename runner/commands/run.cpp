@@ -156,8 +156,9 @@ void log_start(const Launch& launch) {
         log.say("note: " + notice);
         std::fprintf(stderr, "note: %s\n", notice.c_str());
     }
-    std::fprintf(stderr, "longhaul: %s; %d %s, rank 0 on %s, %s kernels; run folder %s (launch %lld)\n",
-                 grouped(launch.loaded.data->size() * launch.settings.samples).append(" items").c_str(), world.size(),
+    const std::int64_t items = launch.loaded.data->size() * launch.settings.samples;
+    std::fprintf(stderr, "longhaul: %s %s; %d %s, rank 0 on %s, %s kernels; run folder %s (launch %lld)\n",
+                 grouped(items).c_str(), items == 1 ? "item" : "items", world.size(),
                  world.size() == 1 ? "rank" : "ranks", launch.loaded.placement.describe().c_str(),
                  std::string(launch.loaded.device->name()).c_str(), launch.folder.root.c_str(),
                  static_cast<long long>(launch.epoch));
@@ -257,7 +258,6 @@ int run_job(const World& world, const std::vector<std::string>& arguments, const
 
     const_cast<World&>(world).split(static_cast<int>(launch.settings.tensor_parallel));
     load_all(launch);
-    install_stop_signals();
     JobPhase phase{.label = "longhaul",
                    .folder = launch.folder,
                    .settings = launch.settings,
@@ -277,7 +277,11 @@ int run_job(const World& world, const std::vector<std::string>& arguments, const
     summary.kernels = std::string(launch.loaded.device->name());
     world.agree([&] {
         if (!world.is_first()) return;
-        conclude(launch, summary);
+        try {
+            conclude(launch, summary);
+        } catch (const StorageError&) {
+            if (code != static_cast<int>(ExitCode::storage)) throw;  // else it was said already
+        }
         const bool stopped = code == static_cast<int>(ExitCode::stopped);
         if (launch.hold) {
             launch.hold->set_ending({{"state", stopped                    ? "stopped"
@@ -306,6 +310,7 @@ int run_job(const World& world, const std::vector<std::string>& arguments, const
 
 int run_command(const std::vector<std::string>& arguments) {
     const Placement placement = place_this_rank(wanted_threads(arguments));
+    install_stop_signals();  // before the model is loaded: a stop may be asked for at any time
     const World world;
     try {
         return run_job(world, arguments, placement);

@@ -105,7 +105,7 @@ TEST(NgramDrafter, DraftsWhatFollowedBefore) {
     sequence->accepted(context, static_cast<std::int64_t>(context.size()));
     TokenTree tree;
     tree.reset(6);
-    sequence->propose(context, 1, 8, 8, tree);
+    sequence->propose(context, 1, 8, 8, 0, tree);
     ASSERT_EQ(tree.num_nodes(), 4);
     EXPECT_EQ(tree.token, (std::vector<std::int32_t>{6, 7, 8, 9}));
     expect_valid(tree, 8, 8);
@@ -124,7 +124,7 @@ TEST(NgramDrafter, TreesBranchAndKeepTheirBounds) {
         for (std::uint64_t key = 0; key < 50; ++key) {
             TokenTree tree;
             tree.reset(context.back());
-            sequence->propose(context, key, 12, limit, tree);
+            sequence->propose(context, key, 12, limit, 0, tree);
             expect_valid(tree, 12, limit);
             branched += tree.branches() ? 1 : 0;
         }
@@ -147,7 +147,7 @@ TEST(NgramDrafter, UsesTheSharedNoise) {
     for (std::uint64_t key = 0; key < 400; ++key) {
         TokenTree tree;
         tree.reset(100);
-        sequence->propose(context, key, 1, 1, tree);
+        sequence->propose(context, key, 1, 1, 0, tree);
         const auto drawn = gumbel_argmax(uniform, NoiseRow(key, static_cast<std::int64_t>(context.size())));
         hits += tree.num_nodes() > 1 && tree.token[1] == drawn ? 1 : 0;
     }
@@ -171,8 +171,8 @@ TEST(NgramDrafter, ResumesFromRowsAndRefusesOthers) {
         TokenTree a, b;
         a.reset(context.back());
         b.reset(context.back());
-        original->propose(context, key, 8, 4, a);
-        resumed->propose(context, key, 8, 4, b);
+        original->propose(context, key, 8, 4, 0, a);
+        resumed->propose(context, key, 8, 4, 0, b);
         EXPECT_EQ(a.token, b.token);
         EXPECT_EQ(a.parent, b.parent);
     }

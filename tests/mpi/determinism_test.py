@@ -84,6 +84,8 @@ def make_job(bench, **keys):
 def options_of(row, output):
     options = {key: row[key] for key in ("tensor-parallel", "batch", "threads", "kernels", "draft")}
     options.update(SAMPLING[row["temperature"]], output=output)
+    if row["draft"] != "ar":
+        options["draft-tree"] = "4x6:8"  # left to the program, its size depends on measured time: here drafts must be made
     return [f"--{key}={value}" for key, value in options.items()]
 
 

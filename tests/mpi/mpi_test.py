@@ -193,6 +193,7 @@ def failed_items(bench):
     lines = results(bench.folder / "run")
     bad = [line for line in lines if line["finish_reason"] == "error"]
     check(len(lines) == 6 and len(bad) == 1 and bad[0]["id"] == "item-2" and bad[0]["error"], f"{bad}")
+    check(str(bench.folder) not in bad[0]["error"], f"results do not depend on where the data lies: {bad[0]['error']}")
     expect(bench.run(job, 2), 3, "finished with failures")
     expect(bench.run(job, 1, "--retry-failed"), 3, "failed again")
     check(len(results(bench.folder / "run")) == 6, "still six lines")

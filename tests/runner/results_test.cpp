@@ -22,7 +22,8 @@ ResultRecord record_of(std::int64_t index, const std::string& text, std::int64_t
             .num_tokens = num_tokens,
             .finish_reason = reason,
             .error = reason == "error" ? "it broke" : "",
-            .token_ids = {1, 2, 3}};
+            .token_ids = {1, 2, 3},
+            .max_tokens = 0};
 }
 
 void append(const fs::path& path, const std::string& text) {
@@ -130,9 +131,11 @@ TEST(ResultIndex, DoneUnderTheseSettings) {
     EXPECT_TRUE(ResultIndex::is_done(Entry{.num_tokens = 10, .at_length = true}, settings));
     EXPECT_FALSE(ResultIndex::is_done(Entry{.num_tokens = 9, .at_length = true}, settings)) << "max-tokens was raised";
     EXPECT_TRUE(ResultIndex::is_done(Entry{.num_tokens = 3}, settings)) << "ended by itself";
-    EXPECT_TRUE(ResultIndex::is_done(Entry{.failed = true}, settings));
+    EXPECT_TRUE(ResultIndex::is_done(Entry{.max_tokens = 10, .failed = true}, settings));
+    EXPECT_FALSE(ResultIndex::is_done(Entry{.max_tokens = 9, .failed = true}, settings))
+        << "another error, perhaps none";
     settings.retry_failed = true;
-    EXPECT_FALSE(ResultIndex::is_done(Entry{.failed = true}, settings));
+    EXPECT_FALSE(ResultIndex::is_done(Entry{.max_tokens = 10, .failed = true}, settings));
 }
 
 TEST(LineFile, WhatCannotBeCreatedIsAStorageError) {
