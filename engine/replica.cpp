@@ -22,14 +22,14 @@ ReplicaOutcome Replica::run() {
         StepHeader header = s.group.is_first() ? s.plan() : StepHeader{};
         share_header(s.group, header);
         if (header.kind == StepHeader::Kind::stop) {
-            s.rounds.drain();
+            s.rounds.drain(s.hooks.poke);
             s.begin_round(s.options.checkpoint.store_kv);
-            s.rounds.drain();
+            s.rounds.drain(s.hooks.poke);
             s.outcome.stopped = true;
             break;
         }
         if (header.kind == StepHeader::Kind::finish) {
-            s.rounds.drain();
+            s.rounds.drain(s.hooks.poke);
             break;
         }
         s.apply(header);

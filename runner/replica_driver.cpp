@@ -125,6 +125,13 @@ engine::ReplicaOutcome ReplicaDriver::run() {
         const std::string line = describe_failure(code);
         abort_all(line, code);
     }
+    std::array<char, 200> times{};
+    std::snprintf(times.data(), times.size(),
+                  "time in drafts %.2f s, target passes %.2f s, verification %.2f s; stalled by checkpoints %.2f s, "
+                  "their writing %.2f s",
+                  outcome.draft_seconds, outcome.forward_seconds, outcome.verify_seconds,
+                  outcome.checkpoint_stall_seconds, outcome.checkpoint_write_seconds);
+    log_.say(times.data());
     if (!outcome.checkpoint_error.empty()) note_storage_error(outcome.checkpoint_error);
     if (is_first() && totals_.done_items == 0 && totals_.emitted == 0 && !outcome.stopped) {
         log_.say("no work for this replica: all items were taken or done");

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -36,12 +38,18 @@ void for_each_ledger(const std::filesystem::path& folder, Visit visit) {
 }  // namespace
 
 TokenLedger::TokenLedger(const std::filesystem::path& folder, std::int64_t replica, std::int64_t epoch) {
+    std::map<std::int64_t, std::vector<std::filesystem::path>, std::greater<>> newest_first;
     for_each_ledger(folder, [&](const std::filesystem::path& path, std::int64_t of) {
-        if (of >= epoch) return;
-        const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-        if (file >= 0) earlier_.push_back(file);
+        if (of < epoch) newest_first[of].push_back(path);
     });
-    const std::string name = std::string(prefix) + std::to_string(replica) + "-" + std::to_string(epoch) + std::string(suffix);
+    for (const auto& [of, paths] : newest_first) {
+        for (const std::filesystem::path& path : paths) {
+            const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+            if (file >= 0) earlier_.push_back(file);
+        }
+    }
+    const std::string name =
+        std::string(prefix) + std::to_string(replica) + "-" + std::to_string(epoch) + std::string(suffix);
     file_ = ::open((folder / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
 }
 
@@ -53,16 +61,17 @@ TokenLedger::~TokenLedger() {
 void TokenLedger::reached(std::int64_t item_number, std::int64_t num_tokens) noexcept {
     if (file_ < 0) return;
     const auto value = static_cast<std::int32_t>(std::min<std::int64_t>(num_tokens, INT32_MAX));
-    [[maybe_unused]] const ssize_t written = ::pwrite(file_, &value, sizeof value, item_number * static_cast<off_t>(sizeof value));
+    [[maybe_unused]] const ssize_t written =
+        ::pwrite(file_, &value, sizeof value, item_number * static_cast<off_t>(sizeof value));
 }
 
 std::int64_t TokenLedger::known(std::int64_t item_number) const {
-    std::int32_t most = 0;
     for (const int file : earlier_) {
         std::int32_t value = 0;
-        if (::pread(file, &value, sizeof value, item_number * static_cast<off_t>(sizeof value)) == sizeof value) most = std::max(most, value);
+        const off_t at = item_number * static_cast<off_t>(sizeof value);
+        if (::pread(file, &value, sizeof value, at) == sizeof value && value > 0) return value;
     }
-    return most;
+    return 0;
 }
 
 void TokenLedger::remove_all(const std::filesystem::path& folder) noexcept {

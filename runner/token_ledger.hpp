@@ -21,14 +21,14 @@ class TokenLedger {
     /// The item has `num_tokens` output tokens now.
     void reached(std::int64_t item_number, std::int64_t num_tokens) noexcept;
 
-    /// The most any earlier launch reached; 0 when none is known.
+    /// How far the newest earlier launch that had the item in flight came; 0 when none had.
     [[nodiscard]] std::int64_t known(std::int64_t item_number) const;
 
     /// Removes all ledgers of a finished run.
     static void remove_all(const std::filesystem::path& folder) noexcept;
 
   private:
-    std::vector<int> earlier_;
+    std::vector<int> earlier_;  // files, newest launch first
     int file_ = -1;
 };
 

@@ -169,13 +169,14 @@ void CheckpointRounds::progress() {
     }
 }
 
-void CheckpointRounds::drain() {
+void CheckpointRounds::drain(const std::function<void()>& poke) {
     if (!enabled()) return;
     for (;;) {
         progress();
         std::vector<std::byte> still_active(active_ ? 1 : 0);
         group_.broadcast(still_active);
         if (still_active.empty()) return;
+        if (poke) poke();
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
 }

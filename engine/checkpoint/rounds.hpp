@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -39,8 +40,8 @@ class CheckpointRounds {
     /// still under way.
     void progress();
 
-    /// Waits until the round under way has ended; collective.
-    void drain();
+    /// Waits until the round under way has ended, calling `poke` meanwhile; collective.
+    void drain(const std::function<void()>& poke);
 
     /// First rank: results of these items are durable; removes the files that no unfinished item of this launch needs.
     void results_durable(std::span<const std::int64_t> item_indices);

@@ -110,7 +110,9 @@ engine::ReplicaHooks hooks_of(Session& session, const Settings& settings, std::v
     hooks.finished = [&session](engine::FinishedItem item) { session.result = std::move(item); };
     hooks.stop_requested = [] { return stop_wanted != 0; };
     hooks.progress = [](const engine::ReplicaProgress&) {};
-    hooks.emitted = [&session](std::int64_t, std::span<const std::int32_t> tokens, std::int64_t) { session.emit(tokens); };
+    hooks.emitted = [&session](std::int64_t, std::span<const std::int32_t> tokens, std::int64_t) {
+        session.emit(tokens);
+    };
     hooks.poke = [] {};
     return hooks;
 }

@@ -133,8 +133,8 @@ bool open_folder(Launch& launch, int& code) {
     check_identity(launch.folder, settings, launch.loaded.fingerprints);
     const std::optional<Finished> finished = read_finished(launch.folder, settings);
     if (finished && finished->items == launch.loaded.data->size() * settings.samples) {
-        std::fprintf(stderr, "longhaul: all %s items are done already; results: %s\n", grouped(finished->items).c_str(),
-                     results_text(launch.folder, true).c_str());
+        std::fprintf(stderr, "longhaul: all %s items are done already\n", grouped(finished->items).c_str());
+        print(read_if_there(launch.folder.root / "summary.txt"));
         code = static_cast<int>(finished->failed > 0 ? ExitCode::items_failed : ExitCode::done);
         return true;
     }
