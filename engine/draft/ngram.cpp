@@ -6,6 +6,7 @@
 #include "engine/draft/ngram.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <queue>
 
 #include "engine/draft/ngram_table.hpp"
@@ -25,6 +26,8 @@ struct NgramOptions {
     bool adapts = false;
 };
 
+constexpr std::size_t most_shared_contexts = 300'000;  // some 50 MB; a table that never ends would not
+
 /// A token that may follow, with the estimated probability that verification draws it.
 struct Candidate {
     std::int32_t token = 0;
@@ -33,12 +36,15 @@ struct Candidate {
 
 class NgramSequence final : public SequenceDrafter {
   public:
-    explicit NgramSequence(const NgramOptions& options) : options_(options), table_(options.order, options.top) {}
+    /// `shared`: counts over all sequences of the replica, which stand in where this one has seen nothing yet.
+    NgramSequence(const NgramOptions& options, std::shared_ptr<NgramTable> shared)
+        : options_(options), table_(options.order, options.top), shared_(std::move(shared)) {}
 
     void accepted(std::span<const std::int32_t> context, std::int64_t num_new) override {
         for (std::size_t end = context.size() - static_cast<std::size_t>(num_new); end < context.size(); ++end) {
             history_.push_back(context[end]);
             table_.insert(history_);
+            share(history_);
         }
     }
 
@@ -58,47 +64,61 @@ class NgramSequence final : public SequenceDrafter {
                 return false;
             }
         }
+        if (deltas.empty()) return false;
         history_.assign(context.begin(), context.end());
         saved_ = history_.size();
-        return !deltas.empty();
+        for (std::size_t end = 1; end <= history_.size(); ++end) share(std::span(history_).first(end));
+        return true;
     }
 
   private:
+    void share(std::span<const std::int32_t> history) {
+        if (shared_->num_contexts() < most_shared_contexts) shared_->insert(history);
+    }
     [[nodiscard]] std::string kind() const { return "ngram/" + std::to_string(options_.order); }
+    void blend(const Successors* successors, double& left);
     void estimate(std::span<const std::int32_t> context);
     void weigh_by_noise(const NoiseRow& noise);
 
     NgramOptions options_;
     NgramTable table_;
+    std::shared_ptr<NgramTable> shared_;
     std::vector<std::int32_t> history_;
     std::size_t saved_ = 0;
     std::vector<Candidate> candidates_;  // of the node at hand, best first
     std::vector<std::int32_t> suffix_;
 };
 
-/// candidates_ = blended estimate of the next token: the longest context speaks first, and what it leaves to tokens it
-/// has not seen (distinct / (total + distinct)) goes to the next shorter one.
+/// Adds the share of `left` that a context's successors claim, and takes it from `left`: method C leaves distinct /
+/// (total + distinct) to what comes after.
+void NgramSequence::blend(const Successors* successors, double& left) {
+    if (successors == nullptr) return;
+    const auto distinct = static_cast<double>(successors->list.size());
+    const double denominator = static_cast<double>(successors->total) + distinct;
+    for (const Successor& s : successors->list) {
+        const double share = left * static_cast<double>(s.count) / denominator;
+        const auto known = std::find_if(candidates_.begin(), candidates_.end(),
+                                        [&](const Candidate& c) { return c.token == s.token; });
+        if (known != candidates_.end()) {
+            known->probability += share;
+        } else {
+            candidates_.push_back({s.token, share});
+        }
+    }
+    left *= distinct / denominator;
+}
+
+/// candidates_ = blended estimate of the next token: the longest context speaks first, the sequence's own counts before
+/// those of all sequences.
 void NgramSequence::estimate(std::span<const std::int32_t> context) {
     candidates_.clear();
     double left = 1.0;
-    for (auto length = static_cast<std::int64_t>(
-             std::min<std::size_t>(context.size(), static_cast<std::size_t>(options_.order) - 1));
-         length >= 0 && left > options_.min_probability; --length) {
-        const Successors* successors = table_.find(context.last(static_cast<std::size_t>(length)));
-        if (successors == nullptr) continue;
-        const auto distinct = static_cast<double>(successors->list.size());
-        const double denominator = static_cast<double>(successors->total) + distinct;
-        for (const Successor& s : successors->list) {
-            const double share = left * static_cast<double>(s.count) / denominator;
-            const auto known = std::find_if(candidates_.begin(), candidates_.end(),
-                                            [&](const Candidate& c) { return c.token == s.token; });
-            if (known != candidates_.end()) {
-                known->probability += share;
-            } else {
-                candidates_.push_back({s.token, share});
-            }
-        }
-        left *= distinct / denominator;
+    const auto longest =
+        static_cast<std::int64_t>(std::min<std::size_t>(context.size(), static_cast<std::size_t>(options_.order) - 1));
+    for (std::int64_t length = longest; length >= 0 && left > options_.min_probability; --length) {
+        const std::span<const std::int32_t> suffix = context.last(static_cast<std::size_t>(length));
+        blend(table_.find(suffix), left);
+        blend(shared_->find(suffix), left);
     }
 }
 
@@ -170,9 +190,10 @@ void NgramSequence::propose(std::span<const std::int32_t> context, std::uint64_t
 
 class NgramDrafter final : public Drafter {
   public:
-    explicit NgramDrafter(const NgramOptions& options) : options_(options) {}
+    explicit NgramDrafter(const NgramOptions& options)
+        : options_(options), shared_(std::make_shared<NgramTable>(options.order, options.top)) {}
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence() const override {
-        return std::make_unique<NgramSequence>(options_);
+        return std::make_unique<NgramSequence>(options_, shared_);
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return options_.top == 0 ? 0 : options_.shape.budget; }
     [[nodiscard]] std::int64_t max_depth() const override { return options_.top == 0 ? 0 : options_.shape.depth; }
@@ -180,6 +201,7 @@ class NgramDrafter final : public Drafter {
 
   private:
     NgramOptions options_;
+    std::shared_ptr<NgramTable> shared_;
 };
 
 }  // namespace

@@ -35,6 +35,7 @@ class NgramTable {
     [[nodiscard]] const Successors* find(std::span<const std::int32_t> context) const;
 
     [[nodiscard]] std::int64_t order() const { return order_; }
+    [[nodiscard]] std::size_t num_contexts() const { return contexts_.size(); }
 
     /// Rows [order tokens, left-padded with -1; count; last seen] of the n-grams whose newest occurrence ends in
     /// history[from..]: what changed since.

@@ -165,7 +165,8 @@ TEST(NgramDrafter, ResumesFromRowsAndRefusesOthers) {
     original->accepted(context, 200);
     const DrafterState second = original->take_delta();
     EXPECT_LT(second.rows.size(), first.rows.size());  // a delta, not the table
-    const auto resumed = drafter->make_sequence();
+    const auto other_drafter = make_drafter(ngram_options("4x4:8"), SamplingParams{});
+    const auto resumed = other_drafter->make_sequence();
     ASSERT_TRUE(resumed->restore(std::vector<DrafterState>{first, second}, context));
     for (std::uint64_t key = 0; key < 100; ++key) {
         TokenTree a, b;
