@@ -8,7 +8,8 @@ namespace {
 constexpr double keep = 0.99;    // weight of the past: about 100 passes, so it follows a growing context
 constexpr double untried = 0.1;  // until enough passes of different sizes were seen
 constexpr std::int64_t passes_to_try = 16;
-constexpr double prior_nodes = 4;  // weight of the belief that drafters expect what happens
+constexpr double keep_promises = 0.998;  // drafts are rarer than passes: a longer memory
+constexpr double prior_nodes = 1;        // weight of the belief that drafters expect what happens
 
 }  // namespace
 
@@ -23,8 +24,8 @@ void DraftEconomy::record(std::int64_t rows, double seconds, std::int64_t tokens
     rows_squared_ = keep * rows_squared_ + x * x;
     rows_seconds_ = keep * rows_seconds_ + x * seconds;
     tokens_ = keep * tokens_ + static_cast<double>(tokens);
-    accepted_ = keep * accepted_ + static_cast<double>(accepted);
-    expected_ = keep * expected_ + expected;
+    accepted_ = keep_promises * accepted_ + static_cast<double>(accepted);
+    expected_ = keep_promises * expected_ + expected;
     ++passes_;
     const double spread = rows_squared_ / weight_ - rows_ / weight_ * (rows_ / weight_);
     if (spread < 0.25) return;  // all passes alike: what was learned before stays

@@ -1,6 +1,6 @@
 // n-gram drafts: a trie over prompt and output (Lyanna's baseline "N-gram"; TokenSwift's table, algorithms.md section
-// 5). What we do differently: contexts of every length up to order-1 are blended (the escape estimate of PPM, method
-// C), and children are ranked with the shared Gumbel noise of their position. Verification draws argmax log q + G;
+// 5). What we do differently: contexts of every length up to order-1 are blended (absolute discounting), and
+// children are ranked with the shared Gumbel noise of their position. Verification draws argmax log q + G;
 // knowing G, the n-gram's estimate of q says which token that draw is likely to be, so trees are grown by the
 // probability of being accepted and stop where another node would not pay.
 #include "engine/draft/ngram.hpp"
@@ -89,14 +89,16 @@ class NgramSequence final : public SequenceDrafter {
     std::vector<std::int32_t> suffix_;
 };
 
-/// Adds the share of `left` that a context's successors claim, and takes it from `left`: method C leaves distinct /
-/// (total + distinct) to what comes after.
+/// Adds the share of `left` that a context's successors claim, and takes it from `left`: each count is lowered by a
+/// constant (absolute discounting; 0.75 is usual for text), and what that frees goes to what comes after.
 void NgramSequence::blend(const Successors* successors, double& left) {
     if (successors == nullptr) return;
-    const auto distinct = static_cast<double>(successors->list.size());
-    const double denominator = static_cast<double>(successors->total) + distinct;
+    constexpr double discount = 0.75;
+    const auto total = static_cast<double>(successors->total);
+    double claimed = 0;
     for (const Successor& s : successors->list) {
-        const double share = left * static_cast<double>(s.count) / denominator;
+        const double share = left * (static_cast<double>(s.count) - discount) / total;
+        claimed += share;
         const auto known = std::find_if(candidates_.begin(), candidates_.end(),
                                         [&](const Candidate& c) { return c.token == s.token; });
         if (known != candidates_.end()) {
@@ -105,7 +107,7 @@ void NgramSequence::blend(const Successors* successors, double& left) {
             candidates_.push_back({s.token, share});
         }
     }
-    left *= distinct / denominator;
+    left -= claimed;
 }
 
 /// candidates_ = blended estimate of the next token: the longest context speaks first, the sequence's own counts before
