@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mpi"))
 from harness import check, digest, journal_keys, main, make_prompts, results, statistics, wait_for  # noqa: E402
 
 ITEMS = 4
-MAX_TOKENS = 6000
-INTERVAL = 600
+MAX_TOKENS = 4000
+INTERVAL = 500
 
 
 def commits(run):
