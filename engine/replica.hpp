@@ -91,7 +91,6 @@ struct FinishedItem {
     std::string error;
     std::int64_t prompt_tokens = 0;
     ItemStatistics statistics;
-    /// Checkpoint files that may go once this result is durable: pass to Replica::results_durable().
 };
 
 /// What a progress line shows.

@@ -74,11 +74,4 @@ std::int64_t TokenLedger::known(std::int64_t item_number) const {
     return 0;
 }
 
-void TokenLedger::remove_all(const std::filesystem::path& folder) noexcept {
-    for_each_ledger(folder, [](const std::filesystem::path& path, std::int64_t) {
-        std::error_code ignored;
-        std::filesystem::remove(path, ignored);
-    });
-}
-
 }  // namespace longhaul::runner

@@ -24,9 +24,6 @@ class TokenLedger {
     /// How far the newest earlier launch that had the item in flight came; 0 when none had.
     [[nodiscard]] std::int64_t known(std::int64_t item_number) const;
 
-    /// Removes all ledgers of a finished run.
-    static void remove_all(const std::filesystem::path& folder) noexcept;
-
   private:
     std::vector<int> earlier_;  // files, newest launch first
     int file_ = -1;
