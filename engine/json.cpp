@@ -243,6 +243,18 @@ Json parse_json(std::string_view text, std::string_view file, int max_depth) {
     return builder.take();
 }
 
+Json try_parse_json(std::string_view text) {
+    return Json::parse(text, nullptr, false);
+}
+
+std::string json_text(const Json& value, int indent) {
+    return value.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string json_text(const nlohmann::ordered_json& value, int indent) {
+    return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 Json read_json(const std::filesystem::path& path, std::int64_t max_bytes, int max_depth) {
     const std::string text = read_file(path, max_bytes);
     if (is_git_lfs_pointer(text)) throw InputError(path.string(), "", "JSON", "a Git-LFS pointer", git_lfs_mend);

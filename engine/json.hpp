@@ -16,6 +16,14 @@ using Json = nlohmann::json;
 /// the place as a path of keys and, for syntax, a byte: "tokenizer.json: model.vocab@1234: expected ':', got ','".
 Json parse_json(std::string_view text, std::string_view file, int max_depth = 64);
 
+/// The same without an error, for files of our own that may be half written: `is_discarded()` where it is not JSON.
+Json try_parse_json(std::string_view text);
+
+/// The JSON text; bytes that are not UTF-8 become U+FFFD. indent -1: one line.
+/// Parsing and writing are compiled in json.cpp alone: the library's templates are most of a file's compile time.
+std::string json_text(const Json& value, int indent = -1);
+std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
+
 /// Reads and parses a whole file of at most `max_bytes`. Throws InputError.
 Json read_json(const std::filesystem::path& path, std::int64_t max_bytes = std::int64_t{1} << 28, int max_depth = 64);
 

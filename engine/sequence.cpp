@@ -1,6 +1,5 @@
 #include "engine/sequence.hpp"
-
-#include <nlohmann/json.hpp>
+#include "engine/json.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -30,12 +29,12 @@ void for_each_counter(Statistics& s, Visit visit) {
 std::string statistics_to_json(const ItemStatistics& statistics) {
     nlohmann::json json;
     for_each_counter(statistics, [&](const char* name, const auto& value) { json[name] = value; });
-    return json.dump();
+    return json_text(json);
 }
 
 ItemStatistics statistics_from_json(const std::string& text) {
     ItemStatistics statistics;
-    const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+    const nlohmann::json json = try_parse_json(text);
     if (!json.is_object()) return statistics;
     for_each_counter(statistics, [&](const char* name, auto& value) {
         if (json.contains(name) && json[name].is_number()) value = json[name].get<std::decay_t<decltype(value)>>();

@@ -109,7 +109,7 @@ class Monitor {
         json["state"] = state;
         json["time"] = utc_now();
         try {
-            replace_file(phase_.folder.status() / "run.json", json.dump(2) + "\n", Durable::no, "own");
+            replace_file(phase_.folder.status() / "run.json", engine::json_text(json, 2) + "\n", Durable::no, "own");
         } catch (const std::exception&) {
             // Only shown, never needed.
         }
@@ -167,7 +167,7 @@ DecodeSpeed speed_of_all_launches(const RunFolder& folder) {
     DecodeSpeed speed;
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(folder.status(), error)) {
-        const auto json = nlohmann::json::parse(read_if_there(entry.path()), nullptr, false);
+        const auto json = engine::try_parse_json(read_if_there(entry.path()));
         if (!json.is_object() || !json.contains("decode_seconds")) continue;
         speed.tokens += json.value("decode_tokens", std::int64_t{0});
         speed.seconds += json.value("decode_seconds", 0.0);

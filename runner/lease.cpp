@@ -74,7 +74,7 @@ LeaseRecord record_of(const fs::path& run, std::int64_t epoch) {
     LeaseRecord record;
     record.epoch = epoch;
     record.holder.host = "unknown";
-    const Json json = Json::parse(read_if_there(record_path(run, epoch)), nullptr, false);
+    const Json json = engine::try_parse_json(read_if_there(record_path(run, epoch)));
     if (!json.is_object()) return record;
     try {
         record.holder = {json.at("host"), json.at("pid"), json.at("start_ticks"), json.at("boot_id"),
@@ -139,7 +139,7 @@ LeaseState state_of(const LeaseRecord& record, double age_seconds) {
 bool create_record(const fs::path& run, const LeaseRecord& record) {
     const fs::path path = record_path(run, record.epoch);
     const fs::path temporary = path.string() + "." + own_tag() + ".new";
-    replace_file(temporary, to_json(record).dump(2) + "\n", Durable::yes, "x");
+    replace_file(temporary, engine::json_text(to_json(record), 2) + "\n", Durable::yes, "x");
     int result = ::link(temporary.c_str(), path.c_str());
     int error = result == 0 ? 0 : errno;
     struct stat status {};
@@ -150,7 +150,7 @@ bool create_record(const fs::path& run, const LeaseRecord& record) {
         error = fd < 0 ? errno : 0;
         if (fd >= 0) {
             ::close(fd);
-            replace_file(path, to_json(record).dump(2) + "\n", Durable::yes, "own");
+            replace_file(path, engine::json_text(to_json(record), 2) + "\n", Durable::yes, "own");
             result = 0;
         }
     }
@@ -206,7 +206,7 @@ std::optional<LeaseView> newest_lease(const fs::path& run) {
     if (::stat(record_path(run, epoch).c_str(), &status) == 0) {
         view.age_seconds = storage_now(run) - seconds_of(status.st_mtim);
     }
-    const Json ending = Json::parse(read_if_there(ending_path(run, epoch)), nullptr, false);
+    const Json ending = engine::try_parse_json(read_if_there(ending_path(run, epoch)));
     view.ending = ending.is_object() ? ending : Json();
     view.state = ending.is_object() ? LeaseState::ended : state_of(view.record, view.age_seconds);
     return view;
@@ -235,7 +235,7 @@ bool Lease::renew() const noexcept {
 
 void Lease::end(const Json& ending) const noexcept {
     try {
-        replace_file(ending_path(run_, epoch()), ending.dump(2) + "\n", Durable::yes, "own");
+        replace_file(ending_path(run_, epoch()), engine::json_text(ending, 2) + "\n", Durable::yes, "own");
     } catch (const std::exception&) {
         // A full disk. The record goes stale by itself.
     }

@@ -9,9 +9,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+
+#include "engine/json.hpp"
 
 namespace longhaul::runner {
 

@@ -4,10 +4,10 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "engine/json.hpp"
 #include "runner/scheduler.hpp"
 
 namespace longhaul::runner {

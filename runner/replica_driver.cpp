@@ -317,7 +317,7 @@ void ReplicaDriver::write_heartbeat() noexcept {
         json["decode_seconds"] = 1e-6 * static_cast<double>(totals.decode_microseconds);
         json["prefill_seconds"] = 1e-6 * static_cast<double>(totals.prefill_microseconds);
         json["checkpoint_rounds"] = totals.rounds;
-        replace_file(phase_.folder.status() / (name + ".json"), json.dump(2) + "\n", Durable::no, "own");
+        replace_file(phase_.folder.status() / (name + ".json"), engine::json_text(json, 2) + "\n", Durable::no, "own");
     } catch (const std::exception&) {
         // Only shown, never needed.
     }

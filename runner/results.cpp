@@ -5,9 +5,9 @@
 #include <charconv>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "engine/error.hpp"
+#include "engine/json.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -15,10 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;
-
-std::string dump(const Ordered& json) {
-    return json.dump(-1, ' ', false, Ordered::error_handler_t::replace);
-}
 
 /// The fields of design.md, in their order.
 void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& format) {
@@ -103,7 +99,7 @@ ResultFormat result_format(const Settings& settings) {
 std::string format_result(const ResultRecord& record, const ResultFormat& format) {
     Ordered json;
     put_fields(json, record, format);
-    return dump(json);
+    return engine::json_text(json);
 }
 
 std::string format_journal(const ResultRecord& record, const ResultFormat& format) {
@@ -111,11 +107,11 @@ std::string format_journal(const ResultRecord& record, const ResultFormat& forma
     json["index"] = record.key.index;
     put_fields(json, record, {.sample = true, .token_ids = format.token_ids});
     if (!record.error.empty()) json["max_tokens"] = record.max_tokens;
-    return dump(json);
+    return engine::json_text(json);
 }
 
 std::optional<ResultRecord> parse_journal(std::string_view line) {
-    const Json json = Json::parse(line, nullptr, false);
+    const Json json = engine::try_parse_json(line);
     if (!json.is_object()) return std::nullopt;
     try {
         ResultRecord record;
@@ -157,7 +153,7 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
     json["resumes"] = s.resumes;
     json["recomputed_tokens"] = s.recomputed_tokens;
     json["recomputed_rows"] = s.recomputed_rows;
-    return dump(json);
+    return engine::json_text(json);
 }
 
 std::map<std::string, std::int64_t> accept_results(const fs::path& run, const LeaseRecord* newest) {
@@ -259,7 +255,7 @@ void write_statistics(const fs::path& run, const std::function<void(const Ordere
     for (auto& [key, json] : newest) {
         json.erase("index");
         each(json);
-        text += json.dump() + "\n";
+        text += engine::json_text(json) + "\n";
     }
     replace_file(run / "stats.jsonl", text, Durable::yes, "merged");
 }

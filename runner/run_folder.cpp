@@ -117,7 +117,7 @@ Settings RunFolder::settings() const {
 void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints) {
     const std::string text = read_if_there(folder.root / "identity.json");
     if (text.empty()) return;
-    const Json json = Json::parse(text, nullptr, false);
+    const Json json = engine::try_parse_json(text);
     const std::string file = (folder.root / "identity.json").string();
     if (!json.is_object()) throw InputError(file, "", "a JSON object", "something else", "take another output");
     try {
@@ -139,12 +139,12 @@ void write_identity(const RunFolder& folder, const Settings& settings, const Fin
                     {"keys", key_values(settings)},
                     {"extensions", extensions_of(settings)},
                     {"fingerprints", fingerprints}};
-    replace_file(folder.root / "identity.json", json.dump(2) + "\n", Durable::yes, "own");
+    replace_file(folder.root / "identity.json", engine::json_text(json, 2) + "\n", Durable::yes, "own");
 }
 
 Fingerprints read_fingerprints(const RunFolder& folder) {
     const fs::path path = folder.root / "identity.json";
-    const Json json = Json::parse(read_if_there(path), nullptr, false);
+    const Json json = engine::try_parse_json(read_if_there(path));
     try {
         Fingerprints fingerprints = json.at("fingerprints").get<Fingerprints>();
         for (const char* name : {"data", "model", "tokenizer"}) static_cast<void>(fingerprints.at(name));
@@ -178,7 +178,7 @@ std::string quick_fingerprint(const fs::path& model) {
 }
 
 std::optional<Finished> read_finished(const RunFolder& folder, const Settings& settings) {
-    const Json json = Json::parse(read_if_there(folder.root / "finished.json"), nullptr, false);
+    const Json json = engine::try_parse_json(read_if_there(folder.root / "finished.json"));
     std::error_code error;
     if (!json.is_object() || !fs::exists(folder.root / "results.jsonl", error)) return std::nullopt;
     try {
@@ -199,7 +199,7 @@ void write_finished(const RunFolder& folder, const Settings& settings, const Fin
                     {"baseline", finished.baseline},
                     {"extensions", extensions_of(settings)},
                     {"model_files", quick_fingerprint(settings.model)}};
-    replace_file(folder.root / "finished.json", json.dump(2) + "\n", Durable::yes, "own");
+    replace_file(folder.root / "finished.json", engine::json_text(json, 2) + "\n", Durable::yes, "own");
 }
 
 }  // namespace longhaul::runner

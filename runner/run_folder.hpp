@@ -9,10 +9,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
+#include "engine/json.hpp"
 #include "runner/settings.hpp"
 
 namespace longhaul::runner {

@@ -1,10 +1,10 @@
 // What a run says at its end: a table for people, summary.json for programs, from the same numbers.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
+#include "engine/json.hpp"
 #include "runner/job_run.hpp"
 
 namespace longhaul::runner {

@@ -6,6 +6,7 @@ python train.py --text FOLDER --out STATE --tokenizer MODEL --stage long --minut
 base: short windows, constant rate after a warm-up; ends after --minutes or --tokens of this stage (or when STATE/stop
 appears) and leaves STATE/base.pt, from which any number of last stages can start. long: goes on from base.pt with the rate
 falling to zero, and reads some long windows. State is in STATE/base.pt or STATE/long.pt, the log in STATE/log.jsonl. Run the same command again to resume.
+--start-from MODEL begins with exported weights where no state was kept; another --seed then gives windows not yet seen.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import time
 import numpy as np
 import torch
 import torch.multiprocessing as mp
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 import data
@@ -31,6 +33,7 @@ def arguments():
     p.add_argument("--text", required=True, help="folder of *.txt files")
     p.add_argument("--out", required=True, help="folder for the state")
     p.add_argument("--tokenizer", required=True, help="folder with tokenizer.json")
+    p.add_argument("--start-from", help="folder with exported weights to begin the first stage with, instead of random ones")
     p.add_argument("--stage", choices=["base", "long"], default="base")
     p.add_argument("--minutes", type=float, default=0, help="length of this stage by the clock")
     p.add_argument("--tokens", type=float, default=0, help="length of this stage by tokens")
@@ -170,6 +173,10 @@ def main():
         print(f"goes on from {source} at step {state['step']}", flush=True)
     elif args.stage == "long":
         raise SystemExit(f"train.py: {source} is missing: the last stage starts from the end of --stage base")
+    elif args.start_from:
+        weights = load_file(pathlib.Path(args.start_from) / "model.safetensors")
+        model.load_state_dict({name.removeprefix("model."): w.float() for name, w in weights.items()})
+        print(f"begins with the weights of {args.start_from}", flush=True)
 
     parameters = [p.data.share_memory_() for _, p in named]
     shared = dict(

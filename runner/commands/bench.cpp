@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "engine/error.hpp"
+#include "engine/json.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
@@ -188,7 +188,7 @@ void print_json(const std::string& what, const std::string& shape, const std::st
                                  {"peak_flops", m.peak},
                                  {"share", m.share}});
     }
-    std::printf("%s\n", json.dump(2).c_str());
+    std::printf("%s\n", engine::json_text(json, 2).c_str());
 }
 
 }  // namespace

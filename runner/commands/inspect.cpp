@@ -140,7 +140,7 @@ Json describe_commit(const fs::path& path) {
 std::string one_line(const Json& value) {
     if (value.is_null() || value == "") return "none";
     if (value.is_string()) return engine::printable(value.get<std::string>(), 300);
-    if (!value.is_structured()) return value.dump();
+    if (!value.is_structured()) return engine::json_text(value);
     std::string line;
     for (const auto& [key, entry] : value.items()) {
         if (!line.empty()) line += ", ";
@@ -183,8 +183,7 @@ Json describe(const fs::path& path) {
 int inspect_command(const std::vector<std::string>& arguments) {
     const CommandLine line = parse_command_line(arguments, syntax_of("inspect"));
     const Json description = describe(line.places.front());
-    const std::string text = line.has("json") ? description.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
-                                              : table_of(description);
+    const std::string text = line.has("json") ? engine::json_text(description, 2) + "\n" : table_of(description);
     const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
     if (!written || std::fflush(stdout) != 0)
         throw StorageError("standard output: expected to write the answer, got an error");

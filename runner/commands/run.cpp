@@ -57,12 +57,12 @@ class Hold {
 std::string pack(const std::vector<Assignment>& assignments) {
     nlohmann::json json = nlohmann::json::array();
     for (const Assignment& a : assignments) json.push_back({a.key, a.value, a.origin});
-    return json.dump();
+    return engine::json_text(json);
 }
 
 std::vector<Assignment> unpack(const std::string& bytes) {
     std::vector<Assignment> assignments;
-    for (const auto& entry : nlohmann::json::parse(bytes)) assignments.push_back({entry[0], entry[1], entry[2]});
+    for (const auto& entry : engine::try_parse_json(bytes)) assignments.push_back({entry[0], entry[1], entry[2]});
     return assignments;
 }
 
@@ -232,7 +232,7 @@ std::optional<BaselineReport> run_baseline(Launch& launch, int& code) {
 
 /// Rank 0: the table, summary.json, and the mark of a finished job.
 void conclude(const Launch& launch, const Summary& summary) {
-    std::string json = summary.to_json().dump(2) + "\n";
+    std::string json = engine::json_text(summary.to_json(), 2) + "\n";
     replace_file(launch.folder.root / "summary.json", json, Durable::yes, "own");
     replace_file(launch.folder.root / "summary.txt", summary.to_table(), Durable::yes, "own");
     if (summary.outcome.all_done) {

@@ -138,7 +138,7 @@ int status_command(const std::vector<std::string>& arguments) {
     folder.must_exist();
     const RunStatus status = read_status(folder);
     if (line.has("json")) {
-        std::printf("%s\n", to_json(folder, status).dump(2).c_str());
+        std::printf("%s\n", engine::json_text(to_json(folder, status), 2).c_str());
     } else {
         print_table(folder, status);
     }

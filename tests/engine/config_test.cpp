@@ -54,8 +54,8 @@ class ModelFolder {
 
 /// `base` with the members of `patch` set; a member whose value is "DELETE" is removed.
 std::string patched(const std::string& base, const std::string& patch) {
-    Json json = Json::parse(base);
-    const Json changes = Json::parse(patch);
+    Json json = try_parse_json(base);
+    const Json changes = try_parse_json(patch);
     for (const auto& [key, value] : changes.items()) {
         if (value == "DELETE") {
             json.erase(key);
@@ -63,7 +63,7 @@ std::string patched(const std::string& base, const std::string& patch) {
             json[key] = value;
         }
     }
-    return json.dump();
+    return json_text(json);
 }
 
 ModelConfig load(const std::string& patch, const std::string& generation = {}) {

@@ -21,7 +21,7 @@ ModelConfig loaded(const Json& config) {
     const std::filesystem::path folder =
         std::filesystem::temp_directory_path() / ("longhaul-rope-test-" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder);
-    std::ofstream(folder / "config.json") << config.dump();
+    std::ofstream(folder / "config.json") << json_text(config);
     const ModelConfig result = ModelConfig::load(folder);
     std::filesystem::remove_all(folder);
     return result;

@@ -48,7 +48,7 @@ class TokenizerFolder {
     void edit(const std::string& file, const std::function<void(Json&)>& change) const {
         Json json = read_json(path_ / file);
         change(json);
-        write(file, json.dump());
+        write(file, json_text(json));
     }
 
     /// What loading says, after the folder's name; "(no error)" where there is none.

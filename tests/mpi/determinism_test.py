@@ -129,7 +129,7 @@ def run_killed(bench, job, row, output, kills, numbers):
         before = commits(output)
         launch = bench.start(job, row["ranks"], *options)
         wait_for(lambda: not launch.alive() or commits(output) - before, "the launch commits a round")
-        time.sleep(numbers.uniform(0, 0.1))
+        time.sleep(numbers.uniform(0, 0.03))
         check(launch.alive(), "the launch had ended before it was killed: make the job longer")
         launch.kill_all()
     done = bench.run(job, row["ranks"], *options)
@@ -145,7 +145,7 @@ def killed(bench, kills=5, seed=1):
     plain = {"ranks": 2, "tensor-parallel": 1, "batch": 4, "threads": 1, "kernels": processor_kernels()[-1], "draft": "ar"}
     for temperature in SAMPLING:
         for kv, split in (("store", 1), ("recompute", 2)):
-            job = make_job(bench, max_tokens=2200, checkpoint_tokens=60, checkpoint_kv=kv)
+            job = make_job(bench, max_tokens=1400, checkpoint_tokens=60, checkpoint_kv=kv)
             whole = bench.folder / f"whole-{temperature}"
             expected = digest(whole) if whole.exists() else run_whole(bench, job, dict(plain, temperature=temperature), whole)
             row = dict(plain, temperature=temperature, draft="ngram")

@@ -169,8 +169,8 @@ TEST_F(DataSetTest, ManyLinesKeepTheirPlaces) {
     ASSERT_GT(text.size(), 2U << 20);
     ASSERT_EQ(data->size(), 30000);
     for (std::int64_t i = 0; i < 30000; i += 123) {
-        EXPECT_EQ(show(*data, i),
-                  "n" + std::to_string(i) + ": " + std::string(static_cast<std::size_t>(i % 97) + 1, 'x'));
+        const std::string number = std::to_string(i);
+        EXPECT_EQ(show(*data, i), "n" + number + ": " + std::string(static_cast<std::size_t>(i % 97) + 1, 'x'));
     }
 }
 

@@ -33,9 +33,9 @@ void age(const fs::path& run, std::int64_t epoch, int seconds) {
 /// Makes the record that of a process which cannot be seen from here.
 void move_to_another_host(const fs::path& run, std::int64_t epoch) {
     const fs::path path = run / "launches" / (std::to_string(epoch) + ".json");
-    auto json = nlohmann::json::parse(read_if_there(path));
+    auto json = engine::try_parse_json(read_if_there(path));
     json["host"] = "faraway";
-    std::ofstream(path) << json.dump();
+    std::ofstream(path) << engine::json_text(json);
 }
 
 TEST(Lease, FirstLaunchHasEpochOne) {
@@ -96,9 +96,9 @@ TEST(Lease, DeadProcessIsTakenOverAtOnce) {
     waitpid(child, &status, 0);
     Lease::take(run.path(), 30);
     const fs::path path = run.path() / "launches" / "1.json";
-    auto json = nlohmann::json::parse(read_if_there(path));
+    auto json = engine::try_parse_json(read_if_there(path));
     json["pid"] = child;
-    std::ofstream(path) << json.dump();
+    std::ofstream(path) << engine::json_text(json);
     EXPECT_EQ(newest_lease(run.path())->state, LeaseState::stale);
     EXPECT_EQ(Lease::take(run.path(), 30).epoch(), 2);
 }
@@ -107,9 +107,9 @@ TEST(Lease, NumberOfAnotherProcessIsNotItsLife) {
     const TemporaryFolder run;
     Lease::take(run.path(), 30);
     const fs::path path = run.path() / "launches" / "1.json";
-    auto json = nlohmann::json::parse(read_if_there(path));
+    auto json = engine::try_parse_json(read_if_there(path));
     json["start_ticks"] = "1";  // the number was given again to a later process
-    std::ofstream(path) << json.dump();
+    std::ofstream(path) << engine::json_text(json);
     EXPECT_EQ(newest_lease(run.path())->state, LeaseState::stale);
 }
 
