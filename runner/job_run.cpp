@@ -12,6 +12,7 @@
 #include "runner/progress.hpp"
 #include "runner/replica_driver.hpp"
 #include "runner/results.hpp"
+#include "runner/token_ledger.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -215,6 +216,7 @@ void collect(const JobPhase& phase, const Loaded& loaded, JobOutcome& outcome) {
                             checkpoint_identity(phase.settings, loaded.fingerprints, loaded.model->config()),
                             phase.epoch)
         .remove_unneeded({}, phase.epoch + 1);
+    TokenLedger::remove_all(phase.folder.status());
 }
 
 int exit_code_of(const JobOutcome& outcome, bool storage_failed) {

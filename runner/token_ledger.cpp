@@ -74,4 +74,11 @@ std::int64_t TokenLedger::known(std::int64_t item_number) const {
     return 0;
 }
 
+void TokenLedger::remove_all(const std::filesystem::path& folder) {
+    std::vector<std::filesystem::path> found;
+    for_each_ledger(folder, [&](const std::filesystem::path& path, std::int64_t) { found.push_back(path); });
+    std::error_code ignored;
+    for (const std::filesystem::path& path : found) std::filesystem::remove(path, ignored);
+}
+
 }  // namespace longhaul::runner

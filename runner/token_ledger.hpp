@@ -24,6 +24,9 @@ class TokenLedger {
     /// How far the newest earlier launch that had the item in flight came; 0 when none had.
     [[nodiscard]] std::int64_t known(std::int64_t item_number) const;
 
+    /// Of a run that has ended: nobody asks any more.
+    static void remove_all(const std::filesystem::path& folder);
+
   private:
     std::vector<int> earlier_;  // files, newest launch first
     int file_ = -1;

@@ -182,7 +182,7 @@ struct RoundResult {
 class CheckpointWriter {
   public:
     CheckpointWriter(std::filesystem::path folder, CheckpointIdentity identity);
-    ~CheckpointWriter();  ///< finishes the piece under way, drops the rest
+    ~CheckpointWriter();  ///< finishes the piece under way and the removals, drops the rest
 
     void submit(RoundJob job);   ///< KV file of this rank
     void submit(Commit commit);  ///< the commit; first rank only, after all ranks' KV files are durable

@@ -147,6 +147,7 @@ void CheckpointRounds::take(const RoundResult& result) {
     if (result.committed) {
         ++committed_rounds_;
         active_ = false;
+        forget_if_unneeded(commit_.name);  // its items may have ended while it was written
     } else if (result.kv_file && active_) {
         kv_bytes_on_disk_ += static_cast<std::int64_t>(result.kv_file->num_bytes);
         files_[commit_.name].kv_files.push_back(result.kv_file->name);
@@ -184,7 +185,7 @@ void CheckpointRounds::drain(const std::function<void()>& poke) {
 void CheckpointRounds::forget_if_unneeded(const std::string& commit) {
     const auto file = files_.find(commit);
     if (file == files_.end() || !file->second.items.empty()) return;
-    if (active_ && commit == commit_.name) return;  // removed when the next item's results are durable, or at the end
+    if (active_ && commit == commit_.name) return;  // looked at again when it is there
     std::vector<std::string> names = file->second.kv_files;
     names.push_back(commit);
     writer_->remove(std::move(names));

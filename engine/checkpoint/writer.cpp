@@ -64,7 +64,7 @@ struct CheckpointWriter::State {
         std::unique_lock lock(mutex);
         while (true) {
             changed.wait(lock, [&] { return stop || !queue.empty(); });
-            if (stop) return;
+            if (stop) break;
             busy = true;
             std::optional<RoundResult> result;
             {
@@ -78,6 +78,9 @@ struct CheckpointWriter::State {
             if (result) results.push_back(std::move(*result));
             busy = false;
             changed.notify_all();
+        }
+        for (const Work& work : queue) {
+            if (const auto* names = std::get_if<Removal>(&work)) perform(*names);
         }
     }
 

@@ -56,7 +56,9 @@ struct Job {
     int ranks = 1;
     int items = 5;
     std::int64_t max_tokens = 60;
-    std::int64_t stop_after = -1;  // emitted tokens of the launch
+    std::int64_t stop_after = -1;       // emitted tokens of the launch
+    bool results_durable = false;       // the runner says of each finished item that its result is on disk
+    std::chrono::milliseconds step{0};  // at least; leaves the writer time for several rounds
     kernels::CpuVariant variant = kernels::available_cpu_variants().back();
 };
 
@@ -128,10 +130,16 @@ JobResult launch(const Job& job, const std::map<std::int64_t, FinishedItem>& don
                                     prompt_of(index),
                                     job.max_tokens};
                 };
-                hooks.finished = [&](FinishedItem item) { result.items[item.index] = std::move(item); };
+                Replica* running = nullptr;
+                hooks.finished = [&](FinishedItem item) {
+                    if (job.results_durable) running->results_durable(std::span(&item.index, 1));
+                    result.items[item.index] = std::move(item);
+                };
                 hooks.stop_requested = [&] { return job.stop_after >= 0 && emitted >= job.stop_after; };
+                hooks.poke = [&] { std::this_thread::sleep_for(job.step); };
                 hooks.progress = [&](const ReplicaProgress& progress) { emitted = progress.emitted_tokens; };
                 Replica replica(*model, group, tokenizer, options, hooks);
+                running = &replica;
                 const ReplicaOutcome outcome = replica.run();
                 if (group.is_first()) result.outcome = outcome;
             } catch (const std::exception& error) {
@@ -264,10 +272,19 @@ class ReplicaResume : public ::testing::Test {
         folder_ =
             std::filesystem::temp_directory_path() / ("longhaul-replica-" + std::to_string(::getpid()) + "-" +
                                                       ::testing::UnitTest::GetInstance()->current_test_info()->name());
+        start_anew();
+    }
+    void TearDown() override { std::filesystem::remove_all(folder_); }
+
+    void start_anew() const {
         std::filesystem::remove_all(folder_);
         std::filesystem::create_directories(folder_);
     }
-    void TearDown() override { std::filesystem::remove_all(folder_); }
+
+    [[nodiscard]] std::int64_t files() const {
+        return std::distance(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator());
+    }
+
     std::filesystem::path folder_;
 };
 
@@ -275,8 +292,7 @@ class ReplicaResume : public ::testing::Test {
 // with stored KV no row is computed twice.
 TEST_F(ReplicaResume, ManyStopsGiveOneText) {
     for (const bool store_kv : {true, false}) {
-        std::filesystem::remove_all(folder_);
-        std::filesystem::create_directories(folder_);
+        start_anew();
         std::map<std::int64_t, FinishedItem> done;
         std::int64_t resumes = 0;
         std::int64_t recomputed = 0;
@@ -327,6 +343,37 @@ TEST_F(ReplicaResume, StopLeavesWhatTheNextLaunchNeeds) {
         EXPECT_FALSE(read_commit(entry.path()).items.empty()) << name;
     }
     EXPECT_GT(commits, 1);
+}
+
+// Disk space of a long run: files go with the items that need them, not at the end.
+TEST_F(ReplicaResume, FilesOfFinishedItemsGoDuringTheRun) {
+    Job job{base_options()};
+    job.options.batch = 2;
+    job.options.checkpoint.folder = folder_;
+    job.options.checkpoint.epoch = 1;
+    job.options.checkpoint.every_tokens = 16;
+    job.step = std::chrono::milliseconds(1);
+    const std::int64_t rounds = launch(job).outcome.progress.checkpoint_rounds;
+    EXPECT_GE(rounds, 3);
+    EXPECT_GE(files(), rounds);
+
+    start_anew();
+    job.results_durable = true;
+    EXPECT_GE(launch(job).outcome.progress.checkpoint_rounds, 3);
+    EXPECT_LE(files(), 2) << "at most the round that was under way at the end: a commit and its KV";
+
+    // Stopped in the middle: what is left is what the items in flight need, and it is enough.
+    start_anew();
+    job.stop_after = 150;
+    const JobResult stopped = launch(job);
+    ASSERT_TRUE(stopped.outcome.stopped);
+    ASSERT_GE(stopped.items.size(), 1U);
+    job.options.checkpoint.epoch = 2;
+    job.stop_after = -1;
+    JobResult rest = launch(job, stopped.items);
+    EXPECT_GT(rest.sum.resumes, 0);
+    rest.items.insert(stopped.items.begin(), stopped.items.end());
+    EXPECT_EQ(tokens_of(rest.items), expected());
 }
 
 }  // namespace
