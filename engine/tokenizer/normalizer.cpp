@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 #include <optional>
+#include <span>
 #include <stdexcept>
 
 #include "engine/tokenizer/regex.hpp"
@@ -80,10 +81,27 @@ constexpr std::array<CharRange, 39> newer_marks{{
     {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
 }};
 
-bool is_newer_mark(char32_t code) {
-    const auto* range = std::lower_bound(newer_marks.begin(), newer_marks.end(), code,
-                                         [](const CharRange& r, char32_t value) { return r.last < value; });
-    return range != newer_marks.end() && range->first <= code;
+// Characters of Unicode 10 to 15 that the compatibility forms replace by others; unassigned there for the same reason.
+constexpr std::array<CharRange, 9> newer_variants{{
+    {0x32FF, 0x32FF},
+    {0xA7F2, 0xA7F4},
+    {0xAB69, 0xAB69},
+    {0x10781, 0x10785},
+    {0x10787, 0x107B0},
+    {0x107B2, 0x107BA},
+    {0x1E030, 0x1E06D},
+    {0x1F16C, 0x1F16C},
+    {0x1FBF0, 0x1FBF9},
+}};
+
+bool is_in(std::span<const CharRange> ranges, char32_t code) {
+    const auto range = std::lower_bound(ranges.begin(), ranges.end(), code,
+                                        [](const CharRange& r, char32_t value) { return r.last < value; });
+    return range != ranges.end() && range->first <= code;
+}
+
+bool is_newer(char32_t code) {
+    return is_in(newer_marks, code) || is_in(newer_variants, code);
 }
 
 class UnicodeForm final : public Normalizer::Step {
@@ -104,7 +122,7 @@ class UnicodeForm final : public Normalizer::Step {
                 at += unicode::char_bytes(text[at]);
                 continue;
             }
-            const bool joins = at > copied && !is_newer_mark(unicode::first_char(text.substr(previous)));
+            const bool joins = at > copied && !is_newer(unicode::first_char(text.substr(previous)));
             const std::size_t begin = joins ? previous : at;
             while (at < text.size() && !is_inert(text.substr(at))) at += unicode::char_bytes(text[at]);
             result.append(text.substr(copied, begin - copied));
@@ -116,7 +134,7 @@ class UnicodeForm final : public Normalizer::Step {
 
   private:
     [[nodiscard]] bool is_inert(std::string_view text) const {
-        return static_cast<unsigned char>(text[0]) < first_lead_ || is_newer_mark(unicode::first_char(text));
+        return static_cast<unsigned char>(text[0]) < first_lead_ || is_newer(unicode::first_char(text));
     }
 
     utf8proc_option_t options_;
@@ -270,6 +288,9 @@ std::shared_ptr<const Normalizer::Step> make_unicode_form(std::string_view type)
     constexpr int stable = UTF8PROC_STABLE;
     if (type == "NFC") return std::make_shared<UnicodeForm>(stable | UTF8PROC_COMPOSE, first_composing);
     if (type == "NFD") return std::make_shared<UnicodeForm>(stable | UTF8PROC_DECOMPOSE, first_decomposing);
+    constexpr int compatible = stable | UTF8PROC_COMPAT;
+    if (type == "NFKC") return std::make_shared<UnicodeForm>(compatible | UTF8PROC_COMPOSE, first_decomposing);
+    if (type == "NFKD") return std::make_shared<UnicodeForm>(compatible | UTF8PROC_DECOMPOSE, first_decomposing);
     return nullptr;
 }
 
@@ -302,7 +323,7 @@ void Normalizer::add(const JsonView& json) {
         steps_.push_back(std::make_shared<Strip>(json.member("strip_left").boolean_or(true),
                                                  json.member("strip_right").boolean_or(true)));
     } else {
-        json.member("type").fail("NFC, NFD, Lowercase, Prepend, Replace, Strip or Sequence");
+        json.member("type").fail("NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip or Sequence");
     }
 }
 

@@ -215,11 +215,22 @@ void add_byte_tokens(const ModelFile& model, std::string_view file, TokenizerPar
             throw InputError(file, piece_name(static_cast<std::size_t>(id)), "type BYTE", "another type");
 }
 
+/// "IQ== 0", the form in which Llama 3 was published: the pre-tokenizer's pattern is not in the file.
+bool is_tiktoken(std::string_view bytes) {
+    const std::string_view line = bytes.substr(0, bytes.find('\n'));
+    const std::size_t space = line.find(' ');
+    return space != std::string_view::npos && space > 0 && line.size() < 100 && line.substr(space + 1) == "0";
+}
+
 }  // namespace
 
 TokenizerParts load_sentencepiece(const std::filesystem::path& model_folder) {
     const std::string file = (model_folder / "tokenizer.model").string();
     const std::string bytes = read_file(file, max_file_bytes);
+    if (is_tiktoken(bytes)) {
+        throw InputError(file, "", "a model of SentencePiece",
+                         "ranks in the form of tiktoken; take the model in Hugging Face's layout, with tokenizer.json");
+    }
     const ModelFile model = read_model(bytes, file);
     check(model, file);
 

@@ -88,7 +88,8 @@ const Fault json_faults[] = {
     {"long added token", "llama3", [](Json& j) { j["added_tokens"][0]["content"] = std::string(2000, 'x'); },
      "tokenizer.json: added_tokens[0].content: expected at most 1024 bytes, got 2000"},
     {"unknown normalizer", "qwen2", [](Json& j) { j["normalizer"]["type"] = "Precompiled"; },
-     "tokenizer.json: normalizer.type: expected NFC, NFD, Lowercase, Prepend, Replace, Strip or Sequence, got "
+     "tokenizer.json: normalizer.type: expected NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip or Sequence, "
+     "got "
      R"("Precompiled")"},
     {"normalizer that multiplies", "qwen2",
      [](Json& j) {

@@ -220,6 +220,10 @@ TEST(Normalizer, Steps) {
     };
     EXPECT_EQ(apply({{"type", "NFC"}}, "xe\xCC\x81y\xE2\x84\xAB"), "x\xC3\xA9y\xC3\x85");
     EXPECT_EQ(apply({{"type", "NFD"}}, "x\xC3\xA9y"), "xe\xCC\x81y");
+    // A ligature, a no-break space, an enclosed number, a full-width letter with an accent; U+32FF is newer than the
+    // tables.
+    EXPECT_EQ(apply({{"type", "NFKC"}}, "\uFB01\u00A0\u2460\uFF45\u0301\u32FF"), "fi 1\u00E9\u32FF");
+    EXPECT_EQ(apply({{"type", "NFKD"}}, "\uFB01\u00E9\uFF21"), "fie\u0301A");
     EXPECT_EQ(apply({{"type", "Lowercase"}}, "AB\xC3\x84\xC4\xB0"), "ab\xC3\xA4i\xCC\x87");
     EXPECT_EQ(apply({{"type", "Strip"}}, " \n a b\xE3\x80\x80"), "a b");
     EXPECT_EQ(apply({{"type", "Prepend"}, {"prepend", "_"}}, ""), "");
