@@ -16,8 +16,8 @@ struct DotBf16Native {
     static Floats input(const std::uint32_t* word) {
         return _mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(*word)));
     }
-    static Floats multiply_add(Floats w, Floats x, Floats sum) {
-        return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
+    static void multiply_add(Floats& sum, Floats w, Floats x) {
+        sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
     }
 };
 
@@ -45,7 +45,8 @@ bool lanes_agree(Numbers& numbers, std::uint32_t exponent_from, std::uint32_t ex
     const __m512 x = _mm512_load_ps(a);
     const __m512 y = _mm512_load_ps(b);
     const __m512 start = _mm512_load_ps(c);
-    const __m512 instruction = DotBf16Native::multiply_add(x, y, start);
+    __m512 instruction = start;
+    DotBf16Native::multiply_add(instruction, x, y);
     const __m512 odd = _mm512_fmadd_ps(Avx512::odd_of(x), Avx512::odd_of(y), start);
     const __m512 both = _mm512_fmadd_ps(Avx512::even_of(x), Avx512::even_of(y), odd);
     return _mm512_cmpeq_epi32_mask(_mm512_castps_si512(instruction), _mm512_castps_si512(both)) == 0xffff;

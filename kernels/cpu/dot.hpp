@@ -17,7 +17,7 @@ struct DotF32 {
 
     static Floats weights(const std::byte* from, int) { return Isa::load_words(from); }
     static Floats input(const std::uint32_t* word) { return Isa::all(*reinterpret_cast<const float*>(word)); }
-    static Floats multiply_add(Floats w, Floats x, Floats sum) { return Isa::fma(w, x, sum); }
+    static void multiply_add(Floats& sum, Floats w, Floats x) { Isa::add_product(sum, w, x); }
 };
 
 /// bf16 by fused multiply-adds: step 0 takes the odd elements of the pairs, step 1 the even ones. The conversion is one
@@ -34,7 +34,7 @@ struct DotBf16Fma {
         return step == 0 ? Isa::odd_of(pairs) : Isa::even_of(pairs);
     }
     static Floats input(const std::uint32_t* word) { return Isa::all(*reinterpret_cast<const float*>(word)); }
-    static Floats multiply_add(Floats w, Floats x, Floats sum) { return Isa::fma(w, x, sum); }
+    static void multiply_add(Floats& sum, Floats w, Floats x) { Isa::add_product(sum, w, x); }
 };
 
 /// The same as one step a pair, inputs as pairs: what vdpbf16ps does, in two instructions (avx512_emulated_kernels).
@@ -47,9 +47,9 @@ struct DotBf16Emulated {
 
     static Floats weights(const std::byte* from, int) { return Isa::load_words(from); }
     static Floats input(const std::uint32_t* word) { return Isa::all(*reinterpret_cast<const float*>(word)); }
-    static Floats multiply_add(Floats w, Floats x, Floats sum) {
-        sum = Isa::fma(Isa::odd_of(w), Isa::odd_of(x), sum);
-        return Isa::fma(Isa::even_of(w), Isa::even_of(x), sum);
+    static void multiply_add(Floats& sum, Floats w, Floats x) {
+        Isa::add_product(sum, Isa::odd_of(w), Isa::odd_of(x));
+        Isa::add_product(sum, Isa::even_of(w), Isa::even_of(x));
     }
 };
 

@@ -23,6 +23,11 @@ struct Avx2 {
     static Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
     static Floats div(Floats a, Floats b) { return _mm256_div_ps(a, b); }
     static Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+    /// fma(a, b, sum) that leaves its result where the sum was. Left free, the compiler lets 12 sums wander through the
+    /// registers until one is spilled in every turn of the loop, and that chain of sums then sets the pace.
+    static void add_product(Floats& sum, Floats a, Floats b) {
+        asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
+    }
     /// a > b ? a : b, so b where either is NaN.
     static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
     /// a < b ? a : b, so b where either is NaN.
@@ -58,9 +63,8 @@ struct Avx2 {
         // The mask stays in memory: the compiler would keep it in one of the 16 registers, and a tile needs them all.
         alignas(32) static constexpr std::uint32_t high[8] = {0xffff0000U, 0xffff0000U, 0xffff0000U, 0xffff0000U,
                                                               0xffff0000U, 0xffff0000U, 0xffff0000U, 0xffff0000U};
-        Floats odd;
-        asm("vandps %2, %1, %0" : "=x"(odd) : "x"(pairs), "m"(*reinterpret_cast<const Floats*>(high)));
-        return odd;
+        asm("vandps %1, %0, %0" : "+x"(pairs) : "m"(*reinterpret_cast<const Floats*>(high)));
+        return pairs;
     }
     static Floats even_of(Floats pairs) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));

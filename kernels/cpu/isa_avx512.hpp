@@ -23,6 +23,7 @@ struct Avx512 {
     static Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
     static Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
     static Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+    static void add_product(Floats& sum, Floats a, Floats b) { sum = fma(a, b, sum); }
     static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
     static Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
     static Floats zero_below(Floats x, Floats bound, Floats value) {

@@ -30,30 +30,22 @@ void pack_words(const PackJob& job, std::int64_t first_group, std::int64_t end_g
     }
 }
 
-/// Adds the slices' sums of one group of blocks as a balanced tree into y.
-/// partial: [num_slices][block_rows][width]
-template <class Isa>
-void add_slices(const MatmulJob& job, float* partial, std::int64_t width, std::int64_t first_output) {
-    const std::int64_t slice_floats = block_rows * width;
-    const std::int64_t valid = job.num_outputs - first_output < width ? job.num_outputs - first_output : width;
-    for (std::int64_t r = 0; r < job.num_rows; ++r) {
-        float* y = job.y + r * job.num_outputs + first_output;
-        for (std::int64_t i = 0; i < width; i += Isa::width) {
-            typename Isa::Floats sum[8];
-            const float* from = partial + r * width + i;
-            for (std::int64_t s = 0; s < job.num_slices; ++s) sum[s] = Isa::load(from + s * slice_floats);
-            for (std::int64_t step = 1; step < job.num_slices; step *= 2) {
-                for (std::int64_t s = 0; s < job.num_slices; s += 2 * step) sum[s] = Isa::add(sum[s], sum[s + step]);
-            }
-            if (i + Isa::width <= valid) {
-                Isa::store(y + i, sum[0]);
-            } else {
-                float rest[Isa::width];
-                Isa::store(rest, sum[0]);
-                for (std::int64_t j = i; j < valid; ++j) y[j] = rest[j - i];
-            }
-        }
-    }
+/// Sums of slices that wait for their neighbours, [level][row][output]: level l holds 2^l slices. As many rows as a job
+/// has, as many outputs as whole tiles fill.
+struct WaitingSums {
+    static constexpr std::int64_t max_levels = 4;  // 8 slices, and the whole where it cannot go to y at once
+
+    float* first;
+    std::int64_t width;  ///< outputs
+
+    /// (always inlined, as levels_before: see the wall in kernel_table.hpp)
+    [[gnu::always_inline]] float* level(std::int64_t l) const { return first + l * block_rows * width; }
+};
+
+/// Slice `s` of a balanced tree over slices, made from left to right: its tile adds the waiting sums of as many levels
+/// as `s` ends in ones, and the result waits one level higher.
+[[gnu::always_inline]] inline std::int64_t levels_before(std::int64_t s) {
+    return __builtin_ctzll(static_cast<unsigned long long>(s) + 1);
 }
 
 /// Order of the loops: a slice of one group of blocks (8 to 22 KB for 16 outputs at K = 2048 to 5632) stays in the
@@ -61,20 +53,26 @@ void add_slices(const MatmulJob& job, float* partial, std::int64_t width, std::i
 template <class Isa, class Dot>
 void matmul_blocks(const MatmulJob& job, std::int64_t first_block, std::int64_t end_block) {
     constexpr std::int64_t max_width = 4 * lanes;
-    alignas(64) float partial[8 * block_rows * max_width];
+    alignas(64) float memory[WaitingSums::max_levels * block_rows * max_width];
     const RowTiles tiles = tiles_of<Dot>(job.num_rows);
     const std::int64_t largest = (job.num_rows + tiles.num_tiles - 1) / tiles.num_tiles;
-    const std::int64_t blocks_at_once = Isa::width == 16 ? (largest <= 4 ? 4 : 2)
-                                        : largest == 1   ? 4
-                                        : largest <= 3   ? 2
-                                                         : 1;
+    const std::int64_t blocks_at_once = blocks_of_tiles<Isa>(largest);
     const std::int64_t num_groups = job.num_slices * job.groups_per_slice;
     for (std::int64_t b = first_block; b < end_block; b += blocks_at_once) {
         const std::int64_t blocks = end_block - b < blocks_at_once ? end_block - b : blocks_at_once;
-        const std::int64_t width = blocks * lanes;
+        const std::int64_t first_output = b * lanes;
+        const std::int64_t valid = job.num_outputs - first_output;
+        const WaitingSums waiting{memory, blocks * lanes};
         for (std::int64_t s = 0; s < job.num_slices; ++s) {
             const std::int64_t first_group = s * job.groups_per_slice;
             const std::byte* weights = job.weights + (b * num_groups + first_group) * group_bytes;
+            // Behind the end of a block comes not its neighbour, which is here already, but the next group of blocks.
+            const bool next = first_group * group_bytes + prefetch_bytes >= num_groups * group_bytes;
+            const std::byte* ahead = weights + prefetch_bytes + (next ? (blocks - 1) * num_groups * group_bytes : 0);
+            const std::int64_t levels = levels_before(s);
+            const bool to_y = s + 1 == job.num_slices && waiting.width <= valid;
+            float* out = to_y ? job.y + first_output : waiting.level(levels);
+            const std::int64_t out_stride = to_y ? job.num_outputs : waiting.width;
             for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
                 const std::int64_t first = tiles.first(t);
                 const std::int64_t rows = tiles.first(t + 1) - first;
@@ -82,15 +80,25 @@ void matmul_blocks(const MatmulJob& job, std::int64_t first_block, std::int64_t 
                                    .block_stride = num_groups * group_bytes,
                                    .words = job.words + (first * num_groups + first_group * rows) * Dot::steps,
                                    .num_groups = job.groups_per_slice,
-                                   .ahead = weights + prefetch_bytes,
+                                   .ahead = ahead,
                                    .ahead_in_order = false,
-                                   .out = partial + (s * block_rows + first) * width,
-                                   .out_stride = width,
-                                   .accumulate = false};
+                                   .out = out + first * out_stride,
+                                   .out_stride = out_stride,
+                                   .accumulate = false,
+                                   .addends = {.first = waiting.first + first * waiting.width,
+                                               .num = levels,
+                                               .stride = block_rows * waiting.width,
+                                               .row_stride = waiting.width}};
                 run_tile<Isa, Dot>(tile, rows, blocks);
             }
         }
-        add_slices<Isa>(job, partial, width, b * lanes);
+        if (waiting.width <= valid) continue;
+        const float* whole = waiting.level(levels_before(job.num_slices - 1));
+        for (std::int64_t r = 0; r < job.num_rows; ++r) {
+            for (std::int64_t n = 0; n < valid; ++n) {
+                job.y[r * job.num_outputs + first_output + n] = whole[r * waiting.width + n];
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-// The inner loop of every product: NB blocks of 16 outputs times R rows, accumulators in registers.
+// The inner loop of every product: W registers of outputs times R rows, accumulators in registers.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,14 @@
 #include "kernels/cpu/kernel_table.hpp"
 
 namespace longhaul::kernels::cpu {
+
+/// Sums that were made before and go before the tile's own: own = addend[num - 1] + (… + (addend[0] + own)).
+struct Addends {
+    const float* first = nullptr;  ///< [addend][row][output]
+    std::int64_t num = 0;
+    std::int64_t stride = 0;      ///< floats from addend to addend
+    std::int64_t row_stride = 0;  ///< floats from row to row
+};
 
 struct TileJob {
     const std::byte* weights;    ///< first group of the first block
@@ -18,17 +26,23 @@ struct TileJob {
     float* out;              ///< out[r * out_stride + 16 * block + output]
     std::int64_t out_stride;
     bool accumulate;  ///< go on from the sums in `out` instead of +0
+    Addends addends = {};
 };
 
 /// How far ahead of its use a weight is asked for: 2 KB of each block hide DRAM's 100 ns at one core's bandwidth.
 constexpr std::int64_t prefetch_bytes = 2048;
 
-template <class Isa, class Dot, int NB, int R>
+/// `First`: the register of its block that the tile begins with; where W is odd, every second tile begins in the middle
+/// of a block of two registers.
+template <class Isa, class Dot, int W, int R, int First>
 void tile(const TileJob& job) {
     using Floats = typename Isa::Floats;
     constexpr int regs = lanes / Isa::width;  // registers of a block
-    constexpr int W = NB * regs;
     constexpr std::int64_t reg_bytes = group_bytes / regs;
+    constexpr int block_starts = (First + W - 1) / regs - (First - 1 + regs) / regs + 1;
+    const auto weights_at = [&](const std::byte* group, int i) {
+        return group + (First + i) / regs * job.block_stride + (First + i) % regs * reg_bytes;
+    };
     Floats sum[W][R];
 #pragma GCC unroll 16
     for (int i = 0; i < W; ++i) {
@@ -42,14 +56,14 @@ void tile(const TileJob& job) {
     const std::uint32_t* x = job.words;
     const std::byte* ahead = job.ahead;
     const std::int64_t ahead_block = job.ahead_in_order ? group_bytes : job.block_stride;
-    const std::int64_t ahead_group = job.ahead_in_order ? NB * group_bytes : group_bytes;
+    const std::int64_t ahead_group = job.ahead_in_order ? block_starts * group_bytes : group_bytes;
     for (std::int64_t g = 0; g < job.num_groups; ++g) {
 #pragma GCC unroll 16
-        for (int b = 0; b < NB; ++b) {
+        for (int b = 0; b < block_starts; ++b) {
             __builtin_prefetch(ahead + b * ahead_block, 0, 3);
         }
-        if constexpr (Dot::steps * R <= 4) {
-            // Few rows: inputs wait in registers, each weight register is used up at once.
+        if constexpr (Dot::steps * R <= 2) {
+            // One row: inputs wait in registers, each weight register is used up at once.
             Floats in[Dot::steps][R];
 #pragma GCC unroll 16
             for (int s = 0; s < Dot::steps; ++s) {
@@ -58,43 +72,39 @@ void tile(const TileJob& job) {
             }
 #pragma GCC unroll 16
             for (int i = 0; i < W; ++i) {
-                const std::byte* from = w + (i / regs) * job.block_stride + (i % regs) * reg_bytes;
 #pragma GCC unroll 16
                 for (int s = 0; s < Dot::steps; ++s) {
-                    const Floats weight = Dot::weights(from, s);
+                    const Floats weight = Dot::weights(weights_at(w, i), s);
 #pragma GCC unroll 16
-                    for (int r = 0; r < R; ++r) sum[i][r] = Dot::multiply_add(weight, in[s][r], sum[i][r]);
+                    for (int r = 0; r < R; ++r) Dot::multiply_add(sum[i][r], weight, in[s][r]);
                 }
             }
         } else {
-            // Many rows: of the step's weights and inputs the fewer wait in registers, the others pass by one by one.
+            // Several rows: of the step's weights and inputs the fewer wait in registers, the others pass by one by
+            // one.
 #pragma GCC unroll 16
             for (int step = 0; step < Dot::steps; ++step) {
+                // Loads the weights anew in each step: held across steps they push sums out of the registers.
+                asm("" : "+r"(w));
                 if constexpr (R < W) {
-                    // Loads the weights anew in each step: held across steps they push sums out of the registers.
-                    asm("" : "+r"(w));
                     Floats in[R];
 #pragma GCC unroll 16
                     for (int r = 0; r < R; ++r) in[r] = Dot::input(x + step * R + r);
 #pragma GCC unroll 16
                     for (int i = 0; i < W; ++i) {
-                        const std::byte* from = w + (i / regs) * job.block_stride + (i % regs) * reg_bytes;
-                        const Floats weight = Dot::weights(from, step);
+                        const Floats weight = Dot::weights(weights_at(w, i), step);
 #pragma GCC unroll 16
-                        for (int r = 0; r < R; ++r) sum[i][r] = Dot::multiply_add(weight, in[r], sum[i][r]);
+                        for (int r = 0; r < R; ++r) Dot::multiply_add(sum[i][r], weight, in[r]);
                     }
                 } else {
                     Floats weight[W];
 #pragma GCC unroll 16
-                    for (int i = 0; i < W; ++i) {
-                        const std::byte* from = w + (i / regs) * job.block_stride + (i % regs) * reg_bytes;
-                        weight[i] = Dot::weights(from, step);
-                    }
+                    for (int i = 0; i < W; ++i) weight[i] = Dot::weights(weights_at(w, i), step);
 #pragma GCC unroll 16
                     for (int r = 0; r < R; ++r) {
                         const Floats in = Dot::input(x + step * R + r);
 #pragma GCC unroll 16
-                        for (int i = 0; i < W; ++i) sum[i][r] = Dot::multiply_add(weight[i], in, sum[i][r]);
+                        for (int i = 0; i < W; ++i) Dot::multiply_add(sum[i][r], weight[i], in);
                     }
                 }
             }
@@ -103,6 +113,16 @@ void tile(const TileJob& job) {
         ahead += ahead_group;
         x += Dot::steps * R;
     }
+    for (std::int64_t a = 0; a < job.addends.num; ++a) {
+        const float* from = job.addends.first + a * job.addends.stride;
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i) {
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) {
+                sum[i][r] = Isa::add(Isa::load(from + r * job.addends.row_stride + i * Isa::width), sum[i][r]);
+            }
+        }
+    }
 #pragma GCC unroll 16
     for (int i = 0; i < W; ++i) {
 #pragma GCC unroll 16
@@ -110,32 +130,50 @@ void tile(const TileJob& job) {
     }
 }
 
-/// Blocks of outputs of a tile of R rows: enough accumulators to hide the latency of the multiply-add (8 with AVX2's
-/// two pipes of 4 cycles; more with AVX-512), never more than the registers hold.
+/// Registers of outputs of a tile of R rows: with AVX2's 16 registers 12 accumulators where they can be had (8 would
+/// keep two pipes of 4 cycles busy only if nothing ever came late: measured, tiles of 8 reach 51 % of the peak and
+/// tiles of 12 two thirds), with AVX-512's 32 up to 24.
 template <class Isa, int R>
-constexpr int blocks_of_tile() {
+constexpr int registers_of_tile() {
     if (Isa::width == 16) return R <= 4 ? 4 : 2;
-    return R == 1 ? 4 : R <= 3 ? 2 : 1;
+    return R == 1 ? 8 : R == 2 ? 6 : R == 3 ? 4 : R == 4 ? 3 : 2;
 }
 
-/// `num_blocks` blocks for R rows: whole tiles first, single blocks for the rest.
+/// Blocks that whole tiles of `rows` rows fill.
+template <class Isa>
+constexpr std::int64_t blocks_of_tiles(std::int64_t rows) {
+    if (Isa::width == 16) return rows <= 4 ? 4 : 2;
+    return rows == 1 ? 4 : rows == 2 ? 3 : rows == 3 ? 2 : rows == 4 ? 3 : 1;
+}
+
+/// One tile, and the job moved on behind it.
+template <class Isa, class Dot, int W, int R, int First>
+void tile_and_advance(TileJob& job) {
+    constexpr int regs = lanes / Isa::width;
+    constexpr int block_starts = (First + W - 1) / regs - (First - 1 + regs) / regs + 1;
+    tile<Isa, Dot, W, R, First>(job);
+    job.weights += (First + W) / regs * job.block_stride;
+    job.ahead += block_starts * job.block_stride;
+    job.out += W * Isa::width;
+    job.addends.first += W * Isa::width;
+}
+
+/// `num_blocks` blocks for R rows: whole tiles first, then single blocks.
 template <class Isa, class Dot, int R>
 void tile_blocks(TileJob job, std::int64_t num_blocks) {
-    constexpr int NB = blocks_of_tile<Isa, R>();
-    std::int64_t b = 0;
-    for (; b + NB <= num_blocks; b += NB) {
-        tile<Isa, Dot, NB, R>(job);
-        job.weights += NB * job.block_stride;
-        job.ahead += NB * job.block_stride;
-        job.out += NB * lanes;
-    }
-    if constexpr (NB > 1) {
-        for (; b < num_blocks; ++b) {
-            tile<Isa, Dot, 1, R>(job);
-            job.weights += job.block_stride;
-            job.ahead += job.block_stride;
-            job.out += lanes;
+    constexpr int W = registers_of_tile<Isa, R>();
+    constexpr int regs = lanes / Isa::width;
+    std::int64_t left = num_blocks * regs;
+    if constexpr (W % regs == 0) {
+        for (; left >= W; left -= W) tile_and_advance<Isa, Dot, W, R, 0>(job);
+    } else {
+        for (; left >= 2 * W; left -= 2 * W) {
+            tile_and_advance<Isa, Dot, W, R, 0>(job);
+            tile_and_advance<Isa, Dot, W, R, 1>(job);
         }
+    }
+    if constexpr (W > regs) {
+        for (; left > 0; left -= regs) tile_and_advance<Isa, Dot, regs, R, 0>(job);
     }
 }
 

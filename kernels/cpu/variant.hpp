@@ -31,7 +31,7 @@ struct Variant {
         for (std::int64_t i = 0; i < iterations; ++i) {
 #pragma GCC unroll 16
             for (int c = 0; c < chains; ++c) {
-                sum[c] = Bf16::multiply_add(w, x, sum[c]);
+                Bf16::multiply_add(sum[c], w, x);
                 asm volatile("" : "+x"(sum[c]));  // or the compiler sees that all chains are the same
             }
         }
