@@ -69,4 +69,37 @@ class ByteReader {
     std::span<const std::byte> bytes_;
 };
 
+/// Both directions of a message from one list of its fields: a function `fields(archive, value)` calls archive(field)
+/// for each in turn, and is given a FieldWriter or a FieldReader.
+class FieldWriter {
+  public:
+    template <typename T>
+    void operator()(const T& field) {
+        writer_.put(field);
+    }
+    [[nodiscard]] std::vector<std::byte>& bytes() { return writer_.bytes(); }
+
+  private:
+    ByteWriter writer_;
+};
+
+class FieldReader {
+  public:
+    explicit FieldReader(std::span<const std::byte> bytes) : reader_(bytes) {}
+
+    template <typename T>
+    void operator()(T& field) {
+        field = reader_.get<T>();
+    }
+    template <typename T>
+    void operator()(std::vector<T>& field) {
+        field = reader_.get_vector<T>();
+    }
+    void operator()(std::string& field) { field = reader_.get_string(); }
+    [[nodiscard]] bool empty() const { return reader_.empty(); }
+
+  private:
+    ByteReader reader_;
+};
+
 }  // namespace longhaul::engine

@@ -11,35 +11,21 @@ std::int64_t writing_ranks(const Model& model, Group& group) {
     return std::min<std::int64_t>(group.size(), model.config().num_kv_heads);
 }
 
-void put_result(ByteWriter& writer, const RoundResult& result) {
-    writer.put(result.round);
-    writer.put(result.committed);
-    writer.put(result.error);
-    writer.put(result.seconds);
-    writer.put(result.kv_file.has_value());
-    if (!result.kv_file) return;
-    writer.put(result.kv_file->name);
-    writer.put(result.kv_file->num_bytes);
-    writer.put(result.kv_file->checksum);
-    writer.put(result.kv_file->first_kv_head);
-    writer.put(result.kv_file->num_kv_heads);
-}
-
-RoundResult get_result(ByteReader& reader) {
-    RoundResult result;
-    result.round = reader.get<std::int64_t>();
-    result.committed = reader.get<bool>();
-    result.error = reader.get_string();
-    result.seconds = reader.get<double>();
-    if (!reader.get<bool>()) return result;
-    KvFile file;
-    file.name = reader.get_string();
-    file.num_bytes = reader.get<std::uint64_t>();
-    file.checksum = reader.get<std::uint64_t>();
-    file.first_kv_head = reader.get<std::int64_t>();
-    file.num_kv_heads = reader.get<std::int64_t>();
-    result.kv_file = file;
-    return result;
+template <class Archive>
+void fields(Archive& archive, RoundResult& result) {
+    archive(result.round);
+    archive(result.committed);
+    archive(result.error);
+    archive(result.seconds);
+    bool has_file = result.kv_file.has_value();
+    archive(has_file);
+    if (!has_file) return;
+    if (!result.kv_file) result.kv_file.emplace();
+    archive(result.kv_file->name);
+    archive(result.kv_file->num_bytes);
+    archive(result.kv_file->checksum);
+    archive(result.kv_file->first_kv_head);
+    archive(result.kv_file->num_kv_heads);
 }
 
 }  // namespace
@@ -162,11 +148,15 @@ void CheckpointRounds::progress() {
         for (const RoundResult& result : writer_->poll()) take(result);
         return;
     }
-    ByteWriter message;
-    for (const RoundResult& result : writer_->poll()) put_result(message, result);
+    FieldWriter message;
+    for (RoundResult& result : writer_->poll()) fields(message, result);
     for (const std::vector<std::byte>& part : group_.gather(message.bytes())) {
-        ByteReader reader(part);
-        while (!reader.empty()) take(get_result(reader));
+        FieldReader reader(part);
+        while (!reader.empty()) {
+            RoundResult result;
+            fields(reader, result);
+            take(result);
+        }
     }
 }
 
