@@ -158,7 +158,8 @@ void tile_and_advance(TileJob& job) {
     job.addends.first += W * Isa::width;
 }
 
-/// `num_blocks` blocks for R rows: whole tiles first, then single blocks.
+/// `num_blocks` blocks for R rows: whole tiles first, then two blocks at a time, then single ones (a page of keys has
+/// four blocks, a head of values often two).
 template <class Isa, class Dot, int R>
 void tile_blocks(TileJob job, std::int64_t num_blocks) {
     constexpr int W = registers_of_tile<Isa, R>();
@@ -171,6 +172,9 @@ void tile_blocks(TileJob job, std::int64_t num_blocks) {
             tile_and_advance<Isa, Dot, W, R, 0>(job);
             tile_and_advance<Isa, Dot, W, R, 1>(job);
         }
+    }
+    if constexpr (W > 2 * regs) {
+        for (; left >= 2 * regs; left -= 2 * regs) tile_and_advance<Isa, Dot, 2 * regs, R, 0>(job);
     }
     if constexpr (W > regs) {
         for (; left > 0; left -= regs) tile_and_advance<Isa, Dot, regs, R, 0>(job);
