@@ -39,6 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     static const std::filesystem::path folder =
         std::filesystem::temp_directory_path() / ("longhaul-config-fuzz-" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder);
+    std::filesystem::remove(folder / "config.json");  // overwriting in place would wait for the disk
     std::ofstream(folder / "config.json", std::ios::binary)
         .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
     try {

@@ -31,6 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     static const std::filesystem::path folder =
         std::filesystem::temp_directory_path() / ("longhaul-safetensors-fuzz-" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder);
+    std::filesystem::remove(folder / "model.safetensors");  // overwriting in place would wait for the disk
     std::ofstream(folder / "model.safetensors", std::ios::binary)
         .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
     try {
