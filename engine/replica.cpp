@@ -9,10 +9,14 @@ namespace longhaul::engine {
 Replica::Replica(Model& model, Group& group, const Tokenizer& tokenizer, ReplicaOptions options, ReplicaHooks hooks)
     : state_(std::make_unique<State>(model, group, tokenizer, std::move(options), std::move(hooks))) {
     model.set_layer_hook(state_->hooks.poke);
+    group.set_while_waiting(state_->hooks.poke);
+    if (state_->hooks.store != nullptr) state_->hooks.store->set_progress(state_->hooks.poke);
 }
 
 Replica::~Replica() {
     state_->model.set_layer_hook({});
+    state_->group.set_while_waiting({});
+    if (state_->hooks.store != nullptr) state_->hooks.store->set_progress({});
 }
 
 ReplicaOutcome Replica::run() {
@@ -22,8 +26,7 @@ ReplicaOutcome Replica::run() {
         StepHeader header = s.group.is_first() ? s.plan() : StepHeader{};
         share_header(s.group, header);
         if (header.kind == StepHeader::Kind::stop) {
-            s.rounds.drain(s.hooks.poke);
-            s.begin_round(s.options.checkpoint.store_kv);
+            if (s.rounds.drain(s.hooks.poke)) s.begin_round(s.options.checkpoint.store_kv);
             s.rounds.drain(s.hooks.poke);
             s.outcome.stopped = true;
             break;

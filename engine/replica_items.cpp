@@ -1,28 +1,12 @@
 // What every rank does with the first rank's decisions: items come, wait and go.
 #include <algorithm>
 
-#include "engine/bytes.hpp"
 #include "engine/error.hpp"
 #include "engine/replica_state.hpp"
 
 namespace longhaul::engine {
 
 namespace {
-
-/// The least of all ranks' values, on every rank.
-std::int64_t least(Group& group, std::int64_t mine) {
-    if (group.size() == 1) return mine;
-    ByteWriter message;
-    message.put(mine);
-    std::int64_t all = mine;
-    for (const std::vector<std::byte>& part : group.gather(message.bytes())) {
-        all = std::min(all, ByteReader(part).get<std::int64_t>());
-    }
-    ByteWriter agreed;
-    agreed.put(all);
-    group.broadcast(agreed.bytes());
-    return ByteReader(agreed.bytes()).get<std::int64_t>();
-}
 
 /// Reads this rank's heads of positions [first, end).
 void read_stretch(CheckpointStore& store, const Model& model, Sequence& sequence, std::int64_t first,
@@ -64,7 +48,7 @@ void Replica::State::restore_kv(Sequence& sequence) {
         // A file that was whole when it was verified cannot be read now: what came before it is good, the rest is
         // computed.
     }
-    usable = least(group, usable);
+    usable = least_of(group, usable);
     sequence.kv->set_committed(usable);
     sequence.saved_kv = usable;
 }
@@ -87,8 +71,8 @@ void Replica::State::admit(Admission& admission) {
     sequence->kv = std::make_shared<KvSequence>(pool);
     sequence->drafter = drafter->make_sequence();
     if (!options.stop.empty()) {
-        sequence->detokenizer = std::make_unique<Detokenizer>(tokenizer);
-        for (const std::int32_t token : admission.output) sequence->text += sequence->detokenizer->push(token);
+        sequence->stop_text = std::make_unique<StopText>(tokenizer, options.stop, sequence->item.prompt);
+        for (const std::int32_t token : admission.output) sequence->stop_text->push(token);
     }
     sequence->kv->reserve(sequence->num_tokens());
     const std::int64_t lost_tokens = std::max<std::int64_t>(sequence->item.known_tokens - sequence->num_output(), 0);
@@ -126,10 +110,15 @@ void Replica::State::apply(StepHeader& header) {
         outcome.checkpoint_stall_seconds += seconds_since(start);
     }
     for (const std::int64_t number : header.give_up) {
-        const auto at =
-            std::find_if(in_flight.begin(), in_flight.end(), [&](const auto& s) { return s->number == number; });
-        finish(**at, FinishReason::error, memory_error((*at)->num_tokens()));
-        in_flight.erase(at);
+        const auto give_up_in = [&](auto& sequences) {
+            const auto at =
+                std::find_if(sequences.begin(), sequences.end(), [&](const auto& s) { return s->number == number; });
+            if (at == sequences.end()) return;
+            finish(**at, FinishReason::error, memory_error((*at)->num_tokens()));
+            sequences.erase(at);
+        };
+        give_up_in(in_flight);
+        give_up_in(waiting);
     }
     for (const std::int64_t number : header.put_back) put_back(number);
     for (Admission& admission : header.admissions) admit(admission);
@@ -153,9 +142,8 @@ void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::
     FinishedItem done;
     done.index = sequence.item.index;
     done.tokens.assign(sequence.output().begin(), sequence.output().end());
-    if (sequence.detokenizer) {
-        if (reason != FinishReason::stop) sequence.text += sequence.detokenizer->finish();
-        done.text = sequence.text;
+    if (sequence.stop_text) {
+        done.text = sequence.stop_text->take();
     } else {
         std::span<const std::int32_t> shown = sequence.output();
         const bool ends_in_eos = reason == FinishReason::stop && !shown.empty();

@@ -8,15 +8,18 @@ namespace longhaul::engine {
 /// Output tokens for which pages are wanted beside others at admission, so that a sequence does not run out at once.
 static constexpr std::int64_t reserved_output = 256;
 
-std::int64_t Replica::State::depth_limit(const Sequence& sequence) const {
-    const std::int64_t tokens_left = sequence.item.max_tokens - sequence.num_output();
+std::int64_t Replica::State::depth_limit(std::int64_t tokens_left) const {
     return std::max<std::int64_t>(std::min(drafter->max_depth(), tokens_left - 1), 0);
 }
 
-/// Pages a sequence must have for its next step, scratch included.
+/// Pages that a sequence of `num_tokens` must have for its next step, scratch included.
+std::int64_t Replica::State::pages_for_step(std::int64_t num_tokens, std::int64_t tokens_left) const {
+    const std::int64_t depth = depth_limit(tokens_left);
+    return PagePool::pages_for(num_tokens + depth + 1) + PagePool::pages_for(depth > 0 ? drafter->max_nodes() : 0);
+}
+
 std::int64_t Replica::State::pages_wanted(const Sequence& sequence) const {
-    return PagePool::pages_for(sequence.num_tokens() + depth_limit(sequence) + 1) +
-           PagePool::pages_for(drafter->max_nodes());
+    return pages_for_step(sequence.num_tokens(), sequence.tokens_left());
 }
 
 std::int64_t Replica::State::pages_held(const Sequence& sequence) {
@@ -100,12 +103,19 @@ void Replica::State::plan_admissions(StepHeader& header) {
     while (in_batch < options.batch) {
         const bool is_waiting = from_waiting < waiting.size();
         if (!is_waiting && !take_next()) return;
-        const std::int64_t num_tokens = is_waiting
-                                            ? waiting[from_waiting]->num_tokens()
-                                            : static_cast<std::int64_t>(next->item.prompt.size() + next->output.size());
-        const std::int64_t least =
-            PagePool::pages_for(num_tokens + drafter->max_depth() + 1) + PagePool::pages_for(drafter->max_nodes());
-        if (!is_waiting && least > pool.max_pages()) {
+        const auto size = [](const auto& list) { return static_cast<std::int64_t>(list.size()); };
+        const std::int64_t num_tokens =
+            is_waiting ? waiting[from_waiting]->num_tokens() : size(next->item.prompt) + size(next->output);
+        const std::int64_t tokens_left =
+            is_waiting ? waiting[from_waiting]->tokens_left() : next->item.max_tokens - size(next->output);
+        const std::int64_t least = pages_for_step(num_tokens, tokens_left);
+        if (is_waiting && least > pool.max_pages()) {  // it grew until it fits nowhere
+            if (!header.admissions.empty()) return;
+            header.give_up.push_back(waiting[from_waiting]->number);
+            header.wait = true;
+            return;
+        }
+        if (least > pool.max_pages()) {
             refuse_next(memory_error(num_tokens));
             continue;
         }
@@ -126,12 +136,12 @@ void Replica::State::plan_admissions(StepHeader& header) {
 
 StepHeader Replica::State::plan() {
     StepHeader header;
-    if (hooks.stop_requested && hooks.stop_requested()) {
-        header.kind = StepHeader::Kind::stop;
-        return header;
-    }
     if (!rounds.error().empty()) {
         header.kind = StepHeader::Kind::finish;
+        return header;
+    }
+    if (hooks.stop_requested && hooks.stop_requested()) {
+        header.kind = StepHeader::Kind::stop;
         return header;
     }
     header.poll_round = rounds.active();

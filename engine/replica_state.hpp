@@ -49,11 +49,15 @@ struct Replica::State {
           hooks(std::move(with_hooks)),
           drafter(make_drafter(options.draft, options.sampling)),
           pipeline(options.sampling, model.config().vocab_size),
-          // The first rank decides about memory for all; the others follow it and may be a page behind with giving
-          // back.
-          pool(model.device(), model.kv_layout(),
-               group.is_first() ? options.kv_memory_bytes : std::numeric_limits<std::int64_t>::max()),
+          pool(model.device(), model.kv_layout(), memory_limit()),
           rounds(options.checkpoint, model, group) {}
+
+    /// The first rank decides about memory for all, by what the poorest of them has; the others follow it and may be a
+    /// page behind with giving back. Collective.
+    std::int64_t memory_limit() {
+        options.kv_memory_bytes = least_of(group, options.kv_memory_bytes);
+        return group.is_first() ? options.kv_memory_bytes : std::numeric_limits<std::int64_t>::max();
+    }
 
     Model& model;
     Group& group;
@@ -84,6 +88,7 @@ struct Replica::State {
     StepHeader plan();
     void plan_memory(StepHeader& header);
     void plan_admissions(StepHeader& header);
+    [[nodiscard]] std::int64_t pages_for_step(std::int64_t num_tokens, std::int64_t tokens_left) const;
     [[nodiscard]] std::int64_t pages_wanted(const Sequence& sequence) const;
     [[nodiscard]] static std::int64_t pages_held(const Sequence& sequence);
     [[nodiscard]] std::int64_t free_pages() const;
@@ -107,7 +112,7 @@ struct Replica::State {
     void begin_round(bool store_kv);
     void report(const char* phase);
     [[nodiscard]] std::int64_t prefill_rows() const;
-    [[nodiscard]] std::int64_t depth_limit(const Sequence& sequence) const;
+    [[nodiscard]] std::int64_t depth_limit(std::int64_t tokens_left) const;
 };
 
 }  // namespace longhaul::engine

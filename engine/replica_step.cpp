@@ -17,7 +17,7 @@ void Replica::State::add_decode_rows(Sequence& sequence, double min_probability)
     slice.sequence = &sequence;
     TokenTree& tree = slice.tree;
     tree.reset(sequence.tokens.back());
-    const std::int64_t depth = depth_limit(sequence);
+    const std::int64_t depth = depth_limit(sequence.tokens_left());
     if (depth > 0) {
         sequence.drafter->propose(sequence.tokens, sequence.noise_key, drafter->max_nodes(), depth, min_probability,
                                   tree);
@@ -74,16 +74,7 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
     ++progress.emitted_tokens;
     if (std::find(options.eos_ids.begin(), options.eos_ids.end(), token) != options.eos_ids.end())
         reason = FinishReason::stop;
-    if (sequence.detokenizer && !reason) {
-        const std::size_t before = sequence.text.size();
-        sequence.text += sequence.detokenizer->push(token);
-        for (const std::string& stop : options.stop) {
-            const std::size_t at = sequence.text.find(stop, before < stop.size() ? 0 : before - stop.size() + 1);
-            if (at == std::string::npos) continue;
-            sequence.text.resize(at);
-            reason = FinishReason::stop;
-        }
-    }
+    if (sequence.stop_text && !reason && sequence.stop_text->push(token)) reason = FinishReason::stop;
     if (!reason && sequence.num_output() >= sequence.item.max_tokens) reason = FinishReason::length;
     return !reason;
 }

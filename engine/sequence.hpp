@@ -15,6 +15,29 @@
 
 namespace longhaul::engine {
 
+/// Text of an output as it grows, cut at the first stop string. Without a stop string it becomes what `output_text`
+/// gives.
+class StopText {
+  public:
+    /// `stops` must outlive it.
+    StopText(const Tokenizer& tokenizer, const std::vector<std::string>& stops, std::span<const std::int32_t> prompt);
+
+    /// Appends a token; true when a stop string is there, which may be in bytes that the detokenizer still holds back.
+    bool push(std::int32_t token);
+
+    /// The text, with what was held back; after the last push.
+    std::string take();
+
+  private:
+    bool cut_at_stop(const std::string& text, std::size_t from);
+
+    Detokenizer detokenizer_;
+    const std::vector<std::string>& stops_;
+    std::string text_;        // of the prompt's last token and the output
+    std::size_t before_ = 0;  // bytes of it that belong to the prompt
+    bool stopped_ = false;
+};
+
 struct Sequence {
     WorkItem item;
     std::int64_t number = 0;           ///< order of admission in this launch: the greatest is the youngest
@@ -30,13 +53,12 @@ struct Sequence {
     std::int64_t saved_kv = 0;      ///< positions
     bool saved_once = false;
 
-    // Text so far, kept only where stop strings have to be found.
-    std::unique_ptr<Detokenizer> detokenizer;
-    std::string text;
+    std::unique_ptr<StopText> stop_text;  ///< only where stop strings have to be found
 
     [[nodiscard]] std::int64_t prompt_size() const { return static_cast<std::int64_t>(item.prompt.size()); }
     [[nodiscard]] std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
     [[nodiscard]] std::int64_t num_output() const { return num_tokens() - prompt_size(); }
+    [[nodiscard]] std::int64_t tokens_left() const { return item.max_tokens - num_output(); }
     [[nodiscard]] std::span<const std::int32_t> output() const { return std::span(tokens).subspan(item.prompt.size()); }
     /// Whether tokens wait for their keys and values (prompt, or what a resume has to compute again).
     [[nodiscard]] bool prefilling() const { return kv->committed() < num_tokens() - 1; }

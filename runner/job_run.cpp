@@ -143,13 +143,18 @@ class HangFinder {
 
     void check() {
         const std::vector<ReplicaTotals> slots = board_.totals();
-        seen_.resize(slots.size(), {-1, Clock::now()});
+        seen_.resize(slots.size(), {-1, 0.0});
+        // A long gap between two checks was ours: the whole launch was suspended, and nobody else could move either.
+        constexpr double longest_gap = 1.5;
+        const double gap = std::min(seconds_since(last_check_), longest_gap);
+        last_check_ = Clock::now();
         for (std::size_t rank = 0; rank < slots.size(); ++rank) {
-            auto& [beat, since] = seen_[rank];
+            auto& [beat, silent_seconds] = seen_[rank];
+            silent_seconds += gap;
             if (slots[rank].beat != beat) {
                 beat = slots[rank].beat;
-                since = Clock::now();
-            } else if (seconds_ > 0 && seconds_since(since) > seconds_ + 2) {
+                silent_seconds = 0;
+            } else if (seconds_ > 0 && silent_seconds > seconds_ + 2) {
                 abort_all("rank " + std::to_string(rank) +
                               ": expected a sign of life within watchdog-seconds, got none; run again to go on from "
                               "the last checkpoint",
@@ -161,7 +166,8 @@ class HangFinder {
   private:
     const Board& board_;
     double seconds_;
-    std::vector<std::pair<std::int64_t, Clock::time_point>> seen_;
+    std::vector<std::pair<std::int64_t, double>> seen_;  // beat, seconds since it moved
+    Clock::time_point last_check_ = Clock::now();
 };
 
 DecodeSpeed speed_of_all_launches(const RunFolder& folder) {
@@ -244,7 +250,9 @@ bool print_storage_errors(const World& world, const std::string& mine) {
 void run_replicas(const World& world, Loaded& loaded, const JobPhase& phase, const Plan& plan,
                   engine::CheckpointStore& store, JobOutcome& outcome, std::string& storage_error) {
     Board board(world.comm());
-    ReplicaDriver driver(world, loaded, phase, plan.order, store, board);
+    std::optional<ReplicaDriver> made;  // or all stop with one line, before the others wait for this rank
+    world.agree([&] { made.emplace(world, loaded, phase, plan.order, store, board); });
+    ReplicaDriver& driver = *made;
     Monitor monitor(phase, plan.size, board);
     HangFinder hangs(board, phase.settings.watchdog_seconds);
     if (world.is_first()) {

@@ -69,13 +69,12 @@ Json to_json(const LeaseRecord& record) {
             {"accepted", record.accepted}};
 }
 
-/// A record that cannot be read (its writer died in between) is one of which nothing is known but its age.
-LeaseRecord record_of(const fs::path& run, std::int64_t epoch) {
+/// nullopt: it cannot be read; its writer died in between.
+std::optional<LeaseRecord> read_record(const fs::path& run, std::int64_t epoch) {
     LeaseRecord record;
     record.epoch = epoch;
-    record.holder.host = "unknown";
     const Json json = engine::try_parse_json(read_if_there(record_path(run, epoch)));
-    if (!json.is_object()) return record;
+    if (!json.is_object()) return std::nullopt;
     try {
         record.holder = {json.at("host"), json.at("pid"), json.at("start_ticks"), json.at("boot_id"),
                          json.at("pid_namespace")};
@@ -83,9 +82,25 @@ LeaseRecord record_of(const fs::path& run, std::int64_t epoch) {
         record.lease_seconds = json.at("lease_seconds");
         record.accepted = json.at("accepted").get<std::map<std::string, std::int64_t>>();
     } catch (const Json::exception&) {
-        // what could be read stays
+        return std::nullopt;
     }
     return record;
+}
+
+/// Of a record that cannot be read nothing is known but its age, and that its launch wrote nothing: what counts is what
+/// the launches before it left.
+LeaseRecord record_of(const fs::path& run, std::int64_t epoch) {
+    if (std::optional<LeaseRecord> record = read_record(run, epoch)) return *record;
+    LeaseRecord unknown;
+    unknown.epoch = epoch;
+    unknown.holder.host = "unknown";
+    for (std::int64_t older = epoch - 1; older > 0; --older) {
+        const std::optional<LeaseRecord> record = read_record(run, older);
+        if (!record) continue;
+        unknown.accepted = accept_results(run, &*record);
+        break;
+    }
+    return unknown;
 }
 
 std::int64_t newest_epoch(const fs::path& run) {

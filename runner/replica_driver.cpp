@@ -67,12 +67,13 @@ ReplicaDriver::ReplicaDriver(const World& world, Loaded& loaded, const JobPhase&
       log_(phase.folder.log() /
            ("replica-" + std::to_string(world.replica()) + "-" + std::to_string(phase.epoch) + ".log")),
       writer_(phase.folder.root, world.replica(), phase.epoch, result_format(phase.settings)),
-      ledger_(phase.folder.status(), world.replica(), phase.epoch),
+
       watchdog_(make_watchdog(world, phase)),
       last_progress_(Clock::now()) {
     const double watch = phase.settings.watchdog_seconds;
     if (watch > 0) pulse_.every(std::clamp(watch / 8, 0.05, 1.0), [this] { watchdog_.check(); });
     if (!is_first()) return;
+    ledger_.emplace(phase.folder.status(), world.replica(), phase.epoch, phase.settings.samples);
     pulse_.every(sync_seconds, [this] { sync_results(); });
     pulse_.every(heartbeat_seconds, [this] { write_heartbeat(); });
 }
@@ -103,7 +104,7 @@ engine::ReplicaHooks ReplicaDriver::hooks() {
     hooks.stop_requested = [this] { return stop_requested(); };
     hooks.progress = [this](const engine::ReplicaProgress& now) { progress(now); };
     hooks.emitted = [this](std::int64_t number, std::span<const std::int32_t>, std::int64_t num_output) {
-        ledger_.reached(number, num_output);
+        ledger_->reached(number, num_output);
     };
     hooks.poke = [this] { poke(); };
     hooks.store = &store_;
@@ -170,7 +171,7 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         item.checkpoint_key = checkpoint_key(prompt.id, key.sample);
         item.prompt = prompt.tokens;
         item.max_tokens = phase_.settings.max_tokens;
-        item.known_tokens = std::min(ledger_.known(number), item.max_tokens);
+        item.known_tokens = std::min(ledger_->known(number), item.max_tokens);
         return item;
     }
 }

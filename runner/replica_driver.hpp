@@ -71,7 +71,7 @@ class ReplicaDriver {
     Board& board_;
     Log log_;
     ResultWriter writer_;
-    TokenLedger ledger_;
+    std::optional<TokenLedger> ledger_;  // first rank of the group
     Watchdog watchdog_;
     Pulse pulse_;
     std::unique_ptr<engine::Replica> replica_;

@@ -93,6 +93,9 @@ std::int64_t Board::add_failures(std::int64_t count) {
 void Board::poke(const ReplicaTotals& totals) {
     const Clock::time_point now = Clock::now();
     if (now - last_probe_ < std::chrono::milliseconds(1)) return;
+    // A long gap was ours, not rank 0's: this process was suspended, or a layer took that long.
+    constexpr double longest_gap = 1.5;
+    owner_silent_seconds_ += std::min(std::chrono::duration<double>(now - last_probe_).count(), longest_gap);
     last_probe_ = now;
     int flag = 0;
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_, &flag, MPI_STATUS_IGNORE);
@@ -101,7 +104,7 @@ void Board::poke(const ReplicaTotals& totals) {
         if (flag == 0) return;
         looking_ = false;
         last_look_ = now;
-        note_look(now);
+        note_look();
     }
     if (now - last_look_ < every_) return;
     // Accumulates instead of put and get: rank 0 and the others may touch the same words at the same time.
@@ -118,7 +121,7 @@ void Board::poke(const ReplicaTotals& totals) {
 
 void Board::post(const ReplicaTotals& totals) {
     MPI_Waitall(static_cast<int>(requests_.size()), requests_.data(), MPI_STATUSES_IGNORE);
-    if (looking_) note_look(Clock::now());
+    if (looking_) note_look();
     looking_ = false;
     posted_ = totals;
     MPI_Accumulate(&posted_, slot_words, MPI_INT64_T, 0, slot_offset(), slot_words, MPI_INT64_T, MPI_REPLACE, window_);
@@ -142,16 +145,16 @@ StopReason Board::stop_reason() const {
     return StopReason::none;
 }
 
-void Board::note_look(Clock::time_point now) {
+void Board::note_look() {
     stop_seen_ |= looked_.front();
     if (looked_.back() == owner_beat_) return;
     owner_beat_ = looked_.back();
-    owner_moved_ = now;
+    owner_silent_seconds_ = 0;
 }
 
 double Board::unanswered_seconds() const {
     // Over shared memory a look needs no help of rank 0: that it was answered does not say that rank 0 lives.
-    return owner_beat_ < 0 ? 0.0 : std::chrono::duration<double>(Clock::now() - owner_moved_).count();
+    return owner_beat_ < 0 ? 0.0 : owner_silent_seconds_;
 }
 
 std::vector<ReplicaTotals> Board::totals() const {

@@ -84,7 +84,7 @@ class Board {
     using Clock = std::chrono::steady_clock;
 
     [[nodiscard]] MPI_Aint slot_offset() const;
-    void note_look(Clock::time_point now);
+    void note_look();
 
     MPI_Comm world_ = MPI_COMM_NULL;
     MPI_Win window_ = MPI_WIN_NULL;
@@ -99,7 +99,7 @@ class Board {
     std::array<std::int64_t, 8> unused_{};
     std::int64_t stop_seen_ = 0;
     std::int64_t owner_beat_ = -1;
-    Clock::time_point owner_moved_;
+    double owner_silent_seconds_ = 0;  // this rank's own gaps not counted
 };
 
 }  // namespace longhaul::runner

@@ -4,11 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <fstream>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace longhaul::runner {
 namespace {
@@ -16,45 +20,60 @@ namespace {
 constexpr std::string_view prefix = "tokens-";
 constexpr std::string_view suffix = ".bin";
 
-/// EPOCH of tokens-R-EPOCH.bin; -1 for any other name.
-std::int64_t epoch_of(const std::string& name) {
-    if (!name.starts_with(prefix) || !name.ends_with(suffix)) return -1;
-    const std::size_t dash = name.rfind('-');
-    std::int64_t epoch = -1;
-    const char* end = name.data() + name.size() - suffix.size();
-    const auto [stop, error] = std::from_chars(name.data() + dash + 1, end, epoch);
-    return error == std::errc() && stop == end ? epoch : -1;
+struct LedgerName {
+    std::int64_t replica = 0, epoch = 0, samples = 0;
+};
+
+std::string file_name(const LedgerName& name) {
+    return std::string(prefix) + std::to_string(name.replica) + "-" + std::to_string(name.epoch) + "-" +
+           std::to_string(name.samples) + std::string(suffix);
+}
+
+std::optional<LedgerName> parse_name(std::string_view text) {
+    if (!text.starts_with(prefix) || !text.ends_with(suffix)) return std::nullopt;
+    text = text.substr(prefix.size(), text.size() - prefix.size() - suffix.size());
+    std::array<std::int64_t, 3> numbers{};
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), numbers[i]);
+        if (error != std::errc() || numbers[i] < 0) return std::nullopt;
+        text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+        if (i + 1 < numbers.size() && !text.starts_with('-')) return std::nullopt;
+        if (i + 1 < numbers.size()) text.remove_prefix(1);
+    }
+    if (!text.empty()) return std::nullopt;
+    return LedgerName{numbers[0], numbers[1], numbers[2]};
 }
 
 template <typename Visit>
 void for_each_ledger(const std::filesystem::path& folder, Visit visit) {
-    std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-        const std::int64_t epoch = epoch_of(entry.path().filename());
-        if (epoch >= 0) visit(entry.path(), epoch);
+    std::error_code error;
+    for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+         entry.increment(error)) {
+        if (const auto name = parse_name(entry->path().filename().string())) visit(entry->path(), *name);
     }
 }
 
 }  // namespace
 
-TokenLedger::TokenLedger(const std::filesystem::path& folder, std::int64_t replica, std::int64_t epoch) {
+TokenLedger::TokenLedger(const std::filesystem::path& folder, std::int64_t replica, std::int64_t epoch,
+                         std::int64_t samples) {
     std::map<std::int64_t, std::vector<std::filesystem::path>, std::greater<>> newest_first;
-    for_each_ledger(folder, [&](const std::filesystem::path& path, std::int64_t of) {
-        if (of < epoch) newest_first[of].push_back(path);
+    for_each_ledger(folder, [&](const std::filesystem::path& path, const LedgerName& name) {
+        if (name.epoch < epoch && name.samples == samples) newest_first[name.epoch].push_back(path);
     });
     for (const auto& [of, paths] : newest_first) {
         for (const std::filesystem::path& path : paths) {
-            const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-            if (file >= 0) earlier_.push_back(file);
+            std::ifstream file(path, std::ios::binary);
+            std::int32_t value = 0;
+            for (std::int64_t item = 0; file.read(reinterpret_cast<char*>(&value), sizeof value); ++item) {
+                if (value > 0) earlier_.try_emplace(item, value);
+            }
         }
     }
-    const std::string name =
-        std::string(prefix) + std::to_string(replica) + "-" + std::to_string(epoch) + std::string(suffix);
-    file_ = ::open((folder / name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    file_ = ::open((folder / file_name({replica, epoch, samples})).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
 }
 
 TokenLedger::~TokenLedger() {
-    for (const int file : earlier_) ::close(file);
     if (file_ >= 0) ::close(file_);
 }
 
@@ -66,17 +85,13 @@ void TokenLedger::reached(std::int64_t item_number, std::int64_t num_tokens) noe
 }
 
 std::int64_t TokenLedger::known(std::int64_t item_number) const {
-    for (const int file : earlier_) {
-        std::int32_t value = 0;
-        const off_t at = item_number * static_cast<off_t>(sizeof value);
-        if (::pread(file, &value, sizeof value, at) == sizeof value && value > 0) return value;
-    }
-    return 0;
+    const auto found = earlier_.find(item_number);
+    return found == earlier_.end() ? 0 : found->second;
 }
 
 void TokenLedger::remove_all(const std::filesystem::path& folder) {
     std::vector<std::filesystem::path> found;
-    for_each_ledger(folder, [&](const std::filesystem::path& path, std::int64_t) { found.push_back(path); });
+    for_each_ledger(folder, [&](const std::filesystem::path& path, const LedgerName&) { found.push_back(path); });
     std::error_code ignored;
     for (const std::filesystem::path& path : found) std::filesystem::remove(path, ignored);
 }

@@ -4,16 +4,16 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <vector>
+#include <unordered_map>
 
 namespace longhaul::runner {
 
-/// One a replica and launch: RUN/status/tokens-R-EPOCH.bin, an int32 an item number (a sparse file). Best effort:
-/// nothing is fsynced, and no failure is ever reported.
+/// One a replica and launch: RUN/status/tokens-R-EPOCH-SAMPLES.bin, an int32 an item number (a sparse file; the numbers
+/// depend on `samples`). Best effort: nothing is fsynced, and no failure is ever reported.
 class TokenLedger {
   public:
     /// Reads what launches before `epoch` left in `folder` and starts the file of this one.
-    TokenLedger(const std::filesystem::path& folder, std::int64_t replica, std::int64_t epoch);
+    TokenLedger(const std::filesystem::path& folder, std::int64_t replica, std::int64_t epoch, std::int64_t samples);
     ~TokenLedger();
     TokenLedger(const TokenLedger&) = delete;
     TokenLedger& operator=(const TokenLedger&) = delete;
@@ -28,7 +28,7 @@ class TokenLedger {
     static void remove_all(const std::filesystem::path& folder);
 
   private:
-    std::vector<int> earlier_;  // files, newest launch first
+    std::unordered_map<std::int64_t, std::int32_t> earlier_;  // by item number
     int file_ = -1;
 };
 

@@ -144,6 +144,10 @@ class CheckpointStore {
     /// them is for the caller to check, as is whether `prompt_tokens` is still the length of the prompt.
     [[nodiscard]] std::optional<RestoredItem> restore(const std::string& key);
 
+    /// Called after every megabyte that `restore` verifies: long items are gigabytes, and others wait for a sign of
+    /// life.
+    void set_progress(std::function<void()> progress);
+
     /// Reads positions [first, first + count) of one layer and global KV head, [count, head_dim]; within what `restore`
     /// gave. Throws InputError where a file became unreadable since.
     void read_kv(const std::string& key, std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t first,

@@ -122,7 +122,10 @@ std::string Reader::text(const char* name) const {
             checked("H5Sget_simple_extent_npoints", [&] { return H5Sget_simple_extent_npoints(space.get()); }) == 1;
         const bool is_text = checked("H5Tget_class", [&] { return int{H5Tget_class(type.get())}; }) == H5T_STRING &&
                              checked("H5Tis_variable_str", [&] { return H5Tis_variable_str(type.get()); }) == 0;
-        const std::size_t num_bytes = H5Tget_size(type.get());  // 0 on failure
+        const std::size_t num_bytes = [&] {
+            const Section section;
+            return H5Tget_size(type.get());
+        }();  // 0 on failure
         if (!scalar || !is_text || num_bytes == 0 || num_bytes > max_text_bytes) {
             refuse(name, "a text of fixed length", "another type, shape or length");
         }

@@ -142,7 +142,7 @@ hdf5::Bytes encode_kv_file(const CheckpointIdentity& identity, std::int64_t firs
 
 }  // namespace
 
-void verify_kv_file(const std::string& path, const KvFile& expected) {
+void verify_kv_file(const std::string& path, const KvFile& expected, const std::function<void()>& progress) {
     constexpr std::size_t piece_bytes = std::size_t{1} << 20;
     const InputFile file(path);
     if (file.num_bytes() != expected.num_bytes) {
@@ -158,6 +158,7 @@ void verify_kv_file(const std::string& path, const KvFile& expected) {
         file.read_at(offset, piece.data.get(), count);
         if (offset == 0) hdf5::check_superblock(path, piece.data.get(), count);
         XXH3_64bits_update(state.get(), piece.data.get(), count);
+        if (progress) progress();
     }
     if (XXH3_64bits_digest(state.get()) != expected.checksum) {
         refuse(path, "keys and values", "the checksum in its commit", "another: bytes changed");

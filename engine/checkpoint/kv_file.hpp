@@ -13,7 +13,7 @@
 namespace longhaul::engine::detail {
 
 /// Hashes the file in pieces and compares size and checksum. Throws InputError naming the file and what differs.
-void verify_kv_file(const std::string& path, const KvFile& expected);
+void verify_kv_file(const std::string& path, const KvFile& expected, const std::function<void()>& progress);
 
 /// One open KV file. Call only for a file that verify_kv_file passed: the HDF5 library trusts what it opens.
 class KvReader {

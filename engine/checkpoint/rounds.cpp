@@ -135,8 +135,10 @@ void CheckpointRounds::take(const RoundResult& result) {
         active_ = false;
         forget_if_unneeded(commit_.name);  // its items may have ended while it was written
     } else if (result.kv_file && active_) {
+        File& file = files_[commit_.name];
+        file.kv_files.push_back(result.kv_file->name);
+        file.kv_bytes += static_cast<std::int64_t>(result.kv_file->num_bytes);
         kv_bytes_on_disk_ += static_cast<std::int64_t>(result.kv_file->num_bytes);
-        files_[commit_.name].kv_files.push_back(result.kv_file->name);
         commit_.kv_files.push_back(*result.kv_file);
         if (--missing_kv_files_ == 0) writer_->submit(commit_);
     }
@@ -160,13 +162,16 @@ void CheckpointRounds::progress() {
     }
 }
 
-void CheckpointRounds::drain(const std::function<void()>& poke) {
-    if (!enabled()) return;
+bool CheckpointRounds::drain(const std::function<void()>& poke) {
+    if (!enabled()) return true;
+    enum class State : std::uint8_t { under_way, good, failed };
     for (;;) {
         progress();
-        std::vector<std::byte> still_active(active_ ? 1 : 0);
-        group_.broadcast(still_active);
-        if (still_active.empty()) return;
+        std::vector<std::byte> message(1);
+        message[0] = static_cast<std::byte>(active_ ? State::under_way : error_.empty() ? State::good : State::failed);
+        group_.broadcast(message);
+        const auto state = static_cast<State>(message[0]);
+        if (state != State::under_way) return state == State::good;
         if (poke) poke();
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -178,6 +183,7 @@ void CheckpointRounds::forget_if_unneeded(const std::string& commit) {
     if (active_ && commit == commit_.name) return;  // looked at again when it is there
     std::vector<std::string> names = file->second.kv_files;
     names.push_back(commit);
+    kv_bytes_on_disk_ -= file->second.kv_bytes;
     writer_->remove(std::move(names));
     files_.erase(file);
 }

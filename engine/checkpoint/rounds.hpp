@@ -40,8 +40,9 @@ class CheckpointRounds {
     /// still under way.
     void progress();
 
-    /// Waits until the round under way has ended, calling `poke` meanwhile; collective.
-    void drain(const std::function<void()>& poke);
+    /// Waits until the round under way has ended, calling `poke` meanwhile; collective. False, on every rank, when the
+    /// storage failed: another round would stand on one that is not there.
+    bool drain(const std::function<void()>& poke);
 
     /// First rank: results of these items are durable; removes the files that no unfinished item of this launch needs.
     void results_durable(std::span<const std::int64_t> item_indices);
@@ -55,6 +56,7 @@ class CheckpointRounds {
     struct File {  // a commit of this launch and who needs it
         std::set<std::int64_t> items;
         std::vector<std::string> kv_files;
+        std::int64_t kv_bytes = 0;
     };
 
     [[nodiscard]] ItemDelta delta_of(Sequence& sequence, bool store_kv) const;

@@ -138,6 +138,7 @@ struct CheckpointStore::State {
     std::map<std::string, std::int64_t> items;
     std::vector<std::string> damage;
     CommitCache cache;
+    std::function<void()> progress;
 
     std::map<std::string, KvVerdict> verdicts;  ///< by KV file name
     std::map<std::string, std::vector<Segment>> segments;
@@ -285,7 +286,7 @@ const KvVerdict& CheckpointStore::State::verdict(const KvFile& file) {
     const auto [found, is_new] = verdicts.try_emplace(file.name);
     if (is_new) {
         try {
-            detail::verify_kv_file(path(file.name), file);
+            detail::verify_kv_file(path(file.name), file, progress);
             found->second.items = open(file).items();
         } catch (const InputError& error) {
             found->second.damage = error.what();
@@ -411,6 +412,10 @@ const std::map<std::string, std::int64_t>& CheckpointStore::items() const {
 }
 const std::vector<std::string>& CheckpointStore::damage() const {
     return state_->damage;
+}
+
+void CheckpointStore::set_progress(std::function<void()> progress) {
+    state_->progress = std::move(progress);
 }
 
 std::optional<RestoredItem> CheckpointStore::restore(const std::string& key) {

@@ -24,6 +24,7 @@ std::uint64_t NgramTable::key_of(std::span<const std::int32_t> context) {
 }
 
 void NgramTable::place(Successors& successors, Successor entry) const {
+    if (top_ == 0) return;
     auto& list = successors.list;
     const auto old = std::find_if(list.begin(), list.end(), [&](const Successor& s) { return s.token == entry.token; });
     if (old != list.end()) {

@@ -15,16 +15,16 @@ enum class RopeScaling { standard, linear, llama3, yarn };
 struct RopeConfig {
     RopeScaling scaling = RopeScaling::standard;
     double theta = 10000.0;
-    double factor = 1.0;                         ///< all but standard
-    double low_freq_factor = 1.0;                ///< llama3
-    double high_freq_factor = 4.0;               ///< llama3
-    std::int64_t original_max_positions = 0;     ///< llama3, yarn; 0: the model's max_positions
-    double beta_fast = 32.0;                     ///< yarn
-    double beta_slow = 1.0;                      ///< yarn
-    double attention_factor = 0.0;               ///< yarn: factor on cos and sin; 0: from mscale or 0.1 ln(factor) + 1
-    double mscale = 0.0;                         ///< yarn (0 = absent)
-    double mscale_all_dim = 0.0;                 ///< yarn (0 = absent)
-    bool truncate = true;                        ///< yarn: round the correction range to whole dimensions
+    double factor = 1.0;                      ///< all but standard
+    double low_freq_factor = 1.0;             ///< llama3
+    double high_freq_factor = 4.0;            ///< llama3
+    std::int64_t original_max_positions = 0;  ///< llama3, yarn; 0: the model's max_positions
+    double beta_fast = 32.0;                  ///< yarn
+    double beta_slow = 1.0;                   ///< yarn
+    double attention_factor = 0.0;            ///< yarn: factor on cos and sin; 0: from mscale or 0.1 ln(factor) + 1
+    double mscale = 0.0;                      ///< yarn (0 = absent)
+    double mscale_all_dim = 0.0;              ///< yarn (0 = absent)
+    bool truncate = true;                     ///< yarn: round the correction range to whole dimensions
 };
 
 /// A Llama-architecture decoder. All sizes are whole-model sizes, before tensor parallelism.
@@ -39,14 +39,14 @@ struct ModelConfig {
     std::int64_t max_positions = 0;
     double rms_norm_eps = 1e-6;
     bool tied_embeddings = false;
-    bool attention_bias = false;                 ///< biases on q, k, v and o (Llama's flag)
-    bool qkv_bias_only = false;                  ///< biases on q, k, v alone (Qwen2)
+    bool attention_bias = false;  ///< biases on q, k, v and o (Llama's flag)
+    bool qkv_bias_only = false;   ///< biases on q, k, v alone (Qwen2)
     bool mlp_bias = false;
     RopeConfig rope;
-    std::string dtype;                           ///< of the checkpoint: "bfloat16", "float16", "float32"
-    std::vector<std::int32_t> eos_ids;           ///< generation_config.json, else config.json; may be empty
-    std::int32_t bos_id = -1;                    ///< -1: none named
-    std::string model_type;                      ///< "llama", "qwen2"
+    std::string dtype;                  ///< of the checkpoint: "bfloat16", "float16", "float32"
+    std::vector<std::int32_t> eos_ids;  ///< generation_config.json, else config.json; may be empty
+    std::int32_t bos_id = -1;           ///< -1: none named
+    std::string model_type;             ///< "llama", "qwen2"
 
     /// Reads and checks `folder`/config.json and, where it is, generation_config.json, in the older form
     /// (`rope_theta`, `rope_scaling`, `torch_dtype`) and in that of transformers 5 (`rope_parameters`, `dtype`).

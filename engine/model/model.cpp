@@ -79,9 +79,12 @@ std::uint64_t hash_config(const ModelConfig& config, std::uint64_t weights) {
     for (const std::int64_t value :
          {config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers, config.num_heads,
           config.num_kv_heads, config.head_dim, static_cast<std::int64_t>(config.tied_embeddings),
-          static_cast<std::int64_t>(config.rope.scaling), config.rope.original_max_positions}) {
+          static_cast<std::int64_t>(config.rope.scaling), config.rope.original_max_positions, config.max_positions}) {
         writer.put(value);
     }
+    std::vector<std::int32_t> eos_ids = config.eos_ids;  // they decide where a text ends
+    std::sort(eos_ids.begin(), eos_ids.end());
+    writer.put(eos_ids);
     for (const double value : {config.rms_norm_eps, config.rope.theta, config.rope.factor, config.rope.low_freq_factor,
                                config.rope.high_freq_factor, config.rope.beta_fast, config.rope.beta_slow,
                                config.rope.attention_factor, config.rope.mscale, config.rope.mscale_all_dim}) {

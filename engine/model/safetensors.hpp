@@ -16,11 +16,11 @@ enum class TensorType { bf16, f16, f32, other };
 /// A view of one tensor inside a mapped file; valid while its SafetensorsFolder lives. Row-major.
 struct TensorView {
     TensorType dtype = TensorType::other;
-    std::string dtype_name;               ///< as in the file, "BF16"
-    std::vector<std::int64_t> shape;      ///< slowest dimension first
-    const std::byte* data = nullptr;      ///< aligned to the element where the writer aligned it: read with memcpy
+    std::string dtype_name;           ///< as in the file, "BF16"
+    std::vector<std::int64_t> shape;  ///< slowest dimension first
+    const std::byte* data = nullptr;  ///< aligned to the element where the writer aligned it: read with memcpy
     std::int64_t num_bytes = 0;
-    std::string file;                     ///< for messages
+    std::string file;  ///< for messages
 };
 
 /// All tensors of a model folder (`model.safetensors`, or `model.safetensors.index.json` and its shards).

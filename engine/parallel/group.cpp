@@ -1,9 +1,11 @@
 #include "engine/parallel/group.hpp"
 
+#include <algorithm>
 #include <barrier>
 #include <cstring>
 #include <stdexcept>
 
+#include "engine/bytes.hpp"
 #include "engine/error.hpp"
 #include "kernels/flush_denormals.hpp"
 
@@ -73,7 +75,9 @@ class MpiGroup final : public Group {
 
     void broadcast(std::vector<std::byte>& bytes) override {
         auto num_bytes = static_cast<std::int64_t>(bytes.size());
-        check_mpi(MPI_Bcast(&num_bytes, 1, MPI_INT64_T, 0, communicator_), "MPI_Bcast");
+        MPI_Request request = MPI_REQUEST_NULL;
+        check_mpi(MPI_Ibcast(&num_bytes, 1, MPI_INT64_T, 0, communicator_, &request), "MPI_Ibcast");
+        wait(request);
         bytes.resize(static_cast<std::size_t>(num_bytes));
         check_mpi(MPI_Bcast(bytes.data(), as_int(num_bytes), MPI_BYTE, 0, communicator_), "MPI_Bcast");
     }
@@ -82,7 +86,9 @@ class MpiGroup final : public Group {
         const int mine = as_int(static_cast<std::int64_t>(bytes.size()));
         std::vector<int> counts(static_cast<std::size_t>(size_));
         std::vector<int> offsets(counts.size());
-        check_mpi(MPI_Gather(&mine, 1, MPI_INT, counts.data(), 1, MPI_INT, 0, communicator_), "MPI_Gather");
+        MPI_Request request = MPI_REQUEST_NULL;
+        check_mpi(MPI_Igather(&mine, 1, MPI_INT, counts.data(), 1, MPI_INT, 0, communicator_, &request), "MPI_Igather");
+        wait(request);
         std::int64_t total = 0;
         for (std::size_t i = 0; i < counts.size(); ++i) {
             offsets[i] = as_int(total);
@@ -103,6 +109,15 @@ class MpiGroup final : public Group {
 
   private:
     static constexpr std::int64_t halving_from = 16384;  // f32 values: above it bandwidth, below it latency decides
+
+    void wait(MPI_Request& request) const {
+        for (;;) {
+            int done = 0;
+            check_mpi(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+            if (done != 0) return;
+            if (while_waiting_) while_waiting_();
+        }
+    }
 
     void exchange(const float* send, std::int64_t num_send, float* recv, std::int64_t num_recv, int partner) {
         check_mpi(MPI_Sendrecv(send, as_int(num_send), MPI_FLOAT, partner, 0, recv, as_int(num_recv), MPI_FLOAT,
@@ -202,6 +217,20 @@ class ThreadGroup final : public Group {
 };
 
 }  // namespace
+
+std::int64_t least_of(Group& group, std::int64_t mine) {
+    if (group.size() == 1) return mine;
+    ByteWriter message;
+    message.put(mine);
+    std::int64_t all = mine;
+    for (const std::vector<std::byte>& part : group.gather(message.bytes())) {
+        all = std::min(all, ByteReader(part).get<std::int64_t>());
+    }
+    ByteWriter agreed;
+    agreed.put(all);
+    group.broadcast(agreed.bytes());
+    return ByteReader(agreed.bytes()).get<std::int64_t>();
+}
 
 std::unique_ptr<Group> make_local_group() {
     return std::make_unique<LocalGroup>();

@@ -32,7 +32,17 @@ class Group {
 
     /// Every rank's bytes on the first rank (empty elsewhere).
     virtual std::vector<std::vector<std::byte>> gather(std::span<const std::byte> bytes) = 0;
+
+    /// Called now and then while this rank waits in broadcast or gather for others, who may be reading a checkpoint of
+    /// gigabytes meanwhile. May call MPI, not this group.
+    void set_while_waiting(std::function<void()> action) { while_waiting_ = std::move(action); }
+
+  protected:
+    std::function<void()> while_waiting_;
 };
+
+/// The least of all ranks' values, on every rank. Collective.
+std::int64_t least_of(Group& group, std::int64_t mine);
 
 /// A group of one.
 std::unique_ptr<Group> make_local_group();

@@ -178,7 +178,9 @@ void LogitsPipeline::keep_eta() {
 }
 
 const Distribution& LogitsPipeline::apply(std::span<const float> logits, const NodeContext& context) {
-    std::copy(logits.begin(), logits.end(), logits_.begin());
+    // A broken model may say infinity: as the greatest number it stays comparable, and differences of two stay numbers.
+    constexpr float greatest = std::numeric_limits<float>::max();
+    std::transform(logits.begin(), logits.end(), logits_.begin(), [](float x) { return x > greatest ? greatest : x; });
     penalise(context);
     if (params_.temperature == 0) {
         std::size_t best = 0;

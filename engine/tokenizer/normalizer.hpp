@@ -23,8 +23,8 @@ class Normalizer {
     /// Changes nothing.
     Normalizer() = default;
 
-    /// From the member `normalizer` of a tokenizer.json: null, NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip and
-    /// Sequence (not the compatibility forms: their tables differ by the version of Unicode). Throws InputError for
+    /// From the member `normalizer` of a tokenizer.json: null, NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip
+    /// and Sequence (not the compatibility forms: their tables differ by the version of Unicode). Throws InputError for
     /// others and for malformed ones.
     static Normalizer from_json(const JsonView& json);
 

@@ -46,6 +46,11 @@ TEST(NgramTable, KeepsOnlyTheTopSuccessors) {
     EXPECT_EQ(table.find(std::vector<std::int32_t>{1})->total, 30);
 }
 
+TEST(NgramTable, KeepsNothingWhereNothingIsWanted) {
+    const NgramTable table = table_of({1, 2, 1, 3}, 4, 0);
+    EXPECT_EQ(tokens_of(table.find(std::vector<std::int32_t>{1})), std::vector<std::int32_t>());
+}
+
 TEST(NgramTable, ChangedRowsRebuildIt) {
     std::mt19937 random(11);
     std::vector<std::int32_t> history(400);

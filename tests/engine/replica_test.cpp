@@ -214,6 +214,15 @@ TEST(Replica, OneTextForEverySplit) {
     }
 }
 
+// ngram-top = 0 is "no table": as autoregressive decoding.
+TEST(Replica, NoTableNoDrafts) {
+    Job job{base_options()};
+    job.options.draft.ngram_top = 0;
+    const JobResult result = launch(job);
+    EXPECT_EQ(tokens_of(result.items), expected());
+    EXPECT_EQ(result.sum.drafted, 0);
+}
+
 // The check above is able to fail: another seed, another text.
 TEST(Replica, AnotherSeedIsAnotherText) {
     Job job{base_options()};
@@ -232,6 +241,22 @@ TEST(Replica, LittleMemoryChangesNothing) {
         job.options.batch = 8;
         job.options.kv_memory_bytes = pages * page;
         EXPECT_EQ(tokens_of(launch(job).items), expected()) << pages << " pages";
+    }
+    // Deep trees: what was put back may have grown until it fits nowhere; then it ends with an error, and nobody waits.
+    for (const std::int64_t pages : {4, 5, 6}) {
+        Job job{base_options()};
+        job.options.batch = 8;
+        job.options.draft.tree = "200";
+        job.options.kv_memory_bytes = pages * page;
+        const JobResult result = launch(job);
+        EXPECT_EQ(result.items.size(), 5U);
+        for (const auto& [index, item] : result.items) {
+            if (item.reason == FinishReason::error) {
+                EXPECT_NE(item.error.find("memory"), std::string::npos);
+            } else {
+                EXPECT_EQ(item.tokens, expected().at(index));
+            }
+        }
     }
     Job job{base_options()};
     job.options.kv_memory_bytes = 3 * page;  // the longer prompts fit nowhere

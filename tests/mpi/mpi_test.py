@@ -224,6 +224,23 @@ def hang(bench):
               f"{time.monotonic() - start:.1f} s")
 
 
+def suspended(bench):
+    """All ranks stopped for longer than watchdog-seconds and continued (Ctrl-Z, scontrol suspend): the run goes on."""
+    make_prompts(bench.folder / "prompts.jsonl", 6)
+    job = bench.job(max_tokens=2500, checkpoint_tokens=400, watchdog_seconds=2)
+    run = bench.folder / "run"
+    launch = bench.start(job, 3)
+    wait_for_checkpoint(run)
+    pids = launch.rank_pids()
+    check(len(pids) == 3 and launch.alive(), "the run is under way when it is suspended")
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(5)
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+    expect(launch.wait(), 0, "suspended and continued")
+
+
 def baseline(bench):
     """baseline = true: the same bytes without speculation, and a speedup in the summary."""
     make_prompts(bench.folder / "prompts.jsonl", 3)
@@ -238,4 +255,4 @@ def baseline(bench):
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
         exactly_once, tcp, idle_ranks, errors_once, stop_request, stop_one_rank, two_at_once, finished_again, extend,
-        failed_items, hang, baseline)}))
+        failed_items, hang, suspended, baseline)}))

@@ -122,6 +122,22 @@ TEST(Lease, DamagedRecordStillCountsByItsAge) {
     EXPECT_EQ(Lease::take(run.path(), 30).epoch(), 2);
 }
 
+// Where the file system has no hard links a launch may die between making its record and filling it.
+TEST(Lease, ResultsOutliveALaunchThatDiedBeforeItsRecord) {
+    const TemporaryFolder run;
+    Lease::take(run.path(), 30);
+    fs::create_directories(run.path() / "results");
+    std::ofstream(run.path() / "results" / "0-1.jsonl") << "{}\n{}\n{\"half";
+    move_to_another_host(run.path(), 1);
+    std::ofstream(run.path() / "launches" / "2.json");
+    for (const int epoch : {1, 2}) age(run.path(), epoch, 31);
+    const Lease third = Lease::take(run.path(), 30);
+    EXPECT_EQ(third.epoch(), 3);
+    const auto accepted = newest_lease(run.path())->record.accepted;
+    ASSERT_TRUE(accepted.contains("0-1.jsonl")) << "finished items would be generated again";
+    EXPECT_EQ(accepted.at("0-1.jsonl"), 6);
+}
+
 TEST(Lease, OneOfManyGetsAStaleLease) {
     const TemporaryFolder run;
     Lease::take(run.path(), 30);
