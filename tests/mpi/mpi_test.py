@@ -226,8 +226,8 @@ def hang(bench):
 
 def suspended(bench):
     """All ranks stopped for longer than watchdog-seconds and continued (Ctrl-Z, scontrol suspend): the run goes on."""
-    make_prompts(bench.folder / "prompts.jsonl", 6)
-    job = bench.job(max_tokens=2500, checkpoint_tokens=400, watchdog_seconds=2)
+    make_prompts(bench.folder / "prompts.jsonl", 3)
+    job = bench.job(max_tokens=6000, checkpoint_tokens=400, watchdog_seconds=2)
     run = bench.folder / "run"
     launch = bench.start(job, 3)
     wait_for_checkpoint(run)
