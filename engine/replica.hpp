@@ -113,8 +113,9 @@ struct ReplicaHooks {
     std::function<void(const ReplicaProgress&)> progress;  ///< once a step and prefill chunk; must be cheap
     /// Optional: after every step, an item's new tokens and how many it has now.
     std::function<void(std::int64_t index, std::span<const std::int32_t> tokens, std::int64_t num_output)> emitted;
-    std::function<void()> poke;        ///< every rank, every step and chunk: heartbeat, MPI progress
-    CheckpointStore* store = nullptr;  ///< every rank: what earlier launches left; may be null
+    std::function<void(const std::string&)> damaged;  ///< optional: a line on a checkpoint file that cannot be used
+    std::function<void()> poke;                       ///< every rank, every step and chunk: heartbeat, MPI progress
+    CheckpointStore* store = nullptr;                 ///< every rank: what earlier launches left; may be null
 };
 
 struct ReplicaOutcome {

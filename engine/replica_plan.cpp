@@ -38,6 +38,9 @@ bool Replica::State::take_next() {
     next->item = std::move(*item);
     if (hooks.store == nullptr) return true;
     std::optional<RestoredItem> restored = hooks.store->restore(next->item.checkpoint_key);
+    if (restored && hooks.damaged) {
+        for (const std::string& line : restored->damage) hooks.damaged(line);
+    }
     if (!restored || restored->prompt_tokens != static_cast<std::int64_t>(next->item.prompt.size())) return true;
     const auto known = [&](std::int32_t token) { return token < model.config().vocab_size; };
     if (!std::all_of(restored->tokens.begin(), restored->tokens.end(), known)) return true;
@@ -91,8 +94,9 @@ void Replica::State::refuse_next(const std::string& error) {
 }
 
 std::string Replica::State::memory_error(std::int64_t num_tokens) const {
-    return "memory: expected room for keys and values of " + std::to_string(num_tokens) + " tokens, got " +
-           std::to_string(options.kv_memory_bytes) + " bytes a rank; raise memory or tensor-parallel";
+    // Results hold what job and seed decide: how much memory this launch had is none of that.
+    return "memory: expected room for keys and values of " + std::to_string(num_tokens) +
+           " tokens, got less; raise memory or tensor-parallel and run again with retry-failed = true";
 }
 
 void Replica::State::plan_admissions(StepHeader& header) {

@@ -65,10 +65,13 @@ class BookSource : public ItemSource {
     std::uint64_t fingerprint() const override {
         ContentHash hash;
         for (const Book& book : books_) {
-            const InputFile file(book.path);
-            const std::string head = book.path.filename().string() + '\n' + std::to_string(file.num_bytes()) + '\n';
-            hash.add(head);
-            hash.add(file);
+            try {
+                const InputFile file(book.path);
+                hash.add(book.path.filename().string() + '\n' + std::to_string(file.num_bytes()) + '\n');
+                hash.add(file);
+            } catch (const InputError&) {  // one book that cannot be read is one item that fails
+                hash.add(book.path.filename().string() + "\nunreadable\n");
+            }
         }
         return hash.value();
     }

@@ -49,6 +49,7 @@ bool folder_sync_failed(int fd) {
 
 std::string storage_line(const std::filesystem::path& path, std::string_view what, int error) {
     std::string line = path.string() + ": expected to " + std::string(what) + ", got " + std::strerror(error);
+    if (error == EFBIG) line += "; raise the limit on file sizes (ulimit -f) and run again, nothing is lost";
     if (error == ENOSPC || error == EDQUOT) line += "; free some space and run again, nothing is lost";
     return line;
 }

@@ -1,5 +1,6 @@
 // The program: which command, and what a user reads when something is wrong.
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -22,7 +23,9 @@ using Arguments = std::vector<std::string>;
 
 int print(const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
-    return std::fflush(stdout) == 0 ? 0 : static_cast<int>(ExitCode::storage);
+    if (std::fflush(stdout) == 0) return 0;
+    std::fprintf(stderr, "error: standard output: expected to write the answer, got an error\n");
+    return static_cast<int>(ExitCode::storage);
 }
 
 [[noreturn]] void refuse_command(const std::string& name) {
@@ -64,6 +67,7 @@ int fail(const std::string& line, ExitCode code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes: write() says EFBIG, and the line names the file
     try {
         return dispatch(Arguments(argv + std::min(argc, 1), argv + argc));
     } catch (const Error& error) {

@@ -106,6 +106,9 @@ engine::ReplicaHooks ReplicaDriver::hooks() {
     hooks.emitted = [this](std::int64_t number, std::span<const std::int32_t>, std::int64_t num_output) {
         ledger_->reached(number, num_output);
     };
+    hooks.damaged = [this](const std::string& line) {
+        if (damaged_.insert(line).second) log_.say("checkpoint damaged, will be computed again: " + line);
+    };
     hooks.poke = [this] { poke(); };
     hooks.store = &store_;
     return hooks;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,7 @@ class ReplicaDriver {
     Board& board_;
     Log log_;
     ResultWriter writer_;
+    std::set<std::string> damaged_;      // lines said already
     std::optional<TokenLedger> ledger_;  // first rank of the group
     Watchdog watchdog_;
     Pulse pulse_;

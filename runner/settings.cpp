@@ -91,6 +91,12 @@ void check_together(const Settings& settings, const Origins& origins) {
         refuse(origins.of("draft-model"), "draft-model", "no draft model with draft = " + settings.draft,
                shown(settings.draft_model.front().string()), "this draft method needs none");
     }
+    for (const char* key : {"draft-temperature", "resample-threshold", "partial-cache", "partial-cache-mode"}) {
+        const auto value = [&](const Settings& of) { return find_key(key)->get(of); };
+        if (value(settings) == value(Settings())) continue;
+        refuse(origins.of(key), key, "its default", shown(value(settings).empty() ? "" : value(settings).front()),
+               "the draft methods it belongs to are not in this version");
+    }
     if (!settings.replay_run.empty() || settings.replay_accept != Settings().replay_accept) {
         const std::string key = settings.replay_run.empty() ? "replay-accept" : "replay-run";
         refuse(origins.of(key), key, "draft = replay", "draft = " + settings.draft, "replay is not in this version");

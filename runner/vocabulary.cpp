@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "engine/draft/drafter.hpp"
+#include "engine/error.hpp"
 #include "runner/values.hpp"
 
 namespace longhaul::runner {
@@ -185,11 +187,15 @@ Key draft_tree_key() {
             .kind = Kind::draft,
             .set =
                 [](Settings& s, const std::string& value, const auto&) {
-                    const std::string expected = "a shape such as 5, 4x3, 4x3:12 or 2,2,1";
+                    const std::string expected = "a shape such as 5, 4x3 or 4x3:12, of at most 1024 nodes";
                     if (value == "auto") throw BadValue{expected, "'auto' is not in this version"};
-                    // What the shape means is the method's business; here only that it can be one.
-                    const bool shape = value.find_first_not_of("0123456789x:,") == std::string::npos;
-                    if (!shape || value.empty() || value.size() > 256) throw BadValue{expected, ""};
+                    if (value.find(',') != std::string::npos)
+                        throw BadValue{expected, "branching shapes are not in this version"};
+                    try {
+                        engine::parse_tree_shape(value);
+                    } catch (const UsageError&) {
+                        throw BadValue{expected, ""};
+                    }
                     s.draft_tree = value;
                 },
             .get = [](const Settings& s) { return s.draft_tree.empty() ? Strings{} : Strings{s.draft_tree}; }};

@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <exception>
@@ -72,6 +73,20 @@ void agree(Group& group, const std::exception_ptr& mine) {
     ByteReader reader(verdict);
     const auto exit_code = static_cast<ExitCode>(reader.get<int>());
     throw Error(reader.get_string(), exit_code);
+}
+
+/// A config.json that says fewer layers than there are would run, and write nonsense.
+void check_layers(const SafetensorsFolder& tensors, const ModelConfig& config) {
+    constexpr std::string_view prefix = "model.layers.";
+    for (const auto& [name, view] : tensors.tensors()) {
+        if (!name.starts_with(prefix)) continue;
+        std::int64_t layer = -1;
+        std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+        if (layer < config.num_layers) continue;
+        throw InputError(view.file, name,
+                         "layers 0 to " + std::to_string(config.num_layers - 1) + ", as num_hidden_layers says",
+                         "layer " + std::to_string(layer));
+    }
 }
 
 std::uint64_t hash_config(const ModelConfig& config, std::uint64_t weights) {
@@ -156,6 +171,7 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& folder, Precisio
             !tensors.contains("model.embed_tokens.weight")) {
             throw InputError(tensors.label(), "model.embed_tokens.weight", "a tensor", "none");
         }
+        check_layers(tensors, state->config);
         FolderSource source(tensors, state->notices);
         state->weights = load_weights(state->config, state->split, state->act, device, source);
         state->fingerprint = hash_config(state->config, tensors.fingerprint());

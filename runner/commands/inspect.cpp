@@ -175,6 +175,12 @@ Json describe(const fs::path& path) {
     }
     if (path.filename() == "config.json" || path.extension() == ".safetensors")
         return describe_model(fs::absolute(path).parent_path());
+    // R-EPOCH-ROUND.T.h5 beside the commit R-EPOCH-ROUND.h5
+    const std::string stem = path.stem().string();
+    if (path.extension() == ".h5" && stem.find('.') != std::string::npos) {
+        throw UsageError(InputError::format(path.string(), "", "a commit", "keys and values of one rank",
+                                            "inspect " + stem.substr(0, stem.find('.')) + ".h5, which lists them"));
+    }
     return describe_commit(path);
 }
 

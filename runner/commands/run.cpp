@@ -110,7 +110,8 @@ struct Launch {
     Settings settings;
     RunFolder folder;
     Loaded loaded;
-    std::unique_ptr<Hold> hold;  ///< rank 0
+    std::unique_ptr<Hold> hold;                     ///< rank 0
+    std::optional<nlohmann::json> previous_ending;  ///< rank 0: how the launch before this one ended
     std::int64_t epoch = 0;
 };
 
@@ -122,6 +123,11 @@ std::string results_text(const RunFolder& folder, bool all_done) {
 void print(const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
+}
+
+void write_job(const Launch& launch) {
+    replace_file(launch.folder.root / "job.cfg", format_settings(launch.settings), Durable::yes,
+                 std::to_string(launch.epoch));
 }
 
 /// Rank 0: opens data and folder. True when there is nothing to do: then the exit code is in `code`.
@@ -138,9 +144,12 @@ bool open_folder(Launch& launch, int& code) {
         code = static_cast<int>(finished->failed > 0 ? ExitCode::items_failed : ExitCode::done);
         return true;
     }
+    if (const auto newest = newest_lease(launch.folder.root); newest && newest->ending.is_object())
+        launch.previous_ending = newest->ending;
     launch.hold = std::make_unique<Hold>(launch.folder, settings.lease_seconds);
     launch.epoch = launch.hold->epoch();
-    replace_file(launch.folder.root / "job.cfg", format_settings(settings), Durable::yes, std::to_string(launch.epoch));
+    // A folder that belongs to a job already keeps its job.cfg until the model, too, was found to be that job's.
+    if (!fs::exists(launch.folder.root / "job.cfg")) write_job(launch);
     return false;
 }
 
@@ -176,8 +185,14 @@ void load_all(Launch& launch) {
     load(world, launch.settings, launch.loaded);
     world.agree([&] {
         if (!world.is_first()) return;
-        check_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
+        try {
+            check_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
+        } catch (const UsageError&) {  // refused: the run is what it was
+            if (launch.previous_ending) launch.hold->set_ending(*launch.previous_ending);
+            throw;
+        }
         write_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
+        write_job(launch);
         log_start(launch);
     });
 }
@@ -243,7 +258,7 @@ void conclude(const Launch& launch, const Summary& summary) {
 }
 
 int run_job(const World& world, const std::vector<std::string>& arguments, const Placement& placement) {
-    Launch launch{.world = world, .settings = read_settings(world, arguments), .folder = {}, .loaded = {}, .hold = {}};
+    Launch launch{.world = world, .settings = read_settings(world, arguments), .folder = {}, .loaded = {}, .hold = {}, .previous_ending = {}};
     launch.loaded.placement = placement;
     launch.folder.root = launch.settings.output;
     std::vector<std::int64_t> nothing_to_do{0, 0};
@@ -309,8 +324,8 @@ int run_job(const World& world, const std::vector<std::string>& arguments, const
 }  // namespace
 
 int run_command(const std::vector<std::string>& arguments) {
+    install_stop_signals();  // before anything else: a stop may be asked for at any time
     const Placement placement = place_this_rank(wanted_threads(arguments));
-    install_stop_signals();  // before the model is loaded: a stop may be asked for at any time
     const World world;
     try {
         return run_job(world, arguments, placement);

@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <thread>
 
+#include "engine/error.hpp"
+#include "engine/json.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
@@ -399,6 +402,25 @@ TEST_F(ReplicaResume, FilesOfFinishedItemsGoDuringTheRun) {
     EXPECT_GT(rest.sum.resumes, 0);
     rest.items.insert(stopped.items.begin(), stopped.items.end());
     EXPECT_EQ(tokens_of(rest.items), expected());
+}
+
+// It would run, and write nonsense.
+TEST_F(ReplicaResume, AModelOfMoreLayersThanItsConfigSaysIsRefused) {
+    for (const auto& entry : std::filesystem::directory_iterator(tiny_model)) {
+        std::filesystem::copy(entry.path(), folder_ / entry.path().filename());
+    }
+    Json config = read_json(folder_ / "config.json");
+    config["num_hidden_layers"] = config["num_hidden_layers"].get<int>() - 1;
+    std::filesystem::remove(folder_ / "config.json");
+    std::ofstream(folder_ / "config.json") << json_text(config);
+    const auto device = kernels::make_cpu_device(Job{}.variant, 1);
+    const auto group = make_local_group();
+    try {
+        Model::load(folder_, Precision::bf16, *device, *group);
+        FAIL() << "was loaded";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("num_hidden_layers"), std::string::npos) << error.what();
+    }
 }
 
 }  // namespace

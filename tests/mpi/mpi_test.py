@@ -6,6 +6,7 @@ usage: mpi_test.py BINARY CASE
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -162,6 +163,14 @@ def finished_again(bench):
     check("done already" in done.errors, done.errors)
     other = bench.run(job, 1, "--seed=2")
     expect(other, 2, "another identity")
+    model = bench.folder / "other-model"
+    shutil.copytree(bench.model, model)
+    weights = bytearray((model / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (model / "model.safetensors").write_bytes(weights)
+    expect(bench.run(job, 1, f"--model={model}", "--limit=4"), 2, "another model")
+    check(str(model) not in (run / "job.cfg").read_text(), "a refusal leaves job.cfg as it was")
+    check(json.loads(bench.command("status", run, "--json").output)["state"] == "finished", "and the state")
     check("seed" in other.error_lines()[0] and "got 2" in other.error_lines()[0], str(other.error_lines()))
 
 
@@ -226,7 +235,7 @@ def hang(bench):
 
 def suspended(bench):
     """All ranks stopped for longer than watchdog-seconds and continued (Ctrl-Z, scontrol suspend): the run goes on."""
-    make_prompts(bench.folder / "prompts.jsonl", 3)
+    make_prompts(bench.folder / "prompts.jsonl", 6)
     job = bench.job(max_tokens=6000, checkpoint_tokens=400, watchdog_seconds=2)
     run = bench.folder / "run"
     launch = bench.start(job, 3)
@@ -236,9 +245,31 @@ def suspended(bench):
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     time.sleep(5)
+    check(not journal_keys(run), "items were in flight when it was suspended")
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
     expect(launch.wait(), 0, "suspended and continued")
+
+
+def damaged(bench):
+    """A flipped bit in stored keys and values: named in the log, computed again, the same bytes."""
+    make_prompts(bench.folder / "prompts.jsonl", 2)
+    job = bench.job(max_tokens=3000, checkpoint_tokens=200)
+    expect(bench.run(job, 1, f"--output={bench.folder}/whole"), 0, "uninterrupted")
+    run = bench.folder / "run"
+    launch = bench.start(job, 1)
+    wait_for_checkpoint(run, 2)
+    launch.kill_all()
+    files = sorted((run / "checkpoints").glob("0-1-*.0.h5"))
+    check(files, "keys and values are stored")
+    content = bytearray(files[0].read_bytes())
+    content[len(content) // 2] ^= 1
+    files[0].chmod(0o644)
+    files[0].write_bytes(content)
+    expect(bench.run(job, 1), 0, "resumed")
+    check(digest(run) == digest(bench.folder / "whole"), "the same bytes")
+    log = "".join(path.read_text() for path in (run / "log").glob("*.log"))
+    check("damaged" in log and files[0].name in log, f"the log names {files[0].name}")
 
 
 def baseline(bench):
@@ -255,4 +286,4 @@ def baseline(bench):
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
         exactly_once, tcp, idle_ranks, errors_once, stop_request, stop_one_rank, two_at_once, finished_again, extend,
-        failed_items, hang, suspended, baseline)}))
+        failed_items, hang, suspended, damaged, baseline)}))
