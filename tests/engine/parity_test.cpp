@@ -113,6 +113,23 @@ INSTANTIATE_TEST_SUITE_P(Models, Parity, ::testing::ValuesIn(golden_names()), []
     return name;
 });
 
+// The trained model of the demo; its golden has every eighth logit.
+TEST(ParityDemo, LogitsEqualTransformers) {
+    const Json golden = read_json(LONGHAUL_TEST_DATA "/parity/demo.json");
+    const auto step = golden["step"].get<std::size_t>();
+    std::vector<float> expected;
+    for (const Json& row : golden["logits"]) {
+        for (const Json& value : row) expected.push_back(value.get<float>());
+    }
+    for (const auto& [precision, bound] : {std::pair(Precision::fp32, 1e-4), std::pair(Precision::bf16, 2e-2)}) {
+        const auto run = run_model(LONGHAUL_DEMO_MODEL, precision, best(), golden["tokens"], golden["positions"]);
+        std::vector<float> got;
+        for (std::size_t i = 0; i < run.logits().size(); i += step) got.push_back(run.logits()[i]);
+        ASSERT_EQ(got.size(), expected.size());
+        EXPECT_LT(greatest_error(got, expected) / range_of(expected), bound);
+    }
+}
+
 TEST(ParityGoldens, AreThere) {
     EXPECT_GE(golden_names().size(), 8U);
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/data/parity: tiny random checkpoints and what Hugging Face transformers computes with them.
 
-Run by hand when a case is added; the results are committed, so that no test needs PyTorch:
+Run by hand when a case is added, or the demo's weights change; the results are committed, so that no test needs PyTorch:
 
     pip install torch transformers safetensors
     python3 tests/tools/make_parity_goldens.py tests/data/parity
@@ -249,6 +249,16 @@ def make_models(root):
         write_golden(spec, folder, tokens)
 
 
+def make_demo(path, folder):
+    """The demo's trained model: 600 tokens, so more than one chunk of attention; every eighth logit keeps the file small."""
+    step, positions = 8, [0, 63, 511, 599]
+    tokens = torch.randint(4096, (600,), generator=torch.Generator().manual_seed(7)).tolist()
+    rows = logits(folder, torch.float32, tokens, positions)[:, ::step]
+    lines = [f'"tokens": {json.dumps(tokens)}', f'"positions": {json.dumps(positions)}', f'"step": {step}']
+    lines.append('"logits": [\n    ' + ",\n    ".join(numbers(row) for row in rows) + "\n  ]")
+    path.write_text("{\n  " + ",\n  ".join(lines) + "\n}\n")
+
+
 def rope_case(name, change):
     config = without_none(SMALL | {"head_dim": 64} | change)
     with tempfile.TemporaryDirectory() as scratch:
@@ -271,9 +281,14 @@ def make_ropes(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, help="tests/data/parity")
-    root = parser.parse_args().folder
+    parser.add_argument("--demo-only", action="store_true", help="only demo.json, of jobs/demo/model")
+    options = parser.parse_args()
+    root = options.folder
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
+    make_demo(root / "demo.json", pathlib.Path(__file__).resolve().parents[2] / "jobs" / "demo" / "model")
+    if options.demo_only:
+        return
     make_models(root)
     make_ropes(root / "rope.json")
 
