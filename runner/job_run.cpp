@@ -143,18 +143,11 @@ class HangFinder {
 
     void check() {
         const std::vector<ReplicaTotals> slots = board_.totals();
-        seen_.resize(slots.size(), {-1, 0.0});
-        // A long gap between two checks was ours: the whole launch was suspended, and nobody else could move either.
-        constexpr double longest_gap = 1.5;
-        const double gap = std::min(seconds_since(last_check_), longest_gap);
-        last_check_ = Clock::now();
+        ranks_.resize(slots.size());
         for (std::size_t rank = 0; rank < slots.size(); ++rank) {
-            auto& [beat, silent_seconds] = seen_[rank];
-            silent_seconds += gap;
-            if (slots[rank].beat != beat) {
-                beat = slots[rank].beat;
-                silent_seconds = 0;
-            } else if (seconds_ > 0 && silent_seconds > seconds_ + 2) {
+            ranks_[rank].pass(steady_seconds());
+            ranks_[rank].note(slots[rank].beat);
+            if (seconds_ > 0 && ranks_[rank].seconds() > seconds_ + 2) {
                 abort_all("rank " + std::to_string(rank) +
                               ": expected a sign of life within watchdog-seconds, got none; run again to go on from "
                               "the last checkpoint",
@@ -166,8 +159,7 @@ class HangFinder {
   private:
     const Board& board_;
     double seconds_;
-    std::vector<std::pair<std::int64_t, double>> seen_;  // beat, seconds since it moved
-    Clock::time_point last_check_ = Clock::now();
+    std::vector<Silence> ranks_;
 };
 
 DecodeSpeed speed_of_all_launches(const RunFolder& folder) {
@@ -257,7 +249,7 @@ void run_replicas(const World& world, Loaded& loaded, const JobPhase& phase, con
     HangFinder hangs(board, phase.settings.watchdog_seconds);
     if (world.is_first()) {
         monitor.attach(driver);
-        driver.every(1.0, [&] { hangs.check(); });
+        driver.every(Watchdog::check_interval, [&] { hangs.check(); });
     }
     driver.run();
     storage_error = driver.storage_error();

@@ -115,6 +115,25 @@ std::int64_t newest_epoch(const fs::path& run) {
     return newest;
 }
 
+/// The newest epoch in the names of results and checkpoints (R-EPOCH…): more than `newest_epoch` only where somebody
+/// emptied launches/. A new launch must not write under names that are taken.
+std::int64_t newest_written_epoch(const fs::path& run) {
+    std::int64_t newest = 0;
+    for (const char* folder : {"results", "checkpoints"}) {
+        std::error_code error;
+        for (const auto& entry : fs::directory_iterator(run / folder, error)) {
+            const std::string name = entry.path().filename().string();
+            const std::size_t dash = name.find('-');
+            std::int64_t epoch = 0;
+            if (dash != std::string::npos) {
+                std::from_chars(name.data() + dash + 1, name.data() + name.size(), epoch);
+            }
+            newest = std::max(newest, epoch);
+        }
+    }
+    return newest;
+}
+
 double seconds_of(const struct timespec& time) {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
@@ -233,7 +252,7 @@ Lease Lease::take(const fs::path& run, double lease_seconds) {
         const std::optional<LeaseView> newest = newest_lease(run);
         if (newest && newest->state == LeaseState::live) refuse(run, *newest);
         LeaseRecord record;
-        record.epoch = newest ? newest->record.epoch + 1 : 1;
+        record.epoch = std::max(newest ? newest->record.epoch : 0, newest_written_epoch(run)) + 1;
         record.holder = ProcessId::mine();
         record.started = utc_now();
         record.lease_seconds = lease_seconds;

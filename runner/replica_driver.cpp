@@ -71,7 +71,7 @@ ReplicaDriver::ReplicaDriver(const World& world, Loaded& loaded, const JobPhase&
       watchdog_(make_watchdog(world, phase)),
       last_progress_(Clock::now()) {
     const double watch = phase.settings.watchdog_seconds;
-    if (watch > 0) pulse_.every(std::clamp(watch / 8, 0.05, 1.0), [this] { watchdog_.check(); });
+    if (watch > 0) pulse_.every(std::clamp(watch / 8, 0.05, Watchdog::check_interval), [this] { watchdog_.check(); });
     if (!is_first()) return;
     ledger_.emplace(phase.folder.status(), world.replica(), phase.epoch, phase.settings.samples);
     pulse_.every(sync_seconds, [this] { sync_results(); });

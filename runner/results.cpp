@@ -158,10 +158,9 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
 
 std::map<std::string, std::int64_t> accept_results(const fs::path& run, const LeaseRecord* newest) {
     std::map<std::string, std::int64_t> accepted;
-    if (newest == nullptr) return accepted;
     for (const LaunchFile& file : launch_files(run / "results", "")) {
         const fs::path path = run / "results" / file.name;
-        const std::int64_t limit = accepted_bytes(file, *newest);
+        const std::int64_t limit = newest == nullptr ? no_limit : accepted_bytes(file, *newest);
         const std::int64_t bytes = limit == no_limit ? whole_lines(path) : limit;
         if (bytes == 0) continue;
         // A crashed launch may have left lines in the page cache alone: what is believed must be on disk first.

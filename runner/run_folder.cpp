@@ -76,6 +76,28 @@ std::string hash_text(const std::string& text) {
     return hex(XXH3_64bits(text.data(), text.size()));
 }
 
+std::vector<fs::path> folders_of(const RunFolder& folder) {
+    return {folder.root / "launches", folder.results(), folder.checkpoints(), folder.status(), folder.log()};
+}
+
+/// A launch has been here.
+bool is_run(const RunFolder& folder) {
+    std::error_code error;
+    if (fs::is_regular_file(folder.root / "identity.json", error)) return true;
+    return fs::is_directory(folder.root / "launches", error) && !fs::is_empty(folder.root / "launches", error);
+}
+
+/// Nothing, or what a launch leaves that died while it made its folders.
+bool holds_only_folders_of_a_run(const RunFolder& folder) {
+    const std::vector<fs::path> ours = folders_of(folder);
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder.root, error)) {
+        if (std::find(ours.begin(), ours.end(), entry.path()) == ours.end()) return false;
+        if (!fs::is_directory(entry.path(), error) || !fs::is_empty(entry.path(), error)) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 std::string hex(std::uint64_t value) {
@@ -90,13 +112,12 @@ void RunFolder::create() const {
     if (there && !fs::is_directory(root, error)) {
         throw UsageError(root.string() + ": output: expected a folder, got a file");
     }
-    if (there && !fs::exists(root / "launches", error) && !fs::is_empty(root, error)) {
+    if (there && !is_run(*this) && !holds_only_folders_of_a_run(*this)) {
         throw UsageError(root.string() +
                          ": output: expected a run folder or an empty one, got a folder of other files");
     }
-    for (const fs::path& folder : {root, root / "launches", results(), checkpoints(), status(), log()}) {
-        make_folder(folder);
-    }
+    make_folder(root);
+    for (const fs::path& folder : folders_of(*this)) make_folder(folder);
     if (::access(root.c_str(), W_OK) != 0) {
         throw UsageError(root.string() + ": output: expected a folder that can be written, got " +
                          std::strerror(errno));
@@ -105,9 +126,9 @@ void RunFolder::create() const {
 
 void RunFolder::must_exist() const {
     std::error_code error;
-    if (fs::is_directory(root / "launches", error)) return;
+    if (is_run(*this)) return;
     throw UsageError(root.string() + ": expected a run folder, got " +
-                     (fs::exists(root, error) ? "something without launches/" : "nothing there"));
+                     (fs::exists(root, error) ? "something without launches/ and identity.json" : "nothing there"));
 }
 
 Settings RunFolder::settings() const {

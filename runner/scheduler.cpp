@@ -93,9 +93,7 @@ std::int64_t Board::add_failures(std::int64_t count) {
 void Board::poke(const ReplicaTotals& totals) {
     const Clock::time_point now = Clock::now();
     if (now - last_probe_ < std::chrono::milliseconds(1)) return;
-    // A long gap was ours, not rank 0's: this process was suspended, or a layer took that long.
-    constexpr double longest_gap = 1.5;
-    owner_silent_seconds_ += std::min(std::chrono::duration<double>(now - last_probe_).count(), longest_gap);
+    owner_.pass(std::chrono::duration<double>(now.time_since_epoch()).count());
     last_probe_ = now;
     int flag = 0;
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_, &flag, MPI_STATUS_IGNORE);
@@ -147,14 +145,8 @@ StopReason Board::stop_reason() const {
 
 void Board::note_look() {
     stop_seen_ |= looked_.front();
-    if (looked_.back() == owner_beat_) return;
-    owner_beat_ = looked_.back();
-    owner_silent_seconds_ = 0;
-}
-
-double Board::unanswered_seconds() const {
-    // Over shared memory a look needs no help of rank 0: that it was answered does not say that rank 0 lives.
-    return owner_beat_ < 0 ? 0.0 : owner_silent_seconds_;
+    // Over shared memory a look needs no help of rank 0: only its beat says that it lives.
+    owner_.note(looked_.back());
 }
 
 std::vector<ReplicaTotals> Board::totals() const {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "runner/results.hpp"
+#include "runner/watchdog.hpp"
 
 namespace longhaul::runner {
 
@@ -73,7 +74,7 @@ class Board {
     /// As of the last look; of several reasons the gravest.
     [[nodiscard]] StopReason stop_reason() const;
     /// How long rank 0 has not answered, or not moved.
-    [[nodiscard]] double unanswered_seconds() const;
+    [[nodiscard]] double unanswered_seconds() const { return owner_.seconds(); }
 
     /// Rank 0 only; any thread: the slots of all ranks as they are now.
     [[nodiscard]] std::vector<ReplicaTotals> totals() const;
@@ -98,8 +99,7 @@ class Board {
     std::array<std::int64_t, 8> looked_{};  ///< words from the stop word to rank 0's beat
     std::array<std::int64_t, 8> unused_{};
     std::int64_t stop_seen_ = 0;
-    std::int64_t owner_beat_ = -1;
-    double owner_silent_seconds_ = 0;  // this rank's own gaps not counted
+    Silence owner_;
 };
 
 }  // namespace longhaul::runner

@@ -73,11 +73,11 @@ std::string Summary::to_table() const {
     rows.emplace_back("items", grouped(outcome.done) + " of " + grouped(outcome.items) + " done" +
                                    (outcome.failed > 0 ? ", " + grouped(outcome.failed) + " failed" : ""));
     rows.emplace_back("tokens", grouped(outcome.total_tokens) + " in finished items");
-    rows.emplace_back("this launch", counted(outcome.tokens, "token", "tokens") + " in " +
-                                         text("%.1f s, %.1f tokens/s, ", outcome.seconds, rate) +
-                                         counted(replicas, "replica", "replicas") + ", " +
-                                         counted(ranks, "rank", "ranks") + ", " +
-                                         counted(threads, "thread", "threads") + " a rank, " + kernels + " kernels");
+    rows.emplace_back("launch " + std::to_string(epoch),
+                      counted(outcome.tokens, "token", "tokens") + " in " +
+                          text("%.1f s, %.1f tokens/s, ", outcome.seconds, rate) +
+                          counted(replicas, "replica", "replicas") + ", " + counted(ranks, "rank", "ranks") + ", " +
+                          counted(threads, "thread", "threads") + " a rank, " + kernels + " kernels");
     rows.emplace_back("block efficiency",
                       text("%.2f tokens a target call", ratio(outcome.total_tokens, outcome.target_calls)));
     if (outcome.drafted > 0) {
@@ -91,7 +91,8 @@ std::string Summary::to_table() const {
                                *speedup(), outcome.speed.tokens_per_second(), baseline->speed.tokens_per_second()));
         rows.emplace_back("same text", baseline->identical ? "yes, byte for byte" : "NO: the two runs differ");
     }
-    rows.emplace_back("checkpoints", counted(outcome.rounds, "round", "rounds") + " written by this launch");
+    rows.emplace_back("checkpoints",
+                      counted(outcome.rounds, "round", "rounds") + " written in launch " + std::to_string(epoch));
     rows.emplace_back("resumed", counted(outcome.resumed_items, "item", "items") + ", " +
                                      counted(outcome.recomputed_tokens, "token", "tokens") + " computed again");
     rows.emplace_back("results", results);

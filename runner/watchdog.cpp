@@ -52,20 +52,28 @@ void Pulse::loop() {
     }
 }
 
-Watchdog::Watchdog(double seconds, std::function<void(double)> on_hang)
-    : seconds_(seconds), on_hang_(std::move(on_hang)), last_fed_(now()), last_checked_(now()) {}
-
-double Watchdog::now() noexcept {
+double steady_seconds() noexcept {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void Watchdog::check() {
-    const double time = now();
-    // The whole process may have slept (a suspended laptop, SIGSTOP and SIGCONT): that is no hang of its main thread.
-    if (time - last_checked_ > std::max(1.5, seconds_ / 2)) feed();
-    last_checked_ = time;
-    const double idle = time - last_fed_.load(std::memory_order_relaxed);
-    if (seconds_ > 0 && idle > seconds_) on_hang_(idle);
+void Silence::pass(double now) noexcept {
+    if (beat_ != no_beat) seconds_ += std::min(now - last_look_, longest_gap);
+    last_look_ = now;
+}
+
+void Silence::note(std::int64_t beat) noexcept {
+    if (beat == beat_) return;
+    beat_ = beat;
+    seconds_ = 0;
+}
+
+Watchdog::Watchdog(double seconds, std::function<void(double)> on_hang)
+    : seconds_(seconds), on_hang_(std::move(on_hang)) {}
+
+void Watchdog::check(double now) {
+    silence_.pass(now);
+    silence_.note(meals_.load(std::memory_order_relaxed));
+    if (seconds_ > 0 && silence_.seconds() > seconds_) on_hang_(silence_.seconds());
 }
 
 }  // namespace longhaul::runner

@@ -30,6 +30,12 @@ void fields(Archive& archive, RoundResult& result) {
 
 }  // namespace
 
+DrafterState within_budget(DrafterState state, std::int64_t& bytes_left) {
+    bytes_left -= static_cast<std::int64_t>(state.rows.size() * sizeof(std::int32_t));
+    if (bytes_left >= 0) return state;
+    return {.kind = "left out", .row_width = 0, .rows = {}};
+}
+
 CheckpointRounds::CheckpointRounds(const CheckpointOptions& options, const Model& model, Group& group)
     : options_(options), model_(model), group_(group) {
     if (!options.folder.empty()) writer_ = std::make_unique<CheckpointWriter>(options.folder, options.identity);
@@ -79,12 +85,13 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
                      {}};
     RoundJob job;
     job.round = round_;
+    std::int64_t drafter_bytes_left = most_drafter_bytes;
     for (Sequence* sequence : sequences) {
         ItemDelta delta = delta_of(*sequence, store_kv);
         if (delta.tokens.empty() && delta.kv_end == delta.kv_begin && sequence->saved_once) continue;
         ++sequence->statistics.checkpoint_rounds;
         if (group_.is_first()) {
-            delta.drafter = sequence->drafter->take_delta();
+            delta.drafter = within_budget(sequence->drafter->take_delta(), drafter_bytes_left);
             delta.statistics = statistics_to_json(sequence->statistics);
         }
         if (delta.kv_end > delta.kv_begin) {

@@ -19,6 +19,12 @@
 
 namespace longhaul::engine {
 
+/// Drafter rows a commit may hold: half of what a reader accepts of a whole commit.
+inline constexpr std::int64_t most_drafter_bytes = std::int64_t{512} << 20;
+
+/// `state`, or where the budget is spent one of no known kind: on resume the drafter is then made from the tokens.
+[[nodiscard]] DrafterState within_budget(DrafterState state, std::int64_t& bytes_left);
+
 class CheckpointRounds {
   public:
     CheckpointRounds(const CheckpointOptions& options, const Model& model, Group& group);

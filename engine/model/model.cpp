@@ -109,6 +109,16 @@ std::uint64_t hash_config(const ModelConfig& config, std::uint64_t weights) {
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
 }
 
+/// Says so where matrices hold more than bf16 keeps, whatever type config.json names.
+void note_rounding(const SafetensorsFolder& tensors, std::vector<std::string>& notices) {
+    for (const auto& [name, view] : tensors.tensors()) {
+        if (view.shape.size() != 2 || view.dtype == TensorType::bf16) continue;
+        notices.push_back("model: " + view.dtype_name + " weights (" + name +
+                          ") are rounded to bf16; precision = fp32 keeps them exactly");
+        return;
+    }
+}
+
 }  // namespace
 
 struct Model::State {
@@ -175,10 +185,7 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& folder, Precisio
         FolderSource source(tensors, state->notices);
         state->weights = load_weights(state->config, state->split, state->act, device, source);
         state->fingerprint = hash_config(state->config, tensors.fingerprint());
-        if (precision == Precision::bf16 && (state->config.dtype == "float16" || state->config.dtype == "float32")) {
-            state->notices.push_back("model: " + state->config.dtype +
-                                     " weights are rounded to bf16; precision = fp32 keeps them exactly");
-        }
+        if (precision == Precision::bf16) note_rounding(tensors, state->notices);
     } catch (...) {
         failure = std::current_exception();
     }

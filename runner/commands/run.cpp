@@ -1,5 +1,6 @@
 // `longhaul run`: starts a job, or goes on with it where its run folder stands. The only command that starts MPI.
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <memory>
@@ -120,9 +121,10 @@ std::string results_text(const RunFolder& folder, bool all_done) {
                     : "unfinished; `longhaul results " + folder.root.string() + "` shows what there is";
 }
 
+/// Throws StorageError: a table that went to a full disk must not look like success.
 void print(const std::string& text) {
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
+    const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+    if (!written || std::fflush(stdout) != 0) throw StorageError(storage_line("standard output", "write to it", errno));
 }
 
 void write_job(const Launch& launch) {
@@ -258,7 +260,12 @@ void conclude(const Launch& launch, const Summary& summary) {
 }
 
 int run_job(const World& world, const std::vector<std::string>& arguments, const Placement& placement) {
-    Launch launch{.world = world, .settings = read_settings(world, arguments), .folder = {}, .loaded = {}, .hold = {}, .previous_ending = {}};
+    Launch launch{.world = world,
+                  .settings = read_settings(world, arguments),
+                  .folder = {},
+                  .loaded = {},
+                  .hold = {},
+                  .previous_ending = {}};
     launch.loaded.placement = placement;
     launch.folder.root = launch.settings.output;
     std::vector<std::int64_t> nothing_to_do{0, 0};
@@ -286,6 +293,7 @@ int run_job(const World& world, const std::vector<std::string>& arguments, const
     }
     summary.settings = launch.settings;
     summary.results = results_text(launch.folder, summary.outcome.all_done);
+    summary.epoch = launch.epoch;
     summary.ranks = world.size();
     summary.replicas = world.num_replicas();
     summary.threads = placement.threads;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <random>
 
+#include "engine/checkpoint/rounds.hpp"
 #include "engine/draft/ngram_table.hpp"
 #include "engine/error.hpp"
 #include "engine/replica.hpp"
@@ -186,6 +187,21 @@ TEST(NgramDrafter, ResumesFromRowsAndRefusesOthers) {
     other.kind = "ngram/7";
     EXPECT_FALSE(drafter->make_sequence()->restore(std::vector<DrafterState>{other}, context));
     EXPECT_FALSE(drafter->make_sequence()->restore({}, context));
+}
+
+// A commit must stay readable: rows beyond its budget are left out, and the drafter starts from the tokens again.
+TEST(NgramDrafter, RowsBeyondTheBudgetAreLeftOutAndRefused) {
+    const std::vector<std::int32_t> context(40, 7);
+    const auto drafter = make_drafter(ngram_options("4x4:8"), SamplingParams{});
+    const auto sequence = drafter->make_sequence();
+    sequence->accepted(context, 40);
+    const DrafterState whole = sequence->take_delta();
+    std::int64_t bytes_left = static_cast<std::int64_t>(whole.rows.size() * sizeof(std::int32_t));
+    EXPECT_EQ(within_budget(whole, bytes_left).rows, whole.rows);
+    EXPECT_EQ(bytes_left, 0);
+    const DrafterState left_out = within_budget(whole, bytes_left);
+    EXPECT_TRUE(left_out.rows.empty());
+    EXPECT_FALSE(drafter->make_sequence()->restore(std::vector<DrafterState>{whole, left_out}, context));
 }
 
 TEST(DraftTree, IsParsedOrRefused) {

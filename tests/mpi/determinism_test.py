@@ -145,7 +145,7 @@ def killed(bench, kills=5, seed=1):
     plain = {"ranks": 2, "tensor-parallel": 1, "batch": 4, "threads": 1, "kernels": processor_kernels()[-1], "draft": "ar"}
     for temperature in SAMPLING:
         for kv, split in (("store", 1), ("recompute", 2)):
-            job = make_job(bench, max_tokens=1400, checkpoint_tokens=60, checkpoint_kv=kv)
+            job = make_job(bench, max_tokens=900, checkpoint_tokens=60, checkpoint_kv=kv)
             whole = bench.folder / f"whole-{temperature}"
             expected = digest(whole) if whole.exists() else run_whole(bench, job, dict(plain, temperature=temperature), whole)
             row = dict(plain, temperature=temperature, draft="ngram")

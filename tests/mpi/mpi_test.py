@@ -218,7 +218,7 @@ def hang(bench):
     make_prompts(bench.folder / "prompts.jsonl", 4)
     for ranks, tensor_parallel, victim in ((2, 2, 1), (3, 1, 2), (2, 1, 0)):
         run = bench.folder / f"run{ranks}{tensor_parallel}{victim}"
-        job = bench.job(max_tokens=8000, tensor_parallel=tensor_parallel, watchdog_seconds=3, output=run,
+        job = bench.job(max_tokens=8000, tensor_parallel=tensor_parallel, watchdog_seconds=2, output=run,
                         checkpoint_tokens=400)
         launch = bench.start(job, ranks)
         wait_for_checkpoint(run)
@@ -235,8 +235,8 @@ def hang(bench):
 
 def suspended(bench):
     """All ranks stopped for longer than watchdog-seconds and continued (Ctrl-Z, scontrol suspend): the run goes on."""
-    make_prompts(bench.folder / "prompts.jsonl", 6)
-    job = bench.job(max_tokens=6000, checkpoint_tokens=400, watchdog_seconds=2)
+    make_prompts(bench.folder / "prompts.jsonl", 3)
+    job = bench.job(max_tokens=4000, checkpoint_tokens=400, watchdog_seconds=2)
     run = bench.folder / "run"
     launch = bench.start(job, 3)
     wait_for_checkpoint(run)
@@ -244,7 +244,7 @@ def suspended(bench):
     check(len(pids) == 3 and launch.alive(), "the run is under way when it is suspended")
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    time.sleep(5)
+    time.sleep(4)
     check(not journal_keys(run), "items were in flight when it was suspended")
     for pid in pids:
         os.kill(pid, signal.SIGCONT)

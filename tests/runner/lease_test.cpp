@@ -49,6 +49,20 @@ TEST(Lease, FirstLaunchHasEpochOne) {
     EXPECT_EQ(view->record.holder.pid, getpid());
 }
 
+// Somebody emptied launches/ (a cleaning script): what was computed still counts, and no name is given twice.
+TEST(Lease, EmptiedLaunchesLoseNothing) {
+    const TemporaryFolder run;
+    fs::create_directories(run.path() / "results");
+    fs::create_directories(run.path() / "checkpoints");
+    std::ofstream(run.path() / "results" / "0-2.jsonl") << "{\"index\":0}\nhalf a li";
+    std::ofstream(run.path() / "checkpoints" / "1-4-9.h5") << "x";
+    const Lease lease = Lease::take(run.path(), 30);
+    EXPECT_EQ(lease.epoch(), 5);
+    const auto& accepted = newest_lease(run.path())->record.accepted;
+    ASSERT_EQ(accepted.count("0-2.jsonl"), 1U);
+    EXPECT_EQ(accepted.at("0-2.jsonl"), 12);
+}
+
 TEST(Lease, LiveHolderIsNamedAndRefused) {
     const TemporaryFolder run;
     const Lease lease = Lease::take(run.path(), 30);

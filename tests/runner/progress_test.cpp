@@ -116,22 +116,59 @@ TEST(Pulse, CallsAtIntervalsAndNeverAfterItsEnd) {
 
 TEST(Watchdog, BarksOnlyAtSilence) {
     int barks = 0;
-    Watchdog watchdog(0.05, [&](double) { ++barks; });
+    double now = 100;
+    Watchdog watchdog(2, [&](double seconds) {
+        ++barks;
+        EXPECT_GT(seconds, 2);
+    });
+    const auto wait = [&](double seconds) {
+        for (double end = now + seconds; now < end; now += 0.25) watchdog.check(now);
+    };
     for (int i = 0; i < 10; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+        wait(1.75);
         watchdog.feed();
-        watchdog.check();
     }
     EXPECT_EQ(barks, 0);
-    for (int i = 0; i < 200 && barks == 0; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        watchdog.check();
+    wait(2.75);
+    EXPECT_GT(barks, 0);
+}
+
+TEST(Watchdog, ZeroSecondsAreNever) {
+    Watchdog off(0, [&](double) { FAIL(); });
+    for (double now = 0; now < 1000; now += 0.25) off.check(now);
+}
+
+// Ctrl-Z or `scontrol suspend` for an hour: the watchdog's thread wakes up before the main thread has fed it.
+TEST(Watchdog, ASuspendedProcessIsNoHang) {
+    int barks = 0;
+    double now = 100;
+    Watchdog watchdog(2, [&](double) { ++barks; });
+    for (int i = 0; i < 4; ++i) watchdog.check(now += 0.25);
+    for (const double night : {3.0, 3600.0}) {
+        watchdog.check(now += night);
+        watchdog.feed();
+        watchdog.check(now += 0.25);
     }
-    EXPECT_EQ(barks, 1);
-    Watchdog off(0, [&](double) { ++barks; });
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    off.check();
-    EXPECT_EQ(barks, 1);
+    EXPECT_EQ(barks, 0);
+    for (int i = 0; i < 10; ++i) watchdog.check(now += 0.25);
+    EXPECT_GT(barks, 0);  // the other side: awake, and nobody feeds
+}
+
+TEST(Silence, BeginsWithTheFirstBeatAndEndsWithEach) {
+    Silence silence;
+    for (const double now : {5.0, 5.4, 5.8}) silence.pass(now);
+    EXPECT_EQ(silence.seconds(), 0);
+    silence.note(0);
+    for (const double now : {6.2, 6.6, 7.0}) {
+        silence.pass(now);
+        silence.note(0);
+    }
+    EXPECT_NEAR(silence.seconds(), 1.2, 1e-9);
+    silence.note(1);
+    EXPECT_EQ(silence.seconds(), 0);
+    // Looked at once in ten seconds it says little: the gap was the looker's own.
+    silence.pass(17.0);
+    EXPECT_NEAR(silence.seconds(), Silence::longest_gap, 1e-9);
 }
 
 }  // namespace

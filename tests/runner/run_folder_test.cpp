@@ -42,6 +42,26 @@ struct RunFolderTest : testing::Test {
     }
 };
 
+TEST_F(RunFolderTest, FoldersOfOthersAreRefused) {
+    const RunFolder foreign{temporary.path() / "thesis"};
+    fs::create_directories(foreign.root / "launches");
+    std::ofstream(foreign.root / "thesis.tex") << "precious";
+    EXPECT_THROW(foreign.create(), UsageError);
+    EXPECT_THROW(foreign.must_exist(), UsageError);
+    EXPECT_FALSE(fs::exists(foreign.root / "results"));
+}
+
+TEST_F(RunFolderTest, WhatALaunchLeftThatDiedEarlyIsWelcome) {
+    const RunFolder begun{temporary.path() / "begun"};
+    fs::create_directories(begun.root / "launches");
+    fs::create_directories(begun.results());
+    begun.create();
+    EXPECT_TRUE(fs::is_directory(begun.checkpoints()));
+    fs::remove_all(folder.root / "launches");
+    folder.create();
+    EXPECT_TRUE(fs::is_directory(folder.root / "launches")) << "identity.json says that it is a run";
+}
+
 TEST_F(RunFolderTest, SameJobIsWelcome) {
     EXPECT_EQ(refusal(settings, fingerprints), "");
     EXPECT_EQ(refusal(settings, {{"data", "d1"}}), "") << "what is not known yet is not compared";
