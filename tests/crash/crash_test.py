@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mpi"))
-from harness import check, digest, journal_keys, main, make_prompts, results, statistics, wait_for  # noqa: E402
+from harness import check, digest, journal_keys, main, make_prompts, results, runs, statistics, wait_for  # noqa: E402
 
 ITEMS = 4
 MAX_TOKENS = 4000
@@ -122,7 +122,7 @@ def kill_rank(bench, count=2, seed=2):
         os.kill(run.numbers.choice(pids), signal.SIGKILL)
         done = launch.wait(30)
         check(done.code not in (0, 75), f"exit code {done.code} though a rank was killed")
-        wait_for(lambda: not any(Path("/proc", str(pid)).exists() for pid in pids), "all ranks are gone", 20)
+        wait_for(lambda: not any(runs(pid) for pid in pids), "all ranks are gone", 20)
     killed_often(bench, count, seed, kill)
 
 

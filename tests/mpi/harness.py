@@ -145,7 +145,7 @@ class Launch:
             except ProcessLookupError:
                 pass
         self.process.wait(TIME_LIMIT)
-        wait_for(lambda: not any(Path("/proc", str(pid)).exists() for pid in pids), "killed ranks are gone", 20)
+        wait_for(lambda: not any(runs(pid) for pid in pids), "killed ranks are gone", 20)
 
     def wait(self, limit=TIME_LIMIT):
         try:
@@ -155,6 +155,15 @@ class Launch:
             raise Failure(f"still running after {limit} s: {' '.join(self.command)}\n" + self.err_path.read_text())
         return Finished(code, self.out_path.read_text(errors="replace"), self.err_path.read_text(errors="replace"),
                         time.monotonic() - self.start)
+
+
+def runs(pid):
+    """A zombie is gone: whoever adopted it may take a second to notice."""
+    try:
+        stat = Path("/proc", str(pid), "stat").read_text()
+    except OSError:
+        return False
+    return stat[stat.rindex(")") + 2] != "Z"
 
 
 def wait_for(condition, what, limit=60.0):

@@ -11,7 +11,7 @@ import signal
 import time
 from pathlib import Path
 
-from harness import (check, digest, journal_keys, main, make_prompts, results, statistics, wait_for)
+from harness import check, digest, journal_keys, main, make_prompts, results, runs, statistics, wait_for
 
 
 def expect(done, code, what):
@@ -228,7 +228,7 @@ def hang(bench):
         done = launch.wait(40)
         check(done.code not in (0, 75), f"exit code {done.code}")
         check(done.error_lines(), f"a line that says why: {done.errors}")
-        wait_for(lambda: not Path("/proc", str(pid)).exists(), "the stopped rank is gone too", 10)
+        wait_for(lambda: not runs(pid), "the stopped rank is gone too", 10)
         print(f"{ranks} ranks, tensor-parallel {tensor_parallel}, rank {victim} hung: all gone after "
               f"{time.monotonic() - start:.1f} s")
 
