@@ -17,7 +17,7 @@ std::int64_t pages_for(std::int64_t num_tokens) {
 }  // namespace
 
 void check_pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) {
-    require(dtype != DType::f16, "pack", "weights are kept as bf16 or f32");
+    require(dtype != DType::f16, "pack", "weights are kept as bf16, f32, int8 or int4");
     require(num_slices == 1 || num_slices == 2 || num_slices == 4 || num_slices == 8, "pack",
             "num_slices is 1, 2, 4 or 8");
     require(slice_length > 0 && slice_length % 2 == 0, "pack", "slice_length is even and positive");

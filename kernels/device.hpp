@@ -5,9 +5,9 @@
 // algorithms.md section 7, so all CPU variants give the same bits. numerics.hpp states the order in words and holds
 // its version number.
 //
-// Shapes are written slowest dimension first. "act" is the type that matrix products read: bf16 or f32 as
-// `Device::act_type` of the model's precision says. Pointers are to device memory unless a span is given (host).
-// Calls of one Device come from one thread; they may use `threads()` threads inside.
+// Shapes are written slowest dimension first. "act" is the type that matrix products read: bf16 or f32 (act_type).
+// Pointers are to device memory unless a span is given (host). Calls of one Device come from one thread; they may use
+// `threads()` threads inside.
 #pragma once
 
 #include <cstddef>
@@ -20,10 +20,17 @@
 
 namespace longhaul::kernels {
 
-enum class DType : std::uint8_t { bf16, f32, f16 };  ///< f16 only as a source of weights
+/// f16 only as a source of weights; int8 and int4 only as packed weights (quantized.hpp).
+enum class DType : std::uint8_t { bf16, f32, f16, int8, int4 };
 
+/// Of an element that stands alone: not of int8 and int4.
 constexpr std::size_t bytes_of(DType dtype) {
     return dtype == DType::f32 ? 4 : 2;
+}
+
+/// What a product with weights of `dtype` reads.
+constexpr DType act_type(DType dtype) {
+    return dtype == DType::f32 ? DType::f32 : DType::bf16;
 }
 
 class Device;
@@ -63,7 +70,7 @@ struct WeightRows {
 
 /// A packed weight matrix, y = W x. Layout of `data` is the device's own secret.
 struct Matrix {
-    DType dtype = DType::bf16;     ///< bf16 or f32
+    DType dtype = DType::bf16;     ///< bf16, f32, int8 or int4
     std::int64_t num_outputs = 0;  ///< rows of W on this rank
     std::int64_t num_inputs = 0;   ///< padded inputs on this rank: num_slices * slice_length
     int num_slices = 0;  ///< slices of the sum on this rank: 8, or 8 / tensor-parallel for row-parallel layers
@@ -119,7 +126,8 @@ class Device {
 
     // --- weights ----------------------------------------------------------------------------------------------------
     /// Packs the rows of `parts`, stacked, as a matrix of `num_slices` slices of `slice_length` inputs. f16 and f32
-    /// sources are rounded to nearest even where `dtype` is bf16; exact where it is f32.
+    /// sources are rounded to nearest even where `dtype` is bf16; exact where it is f32; int8 and int4 as quantized.hpp
+    /// says.
     virtual Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) = 0;
 
     // --- rows -------------------------------------------------------------------------------------------------------

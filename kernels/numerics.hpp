@@ -3,6 +3,11 @@
 // Product over K: 8 slices of whole bf16 pairs (K zero-padded to a multiple of 16), each summed in f32 by fused
 //   multiply-adds in ascending pairs, the odd element of a pair first (f32 weights: ascending k), starting from +0;
 //   then ((s0+s1)+(s2+s3)) + ((s4+s5)+(s6+s7)). Row-parallel ranks hold whole subtrees.
+// Product with int8 or int4 weights (quantized.hpp): the inputs of each row and block become integers, too: m = max
+// |x|,
+//   scale = m / 127, q = nearest even whole number of x * (127 / m), by one fused multiply-add onto 1.5 * 2^23 (m <
+//   2^-100: all zero; m infinite or NaN: q = 0, scale NaN). A block's sum is exact in integers. A slice: from +0, sum =
+//   fma(f32(block's sum), weight scale * input scale, sum), blocks ascending; then slices as above.
 // Sum over a row (norms, softmax denominators, log-sum-exp): 16 lanes; lane i takes elements i, i+16, … by
 //   fused multiply-add (squares) or addition, ascending; lanes are added as a balanced tree (i with i+8, +4, +2, +1).
 // Attention: chunks of 512 absolute positions. In a chunk:

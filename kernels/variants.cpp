@@ -20,8 +20,8 @@ bool runs_avx2() {
 bool runs_avx512() {
     static const bool runs = runs_avx2() && __builtin_cpu_supports("avx512f") != 0 &&
                              __builtin_cpu_supports("avx512bw") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-                             __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512bf16") != 0 &&
-                             cpu::avx512_bf16_self_test();
+                             __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vnni") != 0 &&
+                             __builtin_cpu_supports("avx512bf16") != 0 && cpu::avx512_bf16_self_test();
     return runs;
 }
 
@@ -58,7 +58,7 @@ std::string_view variant_flags(CpuVariant variant) {
         case CpuVariant::avx2:
             return "avx2 fma";
         case CpuVariant::avx512:
-            return "avx512f avx512bw avx512vl avx512dq avx512_bf16";
+            return "avx512f avx512bw avx512vl avx512dq avx512_vnni avx512_bf16";
     }
     return "unknown";
 }

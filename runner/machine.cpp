@@ -101,6 +101,8 @@ std::unique_ptr<engine::Tokenizer> load_tokenizer(const std::filesystem::path& f
 engine::Precision precision_of(const Settings& settings) {
     if (settings.precision == "bf16") return engine::Precision::bf16;
     if (settings.precision == "fp32") return engine::Precision::fp32;
+    if (settings.precision == "int8") return engine::Precision::int8;
+    if (settings.precision == "int4") return engine::Precision::int4;
     throw std::logic_error("precision '" + settings.precision + "' passed parse_settings");
 }
 

@@ -295,8 +295,8 @@ Section sampling_section() {
 Section machine_section() {
     return {
         "Model and machine",
-        {choice("precision", Kind::identity, &Settings::precision, {"bf16", "fp32"}, {"int8", "int4"},
-                "numbers the weights are held in"),
+        {choice("precision", Kind::identity, &Settings::precision, {"bf16", "fp32", "int8", "int4"}, {},
+                "numbers the weights are held in; int8 and int4 are faster and a little less exact"),
          or_auto(choice("kv-precision", Kind::identity, &Settings::kv_precision, {"auto", "bf16", "fp32"}, {"int8"},
                         "numbers keys and values are held in; auto = as `precision`"),
                  &Settings::kv_precision),

@@ -119,6 +119,20 @@ void note_rounding(const SafetensorsFolder& tensors, std::vector<std::string>& n
     }
 }
 
+WeightTypes weight_types(Precision precision) {
+    switch (precision) {
+        case Precision::bf16:
+            return {DType::bf16, DType::bf16};
+        case Precision::fp32:
+            return {DType::f32, DType::f32};
+        case Precision::int8:
+            return {DType::int8, DType::int8};
+        case Precision::int4:
+            return {DType::int4, DType::int8};
+    }
+    throw std::logic_error("no such precision");
+}
+
 }  // namespace
 
 struct Model::State {
@@ -129,7 +143,7 @@ struct Model::State {
           device(on),
           group(of),
           split(config, of.rank(), of.size()),
-          act(precision == Precision::bf16 ? DType::bf16 : DType::f32),
+          act(kernels::act_type(weight_types(precision).layers)),
           rope(config),
           layout{kv_dtype.value_or(act), config.num_layers, split.num_kv_heads, config.head_dim},
           hidden(on),
@@ -183,7 +197,7 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& folder, Precisio
         }
         check_layers(tensors, state->config);
         FolderSource source(tensors, state->notices);
-        state->weights = load_weights(state->config, state->split, state->act, device, source);
+        state->weights = load_weights(state->config, state->split, weight_types(precision), device, source);
         state->fingerprint = hash_config(state->config, tensors.fingerprint());
         if (precision == Precision::bf16) note_rounding(tensors, state->notices);
     } catch (...) {
@@ -197,7 +211,7 @@ std::unique_ptr<Model> Model::random(const ModelConfig& config, Precision precis
                                      Group& group, std::uint64_t seed, std::optional<kernels::DType> kv_dtype) {
     auto state = std::make_unique<State>(config, precision, device, group, kv_dtype);
     RandomSource source(seed);
-    state->weights = load_weights(state->config, state->split, state->act, device, source);
+    state->weights = load_weights(state->config, state->split, weight_types(precision), device, source);
     state->fingerprint = hash_config(state->config, seed);
     return std::unique_ptr<Model>(new Model(std::move(state)));
 }

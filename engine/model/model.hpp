@@ -18,7 +18,9 @@
 
 namespace longhaul::engine {
 
-enum class Precision { bf16, fp32 };
+/// What the weights are held in. Activations are f32 with fp32 and bf16 otherwise; with int4 the embedding and the
+/// head, whose errors weigh most, are int8.
+enum class Precision { bf16, fp32, int8, int4 };
 
 /// One row of a forward pass: a prompt token, the root of a tree, or a draft node.
 struct ForwardRow {

@@ -74,8 +74,9 @@ Buffer upload(kernels::Device& device, const std::vector<float>& values) {
 /// Loads one rank's part of the model.
 class Loader {
   public:
-    Loader(const ModelConfig& config, const Split& split, DType dtype, kernels::Device& device, TensorSource& source)
-        : config_(config), split_(split), dtype_(dtype), device_(device), source_(source) {}
+    Loader(const ModelConfig& config, const Split& split, WeightTypes types, kernels::Device& device,
+           TensorSource& source)
+        : config_(config), split_(split), types_(types), device_(device), source_(source) {}
 
     Weights load() {
         Weights weights;
@@ -101,14 +102,14 @@ class Loader {
         return w;
     }
 
-    Matrix column_parallel(std::span<const WeightRows> parts) {
-        return device_.pack(dtype_, parts, kernels::num_slices, split_.padded_hidden / kernels::num_slices);
+    Matrix column_parallel(DType dtype, std::span<const WeightRows> parts) {
+        return device_.pack(dtype, parts, kernels::num_slices, split_.padded_hidden / kernels::num_slices);
     }
 
     Matrix vocabulary_parallel(const std::string& name) {
         const RowRange range = take_rows(source_.matrix(name, config_.vocab_size, config_.hidden_size),
                                          split_.rank * split_.vocab, split_.vocab);
-        Matrix matrix = column_parallel(std::array{range.rows, range.zeros});
+        Matrix matrix = column_parallel(types_.tables, std::array{range.rows, range.zeros});
         source_.done(name);
         return matrix;
     }
@@ -123,7 +124,7 @@ class Loader {
         const auto v =
             take_rows(source_.matrix(prefix + "v_proj.weight", config_.num_kv_heads * dim, config_.hidden_size),
                       split_.first_kv_head * dim, split_.num_kv_heads * dim);
-        Matrix matrix = column_parallel(std::array{q.rows, k.rows, v.rows});
+        Matrix matrix = column_parallel(types_.layers, std::array{q.rows, k.rows, v.rows});
         for (const char* name : {"q_proj.weight", "k_proj.weight", "v_proj.weight"}) source_.done(prefix + name);
         return matrix;
     }
@@ -136,7 +137,7 @@ class Loader {
         const auto up =
             take_rows(source_.matrix(prefix + "up_proj.weight", config_.intermediate_size, config_.hidden_size), first,
                       split_.intermediate);
-        Matrix matrix = column_parallel(std::array{gate.rows, gate.zeros, up.rows, up.zeros});
+        Matrix matrix = column_parallel(types_.layers, std::array{gate.rows, gate.zeros, up.rows, up.zeros});
         for (const char* name : {"gate_proj.weight", "up_proj.weight"}) source_.done(prefix + name);
         return matrix;
     }
@@ -146,8 +147,8 @@ class Loader {
         const std::int64_t slice_length = kernels::padded_inputs(inputs) / kernels::num_slices;
         const WeightRows rows =
             take_columns(source_.matrix(name, config_.hidden_size, inputs), split_.rank * local_inputs, local_inputs);
-        Matrix matrix =
-            device_.pack(dtype_, std::array{rows}, kernels::num_slices / static_cast<int>(split_.size), slice_length);
+        Matrix matrix = device_.pack(types_.layers, std::array{rows},
+                                     kernels::num_slices / static_cast<int>(split_.size), slice_length);
         source_.done(name);
         return matrix;
     }
@@ -181,7 +182,7 @@ class Loader {
 
     const ModelConfig& config_;
     const Split& split_;
-    DType dtype_;
+    WeightTypes types_;
     kernels::Device& device_;
     TensorSource& source_;
 };
@@ -225,9 +226,9 @@ std::int64_t Weights::streamed_bytes() const {
     return sum;
 }
 
-Weights load_weights(const ModelConfig& config, const Split& split, kernels::DType dtype, kernels::Device& device,
+Weights load_weights(const ModelConfig& config, const Split& split, WeightTypes types, kernels::Device& device,
                      TensorSource& source) {
-    return Loader(config, split, dtype, device, source).load();
+    return Loader(config, split, types, device, source).load();
 }
 
 void FolderSource::warn_about_nan(const TensorView& view, const std::string& name) {

@@ -58,7 +58,13 @@ class TensorSource {
     virtual void done(const std::string& name) = 0;
 };
 
-Weights load_weights(const ModelConfig& config, const Split& split, kernels::DType dtype, kernels::Device& device,
+/// What matrices are packed as: those of the layers, and embedding and head.
+struct WeightTypes {
+    kernels::DType layers = kernels::DType::bf16;
+    kernels::DType tables = kernels::DType::bf16;
+};
+
+Weights load_weights(const ModelConfig& config, const Split& split, WeightTypes types, kernels::Device& device,
                      TensorSource& source);
 
 /// Reads from a model folder. `notices` collects what a user should know (NaN weights).

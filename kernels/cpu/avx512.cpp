@@ -1,4 +1,4 @@
-// Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512bf16: kernels of the avx512 variant.
+// Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16: kernels of the avx512 variant.
 #include "kernels/cpu/isa_avx512.hpp"
 #include "kernels/cpu/variant.hpp"
 
@@ -21,7 +21,8 @@ struct DotBf16Native {
     }
 };
 
-constexpr KernelTable table = Variant<Avx512, DotBf16Native, DotF32<Avx512>>::table("avx512");
+constexpr KernelTable table =
+    Variant<Avx512, DotBf16Native, DotF32<Avx512>, DotInt8<Avx512>, DotInt4<Avx512>>::table("avx512");
 
 /// Numbers of all magnitudes from a linear congruential generator, as bf16 or f32 bits; no infinities.
 struct Numbers {

@@ -7,16 +7,10 @@
 #include "kernels/convert.hpp"
 #include "kernels/cpu/share.hpp"
 #include "kernels/flush_denormals.hpp"
+#include "kernels/quantized.hpp"
 
 namespace longhaul::kernels::cpu {
 namespace {
-
-// What a thread should have to do before another is woken. Measured on 2 cores of Zen 3: a fork and join costs 1.0
-// microsecond while the threads spin between regions, and 42 where they sleep (OMP_WAIT_POLICY=passive); one thread
-// reads weights from the second cache at 36 GB/s, so 64 KB are 1.8 microseconds.
-constexpr std::int64_t matmul_bytes_per_thread = 64 << 10;
-constexpr std::int64_t elements_per_thread = 16 << 10;
-constexpr std::int64_t words_packed_alone = 16 << 10;
 
 /// One source row into lane `lane` of a block of 16 outputs.
 void pack_row(const WeightRows& part, std::int64_t row, DType dtype, std::byte* block, std::int64_t lane) {
@@ -40,15 +34,6 @@ void pack_row(const WeightRows& part, std::int64_t row, DType dtype, std::byte* 
     }
 }
 
-struct SourceRow {
-    const WeightRows* part;
-    std::int64_t row;
-};
-
-std::int64_t blocks_of(std::int64_t num_outputs) {
-    return (num_outputs + lanes - 1) / lanes;
-}
-
 }  // namespace
 
 void Workspace::grow(std::size_t num_bytes) {
@@ -63,6 +48,14 @@ int CpuDevice::threads_for(std::int64_t work, std::int64_t per_thread) const {
     return static_cast<int>(std::clamp<std::int64_t>(work / per_thread, 1, threads_));
 }
 
+std::vector<SourceRow> rows_of(std::span<const WeightRows> parts) {
+    std::vector<SourceRow> rows;
+    for (const WeightRows& part : parts) {
+        for (std::int64_t row = 0; row < part.num_rows; ++row) rows.push_back({&part, row});
+    }
+    return rows;
+}
+
 Matrix CpuDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) {
     check_pack(dtype, parts, num_slices, slice_length);
     Matrix matrix{.dtype = dtype,
@@ -71,10 +64,8 @@ Matrix CpuDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_s
                   .num_slices = num_slices,
                   .slice_length = slice_length,
                   .data = {}};
-    std::vector<SourceRow> sources;
-    for (const WeightRows& part : parts) {
-        for (std::int64_t row = 0; row < part.num_rows; ++row) sources.push_back({&part, row});
-    }
+    if (is_quantized(dtype)) return pack_quantized(dtype, parts, std::move(matrix));
+    const std::vector<SourceRow> sources = rows_of(parts);
     matrix.num_outputs = static_cast<std::int64_t>(sources.size());
     const std::int64_t num_blocks = blocks_of(matrix.num_outputs);
     const std::int64_t block_bytes = matrix.num_inputs * lanes * static_cast<std::int64_t>(bytes_of(dtype));
@@ -95,6 +86,7 @@ Matrix CpuDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_s
 
 void CpuDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
     check_embed(table, rows, dim);
+    if (is_quantized(table.dtype)) return embed_quantized(table, rows, dim, out);
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     const bool bf16 = table.dtype == DType::bf16;
 #pragma omp parallel for num_threads(threads_for(num_rows* dim, elements_per_thread))
@@ -122,7 +114,8 @@ void CpuDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_strid
     for (std::int64_t p = 0; p < passes; ++p) {
         const std::int64_t first = p * num_rows / passes;
         const std::int64_t end = (p + 1) * num_rows / passes;
-        matmul_rows(w, x + first * row_bytes, x_stride, end - first, y + first * w.num_outputs);
+        const auto rows = is_quantized(w.dtype) ? &CpuDevice::matmul_quantized : &CpuDevice::matmul_rows;
+        (this->*rows)(w, x + first * row_bytes, x_stride, end - first, y + first * w.num_outputs);
     }
 }
 

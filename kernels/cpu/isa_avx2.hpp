@@ -69,6 +69,33 @@ struct Avx2 {
     static Floats even_of(Floats pairs) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
     }
+    static Floats load_bf16(const std::byte* from) {
+        const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
+    }
+
+    using Ints = __m256i;  ///< 8 of 32 bits, or 16, or bytes
+    static Ints no_ints() { return _mm256_setzero_si256(); }
+    static Ints all_ints(std::uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
+    static Ints load_ints(const std::byte* from) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(from)); }
+    static Ints add_ints(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
+    static Ints add_shorts(Ints a, Ints b) { return _mm256_add_epi16(a, b); }
+    static Floats to_floats(Ints x) { return _mm256_cvtepi32_ps(x); }
+    static Ints low_halves(Ints bytes) { return _mm256_and_si256(bytes, _mm256_set1_epi8(0x0f)); }
+    static Ints high_halves(Ints bytes) { return low_halves(_mm256_srli_epi16(bytes, 4)); }
+    static Ints flip_sign_bits(Ints bytes) { return _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)); }
+    static Ints magnitude_of_bytes(Ints bytes) { return _mm256_abs_epi8(bytes); }
+    static Ints bytes_with_sign_of(Ints bytes, Ints sign) { return _mm256_sign_epi8(bytes, sign); }
+    /// Unsigned bytes times signed ones, neighbours added, in 16 bits with saturation.
+    static Ints pairs_of_byte_products(Ints a, Ints b) { return _mm256_maddubs_epi16(a, b); }
+    static Ints add_pairs(Ints shorts) { return _mm256_madd_epi16(shorts, _mm256_set1_epi16(1)); }
+    /// sum + the products of 4 unsigned and 4 signed bytes, exactly: what vpdpbusd does, for tests of its blocking.
+    static Ints add_byte_products(Ints sum, Ints a, Ints b) {
+        const Ints even = _mm256_madd_epi16(_mm256_and_si256(a, _mm256_set1_epi16(0xff)),
+                                            _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));
+        const Ints odd = _mm256_madd_epi16(_mm256_srli_epi16(a, 8), _mm256_srai_epi16(b, 8));
+        return _mm256_add_epi32(sum, _mm256_add_epi32(even, odd));
+    }
 };
 
 }  // namespace

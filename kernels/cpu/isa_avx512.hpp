@@ -54,6 +54,20 @@ struct Avx512 {
     static Floats even_of(Floats pairs) {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
     }
+    static Floats load_bf16(const std::byte* from) {
+        const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+    }
+
+    using Ints = __m512i;
+    static Ints no_ints() { return _mm512_setzero_si512(); }
+    static Ints all_ints(std::uint32_t value) { return _mm512_set1_epi32(static_cast<int>(value)); }
+    static Ints load_ints(const std::byte* from) { return _mm512_load_si512(from); }
+    static Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
+    static Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
+    static Ints low_halves(Ints bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(0x0f)); }
+    static Ints high_halves(Ints bytes) { return low_halves(_mm512_srli_epi16(bytes, 4)); }
+    static Ints add_byte_products(Ints sum, Ints a, Ints b) { return _mm512_dpbusd_epi32(sum, a, b); }
 };
 
 }  // namespace

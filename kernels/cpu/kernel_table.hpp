@@ -58,6 +58,44 @@ struct MatmulJob {
     float* y;  ///< [num_rows, num_outputs]
 };
 
+/// Inputs of a product with quantized weights (kernels/quantized.hpp), from bf16 rows:
+///   words        4 int8 each, [tile][group][step][row of tile]
+///   scales       f32 [tile][block][row of tile]
+///   corrections  what a block's integer sum lacks because weights are stored with an offset, as scales
+struct QuantizeJob {
+    const std::byte* rows;    ///< bf16 [num_rows, row_stride]
+    std::int64_t row_stride;  ///< elements
+    std::int64_t num_rows;
+    std::int64_t slice_length;
+    std::int64_t num_groups;  ///< of all slices
+    std::int64_t num_blocks;
+    std::uint32_t* words;
+    float* scales;
+    std::int32_t* corrections;
+};
+
+/// y[r, n] for 16-output blocks of all rows, as MatmulJob. A block of outputs is [slice][group] of 64 bytes, then its
+/// scales, bf16 [slice][block][16].
+struct QuantizedJob {
+    const std::byte* weights;
+    std::int64_t block_bytes;
+    std::int64_t num_outputs;
+    std::int64_t num_slices;
+    std::int64_t groups_per_slice;
+    std::int64_t blocks_per_slice;
+    const std::uint32_t* words;
+    const float* scales;
+    const std::int32_t* corrections;
+    std::int64_t num_rows;
+    float* y;
+};
+
+struct QuantizedKernels {
+    std::int64_t steps;  ///< words of a group and row
+    void (*quantize)(const QuantizeJob& job, std::int64_t first_block, std::int64_t end_block);
+    void (*matmul)(const QuantizedJob& job, std::int64_t first_block, std::int64_t end_block);
+};
+
 struct RowsJob {
     const float* x;
     const float* gain;  ///< rms_norm only
@@ -130,6 +168,7 @@ struct KernelTable {
     void (*pack_f32)(const PackJob& job, std::int64_t first_group, std::int64_t end_group);
     void (*matmul_bf16)(const MatmulJob& job, std::int64_t first_block, std::int64_t end_block);
     void (*matmul_f32)(const MatmulJob& job, std::int64_t first_block, std::int64_t end_block);
+    QuantizedKernels int8, int4;
     void (*rms_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*silu_mul)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
 

@@ -4,11 +4,17 @@
 #include "kernels/cpu/attention.hpp"
 #include "kernels/cpu/dot.hpp"
 #include "kernels/cpu/matmul.hpp"
+#include "kernels/cpu/quantized.hpp"
 #include "kernels/cpu/rows.hpp"
 
 namespace longhaul::kernels::cpu {
 
-template <class Isa, class Bf16, class F32>
+template <class Isa, class Dot>
+constexpr QuantizedKernels quantized_kernels() {
+    return {.steps = Dot::steps, .quantize = quantize_blocks<Dot>, .matmul = quantized_matmul_blocks<Isa, Dot>};
+}
+
+template <class Isa, class Bf16, class F32, class Int8, class Int4>
 struct Variant {
     static void begin(const AttentionJob& job, const AttentionUnit& unit, const AttentionScratch& scratch) {
         if (job.bf16) return attention_begin<Isa, Bf16>(job, unit, scratch);
@@ -53,6 +59,8 @@ struct Variant {
                            .pack_f32 = pack_words<F32>,
                            .matmul_bf16 = matmul_blocks<Isa, Bf16>,
                            .matmul_f32 = matmul_blocks<Isa, F32>,
+                           .int8 = quantized_kernels<Isa, Int8>(),
+                           .int4 = quantized_kernels<Isa, Int4>(),
                            .rms_norm = rms_norm_rows<Isa>,
                            .silu_mul = silu_mul_rows<Isa>,
                            .attention_begin = begin,

@@ -8,7 +8,9 @@
 #include "kernels/checks.hpp"
 #include "kernels/convert.hpp"
 #include "kernels/flush_denormals.hpp"
+#include "kernels/quantized.hpp"
 #include "kernels/reference/reference_math.hpp"
+#include "kernels/reference/reference_quantized.hpp"
 
 namespace longhaul::kernels {
 
@@ -36,12 +38,7 @@ float output_of(const Matrix& matrix, const std::byte* w_row, const std::byte* x
         sums[static_cast<std::size_t>(s)] =
             slice_sum(matrix.dtype, w_row, x_row, s * matrix.slice_length, matrix.slice_length);
     }
-    for (int step = 1; step < matrix.num_slices; step *= 2) {
-        for (int s = 0; s < matrix.num_slices; s += 2 * step) {
-            sums[static_cast<std::size_t>(s)] += sums[static_cast<std::size_t>(s + step)];
-        }
-    }
-    return sums[0];
+    return tree_of_slices(sums, matrix.num_slices);
 }
 
 void zero_columns(std::byte* row, DType dtype, std::int64_t first, std::int64_t end) {
@@ -59,6 +56,11 @@ Matrix ReferenceDevice::pack(DType dtype, std::span<const WeightRows> parts, int
                   .slice_length = slice_length,
                   .data = {}};
     for (const WeightRows& part : parts) matrix.num_outputs += part.num_rows;
+    if (is_quantized(dtype)) {
+        matrix.data = Buffer(*this, quantized_bytes(matrix));
+        pack_quantized(parts, matrix);
+        return matrix;
+    }
     matrix.data = Buffer(*this, static_cast<std::size_t>(matrix.num_outputs * matrix.num_inputs) * bytes_of(dtype));
     std::int64_t output = 0;
     for (const WeightRows& part : parts) {
@@ -77,7 +79,13 @@ void ReferenceDevice::embed(const Matrix& table, std::span<const std::int32_t> r
     check_embed(table, rows, dim);
     for (const std::int32_t row : rows) {
         for (std::int64_t i = 0; i < dim; ++i) {
-            *out++ = row < 0 ? 0.0F : load_as_f32(table.data.data(), table.dtype, row * table.num_inputs + i);
+            if (row < 0) {
+                *out++ = 0.0F;
+            } else if (is_quantized(table.dtype)) {
+                *out++ = quantized_value(table, row, i);
+            } else {
+                *out++ = load_as_f32(table.data.data(), table.dtype, row * table.num_inputs + i);
+            }
         }
     }
 }
@@ -85,6 +93,7 @@ void ReferenceDevice::embed(const Matrix& table, std::span<const std::int32_t> r
 void ReferenceDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                              float* y) {
     check_matmul(w, x_stride, num_rows);
+    if (is_quantized(w.dtype)) return matmul_quantized(w, x, x_stride, num_rows, y, threads_);
     const auto element = static_cast<std::int64_t>(bytes_of(w.dtype));
     const bool worth_threads = num_rows * w.num_outputs * w.num_inputs > 1'000'000;  // about 3 ms
 #pragma omp parallel num_threads(threads_) if (worth_threads)

@@ -27,6 +27,16 @@ inline float exp_of(float x) {
     return x < c::lowest ? 0.0F : mantissa * power;
 }
 
+/// Sums of 1, 2, 4 or 8 slices, added as a balanced tree.
+inline float tree_of_slices(std::array<float, 8> sums, int num_slices) {
+    for (int step = 1; step < num_slices; step *= 2) {
+        for (int s = 0; s < num_slices; s += 2 * step) {
+            sums[static_cast<std::size_t>(s)] += sums[static_cast<std::size_t>(s + step)];
+        }
+    }
+    return sums[0];
+}
+
 /// 16 partial sums, added as a balanced tree: i with i+8, then +4, +2, +1.
 class LaneSum {
   public:

@@ -96,7 +96,9 @@ TEST_P(Parity, Bf16LogitsStayClose) {
 // Every variant of the kernels, every chunk size: the same bits.
 TEST_P(Parity, VariantsAndChunksAgreeBitForBit) {
     const Golden golden = read_golden(GetParam());
-    for (const Precision precision : {Precision::fp32, Precision::bf16}) {
+    std::vector<Precision> precisions = {Precision::fp32, Precision::bf16};
+    if (golden.bf16) precisions = {Precision::bf16, Precision::int8, Precision::int4};
+    for (const Precision precision : precisions) {
         const auto reference =
             run_model(golden.folder, precision, kernels::CpuVariant::reference, golden.tokens, golden.positions);
         for (const kernels::CpuVariant variant : kernels::available_cpu_variants()) {
@@ -138,14 +140,16 @@ TEST(ParityGoldens, AreThere) {
 TEST(TensorParallel, EveryDegreeGivesTheSameBits) {
     for (const char* name : {"llama-default", "llama-default-bf16", "llama-modern"}) {
         const Golden golden = read_golden(name);
-        const Precision precision = golden.bf16 ? Precision::bf16 : Precision::fp32;
-        const auto single = run_model(golden.folder, precision, best(), golden.tokens, golden.positions);
         const auto num_heads = ModelConfig::load(golden.folder).num_heads;
-        for (const int ranks : {2, 4, 8}) {
-            if (num_heads % ranks != 0) continue;
-            const auto run = run_model(golden.folder, precision, best(), golden.tokens, golden.positions, ranks);
-            for (const auto& logits : run.all_ranks)
-                EXPECT_TRUE(same_bits(logits, single.logits())) << name << " on " << ranks << " ranks";
+        for (const Precision precision :
+             {golden.bf16 ? Precision::bf16 : Precision::fp32, Precision::int8, Precision::int4}) {
+            const auto single = run_model(golden.folder, precision, best(), golden.tokens, golden.positions);
+            for (const int ranks : {2, 4, 8}) {
+                if (num_heads % ranks != 0) continue;
+                const auto run = run_model(golden.folder, precision, best(), golden.tokens, golden.positions, ranks);
+                for (const auto& logits : run.all_ranks)
+                    EXPECT_TRUE(same_bits(logits, single.logits())) << name << " on " << ranks << " ranks";
+            }
         }
     }
 }

@@ -261,8 +261,6 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "version"},
         {"verify", "rejection", "verify: expected coupled, got 'rejection'; it is not in this version"},
         {"verify", "tokenswift-paper", "verify: expected coupled, got 'tokenswift-paper'; it is not in this version"},
-        {"precision", "int8", "precision: expected bf16 or fp32, got 'int8'; it is not in this version"},
-        {"precision", "int4", "precision: expected bf16 or fp32, got 'int4'; it is not in this version"},
         {"kv-precision", "int8", "kv-precision: expected auto, bf16 or fp32, got 'int8'; it is not in this version"},
         {"device", "cuda",
          "device: expected auto or cpu, got 'cuda'; built without CUDA support: cuda is not in this version"},

@@ -1,0 +1,98 @@
+// How a group of quantized weights (64 bytes: 16 outputs x 4 int8 or 8 int4 inputs) meets its inputs, 4 int8 a word.
+// The sum of a block is exact in integers, so how it is made is free; bytes of weights are q + Dot::offset, unsigned.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/kernel_table.hpp"
+
+namespace longhaul::kernels::cpu {
+
+/// int8 by the instruction unsigned x signed bytes -> 32 bits (VNNI).
+template <class Isa>
+struct DotInt8 {
+    using Ints = typename Isa::Ints;
+    using Weights = Ints;
+    static constexpr std::int64_t block = 64;  ///< inputs that share a scale
+    static constexpr int steps = 1;            ///< words of a group
+    static constexpr int max_rows = 12;
+    static constexpr int latency = 8;  ///< sums that keep the units busy
+    static constexpr int offset = 128;
+
+    static Weights weights(const std::byte* from) { return Isa::load_ints(from); }
+    static void multiply_add(Ints& sum, Weights w, const std::uint32_t* word, std::int64_t) {
+        sum = Isa::add_byte_products(sum, w, Isa::all_ints(*word));
+    }
+    static Ints total(Ints sum) { return sum; }
+};
+
+/// int8 where there is only unsigned x signed bytes -> 16 bits, which saturates: |w| x (x with the sign of w) does not.
+template <class Isa>
+struct DotInt8Signed {
+    using Ints = typename Isa::Ints;
+    struct Weights {
+        Ints magnitude, value;
+    };
+    static constexpr std::int64_t block = 64;
+    static constexpr int steps = 1;
+    static constexpr int max_rows = 4;
+    static constexpr int latency = 1;
+    static constexpr int offset = 0;  ///< `weights` takes it away
+
+    static Weights weights(const std::byte* from) {
+        const Ints value = Isa::flip_sign_bits(Isa::load_ints(from));
+        return {Isa::magnitude_of_bytes(value), value};
+    }
+    static void multiply_add(Ints& sum, const Weights& w, const std::uint32_t* word, std::int64_t) {
+        const Ints x = Isa::bytes_with_sign_of(Isa::all_ints(*word), w.value);
+        sum = Isa::add_ints(sum, Isa::add_pairs(Isa::pairs_of_byte_products(w.magnitude, x)));
+    }
+    static Ints total(Ints sum) { return sum; }
+};
+
+/// int4: the low halves of a word's bytes are inputs 0..3 of the group, the high halves 4..7.
+template <class Isa>
+struct DotInt4 {
+    using Ints = typename Isa::Ints;
+    struct Weights {
+        Ints low, high;
+    };
+    static constexpr std::int64_t block = 32;
+    static constexpr int steps = 2;
+    static constexpr int max_rows = 12;
+    static constexpr int latency = 4;
+    static constexpr int offset = 8;
+
+    static Weights weights(const std::byte* from) {
+        const Ints both = Isa::load_ints(from);
+        return {Isa::low_halves(both), Isa::high_halves(both)};
+    }
+    /// `stride`: words from the first step to the second.
+    static void multiply_add(Ints& sum, const Weights& w, const std::uint32_t* word, std::int64_t stride) {
+        sum = Isa::add_byte_products(sum, w.low, Isa::all_ints(word[0]));
+        sum = Isa::add_byte_products(sum, w.high, Isa::all_ints(word[stride]));
+    }
+    static Ints total(Ints sum) { return sum; }
+};
+
+/// int4 in 16 bits: a block's 16 products a lane are at most 16 x 15 x 127 = 30480.
+template <class Isa>
+struct DotInt4Pairs {
+    using Ints = typename Isa::Ints;
+    using Weights = typename DotInt4<Isa>::Weights;
+    static constexpr std::int64_t block = 32;
+    static constexpr int steps = 2;
+    static constexpr int max_rows = 4;
+    static constexpr int latency = 1;
+    static constexpr int offset = 8;
+
+    static Weights weights(const std::byte* from) { return DotInt4<Isa>::weights(from); }
+    static void multiply_add(Ints& sum, const Weights& w, const std::uint32_t* word, std::int64_t stride) {
+        sum = Isa::add_shorts(sum, Isa::pairs_of_byte_products(w.low, Isa::all_ints(word[0])));
+        sum = Isa::add_shorts(sum, Isa::pairs_of_byte_products(w.high, Isa::all_ints(word[stride])));
+    }
+    static Ints total(Ints sum) { return Isa::add_pairs(sum); }
+};
+
+}  // namespace longhaul::kernels::cpu

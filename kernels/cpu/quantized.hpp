@@ -1,0 +1,200 @@
+// Products y = W x with int8 and int4 weights, in the order of numerics.hpp.
+#pragma once
+
+#include "kernels/cpu/dot_quantized.hpp"
+#include "kernels/cpu/matmul.hpp"
+
+namespace longhaul::kernels::cpu {
+
+/// One row's inputs of one block: integers in `q` (zeros behind the last), and their scale.
+template <class Dot>
+float quantize_inputs(const std::uint16_t* from, std::int64_t count, std::int8_t* q) {
+    constexpr float to_nearest = 12582912.0F;  // 1.5 * 2^23
+    constexpr std::uint32_t infinity = 0x7f800000U, smallest = (127U - 100U) << 23;
+    alignas(64) std::uint32_t bits[Dot::block];
+    std::uint32_t largest = 0;
+    for (std::int64_t i = 0; i < Dot::block; ++i) {
+        bits[i] = i < count ? static_cast<std::uint32_t>(from[i]) << 16 : 0U;
+    }
+    for (std::int64_t i = 0; i < Dot::block; ++i) {
+        const std::uint32_t magnitude = bits[i] & 0x7fffffffU;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    if (largest >= infinity || largest < smallest) {
+        for (std::int64_t i = 0; i < Dot::block; ++i) q[i] = 0;
+        return largest >= infinity ? __builtin_nanf("") : 0.0F;
+    }
+    const float most = __builtin_bit_cast(float, largest);
+    const float inverse = 127.0F / most;
+    for (std::int64_t i = 0; i < Dot::block; ++i) {
+        const float shifted = __builtin_fmaf(__builtin_bit_cast(float, bits[i]), inverse, to_nearest);
+        q[i] = static_cast<std::int8_t>(__builtin_bit_cast(std::int32_t, shifted) -
+                                        __builtin_bit_cast(std::int32_t, to_nearest));
+    }
+    return most / 127.0F;
+}
+
+/// Blocks first_block..end_block of all rows; blocks are counted over the slices.
+template <class Dot>
+void quantize_blocks(const QuantizeJob& job, std::int64_t first_block, std::int64_t end_block) {
+    constexpr std::int64_t group = 4 * Dot::steps, groups_a_block = Dot::block / group;
+    const std::int64_t blocks_a_slice = (job.slice_length + Dot::block - 1) / Dot::block;
+    const std::int64_t groups_a_slice = (job.slice_length + group - 1) / group;
+    const RowTiles tiles = tiles_of<Dot>(job.num_rows);
+    for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
+        const std::int64_t first = tiles.first(t);
+        const std::int64_t rows = tiles.first(t + 1) - first;
+        for (std::int64_t b = first_block; b < end_block; ++b) {
+            const std::int64_t slice = b / blocks_a_slice, in_slice = b % blocks_a_slice;
+            const std::int64_t begin = slice * job.slice_length + in_slice * Dot::block;
+            const std::int64_t left = job.slice_length - in_slice * Dot::block;
+            const std::int64_t count = left < Dot::block ? left : Dot::block;
+            const std::int64_t first_group = slice * groups_a_slice + in_slice * groups_a_block;
+            const std::int64_t num_words = (count + group - 1) / group * Dot::steps;
+            for (std::int64_t r = 0; r < rows; ++r) {
+                alignas(64) std::int8_t q[Dot::block];
+                const auto* row = reinterpret_cast<const std::uint16_t*>(job.rows) + (first + r) * job.row_stride;
+                const std::int64_t place = first * job.num_blocks + b * rows + r;
+                job.scales[place] = quantize_inputs<Dot>(row + begin, count, q);
+                std::int32_t sum = 0;
+                for (std::int64_t i = 0; i < Dot::block; ++i) sum += q[i];
+                job.corrections[place] = -Dot::offset * sum;
+                std::uint32_t* to =
+                    job.words + first * job.num_groups * Dot::steps + first_group * Dot::steps * rows + r;
+                for (std::int64_t w = 0; w < num_words; ++w) __builtin_memcpy(to + w * rows, q + 4 * w, 4);
+            }
+        }
+    }
+}
+
+struct QuantizedTile {
+    const std::byte* weights;         ///< first group of the slice
+    const std::byte* scales;          ///< bf16 [block][16]
+    const std::uint32_t* words;       ///< [group][step][R]
+    const float* input_scales;        ///< [block][R]
+    const std::int32_t* corrections;  ///< [block][R]
+    std::int64_t num_groups;
+    std::int64_t num_blocks;
+    const std::byte* ahead;
+    float* out;
+    std::int64_t out_stride;
+    Addends addends;
+};
+
+/// 16 outputs, R rows, one slice.
+template <class Isa, class Dot, int R>
+void quantized_tile(const QuantizedTile& job) {
+    using Floats = typename Isa::Floats;
+    using Ints = typename Isa::Ints;
+    constexpr int regs = lanes / Isa::width;
+    constexpr std::int64_t reg_bytes = group_bytes / regs;
+    constexpr std::int64_t groups_a_block = Dot::block / (4 * Dot::steps);
+    constexpr int wanted = (Dot::latency + regs * R - 1) / (regs * R);
+    constexpr int chains = wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;  // of a block's 16 or 4 groups
+    Floats sum[regs][R];
+#pragma GCC unroll 16
+    for (int i = 0; i < regs; ++i) {
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) sum[i][r] = Isa::zero();
+    }
+    const std::byte* w = job.weights;
+    const std::uint32_t* x = job.words;
+    const std::byte* ahead = job.ahead;
+    const auto add_group = [&](Ints(&ints)[regs][R]) {
+        __builtin_prefetch(ahead, 0, 3);
+#pragma GCC unroll 16
+        for (int i = 0; i < regs; ++i) {
+            const auto weights = Dot::weights(w + i * reg_bytes);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) Dot::multiply_add(ints[i][r], weights, x + r, R);
+        }
+        w += group_bytes;
+        ahead += group_bytes;
+        x += Dot::steps * R;
+    };
+    for (std::int64_t b = 0; b < job.num_blocks; ++b) {
+        const std::int64_t left = job.num_groups - b * groups_a_block;
+        const std::int64_t groups = left < groups_a_block ? left : groups_a_block;
+        Ints ints[chains][regs][R];
+#pragma GCC unroll 4
+        for (int c = 0; c < chains; ++c) {
+#pragma GCC unroll 16
+            for (int i = 0; i < regs; ++i) {
+#pragma GCC unroll 16
+                for (int r = 0; r < R; ++r) ints[c][i][r] = Isa::no_ints();
+            }
+        }
+        std::int64_t g = 0;
+        for (; g + chains <= groups; g += chains) {
+#pragma GCC unroll 4
+            for (int c = 0; c < chains; ++c) add_group(ints[c]);
+        }
+        for (; g < groups; ++g) add_group(ints[0]);
+#pragma GCC unroll 16
+        for (int i = 0; i < regs; ++i) {
+            const Floats scale = Isa::load_bf16(job.scales + b * lanes * 2 + i * Isa::width * 2);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) {
+                Ints total = ints[0][i][r];
+#pragma GCC unroll 4
+                for (int c = 1; c < chains; ++c) total = Isa::add_ints(total, ints[c][i][r]);
+                total = Dot::total(total);
+                if constexpr (Dot::offset != 0) {
+                    total = Isa::add_ints(total, Isa::all_ints(static_cast<std::uint32_t>(job.corrections[b * R + r])));
+                }
+                const Floats both = Isa::mul(scale, Isa::all(job.input_scales[b * R + r]));
+                sum[i][r] = Isa::fma(Isa::to_floats(total), both, sum[i][r]);
+            }
+        }
+    }
+    for (std::int64_t a = 0; a < job.addends.num; ++a) {
+        const float* from = job.addends.first + a * job.addends.stride;
+#pragma GCC unroll 16
+        for (int i = 0; i < regs; ++i) {
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) {
+                sum[i][r] = Isa::add(Isa::load(from + r * job.addends.row_stride + i * Isa::width), sum[i][r]);
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < regs; ++i) {
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) Isa::store(job.out + r * job.out_stride + i * Isa::width, sum[i][r]);
+    }
+}
+
+template <class Isa, class Dot, int R = 1>
+void run_quantized_tile(const QuantizedTile& job, std::int64_t num_rows) {
+    if (num_rows == R) return quantized_tile<Isa, Dot, R>(job);
+    if constexpr (R < Dot::max_rows) return run_quantized_tile<Isa, Dot, R + 1>(job, num_rows);
+}
+
+template <class Isa, class Dot>
+void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, std::int64_t end_block) {
+    const std::int64_t num_groups = job.num_slices * job.groups_per_slice;
+    const std::int64_t num_blocks = job.num_slices * job.blocks_per_slice;
+    const auto run = [&](const TilePlace& place) {
+        const std::byte* block = job.weights + place.block * job.block_bytes;
+        const std::int64_t first_group = place.slice * job.groups_per_slice;
+        const std::int64_t first_scale = place.slice * job.blocks_per_slice;
+        const std::int64_t row = place.first_row;
+        const std::int64_t rows = place.num_rows;
+        const std::byte* weights = block + first_group * group_bytes;
+        const QuantizedTile tile{.weights = weights,
+                                 .scales = block + num_groups * group_bytes + first_scale * lanes * 2,
+                                 .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
+                                 .input_scales = job.scales + row * num_blocks + first_scale * rows,
+                                 .corrections = job.corrections + row * num_blocks + first_scale * rows,
+                                 .num_groups = job.groups_per_slice,
+                                 .num_blocks = job.blocks_per_slice,
+                                 .ahead = weights + prefetch_bytes,
+                                 .out = place.out,
+                                 .out_stride = place.out_stride,
+                                 .addends = place.addends};
+        run_quantized_tile<Isa, Dot>(tile, rows);
+    };
+    for_each_tile(job, tiles_of<Dot>(job.num_rows), 1, first_block, end_block, run);
+}
+
+}  // namespace longhaul::kernels::cpu

@@ -1,0 +1,88 @@
+// What int8 and int4 weights cost on a model that was really trained: perplexity and logits of the demo model on pages
+// of five books, next to bf16.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "engine/tokenizer/tokenizer.hpp"
+#include "tests/engine/model_harness.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+/// Beginnings of five books, 300 tokens each.
+std::vector<std::vector<std::int32_t>> pages() {
+    const auto tokenizer = Tokenizer::load(LONGHAUL_DEMO_MODEL);
+    std::vector<std::vector<std::int32_t>> pages;
+    for (const auto& entry : std::filesystem::directory_iterator(LONGHAUL_DEMO_MODEL "/../books")) {
+        if (entry.path().extension() != ".txt") continue;
+        std::ifstream file(entry.path());
+        std::stringstream text;
+        text << file.rdbuf();
+        pages.push_back(tokenizer->encode(text.str()));
+        pages.back().resize(300);
+    }
+    return pages;
+}
+
+struct Evaluation {
+    std::vector<float> logits;
+    double loss = 0;  ///< nats a token
+};
+
+Evaluation evaluate(Precision precision, const std::vector<std::vector<std::int32_t>>& pages) {
+    Evaluation result;
+    std::size_t count = 0;
+    for (const std::vector<std::int32_t>& tokens : pages) {
+        std::vector<std::int64_t> positions;
+        for (std::size_t p = 0; p + 1 < tokens.size(); ++p) positions.push_back(static_cast<std::int64_t>(p));
+        const testing::Run run = testing::run_model(
+            LONGHAUL_DEMO_MODEL, precision, kernels::available_cpu_variants().back(), tokens, positions, 1, 256);
+        const std::size_t vocab = run.logits().size() / positions.size();
+        for (std::size_t p = 0; p < positions.size(); ++p, ++count) {
+            const float* row = run.logits().data() + p * vocab;
+            double sum = 0;
+            for (std::size_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(row[i]));
+            result.loss += std::log(sum) - static_cast<double>(row[tokens[p + 1]]);
+        }
+        result.logits.insert(result.logits.end(), run.logits().begin(), run.logits().end());
+    }
+    result.loss /= static_cast<double>(count);
+    return result;
+}
+
+/// Root of the mean squared difference, next to the deviation of the logits themselves.
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+    double difference = 0, sum = 0, squares = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        difference += std::pow(static_cast<double>(a[i] - b[i]), 2);
+        sum += static_cast<double>(b[i]);
+        squares += std::pow(static_cast<double>(b[i]), 2);
+    }
+    const auto count = static_cast<double>(a.size());
+    return std::sqrt(difference / (squares - sum * sum / count));
+}
+
+TEST(Quantized, PerplexityOfTheDemoModelStaysClose) {
+    const auto all = pages();
+    ASSERT_EQ(all.size(), 5U);
+    const Evaluation bf16 = evaluate(Precision::bf16, all);
+    EXPECT_LT(bf16.loss, 4.5);  // a trained model, on English
+    for (const auto& [precision, most_perplexity, most_logits] :
+         {std::tuple(Precision::int8, 1.003, 0.03), std::tuple(Precision::int4, 1.03, 0.25)}) {
+        const Evaluation quantized = evaluate(precision, all);
+        const double perplexity = std::exp(quantized.loss - bf16.loss);
+        const double logits = relative_difference(quantized.logits, bf16.logits);
+        const std::string name = precision == Precision::int8 ? "int8" : "int4";
+        std::printf("[ measured ] %s: perplexity x %.4f, logits differ by %.4f of their deviation\n", name.c_str(),
+                    perplexity, logits);
+        EXPECT_LT(perplexity, most_perplexity) << name;
+        EXPECT_GT(perplexity, 2 - most_perplexity) << name;
+        EXPECT_LT(logits, most_logits) << name;
+        EXPECT_GT(logits, 0) << name << " equals bf16: nothing was quantized";
+    }
+}
+
+}  // namespace
+}  // namespace longhaul::engine
