@@ -68,43 +68,46 @@ void quantize_blocks(const QuantizeJob& job, std::int64_t first_block, std::int6
 }
 
 struct QuantizedTile {
-    const std::byte* weights;         ///< first group of the slice
-    const std::byte* scales;          ///< bf16 [block][16]
+    const std::byte* weights;         ///< first group of the slice, of the first block of outputs
+    const std::byte* scales;          ///< bf16 [block][16], of the first block of outputs
+    std::int64_t block_bytes;         ///< from one block of outputs to the next, of both
     const std::uint32_t* words;       ///< [group][step][R]
     const float* input_scales;        ///< [block][R]
     const std::int32_t* corrections;  ///< [block][R]
     std::int64_t num_groups;
-    std::int64_t num_blocks;
+    std::int64_t num_blocks;  ///< of inputs
     const std::byte* ahead;
     float* out;
     std::int64_t out_stride;
     Addends addends;
 };
 
-/// 16 outputs, R rows, one slice.
-template <class Isa, class Dot, int R>
+/// B x 16 outputs, R rows, one slice.
+template <class Isa, class Dot, int B, int R>
 void quantized_tile(const QuantizedTile& job) {
     using Floats = typename Isa::Floats;
     using Ints = typename Isa::Ints;
     constexpr int regs = lanes / Isa::width;
+    constexpr int W = B * regs;
     constexpr std::int64_t reg_bytes = group_bytes / regs;
     constexpr std::int64_t groups_a_block = Dot::block / (4 * Dot::steps);
-    constexpr int wanted = (Dot::latency + regs * R - 1) / (regs * R);
+    constexpr int wanted = (Dot::latency + W * R - 1) / (W * R);
     constexpr int chains = wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;  // of a block's 16 or 4 groups
-    Floats sum[regs][R];
+    Floats sum[W][R];
 #pragma GCC unroll 16
-    for (int i = 0; i < regs; ++i) {
+    for (int i = 0; i < W; ++i) {
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) sum[i][r] = Isa::zero();
     }
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     const std::byte* ahead = job.ahead;
-    const auto add_group = [&](Ints(&ints)[regs][R]) {
-        __builtin_prefetch(ahead, 0, 3);
+    const auto add_group = [&](Ints(&ints)[W][R]) {
 #pragma GCC unroll 16
-        for (int i = 0; i < regs; ++i) {
-            const auto weights = Dot::weights(w + i * reg_bytes);
+        for (int b = 0; b < B; ++b) __builtin_prefetch(ahead + b * job.block_bytes, 0, 3);
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i) {
+            const auto weights = Dot::weights(w + i / regs * job.block_bytes + i % regs * reg_bytes);
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) Dot::multiply_add(ints[i][r], weights, x + r, R);
         }
@@ -115,11 +118,11 @@ void quantized_tile(const QuantizedTile& job) {
     for (std::int64_t b = 0; b < job.num_blocks; ++b) {
         const std::int64_t left = job.num_groups - b * groups_a_block;
         const std::int64_t groups = left < groups_a_block ? left : groups_a_block;
-        Ints ints[chains][regs][R];
+        Ints ints[chains][W][R];
 #pragma GCC unroll 4
         for (int c = 0; c < chains; ++c) {
 #pragma GCC unroll 16
-            for (int i = 0; i < regs; ++i) {
+            for (int i = 0; i < W; ++i) {
 #pragma GCC unroll 16
                 for (int r = 0; r < R; ++r) ints[c][i][r] = Isa::no_ints();
             }
@@ -131,8 +134,9 @@ void quantized_tile(const QuantizedTile& job) {
         }
         for (; g < groups; ++g) add_group(ints[0]);
 #pragma GCC unroll 16
-        for (int i = 0; i < regs; ++i) {
-            const Floats scale = Isa::load_bf16(job.scales + b * lanes * 2 + i * Isa::width * 2);
+        for (int i = 0; i < W; ++i) {
+            const std::byte* scales = job.scales + i / regs * job.block_bytes + i % regs * Isa::width * 2;
+            const Floats scale = Isa::load_bf16(scales + b * lanes * 2);
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) {
                 Ints total = ints[0][i][r];
@@ -150,7 +154,7 @@ void quantized_tile(const QuantizedTile& job) {
     for (std::int64_t a = 0; a < job.addends.num; ++a) {
         const float* from = job.addends.first + a * job.addends.stride;
 #pragma GCC unroll 16
-        for (int i = 0; i < regs; ++i) {
+        for (int i = 0; i < W; ++i) {
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) {
                 sum[i][r] = Isa::add(Isa::load(from + r * job.addends.row_stride + i * Isa::width), sum[i][r]);
@@ -158,22 +162,42 @@ void quantized_tile(const QuantizedTile& job) {
         }
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < regs; ++i) {
+    for (int i = 0; i < W; ++i) {
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) Isa::store(job.out + r * job.out_stride + i * Isa::width, sum[i][r]);
     }
 }
 
+/// Blocks of outputs side by side: with few rows memory sets the pace, and several streams read it faster than one.
+constexpr std::int64_t quantized_blocks_at_once(std::int64_t rows) {
+    return rows == 1 ? 4 : rows == 2 ? 2 : 1;
+}
+
 template <class Isa, class Dot, int R = 1>
-void run_quantized_tile(const QuantizedTile& job, std::int64_t num_rows) {
-    if (num_rows == R) return quantized_tile<Isa, Dot, R>(job);
-    if constexpr (R < Dot::max_rows) return run_quantized_tile<Isa, Dot, R + 1>(job, num_rows);
+void run_quantized_tile(QuantizedTile job, std::int64_t num_rows, std::int64_t num_blocks) {
+    if (num_rows == R) {
+        constexpr int at_once = quantized_blocks_at_once(R);
+        const auto advance = [&](std::int64_t blocks) {
+            job.weights += blocks * job.block_bytes;
+            job.scales += blocks * job.block_bytes;
+            job.ahead += blocks * job.block_bytes;
+            job.out += blocks * lanes;
+            job.addends.first += blocks * lanes;
+        };
+        std::int64_t left = num_blocks;
+        for (; left >= at_once; left -= at_once, advance(at_once)) quantized_tile<Isa, Dot, at_once, R>(job);
+        for (; left > 0; --left, advance(1)) quantized_tile<Isa, Dot, 1, R>(job);
+        return;
+    }
+    if constexpr (R < Dot::max_rows) return run_quantized_tile<Isa, Dot, R + 1>(job, num_rows, num_blocks);
 }
 
 template <class Isa, class Dot>
 void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, std::int64_t end_block) {
     const std::int64_t num_groups = job.num_slices * job.groups_per_slice;
     const std::int64_t num_blocks = job.num_slices * job.blocks_per_slice;
+    const RowTiles tiles = tiles_of<Dot>(job.num_rows);
+    const std::int64_t largest = (job.num_rows + tiles.num_tiles - 1) / tiles.num_tiles;
     const auto run = [&](const TilePlace& place) {
         const std::byte* block = job.weights + place.block * job.block_bytes;
         const std::int64_t first_group = place.slice * job.groups_per_slice;
@@ -181,20 +205,24 @@ void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, 
         const std::int64_t row = place.first_row;
         const std::int64_t rows = place.num_rows;
         const std::byte* weights = block + first_group * group_bytes;
-        const QuantizedTile tile{.weights = weights,
-                                 .scales = block + num_groups * group_bytes + first_scale * lanes * 2,
-                                 .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
-                                 .input_scales = job.scales + row * num_blocks + first_scale * rows,
-                                 .corrections = job.corrections + row * num_blocks + first_scale * rows,
-                                 .num_groups = job.groups_per_slice,
-                                 .num_blocks = job.blocks_per_slice,
-                                 .ahead = weights + prefetch_bytes,
-                                 .out = place.out,
-                                 .out_stride = place.out_stride,
-                                 .addends = place.addends};
-        run_quantized_tile<Isa, Dot>(tile, rows);
+        // Behind the end of a block comes not its neighbour, which is here already, but the next blocks at once.
+        const bool next = first_group * group_bytes + prefetch_bytes >= num_groups * group_bytes;
+        const QuantizedTile tile{
+            .weights = weights,
+            .scales = block + num_groups * group_bytes + first_scale * lanes * 2,
+            .block_bytes = job.block_bytes,
+            .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
+            .input_scales = job.scales + row * num_blocks + first_scale * rows,
+            .corrections = job.corrections + row * num_blocks + first_scale * rows,
+            .num_groups = job.groups_per_slice,
+            .num_blocks = job.blocks_per_slice,
+            .ahead = weights + prefetch_bytes + (next ? (place.num_blocks - 1) * job.block_bytes : 0),
+            .out = place.out,
+            .out_stride = place.out_stride,
+            .addends = place.addends};
+        run_quantized_tile<Isa, Dot>(tile, rows, place.num_blocks);
     };
-    for_each_tile(job, tiles_of<Dot>(job.num_rows), 1, first_block, end_block, run);
+    for_each_tile(job, tiles, quantized_blocks_at_once(largest), first_block, end_block, run);
 }
 
 }  // namespace longhaul::kernels::cpu

@@ -1,6 +1,6 @@
 // Question: how near are the kernels to what the machine can do?
 // Machine: any; prints its own ceilings, measured in the same run (kernels/ceilings.hpp).
-// Command: kernels_bench [--threads N] [--kernels avx2|avx512] [--quick]
+// Command: kernels_bench [--threads N] [--kernels avx2|avx512] [--weights bf16|int8|int4] [--only PART] [--quick]
 // Answer: per product of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the read
 // bandwidth, GFLOP/s and its share of the peak, and the larger of the two shares (1.0: the roofline); the same for
 // attention at several contexts; and the time of single small operations, where overhead is all there is. Each product
@@ -26,6 +26,7 @@ using Clock = std::chrono::steady_clock;
 struct Bench {
     CpuVariant variant = CpuVariant::avx2;
     int threads = 2;
+    DType weights = DType::bf16;  ///< of the products
     bool quick = false;
     double bandwidth = 0.0;  ///< bytes/s
     double peak = 0.0;       ///< operations/s
@@ -63,15 +64,18 @@ void print_line(const Bench& bench, const char* what, double seconds, double byt
 }
 
 void bench_matmul(Bench& bench, std::int64_t num_outputs, std::int64_t num_inputs) {
-    const double bytes = static_cast<double>(num_outputs * num_inputs * 2);
+    const std::int64_t half = bench.weights == DType::bf16 ? 0 : bench.weights == DType::int8 ? 1 : 2;
+    const double operations = static_cast<double>(num_outputs * num_inputs * 2);
+    double bytes = operations / static_cast<double>(1 << half);
     const auto copies = static_cast<std::size_t>(std::max(1.0, 200e6 / bytes));
     const std::vector<std::uint16_t> values = random_bf16(static_cast<std::size_t>(num_outputs * num_inputs));
     const WeightRows rows{
         reinterpret_cast<const std::byte*>(values.data()), DType::bf16, num_outputs, num_inputs, 0, num_inputs};
     std::vector<Matrix> matrices;
     for (std::size_t i = 0; i < copies; ++i) {
-        matrices.push_back(bench.device->pack(DType::bf16, {&rows, 1}, 8, num_inputs / 8));
+        matrices.push_back(bench.device->pack(bench.weights, {&rows, 1}, 8, num_inputs / 8));
     }
+    bytes = static_cast<double>(matrices.front().data.num_bytes());
     const std::vector<std::uint16_t> x = random_bf16(static_cast<std::size_t>(512 * num_inputs));
     std::vector<float> y(static_cast<std::size_t>(512 * num_outputs));
     for (const std::int64_t num_rows : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 512}) {
@@ -89,7 +93,7 @@ void bench_matmul(Bench& bench, std::int64_t num_outputs, std::int64_t num_input
         char what[64];
         std::snprintf(what, sizeof what, "matmul %lldx%lld, %lld rows", static_cast<long long>(num_outputs),
                       static_cast<long long>(num_inputs), static_cast<long long>(num_rows));
-        print_line(bench, what, seconds, bytes, bytes * static_cast<double>(num_rows));
+        print_line(bench, what, seconds, bytes, operations * static_cast<double>(num_rows));
     }
 }
 
@@ -203,6 +207,10 @@ int main(int argc, char** argv) {
         const std::string option = argv[i];
         if (option == "--quick") bench.quick = true;
         if (option == "--threads" && i + 1 < argc) bench.threads = std::atoi(argv[++i]);
+        if (option == "--weights" && i + 1 < argc) {
+            const std::string type = argv[++i];
+            bench.weights = type == "int8" ? DType::int8 : type == "int4" ? DType::int4 : DType::bf16;
+        }
         if (option == "--only" && i + 1 < argc) only = argv[++i];
         if (option == "--kernels" && i + 1 < argc) {
             bench.variant = std::string(argv[++i]) == "avx512" ? CpuVariant::avx512 : CpuVariant::avx2;
