@@ -28,6 +28,9 @@ struct DraftOptions {
     std::string tree;              ///< `draft-tree` as typed; "" = the method's default
     std::int64_t ngram_order = 4;
     std::int64_t ngram_top = 20;
+    /// replay: the output of an item's earlier run, and how often the first guess is right.
+    std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
+    double replay_accept = 1.0;
 };
 
 struct CheckpointOptions {

@@ -69,7 +69,8 @@ void Replica::State::admit(Admission& admission) {
     sequence->tokens.insert(sequence->tokens.end(), admission.output.begin(), admission.output.end());
     sequence->noise_key = noise_key(options.seed, sequence->item.id, sequence->item.sample);
     sequence->kv = std::make_shared<KvSequence>(pool);
-    sequence->drafter = drafter->make_sequence();
+    const DraftItem known{sequence->item.id, sequence->item.sample, sequence->prompt_size()};
+    sequence->drafter = drafter->make_sequence(known);
     if (!options.stop.empty()) {
         sequence->stop_text = std::make_unique<StopText>(tokenizer, options.stop, sequence->item.prompt);
         for (const std::int32_t token : admission.output) sequence->stop_text->push(token);
@@ -89,7 +90,7 @@ void Replica::State::admit(Admission& admission) {
     }
     sequence->statistics.recomputed_tokens += lost_tokens;
     if (!sequence->drafter->restore(admission.drafter, sequence->tokens)) {
-        sequence->drafter = drafter->make_sequence();
+        sequence->drafter = drafter->make_sequence(known);
         sequence->drafter->accepted(sequence->tokens, sequence->num_tokens());
     }
     in_flight.push_back(std::move(sequence));

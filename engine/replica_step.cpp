@@ -90,7 +90,7 @@ void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
             path_tokens.push_back(tree.token[static_cast<std::size_t>(above)]);
         const std::int64_t row = slice.first_logits + node;
         return pipeline.apply(logits.subspan(static_cast<std::size_t>(row * vocab), static_cast<std::size_t>(vocab)),
-                              {sequence.tokens, path_tokens});
+                              {sequence.tokens, path_tokens}, verifier.needs_probabilities());
     };
     const Verdict verdict = verifier.verify(tree, target, sequence.noise_key, sequence.num_tokens());
 

@@ -7,7 +7,7 @@
 namespace longhaul::engine {
 
 /// Where a draft came from, for acceptance by kind in the statistics.
-enum class Origin : std::uint8_t { root, ngram };
+enum class Origin : std::uint8_t { root, ngram, replay };
 
 /// Nodes in level order. Node 0 is the root: the newest token of the sequence, emitted already but without KV.
 struct TokenTree {

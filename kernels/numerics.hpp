@@ -27,7 +27,7 @@
 namespace longhaul::kernels {
 
 /// Recorded in every checkpoint; raised whenever a sum's order or an elementary function changes.
-inline constexpr int numerics_version = 1;
+inline constexpr int numerics_version = 2;  // 2: min-p compares weights, not quotients
 
 inline constexpr int num_slices = 8;                  ///< of every product over K
 inline constexpr std::int64_t attention_chunk = 512;  ///< absolute positions

@@ -293,7 +293,7 @@ const std::vector<CommandSyntax>& command_table() {
                      {"json", "", "for programs"}},
          .keys = true,
          .unused_keys = keys_but({"precision", "kv-precision", "threads", "kernels", "device"}),
-         .summary = "time decode, verify or prefill next to what the machine can do",
+         .summary = "time decode, verify, prefill, attention, sampling or speculation next to what the machine can do",
          .example = "longhaul bench decode --shape 1.1b --threads=2",
          .more = "share = time the pass would take at the measured read bandwidth or peak, whichever is nearer, over "
                  "the time it took"},

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
+#include "runner/replay_run.hpp"
 #include "runner/values.hpp"
 
 namespace longhaul::runner {
@@ -126,7 +127,9 @@ engine::DraftOptions draft_of(const Settings& settings) {
     return {.method = settings.draft,
             .tree = settings.draft_tree,
             .ngram_order = settings.ngram_order,
-            .ngram_top = settings.ngram_top};
+            .ngram_top = settings.ngram_top,
+            .recorded = settings.draft == "replay" ? recorded_tokens(settings.replay_run) : nullptr,
+            .replay_accept = settings.replay_accept};
 }
 
 engine::ReplicaOptions replica_options(const Settings& settings, const engine::ModelConfig& config) {

@@ -97,9 +97,13 @@ void check_together(const Settings& settings, const Origins& origins) {
         refuse(origins.of(key), key, "its default", shown(value(settings).empty() ? "" : value(settings).front()),
                "the draft methods it belongs to are not in this version");
     }
-    if (!settings.replay_run.empty() || settings.replay_accept != Settings().replay_accept) {
+    if (settings.draft == "replay" && settings.replay_run.empty()) {
+        refuse(origins.of("draft"), "replay-run", "the run folder to replay", "nothing", "");
+    }
+    const bool replays = settings.draft == "replay" || settings.draft == "ar";
+    if (!replays && (!settings.replay_run.empty() || settings.replay_accept != Settings().replay_accept)) {
         const std::string key = settings.replay_run.empty() ? "replay-accept" : "replay-run";
-        refuse(origins.of(key), key, "draft = replay", "draft = " + settings.draft, "replay is not in this version");
+        refuse(origins.of(key), key, "draft = replay", "draft = " + settings.draft, "");
     }
 }
 

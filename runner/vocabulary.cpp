@@ -234,8 +234,7 @@ Key only_now(Key key, std::string now) {
 }
 
 Strings draft_methods_later() {
-    return {"sd",       "spectr",     "specinfer", "rsd-c", "rsd-s", "medusa",
-            "triforce", "tokenswift", "lyanna",    "eagle", "replay"};
+    return {"sd", "spectr", "specinfer", "rsd-c", "rsd-s", "medusa", "triforce", "tokenswift", "lyanna", "eagle"};
 }
 
 using Section = std::pair<std::string, std::vector<Key>>;
@@ -322,8 +321,9 @@ Section draft_section() {
     return {
         "Drafting (speed only: the text stays the same)",
         {choice(
-             "draft", Kind::draft, &Settings::draft, {"ar", "ngram"}, draft_methods_later(),
-             "what guesses the next tokens; ar = nothing, plain decoding; ngram = what followed the same words before"),
+             "draft", Kind::draft, &Settings::draft, {"ar", "ngram", "replay"}, draft_methods_later(),
+             "what guesses the next tokens; ar = nothing, plain decoding; ngram = what followed the same words before; "
+             "replay (for tests) = an earlier run's tokens"),
          draft_model_key(), draft_tree_key(), draft_temperature_key(),
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any, "Lyanna's r; 0 = off"),
          integer("partial-cache", Kind::draft, &Settings::partial_cache, 1, most_tokens,
@@ -337,9 +337,9 @@ Section draft_section() {
                 {"rejection", "multi-round", "k-seq", "recursive", "tokenswift-paper"},
                 "how drafts are checked; coupled = the text is that of plain decoding, token for token"),
          path("replay-run", Kind::draft, &Settings::replay_run,
-              "tests: run folder whose texts are the drafts of draft = replay"),
+              "tests: run folder, made with token-ids = true, whose texts are the drafts of draft = replay"),
          number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,
-                "tests: share of its tokens replay gets right")}};
+                "tests: how often the first guess of replay is right")}};
 }
 
 Section checkpoint_section() {

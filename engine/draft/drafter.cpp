@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "engine/draft/ngram.hpp"
+#include "engine/draft/replay.hpp"
 #include "engine/error.hpp"
 #include "engine/replica.hpp"
 
@@ -19,7 +20,7 @@ class AutoregressiveDrafter final : public Drafter {
     };
 
   public:
-    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence() const override {
+    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem&) const override {
         return std::make_unique<Sequence>();
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return 0; }
@@ -67,7 +68,8 @@ std::unique_ptr<Drafter> make_drafter(const DraftOptions& options, const Samplin
     if (options.method == "ar" || (options.method == "ngram" && options.ngram_top == 0))
         return std::make_unique<AutoregressiveDrafter>();
     if (options.method == "ngram") return make_ngram_drafter(options, sampling);
-    throw UsageError("draft: '" + options.method + "' is not in this version; it has ar, ngram");
+    if (options.method == "replay") return make_replay_drafter(options);
+    throw UsageError("draft: '" + options.method + "' is not in this version; it has ar, ngram, replay");
 }
 
 }  // namespace longhaul::engine

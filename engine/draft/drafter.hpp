@@ -42,11 +42,18 @@ class SequenceDrafter {
     }
 };
 
+/// What a drafter may know of an item.
+struct DraftItem {
+    std::string id;
+    std::int64_t sample = 0;
+    std::int64_t prompt_tokens = 0;
+};
+
 /// A draft method.
 class Drafter {
   public:
     virtual ~Drafter() = default;
-    [[nodiscard]] virtual std::unique_ptr<SequenceDrafter> make_sequence() const = 0;
+    [[nodiscard]] virtual std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& item) const = 0;
     /// Greatest number of nodes under the root that a tree has; 0: autoregressive decoding.
     [[nodiscard]] virtual std::int64_t max_nodes() const = 0;
     [[nodiscard]] virtual std::int64_t max_depth() const = 0;

@@ -194,7 +194,7 @@ class NgramDrafter final : public Drafter {
   public:
     explicit NgramDrafter(const NgramOptions& options)
         : options_(options), shared_(std::make_shared<NgramTable>(options.order, options.top)) {}
-    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence() const override {
+    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem&) const override {
         return std::make_unique<NgramSequence>(options_, shared_);
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return options_.top == 0 ? 0 : options_.shape.budget; }

@@ -1,6 +1,7 @@
 #include "engine/sampling/pipeline.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -83,11 +84,10 @@ void LogitsPipeline::keep_top_k() {
     out_.log_weights.resize(k);
 }
 
-void LogitsPipeline::soften() {
+void LogitsPipeline::weigh() {
     const double greatest = *std::max_element(out_.log_weights.begin(), out_.log_weights.end());
     out_.q.resize(out_.ids.size());
     for (std::size_t i = 0; i < out_.q.size(); ++i) out_.q[i] = exp_nonpositive(out_.log_weights[i] - greatest);
-    renormalise();
 }
 
 void LogitsPipeline::renormalise() {
@@ -127,7 +127,6 @@ void LogitsPipeline::keep_if(Keep keep) {
     out_.ids.resize(to);
     out_.log_weights.resize(to);
     out_.q.resize(to);
-    renormalise();
 }
 
 void LogitsPipeline::keep_top_p() {
@@ -175,42 +174,100 @@ void LogitsPipeline::keep_eta() {
     }
     const double eta = std::min(params_.eta, std::sqrt(params_.eta) * kernels::scalar::det_exp(-entropy));
     keep_if([&](double q) { return q >= eta; });
+    renormalise();
 }
 
-const Distribution& LogitsPipeline::apply(std::span<const float> logits, const NodeContext& context) {
+void LogitsPipeline::take(std::span<const float> logits) {
     // A broken model may say infinity: as the greatest number it stays comparable, and differences of two stay numbers.
     constexpr float greatest = std::numeric_limits<float>::max();
-    std::transform(logits.begin(), logits.end(), logits_.begin(), [](float x) { return x > greatest ? greatest : x; });
-    penalise(context);
-    if (params_.temperature == 0) {
-        std::size_t best = 0;
-        for (std::size_t v = 1; v < logits_.size(); ++v) {
-            if (logits_[v] > logits_[best] || std::isnan(logits_[best])) best = v;
-        }
-        out_.ids.assign(1, static_cast<std::int32_t>(best));
-        out_.log_weights.assign(1, 0.0);
-        out_.q.assign(1, 1.0);
-        return out_;
+    constexpr float least = -std::numeric_limits<float>::infinity();
+    for (std::size_t v = 0; v < logits_.size(); ++v) {
+        const float capped = logits[v] > greatest ? greatest : logits[v];
+        logits_[v] = capped >= least ? capped : least;  // NaN
     }
-    out_.ids.clear();
-    out_.log_weights.clear();
+}
+
+float LogitsPipeline::greatest_logit() const {
+    constexpr std::size_t lanes = 16;  // side by side in registers
+    std::array<float, lanes> greatest{};
+    greatest.fill(-std::numeric_limits<float>::infinity());
+    std::size_t v = 0;
+    for (; v + lanes <= logits_.size(); v += lanes) {
+        for (std::size_t i = 0; i < lanes; ++i) {
+            greatest[i] = logits_[v + i] > greatest[i] ? logits_[v + i] : greatest[i];
+        }
+    }
+    for (; v < logits_.size(); ++v) greatest[0] = std::max(greatest[0], logits_[v]);
+    return *std::max_element(greatest.begin(), greatest.end());
+}
+
+void LogitsPipeline::take_greedy() {
+    const auto best = std::find(logits_.begin(), logits_.end(), greatest_logit()) - logits_.begin();
+    out_.ids.assign(1, static_cast<std::int32_t>(best));
+    out_.log_weights.assign(1, 0.0);
+    out_.q.assign(1, 1.0);
+}
+
+void LogitsPipeline::take_all() {
     for (std::size_t v = 0; v < logits_.size(); ++v) {
         if (!(logits_[v] > -std::numeric_limits<float>::infinity())) continue;
         out_.ids.push_back(static_cast<std::int32_t>(v));
         out_.log_weights.push_back(static_cast<double>(logits_[v]) / params_.temperature);
     }
-    if (out_.ids
-            .empty()) {  // a model that answers nothing but NaN: token 0, so that the item ends instead of the program
+}
+
+/// q_i >= min_p * q_max is log w_i - log w_max >= log min_p. A cut a little below that lets a thousandth of the tokens
+/// of a usual vocabulary pass, and what it costs is one comparison a token; the exact comparison follows.
+void LogitsPipeline::take_by_min_p() {
+    const double margin = kernels::scalar::det_log(params_.min_p) - 1e-6;
+    const double cut = static_cast<double>(greatest_logit()) + params_.temperature * margin;
+    const float below = std::nextafter(static_cast<float>(cut), -std::numeric_limits<float>::infinity());
+    constexpr std::size_t block = 64;
+    for (std::size_t first = 0; first < logits_.size(); first += block) {
+        const std::size_t end = std::min(first + block, logits_.size());
+        int any = 0;
+        for (std::size_t v = first; v < end; ++v) any |= logits_[v] >= below ? 1 : 0;
+        for (std::size_t v = first; any != 0 && v < end; ++v) {
+            if (logits_[v] < below || !(logits_[v] > -std::numeric_limits<float>::infinity())) continue;
+            out_.ids.push_back(static_cast<std::int32_t>(v));
+            out_.log_weights.push_back(static_cast<double>(logits_[v]) / params_.temperature);
+        }
+    }
+}
+
+const Distribution& LogitsPipeline::apply(std::span<const float> logits, const NodeContext& context, bool with_q) {
+    take(logits);
+    penalise(context);
+    if (params_.temperature == 0) {
+        take_greedy();
+        return out_;
+    }
+    out_.ids.clear();
+    out_.log_weights.clear();
+    out_.q.clear();
+    const bool min_p_first = params_.top_k <= 0 && params_.top_p >= 1.0 && params_.min_p > 0;
+    if (min_p_first) take_by_min_p();
+    if (!min_p_first || out_.ids.size() < static_cast<std::size_t>(params_.min_keep)) {
+        out_.ids.clear();
+        out_.log_weights.clear();
+        take_all();
+    }
+    if (out_.ids.empty()) {  // a model that answers nothing but NaN: token 0, so that the item ends, not the program
         out_.ids.assign(1, 0);
         out_.log_weights.assign(1, 0.0);
     }
     keep_top_k();
-    soften();
-    keep_top_p();
+    if (!with_q && params_.top_p >= 1.0 && params_.min_p <= 0 && params_.eta <= 0) return out_;
+    weigh();
+    if (params_.top_p < 1.0) {
+        renormalise();
+        keep_top_p();
+    }
     if (params_.min_p > 0) {
         const double least = params_.min_p * *std::max_element(out_.q.begin(), out_.q.end());
         keep_if([&](double q) { return q >= least; });
     }
+    renormalise();
     keep_eta();
     return out_;
 }

@@ -16,7 +16,7 @@ namespace longhaul::engine {
 struct Distribution {
     std::vector<std::int32_t> ids;
     std::vector<double> log_weights;  ///< log q up to one constant a distribution
-    std::vector<double> q;
+    std::vector<double> q;            ///< empty where it was not asked for and no filter needed it
 };
 
 /// The context of a tree node, for the penalty: tokens of the sequence (the root included) followed by the node's path.
@@ -30,16 +30,21 @@ class LogitsPipeline {
   public:
     LogitsPipeline(const SamplingParams& params, std::int64_t vocab_size);
 
-    /// The distribution of the token after `context`. `logits`: f32 [vocab_size]; NaN counts as -inf. The result lives
-    /// until the next call.
-    const Distribution& apply(std::span<const float> logits, const NodeContext& context);
+    /// The distribution of the token after `context`. `logits`: f32 [vocab_size]; NaN counts as -inf. `with_q`: whether
+    /// probabilities are wanted (the coupled rule needs none). The result lives until the next call.
+    const Distribution& apply(std::span<const float> logits, const NodeContext& context, bool with_q = true);
 
     [[nodiscard]] const SamplingParams& params() const { return params_; }
 
   private:
+    void take(std::span<const float> logits);
     void penalise(const NodeContext& context);
+    [[nodiscard]] float greatest_logit() const;
+    void take_greedy();
+    void take_all();
+    void take_by_min_p();  // where min-p is the first filter: the few that pass are found among the logits
     void keep_top_k();
-    void soften();  // logits to q over the survivors
+    void weigh();  // log weights to q times a constant, the greatest 1
     void renormalise();
     void keep_top_p();
     template <typename Keep>

@@ -24,6 +24,8 @@ using TargetDistribution = std::function<const Distribution&(std::int32_t node)>
 class Verifier {
   public:
     virtual ~Verifier() = default;
+    /// Whether it reads Distribution::q.
+    [[nodiscard]] virtual bool needs_probabilities() const = 0;
     /// `position`: absolute position of the token that follows the root.
     virtual Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
                            std::int64_t position) const = 0;
@@ -32,6 +34,7 @@ class Verifier {
 /// The rule that emits autoregressive decoding's own text (algorithms.md section 3, "coupled").
 class CoupledVerifier final : public Verifier {
   public:
+    [[nodiscard]] bool needs_probabilities() const override { return false; }
     Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
                    std::int64_t position) const override;
 };

@@ -114,8 +114,12 @@ TEST(Pipeline, EqualsItsDefinition) {
             for (auto& token : context) token = static_cast<std::int32_t>(random() % 200);
             const std::size_t split = random() % context.size();
             const NodeContext node{std::span(context).first(split), std::span(context).subspan(split)};
-            expect_equal(pipeline.apply(logits, node), expected(logits, cases[c], context),
-                         "case " + std::to_string(c));
+            const Distribution whole = pipeline.apply(logits, node);
+            expect_equal(whole, expected(logits, cases[c], context), "case " + std::to_string(c));
+            // Without probabilities: the same tokens with the same weights.
+            const Distribution& order = pipeline.apply(logits, node, false);
+            EXPECT_EQ(order.ids, whole.ids) << "case " << c;
+            EXPECT_EQ(order.log_weights, whole.log_weights) << "case " << c;
         }
     }
 }

@@ -227,6 +227,31 @@ TEST(Replica, NoTableNoDrafts) {
 }
 
 // The check above is able to fail: another seed, another text.
+// The tokens of an earlier run as drafts: at a known acceptance the text is the same and the gain the one that follows.
+TEST(Replica, ReplayGainsWhatItsAcceptanceSays) {
+    struct Case {
+        const char* tree;
+        double accept, least_efficiency, most_efficiency;
+    };
+    // A chain of 4 with acceptance a gives 1 + a + a^2 + a^3 + a^4 tokens a call, a tree of width 2 the same with
+    // 1 - (1 - a)^2 in the place of a.
+    for (const Case& row :
+         {Case{"4", 1.0, 4.9, 5.01}, Case{"4", 0.7, 2.3, 3.2}, Case{"2x4", 0.7, 3.6, 4.6}, Case{"4", 0.0, 1.0, 1.0}}) {
+        Job job{base_options()};
+        job.ranks = 2;
+        job.options.draft.method = "replay";
+        job.options.draft.tree = row.tree;
+        job.options.draft.replay_accept = row.accept;
+        job.options.draft.recorded = [](const std::string& id, std::int64_t) {
+            return expected().at(std::stoll(id.substr(5)));
+        };
+        const JobResult result = launch(job);
+        EXPECT_EQ(tokens_of(result.items), expected());
+        EXPECT_GE(result.sum.block_efficiency(), row.least_efficiency) << row.tree << " " << row.accept;
+        EXPECT_LE(result.sum.block_efficiency(), row.most_efficiency) << row.tree << " " << row.accept;
+    }
+}
+
 TEST(Replica, AnotherSeedIsAnotherText) {
     Job job{base_options()};
     job.options.seed = 2;

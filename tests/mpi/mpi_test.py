@@ -272,6 +272,23 @@ def damaged(bench):
     check("damaged" in log and files[0].name in log, f"the log names {files[0].name}")
 
 
+def replay(bench):
+    """draft = replay: an earlier run's tokens as drafts give its very text, also where some are wrong."""
+    make_prompts(bench.folder / "prompts.jsonl", 3)
+    job = bench.job(max_tokens=200)
+    plain = bench.folder / "plain"
+    expect(bench.run(job, 2, f"--output={plain}", "--draft=ar"), 0, "plain decoding without token ids")
+    options = ("--draft=replay", "--draft-tree=2x4", "--replay-accept=0.7")
+    done = expect(bench.run(job, 2, *options, f"--replay-run={plain}"), 1, "nothing to replay")
+    check("token-ids = true" in done.error_lines()[0], f"the mend: {done.errors}")
+    recorded = bench.folder / "recorded"
+    expect(bench.run(job, 2, f"--output={recorded}", "--draft=ar", "--token-ids=true"), 0, "plain decoding")
+    expect(bench.run(job, 3, "--token-ids=true", *options, f"--replay-run={recorded}", f"--output={bench.folder}/again"), 0, "replayed")
+    check(digest(bench.folder / "again") == digest(recorded), "the same bytes")
+    drafted, accepted = (sum(line[key] for line in statistics(bench.folder / "again")) for key in ("drafted", "accepted"))
+    check(0 < accepted < drafted, f"{accepted} of {drafted} drafts accepted")
+
+
 def baseline(bench):
     """baseline = true: the same bytes without speculation, and a speedup in the summary."""
     make_prompts(bench.folder / "prompts.jsonl", 3)
@@ -286,4 +303,4 @@ def baseline(bench):
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
         exactly_once, tcp, idle_ranks, errors_once, stop_request, stop_one_rank, two_at_once, finished_again, extend,
-        failed_items, hang, suspended, damaged, baseline)}))
+        failed_items, hang, suspended, damaged, baseline, replay)}))

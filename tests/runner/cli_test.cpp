@@ -160,7 +160,7 @@ TEST_F(Cli, BadJobFilesEndInOneLineAndCode2) {
         {"seed 7", "job.cfg:5: expected 'key = value', got 'seed 7'; a comment begins with #"},
         {"max-tokens = 99999999999",
          "job.cfg:5: max-tokens: expected an integer from 1 to 2147483647, got '99999999999'"},
-        {"draft = eagle", "job.cfg:5: draft: expected ar or ngram, got 'eagle'; it is not in this version"},
+        {"draft = eagle", "job.cfg:5: draft: expected ar, ngram or replay, got 'eagle'; it is not in this version"},
     };
     for (const Case& row : cases) {
         write("job.cfg", "task = prompts\ndata = p.jsonl\nmodel = m\noutput = out\n" + row.added + "\n");

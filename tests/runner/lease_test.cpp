@@ -58,7 +58,7 @@ TEST(Lease, EmptiedLaunchesLoseNothing) {
     std::ofstream(run.path() / "checkpoints" / "1-4-9.h5") << "x";
     const Lease lease = Lease::take(run.path(), 30);
     EXPECT_EQ(lease.epoch(), 5);
-    const auto& accepted = newest_lease(run.path())->record.accepted;
+    const auto accepted = newest_lease(run.path())->record.accepted;
     ASSERT_EQ(accepted.count("0-2.jsonl"), 1U);
     EXPECT_EQ(accepted.at("0-2.jsonl"), 12);
 }

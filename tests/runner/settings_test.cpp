@@ -239,15 +239,14 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"task", "wmt", "task: expected pg19 or prompts, got 'wmt'; it is not in this version"},
         {"task", "xsum", "task: expected pg19 or prompts, got 'xsum'; it is not in this version"},
         {"task", "dolly", "task: expected pg19 or prompts, got 'dolly'; it is not in this version"},
-        {"draft", "eagle", "draft: expected ar or ngram, got 'eagle'; it is not in this version"},
-        {"draft", "replay", "draft: expected ar or ngram, got 'replay'; it is not in this version"},
+        {"draft", "eagle", "draft: expected ar, ngram or replay, got 'eagle'; it is not in this version"},
+        {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
         {"draft-tree", "auto",
          "draft-tree: expected a shape such as 5, 4x3 or 4x3:12, of at most 1024 nodes, got 'auto'; 'auto' is not in "
          "this version"},
         {"draft-model", "/d",
          "draft-model: expected no draft model with draft = ngram, got '/d'; this draft method needs none"},
-        {"replay-accept", "0.5",
-         "replay-accept: expected draft = replay, got draft = ngram; replay is not in this version"},
+        {"replay-accept", "0.5", "replay-accept: expected draft = replay, got draft = ngram"},
         {"draft-tree", "2,2,1",
          "draft-tree: expected a shape such as 5, 4x3 or 4x3:12, of at most 1024 nodes, got '2,2,1'; branching shapes "
          "are not "

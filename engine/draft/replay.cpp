@@ -1,0 +1,94 @@
+#include "engine/draft/replay.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <stdexcept>
+#include <vector>
+
+#include "engine/replica.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+class ReplaySequence final : public SequenceDrafter {
+  public:
+    ReplaySequence(std::vector<std::int32_t> recorded, std::int64_t prompt_tokens, double accept,
+                   const TreeShape& shape)
+        : recorded_(std::move(recorded)), prompt_tokens_(prompt_tokens), accept_(accept), shape_(shape) {}
+
+    void accepted(std::span<const std::int32_t>, std::int64_t) override {}
+
+    void propose(std::span<const std::int32_t> context, std::uint64_t noise_key, std::int64_t max_nodes,
+                 std::int64_t max_depth, double, TokenTree& tree) override {
+        const auto first = static_cast<std::int64_t>(context.size()) - prompt_tokens_;
+        const std::int64_t left = static_cast<std::int64_t>(recorded_.size()) - first;
+        const std::int64_t depth = std::min({max_depth, shape_.depth, left});
+        std::int64_t nodes = std::min(max_nodes, shape_.budget);
+        std::int32_t parent = 0;
+        bool right = true;
+        for (std::int64_t level = 0; level < depth && nodes > 0; ++level) {
+            const std::int32_t truth = recorded_[static_cast<std::size_t>(first + level)];
+            const std::int64_t width = std::min(shape_.width, nodes);
+            const std::int64_t position = static_cast<std::int64_t>(context.size()) + level;
+            const std::int64_t place =
+                right ? place_of_truth(NoiseRow(noise_key, position, Purpose::draft), width) : width;
+            const std::int32_t first_child = tree.num_nodes();
+            for (std::int64_t i = 0; i < width; ++i) {
+                // Two neighbours of the truth that are no tokens of the model are told from it all the same.
+                const auto wrong = static_cast<std::int32_t>(truth > i ? truth - 1 - i : truth + 1 + i);
+                tree.add(parent, i == place ? truth : wrong, Origin::replay, i == place ? 1.0 : 0.0);
+            }
+            right = place < width;
+            parent = first_child + static_cast<std::int32_t>(right ? place : 0);
+            nodes -= width;
+        }
+    }
+
+  private:
+    /// Which of `width` nodes is right; `width`: none.
+    [[nodiscard]] std::int64_t place_of_truth(const NoiseRow& noise, std::int64_t width) const {
+        std::int64_t place = 0;
+        // A Gumbel value is below -log(-log a) with probability a.
+        while (place < width && !is_right(noise.gumbel(static_cast<std::int32_t>(place)))) ++place;
+        return place;
+    }
+    [[nodiscard]] bool is_right(float gumbel) const;
+
+    std::vector<std::int32_t> recorded_;
+    std::int64_t prompt_tokens_;
+    double accept_;
+    TreeShape shape_;
+};
+
+bool ReplaySequence::is_right(float gumbel) const {
+    if (accept_ >= 1) return true;
+    if (accept_ <= 0) return false;
+    return static_cast<double>(gumbel) < -std::log(-std::log(accept_));
+}
+
+class ReplayDrafter final : public Drafter {
+  public:
+    ReplayDrafter(const DraftOptions& options, const TreeShape& shape)
+        : recorded_(options.recorded), accept_(options.replay_accept), shape_(shape) {}
+
+    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& item) const override {
+        return std::make_unique<ReplaySequence>(recorded_(item.id, item.sample), item.prompt_tokens, accept_, shape_);
+    }
+    [[nodiscard]] std::int64_t max_nodes() const override { return shape_.budget; }
+    [[nodiscard]] std::int64_t max_depth() const override { return shape_.depth; }
+
+  private:
+    std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded_;
+    double accept_;
+    TreeShape shape_;
+};
+
+}  // namespace
+
+std::unique_ptr<Drafter> make_replay_drafter(const DraftOptions& options) {
+    if (!options.recorded) throw std::logic_error("draft = replay needs what was recorded");
+    return std::make_unique<ReplayDrafter>(options, parse_tree_shape(options.tree.empty() ? "4" : options.tree));
+}
+
+}  // namespace longhaul::engine

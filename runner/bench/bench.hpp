@@ -1,0 +1,70 @@
+// `longhaul bench`: how fast the engine is on this machine, next to what the machine can do, both measured in one run
+// and in turn: shared machines drift, so a share is a median of pairs.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/json.hpp"
+#include "engine/model/model.hpp"
+#include "engine/parallel/group.hpp"
+#include "kernels/device.hpp"
+#include "runner/settings.hpp"
+
+namespace longhaul::runner {
+
+/// What all benchmarks are given.
+struct BenchSetup {
+    Settings settings;
+    int threads = 1;
+    kernels::CpuVariant variant{};
+    std::unique_ptr<kernels::Device> device;
+    engine::ModelConfig shape;  ///< of a name, or of the model folder
+    std::string shape_name;
+    std::string model;  ///< folder; "": random weights
+};
+
+/// A number of a line and how the table shows it: value * factor with so many decimals.
+struct BenchColumn {
+    const char* key;
+    const char* title;
+    double factor = 1;
+    int decimals = 0;
+};
+
+/// Lines as JSON objects; the table shows the columns, `--json` all of them.
+struct BenchTable {
+    std::string title;
+    std::vector<BenchColumn> columns;
+    std::vector<nlohmann::ordered_json> lines;
+};
+
+/// Passes of the whole model: "decode", "verify", "prefill".
+BenchTable bench_passes(BenchSetup& setup, const std::string& what);
+/// Attention alone, 1K to 100K positions, 1 to 32 nodes, 1 to 8 query heads a KV head.
+BenchTable bench_attention(BenchSetup& setup);
+/// From logits to the next token.
+BenchTable bench_sampling(BenchSetup& setup);
+/// Drafts of a known acceptance against plain decoding, the text compared.
+BenchTable bench_speculation(BenchSetup& setup);
+
+/// The model of the setup: loaded, or random weights of its shape.
+std::unique_ptr<engine::Model> bench_model(BenchSetup& setup, engine::Group& group);
+
+/// Shapes that people know, by their size in parameters. Throws UsageError for another name.
+const engine::ModelConfig& bench_shape(const std::string& name);
+
+double bench_median(std::vector<double> values);
+
+/// Seconds of `run`, next to the ceilings measured right before each repetition.
+struct BenchTiming {
+    double seconds = 0;              ///< median
+    double bandwidth = 0, peak = 0;  ///< of the machine, medians
+    double share = 0;                ///< median of (time at the nearer ceiling / time taken)
+};
+BenchTiming time_against_ceilings(const BenchSetup& setup, double bytes, double flops, int repeats,
+                                  const std::function<void()>& run);
+
+}  // namespace longhaul::runner

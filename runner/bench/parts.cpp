@@ -1,0 +1,150 @@
+// Parts of a step on their own: attention, sampling.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <vector>
+
+#include "engine/sampling/pipeline.hpp"
+#include "runner/bench/bench.hpp"
+#include "runner/machine.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+/// Numbers of some 2^-7 to 2^-6, either sign.
+std::vector<std::uint16_t> random_bf16(std::size_t count) {
+    std::vector<std::uint16_t> values(count);
+    std::uint32_t state = 1;
+    for (auto& value : values) {
+        state = state * 1664525U + 1013904223U;
+        value = static_cast<std::uint16_t>(0x3c00U | (state >> 23 & 0x81ffU));
+    }
+    return values;
+}
+
+/// One layer's attention at `context`, of the shape's KV heads with `group` query heads each. As many layers as are not
+/// in cache take turns.
+nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context, std::int64_t nodes,
+                                         std::int64_t group) {
+    kernels::Device& device = *setup.device;
+    const kernels::DType dtype = kernels::DType::bf16;
+    kernels::KvLayout layout{
+        .dtype = dtype, .num_layers = 1, .num_kv_heads = setup.shape.num_kv_heads, .head_dim = setup.shape.head_dim};
+    const std::int64_t token_bytes = layout.num_kv_heads * layout.head_dim * 4;
+    layout.num_layers = std::clamp<std::int64_t>((std::int64_t{200} << 20) / (context * token_bytes), 1, 64);
+    const std::int64_t q_heads = layout.num_kv_heads * group, width = q_heads * layout.head_dim;
+    const std::size_t page_bytes = device.kv_page_bytes(layout);
+    const std::vector<std::uint16_t> values = random_bf16(page_bytes / 2);
+    const std::int64_t num_pages = context / 64 + 3;
+    kernels::Buffer arena(device, page_bytes * static_cast<std::size_t>(num_pages));
+    std::vector<std::byte*> pages;
+    for (std::int64_t i = 0; i < num_pages; ++i) {
+        pages.push_back(arena.data() + static_cast<std::size_t>(i) * page_bytes);
+        device.upload(pages.back(), values.data(), page_bytes);
+    }
+    const std::vector<std::uint16_t> q = random_bf16(static_cast<std::size_t>(nodes * width));
+    std::vector<std::uint16_t> out(q.size());
+    const kernels::AttentionSequence sequence{{pages.data(), pages.size() - 2}, {pages.data() + pages.size() - 2, 2}};
+    std::vector<std::int32_t> slots;
+    for (std::int32_t i = 0; i < nodes; ++i) slots.push_back(i);
+    std::vector<kernels::AttentionRow> rows;
+    for (std::int64_t i = 0; i < nodes; ++i) {  // a path of 8 nodes at most, ending in the row's own slot
+        const std::int64_t above = std::min<std::int64_t>(i, 7);
+        rows.push_back({0, context + above, context, slots.data() + i - above});
+    }
+    std::int64_t layer = 0;
+    const int calls = static_cast<int>(std::clamp<std::int64_t>(layout.num_layers, 1, 16));
+    const auto run = [&] {
+        for (int i = 0; i < calls; ++i) {
+            layer = (layer + 1) % layout.num_layers;
+            device.attention(layout, layer, {&sequence, 1}, rows, reinterpret_cast<const std::byte*>(q.data()), q_heads,
+                             dtype, reinterpret_cast<std::byte*>(out.data()), width);
+        }
+    };
+    const auto bytes = static_cast<double>(context * token_bytes);
+    const double flops = 4.0 * static_cast<double>(context * nodes * width);
+    const BenchTiming timing = time_against_ceilings(setup, bytes * calls, flops * calls, 3, run);
+    return {{"context", context},
+            {"nodes", nodes},
+            {"query_heads_per_kv_head", group},
+            {"seconds", timing.seconds / calls},
+            {"bytes_per_second", bytes * calls / timing.seconds},
+            {"read_bandwidth", timing.bandwidth},
+            {"flops_per_second", flops * calls / timing.seconds},
+            {"peak_flops", timing.peak},
+            {"share", timing.share}};
+}
+
+/// Microseconds a token from logits to the next token, the median of many.
+nlohmann::ordered_json measure_sampling(std::int64_t vocab, const char* name, const engine::SamplingParams& params) {
+    constexpr int rows = 64;
+    engine::LogitsPipeline pipeline(params, vocab);
+    std::vector<float> logits(static_cast<std::size_t>(vocab));
+    std::vector<std::int32_t> context(2000);
+    for (std::size_t i = 0; i < context.size(); ++i) context[i] = static_cast<std::int32_t>(i * 31 % 1009);
+    std::vector<double> seconds;
+    std::int64_t sum = 0;
+    for (int row = 0; row < rows; ++row) {
+        for (std::size_t i = 0; i < logits.size(); ++i) {  // a few likely tokens, many that are not
+            logits[i] = engine::NoiseRow(5, row, engine::Purpose::residual).gumbel(static_cast<std::int32_t>(i)) * 1.5F;
+        }
+        const auto start = std::chrono::steady_clock::now();
+        const engine::Distribution& q = pipeline.apply(logits, {context, {}}, false);
+        sum += engine::gumbel_argmax(q, engine::NoiseRow(7, row));
+        seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return {{"vocabulary", vocab},
+            {"sampling", name},
+            {"seconds", bench_median(seconds)},
+            {"values_per_second", static_cast<double>(vocab) / bench_median(seconds)},
+            {"mean_token", static_cast<double>(sum) / rows}};
+}
+
+}  // namespace
+
+BenchTable bench_attention(BenchSetup& setup) {
+    BenchTable table{.title = ", one layer",
+                     .columns = {{"context", "context"},
+                                 {"nodes", "nodes"},
+                                 {"query_heads_per_kv_head", "q heads/KV head"},
+                                 {"seconds", "us a call", 1e6, 1},
+                                 {"bytes_per_second", "GB/s", 1e-9, 2},
+                                 {"read_bandwidth", "read GB/s", 1e-9, 2},
+                                 {"flops_per_second", "GFLOP/s", 1e-9, 1},
+                                 {"peak_flops", "peak GFLOP/s", 1e-9, 1},
+                                 {"share", "share %", 100, 1}},
+                     .lines = {}};
+    for (const std::int64_t context : {1000, 10000, 100000}) {
+        for (const std::int64_t group : {1, 2, 4, 8}) {
+            for (const std::int64_t nodes : {1, 8, 32}) {
+                table.lines.push_back(measure_attention(setup, context, nodes, group));
+            }
+        }
+    }
+    return table;
+}
+
+BenchTable bench_sampling(BenchSetup&) {
+    BenchTable table{.title = ", one thread whatever the shape",
+                     .columns = {{"vocabulary", "vocabulary"},
+                                 {"sampling", "sampling                            "},
+                                 {"seconds", "us a token", 1e6, 1},
+                                 {"values_per_second", "M values/s", 1e-6, 1}},
+                     .lines = {}};
+    engine::SamplingParams greedy, warm, top_p;
+    greedy.temperature = 0;
+    warm.temperature = 0.8;
+    warm.min_p = 0.05;
+    warm.repetition_penalty = 1.1;
+    warm.penalty_window = 1024;
+    top_p.temperature = 1;
+    top_p.top_p = 0.9;
+    for (const std::int64_t vocab : {32000, 128256}) {
+        table.lines.push_back(measure_sampling(vocab, "temperature 0", greedy));
+        table.lines.push_back(measure_sampling(vocab, "0.8, min-p 0.05, penalty 1.1 of 1024", warm));
+        table.lines.push_back(measure_sampling(vocab, "1, top-p 0.9", top_p));
+    }
+    return table;
+}
+
+}  // namespace longhaul::runner

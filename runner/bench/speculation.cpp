@@ -1,0 +1,122 @@
+// What speculation gains at a known acceptance: an autoregressive run, then the same text with its tokens as drafts,
+// some made wrong (engine/draft/replay.hpp).
+#include <map>
+#include <stdexcept>
+
+#include "engine/error.hpp"
+#include "engine/model/model.hpp"
+#include "engine/parallel/group.hpp"
+#include "engine/replica.hpp"
+#include "engine/tokenizer/tokenizer.hpp"
+#include "runner/bench/bench.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+/// Random weights say nothing that could be read.
+class NoTokenizer final : public engine::Tokenizer {
+  public:
+    explicit NoTokenizer(std::int64_t vocab_size) : vocab_size_(static_cast<std::int32_t>(vocab_size)) {}
+    [[nodiscard]] std::vector<std::int32_t> encode(std::string_view) const override { return {}; }
+    [[nodiscard]] const std::string& token_bytes(std::int32_t) const override { return nothing_; }
+    [[nodiscard]] bool is_special(std::int32_t) const override { return false; }
+    [[nodiscard]] std::string decode(std::span<const std::int32_t>, bool) const override { return {}; }
+    void decode_next(engine::DecodeState&, std::int32_t, std::string&) const override {}
+    void decode_rest(engine::DecodeState&, std::string&) const override {}
+    [[nodiscard]] std::int32_t vocab_size() const override { return vocab_size_; }
+    [[nodiscard]] std::optional<std::int32_t> bos_id() const override { return {}; }
+    [[nodiscard]] bool adds_bos() const override { return false; }
+    [[nodiscard]] std::uint64_t fingerprint() const override { return 0; }
+
+  private:
+    std::int32_t vocab_size_;
+    std::string nothing_;
+};
+
+struct Decoded {
+    std::vector<std::int32_t> tokens;
+    double seconds = 0;  ///< of decoding alone
+    double block_efficiency = 0;
+};
+
+Decoded decode(engine::Model& model, engine::Group& group, const engine::DraftOptions& draft) {
+    constexpr std::int64_t prompt_tokens = 512, max_tokens = 64;
+    const NoTokenizer tokenizer(model.config().vocab_size);
+    engine::ReplicaOptions options;
+    options.batch = 1;
+    options.sampling.temperature = 1;
+    options.draft = draft;
+    options.kv_memory_bytes = std::int64_t{1} << 40;
+    Decoded decoded;
+    bool handed_out = false;
+    engine::ReplicaHooks hooks;
+    hooks.next_work = [&]() -> std::optional<engine::WorkItem> {
+        if (handed_out) return {};
+        handed_out = true;
+        engine::WorkItem item{
+            .index = 0, .id = "bench", .sample = 0, .checkpoint_key = "bench", .prompt = {}, .max_tokens = max_tokens};
+        for (std::int64_t i = 0; i < prompt_tokens; ++i) {
+            item.prompt.push_back(static_cast<std::int32_t>((i * i + 17 * i) % model.config().vocab_size));
+        }
+        return item;
+    };
+    hooks.finished = [&](const engine::FinishedItem& item) {
+        decoded.tokens = item.tokens;
+        decoded.block_efficiency = item.statistics.block_efficiency();
+    };
+    engine::Replica replica(model, group, tokenizer, options, hooks);
+    decoded.seconds = replica.run().decode_seconds;
+    return decoded;
+}
+
+}  // namespace
+
+BenchTable bench_speculation(BenchSetup& setup) {
+    const auto group = engine::make_local_group();
+    const auto model = bench_model(setup, *group);
+    BenchTable table{.title = ", 64 tokens after 512, temperature 1 (speedup: median of pairs)",
+                     .columns = {{"tree", "tree"},
+                                 {"accept", "accept", 1, 2},
+                                 {"block_efficiency", "tokens a call", 1, 2},
+                                 {"tokens_per_second", "tokens/s", 1, 1},
+                                 {"ar_tokens_per_second", "AR tokens/s", 1, 1},
+                                 {"speedup", "speedup", 1, 2},
+                                 {"same_text", "same text"}},
+                     .lines = {}};
+    engine::DraftOptions plain;
+    plain.method = "ar";
+    const std::vector<std::int32_t> text = decode(*model, *group, plain).tokens;
+    for (const char* tree : {"4", "8", "2x4", "4x4"}) {
+        for (const double accept : {0.5, 0.7, 0.8, 0.9}) {
+            engine::DraftOptions replay;
+            replay.method = "replay";
+            replay.tree = tree;
+            replay.recorded = [&](const std::string&, std::int64_t) { return text; };
+            replay.replay_accept = accept;
+            std::vector<double> rates, plain_rates, speedups;
+            bool same = true;
+            double efficiency = 0;
+            for (int pair = 0; pair < 3; ++pair) {
+                const Decoded before = decode(*model, *group, plain);
+                const Decoded with = decode(*model, *group, replay);
+                same = same && before.tokens == text && with.tokens == text;
+                efficiency = with.block_efficiency;
+                rates.push_back(static_cast<double>(text.size()) / with.seconds);
+                plain_rates.push_back(static_cast<double>(text.size()) / before.seconds);
+                speedups.push_back(before.seconds / with.seconds);
+            }
+            table.lines.push_back({{"tree", tree},
+                                   {"accept", accept},
+                                   {"block_efficiency", efficiency},
+                                   {"tokens_per_second", bench_median(rates)},
+                                   {"ar_tokens_per_second", bench_median(plain_rates)},
+                                   {"speedup", bench_median(speedups)},
+                                   {"same_text", same}});
+            if (!same)
+                throw Error("bench speculation: expected the text of plain decoding, got another; please report it");
+        }
+    }
+    return table;
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Question: how fast is longhaul next to llama.cpp and transformers, on the same shape, threads and precision?
+
+usage: compare_peers.py LONGHAUL [--shape 1.1b] [--precision bf16|int8|int4] [--threads 2] [--repeats 3] [--torch]
+
+Needs `pip install llama-cpp-python gguf numpy` (and `torch transformers` with --torch: bf16 alone). Weights are random: only time is
+measured. Each round runs all programs one after the other, so that a machine that drifts drifts for all; printed are medians over the
+rounds and the ratio of medians. llama.cpp's formats: bf16 as BF16, int8 as Q8_0, int4 as Q4_0 (all matrices, as ours but that our
+embedding and head are int8).
+
+A pass is decode (1 row) and verification (n rows at once at 512 positions); prefill is 1024 tokens in one call.
+"""
+
+import argparse
+import ctypes
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads, head dimension, tied
+    "135m": (49152, 576, 1536, 30, 9, 3, 64, True),
+    "1.1b": (32000, 2048, 5632, 22, 32, 4, 64, False),
+    "3b": (128256, 3072, 8192, 28, 24, 8, 128, True),
+}
+CONTEXT = 512
+ROWS = [1, 2, 4, 8, 16, 32]
+PREFILL = 1024
+
+
+def write_gguf(path, shape, precision):
+    """A Llama of random weights without a vocabulary."""
+    import gguf
+
+    vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, tied = shape
+    kind = {"bf16": gguf.GGMLQuantizationType.BF16, "int8": gguf.GGMLQuantizationType.Q8_0, "int4": gguf.GGMLQuantizationType.Q4_0}[precision]
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_context_length(131072)
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(intermediate)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_vocab_size(vocab)
+    writer.add_tokenizer_model("no_vocab")
+    random = np.random.default_rng(1)
+    block = random.standard_normal((64, max(hidden, intermediate)), dtype=np.float32) * 0.02
+
+    def matrix(name, rows, columns):
+        values = np.tile(block[:, :columns], (rows // 64 + 1, 1))[:rows]
+        data = gguf.quants.quantize(values, kind)
+        writer.add_tensor(name, data, raw_dtype=kind)
+
+    def ones(name, size):
+        writer.add_tensor(name, np.ones(size, dtype=np.float32))
+
+    matrix("token_embd.weight", vocab, hidden)
+    ones("output_norm.weight", hidden)
+    if not tied:
+        matrix("output.weight", vocab, hidden)
+    for i in range(layers):
+        stem = f"blk.{i}."
+        ones(stem + "attn_norm.weight", hidden)
+        ones(stem + "ffn_norm.weight", hidden)
+        matrix(stem + "attn_q.weight", heads * head_dim, hidden)
+        matrix(stem + "attn_k.weight", kv_heads * head_dim, hidden)
+        matrix(stem + "attn_v.weight", kv_heads * head_dim, hidden)
+        matrix(stem + "attn_output.weight", hidden, heads * head_dim)
+        matrix(stem + "ffn_gate.weight", intermediate, hidden)
+        matrix(stem + "ffn_up.weight", intermediate, hidden)
+        matrix(stem + "ffn_down.weight", hidden, intermediate)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+class LlamaCpp:
+    name = "llama.cpp"
+
+    def __init__(self, shape, precision, threads, folder):
+        import llama_cpp
+
+        path = Path(folder) / "model.gguf"
+        write_gguf(path, shape, precision)
+        self.api = llama_cpp
+        quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
+        llama_cpp.llama_log_set(quiet, None)
+        self.quiet = quiet
+        llama_cpp.llama_backend_init()
+        self.model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
+        params = llama_cpp.llama_context_default_params()
+        params.n_ctx, params.n_batch, params.n_ubatch = 4096, PREFILL, 512
+        params.n_threads = params.n_threads_batch = threads
+        self.context = llama_cpp.llama_init_from_model(self.model, params)
+        if not self.context:
+            sys.exit("compare_peers.py: llama.cpp refused the model it was given")
+
+    def run(self, first, count, all_logits):
+        """Seconds of one call over `count` tokens from position `first`."""
+        batch = self.api.llama_batch_init(count, 0, 1)
+        batch.n_tokens = count
+        for i in range(count):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i] = 100 + i % 100, first + i, 1
+            batch.seq_id[i][0] = 0
+            batch.logits[i] = all_logits or i + 1 == count
+        start = time.perf_counter()
+        if self.api.llama_decode(self.context, batch) != 0:
+            sys.exit("compare_peers.py: llama_decode failed")
+        self.api.llama_synchronize(self.context)
+        seconds = time.perf_counter() - start
+        self.api.llama_batch_free(batch)
+        return seconds
+
+    def forget(self, first):
+        self.api.llama_memory_seq_rm(self.api.llama_get_memory(self.context), 0, first, -1)
+
+    def measure(self):
+        self.forget(0)
+        results = {("prefill", PREFILL): self.run(0, PREFILL, False)}
+        self.forget(CONTEXT)
+        for rows in ROWS:
+            times = []
+            for _ in range(5):
+                times.append(self.run(CONTEXT, rows, True))
+                self.forget(CONTEXT)
+            results["pass", rows] = statistics.median(times)
+        return results
+
+
+class Transformers:
+    name = "transformers"
+
+    def __init__(self, shape, precision, threads, _folder):
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        if precision != "bf16":
+            sys.exit("compare_peers.py: --torch goes with --precision bf16")
+        vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, tied = shape
+        torch.set_num_threads(threads)
+        config = LlamaConfig(vocab_size=vocab, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers,
+                             num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, tie_word_embeddings=tied)
+        torch.set_default_dtype(torch.bfloat16)
+        self.torch, self.model = torch, LlamaForCausalLM(config).eval()
+
+    def measure(self):
+        torch, results = self.torch, {}
+        with torch.inference_mode():
+            prompt = torch.arange(PREFILL)[None] % 1000
+            start = time.perf_counter()
+            self.model(prompt, logits_to_keep=1, use_cache=True)
+            results["prefill", PREFILL] = time.perf_counter() - start
+            cache = self.model(prompt[:, :CONTEXT], logits_to_keep=1, use_cache=True).past_key_values
+            for rows in ROWS:
+                times = []
+                for _ in range(3):
+                    start = time.perf_counter()
+                    self.model(prompt[:, :rows], past_key_values=cache, use_cache=True)
+                    times.append(time.perf_counter() - start)
+                    cache.crop(CONTEXT)
+                results["pass", rows] = statistics.median(times)
+        return results
+
+
+def measure_longhaul(binary, shape, precision, threads):
+    results = {}
+    for what in ("verify", "prefill"):
+        command = [binary, "bench", what, "--json", f"--shape={shape}", f"--precision={precision}", f"--threads={threads}"]
+        for line in json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["lines"]:
+            results["pass" if what == "verify" else "prefill", line["rows"]] = line["seconds"]
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("longhaul")
+    parser.add_argument("--shape", choices=SHAPES, default="1.1b")
+    parser.add_argument("--precision", choices=["bf16", "int8", "int4"], default="bf16")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--torch", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        peers = [LlamaCpp(SHAPES[args.shape], args.precision, args.threads, folder)]
+        if args.torch:
+            peers.append(Transformers(SHAPES[args.shape], args.precision, args.threads, folder))
+        names = ["longhaul"] + [peer.name for peer in peers]
+        rounds = []
+        for _ in range(args.repeats):
+            rounds.append([measure_longhaul(args.longhaul, args.shape, args.precision, args.threads)] + [peer.measure() for peer in peers])
+    print(f"shape {args.shape}, {args.precision}, {args.threads} threads, medians of {args.repeats} rounds; ratio: the peer's time over longhaul's")
+    print(f"{'':16}" + "".join(f"{name + ' ms':>18}" for name in names) + "".join(f"{'x ' + name:>16}" for name in names[1:]))
+    for key in [("pass", rows) for rows in ROWS] + [("prefill", PREFILL)]:
+        medians = [statistics.median(one[i][key] for one in rounds) for i in range(len(names))]
+        label = f"{key[0]} {key[1]}"
+        print(f"{label:16}" + "".join(f"{m * 1e3:18.1f}" for m in medians) + "".join(f"{m / medians[0]:16.2f}" for m in medians[1:]))
+
+
+if __name__ == "__main__":
+    main()
