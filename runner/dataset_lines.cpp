@@ -91,7 +91,7 @@ class LineSource : public ItemSource {
     std::string label(std::int64_t index) const override { return path_ + ":" + std::to_string(line(index).number); }
 
     std::string id(std::int64_t index) const override {
-        const std::string number = std::to_string(line(index).number);
+        std::string number = std::to_string(line(index).number);
         if (format_ == LineFormat::plain || too_long(line(index))) return number;
         try {
             return find_id(bytes_of(line(index))).id.value_or(number);

@@ -21,7 +21,7 @@ std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t samp
         ResultRecord record = index.load(entry);
         if (record.token_ids.empty() && record.num_tokens > 0) {
             throw InputError(run.string(), "token_ids", "the tokens of each result", "none",
-                                     "run it with token-ids = true");
+                             "run it with token-ids = true");
         }
         (*recorded)[{record.id, key.sample}] = std::move(record.token_ids);
     }

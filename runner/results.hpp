@@ -27,7 +27,7 @@ struct ItemKey {
     std::int64_t index = 0;  ///< of the prompt, in the order of the input
     std::int64_t sample = 0;
 
-    auto operator<=>(const ItemKey&) const = default;
+    auto operator<=>(const ItemKey&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 misreads it
 };
 
 /// A line of results.jsonl in memory.

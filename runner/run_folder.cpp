@@ -178,8 +178,8 @@ Fingerprints read_fingerprints(const RunFolder& folder) {
 
 std::string identity_hash(const Settings& settings, const Fingerprints& fingerprints) {
     std::string text;
-    for (const auto& [key, value] : key_values(settings)) text += key + "=" + value + "\n";
-    for (const auto& [name, value] : fingerprints) text += name + ":" + value + "\n";
+    for (const auto& [key, value] : key_values(settings)) text.append(key).append("=").append(value).append("\n");
+    for (const auto& [name, value] : fingerprints) text.append(name).append(":").append(value).append("\n");
     return hash_text(text);
 }
 

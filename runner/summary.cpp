@@ -99,8 +99,9 @@ std::string Summary::to_table() const {
     std::size_t width = 0;
     for (const auto& row : rows) width = std::max(width, row.first.size());
     std::string table;
-    for (const auto& [name, value] : rows)
-        table += "  " + name + std::string(width - name.size() + 2, ' ') + value + "\n";
+    for (const auto& [name, value] : rows) {
+        table.append("  ").append(name).append(width - name.size() + 2, ' ').append(value).append("\n");
+    }
     return table;
 }
 

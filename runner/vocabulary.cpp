@@ -59,7 +59,7 @@ std::string choose(const std::string& value, const Strings& now, const Strings& 
     throw BadValue{list_words(now), near.empty() ? "" : "did you mean '" + near + "'?"};
 }
 
-Key choice(std::string key, Kind kind, std::string Settings::*field, Strings now, const Strings& later,
+Key choice(std::string key, Kind kind, std::string Settings::*field, const Strings& now, const Strings& later,
            std::string help, std::string why = "it is not in this version") {
     const std::string values = joined(now, "|");
     return {.info = {.key = std::move(key), .value_name = values, .help = std::move(help)},
@@ -224,7 +224,7 @@ Key or_auto(Key key, std::string Settings::*field) {
 }
 
 /// A key whose only value in this version is its default.
-Key only_now(Key key, std::string now) {
+Key only_now(Key key, const std::string& now) {
     key.info.value_name = now;
     key.set = [set = key.set, now](Settings& s, const std::string& value, const auto& folder) {
         set(s, value, folder);  // nonsense is nonsense first

@@ -244,6 +244,7 @@ std::vector<std::unique_ptr<Group>> make_thread_groups(int size) {
     check_size(size);
     auto exchange = std::make_shared<ThreadExchange>(size);
     std::vector<std::unique_ptr<Group>> groups;
+    groups.reserve(static_cast<std::size_t>(size));
     for (int rank = 0; rank < size; ++rank) groups.push_back(std::make_unique<ThreadGroup>(exchange, rank, size));
     return groups;
 }

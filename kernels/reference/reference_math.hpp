@@ -29,10 +29,9 @@ inline float exp_of(float x) {
 
 /// Sums of 1, 2, 4 or 8 slices, added as a balanced tree.
 inline float tree_of_slices(std::array<float, 8> sums, int num_slices) {
-    for (int step = 1; step < num_slices; step *= 2) {
-        for (int s = 0; s < num_slices; s += 2 * step) {
-            sums[static_cast<std::size_t>(s)] += sums[static_cast<std::size_t>(s + step)];
-        }
+    const auto count = static_cast<std::size_t>(num_slices);
+    for (std::size_t step = 1; step < count; step *= 2) {
+        for (std::size_t s = 0; s < count; s += 2 * step) sums[s] += sums[s + step];
     }
     return sums[0];
 }

@@ -43,7 +43,7 @@ std::string read_prompt(const CommandLine& line) {
                                             line.has("prompt") ? "both" : "none", ""));
     }
     const std::string file = line.value("prompt-file");
-    const std::string text = file.empty() ? line.value("prompt") : engine::read_file(file, most_prompt_bytes);
+    std::string text = file.empty() ? line.value("prompt") : engine::read_file(file, most_prompt_bytes);
     const std::size_t bad = first_bad_byte(text);
     if (bad == std::string::npos) return text;
     const std::string place = "@" + std::to_string(bad);

@@ -138,7 +138,7 @@ Json describe_commit(const fs::path& path) {
 
 /// A value on one line: "a, b", "x = 1, y = 2".
 std::string one_line(const Json& value) {
-    if (value.is_null() || value == "") return "none";
+    if (value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty())) return "none";
     if (value.is_string()) return engine::printable(value.get<std::string>(), 300);
     if (!value.is_structured()) return engine::json_text(value);
     std::string line;
