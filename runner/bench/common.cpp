@@ -64,7 +64,7 @@ double bench_median(std::vector<double> values) {
 
 BenchTiming time_against_ceilings(const BenchSetup& setup, double bytes, double flops, int repeats,
                                   const std::function<void()>& run) {
-    run();  // once beforehand: pages are touched, scratch memory has grown
+    if (repeats > 1) run();  // once beforehand: pages are touched, scratch memory has grown
     std::vector<double> seconds, shares, bandwidths, peaks;
     for (int i = 0; i < repeats; ++i) {
         bandwidths.push_back(kernels::measure_read_bandwidth(setup.threads));
