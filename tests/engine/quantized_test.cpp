@@ -69,8 +69,10 @@ TEST(Quantized, PerplexityOfTheDemoModelStaysClose) {
     ASSERT_EQ(all.size(), 5U);
     const Evaluation bf16 = evaluate(Precision::bf16, all);
     EXPECT_LT(bf16.loss, 4.5);  // a trained model, on English
+    // Perplexity: what we promise of either. Logits: less than twice what is measured (0.011 and 0.067); a scale
+    // applied to a neighbouring block or a lost correction is far beyond that.
     for (const auto& [precision, most_perplexity, most_logits] :
-         {std::tuple(Precision::int8, 1.003, 0.03), std::tuple(Precision::int4, 1.03, 0.25)}) {
+         {std::tuple(Precision::int8, 1.003, 0.02), std::tuple(Precision::int4, 1.03, 0.12)}) {
         const Evaluation quantized = evaluate(precision, all);
         const double perplexity = std::exp(quantized.loss - bf16.loss);
         const double logits = relative_difference(quantized.logits, bf16.logits);

@@ -56,6 +56,7 @@ TEST(Lease, EmptiedLaunchesLoseNothing) {
     fs::create_directories(run.path() / "checkpoints");
     std::ofstream(run.path() / "results" / "0-2.jsonl") << "{\"index\":0}\nhalf a li";
     std::ofstream(run.path() / "checkpoints" / "1-4-9.h5") << "x";
+    std::ofstream(run.path() / "results" / "not-9223372036854775807.ours") << "x";
     const Lease lease = Lease::take(run.path(), 30);
     EXPECT_EQ(lease.epoch(), 5);
     const auto accepted = newest_lease(run.path())->record.accepted;
