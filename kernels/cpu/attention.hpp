@@ -104,7 +104,7 @@ void page_scores(const AttentionJob& job, const AttentionUnit& unit, const std::
                            .words = q_words + first * groups * Dot::steps,
                            .num_groups = groups,
                            .ahead = t == first_tile ? ahead : keys,
-                           .ahead_in_order = true,
+                           .ahead_stride = 0,
                            .out = scores + first * stride,
                            .out_stride = stride,
                            .accumulate = false};
@@ -245,7 +245,7 @@ void page_values(const AttentionJob& job, const AttentionUnit& unit, const Chunk
                                .words = scratch.p_words + (first * groups + done / per_group * rows) * Dot::steps,
                                .num_groups = left / per_group,
                                .ahead = t == skip ? ahead : values,
-                               .ahead_in_order = true,
+                               .ahead_stride = 0,
                                .out = output + first * job.padded_dim,
                                .out_stride = job.padded_dim,
                                .accumulate = true};

@@ -19,6 +19,10 @@ struct DotBf16Native {
     static void multiply_add(Floats& sum, Floats w, Floats x) {
         sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
     }
+    template <int W>
+    static void multiply_add_row(Floats (&sum)[W], const Floats (&w)[W], const std::uint32_t* x) {
+        cpu::multiply_add_row<DotBf16Native>(sum, w, x);
+    }
 };
 
 constexpr KernelTable table =

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernel_table.hpp"
+#include "kernels/cpu/work_queue.hpp"
 #include "kernels/host_memory.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -43,6 +44,7 @@ class Workspace {
 constexpr std::int64_t matmul_bytes_per_thread = 64 << 10;
 constexpr std::int64_t elements_per_thread = 16 << 10;
 constexpr std::int64_t words_packed_alone = 16 << 10;
+constexpr std::int64_t blocks_a_piece = 6;  // of outputs: tiles take 1, 2, 3 or 4 of them side by side
 
 /// Blocks of 16 outputs.
 constexpr std::int64_t blocks_of(std::int64_t num_outputs) {
@@ -58,7 +60,7 @@ std::vector<SourceRow> rows_of(std::span<const WeightRows> parts);
 
 class CpuDevice final : public HostDevice {
   public:
-    CpuDevice(const KernelTable& table, int threads) : table_(table), threads_(threads) {}
+    CpuDevice(const KernelTable& table, int threads) : table_(table), threads_(threads), queue_(threads) {}
 
     [[nodiscard]] std::string_view name() const override { return table_.name; }
     [[nodiscard]] int threads() const override { return threads_; }
@@ -97,6 +99,7 @@ class CpuDevice final : public HostDevice {
 
     const KernelTable& table_;
     int threads_;
+    WorkQueue queue_;
     Workspace words_;      // inputs of products, packed
     Workspace scales_;     // of quantized inputs, and their corrections
     Workspace attention_;  // see attention.cpp

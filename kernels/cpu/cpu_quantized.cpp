@@ -132,6 +132,7 @@ void CpuDevice::matmul_quantized(const Matrix& w, const std::byte* x, std::int64
     const std::int64_t num_blocks = blocks_of(w.num_outputs);
     const std::int64_t work = num_blocks * packed.block_bytes * (num_rows + 1) / 2;
     const int team = threads_for(work, matmul_bytes_per_thread);
+    queue_.fill(num_blocks, team, blocks_a_piece);
 #pragma omp parallel num_threads(team) if (team > 1)
     {
         const FlushDenormals flush;
@@ -140,8 +141,8 @@ void CpuDevice::matmul_quantized(const Matrix& w, const std::byte* x, std::int64
             kernels.quantize(quantize, blocks.first, blocks.end);
 #pragma omp barrier
         }
-        const Share blocks = Share::of(num_blocks);
-        kernels.matmul(job, blocks.first, blocks.end);
+        queue_.work(omp_get_thread_num(),
+                    [&](std::int64_t first, std::int64_t end) { kernels.matmul(job, first, end); });
     }
 }
 

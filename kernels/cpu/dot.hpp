@@ -7,6 +7,14 @@
 
 namespace longhaul::kernels::cpu {
 
+/// sum[i] += w[i] * x for the W registers of a row, where a `Dot` has no better way.
+template <class Dot, int W, class Floats>
+[[gnu::always_inline]] inline void multiply_add_row(Floats (&sum)[W], const Floats (&w)[W], const std::uint32_t* x) {
+    const Floats in = Dot::input(x);
+#pragma GCC unroll 16
+    for (int i = 0; i < W; ++i) Dot::multiply_add(sum[i], w[i], in);
+}
+
 /// f32 weights and inputs.
 template <class Isa>
 struct DotF32 {
@@ -18,6 +26,10 @@ struct DotF32 {
     static Floats weights(const std::byte* from, int) { return Isa::load_words(from); }
     static Floats input(const std::uint32_t* word) { return Isa::all(*reinterpret_cast<const float*>(word)); }
     static void multiply_add(Floats& sum, Floats w, Floats x) { Isa::add_product(sum, w, x); }
+    template <int W>
+    static void multiply_add_row(Floats (&sum)[W], const Floats (&w)[W], const std::uint32_t* x) {
+        Isa::add_products(sum, w, reinterpret_cast<const float*>(x));
+    }
 };
 
 /// bf16 by fused multiply-adds: step 0 takes the odd elements of the pairs, step 1 the even ones. The conversion is one
@@ -30,11 +42,14 @@ struct DotBf16Fma {
     static constexpr int max_rows = Isa::width == 16 ? 12 : 6;
 
     static Floats weights(const std::byte* from, int step) {
-        const Floats pairs = Isa::load_words(from);
-        return step == 0 ? Isa::odd_of(pairs) : Isa::even_of(pairs);
+        return step == 0 ? Isa::load_odd(from) : Isa::load_even(from);
     }
     static Floats input(const std::uint32_t* word) { return Isa::all(*reinterpret_cast<const float*>(word)); }
     static void multiply_add(Floats& sum, Floats w, Floats x) { Isa::add_product(sum, w, x); }
+    template <int W>
+    static void multiply_add_row(Floats (&sum)[W], const Floats (&w)[W], const std::uint32_t* x) {
+        Isa::add_products(sum, w, reinterpret_cast<const float*>(x));
+    }
 };
 
 /// The same as one step a pair, inputs as pairs: what vdpbf16ps does, in two instructions (avx512_emulated_kernels).
@@ -50,6 +65,10 @@ struct DotBf16Emulated {
     static void multiply_add(Floats& sum, Floats w, Floats x) {
         Isa::add_product(sum, Isa::odd_of(w), Isa::odd_of(x));
         Isa::add_product(sum, Isa::even_of(w), Isa::even_of(x));
+    }
+    template <int W>
+    static void multiply_add_row(Floats (&sum)[W], const Floats (&w)[W], const std::uint32_t* x) {
+        cpu::multiply_add_row<DotBf16Emulated>(sum, w, x);
     }
 };
 

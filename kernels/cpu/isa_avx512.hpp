@@ -24,6 +24,10 @@ struct Avx512 {
     static Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
     static Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
     static void add_product(Floats& sum, Floats a, Floats b) { sum = fma(a, b, sum); }
+    template <int W>
+    static void add_products(Floats (&sum)[W], const Floats (&w)[W], const float* x) {
+        for (int i = 0; i < W; ++i) add_product(sum[i], w[i], all(*x));
+    }
     static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
     static Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
     static Floats zero_below(Floats x, Floats bound, Floats value) {
@@ -54,6 +58,8 @@ struct Avx512 {
     static Floats even_of(Floats pairs) {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
     }
+    static Floats load_odd(const std::byte* from) { return odd_of(load_words(from)); }
+    static Floats load_even(const std::byte* from) { return even_of(load_words(from)); }
     static Floats load_bf16(const std::byte* from) {
         const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));

@@ -75,8 +75,9 @@ struct QuantizedTile {
     const float* input_scales;        ///< [block][R]
     const std::int32_t* corrections;  ///< [block][R]
     std::int64_t num_groups;
-    std::int64_t num_blocks;  ///< of inputs
-    const std::byte* ahead;
+    std::int64_t num_blocks;   ///< of inputs
+    const std::byte* ahead;    ///< what will be read next
+    std::int64_t ahead_bytes;  ///< asked for a block and group
     float* out;
     std::int64_t out_stride;
     Addends addends;
@@ -93,11 +94,11 @@ void quantized_tile(const QuantizedTile& job) {
     constexpr std::int64_t groups_a_block = Dot::block / (4 * Dot::steps);
     constexpr int wanted = (Dot::latency + W * R - 1) / (W * R);
     constexpr int chains = wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;  // of a block's 16 or 4 groups
-    Floats sum[W][R];
+    Floats sum[R][W];
 #pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) sum[i][r] = Isa::zero();
+        for (int i = 0; i < W; ++i) sum[r][i] = Isa::zero();
     }
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
@@ -112,7 +113,7 @@ void quantized_tile(const QuantizedTile& job) {
             for (int r = 0; r < R; ++r) Dot::multiply_add(ints[i][r], weights, x + r, R);
         }
         w += group_bytes;
-        ahead += group_bytes;
+        ahead += job.ahead_bytes;
         x += Dot::steps * R;
     };
     for (std::int64_t b = 0; b < job.num_blocks; ++b) {
@@ -147,25 +148,11 @@ void quantized_tile(const QuantizedTile& job) {
                     total = Isa::add_ints(total, Isa::all_ints(static_cast<std::uint32_t>(job.corrections[b * R + r])));
                 }
                 const Floats both = Isa::mul(scale, Isa::all(job.input_scales[b * R + r]));
-                sum[i][r] = Isa::fma(Isa::to_floats(total), both, sum[i][r]);
+                sum[r][i] = Isa::fma(Isa::to_floats(total), both, sum[r][i]);
             }
         }
     }
-    for (std::int64_t a = 0; a < job.addends.num; ++a) {
-        const float* from = job.addends.first + a * job.addends.stride;
-#pragma GCC unroll 16
-        for (int i = 0; i < W; ++i) {
-#pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-                sum[i][r] = Isa::add(Isa::load(from + r * job.addends.row_stride + i * Isa::width), sum[i][r]);
-            }
-        }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) {
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) Isa::store(job.out + r * job.out_stride + i * Isa::width, sum[i][r]);
-    }
+    add_and_store<Isa>(sum, job.addends, job.out, job.out_stride);
 }
 
 /// Blocks of outputs side by side: with few rows memory sets the pace, and several streams read it faster than one.
@@ -198,31 +185,34 @@ void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, 
     const std::int64_t num_blocks = job.num_slices * job.blocks_per_slice;
     const RowTiles tiles = tiles_of<Dot>(job.num_rows);
     const std::int64_t largest = (job.num_rows + tiles.num_tiles - 1) / tiles.num_tiles;
-    const auto run = [&](const TilePlace& place) {
-        const std::byte* block = job.weights + place.block * job.block_bytes;
+    const std::int64_t slice_bytes = job.groups_per_slice * group_bytes;
+    const auto run = [&](const SlicePlace& place) {
+        const std::byte* scales = job.weights + place.block * job.block_bytes + num_groups * group_bytes;
         const std::int64_t first_group = place.slice * job.groups_per_slice;
         const std::int64_t first_scale = place.slice * job.blocks_per_slice;
-        const std::int64_t row = place.first_row;
-        const std::int64_t rows = place.num_rows;
-        const std::byte* weights = block + first_group * group_bytes;
-        // Behind the end of a block comes not its neighbour, which is here already, but the next blocks at once.
-        const bool next = first_group * group_bytes + prefetch_bytes >= num_groups * group_bytes;
-        const QuantizedTile tile{
-            .weights = weights,
-            .scales = block + num_groups * group_bytes + first_scale * lanes * 2,
-            .block_bytes = job.block_bytes,
-            .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
-            .input_scales = job.scales + row * num_blocks + first_scale * rows,
-            .corrections = job.corrections + row * num_blocks + first_scale * rows,
-            .num_groups = job.groups_per_slice,
-            .num_blocks = job.blocks_per_slice,
-            .ahead = weights + prefetch_bytes + (next ? (place.num_blocks - 1) * job.block_bytes : 0),
-            .out = place.out,
-            .out_stride = place.out_stride,
-            .addends = place.addends};
-        run_quantized_tile<Isa, Dot>(tile, rows, place.num_blocks);
+        const WeightStream stream =
+            WeightStream::of(job.weights, job.block_bytes, place, first_group * group_bytes, num_groups * group_bytes,
+                             tiles.num_tiles == 1 ? prefetch_bytes : slice_bytes);
+        for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
+            const std::int64_t row = tiles.first(t);
+            const std::int64_t rows = tiles.first(t + 1) - row;
+            const QuantizedTile tile{.weights = stream.weights,
+                                     .scales = scales + first_scale * lanes * 2,
+                                     .block_bytes = job.block_bytes,
+                                     .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
+                                     .input_scales = job.scales + row * num_blocks + first_scale * rows,
+                                     .corrections = job.corrections + row * num_blocks + first_scale * rows,
+                                     .num_groups = job.groups_per_slice,
+                                     .num_blocks = job.blocks_per_slice,
+                                     .ahead = stream.ahead + t * slice_bytes / tiles.num_tiles,
+                                     .ahead_bytes = group_bytes / tiles.num_tiles,
+                                     .out = place.out_of(row),
+                                     .out_stride = place.out_stride,
+                                     .addends = place.addends_of(row)};
+            run_quantized_tile<Isa, Dot>(tile, rows, place.num_blocks);
+        }
     };
-    for_each_tile(job, tiles, quantized_blocks_at_once(largest), first_block, end_block, run);
+    for_each_slice(job, quantized_blocks_at_once(largest), first_block, end_block, run);
 }
 
 }  // namespace longhaul::kernels::cpu

@@ -21,13 +21,35 @@ struct TileJob {
     std::int64_t block_stride;   ///< bytes from block to block
     const std::uint32_t* words;  ///< [group][step][R]
     std::int64_t num_groups;
-    const std::byte* ahead;  ///< what will be read next, as much as this: prefetched group by group
-    bool ahead_in_order;     ///< prefetch by ascending address; else block by block as `weights`
-    float* out;              ///< out[r * out_stride + 16 * block + output]
+    const std::byte* ahead;     ///< what will be read next, as much as this: prefetched group by group
+    std::int64_t ahead_stride;  ///< bytes from block to block there; 0: as it stands in memory, block after block
+    std::int64_t ahead_bytes = group_bytes;  ///< asked for a block and group: less where several tiles share the work
+    float* out;                              ///< out[r * out_stride + 16 * block + output]
     std::int64_t out_stride;
     bool accumulate;  ///< go on from the sums in `out` instead of +0
     Addends addends = {};
 };
+
+/// The end of a tile: addends, then to `out`.
+template <class Isa, int R, int W>
+[[gnu::always_inline]] inline void add_and_store(typename Isa::Floats (&sum)[R][W], const Addends& addends, float* out,
+                                                 std::int64_t out_stride) {
+    for (std::int64_t a = 0; a < addends.num; ++a) {
+        const float* from = addends.first + a * addends.stride;
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+            for (int i = 0; i < W; ++i) {
+                sum[r][i] = Isa::add(Isa::load(from + r * addends.row_stride + i * Isa::width), sum[r][i]);
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i) Isa::store(out + r * out_stride + i * Isa::width, sum[r][i]);
+    }
+}
 
 /// How far ahead of its use a weight is asked for: 2 KB of each block hide DRAM's 100 ns at one core's bandwidth.
 constexpr std::int64_t prefetch_bytes = 2048;
@@ -43,20 +65,21 @@ void tile(const TileJob& job) {
     const auto weights_at = [&](const std::byte* group, int i) {
         return group + (First + i) / regs * job.block_stride + (First + i) % regs * reg_bytes;
     };
-    Floats sum[W][R];
+    Floats sum[R][W];
 #pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) {
+    for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-            float* from = job.out + r * job.out_stride + i * Isa::width;
-            sum[i][r] = job.accumulate ? Isa::load(from) : Isa::zero();
+        for (int i = 0; i < W; ++i) {
+            const float* from = job.out + r * job.out_stride + i * Isa::width;
+            sum[r][i] = job.accumulate ? Isa::load(from) : Isa::zero();
         }
     }
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     const std::byte* ahead = job.ahead;
-    const std::int64_t ahead_block = job.ahead_in_order ? group_bytes : job.block_stride;
-    const std::int64_t ahead_group = job.ahead_in_order ? block_starts * group_bytes : group_bytes;
+    const bool in_order = job.ahead_stride == 0;
+    const std::int64_t ahead_block = in_order ? group_bytes : job.ahead_stride;
+    const std::int64_t ahead_group = in_order ? block_starts * group_bytes : job.ahead_bytes;
     for (std::int64_t g = 0; g < job.num_groups; ++g) {
 #pragma GCC unroll 16
         for (int b = 0; b < block_starts; ++b) {
@@ -76,7 +99,7 @@ void tile(const TileJob& job) {
                 for (int s = 0; s < Dot::steps; ++s) {
                     const Floats weight = Dot::weights(weights_at(w, i), s);
 #pragma GCC unroll 16
-                    for (int r = 0; r < R; ++r) Dot::multiply_add(sum[i][r], weight, in[s][r]);
+                    for (int r = 0; r < R; ++r) Dot::multiply_add(sum[r][i], weight, in[s][r]);
                 }
             }
         } else {
@@ -84,8 +107,6 @@ void tile(const TileJob& job) {
             // one.
 #pragma GCC unroll 16
             for (int step = 0; step < Dot::steps; ++step) {
-                // Loads the weights anew in each step: held across steps they push sums out of the registers.
-                asm("" : "+r"(w));
                 if constexpr (R < W) {
                     Floats in[R];
 #pragma GCC unroll 16
@@ -94,18 +115,14 @@ void tile(const TileJob& job) {
                     for (int i = 0; i < W; ++i) {
                         const Floats weight = Dot::weights(weights_at(w, i), step);
 #pragma GCC unroll 16
-                        for (int r = 0; r < R; ++r) Dot::multiply_add(sum[i][r], weight, in[r]);
+                        for (int r = 0; r < R; ++r) Dot::multiply_add(sum[r][i], weight, in[r]);
                     }
                 } else {
                     Floats weight[W];
 #pragma GCC unroll 16
                     for (int i = 0; i < W; ++i) weight[i] = Dot::weights(weights_at(w, i), step);
 #pragma GCC unroll 16
-                    for (int r = 0; r < R; ++r) {
-                        const Floats in = Dot::input(x + step * R + r);
-#pragma GCC unroll 16
-                        for (int i = 0; i < W; ++i) Dot::multiply_add(sum[i][r], weight[i], in);
-                    }
+                    for (int r = 0; r < R; ++r) Dot::multiply_add_row(sum[r], weight, x + step * R + r);
                 }
             }
         }
@@ -113,21 +130,7 @@ void tile(const TileJob& job) {
         ahead += ahead_group;
         x += Dot::steps * R;
     }
-    for (std::int64_t a = 0; a < job.addends.num; ++a) {
-        const float* from = job.addends.first + a * job.addends.stride;
-#pragma GCC unroll 16
-        for (int i = 0; i < W; ++i) {
-#pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-                sum[i][r] = Isa::add(Isa::load(from + r * job.addends.row_stride + i * Isa::width), sum[i][r]);
-            }
-        }
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < W; ++i) {
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) Isa::store(job.out + r * job.out_stride + i * Isa::width, sum[i][r]);
-    }
+    add_and_store<Isa>(sum, job.addends, job.out, job.out_stride);
 }
 
 /// Registers of outputs of a tile of R rows: with AVX2's 16 registers 12 accumulators where they can be had (8 would
@@ -153,7 +156,7 @@ void tile_and_advance(TileJob& job) {
     constexpr int block_starts = (First + W - 1) / regs - (First - 1 + regs) / regs + 1;
     tile<Isa, Dot, W, R, First>(job);
     job.weights += (First + W) / regs * job.block_stride;
-    job.ahead += block_starts * job.block_stride;
+    job.ahead += block_starts * (job.ahead_stride == 0 ? job.block_stride : job.ahead_stride);
     job.out += W * Isa::width;
     job.addends.first += W * Isa::width;
 }
