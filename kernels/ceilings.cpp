@@ -58,27 +58,33 @@ double timed_pass(const std::byte* data, std::int64_t num_bytes, int threads, st
 
 }  // namespace
 
-double measure_read_bandwidth(int threads) {
+ReadBandwidth::ReadBandwidth(int threads) : threads_(threads) {
     const std::int64_t cache = std::max<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 0);
-    const std::int64_t num_bytes = std::max<std::int64_t>(std::int64_t{256} << 20, 5 * cache);
-    std::byte* data = allocate_host(static_cast<std::size_t>(num_bytes));
+    num_bytes_ = std::max<std::int64_t>(std::int64_t{256} << 20, 5 * cache);
+    data_ = allocate_host(static_cast<std::size_t>(num_bytes_));
     // Written by the threads that will read it: untouched pages would all be the same page of zeros.
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(threads_)
     {
-        const cpu::Share lines = cpu::Share::of(num_bytes / 64);
-        std::fill(data + lines.first * 64, data + lines.end * 64, std::byte{1});
+        const cpu::Share lines = cpu::Share::of(num_bytes_ / 64);
+        std::fill(data_ + lines.first * 64, data_ + lines.end * 64, std::byte{1});
     }
-    std::vector<std::int64_t> sinks(static_cast<std::size_t>(threads));
+}
+
+ReadBandwidth::~ReadBandwidth() {
+    release_host(data_, static_cast<std::size_t>(num_bytes_));
+}
+
+double ReadBandwidth::measure() {
+    std::vector<std::int64_t> sinks(static_cast<std::size_t>(threads_));
     double best = 1e30;
     for (int pass = 0; pass < 6; ++pass) {
-        best = std::min(best, timed_pass<1>(data, num_bytes, threads, sinks));
-        best = std::min(best, timed_pass<4>(data, num_bytes, threads, sinks));
+        best = std::min(best, timed_pass<1>(data_, num_bytes_, threads_, sinks));
+        best = std::min(best, timed_pass<4>(data_, num_bytes_, threads_, sinks));
     }
     // The sums go somewhere, or the reads would be optimised away.
     volatile std::int64_t sink = 0;
     for (const std::int64_t sum : sinks) sink = sink + sum;
-    release_host(data, static_cast<std::size_t>(num_bytes));
-    return static_cast<double>(num_bytes) / best;
+    return static_cast<double>(num_bytes_) / best;
 }
 
 double measure_peak_flops(CpuVariant variant, int threads) {

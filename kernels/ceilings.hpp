@@ -7,9 +7,24 @@
 
 namespace longhaul::kernels {
 
-/// Bytes per second that `threads` threads together read from memory: the best of several passes and ways of reading
-/// (one or four streams a thread). Takes about half a second and max(256 MB, 5 x last-level cache) of memory.
-double measure_read_bandwidth(int threads);
+/// What memory gives `threads` threads together. Holds max(256 MB, 5 x last-level cache), touched once: on virtual
+/// machines the first touch of a page costs far more than reading it ever will.
+class ReadBandwidth {
+  public:
+    explicit ReadBandwidth(int threads);
+    ReadBandwidth(const ReadBandwidth&) = delete;
+    ReadBandwidth& operator=(const ReadBandwidth&) = delete;
+    ~ReadBandwidth();
+
+    /// Bytes per second: the best of several passes and ways of reading (one or four streams a thread); takes about a
+    /// tenth of a second.
+    double measure();
+
+  private:
+    int threads_;
+    std::int64_t num_bytes_;
+    std::byte* data_;
+};
 
 /// Operations per second (a multiply-add is two) of `threads` threads. Throws std::invalid_argument where the processor
 /// cannot run `variant`; the reference has no ceiling of its own and is refused too.

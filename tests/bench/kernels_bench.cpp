@@ -217,7 +217,7 @@ int main(int argc, char** argv) {
         }
     }
     bench.device = make_cpu_device(bench.variant, bench.threads);
-    bench.bandwidth = measure_read_bandwidth(bench.threads);
+    bench.bandwidth = ReadBandwidth(bench.threads).measure();
     bench.peak = measure_peak_flops(bench.variant, bench.threads);
     std::printf("kernels %s, %d threads: read bandwidth %.1f GB/s, peak %.1f GFLOP/s\n",
                 std::string(bench.device->name()).c_str(), bench.threads, bench.bandwidth * 1e-9, bench.peak * 1e-9);

@@ -1,0 +1,116 @@
+#include "runner/bench/timed_device.hpp"
+
+#include <algorithm>
+#include <chrono>
+
+namespace longhaul::runner {
+
+using kernels::AttentionRow;
+using kernels::AttentionSequence;
+using kernels::DType;
+using kernels::KvLayout;
+using kernels::KvSlot;
+using kernels::Matrix;
+using kernels::WeightRows;
+
+void TimedDevice::timed(const std::string& part, double bytes, double flops, const std::function<void()>& run) {
+    const auto start = std::chrono::steady_clock::now();
+    run();
+    DevicePart& books = parts_[part];
+    books.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    ++books.calls;
+    books.bytes += bytes;
+    books.flops += flops;
+}
+
+void TimedDevice::upload(std::byte* to, const void* from_host, std::size_t num_bytes) {
+    timed("copies", 0, 0, [&] { inner_.upload(to, from_host, num_bytes); });
+}
+
+void TimedDevice::download(void* to_host, const std::byte* from, std::size_t num_bytes) {
+    timed("copies", 0, 0, [&] { inner_.download(to_host, from, num_bytes); });
+}
+
+Matrix TimedDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) {
+    return inner_.pack(dtype, parts, num_slices, slice_length);
+}
+
+void TimedDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
+    timed("embedding", 0, 0, [&] { inner_.embed(table, rows, dim, out); });
+}
+
+void TimedDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
+    const std::string part = "product " + std::to_string(w.num_outputs) + " x " + std::to_string(w.num_inputs);
+    timed(part, static_cast<double>(w.data.num_bytes()),
+          2.0 * static_cast<double>(w.num_outputs * w.num_inputs * num_rows),
+          [&] { inner_.matmul(w, x, x_stride, num_rows, y); });
+}
+
+void TimedDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
+    timed("copies", 0, 0, [&] { inner_.gather(x, rows, dim, out); });
+}
+
+void TimedDevice::add(float* x, const float* y, std::int64_t count) {
+    timed("additions", 0, 0, [&] { inner_.add(x, y, count); });
+}
+
+void TimedDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
+    timed("additions", 0, 0, [&] { inner_.add_bias(x, bias, num_rows, dim); });
+}
+
+void TimedDevice::rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                           DType act, std::byte* out, std::int64_t out_stride) {
+    timed("norms", 0, 0, [&] { inner_.rms_norm(x, gain, eps, num_rows, dim, act, out, out_stride); });
+}
+
+void TimedDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                           std::int64_t out_stride) {
+    timed("silu", 0, 0, [&] { inner_.silu_mul(x, num_rows, width, act, out, out_stride); });
+}
+
+std::size_t TimedDevice::kv_page_bytes(const KvLayout& layout) const {
+    return inner_.kv_page_bytes(layout);
+}
+
+void TimedDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                             const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) {
+    timed("rotation and store", 0, 0,
+          [&] { inner_.rope_store(layout, layer, qkv, q_heads, cos, sin, slots, q_out); });
+}
+
+void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, std::span<const AttentionSequence> sequences,
+                            std::span<const AttentionRow> rows, const std::byte* q, std::int64_t q_heads, DType act,
+                            std::byte* out, std::int64_t out_stride) {
+    std::vector<std::int64_t> read(sequences.size());  // positions of each sequence, by its last row
+    double seen = 0;
+    for (const AttentionRow& row : rows) {
+        std::int64_t& positions = read[static_cast<std::size_t>(row.sequence)];
+        positions = std::max(positions, row.in_pages);
+        seen += static_cast<double>(row.position + 1);
+    }
+    double bytes = 0;
+    for (const std::int64_t positions : read) {
+        const auto pages = (positions + KvLayout::page_tokens - 1) / KvLayout::page_tokens;
+        bytes += static_cast<double>(pages) * static_cast<double>(inner_.kv_page_bytes(layout)) /
+                 static_cast<double>(layout.num_layers);
+    }
+    timed("attention", bytes, 4.0 * seen * static_cast<double>(q_heads * layout.head_dim), [&] {
+        inner_.attention(layout, layer, sequences, rows, q, q_heads, act, out, out_stride);
+    });
+}
+
+void TimedDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
+    timed("moves of keys and values", 0, 0, [&] { inner_.kv_move(layout, from, to); });
+}
+
+void TimedDevice::kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                            bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const {
+    inner_.kv_export(layout, page, layer, kv_head, values, first, count, to_host);
+}
+
+void TimedDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                            bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) {
+    inner_.kv_import(layout, page, layer, kv_head, values, first, count, from_host);
+}
+
+}  // namespace longhaul::runner

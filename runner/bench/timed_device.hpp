@@ -1,0 +1,70 @@
+// Where the time of a pass goes: a device that hands everything on to another and keeps the books.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/device.hpp"
+
+namespace longhaul::runner {
+
+/// Of all calls of one operation (products: of one shape).
+struct DevicePart {
+    std::int64_t calls = 0;
+    double seconds = 0;
+    double bytes = 0;  ///< weights, or keys and values, that had to come from memory
+    double flops = 0;  ///< of products and attention; 0 where only the time is of interest
+};
+
+/// The device's operations, timed by name ("product 5632 x 2048", "attention", …). The numbers are those of the inner
+/// device. One thread, as every Device.
+class TimedDevice final : public kernels::Device {
+  public:
+    /// `inner` must outlive this.
+    explicit TimedDevice(kernels::Device& inner) : inner_(inner) {}
+
+    void reset() { parts_.clear(); }
+    [[nodiscard]] const std::map<std::string, DevicePart>& parts() const { return parts_; }
+
+    [[nodiscard]] std::string_view name() const override { return inner_.name(); }
+    [[nodiscard]] int threads() const override { return inner_.threads(); }
+    std::byte* allocate(std::size_t num_bytes) override { return inner_.allocate(num_bytes); }
+    void release(std::byte* data, std::size_t num_bytes) noexcept override { inner_.release(data, num_bytes); }
+    void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
+    void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
+    kernels::Matrix pack(kernels::DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
+                         std::int64_t slice_length) override;
+    void embed(const kernels::Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                float* y) override;
+    void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void add(float* x, const float* y, std::int64_t count) override;
+    void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
+    void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                  kernels::DType act, std::byte* out, std::int64_t out_stride) override;
+    void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
+                  std::int64_t out_stride) override;
+    [[nodiscard]] std::size_t kv_page_bytes(const kernels::KvLayout& layout) const override;
+    void rope_store(const kernels::KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                    const float* cos, const float* sin, std::span<const kernels::KvSlot> slots,
+                    std::byte* q_out) override;
+    void attention(const kernels::KvLayout& layout, std::int64_t layer,
+                   std::span<const kernels::AttentionSequence> sequences, std::span<const kernels::AttentionRow> rows,
+                   const std::byte* q, std::int64_t q_heads, kernels::DType act, std::byte* out,
+                   std::int64_t out_stride) override;
+    void kv_move(const kernels::KvLayout& layout, kernels::KvSlot from, kernels::KvSlot to) override;
+    void kv_export(const kernels::KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                   bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const override;
+    void kv_import(const kernels::KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                   bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) override;
+
+  private:
+    void timed(const std::string& part, double bytes, double flops, const std::function<void()>& run);
+
+    kernels::Device& inner_;
+    std::map<std::string, DevicePart> parts_;
+};
+
+}  // namespace longhaul::runner
