@@ -70,7 +70,7 @@ class MpiGroup final : public Group {
         if (!node_) return add_by_messages(data, count);
         for (std::int64_t first = 0; first < count; first += slot_floats) {
             const std::int64_t length = std::min(slot_floats, count - first);
-            if (length < shares_from[node_size_ > 2 ? 1 : 0]) {
+            if (length < shares_from) {
                 add_all_on_node(data + first, length);
             } else {
                 add_shares_on_node(data + first, length);
@@ -131,9 +131,10 @@ class MpiGroup final : public Group {
     }
 
   private:
-    // Above: each rank adds its share of the elements for all, so that a byte travels once; below, each adds all and
-    // waits for the others once. [two ranks, more]
-    static constexpr std::array<std::int64_t, 2> shares_from{65536, 8192};
+    // f32 values. From here on each rank adds its share of the elements for all, so that no byte travels more than
+    // twice, whatever the ranks; below, each adds all and waits for the others once. (With two ranks they are equally
+    // fast.)
+    static constexpr std::int64_t shares_from = 16384;
     static constexpr std::int64_t halving_from = 16384;  // f32 values: above it bandwidth, below it latency decides
 
     [[nodiscard]] bool on_one_node() const { return node_size_ == size_; }

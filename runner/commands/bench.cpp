@@ -50,10 +50,7 @@ BenchTable measure(BenchSetup& setup, const std::string& what) {
     if (what == "attention") return bench_attention(setup);
     if (what == "sampling") return bench_sampling(setup);
     if (what == "speculation") return bench_speculation(setup);
-    if (what == "all-reduce") return bench_all_reduce(setup);
-    throw UsageError(
-        "command line: bench: expected decode, verify, prefill, attention, sampling, speculation or all-reduce, got '" +
-        what + "'");
+    return bench_all_reduce(setup);
 }
 
 /// `threads` before MPI is there; 0 where it cannot be known (the error comes later, once).
@@ -66,21 +63,35 @@ int wanted_threads(const std::vector<std::string>& arguments) {
     }
 }
 
+/// Throws UsageError where `what` cannot be measured with so many ranks.
 void check_ranks(const std::string& what, const Settings& settings, int ranks) {
-    if (what == "all-reduce") return;  // all ranks there are
-    if ((what == "attention" || what == "sampling") && ranks > 1) {
+    if (what == "all-reduce") {
+        if (ranks == 2 || ranks == 4 || ranks == 8) return;
+        throw UsageError("command line: bench all-reduce: expected 2, 4 or 8 ranks, got " + std::to_string(ranks) +
+                         "; start it with `mpirun -n 2`");
+    }
+    if (what == "attention" || what == "sampling") {
+        if (ranks == 1) return;
         throw UsageError("command line: bench " + what + ": expected one process, got " + std::to_string(ranks) +
                          " ranks; start it without mpirun");
     }
     if (settings.tensor_parallel == ranks) return;
     throw UsageError("tensor-parallel: expected the number of ranks, " + std::to_string(ranks) + ", got " +
-                     std::to_string(settings.tensor_parallel) + "; start so many with `mpirun -n`");
+                     std::to_string(settings.tensor_parallel) + "; `mpirun -n` starts more");
+}
+
+void check_name(const std::string& what) {
+    const std::vector<std::string> names{"decode",   "verify",      "prefill",   "attention",
+                                         "sampling", "speculation", "all-reduce"};
+    if (std::find(names.begin(), names.end(), what) != names.end()) return;
+    throw UsageError("command line: bench: expected " + list_words(names) + ", got '" + engine::printable(what) + "'");
 }
 
 /// All but the group: what each rank finds out by itself. `threads`: of this rank's share of the node; 0: alone here.
 BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     BenchSetup setup;
     setup.settings = parse_settings({}, line.keys, std::filesystem::current_path(), {});
+    check_name(line.places.at(0));
     check_ranks(line.places.at(0), setup.settings, ranks);
     const auto asked = static_cast<int>(setup.settings.threads);
     setup.threads = threads > 0 ? threads : asked > 0 ? asked : usable_processors();
@@ -130,7 +141,6 @@ void bench_ranks(const World& world, const std::vector<std::string>& arguments, 
     world.agree([&] {
         line = parse_command_line(arguments, syntax_of("bench"));
         setup = make_setup(line, world.size(), placement.threads);
-        engine::check_group_size(world.size());
     });
     setup.world = &world;
     setup.group = engine::make_mpi_group(world.comm(), {.threads = setup.threads});

@@ -2,12 +2,16 @@
 // nodes of two ranks, every sum has the bits of the tree over the ranks. Exit code 0 when all are right.
 #include "engine/parallel/group.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <thread>
 #include <vector>
 
+#include "engine/parallel/node_exchange.hpp"
 #include "kernels/flush_denormals.hpp"
 #include "runner/world.hpp"
 
@@ -86,10 +90,44 @@ void check_broadcasts(Group& group, const char* path) {
     group.set_while_waiting({});
 }
 
+/// A limit of this process for as long as it lives.
+class Limit {
+  public:
+    Limit(bool applies, __rlimit_resource resource, rlim_t value) : resource_(resource) {
+        getrlimit(resource, &before_);
+        const rlimit lower{value, before_.rlim_max};
+        if (applies) setrlimit(resource, &lower);
+    }
+    ~Limit() { setrlimit(resource_, &before_); }
+    Limit(const Limit&) = delete;
+    Limit& operator=(const Limit&) = delete;
+
+  private:
+    __rlimit_resource resource_;
+    rlimit before_{};
+};
+
+/// Where one rank is refused shared memory, none has it, and the sums go by messages.
+void check_refusals(const runner::World& world) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    {
+        const Limit no_large_files(world.is_first(), RLIMIT_FSIZE, 1000);
+        expect(!engine::NodeMemory::create(world.comm(), 4096), "refused to the first rank", "shared memory", 4096);
+        const auto group = engine::make_mpi_group(world.comm());
+        check_sums(*group, "shared memory refused");
+    }
+    {
+        const Limit no_more_files(world.rank() + 1 == world.size(), RLIMIT_NOFILE, 3);
+        expect(!engine::NodeMemory::create(world.comm(), 4096), "refused to the last rank", "shared memory", 4096);
+    }
+    expect(engine::NodeMemory::create(world.comm(), 4096) != nullptr, "granted", "shared memory", 4096);
+}
+
 }  // namespace
 
 int main() {
     const runner::World world;
+    check_refusals(world);
     const struct {
         const char* name;
         engine::MpiGroupOptions options;
