@@ -292,11 +292,13 @@ const std::vector<CommandSyntax>& command_table() {
                      {"model", "FOLDER", "instead of a shape"},
                      {"json", "", "for programs"}},
          .keys = true,
-         .unused_keys = keys_but({"precision", "kv-precision", "threads", "kernels", "device"}),
-         .summary = "time decode, verify, prefill, attention, sampling or speculation next to what the machine can do",
+         .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device"}),
+         .summary = "time decode, verify, prefill, attention, sampling, speculation or all-reduce next to what the "
+                    "machine can do",
          .example = "longhaul bench decode --shape 1.1b --threads=2",
          .more = "share = time the pass would take at the measured read bandwidth or peak, whichever is nearer, over "
-                 "the time it took"},
+                 "the time it took. Over several ranks: mpirun -n 2 longhaul bench decode --tensor-parallel=2, and "
+                 "mpirun -n 2 longhaul bench all-reduce"},
     };
     return table;
 }

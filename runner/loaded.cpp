@@ -32,8 +32,9 @@ void load(const World& world, const Settings& settings, Loaded& loaded) {
         if (!loaded.data && world.rank_in_replica() == 0) loaded.data = DataSet::open(settings);
         loaded.device = make_device(settings, loaded.placement.threads);
     });
-    loaded.group =
-        settings.tensor_parallel == 1 ? engine::make_local_group() : engine::make_mpi_group(world.replica_comm());
+    loaded.group = settings.tensor_parallel == 1
+                       ? engine::make_local_group()
+                       : engine::make_mpi_group(world.replica_comm(), {.threads = loaded.placement.threads});
     world.agree([&] {
         loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
                                            kv_dtype_of(settings));

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <optional>
 #include <string_view>
 
 #include "runner/files.hpp"
@@ -82,6 +84,46 @@ int quota_cores(int otherwise) {
     return static_cast<int>(std::clamp<long long>((quota + period - 1) / period, 1, otherwise));
 }
 
+/// Cores [first, end) of all domains in a row.
+struct Range {
+    int first = 0, end = 0;
+};
+
+/// This rank's share when each rank stays inside one domain; nullopt where some rank would get fewer than `least`
+/// cores.
+std::optional<Range> share_inside_domain(const CoreDomains& domains, NodeRank node, int least) {
+    std::vector<int> ranks(domains.size(), 0);
+    const auto share = [&](std::size_t d, int more) {
+        return static_cast<int>(domains[d].size()) / static_cast<double>(ranks[d] + more);
+    };
+    for (int rank = 0; rank < node.size; ++rank) {  // each to the domain that leaves the largest share
+        std::size_t best = 0;
+        for (std::size_t d = 1; d < domains.size(); ++d) best = share(d, 1) > share(best, 1) ? d : best;
+        ++ranks[best];
+    }
+    std::optional<Range> mine;
+    int first_core = 0, first_rank = 0;
+    for (std::size_t d = 0; d < domains.size(); ++d) {
+        const auto count = static_cast<int>(domains[d].size());
+        if (ranks[d] == 0 || count / ranks[d] < least) return std::nullopt;  // a domain left idle is worse
+        const int rank = node.rank - first_rank;
+        if (rank >= 0 && rank < ranks[d]) {
+            mine = {first_core + rank * count / ranks[d], first_core + (rank + 1) * count / ranks[d]};
+        }
+        first_core += count;
+        first_rank += ranks[d];
+    }
+    return mine;
+}
+
+/// What the OpenMP library reads at its start: thread i stays on processor i of the list.
+void bind_each_thread(const std::vector<int>& processors) {
+    std::string places;
+    for (const int processor : processors) places += (places.empty() ? "{" : ",{") + std::to_string(processor) + "}";
+    ::setenv("OMP_PLACES", places.c_str(), 0);
+    ::setenv("OMP_PROC_BIND", "close", 0);
+}
+
 /// Starts this program again, with the environment and the affinity as they are now.
 void execute_again() {
     std::string text = read_if_there("/proc/self/cmdline");
@@ -109,6 +151,7 @@ std::string Placement::describe() const {
     return "processors " + cores + " (" + std::to_string(processors.size()) + " of " + std::to_string(node_cores) +
            " cores), " + std::to_string(threads) + (threads == 1 ? " thread, " : " threads, ") +
            std::to_string(node_ranks) + (node_ranks == 1 ? " rank" : " ranks") + " on the node" +
+           (domains > 1 ? ", " + std::to_string(domains) + " memory domains" : "") +
            (oversubscribed ? ", more threads than cores: waiting ranks give way" : "");
 }
 
@@ -123,62 +166,80 @@ NodeRank node_rank_from_environment() {
     return {};
 }
 
-Placement divide(const std::vector<int>& cores, NodeRank node, int threads) {
+bool started_by_launcher() {
+    return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr;
+}
+
+Placement divide(const CoreDomains& domains, NodeRank node, int threads) {
+    std::vector<int> cores;
+    for (const std::vector<int>& domain : domains) cores.insert(cores.end(), domain.begin(), domain.end());
     const auto count = static_cast<int>(cores.size());
     Placement placement;
     placement.node_cores = count;
     placement.node_ranks = node.size;
-    int first = node.rank * count / node.size;
-    int last = (node.rank + 1) * count / node.size;
+    Range range{node.rank * count / node.size, (node.rank + 1) * count / node.size};
     if (count < node.size) {  // several ranks a core
-        first = node.rank % count;
-        last = first + 1;
+        range.first = node.rank % count;
+        range.end = range.first + 1;
+    } else if (const auto inside = share_inside_domain(domains, node, count / node.size)) {
+        range = *inside;
     }
-    const int share = last - first;
+    const int share = range.end - range.first;
     placement.threads = threads > 0 ? threads : share;
     placement.oversubscribed = placement.threads > share || count < node.size;
-    if (placement.threads > share) {  // asked for more than the share: let the system place them
-        first = 0;
-        last = count;
+    if (placement.threads > share) range = {0, count};  // asked for more than the share: let the system place them
+    placement.processors.assign(cores.begin() + range.first, cores.begin() + range.end);
+    placement.domains = 0;
+    int first = 0;
+    for (const std::vector<int>& domain : domains) {
+        const int end = first + static_cast<int>(domain.size());
+        placement.domains += first < range.end && range.first < end ? 1 : 0;
+        first = end;
     }
-    placement.processors.assign(cores.begin() + first, cores.begin() + last);
     return placement;
 }
 
-std::vector<int> usable_cores() {
+CoreDomains usable_cores(const char* synthetic) {
     Affinity allowed;
     allowed_set(allowed);
-    std::vector<int> cores;
+    std::map<int, std::vector<int>> domains;  // by the number of the memory domain
     hwloc_topology_t topology = nullptr;
-    if (hwloc_topology_init(&topology) == 0 && hwloc_topology_load(topology) == 0) {
+    bool known = hwloc_topology_init(&topology) == 0;
+    if (known && synthetic != nullptr) known = hwloc_topology_set_synthetic(topology, synthetic) == 0;
+    if (known && hwloc_topology_load(topology) == 0) {
         const hwloc_const_cpuset_t given = hwloc_topology_get_allowed_cpuset(topology);
         hwloc_obj_t core = nullptr;
         while ((core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != nullptr) {
-            int processor = -1;  // the first sibling we may use: two threads of one core only fight
+            int processor = -1;  // the first sibling we may use
             while ((processor = hwloc_bitmap_next(core->cpuset, processor)) >= 0) {
-                if (!hwloc_bitmap_isset(given, static_cast<unsigned>(processor)) || !allowed.has(processor)) continue;
-                cores.push_back(processor);
+                if (!hwloc_bitmap_isset(given, static_cast<unsigned>(processor))) continue;
+                if (synthetic == nullptr && !allowed.has(processor)) continue;
+                domains[hwloc_bitmap_first(core->nodeset)].push_back(processor);
                 break;
             }
         }
     }
     if (topology != nullptr) hwloc_topology_destroy(topology);
-    for (int processor = 0; cores.empty() && processor < most_processors; ++processor) {
-        if (allowed.has(processor)) cores.push_back(processor);  // a machine hwloc knows no cores of
+    for (int processor = 0; domains.empty() && processor < most_processors; ++processor) {
+        if (allowed.has(processor)) domains[0].push_back(processor);  // a machine hwloc knows no cores of
     }
-    if (cores.empty()) cores.push_back(0);
+    if (domains.empty()) domains[0].push_back(0);
+    CoreDomains cores;
+    for (auto& [number, domain] : domains) cores.push_back(std::move(domain));
     return cores;
 }
 
 Placement place_this_rank(int threads) {
-    std::vector<int> cores = usable_cores();
+    CoreDomains cores = usable_cores();
     const NodeRank node = node_rank_from_environment();
-    const int quota = quota_cores(static_cast<int>(cores.size()));
     Placement placement = divide(cores, node, threads);
-    if (quota < static_cast<int>(cores.size())) {  // a quota names no processors: no binding, fewer threads
-        cores.resize(static_cast<std::size_t>(quota));
-        placement = divide(cores, node, threads);
-        placement.processors = usable_cores();
+    const int quota = quota_cores(placement.node_cores);
+    if (quota < placement.node_cores) {  // a quota names no processors: no binding, fewer threads
+        std::vector<int> all;
+        for (const std::vector<int>& domain : cores) all.insert(all.end(), domain.begin(), domain.end());
+        placement = divide({{all.begin(), all.begin() + quota}}, node, threads);
+        placement.processors = all;
+        placement.domains = 1;
     }
     Affinity before, wanted;
     before.read(0);
@@ -189,8 +250,10 @@ Placement place_this_rank(int threads) {
         ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
         ::setenv("OMP_WAIT_POLICY", "passive", 0);
     }
+    const bool bind_threads = placement.domains > 1 && !placement.oversubscribed;
+    if (bind_threads) bind_each_thread(placement.processors);
     // The OpenMP library counted the processors and read its environment when the program was loaded.
-    if ((bound && !before.same_as(wanted)) || placement.oversubscribed) execute_again();
+    if ((bound && !before.same_as(wanted)) || placement.oversubscribed || bind_threads) execute_again();
     return placement;
 }
 

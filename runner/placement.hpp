@@ -7,10 +7,15 @@
 
 namespace longhaul::runner {
 
+/// Cores that may be used, a processor number each (siblings are left free: two threads of one core only fight), by
+/// memory domain (NUMA node), in the order of the machine. No domain is empty.
+using CoreDomains = std::vector<std::vector<int>>;
+
 /// The cores of one rank.
 struct Placement {
-    std::vector<int> processors;  ///< numbers of the operating system, one a core (and its siblings are left free)
+    std::vector<int> processors;  ///< numbers of the operating system, one a core
     int threads = 1;
+    int domains = 1;     ///< memory domains that its processors belong to
     int node_cores = 1;  ///< cores that all ranks of the node may use together
     int node_ranks = 1;
     bool oversubscribed = false;  ///< more threads than cores: waiting must not spin
@@ -25,14 +30,21 @@ struct NodeRank {
 };
 NodeRank node_rank_from_environment();
 
-/// Divides `cores` (one processor number each) among `ranks`; `threads` = 0 takes the whole share.
-Placement divide(const std::vector<int>& cores, NodeRank node, int threads);
+/// Whether mpirun or srun started this process as a rank.
+bool started_by_launcher();
 
-/// The cores that the node gives to all our ranks here: one processor for each, in the order of the machine.
-std::vector<int> usable_cores();
+/// Divides the cores among the ranks of the node, neighbours side by side; `threads` = 0 takes the whole share. No rank
+/// gets cores of two memory domains where that leaves the smallest share as large as it can be.
+Placement divide(const CoreDomains& domains, NodeRank node, int threads);
 
-/// Places this process before MPI and OpenMP start: binds it to its share and sets the environment that both read only
-/// at their start. When that needs a fresh start the program executes itself once more and this does not return.
+/// The cores that the node gives to all our ranks here. `synthetic`: those of a machine that hwloc describes so, for
+/// tests ("numa:2 core:8 pu:2").
+CoreDomains usable_cores(const char* synthetic = nullptr);
+
+/// Places this process before MPI and OpenMP start: binds it to its share (where that has several memory domains, each
+/// thread to a core, so that it stays near the weights that it was first to touch) and sets the environment that both
+/// read only at their start. When that needs a fresh start the program executes itself once more and this does not
+/// return.
 Placement place_this_rank(int threads);
 
 }  // namespace longhaul::runner

@@ -41,14 +41,26 @@ class Group {
     std::function<void()> while_waiting_;
 };
 
+/// Throws std::logic_error where a group cannot have so many ranks.
+void check_group_size(int size);
+
 /// The least of all ranks' values, on every rank. Collective.
 std::int64_t least_of(Group& group, std::int64_t mine);
 
 /// A group of one.
 std::unique_ptr<Group> make_local_group();
 
-/// Over an MPI communicator (not owned; must outlive the group). MPI errors throw Error.
-std::unique_ptr<Group> make_mpi_group(MPI_Comm communicator);
+/// How the ranks of a communicator bring their numbers together. Never a matter of bits.
+struct MpiGroupOptions {
+    int threads = 1;            ///< OpenMP threads of this rank that may help with long sums
+    bool shared_memory = true;  ///< among ranks of a node, where the system allows it; false: messages only
+    int ranks_a_node = 0;       ///< tests: so many neighbours pass for a node; 0: those of this machine
+};
+
+/// Over an MPI communicator (not owned; must outlive the group). Collective. MPI errors throw Error.
+/// Ranks of one node exchange through shared memory, nodes by messages: where every node holds the same power of two of
+/// neighbours, the subtree of the sum that they are; elsewhere all by messages.
+std::unique_ptr<Group> make_mpi_group(MPI_Comm communicator, const MpiGroupOptions& options = {});
 
 /// `size` groups that are the ranks of one group, for as many threads of this process. For tests.
 std::vector<std::unique_ptr<Group>> make_thread_groups(int size);

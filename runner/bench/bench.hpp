@@ -12,13 +12,16 @@
 #include "engine/parallel/group.hpp"
 #include "kernels/device.hpp"
 #include "runner/settings.hpp"
+#include "runner/world.hpp"
 
 namespace longhaul::runner {
 
 /// What all benchmarks are given.
 struct BenchSetup {
     Settings settings;
-    int threads = 1;
+    const World* world = nullptr;          ///< the ranks that measure together; nullptr: this process alone
+    std::unique_ptr<engine::Group> group;  ///< all of them, as one tensor-parallel engine
+    int threads = 1;                       ///< of a rank
     kernels::CpuVariant variant{};
     std::unique_ptr<kernels::Device> device;
     engine::ModelConfig shape;  ///< of a name, or of the model folder
@@ -50,15 +53,19 @@ BenchTable bench_sampling(BenchSetup& setup);
 /// Drafts of a known acceptance against plain decoding, the text compared.
 BenchTable bench_speculation(BenchSetup& setup);
 
-/// The model of the setup: loaded, or random weights of its shape.
-std::unique_ptr<engine::Model> bench_model(BenchSetup& setup, engine::Group& group);
+/// Sums over the ranks through shared memory, by our messages and by the library's, in turn.
+BenchTable bench_all_reduce(BenchSetup& setup);
+
+/// The model of the setup: loaded, or random weights of its shape, split over its group.
+std::unique_ptr<engine::Model> bench_model(BenchSetup& setup);
 
 /// Shapes that people know, by their size in parameters. Throws UsageError for another name.
 const engine::ModelConfig& bench_shape(const std::string& name);
 
 double bench_median(std::vector<double> values);
 
-/// Seconds of `run`, next to the ceilings measured right before each repetition.
+/// Seconds of `run`, next to the ceilings measured right before each repetition, by all ranks at once and added up.
+/// Collective over the group.
 struct BenchTiming {
     double seconds = 0;              ///< median
     double bandwidth = 0, peak = 0;  ///< of the machine, medians

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <numeric>
 
 #include "engine/error.hpp"
 #include "engine/model/model.hpp"
@@ -50,12 +51,26 @@ const ModelConfig& bench_shape(const std::string& name) {
     throw UsageError("command line: --shape: expected " + list_words(names) + ", got '" + name + "'");
 }
 
-std::unique_ptr<engine::Model> bench_model(BenchSetup& setup, engine::Group& group) {
+std::unique_ptr<engine::Model> bench_model(BenchSetup& setup) {
+    engine::Group& group = *setup.group;
     const auto precision = precision_of(setup.settings);
     const auto kv = kv_dtype_of(setup.settings);
     return setup.model.empty() ? engine::Model::random(setup.shape, precision, *setup.device, group, 1, kv)
                                : engine::Model::load(setup.model, precision, *setup.device, group, kv);
 }
+
+namespace {
+
+/// The sum of what all ranks measure at the same time.
+double together(engine::Group& group, const std::function<double()>& measure) {
+    engine::least_of(group, 0);  // they begin together
+    const auto mine = static_cast<float>(measure());
+    std::vector<float> all(static_cast<std::size_t>(group.size()));
+    group.all_gather(&mine, all.data(), 1);
+    return std::accumulate(all.begin(), all.end(), 0.0);
+}
+
+}  // namespace
 
 double bench_median(std::vector<double> values) {
     std::sort(values.begin(), values.end());
@@ -67,8 +82,10 @@ BenchTiming time_against_ceilings(const BenchSetup& setup, double bytes, double 
     if (repeats > 1) run();  // once beforehand: pages are touched, scratch memory has grown
     std::vector<double> seconds, shares, bandwidths, peaks;
     for (int i = 0; i < repeats; ++i) {
-        bandwidths.push_back(kernels::measure_read_bandwidth(setup.threads));
-        peaks.push_back(kernels::measure_peak_flops(setup.variant, setup.threads));
+        bandwidths.push_back(together(*setup.group, [&] { return kernels::measure_read_bandwidth(setup.threads); }));
+        peaks.push_back(
+            together(*setup.group, [&] { return kernels::measure_peak_flops(setup.variant, setup.threads); }));
+        engine::least_of(*setup.group, 0);
         const auto start = std::chrono::steady_clock::now();
         run();
         seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());

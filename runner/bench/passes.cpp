@@ -71,8 +71,9 @@ nlohmann::ordered_json measure(const BenchSetup& setup, Model& model, std::int64
         }
     };
     const std::int64_t chunks = (rows + chunk - 1) / chunk;
-    const double bytes = static_cast<double>(chunks * model.streamed_weight_bytes()) +
-                         kv_bytes(model, context + (prompt ? rows / 2 : 0));
+    const double bytes = (static_cast<double>(chunks * model.streamed_weight_bytes()) +
+                          kv_bytes(model, context + (prompt ? rows / 2 : 0))) *
+                         setup.group->size();
     const double flops = flops_of(model.config(), rows, context, prompt);
     const BenchTiming timing = time_against_ceilings(setup, bytes, flops, repeats, run);
     return {{"rows", rows},
@@ -91,8 +92,7 @@ nlohmann::ordered_json measure(const BenchSetup& setup, Model& model, std::int64
 }  // namespace
 
 BenchTable bench_passes(BenchSetup& setup, const std::string& what) {
-    const auto group = engine::make_local_group();
-    const auto model = bench_model(setup, *group);
+    const auto model = bench_model(setup);
     BenchTable table{.title = {},
                      .columns = {{"rows", "rows"},
                                  {"context", "context"},

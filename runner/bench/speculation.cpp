@@ -79,8 +79,7 @@ void check_text(const std::vector<std::int32_t>& got, const std::vector<std::int
 }  // namespace
 
 BenchTable bench_speculation(BenchSetup& setup) {
-    const auto group = engine::make_local_group();
-    const auto model = bench_model(setup, *group);
+    const auto model = bench_model(setup);
     BenchTable table{
         .title = ", 64 tokens after 64, temperature 1 (medians of 3 rounds; each begins with plain decoding)",
         .columns = {{"tree", "tree"},
@@ -93,7 +92,7 @@ BenchTable bench_speculation(BenchSetup& setup) {
         .lines = {}};
     engine::DraftOptions plain;
     plain.method = "ar";
-    const std::vector<std::int32_t> text = decode(*model, *group, plain).tokens;
+    const std::vector<std::int32_t> text = decode(*model, *setup.group, plain).tokens;
     const auto tokens = static_cast<double>(text.size());
     const std::vector<double> accepts{0.5, 0.7, 0.8, 0.9};
     for (const char* tree : {"4", "8", "2x4", "4x4"}) {
@@ -101,7 +100,7 @@ BenchTable bench_speculation(BenchSetup& setup) {
         std::vector<std::vector<double>> rates(accepts.size()), speedups(accepts.size());
         std::vector<double> efficiency(accepts.size());
         for (int round = 0; round < 3; ++round) {
-            const Decoded before = decode(*model, *group, plain);
+            const Decoded before = decode(*model, *setup.group, plain);
             check_text(before.tokens, text);
             plain_rates.push_back(tokens / before.seconds);
             for (std::size_t a = 0; a < accepts.size(); ++a) {
@@ -110,7 +109,7 @@ BenchTable bench_speculation(BenchSetup& setup) {
                 replay.tree = tree;
                 replay.recorded = [&](const std::string&, std::int64_t) { return text; };
                 replay.replay_accept = accepts[a];
-                const Decoded with = decode(*model, *group, replay);
+                const Decoded with = decode(*model, *setup.group, replay);
                 check_text(with.tokens, text);
                 efficiency[a] = with.block_efficiency;
                 rates[a].push_back(tokens / with.seconds);

@@ -10,6 +10,7 @@
 #include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/machine.hpp"
+#include "runner/placement.hpp"
 #include "runner/values.hpp"
 
 namespace longhaul::runner {
@@ -49,40 +50,121 @@ BenchTable measure(BenchSetup& setup, const std::string& what) {
     if (what == "attention") return bench_attention(setup);
     if (what == "sampling") return bench_sampling(setup);
     if (what == "speculation") return bench_speculation(setup);
-    throw UsageError(
-        "command line: bench: expected decode, verify, prefill, attention, sampling or speculation, got '" + what +
-        (what == "all-reduce" ? "'; it is not in this version" : "'"));
+    return bench_all_reduce(setup);
 }
 
-}  // namespace
+/// `threads` before MPI is there; 0 where it cannot be known (the error comes later, once).
+int wanted_threads(const std::vector<std::string>& arguments) {
+    try {
+        const CommandLine line = parse_command_line(arguments, syntax_of("bench"));
+        return static_cast<int>(parse_settings({}, line.keys, std::filesystem::current_path(), {}).threads);
+    } catch (const Error&) {
+        return 0;
+    }
+}
 
-int bench_command(const std::vector<std::string>& arguments) {
-    const CommandLine line = parse_command_line(arguments, syntax_of("bench"));
-    const std::string& what = line.places.at(0);
+/// Throws UsageError where `what` cannot be measured with so many ranks.
+void check_ranks(const std::string& what, const Settings& settings, int ranks) {
+    if (what == "all-reduce") {
+        if (ranks == 2 || ranks == 4 || ranks == 8) return;
+        throw UsageError("command line: bench all-reduce: expected 2, 4 or 8 ranks, got " + std::to_string(ranks) +
+                         "; start it with `mpirun -n 2`");
+    }
+    if (what == "attention" || what == "sampling") {
+        if (ranks == 1) return;
+        throw UsageError("command line: bench " + what + ": expected one process, got " + std::to_string(ranks) +
+                         " ranks; start it without mpirun");
+    }
+    if (settings.tensor_parallel == ranks) return;
+    throw UsageError("tensor-parallel: expected the number of ranks, " + std::to_string(ranks) + ", got " +
+                     std::to_string(settings.tensor_parallel) + "; `mpirun -n` starts more");
+}
+
+void check_name(const std::string& what) {
+    const std::vector<std::string> names{"decode",   "verify",      "prefill",   "attention",
+                                         "sampling", "speculation", "all-reduce"};
+    if (std::find(names.begin(), names.end(), what) != names.end()) return;
+    throw UsageError("command line: bench: expected " + list_words(names) + ", got '" + engine::printable(what) + "'");
+}
+
+/// All but the group: what each rank finds out by itself. `threads`: of this rank's share of the node; 0: alone here.
+BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     BenchSetup setup;
     setup.settings = parse_settings({}, line.keys, std::filesystem::current_path(), {});
-    setup.threads = setup.settings.threads > 0 ? static_cast<int>(setup.settings.threads) : usable_processors();
+    check_name(line.places.at(0));
+    check_ranks(line.places.at(0), setup.settings, ranks);
+    const auto asked = static_cast<int>(setup.settings.threads);
+    setup.threads = threads > 0 ? threads : asked > 0 ? asked : usable_processors();
     setup.device = make_device(setup.settings, setup.threads);
     setup.variant = variant_of(*setup.device);
     setup.shape_name = line.has("model") ? line.value("model") : line.value("shape", "1.1b");
     if (line.has("model")) setup.model = line.value("model");
     setup.shape = line.has("model") ? engine::ModelConfig::load(setup.model) : bench_shape(setup.shape_name);
-    BenchTable table = measure(setup, what);
-    table.title = what + ", shape " + setup.shape_name + ", precision " + setup.settings.precision + ", " +
-                  std::string(setup.device->name()) + " kernels, " + std::to_string(setup.threads) + " threads" +
-                  table.title;
+    return setup;
+}
+
+void print_answer(const CommandLine& line, const BenchSetup& setup, BenchTable& table) {
+    const std::string& what = line.places.at(0);
+    const int ranks = setup.group->size();
     if (line.has("json")) {
         const nlohmann::ordered_json json{{"bench", what},
                                           {"shape", setup.shape_name},
                                           {"precision", setup.settings.precision},
                                           {"kernels", std::string(setup.device->name())},
+                                          {"ranks", ranks},
                                           {"threads", setup.threads},
                                           {"lines", table.lines}};
         std::printf("%s\n", engine::json_text(json, 2).c_str());
-    } else {
-        print_table(table);
+        return;
     }
+    table.title = what + ", shape " + setup.shape_name + ", precision " + setup.settings.precision + ", " +
+                  std::string(setup.device->name()) + " kernels, " +
+                  (ranks > 1 ? std::to_string(ranks) + " ranks of " : "") + std::to_string(setup.threads) + " threads" +
+                  table.title;
+    print_table(table);
+}
+
+/// One process, no MPI.
+int bench_alone(const std::vector<std::string>& arguments) {
+    const CommandLine line = parse_command_line(arguments, syntax_of("bench"));
+    BenchSetup setup = make_setup(line, 1, 0);
+    setup.group = engine::make_local_group();
+    BenchTable table = measure(setup, line.places.at(0));
+    print_answer(line, setup, table);
     return 0;
+}
+
+/// All ranks of a launch together.
+void bench_ranks(const World& world, const std::vector<std::string>& arguments, const Placement& placement) {
+    CommandLine line;
+    BenchSetup setup;
+    world.agree([&] {
+        line = parse_command_line(arguments, syntax_of("bench"));
+        setup = make_setup(line, world.size(), placement.threads);
+    });
+    setup.world = &world;
+    setup.group = engine::make_mpi_group(world.comm(), {.threads = setup.threads});
+    BenchTable table;
+    world.agree([&] { table = measure(setup, line.places.at(0)); });
+    if (world.is_first()) print_answer(line, setup, table);
+}
+
+}  // namespace
+
+int bench_command(const std::vector<std::string>& arguments) {
+    if (!started_by_launcher()) return bench_alone(arguments);
+    const Placement placement = place_this_rank(wanted_threads(arguments));
+    const World world;
+    try {
+        bench_ranks(world, arguments, placement);
+        return 0;
+    } catch (const AgreedFailure& failure) {
+        return failure.code;
+    } catch (const std::exception&) {
+        int code = 1;
+        const std::string line = describe_failure(code);
+        abort_all(line, code);
+    }
 }
 
 }  // namespace longhaul::runner

@@ -1,4 +1,4 @@
-// `longhaul run`: starts a job, or goes on with it where its run folder stands. The only command that starts MPI.
+// `longhaul run`: starts a job, or goes on with it where its run folder stands.
 #include <atomic>
 #include <cerrno>
 #include <cstdio>

@@ -1,11 +1,7 @@
-// The order of work, and how a rank's cores are chosen.
+// The order of work.
 #include "runner/scheduler.hpp"
 
 #include <gtest/gtest.h>
-
-#include <set>
-
-#include "runner/placement.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -42,51 +38,6 @@ TEST(OrderOfWork, DoneItemsAreLeftOut) {
 
 TEST(OrderOfWork, SamplesOfAPromptStandTogether) {
     EXPECT_EQ(order_of_work(facts_of({1, 2}, 3)), (Order{3, 4, 5, 0, 1, 2}));
-}
-
-std::vector<int> cores(int count) {
-    std::vector<int> all(static_cast<std::size_t>(count));
-    for (int i = 0; i < count; ++i) all[static_cast<std::size_t>(i)] = i;
-    return all;
-}
-
-TEST(Placement, RanksShareTheCoresWithoutOverlap) {
-    for (int ranks = 1; ranks <= 12; ++ranks) {
-        std::set<int> used;
-        std::size_t given = 0;
-        for (int rank = 0; rank < ranks; ++rank) {
-            const Placement placement = divide(cores(12), {rank, ranks}, 0);
-            EXPECT_EQ(placement.threads, static_cast<int>(placement.processors.size()));
-            EXPECT_FALSE(placement.oversubscribed);
-            used.insert(placement.processors.begin(), placement.processors.end());
-            given += placement.processors.size();
-        }
-        EXPECT_EQ(used.size(), 12U) << ranks;
-        EXPECT_EQ(given, 12U) << ranks;
-    }
-}
-
-TEST(Placement, MoreRanksThanCores) {
-    for (int rank = 0; rank < 64; ++rank) {
-        const Placement placement = divide(cores(2), {rank, 64}, 0);
-        EXPECT_EQ(placement.threads, 1);
-        EXPECT_EQ(placement.processors.size(), 1U);
-        EXPECT_TRUE(placement.oversubscribed);
-    }
-}
-
-TEST(Placement, MoreThreadsThanTheShare) {
-    const Placement placement = divide(cores(4), {1, 2}, 3);
-    EXPECT_EQ(placement.threads, 3);
-    EXPECT_EQ(placement.processors, cores(4));
-    EXPECT_TRUE(placement.oversubscribed);
-    EXPECT_FALSE(divide(cores(4), {1, 2}, 1).oversubscribed);
-}
-
-TEST(Placement, SaysWhatItChose) {
-    EXPECT_EQ(divide({0, 1, 2, 3, 8, 10}, {0, 1}, 0).describe(),
-              "processors 0-3,8,10 (6 of 6 cores), 6 threads, 1 rank on the node");
-    EXPECT_FALSE(usable_cores().empty());
 }
 
 }  // namespace
