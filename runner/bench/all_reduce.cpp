@@ -57,7 +57,8 @@ BenchTable bench_all_reduce(BenchSetup& setup) {
                                  {"bytes_per_second", "GB/s", 1e-9, 2},
                                  {"messages_bytes_per_second", "GB/s, messages", 1e-9, 2},
                                  {"library_bytes_per_second", "GB/s, MPI_Allreduce", 1e-9, 2}},
-                     .lines = {}};
+                     .lines = {},
+                     .details = {}};
     MPI_Comm ranks = setup.world->comm();
     const auto messages = engine::make_mpi_group(ranks, {.threads = setup.threads, .shared_memory = false});
     const std::array<Sum, 3> sums{[&](float* data, std::int64_t count) { setup.group->all_reduce(data, count); },

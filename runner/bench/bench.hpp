@@ -10,7 +10,9 @@
 #include "engine/json.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
+#include "kernels/ceilings.hpp"
 #include "kernels/device.hpp"
+#include "runner/bench/timed_device.hpp"
 #include "runner/settings.hpp"
 #include "runner/world.hpp"
 
@@ -23,8 +25,10 @@ struct BenchSetup {
     std::unique_ptr<engine::Group> group;  ///< all of them, as one tensor-parallel engine
     int threads = 1;                       ///< of a rank
     kernels::CpuVariant variant{};
+    std::unique_ptr<kernels::ReadBandwidth> read_bandwidth;
     std::unique_ptr<kernels::Device> device;
-    engine::ModelConfig shape;  ///< of a name, or of the model folder
+    TimedDevice* timed = nullptr;  ///< the device, where the parts of a pass are asked for
+    engine::ModelConfig shape;     ///< of a name, or of the model folder
     std::string shape_name;
     std::string model;  ///< folder; "": random weights
 };
@@ -42,6 +46,7 @@ struct BenchTable {
     std::string title;
     std::vector<BenchColumn> columns;
     std::vector<nlohmann::ordered_json> lines;
+    std::vector<BenchTable> details;  ///< tables that explain lines of this one
 };
 
 /// Passes of the whole model: "decode", "verify", "prefill".

@@ -82,7 +82,7 @@ BenchTiming time_against_ceilings(const BenchSetup& setup, double bytes, double 
     if (repeats > 1) run();  // once beforehand: pages are touched, scratch memory has grown
     std::vector<double> seconds, shares, bandwidths, peaks;
     for (int i = 0; i < repeats; ++i) {
-        bandwidths.push_back(together(*setup.group, [&] { return kernels::measure_read_bandwidth(setup.threads); }));
+        bandwidths.push_back(together(*setup.group, [&] { return setup.read_bandwidth->measure(); }));
         peaks.push_back(
             together(*setup.group, [&] { return kernels::measure_peak_flops(setup.variant, setup.threads); }));
         engine::least_of(*setup.group, 0);

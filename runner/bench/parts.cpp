@@ -113,7 +113,8 @@ BenchTable bench_attention(BenchSetup& setup) {
                                  {"flops_per_second", "GFLOP/s", 1e-9, 1},
                                  {"peak_flops", "peak GFLOP/s", 1e-9, 1},
                                  {"share", "share %", 100, 1}},
-                     .lines = {}};
+                     .lines = {},
+                     .details = {}};
     for (const std::int64_t context : {1000, 10000, 100000}) {
         for (const std::int64_t group : {1, 2, 4, 8}) {
             for (const std::int64_t nodes : {1, 8, 32}) {
@@ -130,7 +131,8 @@ BenchTable bench_sampling(BenchSetup&) {
                                  {"sampling", "sampling                            "},
                                  {"seconds", "us a token", 1e6, 1},
                                  {"values_per_second", "M values/s", 1e-6, 1}},
-                     .lines = {}};
+                     .lines = {},
+                     .details = {}};
     engine::SamplingParams greedy, warm, top_p;
     greedy.temperature = 0;
     warm.temperature = 0.8;

@@ -1,6 +1,10 @@
 // Passes of the whole model: plain decoding, verification of a tree, prefill.
 #include <algorithm>
+#include <chrono>
+#include <functional>
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/kv/kv_cache.hpp"
@@ -51,10 +55,60 @@ double flops_of(const ModelConfig& c, std::int64_t rows, std::int64_t context, b
     return 2.0 * (static_cast<double>(rows) * (body + attention) + static_cast<double>(prompt ? 1 : rows) * head);
 }
 
+/// Where the time of one pass goes, by operations of the device.
+BenchTable explain(TimedDevice& device, const std::string& title, const BenchTiming& ceilings,
+                   const std::function<void()>& run) {
+    struct Books {
+        double whole;
+        std::map<std::string, DevicePart> parts;
+    };
+    std::vector<Books> passes(5);
+    for (Books& pass : passes) {
+        device.reset();
+        const auto start = std::chrono::steady_clock::now();
+        run();
+        pass = {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), device.parts()};
+    }
+    std::sort(passes.begin(), passes.end(), [](const Books& a, const Books& b) { return a.whole < b.whole; });
+    const Books& median = passes[passes.size() / 2];
+    const double whole = median.whole;
+    BenchTable table{.title = title,
+                     .columns = {{"part", "part"},
+                                 {"calls", "calls"},
+                                 {"seconds", "ms", 1e3, 2},
+                                 {"of_pass", "% of pass", 100, 1},
+                                 {"bytes_per_second", "GB/s", 1e-9, 2},
+                                 {"flops_per_second", "GFLOP/s", 1e-9, 1},
+                                 {"share", "share %", 100, 1}},
+                     .lines = {},
+                     .details = {}};
+    const auto add = [&](const std::string& name, double calls, double seconds, double bytes, double flops) {
+        table.lines.push_back({{"part", name},
+                               {"calls", calls},
+                               {"seconds", seconds},
+                               {"of_pass", seconds / whole},
+                               {"bytes_per_second", bytes / seconds},
+                               {"flops_per_second", flops / seconds},
+                               {"share", std::max(bytes / ceilings.bandwidth, flops / ceilings.peak) / seconds}});
+    };
+    double known = 0, bytes = 0, flops = 0;
+    for (const auto& [name, part] : median.parts) {
+        add(name, static_cast<double>(part.calls), part.seconds, part.bytes, part.flops);
+        known += part.seconds;
+        bytes += part.bytes;
+        flops += part.flops;
+    }
+    add("all else", 1, std::max(whole - known, 1e-9), 0, 0);
+    std::sort(table.lines.begin(), table.lines.end(),
+              [](const auto& a, const auto& b) { return a["seconds"] > b["seconds"]; });
+    add("pass", 1, whole, bytes, flops);
+    return table;
+}
+
 /// A pass over `rows` nodes of a tree (a chain in the pages for a prompt) at `context` positions of keys and values,
 /// whose numbers do not matter.
-nlohmann::ordered_json measure(const BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t context,
-                               bool prompt, int repeats) {
+void measure(const BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t context, bool prompt, int repeats,
+             BenchTable& table) {
     engine::PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
     KvSequence kv(pool);
     kv.reserve(context + rows);
@@ -76,17 +130,19 @@ nlohmann::ordered_json measure(const BenchSetup& setup, Model& model, std::int64
                          setup.group->size();
     const double flops = flops_of(model.config(), rows, context, prompt);
     const BenchTiming timing = time_against_ceilings(setup, bytes, flops, repeats, run);
-    return {{"rows", rows},
-            {"context", context},
-            {"seconds", timing.seconds},
-            {"tokens_per_second", static_cast<double>(rows) / timing.seconds},
-            {"bytes", bytes},
-            {"flops", flops},
-            {"bytes_per_second", bytes / timing.seconds},
-            {"flops_per_second", flops / timing.seconds},
-            {"read_bandwidth", timing.bandwidth},
-            {"peak_flops", timing.peak},
-            {"share", timing.share}};
+    table.lines.push_back({{"rows", rows},
+                           {"context", context},
+                           {"seconds", timing.seconds},
+                           {"tokens_per_second", static_cast<double>(rows) / timing.seconds},
+                           {"bytes", bytes},
+                           {"flops", flops},
+                           {"bytes_per_second", bytes / timing.seconds},
+                           {"flops_per_second", flops / timing.seconds},
+                           {"read_bandwidth", timing.bandwidth},
+                           {"peak_flops", timing.peak},
+                           {"share", timing.share}});
+    if (setup.timed == nullptr) return;
+    table.details.push_back(explain(*setup.timed, std::to_string(rows) + " rows", timing, run));
 }
 
 }  // namespace
@@ -103,17 +159,18 @@ BenchTable bench_passes(BenchSetup& setup, const std::string& what) {
                                  {"flops_per_second", "GFLOP/s", 1e-9, 1},
                                  {"peak_flops", "peak GFLOP/s", 1e-9, 1},
                                  {"share", "share %", 100, 1}},
-                     .lines = {}};
+                     .lines = {},
+                     .details = {}};
     const std::int64_t context = 512;
-    if (what == "decode") table.lines.push_back(measure(setup, *model, 1, context, false, 9));
+    if (what == "decode") measure(setup, *model, 1, context, false, 9, table);
     if (what == "verify") {
         for (const std::int64_t nodes : {1, 2, 4, 8, 12, 16, 24, 32, 48, 64}) {
-            table.lines.push_back(measure(setup, *model, nodes, context, false, 5));
+            measure(setup, *model, nodes, context, false, 5, table);
         }
     }
     if (what == "prefill") {
         for (const std::int64_t tokens : {128, 1024, 8192}) {
-            table.lines.push_back(measure(setup, *model, tokens, 0, true, tokens > 1024 ? 1 : 3));
+            measure(setup, *model, tokens, 0, true, tokens > 1024 ? 1 : 3, table);
         }
     }
     return table;

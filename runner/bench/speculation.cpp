@@ -89,7 +89,8 @@ BenchTable bench_speculation(BenchSetup& setup) {
                     {"ar_tokens_per_second", "AR tokens/s", 1, 1},
                     {"speedup", "speedup", 1, 2},
                     {"same_text", "same text"}},
-        .lines = {}};
+        .lines = {},
+        .details = {}};
     engine::DraftOptions plain;
     plain.method = "ar";
     const std::vector<std::int32_t> text = decode(*model, *setup.group, plain).tokens;

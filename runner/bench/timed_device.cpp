@@ -74,8 +74,7 @@ std::size_t TimedDevice::kv_page_bytes(const KvLayout& layout) const {
 
 void TimedDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                              const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) {
-    timed("rotation and store", 0, 0,
-          [&] { inner_.rope_store(layout, layer, qkv, q_heads, cos, sin, slots, q_out); });
+    timed("rotation and store", 0, 0, [&] { inner_.rope_store(layout, layer, qkv, q_heads, cos, sin, slots, q_out); });
 }
 
 void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, std::span<const AttentionSequence> sequences,
@@ -94,9 +93,8 @@ void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, std::spa
         bytes += static_cast<double>(pages) * static_cast<double>(inner_.kv_page_bytes(layout)) /
                  static_cast<double>(layout.num_layers);
     }
-    timed("attention", bytes, 4.0 * seen * static_cast<double>(q_heads * layout.head_dim), [&] {
-        inner_.attention(layout, layer, sequences, rows, q, q_heads, act, out, out_stride);
-    });
+    timed("attention", bytes, 4.0 * seen * static_cast<double>(q_heads * layout.head_dim),
+          [&] { inner_.attention(layout, layer, sequences, rows, q, q_heads, act, out, out_stride); });
 }
 
 void TimedDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {

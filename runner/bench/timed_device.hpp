@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,7 @@ struct DevicePart {
 /// device. One thread, as every Device.
 class TimedDevice final : public kernels::Device {
   public:
-    /// `inner` must outlive this.
-    explicit TimedDevice(kernels::Device& inner) : inner_(inner) {}
+    explicit TimedDevice(std::unique_ptr<kernels::Device> inner) : owned_(std::move(inner)), inner_(*owned_) {}
 
     void reset() { parts_.clear(); }
     [[nodiscard]] const std::map<std::string, DevicePart>& parts() const { return parts_; }
@@ -63,6 +63,7 @@ class TimedDevice final : public kernels::Device {
   private:
     void timed(const std::string& part, double bytes, double flops, const std::function<void()>& run);
 
+    std::unique_ptr<kernels::Device> owned_;
     kernels::Device& inner_;
     std::map<std::string, DevicePart> parts_;
 };

@@ -34,14 +34,27 @@ std::string cell(const BenchColumn& column, const nlohmann::ordered_json& line) 
 
 void print_table(const BenchTable& table) {
     std::printf("%s\n", table.title.c_str());
-    const auto width = [](const BenchColumn& column) {
-        return std::max<int>(8, static_cast<int>(std::string(column.title).size()));
-    };
-    for (const BenchColumn& column : table.columns) std::printf("  %*s", width(column), column.title);
-    std::printf("\n");
+    std::vector<std::vector<std::string>> rows(1);
+    for (const BenchColumn& column : table.columns) rows.front().emplace_back(column.title);
     for (const auto& line : table.lines) {
-        for (const BenchColumn& column : table.columns) std::printf("  %*s", width(column), cell(column, line).c_str());
+        std::vector<std::string>& row = rows.emplace_back();
+        for (const BenchColumn& column : table.columns) row.push_back(cell(column, line));
+    }
+    std::vector<std::size_t> widths(table.columns.size(), 8);
+    for (const auto& row : rows) {
+        for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    }
+    for (const auto& row : rows) {
+        for (std::size_t i = 0; i < row.size(); ++i) {
+            const bool words = !table.lines.empty() && table.lines.front().at(table.columns[i].key).is_string();
+            std::printf("  %*s", static_cast<int>(words ? -static_cast<std::ptrdiff_t>(widths[i]) : widths[i]),
+                        row[i].c_str());
+        }
         std::printf("\n");
+    }
+    for (const BenchTable& detail : table.details) {
+        std::printf("\n");
+        print_table(detail);
     }
 }
 
@@ -97,6 +110,12 @@ BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     setup.threads = threads > 0 ? threads : asked > 0 ? asked : usable_processors();
     setup.device = make_device(setup.settings, setup.threads);
     setup.variant = variant_of(*setup.device);
+    setup.read_bandwidth = std::make_unique<kernels::ReadBandwidth>(setup.threads);
+    if (line.has("explain")) {
+        auto timed = std::make_unique<TimedDevice>(std::move(setup.device));
+        setup.timed = timed.get();
+        setup.device = std::move(timed);
+    }
     setup.shape_name = line.has("model") ? line.value("model") : line.value("shape", "1.1b");
     if (line.has("model")) setup.model = line.value("model");
     setup.shape = line.has("model") ? engine::ModelConfig::load(setup.model) : bench_shape(setup.shape_name);
@@ -107,13 +126,14 @@ void print_answer(const CommandLine& line, const BenchSetup& setup, BenchTable& 
     const std::string& what = line.places.at(0);
     const int ranks = setup.group->size();
     if (line.has("json")) {
-        const nlohmann::ordered_json json{{"bench", what},
-                                          {"shape", setup.shape_name},
-                                          {"precision", setup.settings.precision},
-                                          {"kernels", std::string(setup.device->name())},
-                                          {"ranks", ranks},
-                                          {"threads", setup.threads},
-                                          {"lines", table.lines}};
+        nlohmann::ordered_json json{{"bench", what},
+                                    {"shape", setup.shape_name},
+                                    {"precision", setup.settings.precision},
+                                    {"kernels", std::string(setup.device->name())},
+                                    {"ranks", ranks},
+                                    {"threads", setup.threads},
+                                    {"lines", table.lines}};
+        for (const BenchTable& detail : table.details) json["parts"].push_back(detail.lines);
         std::printf("%s\n", engine::json_text(json, 2).c_str());
         return;
     }
