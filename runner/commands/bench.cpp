@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <new>
 #include <stdexcept>
 
 #include "engine/error.hpp"
@@ -83,7 +84,7 @@ void check_ranks(const std::string& what, const Settings& settings, int ranks) {
         throw UsageError("command line: bench all-reduce: expected 2, 4 or 8 ranks, got " + std::to_string(ranks) +
                          "; start it with `mpirun -n 2`");
     }
-    if (what == "attention" || what == "sampling") {
+    if (what == "attention" || what == "sampling" || what == "speculation") {
         if (ranks == 1) return;
         throw UsageError("command line: bench " + what + ": expected one process, got " + std::to_string(ranks) +
                          " ranks; start it without mpirun");
@@ -165,7 +166,15 @@ void bench_ranks(const World& world, const std::vector<std::string>& arguments, 
     setup.world = &world;
     setup.group = engine::make_mpi_group(world.comm(), {.threads = setup.threads});
     BenchTable table;
-    world.agree([&] { table = measure(setup, line.places.at(0)); });
+    world.agree([&] {
+        try {
+            table = measure(setup, line.places.at(0));
+        } catch (const std::bad_alloc&) {  // here alone: the others wait in a collective
+            int code = 1;
+            const std::string failure = describe_failure(code);
+            abort_all(failure, code);
+        }
+    });
     if (world.is_first()) print_answer(line, setup, table);
 }
 
