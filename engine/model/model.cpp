@@ -178,6 +178,7 @@ struct Model::State {
     void embed(float* x);
     void attention_block(std::int64_t layer, std::int64_t num_rows, float* x);
     void mlp_block(const LayerWeights& w, std::int64_t num_rows, float* x);
+    void run_layers(std::int64_t first, std::int64_t end, std::int64_t num_rows, float* x);
     std::span<const float> head(const float* x);
 };
 
@@ -294,6 +295,14 @@ void Model::State::mlp_block(const LayerWeights& w, std::int64_t num_rows, float
     device.add(x, out, num_rows * hidden_size);
 }
 
+void Model::State::run_layers(std::int64_t first, std::int64_t end, std::int64_t num_rows, float* x) {
+    for (std::int64_t layer = first; layer < end; ++layer) {
+        attention_block(layer, num_rows, x);
+        mlp_block(weights.layers[static_cast<std::size_t>(layer)], num_rows, x);
+        if (layer_hook) layer_hook();
+    }
+}
+
 // Logits of the wanted rows alone; the vocabulary's parts are brought together in the order of the ids.
 std::span<const float> Model::State::head(const float* x) {
     const auto num_rows = static_cast<std::int64_t>(wanted.size());
@@ -333,12 +342,16 @@ std::span<const float> Model::forward(std::span<const ForwardRow> rows, std::spa
     s.prepare(rows, sequences);
     float* x = s.hidden.floats(num_rows * s.config.hidden_size);
     s.embed(x);
-    for (std::int64_t layer = 0; layer < s.config.num_layers; ++layer) {
-        s.attention_block(layer, num_rows, x);
-        s.mlp_block(s.weights.layers[static_cast<std::size_t>(layer)], num_rows, x);
-        if (s.layer_hook) s.layer_hook();
-    }
+    s.run_layers(0, s.config.num_layers, num_rows, x);
     return s.head(x);
+}
+
+void Model::forward_layers(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences, std::int64_t first,
+                           std::int64_t count) {
+    State& s = *state_;
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    s.prepare(rows, sequences);
+    s.run_layers(first, first + count, num_rows, s.hidden.floats(num_rows * s.config.hidden_size));
 }
 
 void Model::set_layer_hook(std::function<void()> hook) {
@@ -365,6 +378,9 @@ std::int64_t Model::resident_weight_bytes() const {
 }
 std::int64_t Model::streamed_weight_bytes() const {
     return state_->weights.streamed_bytes();
+}
+std::int64_t Model::head_bytes() const {
+    return static_cast<std::int64_t>(state_->weights.head_or_embedding().data.num_bytes());
 }
 std::uint64_t Model::fingerprint() const {
     return state_->fingerprint;

@@ -55,6 +55,11 @@ class Model {
     /// A row's result depends on its own path alone.
     std::span<const float> forward(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
 
+    /// For measurements: the rows through `count` layers from `first` alone, nothing before and after. What it leaves
+    /// in their pages means nothing.
+    void forward_layers(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences, std::int64_t first,
+                        std::int64_t count);
+
     [[nodiscard]] const ModelConfig& config() const;
     [[nodiscard]] Precision precision() const;
     [[nodiscard]] const kernels::KvLayout& kv_layout() const;  ///< of this rank
@@ -63,6 +68,7 @@ class Model {
     [[nodiscard]] bool writes_kv() const;
     [[nodiscard]] std::int64_t resident_weight_bytes() const;  ///< packed, this rank
     [[nodiscard]] std::int64_t streamed_weight_bytes() const;  ///< read by one decode step on this rank
+    [[nodiscard]] std::int64_t head_bytes() const;             ///< of these, the head
     [[nodiscard]] std::uint64_t fingerprint() const;           ///< of weights and config
     [[nodiscard]] kernels::Device& device() const;
     [[nodiscard]] Group& group() const;

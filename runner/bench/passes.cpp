@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/kv/kv_cache.hpp"
+#include "engine/model/cost_model.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
 #include "runner/bench/bench.hpp"
@@ -108,7 +109,7 @@ BenchTable explain(TimedDevice& device, const std::string& title, const BenchTim
 /// A pass over `rows` nodes of a tree (a chain in the pages for a prompt) at `context` positions of keys and values,
 /// whose numbers do not matter.
 void measure(const BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t context, bool prompt, int repeats,
-             BenchTable& table) {
+             const engine::CostModel* costs, BenchTable& table) {
     engine::PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
     KvSequence kv(pool);
     kv.reserve(context + rows);
@@ -141,6 +142,7 @@ void measure(const BenchSetup& setup, Model& model, std::int64_t rows, std::int6
                            {"read_bandwidth", timing.bandwidth},
                            {"peak_flops", timing.peak},
                            {"share", timing.share}});
+    if (costs != nullptr) table.lines.back()["modelled_seconds"] = costs->pass_seconds(rows, context);
     if (setup.timed == nullptr) return;
     table.details.push_back(explain(*setup.timed, std::to_string(rows) + " rows", timing, run));
 }
@@ -161,17 +163,21 @@ BenchTable bench_passes(BenchSetup& setup, const std::string& what) {
                                  {"share", "share %", 100, 1}},
                      .lines = {},
                      .details = {}};
-    const std::int64_t context = 512;
-    if (what == "decode") measure(setup, *model, 1, context, false, 9, table);
-    if (what == "verify") {
-        for (const std::int64_t nodes : {1, 2, 4, 8, 12, 16, 24, 32, 48, 64}) {
-            measure(setup, *model, nodes, context, false, 5, table);
-        }
-    }
     if (what == "prefill") {
         for (const std::int64_t tokens : {128, 1024, 8192}) {
-            measure(setup, *model, tokens, 0, true, tokens > 1024 ? 1 : 3, table);
+            measure(setup, *model, tokens, 0, true, tokens > 1024 ? 1 : 3, nullptr, table);
         }
+        return table;
+    }
+    table.columns.push_back({"modelled_seconds", "cost model ms", 1e3, 2});
+    const engine::CostModel costs = engine::CostModel::measure(*model);
+    const std::int64_t context = 512;
+    if (what == "decode") {
+        measure(setup, *model, 1, context, false, 9, &costs, table);
+        return table;
+    }
+    for (const std::int64_t nodes : {1, 2, 4, 8, 12, 16, 24, 32, 48, 64}) {
+        measure(setup, *model, nodes, context, false, 5, &costs, table);
     }
     return table;
 }

@@ -1,0 +1,78 @@
+// The cost model answers what tree sizes ask: seconds by rows and context. No test depends on how long anything takes.
+#include "engine/model/cost_model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <stdexcept>
+
+#include "engine/parallel/group.hpp"
+#include "kernels/device.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+TEST(CostModel, GoesAlongStraightLinesBetweenItsPoints) {
+    const CostModel costs(10, {{.rows = 1, .layer = 2.0, .layer_token = 0.5, .head = 5.0},
+                               {.rows = 4, .layer = 5.0, .layer_token = 0.5, .head = 8.0}});
+    EXPECT_DOUBLE_EQ(costs.pass_seconds(1, CostModel::base_context), 25.0);
+    EXPECT_DOUBLE_EQ(costs.pass_seconds(4, CostModel::base_context), 58.0);
+    EXPECT_DOUBLE_EQ(costs.pass_seconds(2, CostModel::base_context), 25.0 + 33.0 / 3);
+    EXPECT_DOUBLE_EQ(costs.pass_seconds(1, CostModel::base_context + 100), 25.0 + 10 * 50.0);
+}
+
+TEST(CostModel, CountsByTheRowBehindItsLastPoint) {
+    const CostModel costs(1, {{.rows = 4, .layer = 8.0, .layer_token = 0, .head = 0}});
+    EXPECT_DOUBLE_EQ(costs.pass_seconds(8, CostModel::base_context), 16.0);
+    EXPECT_DOUBLE_EQ(costs.pass_seconds(1, CostModel::base_context), 8.0) << "less than the first point: its price";
+}
+
+TEST(CostModel, IsNeverNegativeAtShortContexts) {
+    const CostModel costs(1, {{.rows = 1, .layer = 1.0, .layer_token = 1.0, .head = 0.5}});
+    EXPECT_DOUBLE_EQ(costs.pass_seconds(1, 0), 0.5);
+}
+
+TEST(CostModel, NeedsAPoint) {
+    EXPECT_THROW(CostModel(1, {}), std::logic_error);
+}
+
+TEST(CostModel, MeasuresAModelAndLeavesItsAnswersAlone) {
+    ModelConfig config;
+    config.vocab_size = 64;
+    config.hidden_size = 32;
+    config.intermediate_size = 64;
+    config.num_layers = 3;
+    config.num_heads = 4;
+    config.num_kv_heads = 2;
+    config.head_dim = 8;
+    config.max_positions = 8192;
+    const auto device = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
+    const auto group = make_local_group();
+    const auto model = Model::random(config, Precision::fp32, *device, *group, 1);
+    PagePool pool(*device, model->kv_layout(), 1 << 20);
+    KvSequence kv(pool);
+    ASSERT_TRUE(kv.reserve(1));
+    KvSequence* const sequence = &kv;
+    const std::vector<ForwardRow> row{
+        {.token_id = 3, .position = 0, .sequence = 0, .in_pages = 1, .path = {}, .wants_logits = true}};
+    const auto logits = [&] {
+        const auto answer = model->forward(row, std::span(&sequence, 1));
+        return std::vector<float>(answer.begin(), answer.end());
+    };
+    const std::vector<float> before = logits();
+    const CostModel costs = CostModel::measure(*model, 0.0);
+    EXPECT_EQ(logits(), before);
+    ASSERT_FALSE(costs.points().empty());
+    std::int64_t rows = 0;
+    for (const CostModel::Point& point : costs.points()) {
+        EXPECT_GT(point.rows, rows);
+        rows = point.rows;
+        EXPECT_GT(point.layer, 0);
+        EXPECT_GE(point.layer_token, 0);
+        EXPECT_GE(point.head, 0);
+        EXPECT_TRUE(std::isfinite(costs.pass_seconds(point.rows, 100'000)));
+    }
+}
+
+}  // namespace
+}  // namespace longhaul::engine
