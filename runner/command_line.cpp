@@ -290,6 +290,7 @@ const std::vector<CommandSyntax>& command_table() {
          .places = {"WHAT"},
          .options = {{"shape", "NAME", "random weights of this shape: 135m, 1.1b (default), 3b, 8b"},
                      {"model", "FOLDER", "instead of a shape"},
+                     {"rows", "NUMBER", "only so many rows: verify, prefill"},
                      {"explain", "", "also where the time of a pass goes: decode, verify, prefill"},
                      {"json", "", "for programs"}},
          .keys = true,

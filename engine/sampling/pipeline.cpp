@@ -146,10 +146,17 @@ void LogitsPipeline::keep_top_p() {
         order_.resize(out_.q.size());
         std::iota(order_.begin(), order_.end(), 0);
     }
-    std::sort(order_.begin(), order_.end(), more_probable);
+    // Sorted only as far as the sum asks for: usually a few hundred of thousands.
     double sum = 0;
-    std::size_t kept = 0;
+    std::size_t kept = 0, sorted = 0;
     while (kept < order_.size() && (sum < params_.top_p || kept < static_cast<std::size_t>(params_.min_keep))) {
+        if (kept == sorted) {
+            const auto from = order_.begin() + static_cast<std::ptrdiff_t>(sorted);
+            sorted = std::min(order_.size(), std::max<std::size_t>(256, 4 * sorted));
+            const auto to = order_.begin() + static_cast<std::ptrdiff_t>(sorted);
+            std::nth_element(from, to, order_.end(), more_probable);
+            std::sort(from, to, more_probable);
+        }
         sum += out_.q[static_cast<std::size_t>(order_[kept++])];
     }
     order_.resize(std::max<std::size_t>(kept, 1));

@@ -30,7 +30,8 @@ struct BenchSetup {
     TimedDevice* timed = nullptr;  ///< the device, where the parts of a pass are asked for
     engine::ModelConfig shape;     ///< of a name, or of the model folder
     std::string shape_name;
-    std::string model;  ///< folder; "": random weights
+    std::int64_t rows = 0;  ///< of a pass; 0: several, as the benchmark has them
+    std::string model;      ///< folder; "": random weights
 };
 
 /// A number of a line and how the table shows it: value * factor with so many decimals.

@@ -163,8 +163,11 @@ BenchTable bench_passes(BenchSetup& setup, const std::string& what) {
                                  {"share", "share %", 100, 1}},
                      .lines = {},
                      .details = {}};
+    const auto row_counts = [&](std::vector<std::int64_t> all) {
+        return setup.rows > 0 ? std::vector<std::int64_t>{setup.rows} : all;
+    };
     if (what == "prefill") {
-        for (const std::int64_t tokens : {128, 1024, 8192}) {
+        for (const std::int64_t tokens : row_counts({128, 1024, 8192})) {
             measure(setup, *model, tokens, 0, true, tokens > 1024 ? 1 : 3, nullptr, table);
         }
         return table;
@@ -176,7 +179,7 @@ BenchTable bench_passes(BenchSetup& setup, const std::string& what) {
         measure(setup, *model, 1, context, false, 9, &costs, table);
         return table;
     }
-    for (const std::int64_t nodes : {1, 2, 4, 8, 12, 16, 24, 32, 48, 64}) {
+    for (const std::int64_t nodes : row_counts({1, 2, 4, 8, 12, 16, 24, 32, 48, 64})) {
         measure(setup, *model, nodes, context, false, 5, &costs, table);
     }
     return table;

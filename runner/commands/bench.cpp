@@ -1,5 +1,6 @@
 // `longhaul bench WHAT`.
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -101,6 +102,15 @@ void check_name(const std::string& what) {
     throw UsageError("command line: bench: expected " + list_words(names) + ", got '" + engine::printable(what) + "'");
 }
 
+std::int64_t rows_of(const std::string& text) {
+    constexpr std::int64_t most = 65536;
+    std::int64_t rows = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
+    if (error == std::errc() && end == text.data() + text.size() && rows >= 1 && rows <= most) return rows;
+    throw UsageError("command line: --rows: expected a number from 1 to " + std::to_string(most) + ", got '" +
+                     engine::printable(text) + "'");
+}
+
 /// All but the group: what each rank finds out by itself. `threads`: of this rank's share of the node; 0: alone here.
 BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     BenchSetup setup;
@@ -112,6 +122,7 @@ BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     setup.device = make_device(setup.settings, setup.threads);
     setup.variant = variant_of(*setup.device);
     setup.read_bandwidth = std::make_unique<kernels::ReadBandwidth>(setup.threads);
+    if (line.has("rows")) setup.rows = rows_of(line.value("rows"));
     if (line.has("explain")) {
         auto timed = std::make_unique<TimedDevice>(std::move(setup.device));
         setup.timed = timed.get();

@@ -172,8 +172,8 @@ class Transformers:
 
 def measure_longhaul(binary, shape, precision, threads):
     results = {}
-    for what in ("verify", "prefill"):
-        command = [binary, "bench", what, "--json", f"--shape={shape}", f"--precision={precision}", f"--threads={threads}"]
+    for what, options in (("verify", []), ("prefill", [f"--rows={PREFILL}"])):
+        command = [binary, "bench", what, "--json", *options, f"--shape={shape}", f"--precision={precision}", f"--threads={threads}"]
         for line in json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["lines"]:
             results["pass" if what == "verify" else "prefill", line["rows"]] = line["seconds"]
     return results
