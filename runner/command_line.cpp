@@ -292,8 +292,9 @@ const std::vector<CommandSyntax>& command_table() {
                      {"model", "FOLDER", "instead of a shape"},
                      {"json", "", "for programs"}},
          .keys = true,
-         .unused_keys = keys_but({"precision", "kv-precision", "threads", "kernels", "device"}),
-         .summary = "time decode, verify, prefill, attention, sampling or speculation next to what the machine can do",
+         .unused_keys = keys_but({"precision", "kv-precision", "threads", "kernels", "device", "packed-weights"}),
+         .summary = "time decode, verify, prefill, attention, sampling or speculation next to what the machine can do; "
+                    "start: from files to the first token",
          .example = "longhaul bench decode --shape 1.1b --threads=2",
          .more = "share = time the pass would take at the measured read bandwidth or peak, whichever is nearer, over "
                  "the time it took"},

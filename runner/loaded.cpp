@@ -36,7 +36,7 @@ void load(const World& world, const Settings& settings, Loaded& loaded) {
         settings.tensor_parallel == 1 ? engine::make_local_group() : engine::make_mpi_group(world.replica_comm());
     world.agree([&] {
         loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
-                                           kv_dtype_of(settings));
+                                           kv_dtype_of(settings), packed_folder(settings));
     });
     loaded.fingerprints["model"] = hex(loaded.model->fingerprint());
     loaded.fingerprints["tokenizer"] = hex(loaded.tokenizer->fingerprint());

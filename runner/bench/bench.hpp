@@ -49,6 +49,8 @@ BenchTable bench_attention(BenchSetup& setup);
 BenchTable bench_sampling(BenchSetup& setup);
 /// Drafts of a known acceptance against plain decoding, the text compared.
 BenchTable bench_speculation(BenchSetup& setup);
+/// From a start to the first token: cold and warm, packed anew and mapped.
+BenchTable bench_start(BenchSetup& setup);
 
 /// The model of the setup: loaded, or random weights of its shape.
 std::unique_ptr<engine::Model> bench_model(BenchSetup& setup, engine::Group& group);

@@ -53,8 +53,9 @@ const ModelConfig& bench_shape(const std::string& name) {
 std::unique_ptr<engine::Model> bench_model(BenchSetup& setup, engine::Group& group) {
     const auto precision = precision_of(setup.settings);
     const auto kv = kv_dtype_of(setup.settings);
-    return setup.model.empty() ? engine::Model::random(setup.shape, precision, *setup.device, group, 1, kv)
-                               : engine::Model::load(setup.model, precision, *setup.device, group, kv);
+    return setup.model.empty()
+               ? engine::Model::random(setup.shape, precision, *setup.device, group, 1, kv)
+               : engine::Model::load(setup.model, precision, *setup.device, group, kv, packed_folder(setup.settings));
 }
 
 double bench_median(std::vector<double> values) {

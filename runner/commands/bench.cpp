@@ -33,8 +33,10 @@ std::string cell(const BenchColumn& column, const nlohmann::ordered_json& line) 
 
 void print_table(const BenchTable& table) {
     std::printf("%s\n", table.title.c_str());
-    const auto width = [](const BenchColumn& column) {
-        return std::max<int>(8, static_cast<int>(std::string(column.title).size()));
+    const auto width = [&](const BenchColumn& column) {
+        std::size_t widest = std::max<std::size_t>(8, std::string(column.title).size());
+        for (const auto& line : table.lines) widest = std::max(widest, cell(column, line).size());
+        return static_cast<int>(widest);
     };
     for (const BenchColumn& column : table.columns) std::printf("  %*s", width(column), column.title);
     std::printf("\n");
@@ -49,9 +51,10 @@ BenchTable measure(BenchSetup& setup, const std::string& what) {
     if (what == "attention") return bench_attention(setup);
     if (what == "sampling") return bench_sampling(setup);
     if (what == "speculation") return bench_speculation(setup);
+    if (what == "start") return bench_start(setup);
     throw UsageError(
-        "command line: bench: expected decode, verify, prefill, attention, sampling or speculation, got '" + what +
-        (what == "all-reduce" ? "'; it is not in this version" : "'"));
+        "command line: bench: expected decode, verify, prefill, attention, sampling, speculation or start, got '" +
+        what + (what == "all-reduce" ? "'; it is not in this version" : "'"));
 }
 
 }  // namespace
