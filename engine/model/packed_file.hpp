@@ -6,6 +6,9 @@
 // each chunk of the data, notes); then 32 bytes: XXH3 of the header, its length, length of the data, magic number. It
 // appears whole (temporary with a lock, fsync, rename). Nothing in it is believed before it was checked, all data
 // included: that is one pass over memory, as long as one token takes.
+//
+// Decoding from it is as fast as from anonymous huge pages where the file system maps huge pages, too (ext4 of Linux
+// 6.18: measured alike); with 4 KB pages (tmpfs) a token of a 1.1b model took 95 ms where huge pages took 68 to 80.
 #pragma once
 
 #include <cstddef>
