@@ -8,6 +8,13 @@ Buffer::Buffer(Device& device, std::size_t num_bytes) : device_(&device), num_by
     if (num_bytes > 0) data_ = device.allocate(num_bytes);
 }
 
+Buffer Buffer::borrowed(std::byte* data, std::size_t num_bytes) {
+    Buffer buffer;
+    buffer.data_ = data;
+    buffer.num_bytes_ = num_bytes;
+    return buffer;
+}
+
 Buffer::Buffer(Buffer&& other) noexcept
     : device_(std::exchange(other.device_, nullptr)),
       data_(std::exchange(other.data_, nullptr)),
@@ -15,7 +22,7 @@ Buffer::Buffer(Buffer&& other) noexcept
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
     if (this == &other) return *this;
-    if (data_ != nullptr) device_->release(data_, num_bytes_);
+    if (device_ != nullptr && data_ != nullptr) device_->release(data_, num_bytes_);
     device_ = std::exchange(other.device_, nullptr);
     data_ = std::exchange(other.data_, nullptr);
     num_bytes_ = std::exchange(other.num_bytes_, 0);
@@ -23,7 +30,7 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 Buffer::~Buffer() {
-    if (data_ != nullptr) device_->release(data_, num_bytes_);
+    if (device_ != nullptr && data_ != nullptr) device_->release(data_, num_bytes_);
 }
 
 }  // namespace longhaul::kernels

@@ -16,8 +16,8 @@ class ReadBandwidth {
     ReadBandwidth& operator=(const ReadBandwidth&) = delete;
     ~ReadBandwidth();
 
-    /// Bytes per second: the best of several passes and ways of reading (one or four streams a thread); takes about a
-    /// tenth of a second.
+    /// Bytes per second over several passes, by the faster of two ways of reading (one or four streams a thread); takes
+    /// about a tenth of a second, as long as a pass of a model: the luckiest of short ones would be no ceiling for it.
     double measure();
 
   private:

@@ -52,10 +52,21 @@ class Buffer {
     [[nodiscard]] std::size_t num_bytes() const { return num_bytes_; }
     explicit operator bool() const { return data_ != nullptr; }
 
+    /// Memory that stays its owner's, who keeps it until the buffer is gone.
+    static Buffer borrowed(std::byte* data, std::size_t num_bytes);
+
   private:
-    Device* device_ = nullptr;
+    Device* device_ = nullptr;  ///< nullptr: borrowed
     std::byte* data_ = nullptr;
     std::size_t num_bytes_ = 0;
+};
+
+/// Told of source rows that a device has packed and does not read again. Called from any thread of the device.
+class PackListener {
+  public:
+    virtual ~PackListener() = default;
+    /// `finite`: no packed value of these bytes is NaN or infinite.
+    virtual void packed(const std::byte* begin, std::size_t num_bytes, bool finite) = 0;
 };
 
 /// Rows of a weight matrix as a checkpoint stores them (host memory), [num_rows, row_stride] of `dtype`.
@@ -66,6 +77,7 @@ struct WeightRows {
     std::int64_t row_stride = 0;    ///< elements from one row to the next
     std::int64_t first_column = 0;  ///< first input this matrix reads
     std::int64_t num_columns = 0;   ///< real inputs; the rest up to the padded width are zeros
+    PackListener* listener = nullptr;
 };
 
 /// A packed weight matrix, y = W x. Layout of `data` is the device's own secret.
@@ -129,6 +141,14 @@ class Device {
     /// sources are rounded to nearest even where `dtype` is bf16; exact where it is f32; int8 and int4 as quantized.hpp
     /// says.
     virtual Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) = 0;
+
+    /// Bytes of a matrix of this type and geometry, packed.
+    [[nodiscard]] virtual std::size_t packed_bytes(const Matrix& geometry) const = 0;
+    /// Name and version of the layout that `pack` gives: devices of one name read each other's packed matrices.
+    [[nodiscard]] virtual std::string_view packed_layout() const = 0;
+    /// A buffer with what lies at `data` (host memory, 64-byte aligned). Devices that compute on the host read it where
+    /// it lies: it must stay there, unchanged, as long as the buffer.
+    virtual Buffer adopt(const std::byte* data, std::size_t num_bytes) = 0;
 
     // --- rows -------------------------------------------------------------------------------------------------------
     /// out[i, :dim] = row `rows[i]` of `table` (as f32); zeros where rows[i] < 0. out: f32 [rows, dim].

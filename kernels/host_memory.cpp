@@ -56,6 +56,10 @@ void HostDevice::upload(std::byte* to, const void* from_host, std::size_t num_by
     if (num_bytes > 0) std::memcpy(to, from_host, num_bytes);
 }
 
+Buffer HostDevice::adopt(const std::byte* data, std::size_t num_bytes) {
+    return Buffer::borrowed(const_cast<std::byte*>(data), num_bytes);  // weights are only read
+}
+
 void HostDevice::download(void* to_host, const std::byte* from, std::size_t num_bytes) {
     if (num_bytes > 0) std::memcpy(to_host, from, num_bytes);
 }

@@ -37,7 +37,7 @@ void load(const World& world, const Settings& settings, Loaded& loaded) {
                        : engine::make_mpi_group(world.replica_comm(), {.threads = loaded.placement.threads});
     world.agree([&] {
         loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
-                                           kv_dtype_of(settings));
+                                           kv_dtype_of(settings), packed_folder(settings));
     });
     loaded.fingerprints["model"] = hex(loaded.model->fingerprint());
     loaded.fingerprints["tokenizer"] = hex(loaded.tokenizer->fingerprint());

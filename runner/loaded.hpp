@@ -24,7 +24,8 @@ struct Loaded {
     std::unique_ptr<kernels::Device> device;
     std::unique_ptr<engine::Group> group;
     std::unique_ptr<engine::Model> model;
-    Fingerprints fingerprints;  ///< data (rank 0's), model, tokenizer, numerics
+    double first_token_seconds = 0;  ///< from the program's start to the first token here; 0: none yet
+    Fingerprints fingerprints;       ///< data (rank 0's), model, tokenizer, numerics
 };
 
 /// Loads all but the data on every rank; errors are agreed. `loaded.data` and its fingerprint are there already on rank

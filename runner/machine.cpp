@@ -1,8 +1,12 @@
 #include "runner/machine.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -11,6 +15,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
+#include "runner/lease.hpp"
 #include "runner/replay_run.hpp"
 #include "runner/values.hpp"
 
@@ -97,6 +102,28 @@ std::unique_ptr<engine::Tokenizer> load_tokenizer(const std::filesystem::path& f
                          "tokenizer and config.json are of different models");
     }
     return tokenizer;
+}
+
+std::filesystem::path packed_folder(const Settings& settings) {
+    if (settings.packed_weights != "auto") return settings.packed_weights;
+    const auto variable = [](const char* name) -> std::string {
+        const char* value = std::getenv(name);
+        return value != nullptr ? value : "";
+    };
+    const std::string cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
+    if (cache.starts_with('/')) return std::filesystem::path(cache) / "longhaul";
+    if (home.starts_with('/')) return std::filesystem::path(home) / ".cache" / "longhaul";
+    throw UsageError("packed-weights: expected a folder, as neither XDG_CACHE_HOME nor HOME is set, got auto");
+}
+
+double seconds_since_start() {
+    const std::string ticks = ProcessId::mine().start_ticks;
+    std::int64_t started = 0;
+    std::from_chars(ticks.data(), ticks.data() + ticks.size(), started);
+    timespec now{};
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) -
+           static_cast<double>(started) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 engine::Precision precision_of(const Settings& settings) {

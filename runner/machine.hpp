@@ -27,6 +27,12 @@ std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threa
 std::unique_ptr<engine::Tokenizer> load_tokenizer(const std::filesystem::path& folder,
                                                   const engine::ModelConfig& config);
 
+/// Folder of packed weights; "": none are kept. Throws UsageError where `auto` finds no cache folder.
+std::filesystem::path packed_folder(const Settings& settings);
+
+/// Since this process was started, dynamic linking and all; to a hundredth of a second.
+double seconds_since_start();
+
 engine::Precision precision_of(const Settings& settings);
 kernels::DType kv_dtype_of(const Settings& settings);
 engine::SamplingParams sampling_of(const Settings& settings);

@@ -104,6 +104,7 @@ engine::ReplicaHooks ReplicaDriver::hooks() {
     hooks.stop_requested = [this] { return stop_requested(); };
     hooks.progress = [this](const engine::ReplicaProgress& now) { progress(now); };
     hooks.emitted = [this](std::int64_t number, std::span<const std::int32_t>, std::int64_t num_output) {
+        if (loaded_.first_token_seconds == 0) note_first_token();
         ledger_->reached(number, num_output);
     };
     hooks.damaged = [this](const std::string& line) {
@@ -112,6 +113,18 @@ engine::ReplicaHooks ReplicaDriver::hooks() {
     hooks.poke = [this] { poke(); };
     hooks.store = &store_;
     return hooks;
+}
+
+void ReplicaDriver::note_first_token() {
+    loaded_.first_token_seconds = seconds_since_start();
+    {
+        const std::lock_guard lock(mutex_);
+        first_token_seconds_ = loaded_.first_token_seconds;
+    }
+    std::array<char, 100> line{};
+    std::snprintf(line.data(), line.size(), "model loaded in %.2f s, first token after %.2f s",
+                  loaded_.model->load_report().seconds, loaded_.first_token_seconds);
+    log_.say(line.data());
 }
 
 engine::ReplicaOutcome ReplicaDriver::run() {
@@ -294,8 +307,10 @@ void ReplicaDriver::sync_results() noexcept {
 void ReplicaDriver::write_heartbeat() noexcept {
     ReplicaTotals totals;
     std::string phase_name;
+    double first_token_seconds = 0;
     {
         const std::lock_guard lock(mutex_);
+        first_token_seconds = first_token_seconds_;
         totals = shown_totals_;
         phase_name = phase_name_;
     }
@@ -321,6 +336,8 @@ void ReplicaDriver::write_heartbeat() noexcept {
         json["decode_seconds"] = 1e-6 * static_cast<double>(totals.decode_microseconds);
         json["prefill_seconds"] = 1e-6 * static_cast<double>(totals.prefill_microseconds);
         json["checkpoint_rounds"] = totals.rounds;
+        json["load_seconds"] = loaded_.model->load_report().seconds;
+        if (first_token_seconds > 0) json["first_token_seconds"] = first_token_seconds;
         replace_file(phase_.folder.status() / (name + ".json"), engine::json_text(json, 2) + "\n", Durable::no, "own");
     } catch (const std::exception&) {
         // Only shown, never needed.

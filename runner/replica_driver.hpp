@@ -53,6 +53,7 @@ class ReplicaDriver {
     [[nodiscard]] engine::ReplicaOptions options() const;
     engine::ReplicaHooks hooks();
     std::optional<engine::WorkItem> next_work();
+    void note_first_token();
     void finished(const engine::FinishedItem& item);
     void record_bad_prompt(std::int64_t number, const Prompt& prompt);
     void record(const ResultRecord& record, const engine::FinishedItem& item);
@@ -80,6 +81,7 @@ class ReplicaDriver {
     ReplicaTotals totals_;        ///< the main thread's
     ReplicaTotals shown_totals_;  ///< a copy for the heartbeat, under mutex_
     std::string phase_name_ = "starting";
+    double first_token_seconds_ = 0;  ///< a copy for the heartbeat, under mutex_
     mutable std::mutex mutex_;
     std::string storage_error_;  ///< under mutex_
     std::atomic<bool> storage_failed_{false};

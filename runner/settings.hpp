@@ -35,7 +35,8 @@ struct Settings {
     std::int64_t tensor_parallel = 1;
     std::int64_t threads = 0;
     std::string kernels = "auto";
-    std::int64_t memory = 0;  // bytes; 0 = auto
+    std::filesystem::path packed_weights;  // "": off; "auto": packed_folder() says where
+    std::int64_t memory = 0;               // bytes; 0 = auto
     std::int64_t max_failures = 0;
     bool retry_failed = false;
     bool baseline = false;

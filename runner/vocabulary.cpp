@@ -213,6 +213,27 @@ Key tensor_parallel_key() {
             .get = [](const Settings& s) { return Strings{std::to_string(s.tensor_parallel)}; }};
 }
 
+Key packed_weights_key() {
+    return {
+        .info = {.key = "packed-weights",
+                 .value_name = "off|auto|PATH",
+                 .help = "folder where weights are kept as the processor reads them: later starts map them at once, "
+                         "and the ranks of a node share them; auto = longhaul in the user's cache folder"},
+        .kind = Kind::execution,
+        .set =
+            [](Settings& s, const std::string& value, const auto& folder) {
+                if (value == "off" || value == "auto") {
+                    s.packed_weights = value == "auto" ? "auto" : "";
+                } else {
+                    s.packed_weights = parse_path(value, folder);
+                }
+            },
+        .get =
+            [](const Settings& s) {
+                return Strings{s.packed_weights.empty() ? "off" : format_path(s.packed_weights)};
+            }};
+}
+
 /// kv-precision and device are resolved after parsing, from "": "auto" is how a file asks for that.
 Key or_auto(Key key, std::string Settings::*field) {
     key.set = [set = key.set, field](Settings& s, const std::string& value, const auto& folder) {
@@ -309,6 +330,7 @@ Section machine_section() {
          integer("threads", Kind::execution, &Settings::threads, 0, 4096, "threads a rank; 0 = its share of the node"),
          choice("kernels", Kind::execution, &Settings::kernels, {"auto", "reference", "avx2", "avx512"}, {},
                 "processor code, all with the same bits; auto = the fastest this processor runs"),
+         packed_weights_key(),
          size("memory", Kind::execution, &Settings::memory, "auto",
               "bytes a rank may use for keys and values, 8GiB for example"),
          integer("max-failures", Kind::execution, &Settings::max_failures, 0, any,

@@ -2,7 +2,9 @@
 
 #include <xxhash.h>
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <exception>
@@ -119,6 +121,11 @@ void note_rounding(const SafetensorsFolder& tensors, std::vector<std::string>& n
     }
 }
 
+const char* precision_name(Precision precision) {
+    constexpr std::array names{"bf16", "fp32", "int8", "int4"};
+    return names[static_cast<std::size_t>(precision)];
+}
+
 WeightTypes weight_types(Precision precision) {
     switch (precision) {
         case Precision::bf16:
@@ -131,6 +138,25 @@ WeightTypes weight_types(Precision precision) {
             return {DType::int4, DType::int8};
     }
     throw std::logic_error("no such precision");
+}
+
+std::string hexadecimal(std::uint64_t number) {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(number));
+    return digits;
+}
+
+/// Every rank's lines on the first one, each once. Collective.
+void gather_lines(Group& group, std::vector<std::string>& lines) {
+    ByteWriter writer;
+    for (const std::string& line : lines) writer.put(line);
+    for (const std::vector<std::byte>& bytes : group.gather(writer.bytes())) {
+        ByteReader reader(bytes);
+        while (!reader.empty()) {
+            std::string line = reader.get_string();
+            if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(std::move(line));
+        }
+    }
 }
 
 }  // namespace
@@ -162,7 +188,9 @@ struct Model::State {
     DType act;
     RopeTable rope;
     kernels::KvLayout layout;
+    std::unique_ptr<PackedFile> packed;  ///< what `weights` may lie in
     Weights weights;
+    LoadReport load_report;
     std::uint64_t fingerprint = 0;
     std::vector<std::string> notices;
     std::function<void()> layer_hook;
@@ -173,6 +201,11 @@ struct Model::State {
     std::vector<KvSlot> slots;
     std::vector<AttentionRow> attention_rows;
     std::vector<AttentionSequence> attention_sequences;
+
+    void load(const SafetensorsFolder& tensors, const std::filesystem::path& packed_folder);
+    bool adopt_packed(const SafetensorsFolder& tensors, const std::vector<WeightPlan>& plans,
+                      const std::filesystem::path& folder);
+    void note_bad(const SafetensorsFolder& tensors, const std::vector<std::string>& names);
 
     void prepare(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
     void embed(float* x);
@@ -186,7 +219,9 @@ Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Model::~Model() = default;
 
 std::unique_ptr<Model> Model::load(const std::filesystem::path& folder, Precision precision, kernels::Device& device,
-                                   Group& group, std::optional<kernels::DType> kv_dtype) {
+                                   Group& group, std::optional<kernels::DType> kv_dtype,
+                                   const std::filesystem::path& packed_folder) {
+    const auto start = std::chrono::steady_clock::now();
     std::unique_ptr<State> state;
     std::exception_ptr failure;
     try {
@@ -197,14 +232,15 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& folder, Precisio
             throw InputError(tensors.label(), "model.embed_tokens.weight", "a tensor", "none");
         }
         check_layers(tensors, state->config);
-        FolderSource source(tensors, state->notices);
-        state->weights = load_weights(state->config, state->split, weight_types(precision), device, source);
         state->fingerprint = hash_config(state->config, tensors.fingerprint());
+        state->load(tensors, packed_folder);
         if (precision == Precision::bf16) note_rounding(tensors, state->notices);
+        state->load_report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     } catch (...) {
         failure = std::current_exception();
     }
     agree(group, failure);
+    if (group.size() > 1) gather_lines(group, state->notices);
     return std::unique_ptr<Model>(new Model(std::move(state)));
 }
 
@@ -212,9 +248,54 @@ std::unique_ptr<Model> Model::random(const ModelConfig& config, Precision precis
                                      Group& group, std::uint64_t seed, std::optional<kernels::DType> kv_dtype) {
     auto state = std::make_unique<State>(config, precision, device, group, kv_dtype);
     RandomSource source(seed);
-    state->weights = load_weights(state->config, state->split, weight_types(precision), device, source);
+    load_weights(plan_weights(config, state->split, weight_types(precision), state->weights), device, source);
     state->fingerprint = hash_config(state->config, seed);
     return std::unique_ptr<Model>(new Model(std::move(state)));
+}
+
+void Model::State::load(const SafetensorsFolder& tensors, const std::filesystem::path& packed_folder) {
+    const std::vector<WeightPlan> plans = plan_weights(config, split, weight_types(precision), weights);
+    if (!packed_folder.empty() && adopt_packed(tensors, plans, packed_folder)) return;
+    FolderSource source(tensors);
+    load_weights(plans, device, source);
+    note_bad(tensors, source.bad_tensors());
+    load_report.how = "packed from the model's files";
+}
+
+/// Weights from a packed file, written first where there is none; false: none can be had.
+bool Model::State::adopt_packed(const SafetensorsFolder& tensors, const std::vector<WeightPlan>& plans,
+                                const std::filesystem::path& folder) {
+    const std::string layout_name(device.packed_layout());
+    const std::string part = std::to_string(split.rank) + "of" + std::to_string(split.size);
+    const std::string name =
+        hexadecimal(fingerprint) + "-" + precision_name(precision) + "-" + layout_name + "-" + part;
+    const PackedKey key{.text = name + ", numerics " + std::to_string(kernels::numerics_version),
+                        .model_changed = tensors.last_change()};
+    const std::filesystem::path path = folder / (name + ".packed");
+    load_report.how = "mapped from " + path.string();
+    const auto write = [&](PackedFileWriter& file) {
+        load_report.how = "packed into " + path.string();
+        FolderSource source(tensors);
+        write_weights(plans, device, source, file);
+        return source.bad_tensors();
+    };
+    try {
+        packed = open_or_write(path, key, device.threads(), write, notices);
+        adopt_weights(plans, device, *packed);
+        note_bad(tensors, packed->notes());
+        return true;
+    } catch (const PackedFileError& error) {
+        notices.push_back("packed-weights: " + std::string(error.what()) + "; this start goes without");
+        return false;
+    }
+}
+
+void Model::State::note_bad(const SafetensorsFolder& tensors, const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+        const auto view = tensors.tensors().find(name);
+        if (view == tensors.tensors().end()) continue;
+        notices.push_back(view->second.file + ": " + name + ": holds NaN or infinity; the text will be of no use");
+    }
 }
 
 void Model::State::prepare(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences) {
@@ -390,6 +471,9 @@ kernels::Device& Model::device() const {
 }
 Group& Model::group() const {
     return state_->group;
+}
+const LoadReport& Model::load_report() const {
+    return state_->load_report;
 }
 const std::vector<std::string>& Model::notices() const {
     return state_->notices;

@@ -33,13 +33,21 @@ struct ForwardRow {
     bool wants_logits = false;
 };
 
+/// How a rank came by its weights.
+struct LoadReport {
+    double seconds = 0;  ///< of `load`, without the wait for other ranks
+    std::string how;     ///< "packed from the model's files", "mapped from FILE"
+};
+
 class Model {
   public:
     /// Loads `folder`. Collective over `group`: a rank that fails makes every rank throw, the first one with the
-    /// reason. `kv_dtype`: of stored keys and values; the precision's own type by default.
+    /// reason. `kv_dtype`: of stored keys and values; the precision's own type by default. `packed_folder`: where
+    /// packed weights are kept from one start to the next (packed_file.hpp); "": nowhere.
     static std::unique_ptr<Model> load(const std::filesystem::path& folder, Precision precision,
                                        kernels::Device& device, Group& group,
-                                       std::optional<kernels::DType> kv_dtype = {});
+                                       std::optional<kernels::DType> kv_dtype = {},
+                                       const std::filesystem::path& packed_folder = {});
 
     /// Random weights of a shape (benchmarks).
     static std::unique_ptr<Model> random(const ModelConfig& config, Precision precision, kernels::Device& device,
@@ -70,10 +78,11 @@ class Model {
     [[nodiscard]] std::int64_t streamed_weight_bytes() const;  ///< read by one decode step on this rank
     [[nodiscard]] std::int64_t head_bytes() const;             ///< of these, the head
     [[nodiscard]] std::uint64_t fingerprint() const;           ///< of weights and config
+    [[nodiscard]] const LoadReport& load_report() const;
     [[nodiscard]] kernels::Device& device() const;
     [[nodiscard]] Group& group() const;
-    [[nodiscard]] const std::vector<std::string>& notices()
-        const;  ///< things a user should read once ("fp16 rounded to bf16")
+    /// Things a user should read once ("fp16 rounded to bf16"); the first rank has those of all.
+    [[nodiscard]] const std::vector<std::string>& notices() const;
 
   private:
     struct State;

@@ -82,7 +82,8 @@ class MappedFile {
     MappedFile(MappedFile&& other) noexcept
         : name_(std::move(other.name_)),
           data_(std::exchange(other.data_, nullptr)),
-          size_(std::exchange(other.size_, 0)) {}
+          size_(std::exchange(other.size_, 0)),
+          changed_(other.changed_) {}
     MappedFile& operator=(MappedFile&&) = delete;
     ~MappedFile() {
         if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(size_));
@@ -90,6 +91,7 @@ class MappedFile {
 
     [[nodiscard]] const std::string& name() const { return name_; }
     [[nodiscard]] std::int64_t size() const { return size_; }
+    [[nodiscard]] std::int64_t changed() const { return changed_; }  ///< ns since 1970
     [[nodiscard]] const std::byte* data() const { return static_cast<const std::byte*>(data_); }
     [[nodiscard]] std::string_view text() const {
         return {static_cast<const char*>(data_), static_cast<std::size_t>(size_)};
@@ -101,6 +103,7 @@ class MappedFile {
         if (::fstat(fd, &info) != 0) return std::strerror(errno);
         if (S_ISDIR(info.st_mode)) return "a folder";
         if (!S_ISREG(info.st_mode)) return "a device, pipe or socket";
+        changed_ = info.st_mtim.tv_sec * std::int64_t{1000000000} + info.st_mtim.tv_nsec;
         if (info.st_size == 0) return {};  // an empty file cannot be mapped and is judged by its size
         void* const data = ::mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_SHARED, fd, 0);
         if (data == MAP_FAILED) return std::strerror(errno);
@@ -112,6 +115,7 @@ class MappedFile {
     std::string name_;
     void* data_ = nullptr;
     std::int64_t size_ = 0;
+    std::int64_t changed_ = 0;
 };
 
 /// One tensor of a header, with its place in the bytes after the header.
@@ -399,12 +403,18 @@ const TensorView& SafetensorsFolder::require(const std::string& name, const std:
     return view;
 }
 
-void SafetensorsFolder::drop_pages(const TensorView& view) const {
-    if (view.num_bytes == 0) return;
-    // Whole pages round the view: a neighbour's bytes on the edge come back from the file when they are needed.
-    const std::int64_t before = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(view.data)) % page_bytes();
-    auto* const begin = const_cast<std::byte*>(view.data) - before;  // madvise wants no const, and writes nothing
-    ::madvise(begin, static_cast<std::size_t>(before + view.num_bytes), MADV_DONTNEED);  // advice: may fail
+void SafetensorsFolder::drop_pages(const std::byte* begin, std::int64_t num_bytes) {
+    if (num_bytes == 0) return;
+    // Whole pages round the bytes: a neighbour's on the edge come back from the file when they are needed.
+    const std::int64_t before = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(begin)) % page_bytes();
+    auto* const first = const_cast<std::byte*>(begin) - before;  // madvise wants no const, and writes nothing
+    ::madvise(first, static_cast<std::size_t>(before + num_bytes), MADV_DONTNEED);  // advice: may fail
+}
+
+std::int64_t SafetensorsFolder::last_change() const {
+    std::int64_t last = 0;
+    for (const MappedFile& file : state_->files) last = std::max(last, file.changed());
+    return last;
 }
 
 std::uint64_t SafetensorsFolder::fingerprint() const {

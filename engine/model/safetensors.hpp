@@ -40,8 +40,12 @@ class SafetensorsFolder {
     [[nodiscard]] const TensorView& require(const std::string& name, const std::vector<std::int64_t>& shape) const;
     [[nodiscard]] bool contains(const std::string& name) const;
 
-    /// Tells the kernel that the pages of `view` are no longer needed (they come back from the file if they are).
-    void drop_pages(const TensorView& view) const;
+    /// Tells the kernel that the pages of these bytes of a tensor are no longer needed (they come back from the file if
+    /// they are).
+    static void drop_pages(const std::byte* begin, std::int64_t num_bytes);
+
+    /// When the youngest of its files was last changed, ns since 1970.
+    [[nodiscard]] std::int64_t last_change() const;
 
     /// XXH3-64 over the sorted list of (name, type, shape, and a sample of the bytes: the first and last 4 KiB of each
     /// tensor): the model's identity in a run folder. Cheap, and independent of path and sharding.

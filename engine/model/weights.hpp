@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/model/config.hpp"
+#include "engine/model/packed_file.hpp"
+#include "engine/model/read_ahead.hpp"
 #include "engine/model/safetensors.hpp"
 #include "kernels/device.hpp"
 #include "kernels/numerics.hpp"
@@ -47,48 +50,93 @@ struct Weights {
     [[nodiscard]] std::int64_t streamed_bytes() const;
 };
 
-/// Where tensors come from: a folder, or a generator of random ones.
-class TensorSource {
-  public:
-    virtual ~TensorSource() = default;
-    /// The whole tensor; valid until `done`. Throws InputError when it is missing or of another shape.
-    virtual kernels::WeightRows matrix(const std::string& name, std::int64_t rows, std::int64_t columns) = 0;
-    virtual std::vector<float> vector(const std::string& name, std::int64_t size) = 0;
-    /// The tensor was packed: its memory may go.
-    virtual void done(const std::string& name) = 0;
-};
-
 /// What matrices are packed as: those of the layers, and embedding and head.
 struct WeightTypes {
     kernels::DType layers = kernels::DType::bf16;
     kernels::DType tables = kernels::DType::bf16;
 };
 
-Weights load_weights(const ModelConfig& config, const Split& split, WeightTypes types, kernels::Device& device,
-                     TensorSource& source);
+/// Rows and columns that a rank takes of a tensor of the checkpoint; rows beyond its last are zeros (padding).
+struct TensorPart {
+    std::string tensor;
+    std::int64_t rows = 0, columns = 0;  ///< of the whole tensor
+    std::int64_t first_row = 0, num_rows = 0;
+    std::int64_t first_column = 0, num_columns = 0;
 
-/// Reads from a model folder. `notices` collects what a user should know (NaN weights).
+    /// Rows that the tensor has.
+    [[nodiscard]] std::int64_t present_rows() const;
+};
+
+/// How one matrix or vector of a rank is made: stacked parts of tensors.
+struct WeightPlan {
+    std::string name;  ///< "layers.3.qkv"
+    std::vector<TensorPart> parts;
+    kernels::Matrix* matrix = nullptr;  ///< what it becomes: this, of `dtype`, `num_slices` and `slice_length`,
+    kernels::Buffer* vector = nullptr;  ///< or this, f32 [rows of the parts]; their tensors have one dimension
+    kernels::DType dtype = kernels::DType::bf16;
+    int num_slices = 0;
+    std::int64_t slice_length = 0;
+
+    [[nodiscard]] std::int64_t num_rows() const;
+};
+
+/// Everything a rank holds, in the order of loading. `weights` gets its layers and is pointed to by the plans.
+std::vector<WeightPlan> plan_weights(const ModelConfig& config, const Split& split, WeightTypes types,
+                                     Weights& weights);
+
+/// Where tensors come from: a folder, or a generator of random ones.
+class TensorSource {
+  public:
+    virtual ~TensorSource() = default;
+    /// What will be asked for, in this order.
+    virtual void announce(const std::vector<WeightPlan>&) {}
+    /// The rows and columns of `part` that the tensor has; valid until `done`. Throws InputError when it is missing or
+    /// of another shape.
+    virtual kernels::WeightRows matrix(const TensorPart& part) = 0;
+    /// The same of a tensor of one dimension.
+    virtual std::vector<float> vector(const TensorPart& part) = 0;
+    /// All tensors given out were packed: their memory may go.
+    virtual void done() {}
+};
+
+/// Fills what the plans point to.
+void load_weights(const std::vector<WeightPlan>& plans, kernels::Device& device, TensorSource& source);
+
+/// Packs one thing after the other into `file`, holding one at a time.
+void write_weights(const std::vector<WeightPlan>& plans, kernels::Device& device, TensorSource& source,
+                   PackedFileWriter& file);
+
+/// Fills what the plans point to from `file`, which must outlive it. Throws PackedFileError where it does not fit.
+void adopt_weights(const std::vector<WeightPlan>& plans, kernels::Device& device, const PackedFile& file);
+
+/// Reads from a model folder; what was packed leaves this process's memory.
 class FolderSource final : public TensorSource {
   public:
-    FolderSource(const SafetensorsFolder& folder, std::vector<std::string>& notices)
-        : folder_(folder), notices_(notices) {}
-    kernels::WeightRows matrix(const std::string& name, std::int64_t rows, std::int64_t columns) override;
-    std::vector<float> vector(const std::string& name, std::int64_t size) override;
-    void done(const std::string& name) override;
+    explicit FolderSource(const SafetensorsFolder& folder);
+    ~FolderSource() override;
+    void announce(const std::vector<WeightPlan>& plans) override;
+    kernels::WeightRows matrix(const TensorPart& part) override;
+    std::vector<float> vector(const TensorPart& part) override;
+
+    /// Tensors among those read that hold NaN or infinity.
+    [[nodiscard]] std::vector<std::string> bad_tensors() const;
 
   private:
-    void warn_about_nan(const TensorView& view, const std::string& name);
+    class Listener;
+    [[nodiscard]] kernels::WeightRows rows_of(const TensorPart& part) const;
+
     const SafetensorsFolder& folder_;
-    std::vector<std::string>& notices_;
+    std::unique_ptr<ReadAhead> ahead_;
+    std::deque<Listener> listeners_;  ///< one a matrix() call
 };
 
 /// Small random bf16 weights, a function of the seed and the tensor's name; norms are ones.
 class RandomSource final : public TensorSource {
   public:
     explicit RandomSource(std::uint64_t seed) : seed_(seed) {}
-    kernels::WeightRows matrix(const std::string& name, std::int64_t rows, std::int64_t columns) override;
-    std::vector<float> vector(const std::string& name, std::int64_t size) override;
-    void done(const std::string& name) override;
+    kernels::WeightRows matrix(const TensorPart& part) override;
+    std::vector<float> vector(const TensorPart& part) override;
+    void done() override { held_.clear(); }
 
   private:
     std::uint64_t seed_;

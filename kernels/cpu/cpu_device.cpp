@@ -1,7 +1,6 @@
 #include "kernels/cpu/cpu_device.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/checks.hpp"
 #include "kernels/convert.hpp"
@@ -10,31 +9,6 @@
 #include "kernels/quantized.hpp"
 
 namespace longhaul::kernels::cpu {
-namespace {
-
-/// One source row into lane `lane` of a block of 16 outputs.
-void pack_row(const WeightRows& part, std::int64_t row, DType dtype, std::byte* block, std::int64_t lane) {
-    const std::int64_t first = row * part.row_stride + part.first_column;
-    if (dtype == DType::f32) {
-        for (std::int64_t k = 0; k < part.num_columns; ++k) {
-            store_rounded(block, dtype, k * lanes + lane, load_as_f32(part.data, part.dtype, first + k));
-        }
-        return;
-    }
-    auto* to = reinterpret_cast<std::uint16_t*>(block) + lane * 2;
-    if (part.dtype == DType::bf16) {
-        const std::byte* from = part.data + first * 2;
-        for (std::int64_t k = 0; k + 1 < part.num_columns; k += 2) std::memcpy(to + k * lanes, from + k * 2, 4);
-        const std::int64_t last = part.num_columns - 1;
-        if (last % 2 == 0) std::memcpy(to + last * lanes, from + last * 2, 2);
-        return;
-    }
-    for (std::int64_t k = 0; k < part.num_columns; ++k) {
-        to[k / 2 * 2 * lanes + k % 2] = f32_to_bf16(load_as_f32(part.data, part.dtype, first + k));
-    }
-}
-
-}  // namespace
 
 void Workspace::grow(std::size_t num_bytes) {
     release_host(data_, num_bytes_);
@@ -46,42 +20,6 @@ void Workspace::grow(std::size_t num_bytes) {
 
 int CpuDevice::threads_for(std::int64_t work, std::int64_t per_thread) const {
     return static_cast<int>(std::clamp<std::int64_t>(work / per_thread, 1, threads_));
-}
-
-std::vector<SourceRow> rows_of(std::span<const WeightRows> parts) {
-    std::vector<SourceRow> rows;
-    for (const WeightRows& part : parts) {
-        for (std::int64_t row = 0; row < part.num_rows; ++row) rows.push_back({&part, row});
-    }
-    return rows;
-}
-
-Matrix CpuDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) {
-    check_pack(dtype, parts, num_slices, slice_length);
-    Matrix matrix{.dtype = dtype,
-                  .num_outputs = 0,
-                  .num_inputs = num_slices * slice_length,
-                  .num_slices = num_slices,
-                  .slice_length = slice_length,
-                  .data = {}};
-    if (is_quantized(dtype)) return pack_quantized(dtype, parts, std::move(matrix));
-    const std::vector<SourceRow> sources = rows_of(parts);
-    matrix.num_outputs = static_cast<std::int64_t>(sources.size());
-    const std::int64_t num_blocks = blocks_of(matrix.num_outputs);
-    const std::int64_t block_bytes = matrix.num_inputs * lanes * static_cast<std::int64_t>(bytes_of(dtype));
-    matrix.data = Buffer(*this, static_cast<std::size_t>(num_blocks * block_bytes));
-    std::byte* data = matrix.data.data();
-#pragma omp parallel num_threads(threads_for(num_blocks* block_bytes, 1 << 20))
-    {
-        // The same split as in matmul: on a machine of several memory nodes a thread's weights lie near it.
-        const Share blocks = Share::of(num_blocks);
-        for (std::int64_t n = blocks.first * lanes; n < std::min(blocks.end * lanes, matrix.num_outputs); ++n) {
-            const SourceRow& source = sources[static_cast<std::size_t>(n)];
-            if (source.part->data == nullptr) continue;  // the buffer is zero-filled
-            pack_row(*source.part, source.row, dtype, data + n / lanes * block_bytes, n % lanes);
-        }
-    }
-    return matrix;
 }
 
 void CpuDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {

@@ -13,6 +13,7 @@
 #include "kernels/cpu/kernel_table.hpp"
 #include "kernels/cpu/work_queue.hpp"
 #include "kernels/host_memory.hpp"
+#include "kernels/source_rows.hpp"
 
 namespace longhaul::kernels::cpu {
 
@@ -51,13 +52,6 @@ constexpr std::int64_t blocks_of(std::int64_t num_outputs) {
     return (num_outputs + lanes - 1) / lanes;
 }
 
-struct SourceRow {
-    const WeightRows* part;
-    std::int64_t row;
-};
-/// The rows of stacked parts, one by one.
-std::vector<SourceRow> rows_of(std::span<const WeightRows> parts);
-
 class CpuDevice final : public HostDevice {
   public:
     CpuDevice(const KernelTable& table, int threads) : table_(table), threads_(threads), queue_(threads) {}
@@ -66,6 +60,8 @@ class CpuDevice final : public HostDevice {
     [[nodiscard]] int threads() const override { return threads_; }
 
     Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) override;
+    [[nodiscard]] std::size_t packed_bytes(const Matrix& geometry) const override;
+    [[nodiscard]] std::string_view packed_layout() const override;
     void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
@@ -93,7 +89,8 @@ class CpuDevice final : public HostDevice {
     [[nodiscard]] int threads_for(std::int64_t work, std::int64_t per_thread) const;
     void matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y);
     // cpu_quantized.cpp
-    Matrix pack_quantized(DType dtype, std::span<const WeightRows> parts, Matrix matrix);
+    void pack_quantized(std::span<const SourceRow> sources, Matrix& matrix);
+    [[nodiscard]] static std::int64_t quantized_block_bytes(const Matrix& geometry);
     void embed_quantized(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out);
     void matmul_quantized(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y);
 

@@ -1,6 +1,6 @@
 // int8 and int4 weights of the vector devices: packing, embedding, and the work of products dealt out to threads.
 #include <algorithm>
-#include <vector>
+#include <cstring>
 
 #include "kernels/convert.hpp"
 #include "kernels/cpu/cpu_device.hpp"
@@ -41,42 +41,95 @@ struct Packed {
     std::int64_t block_bytes;
 };
 
-void pack_row(const Packed& packed, const Matrix& matrix, const SourceRow& source, std::byte* block,
-              std::int64_t lane) {
-    auto* bytes = reinterpret_cast<std::uint8_t*>(block);
-    quantize_row(
-        matrix.dtype, *source.part, source.row, matrix.num_slices, matrix.slice_length,
-        [&](std::int64_t slice, std::int64_t b, std::int64_t i, std::int8_t q) {
-            const std::int64_t in_slice = b * packed.block_length + i;
-            const auto stored = static_cast<std::uint8_t>(q + packed.offset());
-            bytes[packed.byte_of(lane, slice, in_slice)] |=
-                static_cast<std::uint8_t>(packed.in_high_half(in_slice) ? stored << 4 : stored);
-        },
-        [&](std::int64_t slice, std::int64_t b, std::uint16_t scale) {
-            *reinterpret_cast<std::uint16_t*>(block + packed.scale_of(lane, slice, b)) = scale;
-        });
+/// Inputs first..first + count of 16 source rows (nullptr: zeros) into `to`, [count, 16].
+void load_block(const SourceRow* const* rows, std::int64_t first, std::int64_t count, float* to) {
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+        const SourceRow* source = rows[lane];
+        std::int64_t there = 0;
+        if (source != nullptr) {
+            const WeightRows& part = *source->part;
+            there = std::clamp<std::int64_t>(part.num_columns - first, 0, count);
+            const std::int64_t from = source->row * part.row_stride + part.first_column + first;
+            if (part.dtype == DType::bf16) {  // the type people have: without a choice in the loop
+                const std::byte* data = part.data + from * 2;
+                for (std::int64_t i = 0; i < there; ++i) {
+                    to[i * lanes + lane] = load_as_f32(data, DType::bf16, i);
+                }
+            } else {
+                for (std::int64_t i = 0; i < there; ++i) {
+                    to[i * lanes + lane] = load_as_f32(part.data, part.dtype, from + i);
+                }
+            }
+        }
+        for (std::int64_t i = there; i < count; ++i) to[i * lanes + lane] = 0.0F;
+    }
+}
+
+/// The 16 words of one group, from integers [input, 16]; `count` inputs are there, the rest are zero bytes. `present`:
+/// all ones in the lanes that have a row.
+template <bool Int8>
+void store_group(const std::int32_t* q, std::int64_t count, const std::uint32_t* present, std::byte* to) {
+    constexpr std::uint32_t offset = Int8 ? 128 : 8;
+    std::uint32_t words[lanes] = {};
+    for (std::int64_t i = 0; i < count; ++i) {
+        const auto shift = static_cast<int>(Int8 ? 8 * i : i % 4 * 8 + i / 4 * 4);
+        for (std::int64_t lane = 0; lane < lanes; ++lane) {
+            words[lane] |= (static_cast<std::uint32_t>(q[i * lanes + lane]) + offset) << shift;
+        }
+    }
+    for (std::int64_t lane = 0; lane < lanes; ++lane) words[lane] &= present[lane];
+    std::memcpy(to, words, sizeof words);
+}
+
+/// 16 source rows as one block of outputs.
+void pack_rows(const KernelTable& table, const Packed& packed, const Matrix& matrix, const SourceRow* const* rows,
+               std::byte* block) {
+    alignas(64) float values[64 * lanes];
+    alignas(64) std::int32_t q[64 * lanes];
+    std::uint32_t present[lanes];
+    for (std::int64_t lane = 0; lane < lanes; ++lane) present[lane] = rows[lane] == nullptr ? 0U : ~0U;
+    const std::int64_t per_group = packed.inputs_of_group();
+    for (std::int64_t slice = 0; slice < matrix.num_slices; ++slice) {
+        for (std::int64_t b = 0; b < packed.blocks_per_slice; ++b) {
+            const std::int64_t first = b * packed.block_length;
+            const std::int64_t count = std::min(packed.block_length, matrix.slice_length - first);
+            load_block(rows, slice * matrix.slice_length + first, count, values);
+            auto* scales = reinterpret_cast<std::uint16_t*>(block + packed.scale_of(0, slice, b));
+            table.quantize_weights({.int8 = packed.int8, .values = values, .count = count, .q = q, .scales = scales});
+            std::byte* to = block + packed.byte_of(0, slice, first);
+            for (std::int64_t i = 0; i < count; i += per_group, to += group_bytes) {
+                const std::int64_t inputs = std::min(per_group, count - i);
+                (packed.int8 ? store_group<true> : store_group<false>)(q + i * lanes, inputs, present, to);
+            }
+        }
+    }
 }
 
 }  // namespace
 
-Matrix CpuDevice::pack_quantized(DType dtype, std::span<const WeightRows> parts, Matrix matrix) {
-    const std::vector<SourceRow> sources = rows_of(parts);
-    matrix.dtype = dtype;
-    matrix.num_outputs = static_cast<std::int64_t>(sources.size());
+std::int64_t CpuDevice::quantized_block_bytes(const Matrix& geometry) {
+    return Packed(geometry).block_bytes;
+}
+
+void CpuDevice::pack_quantized(std::span<const SourceRow> sources, Matrix& matrix) {
     const Packed packed(matrix);
     const std::int64_t num_blocks = blocks_of(matrix.num_outputs);
-    matrix.data = Buffer(*this, static_cast<std::size_t>(num_blocks * packed.block_bytes));
     std::byte* data = matrix.data.data();
 #pragma omp parallel num_threads(threads_for(num_blocks* packed.block_bytes, 1 << 16))
     {
         const Share blocks = Share::of(num_blocks);  // as in matmul: a thread's weights lie near it
-        for (std::int64_t n = blocks.first * lanes; n < std::min(blocks.end * lanes, matrix.num_outputs); ++n) {
-            const SourceRow& source = sources[static_cast<std::size_t>(n)];
-            if (source.part->data == nullptr) continue;  // scales of zero
-            pack_row(packed, matrix, source, data + n / lanes * packed.block_bytes, n % lanes);
+        SourceStream stream(sources, blocks.first * lanes);
+        for (std::int64_t b = blocks.first; b < blocks.end; ++b) {
+            const SourceRow* rows[lanes] = {};
+            const std::int64_t end = std::min((b + 1) * lanes, matrix.num_outputs);
+            for (std::int64_t n = b * lanes; n < end; ++n) {
+                const SourceRow& source = sources[static_cast<std::size_t>(n)];
+                if (!source.is_zeros()) rows[n % lanes] = &source;
+            }
+            pack_rows(table_, packed, matrix, rows, data + b * packed.block_bytes);
+            stream.packed(end);
         }
     }
-    return matrix;
 }
 
 void CpuDevice::embed_quantized(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {

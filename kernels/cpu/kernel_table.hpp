@@ -90,6 +90,15 @@ struct QuantizedJob {
     float* y;
 };
 
+/// One block of inputs of 16 weight rows to int8 or int4, as quantize_block does each of them.
+struct QuantizeWeightsJob {
+    bool int8;
+    const float* values;  ///< [count, 16]
+    std::int64_t count;
+    std::int32_t* q;        ///< [count, 16]
+    std::uint16_t* scales;  ///< bf16 [16]
+};
+
 struct QuantizedKernels {
     std::int64_t steps;  ///< words of a group and row
     void (*quantize)(const QuantizeJob& job, std::int64_t first_block, std::int64_t end_block);
@@ -169,6 +178,7 @@ struct KernelTable {
     void (*matmul_bf16)(const MatmulJob& job, std::int64_t first_block, std::int64_t end_block);
     void (*matmul_f32)(const MatmulJob& job, std::int64_t first_block, std::int64_t end_block);
     QuantizedKernels int8, int4;
+    void (*quantize_weights)(const QuantizeWeightsJob& job);
     void (*rms_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*silu_mul)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
 

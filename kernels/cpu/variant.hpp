@@ -4,6 +4,7 @@
 #include "kernels/cpu/attention.hpp"
 #include "kernels/cpu/dot.hpp"
 #include "kernels/cpu/matmul.hpp"
+#include "kernels/cpu/quantize_weights.hpp"
 #include "kernels/cpu/quantized.hpp"
 #include "kernels/cpu/rows.hpp"
 
@@ -61,6 +62,7 @@ struct Variant {
                            .matmul_f32 = matmul_blocks<Isa, F32>,
                            .int8 = quantized_kernels<Isa, Int8>(),
                            .int4 = quantized_kernels<Isa, Int4>(),
+                           .quantize_weights = WeightQuantizer<Isa>::run,
                            .rms_norm = rms_norm_rows<Isa>,
                            .silu_mul = silu_mul_rows<Isa>,
                            .attention_begin = begin,

@@ -11,6 +11,7 @@
 #include "kernels/quantized.hpp"
 #include "kernels/reference/reference_math.hpp"
 #include "kernels/reference/reference_quantized.hpp"
+#include "kernels/source_rows.hpp"
 
 namespace longhaul::kernels {
 
@@ -41,36 +42,42 @@ float output_of(const Matrix& matrix, const std::byte* w_row, const std::byte* x
     return tree_of_slices(sums, matrix.num_slices);
 }
 
+void pack_row(const SourceRow& source, std::int64_t output, Matrix& matrix) {
+    if (is_quantized(matrix.dtype)) return pack_quantized_row(source, output, matrix);
+    const WeightRows& part = *source.part;
+    for (std::int64_t k = 0; k < part.num_columns; ++k) {
+        const float value = load_as_f32(part.data, part.dtype, source.row * part.row_stride + part.first_column + k);
+        store_rounded(matrix.data.data(), matrix.dtype, output * matrix.num_inputs + k, value);
+    }
+}
+
 void zero_columns(std::byte* row, DType dtype, std::int64_t first, std::int64_t end) {
     for (std::int64_t i = first; i < end; ++i) store_rounded(row, dtype, i, 0.0F);
 }
 
 }  // namespace
 
+std::size_t ReferenceDevice::packed_bytes(const Matrix& geometry) const {
+    if (is_quantized(geometry.dtype)) return quantized_bytes(geometry);
+    return static_cast<std::size_t>(geometry.num_outputs * geometry.num_inputs) * bytes_of(geometry.dtype);
+}
+
 Matrix ReferenceDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_slices,
                              std::int64_t slice_length) {
     check_pack(dtype, parts, num_slices, slice_length);
+    const std::vector<SourceRow> sources = rows_of(parts);
     Matrix matrix{.dtype = dtype,
+                  .num_outputs = static_cast<std::int64_t>(sources.size()),
                   .num_inputs = num_slices * slice_length,
                   .num_slices = num_slices,
                   .slice_length = slice_length,
                   .data = {}};
-    for (const WeightRows& part : parts) matrix.num_outputs += part.num_rows;
-    if (is_quantized(dtype)) {
-        matrix.data = Buffer(*this, quantized_bytes(matrix));
-        pack_quantized(parts, matrix);
-        return matrix;
-    }
-    matrix.data = Buffer(*this, static_cast<std::size_t>(matrix.num_outputs * matrix.num_inputs) * bytes_of(dtype));
-    std::int64_t output = 0;
-    for (const WeightRows& part : parts) {
-        for (std::int64_t row = 0; row < part.num_rows; ++row, ++output) {
-            if (part.data == nullptr) continue;  // the buffer is zero-filled
-            for (std::int64_t k = 0; k < part.num_columns; ++k) {
-                const float value = load_as_f32(part.data, part.dtype, row * part.row_stride + part.first_column + k);
-                store_rounded(matrix.data.data(), dtype, output * matrix.num_inputs + k, value);
-            }
-        }
+    matrix.data = Buffer(*this, packed_bytes(matrix));  // zero-filled
+    SourceStream stream(sources, 0);
+    for (std::int64_t output = 0; output < matrix.num_outputs; ++output) {
+        const SourceRow& source = sources[static_cast<std::size_t>(output)];
+        if (!source.is_zeros()) pack_row(source, output, matrix);
+        stream.packed(output + 1);
     }
     return matrix;
 }

@@ -23,6 +23,8 @@ class ReferenceDevice final : public HostDevice {
     [[nodiscard]] int threads() const override { return threads_; }
 
     Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) override;
+    [[nodiscard]] std::size_t packed_bytes(const Matrix& geometry) const override;
+    [[nodiscard]] std::string_view packed_layout() const override { return "reference-1"; }
     void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;

@@ -87,23 +87,17 @@ float output_of(const Matrix& w, const Block* weights, const InputBlock* inputs)
 
 }  // namespace
 
-void pack_quantized(std::span<const WeightRows> parts, Matrix& matrix) {
-    auto* block = matrix.data.as<Block>();
-    const std::int64_t blocks_a_row = blocks_of(matrix);
-    for (const WeightRows& part : parts) {
-        for (std::int64_t row = 0; row < part.num_rows; ++row, block += blocks_a_row) {
-            if (part.data == nullptr) continue;
-            const auto at = [&](std::int64_t slice, std::int64_t b) -> Block& {
-                return block[slice * quantized_blocks(matrix.dtype, matrix.slice_length) + b];
-            };
-            quantize_row(
-                matrix.dtype, part, row, matrix.num_slices, matrix.slice_length,
-                [&](std::int64_t slice, std::int64_t b, std::int64_t i, std::int8_t q) {
-                    at(slice, b).q[static_cast<std::size_t>(i)] = q;
-                },
-                [&](std::int64_t slice, std::int64_t b, std::uint16_t scale) { at(slice, b).scale = scale; });
-        }
-    }
+void pack_quantized_row(const SourceRow& source, std::int64_t output, Matrix& matrix) {
+    Block* blocks = matrix.data.as<Block>() + output * blocks_of(matrix);
+    const auto at = [&](std::int64_t slice, std::int64_t b) -> Block& {
+        return blocks[slice * quantized_blocks(matrix.dtype, matrix.slice_length) + b];
+    };
+    quantize_row(
+        matrix.dtype, *source.part, source.row, matrix.num_slices, matrix.slice_length,
+        [&](std::int64_t slice, std::int64_t b, std::int64_t i, std::int8_t q) {
+            at(slice, b).q[static_cast<std::size_t>(i)] = q;
+        },
+        [&](std::int64_t slice, std::int64_t b, std::uint16_t scale) { at(slice, b).scale = scale; });
 }
 
 std::size_t quantized_bytes(const Matrix& matrix) {

@@ -58,6 +58,8 @@ BenchTable bench_attention(BenchSetup& setup);
 BenchTable bench_sampling(BenchSetup& setup);
 /// Drafts of a known acceptance against plain decoding, the text compared.
 BenchTable bench_speculation(BenchSetup& setup);
+/// From a start to the first token: cold and warm, packed anew and mapped.
+BenchTable bench_start(BenchSetup& setup);
 
 /// Sums over the ranks through shared memory, by our messages and by the library's, in turn.
 BenchTable bench_all_reduce(BenchSetup& setup);
@@ -77,7 +79,7 @@ struct BenchTiming {
     double bandwidth = 0, peak = 0;  ///< of the machine, medians
     double share = 0;                ///< median of (time at the nearer ceiling / time taken)
 };
-BenchTiming time_against_ceilings(const BenchSetup& setup, double bytes, double flops, int repeats,
+BenchTiming time_against_ceilings(BenchSetup& setup, double bytes, double flops, int repeats,
                                   const std::function<void()>& run);
 
 }  // namespace longhaul::runner

@@ -55,8 +55,9 @@ std::unique_ptr<engine::Model> bench_model(BenchSetup& setup) {
     engine::Group& group = *setup.group;
     const auto precision = precision_of(setup.settings);
     const auto kv = kv_dtype_of(setup.settings);
-    return setup.model.empty() ? engine::Model::random(setup.shape, precision, *setup.device, group, 1, kv)
-                               : engine::Model::load(setup.model, precision, *setup.device, group, kv);
+    return setup.model.empty()
+               ? engine::Model::random(setup.shape, precision, *setup.device, group, 1, kv)
+               : engine::Model::load(setup.model, precision, *setup.device, group, kv, packed_folder(setup.settings));
 }
 
 namespace {
@@ -77,8 +78,9 @@ double bench_median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-BenchTiming time_against_ceilings(const BenchSetup& setup, double bytes, double flops, int repeats,
+BenchTiming time_against_ceilings(BenchSetup& setup, double bytes, double flops, int repeats,
                                   const std::function<void()>& run) {
+    if (!setup.read_bandwidth) setup.read_bandwidth = std::make_unique<kernels::ReadBandwidth>(setup.threads);
     const auto seconds_of_run = [&] {
         const auto start = std::chrono::steady_clock::now();
         run();

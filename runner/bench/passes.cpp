@@ -108,7 +108,7 @@ BenchTable explain(TimedDevice& device, const std::string& title, const BenchTim
 
 /// A pass over `rows` nodes of a tree (a chain in the pages for a prompt) at `context` positions of keys and values,
 /// whose numbers do not matter.
-void measure(const BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t context, bool prompt, int repeats,
+void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t context, bool prompt, int repeats,
              const engine::CostModel* costs, BenchTable& table) {
     engine::PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
     KvSequence kv(pool);

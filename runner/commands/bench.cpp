@@ -65,6 +65,7 @@ BenchTable measure(BenchSetup& setup, const std::string& what) {
     if (what == "attention") return bench_attention(setup);
     if (what == "sampling") return bench_sampling(setup);
     if (what == "speculation") return bench_speculation(setup);
+    if (what == "start") return bench_start(setup);
     return bench_all_reduce(setup);
 }
 
@@ -85,7 +86,7 @@ void check_ranks(const std::string& what, const Settings& settings, int ranks) {
         throw UsageError("command line: bench all-reduce: expected 2, 4 or 8 ranks, got " + std::to_string(ranks) +
                          "; start it with `mpirun -n 2`");
     }
-    if (what == "attention" || what == "sampling" || what == "speculation") {
+    if (what == "attention" || what == "sampling" || what == "speculation" || what == "start") {
         if (ranks == 1) return;
         throw UsageError("command line: bench " + what + ": expected one process, got " + std::to_string(ranks) +
                          " ranks; start it without mpirun");
@@ -96,8 +97,8 @@ void check_ranks(const std::string& what, const Settings& settings, int ranks) {
 }
 
 void check_name(const std::string& what) {
-    const std::vector<std::string> names{"decode",   "verify",      "prefill",   "attention",
-                                         "sampling", "speculation", "all-reduce"};
+    const std::vector<std::string> names{"decode",   "verify",      "prefill",    "attention",
+                                         "sampling", "speculation", "all-reduce", "start"};
     if (std::find(names.begin(), names.end(), what) != names.end()) return;
     throw UsageError("command line: bench: expected " + list_words(names) + ", got '" + engine::printable(what) + "'");
 }
@@ -121,7 +122,6 @@ BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     setup.threads = threads > 0 ? threads : asked > 0 ? asked : usable_processors();
     setup.device = make_device(setup.settings, setup.threads);
     setup.variant = variant_of(*setup.device);
-    setup.read_bandwidth = std::make_unique<kernels::ReadBandwidth>(setup.threads);
     if (line.has("rows")) setup.rows = rows_of(line.value("rows"));
     if (line.has("explain")) {
         auto timed = std::make_unique<TimedDevice>(std::move(setup.device));

@@ -73,12 +73,14 @@ struct Session {
     TextStream text;
     std::string shown;  ///< all that was printed
     std::optional<engine::FinishedItem> result;
+    double first_token_seconds = 0;  ///< since the program's start; 0: none yet
 
     void show(const std::string& more) {
         shown += more;
         write_out(more);
     }
     void emit(std::span<const std::int32_t> tokens) {
+        if (first_token_seconds == 0) first_token_seconds = seconds_since_start();
         std::string more;
         for (const std::int32_t token : tokens) more += text.push(characters.push(token));
         if (!more.empty()) show(more);
@@ -121,6 +123,11 @@ const char* reason_text(engine::FinishReason reason) {
     return reason == engine::FinishReason::length ? "ended at max-tokens" : "ended by the model or a stop text";
 }
 
+void print_start(const Session& session, const engine::LoadReport& load) {
+    std::fprintf(stderr, "longhaul: model loaded in %.2f s, %s; first token after %.2f s\n", load.seconds,
+                 load.how.c_str(), session.first_token_seconds);
+}
+
 void print_statistics(const Session& session, const engine::ReplicaOutcome& outcome, std::size_t prompt_tokens) {
     const engine::ReplicaProgress& progress = outcome.progress;
     const double seconds = outcome.decode_seconds;
@@ -151,8 +158,8 @@ int generate_command(const std::vector<std::string>& arguments) {
     const int threads = settings.threads > 0 ? static_cast<int>(settings.threads) : usable_processors();
     const auto device = make_device(settings, threads);
     const auto group = engine::make_local_group();
-    const auto model =
-        engine::Model::load(settings.model, precision_of(settings), *device, *group, kv_dtype_of(settings));
+    const auto model = engine::Model::load(settings.model, precision_of(settings), *device, *group,
+                                           kv_dtype_of(settings), packed_folder(settings));
     for (const std::string& notice : model->notices()) std::fprintf(stderr, "note: %s\n", notice.c_str());
 
     engine::ReplicaOptions options = replica_options(settings, config);
@@ -163,6 +170,7 @@ int generate_command(const std::vector<std::string>& arguments) {
     engine::Replica replica(*model, *group, *tokenizer, options, hooks_of(session, settings, std::move(prompt)));
     const engine::ReplicaOutcome outcome = replica.run();
     session.end();
+    print_start(session, model->load_report());
     print_statistics(session, outcome, prompt_tokens);
     if (session.result && session.result->reason == engine::FinishReason::error) throw Error(session.result->error);
     return session.result ? static_cast<int>(ExitCode::done) : interrupted;

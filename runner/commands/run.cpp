@@ -1,4 +1,5 @@
 // `longhaul run`: starts a job, or goes on with it where its run folder stands.
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -162,6 +163,10 @@ void log_start(const Launch& launch) {
             " ranks, " + std::to_string(world.num_replicas()) + " replicas of " +
             std::to_string(launch.settings.tensor_parallel));
     log.say("rank 0: " + launch.loaded.placement.describe() + ", kernels " + std::string(launch.loaded.device->name()));
+    const engine::LoadReport& load = launch.loaded.model->load_report();
+    std::array<char, 64> seconds{};
+    std::snprintf(seconds.data(), seconds.size(), "model loaded in %.2f s, ", load.seconds);
+    log.say("rank 0: " + (seconds.data() + load.how));
     log.say("resolved settings:\n" + format_settings(launch.settings));
     for (const std::string& notice : launch.loaded.model->notices()) {
         log.say("note: " + notice);

@@ -21,6 +21,8 @@ inline const std::int64_t plenty = std::int64_t{1} << 30;
 struct Run {
     std::vector<std::vector<float>> all_ranks;  // one [positions * vocab] a rank
     std::vector<std::int64_t> weight_bytes;     // resident, a rank
+    std::vector<std::string> notices;           // of the first rank
+    std::vector<std::string> loaded;            // how, a rank
     [[nodiscard]] const std::vector<float>& logits() const { return all_ranks.front(); }
 };
 
@@ -50,18 +52,22 @@ inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>
 
 inline Run run_model(const std::filesystem::path& folder, Precision precision, kernels::CpuVariant variant,
                      const std::vector<std::int32_t>& tokens, const std::vector<std::int64_t>& positions, int ranks = 1,
-                     std::int64_t chunk = 64, int threads = 1) {
+                     std::int64_t chunk = 64, int threads = 1, const std::filesystem::path& packed_folder = {}) {
     auto groups = make_thread_groups(ranks);
     Run run;
     run.all_ranks.resize(static_cast<std::size_t>(ranks));
     run.weight_bytes.resize(static_cast<std::size_t>(ranks));
+    run.loaded.resize(static_cast<std::size_t>(ranks));
     std::vector<std::thread> workers;
     std::vector<std::string> errors(static_cast<std::size_t>(ranks));
     for (int r = 0; r < ranks; ++r) {
         workers.emplace_back([&, r] {
             try {
                 const auto device = kernels::make_cpu_device(variant, threads);
-                const auto model = Model::load(folder, precision, *device, *groups[static_cast<std::size_t>(r)]);
+                const auto model =
+                    Model::load(folder, precision, *device, *groups[static_cast<std::size_t>(r)], {}, packed_folder);
+                if (r == 0) run.notices = model->notices();
+                run.loaded[static_cast<std::size_t>(r)] = model->load_report().how;
                 run.weight_bytes[static_cast<std::size_t>(r)] = model->resident_weight_bytes();
                 run.all_ranks[static_cast<std::size_t>(r)] = run_rank(*model, tokens, positions, chunk);
             } catch (const std::exception& error) {

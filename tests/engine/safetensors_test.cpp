@@ -91,7 +91,7 @@ TEST(Safetensors, OneFile) {
     EXPECT_EQ(weights.require("empty", {0, 5}).num_bytes, 0);
     EXPECT_TRUE(weights.contains("scalar"));
     EXPECT_FALSE(weights.contains("__metadata__"));
-    for (const auto& [name, view] : weights.tensors()) weights.drop_pages(view);
+    for (const auto& [name, view] : weights.tensors()) weights.drop_pages(view.data, view.num_bytes);
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(w.data), 8), "abcdABCD");
 
     const auto asked = [&](const char* name, const std::vector<std::int64_t>& shape) {

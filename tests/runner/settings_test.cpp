@@ -55,6 +55,7 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"tensor-parallel", "1", ""},
                                            {"threads", "0", ""},
                                            {"kernels", "auto", ""},
+                                           {"packed-weights", "off", ""},
                                            {"memory", "auto", ""},
                                            {"temperature", "1", ""},
                                            {"top-k", "0", ""},
@@ -130,6 +131,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "tensor-parallel",
                                      "threads",
                                      "kernels",
+                                     "packed-weights",
                                      "memory",
                                      "temperature",
                                      "top-k",
@@ -347,11 +349,23 @@ TEST(Settings, TheResolvedJobIsTheSameJob) {
     std::filesystem::remove_all(folder);
 }
 
+TEST(Settings, PackedWeightsAreOffInTheCacheOrInAFolder) {
+    const auto folder = [](const char* value) {
+        return parse_settings(whole_job, {{"packed-weights", value, "command line"}}, "/jobs").packed_weights;
+    };
+    EXPECT_EQ(folder("off"), "");
+    EXPECT_EQ(folder("auto"), "auto");
+    EXPECT_EQ(folder("/fast/weights"), "/fast/weights");
+    EXPECT_TRUE(folder("auto/").is_absolute());  // a folder of that name
+}
+
 TEST(Settings, KindsOfKeys) {
     const Settings job = parse_settings(whole_job, {}, "/jobs");
-    for (const char* key : {"batch", "tensor-parallel", "threads", "kernels", "memory", "baseline", "checkpoint-tokens",
-                            "checkpoint-kv", "watchdog-seconds", "lease-seconds", "max-failures", "retry-failed",
-                            "data", "model", "output", "draft", "ngram-order", "draft-tree", "allow-device-change"}) {
+    for (const char* key :
+         {"batch",         "tensor-parallel", "threads",           "kernels",       "packed-weights",
+          "memory",        "baseline",        "checkpoint-tokens", "checkpoint-kv", "watchdog-seconds",
+          "lease-seconds", "max-failures",    "retry-failed",      "data",          "model",
+          "output",        "draft",           "ngram-order",       "draft-tree",    "allow-device-change"}) {
         EXPECT_TRUE(is_execution_key(key, job)) << key;
     }
     for (const char* key :

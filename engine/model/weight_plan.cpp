@@ -1,0 +1,166 @@
+// What a rank holds, made of which parts of which tensors.
+#include <algorithm>
+
+#include "engine/error.hpp"
+#include "engine/model/weights.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using kernels::Buffer;
+using kernels::DType;
+using kernels::Matrix;
+
+/// Lists one rank's part of the model.
+class Planner {
+  public:
+    Planner(const ModelConfig& config, const Split& split, WeightTypes types) : c_(config), s_(split), types_(types) {}
+
+    std::vector<WeightPlan> plan(Weights& weights) {
+        column_parallel("embedding", weights.embedding, types_.tables, {vocabulary("model.embed_tokens.weight")});
+        weights.layers.resize(static_cast<std::size_t>(c_.num_layers));
+        for (std::int64_t i = 0; i < c_.num_layers; ++i) {
+            const std::string number = std::to_string(i);
+            layer("model.layers." + number + ".", "layers." + number + ".",
+                  weights.layers[static_cast<std::size_t>(i)]);
+        }
+        vector("final_norm", weights.final_norm, {whole("model.norm.weight", c_.hidden_size)});
+        if (!c_.tied_embeddings) {
+            column_parallel("head", weights.head, types_.tables, {vocabulary("lm_head.weight")});
+        }
+        return std::move(plans_);
+    }
+
+  private:
+    void layer(const std::string& from, const std::string& name, LayerWeights& w) {
+        const std::string attention = from + "self_attn.", mlp = from + "mlp.";
+        vector(name + "attention_norm", w.attention_norm, {whole(from + "input_layernorm.weight", c_.hidden_size)});
+        vector(name + "mlp_norm", w.mlp_norm, {whole(from + "post_attention_layernorm.weight", c_.hidden_size)});
+        column_parallel(name + "qkv", w.qkv, types_.layers, qkv(attention, ".weight", c_.hidden_size));
+        row_parallel(name + "output", w.output, attention + "o_proj.weight", c_.num_heads * c_.head_dim,
+                     s_.num_heads * c_.head_dim);
+        column_parallel(name + "gate_up", w.gate_up, types_.layers, gate_up(mlp, ".weight", c_.hidden_size));
+        row_parallel(name + "down", w.down, mlp + "down_proj.weight", c_.intermediate_size, s_.intermediate);
+        if (c_.attention_bias || c_.qkv_bias_only) vector(name + "qkv_bias", w.qkv_bias, qkv(attention, ".bias", 1));
+        if (c_.attention_bias) {
+            vector(name + "output_bias", w.output_bias, {whole(attention + "o_proj.bias", c_.hidden_size)});
+        }
+        if (!c_.mlp_bias) return;
+        vector(name + "gate_up_bias", w.gate_up_bias, gate_up(mlp, ".bias", 1));
+        vector(name + "down_bias", w.down_bias, {whole(mlp + "down_proj.bias", c_.hidden_size)});
+    }
+
+    [[nodiscard]] std::vector<TensorPart> qkv(const std::string& from, const char* kind, std::int64_t columns) const {
+        const std::int64_t dim = c_.head_dim;
+        const auto kv = [&](const char* which) {
+            return rows(from + which + kind, c_.num_kv_heads * dim, columns, s_.first_kv_head * dim,
+                        s_.num_kv_heads * dim);
+        };
+        return {rows(from + "q_proj" + kind, c_.num_heads * dim, columns, s_.first_head * dim, s_.num_heads * dim),
+                kv("k_proj"), kv("v_proj")};
+    }
+
+    [[nodiscard]] std::vector<TensorPart> gate_up(const std::string& from, const char* kind,
+                                                  std::int64_t columns) const {
+        const auto part = [&](const char* which) {
+            return rows(from + which + kind, c_.intermediate_size, columns, s_.rank * s_.intermediate, s_.intermediate);
+        };
+        return {part("gate_proj"), part("up_proj")};
+    }
+
+    [[nodiscard]] TensorPart vocabulary(const std::string& tensor) const {
+        return rows(tensor, c_.vocab_size, c_.hidden_size, s_.rank * s_.vocab, s_.vocab);
+    }
+
+    static TensorPart rows(std::string tensor, std::int64_t rows, std::int64_t columns, std::int64_t first,
+                           std::int64_t count) {
+        return {.tensor = std::move(tensor),
+                .rows = rows,
+                .columns = columns,
+                .first_row = first,
+                .num_rows = count,
+                .first_column = 0,
+                .num_columns = columns};
+    }
+    static TensorPart whole(std::string tensor, std::int64_t size) { return rows(std::move(tensor), size, 1, 0, size); }
+
+    void vector(std::string name, Buffer& to, std::vector<TensorPart> parts) {
+        WeightPlan& plan = plans_.emplace_back();
+        plan.name = std::move(name);
+        plan.parts = std::move(parts);
+        plan.vector = &to;
+    }
+
+    void matrix(std::string name, Matrix& to, DType dtype, std::vector<TensorPart> parts, int num_slices,
+                std::int64_t slice_length) {
+        WeightPlan& plan = plans_.emplace_back();
+        plan.name = std::move(name);
+        plan.parts = std::move(parts);
+        plan.matrix = &to;
+        plan.dtype = dtype;
+        plan.num_slices = num_slices;
+        plan.slice_length = slice_length;
+    }
+
+    void column_parallel(std::string name, Matrix& to, DType dtype, std::vector<TensorPart> parts) {
+        matrix(std::move(name), to, dtype, std::move(parts), kernels::num_slices,
+               s_.padded_hidden / kernels::num_slices);
+    }
+
+    /// `inputs` of the whole model, `local_inputs` of each rank: this rank sums its slices, the all-reduce the rest.
+    void row_parallel(std::string name, Matrix& to, std::string tensor, std::int64_t inputs,
+                      std::int64_t local_inputs) {
+        TensorPart part = rows(std::move(tensor), c_.hidden_size, inputs, 0, c_.hidden_size);
+        part.first_column = std::min(s_.rank * local_inputs, inputs);  // a last rank may hold padding alone
+        part.num_columns = std::min(local_inputs, inputs - part.first_column);
+        matrix(std::move(name), to, types_.layers, {std::move(part)}, kernels::num_slices / static_cast<int>(s_.size),
+               kernels::padded_inputs(inputs) / kernels::num_slices);
+    }
+
+    const ModelConfig& c_;
+    const Split& s_;
+    WeightTypes types_;
+    std::vector<WeightPlan> plans_;
+};
+
+}  // namespace
+
+Split::Split(const ModelConfig& config, int group_rank, int group_size) : rank(group_rank), size(group_size) {
+    const auto refuse = [&](const std::string& why) {
+        throw UsageError("tensor-parallel: expected a degree that splits the model, got " + std::to_string(size) +
+                         ": " + why);
+    };
+    if (config.num_heads % size != 0) refuse(std::to_string(config.num_heads) + " query heads do not divide by it");
+    if (config.num_kv_heads % size != 0 && size % config.num_kv_heads != 0) {
+        refuse(std::to_string(config.num_kv_heads) + " KV heads neither divide by it nor divide it");
+    }
+    if (size > 1 && config.num_heads * config.head_dim % 16 != 0) {
+        refuse("the heads' total width " + std::to_string(config.num_heads * config.head_dim) +
+               " is not a multiple of 16");
+    }
+    num_heads = config.num_heads / size;
+    first_head = rank * num_heads;
+    num_kv_heads = std::max<std::int64_t>(config.num_kv_heads / size, 1);
+    first_kv_head = rank * config.num_kv_heads / size;
+    writes_kv = rank == 0 || (rank - 1) * config.num_kv_heads / size != first_kv_head;
+    padded_hidden = kernels::padded_inputs(config.hidden_size);
+    intermediate = kernels::padded_inputs(config.intermediate_size) / size;
+    vocab = (config.vocab_size + size - 1) / size;
+}
+
+std::int64_t TensorPart::present_rows() const {
+    return std::clamp<std::int64_t>(rows - first_row, 0, num_rows);
+}
+
+std::int64_t WeightPlan::num_rows() const {
+    std::int64_t sum = 0;
+    for (const TensorPart& part : parts) sum += part.num_rows;
+    return sum;
+}
+
+std::vector<WeightPlan> plan_weights(const ModelConfig& config, const Split& split, WeightTypes types,
+                                     Weights& weights) {
+    return Planner(config, split, types).plan(weights);
+}
+
+}  // namespace longhaul::engine

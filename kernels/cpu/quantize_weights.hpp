@@ -1,0 +1,100 @@
+// Weights to int8 and int4 while they are packed: kernels/quantized.hpp's quantize_block for 16 outputs at once, the
+// outputs across the lanes, so that each lane does the steps of quantize_block in its order and gives its bits.
+#pragma once
+
+#include "kernels/cpu/kernel_table.hpp"
+
+namespace longhaul::kernels::cpu {
+
+/// `Isa` only keeps the instances of each variant apart (see the wall in kernel_table.hpp).
+template <class Isa>
+struct WeightQuantizer {
+    static constexpr int width = 8;
+    using Floats = float __attribute__((vector_size(4 * width)));
+    using Ints = std::int32_t __attribute__((vector_size(4 * width)));
+
+    [[gnu::always_inline]] static Floats all(float value) { return Floats{} + value; }
+    [[gnu::always_inline]] static Floats load(const float* from) {
+        Floats values;
+        __builtin_memcpy(&values, from, sizeof values);
+        return values;
+    }
+    [[gnu::always_inline]] static Floats magnitude(Floats values) { return Floats(Ints(values) & 0x7fffffff); }
+
+    /// Nearest even, as bf16 bits in the upper half; of finite numbers.
+    [[gnu::always_inline]] static Floats rounded_to_bf16(Floats values) {
+        const Ints bits = Ints(values);
+        return Floats((bits + 0x7fff + ((bits >> 16) & 1)) & static_cast<std::int32_t>(0xffff0000U));
+    }
+
+    [[gnu::always_inline]] static Floats to_whole(Floats values, Floats inverse, float low, float high) {
+        const Floats to_nearest = all(12582912.0F);  // 1.5 * 2^23
+        Floats whole = (values * inverse + to_nearest) - to_nearest;
+        whole = whole < all(low) ? all(low) : whole;
+        return all(high) < whole ? all(high) : whole;
+    }
+
+    [[gnu::always_inline]] static Floats extreme_of(const float* values, std::int64_t count) {
+        Floats extreme = all(0.0F);
+        for (std::int64_t i = 0; i < count; ++i) {
+            const Floats value = load(values + i * lanes);
+            const Ints keep = (magnitude(value) <= magnitude(extreme)) | (extreme != extreme);  // a NaN stays
+            extreme = keep ? extreme : value;
+        }
+        return extreme;
+    }
+
+    /// Of some scales near "the largest becomes -8" the one with the least squared error.
+    [[gnu::always_inline]] static Floats best_int4_scale(const float* values, std::int64_t count, Floats extreme) {
+        constexpr float divisors[] = {-8.0F, -7.6F, -8.4F, -8.8F, -9.3F, 7.2F, 7.7F};
+        constexpr int num_divisors = sizeof divisors / sizeof divisors[0];
+        Floats scale[num_divisors], inverse[num_divisors], error[num_divisors];
+#pragma GCC unroll 8
+        for (int d = 0; d < num_divisors; ++d) {
+            scale[d] = rounded_to_bf16(extreme / divisors[d]);
+            inverse[d] = 1.0F / scale[d];
+            error[d] = all(0.0F);
+        }
+        for (std::int64_t i = 0; i < count; ++i) {
+            const Floats value = load(values + i * lanes);
+#pragma GCC unroll 8
+            for (int d = 0; d < num_divisors; ++d) {
+                const Floats rest = value - to_whole(value, inverse[d], -8.0F, 7.0F) * scale[d];
+                error[d] = error[d] + rest * rest;
+            }
+        }
+        Floats best = scale[0], least = error[0];
+#pragma GCC unroll 8
+        for (int d = 1; d < num_divisors; ++d) {
+            const Ints better = error[d] < least;
+            best = better ? scale[d] : best;
+            least = better ? error[d] : least;
+        }
+        return best;
+    }
+
+    static void run(const QuantizeWeightsJob& job) {
+        constexpr std::int32_t infinity = 0x7f800000, smallest = (127 - 100) << 23;
+        for (std::int64_t lane = 0; lane < lanes; lane += width) {
+            const float* values = job.values + lane;
+            const Floats extreme = extreme_of(values, job.count);
+            const Ints bits = Ints(extreme) & 0x7fffffff;
+            const Ints usable = (bits < infinity) & (bits >= smallest);
+            const Floats safe = usable ? extreme : all(1.0F);
+            const Floats scale =
+                job.int8 ? rounded_to_bf16(magnitude(safe) / 127.0F) : best_int4_scale(values, job.count, safe);
+            const Floats inverse = 1.0F / scale;
+            const float low = job.int8 ? -127.0F : -8.0F, high = job.int8 ? 127.0F : 7.0F;
+            for (std::int64_t i = 0; i < job.count; ++i) {
+                const Floats whole = to_whole(load(values + i * lanes), inverse, low, high);
+                const Ints q = usable ? __builtin_convertvector(whole, Ints) : Ints{};
+                __builtin_memcpy(job.q + i * lanes + lane, &q, sizeof q);
+            }
+            const Ints without = bits >= infinity ? Ints{} + 0x7fc0 : Ints{};
+            const Ints scale_bits = usable ? (Ints(scale) >> 16) & 0xffff : without;
+            for (int l = 0; l < width; ++l) job.scales[lane + l] = static_cast<std::uint16_t>(scale_bits[l]);
+        }
+    }
+};
+
+}  // namespace longhaul::kernels::cpu

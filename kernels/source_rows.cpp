@@ -1,0 +1,65 @@
+#include "kernels/source_rows.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+namespace longhaul::kernels {
+namespace {
+
+constexpr std::int64_t bytes_at_once = std::int64_t{2}
+                                       << 20;  // a call to the system costs less than a thousandth of it
+
+/// Whether all numbers of a type `Bits` lie below `exponent`, without their sign.
+template <typename Bits>
+bool below(const std::byte* data, std::int64_t count, Bits magnitude, Bits exponent) {
+    Bits largest = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        Bits bits;
+        std::memcpy(&bits, data + i * static_cast<std::int64_t>(sizeof bits), sizeof bits);
+        largest = std::max(largest, static_cast<Bits>(bits & magnitude));
+    }
+    return largest < exponent;
+}
+
+}  // namespace
+
+std::vector<SourceRow> rows_of(std::span<const WeightRows> parts) {
+    std::vector<SourceRow> rows;
+    for (const WeightRows& part : parts) {
+        for (std::int64_t row = 0; row < part.num_rows; ++row) rows.push_back({&part, row});
+    }
+    return rows;
+}
+
+bool all_finite(const SourceRow& source) {
+    const WeightRows& part = *source.part;
+    const std::byte* data = part.data + (source.row * part.row_stride + part.first_column) *
+                                            static_cast<std::int64_t>(bytes_of(part.dtype));
+    if (part.dtype == DType::f32) return below<std::int32_t>(data, part.num_columns, 0x7fffffff, 0x7f800000);
+    return below<std::int16_t>(data, part.num_columns, 0x7fff, part.dtype == DType::bf16 ? 0x7f80 : 0x7c00);
+}
+
+void SourceStream::packed(std::int64_t end) {
+    for (; next_ < end; ++next_) {
+        const SourceRow& source = rows_[static_cast<std::size_t>(next_)];
+        if (source.is_zeros() || source.part->listener == nullptr) continue;
+        if (source.part != part_ || (end_row_ - first_row_) * part_->row_stride >= bytes_at_once / 2) {
+            tell();
+            part_ = source.part;
+            first_row_ = source.row;
+        }
+        end_row_ = source.row + 1;
+        finite_ = all_finite(source) && finite_;
+    }
+}
+
+void SourceStream::tell() {
+    if (part_ == nullptr) return;
+    const std::int64_t row_bytes = part_->row_stride * static_cast<std::int64_t>(bytes_of(part_->dtype));
+    part_->listener->packed(part_->data + first_row_ * row_bytes,
+                            static_cast<std::size_t>((end_row_ - first_row_) * row_bytes), finite_);
+    part_ = nullptr;
+    finite_ = true;
+}
+
+}  // namespace longhaul::kernels

@@ -1,0 +1,217 @@
+// From a start to the first token: weights packed from the model's files and mapped from packed ones, with the files on
+// disk alone (cold) and in the page cache (warm), next to reading them plainly.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/error.hpp"
+#include "engine/kv/kv_cache.hpp"
+#include "engine/model/model.hpp"
+#include "engine/parallel/group.hpp"
+#include "runner/bench/bench.hpp"
+#include "runner/machine.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_from(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::vector<fs::path> files_in(const fs::path& folder, const char* extension) {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+        if (entry.path().extension() == extension) files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+    return files;
+}
+
+/// Out of the page cache, as far as nobody else has them mapped.
+void forget(const std::vector<fs::path>& files) {
+    for (const fs::path& file : files) {
+        const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+        if (fd < 0) continue;
+        ::fsync(fd);
+        ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        ::close(fd);
+    }
+}
+
+/// Reads the files from end to end, as `cat` would; the bytes.
+std::int64_t read_all(const std::vector<fs::path>& files) {
+    std::vector<char> buffer(std::size_t{1} << 20);
+    std::int64_t bytes = 0;
+    for (const fs::path& file : files) {
+        const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+        if (fd < 0) throw Error(file.string() + ": expected a readable file");
+        for (ssize_t got = 0; (got = ::read(fd, buffer.data(), buffer.size())) > 0;) bytes += got;
+        ::close(fd);
+    }
+    return bytes;
+}
+
+/// The most memory that was resident since the last call; 0 where the system does not say.
+std::int64_t take_peak_resident_bytes() {
+    std::int64_t kilobytes = 0;
+    std::ifstream status("/proc/self/status");
+    for (std::string word; status >> word;) {
+        if (word == "VmHWM:" && status >> kilobytes) break;
+    }
+    std::ofstream("/proc/self/clear_refs") << "5\n";
+    return kilobytes * 1024;
+}
+
+/// Has the system find so much free memory beforehand: a virtual machine gives what is free back to its host, and takes
+/// seconds to get gigabytes of it again.
+void find_memory(kernels::Device& device, std::int64_t bytes) {
+    const kernels::Buffer memory(device, static_cast<std::size_t>(bytes));
+    for (std::size_t i = 0; i < memory.num_bytes(); i += 4096) {
+        *static_cast<volatile std::byte*>(memory.data() + i) = std::byte{1};
+    }
+}
+
+/// A folder of its own, gone with the object.
+class TemporaryFolder {
+  public:
+    explicit TemporaryFolder(const fs::path& parent)
+        : path_(parent / ("longhaul-bench-" + std::to_string(::getpid()))) {
+        fs::create_directories(path_);
+    }
+    TemporaryFolder(const TemporaryFolder&) = delete;
+    TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+    ~TemporaryFolder() {
+        std::error_code ignored;
+        fs::remove_all(path_, ignored);
+    }
+    [[nodiscard]] const fs::path& path() const { return path_; }
+
+  private:
+    fs::path path_;
+};
+
+void first_token(engine::Model& model) {
+    engine::PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
+    engine::KvSequence kv(pool);
+    kv.reserve(1);
+    engine::ForwardRow row;
+    row.in_pages = 1;
+    row.wants_logits = true;
+    engine::KvSequence* sequence = &kv;
+    model.forward(std::span(&row, 1), std::span(&sequence, 1));
+}
+
+struct Start {
+    double loaded = 0, token = 0;  ///< seconds
+    std::int64_t peak_bytes = 0;
+};
+
+Start start(BenchSetup& setup, const fs::path& packed) {
+    const auto group = engine::make_local_group();
+    take_peak_resident_bytes();
+    const Clock::time_point begin = Clock::now();
+    const auto model = engine::Model::load(setup.model, precision_of(setup.settings), *setup.device, *group,
+                                           kv_dtype_of(setup.settings), packed);
+    Start result;
+    result.loaded = seconds_from(begin);
+    first_token(*model);
+    result.token = seconds_from(begin);
+    result.peak_bytes = take_peak_resident_bytes();
+    return result;
+}
+
+/// What happens, by its name in the table, in the order of the table.
+class StartBench {
+  public:
+    explicit StartBench(BenchSetup& setup)
+        : setup_(setup),
+          packed_(setup.settings.packed_weights.empty() ? fs::temp_directory_path() : packed_folder(setup.settings)),
+          files_(files_in(setup.model, ".safetensors")) {}
+
+    BenchTable run() {
+        bytes_ = read_all(files_);  // and warm from here on
+        time("pack, warm", {});
+        starts_["pack, and write"].push_back(start(setup_, packed_.path()));
+        constexpr int rounds = 3;
+        for (int i = 0; i < rounds; ++i) round();
+        BenchTable table{.title = {},
+                         .columns = {{"start", "start"},
+                                     {"seconds", "loaded s", 1, 2},
+                                     {"token_seconds", "token s", 1, 2},
+                                     {"bytes_per_second", "GB/s", 1e-9, 2},
+                                     {"peak_resident_bytes", "peak GB", 1e-9, 2}},
+                         .lines = {}};
+        for (const char* name : {"read, cold", "pack, cold", "mapped, cold", "read, warm", "pack, warm",
+                                 "pack, and write", "mapped, warm"}) {
+            table.lines.push_back(line(name));
+        }
+        return table;
+    }
+
+  private:
+    void round() {
+        forget(files_);
+        read("read, cold");
+        read("read, warm");
+        time("pack, warm", {});
+        forget(files_);
+        time("pack, cold", {});
+        forget(files_in(packed_.path(), ".packed"));
+        time("mapped, cold", packed_.path());
+        time("mapped, warm", packed_.path());
+    }
+    void read(const std::string& name) {
+        const Clock::time_point begin = Clock::now();
+        read_all(files_);
+        const double seconds = seconds_from(begin);
+        starts_[name].push_back({seconds, seconds, 0});
+    }
+    void time(const std::string& name, const fs::path& packed) {
+        if (packed.empty()) find_memory(*setup_.device, bytes_);
+        starts_[name].push_back(start(setup_, packed));
+    }
+
+    /// Medians. GB/s: bytes of the model's files.
+    [[nodiscard]] nlohmann::ordered_json line(const std::string& name) const {
+        std::vector<double> loaded, token, peak;
+        for (const Start& one : starts_.at(name)) {
+            loaded.push_back(one.loaded);
+            token.push_back(one.token);
+            peak.push_back(static_cast<double>(one.peak_bytes));
+        }
+        const double seconds = bench_median(loaded);
+        return {{"start", name},
+                {"seconds", seconds},
+                {"token_seconds", bench_median(token)},
+                {"bytes_per_second", static_cast<double>(bytes_) / seconds},
+                {"peak_resident_bytes", bench_median(peak)}};
+    }
+
+    BenchSetup& setup_;
+    TemporaryFolder packed_;
+    std::vector<fs::path> files_;
+    std::int64_t bytes_ = 0;
+    std::map<std::string, std::vector<Start>> starts_;
+};
+
+}  // namespace
+
+BenchTable bench_start(BenchSetup& setup) {
+    if (setup.model.empty())
+        throw UsageError("command line: bench start: expected --model, a folder to load, got none");
+    return StartBench(setup).run();
+}
+
+}  // namespace longhaul::runner

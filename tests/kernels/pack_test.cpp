@@ -1,0 +1,121 @@
+// Packing beside its numbers (those are matmul_test's): who hears of rows that were read, sizes, memory of others.
+#include <limits>
+#include <map>
+#include <mutex>
+
+#include "tests/kernels/kernels_testing.hpp"
+
+namespace longhaul::kernels::testing {
+namespace {
+
+/// How often each byte of a part was heard of, and whether all of it was said to be finite.
+class Counter final : public PackListener {
+  public:
+    Counter(const std::byte* begin, std::size_t num_bytes) : begin_(begin), heard_(num_bytes, 0) {}
+    void packed(const std::byte* begin, std::size_t num_bytes, bool finite) override {
+        const std::lock_guard lock(mutex_);
+        for (std::size_t i = 0; i < num_bytes; ++i) ++heard_.at(static_cast<std::size_t>(begin - begin_) + i);
+        finite_ = finite_ && finite;
+    }
+    [[nodiscard]] bool all_once() const {
+        return std::all_of(heard_.begin(), heard_.end(), [](int times) { return times == 1; });
+    }
+    [[nodiscard]] bool finite() const { return finite_; }
+
+  private:
+    const std::byte* begin_;
+    std::vector<int> heard_;
+    std::mutex mutex_;
+    bool finite_ = true;
+};
+
+const std::vector<DType> packed_types = {DType::bf16, DType::f32, DType::int8, DType::int4};
+
+/// A part of 601 rows (more than a thread packs in one go), a padding part, and one of 7 rows; of each row the columns
+/// 3..130 are packed.
+struct Parts {
+    explicit Parts(DType source) : source(source) {
+        Numbers numbers(71);
+        first = exactly(numbers.normals(601 * 140, 0.1F));
+        second = exactly(numbers.normals(7 * 140, 0.1F));
+    }
+    [[nodiscard]] std::vector<std::byte> exactly(const std::vector<float>& values) const {
+        std::vector<std::byte> bytes = rounded(values, source);
+        bytes.resize(values.size() * bytes_of(source));
+        return bytes;
+    }
+    void set(std::vector<std::byte>& part, std::int64_t row, std::int64_t column, float value) const {
+        const std::vector<std::byte> one = exactly({value});
+        std::copy(one.begin(), one.end(), part.begin() + (row * 140 + column) * static_cast<std::int64_t>(one.size()));
+    }
+    /// Whether each of the two parts was said to be finite.
+    [[nodiscard]] std::pair<bool, bool> pack(Device& device, DType dtype) const {
+        Counter a(first.data(), first.size()), b(second.data(), second.size());
+        const auto part = [&](const std::vector<std::byte>& bytes, std::int64_t rows, Counter* listener) {
+            return WeightRows{.data = listener != nullptr ? bytes.data() : nullptr,
+                              .dtype = source,
+                              .num_rows = rows,
+                              .row_stride = 140,
+                              .first_column = 3,
+                              .num_columns = 127,
+                              .listener = listener};
+        };
+        const std::vector<WeightRows> parts = {part(first, 601, &a), part(first, 5, nullptr), part(second, 7, &b)};
+        const Matrix matrix = device.pack(dtype, parts, 8, 16);
+        EXPECT_EQ(matrix.data.num_bytes(), device.packed_bytes(matrix));
+        EXPECT_TRUE(a.all_once() && b.all_once());
+        return {a.finite(), b.finite()};
+    }
+
+    DType source;
+    std::vector<std::byte> first, second;
+};
+
+TEST(Pack, ListenersHearOfEveryRowOnceAndOfNan) {
+    constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+    for (const CpuVariant variant : available_cpu_variants()) {
+        const auto device = make_cpu_device(variant, 3);
+        for (const DType source : {DType::bf16, DType::f32}) {
+            for (const DType dtype : packed_types) {
+                SCOPED_TRACE(::testing::Message() << variant_name(variant) << " " << static_cast<int>(dtype));
+                Parts parts(source);
+                EXPECT_EQ(parts.pack(*device, dtype), std::pair(true, true));
+                parts.set(parts.first, 300, 2, nan);  // a column that is not packed
+                EXPECT_EQ(parts.pack(*device, dtype), std::pair(true, true));
+                parts.set(parts.second, 6, 129, -infinity);
+                EXPECT_EQ(parts.pack(*device, dtype), std::pair(true, false));
+                parts.set(parts.first, 600, 3, nan);
+                EXPECT_EQ(parts.pack(*device, dtype), std::pair(false, false));
+            }
+        }
+    }
+}
+
+TEST(Pack, AdoptedWeightsGiveTheSameProducts) {
+    Numbers numbers(72);
+    const auto bytes = rounded(numbers.normals(40 * 64, 0.1F), DType::bf16);
+    const auto x = rounded(numbers.normals(64, 1.0F), DType::bf16);
+    const WeightRows rows{.data = bytes.data(), .num_rows = 40, .row_stride = 64, .num_columns = 64};
+    for (const CpuVariant variant : available_cpu_variants()) {
+        const auto device = make_cpu_device(variant, 1);
+        const Matrix own = device->pack(DType::bf16, {&rows, 1}, 8, 8);
+        {
+            Matrix adopted{.dtype = own.dtype,
+                           .num_outputs = own.num_outputs,
+                           .num_inputs = own.num_inputs,
+                           .num_slices = own.num_slices,
+                           .slice_length = own.slice_length,
+                           .data = device->adopt(own.data.data(), own.data.num_bytes())};
+            std::vector<float> expected(40), actual(40);
+            device->matmul(own, x.data(), 64, 1, expected.data());
+            device->matmul(adopted, x.data(), 64, 1, actual.data());
+            EXPECT_EQ(expected, actual);
+        }
+        std::vector<float> after(40);
+        device->matmul(own, x.data(), 64, 1, after.data());  // what was adopted is still its owner's
+        EXPECT_NE(after, std::vector<float>(40));
+    }
+}
+
+}  // namespace
+}  // namespace longhaul::kernels::testing

@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Writes a Hugging Face folder of random bf16 weights, for benchmarks of loading: `make_random_model.py FOLDER [SHAPE]`.
+
+Shapes as in `longhaul bench`: 135m, 1.1b (default, 2.2 GB, half a minute), 3b, 8b. The tokenizer is the demo model's. The
+numbers are a pseudorandom block repeated from varying places: they matter to nobody, but none is NaN.
+"""
+import array
+import json
+import random
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+SHAPES = {  # vocabulary, hidden, intermediate, layers, heads, KV heads, head dim, tied embeddings
+    "135m": (49152, 576, 1536, 30, 9, 3, 64, True),
+    "1.1b": (32000, 2048, 5632, 22, 32, 4, 64, False),
+    "3b": (128256, 3072, 8192, 28, 24, 8, 128, True),
+    "8b": (128256, 4096, 14336, 32, 32, 8, 128, False),
+}
+SHARD_BYTES = 2 << 30
+
+
+def tensors(shape):
+    vocab, hidden, intermediate, layers, heads, kv_heads, dim, tied = SHAPES[shape]
+    yield "model.embed_tokens.weight", (vocab, hidden)
+    for layer in range(layers):
+        prefix = f"model.layers.{layer}."
+        yield prefix + "input_layernorm.weight", (hidden,)
+        yield prefix + "self_attn.q_proj.weight", (heads * dim, hidden)
+        yield prefix + "self_attn.k_proj.weight", (kv_heads * dim, hidden)
+        yield prefix + "self_attn.v_proj.weight", (kv_heads * dim, hidden)
+        yield prefix + "self_attn.o_proj.weight", (hidden, heads * dim)
+        yield prefix + "post_attention_layernorm.weight", (hidden,)
+        yield prefix + "mlp.gate_proj.weight", (intermediate, hidden)
+        yield prefix + "mlp.up_proj.weight", (intermediate, hidden)
+        yield prefix + "mlp.down_proj.weight", (hidden, intermediate)
+    yield "model.norm.weight", (hidden,)
+    if not tied:
+        yield "lm_head.weight", (vocab, hidden)
+
+
+def config(shape):
+    vocab, hidden, intermediate, layers, heads, kv_heads, dim, tied = SHAPES[shape]
+    return {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16", "hidden_act": "silu",
+        "vocab_size": vocab, "hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim, "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0, "max_position_embeddings": 131072, "tie_word_embeddings": tied,
+        "bos_token_id": 1, "eos_token_id": 2, "attention_bias": False, "mlp_bias": False,
+    }
+
+
+def random_block(rng):
+    """bf16 of uniform numbers in -0.04..0.04, 2 MiB and a little."""
+    return array.array("H", (struct.unpack("<I", struct.pack("<f", rng.uniform(-0.04, 0.04)))[0] >> 16
+                             for _ in range((1 << 20) + 65536))).tobytes()
+
+
+def write_shard(path, entries, block, rng):
+    header, offset = {}, 0
+    for name, shape in entries:
+        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [offset, offset + size]}
+        offset += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 64)
+    with open(path, "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for name, shape in entries:
+            left = header[name]["data_offsets"][1] - header[name]["data_offsets"][0]
+            if len(shape) == 1:
+                out.write(b"\x80\x3f" * (left // 2))  # norms are ones
+                continue
+            while left > 0:
+                start = 2 * rng.randrange(65536)
+                part = block[start:start + min(left, 2 << 20)]
+                out.write(part)
+                left -= len(part)
+
+
+def shards(shape):
+    """Tensors in files of at most 2 GiB, as Hugging Face cuts them."""
+    groups, size = [[]], 0
+    for name, dims in tensors(shape):
+        bytes_ = 2 * dims[0] * (dims[1] if len(dims) > 1 else 1)
+        if groups[-1] and size + bytes_ > SHARD_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append((name, dims))
+        size += bytes_
+    return groups
+
+
+def main():
+    if len(sys.argv) not in (2, 3) or (len(sys.argv) == 3 and sys.argv[2] not in SHAPES):
+        sys.exit(f"{__doc__}\nusage: make_random_model.py FOLDER [{'|'.join(SHAPES)}]")
+    folder, shape = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) == 3 else "1.1b"
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(1)
+    block = random_block(rng)
+    groups = shards(shape)
+    names, total = {}, 0
+    for i, group in enumerate(groups):
+        name = f"model-{i + 1:05}-of-{len(groups):05}.safetensors" if len(groups) > 1 else "model.safetensors"
+        write_shard(folder / name, group, block, rng)
+        names.update({tensor: name for tensor, _ in group})
+        total += (folder / name).stat().st_size
+    if len(groups) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": names}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text(json.dumps(config(shape), indent=1))
+    demo = Path(__file__).resolve().parents[2] / "jobs/demo/model"
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if (demo / name).exists():
+            shutil.copy(demo / name, folder / name)
+    print(f"{folder}: {total / 1e9:.2f} GB in {len(groups)} file(s)")
+
+
+if __name__ == "__main__":
+    main()
