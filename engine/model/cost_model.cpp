@@ -47,11 +47,6 @@ void touch(KvSequence& kv, std::span<const std::int64_t> layers, std::int64_t nu
     }
 }
 
-double median(std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-    return values[values.size() / 2];
-}
-
 class Stopwatch {
   public:
     [[nodiscard]] double seconds() const {
@@ -62,9 +57,9 @@ class Stopwatch {
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// Times of one number of rows.
+/// Seconds of one number of rows, the least seen: what disturbs a few milliseconds only ever adds.
 struct Samples {
-    std::vector<double> near, far;
+    double near = 1e30, far = 1e30;
 };
 
 }  // namespace
@@ -94,8 +89,8 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     bool more = true;
     for (std::size_t round = 0; more && round < max_rounds; ++round) {
         for (std::size_t i = 0; i < row_counts.size(); ++i) {
-            samples[i].near.push_back(time_layer(row_counts[i], base_context));
-            samples[i].far.push_back(time_layer(row_counts[i], far_context));
+            samples[i].near = std::min(samples[i].near, time_layer(row_counts[i], base_context));
+            samples[i].far = std::min(samples[i].far, time_layer(row_counts[i], far_context));
         }
         more = least_of(model.group(), all.seconds() < budget_seconds ? 1 : 0) > 0;
     }
@@ -104,8 +99,8 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
                                static_cast<double>(model.config().num_layers);
     std::vector<Point> points;
     for (std::size_t i = 0; i < row_counts.size(); ++i) {
-        const double near = median(samples[i].near);
-        const double token = std::max(0.0, median(samples[i].far) - near) / (far_context - base_context);
+        const double near = samples[i].near;
+        const double token = std::max(0.0, samples[i].far - near) / (far_context - base_context);
         const double products = std::max(0.0, near - token * base_context);
         points.push_back({row_counts[i], near, token, products * head_bytes / layer_bytes});
     }

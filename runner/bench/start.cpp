@@ -152,7 +152,8 @@ class StartBench {
                                      {"token_seconds", "token s", 1, 2},
                                      {"bytes_per_second", "GB/s", 1e-9, 2},
                                      {"peak_resident_bytes", "peak GB", 1e-9, 2}},
-                         .lines = {}};
+                         .lines = {},
+                         .details = {}};
         for (const char* name : {"read, cold", "pack, cold", "mapped, cold", "read, warm", "pack, warm",
                                  "pack, and write", "mapped, warm"}) {
             table.lines.push_back(line(name));

@@ -36,6 +36,13 @@ class TimedDevice final : public kernels::Device {
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
     kernels::Matrix pack(kernels::DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
                          std::int64_t slice_length) override;
+    [[nodiscard]] std::size_t packed_bytes(const kernels::Matrix& geometry) const override {
+        return inner_.packed_bytes(geometry);
+    }
+    [[nodiscard]] std::string_view packed_layout() const override { return inner_.packed_layout(); }
+    kernels::Buffer adopt(const std::byte* data, std::size_t num_bytes) override {
+        return inner_.adopt(data, num_bytes);
+    }
     void embed(const kernels::Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                 float* y) override;
