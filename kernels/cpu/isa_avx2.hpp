@@ -28,6 +28,12 @@ struct Avx2 {
     static void add_product(Floats& sum, Floats a, Floats b) {
         asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
     }
+    /// Lets the compiler load from `at` only when `sum` is there: what it loads early costs a register, and a tile
+    /// needs them all.
+    template <class T>
+    static void load_after(const T*& at, Floats& sum) {
+        asm("" : "+r"(at), "+x"(sum));
+    }
     /// a > b ? a : b, so b where either is NaN.
     static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
     /// a < b ? a : b, so b where either is NaN.
@@ -51,6 +57,14 @@ struct Avx2 {
         const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
         const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000U));
         return _mm256_castsi256_ps(_mm256_and_si256(_mm256_blendv_epi8(sum, quiet, nan), high));
+    }
+    /// round_bf16 of what arithmetic gives from bf16 numbers: a NaN among those is quiet and its low bits are zero, so
+    /// that rounding cannot carry it away.
+    static Floats round_bf16_quiet(Floats x) {
+        const __m256i bits = _mm256_castps_si256(x);
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+        const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+        return _mm256_castsi256_ps(_mm256_and_si256(sum, _mm256_set1_epi32(static_cast<int>(0xffff0000U))));
     }
     static void store_bf16(std::byte* to, Floats x) {
         const __m256i high = _mm256_srli_epi32(_mm256_castps_si256(round_bf16(x)), 16);

@@ -24,6 +24,8 @@ struct Avx512 {
     static Floats div(Floats a, Floats b) { return _mm512_div_ps(a, b); }
     static Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
     static void add_product(Floats& sum, Floats a, Floats b) { sum = fma(a, b, sum); }
+    template <class T>
+    static void load_after(const T*&, Floats&) {}
     static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
     static Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
     static Floats zero_below(Floats x, Floats bound, Floats value) {
@@ -42,6 +44,7 @@ struct Avx512 {
         const __m512i rounded = _mm512_mask_or_epi32(sum, nan, bits, _mm512_set1_epi32(0x400000));
         return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
     }
+    static Floats round_bf16_quiet(Floats x) { return round_bf16(x); }
     static void store_bf16(std::byte* to, Floats x) {
         const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(round_bf16(x)), 16);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(high));

@@ -20,10 +20,10 @@ struct Variant {
         if (job.bf16) return attention_begin<Isa, Bf16>(job, unit, scratch);
         return attention_begin<Isa, F32>(job, unit, scratch);
     }
-    static void chunk(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
+    static void chunk(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const KvAhead& ahead,
                       const AttentionScratch& scratch, const Softmax& result) {
-        if (job.bf16) return attention_chunk_of<Isa, Bf16>(job, unit, chunk, scratch, result);
-        return attention_chunk_of<Isa, F32>(job, unit, chunk, scratch, result);
+        if (job.bf16) return attention_chunk_of<Isa, Bf16>(job, unit, chunk, ahead, scratch, result);
+        return attention_chunk_of<Isa, F32>(job, unit, chunk, ahead, scratch, result);
     }
 
     static double peak_loop(std::int64_t iterations, float* sink) {

@@ -138,6 +138,24 @@ TEST_P(AttentionTest, EqualsReference) {
     EXPECT_GT(comparison.count(), 20'000);
 }
 
+/// Chunks are cut into pieces of threads inside and between units: no cut may change a bit.
+TEST_P(AttentionTest, NumberOfThreadsDoesNotMatter) {
+    Comparison comparison(GetParam());
+    for (const std::int64_t num_rows : {1, 7, 13}) {
+        const Case c{DType::bf16, 32, 1, 2, 5000, num_rows, true};
+        const std::uint64_t seed = 60 + static_cast<std::uint64_t>(num_rows);
+        SCOPED_TRACE(::testing::Message() << c << ", seed " << seed);
+        const Scene scene(*device_, c, seed);
+        const auto one = GetParam().make(1);
+        Guarded expected = scene.run(*one, DType::f32);
+        for (const int threads : {2, 3, 5, 8}) {
+            const auto many = GetParam().make(threads);
+            Guarded actual = scene.run(*many, DType::f32);
+            ASSERT_TRUE(comparison.equal(expected, actual, DType::f32)) << threads << " threads";
+        }
+    }
+}
+
 /// Sequences of different lengths, rows of all of them mixed, some from pages and some as trees.
 TEST_P(AttentionTest, MixedBatchEqualsRowsAlone) {
     constexpr std::uint64_t seed = 77;
