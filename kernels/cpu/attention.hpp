@@ -17,12 +17,9 @@
 
 #include "kernels/cpu/attention_tile.hpp"
 #include "kernels/cpu/rows.hpp"
+#include "kernels/kv_int8.hpp"
 
 namespace longhaul::kernels::cpu {
-
-/// Elements of an output that stand together in a group.
-template <class Dot>
-constexpr std::int64_t elements_of_group = Dot::is_bf16 ? 2 : 1;
 
 /// Tile rows first..first + count of a unit, over one chunk.
 template <class Isa, class Dot>
@@ -71,6 +68,17 @@ struct ChunkTile {
     [[nodiscard]] std::byte* const* pages() const { return unit.pages + first_position / page_tokens; }
 };
 
+/// A query in whole numbers, two a word; returns its scale.
+template <class Isa>
+float pack_whole_query(const float* x, std::int64_t head_dim, std::uint32_t* to, std::int64_t stride) {
+    const WholeScale whole = WholeScale::of(largest_magnitude(x, head_dim), kv_product_most);
+    for (std::int64_t g = 0; g < head_dim / 2; ++g) {
+        to[g * stride] = (static_cast<std::uint32_t>(whole.whole(x[2 * g])) & 0xffffU) |
+                         static_cast<std::uint32_t>(whole.whole(x[2 * g + 1])) << 16;
+    }
+    return whole.scale;
+}
+
 /// Packs the unit's queries, [tile][group][step][row of tile].
 template <class Isa, class Dot>
 void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const AttentionScratch& scratch) {
@@ -84,6 +92,11 @@ void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const A
             const std::int64_t row = unit.rows[(first + r) / job.group_heads].index;
             const auto* from = reinterpret_cast<const std::uint32_t*>(job.q) + (row * job.q_heads + head) * groups;
             std::uint32_t* to = scratch.q_words + first * groups * Dot::steps + r;
+            if constexpr (is_int8_kv<Dot>) {
+                const float* x = reinterpret_cast<const float*>(job.q) + (row * job.q_heads + head) * job.head_dim;
+                scratch.q_scales[first + r] = pack_whole_query<Isa>(x, job.head_dim, to, rows) * job.scale;
+                continue;
+            }
             for (std::int64_t g = 0; g < groups; ++g) {
                 if constexpr (Dot::steps == 2) {
                     to[2 * g * rows] = from[g] & 0xffff0000U;
@@ -99,7 +112,7 @@ void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const A
 /// Scores of the tile's rows against slots 0..num_slots of a page, to scores[row * score_stride + slot].
 template <class Isa, class Dot, int R>
 void page_scores(const ChunkTile<Isa, Dot>& tile, const std::byte* keys, std::int64_t num_slots,
-                 const std::uint32_t* q_words, Ahead& ahead, float* scores) {
+                 const std::uint32_t* q_words, const float* q_scales, Ahead& ahead, float* scores) {
     constexpr std::int64_t regs = lanes / Isa::width;
     const std::int64_t groups = tile.job.head_dim / elements_of_group<Dot>;
     const auto scale = Isa::all(tile.job.scale);
@@ -107,17 +120,25 @@ void page_scores(const ChunkTile<Isa, Dot>& tile, const std::byte* keys, std::in
         (num_slots + lanes - 1) / lanes * regs, [&]<int W, int First>(std::int64_t at) __attribute__((noinline)) {
             typename Isa::Floats sum[W][R];
             clear_sums<Isa>(sum);
-            const std::int64_t block_stride = groups * group_bytes;
+            const std::int64_t block_stride = groups * kv_group_bytes<Dot>;
             add_groups<Isa, Dot, QueryWords<Dot, R>, W, R, First>(sum, keys + at / regs * block_stride, block_stride,
                                                                   q_words, groups, ahead);
-            store_sums<Isa>(sum, scores + at * Isa::width, score_stride,
-                            [scale](typename Isa::Floats score) { return Isa::mul(score, scale); });
+            const float* key_scales =
+                reinterpret_cast<const float*>(keys + page_tokens * tile.job.head_dim) + at * Isa::width;
+            store_sums<Isa>(
+                sum, scores + at * Isa::width,
+                score_stride, [&](typename Isa::Floats score, int i, int r) __attribute__((always_inline)) {
+                    if constexpr (!is_int8_kv<Dot>) return Isa::mul(score, scale);
+                    const auto scaled = Isa::mul(Isa::from_whole(score), Isa::all(q_scales[r]));
+                    return Isa::mul(scaled, Isa::load(key_scales + i * Isa::width));
+                });
         });
 }
 
 /// Puts the scores of the rows' ancestors in scratch slots at their places in the chunk.
 template <class Isa, class Dot, int R>
 void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, const AttentionScratch& scratch) {
+    const float* q_scales = scratch.q_scales + tile.first;
     std::int64_t end_slot = 0;
     std::int64_t first_slot = INT64_MAX;
     const auto each_entry = [&](auto&& visit) {
@@ -137,7 +158,7 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
     for (std::int64_t page = first_slot / page_tokens; page * page_tokens < end_slot; ++page) {
         const std::int64_t first = page * page_tokens;
         const std::int64_t slots = end_slot - first < page_tokens ? end_slot - first : std::int64_t{page_tokens};
-        page_scores<Isa, Dot, R>(tile, tile.keys_of(tile.unit.scratch_pages[page]), slots, q_words, nothing,
+        page_scores<Isa, Dot, R>(tile, tile.keys_of(tile.unit.scratch_pages[page]), slots, q_words, q_scales, nothing,
                                  scratch.tree_scores);
         each_entry([&](std::int64_t r, std::int64_t place, std::int64_t slot) {
             if (slot < first || slot >= first + page_tokens) return;
@@ -146,14 +167,15 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
     }
 }
 
-/// How probabilities stand in a row: floats (rounded to bf16 where values are), or bf16 for tiles that take pairs.
+/// How probabilities stand in a row: floats (rounded to bf16 where values are), or bf16 for tiles that take pairs; for
+/// int8 whole numbers of 16 bits, made of floats in a second pass.
 template <class Isa, class Dot>
 struct Probabilities {
-    static constexpr bool in_halves = Dot::is_bf16 && Dot::steps == 1;
+    static constexpr bool in_halves = is_int8_kv<Dot> || (Dot::is_bf16 && Dot::steps == 1);
 
     /// In place of scores or behind what was read of them: `i` ascends.
     static void store(float* row, std::int64_t i, typename Isa::Floats p) {
-        if constexpr (in_halves) {
+        if constexpr (in_halves && Dot::is_bf16) {
             Isa::store_bf16(reinterpret_cast<std::byte*>(row) + 2 * i, p);
         } else if constexpr (Dot::is_bf16) {
             Isa::store(row + i, Isa::round_bf16_quiet(p));
@@ -163,6 +185,7 @@ struct Probabilities {
     }
     static float at(const float* row, std::int64_t i) {
         if constexpr (!in_halves) return row[i];
+        if constexpr (is_int8_kv<Dot>) return reinterpret_cast<const std::int16_t*>(row)[i];
         const std::uint32_t bits = std::uint32_t{reinterpret_cast<const std::uint16_t*>(row)[i]} << 16;
         float value;
         __builtin_memcpy(&value, &bits, sizeof value);
@@ -210,12 +233,54 @@ void softmax_row(float* scores, std::int64_t count, float* maximum, float* sum) 
     *sum = lane_total<Isa>(sums);
 }
 
-/// output = probabilities x values of the pages, + 0.
+/// The scales of the values at the places of the chunk that the row sees.
+template <class Isa, class Dot>
+void gather_value_scales(const ChunkTile<Isa, Dot>& tile, const UnitRow& row, float* scales) {
+    const std::int64_t visible = tile.visible(row);
+    const std::int64_t paged = ChunkTile<Isa, Dot>::clamp(row.in_pages - tile.first_position);
+    const auto scales_of = [&](const std::byte* page) {
+        return reinterpret_cast<const float*>(tile.values_of(page) + page_tokens * tile.job.padded_dim);
+    };
+    for (std::int64_t i = 0; i < paged && i < visible; i += page_tokens) {
+        __builtin_memcpy(scales + i, scales_of(tile.pages()[i / page_tokens]), page_tokens * sizeof(float));
+    }
+    for (std::int64_t i = paged; i < visible; ++i) {
+        const std::int64_t slot = row.path[tile.first_position + i - row.in_pages];
+        scales[i] = scales_of(tile.unit.scratch_pages[slot / page_tokens])[slot % page_tokens];
+    }
+}
+
+/// Probabilities of one row (floats) and scales of values become weights in whole numbers, in place. Returns what a
+/// weight of 1 stands for.
+template <class Isa>
+float whole_weights(float* row, std::int64_t count, const float* value_scales) {
+    using Floats = typename Isa::Floats;
+    const std::int64_t padded = (count + lanes - 1) / lanes * lanes;
+    Floats largest = Isa::zero();
+    for (std::int64_t i = 0; i < padded; i += Isa::width) {
+        const Floats weight = Isa::max(Isa::mul(Isa::load(row + i), Isa::load(value_scales + i)), Isa::zero());
+        Isa::store(row + i, weight);
+        largest = Isa::max(weight, largest);
+    }
+    float lane[Isa::width];
+    Isa::store(lane, largest);
+    float top = lane[0];
+    for (const float value : lane) top = value > top ? value : top;
+    const WholeScale whole = WholeScale::of(top, kv_product_most);
+    const Floats inverse = Isa::all(whole.inverse);
+    for (std::int64_t i = 0; i < padded; i += Isa::width) {
+        const Floats sum = Isa::add(Isa::mul(Isa::load(row + i), inverse), Isa::all(0x1.8p23F));
+        Isa::store_low_halves(reinterpret_cast<std::byte*>(row) + 2 * i, sum);
+    }
+    return whole.scale;
+}
+
+/// output = probabilities x values of the pages, + 0 (int8: the sum of whole numbers, as bits).
 template <class Isa, class Dot, int R>
 void page_values(const ChunkTile<Isa, Dot>& tile, const float* probabilities, Ahead& ahead, float* output) {
     constexpr std::int64_t regs = lanes / Isa::width;
     constexpr std::int64_t group = elements_of_group<Dot>;
-    constexpr std::int64_t block_stride = page_tokens / group * group_bytes;
+    constexpr std::int64_t block_stride = page_tokens / group * kv_group_bytes<Dot>;
     const std::int64_t padded_dim = tile.job.padded_dim;
     each_tile<Isa, R>(
         padded_dim / Isa::width, [&]<int W, int First>(std::int64_t at) __attribute__((noinline)) {
@@ -230,8 +295,10 @@ void page_values(const ChunkTile<Isa, Dot>& tile, const float* probabilities, Ah
                                                                          ahead);
                 words += left / group * ProbabilityWords<Dot>::of_group;
             }
-            store_sums<Isa>(sum, output + at * Isa::width, padded_dim,
-                            [](typename Isa::Floats value) { return Isa::add(value, Isa::zero()); });
+            store_sums<Isa>(
+                sum, output + at * Isa::width, padded_dim,
+                [](typename Isa::Floats value, int, int)
+                    __attribute__((always_inline)) { return is_int8_kv<Dot> ? value : Isa::add(value, Isa::zero()); });
         });
 }
 
@@ -259,7 +326,7 @@ std::int64_t list_values(const ChunkTile<Isa, Dot>& tile, const UnitRow& row, Va
         const std::int64_t slot = paged ? position : std::int64_t{row.path[position - row.in_pages]};
         const std::byte* page = (paged ? tile.unit.pages : tile.unit.scratch_pages)[slot / page_tokens];
         const std::int64_t group = slot % page_tokens / elements;
-        list[count++] = {tile.values_of(page) + group * group_bytes, slot % 2 != 0, place - begin};
+        list[count++] = {tile.values_of(page) + group * kv_group_bytes<Dot>, slot % 2 != 0, place - begin};
     }
     return count;
 }
@@ -269,17 +336,22 @@ template <class Isa, class Dot>
 void add_listed(std::int64_t padded_dim, const ValuePlace* list, std::int64_t count, const float* p, float* output) {
     using Floats = typename Isa::Floats;
     constexpr std::int64_t regs = lanes / Isa::width;
-    constexpr std::int64_t reg_bytes = group_bytes / regs;
-    constexpr std::int64_t block_stride = page_tokens / elements_of_group<Dot> * group_bytes;
+    constexpr std::int64_t reg_bytes = kv_group_bytes<Dot> / regs;
+    constexpr std::int64_t block_stride = page_tokens / elements_of_group<Dot> * kv_group_bytes<Dot>;
     for (std::int64_t i = 0; i < padded_dim / Isa::width; ++i) {
         const std::int64_t offset = i / regs * block_stride + i % regs * reg_bytes;
         Floats sum = Isa::load(output + i * Isa::width);
         for (std::int64_t e = 0; e < count; ++e) {
+            if constexpr (is_int8_kv<Dot>) {
+                const std::uint32_t weight = static_cast<std::uint32_t>(p[list[e].place]) << (list[e].odd ? 16 : 0);
+                Dot::multiply_add(sum, Isa::widen_bytes(list[e].group + offset), Dot::input(&weight));
+                continue;
+            }
             const Floats words = Isa::load_words(list[e].group + offset);
             const Floats value = !Dot::is_bf16 ? words : list[e].odd ? Isa::odd_of(words) : Isa::even_of(words);
             sum = Isa::fma(Isa::all(p[list[e].place]), value, sum);
         }
-        Isa::store(output + i * Isa::width, Isa::add(sum, Isa::zero()));
+        Isa::store(output + i * Isa::width, is_int8_kv<Dot> ? sum : Isa::add(sum, Isa::zero()));
     }
 }
 
@@ -289,17 +361,24 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
                    const AttentionScratch& scratch, const Softmax& result) {
     for (std::int64_t done = 0; done < tile.paged; done += page_tokens) {
         const std::int64_t left = tile.paged - done < page_tokens ? tile.paged - done : std::int64_t{page_tokens};
-        page_scores<Isa, Dot, R>(tile, tile.keys_of(tile.pages()[done / page_tokens]), left, q_words, ahead,
-                                 scratch.scores + done);
+        page_scores<Isa, Dot, R>(tile, tile.keys_of(tile.pages()[done / page_tokens]), left, q_words,
+                                 scratch.q_scales + tile.first, ahead, scratch.scores + done);
     }
     scratch_scores<Isa, Dot, R>(tile, q_words, scratch);
     using P = Probabilities<Isa, Dot>;
     std::int64_t kept = 0;
+    float weight_scales[R];
     for (std::int64_t r = 0; r < R; ++r) {
         float* row = scratch.scores + r * score_stride;
         const std::int64_t visible = tile.visible(tile.row_of(r));
         const std::int64_t tiled = tile.tiled(tile.row_of(r));
         if (visible > 0) softmax_row<Isa, Dot>(row, visible, result.maximum + r, result.sum + r);
+        if constexpr (is_int8_kv<Dot>) {
+            if (r == 0 || &tile.row_of(r) != &tile.row_of(r - 1)) {
+                gather_value_scales(tile, tile.row_of(r), scratch.value_scales);
+            }
+            weight_scales[r] = visible > 0 ? whole_weights<Isa>(row, visible, scratch.value_scales) : 0.0F;
+        }
         for (std::int64_t i = tiled; i < visible; ++i) scratch.path_p[kept++] = P::at(row, i);
         P::clear(row, tiled, tile.whole);
     }
@@ -313,6 +392,12 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
         if (count == 0) continue;
         add_listed<Isa, Dot>(tile.job.padded_dim, list, count, p, result.output + r * tile.job.padded_dim);
         p += count;
+    }
+    if constexpr (is_int8_kv<Dot>) {
+        for (std::int64_t i = 0; i < R * tile.job.padded_dim; i += Isa::width) {
+            const auto whole = Isa::from_whole(Isa::load(result.output + i));
+            Isa::store(result.output + i, Isa::mul(whole, Isa::all(weight_scales[i / tile.job.padded_dim])));
+        }
     }
 }
 

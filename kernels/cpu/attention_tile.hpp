@@ -8,6 +8,33 @@
 
 namespace longhaul::kernels::cpu {
 
+/// Keys and values of int8 against whole numbers of 16 bits: pairs as in bf16, sums in integers that stand in the
+/// registers as bits. Twice the products of f32 an instruction, and exact in any order.
+template <class Isa>
+struct DotInt8Kv {
+    using Floats = typename Isa::Floats;
+    static constexpr int steps = 1;
+    static constexpr bool is_bf16 = false;
+    static constexpr bool is_int8 = true;
+    static constexpr int max_rows = Isa::width == 16 ? 12 : 6;
+
+    static Floats weights(const std::byte* from, int) { return Isa::widen_bytes(from); }
+    static Floats input(const std::uint32_t* word) { return Isa::all(*reinterpret_cast<const float*>(word)); }
+    static void multiply_add(Floats& sum, Floats w, Floats x) { Isa::add_short_products(sum, w, x); }
+};
+
+template <class Dot>
+constexpr bool is_int8_kv = requires {
+    Dot::is_int8;
+};
+
+/// Elements of an output that stand together in a group.
+template <class Dot>
+constexpr std::int64_t elements_of_group = Dot::is_bf16 || is_int8_kv<Dot> ? 2 : 1;
+
+template <class Dot>
+constexpr std::int64_t kv_group_bytes = is_int8_kv<Dot> ? group_bytes / 2 : group_bytes;
+
 /// Queries as a tile reads them: [group][step][R].
 template <class Dot, int R>
 struct QueryWords {
@@ -109,14 +136,14 @@ template <class Isa, int W, int R>
     }
 }
 
-/// to[r * stride + output] = last(sum).
+/// to[r * stride + output] = last(sum, register, r).
 template <class Isa, int W, int R, class Last>
 [[gnu::always_inline]] inline void store_sums(const typename Isa::Floats (&sum)[W][R], float* to, std::int64_t stride,
                                               const Last& last) {
 #pragma GCC unroll 16
     for (int i = 0; i < W; ++i) {
 #pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) Isa::store(to + r * stride + i * Isa::width, last(sum[i][r]));
+        for (int r = 0; r < R; ++r) Isa::store(to + r * stride + i * Isa::width, last(sum[i][r], i, r));
     }
 }
 
@@ -127,7 +154,7 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
                                               std::int64_t num_groups, Ahead& next) {
     using Floats = typename Isa::Floats;
     constexpr int regs = lanes / Isa::width;
-    constexpr std::int64_t reg_bytes = group_bytes / regs;
+    constexpr std::int64_t reg_bytes = kv_group_bytes<Dot> / regs;
     constexpr int streams = streams_of(R);
     const Ahead::Share ahead = next.take(num_groups, w);
     std::int64_t ahead_at = 0;
@@ -168,7 +195,7 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
                 Isa::load_after(w, sum[W - 1][R - 1]);
             }
         }
-        w += group_bytes;
+        w += kv_group_bytes<Dot>;
         x += Words::of_group;
     }
 }

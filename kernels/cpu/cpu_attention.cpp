@@ -137,7 +137,8 @@ struct Sizes {
 
     [[nodiscard]] std::int64_t softmax() const { return 2 * round_up(tile_rows) + tile_rows * padded_dim; }
     [[nodiscard]] std::int64_t scratch() const {
-        return round_up(tile_rows * head_dim) + max_tile_rows * (2 * score_stride + chunk_tokens);
+        return round_up(tile_rows * head_dim) + round_up(tile_rows) + chunk_tokens +
+               max_tile_rows * (2 * score_stride + chunk_tokens);
     }
     [[nodiscard]] Softmax softmax_at(float* memory) const {
         return {memory, memory + round_up(tile_rows), memory + 2 * round_up(tile_rows)};
@@ -145,8 +146,14 @@ struct Sizes {
     [[nodiscard]] AttentionScratch scratch_at(float* memory) const {
         float* scores = memory + round_up(tile_rows * head_dim);
         float* tree_scores = scores + max_tile_rows * score_stride;
-        return {reinterpret_cast<std::uint32_t*>(memory), scores, tree_scores,
-                tree_scores + max_tile_rows * score_stride};
+        float* q_scales = tree_scores + max_tile_rows * score_stride;
+        float* value_scales = q_scales + round_up(tile_rows);
+        return {reinterpret_cast<std::uint32_t*>(memory),
+                scores,
+                tree_scores,
+                q_scales,
+                value_scales,
+                value_scales + chunk_tokens};
     }
 };
 
@@ -247,9 +254,10 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, std::span<
     const std::int64_t width = q_heads * layout.head_dim;
     check_act_rows("attention", act, static_cast<std::int64_t>(rows.size()), width, out_stride);
     const KvPages pages(layout);
-    const auto element = static_cast<std::int64_t>(bytes_of(layout.dtype));
+    const std::int64_t element = pages.element_bytes();
     const std::int64_t group_heads = q_heads / layout.num_kv_heads;
     const AttentionJob job{.bf16 = layout.dtype == DType::bf16,
+                           .int8 = layout.dtype == DType::int8,
                            .head_dim = layout.head_dim,
                            .padded_dim = pages.padded_dim(),
                            .group_heads = group_heads,

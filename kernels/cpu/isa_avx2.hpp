@@ -83,6 +83,23 @@ struct Avx2 {
     static Floats even_of(Floats pairs) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
     }
+    /// 16 bytes as 8 pairs of 16 bits, one a lane.
+    static Floats widen_bytes(const std::byte* from) {
+        return _mm256_castsi256_ps(_mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(from))));
+    }
+    /// sum + the products of both halves, in integers, lane by lane.
+    static void add_short_products(Floats& sum, Floats a, Floats b) {
+        const __m256i products = _mm256_madd_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b));
+        sum = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(sum), products));
+    }
+    /// Integers (that stand in `x` as bits) as floats.
+    static Floats from_whole(Floats x) { return _mm256_cvtepi32_ps(_mm256_castps_si256(x)); }
+    /// The low 16 bits of each lane.
+    static void store_low_halves(std::byte* to, Floats x) {
+        const __m256i low = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0xffff));
+        const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, low), 0x08);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
+    }
     static Floats load_bf16(const std::byte* from) {
         const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));

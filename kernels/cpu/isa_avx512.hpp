@@ -57,6 +57,19 @@ struct Avx512 {
     static Floats even_of(Floats pairs) {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16));
     }
+    static Floats widen_bytes(const std::byte* from) {
+        return _mm512_castsi512_ps(_mm512_cvtepi8_epi16(_mm256_load_si256(reinterpret_cast<const __m256i*>(from))));
+    }
+    static void add_short_products(Floats& sum, Floats a, Floats b) {
+        sum = _mm512_castsi512_ps(
+            _mm512_dpwssd_epi32(_mm512_castps_si512(sum), _mm512_castps_si512(a), _mm512_castps_si512(b)));
+    }
+    static Floats from_whole(Floats x) {
+        return _mm512_maskz_cvtepi32_ps(0xffff, _mm512_castps_si512(x));
+    }  // maskz: GCC 12's plain one warns
+    static void store_low_halves(std::byte* to, Floats x) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_castps_si512(x)));
+    }
     static Floats load_bf16(const std::byte* from) {
         const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));

@@ -129,6 +129,7 @@ struct AttentionUnit {
 
 struct AttentionJob {
     bool bf16;
+    bool int8;  ///< keys and values; q is f32 then
     std::int64_t head_dim;
     std::int64_t padded_dim;   ///< head_dim rounded up to 16
     std::int64_t group_heads;  ///< query heads of a KV head
@@ -160,6 +161,8 @@ struct AttentionScratch {
     std::uint32_t* q_words;  ///< [tile rows * head_dim]
     float* scores;           ///< [max_tile_rows, score_stride], of one tile; then its probabilities
     float* tree_scores;      ///< [max_tile_rows, score_stride], of a page of the tree
+    float* q_scales;         ///< [tile rows], int8 only: of the query, times 1 / sqrt(head_dim)
+    float* value_scales;     ///< [512], int8 only
     float* path_p;           ///< [max_tile_rows * 512], probabilities of what rows add one by one
 };
 
