@@ -12,8 +12,7 @@ namespace {
 void read_stretch(CheckpointStore& store, const Model& model, Sequence& sequence, std::int64_t first,
                   std::int64_t end) {
     const kernels::KvLayout& layout = model.kv_layout();
-    std::vector<std::byte> buffer(static_cast<std::size_t>((end - first) * layout.head_dim) *
-                                  kernels::bytes_of(layout.dtype));
+    std::vector<std::byte> buffer(static_cast<std::size_t>(end - first) * layout.token_bytes());
     for (std::int64_t layer = 0; layer < layout.num_layers; ++layer) {
         for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
             for (const bool values : {false, true}) {

@@ -51,7 +51,8 @@ void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std
 }
 
 void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads) {
-    require(layout.dtype != DType::f16, "kv layout", "dtype is bf16 or f32");
+    const bool known = layout.dtype == DType::bf16 || layout.dtype == DType::f32 || layout.dtype == DType::int8;
+    require(known, "kv layout", "dtype is bf16, f32 or int8");
     require(layout.head_dim > 0 && layout.head_dim % 2 == 0, "kv layout", "head_dim is even");
     require(layer >= 0 && layer < layout.num_layers, "kv layout", "no such layer");
     require(layout.num_kv_heads > 0 && q_heads % layout.num_kv_heads == 0, "kv layout",

@@ -23,7 +23,7 @@ namespace longhaul::kernels {
 /// f16 only as a source of weights; int8 and int4 only as packed weights (quantized.hpp).
 enum class DType : std::uint8_t { bf16, f32, f16, int8, int4 };
 
-/// Of an element that stands alone: not of int8 and int4.
+/// Of an element that stands alone: not of int8 and int4 (KvLayout::token_bytes says it of keys and values).
 constexpr std::size_t bytes_of(DType dtype) {
     return dtype == DType::f32 ? 4 : 2;
 }
@@ -92,11 +92,19 @@ struct Matrix {
 
 /// Geometry of paged keys and values on one rank.
 struct KvLayout {
-    DType dtype = DType::bf16;
+    DType dtype = DType::bf16;  ///< bf16, f32, or int8: whole numbers and an f32 scale for each token and head
     std::int64_t num_layers = 0;
     std::int64_t num_kv_heads = 0;                   ///< of this rank
     std::int64_t head_dim = 0;                       ///< even
     static constexpr std::int64_t page_tokens = 64;  ///< slots of a page; divides the attention chunk
+
+    /// What queries are rounded to: as keys, but f32 where keys are int8.
+    [[nodiscard]] DType query_type() const { return dtype == DType::int8 ? DType::f32 : dtype; }
+    /// Of one key (value) of one head outside of pages: head_dim elements; of int8 then the scale, f32 little-endian.
+    [[nodiscard]] std::size_t token_bytes() const {
+        const auto elements = static_cast<std::size_t>(head_dim);
+        return dtype == DType::int8 ? elements + 4 : elements * bytes_of(dtype);
+    }
 };
 
 /// A place for the key and value of one token: in all layers and heads of `page`, slot `slot`.
@@ -182,14 +190,14 @@ class Device {
     [[nodiscard]] virtual std::size_t kv_page_bytes(const KvLayout& layout) const = 0;
 
     /// Rotates q and k (halves convention of Hugging Face: dimension i pairs with i + head_dim/2), rounds q to
-    /// layout.dtype and stores k and v, rounded, at `slots`. qkv: f32 [rows, (q_heads + 2 * kv_heads) * head_dim];
-    /// cos, sin: host f32 [rows, head_dim / 2]; q_out: layout.dtype [rows, q_heads, head_dim].
-    /// A slot whose page is nullptr is not stored.
+    /// layout.query_type() and stores k and v, rounded, at `slots`. qkv: f32 [rows, (q_heads + 2 * kv_heads) *
+    /// head_dim]; cos, sin: host f32 [rows, head_dim / 2]; q_out: query_type [rows, q_heads, head_dim]. A slot whose
+    /// page is nullptr is not stored.
     virtual void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                             const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) = 0;
 
     /// Attention of every row over its own positions 0..position, scale 1/sqrt(head_dim), chunks of 512 absolute
-    /// positions merged left to right. q: layout.dtype [rows, q_heads, head_dim]; query head h reads KV head
+    /// positions merged left to right. q: query_type [rows, q_heads, head_dim]; query head h reads KV head
     /// h / (q_heads / kv_heads). out: act [rows, out_stride], columns q_heads * head_dim.. set to zero.
     virtual void attention(const KvLayout& layout, std::int64_t layer, std::span<const AttentionSequence> sequences,
                            std::span<const AttentionRow> rows, const std::byte* q, std::int64_t q_heads, DType act,
@@ -198,8 +206,8 @@ class Device {
     /// Copies key and value of one token, all layers and heads, from slot to slot.
     virtual void kv_move(const KvLayout& layout, KvSlot from, KvSlot to) = 0;
 
-    /// Keys (values) of `count` slots from `first` of a page, one layer and head, as [count, head_dim] of layout.dtype
-    /// in host memory: what checkpoints hold. May run in another thread than the other calls, on slots that no longer
+    /// Keys (values) of `count` slots from `first` of a page, one layer and head, as [count, token_bytes] in host
+    /// memory: what checkpoints hold. May run in another thread than the other calls, on slots that no longer
     /// change.
     virtual void kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
                            bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const = 0;

@@ -15,6 +15,10 @@
 //   l = sum of p (before rounding) in 16 lanes by position modulo 16 and the lane tree;
 //   o[d] = sum over position pairs (2j, 2j+1), odd first, of bf16(p) * v (f32 KV: ascending positions, p unrounded),
 //   and + 0 at its end (a zero has no sign: absent places may be added as products of zero or left out).
+//   int8 KV (kv_int8.hpp): a key (value) is m = max |x|, scale = m / 127, whole = x * (127 / m) to the nearest even; a
+//   query likewise with 32767. Sums of products are exact in integers: score = f32(sum) * (query scale /
+//   sqrt(head_dim)) * key scale. w = p * value scale (not above 0: 0), its m over the chunk, whole = w * (32767 / m):
+//   o[d] = f32(sum of whole * v) * (m / 32767).
 //   Chunks merge left to right, starting from m = -inf, l = 0, o = 0:
 //   m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b and o = o*a + oc*b,
 //   each product and the sum rounded on its own; out = o / l.

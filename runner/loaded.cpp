@@ -52,7 +52,7 @@ engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const F
     identity.model = fingerprints.at("model");
     identity.tokenizer = fingerprints.at("tokenizer");
     identity.numerics_version = kernels::numerics_version;
-    identity.kv_dtype = kv_dtype_of(settings) == kernels::DType::f32 ? "f32" : "bf16";
+    identity.kv_dtype = settings.kv_precision == "fp32" ? "f32" : settings.kv_precision;
     identity.num_layers = config.num_layers;
     identity.num_kv_heads = config.num_kv_heads;
     identity.head_dim = config.head_dim;

@@ -137,6 +137,7 @@ engine::Precision precision_of(const Settings& settings) {
 kernels::DType kv_dtype_of(const Settings& settings) {
     if (settings.kv_precision == "bf16") return kernels::DType::bf16;
     if (settings.kv_precision == "fp32") return kernels::DType::f32;
+    if (settings.kv_precision == "int8") return kernels::DType::int8;
     throw std::logic_error("kv-precision '" + settings.kv_precision + "' passed parse_settings");
 }
 

@@ -317,9 +317,10 @@ Section machine_section() {
         "Model and machine",
         {choice("precision", Kind::identity, &Settings::precision, {"bf16", "fp32", "int8", "int4"}, {},
                 "numbers the weights are held in; int8 and int4 are faster and a little less exact"),
-         or_auto(choice("kv-precision", Kind::identity, &Settings::kv_precision, {"auto", "bf16", "fp32"}, {"int8"},
-                        "numbers keys and values are held in; auto = as `precision`"),
-                 &Settings::kv_precision),
+         or_auto(
+             choice("kv-precision", Kind::identity, &Settings::kv_precision, {"auto", "bf16", "fp32", "int8"}, {},
+                    "numbers keys and values are held in; int8 takes half the memory of bf16; auto = as `precision`"),
+             &Settings::kv_precision),
          or_auto(choice("device", Kind::identity, &Settings::device, {"auto", "cpu"}, {"cuda"}, "what computes",
                         "built without CUDA support: cuda is not in this version"),
                  &Settings::device),

@@ -32,7 +32,7 @@ struct CheckpointIdentity {
     std::string model;  ///< fingerprint of weights and config
     std::string tokenizer;
     int numerics_version = 0;
-    std::string kv_dtype;  ///< "bf16", "f32"
+    std::string kv_dtype;  ///< "bf16", "f32", "int8"
     std::int64_t num_layers = 0;
     std::int64_t num_kv_heads = 0;  ///< of the whole model
     std::int64_t head_dim = 0;

@@ -23,7 +23,13 @@ constexpr std::int64_t chunk_bytes = 512 * 1024;
 hdf5::Type kv_type(const std::string& kv_dtype) {
     if (kv_dtype == "bf16") return hdf5::Type::u16;  // HDF5 has no bf16; the attribute kv_dtype says what the bits are
     if (kv_dtype == "f32") return hdf5::Type::f32;
+    if (kv_dtype == "int8") return hdf5::Type::u8;  // whole numbers and their scale, as bytes
     throw std::logic_error("checkpoint: no KV dtype '" + kv_dtype + "'");
+}
+
+/// Elements of one key (value) of one head.
+std::int64_t token_elements(const CheckpointIdentity& identity) {
+    return identity.kv_dtype == "int8" ? identity.head_dim + 4 : identity.head_dim;
 }
 
 std::int64_t num_rows(const std::vector<KvSource>& items) {
@@ -120,7 +126,7 @@ void write_items(hid_t file, const std::vector<KvSource>& items) {
 hdf5::Bytes encode_kv_file(const CheckpointIdentity& identity, std::int64_t first_kv_head, std::int64_t num_kv_heads,
                            const std::vector<KvSource>& items) {
     const hdf5::Type type = kv_type(identity.kv_dtype);
-    const Block whole{identity.num_layers, num_kv_heads, num_rows(items), identity.head_dim};
+    const Block whole{identity.num_layers, num_kv_heads, num_rows(items), token_elements(identity)};
     const std::size_t num_bytes = 2 * static_cast<std::size_t>(whole.elements()) * hdf5::type_bytes(type);
     constexpr unsigned btree_fanout = 32;
     // The library clears what it grows by, so a small file should not ask for much.
@@ -141,6 +147,10 @@ hdf5::Bytes encode_kv_file(const CheckpointIdentity& identity, std::int64_t firs
 }
 
 }  // namespace
+
+std::size_t kv_token_bytes(const CheckpointIdentity& identity) {
+    return static_cast<std::size_t>(token_elements(identity)) * hdf5::type_bytes(kv_type(identity.kv_dtype));
+}
 
 void verify_kv_file(const std::string& path, const KvFile& expected, const std::function<void()>& progress) {
     constexpr std::size_t piece_bytes = std::size_t{1} << 20;
@@ -181,7 +191,7 @@ KvReader::KvReader(const std::string& path, const KvFile& expected, const Checkp
     read_items();
     std::int64_t rows = 0;
     for (const auto& [key, range] : items_) rows += range.kv_end - range.kv_begin;
-    const hdf5::Dims dims = Block{identity.num_layers, expected.num_kv_heads, rows, identity.head_dim}.dims();
+    const hdf5::Dims dims = Block{identity.num_layers, expected.num_kv_heads, rows, token_elements(identity)}.dims();
     keys_ = reader_.open("keys", type_, dims.size());
     values_ = reader_.open("values", type_, dims.size());
     for (const auto* dataset : {&keys_, &values_}) {

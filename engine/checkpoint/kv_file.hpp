@@ -15,6 +15,9 @@ namespace longhaul::engine::detail {
 /// Hashes the file in pieces and compares size and checksum. Throws InputError naming the file and what differs.
 void verify_kv_file(const std::string& path, const KvFile& expected, const std::function<void()>& progress);
 
+/// Bytes of one key (value) of one head, and elements of the type that the datasets have.
+[[nodiscard]] std::size_t kv_token_bytes(const CheckpointIdentity& identity);
+
 /// One open KV file. Call only for a file that verify_kv_file passed: the HDF5 library trusts what it opens.
 class KvReader {
   public:
@@ -29,7 +32,7 @@ class KvReader {
 
     [[nodiscard]] const std::map<std::string, Range>& items() const { return items_; }
 
-    /// [count, head_dim] of positions from `first` of an item in here; `kv_head` global.
+    /// [count, kv_token_bytes] of positions from `first` of an item in here; `kv_head` global.
     void read(const Range& item, std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t first,
               std::int64_t count, std::byte* to) const;
 

@@ -450,7 +450,7 @@ void CheckpointStore::read_kv(const std::string& key, std::int64_t layer, std::i
     for (const auto& [value, most] : bounds) {
         if (value < 0 || value > most) throw std::logic_error("read_kv: beyond what restore gave of '" + key + "'");
     }
-    const std::size_t row_bytes = static_cast<std::size_t>(identity.head_dim) * (identity.kv_dtype == "f32" ? 4 : 2);
+    const std::size_t row_bytes = detail::kv_token_bytes(identity);
     for (const Segment& segment : found == state_->segments.end() ? std::vector<Segment>{} : found->second) {
         const std::int64_t begin = std::max(first, segment.begin);
         const std::int64_t end = std::min(first + count, segment.end);

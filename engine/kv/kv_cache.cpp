@@ -109,7 +109,7 @@ void for_each_page(std::span<std::byte* const> pages, std::int64_t first, std::i
 void KvSequence::export_range(const kernels::Device& device, const kernels::KvLayout& layout,
                               std::span<std::byte* const> pages, std::int64_t layer, std::int64_t kv_head, bool values,
                               std::int64_t first, std::int64_t count, std::byte* to) {
-    const std::int64_t row = layout.head_dim * static_cast<std::int64_t>(kernels::bytes_of(layout.dtype));
+    const std::int64_t row = static_cast<std::int64_t>(layout.token_bytes());
     for_each_page(pages, first, count, [&](std::byte* page, std::int64_t slot, std::int64_t here, std::int64_t done) {
         device.kv_export(layout, page, layer, kv_head, values, slot, here, to + done * row);
     });
@@ -117,7 +117,7 @@ void KvSequence::export_range(const kernels::Device& device, const kernels::KvLa
 
 void KvSequence::import_range(std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t first,
                               std::int64_t count, const std::byte* from) {
-    const std::int64_t row = layout().head_dim * static_cast<std::int64_t>(kernels::bytes_of(layout().dtype));
+    const std::int64_t row = static_cast<std::int64_t>(layout().token_bytes());
     for_each_page(pages_, first, count, [&](std::byte* page, std::int64_t slot, std::int64_t here, std::int64_t done) {
         pool_.device().kv_import(layout(), page, layer, kv_head, values, slot, here, from + done * row);
     });

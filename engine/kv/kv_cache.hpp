@@ -69,8 +69,8 @@ class KvSequence {
     [[nodiscard]] const kernels::KvLayout& layout() const { return pool_.layout(); }
     [[nodiscard]] PagePool& pool() const { return pool_; }
 
-    /// [count, head_dim] of positions first.. ; see Device::kv_export. Safe beside decoding for committed positions as
-    /// long as `pages` (a copy of `pages()` taken by the owner's thread) is given.
+    /// [count, token_bytes] of positions first.. ; see Device::kv_export. Safe beside decoding for committed positions
+    /// as long as `pages` (a copy of `pages()` taken by the owner's thread) is given.
     static void export_range(const kernels::Device& device, const kernels::KvLayout& layout,
                              std::span<std::byte* const> pages, std::int64_t layer, std::int64_t kv_head, bool values,
                              std::int64_t first, std::int64_t count, std::byte* to);

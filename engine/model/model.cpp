@@ -344,7 +344,7 @@ void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, fl
     if (w.qkv_bias) device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows, w.qkv.num_outputs);
 
     std::byte* q = queries.bytes(static_cast<std::size_t>(num_rows * split.num_heads * config.head_dim) *
-                                 kernels::bytes_of(layout.dtype));
+                                 kernels::bytes_of(layout.query_type()));
     device.rope_store(layout, layer, qkv, split.num_heads, cos.data(), sin.data(), slots, q);
     std::byte* heads = attended.bytes(static_cast<std::size_t>(num_rows * width) * act_bytes);
     device.attention(layout, layer, attention_sequences, attention_rows, q, split.num_heads, act, heads, width);

@@ -1,8 +1,9 @@
 // Attention of one unit (rows of a sequence x the query heads of one KV head) over one chunk of 512 positions.
 //
 // Both products are those of tile.hpp: keys of 16 tokens across the lanes against queries, then values of 16 dimensions
-// across the lanes against probabilities. What is in the pages goes through tiles that all rows share. Ancestors of a
-// row in the tree's scratch pages take part at their absolute position: their scores come from one shared pass over the
+// across the lanes against probabilities. What is in the pages goes through tiles of rows (attention_tile.hpp), one
+// tile after another through scores, softmax and values, so that its scores stay in the first cache. Ancestors of a row
+// in the tree's scratch pages take part at their absolute position: their scores come from one shared pass over the
 // scratch slots and are put in place row by row; their values are added one by one, behind the pages, in the order of
 // positions.
 //
@@ -14,49 +15,75 @@
 // which "+ 0" at the end of the chunk makes + for everybody.
 #pragma once
 
+#include "kernels/cpu/attention_tile.hpp"
 #include "kernels/cpu/rows.hpp"
-#include "kernels/cpu/tile.hpp"
+#include "kernels/kv_int8.hpp"
 
 namespace longhaul::kernels::cpu {
 
-/// The part of a chunk that a unit's rows have in common.
-template <class Isa>
-struct ChunkLimits {
-    std::int64_t first;  ///< first position of the chunk
-    std::int64_t paged;  ///< positions of the chunk that some row has in pages
-    std::int64_t whole;  ///< of these, in whole pairs (bf16)
-    bool follows;        ///< a row has positions in pages beyond the chunk
+/// Tile rows first..first + count of a unit, over one chunk.
+template <class Isa, class Dot>
+struct ChunkTile {
+    const AttentionJob& job;
+    const AttentionUnit& unit;
+    std::int64_t first;
+    std::int64_t count;
+    std::int64_t first_position;  ///< of the chunk
+    std::int64_t paged = 0;       ///< positions of the chunk that some row has in pages
+    std::int64_t whole = 0;       ///< of these, in whole groups
+
+    ChunkTile(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, std::int64_t first,
+              std::int64_t count)
+        : job(job), unit(unit), first(first), count(count), first_position(chunk * chunk_tokens) {
+        for (std::int64_t r = first_row(); r < end_row(); ++r) {
+            const std::int64_t in_chunk = clamp(unit.rows[r].in_pages - first_position);
+            paged = in_chunk > paged ? in_chunk : paged;
+        }
+        whole = paged / elements_of_group<Dot> * elements_of_group<Dot>;
+    }
+    /// Rows of the unit of which some head is in the tile.
+    [[nodiscard]] std::int64_t first_row() const { return first / job.group_heads; }
+    [[nodiscard]] std::int64_t end_row() const { return (first + count - 1) / job.group_heads + 1; }
+    [[nodiscard]] const UnitRow& row_of(std::int64_t r) const { return unit.rows[(first + r) / job.group_heads]; }
 
     static std::int64_t clamp(std::int64_t value) {
         return value < 0 ? 0 : value > chunk_tokens ? std::int64_t{chunk_tokens} : value;
     }
-    static ChunkLimits of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk) {
-        ChunkLimits limits{chunk * chunk_tokens, 0, 0, false};
-        for (std::int64_t r = 0; r < unit.num_rows; ++r) {
-            const std::int64_t paged = clamp(unit.rows[r].in_pages - limits.first);
-            limits.paged = paged > limits.paged ? paged : limits.paged;
-            limits.follows = limits.follows || unit.rows[r].in_pages > limits.first + chunk_tokens;
-        }
-        limits.whole = job.bf16 ? limits.paged / 2 * 2 : limits.paged;
-        return limits;
-    }
     /// Positions of the chunk that the row sees; <= 0: the chunk lies behind it.
-    std::int64_t visible(const UnitRow& row) const {
-        const std::int64_t count = row.position + 1 - first;
-        return count > chunk_tokens ? std::int64_t{chunk_tokens} : count;
+    [[nodiscard]] std::int64_t visible(const UnitRow& row) const {
+        const std::int64_t in_chunk = row.position + 1 - first_position;
+        return in_chunk > chunk_tokens ? std::int64_t{chunk_tokens} : in_chunk;
     }
     /// Positions of the chunk whose values the row adds through tiles.
-    std::int64_t tiled(const AttentionJob& job, const UnitRow& row) const {
+    [[nodiscard]] std::int64_t tiled(const UnitRow& row) const {
+        constexpr std::int64_t group = elements_of_group<Dot>;
         const bool has_path = row.in_pages <= row.position;
-        const std::int64_t paged = clamp((job.bf16 && has_path ? row.in_pages / 2 * 2 : row.in_pages) - first);
-        return paged < whole ? paged : whole;
+        const std::int64_t in_chunk = clamp((has_path ? row.in_pages / group * group : row.in_pages) - first_position);
+        return in_chunk < whole ? in_chunk : whole;
     }
+    [[nodiscard]] const std::byte* keys_of(const std::byte* page) const {
+        return page + job.keys_offset + unit.kv_head * job.head_bytes;
+    }
+    [[nodiscard]] const std::byte* values_of(const std::byte* page) const { return keys_of(page) + job.values_offset; }
+    [[nodiscard]] std::byte* const* pages() const { return unit.pages + first_position / page_tokens; }
 };
 
+/// A query in whole numbers, two a word; returns its scale.
+template <class Isa>
+float pack_whole_query(const float* x, std::int64_t head_dim, std::uint32_t* to, std::int64_t stride) {
+    const WholeScale whole = WholeScale::of(largest_magnitude(x, head_dim), kv_product_most);
+    for (std::int64_t g = 0; g < head_dim / 2; ++g) {
+        to[g * stride] = (static_cast<std::uint32_t>(whole.whole(x[2 * g])) & 0xffffU) |
+                         static_cast<std::uint32_t>(whole.whole(x[2 * g + 1])) << 16;
+    }
+    return whole.scale;
+}
+
+/// Packs the unit's queries, [tile][group][step][row of tile].
 template <class Isa, class Dot>
 void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const AttentionScratch& scratch) {
-    const RowTiles tiles = tiles_of<Dot>(unit.num_rows * job.group_heads);
-    const std::int64_t groups = job.bf16 ? job.head_dim / 2 : job.head_dim;
+    const RowTiles tiles = product_tiles<Dot>(unit.num_rows * job.group_heads);
+    const std::int64_t groups = job.head_dim / elements_of_group<Dot>;
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t first = tiles.first(t);
         const std::int64_t rows = tiles.first(t + 1) - first;
@@ -65,6 +92,11 @@ void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const A
             const std::int64_t row = unit.rows[(first + r) / job.group_heads].index;
             const auto* from = reinterpret_cast<const std::uint32_t*>(job.q) + (row * job.q_heads + head) * groups;
             std::uint32_t* to = scratch.q_words + first * groups * Dot::steps + r;
+            if constexpr (is_int8_kv<Dot>) {
+                const float* x = reinterpret_cast<const float*>(job.q) + (row * job.q_heads + head) * job.head_dim;
+                scratch.q_scales[first + r] = pack_whole_query<Isa>(x, job.head_dim, to, rows) * job.scale;
+                continue;
+            }
             for (std::int64_t g = 0; g < groups; ++g) {
                 if constexpr (Dot::steps == 2) {
                     to[2 * g * rows] = from[g] & 0xffff0000U;
@@ -77,64 +109,44 @@ void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const A
     }
 }
 
-template <class Isa>
-const std::byte* keys_of(const AttentionJob& job, const AttentionUnit& unit, const std::byte* page) {
-    return page + job.keys_offset + unit.kv_head * job.head_bytes;
-}
-
-template <class Isa>
-const std::byte* values_of(const AttentionJob& job, const AttentionUnit& unit, const std::byte* page) {
-    return keys_of<Isa>(job, unit, page) + job.values_offset;
-}
-
-/// Scores (not yet scaled) of all tile rows against slots 0..num_slots of a page, to scores[tile row * stride + slot].
-/// `ahead`: what is read after these keys. The first tile asks for it: at one row bandwidth depends on that, since a
-/// head's part of a page (8 KB of keys at head_dim 64) ends before the processor has noticed the stream (measured with
-/// one thread of Zen 3 at 20K tokens: 10.7 GB/s without, 14.4 with).
-template <class Isa, class Dot>
-void page_scores(const AttentionJob& job, const AttentionUnit& unit, const std::byte* keys, std::int64_t num_slots,
-                 const std::byte* ahead, const std::uint32_t* q_words, float* scores, std::int64_t stride,
-                 std::int64_t first_tile) {
-    const RowTiles tiles = tiles_of<Dot>(unit.num_rows * job.group_heads);
-    const std::int64_t groups = job.bf16 ? job.head_dim / 2 : job.head_dim;
-    for (std::int64_t t = first_tile; t < tiles.num_tiles; ++t) {
-        const std::int64_t first = tiles.first(t);
-        const TileJob tile{.weights = keys,
-                           .block_stride = groups * group_bytes,
-                           .words = q_words + first * groups * Dot::steps,
-                           .num_groups = groups,
-                           .ahead = t == first_tile ? ahead : keys,
-                           .ahead_stride = 0,
-                           .out = scores + first * stride,
-                           .out_stride = stride,
-                           .accumulate = false};
-        run_tile<Isa, Dot>(tile, tiles.first(t + 1) - first, (num_slots + lanes - 1) / lanes);
-    }
-}
-
-/// First tile with a row that has `position` in pages, rows being in ascending order of in_pages; tiles before it skip.
-template <class Isa, class Dot>
-std::int64_t first_tile_at(const AttentionJob& job, const AttentionUnit& unit, std::int64_t position) {
-    const RowTiles tiles = tiles_of<Dot>(unit.num_rows * job.group_heads);
-    std::int64_t tile = 0;
-    while (tile < tiles.num_tiles && unit.rows[(tiles.first(tile + 1) - 1) / job.group_heads].in_pages <= position) {
-        ++tile;
-    }
-    return tile;
+/// Scores of the tile's rows against slots 0..num_slots of a page, to scores[row * score_stride + slot].
+template <class Isa, class Dot, int R>
+void page_scores(const ChunkTile<Isa, Dot>& tile, const std::byte* keys, std::int64_t num_slots,
+                 const std::uint32_t* q_words, const float* q_scales, Ahead& ahead, float* scores) {
+    constexpr std::int64_t regs = lanes / Isa::width;
+    const std::int64_t groups = tile.job.head_dim / elements_of_group<Dot>;
+    const auto scale = Isa::all(tile.job.scale);
+    each_tile<Isa, R>(
+        (num_slots + lanes - 1) / lanes * regs, [&]<int W, int First>(std::int64_t at) __attribute__((noinline)) {
+            typename Isa::Floats sum[R][W];
+            clear_sums<Isa>(sum);
+            const std::int64_t block_stride = groups * kv_group_bytes<Dot>;
+            add_groups<Isa, Dot, QueryWords<Dot, R>, W, R, First>(sum, keys + at / regs * block_stride, block_stride,
+                                                                  q_words, groups, ahead);
+            const float* key_scales =
+                reinterpret_cast<const float*>(keys + page_tokens * tile.job.head_dim) + at * Isa::width;
+            store_sums<Isa>(
+                sum, scores + at * Isa::width,
+                score_stride, [&](typename Isa::Floats score, int i, int r) __attribute__((always_inline)) {
+                    if constexpr (!is_int8_kv<Dot>) return Isa::mul(score, scale);
+                    const auto scaled = Isa::mul(Isa::from_whole(score), Isa::all(q_scales[r]));
+                    return Isa::mul(scaled, Isa::load(key_scales + i * Isa::width));
+                });
+        });
 }
 
 /// Puts the scores of the rows' ancestors in scratch slots at their places in the chunk.
-template <class Isa, class Dot>
-void scratch_scores(const AttentionJob& job, const AttentionUnit& unit, const ChunkLimits<Isa>& limits,
-                    const AttentionScratch& scratch) {
+template <class Isa, class Dot, int R>
+void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, const AttentionScratch& scratch) {
+    const float* q_scales = scratch.q_scales + tile.first;
     std::int64_t end_slot = 0;
     std::int64_t first_slot = INT64_MAX;
     const auto each_entry = [&](auto&& visit) {
-        for (std::int64_t r = 0; r < unit.num_rows; ++r) {
-            const UnitRow& row = unit.rows[r];
-            std::int64_t position = row.in_pages > limits.first ? row.in_pages : limits.first;
-            for (; position < limits.first + limits.visible(row); ++position) {
-                visit(r, position - limits.first, std::int64_t{row.path[position - row.in_pages]});
+        for (std::int64_t r = 0; r < tile.count; ++r) {
+            const UnitRow& row = tile.row_of(r);
+            std::int64_t position = row.in_pages > tile.first_position ? row.in_pages : tile.first_position;
+            for (; position < tile.first_position + tile.visible(row); ++position) {
+                visit(r, position - tile.first_position, std::int64_t{row.path[position - row.in_pages]});
             }
         }
     };
@@ -142,203 +154,286 @@ void scratch_scores(const AttentionJob& job, const AttentionUnit& unit, const Ch
         end_slot = slot + 1 > end_slot ? slot + 1 : end_slot;
         first_slot = slot < first_slot ? slot : first_slot;
     });
+    Ahead nothing({nullptr, 0, 0}, 0, streams_of(R), 0);
     for (std::int64_t page = first_slot / page_tokens; page * page_tokens < end_slot; ++page) {
         const std::int64_t first = page * page_tokens;
         const std::int64_t slots = end_slot - first < page_tokens ? end_slot - first : std::int64_t{page_tokens};
-        const std::byte* keys = keys_of<Isa>(job, unit, unit.scratch_pages[page]);
-        page_scores<Isa, Dot>(job, unit, keys, slots, keys, scratch.q_words, scratch.tree_scores, page_tokens, 0);
+        page_scores<Isa, Dot, R>(tile, tile.keys_of(tile.unit.scratch_pages[page]), slots, q_words, q_scales, nothing,
+                                 scratch.tree_scores);
         each_entry([&](std::int64_t r, std::int64_t place, std::int64_t slot) {
             if (slot < first || slot >= first + page_tokens) return;
-            for (std::int64_t m = r * job.group_heads; m < (r + 1) * job.group_heads; ++m) {
-                scratch.scores[m * chunk_tokens + place] = scratch.tree_scores[m * page_tokens + slot - first];
-            }
+            scratch.scores[r * score_stride + place] = scratch.tree_scores[r * score_stride + slot - first];
         });
     }
 }
 
-/// Scores of one tile row become probabilities in place (rounded to bf16 where the values are), zeros behind `count`
-/// up to the next 16. Returns maximum and sum through the pointers.
-template <class Isa>
-void softmax_row(const AttentionJob& job, float* scores, std::int64_t count, float* maximum, float* sum) {
+/// How probabilities stand in a row: floats (rounded to bf16 where values are), or bf16 for tiles that take pairs; for
+/// int8 whole numbers of 16 bits, made of floats in a second pass.
+template <class Isa, class Dot>
+struct Probabilities {
+    static constexpr bool in_halves = is_int8_kv<Dot> || (Dot::is_bf16 && Dot::steps == 1);
+
+    /// In place of scores or behind what was read of them: `i` ascends.
+    static void store(float* row, std::int64_t i, typename Isa::Floats p) {
+        if constexpr (in_halves && Dot::is_bf16) {
+            Isa::store_bf16(reinterpret_cast<std::byte*>(row) + 2 * i, p);
+        } else if constexpr (Dot::is_bf16) {
+            Isa::store(row + i, Isa::round_bf16_quiet(p));
+        } else {
+            Isa::store(row + i, p);
+        }
+    }
+    static float at(const float* row, std::int64_t i) {
+        if constexpr (!in_halves) return row[i];
+        if constexpr (is_int8_kv<Dot>) return reinterpret_cast<const std::int16_t*>(row)[i];
+        const std::uint32_t bits = std::uint32_t{reinterpret_cast<const std::uint16_t*>(row)[i]} << 16;
+        float value;
+        __builtin_memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+    static void clear(float* row, std::int64_t begin, std::int64_t end) {
+        if (begin >= end) return;
+        constexpr std::int64_t element = in_halves ? 2 : 4;
+        __builtin_memset(reinterpret_cast<std::byte*>(row) + begin * element, 0,
+                         static_cast<std::size_t>((end - begin) * element));
+    }
+};
+
+/// Scores of one row become probabilities in place, zeros behind `count` up to the next 16. Returns maximum and sum
+/// through the pointers.
+template <class Isa, class Dot>
+void softmax_row(float* scores, std::int64_t count, float* maximum, float* sum) {
     using Floats = typename Isa::Floats;
     constexpr std::int64_t regs = lanes / Isa::width;
     const std::int64_t padded = (count + lanes - 1) / lanes * lanes;
     for (std::int64_t i = count; i < padded; ++i) scores[i] = -__builtin_inff();
-    Floats largest = Isa::all(-__builtin_inff());
-    const Floats scale = Isa::all(job.scale);
-    for (std::int64_t i = 0; i < padded; i += Isa::width) {
-        const Floats scaled = Isa::mul(Isa::load(scores + i), scale);
-        Isa::store(scores + i, scaled);
-        largest = Isa::max(scaled, largest);
+    Floats largest[regs];
+    for (Floats& of_lane : largest) of_lane = Isa::all(-__builtin_inff());
+    for (std::int64_t i = 0; i < padded; i += lanes) {
+        for (std::int64_t v = 0; v < regs; ++v) {
+            largest[v] = Isa::max(Isa::load(scores + i + v * Isa::width), largest[v]);
+        }
     }
-    float lane[Isa::width];
-    Isa::store(lane, largest);
+    float lane[lanes];
+    for (std::int64_t v = 0; v < regs; ++v) Isa::store(lane + v * Isa::width, largest[v]);
     float top = lane[0];
     for (const float value : lane) top = value > top ? value : top;
+    const Floats tops = Isa::all(top);
     Floats sums[regs];
     for (Floats& lane_sum : sums) lane_sum = Isa::zero();
     for (std::int64_t i = 0; i < padded; i += lanes) {
         for (std::int64_t v = 0; v < regs; ++v) {
-            float* at = scores + i + v * Isa::width;
-            const Floats p = exp_of<Isa>(Isa::sub(Isa::load(at), Isa::all(top)));
+            const std::int64_t at = i + v * Isa::width;
+            const Floats p = exp_of<Isa>(Isa::sub(Isa::load(scores + at), tops));
             sums[v] = Isa::add(sums[v], p);
-            Isa::store(at, job.bf16 ? Isa::round_bf16(p) : p);
+            Probabilities<Isa, Dot>::store(scores, at, p);
         }
     }
     *maximum = top;
     *sum = lane_total<Isa>(sums);
 }
 
-/// Probabilities of the positions that go through tiles as inputs of a product, [tile][group][step][row of tile].
+/// The scales of the values at the places of the chunk that the row sees.
 template <class Isa, class Dot>
-void pack_probabilities(const AttentionJob& job, const AttentionUnit& unit, const ChunkLimits<Isa>& limits,
-                        const AttentionScratch& scratch) {
-    const RowTiles tiles = tiles_of<Dot>(unit.num_rows * job.group_heads);
-    const std::int64_t groups = job.bf16 ? limits.whole / 2 : limits.whole;
-    for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
-        const std::int64_t first = tiles.first(t);
-        const std::int64_t rows = tiles.first(t + 1) - first;
-        std::uint32_t* words = scratch.p_words + first * groups * Dot::steps;
-        for (std::int64_t r = 0; r < rows; ++r) {
-            const std::int64_t tiled = limits.tiled(job, unit.rows[(first + r) / job.group_heads]);
-            const auto* p = reinterpret_cast<const std::uint32_t*>(scratch.scores + (first + r) * chunk_tokens);
-            std::uint32_t* to = words + r;
-            for (std::int64_t g = 0; g < groups; ++g) {
-                if constexpr (!Dot::is_bf16) {
-                    to[g * rows] = g < tiled ? p[g] : 0;
-                } else {
-                    const std::uint32_t even = 2 * g < tiled ? p[2 * g] : 0;
-                    const std::uint32_t odd = 2 * g + 1 < tiled ? p[2 * g + 1] : 0;
-                    if constexpr (Dot::steps == 2) {
-                        to[2 * g * rows] = odd;
-                        to[(2 * g + 1) * rows] = even;
-                    } else {
-                        to[g * rows] = odd | (even >> 16);
-                    }
-                }
-            }
-        }
+void gather_value_scales(const ChunkTile<Isa, Dot>& tile, const UnitRow& row, float* scales) {
+    const std::int64_t visible = tile.visible(row);
+    const std::int64_t paged = ChunkTile<Isa, Dot>::clamp(row.in_pages - tile.first_position);
+    const auto scales_of = [&](const std::byte* page) {
+        return reinterpret_cast<const float*>(tile.values_of(page) + page_tokens * tile.job.padded_dim);
+    };
+    for (std::int64_t i = 0; i < paged && i < visible; i += page_tokens) {
+        __builtin_memcpy(scales + i, scales_of(tile.pages()[i / page_tokens]), page_tokens * sizeof(float));
+    }
+    for (std::int64_t i = paged; i < visible; ++i) {
+        const std::int64_t slot = row.path[tile.first_position + i - row.in_pages];
+        scales[i] = scales_of(tile.unit.scratch_pages[slot / page_tokens])[slot % page_tokens];
     }
 }
 
-/// output += probabilities x values of the pages, tile by tile.
-template <class Isa, class Dot>
-void page_values(const AttentionJob& job, const AttentionUnit& unit, const ChunkLimits<Isa>& limits,
-                 const AttentionScratch& scratch, float* output) {
-    const RowTiles tiles = tiles_of<Dot>(unit.num_rows * job.group_heads);
-    const std::int64_t per_group = job.bf16 ? 2 : 1;
-    const std::int64_t groups = limits.whole / per_group;
-    for (std::int64_t done = 0; done < limits.whole; done += page_tokens) {
-        const std::int64_t left = limits.whole - done < page_tokens ? limits.whole - done : std::int64_t{page_tokens};
-        std::byte* const* page = unit.pages + (limits.first + done) / page_tokens;
-        const std::byte* values = values_of<Isa>(job, unit, *page);
-        const bool last = done + page_tokens >= limits.whole;
-        const std::byte* ahead = !last            ? values_of<Isa>(job, unit, page[1])
-                                 : limits.follows ? keys_of<Isa>(job, unit, page[1])
-                                                  : values;
-        const std::int64_t skip = first_tile_at<Isa, Dot>(job, unit, limits.first + done);
-        for (std::int64_t t = skip; t < tiles.num_tiles; ++t) {
-            const std::int64_t first = tiles.first(t);
-            const std::int64_t rows = tiles.first(t + 1) - first;
-            const TileJob tile{.weights = values,
-                               .block_stride = page_tokens / per_group * group_bytes,
-                               .words = scratch.p_words + (first * groups + done / per_group * rows) * Dot::steps,
-                               .num_groups = left / per_group,
-                               .ahead = t == skip ? ahead : values,
-                               .ahead_stride = 0,
-                               .out = output + first * job.padded_dim,
-                               .out_stride = job.padded_dim,
-                               .accumulate = true};
-            run_tile<Isa, Dot>(tile, rows, job.padded_dim / lanes);
-        }
+/// Probabilities of one row (floats) and scales of values become weights in whole numbers, in place. Returns what a
+/// weight of 1 stands for.
+template <class Isa>
+float whole_weights(float* row, std::int64_t count, const float* value_scales) {
+    using Floats = typename Isa::Floats;
+    const std::int64_t padded = (count + lanes - 1) / lanes * lanes;
+    Floats largest = Isa::zero();
+    for (std::int64_t i = 0; i < padded; i += Isa::width) {
+        const Floats weight = Isa::max(Isa::mul(Isa::load(row + i), Isa::load(value_scales + i)), Isa::zero());
+        Isa::store(row + i, weight);
+        largest = Isa::max(weight, largest);
     }
+    float lane[Isa::width];
+    Isa::store(lane, largest);
+    float top = lane[0];
+    for (const float value : lane) top = value > top ? value : top;
+    const WholeScale whole = WholeScale::of(top, kv_product_most);
+    const Floats inverse = Isa::all(whole.inverse);
+    for (std::int64_t i = 0; i < padded; i += Isa::width) {
+        const Floats sum = Isa::add(Isa::mul(Isa::load(row + i), inverse), Isa::all(0x1.8p23F));
+        Isa::store_low_halves(reinterpret_cast<std::byte*>(row) + 2 * i, sum);
+    }
+    return whole.scale;
+}
+
+/// output = probabilities x values of the pages, + 0 (int8: the sum of whole numbers, as bits).
+template <class Isa, class Dot, int R>
+void page_values(const ChunkTile<Isa, Dot>& tile, const float* probabilities, Ahead& ahead, float* output) {
+    constexpr std::int64_t regs = lanes / Isa::width;
+    constexpr std::int64_t group = elements_of_group<Dot>;
+    constexpr std::int64_t block_stride = page_tokens / group * kv_group_bytes<Dot>;
+    const std::int64_t padded_dim = tile.job.padded_dim;
+    each_tile<Isa, R>(
+        padded_dim / Isa::width, [&]<int W, int First>(std::int64_t at) __attribute__((noinline)) {
+            typename Isa::Floats sum[R][W];
+            clear_sums<Isa>(sum);
+            const auto* words = reinterpret_cast<const std::uint32_t*>(probabilities);
+            for (std::int64_t done = 0; done < tile.whole; done += page_tokens) {
+                const std::int64_t left =
+                    tile.whole - done < page_tokens ? tile.whole - done : std::int64_t{page_tokens};
+                const std::byte* values = tile.values_of(tile.pages()[done / page_tokens]) + at / regs * block_stride;
+                add_groups<Isa, Dot, ProbabilityWords<Dot>, W, R, First>(sum, values, block_stride, words, left / group,
+                                                                         ahead);
+                words += left / group * ProbabilityWords<Dot>::of_group;
+            }
+            store_sums<Isa>(
+                sum, output + at * Isa::width, padded_dim,
+                [](typename Isa::Floats value, int, int)
+                    __attribute__((always_inline)) { return is_int8_kv<Dot> ? value : Isa::add(value, Isa::zero()); });
+        });
 }
 
 /// Where one value stands: its group in the first block of 16 dimensions, and its half of the pair.
 struct ValuePlace {
     const std::byte* group;
     bool odd;
-    std::int64_t place;  ///< of its position in the chunk
+    std::int64_t place;  ///< of its position, from the first that is not tiled
 };
 
 /// The values that a row adds one by one, in order: pairs ascending, odd first (f32: ascending).
-template <class Isa>
-std::int64_t list_values(const AttentionJob& job, const AttentionUnit& unit, const ChunkLimits<Isa>& limits,
-                         const UnitRow& row, ValuePlace* list) {
+template <class Isa, class Dot>
+std::int64_t list_values(const ChunkTile<Isa, Dot>& tile, const UnitRow& row, ValuePlace* list) {
+    constexpr std::int64_t elements = elements_of_group<Dot>;
     std::int64_t count = 0;
-    const std::int64_t visible = limits.visible(row);
-    const std::int64_t begin = limits.tiled(job, row);
+    const std::int64_t visible = tile.visible(row);
+    const std::int64_t begin = tile.tiled(row);
     if (begin >= visible) return 0;  // from here on begin is even
-    const std::int64_t end = job.bf16 ? (visible + 1) / 2 * 2 : visible;
+    const std::int64_t end = (visible + elements - 1) / elements * elements;
     for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t place = job.bf16 ? i ^ 1 : i;
+        const std::int64_t place = elements == 2 ? i ^ 1 : i;
         if (place >= visible) continue;
-        const std::int64_t position = limits.first + place;
+        const std::int64_t position = tile.first_position + place;
         const bool paged = position < row.in_pages;
         const std::int64_t slot = paged ? position : std::int64_t{row.path[position - row.in_pages]};
-        const std::byte* page = (paged ? unit.pages : unit.scratch_pages)[slot / page_tokens];
-        const std::int64_t group = slot % page_tokens / (job.bf16 ? 2 : 1);
-        list[count++] = {values_of<Isa>(job, unit, page) + group * group_bytes, slot % 2 != 0, place};
+        const std::byte* page = (paged ? tile.unit.pages : tile.unit.scratch_pages)[slot / page_tokens];
+        const std::int64_t group = slot % page_tokens / elements;
+        list[count++] = {tile.values_of(page) + group * kv_group_bytes<Dot>, slot % 2 != 0, place - begin};
     }
     return count;
 }
 
-/// output += p * value for the listed values of one row and all its heads.
-template <class Isa>
-void add_listed(const AttentionJob& job, const ValuePlace* list, std::int64_t count, const float* p, float* output) {
+/// output += p * value for the listed values of one row, + 0.
+template <class Isa, class Dot>
+void add_listed(std::int64_t padded_dim, const ValuePlace* list, std::int64_t count, const float* p, float* output) {
     using Floats = typename Isa::Floats;
     constexpr std::int64_t regs = lanes / Isa::width;
-    constexpr std::int64_t reg_bytes = group_bytes / regs;
-    const std::int64_t block_stride = page_tokens / (job.bf16 ? 2 : 1) * group_bytes;
-    for (std::int64_t i = 0; i < job.padded_dim / Isa::width; ++i) {
+    constexpr std::int64_t reg_bytes = kv_group_bytes<Dot> / regs;
+    constexpr std::int64_t block_stride = page_tokens / elements_of_group<Dot> * kv_group_bytes<Dot>;
+    for (std::int64_t i = 0; i < padded_dim / Isa::width; ++i) {
         const std::int64_t offset = i / regs * block_stride + i % regs * reg_bytes;
-        for (std::int64_t h = 0; h < job.group_heads; ++h) {
-            float* at = output + h * job.padded_dim + i * Isa::width;
-            Floats sum = Isa::load(at);
-            for (std::int64_t e = 0; e < count; ++e) {
-                const Floats words = Isa::load_words(list[e].group + offset);
-                const Floats value = !job.bf16 ? words : list[e].odd ? Isa::odd_of(words) : Isa::even_of(words);
-                sum = Isa::fma(Isa::all(p[h * chunk_tokens + list[e].place]), value, sum);
+        Floats sum = Isa::load(output + i * Isa::width);
+        for (std::int64_t e = 0; e < count; ++e) {
+            if constexpr (is_int8_kv<Dot>) {
+                const std::uint32_t weight = static_cast<std::uint32_t>(p[list[e].place]) << (list[e].odd ? 16 : 0);
+                Dot::multiply_add(sum, Isa::widen_bytes(list[e].group + offset), Dot::input(&weight));
+                continue;
             }
-            Isa::store(at, sum);
+            const Floats words = Isa::load_words(list[e].group + offset);
+            const Floats value = !Dot::is_bf16 ? words : list[e].odd ? Isa::odd_of(words) : Isa::even_of(words);
+            sum = Isa::fma(Isa::all(p[list[e].place]), value, sum);
+        }
+        Isa::store(output + i * Isa::width, is_int8_kv<Dot> ? sum : Isa::add(sum, Isa::zero()));
+    }
+}
+
+/// One tile of R rows over one chunk: scores, softmax, values.
+template <class Isa, class Dot, int R>
+void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, Ahead& ahead,
+                   const AttentionScratch& scratch, const Softmax& result) {
+    for (std::int64_t done = 0; done < tile.paged; done += page_tokens) {
+        const std::int64_t left = tile.paged - done < page_tokens ? tile.paged - done : std::int64_t{page_tokens};
+        page_scores<Isa, Dot, R>(tile, tile.keys_of(tile.pages()[done / page_tokens]), left, q_words,
+                                 scratch.q_scales + tile.first, ahead, scratch.scores + done);
+    }
+    scratch_scores<Isa, Dot, R>(tile, q_words, scratch);
+    using P = Probabilities<Isa, Dot>;
+    std::int64_t kept = 0;
+    float weight_scales[R];
+    for (std::int64_t r = 0; r < R; ++r) {
+        float* row = scratch.scores + r * score_stride;
+        const std::int64_t visible = tile.visible(tile.row_of(r));
+        const std::int64_t tiled = tile.tiled(tile.row_of(r));
+        if (visible > 0) softmax_row<Isa, Dot>(row, visible, result.maximum + r, result.sum + r);
+        if constexpr (is_int8_kv<Dot>) {
+            if (r == 0 || &tile.row_of(r) != &tile.row_of(r - 1)) {
+                gather_value_scales(tile, tile.row_of(r), scratch.value_scales);
+            }
+            weight_scales[r] = visible > 0 ? whole_weights<Isa>(row, visible, scratch.value_scales) : 0.0F;
+        }
+        for (std::int64_t i = tiled; i < visible; ++i) scratch.path_p[kept++] = P::at(row, i);
+        P::clear(row, tiled, tile.whole);
+    }
+    page_values<Isa, Dot, R>(tile, scratch.scores, ahead, result.output);
+    ValuePlace list[chunk_tokens];
+    const float* p = scratch.path_p;
+    std::int64_t count = 0;
+    for (std::int64_t r = 0; r < R; ++r) {
+        const UnitRow& row = tile.row_of(r);
+        if (r == 0 || &row != &tile.row_of(r - 1)) count = list_values<Isa, Dot>(tile, row, list);
+        if (count == 0) continue;
+        add_listed<Isa, Dot>(tile.job.padded_dim, list, count, p, result.output + r * tile.job.padded_dim);
+        p += count;
+    }
+    if constexpr (is_int8_kv<Dot>) {
+        for (std::int64_t i = 0; i < R * tile.job.padded_dim; i += Isa::width) {
+            const auto whole = Isa::from_whole(Isa::load(result.output + i));
+            Isa::store(result.output + i, Isa::mul(whole, Isa::all(weight_scales[i / tile.job.padded_dim])));
         }
     }
 }
 
+/// chunk_of_tile for as many rows as the tile has.
+template <class Isa, class Dot, int R>
+void chunk_of_rows(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, Ahead& ahead,
+                   const AttentionScratch& scratch, const Softmax& result) {
+    if (tile.count == R) return chunk_of_tile<Isa, Dot, R>(tile, q_words, ahead, scratch, result);
+    if constexpr (R > 1) chunk_of_rows<Isa, Dot, R - 1>(tile, q_words, ahead, scratch, result);
+}
+
+/// Turns of the inner loops that a chunk takes, roughly: tiles of the size of the first.
+template <class Isa, class Dot, int R = Dot::max_rows>
+std::int64_t turns_of_chunk(const AttentionJob& job, const RowTiles& tiles, std::int64_t num_tokens) {
+    if constexpr (R > 1) {
+        if (tiles.first(1) != R) return turns_of_chunk<Isa, Dot, R - 1>(job, tiles, num_tokens);
+    }
+    const std::int64_t num_pages = (num_tokens + page_tokens - 1) / page_tokens;
+    return tiles.num_tiles * (num_pages * tiles_in<Isa, R>(page_tokens / Isa::width) *
+                              (job.head_dim / elements_of_group<Dot>)+tiles_in<Isa, R>(job.padded_dim / Isa::width) *
+                              (num_tokens / elements_of_group<Dot>));
+}
+
 template <class Isa, class Dot>
-void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
+void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const KvAhead& wanted,
                         const AttentionScratch& scratch, const Softmax& result) {
-    const ChunkLimits<Isa> limits = ChunkLimits<Isa>::of(job, unit, chunk);
-    for (std::int64_t done = 0; done < limits.paged; done += page_tokens) {
-        const std::int64_t left = limits.paged - done < page_tokens ? limits.paged - done : std::int64_t{page_tokens};
-        std::byte* const* page = unit.pages + (limits.first + done) / page_tokens;
-        const std::byte* ahead = done + page_tokens < limits.paged
-                                     ? keys_of<Isa>(job, unit, page[1])
-                                     : values_of<Isa>(job, unit, unit.pages[limits.first / page_tokens]);
-        const std::int64_t skip = first_tile_at<Isa, Dot>(job, unit, limits.first + done);
-        page_scores<Isa, Dot>(job, unit, keys_of<Isa>(job, unit, *page), left, ahead, scratch.q_words,
-                              scratch.scores + done, chunk_tokens, skip);
-    }
-    scratch_scores<Isa, Dot>(job, unit, limits, scratch);
-    for (std::int64_t m = 0; m < unit.num_rows * job.group_heads; ++m) {
-        const std::int64_t visible = limits.visible(unit.rows[m / job.group_heads]);
-        if (visible <= 0) continue;
-        softmax_row<Isa>(job, scratch.scores + m * chunk_tokens, visible, result.maximum + m, result.sum + m);
-    }
-    pack_probabilities<Isa, Dot>(job, unit, limits, scratch);
-    const std::int64_t floats = unit.num_rows * job.group_heads * job.padded_dim;
-    for (std::int64_t i = 0; i < floats; i += Isa::width) Isa::store(result.output + i, Isa::zero());
-    page_values<Isa, Dot>(job, unit, limits, scratch, result.output);
-    ValuePlace list[chunk_tokens];
-    for (std::int64_t r = 0; r < unit.num_rows; ++r) {
-        if (limits.visible(unit.rows[r]) <= 0) continue;
-        const std::int64_t count = list_values<Isa>(job, unit, limits, unit.rows[r], list);
-        if (count == 0) continue;
-        add_listed<Isa>(job, list, count, scratch.scores + r * job.group_heads * chunk_tokens,
-                        result.output + r * job.group_heads * job.padded_dim);
-    }
-    for (std::int64_t i = 0; i < floats; i += Isa::width) {
-        Isa::store(result.output + i, Isa::add(Isa::load(result.output + i), Isa::zero()));
+    const RowTiles tiles = product_tiles<Dot>(unit.num_rows * job.group_heads);
+    const std::int64_t groups = job.head_dim / elements_of_group<Dot>;
+    const std::int64_t paged = ChunkTile<Isa, Dot>::clamp(unit.rows[unit.num_rows - 1].in_pages - chunk * chunk_tokens);
+    Ahead ahead(wanted, job.head_bytes, streams_of(tiles.first(1)), turns_of_chunk<Isa, Dot>(job, tiles, paged));
+    for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
+        const std::int64_t first = tiles.first(t);
+        const ChunkTile<Isa, Dot> tile(job, unit, chunk, first, tiles.first(t + 1) - first);
+        chunk_of_rows<Isa, Dot, Dot::max_rows>(
+            tile, scratch.q_words + first * groups * Dot::steps, ahead, scratch,
+            {result.maximum + first, result.sum + first, result.output + first * job.padded_dim});
     }
 }
 

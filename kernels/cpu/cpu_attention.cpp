@@ -1,8 +1,9 @@
 // Attention of CpuDevice: cuts a call into units (attention.hpp) and deals them out.
 //
-// Many units (prefill, trees, batches): a thread takes a unit and walks through its chunks. Few units (one row at a
-// long context): chunks are dealt out too, in waves, and merged after each wave. Chunks are independent and merge left
-// to right either way, so both give the same bits.
+// The chunks of all units stand in one list, unit by unit, which is cut into pieces, longer ones first. A thread walks
+// through a piece, so that it knows what it reads next, and merges the chunks of units that begin there. Where a piece
+// begins inside a unit its chunks wait and are merged behind those before them when all pieces are done. Chunks are
+// independent and merge left to right wherever the cuts are: they change no bit.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -16,24 +17,73 @@
 namespace longhaul::kernels::cpu {
 namespace {
 
-constexpr std::int64_t units_per_thread = 8;         ///< from here on threads walk whole units
-constexpr std::int64_t chunks_per_thread = 16;       ///< of a wave: an uneven end costs a sixteenth
+// Each piece starts without having asked for its memory: few of them, and none too short.
+constexpr std::int64_t rounds_of_pieces = 4;
+constexpr std::int64_t work_of_piece = 1 << 20;      ///< multiply-adds, at least: 20 microseconds or more
 constexpr std::int64_t work_per_thread = 128 << 10;  ///< multiply-adds worth a fork
 
-/// A unit and the wave's bookkeeping.
-struct PlannedUnit {
-    AttentionUnit unit;
-    std::int64_t num_chunks;
-    std::int64_t first_task;  ///< of its chunks, in the list of all
+/// One chunk of one unit.
+struct Task {
+    const AttentionUnit* unit;
+    std::int64_t chunk;
+    bool last;  ///< of its unit
+};
+
+/// Consecutive tasks of one thread. The first `num_waiting` belong to a unit that began in a piece before.
+struct Piece {
+    std::int64_t first;
+    std::int64_t end;
+    std::int64_t num_waiting;
+    std::int64_t first_waiting;  ///< where their results stand among those of all pieces
 };
 
 struct Plan {
     std::vector<UnitRow> rows;
-    std::vector<PlannedUnit> units;
-    std::int64_t num_tasks = 0;
+    std::vector<AttentionUnit> units;
+    std::vector<Task> tasks;
+    std::vector<std::int64_t> work_before;  ///< of each task: multiply-adds, roughly, of those before it
+    std::vector<Piece> pieces;
     std::int64_t tile_rows = 0;  ///< of the largest unit
-    std::int64_t work = 0;       ///< multiply-adds, roughly
+    std::int64_t work = 0;       ///< of all tasks
+    std::int64_t num_waiting = 0;
 };
+
+void add_tasks(Plan& plan, const AttentionUnit& unit, std::int64_t num_tokens, std::int64_t work_of_token) {
+    const std::int64_t num_chunks = (num_tokens + chunk_tokens - 1) / chunk_tokens;
+    for (std::int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+        plan.tasks.push_back({&unit, chunk, chunk + 1 == num_chunks});
+        plan.work_before.push_back(plan.work);
+        plan.work += std::min<std::int64_t>(num_tokens - chunk * chunk_tokens, chunk_tokens) * work_of_token;
+    }
+}
+
+/// Adds the tasks from `first` to where the work done reaches `until` as a piece; where it ends.
+std::int64_t add_piece(Plan& plan, std::int64_t first, std::int64_t until) {
+    const auto at = std::lower_bound(plan.work_before.begin() + first, plan.work_before.end(), until);
+    Piece piece{first, at - plan.work_before.begin(), 0, plan.num_waiting};
+    if (first == piece.end) return first;
+    const AttentionUnit* unit = plan.tasks[static_cast<std::size_t>(first)].unit;
+    const bool begins_inside = plan.tasks[static_cast<std::size_t>(first)].chunk > 0;
+    for (std::int64_t t = first; begins_inside && t < piece.end; ++t) {
+        if (plan.tasks[static_cast<std::size_t>(t)].unit == unit) ++piece.num_waiting;
+    }
+    plan.num_waiting += piece.num_waiting;
+    plan.pieces.push_back(piece);
+    return piece.end;
+}
+
+/// Cuts the tasks into rounds of a piece a thread, each round half of what is left: long pieces first, short ones last,
+/// so that all threads end together though one of them was kept waiting.
+void cut(Plan& plan, std::int64_t team) {
+    std::int64_t first = 0, done = 0;
+    for (std::int64_t round = 1; done < plan.work; ++round) {
+        const std::int64_t left = plan.work - done;
+        const bool last = team == 1 || round == rounds_of_pieces || left < 2 * team * work_of_piece;
+        const std::int64_t part = last ? left : left / 2;
+        for (std::int64_t i = 1; i <= team; ++i) first = add_piece(plan, first, done + part * i / team);
+        done += part;
+    }
+}
 
 /// Rows of one sequence stand together, in ascending order of what they read from pages (tiles rely on it).
 Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows,
@@ -58,6 +108,7 @@ Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequence
     }
     const std::int64_t rows_of_unit = std::max<std::int64_t>(1, block_rows / group_heads);
     const auto num_rows = static_cast<std::int64_t>(rows.size());
+    std::vector<std::int64_t> tokens;  // of each unit
     for (std::int64_t first = 0, end = 0; first < num_rows; first = end) {
         const std::int32_t sequence = row_at(order[static_cast<std::size_t>(first)]).sequence;
         std::int64_t last_position = 0;
@@ -66,20 +117,20 @@ Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequence
             if (row.sequence != sequence) break;
             last_position = std::max(last_position, row.position);
         }
-        const std::int64_t num_chunks = last_position / chunk_tokens + 1;
-        const std::int64_t tile_rows = (end - first) * group_heads;
-        plan.tile_rows = std::max(plan.tile_rows, tile_rows);
+        plan.tile_rows = std::max(plan.tile_rows, (end - first) * group_heads);
         for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
             const AttentionSequence& memory = sequences[static_cast<std::size_t>(sequence)];
-            const AttentionUnit unit{.rows = plan.rows.data() + first,
-                                     .num_rows = end - first,
-                                     .kv_head = head,
-                                     .pages = memory.pages.data(),
-                                     .scratch_pages = memory.scratch_pages.data()};
-            plan.units.push_back({unit, num_chunks, plan.num_tasks});
-            plan.num_tasks += num_chunks;
-            plan.work += 2 * std::max<std::int64_t>(4, tile_rows) * (last_position + 1) * layout.head_dim;
+            plan.units.push_back({.rows = plan.rows.data() + first,
+                                  .num_rows = end - first,
+                                  .kv_head = head,
+                                  .pages = memory.pages.data(),
+                                  .scratch_pages = memory.scratch_pages.data()});
+            tokens.push_back(last_position + 1);
         }
+    }
+    for (std::size_t u = 0; u < plan.units.size(); ++u) {
+        const std::int64_t tile_rows = plan.units[u].num_rows * group_heads;
+        add_tasks(plan, plan.units[u], tokens[u], 2 * std::max<std::int64_t>(4, tile_rows) * layout.head_dim);
     }
     return plan;
 }
@@ -96,16 +147,23 @@ struct Sizes {
 
     [[nodiscard]] std::int64_t softmax() const { return 2 * round_up(tile_rows) + tile_rows * padded_dim; }
     [[nodiscard]] std::int64_t scratch() const {
-        return round_up(tile_rows * head_dim) + tile_rows * (2 * chunk_tokens + page_tokens);
+        return round_up(tile_rows * head_dim) + round_up(tile_rows) + chunk_tokens +
+               max_tile_rows * (2 * score_stride + chunk_tokens);
     }
     [[nodiscard]] Softmax softmax_at(float* memory) const {
         return {memory, memory + round_up(tile_rows), memory + 2 * round_up(tile_rows)};
     }
     [[nodiscard]] AttentionScratch scratch_at(float* memory) const {
         float* scores = memory + round_up(tile_rows * head_dim);
-        float* p_words = scores + tile_rows * chunk_tokens;
-        return {reinterpret_cast<std::uint32_t*>(memory), scores, reinterpret_cast<std::uint32_t*>(p_words),
-                p_words + tile_rows * chunk_tokens};
+        float* tree_scores = scores + max_tile_rows * score_stride;
+        float* q_scales = tree_scores + max_tile_rows * score_stride;
+        float* value_scales = q_scales + round_up(tile_rows);
+        return {reinterpret_cast<std::uint32_t*>(memory),
+                scores,
+                tree_scores,
+                q_scales,
+                value_scales,
+                value_scales + chunk_tokens};
     }
 };
 
@@ -118,77 +176,80 @@ struct Call {
     int team;
     Workspace& workspace;
 
-    void unit_by_unit() const {
-        const std::int64_t per_thread = sizes.scratch() + 2 * sizes.softmax();
-        auto* memory = workspace.get<float>(per_thread * team);
-        const auto num_units = static_cast<std::int64_t>(plan.units.size());
+    void run() const {
+        const auto num_pieces = static_cast<std::int64_t>(plan.pieces.size());
+        const std::int64_t per_thread = sizes.scratch() + sizes.softmax();
+        float* memory = workspace.get<float>(per_thread * team + sizes.softmax() * (num_pieces + plan.num_waiting));
+        float* states = memory + per_thread * team;
+        float* waiting = states + sizes.softmax() * num_pieces;
 #pragma omp parallel num_threads(team) if (team > 1)
         {
             const FlushDenormals flush;
             float* mine = memory + per_thread * omp_get_thread_num();
-            const AttentionScratch scratch = sizes.scratch_at(mine);
-            const Softmax result = sizes.softmax_at(mine + sizes.scratch());
-            const Softmax state = sizes.softmax_at(mine + sizes.scratch() + sizes.softmax());
 #pragma omp for schedule(dynamic)
-            for (std::int64_t u = 0; u < num_units; ++u) {
-                const PlannedUnit& planned = plan.units[static_cast<std::size_t>(u)];
-                table.attention_begin(job, planned.unit, scratch);
-                for (std::int64_t chunk = 0; chunk < planned.num_chunks; ++chunk) {
-                    table.attention_chunk(job, planned.unit, chunk, scratch, result);
-                    table.attention_merge(job, planned.unit, chunk, result, state);
-                }
-                table.attention_end(job, planned.unit, state);
+            for (std::int64_t i = 0; i < num_pieces; ++i) {
+                run_piece(plan.pieces[static_cast<std::size_t>(i)], sizes.scratch_at(mine),
+                          sizes.softmax_at(mine + sizes.scratch()), sizes.softmax_at(states + sizes.softmax() * i),
+                          waiting);
             }
-        }
-    }
-
-    void in_waves() const {
-        const auto num_units = static_cast<std::int64_t>(plan.units.size());
-        const std::int64_t wave = std::min(plan.num_tasks, chunks_per_thread * team);
-        float* scratches = workspace.get<float>(sizes.scratch() * team + sizes.softmax() * (wave + num_units));
-        float* results = scratches + sizes.scratch() * team;
-        float* states = results + sizes.softmax() * wave;
-#pragma omp parallel num_threads(team) if (team > 1)
-        {
-            const FlushDenormals flush;
-            const AttentionScratch scratch = sizes.scratch_at(scratches + sizes.scratch() * omp_get_thread_num());
-            const PlannedUnit* begun = nullptr;  // whose queries this thread's scratch holds
-            for (std::int64_t first = 0; first < plan.num_tasks; first += wave) {
-                const std::int64_t end = std::min(first + wave, plan.num_tasks);
 #pragma omp for schedule(dynamic)
-                for (std::int64_t task = first; task < end; ++task) {
-                    const PlannedUnit& planned = unit_of(task);
-                    if (begun != &planned) table.attention_begin(job, planned.unit, scratch);
-                    begun = &planned;
-                    table.attention_chunk(job, planned.unit, task - planned.first_task, scratch,
-                                          sizes.softmax_at(results + sizes.softmax() * (task - first)));
-                }
-#pragma omp for schedule(static)
-                for (std::int64_t u = 0; u < num_units; ++u) {
-                    merge_wave(plan.units[static_cast<std::size_t>(u)], first, end, results,
-                               sizes.softmax_at(states + sizes.softmax() * u));
-                }
+            for (std::int64_t i = 0; i < num_pieces; ++i) {
+                merge_waiting(i, sizes.softmax_at(states + sizes.softmax() * i), waiting);
             }
         }
     }
 
   private:
-    [[nodiscard]] const PlannedUnit& unit_of(std::int64_t task) const {
-        const auto after =
-            std::upper_bound(plan.units.begin(), plan.units.end(), task,
-                             [](std::int64_t t, const PlannedUnit& unit) { return t < unit.first_task; });
-        return *(after - 1);
+    [[nodiscard]] const Task& task_at(std::int64_t t) const {
+        return plan.tasks[static_cast<std::size_t>(t)];
+    }
+    [[nodiscard]] Softmax waiting_at(float* waiting, std::int64_t index) const {
+        return sizes.softmax_at(waiting + sizes.softmax() * index);
     }
 
-    /// Merges the unit's chunks among tasks first..end; behind the last one the unit is done.
-    void merge_wave(const PlannedUnit& planned, std::int64_t first, std::int64_t end, float* results,
-                    const Softmax& state) const {
-        const std::int64_t behind = planned.first_task + planned.num_chunks;
-        for (std::int64_t task = std::max(first, planned.first_task); task < std::min(end, behind); ++task) {
-            const std::int64_t chunk = task - planned.first_task;
-            table.attention_merge(job, planned.unit, chunk,
-                                  sizes.softmax_at(results + sizes.softmax() * (task - first)), state);
-            if (task + 1 == behind) table.attention_end(job, planned.unit, state);
+    /// Leaves the chunks so far of a unit that goes on in the next piece in `state`.
+    void run_piece(const Piece& piece, const AttentionScratch& scratch, const Softmax& result, const Softmax& state,
+                   float* waiting) const {
+        const AttentionUnit* begun = nullptr;
+        for (std::int64_t t = piece.first; t < piece.end; ++t) {
+            const Task& task = task_at(t);
+            if (begun != task.unit) table.attention_begin(job, *task.unit, scratch);
+            begun = task.unit;
+            const KvAhead ahead = t + 1 < piece.end ? memory_of(task_at(t + 1)) : KvAhead{nullptr, 0, 0};
+            if (t - piece.first < piece.num_waiting) {
+                table.attention_chunk(job, *task.unit, task.chunk, ahead, scratch,
+                                      waiting_at(waiting, piece.first_waiting + t - piece.first));
+                continue;
+            }
+            table.attention_chunk(job, *task.unit, task.chunk, ahead, scratch, result);
+            table.attention_merge(job, *task.unit, task.chunk, result, state);
+            if (task.last) table.attention_end(job, *task.unit, state);
+        }
+    }
+
+    /// What the chunk reads from pages.
+    [[nodiscard]] KvAhead memory_of(const Task& task) const {
+        const AttentionUnit& unit = *task.unit;
+        const std::int64_t first = task.chunk * chunk_tokens;
+        const std::int64_t paged =
+            std::clamp<std::int64_t>(unit.rows[unit.num_rows - 1].in_pages - first, 0, std::int64_t{chunk_tokens});
+        return {unit.pages + first / page_tokens, (paged + page_tokens - 1) / page_tokens,
+                job.keys_offset + unit.kv_head * job.head_bytes};
+    }
+
+    /// Finishes the unit that begins in piece `i` and ends in another.
+    void merge_waiting(std::int64_t i, const Softmax& state, float* waiting) const {
+        const Piece& piece = plan.pieces[static_cast<std::size_t>(i)];
+        const Task& last = task_at(piece.end - 1);
+        if (last.last || piece.num_waiting == piece.end - piece.first) return;
+        // The results that wait stand in the order of tasks, and the next ones are those of this unit.
+        std::int64_t index = piece.first_waiting + piece.num_waiting;
+        for (std::int64_t t = piece.end;; ++t, ++index) {
+            const Task& task = task_at(t);
+            table.attention_merge(job, *task.unit, task.chunk, waiting_at(waiting, index), state);
+            if (!task.last) continue;
+            table.attention_end(job, *task.unit, state);
+            return;
         }
     }
 };
@@ -203,9 +264,10 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, std::span<
     const std::int64_t width = q_heads * layout.head_dim;
     check_act_rows("attention", act, static_cast<std::int64_t>(rows.size()), width, out_stride);
     const KvPages pages(layout);
-    const auto element = static_cast<std::int64_t>(bytes_of(layout.dtype));
+    const std::int64_t element = pages.element_bytes();
     const std::int64_t group_heads = q_heads / layout.num_kv_heads;
     const AttentionJob job{.bf16 = layout.dtype == DType::bf16,
+                           .int8 = layout.dtype == DType::int8,
                            .head_dim = layout.head_dim,
                            .padded_dim = pages.padded_dim(),
                            .group_heads = group_heads,
@@ -218,15 +280,10 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, std::span<
                            .act_bf16 = act == DType::bf16,
                            .out = out,
                            .out_stride = out_stride};
-    const Plan plan = plan_of(layout, sequences, rows, group_heads);
+    Plan plan = plan_of(layout, sequences, rows, group_heads);
     const int team = threads_for(plan.work, work_per_thread);
-    const Call call{table_, job, plan, {plan.tile_rows, layout.head_dim, pages.padded_dim()}, team, attention_};
-    const bool many = static_cast<std::int64_t>(plan.units.size()) >= units_per_thread * team;
-    if (team == 1 || many) {
-        call.unit_by_unit();
-    } else {
-        call.in_waves();
-    }
+    cut(plan, team);
+    Call{table_, job, plan, {plan.tile_rows, layout.head_dim, pages.padded_dim()}, team, attention_}.run();
     const auto act_bytes = static_cast<std::int64_t>(bytes_of(act));
     for (std::int64_t r = 0; r < static_cast<std::int64_t>(rows.size()); ++r) {
         std::fill_n(out + (r * out_stride + width) * act_bytes, (out_stride - width) * act_bytes, std::byte{0});

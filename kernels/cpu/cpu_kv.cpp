@@ -2,6 +2,7 @@
 // products and sums, which every processor computes alike.
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "kernels/checks.hpp"
 #include "kernels/convert.hpp"
@@ -9,6 +10,7 @@
 #include "kernels/cpu/kv_pages.hpp"
 #include "kernels/cpu/share.hpp"
 #include "kernels/flush_denormals.hpp"
+#include "kernels/kv_int8.hpp"
 
 namespace longhaul::kernels::cpu {
 namespace {
@@ -21,7 +23,14 @@ void rotate(const float* x, const float* c, const float* s, std::int64_t half, f
     }
 }
 
+/// As KvLayout::token_bytes says.
 void round_row(const float* from, std::int64_t count, DType dtype, std::byte* to) {
+    if (dtype == DType::int8) {
+        const WholeScale whole = WholeScale::of(largest_magnitude(from, count), kv_int8_most);
+        for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<std::byte>(whole.whole(from[i]));
+        std::memcpy(to + count, &whole.scale, sizeof whole.scale);
+        return;
+    }
     if (dtype == DType::f32) {
         std::memcpy(to, from, static_cast<std::size_t>(count) * 4);
         return;
@@ -42,12 +51,31 @@ void copy_token(DType dtype, const std::byte* from, std::byte* to, std::int64_t 
                 auto&& to_index) {
     if (dtype == DType::f32) {
         copy_strided<float>(from, to, head_dim, from_index, to_index);
+    } else if (dtype == DType::int8) {
+        copy_strided<std::byte>(from, to, head_dim, from_index, to_index);
     } else {
         copy_strided<std::uint16_t>(from, to, head_dim, from_index, to_index);
     }
 }
 
-/// One row of a rope_store call. `work`: [2 * head_dim] f32.
+/// A key (value) of token_bytes to its slot, from `base` elements into the page.
+void token_to_page(const KvLayout& layout, const KvPages& pages, const std::byte* from, std::byte* page,
+                   std::int64_t base, bool values, std::int64_t slot) {
+    copy_token(
+        layout.dtype, from, page, layout.head_dim, [](std::int64_t d) { return d; },
+        [&](std::int64_t d) { return base + pages.at(values, slot, d); });
+    if (pages.has_scales()) std::memcpy(page + base + pages.scale_at(values, slot), from + layout.head_dim, 4);
+}
+
+void token_from_page(const KvLayout& layout, const KvPages& pages, const std::byte* page, std::byte* to,
+                     std::int64_t base, bool values, std::int64_t slot) {
+    copy_token(
+        layout.dtype, page, to, layout.head_dim, [&](std::int64_t d) { return base + pages.at(values, slot, d); },
+        [](std::int64_t d) { return d; });
+    if (pages.has_scales()) std::memcpy(to + layout.head_dim, page + base + pages.scale_at(values, slot), 4);
+}
+
+/// One row of a rope_store call. `work`: [2 * head_dim + 1] f32.
 struct RopeRow {
     const KvLayout& layout;
     const KvPages& pages;
@@ -57,10 +85,10 @@ struct RopeRow {
     void store(const float* x, const float* c, const float* s, const KvSlot& slot, std::byte* q_out,
                float* work) const {
         const std::int64_t head_dim = layout.head_dim;
-        const auto head_bytes = head_dim * static_cast<std::int64_t>(bytes_of(layout.dtype));
+        const auto head_bytes = head_dim * static_cast<std::int64_t>(bytes_of(layout.query_type()));
         for (std::int64_t h = 0; h < q_heads; ++h) {
             rotate(x + h * head_dim, c, s, head_dim / 2, work);
-            round_row(work, head_dim, layout.dtype, q_out + h * head_bytes);
+            round_row(work, head_dim, layout.query_type(), q_out + h * head_bytes);
         }
         if (slot.page == nullptr) return;
         const float* keys = x + q_heads * head_dim;
@@ -77,16 +105,14 @@ struct RopeRow {
     void put(const float* row, const KvSlot& slot, std::int64_t base, bool is_value, float* work) const {
         auto* rounded = reinterpret_cast<std::byte*>(work);
         round_row(row, layout.head_dim, layout.dtype, rounded);
-        copy_token(
-            layout.dtype, rounded, slot.page, layout.head_dim, [](std::int64_t d) { return d; },
-            [&](std::int64_t d) { return base + pages.at(is_value, slot.slot, d); });
+        token_to_page(layout, pages, rounded, slot.page, base, is_value, slot.slot);
     }
 };
 
 }  // namespace
 
 std::size_t CpuDevice::kv_page_bytes(const KvLayout& layout) const {
-    return static_cast<std::size_t>(KvPages(layout).elements()) * bytes_of(layout.dtype);
+    return static_cast<std::size_t>(KvPages(layout).elements() * KvPages(layout).element_bytes());
 }
 
 void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
@@ -97,15 +123,15 @@ void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const flo
     const RopeRow row{layout, pages, layer, q_heads};
     const auto num_rows = static_cast<std::int64_t>(slots.size());
     const std::int64_t width = (q_heads + 2 * layout.num_kv_heads) * layout.head_dim;
-    const std::int64_t q_bytes = q_heads * layout.head_dim * static_cast<std::int64_t>(bytes_of(layout.dtype));
+    const std::int64_t q_bytes = q_heads * layout.head_dim * static_cast<std::int64_t>(bytes_of(layout.query_type()));
     const std::int64_t half = layout.head_dim / 2;
     const int team = threads_for(num_rows * width, 8 << 10);
-    auto* work = words_.get<float>(2 * layout.head_dim * team);
+    auto* work = words_.get<float>((2 * layout.head_dim + 1) * team);
 #pragma omp parallel num_threads(team) if (team > 1)
     {
         const FlushDenormals flush;
         const Share share = Share::of(num_rows);
-        float* mine = work + 2 * layout.head_dim * share.thread;
+        float* mine = work + (2 * layout.head_dim + 1) * share.thread;
         for (std::int64_t r = share.first; r < share.end; ++r) {
             row.store(qkv + r * width, cos + r * half, sin + r * half, slots[static_cast<std::size_t>(r)],
                       q_out + r * q_bytes, mine);
@@ -117,14 +143,13 @@ void CpuDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
     check_slot(from);
     check_slot(to);
     const KvPages pages(layout);
+    std::vector<std::byte> token(layout.token_bytes());
     for (std::int64_t layer = 0; layer < layout.num_layers; ++layer) {
         for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
             const std::int64_t base = pages.head(layer, h);
             for (const bool values : {false, true}) {
-                copy_token(
-                    layout.dtype, from.page, to.page, layout.head_dim,
-                    [&](std::int64_t d) { return base + pages.at(values, from.slot, d); },
-                    [&](std::int64_t d) { return base + pages.at(values, to.slot, d); });
+                token_from_page(layout, pages, from.page, token.data(), base, values, from.slot);
+                token_to_page(layout, pages, token.data(), to.page, base, values, to.slot);
             }
         }
     }
@@ -135,11 +160,9 @@ void CpuDevice::kv_export(const KvLayout& layout, const std::byte* page, std::in
     check_slots(layout, layer, kv_head, first, count);
     const KvPages pages(layout);
     const std::int64_t base = pages.head(layer, kv_head);
+    const auto row = static_cast<std::int64_t>(layout.token_bytes());
     for (std::int64_t i = 0; i < count; ++i) {
-        copy_token(
-            layout.dtype, page, to_host, layout.head_dim,
-            [&](std::int64_t d) { return base + pages.at(values, first + i, d); },
-            [&](std::int64_t d) { return i * layout.head_dim + d; });
+        token_from_page(layout, pages, page, to_host + i * row, base, values, first + i);
     }
 }
 
@@ -148,10 +171,9 @@ void CpuDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_t 
     check_slots(layout, layer, kv_head, first, count);
     const KvPages pages(layout);
     const std::int64_t base = pages.head(layer, kv_head);
+    const auto row = static_cast<std::int64_t>(layout.token_bytes());
     for (std::int64_t i = 0; i < count; ++i) {
-        copy_token(
-            layout.dtype, from_host, page, layout.head_dim, [&](std::int64_t d) { return i * layout.head_dim + d; },
-            [&](std::int64_t d) { return base + pages.at(values, first + i, d); });
+        token_to_page(layout, pages, from_host + i * row, page, base, values, first + i);
     }
 }
 

@@ -47,6 +47,12 @@ struct Avx2 {
             : "+x"(sum[0]), "+x"(sum[1]), "+x"(sum[2]), "=&x"(in)
             : "m"(*x), "x"(w[0]), "x"(w[1]), "x"(w[2]));
     }
+    /// Lets the compiler load from `at` only when `sum` is there: what it loads early costs a register, and a tile
+    /// needs them all.
+    template <class T>
+    static void load_after(const T*& at, Floats& sum) {
+        asm("" : "+r"(at), "+x"(sum));
+    }
     /// a > b ? a : b, so b where either is NaN.
     static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
     /// a < b ? a : b, so b where either is NaN.
@@ -70,6 +76,14 @@ struct Avx2 {
         const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
         const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000U));
         return _mm256_castsi256_ps(_mm256_and_si256(_mm256_blendv_epi8(sum, quiet, nan), high));
+    }
+    /// round_bf16 of what arithmetic gives from bf16 numbers: a NaN among those is quiet and its low bits are zero, so
+    /// that rounding cannot carry it away.
+    static Floats round_bf16_quiet(Floats x) {
+        const __m256i bits = _mm256_castps_si256(x);
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+        const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+        return _mm256_castsi256_ps(_mm256_and_si256(sum, _mm256_set1_epi32(static_cast<int>(0xffff0000U))));
     }
     static void store_bf16(std::byte* to, Floats x) {
         const __m256i high = _mm256_srli_epi32(_mm256_castps_si256(round_bf16(x)), 16);
@@ -103,6 +117,23 @@ struct Avx2 {
             : "=x"(even)
             : "m"(*reinterpret_cast<const Floats*>(from)));
         return even;
+    }
+    /// 16 bytes as 8 pairs of 16 bits, one a lane.
+    static Floats widen_bytes(const std::byte* from) {
+        return _mm256_castsi256_ps(_mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(from))));
+    }
+    /// sum + the products of both halves, in integers, lane by lane.
+    static void add_short_products(Floats& sum, Floats a, Floats b) {
+        const __m256i products = _mm256_madd_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b));
+        sum = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(sum), products));
+    }
+    /// Integers (that stand in `x` as bits) as floats.
+    static Floats from_whole(Floats x) { return _mm256_cvtepi32_ps(_mm256_castps_si256(x)); }
+    /// The low 16 bits of each lane.
+    static void store_low_halves(std::byte* to, Floats x) {
+        const __m256i low = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0xffff));
+        const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, low), 0x08);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
     }
     static Floats load_bf16(const std::byte* from) {
         const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));

@@ -28,6 +28,8 @@ struct Avx512 {
     static void add_products(Floats (&sum)[W], const Floats (&w)[W], const float* x) {
         for (int i = 0; i < W; ++i) add_product(sum[i], w[i], all(*x));
     }
+    template <class T>
+    static void load_after(const T*&, Floats&) {}
     static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
     static Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
     static Floats zero_below(Floats x, Floats bound, Floats value) {
@@ -46,6 +48,7 @@ struct Avx512 {
         const __m512i rounded = _mm512_mask_or_epi32(sum, nan, bits, _mm512_set1_epi32(0x400000));
         return _mm512_castsi512_ps(_mm512_and_si512(rounded, _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
     }
+    static Floats round_bf16_quiet(Floats x) { return round_bf16(x); }
     static void store_bf16(std::byte* to, Floats x) {
         const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(round_bf16(x)), 16);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(high));
@@ -60,6 +63,19 @@ struct Avx512 {
     }
     static Floats load_odd(const std::byte* from) { return odd_of(load_words(from)); }
     static Floats load_even(const std::byte* from) { return even_of(load_words(from)); }
+    static Floats widen_bytes(const std::byte* from) {
+        return _mm512_castsi512_ps(_mm512_cvtepi8_epi16(_mm256_load_si256(reinterpret_cast<const __m256i*>(from))));
+    }
+    static void add_short_products(Floats& sum, Floats a, Floats b) {
+        sum = _mm512_castsi512_ps(
+            _mm512_dpwssd_epi32(_mm512_castps_si512(sum), _mm512_castps_si512(a), _mm512_castps_si512(b)));
+    }
+    static Floats from_whole(Floats x) {
+        return _mm512_maskz_cvtepi32_ps(0xffff, _mm512_castps_si512(x));
+    }  // maskz: GCC 12's plain one warns
+    static void store_low_halves(std::byte* to, Floats x) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_castps_si512(x)));
+    }
     static Floats load_bf16(const std::byte* from) {
         const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));

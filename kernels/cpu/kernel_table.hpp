@@ -138,6 +138,7 @@ struct AttentionUnit {
 
 struct AttentionJob {
     bool bf16;
+    bool int8;  ///< keys and values; q is f32 then
     std::int64_t head_dim;
     std::int64_t padded_dim;   ///< head_dim rounded up to 16
     std::int64_t group_heads;  ///< query heads of a KV head
@@ -159,12 +160,26 @@ struct Softmax {
     float* output;   ///< [tile rows, padded_dim]
 };
 
-/// Memory of one thread for one unit, sized for `tile_rows` rows.
+constexpr std::int64_t max_tile_rows = 12;  ///< of any variant
+/// Words from row to row of a tile's scores: not a multiple of 1 KB, or the rows would share the same few sets of the
+/// first cache.
+constexpr std::int64_t score_stride = chunk_tokens + 16;
+
+/// Memory of one thread for one unit.
 struct AttentionScratch {
     std::uint32_t* q_words;  ///< [tile rows * head_dim]
-    float* scores;           ///< [tile rows, 512]
-    std::uint32_t* p_words;  ///< [tile rows * 512]
-    float* tree_scores;      ///< [tile rows, 64]
+    float* scores;           ///< [max_tile_rows, score_stride], of one tile; then its probabilities
+    float* tree_scores;      ///< [max_tile_rows, score_stride], of a page of the tree
+    float* q_scales;         ///< [tile rows], int8 only: of the query, times 1 / sqrt(head_dim)
+    float* value_scales;     ///< [512], int8 only
+    float* path_p;           ///< [max_tile_rows * 512], probabilities of what rows add one by one
+};
+
+/// The chunk that the thread takes next: head (layer, KV head) of `num_pages` pages, `offset` bytes into each.
+struct KvAhead {
+    std::byte* const* pages;
+    std::int64_t num_pages;
+    std::int64_t offset;
 };
 
 struct KernelTable {
@@ -186,7 +201,7 @@ struct KernelTable {
     void (*attention_begin)(const AttentionJob& job, const AttentionUnit& unit, const AttentionScratch& scratch);
     /// Softmax of the positions of one chunk, for each tile row.
     void (*attention_chunk)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
-                            const AttentionScratch& scratch, const Softmax& result);
+                            const KvAhead& ahead, const AttentionScratch& scratch, const Softmax& result);
     /// Merges one chunk into the chunks before it. chunk 0 starts the state.
     void (*attention_merge)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
                             const Softmax& result, const Softmax& state);

@@ -1,7 +1,8 @@
 // Where keys and values stand in a page of the CPU devices, in elements:
-//   page  [layer, kv_head, {keys, values}]
-//   keys    bf16 [slot/16][dim/2][16 slots][2 dims]    f32 [slot/16][dim][16 slots]
-//   values  bf16 [dim/16][slot/2][16 dims][2 slots]    f32 [dim/16][slot][16 dims]     dims padded to 16 with zeros
+//   page  [layer, kv_head, {keys, values}]; int8: each followed by its scales, f32 [slot]
+//   keys    bf16, int8 [slot/16][dim/2][16 slots][2 dims]    f32 [slot/16][dim][16 slots]
+//   values  bf16, int8 [dim/16][slot/2][16 dims][2 slots]    f32 [dim/16][slot][16 dims]     dims padded to 16 with
+//   zeros
 // Both are the weight layout of kernel_table.hpp: keys with tokens as outputs, values with dimensions as outputs.
 #pragma once
 
@@ -16,12 +17,17 @@ class KvPages {
   public:
     explicit KvPages(const KvLayout& layout)
         : layout_(layout),
-          bf16_(layout.dtype == DType::bf16),
+          element_bytes_(layout.dtype == DType::f32    ? 4
+                         : layout.dtype == DType::bf16 ? 2
+                                                       : 1),
+          scales_(layout.dtype == DType::int8 ? page_tokens * 4 : 0),
           padded_dim_((layout.head_dim + lanes - 1) / lanes * lanes) {}
 
     [[nodiscard]] std::int64_t padded_dim() const { return padded_dim_; }
-    [[nodiscard]] std::int64_t keys_elements() const { return page_tokens * layout_.head_dim; }
-    [[nodiscard]] std::int64_t head_elements() const { return page_tokens * (layout_.head_dim + padded_dim_); }
+    [[nodiscard]] std::int64_t element_bytes() const { return element_bytes_; }
+    [[nodiscard]] bool has_scales() const { return scales_ > 0; }
+    [[nodiscard]] std::int64_t keys_elements() const { return page_tokens * layout_.head_dim + scales_; }
+    [[nodiscard]] std::int64_t head_elements() const { return keys_elements() + page_tokens * padded_dim_ + scales_; }
     /// First element of the keys of one head.
     [[nodiscard]] std::int64_t head(std::int64_t layer, std::int64_t kv_head) const {
         return (layer * layout_.num_kv_heads + kv_head) * head_elements();
@@ -30,14 +36,18 @@ class KvPages {
 
     /// Element of dimension `dim` of the key (value) in `slot`, from the start of its head.
     [[nodiscard]] std::int64_t key(std::int64_t slot, std::int64_t dim) const {
-        if (!bf16_) return ((slot / lanes) * layout_.head_dim + dim) * lanes + slot % lanes;
+        if (element_bytes_ == 4) return ((slot / lanes) * layout_.head_dim + dim) * lanes + slot % lanes;
         return ((slot / lanes) * (layout_.head_dim / 2) + dim / 2) * 2 * lanes + slot % lanes * 2 + dim % 2;
     }
     [[nodiscard]] std::int64_t value(std::int64_t slot, std::int64_t dim) const {
-        const std::int64_t at =
-            bf16_ ? ((dim / lanes) * (page_tokens / 2) + slot / 2) * 2 * lanes + dim % lanes * 2 + slot % 2
-                  : ((dim / lanes) * page_tokens + slot) * lanes + dim % lanes;
+        const std::int64_t at = element_bytes_ != 4 ? ((dim / lanes) * (page_tokens / 2) + slot / 2) * 2 * lanes +
+                                                          dim % lanes * 2 + slot % 2
+                                                    : ((dim / lanes) * page_tokens + slot) * lanes + dim % lanes;
         return keys_elements() + at;
+    }
+    /// The scale of a key (value), in bytes from the start of its head; int8 only.
+    [[nodiscard]] std::int64_t scale_at(bool values, std::int64_t slot) const {
+        return (values ? keys_elements() + page_tokens * padded_dim_ : page_tokens * layout_.head_dim) + slot * 4;
     }
     [[nodiscard]] std::int64_t at(bool values, std::int64_t slot, std::int64_t dim) const {
         return values ? value(slot, dim) : key(slot, dim);
@@ -45,7 +55,8 @@ class KvPages {
 
   private:
     KvLayout layout_;
-    bool bf16_;
+    std::int64_t element_bytes_;
+    std::int64_t scales_;  ///< bytes of the scales of keys (values) of a head
     std::int64_t padded_dim_;
 };
 

@@ -5,14 +5,6 @@
 
 namespace longhaul::kernels::cpu {
 
-/// Rows of a product in tiles: 6 or 4 rows at a time keep the most sums in AVX2's registers (measured: 16, 20 and 32
-/// rows go 5 % faster than in as few tiles as possible).
-template <class Dot>
-[[gnu::always_inline]] inline RowTiles product_tiles(std::int64_t num_rows) {
-    if (Dot::max_rows != 6 || num_rows <= 6 || num_rows % 6 == 0) return tiles_of<Dot>(num_rows);
-    return RowTiles{num_rows, (num_rows + 3) / 4};
-}
-
 template <class Dot>
 void pack_words(const PackJob& job, std::int64_t first_group, std::int64_t end_group) {
     const RowTiles tiles = product_tiles<Dot>(job.num_rows);
@@ -140,11 +132,9 @@ void multiply_slice(const MatmulJob& job, RowTiles tiles, const SlicePlace& plac
                            .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
                            .num_groups = job.groups_per_slice,
                            .ahead = stream.ahead + t * slice_bytes / tiles.num_tiles,
-                           .ahead_stride = block_bytes,
                            .ahead_bytes = group_bytes / tiles.num_tiles,
                            .out = place.out_of(row),
                            .out_stride = place.out_stride,
-                           .accumulate = false,
                            .addends = place.addends_of(row)};
         run_tile<Isa, Dot>(tile, rows, place.num_blocks);
     }

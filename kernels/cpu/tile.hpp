@@ -21,12 +21,10 @@ struct TileJob {
     std::int64_t block_stride;   ///< bytes from block to block
     const std::uint32_t* words;  ///< [group][step][R]
     std::int64_t num_groups;
-    const std::byte* ahead;     ///< what will be read next, as much as this: prefetched group by group
-    std::int64_t ahead_stride;  ///< bytes from block to block there; 0: as it stands in memory, block after block
-    std::int64_t ahead_bytes = group_bytes;  ///< asked for a block and group: less where several tiles share the work
-    float* out;                              ///< out[r * out_stride + 16 * block + output]
+    const std::byte* ahead;    ///< what will be read next, as much as this and standing alike
+    std::int64_t ahead_bytes;  ///< asked for a block and group: less where several tiles share the work
+    float* out;                ///< out[r * out_stride + 16 * block + output]
     std::int64_t out_stride;
-    bool accumulate;  ///< go on from the sums in `out` instead of +0
     Addends addends = {};
 };
 
@@ -70,20 +68,16 @@ void tile(const TileJob& job) {
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
         for (int i = 0; i < W; ++i) {
-            const float* from = job.out + r * job.out_stride + i * Isa::width;
-            sum[r][i] = job.accumulate ? Isa::load(from) : Isa::zero();
+            sum[r][i] = Isa::zero();
         }
     }
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     const std::byte* ahead = job.ahead;
-    const bool in_order = job.ahead_stride == 0;
-    const std::int64_t ahead_block = in_order ? group_bytes : job.ahead_stride;
-    const std::int64_t ahead_group = in_order ? block_starts * group_bytes : job.ahead_bytes;
     for (std::int64_t g = 0; g < job.num_groups; ++g) {
 #pragma GCC unroll 16
         for (int b = 0; b < block_starts; ++b) {
-            __builtin_prefetch(ahead + b * ahead_block, 0, 3);
+            __builtin_prefetch(ahead + b * job.block_stride, 0, 3);
         }
         if constexpr (Dot::steps * R <= 2) {
             // One row: inputs wait in registers, each weight register is used up at once.
@@ -127,7 +121,7 @@ void tile(const TileJob& job) {
             }
         }
         w += group_bytes;
-        ahead += ahead_group;
+        ahead += job.ahead_bytes;
         x += Dot::steps * R;
     }
     add_and_store<Isa>(sum, job.addends, job.out, job.out_stride);
@@ -156,7 +150,7 @@ void tile_and_advance(TileJob& job) {
     constexpr int block_starts = (First + W - 1) / regs - (First - 1 + regs) / regs + 1;
     tile<Isa, Dot, W, R, First>(job);
     job.weights += (First + W) / regs * job.block_stride;
-    job.ahead += block_starts * (job.ahead_stride == 0 ? job.block_stride : job.ahead_stride);
+    job.ahead += (First + W) / regs * job.block_stride;
     job.out += W * Isa::width;
     job.addends.first += W * Isa::width;
 }
@@ -226,6 +220,14 @@ void run_tile(const TileJob& job, std::int64_t num_rows, std::int64_t num_blocks
 template <class Dot>
 RowTiles tiles_of(std::int64_t num_rows) {
     return RowTiles{num_rows, (num_rows + Dot::max_rows - 1) / Dot::max_rows};
+}
+
+/// The same where rows are many: 6 or 4 rows at a time keep the most sums in AVX2's registers (measured: 16, 20 and 32
+/// rows go 5 % faster than in as few tiles as possible).
+template <class Dot>
+[[gnu::always_inline]] inline RowTiles product_tiles(std::int64_t num_rows) {
+    if (Dot::max_rows != 6 || num_rows <= 6 || num_rows % 6 == 0) return tiles_of<Dot>(num_rows);
+    return RowTiles{num_rows, (num_rows + 3) / 4};
 }
 
 }  // namespace longhaul::kernels::cpu

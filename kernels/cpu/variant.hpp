@@ -18,13 +18,17 @@ constexpr QuantizedKernels quantized_kernels() {
 template <class Isa, class Bf16, class F32, class Int8, class Int4>
 struct Variant {
     static void begin(const AttentionJob& job, const AttentionUnit& unit, const AttentionScratch& scratch) {
+        if (job.int8) return attention_begin<Isa, DotInt8Kv<Isa>>(job, unit, scratch);
         if (job.bf16) return attention_begin<Isa, Bf16>(job, unit, scratch);
         return attention_begin<Isa, F32>(job, unit, scratch);
     }
-    static void chunk(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
+    static void chunk(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const KvAhead& ahead,
                       const AttentionScratch& scratch, const Softmax& result) {
-        if (job.bf16) return attention_chunk_of<Isa, Bf16>(job, unit, chunk, scratch, result);
-        return attention_chunk_of<Isa, F32>(job, unit, chunk, scratch, result);
+        if (job.int8) {
+            return attention_chunk_of<Isa, DotInt8Kv<Isa>>(job, unit, chunk, ahead, scratch, result);
+        }
+        if (job.bf16) return attention_chunk_of<Isa, Bf16>(job, unit, chunk, ahead, scratch, result);
+        return attention_chunk_of<Isa, F32>(job, unit, chunk, ahead, scratch, result);
     }
 
     static double peak_loop(std::int64_t iterations, float* sink) {

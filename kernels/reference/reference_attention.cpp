@@ -1,4 +1,5 @@
 // Keys, values and attention of the reference device.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -7,16 +8,17 @@
 #include "kernels/checks.hpp"
 #include "kernels/convert.hpp"
 #include "kernels/flush_denormals.hpp"
+#include "kernels/kv_int8.hpp"
 #include "kernels/numerics.hpp"
 #include "kernels/reference/reference_device.hpp"
 #include "kernels/reference/reference_math.hpp"
 
 namespace longhaul::kernels::reference {
 
-std::int64_t kv_index(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, bool values,
-                      std::int64_t slot) {
+std::int64_t kv_offset(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, bool values,
+                       std::int64_t slot) {
     const std::int64_t block = (layer * layout.num_kv_heads + kv_head) * 2 + (values ? 1 : 0);
-    return (block * KvLayout::page_tokens + slot) * layout.head_dim;
+    return (block * KvLayout::page_tokens + slot) * static_cast<std::int64_t>(layout.token_bytes());
 }
 
 namespace {
@@ -29,13 +31,24 @@ struct RowMemory {
     const AttentionSequence& sequence;
     const AttentionRow& row;
 
-    [[nodiscard]] float at(std::int64_t position, bool values, std::int64_t d) const {
+    /// The key (value) of a position, token_bytes.
+    [[nodiscard]] const std::byte* token(std::int64_t position, bool values) const {
         const bool paged = position < row.in_pages;
         const std::int64_t slot = paged ? position : row.path[position - row.in_pages];
         const std::span<std::byte* const> pages = paged ? sequence.pages : sequence.scratch_pages;
         const std::byte* page = pages[static_cast<std::size_t>(slot / KvLayout::page_tokens)];
-        return load_as_f32(page, layout.dtype,
-                           kv_index(layout, layer, kv_head, values, slot % KvLayout::page_tokens) + d);
+        return page + kv_offset(layout, layer, kv_head, values, slot % KvLayout::page_tokens);
+    }
+    [[nodiscard]] float at(std::int64_t position, bool values, std::int64_t d) const {
+        return load_as_f32(token(position, values), layout.dtype, d);
+    }
+    [[nodiscard]] std::int32_t whole_at(std::int64_t position, bool values, std::int64_t d) const {
+        return static_cast<std::int8_t>(token(position, values)[d]);
+    }
+    [[nodiscard]] float scale_at(std::int64_t position, bool values) const {
+        float scale;
+        std::memcpy(&scale, token(position, values) + layout.head_dim, sizeof scale);
+        return scale;
     }
 };
 
@@ -48,14 +61,45 @@ struct Softmax {
     std::vector<float> output;  // [head_dim]
 };
 
+float int8_score_of(const RowMemory& memory, const std::byte* q, std::int64_t position, float scale) {
+    const std::int64_t head_dim = memory.layout.head_dim;
+    const auto* x = reinterpret_cast<const float*>(q);
+    const WholeScale query = WholeScale::of(largest_magnitude(x, head_dim), kv_product_most);
+    std::int32_t sum = 0;
+    for (std::int64_t d = 0; d < head_dim; ++d) sum += query.whole(x[d]) * memory.whole_at(position, false, d);
+    return static_cast<float>(sum) * (query.scale * scale) * memory.scale_at(position, false);
+}
+
 float score_of(const RowMemory& memory, const std::byte* q, std::int64_t position, float scale) {
     const DType dtype = memory.layout.dtype;
+    if (dtype == DType::int8) return int8_score_of(memory, q, position, scale);
     float dot = 0.0F;
     for (std::int64_t i = 0; i < memory.layout.head_dim; ++i) {
         const std::int64_t d = dtype == DType::bf16 ? (i ^ 1) : i;
         dot = std::fma(load_as_f32(q, dtype, d), memory.at(position, false, d), dot);
     }
     return dot * scale;
+}
+
+/// The values of positions first.. with probabilities `p`, as whole numbers.
+void add_int8_values(const RowMemory& memory, const std::vector<float>& p, std::int64_t first,
+                     std::vector<float>& output) {
+    std::vector<float> weights;
+    float largest = 0.0F;
+    for (std::size_t i = 0; i < p.size(); ++i) {
+        const float weight = p[i] * memory.scale_at(first + static_cast<std::int64_t>(i), true);
+        weights.push_back(weight > 0.0F ? weight : 0.0F);
+        largest = std::max(largest, weights.back());
+    }
+    const WholeScale whole = WholeScale::of(largest, kv_product_most);
+    for (std::size_t d = 0; d < output.size(); ++d) {
+        std::int32_t sum = 0;
+        for (std::size_t i = 0; i < weights.size(); ++i) {
+            sum += whole.whole(weights[i]) *
+                   memory.whole_at(first + static_cast<std::int64_t>(i), true, static_cast<std::int64_t>(d));
+        }
+        output[d] = static_cast<float>(sum) * whole.scale;
+    }
 }
 
 /// Positions first..last (first is a multiple of 512, last inside its chunk) as a softmax of their own.
@@ -75,6 +119,10 @@ Softmax chunk_of(const RowMemory& memory, const std::byte* q, std::int64_t first
         if (layout.dtype == DType::bf16) p[i] = bf16_to_f32(f32_to_bf16(p[i]));
     }
     chunk.sum = denominator.total();
+    if (layout.dtype == DType::int8) {
+        add_int8_values(memory, p, first, chunk.output);
+        return chunk;
+    }
     const auto count = static_cast<std::int64_t>(p.size());
     for (std::int64_t d = 0; d < layout.head_dim; ++d) {
         float sum = 0.0F;
@@ -122,7 +170,7 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer,
             const AttentionRow& row = rows[static_cast<std::size_t>(r)];
             const RowMemory memory{layout, layer, head / (q_heads / layout.num_kv_heads),
                                    sequences[static_cast<std::size_t>(row.sequence)], row};
-            const std::byte* q_head = q + task * head_dim * static_cast<std::int64_t>(bytes_of(layout.dtype));
+            const std::byte* q_head = q + task * head_dim * static_cast<std::int64_t>(bytes_of(layout.query_type()));
             Softmax state(head_dim);
             for (std::int64_t first = 0; first <= row.position; first += attention_chunk) {
                 const std::int64_t last = std::min(first + attention_chunk - 1, row.position);
@@ -142,8 +190,23 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer,
 }
 
 std::size_t ReferenceDevice::kv_page_bytes(const KvLayout& layout) const {
-    return static_cast<std::size_t>(kv_index(layout, layout.num_layers, 0, false, 0)) * bytes_of(layout.dtype);
+    return static_cast<std::size_t>(kv_offset(layout, layout.num_layers, 0, false, 0));
 }
+
+namespace {
+
+/// Rounds one key or value as the layout says, to token_bytes.
+void store_token(const KvLayout& layout, const float* x, std::byte* to) {
+    if (layout.dtype != DType::int8) {
+        for (std::int64_t d = 0; d < layout.head_dim; ++d) store_rounded(to, layout.dtype, d, x[d]);
+        return;
+    }
+    const WholeScale whole = WholeScale::of(largest_magnitude(x, layout.head_dim), kv_int8_most);
+    for (std::int64_t d = 0; d < layout.head_dim; ++d) to[d] = static_cast<std::byte>(whole.whole(x[d]));
+    std::memcpy(to + layout.head_dim, &whole.scale, sizeof whole.scale);
+}
+
+}  // namespace
 
 void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                                  const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) {
@@ -151,28 +214,34 @@ void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, con
     const FlushDenormals flush;
     const std::int64_t head_dim = layout.head_dim;
     const std::int64_t half = head_dim / 2;
+    std::vector<float> rotated(static_cast<std::size_t>(head_dim));
     for (std::size_t r = 0; r < slots.size(); ++r) {
         const auto row = static_cast<std::int64_t>(r);
         const float* c = cos + row * half;
         const float* s = sin + row * half;
-        const auto rotate = [&](const float* x, std::byte* to, std::int64_t first) {
+        const auto rotate = [&](const float* x) {
             for (std::int64_t i = 0; i < half; ++i) {
-                store_rounded(to, layout.dtype, first + i, x[i] * c[i] - x[i + half] * s[i]);
-                store_rounded(to, layout.dtype, first + half + i, x[i + half] * c[i] + x[i] * s[i]);
+                rotated[static_cast<std::size_t>(i)] = x[i] * c[i] - x[i + half] * s[i];
+                rotated[static_cast<std::size_t>(i + half)] = x[i + half] * c[i] + x[i] * s[i];
             }
         };
         const float* x = qkv + row * (q_heads + 2 * layout.num_kv_heads) * head_dim;
-        for (std::int64_t h = 0; h < q_heads; ++h) rotate(x + h * head_dim, q_out, (row * q_heads + h) * head_dim);
+        for (std::int64_t h = 0; h < q_heads; ++h) {
+            rotate(x + h * head_dim);
+            for (std::int64_t d = 0; d < head_dim; ++d) {
+                store_rounded(q_out, layout.query_type(), (row * q_heads + h) * head_dim + d,
+                              rotated[static_cast<std::size_t>(d)]);
+            }
+        }
         if (slots[r].page == nullptr) continue;
         check_slot(slots[r]);
         const float* keys = x + q_heads * head_dim;
         const float* values = keys + layout.num_kv_heads * head_dim;
         for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
-            rotate(keys + h * head_dim, slots[r].page, kv_index(layout, layer, h, false, slots[r].slot));
-            const std::int64_t to = kv_index(layout, layer, h, true, slots[r].slot);
-            for (std::int64_t d = 0; d < head_dim; ++d) {
-                store_rounded(slots[r].page, layout.dtype, to + d, values[h * head_dim + d]);
-            }
+            rotate(keys + h * head_dim);
+            store_token(layout, rotated.data(), slots[r].page + kv_offset(layout, layer, h, false, slots[r].slot));
+            store_token(layout, values + h * head_dim,
+                        slots[r].page + kv_offset(layout, layer, h, true, slots[r].slot));
         }
     }
 }
@@ -180,13 +249,11 @@ void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, con
 void ReferenceDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
     check_slot(from);
     check_slot(to);
-    const std::size_t element = bytes_of(layout.dtype);
     for (std::int64_t layer = 0; layer < layout.num_layers; ++layer) {
         for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
             for (const bool values : {false, true}) {
-                const auto source = static_cast<std::size_t>(kv_index(layout, layer, h, values, from.slot)) * element;
-                const auto target = static_cast<std::size_t>(kv_index(layout, layer, h, values, to.slot)) * element;
-                std::memmove(to.page + target, from.page + source, static_cast<std::size_t>(layout.head_dim) * element);
+                std::memmove(to.page + kv_offset(layout, layer, h, values, to.slot),
+                             from.page + kv_offset(layout, layer, h, values, from.slot), layout.token_bytes());
             }
         }
     }
@@ -195,17 +262,15 @@ void ReferenceDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
 void ReferenceDevice::kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
                                 bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const {
     check_slots(layout, layer, kv_head, first, count);
-    const std::size_t element = bytes_of(layout.dtype);
-    std::memcpy(to_host, page + static_cast<std::size_t>(kv_index(layout, layer, kv_head, values, first)) * element,
-                static_cast<std::size_t>(count * layout.head_dim) * element);
+    std::memcpy(to_host, page + kv_offset(layout, layer, kv_head, values, first),
+                static_cast<std::size_t>(count) * layout.token_bytes());
 }
 
 void ReferenceDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
                                 bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) {
     check_slots(layout, layer, kv_head, first, count);
-    const std::size_t element = bytes_of(layout.dtype);
-    std::memcpy(page + static_cast<std::size_t>(kv_index(layout, layer, kv_head, values, first)) * element, from_host,
-                static_cast<std::size_t>(count * layout.head_dim) * element);
+    std::memcpy(page + kv_offset(layout, layer, kv_head, values, first), from_host,
+                static_cast<std::size_t>(count) * layout.token_bytes());
 }
 
 }  // namespace longhaul::kernels::reference

@@ -51,8 +51,9 @@ class ReferenceDevice final : public HostDevice {
     int threads_;
 };
 
-/// Index, in elements of a page, of dimension 0 of one key (or value).
-std::int64_t kv_index(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t slot);
+/// Byte of a page where one key (or value) begins.
+std::int64_t kv_offset(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, bool values,
+                       std::int64_t slot);
 
 }  // namespace reference
 }  // namespace longhaul::kernels

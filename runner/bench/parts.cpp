@@ -27,10 +27,11 @@ std::vector<std::uint16_t> random_bf16(std::size_t count) {
 nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context, std::int64_t nodes,
                                          std::int64_t group) {
     kernels::Device& device = *setup.device;
-    const kernels::DType dtype = kernels::DType::bf16;
-    kernels::KvLayout layout{
-        .dtype = dtype, .num_layers = 1, .num_kv_heads = setup.shape.num_kv_heads, .head_dim = setup.shape.head_dim};
-    const std::int64_t token_bytes = layout.num_kv_heads * layout.head_dim * 4;
+    kernels::KvLayout layout{.dtype = kv_dtype_of(setup.settings),
+                             .num_layers = 1,
+                             .num_kv_heads = setup.shape.num_kv_heads,
+                             .head_dim = setup.shape.head_dim};
+    const std::int64_t token_bytes = 2 * layout.num_kv_heads * static_cast<std::int64_t>(layout.token_bytes());
     layout.num_layers = std::clamp<std::int64_t>((std::int64_t{200} << 20) / (context * token_bytes), 1, 64);
     const std::int64_t q_heads = layout.num_kv_heads * group, width = q_heads * layout.head_dim;
     const std::size_t page_bytes = device.kv_page_bytes(layout);
@@ -42,8 +43,9 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
         pages.push_back(arena.data() + static_cast<std::size_t>(i) * page_bytes);
         device.upload(pages.back(), values.data(), page_bytes);
     }
-    const std::vector<std::uint16_t> q = random_bf16(static_cast<std::size_t>(nodes * width));
-    std::vector<std::uint16_t> out(q.size());
+    // As pairs of bf16 or as single f32: numbers of like size either way.
+    const std::vector<std::uint16_t> q = random_bf16(static_cast<std::size_t>(nodes * width * 2));
+    std::vector<std::uint16_t> out(static_cast<std::size_t>(nodes * width));
     const kernels::AttentionSequence sequence{{pages.data(), pages.size() - 2}, {pages.data() + pages.size() - 2, 2}};
     std::vector<std::int32_t> slots;
     for (std::int32_t i = 0; i < nodes; ++i) slots.push_back(i);
@@ -58,7 +60,7 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
         for (int i = 0; i < calls; ++i) {
             layer = (layer + 1) % layout.num_layers;
             device.attention(layout, layer, {&sequence, 1}, rows, reinterpret_cast<const std::byte*>(q.data()), q_heads,
-                             dtype, reinterpret_cast<std::byte*>(out.data()), width);
+                             kernels::DType::bf16, reinterpret_cast<std::byte*>(out.data()), width);
         }
     };
     const auto bytes = static_cast<double>(context * token_bytes);

@@ -44,8 +44,7 @@ std::vector<ForwardRow> make_rows(std::int64_t rows, std::int64_t context, bool 
 
 double kv_bytes(const Model& model, std::int64_t tokens) {
     const kernels::KvLayout& kv = model.kv_layout();
-    return 2.0 * static_cast<double>(kv.num_layers * kv.num_kv_heads * kv.head_dim * tokens) *
-           static_cast<double>(kernels::bytes_of(kv.dtype));
+    return 2.0 * static_cast<double>(kv.num_layers * kv.num_kv_heads * tokens) * static_cast<double>(kv.token_bytes());
 }
 
 double flops_of(const ModelConfig& c, std::int64_t rows, std::int64_t context, bool prompt) {

@@ -126,9 +126,9 @@ def kill_rank(bench, count=2, seed=2):
     killed_often(bench, count, seed, kill)
 
 
-def stop(bench, count=2, seed=3):
+def stop(bench, count=2, seed=3, **keys):
     """SIGUSR1 at a random moment: exit 75, nothing is computed again."""
-    run = Run(bench, seed)
+    run = Run(bench, seed, **keys)
     stops = 0
     for _ in range(count):
         epoch = newest_epoch(run.folder) + 1
@@ -150,9 +150,9 @@ def stop(bench, count=2, seed=3):
     print(f"{stops} stops")
 
 
-def reshape(bench, count=3, seed=4):
+def reshape(bench, count=3, seed=4, **keys):
     """Each launch on another number of ranks and another tensor-parallel degree."""
-    run = Run(bench, seed)
+    run = Run(bench, seed, **keys)
     shapes = [(1, 1), (2, 2), (3, 1), (4, 4), (4, 2), (8, 8)]
     stops = 0
     for attempt in range(count):
@@ -168,6 +168,16 @@ def reshape(bench, count=3, seed=4):
     check(stops > 1, "the run was not interrupted often enough")
     check_resumed(run.finish(2, stops, "--draft=ar"), stops)
     print(f"{stops} shapes, finished by plain decoding")
+
+
+def stop_int8(bench, count=2, seed=8):
+    """Keys and values of int8 and their scales come back from checkpoints as they were."""
+    stop(bench, count, seed, kv_precision="int8")
+
+
+def reshape_int8(bench, count=3, seed=9):
+    """Neither ranks nor tensor parallelism nor trees change a bit with keys and values of int8."""
+    reshape(bench, count, seed, kv_precision="int8")
 
 
 def double_fault(bench, count=3, seed=5):
@@ -205,4 +215,4 @@ def journal_keys_safe(run):
 
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
-        kill9, kill_rank, stop, reshape, double_fault, finish_race)}))
+        kill9, kill_rank, stop, reshape, stop_int8, reshape_int8, double_fault, finish_race)}))

@@ -98,13 +98,15 @@ inline std::uint16_t kv_at(const std::string& key, std::int64_t layer, std::int6
     return static_cast<std::uint16_t>(seed + layer * 10007 + kv_head * 3001 + (values ? 500 : 0) + position * 17 + d);
 }
 
-/// Fills [count, head_dim]; for f32 the same numbers as floats.
+/// Fills [count, head_dim]; for f32 the same numbers as floats, for int8 their low bytes and 4 bytes more a token.
 inline void fill_kv(const CheckpointIdentity& identity, const std::string& key, std::int64_t layer,
                     std::int64_t kv_head, bool values, std::int64_t first, std::int64_t count, std::byte* to) {
-    for (std::int64_t i = 0; i < count * identity.head_dim; ++i) {
-        const std::uint16_t number =
-            kv_at(key, layer, kv_head, values, first + i / identity.head_dim, i % identity.head_dim);
-        if (identity.kv_dtype == "f32") {
+    const std::int64_t width = identity.head_dim + (identity.kv_dtype == "int8" ? 4 : 0);
+    for (std::int64_t i = 0; i < count * width; ++i) {
+        const std::uint16_t number = kv_at(key, layer, kv_head, values, first + i / width, i % width);
+        if (identity.kv_dtype == "int8") {
+            to[i] = static_cast<std::byte>(number);
+        } else if (identity.kv_dtype == "f32") {
             reinterpret_cast<float*>(to)[i] = number;
         } else {
             reinterpret_cast<std::uint16_t*>(to)[i] = number;
@@ -220,7 +222,9 @@ class PretendedReplica {
 /// All keys and values that `restore` promised are those of the model, head by head.
 inline void expect_kv(CheckpointStore& store, const RestoredItem& item,
                       const CheckpointIdentity& identity = small_identity()) {
-    const std::size_t row_bytes = static_cast<std::size_t>(identity.head_dim) * (identity.kv_dtype == "f32" ? 4 : 2);
+    const std::size_t row_bytes = identity.kv_dtype == "int8" ? static_cast<std::size_t>(identity.head_dim) + 4
+                                                              : static_cast<std::size_t>(identity.head_dim) *
+                                                                    (identity.kv_dtype == "f32" ? 4 : 2);
     std::vector<std::byte> got(static_cast<std::size_t>(item.kv_tokens) * row_bytes);
     std::vector<std::byte> expected(got.size());
     for (std::int64_t layer = 0; layer < identity.num_layers; ++layer) {

@@ -147,6 +147,21 @@ TEST(Checkpoint, FloatsOverSeveralChunks) {
     expect_item(store, "b", 100, 1899, identity);
 }
 
+TEST(Checkpoint, Int8WithItsScales) {
+    CheckpointIdentity identity = small_identity();
+    identity.kv_dtype = "int8";
+    const FastFiles fast;
+    const TemporaryFolder folder;
+    PretendedReplica replica(folder.path(), 0, 0, {{0, 2}, {2, 2}}, identity);
+    replica.start("a", 700);
+    replica.start("b", 30);
+    replica.write_round(20);
+    replica.write_round(3);
+    CheckpointStore store(folder.path(), identity, 0);
+    expect_item(store, "a", 23, 722, identity);
+    expect_item(store, "b", 23, 52, identity);
+}
+
 TEST(Checkpoint, ModelsWithManyLayersShareChunks) {
     CheckpointIdentity identity = small_identity();
     identity.num_layers = 33;

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -52,7 +53,8 @@ inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>
 
 inline Run run_model(const std::filesystem::path& folder, Precision precision, kernels::CpuVariant variant,
                      const std::vector<std::int32_t>& tokens, const std::vector<std::int64_t>& positions, int ranks = 1,
-                     std::int64_t chunk = 64, int threads = 1, const std::filesystem::path& packed_folder = {}) {
+                     std::int64_t chunk = 64, int threads = 1, std::optional<kernels::DType> kv = {},
+                     const std::filesystem::path& packed_folder = {}) {
     auto groups = make_thread_groups(ranks);
     Run run;
     run.all_ranks.resize(static_cast<std::size_t>(ranks));
@@ -65,7 +67,7 @@ inline Run run_model(const std::filesystem::path& folder, Precision precision, k
             try {
                 const auto device = kernels::make_cpu_device(variant, threads);
                 const auto model =
-                    Model::load(folder, precision, *device, *groups[static_cast<std::size_t>(r)], {}, packed_folder);
+                    Model::load(folder, precision, *device, *groups[static_cast<std::size_t>(r)], kv, packed_folder);
                 if (r == 0) run.notices = model->notices();
                 run.loaded[static_cast<std::size_t>(r)] = model->load_report().how;
                 run.weight_bytes[static_cast<std::size_t>(r)] = model->resident_weight_bytes();

@@ -16,14 +16,16 @@ struct Case {
 };
 
 std::ostream& operator<<(std::ostream& os, const Case& c) {
-    return os << (c.dtype == DType::bf16 ? "bf16" : "f32") << " head_dim " << c.head_dim << ", KV heads " << c.kv_heads
-              << " x " << c.group_heads << ", context " << c.context << ", " << c.num_rows
-              << (c.tree ? " nodes" : " prompt rows");
+    return os << (c.dtype == DType::bf16  ? "bf16"
+                  : c.dtype == DType::f32 ? "f32"
+                                          : "int8")
+              << " head_dim " << c.head_dim << ", KV heads " << c.kv_heads << " x " << c.group_heads << ", context "
+              << c.context << ", " << c.num_rows << (c.tree ? " nodes" : " prompt rows");
 }
 
 std::vector<Case> cases() {
     std::vector<Case> all;
-    for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
         for (const bool tree : {false, true}) {
             all.push_back({dtype, 32, 2, 1, 1, 1, tree});
             all.push_back({dtype, 64, 2, 2, 37, 1, tree});
@@ -95,7 +97,8 @@ struct Scene {
             }
         } else {
             const std::int64_t first = std::max<std::int64_t>(0, c.context - c.num_rows);
-            q.assign(context_q.begin() + first * q_heads * c.head_dim * static_cast<std::ptrdiff_t>(bytes_of(c.dtype)),
+            q.assign(context_q.begin() +
+                         first * q_heads * c.head_dim * static_cast<std::ptrdiff_t>(bytes_of(layout.query_type())),
                      context_q.end());
             for (std::int64_t p = first; p < c.context; ++p) rows.push_back({0, p, p + 1, nullptr});
         }
@@ -136,6 +139,24 @@ TEST_P(AttentionTest, EqualsReference) {
         ASSERT_TRUE(comparison.equal(expected, alone, act)) << "one thread";
     }
     EXPECT_GT(comparison.count(), 20'000);
+}
+
+/// Chunks are cut into pieces of threads inside and between units: no cut may change a bit.
+TEST_P(AttentionTest, NumberOfThreadsDoesNotMatter) {
+    Comparison comparison(GetParam());
+    for (const std::int64_t num_rows : {1, 7, 13}) {
+        const Case c{num_rows == 7 ? DType::int8 : DType::bf16, 32, 1, 2, 5000, num_rows, true};
+        const std::uint64_t seed = 60 + static_cast<std::uint64_t>(num_rows);
+        SCOPED_TRACE(::testing::Message() << c << ", seed " << seed);
+        const Scene scene(*device_, c, seed);
+        const auto one = GetParam().make(1);
+        Guarded expected = scene.run(*one, DType::f32);
+        for (const int threads : {2, 3, 5, 8}) {
+            const auto many = GetParam().make(threads);
+            Guarded actual = scene.run(*many, DType::f32);
+            ASSERT_TRUE(comparison.equal(expected, actual, DType::f32)) << threads << " threads";
+        }
+    }
 }
 
 /// Sequences of different lengths, rows of all of them mixed, some from pages and some as trees.
@@ -212,7 +233,7 @@ Guarded chain_in_pages(Device& device, const Scene& scene, std::size_t n, float 
 TEST_P(PathContract, NodeOfATreeEqualsItsChainInPages) {
     Comparison comparison(GetParam());
     const auto device = GetParam().make(2);
-    for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
         for (const std::int64_t context : {5, 64, 509, 1000}) {
             const Case c{dtype, 32, 2, 2, context, 24, true};
             const std::uint64_t seed = 200 + static_cast<std::uint64_t>(context);
@@ -235,7 +256,7 @@ TEST_P(PathContract, NodeOfATreeEqualsItsChainInPages) {
 TEST_P(PathContract, WhereAncestorsAreDoesNotMatter) {
     Comparison comparison(GetParam());
     const auto device = GetParam().make(2);
-    for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
         const KvLayout layout{.dtype = dtype, .num_layers = 2, .num_kv_heads = 1, .head_dim = 32};
         constexpr std::int64_t length = 540;
         Numbers numbers(91);
@@ -276,7 +297,7 @@ TEST_P(PathContract, WhereAncestorsAreDoesNotMatter) {
 TEST_P(PathContract, SlotsThatARowDoesNotSeeDoNotMatter) {
     Comparison comparison(GetParam());
     const auto device = GetParam().make(1);
-    for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
         const KvLayout layout{.dtype = dtype, .num_layers = 2, .num_kv_heads = 1, .head_dim = 24};
         Numbers numbers(92);
         Tokens tokens(numbers, layout, 1, 128);
@@ -295,7 +316,8 @@ TEST_P(PathContract, SlotsThatARowDoesNotSeeDoNotMatter) {
                 const auto q = store(*device, layout, 1, tokens, 0, slots);
                 const AttentionSequence sequence{pages->pages(), {}};
                 const AttentionRow row{0, length - 1, length, nullptr};
-                const std::byte* last = q.data() + (length - 1) * 24 * static_cast<std::int64_t>(bytes_of(dtype));
+                const std::byte* last =
+                    q.data() + (length - 1) * 24 * static_cast<std::int64_t>(bytes_of(layout.query_type()));
                 results.push_back(attend(*device, layout, 1, {&sequence, 1}, {&row, 1}, last, 1, DType::f32).bytes());
             }
             ASSERT_TRUE(comparison.equal(results[0], results[1], DType::f32)) << length << " tokens";
@@ -347,6 +369,26 @@ TEST_P(PathContract, AttentionIsRightInDoublePrecision) {
             }
         }
     }
+}
+
+/// int8 against f32 keys and values of the same tokens. A key is off by half a step of its largest number / 127, so a
+/// score of 64 normal numbers by some 0.01 and a probability by 1 %; a value by 0.4 % of its largest. Outputs are means
+/// of several hundred values of unit variance, about 0.05 in size.
+TEST_P(PathContract, Int8IsNearF32) {
+    const auto device = GetParam().make(1);
+    const Case exact{DType::f32, 64, 1, 2, 700, 1, false};
+    Case whole = exact;
+    whole.dtype = DType::int8;
+    Guarded expected = Scene(*device, exact, 301).run(*device, DType::f32);
+    Guarded actual = Scene(*device, whole, 301).run(*device, DType::f32);
+    double error = 0.0;
+    double size = 0.0;
+    for (std::int64_t i = 0; i < 128; ++i) {
+        error += std::pow(expected.floats()[i] - actual.floats()[i], 2);
+        size += std::pow(expected.floats()[i], 2);
+    }
+    EXPECT_LT(std::sqrt(error / size), 0.02);
+    EXPECT_GT(error, 0.0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, AttentionTest, ::testing::ValuesIn(vector_devices()), name_of);

@@ -54,7 +54,7 @@ struct Tokens {
 inline std::vector<std::byte> store(Device& device, const KvLayout& layout, std::int64_t layer, const Tokens& tokens,
                                     std::int64_t first, std::span<const KvSlot> slots) {
     std::vector<std::byte> q(slots.size() * static_cast<std::size_t>(tokens.q_heads * layout.head_dim) *
-                             bytes_of(layout.dtype));
+                             bytes_of(layout.query_type()));
     device.rope_store(layout, layer, tokens.qkv.data() + first * tokens.width, tokens.q_heads,
                       tokens.cos.data() + first * tokens.half, tokens.sin.data() + first * tokens.half, slots,
                       q.data());

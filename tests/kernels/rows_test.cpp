@@ -83,7 +83,7 @@ TEST_P(RowsTest, ExponentialEqualsReferenceEverywhere) {
 TEST_P(RowsTest, RopeMoveExportImportEqualReference) {
     Comparison comparison(GetParam());
     std::uint64_t seed = 60;
-    for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
         for (const std::int64_t head_dim : {2, 18, 64, 128}) {
             const KvLayout layout{.dtype = dtype, .num_layers = 2, .num_kv_heads = 3, .head_dim = head_dim};
             std::vector<std::vector<std::byte>> exported;
@@ -98,7 +98,7 @@ TEST_P(RowsTest, RopeMoveExportImportEqualReference) {
                 std::vector<std::byte> out = store(*device, layout, 1, tokens, 0, slots);
                 for (std::int32_t i = 0; i < 20; ++i) device->kv_move(layout, pages.slot(3 * i), pages.slot(127 - i));
                 const PageSet copy(*device, layout, 128);
-                std::vector<std::byte> part(static_cast<std::size_t>(31 * head_dim) * bytes_of(dtype));
+                std::vector<std::byte> part(31 * layout.token_bytes());
                 for (std::int64_t head = 0; head < 3; ++head) {
                     for (const bool values : {false, true}) {
                         for (std::size_t page = 0; page < 2; ++page) {
@@ -111,6 +111,10 @@ TEST_P(RowsTest, RopeMoveExportImportEqualReference) {
                     }
                 }
                 exported.push_back(out);
+            }
+            if (dtype == DType::int8) {
+                ASSERT_EQ(exported[0], exported[1]) << "head_dim " << head_dim << ", seed " << seed;
+                continue;
             }
             ASSERT_TRUE(comparison.equal(exported[0], exported[1], dtype))
                 << "head_dim " << head_dim << ", seed " << seed;

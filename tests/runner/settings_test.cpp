@@ -96,6 +96,7 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
     EXPECT_EQ(job.kv_precision, "bf16");
     EXPECT_EQ(job.device, "cpu");
     EXPECT_EQ(with("precision", "fp32").kv_precision, "fp32");
+    EXPECT_EQ(with("kv-precision", "int8").kv_precision, "int8");
 }
 
 TEST(Settings, EveryKeyExplainsItself) {
@@ -262,7 +263,7 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "version"},
         {"verify", "rejection", "verify: expected coupled, got 'rejection'; it is not in this version"},
         {"verify", "tokenswift-paper", "verify: expected coupled, got 'tokenswift-paper'; it is not in this version"},
-        {"kv-precision", "int8", "kv-precision: expected auto, bf16 or fp32, got 'int8'; it is not in this version"},
+        {"kv-precision", "int4", "kv-precision: expected auto, bf16, fp32 or int8, got 'int4'; did you mean 'int8'?"},
         {"device", "cuda",
          "device: expected auto or cpu, got 'cuda'; built without CUDA support: cuda is not in this version"},
         {"logprobs", "5", "logprobs: expected 0, got '5'; it is not in this version"},

@@ -1,0 +1,222 @@
+// The inner loops of attention: tiles of R rows against keys (tokens across the lanes) and against values (dimensions
+// across the lanes), sums in registers. Unlike the tiles of tile.hpp they take probabilities from rows as they stand,
+// run over all pages of a chunk without putting sums down, and ask for the memory of the chunk that comes next.
+#pragma once
+
+#include "kernels/cpu/dot.hpp"
+#include "kernels/cpu/kernel_table.hpp"
+#include "kernels/cpu/tile.hpp"
+
+namespace longhaul::kernels::cpu {
+
+/// Keys and values of int8 against whole numbers of 16 bits: pairs as in bf16, sums in integers that stand in the
+/// registers as bits. Twice the products of f32 an instruction, and exact in any order.
+template <class Isa>
+struct DotInt8Kv {
+    using Floats = typename Isa::Floats;
+    static constexpr int steps = 1;
+    static constexpr bool is_bf16 = false;
+    static constexpr bool is_int8 = true;
+    static constexpr int max_rows = Isa::width == 16 ? 12 : 6;
+
+    static Floats weights(const std::byte* from, int) { return Isa::widen_bytes(from); }
+    static Floats input(const std::uint32_t* word) { return Isa::all(*reinterpret_cast<const float*>(word)); }
+    static void multiply_add(Floats& sum, Floats w, Floats x) { Isa::add_short_products(sum, w, x); }
+    template <int W>
+    static void multiply_add_row(Floats (&sum)[W], const Floats (&w)[W], const std::uint32_t* x) {
+        cpu::multiply_add_row<DotInt8Kv>(sum, w, x);
+    }
+};
+
+template <class Dot>
+constexpr bool is_int8_kv = requires {
+    Dot::is_int8;
+};
+
+/// Elements of an output that stand together in a group.
+template <class Dot>
+constexpr std::int64_t elements_of_group = Dot::is_bf16 || is_int8_kv<Dot> ? 2 : 1;
+
+template <class Dot>
+constexpr std::int64_t kv_group_bytes = is_int8_kv<Dot> ? group_bytes / 2 : group_bytes;
+
+/// Queries as a tile reads them: [group][step][R].
+template <class Dot, int R>
+struct QueryWords {
+    static constexpr std::int64_t of_group = Dot::steps * R;
+    static const std::uint32_t* at(const std::uint32_t* x, int step, int r) { return x + step * R + r; }
+};
+
+/// Probabilities as softmax leaves them: [R][score_stride], ascending positions. Of two steps the first takes the odd
+/// position, which stands second.
+template <class Dot>
+struct ProbabilityWords {
+    static constexpr std::int64_t of_group = Dot::steps;
+    static const std::uint32_t* at(const std::uint32_t* x, int step, int r) {
+        return x + r * score_stride + (Dot::steps - 1 - step);
+    }
+};
+
+/// Asks for the keys and values that the thread needs next, a little in each turn of the inner loops and several pages
+/// at a time (always inlined: see the wall in kernel_table.hpp): one core of Zen 3 reads 13 GB/s where it follows keys
+/// and values of one page after another, and 18 to 20 from four pages at once (measured), because each stream that the
+/// processor notices is read ahead by itself. What comes goes to the second cache: the first is full of scores (8 rows
+/// at 100K positions: 7.6 to 10 ms instead of 10).
+class Ahead {
+  public:
+    static constexpr int max_streams = 4;
+    /// A line is not asked for again and again while it is under way: rather do some loops ask for nothing.
+    static constexpr std::int64_t least_step = 32;
+
+    /// `num_turns`: turns of the inner loops to spread over; each asks for one line of each stream.
+    [[gnu::always_inline]] Ahead(const KvAhead& wanted, std::int64_t head_bytes, int num_streams,
+                                 std::int64_t num_turns)
+        : wanted_(wanted), head_bytes_(head_bytes), num_streams_(num_streams) {
+        const std::int64_t rounds = (wanted.num_pages + num_streams - 1) / num_streams;
+        due_ = num_turns > 0 ? (rounds * head_bytes + num_turns - 1) / num_turns : group_bytes;
+        step_ = due_ < least_step ? least_step : due_ < group_bytes ? due_ : group_bytes;
+    }
+    /// What a loop of `turns` asks for: a line of each stream a turn, `step` bytes further each time.
+    struct Share {
+        const std::byte* from[max_streams];
+        std::int64_t step;
+    };
+    [[gnu::always_inline]] Share take(std::int64_t turns, const std::byte* harmless) {
+        Share share{{harmless, harmless, harmless, harmless}, 0};
+        saved_ += turns * due_;
+        if (first_page_ >= wanted_.num_pages || saved_ < turns * step_) return share;
+        saved_ -= turns * step_;
+        for (int s = 0; s < num_streams_; ++s) {
+            const std::int64_t page = first_page_ + s;
+            if (page < wanted_.num_pages) share.from[s] = wanted_.pages[page] + wanted_.offset + done_;
+        }
+        share.step = step_;
+        done_ += turns * step_;
+        if (done_ >= head_bytes_) {
+            first_page_ += num_streams_;
+            done_ = 0;
+        }
+        return share;
+    }
+
+  private:
+    KvAhead wanted_;
+    std::int64_t head_bytes_;
+    int num_streams_;
+    std::int64_t due_;   ///< bytes of each stream a turn, to be done in time
+    std::int64_t step_;  ///< bytes of each stream a turn, where a loop asks at all
+    std::int64_t saved_ = 0;
+    std::int64_t first_page_ = 0;
+    std::int64_t done_ = 0;  ///< bytes asked for of the pages from first_page_ on
+};
+
+/// Streams that tiles of `num_rows` rows ask for: one row leaves time for little else.
+[[gnu::always_inline]] constexpr int streams_of(std::int64_t num_rows) {
+    return num_rows == 1 ? 4 : 2;
+}
+
+template <class Isa, int R, int W>
+[[gnu::always_inline]] inline void clear_sums(typename Isa::Floats (&sum)[R][W]) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i) sum[r][i] = Isa::zero();
+    }
+}
+
+/// to[r * stride + output] = last(sum, register, r).
+template <class Isa, int R, int W, class Last>
+[[gnu::always_inline]] inline void store_sums(const typename Isa::Floats (&sum)[R][W], float* to, std::int64_t stride,
+                                              const Last& last) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i) Isa::store(to + r * stride + i * Isa::width, last(sum[r][i], i, r));
+    }
+}
+
+/// Adds `num_groups` groups to the sums. `First`: register of its block that the tile begins with.
+template <class Isa, class Dot, class Words, int W, int R, int First>
+[[gnu::always_inline]] inline void add_groups(typename Isa::Floats (&sum)[R][W], const std::byte* w,
+                                              std::int64_t block_stride, const std::uint32_t* x,
+                                              std::int64_t num_groups, Ahead& next) {
+    using Floats = typename Isa::Floats;
+    constexpr int regs = lanes / Isa::width;
+    constexpr std::int64_t reg_bytes = kv_group_bytes<Dot> / regs;
+    constexpr int streams = streams_of(R);
+    const Ahead::Share ahead = next.take(num_groups, w);
+    std::int64_t ahead_at = 0;
+    for (std::int64_t g = 0; g < num_groups; ++g) {
+#pragma GCC unroll 4
+        for (int s = 0; s < streams; ++s) __builtin_prefetch(ahead.from[s] + ahead_at, 0, 2);
+        ahead_at += ahead.step;
+#pragma GCC unroll 2
+        for (int step = 0; step < Dot::steps; ++step) {
+            // Loads the weights anew in each step: held across steps they push sums out of the registers.
+            asm("" : "+r"(w));
+            const auto weight_at = [&](int i) {
+                return Dot::weights(w + (First + i) / regs * block_stride + (First + i) % regs * reg_bytes, step);
+            };
+            // Of weights and inputs the fewer wait in registers, the others pass by one by one.
+            if constexpr (R < W) {
+                Floats in[R];
+#pragma GCC unroll 16
+                for (int r = 0; r < R; ++r) in[r] = Dot::input(Words::at(x, step, r));
+#pragma GCC unroll 16
+                for (int i = 0; i < W; ++i) {
+                    const Floats weight = weight_at(i);
+#pragma GCC unroll 16
+                    for (int r = 0; r < R; ++r) Dot::multiply_add(sum[r][i], weight, in[r]);
+                    Isa::load_after(w, sum[R - 1][i]);
+                }
+            } else {
+                Floats weight[W];
+#pragma GCC unroll 16
+                for (int i = 0; i < W; ++i) weight[i] = weight_at(i);
+#pragma GCC unroll 16
+                for (int r = 0; r < R; ++r) Dot::multiply_add_row(sum[r], weight, Words::at(x, step, r));
+            }
+        }
+        w += kv_group_bytes<Dot>;
+        x += Words::of_group;
+    }
+}
+
+/// Registers of outputs of a tile of R rows: 12 sums where AVX2's 16 registers allow it (tile.hpp), but two tiles of
+/// 4 registers for two and three rows, since a page has 8 registers of tokens and a head often 8 of dimensions.
+template <class Isa, int R>
+constexpr int attention_registers() {
+    if (Isa::width == 16) return R <= 4 ? 4 : 2;
+    return R == 1 ? 8 : R <= 3 ? 4 : R == 4 ? 3 : 2;
+}
+
+/// Calls visit<W, First>(register) for tiles that cover `num_registers`, whole blocks.
+template <class Isa, int R, class Visit>
+void each_tile(std::int64_t num_registers, const Visit& visit) {
+    constexpr int W = attention_registers<Isa, R>();
+    constexpr int regs = lanes / Isa::width;
+    std::int64_t at = 0;
+    if constexpr (W % regs == 0) {
+        for (; num_registers - at >= W; at += W) visit.template operator()<W, 0>(at);
+    } else {
+        for (; num_registers - at >= 2 * W; at += 2 * W) {
+            visit.template operator()<W, 0>(at);
+            visit.template operator()<W, 1>(at + W);
+        }
+    }
+    if constexpr (W > 2 * regs) {
+        for (; num_registers - at >= 2 * regs; at += 2 * regs) visit.template operator()<2 * regs, 0>(at);
+    }
+    if constexpr (W > regs) {
+        for (; at < num_registers; at += regs) visit.template operator()<regs, 0>(at);
+    }
+}
+
+template <class Isa, int R>
+std::int64_t tiles_in(std::int64_t num_registers) {
+    std::int64_t count = 0;
+    each_tile<Isa, R>(num_registers, [&]<int W, int First>(std::int64_t) { ++count; });
+    return count;
+}
+
+}  // namespace longhaul::kernels::cpu
