@@ -150,7 +150,7 @@ void tile_and_advance(TileJob& job) {
     constexpr int block_starts = (First + W - 1) / regs - (First - 1 + regs) / regs + 1;
     tile<Isa, Dot, W, R, First>(job);
     job.weights += (First + W) / regs * job.block_stride;
-    job.ahead += (First + W) / regs * job.block_stride;
+    job.ahead += block_starts * job.block_stride;
     job.out += W * Isa::width;
     job.addends.first += W * Isa::width;
 }
