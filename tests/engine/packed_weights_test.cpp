@@ -25,7 +25,7 @@ class PackedWeights : public ::testing::Test {
 
     static testing::Run run(const fs::path& model, Precision precision, kernels::CpuVariant variant, int ranks,
                             const fs::path& packed) {
-        return testing::run_model(model, precision, variant, tokens, positions, ranks, 64, 2, packed);
+        return testing::run_model(model, precision, variant, tokens, positions, ranks, 64, 2, {}, packed);
     }
     static bool all_begin(const std::vector<std::string>& lines, const std::string& beginning) {
         return std::all_of(lines.begin(), lines.end(), [&](const auto& line) { return line.starts_with(beginning); });
