@@ -48,7 +48,7 @@ const ModelConfig& bench_shape(const std::string& name) {
     if (found != shapes().end()) return found->second;
     std::vector<std::string> names;
     for (const auto& [known, config] : shapes()) names.push_back(known);
-    throw UsageError("command line: --shape: expected " + list_words(names) + ", got '" + name + "'");
+    throw UsageError("command line: shape: expected " + list_words(names) + ", got '" + name + "'");
 }
 
 std::unique_ptr<engine::Model> bench_model(BenchSetup& setup) {

@@ -108,7 +108,7 @@ std::int64_t rows_of(const std::string& text) {
     std::int64_t rows = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
     if (error == std::errc() && end == text.data() + text.size() && rows >= 1 && rows <= most) return rows;
-    throw UsageError("command line: --rows: expected a number from 1 to " + std::to_string(most) + ", got '" +
+    throw UsageError("command line: rows: expected a number from 1 to " + std::to_string(most) + ", got '" +
                      engine::printable(text) + "'");
 }
 

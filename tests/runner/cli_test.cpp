@@ -133,6 +133,12 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
         {{"generate", "m", "--prompt=\xFF"}, "prompt@0: expected UTF-8 text, got another encoding"},
         {{"generate", "m", "--prompt=a", "--data=x"},
          "data: expected a key that `longhaul generate` uses, got '--data'; see `longhaul generate --help`"},
+        {{"bench", "nothing"},
+         "bench: expected decode, verify, prefill, attention, sampling, speculation, all-reduce or start, got "
+         "'nothing'"},
+        {{"bench", "all-reduce"}, "bench all-reduce: expected 2, 4 or 8 ranks, got 1; start it with `mpirun -n 2`"},
+        {{"bench", "verify", "--rows=0"}, "rows: expected a number from 1 to 65536, got '0'"},
+        {{"bench", "decode", "--shape=2b"}, "shape: expected 1.1b, 135m, 3b or 8b, got '2b'"},
         {{"inspect", "m", "--jsn"},
          "unknown option '--jsn': expected an option of `longhaul inspect`, got '--jsn'; did you mean 'json'?"},
     };
