@@ -294,8 +294,8 @@ const std::vector<CommandSyntax>& command_table() {
                      {"explain", "", "also where the time of a pass goes: decode, verify, prefill"},
                      {"json", "", "for programs"}},
          .keys = true,
-         .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
-                                  "packed-weights"}),
+         .unused_keys = keys_but(
+             {"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device", "packed-weights"}),
          .summary = "time decode, verify, prefill, attention, sampling, speculation or all-reduce next to what the "
                     "machine can do; start: from files to the first token",
          .example = "longhaul bench decode --shape 1.1b --threads=2",
