@@ -36,8 +36,7 @@ std::vector<ForwardRow> make_rows(std::int64_t count, std::int64_t context) {
 /// Keys and values of the layers are written: memory that was never touched reads faster than any other.
 void touch(KvSequence& kv, std::span<const std::int64_t> layers, std::int64_t num_tokens) {
     const kernels::KvLayout& layout = kv.layout();
-    const std::vector<std::byte> zeros(static_cast<std::size_t>(num_tokens * layout.head_dim) *
-                                       kernels::bytes_of(layout.dtype));
+    const std::vector<std::byte> zeros(static_cast<std::size_t>(num_tokens) * layout.token_bytes());
     for (const std::int64_t layer : layers) {
         for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
             for (const bool values : {false, true}) {
@@ -73,7 +72,8 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     const std::vector<std::int64_t> layers = sampled_layers(model.config().num_layers);
     PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
     KvSequence kv(pool);
-    if (!kv.reserve(far_context + 1) || !kv.reserve_scratch(row_counts.back())) throw std::bad_alloc();
+    const bool reserved = kv.reserve(far_context + 1) && kv.reserve_scratch(row_counts.back());
+    if (least_of(model.group(), reserved ? 1 : 0) == 0) throw std::bad_alloc();  // on every rank, or the others wait
     touch(kv, layers, far_context);
     KvSequence* const sequence = &kv;
     std::size_t turn = 0;

@@ -178,7 +178,12 @@ struct Model::State {
           queries(on),
           attended(on),
           sum(on),
-          logits_local(on) {}
+          logits_local(on) {
+        if (layout.dtype == DType::int8 && layout.head_dim > 512) {
+            throw UsageError("kv-precision: expected bf16 or fp32 for heads of " + std::to_string(layout.head_dim) +
+                             " dimensions, got int8, which goes up to 512");
+        }
+    }
 
     ModelConfig config;
     Precision precision;

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -131,7 +132,8 @@ void PackedFile::read_header(const PackedKey& key) {
         !json.contains("sums") || !json.contains("notes"))
         refuse("a field of its header is missing");
     if (json["key"] != key.text) refuse("made of another model, or for another processor or version");
-    if (whole_number(json["model_changed"]) < key.model_changed) refuse("older than the model's files");
+    // Another time, not only a later one: files that are moved or copied into place keep theirs.
+    if (whole_number(json["model_changed"]) != key.model_changed) refuse("not made of the model's files as they are");
     std::int64_t end = 0;
     for (const Json& entry : json["blocks"]) {
         if (!entry.is_array() || entry.size() != 3 || !entry[0].is_string()) refuse("a block is not understood");
@@ -165,10 +167,13 @@ void PackedFile::check_data(int threads) const {
             if (XXH3_64bits(chunk, size) != sums_[static_cast<std::size_t>(i)]) good = false;
         }
     };
-    std::vector<std::thread> others;
-    for (int t = 1; t < threads; ++t) others.emplace_back(work);
+    std::vector<std::jthread> others;
+    try {
+        for (int t = 1; t < threads; ++t) others.emplace_back(work);
+    } catch (const std::system_error&) {  // no more threads to be had: those there are do it
+    }
     work();
-    for (std::thread& thread : others) thread.join();
+    others.clear();  // joins
     if (!good) refuse("its data is damaged");
 }
 
@@ -180,6 +185,18 @@ std::span<const std::byte> PackedFile::block(const std::string& name, std::size_
 
 // --- writing
 // -----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+/// Whether `path` still names the open file.
+bool same_file(int fd, const std::filesystem::path& path) {
+    struct stat mine {
+    }, there{};
+    return ::fstat(fd, &mine) == 0 && ::lstat(path.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
+           mine.st_dev == there.st_dev;
+}
+
+}  // namespace
 
 struct PackedFileWriter::Sum {
     Sum() : state(XXH3_createState()) {
@@ -200,7 +217,7 @@ PackedFileWriter::PackedFileWriter(std::filesystem::path path, int locked_fd)
       sum_(std::make_unique<Sum>()) {}
 
 PackedFileWriter::~PackedFileWriter() {
-    if (!committed_) ::unlink(temporary_.c_str());
+    if (!committed_ && same_file(fd_, temporary_)) ::unlink(temporary_.c_str());
     ::close(fd_);  // and the lock with it
 }
 
@@ -245,6 +262,10 @@ void PackedFileWriter::commit(const PackedKey& key, const std::vector<std::strin
     write(header.data(), header.size());
     write(&trailer, sizeof trailer);
     if (::fsync(fd_) != 0) fail(path_, "fsync");
+    if (!same_file(fd_, temporary_)) {
+        errno = ENOENT;
+        fail(temporary_, "find again");
+    }
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "rename into place");
     committed_ = true;
     const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
@@ -261,19 +282,15 @@ namespace {
 /// Removes what killed writers left in the folder: temporaries that nobody has locked.
 void remove_leftovers(const std::filesystem::path& path) {
     const std::string suffix = path.extension().string() + std::string(temporary_suffix);
-    std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(path.parent_path(), ignored)) {
-        if (!entry.path().string().ends_with(suffix)) continue;
-        const Descriptor fd(::open(entry.path().c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-        if (fd.get() >= 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
+    std::error_code failed;
+    std::filesystem::directory_iterator entry(path.parent_path(), failed);
+    for (; !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+        const std::filesystem::path& file = entry->path();
+        if (!file.string().ends_with(suffix)) continue;
+        const Descriptor fd(::open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+        const bool left = fd.get() >= 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+        if (left && same_file(fd.get(), file)) ::unlink(file.c_str());  // else another writer's by now
     }
-}
-
-bool same_file(int fd, const std::filesystem::path& path) {
-    struct stat mine {
-    }, there{};
-    return ::fstat(fd, &mine) == 0 && ::lstat(path.c_str(), &there) == 0 && mine.st_ino == there.st_ino &&
-           mine.st_dev == there.st_dev;
 }
 
 /// A lock on PATH.tmp; -1: another process has it, or had it until now.

@@ -75,9 +75,13 @@ std::unique_ptr<NodeMemory> NodeMemory::create(MPI_Comm node, std::size_t bytes_
     const std::size_t num_bytes = mark_bytes + bytes_a_rank * static_cast<std::size_t>(size);
     Address address;
     if (rank == 0) {
-        std::random_device random;
-        address = {::getpid(), -1, (std::uint64_t{random()} << 32) | random()};
-        address.file = create_file(num_bytes, address.mark);
+        address = {::getpid(), -1, 0};
+        try {
+            std::random_device random;
+            address.mark = (std::uint64_t{random()} << 32) | random();
+            address.file = create_file(num_bytes, address.mark);
+        } catch (const std::exception&) {  // no random numbers here: no shared memory, for all
+        }
     }
     MPI_Bcast(&address, sizeof address, MPI_BYTE, 0, node);
     const FileHandle file(rank == 0 ? static_cast<int>(address.file) : open_file(address, num_bytes));

@@ -35,7 +35,7 @@ struct Avx2 {
         asm("vbroadcastss %3, %2\n\t"
             "vfmadd231ps %4, %2, %0\n\t"
             "vfmadd231ps %5, %2, %1"
-            : "+x"(sum[0]), "+x"(sum[1]), "=&x"(in)
+            : "+&x"(sum[0]), "+x"(sum[1]), "=&x"(in)
             : "m"(*x), "x"(w[0]), "x"(w[1]));
     }
     static void add_products(Floats (&sum)[3], const Floats (&w)[3], const float* x) {
@@ -44,7 +44,7 @@ struct Avx2 {
             "vfmadd231ps %5, %3, %0\n\t"
             "vfmadd231ps %6, %3, %1\n\t"
             "vfmadd231ps %7, %3, %2"
-            : "+x"(sum[0]), "+x"(sum[1]), "+x"(sum[2]), "=&x"(in)
+            : "+&x"(sum[0]), "+&x"(sum[1]), "+x"(sum[2]), "=&x"(in)
             : "m"(*x), "x"(w[0]), "x"(w[1]), "x"(w[2]));
     }
     /// Lets the compiler load from `at` only when `sum` is there: what it loads early costs a register, and a tile
