@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/descriptor.hpp"
 #include "engine/error.hpp"
 
 namespace longhaul::engine {
@@ -164,21 +165,6 @@ class Builder {
     std::size_t max_depth_;
     Json root_;
     std::vector<Level> levels_;
-};
-
-/// A file descriptor that closes itself.
-class Descriptor {
-  public:
-    explicit Descriptor(int fd) : fd_(fd) {}
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    ~Descriptor() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    [[nodiscard]] int get() const { return fd_; }
-
-  private:
-    int fd_;
 };
 
 std::string field_name(std::string_view within, std::string_view key) {

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "engine/descriptor.hpp"
 #include "engine/error.hpp"
 
 namespace longhaul::runner {
@@ -17,17 +18,6 @@ namespace {
 [[noreturn]] void fail(const std::filesystem::path& path, std::string_view what, int error) {
     throw StorageError(storage_line(path, what, error));
 }
-
-/// A descriptor that is closed whatever happens.
-struct Descriptor {
-    int fd = -1;
-    explicit Descriptor(int descriptor) : fd(descriptor) {}
-    ~Descriptor() {
-        if (fd >= 0) ::close(fd);
-    }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-};
 
 /// 0, or the errno of the write that failed.
 int write_all(int fd, std::string_view text) {
@@ -57,10 +47,10 @@ std::string storage_line(const std::filesystem::path& path, std::string_view wha
 void replace_file(const std::filesystem::path& path, std::string_view text, Durable durable, std::string_view tag) {
     const std::filesystem::path temporary = path.string() + "." + std::string(tag) + ".tmp";
     {
-        const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-        if (file.fd < 0) fail(temporary, "create it", errno);
-        int error = write_all(file.fd, text);
-        if (error == 0 && durable == Durable::yes && ::fsync(file.fd) != 0) error = errno;
+        const engine::Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+        if (file.get() < 0) fail(temporary, "create it", errno);
+        int error = write_all(file.get(), text);
+        if (error == 0 && durable == Durable::yes && ::fsync(file.get()) != 0) error = errno;
         if (error != 0) {
             ::unlink(temporary.c_str());
             fail(path, "write it", error);
@@ -92,13 +82,13 @@ void make_folder(const std::filesystem::path& path) {
 
 void sync_folder(const std::filesystem::path& path) {
     const std::filesystem::path folder = path.empty() ? std::filesystem::path(".") : path;
-    const Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (descriptor.fd < 0 || folder_sync_failed(descriptor.fd)) fail(folder, "sync the folder", errno);
+    const engine::Descriptor descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (descriptor.get() < 0 || folder_sync_failed(descriptor.get())) fail(folder, "sync the folder", errno);
 }
 
 void sync_file(const std::filesystem::path& path) {
-    const Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (descriptor.fd < 0 || ::fsync(descriptor.fd) != 0) fail(path, "sync it", errno);
+    const engine::Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (descriptor.get() < 0 || ::fsync(descriptor.get()) != 0) fail(path, "sync it", errno);
 }
 
 void LineFile::create() {

@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/descriptor.hpp"
 #include "engine/json.hpp"
 
 namespace longhaul::engine {
@@ -32,22 +33,6 @@ constexpr std::chrono::minutes longest_wait{15};
 
 struct Trailer {
     std::uint64_t header_sum, header_bytes, data_bytes, magic;
-};
-
-/// A descriptor with one owner.
-class Descriptor {
-  public:
-    explicit Descriptor(int fd) : fd_(fd) {}
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    ~Descriptor() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    [[nodiscard]] int get() const { return fd_; }
-    int release() { return std::exchange(fd_, -1); }
-
-  private:
-    int fd_;
 };
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* doing) {

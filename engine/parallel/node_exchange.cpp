@@ -11,6 +11,8 @@
 #include <random>
 #include <string>
 
+#include "engine/descriptor.hpp"
+
 namespace longhaul::engine {
 namespace {
 
@@ -25,21 +27,6 @@ struct Address {
     std::int64_t process = 0;
     std::int64_t file = -1;
     std::uint64_t mark = 0;
-};
-
-class FileHandle {
-  public:
-    explicit FileHandle(int number) : number_(number) {}
-    ~FileHandle() {
-        if (number_ >= 0) ::close(number_);
-    }
-    FileHandle(const FileHandle&) = delete;
-    FileHandle& operator=(const FileHandle&) = delete;
-    [[nodiscard]] int number() const { return number_; }
-    explicit operator bool() const { return number_ >= 0; }
-
-  private:
-    int number_;
 };
 
 int create_file(std::size_t num_bytes, std::uint64_t mark) {
@@ -84,13 +71,13 @@ std::unique_ptr<NodeMemory> NodeMemory::create(MPI_Comm node, std::size_t bytes_
         }
     }
     MPI_Bcast(&address, sizeof address, MPI_BYTE, 0, node);
-    const FileHandle file(rank == 0 ? static_cast<int>(address.file) : open_file(address, num_bytes));
+    const Descriptor file(rank == 0 ? static_cast<int>(address.file) : open_file(address, num_bytes));
     // Pages are taken now, each part's by its rank: near it, and a lack of memory is an answer instead of a signal
     // later.
     const auto mine = static_cast<off_t>(mark_bytes + bytes_a_rank * static_cast<std::size_t>(rank));
     void* data = MAP_FAILED;
-    if (file && ::posix_fallocate(file.number(), mine, static_cast<off_t>(bytes_a_rank)) == 0) {
-        data = ::mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
+    if (file && ::posix_fallocate(file.get(), mine, static_cast<off_t>(bytes_a_rank)) == 0) {
+        data = ::mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     }
     int works = data != MAP_FAILED ? 1 : 0, all_work = 0;
     MPI_Allreduce(&works, &all_work, 1, MPI_INT, MPI_MIN, node);  // also: nobody closes before all have opened

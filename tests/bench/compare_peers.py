@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Question: how fast is longhaul next to llama.cpp and transformers, on the same shape, threads and precision?
 
-usage: compare_peers.py LONGHAUL [--shape 1.1b] [--precision bf16|int8|int4] [--threads 2] [--repeats 3] [--torch]
+usage: compare_peers.py LONGHAUL [--shape 1.1b] [--precision bf16|int8|int4] [--threads 2] [--repeats 3]
+                        [--peers llama.cpp transformers transformers-fp32]
 
-Needs `pip install llama-cpp-python gguf numpy` (and `torch transformers` with --torch: bf16 alone). Weights are random: only time is
-measured. Each round runs all programs one after the other, so that a machine that drifts drifts for all; printed are medians over the
-rounds and the ratio of medians. llama.cpp's formats: bf16 as BF16, int8 as Q8_0, int4 as Q4_0 (all matrices, as ours but that our
-embedding and head are int8).
+Needs `pip install llama-cpp-python gguf numpy`, for transformers `torch transformers`. Weights are random: only time is measured. Each
+round runs all programs one after the other, so that a machine that drifts drifts for all; printed are medians over the rounds and the
+ratio of medians. llama.cpp's formats: bf16 as BF16, int8 as Q8_0, int4 as Q4_0 (all matrices, as ours but that our embedding and head
+are int8). transformers runs in bf16, which PyTorch does slowly on a processor without instructions for it; transformers-fp32 holds
+twice the bytes, and is what its users take there.
 
 A pass is decode (1 row) and verification (n rows at once at 512 positions); prefill is 1024 tokens in one call.
 """
@@ -136,19 +138,17 @@ class LlamaCpp:
 
 
 class Transformers:
-    name = "transformers"
+    name, dtype = "transformers", "bfloat16"
 
-    def __init__(self, shape, precision, threads, _folder):
+    def __init__(self, shape, _precision, threads, _folder):
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        if precision != "bf16":
-            sys.exit("compare_peers.py: --torch goes with --precision bf16")
         vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, tied = shape
         torch.set_num_threads(threads)
         config = LlamaConfig(vocab_size=vocab, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers,
                              num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, tie_word_embeddings=tied)
-        torch.set_default_dtype(torch.bfloat16)
+        torch.set_default_dtype(getattr(torch, self.dtype))
         self.torch, self.model = torch, LlamaForCausalLM(config).eval()
 
     def measure(self):
@@ -170,6 +170,13 @@ class Transformers:
         return results
 
 
+class TransformersFp32(Transformers):
+    name, dtype = "transformers-fp32", "float32"
+
+
+PEERS = {peer.name: peer for peer in (LlamaCpp, Transformers, TransformersFp32)}
+
+
 def measure_longhaul(binary, shape, precision, threads):
     results = {}
     for what, options in (("verify", []), ("prefill", [f"--rows={PREFILL}"])):
@@ -186,22 +193,22 @@ def main():
     parser.add_argument("--precision", choices=["bf16", "int8", "int4"], default="bf16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--torch", action="store_true")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=["llama.cpp"])
     args = parser.parse_args()
+    if args.precision != "bf16" and args.peers != ["llama.cpp"]:
+        parser.error("transformers is compared with --precision bf16 alone")
     with tempfile.TemporaryDirectory() as folder:
-        peers = [LlamaCpp(SHAPES[args.shape], args.precision, args.threads, folder)]
-        if args.torch:
-            peers.append(Transformers(SHAPES[args.shape], args.precision, args.threads, folder))
+        peers = [PEERS[name](SHAPES[args.shape], args.precision, args.threads, folder) for name in args.peers]
         names = ["longhaul"] + [peer.name for peer in peers]
         rounds = []
         for _ in range(args.repeats):
             rounds.append([measure_longhaul(args.longhaul, args.shape, args.precision, args.threads)] + [peer.measure() for peer in peers])
     print(f"shape {args.shape}, {args.precision}, {args.threads} threads, medians of {args.repeats} rounds; ratio: the peer's time over longhaul's")
-    print(f"{'':16}" + "".join(f"{name + ' ms':>18}" for name in names) + "".join(f"{'x ' + name:>16}" for name in names[1:]))
+    print(f"{'':16}" + "".join(f"{name + ' ms':>21}" for name in names) + "".join(f"{'x ' + name:>21}" for name in names[1:]))
     for key in [("pass", rows) for rows in ROWS] + [("prefill", PREFILL)]:
         medians = [statistics.median(one[i][key] for one in rounds) for i in range(len(names))]
         label = f"{key[0]} {key[1]}"
-        print(f"{label:16}" + "".join(f"{m * 1e3:18.1f}" for m in medians) + "".join(f"{m / medians[0]:16.2f}" for m in medians[1:]))
+        print(f"{label:16}" + "".join(f"{m * 1e3:21.1f}" for m in medians) + "".join(f"{m / medians[0]:21.2f}" for m in medians[1:]))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 // Machine: any; prints its own ceilings, measured in the same run (kernels/ceilings.hpp).
 // Command: kernels_bench [--threads N] [--kernels avx2|avx512] [--weights bf16|int8|int4] [--only PART] [--quick]
 // Answer: per product of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the read
-// bandwidth, GFLOP/s and its share of the peak, and the larger of the two shares (1.0: the roofline); the same for
-// attention at several contexts; and the time of single small operations, where overhead is all there is. Each product
-// runs over enough copies of its matrix to be out of cache. Medians.
+// bandwidth, GFLOP/s and its share of the peak, and the larger of the two shares (1.0: the roofline); and the time of
+// single small operations, where overhead is all there is. Each product runs over enough copies of its matrix to be out
+// of cache. Medians. (Attention: `longhaul bench attention`.)
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -95,50 +94,6 @@ void bench_matmul(Bench& bench, std::int64_t num_outputs, std::int64_t num_input
                       static_cast<long long>(num_inputs), static_cast<long long>(num_rows));
         print_line(bench, what, seconds, bytes, operations * static_cast<double>(num_rows));
     }
-}
-
-/// Attention of the 1.1 B shape: 4 KV heads of 64, `group` query heads each; layers out of cache in turn.
-void bench_attention(Bench& bench, std::int64_t context, std::int64_t num_rows, std::int64_t group, bool prefill) {
-    const std::int64_t token_bytes = 4 * 64 * 2 * 2;
-    const std::int64_t num_layers =
-        std::clamp<std::int64_t>((std::int64_t{200} << 20) / (context * token_bytes), 1, 64);
-    const KvLayout layout{.dtype = DType::bf16, .num_layers = num_layers, .num_kv_heads = 4, .head_dim = 64};
-    const std::int64_t q_heads = 4 * group;
-    std::vector<Buffer> buffers;
-    std::vector<std::byte*> pages;
-    const std::size_t page_bytes = bench.device->kv_page_bytes(layout);
-    const std::vector<std::uint16_t> values = random_bf16(page_bytes / 2);
-    Buffer arena(*bench.device, page_bytes * static_cast<std::size_t>(context / 64 + 3));
-    for (std::int64_t i = 0; i <= context / 64 + 2; ++i) {
-        pages.push_back(arena.data() + static_cast<std::size_t>(i) * page_bytes);
-        std::memcpy(pages.back(), values.data(), page_bytes);
-    }
-    const std::vector<std::uint16_t> q = random_bf16(static_cast<std::size_t>(num_rows * q_heads * 64));
-    std::vector<std::uint16_t> out(q.size());
-    const AttentionSequence sequence{{pages.data(), pages.size() - 2}, {pages.data() + pages.size() - 2, 2}};
-    std::vector<AttentionRow> rows;
-    std::vector<std::int32_t> slots;
-    for (std::int32_t i = 0; i < num_rows; ++i) slots.push_back(i % 128);
-    for (std::int64_t i = 0; i < num_rows; ++i) {
-        const std::int64_t position = context - num_rows + i;
-        // Trees: a path of 8 nodes at most, ending in the row's own slot.
-        if (prefill)
-            rows.push_back({0, position, position + 1, nullptr});
-        else
-            rows.push_back({0, context - 1, context - 1 - std::min<std::int64_t>(i, 7),
-                            slots.data() + i - std::min<std::int64_t>(i, 7)});
-    }
-    std::int64_t layer = 0;
-    const double seconds = median_seconds(prefill ? 2 : 21, [&] {
-        layer = (layer + 1) % num_layers;
-        bench.device->attention(layout, layer, {&sequence, 1}, rows, reinterpret_cast<const std::byte*>(q.data()),
-                                q_heads, DType::bf16, reinterpret_cast<std::byte*>(out.data()), q_heads * 64);
-    });
-    char what[64];
-    std::snprintf(what, sizeof what, "attention %lld, %lld %s x %lld heads", static_cast<long long>(context),
-                  static_cast<long long>(num_rows), prefill ? "prompt" : "nodes", static_cast<long long>(group));
-    print_line(bench, what, seconds, static_cast<double>(context * token_bytes),
-               static_cast<double>(context * num_rows * q_heads * 64) * 4.0);
 }
 
 /// One layer of the demo model's shape: what an operation costs when there is next to nothing to do.
@@ -228,15 +183,6 @@ int main(int argc, char** argv) {
         if (!bench.quick) bench_matmul(bench, 5632, 2048);
         if (!bench.quick) bench_matmul(bench, 2048, 5632);
         if (!bench.quick) bench_matmul(bench, 32000, 2048);
-    }
-    if (wanted("attention")) {
-        for (const std::int64_t context : {1024, 20480, 102400}) {
-            if (bench.quick && context > 1024) break;
-            for (const std::int64_t group : {1, 8}) {
-                for (const std::int64_t nodes : {1, 8, 32}) bench_attention(bench, context, nodes, group, false);
-            }
-            if (context <= 20480) bench_attention(bench, context, 512, 8, true);
-        }
     }
     return 0;
 }

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -267,6 +268,35 @@ TEST_F(Cli, GenerateStreamsOneTextAndKeepsStatisticsApart) {
     EXPECT_EQ(run(other).out, first.out) << "whatever the draft";
     other.back() = "--seed=2";
     EXPECT_NE(run(other).out, first.out) << "the seed must matter, or the two above show nothing";
+}
+
+TEST_F(Cli, BenchExplainsAPassByItsParts) {
+    const Ended ended = run({"bench", "prefill", "--rows=64", std::string("--model=") + LONGHAUL_DEMO_MODEL,
+                             "--explain", "--json", "--threads=1"});
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    const auto json = nlohmann::json::parse(ended.out);
+    const auto& pass = json.at("lines").at(0);
+    double bytes = 0, shares = 0;
+    for (const auto& part : json.at("parts").at(0)) {
+        if (part.at("part") == "pass") continue;
+        bytes += part.at("bytes_per_second").get<double>() * part.at("seconds").get<double>();
+        shares += part.at("of_pass").get<double>();
+    }
+    const double passed = pass.at("bytes_per_second").get<double>() * pass.at("seconds").get<double>();
+    EXPECT_NEAR(bytes / passed, 1, 0.02) << "the parts read what the pass reads";
+    EXPECT_NEAR(shares, 1, 0.01) << "and take the time it takes";
+}
+
+TEST_F(Cli, BenchStartTellsHowASessionBegins) {
+    const Ended ended = run({"bench", "start", std::string("--model=") + LONGHAUL_DEMO_MODEL, "--json",
+                             "--packed-weights=" + (folder_ / "packed").string()});
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    const auto lines = nlohmann::json::parse(ended.out).at("lines");
+    EXPECT_EQ(lines.size(), 7U);
+    for (const auto& line : lines) {
+        EXPECT_GE(line.at("token_seconds"), line.at("seconds")) << line;
+    }
+    EXPECT_TRUE(!fs::exists(folder_ / "packed") || fs::is_empty(folder_ / "packed")) << "nothing is left behind";
 }
 
 TEST(TextStream, ShowsWhatIsCertain) {
