@@ -8,7 +8,6 @@ import csv
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,9 @@ import pyarrow.parquet as pq
 from .errors import AnalysisError, UsageError
 from .runs import Item, Run, open_runs
 
-ROWS_AT_A_TIME = 1000  # a row group of Parquet: memory holds so many texts
+# A row group of Parquet, which memory holds: so many rows, fewer where the texts are long.
+ROWS_AT_A_TIME = 1000
+NUMBERS_AT_A_TIME = 1_000_000  # token ids and logprobs
 
 _ITEM_FIELDS = [
     ("id", pa.string()),
@@ -42,6 +43,7 @@ _STATISTICS = [
     *((name, pa.int64()) for name in ("branched_trees", "checkpoint_rounds")),
     ("checkpoint_stall_seconds", pa.float64()),
     *((name, pa.int64()) for name in ("resumes", "recomputed_tokens", "recomputed_rows")),
+    *((name, pa.int64()) for name in ("scored_tokens", "scored_bytes")),
 ]
 
 _INTEGERS = {pa.int64(): range(-(2**63), 2**63), pa.uint64(): range(2**64)}  # seeds have 64 bits
@@ -111,7 +113,7 @@ def _typed(value: str, kind: pa.DataType) -> Any:
 def _rows(runs: Sequence[Run], schema: pa.Schema) -> Iterator[dict[str, Any]]:
     for run in runs:
         job = {_column(key): _typed(value, schema.field(_column(key)).type) for key, value in run.keys.items()}
-        for item in run.iter_items():
+        for item in run.iter_items(logprobs=True):
             yield {"run": run.name, **_fields(item), **{name: item.stats.get(name) for name, _ in _STATISTICS}, **job}
 
 
@@ -127,14 +129,25 @@ def _fields(item: Item) -> dict[str, Any]:
 
 
 def _batches(runs: Sequence[Run], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    rows = _rows(runs, schema)
-    while some := list(islice(rows, ROWS_AT_A_TIME)):
-        try:
-            yield pa.RecordBatch.from_pylist(some, schema)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-            raise AnalysisError(
-                f"{runs[0].folder}: expected fields of the types that longhaul writes, got {error}; a file is damaged"
-            ) from None
+    some: list[dict[str, Any]] = []
+    numbers = 0
+    for row in _rows(runs, schema):
+        some.append(row)
+        numbers += row["num_tokens"] * (1 + len((row["logprobs"] or [[]])[0]))
+        if len(some) >= ROWS_AT_A_TIME or numbers >= NUMBERS_AT_A_TIME:
+            yield _batch(some, schema)
+            some, numbers = [], 0
+    if some:
+        yield _batch(some, schema)
+
+
+def _batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
+    try:
+        return pa.RecordBatch.from_pylist(rows, schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise AnalysisError(
+            f"{rows[0]['run']}: expected fields of the types that longhaul writes, got {error}; a file is damaged"
+        ) from None
 
 
 def _write_parquet(runs: Sequence[Run], path: Path) -> int:

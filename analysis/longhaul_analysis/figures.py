@@ -20,6 +20,7 @@ from .scores import score_runs, standard_error
 KINDS = ("loss-by-position", "speed", "acceptance")
 FORMATS = (".svg", ".pdf", ".png")
 _MEASURE_OF_KIND = {"speed": "tokens_per_second", "acceptance": "acceptance"}
+_AXIS_OF_KIND = {"speed": "tokens/s of a replica, decoding", "acceptance": "accepted / drafted tokens"}
 
 # Colours that people with any kind of colour vision tell apart: Okabe and Ito, "Color universal design" (2008).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -52,12 +53,9 @@ def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None
         axes.set(xlabel="position in tokens", ylabel="loss in nats a token")
         axes.set_xscale("log", base=2)
     else:
-        measure = MEASURES[_MEASURE_OF_KIND[kind]]
-        _draw_measure(axes, runs, measure, x)
-        axes.set_ylabel({"speed": "tokens/s of a replica, decoding", "acceptance": "accepted / drafted tokens"}[kind])
+        _draw_measure(axes, runs, MEASURES[_MEASURE_OF_KIND[kind]], _AXIS_OF_KIND[kind], x)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    axes.grid(axis="y", alpha=0.3)
     _save(figure, path)
 
 
@@ -76,7 +74,7 @@ def _losses(runs: Sequence[Run]) -> list[Series]:
     return series
 
 
-def _draw_measure(axes: Axes, runs: Sequence[Run], measure: Measure, x: str | None) -> None:
+def _draw_measure(axes: Axes, runs: Sequence[Run], measure: Measure, title: str, x: str | None) -> None:
     scores = score_runs(runs, [measure])
     series = []
     for label, together in _jobs(runs, x):
@@ -91,14 +89,16 @@ def _draw_measure(axes: Axes, runs: Sequence[Run], measure: Measure, x: str | No
         raise AnalysisError(f"{runs[0].folder}: {measure.name}: {missing_reason(measure)}")
     if x:
         _draw_lines(axes, series)
-        axes.set_xlabel(x)
+        axes.set(xlabel=x, ylabel=title)
         return
     for place, line in enumerate(series):
         values = line.points[0.0]
         axes.barh(place, _mean(values), xerr=standard_error(values), color=_COLOURS[0], capsize=3)
     axes.set_yticks(range(len(series)), [line.label for line in series])
     axes.invert_yaxis()
-    axes.set_xlabel(measure.title)
+    axes.set_xlabel(title)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
 
 
 def _draw_lines(axes: Axes, series: Sequence[Series]) -> None:
@@ -114,6 +114,7 @@ def _draw_lines(axes: Axes, series: Sequence[Series]) -> None:
             capsize=3,
             label=line.label,
         )
+    axes.grid(axis="y", alpha=0.3)
     if len(series) > 1:
         axes.legend(frameon=False)
 

@@ -55,6 +55,10 @@ class Measure:
         return self.family in ("corpus", "rouge")
 
 
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
 def _repetition_measures(family: str, prefix: str, units: str) -> list[Measure]:
     def measure(name: str, digits: int, definition: str) -> Measure:
         full = f"{prefix}_{name}" if prefix else name
@@ -83,10 +87,10 @@ MEASURES: Mapping[str, Measure] = {
         *_repetition_measures("words", "", "words"),
         *_repetition_measures("tokens", "token", "tokens"),
         Measure("loss", "loss", 4, "likelihood", "nats a token of the given continuations"),
-        Measure("perplexity", "perplexity", 3, "likelihood", "exp of the loss", math.exp),
-        Measure("bits_per_byte", "bits/byte", 4, "likelihood", "nll in bits / UTF-8 bytes of the given continuations"),
+        Measure("perplexity", "perplexity", 3, "likelihood", "exp of the loss", _exp),
+        Measure("bits_per_byte", "bits/byte", 4, "likelihood", "nll in bits / UTF-8 bytes of what was scored"),
         Measure("own_perplexity", "own perplexity", 3, "logprobs",
-                "exp of the mean -log p of the generated tokens, by the raw logits", math.exp),
+                "exp of the mean -log p of the generated tokens, by the raw logits", _exp),
         Measure("tokens", "tokens", 1, "statistics", "tokens an item, mean over items"),
         Measure("block_efficiency", "block efficiency", 3, "statistics", "tokens / target calls"),
         Measure("acceptance", "acceptance", 3, "statistics", "accepted / drafted tokens"),
@@ -202,6 +206,23 @@ def item_ratios(items: Sequence[Item], measures: Iterable[Measure], scoring: Sco
     return table
 
 
+def corpus_statistics(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> NDArray[np.float64]:
+    """[item, statistic]: what sacrebleu sums over a corpus before it makes the score.
+
+    In pieces, since it holds the n-grams of all references that it is given at once.
+    """
+    pieces = [
+        metric._extract_corpus_statistics(texts[start : start + 1000], [references[start : start + 1000]])
+        for start in range(0, len(texts), 1000)
+    ]
+    return np.array([row for piece in pieces for row in piece], dtype=np.float64)
+
+
+def corpus_value(metric: Metric, sums: NDArray[np.float64]) -> float:
+    """sacrebleu's score of a corpus with these sums."""
+    return float(metric._compute_score_from_stats(list(sums)).score)
+
+
 def ratio_value(measure: Measure, ratios: NDArray[np.float64]) -> float | None:
     """The value over items [item, (part, whole)]; None where no item has it."""
     part, whole = ratios.sum(axis=0)
@@ -238,17 +259,17 @@ def _repetition(units: Sequence[str] | Sequence[int], prefix: str) -> dict[str, 
 
 
 def _likelihood(item: Item) -> dict[str, Ratio]:
-    if item.nll is None or item.num_tokens <= 0:
+    if item.nll is None or item.scored_tokens <= 0:
         return {}
-    loss = (item.nll, float(item.num_tokens))
-    num_bytes = float(len(item.text.encode()))
-    return {"loss": loss, "perplexity": loss, "bits_per_byte": (item.nll / math.log(2) if num_bytes else 0, num_bytes)}
+    loss = (item.nll, float(item.scored_tokens))
+    bits = item.nll / math.log(2) if item.scored_bytes > 0 else 0.0
+    return {"loss": loss, "perplexity": loss, "bits_per_byte": (bits, float(item.scored_bytes))}
 
 
 def _own_likelihood(item: Item) -> dict[str, Ratio]:
-    if not item.logprobs:
+    if item.own_nll is None or item.num_tokens <= 0:
         return {}
-    return {"own_perplexity": (-math.fsum(token[0][1] for token in item.logprobs), float(len(item.logprobs)))}
+    return {"own_perplexity": (item.own_nll, float(item.num_tokens))}
 
 
 def _statistics(item: Item) -> dict[str, Ratio]:

@@ -5,6 +5,7 @@ What the files hold is said by the program that writes them: `runner/results.cpp
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -41,11 +42,26 @@ class Item:
     finish_reason: str  # "length", "stop" or "error"
     error: str | None = None
     token_ids: list[int] | None = None
-    logprobs: list[list[list[float]]] | None = None  # [token][0 = chosen, then the best][id, log p], natural logarithm
-    nll: float | None = None  # sum of -log p over the tokens, natural logarithm
+    logprobs: list[list[list[float]]] | None = None  # [token][0 = chosen, then the best][id, log p]; only on request
+    own_nll: float | None = None  # sum of -log p of the chosen tokens, of `logprobs`; natural logarithm
+    nll: float | None = None  # sum of -log p of a given continuation, natural logarithm
     loss_by_position: list[list[float]] | None = None  # [first position, tokens, nll] a power of two of the position
     reference: str | None = None
     stats: dict[str, Any] = field(default_factory=dict)  # seconds, steps, target_calls, drafted, accepted, …
+
+    @property
+    def scored_tokens(self) -> int:
+        """Tokens that `nll` is the sum of: not those that had no context to be scored in."""
+        if "scored_tokens" in self.stats:
+            return int(self.stats["scored_tokens"])
+        if self.loss_by_position:
+            return int(sum(count for _, count, _ in self.loss_by_position))
+        return self.num_tokens
+
+    @property
+    def scored_bytes(self) -> int:
+        """UTF-8 bytes of the tokens that `nll` is the sum of."""
+        return int(self.stats.get("scored_bytes", len(self.text.encode())))
 
     @property
     def failed(self) -> bool:
@@ -91,8 +107,8 @@ class Run:
         """All items in the order of the input. Raises AnalysisError for an unfinished or damaged run."""
         return list(self.iter_items())
 
-    def iter_items(self) -> Iterator[Item]:
-        """The same, one at a time."""
+    def iter_items(self, logprobs: bool = False) -> Iterator[Item]:
+        """The same, one at a time. `logprobs` are kept on request: they may be a thousand times the rest."""
         path = self.folder / "results.jsonl"
         expected = self.summary.get("items")
         if not path.is_file():
@@ -104,6 +120,8 @@ class Run:
         for number, line in _lines(path):
             item = _item(json_line(path, number, line), f"{path}:{number}")
             place = seen.setdefault(item.id, len(seen))
+            if not logprobs:
+                item.logprobs = None
             item.stats = statistics.get((item.id, item.sample), {})
             item.reference = references.find(item.id, place)
             count += 1
@@ -289,6 +307,8 @@ def _item(value: dict[str, Any], where: str) -> Item:
         loss_by_position=get("loss_by_position", list, "a list"),
     )
     _check_lists(item, where)
+    if item.logprobs:
+        item.own_nll = -math.fsum(token[0][1] for token in item.logprobs)
     return item
 
 

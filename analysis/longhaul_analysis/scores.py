@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .measures import Measure, Scoring, item_ratios, ratio_value
+from .measures import Measure, Scoring, corpus_statistics, corpus_value, item_ratios, ratio_value
 from .runs import Item, Run, is_baseline_of
 
 # summary.json's names of what is read from there.
@@ -160,6 +160,6 @@ def _corpus_score(samples: Iterable[Sequence[Item]], measure: Measure, scoring: 
         texts, references = texts_and_references(items)
         if texts:
             metric = scoring.corpus_metric(measure.name)
-            score.values.append(float(metric.corpus_score(texts, [references]).score))
+            score.values.append(corpus_value(metric, corpus_statistics(metric, texts, references).sum(axis=0)))
             score.signature = str(metric.get_signature())
     return score

@@ -1,28 +1,24 @@
 """Is the difference of two runs more than chance? Paired bootstrap resampling over items (Koehn, EMNLP 2004).
 
-The items that both runs have are drawn with replacement, the same draws for both. BLEU and chrF are sacrebleu's own
-test (`sacrebleu --paired-bs`): score, mean and half-width of the 95 % interval, p value. Only where runs score alike in
-every draw, as plain and lossless speculative decoding do, p is 1; sacrebleu has 1 / (draws + 1) there. All other
-measures are resampled here: the p value is two-sided, the share of draws whose difference is at least as far from the
-measured difference as that is from zero.
+The items are drawn with replacement, the same draws for all runs. BLEU and chrF give what `sacrebleu --paired-bs` gives
+for the same seed: score, mean and half-width of the 95 % interval, p value. Only where two runs score alike in every
+draw, as plain and lossless speculative decoding do, p is 1; sacrebleu has 1 / (draws + 1) there. For all other measures
+the p value is two-sided: the share of draws whose difference is at least as far from the measured difference as that is
+from zero.
 
 Compared are the first samples of the prompts. `tokens_per_second` and `speedup` have no items to draw from: compare
 runs of several seeds in a table.
 """
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics.base import Metric
-from sacrebleu.significance import PairedTest
+from sacrebleu.significance import estimate_ci
 
 from .errors import AnalysisError, UsageError
-from .measures import Measure, Scoring, item_ratios
+from .measures import Measure, Scoring, corpus_statistics, corpus_value, item_ratios
 from .runs import Item, Run
 from .scores import sample_places, texts_and_references
 
@@ -139,10 +135,6 @@ def _compare_ratios(
     return Comparison(measure, systems, num_items)
 
 
-def _around(mean: float, half_width: float) -> tuple[float, float]:
-    return float(mean - half_width), float(mean + half_width)
-
-
 def _two_sided(differences: NDArray[np.float64], measured: float) -> float:
     """1 + as many draws as reach the measured difference once it is taken away, over 1 + all draws."""
     # Rounding must not make a draw that moved nothing differ from its mean.
@@ -163,46 +155,32 @@ def _compare_corpus(
     num_draws: int,
     seed: int,
 ) -> Comparison | None:
+    """What `sacrebleu --paired-bs` says of these texts, without its [draw, item, statistic] in memory."""
     texts, references = zip(*(texts_and_references(of_run) for of_run in items), strict=True)
-    if not texts[0]:
+    num_items = len(texts[0])
+    if num_items == 0:
         return None
     metric = scoring.corpus_metric(measure.name)
-    with _sacrebleu_seed(seed):
-        systems_of_test = list(zip(names, texts, strict=True))
-        test = PairedTest(systems_of_test, {measure.title: metric}, [references[0]], "bs", num_draws)
-        signatures, columns = test()
-    (title,) = signatures
-    results: Sequence[Any] = columns[title]
-    systems = [
-        System(name, float(result.score), float(result.mean), _around(result.mean, result.ci))
-        for name, result in zip(names, results, strict=True)
-    ]
-    drawn = [_drawn_scores(metric, of_run, references[0], num_draws, seed) for of_run in texts]
-    for system, values, result in zip(systems[1:], drawn[1:], results[1:], strict=True):
+    statistics = np.stack([corpus_statistics(metric, of_run, references[0]) for of_run in texts])  # [run, item, …]
+    scores = [corpus_value(metric, of_run.sum(axis=0)) for of_run in statistics]
+    drawn = np.array(
+        [
+            [corpus_value(metric, counts @ table) for table in statistics]
+            for counts in _draws(num_items, num_draws, seed)
+        ]
+    ).T
+    systems = []
+    for name, score, values in zip(names, scores, drawn, strict=True):
+        mean, half_width = estimate_ci(values)
+        systems.append(System(name, score, float(mean), (float(mean - half_width), float(mean + half_width))))
+    for system, values in zip(systems[1:], drawn[1:], strict=True):
+        differences = values - drawn[0]
         system.difference = system.score - systems[0].score
-        system.difference_interval = _interval(values - drawn[0])
-        system.p_value = float(result.p_value) if np.any(values != drawn[0]) else 1.0
-    return Comparison(measure, systems, len(texts[0]), str(signatures[title]))
-
-
-def _drawn_scores(
-    metric: Metric, texts: Sequence[str], references: Sequence[str], num_draws: int, seed: int
-) -> NDArray[np.float64]:
-    """[draw]: what sacrebleu's test computes and does not hand out, from its statistics of each item."""
-    statistics = np.array(metric._extract_corpus_statistics(texts, [references]), dtype="float64")
-    draws = _draws(len(texts), num_draws, seed)
-    return np.array([metric._compute_score_from_stats(list(counts @ statistics)).score for counts in draws])
-
-
-@contextmanager
-def _sacrebleu_seed(seed: int) -> Iterator[None]:
-    """The environment is the only place where sacrebleu looks for it."""
-    before = os.environ.get("SACREBLEU_SEED")
-    os.environ["SACREBLEU_SEED"] = str(seed)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["SACREBLEU_SEED"]
-        else:
-            os.environ["SACREBLEU_SEED"] = before
+        system.difference_interval = _interval(differences)
+        distances = np.abs(differences)
+        reached = distances - distances.mean() > abs(system.difference)
+        system.p_value = float((1 + reached.sum()) / (1 + num_draws)) if np.any(differences != 0) else 1.0
+    signature = metric.get_signature()
+    signature.update("seed", seed)
+    signature.update("bs", num_draws)
+    return Comparison(measure, systems, num_items, str(signature))

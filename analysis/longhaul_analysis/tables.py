@@ -202,13 +202,13 @@ def as_markdown(table: Table) -> str:
 
     rule = ["-" * width if place < num_keys else "-" * (width - 1) + ":" for place, width in enumerate(widths)]
     lines = [line(head), f"| {' | '.join(rule)} |", *(line(row) for row in rows)]
-    footer = [f"{title}: {signature}" for title, signature in table.signatures.items()]
+    footer = _signature_lines(table)
     return "\n".join([*lines, *(["", *footer] if footer else [])]) + "\n"
 
 
 def as_latex(table: Table) -> str:
     """A tabular with the rules of the booktabs package, the signatures in comments above it."""
-    lines = [f"% {title}: {signature}" for title, signature in table.signatures.items()]
+    lines = [f"% {line}" for line in _signature_lines(table)]
     lines.append(f"\\begin{{tabular}}{{{'l' * len(table.row_keys)}{'r' * len(table.columns)}}}")
     head = [*table.row_keys, *(column.title for column in table.columns)]
     lines += ["\\toprule", f"{' & '.join(_latex(name) for name in head)} \\\\", "\\midrule"]
@@ -244,6 +244,14 @@ def as_json(table: Table) -> dict[str, Any]:
                 named[column.name] = parts
         rows.append({"keys": dict(zip(table.row_keys, label, strict=True)), "cells": named})
     return {"rows": rows, "signatures": table.signatures}
+
+
+def _signature_lines(table: Table) -> list[str]:
+    """A line a signature, with all measures that have it."""
+    titles: dict[str, list[str]] = {}
+    for title, signature in table.signatures.items():
+        titles.setdefault(signature, []).append(title)
+    return [f"{', '.join(of)}: {signature}" for signature, of in titles.items()]
 
 
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}

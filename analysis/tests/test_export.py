@@ -1,6 +1,7 @@
 import json
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from conftest import NGRAM, SAMPLES, SWEEP
 
@@ -64,6 +65,15 @@ def test_many_items_are_written_in_pieces(make_run, tmp_path, monkeypatch):
     path = tmp_path / "rows.parquet"
     export_runs(open_runs([make_run("run", [{"text": f"{n}"} for n in range(8)])]), path)
     assert list(pd.read_parquet(path)["text"]) == [f"{n}" for n in range(8)]
+
+
+def test_long_texts_are_written_sooner(make_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("longhaul_analysis.export.NUMBERS_AT_A_TIME", 8)
+    path = tmp_path / "rows.parquet"
+    logprobs = [[[7, -0.5], [8, -1.0]]] * 4  # with the token ids 12 numbers
+    export_runs(open_runs([make_run("run", [{"logprobs": logprobs}, {}, {}, {}])]), path)
+    assert pq.ParquetFile(path).num_row_groups == 3
+    assert len(pd.read_parquet(path)) == 4
 
 
 def test_bad_outputs_leave_nothing(make_run, tmp_path):

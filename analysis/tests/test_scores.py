@@ -155,8 +155,19 @@ def test_likelihood_by_hand(make_run):
     assert result.loss_by_position == [(0, 2, 1.25), (256, 3, pytest.approx(3.5 / 3)), (512, 1, 2.0)]
 
 
+def test_tokens_without_context_are_not_scored(make_run):
+    items = [{"text": "abcdef", "num_tokens": 3, "nll": 3.0, "loss_by_position": [[2, 2, 3.0]]}]
+    measures = choose_measures(["loss", "bits_per_byte"])
+    by_position = score_run(one_run(make_run("one", items)), measures)
+    assert by_position.value("loss") == pytest.approx(3 / 2)
+    stats = [{"id": "item-0", "sample": 0, "scored_tokens": 2, "scored_bytes": 5}]
+    by_statistics = score_run(one_run(make_run("two", items, stats=stats)), measures)
+    assert by_statistics.value("loss") == pytest.approx(3 / 2)
+    assert by_statistics.value("bits_per_byte") == pytest.approx(3 / math.log(2) / 5)
+
+
 def test_own_perplexity_is_of_the_chosen_tokens(make_run):
-    items = [{"logprobs": [[[7, -1.0], [9, -0.5]], [[3, -2.0], [3, -2.0]]]}]
+    items = [{"num_tokens": 2, "logprobs": [[[7, -1.0], [9, -0.5]], [[3, -2.0], [3, -2.0]]]}]
     scores = score_run(one_run(make_run("run", items)), choose_measures(["own_perplexity"])).scores
     assert scores["own_perplexity"].mean == pytest.approx(math.exp(1.5))
 
