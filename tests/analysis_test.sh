@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Installs analysis/ into a virtual environment of the build tree and runs its tests: analysis_test.sh PYTHON BUILD_FOLDER
+# Installs analysis/ into a virtual environment of the build tree and runs its tests:
+#
+#   analysis_test.sh PYTHON BUILD_FOLDER LONGHAUL
 #
 # What the package depends on is fetched once, and again when analysis/pyproject.toml changes; the package itself is
 # installed each time, without the network.
@@ -7,6 +9,7 @@ set -euo pipefail
 python=$1
 environment=$2/analysis-environment
 log=$2/analysis-environment.log
+export LONGHAUL_PROGRAM=$3 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 cd "$(dirname "$0")/../analysis"
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 

@@ -12,13 +12,14 @@ from .errors import AnalysisError, UsageError
 from .export import export_runs, frame
 from .figures import draw_figure
 from .measures import MEASURES, Measure, Scoring, choose_measures
-from .runs import Item, Run, open_runs
+from .runs import STATISTICS, Item, Run, open_runs
 from .scores import RunScores, Score, score_run, score_runs
 from .significance import Comparison, compare_runs
 from .tables import Table, make_table
 
 __all__ = [
     "MEASURES",
+    "STATISTICS",
     "AnalysisError",
     "Comparison",
     "Item",

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .errors import AnalysisError, UsageError
-from .runs import Item, Run, open_runs
+from .runs import STATISTICS, Item, Run, open_runs
 
 # A row group of Parquet, which memory holds: so many rows, fewer where the texts are long.
 ROWS_AT_A_TIME = 1000
@@ -36,14 +36,7 @@ _ITEM_FIELDS = [
     ("reference", pa.string()),
 ]
 _STATISTICS = [
-    *((name, pa.int64()) for name in ("replica", "prompt_tokens")),
-    *((name, pa.float64()) for name in ("seconds", "prefill_seconds")),
-    *((name, pa.int64()) for name in ("steps", "target_calls", "draft_calls", "drafted", "accepted", "accepted_ngram")),
-    ("block_efficiency", pa.float64()),
-    *((name, pa.int64()) for name in ("branched_trees", "checkpoint_rounds")),
-    ("checkpoint_stall_seconds", pa.float64()),
-    *((name, pa.int64()) for name in ("resumes", "recomputed_tokens", "recomputed_rows")),
-    *((name, pa.int64()) for name in ("scored_tokens", "scored_bytes")),
+    (name, pa.int64() if kind is int else pa.float64()) for name, kind in STATISTICS.items() if name != "num_tokens"
 ]
 
 _INTEGERS = {pa.int64(): range(-(2**63), 2**63), pa.uint64(): range(2**64)}  # seeds have 64 bits
@@ -135,19 +128,10 @@ def _batches(runs: Sequence[Run], schema: pa.Schema) -> Iterator[pa.RecordBatch]
         some.append(row)
         numbers += row["num_tokens"] * (1 + len((row["logprobs"] or [[]])[0]))
         if len(some) >= ROWS_AT_A_TIME or numbers >= NUMBERS_AT_A_TIME:
-            yield _batch(some, schema)
+            yield pa.RecordBatch.from_pylist(some, schema)
             some, numbers = [], 0
     if some:
-        yield _batch(some, schema)
-
-
-def _batch(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    try:
-        return pa.RecordBatch.from_pylist(rows, schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise AnalysisError(
-            f"{rows[0]['run']}: expected fields of the types that longhaul writes, got {error}; a file is damaged"
-        ) from None
+        yield pa.RecordBatch.from_pylist(some, schema)
 
 
 def _write_parquet(runs: Sequence[Run], path: Path) -> int:

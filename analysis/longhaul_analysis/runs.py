@@ -8,11 +8,11 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from .errors import AnalysisError, UsageError
 
@@ -29,6 +29,14 @@ DRAFT_KEYS = frozenset(
         "partial-cache-mode", "ngram-order", "ngram-top", "replay-run", "replay-accept", "verify",
     }
 )  # fmt: skip
+
+# Fields of stats.jsonl besides id and sample, as longhaul writes them.
+STATISTICS: Mapping[str, type] = {
+    "replica": int, "num_tokens": int, "prompt_tokens": int, "seconds": float, "prefill_seconds": float, "steps": int,
+    "target_calls": int, "draft_calls": int, "drafted": int, "accepted": int, "accepted_ngram": int,
+    "block_efficiency": float, "branched_trees": int, "checkpoint_rounds": int, "checkpoint_stall_seconds": float,
+    "resumes": int, "recomputed_tokens": int, "recomputed_rows": int, "scored_tokens": int, "scored_bytes": int,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -97,6 +105,11 @@ class Run:
             return ""
         value = self.keys.get(key, "")
         return Path(value).name if value.startswith("/") else value
+
+    def summary_number(self, name: str) -> float | None:
+        """A positive number of summary.json; None where there is none."""
+        value = self.summary.get(name)
+        return float(value) if _is_number(value) and value > 0 else None
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -285,11 +298,11 @@ def _text(value: str, where: str) -> str:
 
 
 def _item(value: dict[str, Any], where: str) -> Item:
-    def get(name: str, kind: type | tuple[type, ...], wanted: str, required: bool = False) -> Any:
+    def get(name: str, kind: type, wanted: str, required: bool = False) -> Any:
         got = value.get(name)
         if got is None and not required:
             return None
-        if not isinstance(got, kind) or isinstance(got, bool):
+        if not (_is_number(got, kind) if kind in (int, float) else isinstance(got, kind)):
             shown = "nothing" if got is None else _short(json.dumps(got))
             raise AnalysisError(f"{where}: {name}: expected {wanted}, got {shown}; the file is damaged")
         return got
@@ -303,7 +316,7 @@ def _item(value: dict[str, Any], where: str) -> Item:
         error=get("error", str, "a text"),
         token_ids=get("token_ids", list, "a list"),
         logprobs=get("logprobs", list, "a list"),
-        nll=get("nll", (int, float), "a number"),
+        nll=get("nll", float, "a number"),
         loss_by_position=get("loss_by_position", list, "a list"),
     )
     _check_lists(item, where)
@@ -314,9 +327,9 @@ def _item(value: dict[str, Any], where: str) -> Item:
 
 def _check_lists(item: Item, where: str) -> None:
     def is_row(row: Any, length: int) -> bool:
-        return isinstance(row, list) and len(row) == length and all(isinstance(x, int | float) for x in row)
+        return isinstance(row, list) and len(row) == length and all(map(_is_number, row))
 
-    if not all(isinstance(token, int) for token in item.token_ids or []):
+    if not all(_is_number(token, int) for token in item.token_ids or []):
         raise AnalysisError(f"{where}: token_ids: expected integers, got something else; the file is damaged")
     if not all(is_row(row, 3) for row in item.loss_by_position or []):
         raise AnalysisError(
@@ -336,8 +349,21 @@ def _read_statistics(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
     statistics: dict[tuple[str, int], dict[str, Any]] = {}
     for number, line in _lines(path):
         value = json_line(path, number, line)
-        statistics[str(value.pop("id", "")), value.pop("sample", 0)] = value
+        for name, kind in {"sample": int, **STATISTICS}.items():
+            if name in value and not _is_number(value[name], kind):
+                wanted = "an integer" if kind is int else "a number"
+                raise AnalysisError(
+                    f"{path}:{number}: {name}: expected {wanted}, got {_short(json.dumps(value[name]))}; "
+                    "the file is damaged"
+                )
+        statistics[str(value.get("id")), value.get("sample", 0)] = value
     return statistics
+
+
+def _is_number(value: Any, kind: type = float) -> TypeGuard[float]:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return False
+    return kind is float or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
 def _count_journal(folder: Path) -> int:

@@ -116,11 +116,11 @@ def score_runs(
     scores = {run: score_run(run, measures, scoring) for run in runs}
     if not any(measure.name == "speedup" for measure in measures):
         return scores
-    rates = {run: run.summary.get("decode_tokens_per_second") or 0.0 for run in runs}
     for run in runs:
         baseline = next((other for other in runs if is_baseline_of(other, run)), None)
-        if "speedup" not in scores[run].scores and baseline and rates[baseline] > 0 and rates[run] > 0:
-            scores[run].scores["speedup"] = Score([rates[run] / rates[baseline]])
+        rates = [of.summary_number("decode_tokens_per_second") if of else None for of in (run, baseline)]
+        if "speedup" not in scores[run].scores and rates[0] and rates[1]:
+            scores[run].scores["speedup"] = Score([rates[0] / rates[1]])
     return scores
 
 
@@ -150,8 +150,8 @@ def loss_by_position(items: Iterable[Item]) -> list[tuple[int, int, float]]:
 
 
 def _from_summary(run: Run, measure: Measure) -> Score:
-    value = run.summary.get(_SUMMARY_FIELDS[measure.name])
-    return Score([float(value)] if isinstance(value, int | float) and value > 0 else [])
+    value = run.summary_number(_SUMMARY_FIELDS[measure.name])
+    return Score([] if value is None else [value])
 
 
 def _corpus_score(samples: Iterable[Sequence[Item]], measure: Measure, scoring: Scoring) -> Score:

@@ -82,7 +82,7 @@ def test_bad_outputs_leave_nothing(make_run, tmp_path):
         export_runs(runs, tmp_path / "rows.xlsx")
     with pytest.raises(AnalysisError, match="expected a file that can be written"):
         export_runs(runs, tmp_path / "nowhere" / "rows.csv")
-    (runs[0].folder / "stats.jsonl").write_text('{"id": "item-0", "sample": 0, "steps": "many"}\n')
-    with pytest.raises(AnalysisError, match="expected fields of the types that longhaul writes"):
+    (runs[0].folder / "results.jsonl").write_text("damaged")
+    with pytest.raises(AnalysisError, match="results.jsonl:1: expected a JSON object"):
         export_runs(runs, tmp_path / "rows.parquet")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

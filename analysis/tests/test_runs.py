@@ -101,6 +101,8 @@ DAMAGED = [
         '{"id": "a", "text": "", "num_tokens": 1, "finish_reason": "stop", "token_ids": ["a"]}\n',
         "token_ids: expected integers",
     ),
+    ("stats.jsonl", '{"id": "a", "steps": "many"}\n', "stats.jsonl:1: steps: expected an integer, got '\"many\"'"),
+    ("stats.jsonl", '{"id": "a", "seconds": Infinity}\n', "stats.jsonl:1: seconds: expected a number, got 'Infinity'"),
     ("stats.jsonl", "nonsense\n", "stats.jsonl:1: expected a JSON object, got 'nonsense'"),
     ("references.jsonl", "", "references.jsonl: expected a reference a line, got an empty file"),
     ("references.jsonl", '{"id": "harbour", "reference": 3}\n', 'references.jsonl:1: expected {"id": …, "reference"'),
