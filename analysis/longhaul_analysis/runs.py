@@ -155,11 +155,12 @@ class Run:
         done = _count_journal(self.folder / "results")
         if expected is None:
             expected = _object_if_there(self.folder / "status" / "run.json").get("items")
-        counted = (
-            f"{expected - done} of {expected} items are missing"
-            if isinstance(expected, int) and expected >= done
-            else f"only {done} items are done"
-        )
+        if not isinstance(expected, int) or expected < done:
+            counted = f"only {done} items are done"
+        elif expected == done:
+            counted = "all items are done, but results.jsonl is not there"
+        else:
+            counted = f"{expected - done} of {expected} items are missing"
         return f"{self.folder}: the run is unfinished, {counted}; start its job again, it goes on where it was"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from .errors import AnalysisError, UsageError
 from .measures import MEASURES, Measure, Scoring, choose_measures, missing_reason
-from .runs import Run, differing_keys
+from .runs import DRAFT_KEYS, Run, differing_keys
 from .scores import RunScores, score_runs, standard_error
 
 DEFAULT_MEASURES = (
@@ -58,12 +58,12 @@ class Column:
     @property
     def title(self) -> str:
         """As tables for people have it."""
-        return " ".join([*(f"{key}={value}" for key, value in self.spread), self.measure.title])
+        return " ".join([*(f"{key}={value}" for key, value in self.spread if value), self.measure.title])
 
     @property
     def name(self) -> str:
         """As CSV and JSON have it."""
-        return " ".join([*(f"{key}={value}" for key, value in self.spread), self.measure.name])
+        return " ".join([*(f"{key}={value}" for key, value in self.spread if value), self.measure.name])
 
 
 @dataclass
@@ -131,11 +131,11 @@ def _values(run: Run, keys: Sequence[str]) -> tuple[str, ...]:
 def _check_keys(runs: Sequence[Run], option: str, keys: Sequence[str]) -> None:
     known = dict.fromkeys(key for run in runs for key in run.keys)
     for key in keys:
-        if key not in known and key not in ("run", "draft-model", "draft-tree", "replay-run", "stop"):
+        if key not in known and key not in DRAFT_KEYS | {"run", "stop"}:  # these may be unset
             wanted = "measures and job keys" if option == "columns" else "job keys or 'run'"
             raise UsageError(
-                f"--{option}: expected {wanted}, got {key!r}; measures are {', '.join(MEASURES)}; "
-                f"keys are those of {runs[0].folder}/job.cfg"
+                f"--{option}: expected {wanted}, got {key!r}; see `longhaul-analysis scores --help` for measures, "
+                f"{runs[0].folder}/job.cfg for keys"
             )
 
 
@@ -156,13 +156,13 @@ def _check_cell(runs: Sequence[Run]) -> None:
 
 
 def _sorted(labels: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Numbers by size, before words in the order of the alphabet."""
+    """What is not set first, then numbers by size, then words in the order of the alphabet."""
 
     def order(value: str) -> tuple[int, float, str]:
         try:
             return 0, float(value), ""
         except ValueError:
-            return 1, 0.0, value
+            return 1 if value else -1, 0.0, value
 
     return sorted(labels, key=lambda label: [order(value) for value in label])
 

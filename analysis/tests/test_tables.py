@@ -54,6 +54,12 @@ def test_a_key_among_the_columns_spreads_the_measures(make_run):
     assert [column.title for column in table.columns] == titles
     rows = {label: [cell.text() for cell in cells] for label, cells in table.rows}
     assert rows == {("ar",): ["92.0", "802.0", "10002.0"], ("ngram",): ["95.0", "", "10005.0"]}
+    trees = [
+        make_run(tree, [{}], {"draft": draft, "draft-tree": tree}, {"speedup": 2})
+        for draft, tree in (("ngram", "4x3"), ("ngram", "3"), ("ar", "5"))
+    ]
+    spread = make_table(open_runs(trees), ["draft-tree", "speedup"], ["draft"])
+    assert [column.title for column in spread.columns] == ["speedup", "draft-tree=3 speedup", "draft-tree=4x3 speedup"]
     default = make_table(speed_runs(make_run, [("eagle", 5, 1, 1.0), ("eagle", 6, 1, 2.0)]), ["max-tokens"], None)
     assert default.row_keys == ["model"]
 
