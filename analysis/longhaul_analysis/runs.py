@@ -293,8 +293,10 @@ def _object_if_there(path: Path) -> dict[str, Any]:
 
 
 def _text(value: str, where: str) -> str:
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise AnalysisError(f"{where}: expected text, got half a surrogate pair; escape the whole pair")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise AnalysisError(f"{where}: expected text, got half a surrogate pair; escape the whole pair") from None
     return value
 
 
