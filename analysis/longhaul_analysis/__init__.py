@@ -1,0 +1,42 @@
+"""Scores, significance, tables and figures from longhaul run folders.
+
+    import longhaul_analysis as la
+    rows = la.frame("runs/mine")                                 # pandas, a row an item
+    runs = la.open_runs(["runs/mine", "runs/sweep"])
+    scores = la.score_runs(runs, la.choose_measures(["bleu"]))   # by run
+
+Definitions: `measures`, `scores`, `significance`. The command line: `longhaul-analysis --help`.
+"""
+
+from .errors import AnalysisError, UsageError
+from .export import export_runs, frame
+from .figures import draw_figure
+from .measures import MEASURES, Measure, Scoring, choose_measures
+from .runs import STATISTICS, Item, Run, open_runs
+from .scores import RunScores, Score, score_run, score_runs
+from .significance import Comparison, compare_runs
+from .tables import Table, make_table
+
+__all__ = [
+    "MEASURES",
+    "STATISTICS",
+    "AnalysisError",
+    "Comparison",
+    "Item",
+    "Measure",
+    "Run",
+    "RunScores",
+    "Score",
+    "Scoring",
+    "Table",
+    "UsageError",
+    "choose_measures",
+    "compare_runs",
+    "draw_figure",
+    "export_runs",
+    "frame",
+    "make_table",
+    "open_runs",
+    "score_run",
+    "score_runs",
+]

@@ -1,0 +1,7 @@
+"""`python -m longhaul_analysis` is `longhaul-analysis`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

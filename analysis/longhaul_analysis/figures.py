@@ -1,0 +1,155 @@
+"""Figures from runs, as SVG, PDF or PNG; the same runs give the same bytes of SVG.
+
+Runs that differ in seed alone are one line or bar: the mean, with the standard error over them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from .errors import AnalysisError, UsageError
+from .measures import MEASURES, Measure, missing_reason
+from .runs import Run, differing_keys
+from .scores import score_runs, standard_error
+
+KINDS = ("loss-by-position", "speed", "acceptance")
+FORMATS = (".svg", ".pdf", ".png")
+_MEASURE_OF_KIND = {"speed": "tokens_per_second", "acceptance": "acceptance"}
+_AXIS_OF_KIND = {"speed": "tokens/s of a replica, decoding", "acceptance": "accepted / drafted tokens"}
+
+# Colours that people with any kind of colour vision tell apart: Okabe and Ito, "Color universal design" (2008).
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+@dataclass
+class Series:
+    """A line: points (x, values of the runs there)."""
+
+    label: str
+    points: dict[float, list[float]] = field(default_factory=dict)
+
+
+def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None) -> None:
+    """Writes a figure of `kind` (KINDS); with `x` lines over that job key, else a bar a job.
+
+    UsageError for a kind, key or file name that is none; AnalysisError where the runs lack what it shows.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"--kind: expected one of {', '.join(KINDS)}; got {kind!r}")
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"--output: expected a name that ends in {', '.join(FORMATS)}; got {str(path)!r}")
+    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_prop_cycle(color=_COLOURS)
+    if kind == "loss-by-position":
+        if x is not None:
+            raise UsageError("--x: expected none with loss-by-position, whose x axis is the position; leave it out")
+        _draw_lines(axes, _losses(runs))
+        axes.set(xlabel="position in tokens", ylabel="loss in nats a token")
+        axes.set_xscale("log", base=2)
+    else:
+        _draw_measure(axes, runs, MEASURES[_MEASURE_OF_KIND[kind]], _AXIS_OF_KIND[kind], x)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    _save(figure, path)
+
+
+def _losses(runs: Sequence[Run]) -> list[Series]:
+    scores = score_runs(runs, [])
+    series = []
+    for label, together in _jobs(runs, None):
+        line = Series(label)
+        for run in together:
+            for first, _, loss in scores[run].loss_by_position:
+                line.points.setdefault(max(first, 1), []).append(loss)
+        if line.points:
+            series.append(line)
+    if not series:
+        raise AnalysisError(f"{runs[0].folder}: loss_by_position: {missing_reason(MEASURES['loss'])}")
+    return series
+
+
+def _draw_measure(axes: Axes, runs: Sequence[Run], measure: Measure, title: str, x: str | None) -> None:
+    scores = score_runs(runs, [measure])
+    series = []
+    for label, together in _jobs(runs, x):
+        line = Series(label)
+        for run in together:
+            value = scores[run].value(measure.name)
+            if value is not None:
+                line.points.setdefault(_number(run, x) if x else 0.0, []).append(value)
+        if line.points:
+            series.append(line)
+    if not series:
+        raise AnalysisError(f"{runs[0].folder}: {measure.name}: {missing_reason(measure)}")
+    if x:
+        _draw_lines(axes, series)
+        axes.set(xlabel=x, ylabel=title)
+        return
+    for place, line in enumerate(series):
+        values = line.points[0.0]
+        axes.barh(place, _mean(values), xerr=standard_error(values), color=_COLOURS[0], capsize=3)
+    axes.set_yticks(range(len(series)), [line.label for line in series])
+    axes.invert_yaxis()
+    axes.set_xlabel(title)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+
+
+def _draw_lines(axes: Axes, series: Sequence[Series]) -> None:
+    for line in series:
+        points = sorted(line.points.items())
+        errors = [standard_error(values) or 0.0 for _, values in points]
+        axes.errorbar(
+            [x for x, _ in points],
+            [_mean(values) for _, values in points],
+            yerr=errors if any(errors) else None,
+            marker="o",
+            markersize=4,
+            capsize=3,
+            label=line.label,
+        )
+    axes.grid(axis="y", alpha=0.3)
+    if len(series) > 1:
+        axes.legend(frameon=False)
+
+
+def _jobs(runs: Sequence[Run], x: str | None) -> list[tuple[str, list[Run]]]:
+    """Runs that differ in seed and `x` alone, with what tells them from the others; one job: its name."""
+    keys = [key for key in differing_keys(runs) if key not in ("seed", x)]
+    jobs: dict[str, list[Run]] = {}
+    for run in runs:
+        label = ", ".join(f"{key} {run.shown(key)}" for key in keys if run.shown(key))
+        jobs.setdefault(label or run.name, []).append(run)
+    if not keys:  # one job, whatever its runs are called
+        return [(runs[0].name, list(runs))]
+    return list(jobs.items())
+
+
+def _number(run: Run, key: str) -> float:
+    text = run.keys.get(key)
+    try:
+        value = float(text) if text is not None else math.nan
+    except ValueError:
+        value = math.nan
+    if math.isfinite(value):
+        return value
+    raise UsageError(f"--x: expected a job key with numbers, got {key!r}, which is {text!r} in {run.folder}/job.cfg")
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
+    try:
+        with mpl.rc_context({"svg.hashsalt": "longhaul", "svg.fonttype": "none"}):
+            figure.savefig(path, metadata=metadata)
+    except OSError as error:
+        raise AnalysisError(f"{path}: expected a file that can be written, got {error.strerror}") from None

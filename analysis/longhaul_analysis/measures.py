@@ -1,0 +1,290 @@
+"""The measures, with the definitions the field uses.
+
+BLEU and chrF are sacrebleu's, over the whole corpus at once. Every other measure is a ratio of sums over items: each
+item gives a part and a whole, and the value is `finish(sum of parts / sum of wholes)`; where the whole is 1, that is
+the mean over items. What an item does not have, it leaves out.
+
+A failed item counts as the empty text against its reference, so that no run gains by failing, and is left out of
+everything else.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import version
+
+import numpy as np
+from nltk.stem.porter import PorterStemmer
+from numpy.typing import NDArray
+from rouge_score.rouge_scorer import RougeScorer
+from rouge_score.tokenize import tokenize
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from .errors import UsageError
+from .repetition import distinct_ngrams, longest_repeat, number_units
+from .runs import Item
+
+Ratio = tuple[float, float]  # part, whole
+
+# rouge-score fills a table of reference times hypothesis words; beyond so many cells the longest common subsequence is
+# counted bit by bit instead, which gives the same number.
+ROUGE_TABLE_CELLS = 4_000_000
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number that a run has."""
+
+    name: str
+    title: str
+    digits: int  # after the point, in tables
+    family: str  # what computes it; "corpus" by sacrebleu, "summary" read from summary.json
+    definition: str
+    finish: Callable[[float], float] = lambda ratio: ratio
+
+    @property
+    def per_sample(self) -> bool:
+        """Computed for each sample of the prompts apart; else once, over all of them."""
+        return self.family in ("corpus", "rouge", "words", "tokens", "logprobs")
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether it compares with references."""
+        return self.family in ("corpus", "rouge")
+
+
+def _exp(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def _repetition_measures(family: str, prefix: str, units: str) -> list[Measure]:
+    def measure(name: str, digits: int, definition: str) -> Measure:
+        full = f"{prefix}_{name}" if prefix else name
+        title = full.replace("_", " ") if not name[-1].isdigit() else f"{full[:-2].replace('_', ' ')}-{name[-1]}"
+        return Measure(full, title, digits, family, definition)
+
+    return [
+        *(
+            measure(f"distinct_{n}", 3, f"distinct {n}-grams / all {n}-grams of {units} of an item, mean over items")
+            for n in range(1, 5)
+        ),
+        measure("distinct", 3, "mean of the four distinct-n"),
+        measure("repetition", 3, f"share of an item's 4-grams of {units} that it had before, mean over items"),
+        measure("longest_repeat", 1, f"{units} of the longest span that an item has twice, mean over items"),
+    ]
+
+
+MEASURES: Mapping[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        Measure("bleu", "BLEU", 2, "corpus", "sacrebleu, whole corpus"),
+        Measure("chrf", "chrF", 2, "corpus", "sacrebleu, whole corpus"),
+        Measure("rouge1", "ROUGE-1", 2, "rouge", "rouge-score, 100 x F1, mean over items"),
+        Measure("rouge2", "ROUGE-2", 2, "rouge", "rouge-score, 100 x F1, mean over items"),
+        Measure("rougeL", "ROUGE-L", 2, "rouge", "rouge-score, 100 x F1, mean over items"),
+        *_repetition_measures("words", "", "words"),
+        *_repetition_measures("tokens", "token", "tokens"),
+        Measure("loss", "loss", 4, "likelihood", "nats a token of the given continuations"),
+        Measure("perplexity", "perplexity", 3, "likelihood", "exp of the loss", _exp),
+        Measure("bits_per_byte", "bits/byte", 4, "likelihood", "nll in bits / UTF-8 bytes of what was scored"),
+        Measure("own_perplexity", "own perplexity", 3, "logprobs",
+                "exp of the mean -log p of the generated tokens, by the raw logits", _exp),
+        Measure("tokens", "tokens", 1, "statistics", "tokens an item, mean over items"),
+        Measure("block_efficiency", "block efficiency", 3, "statistics", "tokens / target calls"),
+        Measure("acceptance", "acceptance", 3, "statistics", "accepted / drafted tokens"),
+        Measure("tokens_per_second", "tokens/s", 1, "summary", "of a replica, decoding time alone"),
+        Measure("speedup", "speedup", 2, "summary", "tokens/s over those of autoregressive decoding"),
+    )
+}  # fmt: skip
+
+
+def choose_measures(names: Sequence[str] | None) -> list[Measure]:
+    """The measures of these names; None: all. UsageError for what is none."""
+    for name in names or []:
+        if name not in MEASURES:
+            raise UsageError(f"measure: expected one of {', '.join(MEASURES)}; got {name!r}")
+    return [MEASURES[name] for name in dict.fromkeys(MEASURES if names is None else names)]
+
+
+def missing_reason(measure: Measure) -> str:
+    """What a run needs to have the measure."""
+    needs = {
+        "corpus": "references: references.jsonl in the run folder, or --references FILE",
+        "rouge": "references: references.jsonl in the run folder, or --references FILE",
+        "words": "texts that are long enough",
+        "tokens": "token ids: run the job with token-ids = true",
+        "likelihood": "nll: run the job with teacher-forced = true or mode = perplexity",
+        "logprobs": "logprobs: run the job with logprobs > 0",
+        "statistics": "stats.jsonl in the run folder",
+        "summary": "summary.json in the run folder",
+    }[measure.family]
+    if measure.name == "speedup":
+        needs = "baseline = true in the job, or the same job with draft = ar beside it"
+    return f"expected {needs}; got none"
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How texts are cut into words, and the scorers that do it."""
+
+    tokenizer: str = "13a"  # of BLEU: a name of sacrebleu's
+    stemmer: bool = True  # ROUGE: Porter's, as the summarisation papers have it (ROUGE-1.5.5 -m)
+
+    def corpus_metric(self, name: str) -> Metric:
+        """A fresh metric of sacrebleu; UsageError for a tokenizer that it does not have."""
+        if name == "chrf":
+            return CHRF()
+        known = BLEU.TOKENIZERS
+        if self.tokenizer not in known:
+            raise UsageError(f"--tokenize: expected one of {', '.join(known)}; got {self.tokenizer!r}")
+        try:
+            return BLEU(tokenize=self.tokenizer, force=True)
+        except (Exception, SystemExit) as error:  # the tokenizer's own package or model file is missing
+            reason = " ".join(str(error).split())
+            raise UsageError(f"--tokenize: {self.tokenizer}: {reason}") from None
+
+    @property
+    def rouge_signature(self) -> str:
+        """What a paper says beside a ROUGE score."""
+        return f"F1|stemmer:{'porter' if self.stemmer else 'no'}|version:{version('rouge-score')}"
+
+    def rouge_words(self, text: str) -> list[str]:
+        """As rouge-score cuts a text: lower case, runs of a-z and 0-9, stems."""
+        words: list[str] = tokenize(text, _Stems if self.stemmer else None)
+        return words
+
+    def rouge(self, item: Item) -> dict[str, Ratio]:
+        """ROUGE of one item, 100 x F1; nothing where it has no reference."""
+        if item.reference is None:
+            return {}
+        text = "" if item.failed else item.text
+        words = [self.rouge_words(side) for side in (item.reference, text)]
+        is_long = len(words[0]) * len(words[1]) > ROUGE_TABLE_CELLS
+        kinds = ["rouge1", "rouge2"] if is_long else ["rouge1", "rouge2", "rougeL"]
+        scores = RougeScorer(kinds, tokenizer=_AsTheyAre()).score(*words)
+        ratios = {kind: (100 * score.fmeasure, 1.0) for kind, score in scores.items()}
+        if is_long:
+            ratios["rougeL"] = (100 * 2 * common_subsequence(*words) / (len(words[0]) + len(words[1])), 1.0)
+        return ratios
+
+
+class _Stems:
+    """Porter's stemmer, which takes most of the time of a ROUGE score, with a memory: words come again."""
+
+    stem = staticmethod(lru_cache(maxsize=1_000_000)(PorterStemmer().stem))
+
+
+class _AsTheyAre:
+    """For rouge-score: texts that are words already."""
+
+    def tokenize(self, words: list[str]) -> list[str]:
+        return words
+
+
+def common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
+    """Length of the longest common subsequence: a row of the usual table is one number with a bit a word of `first`.
+
+    Hyyrö, "Bit-parallel LCS-length computation revisited" (2004).
+    """
+    places: dict[str, int] = {}
+    for place, word in enumerate(first):
+        places[word] = places.get(word, 0) | 1 << place
+    everything = (1 << len(first)) - 1
+    row = everything
+    for word in second:
+        matches = row & places.get(word, 0)
+        row = ((row + matches) | (row - matches)) & everything
+    return len(first) - row.bit_count()
+
+
+def item_ratios(items: Sequence[Item], measures: Iterable[Measure], scoring: Scoring) -> dict[str, NDArray[np.float64]]:
+    """Of each measure that is a ratio of sums: [item, (part, whole)]; 0 and 0 where an item does not have it."""
+    wanted = [measure for measure in measures if measure.family not in ("corpus", "summary")]
+    table = {measure.name: np.zeros((len(items), 2)) for measure in wanted}
+    families = dict.fromkeys(measure.family for measure in wanted)
+    for place, item in enumerate(items):
+        for family in families:
+            for name, ratio in _family(item, family, scoring).items():
+                if name in table:
+                    table[name][place] = ratio
+    return table
+
+
+def corpus_statistics(metric: Metric, texts: Sequence[str], references: Sequence[str]) -> NDArray[np.float64]:
+    """[item, statistic]: what sacrebleu sums over a corpus before it makes the score.
+
+    In pieces, since it holds the n-grams of all references that it is given at once.
+    """
+    pieces = [
+        metric._extract_corpus_statistics(texts[start : start + 1000], [references[start : start + 1000]])
+        for start in range(0, len(texts), 1000)
+    ]
+    return np.array([row for piece in pieces for row in piece], dtype=np.float64)
+
+
+def corpus_value(metric: Metric, sums: NDArray[np.float64]) -> float:
+    """sacrebleu's score of a corpus with these sums."""
+    return float(metric._compute_score_from_stats(list(sums)).score)
+
+
+def ratio_value(measure: Measure, ratios: NDArray[np.float64]) -> float | None:
+    """The value over items [item, (part, whole)]; None where no item has it."""
+    part, whole = ratios.sum(axis=0)
+    return measure.finish(float(part / whole)) if whole > 0 else None
+
+
+def _family(item: Item, family: str, scoring: Scoring) -> dict[str, Ratio]:
+    if family == "rouge":
+        return scoring.rouge(item)
+    if item.failed:
+        return {}
+    if family == "words":
+        return _repetition(item.text.split(), "")
+    if family == "tokens":
+        return _repetition(item.token_ids or [], "token_")
+    if family == "likelihood":
+        return _likelihood(item)
+    if family == "logprobs":
+        return _own_likelihood(item)
+    return _statistics(item)
+
+
+def _repetition(units: Sequence[str] | Sequence[int], prefix: str) -> dict[str, Ratio]:
+    numbers = number_units(units)
+    if len(numbers) == 0:
+        return {}
+    shares = [distinct / count for distinct, count in distinct_ngrams(numbers) if count > 0]
+    values = {f"distinct_{n}": share for n, share in enumerate(shares, start=1)}
+    if len(shares) == 4:
+        values["distinct"] = sum(shares) / 4
+        values["repetition"] = 1 - shares[3]
+    values["longest_repeat"] = longest_repeat(numbers)
+    return {prefix + name: (value, 1.0) for name, value in values.items()}
+
+
+def _likelihood(item: Item) -> dict[str, Ratio]:
+    if item.nll is None or item.scored_tokens <= 0:
+        return {}
+    loss = (item.nll, float(item.scored_tokens))
+    bits = item.nll / math.log(2) if item.scored_bytes > 0 else 0.0
+    return {"loss": loss, "perplexity": loss, "bits_per_byte": (bits, float(item.scored_bytes))}
+
+
+def _own_likelihood(item: Item) -> dict[str, Ratio]:
+    if item.own_nll is None or item.num_tokens <= 0:
+        return {}
+    return {"own_perplexity": (item.own_nll, float(item.num_tokens))}
+
+
+def _statistics(item: Item) -> dict[str, Ratio]:
+    def ratio(part: str, whole: str) -> Ratio:
+        return float(item.stats.get(part, 0)), float(item.stats.get(whole, 0))
+
+    ratios: dict[str, Ratio] = {"tokens": (float(item.num_tokens), 1.0)}
+    if item.stats:
+        ratios["block_efficiency"] = ratio("num_tokens", "target_calls")
+        ratios["acceptance"] = ratio("accepted", "drafted")
+    return ratios

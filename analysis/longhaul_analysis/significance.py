@@ -1,0 +1,186 @@
+"""Is the difference of two runs more than chance? Paired bootstrap resampling over items (Koehn, EMNLP 2004).
+
+The items are drawn with replacement, the same draws for all runs. BLEU and chrF give what `sacrebleu --paired-bs` gives
+for the same seed: score, mean and half-width of the 95 % interval, p value. Only where two runs score alike in every
+draw, as plain and lossless speculative decoding do, p is 1; sacrebleu has 1 / (draws + 1) there. For all other measures
+the p value is two-sided: the share of draws whose difference is at least as far from the measured difference as that is
+from zero.
+
+Compared are the first samples of the prompts. `tokens_per_second` and `speedup` have no items to draw from: compare
+runs of several seeds in a table.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sacrebleu.significance import estimate_ci
+
+from .errors import AnalysisError, UsageError
+from .measures import Measure, Scoring, corpus_statistics, corpus_value, item_ratios
+from .runs import Item, Run
+from .scores import sample_places, texts_and_references
+
+
+@dataclass
+class System:
+    """One run in a comparison, by one measure."""
+
+    run: str
+    score: float
+    mean: float  # over the draws
+    interval: tuple[float, float]  # 95 % of the draws
+    difference: float | None = None  # score - the baseline's; None for the baseline itself
+    difference_interval: tuple[float, float] | None = None  # 95 % of the draws
+    p_value: float | None = None
+
+
+@dataclass
+class Comparison:
+    """All runs by one measure; the first system is the baseline."""
+
+    measure: Measure
+    systems: list[System]
+    num_items: int
+    signature: str = ""
+
+
+def compare_runs(
+    runs: Sequence[Run],
+    measures: Sequence[Measure],
+    scoring: Scoring | None = None,
+    num_draws: int = 1000,
+    seed: int = 12345,
+) -> list[Comparison]:
+    """Compares each run with the first by every measure that all of them have.
+
+    AnalysisError where the runs have not the same items or references.
+    """
+    scoring = scoring or Scoring()
+    if len(runs) < 2:
+        raise UsageError(f"compare: expected two runs or more, got {len(runs)}")
+    names = [run.name for run in runs]
+    items = _same_items(runs)
+    tables = [item_ratios(of_run, measures, scoring) for of_run in items]
+    comparisons = []
+    for measure in measures:
+        if measure.family == "summary":
+            continue
+        if measure.family == "corpus":
+            comparison = _compare_corpus(names, items, measure, scoring, num_draws, seed)
+        else:
+            comparison = _compare_ratios(names, [table[measure.name] for table in tables], measure, num_draws, seed)
+            if comparison and measure.family == "rouge":
+                comparison.signature = scoring.rouge_signature
+        if comparison:
+            comparisons.append(comparison)
+    return comparisons
+
+
+def _draws(num_items: int, num_draws: int, seed: int) -> Iterator[NDArray[np.int64]]:
+    """[item] a draw: how often each item was drawn. The draws are those of sacrebleu for the same seed."""
+    generator = np.random.default_rng(seed)
+    for _ in range(num_draws):
+        yield np.bincount(generator.choice(num_items, size=num_items, replace=True), minlength=num_items)
+
+
+def _same_items(runs: Sequence[Run]) -> list[list[Item]]:
+    """The first sample of the items of each run, in the order of the first run."""
+    per_run = []
+    for run in runs:
+        items = run.read_items()
+        per_run.append({items[place].id: items[place] for place in sample_places(items)[0]})
+    first = per_run[0]
+    for run, by_id in zip(runs[1:], per_run[1:], strict=True):
+        if by_id.keys() != first.keys():
+            odd = min(by_id.keys() ^ first.keys())
+            raise AnalysisError(
+                f"{run.folder}: expected the same items as {runs[0].folder}, got others ({odd!r} is in one of them "
+                "alone); compare runs of the same data and limit"
+            )
+        for name, item in by_id.items():
+            if item.reference != first[name].reference:
+                raise AnalysisError(
+                    f"{run.folder}: the reference of item {name!r} is another one than in {runs[0].folder}; give the "
+                    "same references to both with --references"
+                )
+    return [[items[name] for name in first] for items in per_run]
+
+
+def _compare_ratios(
+    names: Sequence[str], ratios: Sequence[NDArray[np.float64]], measure: Measure, num_draws: int, seed: int
+) -> Comparison | None:
+    """`ratios`: of each run [item, (part, whole)]. Over the items of which all runs have the measure."""
+    common = np.logical_and.reduce([table[:, 1] > 0 for table in ratios])
+    num_items = int(common.sum())
+    if num_items == 0:
+        return None
+    table = np.concatenate([of_run[common] for of_run in ratios], axis=1)  # [item, run x (part, whole)]
+
+    def scores_of(sums: NDArray[np.float64]) -> list[float]:
+        return [measure.finish(float(part / whole)) for part, whole in sums.reshape(-1, 2)]
+
+    scores = scores_of(table.sum(axis=0))
+    drawn = np.array([scores_of(counts @ table) for counts in _draws(num_items, num_draws, seed)]).T
+    systems = [
+        System(name, score, float(values.mean()), _interval(values))
+        for name, score, values in zip(names, scores, drawn, strict=True)
+    ]
+    for system, values in zip(systems[1:], drawn[1:], strict=True):
+        differences = values - drawn[0]
+        system.difference = system.score - systems[0].score
+        system.difference_interval = _interval(differences)
+        system.p_value = _two_sided(differences, system.difference)
+    return Comparison(measure, systems, num_items)
+
+
+def _two_sided(differences: NDArray[np.float64], measured: float) -> float:
+    """1 + as many draws as reach the measured difference once it is taken away, over 1 + all draws."""
+    # Rounding must not make a draw that moved nothing differ from its mean.
+    reached = np.abs(differences - measured) >= abs(measured) - 1e-12
+    return float((1 + reached.sum()) / (1 + len(differences)))
+
+
+def _interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _compare_corpus(
+    names: Sequence[str],
+    items: Sequence[Sequence[Item]],
+    measure: Measure,
+    scoring: Scoring,
+    num_draws: int,
+    seed: int,
+) -> Comparison | None:
+    """What `sacrebleu --paired-bs` says of these texts, without its [draw, item, statistic] in memory."""
+    texts, references = zip(*(texts_and_references(of_run) for of_run in items), strict=True)
+    num_items = len(texts[0])
+    if num_items == 0:
+        return None
+    metric = scoring.corpus_metric(measure.name)
+    statistics = np.stack([corpus_statistics(metric, of_run, references[0]) for of_run in texts])  # [run, item, …]
+    scores = [corpus_value(metric, of_run.sum(axis=0)) for of_run in statistics]
+    drawn = np.array(
+        [
+            [corpus_value(metric, counts @ table) for table in statistics]
+            for counts in _draws(num_items, num_draws, seed)
+        ]
+    ).T
+    systems = []
+    for name, score, values in zip(names, scores, drawn, strict=True):
+        mean, half_width = estimate_ci(values)
+        systems.append(System(name, score, float(mean), (float(mean - half_width), float(mean + half_width))))
+    for system, values in zip(systems[1:], drawn[1:], strict=True):
+        differences = values - drawn[0]
+        system.difference = system.score - systems[0].score
+        system.difference_interval = _interval(differences)
+        distances = np.abs(differences)
+        reached = distances - distances.mean() > abs(system.difference)
+        system.p_value = float((1 + reached.sum()) / (1 + num_draws)) if np.any(differences != 0) else 1.0
+    signature = metric.get_signature()
+    signature.update("seed", seed)
+    signature.update("bs", num_draws)
+    return Comparison(measure, systems, num_items, str(signature))

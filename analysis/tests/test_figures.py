@@ -1,0 +1,53 @@
+import pytest
+from conftest import NGRAM, SWEEP, one_run
+
+from longhaul_analysis import AnalysisError, UsageError, draw_figure, open_runs
+
+
+def svg(tmp_path, runs, kind, **options):
+    path = tmp_path / "figure.svg"
+    draw_figure(runs, kind, path, **options)
+    return path.read_text()
+
+
+@pytest.mark.parametrize(("kind", "label"), [("speed", "tokens/s"), ("acceptance", "accepted / drafted")])
+def test_bars_a_job(kind, label, tmp_path):
+    runs = open_runs([SWEEP])
+    text = svg(tmp_path, runs, kind)
+    assert label in text
+    assert "draft ngram" in text
+    assert svg(tmp_path, runs, kind) == text
+
+
+def test_lines_over_a_key(make_run, tmp_path):
+    folders = [
+        make_run(f"{draft}-{n}", [{}], {"draft": draft, "max-tokens": n}, {"decode_tokens_per_second": n})
+        for draft in ("ar", "ngram")
+        for n in (100, 200)
+    ]
+    text = svg(tmp_path, open_runs(folders), "speed", x="max-tokens")
+    assert all(label in text for label in ("max-tokens", "draft ar", "draft ngram"))
+    with pytest.raises(UsageError, match="--x: expected a job key with numbers, got 'draft', which is 'ar'"):
+        svg(tmp_path, open_runs(folders), "speed", x="draft")
+
+
+def test_loss_by_position(make_run, tmp_path):
+    items = [{"nll": 3.0, "loss_by_position": [[256, 2, 2.0], [512, 2, 1.0]]}]
+    folders = [make_run(f"run-{draft}", items, {"draft": draft}) for draft in ("ar", "ngram")]
+    text = svg(tmp_path, open_runs(folders), "loss-by-position")
+    assert "position in tokens" in text
+    assert "draft ngram" in text
+
+
+def test_what_cannot_be_drawn(tmp_path):
+    runs = [one_run(NGRAM)]
+    with pytest.raises(UsageError, match="--kind: expected one of loss-by-position, speed, acceptance; got 'pie'"):
+        svg(tmp_path, runs, "pie")
+    with pytest.raises(UsageError, match="--output: expected a name that ends in .svg"):
+        draw_figure(runs, "speed", tmp_path / "figure.doc")
+    with pytest.raises(UsageError, match="--x: expected none with loss-by-position"):
+        svg(tmp_path, runs, "loss-by-position", x="seed")
+    with pytest.raises(AnalysisError, match="loss_by_position: expected nll"):
+        svg(tmp_path, runs, "loss-by-position")
+    with pytest.raises(AnalysisError, match="expected a file that can be written"):
+        draw_figure(runs, "speed", tmp_path / "nowhere" / "figure.svg")

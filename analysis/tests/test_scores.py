@@ -1,0 +1,210 @@
+"""Scores equal those of the libraries' own command lines, and those counted by hand."""
+
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import NGRAM, PLAIN, SAMPLES, SWEEP, one_run
+from rouge_score.rouge_scorer import RougeScorer
+
+from longhaul_analysis import MEASURES, Scoring, UsageError, choose_measures, open_runs, score_run, score_runs
+from longhaul_analysis.measures import common_subsequence
+
+REFERENCE_MEASURES = choose_measures(["bleu", "chrf", "rouge1", "rouge2", "rougeL"])
+
+
+def texts_of(folder: Path, sample: int = 0) -> list[str]:
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    return [line["text"].replace("\n", " ") for line in lines if line.get("sample", 0) == sample]
+
+
+def write_for_the_libraries(folder: Path, tmp_path: Path, sample: int = 0) -> tuple[Path, Path]:
+    """References and texts, one a line: no scorer tells a line's end from a blank."""
+    references = [json.loads(line)["reference"] for line in (folder / "references.jsonl").read_text().splitlines()]
+    (tmp_path / "references.txt").write_text("".join(line + "\n" for line in references))
+    (tmp_path / "texts.txt").write_text("".join(line + "\n" for line in texts_of(folder, sample)))
+    return tmp_path / "references.txt", tmp_path / "texts.txt"
+
+
+def run_python(*arguments: object) -> str:
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout
+
+
+def sacrebleu_by_hand(references: Path, texts: Path) -> dict[str, dict[str, object]]:
+    output = run_python("-m", "sacrebleu", references, "-i", texts, "-m", "bleu", "chrf", "-w", "6", "--format", "json")
+    return {score["name"]: score for score in json.loads(output)}
+
+
+@pytest.mark.parametrize(("folder", "sample"), [(NGRAM, 0), (SAMPLES, 0), (SAMPLES, 1)])
+def test_bleu_and_chrf_equal_sacrebleu_by_hand(folder, sample, tmp_path):
+    expected = sacrebleu_by_hand(*write_for_the_libraries(folder, tmp_path, sample))
+    scores = score_run(one_run(folder), REFERENCE_MEASURES).scores
+    for name, column in (("bleu", "BLEU"), ("chrf", "chrF2")):
+        assert scores[name].values[sample] == pytest.approx(expected[column]["score"], abs=1e-6)
+        assert scores[name].values[sample] > 0
+    for part in ("nrefs", "case", "eff", "tok", "smooth", "version"):
+        assert f"{part}:{expected['BLEU'][part]}" in scores["bleu"].signature
+
+
+@pytest.mark.parametrize("stemmer", [True, False])
+def test_rouge_equals_rouge_score_by_hand(stemmer, tmp_path):
+    references, texts = write_for_the_libraries(NGRAM, tmp_path)
+    output = tmp_path / "rouge.csv"
+    run_python(
+        "-m", "rouge_score.rouge", f"--target_filepattern={references}", f"--prediction_filepattern={texts}",
+        f"--output_filename={output}", f"--use_stemmer={stemmer}", "--rouge_types=rouge1,rouge2,rougeL",
+        "--aggregate=false",
+    )  # fmt: skip
+    head, *rows = [line.split(",") for line in output.read_text().splitlines()]
+    scores = score_run(one_run(NGRAM), REFERENCE_MEASURES, Scoring(stemmer=stemmer)).scores
+    for name in ("rouge1", "rouge2", "rougeL"):
+        column = head.index(f"{name}-F")
+        expected = 100 * sum(float(row[column]) for row in rows) / len(rows)
+        assert scores[name].mean == pytest.approx(expected, abs=1e-4)  # the file has six digits
+        assert f"stemmer:{'porter' if stemmer else 'no'}" in scores[name].signature
+
+
+def test_rouge_counted_by_hand(make_run):
+    folder = make_run("run", [{"text": "the cat on a mat"}], references={"item-0": "the cat sat on the mat"})
+    scores = score_run(one_run(folder), REFERENCE_MEASURES).scores
+    assert scores["rouge1"].mean == pytest.approx(100 * 8 / 11)  # 4 of 5 and of 6 words
+    assert scores["rouge2"].mean == pytest.approx(100 * 2 / 9)  # 1 of 4 and of 5 pairs
+    assert scores["rougeL"].mean == pytest.approx(100 * 8 / 11)  # the cat on mat
+
+
+def test_long_texts_have_the_rouge_l_of_short_ones(make_run, monkeypatch):
+    generator = random.Random(3)
+    words = [" ".join(generator.choices("abcdefgh", k=120)) for _ in range(4)]
+    items = [{"text": words[0]}, {"text": words[1]}]
+    folder = make_run("run", items, references={"item-0": words[2], "item-1": words[3]})
+    usual = score_run(one_run(folder), REFERENCE_MEASURES).scores
+    monkeypatch.setattr("longhaul_analysis.measures.ROUGE_TABLE_CELLS", 0)
+    assert score_run(one_run(folder), REFERENCE_MEASURES).scores["rougeL"].mean == pytest.approx(usual["rougeL"].mean)
+
+
+def test_common_subsequence_against_rouge_score():
+    generator = random.Random(2)
+    scorer = RougeScorer(["rougeL"])
+    for _ in range(100):
+        first, second = (generator.choices("abcd", k=generator.randrange(1, 90)) for _ in range(2))
+        recall = scorer.score(" ".join(first), " ".join(second))["rougeL"].recall
+        assert common_subsequence(first, second) == pytest.approx(recall * len(first))
+    assert common_subsequence([], ["a"]) == 0
+
+
+def test_samples_are_systems_of_their_own():
+    result = score_run(one_run(SAMPLES), choose_measures(["bleu", "distinct_1", "block_efficiency"]))
+    bleu = result.scores["bleu"]
+    assert (result.num_items, result.num_samples, len(bleu.values)) == (8, 2, 2)
+    assert bleu.first == bleu.values[0]
+    assert bleu.mean == pytest.approx(sum(bleu.values) / 2)
+    assert bleu.standard_error == pytest.approx(abs(bleu.values[0] - bleu.values[1]) / 2)
+    summary = json.loads((SAMPLES / "summary.json").read_text())
+    assert result.value("block_efficiency") == pytest.approx(summary["block_efficiency"])
+
+
+def test_speed_is_what_the_summary_says():
+    summary = json.loads((NGRAM / "summary.json").read_text())
+    names = ["block_efficiency", "acceptance", "tokens_per_second", "tokens"]
+    scores = score_run(one_run(NGRAM), choose_measures(names)).scores
+    assert scores["block_efficiency"].mean == pytest.approx(summary["block_efficiency"])
+    assert scores["acceptance"].mean == pytest.approx(summary["acceptance"])
+    assert scores["tokens_per_second"].mean == summary["decode_tokens_per_second"]
+    assert scores["tokens"].mean == summary["tokens"] / summary["items"]
+
+
+def test_speedup_is_over_the_plain_run_of_the_same_seed():
+    runs = open_runs([SWEEP])
+    scores = score_runs(runs, choose_measures(["speedup"]))
+    rates = {run.name: run.summary["decode_tokens_per_second"] for run in runs}
+    for run in runs:
+        plain = run.name.replace("ngram", "ar")
+        assert scores[run].value("speedup") == pytest.approx(rates[run.name] / rates[plain])
+    alone = one_run(NGRAM)
+    assert "speedup" not in score_runs([alone], choose_measures(["speedup"]))[alone].scores
+
+
+def test_distinct_by_hand_over_words_and_tokens(make_run):
+    items = [{"text": "a b a b c", "token_ids": [5, 5, 5, 5, 5]}, {"text": "one"}, {"text": ""}]
+    scores = score_run(one_run(make_run("run", items)), choose_measures(None)).scores
+    assert scores["distinct_1"].mean == pytest.approx((3 / 5 + 1) / 2)  # a text without words has none
+    assert scores["distinct_2"].mean == pytest.approx(3 / 4)
+    assert scores["distinct"].mean == pytest.approx((3 / 5 + 3 / 4 + 1 + 1) / 4)
+    assert scores["repetition"].mean == 0
+    assert scores["longest_repeat"].mean == pytest.approx((2 + 0) / 2)
+    assert scores["token_distinct_4"].mean == pytest.approx(1 / 2)
+    assert scores["token_repetition"].mean == pytest.approx(1 / 2)
+    assert scores["token_longest_repeat"].mean == 4
+
+
+def test_likelihood_by_hand(make_run):
+    items = [
+        {"text": "äb", "num_tokens": 2, "nll": 3.0, "loss_by_position": [[256, 1, 1.0], [512, 1, 2.0]]},
+        {"text": "cde", "num_tokens": 4, "nll": 5.0, "loss_by_position": [[300, 2, 2.5], [0, 2, 2.5]]},
+        {"text": "not forced", "num_tokens": 9},
+    ]
+    result = score_run(one_run(make_run("run", items)), choose_measures(["loss", "perplexity", "bits_per_byte"]))
+    assert result.value("loss") == pytest.approx(8 / 6)
+    assert result.value("perplexity") == pytest.approx(math.exp(8 / 6))
+    assert result.value("bits_per_byte") == pytest.approx(8 / math.log(2) / 6)
+    assert result.loss_by_position == [(0, 2, 1.25), (256, 3, pytest.approx(3.5 / 3)), (512, 1, 2.0)]
+
+
+def test_tokens_without_context_are_not_scored(make_run):
+    items = [{"text": "abcdef", "num_tokens": 3, "nll": 3.0, "loss_by_position": [[2, 2, 3.0]]}]
+    measures = choose_measures(["loss", "bits_per_byte"])
+    by_position = score_run(one_run(make_run("one", items)), measures)
+    assert by_position.value("loss") == pytest.approx(3 / 2)
+    stats = [{"id": "item-0", "sample": 0, "scored_tokens": 2, "scored_bytes": 5}]
+    by_statistics = score_run(one_run(make_run("two", items, stats=stats)), measures)
+    assert by_statistics.value("loss") == pytest.approx(3 / 2)
+    assert by_statistics.value("bits_per_byte") == pytest.approx(3 / math.log(2) / 5)
+
+
+def test_own_perplexity_is_of_the_chosen_tokens(make_run):
+    items = [{"num_tokens": 2, "logprobs": [[[7, -1.0], [9, -0.5]], [[3, -2.0], [3, -2.0]]]}]
+    scores = score_run(one_run(make_run("run", items)), choose_measures(["own_perplexity"])).scores
+    assert scores["own_perplexity"].mean == pytest.approx(math.exp(1.5))
+
+
+def test_a_failed_item_is_an_empty_text_against_its_reference_and_nothing_else(make_run):
+    items = [{"text": "the cat sat"}, {"finish_reason": "error", "error": "too long", "num_tokens": 0}]
+    both = {"item-0": "the cat sat", "item-1": "the dog ran"}
+    failed = score_run(one_run(make_run("failed", items, references=both)), choose_measures(None))
+    assert failed.scores["rouge1"].mean == pytest.approx(50)
+    assert failed.scores["distinct_1"].mean == 1
+    assert failed.num_failed == 1
+    assert "1 of 2 items failed" in failed.notes(REFERENCE_MEASURES)[0]
+
+
+def test_items_without_reference_are_left_out_and_counted(make_run):
+    folder = make_run("run", [{"text": "the cat"}, {"text": "a dog"}], references={"item-1": "a dog"})
+    result = score_run(one_run(folder), REFERENCE_MEASURES)
+    assert result.scores["rouge1"].mean == pytest.approx(100)
+    assert "1 of 2 items have no reference" in result.notes(REFERENCE_MEASURES)[0]
+    without = score_run(one_run(make_run("other", [{"text": "a dog"}])), REFERENCE_MEASURES)
+    assert without.scores == {}
+
+
+def test_references_may_be_plain_lines(tmp_path):
+    lines, _ = write_for_the_libraries(NGRAM, tmp_path)
+    (run,) = open_runs([NGRAM], lines)
+    assert score_run(run, REFERENCE_MEASURES).scores == score_run(one_run(NGRAM), REFERENCE_MEASURES).scores
+
+
+def test_a_tokenizer_is_sacrebleus_or_refused():
+    bleu = choose_measures(["bleu"])
+    assert "tok:char" in score_run(one_run(PLAIN), bleu, Scoring(tokenizer="char")).scores["bleu"].signature
+    with pytest.raises(UsageError, match="--tokenize: expected one of none, zh"):
+        score_run(one_run(PLAIN), bleu, Scoring(tokenizer="13b"))
+
+
+def test_measures_are_named_in_errors():
+    with pytest.raises(UsageError, match="expected one of bleu, chrf.*got 'blue'"):
+        choose_measures(["blue"])
+    assert all(measure.title and measure.definition for measure in MEASURES.values())

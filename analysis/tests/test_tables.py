@@ -1,0 +1,130 @@
+import csv
+import io
+import math
+
+import pytest
+from conftest import SWEEP, one_run
+
+from longhaul_analysis import AnalysisError, UsageError, make_table, open_runs
+from longhaul_analysis.tables import as_csv, as_json, as_latex, as_markdown
+
+
+def speed_runs(make_run, points):
+    """Runs of (draft, max-tokens, seed, tokens/s)."""
+    folders = [
+        make_run(
+            f"{draft}-{tokens}-{seed}",
+            [{}],
+            {"draft": draft, "max-tokens": tokens, "seed": seed},
+            {"decode_tokens_per_second": rate},
+        )
+        for draft, tokens, seed, rate in points
+    ]
+    return [one_run(folder) for folder in folders]
+
+
+def test_a_sweep_becomes_a_row_a_draft_with_errors_over_seeds():
+    table = make_table(open_runs([SWEEP]), None, None)
+    assert table.row_keys == ["draft"]
+    assert [label for label, _ in table.rows] == [("ar",), ("ngram",)]
+    names = [column.name for column in table.columns]
+    assert {"bleu", "chrf", "rouge2", "block_efficiency", "tokens_per_second", "speedup"} <= set(names)
+    assert "perplexity" not in names
+    plain, ngram = (dict(zip(names, cells, strict=True)) for _, cells in table.rows)
+    assert len(ngram["bleu"].values) == 2
+    assert plain["bleu"].values == ngram["bleu"].values  # lossless
+    assert plain["speedup"].values == [1, 1]
+    assert "nrefs:1|case:mixed" in table.signatures["BLEU"]
+
+
+def test_mean_and_standard_error_by_hand(make_run):
+    runs = speed_runs(make_run, [("ar", 10, 1, 100.0), ("ar", 10, 2, 110.0), ("ar", 10, 3, 120.0)])
+    table = make_table(runs, ["tokens_per_second"], None)
+    ((label, (cell,)),) = table.rows
+    assert len(label) == 1
+    assert cell.mean == pytest.approx(110)
+    assert cell.standard_error == pytest.approx(10 / math.sqrt(3))
+    assert cell.text() == "110.0 ± 5.8"
+
+
+def test_a_key_among_the_columns_spreads_the_measures(make_run):
+    points = [(draft, tokens, 1, 10.0 * tokens + len(draft)) for draft in ("ar", "ngram") for tokens in (1000, 9, 80)]
+    table = make_table(speed_runs(make_run, points[:-1]), ["max-tokens", "tokens_per_second"], ["draft"])
+    titles = ["max-tokens=9 tokens/s", "max-tokens=80 tokens/s", "max-tokens=1000 tokens/s"]
+    assert [column.title for column in table.columns] == titles
+    rows = {label: [cell.text() for cell in cells] for label, cells in table.rows}
+    assert rows == {("ar",): ["92.0", "802.0", "10002.0"], ("ngram",): ["95.0", "", "10005.0"]}
+    trees = [
+        make_run(tree, [{}], {"draft": draft, "draft-tree": tree}, {"speedup": 2})
+        for draft, tree in (("ngram", "4x3"), ("ngram", "3"), ("ar", "5"))
+    ]
+    spread = make_table(open_runs(trees), ["draft-tree", "speedup"], ["draft"])
+    assert [column.title for column in spread.columns] == ["speedup", "draft-tree=3 speedup", "draft-tree=4x3 speedup"]
+    default = make_table(speed_runs(make_run, [("eagle", 5, 1, 1.0), ("eagle", 6, 1, 2.0)]), ["max-tokens"], None)
+    assert default.row_keys == ["model"]
+
+
+def test_runs_that_differ_in_more_than_the_seed_do_not_share_a_cell(make_run):
+    runs = speed_runs(make_run, [("ar", 10, 1, 1.0), ("ngram", 10, 1, 1.0)])
+    with pytest.raises(UsageError, match="differ in draft; add draft to --rows"):
+        make_table(runs, ["tokens_per_second"], ["max-tokens"])
+    assert len(make_table(runs, ["tokens_per_second"], ["run"]).rows) == 2
+    twins = [one_run(make_run(name, [{}], {}, {"decode_tokens_per_second": 1})) for name in ("one", "two")]
+    with pytest.raises(UsageError, match="have the same seed"):
+        make_table(twins, ["tokens_per_second"], ["draft"])
+
+
+def test_what_is_asked_for_and_not_there_is_an_error(make_run):
+    runs = speed_runs(make_run, [("ar", 10, 1, 1.0)])
+    with pytest.raises(AnalysisError, match=r"ar-10-1: bleu: expected references: references.jsonl .*; got none"):
+        make_table(runs, ["bleu"], None)
+    with pytest.raises(AnalysisError, match="perplexity: expected nll: .*teacher-forced"):
+        make_table(runs, ["perplexity"], None)
+    with pytest.raises(UsageError, match="--columns: expected measures and job keys, got 'blue'"):
+        make_table(runs, ["blue"], None)
+    with pytest.raises(UsageError, match="--rows: expected job keys or 'run', got 'drafts'"):
+        make_table(runs, None, ["drafts"])
+
+
+def test_plain_decoding_shows_no_draft_keys(make_run):
+    keys = {"draft-tree": "4x3", "model": "/models/small"}
+    folders = [make_run(draft, [{}], {**keys, "draft": draft}, {"speedup": 1.5}) for draft in ("ar", "ngram")]
+    table = make_table(open_runs(folders), ["speedup"], ["draft", "draft-tree", "model"])
+    assert [label for label, _ in table.rows] == [("ar", "", "small"), ("ngram", "4x3", "small")]
+
+
+@pytest.fixture
+def table(make_run):
+    runs = speed_runs(make_run, [("a_b", 10, 1, 100.0), ("a_b", 10, 2, 110.0), ("x|y", 10, 1, 7.25)])
+    return make_table(runs, ["tokens_per_second"], ["draft"])
+
+
+def test_markdown(table):
+    table.signatures["tokens/s"] = "as it is"
+    assert as_markdown(table) == (
+        "| draft |    tokens/s |\n"
+        "| ----- | ----------: |\n"
+        "| a_b   | 105.0 ± 5.0 |\n"
+        "| x\\|y  |         7.2 |\n"
+        "\n"
+        "tokens/s: as it is\n"
+    )
+
+
+def test_latex(table):
+    assert as_latex(table) == (
+        "\\begin{tabular}{lr}\n\\toprule\ndraft & tokens/s \\\\\n\\midrule\n"
+        "a\\_b & $105.0 \\pm 5.0$ \\\\\nx|y & $7.2$ \\\\\n\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+def test_csv_and_json_have_all_digits(table):
+    rows = list(csv.DictReader(io.StringIO(as_csv(table))))
+    assert rows[0]["draft"] == "a_b"
+    assert float(rows[0]["tokens_per_second"]) == 105
+    assert float(rows[0]["tokens_per_second_se"]) == pytest.approx(5)
+    assert rows[0]["tokens_per_second_runs"] == "2"
+    assert (rows[1]["tokens_per_second"], rows[1]["tokens_per_second_se"]) == ("7.25", "")
+    first = as_json(table)["rows"][0]
+    assert first["keys"] == {"draft": "a_b"}
+    assert first["cells"]["tokens_per_second"]["values"] == [100, 110]
