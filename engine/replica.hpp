@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.hpp"
-#include "engine/sampling/params.hpp"
+#include "engine/generation_options.hpp"
 
 namespace longhaul::engine {
 
@@ -46,10 +46,6 @@ struct CheckpointOptions {
 
 struct ReplicaOptions {
     std::int64_t batch = 4;
-    std::uint64_t seed = 1;
-    SamplingParams sampling;
-    std::vector<std::int32_t> eos_ids;  ///< empty with ignore_eos
-    std::vector<std::string> stop;      ///< strings that end an item
     DraftOptions draft;
     CheckpointOptions checkpoint;
     std::int64_t kv_memory_bytes =
@@ -78,7 +74,7 @@ struct WorkItem {
     std::int64_t sample = 0;
     std::string checkpoint_key;        ///< unique in the job
     std::vector<std::int32_t> prompt;  ///< at least one token
-    std::int64_t max_tokens = 0;       ///< >= 1
+    std::shared_ptr<const GenerationOptions> options{};  ///< never null
     std::int64_t known_tokens = 0;     ///< output tokens an earlier launch is known to have reached; what of them no
                                        ///< checkpoint holds counts as recomputed
 };
@@ -92,7 +88,7 @@ struct FinishedItem {
     std::string text;  ///< without special tokens and without the stop string
     FinishReason reason = FinishReason::length;
     std::string error;
-    std::int64_t prompt_tokens = 0;
+    std::int64_t prompt_tokens = 0, max_tokens = 0;  ///< as they were asked for
     ItemStatistics statistics;
 };
 

@@ -63,15 +63,19 @@ void Replica::State::admit(Admission& admission) {
     }
     auto sequence = std::make_unique<Sequence>();
     sequence->item = std::move(admission.item);
+    const GenerationOptions& wanted = *sequence->item.options;
     sequence->number = admitted++;
     sequence->tokens = sequence->item.prompt;
     sequence->tokens.insert(sequence->tokens.end(), admission.output.begin(), admission.output.end());
-    sequence->noise_key = noise_key(options.seed, sequence->item.id, sequence->item.sample);
+    sequence->noise_key = noise_key(wanted.seed, sequence->item.id, sequence->item.sample);
     sequence->kv = std::make_shared<KvSequence>(pool);
-    const DraftItem known{sequence->item.id, sequence->item.sample, sequence->prompt_size()};
+    const DraftItem known{.id = sequence->item.id,
+                          .sample = sequence->item.sample,
+                          .prompt_tokens = sequence->prompt_size(),
+                          .temperature = wanted.sampling.temperature};
     sequence->drafter = drafter->make_sequence(known);
-    if (!options.stop.empty()) {
-        sequence->stop_text = std::make_unique<StopText>(tokenizer, options.stop, sequence->item.prompt);
+    if (!wanted.stop.empty()) {
+        sequence->stop_text = std::make_unique<StopText>(tokenizer, wanted.stop, sequence->item.prompt);
         for (const std::int32_t token : admission.output) sequence->stop_text->push(token);
     }
     sequence->kv->reserve(sequence->num_tokens());
@@ -152,6 +156,7 @@ void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::
     done.reason = reason;
     done.error = error;
     done.prompt_tokens = sequence.prompt_size();
+    done.max_tokens = sequence.item.options->max_tokens;
     done.statistics = sequence.statistics;
     hooks.finished(std::move(done));
 }

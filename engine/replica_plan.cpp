@@ -44,8 +44,9 @@ bool Replica::State::take_next() {
     if (!restored || restored->prompt_tokens != static_cast<std::int64_t>(next->item.prompt.size())) return true;
     const auto known = [&](std::int32_t token) { return token < model.config().vocab_size; };
     if (!std::all_of(restored->tokens.begin(), restored->tokens.end(), known)) return true;
-    if (static_cast<std::int64_t>(restored->tokens.size()) >= next->item.max_tokens) {  // of a run with a greater limit
-        restored->tokens.resize(static_cast<std::size_t>(next->item.max_tokens - 1));
+    const std::int64_t max_tokens = next->item.options->max_tokens;
+    if (static_cast<std::int64_t>(restored->tokens.size()) >= max_tokens) {  // of a run with a greater limit
+        restored->tokens.resize(static_cast<std::size_t>(max_tokens - 1));
         restored->drafter.clear();
     }
     next->restored = true;
@@ -89,6 +90,7 @@ void Replica::State::refuse_next(const std::string& error) {
     refused.reason = FinishReason::error;
     refused.error = error;
     refused.prompt_tokens = static_cast<std::int64_t>(next->item.prompt.size());
+    refused.max_tokens = next->item.options->max_tokens;
     next.reset();
     hooks.finished(std::move(refused));
 }
@@ -111,7 +113,7 @@ void Replica::State::plan_admissions(StepHeader& header) {
         const std::int64_t num_tokens =
             is_waiting ? waiting[from_waiting]->num_tokens() : size(next->item.prompt) + size(next->output);
         const std::int64_t tokens_left =
-            is_waiting ? waiting[from_waiting]->tokens_left() : next->item.max_tokens - size(next->output);
+            is_waiting ? waiting[from_waiting]->tokens_left() : next->item.options->max_tokens - size(next->output);
         const std::int64_t least = pages_for_step(num_tokens, tokens_left);
         if (is_waiting && least > pool.max_pages()) {  // it grew until it fits nowhere
             if (!header.admissions.empty()) return;

@@ -47,8 +47,8 @@ struct Replica::State {
           tokenizer(with_tokenizer),
           options(std::move(with_options)),
           hooks(std::move(with_hooks)),
-          drafter(make_drafter(options.draft, options.sampling)),
-          pipeline(options.sampling, model.config().vocab_size),
+          drafter(make_drafter(options.draft)),
+          pipeline({}, model.config().vocab_size),
           pool(model.device(), model.kv_layout(), memory_limit()),
           rounds(options.checkpoint, model, group) {}
 

@@ -72,10 +72,11 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
     sequence.tokens.push_back(token);
     ++sequence.statistics.decode_tokens;
     ++progress.emitted_tokens;
-    if (std::find(options.eos_ids.begin(), options.eos_ids.end(), token) != options.eos_ids.end())
+    const GenerationOptions& wanted = *sequence.item.options;
+    if (std::find(wanted.eos_ids.begin(), wanted.eos_ids.end(), token) != wanted.eos_ids.end())
         reason = FinishReason::stop;
     if (sequence.stop_text && !reason && sequence.stop_text->push(token)) reason = FinishReason::stop;
-    if (!reason && sequence.num_output() >= sequence.item.max_tokens) reason = FinishReason::length;
+    if (!reason && sequence.num_output() >= wanted.max_tokens) reason = FinishReason::length;
     return !reason;
 }
 
@@ -84,6 +85,7 @@ void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
     const TokenTree& tree = slice.tree;
     const std::int64_t vocab = model.config().vocab_size;
     std::vector<std::int32_t> path_tokens;
+    pipeline.set_params(sequence.item.options->sampling);
     const auto target = [&](std::int32_t node) -> const Distribution& {
         path_tokens.clear();
         for (const std::int32_t above : tree.path_to(node))
@@ -190,7 +192,7 @@ void Replica::State::report(const char* phase) {
     for (const auto& sequence : in_flight) {
         progress.unfinished_tokens += sequence->num_output();
         progress.oldest_share = std::max(progress.oldest_share, static_cast<double>(sequence->num_output()) /
-                                                                    static_cast<double>(sequence->item.max_tokens));
+                                                                    static_cast<double>(sequence->item.options->max_tokens));
     }
     progress.phase = phase;
     hooks.progress(progress);

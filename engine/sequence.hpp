@@ -58,7 +58,7 @@ struct Sequence {
     [[nodiscard]] std::int64_t prompt_size() const { return static_cast<std::int64_t>(item.prompt.size()); }
     [[nodiscard]] std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
     [[nodiscard]] std::int64_t num_output() const { return num_tokens() - prompt_size(); }
-    [[nodiscard]] std::int64_t tokens_left() const { return item.max_tokens - num_output(); }
+    [[nodiscard]] std::int64_t tokens_left() const { return item.options->max_tokens - num_output(); }
     [[nodiscard]] std::span<const std::int32_t> output() const { return std::span(tokens).subspan(item.prompt.size()); }
     /// Whether tokens wait for their keys and values (prompt, or what a resume has to compute again).
     [[nodiscard]] bool prefilling() const { return kv->committed() < num_tokens() - 1; }

@@ -160,13 +160,21 @@ engine::DraftOptions draft_of(const Settings& settings) {
             .replay_accept = settings.replay_accept};
 }
 
-engine::ReplicaOptions replica_options(const Settings& settings, const engine::ModelConfig& config) {
+std::shared_ptr<const engine::GenerationOptions> generation_options(const Settings& settings,
+                                                                    const engine::ModelConfig& config) {
+    engine::GenerationOptions options{.max_tokens = settings.max_tokens,
+                                      .seed = settings.seed,
+                                      .sampling = sampling_of(settings),
+                                      .eos_ids = {},
+                                      .stop = settings.stop,
+                                      .logprobs = settings.logprobs};
+    if (!settings.ignore_eos) options.eos_ids = config.eos_ids;
+    return std::make_shared<const engine::GenerationOptions>(std::move(options));
+}
+
+engine::ReplicaOptions replica_options(const Settings& settings) {
     engine::ReplicaOptions options;
     options.batch = settings.batch;
-    options.seed = settings.seed;
-    options.sampling = sampling_of(settings);
-    if (!settings.ignore_eos) options.eos_ids = config.eos_ids;
-    options.stop = settings.stop;
     options.draft = draft_of(settings);
     return options;
 }

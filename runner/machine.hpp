@@ -38,7 +38,11 @@ kernels::DType kv_dtype_of(const Settings& settings);
 engine::SamplingParams sampling_of(const Settings& settings);
 engine::DraftOptions draft_of(const Settings& settings);
 
-/// Replica options but for checkpoints and memory: batch, seed, sampling, stops, draft.
-engine::ReplicaOptions replica_options(const Settings& settings, const engine::ModelConfig& config);
+/// What decides the output of an item under these settings: the job's, or its own.
+std::shared_ptr<const engine::GenerationOptions> generation_options(const Settings& settings,
+                                                                    const engine::ModelConfig& config);
+
+/// Replica options but for checkpoints and memory.
+engine::ReplicaOptions replica_options(const Settings& settings);
 
 }  // namespace longhaul::runner

@@ -67,7 +67,7 @@ ReplicaDriver::ReplicaDriver(const World& world, Loaded& loaded, const JobPhase&
       log_(phase.folder.log() /
            ("replica-" + std::to_string(world.replica()) + "-" + std::to_string(phase.epoch) + ".log")),
       writer_(phase.folder.root, world.replica(), phase.epoch, result_format(phase.settings)),
-
+      job_options_(generation_options(phase.settings, loaded.model->config())),
       watchdog_(make_watchdog(world, phase)),
       last_progress_(Clock::now()) {
     const double watch = phase.settings.watchdog_seconds;
@@ -84,7 +84,7 @@ ReplicaDriver::~ReplicaDriver() {
 
 engine::ReplicaOptions ReplicaDriver::options() const {
     const Settings& settings = phase_.settings;
-    engine::ReplicaOptions options = replica_options(settings, loaded_.model->config());
+    engine::ReplicaOptions options = replica_options(settings);
     options.kv_memory_bytes = kv_memory_bytes(world_, settings);
     options.checkpoint.folder = phase_.folder.checkpoints();
     options.checkpoint.identity = checkpoint_identity(settings, loaded_.fingerprints, loaded_.model->config());
@@ -186,10 +186,14 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         item.sample = key.sample;
         item.checkpoint_key = checkpoint_key(prompt.id, key.sample);
         item.prompt = prompt.tokens;
-        item.max_tokens = phase_.settings.max_tokens;
-        item.known_tokens = std::min(ledger_->known(number), item.max_tokens);
+        item.options = options_of(prompt);
+        item.known_tokens = std::min(ledger_->known(number), item.options->max_tokens);
         return item;
     }
+}
+
+std::shared_ptr<const engine::GenerationOptions> ReplicaDriver::options_of(const Prompt& prompt) const {
+    return prompt.settings ? generation_options(*prompt.settings, loaded_.model->config()) : job_options_;
 }
 
 void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt) {
@@ -197,28 +201,28 @@ void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt)
     item.index = number;
     item.reason = engine::FinishReason::error;
     item.error = prompt.error;
-    record({.key = key_of(number),
-            .id = prompt.id,
-            .text = {},
-            .num_tokens = 0,
-            .finish_reason = "error",
-            .error = without_place(prompt.error, phase_.settings.data.string()),
-            .token_ids = {},
-            .max_tokens = phase_.settings.max_tokens},
-           item);
+    item.max_tokens = options_of(prompt)->max_tokens;
+    ResultRecord failed = record_of(item, prompt.id);
+    failed.error = without_place(prompt.error, phase_.settings.data.string());
+    record(failed, item);
+}
+
+ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const std::string& id) const {
+    ResultRecord record;
+    record.key = key_of(item.index);
+    record.id = id;
+    record.text = item.text;
+    record.num_tokens = static_cast<std::int64_t>(item.tokens.size());
+    record.finish_reason = reason_name(item.reason);
+    record.error = item.error;
+    record.token_ids = item.tokens;
+    record.max_tokens = item.max_tokens;
+    record.own_max_tokens = item.max_tokens != phase_.settings.max_tokens;
+    return record;
 }
 
 void ReplicaDriver::finished(const engine::FinishedItem& item) {
-    const ItemKey key = key_of(item.index);
-    record({.key = key,
-            .id = loaded_.data->id(key.index),
-            .text = item.text,
-            .num_tokens = static_cast<std::int64_t>(item.tokens.size()),
-            .finish_reason = reason_name(item.reason),
-            .error = item.error,
-            .token_ids = item.tokens,
-            .max_tokens = phase_.settings.max_tokens},
-           item);
+    record(record_of(item, loaded_.data->id(key_of(item.index).index)), item);
 }
 
 void ReplicaDriver::record(const ResultRecord& record, const engine::FinishedItem& item) {

@@ -106,7 +106,8 @@ std::string format_journal(const ResultRecord& record, const ResultFormat& forma
     Ordered json;
     json["index"] = record.key.index;
     put_fields(json, record, {.sample = true, .token_ids = format.token_ids});
-    if (!record.error.empty()) json["max_tokens"] = record.max_tokens;
+    json["max_tokens"] = record.max_tokens;
+    if (record.own_max_tokens) json["own_max_tokens"] = true;
     return engine::json_text(json);
 }
 
@@ -123,6 +124,7 @@ std::optional<ResultRecord> parse_journal(std::string_view line) {
         record.error = json.value("error", "");
         record.token_ids = json.value("token_ids", std::vector<std::int32_t>());
         record.max_tokens = json.value("max_tokens", std::int64_t{0});
+        record.own_max_tokens = json.value("own_max_tokens", false);
         return record;
     } catch (const Json::exception&) {
         return std::nullopt;
@@ -186,6 +188,7 @@ ResultIndex ResultIndex::read(const fs::path& run) {
                                            .num_bytes = static_cast<std::int64_t>(line.size()),
                                            .num_tokens = record->num_tokens,
                                            .max_tokens = record->max_tokens,
+                                           .own_max_tokens = record->own_max_tokens,
                                            .failed = record->finish_reason == "error",
                                            .at_length = record->finish_reason == "length"};
         });
@@ -213,8 +216,11 @@ ResultRecord ResultIndex::load(const Entry& entry) const {
 }
 
 bool ResultIndex::is_done(const Entry& entry, const Settings& settings) {
-    if (entry.failed) return !settings.retry_failed && entry.max_tokens == settings.max_tokens;
-    return !entry.at_length || entry.num_tokens >= settings.max_tokens;
+    if (entry.failed)
+        return !settings.retry_failed && (entry.own_max_tokens || entry.max_tokens == settings.max_tokens);
+    // A line of an older version does not say what was asked for: it was what the item has.
+    return !entry.at_length || entry.own_max_tokens ||
+           std::max(entry.max_tokens, entry.num_tokens) >= settings.max_tokens;
 }
 
 void write_results(const fs::path& run, const ResultIndex& index, std::int64_t num_inputs, const Settings& settings) {

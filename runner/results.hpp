@@ -39,7 +39,8 @@ struct ResultRecord {
     std::string finish_reason;  ///< "length", "stop", "error"; "partial" only in `longhaul results --partial`
     std::string error;
     std::vector<std::int32_t> token_ids;
-    std::int64_t max_tokens = 0;  ///< of a failed item: the job's then, since the error may speak of it; journal only
+    std::int64_t max_tokens = 0;  ///< as it was asked for; journal only
+    bool own_max_tokens = false;  ///< the item's, not the job's; journal only
 };
 
 /// What decides which fields a line has.
@@ -72,7 +73,7 @@ class ResultIndex {
         std::int64_t offset = 0, num_bytes = 0;
         std::int64_t num_tokens = 0;
         std::int64_t max_tokens = 0;
-        bool failed = false, at_length = false;
+        bool own_max_tokens = false, failed = false, at_length = false;
     };
 
     /// Reads all result files of a run folder. Throws InputError where one cannot be read.
@@ -83,7 +84,8 @@ class ResultIndex {
     [[nodiscard]] ResultRecord load(const Entry& entry) const;  ///< Throws InputError
 
     /// Whether the entry is the final word on its item. One that ended at its length does not count under a greater
-    /// `max-tokens` (the item is generated again from its beginning); a failed one neither, nor under `retry-failed`.
+    /// `max-tokens` (the item is generated again from its beginning) unless it has a `max-tokens` of its own; a failed
+    /// one neither (its error may speak of it), nor under `retry-failed`.
     static bool is_done(const Entry& entry, const Settings& settings);
 
   private:

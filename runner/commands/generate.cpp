@@ -96,9 +96,10 @@ struct Session {
     }
 };
 
-engine::ReplicaHooks hooks_of(Session& session, const Settings& settings, std::vector<std::int32_t> prompt) {
+engine::ReplicaHooks hooks_of(Session& session, std::shared_ptr<const engine::GenerationOptions> options,
+                              std::vector<std::int32_t> prompt) {
     engine::ReplicaHooks hooks;
-    hooks.next_work = [&settings, prompt = std::move(prompt),
+    hooks.next_work = [options = std::move(options), prompt = std::move(prompt),
                        given = false]() mutable -> std::optional<engine::WorkItem> {
         if (std::exchange(given, true)) return std::nullopt;
         // Id 1 is what a data set of one line without an id gives its item: the same random numbers, the same text.
@@ -107,7 +108,7 @@ engine::ReplicaHooks hooks_of(Session& session, const Settings& settings, std::v
                                 .sample = 0,
                                 .checkpoint_key = "1",
                                 .prompt = prompt,
-                                .max_tokens = settings.max_tokens};
+                                .options = options};
     };
     hooks.finished = [&session](engine::FinishedItem item) { session.result = std::move(item); };
     hooks.stop_requested = [] { return stop_wanted != 0; };
@@ -162,12 +163,12 @@ int generate_command(const std::vector<std::string>& arguments) {
                                            kv_dtype_of(settings), packed_folder(settings));
     for (const std::string& notice : model->notices()) std::fprintf(stderr, "note: %s\n", notice.c_str());
 
-    engine::ReplicaOptions options = replica_options(settings, config);
+    engine::ReplicaOptions options = replica_options(settings);
     options.batch = 1;
     options.kv_memory_bytes = kv_memory(settings);
     Session session(*tokenizer, settings);
     stop_on_interrupt();
-    engine::Replica replica(*model, *group, *tokenizer, options, hooks_of(session, settings, std::move(prompt)));
+    engine::Replica replica(*model, *group, *tokenizer, options, hooks_of(session, generation_options(settings, config), std::move(prompt)));
     const engine::ReplicaOutcome outcome = replica.run();
     session.end();
     print_start(session, model->load_report());

@@ -54,11 +54,22 @@ class NumberTokenizer final : public Tokenizer {
 
 const std::filesystem::path tiny_model = LONGHAUL_TEST_DATA "/parity/llama-default-bf16";
 
+GenerationOptions base_generation() {
+    GenerationOptions options;
+    options.max_tokens = 60;
+    options.sampling.temperature = 0.8;
+    options.sampling.min_p = 0.02;
+    options.sampling.repetition_penalty = 1.05;
+    options.sampling.penalty_window = 64;
+    return options;
+}
+
 struct Job {
     ReplicaOptions options;
+    GenerationOptions generation = base_generation();
+    std::map<std::int64_t, GenerationOptions> own;  // of items that differ
     int ranks = 1;
     int items = 5;
-    std::int64_t max_tokens = 60;
     std::int64_t stop_after = -1;       // emitted tokens of the launch
     bool results_durable = false;       // the runner says of each finished item that its result is on disk
     std::chrono::milliseconds step{0};  // at least; leaves the writer time for several rounds
@@ -80,15 +91,22 @@ std::vector<std::int32_t> prompt_of(std::int64_t item) {
 
 ReplicaOptions base_options() {
     ReplicaOptions options;
-    options.sampling.temperature = 0.8;
-    options.sampling.min_p = 0.02;
-    options.sampling.repetition_penalty = 1.05;
-    options.sampling.penalty_window = 64;
     options.draft.method = "ngram";
     options.draft.tree = "3x4:8";
     options.kv_memory_bytes = std::int64_t{256} << 20;
     options.prefill_chunk = 32;
     return options;
+}
+
+WorkItem work_item(const Job& job, std::int64_t index) {
+    WorkItem item;
+    item.index = index;
+    item.id = "item-" + std::to_string(index);
+    item.checkpoint_key = "key-" + std::to_string(index);
+    item.prompt = prompt_of(index);
+    const auto own = job.own.find(index);
+    item.options = std::make_shared<const GenerationOptions>(own == job.own.end() ? job.generation : own->second);
+    return item;
 }
 
 /// One launch. `done`: items finished by earlier launches.
@@ -125,13 +143,7 @@ JobResult launch(const Job& job, const std::map<std::int64_t, FinishedItem>& don
                 hooks.next_work = [&]() -> std::optional<WorkItem> {
                     while (next < job.items && done.contains(next)) ++next;
                     if (next >= job.items) return {};
-                    const std::int64_t index = next++;
-                    return WorkItem{index,
-                                    "item-" + std::to_string(index),
-                                    0,
-                                    "key-" + std::to_string(index),
-                                    prompt_of(index),
-                                    job.max_tokens};
+                    return work_item(job, next++);
                 };
                 Replica* running = nullptr;
                 hooks.finished = [&](FinishedItem item) {
@@ -254,8 +266,53 @@ TEST(Replica, ReplayGainsWhatItsAcceptanceSays) {
 
 TEST(Replica, AnotherSeedIsAnotherText) {
     Job job{base_options()};
-    job.options.seed = 2;
+    job.generation.seed = 2;
     EXPECT_NE(tokens_of(launch(job).items), expected());
+}
+
+/// Five items, no two of which are asked for the same.
+std::map<std::int64_t, GenerationOptions> different_options() {
+    std::map<std::int64_t, GenerationOptions> own;
+    for (std::int64_t i = 0; i < 5; ++i) own[i] = base_generation();
+    own[0].max_tokens = 25;
+    own[1].seed = 77;
+    own[2].sampling = {.temperature = 0};
+    own[2].stop = {"<7>", NumberTokenizer().decode(std::span(expected().at(2)).subspan(30, 1), false)};
+    own[3].sampling.top_k = 3;
+    own[3].eos_ids = {expected().at(3)[40]};
+    own[4].sampling.temperature = 1.7;
+    own[4].sampling.repetition_penalty = 1;
+    return own;
+}
+
+// What one item is asked for is its own, on every rank, whatever is beside it in the batch.
+TEST(Replica, ItemsWithDifferentOptionsAreAsAlone) {
+    std::map<std::int64_t, FinishedItem> alone;
+    for (const auto& [index, options] : different_options()) {
+        Job job{base_options()};
+        job.generation = options;
+        job.options.batch = 1;
+        job.options.draft.method = "ar";
+        alone[index] = launch(job).items.at(index);
+    }
+    EXPECT_EQ(alone.at(0).tokens.size(), 25U);
+    EXPECT_EQ(alone.at(3).reason, FinishReason::stop);
+    for (std::int64_t i = 1; i < 5; ++i) EXPECT_NE(alone.at(i).tokens, expected().at(i)) << "item " << i;
+    for (const int ranks : {1, 2}) {
+        Job job{base_options()};
+        job.ranks = ranks;
+        job.options.batch = 5;
+        job.own = different_options();
+        const JobResult together = launch(job);
+        ASSERT_EQ(together.items.size(), 5U);
+        for (const auto& [index, item] : together.items) {
+            EXPECT_EQ(item.tokens, alone.at(index).tokens) << "item " << index << ", " << ranks << " ranks";
+            EXPECT_EQ(item.text, alone.at(index).text);
+            EXPECT_EQ(item.reason, alone.at(index).reason);
+            EXPECT_EQ(item.max_tokens, job.own.at(index).max_tokens);
+        }
+        EXPECT_GT(together.sum.accepted, 5);
+    }
 }
 
 // Memory for about two sequences: admission waits, the youngest is put back, and nothing changes in the text.
@@ -298,7 +355,7 @@ TEST(Replica, LittleMemoryChangesNothing) {
 TEST(Replica, StopStringAndEndOfTextEndAnItem) {
     Job job{base_options()};
     const auto& tokens = expected().at(2);
-    job.options.eos_ids = {tokens[10]};
+    job.generation.eos_ids = {tokens[10]};
     const std::size_t first =
         static_cast<std::size_t>(std::find(tokens.begin(), tokens.end(), tokens[10]) - tokens.begin());
     const FinishedItem by_eos = launch(job).items.at(2);
@@ -308,10 +365,10 @@ TEST(Replica, StopStringAndEndOfTextEndAnItem) {
     EXPECT_EQ(by_eos.text,
               NumberTokenizer().decode(std::span(tokens).first(first), true));  // without the end-of-text token
 
-    job.options.eos_ids.clear();
+    job.generation.eos_ids.clear();
     const std::string stop =
         NumberTokenizer().decode(std::span(tokens).subspan(20, 2), false).substr(1);  // begins inside a token
-    job.options.stop = {stop};
+    job.generation.stop = {stop};
     const FinishedItem by_stop = launch(job).items.at(2);
     EXPECT_EQ(by_stop.reason, FinishReason::stop);
     const std::string whole = NumberTokenizer().decode(tokens, true);

@@ -23,7 +23,7 @@ ResultRecord record_of(std::int64_t index, const std::string& text, std::int64_t
             .finish_reason = reason,
             .error = reason == "error" ? "it broke" : "",
             .token_ids = {1, 2, 3},
-            .max_tokens = 0};
+            .max_tokens = num_tokens};
 }
 
 void append(const fs::path& path, const std::string& text) {
@@ -64,12 +64,16 @@ TEST(ResultLine, TextIsAlwaysValid) {
 }
 
 TEST(ResultLine, JournalReadsBack) {
-    const ResultRecord record = record_of(7, "line\u2028break", 9, "stop");
+    ResultRecord record = record_of(7, "line\u2028break", 9, "stop");
+    record.max_tokens = 50;
+    record.own_max_tokens = true;
     const auto back = parse_journal(format_journal(record, {.sample = false, .token_ids = true}));
     ASSERT_TRUE(back.has_value());
     EXPECT_EQ(back->key, record.key);
     EXPECT_EQ(back->text, record.text);
     EXPECT_EQ(back->token_ids, record.token_ids);
+    EXPECT_EQ(back->max_tokens, record.max_tokens);
+    EXPECT_TRUE(back->own_max_tokens);
     EXPECT_FALSE(parse_journal("{\"index\":1").has_value());
     EXPECT_FALSE(parse_journal("[]").has_value());
     EXPECT_FALSE(parse_journal(R"({"index":"x","sample":0})").has_value());
@@ -131,9 +135,16 @@ TEST(ResultIndex, DoneUnderTheseSettings) {
     EXPECT_TRUE(ResultIndex::is_done(Entry{.num_tokens = 10, .at_length = true}, settings));
     EXPECT_FALSE(ResultIndex::is_done(Entry{.num_tokens = 9, .at_length = true}, settings)) << "max-tokens was raised";
     EXPECT_TRUE(ResultIndex::is_done(Entry{.num_tokens = 3}, settings)) << "ended by itself";
+    EXPECT_TRUE(ResultIndex::is_done(Entry{.num_tokens = 9, .max_tokens = 10, .at_length = true}, settings))
+        << "scored tokens may be fewer than were asked for";
+    EXPECT_FALSE(ResultIndex::is_done(Entry{.num_tokens = 9, .max_tokens = 9, .at_length = true}, settings));
+    EXPECT_TRUE(
+        ResultIndex::is_done(Entry{.num_tokens = 9, .max_tokens = 9, .own_max_tokens = true, .at_length = true}, settings))
+        << "the item's own limit stays what it was";
     EXPECT_TRUE(ResultIndex::is_done(Entry{.max_tokens = 10, .failed = true}, settings));
     EXPECT_FALSE(ResultIndex::is_done(Entry{.max_tokens = 9, .failed = true}, settings))
         << "another error, perhaps none";
+    EXPECT_TRUE(ResultIndex::is_done(Entry{.max_tokens = 9, .own_max_tokens = true, .failed = true}, settings));
     settings.retry_failed = true;
     EXPECT_FALSE(ResultIndex::is_done(Entry{.max_tokens = 10, .failed = true}, settings));
 }
