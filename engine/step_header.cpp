@@ -45,6 +45,7 @@ void fields(Archive& archive, WorkItem& item) {
     archive(item.sample);
     archive(item.checkpoint_key);
     archive(item.prompt);
+    archive(item.continuation);
     archive(item.known_tokens);
     bool has_options = item.options != nullptr;  // none: an item that waits in this replica already
     archive(has_options);

@@ -42,7 +42,11 @@ engine::DraftOptions draft_of(const Settings& settings);
 std::shared_ptr<const engine::GenerationOptions> generation_options(const Settings& settings,
                                                                     const engine::ModelConfig& config);
 
-/// Replica options but for checkpoints and memory.
-engine::ReplicaOptions replica_options(const Settings& settings);
+/// Replica options but for checkpoints and memory. Throws UsageError where `window` and `stride` do not fit the model.
+engine::ReplicaOptions replica_options(const Settings& settings, const engine::ModelConfig& config);
+
+/// Positions that prompt and continuation of an item may take: the model's context, or without an end where windows run
+/// over them.
+std::int64_t most_positions(const Settings& settings, const engine::ModelConfig& config);
 
 }  // namespace longhaul::runner

@@ -38,6 +38,17 @@ std::string without_place(std::string line, const std::string& data) {
     return line;
 }
 
+/// Whether the items' tokens are the data's own.
+bool is_given(const Settings& settings) {
+    return settings.teacher_forced || settings.mode == "perplexity";
+}
+
+std::string no_continuation(const std::string& id, const Settings& settings) {
+    return InputError::format("item " + id, "continuation", "the data's own continuation", "none",
+                              settings.task == "pg19" ? "the book ends with its prompt: lower prompt-tokens"
+                                                      : "teacher-forced and mode = perplexity need one");
+}
+
 std::string reason_name(engine::FinishReason reason) {
     switch (reason) {
         case engine::FinishReason::length:
@@ -84,7 +95,7 @@ ReplicaDriver::~ReplicaDriver() {
 
 engine::ReplicaOptions ReplicaDriver::options() const {
     const Settings& settings = phase_.settings;
-    engine::ReplicaOptions options = replica_options(settings);
+    engine::ReplicaOptions options = replica_options(settings, loaded_.model->config());
     options.kv_memory_bytes = kv_memory_bytes(world_, settings);
     options.checkpoint.folder = phase_.folder.checkpoints();
     options.checkpoint.identity = checkpoint_identity(settings, loaded_.fingerprints, loaded_.model->config());
@@ -174,8 +185,10 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         if (taken >= static_cast<std::int64_t>(order_.size())) return std::nullopt;
         const std::int64_t number = order_[static_cast<std::size_t>(taken)];
         const ItemKey key = key_of(number);
-        const Prompt prompt =
-            loaded_.data->prompt(key.index, *loaded_.tokenizer, loaded_.model->config().max_positions);
+        Prompt prompt = loaded_.data->prompt(key.index, *loaded_.tokenizer,
+                                             most_positions(phase_.settings, loaded_.model->config()));
+        if (prompt.error.empty() && prompt.continuation.empty() && is_given(phase_.settings))
+            prompt.error = no_continuation(prompt.id, phase_.settings);
         if (!prompt.error.empty()) {
             record_bad_prompt(number, prompt);
             continue;
@@ -185,7 +198,8 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         item.id = prompt.id;
         item.sample = key.sample;
         item.checkpoint_key = checkpoint_key(prompt.id, key.sample);
-        item.prompt = prompt.tokens;
+        item.prompt = std::move(prompt.tokens);
+        if (is_given(phase_.settings)) item.continuation = std::move(prompt.continuation);
         item.options = options_of(prompt);
         item.known_tokens = std::min(ledger_->known(number), item.options->max_tokens);
         return item;
@@ -212,7 +226,10 @@ ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const st
     record.key = key_of(item.index);
     record.id = id;
     record.text = item.text;
-    record.num_tokens = static_cast<std::int64_t>(item.tokens.size());
+    record.loss = item.statistics.loss;
+    record.logprobs = logprobs_text(item.tokens, item.logprobs);
+    const bool scored = phase_.settings.mode == "perplexity";
+    record.num_tokens = scored ? record.loss.num_tokens() : static_cast<std::int64_t>(item.tokens.size());
     record.finish_reason = reason_name(item.reason);
     record.error = item.error;
     record.token_ids = item.tokens;

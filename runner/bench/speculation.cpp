@@ -55,8 +55,8 @@ Decoded decode(engine::Model& model, engine::Group& group, const engine::DraftOp
         if (handed_out) return {};
         handed_out = true;
         engine::WorkItem item{.index = 0, .id = "bench", .sample = 0, .checkpoint_key = "bench", .prompt = {}};
-        item.options = std::make_shared<const engine::GenerationOptions>(
-            engine::GenerationOptions{.max_tokens = max_tokens, .eos_ids = {}, .stop = {}});
+        item.options =
+            std::make_shared<const engine::GenerationOptions>(engine::GenerationOptions{.max_tokens = max_tokens});
         for (std::int64_t i = 0; i < prompt_tokens; ++i) {
             item.prompt.push_back(static_cast<std::int32_t>((i * i + 17 * i) % model.config().vocab_size));
         }

@@ -103,12 +103,8 @@ engine::ReplicaHooks hooks_of(Session& session, std::shared_ptr<const engine::Ge
                        given = false]() mutable -> std::optional<engine::WorkItem> {
         if (std::exchange(given, true)) return std::nullopt;
         // Id 1 is what a data set of one line without an id gives its item: the same random numbers, the same text.
-        return engine::WorkItem{.index = 0,
-                                .id = "1",
-                                .sample = 0,
-                                .checkpoint_key = "1",
-                                .prompt = prompt,
-                                .options = options};
+        return engine::WorkItem{
+            .index = 0, .id = "1", .sample = 0, .checkpoint_key = "1", .prompt = prompt, .options = options};
     };
     hooks.finished = [&session](engine::FinishedItem item) { session.result = std::move(item); };
     hooks.stop_requested = [] { return stop_wanted != 0; };
@@ -163,12 +159,13 @@ int generate_command(const std::vector<std::string>& arguments) {
                                            kv_dtype_of(settings), packed_folder(settings));
     for (const std::string& notice : model->notices()) std::fprintf(stderr, "note: %s\n", notice.c_str());
 
-    engine::ReplicaOptions options = replica_options(settings);
+    engine::ReplicaOptions options = replica_options(settings, config);
     options.batch = 1;
     options.kv_memory_bytes = kv_memory(settings);
     Session session(*tokenizer, settings);
     stop_on_interrupt();
-    engine::Replica replica(*model, *group, *tokenizer, options, hooks_of(session, generation_options(settings, config), std::move(prompt)));
+    engine::Replica replica(*model, *group, *tokenizer, options,
+                            hooks_of(session, generation_options(settings, config), std::move(prompt)));
     const engine::ReplicaOutcome outcome = replica.run();
     session.end();
     print_start(session, model->load_report());
