@@ -31,7 +31,7 @@ std::int64_t text_bytes(const std::string& text) {
 }  // namespace
 
 std::int64_t Replica::State::num_logprobs(const WorkItem& item) const {
-    return std::min<std::int64_t>(item.options->logprobs, model.config().vocab_size);
+    return options.scoring ? 0 : std::min<std::int64_t>(item.options->logprobs, model.config().vocab_size);
 }
 
 /// Fills the sequence's pages from its checkpoint, as far as every rank can.

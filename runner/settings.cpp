@@ -85,7 +85,8 @@ void resolve(Settings& settings) {
     if (settings.device.empty() || settings.device == "auto") settings.device = "cpu";
 }
 
-/// `teacher-forced` and `mode = perplexity` leave no choice of tokens: what asks for one contradicts them.
+/// `teacher-forced` and `mode = perplexity` leave no choice of tokens: what only makes sense with one contradicts them.
+/// Keys of sampling and `stop`, which a job file for generating has anyway, are without effect.
 void check_scoring(const Settings& settings, const Origins& origins) {
     const bool scores = settings.mode == "perplexity";
     const auto require = [&](bool good, const char* key, const std::string& expected, const std::string& got) {
@@ -106,7 +107,6 @@ void check_scoring(const Settings& settings, const Origins& origins) {
     }
     if (!scores && !settings.teacher_forced) return;
     require(settings.samples == 1, "samples", "1", std::to_string(settings.samples));
-    require(settings.stop.empty(), "stop", "none", std::to_string(settings.stop.size()));
 }
 
 void check_together(const Settings& settings, const Origins& origins) {

@@ -295,7 +295,6 @@ TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
          "j.cfg:9: baseline: expected false with mode = perplexity, got true"},
         {{scores, {"samples", "2", "j.cfg:9"}}, "j.cfg:9: samples: expected 1 with mode = perplexity, got 2"},
         {{forced, {"samples", "2", "j.cfg:9"}}, "j.cfg:9: samples: expected 1 with teacher-forced = true, got 2"},
-        {{forced, {"stop", "x", "j.cfg:9"}}, "j.cfg:9: stop: expected none with teacher-forced = true, got 1"},
         {{forced, {"window", "9", "j.cfg:9"}}, "j.cfg:9: window: expected 0 with teacher-forced = true, got 9"},
         {{{"stride", "9", "j.cfg:9"}}, "j.cfg:9: stride: expected 0 with mode = generate, got 9"},
         {{scores, {"window", "1", "j.cfg:9"}},
