@@ -57,6 +57,12 @@ class ByteReader {
         const auto chars = get_vector<char>();
         return {chars.begin(), chars.end()};
     }
+    /// Items of at least one byte each, which the message must still hold.
+    std::uint64_t get_count() {
+        const auto count = get<std::uint64_t>();
+        if (count > bytes_.size()) throw std::logic_error("message between ranks is shorter than it says");
+        return count;
+    }
     [[nodiscard]] bool empty() const { return bytes_.empty(); }
 
   private:
@@ -77,6 +83,8 @@ class FieldWriter {
     void operator()(const T& field) {
         writer_.put(field);
     }
+    /// Of items that follow one by one.
+    void count(std::uint64_t number) { writer_.put(number); }
     [[nodiscard]] std::vector<std::byte>& bytes() { return writer_.bytes(); }
 
   private:
@@ -96,6 +104,7 @@ class FieldReader {
         field = reader_.get_vector<T>();
     }
     void operator()(std::string& field) { field = reader_.get_string(); }
+    void count(std::uint64_t& number) { number = reader_.get_count(); }
     [[nodiscard]] bool empty() const { return reader_.empty(); }
 
   private:

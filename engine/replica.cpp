@@ -38,6 +38,8 @@ ReplicaOutcome Replica::run() {
         s.apply(header);
         if (header.wait) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        } else if (s.options.scoring) {
+            s.score_step();
         } else {
             s.step(header);
         }

@@ -15,7 +15,8 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.hpp"
-#include "engine/sampling/params.hpp"
+#include "engine/generation_options.hpp"
+#include "engine/scoring.hpp"
 
 namespace longhaul::engine {
 
@@ -46,18 +47,15 @@ struct CheckpointOptions {
 
 struct ReplicaOptions {
     std::int64_t batch = 4;
-    std::uint64_t seed = 1;
-    SamplingParams sampling;
-    std::vector<std::int32_t> eos_ids;  ///< empty with ignore_eos
-    std::vector<std::string> stop;      ///< strings that end an item
     DraftOptions draft;
+    std::optional<ScoringWindows> scoring;  ///< nothing is generated: the items' continuations are scored
     CheckpointOptions checkpoint;
     std::int64_t kv_memory_bytes =
         0;  ///< a rank's KV at most; admission waits, and the youngest item is put back, rather than exceed it
     std::int64_t prefill_chunk = 256;  ///< prompt tokens a forward pass takes at most
 };
 
-/// Counters of one item, cumulative over launches; the fields of stats.jsonl.
+/// Counters of one item, cumulative over launches and tied to its tokens so far; the fields of stats.jsonl.
 struct ItemStatistics {
     double seconds = 0, prefill_seconds = 0;  ///< time in flight; of it in prefill
     std::int64_t steps = 0, target_calls = 0, draft_calls = 0, drafted = 0, accepted = 0, accepted_ngram = 0;
@@ -65,6 +63,7 @@ struct ItemStatistics {
     std::int64_t checkpoint_rounds = 0, resumes = 0, recomputed_tokens = 0, recomputed_rows = 0;
     std::int64_t branched_trees = 0;  ///< trees in which some node had two children
     double checkpoint_stall_seconds = 0;
+    LossByPosition loss;  ///< of a given continuation; first rank
 
     [[nodiscard]] double block_efficiency() const {
         return target_calls > 0 ? static_cast<double>(decode_tokens) / static_cast<double>(target_calls) : 0.0;
@@ -78,9 +77,12 @@ struct WorkItem {
     std::int64_t sample = 0;
     std::string checkpoint_key;        ///< unique in the job
     std::vector<std::int32_t> prompt;  ///< at least one token
-    std::int64_t max_tokens = 0;       ///< >= 1
-    std::int64_t known_tokens = 0;     ///< output tokens an earlier launch is known to have reached; what of them no
-                                       ///< checkpoint holds counts as recomputed
+    /// The target's tokens, where they are given: drafts are verified against them, and their loss is summed up. Ends
+    /// the item ("stop") unless max_tokens does ("length"); end-of-text ids and stop strings do not.
+    std::vector<std::int32_t> continuation{};
+    std::shared_ptr<const GenerationOptions> options{};  ///< never null
+    std::int64_t known_tokens = 0;  ///< output tokens an earlier launch is known to have reached; what of them no
+                                    ///< checkpoint holds counts as recomputed
 };
 
 enum class FinishReason { length, stop, error };
@@ -89,10 +91,12 @@ struct FinishedItem {
     std::int64_t index = 0;
     std::vector<std::int32_t>
         tokens;        ///< all output tokens, end-of-text included; the error's prefix where reason is error
-    std::string text;  ///< without special tokens and without the stop string
+    std::string text;  ///< without special tokens and without the stop string; empty where it was only scored
+    std::vector<std::int32_t> logprobs;  ///< a row for each of `tokens` (log_softmax.hpp); empty without `logprobs`
+    std::int64_t scored_bytes = 0;       ///< of a given continuation's text
     FinishReason reason = FinishReason::length;
     std::string error;
-    std::int64_t prompt_tokens = 0;
+    std::int64_t prompt_tokens = 0, max_tokens = 0;  ///< as they were asked for
     ItemStatistics statistics;
 };
 

@@ -24,7 +24,15 @@ void read_stretch(CheckpointStore& store, const Model& model, Sequence& sequence
     }
 }
 
+std::int64_t text_bytes(const std::string& text) {
+    return static_cast<std::int64_t>(text.size());
+}
+
 }  // namespace
+
+std::int64_t Replica::State::num_logprobs(const WorkItem& item) const {
+    return options.scoring ? 0 : std::min<std::int64_t>(item.options->logprobs, model.config().vocab_size);
+}
 
 /// Fills the sequence's pages from its checkpoint, as far as every rank can.
 void Replica::State::restore_kv(Sequence& sequence) {
@@ -57,24 +65,31 @@ void Replica::State::admit(Admission& admission) {
         std::unique_ptr<Sequence> sequence = std::move(waiting.front());
         waiting.pop_front();
         sequence->number = admitted++;
-        sequence->kv->reserve(sequence->num_tokens());
+        if (!options.scoring) sequence->kv->reserve(sequence->num_tokens());
         in_flight.push_back(std::move(sequence));
         return;
     }
     auto sequence = std::make_unique<Sequence>();
     sequence->item = std::move(admission.item);
+    const GenerationOptions& wanted = *sequence->item.options;
     sequence->number = admitted++;
     sequence->tokens = sequence->item.prompt;
     sequence->tokens.insert(sequence->tokens.end(), admission.output.begin(), admission.output.end());
-    sequence->noise_key = noise_key(options.seed, sequence->item.id, sequence->item.sample);
+    sequence->noise_key = noise_key(wanted.seed, sequence->item.id, sequence->item.sample);
     sequence->kv = std::make_shared<KvSequence>(pool);
-    const DraftItem known{sequence->item.id, sequence->item.sample, sequence->prompt_size()};
+    const DraftItem known{.id = sequence->item.id,
+                          .sample = sequence->item.sample,
+                          .prompt_tokens = sequence->prompt_size(),
+                          // A given token owes nothing to the noise.
+                          .temperature = sequence->is_forced() ? 0 : wanted.sampling.temperature};
     sequence->drafter = drafter->make_sequence(known);
-    if (!options.stop.empty()) {
-        sequence->stop_text = std::make_unique<StopText>(tokenizer, options.stop, sequence->item.prompt);
+    sequence->num_logprobs = num_logprobs(sequence->item);
+    sequence->logprobs = std::move(admission.logprobs);
+    if (!wanted.stop.empty() && !sequence->is_forced()) {
+        sequence->stop_text = std::make_unique<StopText>(tokenizer, wanted.stop, sequence->item.prompt);
         for (const std::int32_t token : admission.output) sequence->stop_text->push(token);
     }
-    sequence->kv->reserve(sequence->num_tokens());
+    if (!options.scoring) sequence->kv->reserve(sequence->num_tokens());
     const std::int64_t lost_tokens = std::max<std::int64_t>(sequence->item.known_tokens - sequence->num_output(), 0);
     if (admission.restored) {
         sequence->statistics = statistics_from_json(admission.statistics);
@@ -83,7 +98,7 @@ void Replica::State::admit(Admission& admission) {
         sequence->saved_tokens = sequence->num_output();
         sequence->saved_once = true;
         if (admission.kv_tokens > 0) restore_kv(*sequence);
-        if (sequence->num_output() > 0) {
+        if (sequence->num_output() > 0 && !options.scoring) {
             sequence->statistics.recomputed_rows += sequence->num_tokens() - 1 - sequence->kv->committed();
         }
     }
@@ -131,7 +146,7 @@ void Replica::State::begin_round(bool store_kv) {
     std::vector<Sequence*> all;
     for (const auto& sequence : in_flight) all.push_back(sequence.get());
     for (const auto& sequence : waiting) all.push_back(sequence.get());
-    rounds.begin(all, store_kv);
+    rounds.begin(all, store_kv && !options.scoring);  // a window is cheaper to compute than to store
     const double stall = seconds_since(start);
     outcome.checkpoint_stall_seconds += stall;
     for (Sequence* sequence : all) sequence->statistics.checkpoint_stall_seconds += stall;
@@ -142,16 +157,21 @@ void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::
     FinishedItem done;
     done.index = sequence.item.index;
     done.tokens.assign(sequence.output().begin(), sequence.output().end());
-    if (sequence.stop_text) {
+    if (options.scoring) {
+        done.scored_bytes = text_bytes(output_text(tokenizer, sequence.item.prompt, sequence.output()));
+    } else if (sequence.stop_text) {
         done.text = sequence.stop_text->take();
     } else {
         std::span<const std::int32_t> shown = sequence.output();
-        const bool ends_in_eos = reason == FinishReason::stop && !shown.empty();
+        const bool ends_in_eos = reason == FinishReason::stop && !sequence.is_forced() && !shown.empty();
         done.text = output_text(tokenizer, sequence.item.prompt, ends_in_eos ? shown.first(shown.size() - 1) : shown);
     }
+    if (sequence.is_forced() && !options.scoring) done.scored_bytes = text_bytes(done.text);
+    done.logprobs = std::move(sequence.logprobs);
     done.reason = reason;
     done.error = error;
     done.prompt_tokens = sequence.prompt_size();
+    done.max_tokens = sequence.item.options->max_tokens;
     done.statistics = sequence.statistics;
     hooks.finished(std::move(done));
 }

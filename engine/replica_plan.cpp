@@ -1,5 +1,6 @@
 // Decisions of a group's first rank.
 #include <algorithm>
+#include <stdexcept>
 
 #include "engine/replica_state.hpp"
 
@@ -12,8 +13,9 @@ std::int64_t Replica::State::depth_limit(std::int64_t tokens_left) const {
     return std::max<std::int64_t>(std::min(drafter->max_depth(), tokens_left - 1), 0);
 }
 
-/// Pages that a sequence of `num_tokens` must have for its next step, scratch included.
+/// Pages that a sequence of `num_tokens` must have for its next step, scratch included; for scoring those of a window.
 std::int64_t Replica::State::pages_for_step(std::int64_t num_tokens, std::int64_t tokens_left) const {
+    if (options.scoring) return PagePool::pages_for(std::min(num_tokens + tokens_left, options.scoring->window));
     const std::int64_t depth = depth_limit(tokens_left);
     return PagePool::pages_for(num_tokens + depth + 1) + PagePool::pages_for(depth > 0 ? drafter->max_nodes() : 0);
 }
@@ -29,32 +31,67 @@ std::int64_t Replica::State::pages_held(const Sequence& sequence) {
 bool Replica::State::take_next() {
     if (next) return true;
     if (!work_left) return false;
-    std::optional<WorkItem> item = hooks.next_work();
-    if (!item) {
-        work_left = false;
-        return false;
+    for (;;) {
+        std::optional<WorkItem> item = hooks.next_work();
+        if (!item) {
+            work_left = false;
+            return false;
+        }
+        next.emplace();
+        next->item = std::move(*item);
+        const std::string error = why_unfit(next->item);
+        if (error.empty()) break;
+        refuse_next(error);
     }
-    next.emplace();
-    next->item = std::move(*item);
-    if (hooks.store == nullptr) return true;
+    if (hooks.store != nullptr) take_restored();
+    return true;
+}
+
+/// What an item lacks that its job needs; "" where it can be run.
+std::string Replica::State::why_unfit(const WorkItem& item) const {
+    if (!item.options) throw std::logic_error("a work item without options");
+    if (options.scoring && item.continuation.empty()) return "continuation: expected tokens to score, got none";
+    const auto vocab = model.config().vocab_size;
+    const auto bad = std::find_if(item.continuation.begin(), item.continuation.end(),
+                                  [&](std::int32_t token) { return token < 0 || token >= vocab; });
+    if (bad == item.continuation.end()) return {};
+    return "continuation: expected token ids below " + std::to_string(vocab) + ", got " + std::to_string(*bad);
+}
+
+/// What checkpoints hold of the next item, where it is of this very item.
+void Replica::State::take_restored() {
     std::optional<RestoredItem> restored = hooks.store->restore(next->item.checkpoint_key);
     if (restored && hooks.damaged) {
         for (const std::string& line : restored->damage) hooks.damaged(line);
     }
-    if (!restored || restored->prompt_tokens != static_cast<std::int64_t>(next->item.prompt.size())) return true;
+    if (!restored || restored->prompt_tokens != static_cast<std::int64_t>(next->item.prompt.size())) return;
     const auto known = [&](std::int32_t token) { return token < model.config().vocab_size; };
-    if (!std::all_of(restored->tokens.begin(), restored->tokens.end(), known)) return true;
-    if (static_cast<std::int64_t>(restored->tokens.size()) >= next->item.max_tokens) {  // of a run with a greater limit
-        restored->tokens.resize(static_cast<std::size_t>(next->item.max_tokens - 1));
+    if (!std::all_of(restored->tokens.begin(), restored->tokens.end(), known)) return;
+    auto num_tokens = static_cast<std::int64_t>(restored->tokens.size());
+    const std::int64_t row_words = logprob_words(num_logprobs(next->item));
+    if (static_cast<std::int64_t>(restored->logprobs.size()) != num_tokens * row_words) return;
+    const std::vector<std::int32_t>& given = next->item.continuation;
+    if (!given.empty()) {
+        // Sums cannot be taken apart: they are of these very tokens, or the item begins anew.
+        const auto loss = statistics_from_json(restored->statistics).loss;
+        if (loss.covered_tokens != num_tokens || num_tokens >= output_limit(next->item) ||
+            !std::equal(restored->tokens.begin(), restored->tokens.end(), given.begin()))
+            return;
+    }
+    const std::int64_t max_tokens = next->item.options->max_tokens;
+    if (num_tokens >= max_tokens) {  // of a run with a greater limit
+        num_tokens = max_tokens - 1;
+        restored->tokens.resize(static_cast<std::size_t>(num_tokens));
+        restored->logprobs.resize(static_cast<std::size_t>(num_tokens * row_words));
         restored->drafter.clear();
     }
     next->restored = true;
     next->output = std::move(restored->tokens);
-    next->kv_tokens = restored->kv_tokens;
+    next->logprobs = std::move(restored->logprobs);
+    next->kv_tokens = options.scoring ? 0 : restored->kv_tokens;
     next->last_commit = restored->last_commit;
     next->statistics = restored->statistics;
     next->drafter = std::move(restored->drafter);
-    return true;
 }
 
 /// Pages not in use once every sequence in flight has what its next step needs; negative when they do not suffice.
@@ -89,6 +126,7 @@ void Replica::State::refuse_next(const std::string& error) {
     refused.reason = FinishReason::error;
     refused.error = error;
     refused.prompt_tokens = static_cast<std::int64_t>(next->item.prompt.size());
+    refused.max_tokens = next->item.options->max_tokens;
     next.reset();
     hooks.finished(std::move(refused));
 }
@@ -111,7 +149,7 @@ void Replica::State::plan_admissions(StepHeader& header) {
         const std::int64_t num_tokens =
             is_waiting ? waiting[from_waiting]->num_tokens() : size(next->item.prompt) + size(next->output);
         const std::int64_t tokens_left =
-            is_waiting ? waiting[from_waiting]->tokens_left() : next->item.max_tokens - size(next->output);
+            is_waiting ? waiting[from_waiting]->tokens_left() : output_limit(next->item) - size(next->output);
         const std::int64_t least = pages_for_step(num_tokens, tokens_left);
         if (is_waiting && least > pool.max_pages()) {  // it grew until it fits nowhere
             if (!header.admissions.empty()) return;

@@ -3,6 +3,7 @@
 //   replica_plan.cpp  what the first rank decides: memory, admission, when a round begins
 //   replica_items.cpp items: admitting (and restoring), putting back, finishing
 //   replica_step.cpp  one step: trees, the forward pass, verification
+//   replica_score.cpp the step where nothing is generated: rows of given text, their loss
 #pragma once
 
 #include <chrono>
@@ -19,6 +20,7 @@
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
 #include "engine/replica.hpp"
+#include "engine/sampling/log_softmax.hpp"
 #include "engine/sampling/pipeline.hpp"
 #include "engine/sequence.hpp"
 #include "engine/step_header.hpp"
@@ -39,6 +41,13 @@ struct DecodeSlice {
     std::optional<FinishReason> reason;  // set when this step ended the item
 };
 
+/// Rows of one given text within a scoring pass.
+struct ScoreSlice {
+    Sequence* sequence = nullptr;
+    std::int64_t num_rows = 0;
+    std::int64_t first_logits = 0, num_logits = 0;  // of the pass: rows of logits, the first of the next token
+};
+
 struct Replica::State {
     State(Model& on_model, Group& of_group, const Tokenizer& with_tokenizer, ReplicaOptions with_options,
           ReplicaHooks with_hooks)
@@ -47,8 +56,10 @@ struct Replica::State {
           tokenizer(with_tokenizer),
           options(std::move(with_options)),
           hooks(std::move(with_hooks)),
-          drafter(make_drafter(options.draft, options.sampling)),
-          pipeline(options.sampling, model.config().vocab_size),
+          drafter(
+              make_drafter(options.scoring ? DraftOptions{.method = "ar", .tree = {}, .recorded = {}} : options.draft)),
+          pipeline({}, model.config().vocab_size),
+          log_softmax(model.config().vocab_size),
           pool(model.device(), model.kv_layout(), memory_limit()),
           rounds(options.checkpoint, model, group) {}
 
@@ -67,6 +78,7 @@ struct Replica::State {
     std::unique_ptr<Drafter> drafter;
     CoupledVerifier verifier;
     LogitsPipeline pipeline;
+    LogSoftmax log_softmax;
     PagePool pool;
     CheckpointRounds rounds;
     DraftEconomy economy;  // first rank
@@ -82,6 +94,7 @@ struct Replica::State {
     std::vector<ForwardRow> rows;
     std::vector<KvSequence*> kv_sequences;
     std::vector<DecodeSlice> slices;
+    std::vector<ScoreSlice> score_slices;
 
     // --- the first rank's decisions
     // -----------------------------------------------------------------------------------
@@ -89,6 +102,8 @@ struct Replica::State {
     void plan_memory(StepHeader& header);
     void plan_admissions(StepHeader& header);
     [[nodiscard]] std::int64_t pages_for_step(std::int64_t num_tokens, std::int64_t tokens_left) const;
+    [[nodiscard]] std::string why_unfit(const WorkItem& item) const;
+    void take_restored();
     [[nodiscard]] std::int64_t pages_wanted(const Sequence& sequence) const;
     [[nodiscard]] static std::int64_t pages_held(const Sequence& sequence);
     [[nodiscard]] std::int64_t free_pages() const;
@@ -108,6 +123,11 @@ struct Replica::State {
     std::int64_t add_prefill_rows();
     void accept(DecodeSlice& slice, std::span<const float> logits);
     bool append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason);
+    void record(Sequence& sequence, std::span<const float> logits, std::int32_t token);
+    [[nodiscard]] std::int64_t num_logprobs(const WorkItem& item) const;
+    void score_step();
+    void add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row);
+    void take_scores(const ScoreSlice& slice, std::span<const float> logits);
     void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
     void begin_round(bool store_kv);
     void report(const char* phase);

@@ -67,15 +67,31 @@ std::int64_t Replica::State::add_prefill_rows() {
     return last - first;
 }
 
+/// What the results say of a token beside its id, from the logits it was chosen by. Before it is appended.
+void Replica::State::record(Sequence& sequence, std::span<const float> logits, std::int32_t token) {
+    if (!group.is_first() || (sequence.num_logprobs == 0 && !sequence.is_forced())) return;
+    log_softmax.set(logits);
+    if (sequence.is_forced()) sequence.statistics.loss.add(sequence.num_tokens(), log_softmax(token));
+    if (sequence.num_logprobs == 0) return;
+    append_logprobs(log_softmax, token, sequence.num_logprobs, sequence.logprobs);
+    rounds.count_record_bytes(logprob_words(sequence.num_logprobs) * static_cast<std::int64_t>(sizeof(std::int32_t)));
+}
+
 /// Appends one emitted token; false when it ends the item.
 bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason) {
     sequence.tokens.push_back(token);
     ++sequence.statistics.decode_tokens;
     ++progress.emitted_tokens;
-    if (std::find(options.eos_ids.begin(), options.eos_ids.end(), token) != options.eos_ids.end())
+    const GenerationOptions& wanted = *sequence.item.options;
+    if (sequence.is_forced()) {
+        if (sequence.tokens_left() > 0) return true;
+        reason = sequence.num_output() >= wanted.max_tokens ? FinishReason::length : FinishReason::stop;
+        return false;
+    }
+    if (std::find(wanted.eos_ids.begin(), wanted.eos_ids.end(), token) != wanted.eos_ids.end())
         reason = FinishReason::stop;
     if (sequence.stop_text && !reason && sequence.stop_text->push(token)) reason = FinishReason::stop;
-    if (!reason && sequence.num_output() >= sequence.item.max_tokens) reason = FinishReason::length;
+    if (!reason && sequence.num_output() >= wanted.max_tokens) reason = FinishReason::length;
     return !reason;
 }
 
@@ -84,29 +100,42 @@ void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
     const TokenTree& tree = slice.tree;
     const std::int64_t vocab = model.config().vocab_size;
     std::vector<std::int32_t> path_tokens;
+    pipeline.set_params(sequence.item.options->sampling);
+    const auto logits_of = [&](std::int32_t node) {
+        return logits.subspan(static_cast<std::size_t>((slice.first_logits + node) * vocab),
+                              static_cast<std::size_t>(vocab));
+    };
     const auto target = [&](std::int32_t node) -> const Distribution& {
         path_tokens.clear();
         for (const std::int32_t above : tree.path_to(node))
             path_tokens.push_back(tree.token[static_cast<std::size_t>(above)]);
-        const std::int64_t row = slice.first_logits + node;
-        return pipeline.apply(logits.subspan(static_cast<std::size_t>(row * vocab), static_cast<std::size_t>(vocab)),
-                              {sequence.tokens, path_tokens}, verifier.needs_probabilities());
+        return pipeline.apply(logits_of(node), {sequence.tokens, path_tokens}, verifier.needs_probabilities());
     };
-    const Verdict verdict = verifier.verify(tree, target, sequence.noise_key, sequence.num_tokens());
+    const auto coming = std::span(sequence.item.continuation)
+                            .subspan(sequence.is_forced() ? static_cast<std::size_t>(sequence.num_output()) : 0);
+    const ForcedVerifier forced(coming);
+    const Verifier& rule = sequence.is_forced() ? static_cast<const Verifier&>(forced) : verifier;
+    const Verdict verdict = rule.verify(tree, target, sequence.noise_key, sequence.num_tokens());
 
     sequence.kv->set_committed(sequence.kv->committed() + 1);
     const std::int64_t before = sequence.num_tokens();
     std::optional<FinishReason> reason;
     std::vector<std::int32_t> slots;
     bool goes_on = true;
+    std::int32_t above = 0;  // the node whose logits the next token was chosen by
     for (const std::int32_t node : verdict.nodes) {
         if (!goes_on) break;
+        record(sequence, logits_of(above), tree.token[static_cast<std::size_t>(node)]);
+        above = node;
         goes_on = append(sequence, tree.token[static_cast<std::size_t>(node)], reason);
         slots.push_back(node - 1);
         ++sequence.statistics.accepted;
         sequence.statistics.accepted_ngram += tree.origin[static_cast<std::size_t>(node)] == Origin::ngram ? 1 : 0;
     }
-    if (goes_on) append(sequence, verdict.next_token, reason);
+    if (goes_on) {
+        record(sequence, logits_of(above), verdict.next_token);
+        append(sequence, verdict.next_token, reason);
+    }
     sequence.kv->accept(slots);
     const std::int64_t num_new = sequence.num_tokens() - before;
     rounds.count_tokens(num_new);
@@ -190,7 +219,7 @@ void Replica::State::report(const char* phase) {
     for (const auto& sequence : in_flight) {
         progress.unfinished_tokens += sequence->num_output();
         progress.oldest_share = std::max(progress.oldest_share, static_cast<double>(sequence->num_output()) /
-                                                                    static_cast<double>(sequence->item.max_tokens));
+                                                                    static_cast<double>(output_limit(sequence->item)));
     }
     progress.phase = phase;
     hooks.progress(progress);

@@ -1,6 +1,7 @@
 // One item in flight: its tokens, keys and values, drafter, statistics, and what of it is in checkpoints.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "engine/draft/drafter.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/replica.hpp"
+#include "engine/sampling/log_softmax.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
 
 namespace longhaul::engine {
@@ -38,6 +40,12 @@ class StopText {
     bool stopped_ = false;
 };
 
+/// Output tokens an item has at most.
+inline std::int64_t output_limit(const WorkItem& item) {
+    const auto given = static_cast<std::int64_t>(item.continuation.size());
+    return given > 0 ? std::min(given, item.options->max_tokens) : item.options->max_tokens;
+}
+
 struct Sequence {
     WorkItem item;
     std::int64_t number = 0;           ///< order of admission in this launch: the greatest is the youngest
@@ -46,6 +54,9 @@ struct Sequence {
     std::unique_ptr<SequenceDrafter> drafter;
     std::uint64_t noise_key = 0;
     ItemStatistics statistics;
+    std::int64_t num_logprobs = 0;       ///< best tokens a row, at most the vocabulary
+    std::vector<std::int32_t> logprobs;  ///< rows of the output tokens; first rank
+    std::int64_t window_begin = -1;  ///< scoring: position in the document of the window's first token; -1: none yet
 
     // What the last checkpoint round holds.
     std::string last_commit;
@@ -58,7 +69,13 @@ struct Sequence {
     [[nodiscard]] std::int64_t prompt_size() const { return static_cast<std::int64_t>(item.prompt.size()); }
     [[nodiscard]] std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
     [[nodiscard]] std::int64_t num_output() const { return num_tokens() - prompt_size(); }
-    [[nodiscard]] std::int64_t tokens_left() const { return item.max_tokens - num_output(); }
+    [[nodiscard]] std::int64_t tokens_left() const { return output_limit(item) - num_output(); }
+    [[nodiscard]] bool is_forced() const { return !item.continuation.empty(); }
+    /// Of a forced sequence: the token at a position of the document, emitted already or not.
+    [[nodiscard]] std::int32_t document(std::int64_t position) const {
+        return position < prompt_size() ? item.prompt[static_cast<std::size_t>(position)]
+                                        : item.continuation[static_cast<std::size_t>(position - prompt_size())];
+    }
     [[nodiscard]] std::span<const std::int32_t> output() const { return std::span(tokens).subspan(item.prompt.size()); }
     /// Whether tokens wait for their keys and values (prompt, or what a resume has to compute again).
     [[nodiscard]] bool prefilling() const { return kv->committed() < num_tokens() - 1; }

@@ -15,23 +15,49 @@ void fields(Archive& archive, DrafterState& state) {
     archive(state.rows);
 }
 
+template <class Archive>
+void fields(Archive& archive, std::string& text) {
+    archive(text);
+}
+
 template <class Archive, class T>
 void list(Archive& archive, std::vector<T>& items) {
     auto count = static_cast<std::uint64_t>(items.size());
-    archive(count);
+    archive.count(count);
     items.resize(count);
     for (T& item : items) fields(archive, item);
 }
 
 template <class Archive>
+void fields(Archive& archive, GenerationOptions& options) {
+    archive(options.max_tokens);
+    archive(options.seed);
+    archive(options.sampling);
+    archive(options.eos_ids);
+    list(archive, options.stop);
+    archive(options.logprobs);
+}
+
+template <class Archive>
+void fields(Archive& archive, WorkItem& item) {
+    archive(item.index);
+    archive(item.id);
+    archive(item.sample);
+    archive(item.checkpoint_key);
+    archive(item.prompt);
+    archive(item.continuation);
+    archive(item.known_tokens);
+    bool has_options = item.options != nullptr;  // none: an item that waits in this replica already
+    archive(has_options);
+    if (!has_options) return;
+    GenerationOptions options = item.options ? *item.options : GenerationOptions();
+    fields(archive, options);
+    if (!item.options) item.options = std::make_shared<const GenerationOptions>(std::move(options));
+}
+
+template <class Archive>
 void fields(Archive& archive, Admission& a) {
-    archive(a.item.index);
-    archive(a.item.id);
-    archive(a.item.sample);
-    archive(a.item.checkpoint_key);
-    archive(a.item.prompt);
-    archive(a.item.max_tokens);
-    archive(a.item.known_tokens);
+    fields(archive, a.item);
     archive(a.put_back);
     archive(a.restored);
     archive(a.output);

@@ -17,6 +17,7 @@ struct Admission {
     bool put_back = false;  // waits in this replica already
     bool restored = false;
     std::vector<std::int32_t> output;
+    std::vector<std::int32_t> logprobs;  // of `output`; stays on the first rank
     std::int64_t kv_tokens = 0;
     std::string last_commit, statistics;
     std::vector<DrafterState> drafter;

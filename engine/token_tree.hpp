@@ -46,6 +46,9 @@ struct TokenTree {
         return path;
     }
 
+    /// The first child of `node` that carries `token_id`; -1: none.
+    [[nodiscard]] std::int32_t find_child(std::int32_t node, std::int32_t token_id) const;
+
     /// Whether some node has two children.
     [[nodiscard]] bool branches() const;
 };

@@ -16,6 +16,10 @@ struct Prompt {
     std::string id;                    ///< UTF-8; unique in the data, but for items that fail because theirs is not
     std::vector<std::int32_t> tokens;  ///< begin-of-text token included; at least one where there is no error
     std::string error;                 ///< non-empty: the item is recorded as failed with this line
+    /// Tokens of the data's own continuation, at most `max-tokens`; filled where `teacher-forced` or `mode = perplexity`
+    /// ask for it.
+    std::vector<std::int32_t> continuation{};
+    std::shared_ptr<const Settings> settings{};  ///< null: the job's; else the job's with what this item overrides
 };
 
 /// Whether `settings` and the tokenizer together put a begin-of-text token before every prompt. Throws UsageError where

@@ -186,6 +186,9 @@ void add_statistics(const RunFolder& folder, JobOutcome& outcome) {
         outcome.recomputed_tokens += count("recomputed_tokens");
         outcome.recomputed_rows += count("recomputed_rows");
         outcome.checkpoint_stall_seconds += line.value("checkpoint_stall_seconds", 0.0);
+        outcome.nll += line.value("nll", 0.0);
+        outcome.scored_tokens += count("scored_tokens");
+        outcome.scored_bytes += count("scored_bytes");
     });
     outcome.speed = speed_of_all_launches(folder);
 }

@@ -41,6 +41,8 @@ struct JobOutcome {
     std::int64_t total_tokens = 0, target_calls = 0, drafted = 0, accepted = 0, branched_trees = 0;
     std::int64_t resumed_items = 0, recomputed_tokens = 0, recomputed_rows = 0;
     double checkpoint_stall_seconds = 0;
+    double nll = 0;  ///< of given continuations
+    std::int64_t scored_tokens = 0, scored_bytes = 0;
     DecodeSpeed speed;  ///< all launches
 };
 

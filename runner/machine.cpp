@@ -160,13 +160,38 @@ engine::DraftOptions draft_of(const Settings& settings) {
             .replay_accept = settings.replay_accept};
 }
 
+std::shared_ptr<const engine::GenerationOptions> generation_options(const Settings& settings,
+                                                                    const engine::ModelConfig& config) {
+    engine::GenerationOptions options{.max_tokens = settings.max_tokens,
+                                      .seed = settings.seed,
+                                      .sampling = sampling_of(settings),
+                                      .stop = settings.stop,
+                                      .logprobs = settings.logprobs};
+    if (!settings.ignore_eos) options.eos_ids = config.eos_ids;
+    return std::make_shared<const engine::GenerationOptions>(std::move(options));
+}
+
+static engine::ScoringWindows windows_of(const Settings& settings, const engine::ModelConfig& config) {
+    const std::int64_t context = config.max_positions;
+    const auto refuse = [](const char* key, std::int64_t most, std::int64_t got) {
+        throw UsageError(InputError::format("job", key, "at most " + std::to_string(most) + " tokens",
+                                            std::to_string(got), "the model's context is the longest window"));
+    };
+    const std::int64_t window = settings.window > 0 ? settings.window : context;
+    if (window > context) refuse("window", context, window);
+    if (settings.stride > window) refuse("stride", window, settings.stride);
+    return {.window = window, .stride = settings.stride > 0 ? settings.stride : window / 2};
+}
+
+std::int64_t most_positions(const Settings& settings, const engine::ModelConfig& config) {
+    constexpr std::int64_t without_end = std::int64_t{1} << 40;
+    return settings.mode == "perplexity" ? without_end : config.max_positions;
+}
+
 engine::ReplicaOptions replica_options(const Settings& settings, const engine::ModelConfig& config) {
     engine::ReplicaOptions options;
     options.batch = settings.batch;
-    options.seed = settings.seed;
-    options.sampling = sampling_of(settings);
-    if (!settings.ignore_eos) options.eos_ids = config.eos_ids;
-    options.stop = settings.stop;
+    if (settings.mode == "perplexity") options.scoring = windows_of(settings, config);
     options.draft = draft_of(settings);
     return options;
 }

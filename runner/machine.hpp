@@ -38,7 +38,15 @@ kernels::DType kv_dtype_of(const Settings& settings);
 engine::SamplingParams sampling_of(const Settings& settings);
 engine::DraftOptions draft_of(const Settings& settings);
 
-/// Replica options but for checkpoints and memory: batch, seed, sampling, stops, draft.
+/// What decides the output of an item under these settings: the job's, or its own.
+std::shared_ptr<const engine::GenerationOptions> generation_options(const Settings& settings,
+                                                                    const engine::ModelConfig& config);
+
+/// Replica options but for checkpoints and memory. Throws UsageError where `window` and `stride` do not fit the model.
 engine::ReplicaOptions replica_options(const Settings& settings, const engine::ModelConfig& config);
+
+/// Positions that prompt and continuation of an item may take: the model's context, or without an end where windows run
+/// over them.
+std::int64_t most_positions(const Settings& settings, const engine::ModelConfig& config);
 
 }  // namespace longhaul::runner

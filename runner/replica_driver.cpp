@@ -38,6 +38,17 @@ std::string without_place(std::string line, const std::string& data) {
     return line;
 }
 
+/// Whether the items' tokens are the data's own.
+bool is_given(const Settings& settings) {
+    return settings.teacher_forced || settings.mode == "perplexity";
+}
+
+std::string no_continuation(const std::string& id, const Settings& settings) {
+    return InputError::format("item " + id, "continuation", "the data's own continuation", "none",
+                              settings.task == "pg19" ? "the book ends with its prompt: lower prompt-tokens"
+                                                      : "teacher-forced and mode = perplexity need one");
+}
+
 std::string reason_name(engine::FinishReason reason) {
     switch (reason) {
         case engine::FinishReason::length:
@@ -67,7 +78,7 @@ ReplicaDriver::ReplicaDriver(const World& world, Loaded& loaded, const JobPhase&
       log_(phase.folder.log() /
            ("replica-" + std::to_string(world.replica()) + "-" + std::to_string(phase.epoch) + ".log")),
       writer_(phase.folder.root, world.replica(), phase.epoch, result_format(phase.settings)),
-
+      job_options_(generation_options(phase.settings, loaded.model->config())),
       watchdog_(make_watchdog(world, phase)),
       last_progress_(Clock::now()) {
     const double watch = phase.settings.watchdog_seconds;
@@ -174,8 +185,10 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         if (taken >= static_cast<std::int64_t>(order_.size())) return std::nullopt;
         const std::int64_t number = order_[static_cast<std::size_t>(taken)];
         const ItemKey key = key_of(number);
-        const Prompt prompt =
-            loaded_.data->prompt(key.index, *loaded_.tokenizer, loaded_.model->config().max_positions);
+        Prompt prompt = loaded_.data->prompt(key.index, *loaded_.tokenizer,
+                                             most_positions(phase_.settings, loaded_.model->config()));
+        if (prompt.error.empty() && prompt.continuation.empty() && is_given(phase_.settings))
+            prompt.error = no_continuation(prompt.id, phase_.settings);
         if (!prompt.error.empty()) {
             record_bad_prompt(number, prompt);
             continue;
@@ -185,11 +198,16 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         item.id = prompt.id;
         item.sample = key.sample;
         item.checkpoint_key = checkpoint_key(prompt.id, key.sample);
-        item.prompt = prompt.tokens;
-        item.max_tokens = phase_.settings.max_tokens;
-        item.known_tokens = std::min(ledger_->known(number), item.max_tokens);
+        item.prompt = std::move(prompt.tokens);
+        if (is_given(phase_.settings)) item.continuation = std::move(prompt.continuation);
+        item.options = options_of(prompt);
+        item.known_tokens = std::min(ledger_->known(number), item.options->max_tokens);
         return item;
     }
+}
+
+std::shared_ptr<const engine::GenerationOptions> ReplicaDriver::options_of(const Prompt& prompt) const {
+    return prompt.settings ? generation_options(*prompt.settings, loaded_.model->config()) : job_options_;
 }
 
 void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt) {
@@ -197,28 +215,31 @@ void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt)
     item.index = number;
     item.reason = engine::FinishReason::error;
     item.error = prompt.error;
-    record({.key = key_of(number),
-            .id = prompt.id,
-            .text = {},
-            .num_tokens = 0,
-            .finish_reason = "error",
-            .error = without_place(prompt.error, phase_.settings.data.string()),
-            .token_ids = {},
-            .max_tokens = phase_.settings.max_tokens},
-           item);
+    item.max_tokens = options_of(prompt)->max_tokens;
+    ResultRecord failed = record_of(item, prompt.id);
+    failed.error = without_place(prompt.error, phase_.settings.data.string());
+    record(failed, item);
+}
+
+ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const std::string& id) const {
+    ResultRecord record;
+    record.key = key_of(item.index);
+    record.id = id;
+    record.text = item.text;
+    record.loss = item.statistics.loss;
+    record.logprobs = logprobs_text(item.tokens, item.logprobs);
+    const bool scored = phase_.settings.mode == "perplexity";
+    record.num_tokens = scored ? record.loss.num_tokens() : static_cast<std::int64_t>(item.tokens.size());
+    record.finish_reason = reason_name(item.reason);
+    record.error = item.error;
+    record.token_ids = item.tokens;
+    record.max_tokens = item.max_tokens;
+    record.own_max_tokens = item.max_tokens != phase_.settings.max_tokens;
+    return record;
 }
 
 void ReplicaDriver::finished(const engine::FinishedItem& item) {
-    const ItemKey key = key_of(item.index);
-    record({.key = key,
-            .id = loaded_.data->id(key.index),
-            .text = item.text,
-            .num_tokens = static_cast<std::int64_t>(item.tokens.size()),
-            .finish_reason = reason_name(item.reason),
-            .error = item.error,
-            .token_ids = item.tokens,
-            .max_tokens = phase_.settings.max_tokens},
-           item);
+    record(record_of(item, loaded_.data->id(key_of(item.index).index)), item);
 }
 
 void ReplicaDriver::record(const ResultRecord& record, const engine::FinishedItem& item) {

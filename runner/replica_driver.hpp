@@ -53,7 +53,9 @@ class ReplicaDriver {
     [[nodiscard]] engine::ReplicaOptions options() const;
     engine::ReplicaHooks hooks();
     std::optional<engine::WorkItem> next_work();
+    [[nodiscard]] std::shared_ptr<const engine::GenerationOptions> options_of(const Prompt& prompt) const;
     void note_first_token();
+    [[nodiscard]] ResultRecord record_of(const engine::FinishedItem& item, const std::string& id) const;
     void finished(const engine::FinishedItem& item);
     void record_bad_prompt(std::int64_t number, const Prompt& prompt);
     void record(const ResultRecord& record, const engine::FinishedItem& item);
@@ -73,6 +75,7 @@ class ReplicaDriver {
     Board& board_;
     Log log_;
     ResultWriter writer_;
+    std::shared_ptr<const engine::GenerationOptions> job_options_;  // of items without their own
     std::set<std::string> damaged_;      // lines said already
     std::optional<TokenLedger> ledger_;  // first rank of the group
     Watchdog watchdog_;

@@ -1,6 +1,8 @@
 #include "runner/results.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -8,6 +10,7 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
+#include "engine/sampling/log_softmax.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -25,6 +28,58 @@ void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& f
     json["finish_reason"] = record.finish_reason;
     if (!record.error.empty()) json["error"] = record.error;
     if (format.token_ids) json["token_ids"] = record.token_ids;
+    if (record.loss.buckets.empty()) return;
+    json["nll"] = record.loss.nll();
+    Ordered buckets = Ordered::array();
+    for (std::size_t b = 0; b < record.loss.buckets.size(); ++b) {
+        const auto& [count, nll] = record.loss.buckets[b];
+        if (count > 0) buckets.push_back({std::int64_t{1} << b, count, nll});
+    }
+    json["loss_by_position"] = std::move(buckets);
+}
+
+constexpr std::string_view logprobs_key = ",\"logprobs\":";
+
+/// The line of `json`, `logprobs` last. They may be a thousand times the rest: they pass as text.
+std::string line_of(const Ordered& json, const std::string& logprobs) {
+    std::string line = engine::json_text(json);
+    if (logprobs.empty()) return line;
+    line.pop_back();
+    return line.append(logprobs_key).append(logprobs).append("}");
+}
+
+/// Takes the logprobs, which are its last member, out of a line. false where something else stands there. A text cannot
+/// hold the key: its quotes would have a backslash before them.
+bool split_logprobs(std::string_view line, std::string& rest, std::string& logprobs) {
+    const std::size_t at = line.rfind(logprobs_key);
+    rest = line.substr(0, at);
+    if (at == std::string_view::npos) return true;
+    const std::string_view value = line.substr(at + logprobs_key.size());
+    if (!value.starts_with("[[[") || !value.ends_with("]]]}")) return false;
+    if (value.find_first_not_of("[],.-+e0123456789") != value.size() - 1) return false;
+    logprobs = value.substr(0, value.size() - 1);
+    rest += '}';
+    return true;
+}
+
+engine::LossByPosition loss_of(const Json& json) {
+    engine::LossByPosition loss;
+    for (const Json& bucket : json.value("loss_by_position", Json::array())) {
+        const auto first = bucket.at(0).get<std::int64_t>();
+        const auto place = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(first)));
+        if (first <= 0) continue;
+        if (loss.buckets.size() < place) loss.buckets.resize(place);
+        loss.buckets[place - 1] = {bucket.at(1).get<std::int64_t>(), bucket.at(2).get<double>()};
+    }
+    return loss;
+}
+
+void append_number(std::string& text, float value) {
+    std::array<char, 32> digits{};
+    const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
+    const std::string_view number(digits.data(), static_cast<std::size_t>(end - digits.data()));
+    text.append(number);
+    if (number.find_first_of(".e") == std::string_view::npos) text.append(".0");  // a float for every reader
 }
 
 struct LaunchFile {
@@ -99,22 +154,41 @@ ResultFormat result_format(const Settings& settings) {
 std::string format_result(const ResultRecord& record, const ResultFormat& format) {
     Ordered json;
     put_fields(json, record, format);
-    return engine::json_text(json);
+    return line_of(json, record.logprobs);
+}
+
+std::string logprobs_text(std::span<const std::int32_t> tokens, std::span<const std::int32_t> rows) {
+    if (rows.empty()) return {};
+    const std::size_t words = rows.size() / tokens.size();
+    std::string text = "[";
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        text.append(i == 0 ? "[" : ",[");
+        for (const engine::TokenLogprob& entry : engine::read_logprobs(rows.subspan(i * words, words), tokens[i])) {
+            text.append(text.back() == ']' ? ",[" : "[").append(std::to_string(entry.token)).append(",");
+            append_number(text, entry.value);
+            text.push_back(']');
+        }
+        text.push_back(']');
+    }
+    return text.append("]");
 }
 
 std::string format_journal(const ResultRecord& record, const ResultFormat& format) {
     Ordered json;
     json["index"] = record.key.index;
     put_fields(json, record, {.sample = true, .token_ids = format.token_ids});
-    if (!record.error.empty()) json["max_tokens"] = record.max_tokens;
-    return engine::json_text(json);
+    json["max_tokens"] = record.max_tokens;
+    if (record.own_max_tokens) json["own_max_tokens"] = true;
+    return line_of(json, record.logprobs);
 }
 
 std::optional<ResultRecord> parse_journal(std::string_view line) {
-    const Json json = engine::try_parse_json(line);
+    ResultRecord record;
+    std::string rest;
+    if (!split_logprobs(line, rest, record.logprobs)) return std::nullopt;
+    const Json json = engine::try_parse_json(rest);
     if (!json.is_object()) return std::nullopt;
     try {
-        ResultRecord record;
         record.key = {json.at("index"), json.at("sample")};
         record.id = json.at("id");
         record.text = json.at("text");
@@ -122,7 +196,9 @@ std::optional<ResultRecord> parse_journal(std::string_view line) {
         record.finish_reason = json.at("finish_reason");
         record.error = json.value("error", "");
         record.token_ids = json.value("token_ids", std::vector<std::int32_t>());
+        record.loss = loss_of(json);
         record.max_tokens = json.value("max_tokens", std::int64_t{0});
+        record.own_max_tokens = json.value("own_max_tokens", false);
         return record;
     } catch (const Json::exception&) {
         return std::nullopt;
@@ -153,6 +229,11 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
     json["resumes"] = s.resumes;
     json["recomputed_tokens"] = s.recomputed_tokens;
     json["recomputed_rows"] = s.recomputed_rows;
+    if (!record.loss.buckets.empty()) {
+        json["nll"] = record.loss.nll();
+        json["scored_tokens"] = record.loss.num_tokens();
+        json["scored_bytes"] = item.scored_bytes;
+    }
     return engine::json_text(json);
 }
 
@@ -186,6 +267,7 @@ ResultIndex ResultIndex::read(const fs::path& run) {
                                            .num_bytes = static_cast<std::int64_t>(line.size()),
                                            .num_tokens = record->num_tokens,
                                            .max_tokens = record->max_tokens,
+                                           .own_max_tokens = record->own_max_tokens,
                                            .failed = record->finish_reason == "error",
                                            .at_length = record->finish_reason == "length"};
         });
@@ -213,8 +295,11 @@ ResultRecord ResultIndex::load(const Entry& entry) const {
 }
 
 bool ResultIndex::is_done(const Entry& entry, const Settings& settings) {
-    if (entry.failed) return !settings.retry_failed && entry.max_tokens == settings.max_tokens;
-    return !entry.at_length || entry.num_tokens >= settings.max_tokens;
+    if (entry.failed)
+        return !settings.retry_failed && (entry.own_max_tokens || entry.max_tokens == settings.max_tokens);
+    // A line of an older version does not say what was asked for: it was what the item has.
+    return !entry.at_length || entry.own_max_tokens ||
+           std::max(entry.max_tokens, entry.num_tokens) >= settings.max_tokens;
 }
 
 void write_results(const fs::path& run, const ResultIndex& index, std::int64_t num_inputs, const Settings& settings) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,7 +40,10 @@ struct ResultRecord {
     std::string finish_reason;  ///< "length", "stop", "error"; "partial" only in `longhaul results --partial`
     std::string error;
     std::vector<std::int32_t> token_ids;
-    std::int64_t max_tokens = 0;  ///< of a failed item: the job's then, since the error may speak of it; journal only
+    engine::LossByPosition loss{};  ///< of a given continuation; empty where there is none
+    std::string logprobs{};         ///< JSON, as `logprobs_text` makes it; "" where none were asked for
+    std::int64_t max_tokens = 0;    ///< as it was asked for; journal only
+    bool own_max_tokens = false;    ///< the item's, not the job's; journal only
 };
 
 /// What decides which fields a line has.
@@ -52,6 +56,11 @@ ResultFormat result_format(const Settings& settings);
 /// One line of results.jsonl, no newline, keys in the order of design.md; the same bytes for the same record. Bytes of
 /// `text` that are not UTF-8 become U+FFFD.
 std::string format_result(const ResultRecord& record, const ResultFormat& format);
+
+/// `logprobs` of a line: for each token a list [[id, logprob], …], the chosen token first and then those of the k most
+/// probable that are not the chosen one, best first. `rows`: as engine/sampling/log_softmax.hpp makes them; "" for
+/// none. Numbers are the shortest that read back to the same float32: the same bytes everywhere.
+std::string logprobs_text(std::span<const std::int32_t> tokens, std::span<const std::int32_t> rows);
 
 /// The line as results/ has it, and back. nullopt for what is no such line.
 std::string format_journal(const ResultRecord& record, const ResultFormat& format);
@@ -72,7 +81,7 @@ class ResultIndex {
         std::int64_t offset = 0, num_bytes = 0;
         std::int64_t num_tokens = 0;
         std::int64_t max_tokens = 0;
-        bool failed = false, at_length = false;
+        bool own_max_tokens = false, failed = false, at_length = false;
     };
 
     /// Reads all result files of a run folder. Throws InputError where one cannot be read.
@@ -83,7 +92,8 @@ class ResultIndex {
     [[nodiscard]] ResultRecord load(const Entry& entry) const;  ///< Throws InputError
 
     /// Whether the entry is the final word on its item. One that ended at its length does not count under a greater
-    /// `max-tokens` (the item is generated again from its beginning); a failed one neither, nor under `retry-failed`.
+    /// `max-tokens` (the item is generated again from its beginning) unless it has a `max-tokens` of its own; a failed
+    /// one neither (its error may speak of it), nor under `retry-failed`.
     static bool is_done(const Entry& entry, const Settings& settings);
 
   private:

@@ -85,6 +85,30 @@ void resolve(Settings& settings) {
     if (settings.device.empty() || settings.device == "auto") settings.device = "cpu";
 }
 
+/// `teacher-forced` and `mode = perplexity` leave no choice of tokens: what only makes sense with one contradicts them.
+/// Keys of sampling and `stop`, which a job file for generating has anyway, are without effect.
+void check_scoring(const Settings& settings, const Origins& origins) {
+    const bool scores = settings.mode == "perplexity";
+    const auto require = [&](bool good, const char* key, const std::string& expected, const std::string& got) {
+        if (good) return;
+        const std::string why = scores ? "mode = perplexity" : settings.teacher_forced ? "teacher-forced = true" : "";
+        refuse(origins.of(key), key, expected + " with " + (why.empty() ? "mode = generate" : why), got);
+    };
+    if (scores) {
+        require(!settings.teacher_forced, "teacher-forced", "false", "true");
+        require(settings.logprobs == 0, "logprobs", "0", std::to_string(settings.logprobs));
+        require(!settings.baseline, "baseline", "false", "true");
+        require(settings.window != 1, "window", "0, or at least 2 tokens", "1");
+        require(settings.window == 0 || settings.stride <= settings.window, "stride",
+                "at most the window's " + std::to_string(settings.window) + " tokens", std::to_string(settings.stride));
+    } else {
+        require(settings.window == 0, "window", "0", std::to_string(settings.window));
+        require(settings.stride == 0, "stride", "0", std::to_string(settings.stride));
+    }
+    if (!scores && !settings.teacher_forced) return;
+    require(settings.samples == 1, "samples", "1", std::to_string(settings.samples));
+}
+
 void check_together(const Settings& settings, const Origins& origins) {
     // Plain decoding may be asked of any job file, to compare; it drafts nothing, whatever the draft keys say.
     if (!settings.draft_model.empty() && settings.draft != "ar") {
@@ -97,6 +121,7 @@ void check_together(const Settings& settings, const Origins& origins) {
         refuse(origins.of(key), key, "its default", shown(value(settings).empty() ? "" : value(settings).front()),
                "the draft methods it belongs to are not in this version");
     }
+    check_scoring(settings, origins);
     if (settings.draft == "replay" && settings.replay_run.empty()) {
         refuse(origins.of("draft"), "replay-run", "the run folder to replay", "nothing", "");
     }
@@ -166,10 +191,14 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 }
 
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
+    // Keys that runs of earlier versions do not know: their default is what those did.
+    static const std::set<std::string> later_keys{"mode", "window", "stride"};
+    const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {
         const KeyKind kind = kind_of(key.info.key, settings);
         if (kind == KeyKind::execution || (kind == KeyKind::extension && !extensions)) continue;
+        if (later_keys.contains(key.info.key) && key.get(settings) == key.get(defaults)) continue;
         for (const std::string& value : key.get(settings)) identity.push_back({key.info.key, value, "job"});
     }
     return identity;

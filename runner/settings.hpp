@@ -24,6 +24,9 @@ struct Settings {
     std::string overlong = "error";
     std::int64_t logprobs = 0;
     bool teacher_forced = false;
+    std::string mode = "generate";  // generate, perplexity
+    std::int64_t window = 0;        // tokens; 0 = the model's context
+    std::int64_t stride = 0;        // tokens; 0 = half the window
     bool token_ids = false;
     // How precise, where
     std::string precision = "bf16";

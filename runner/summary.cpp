@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
+#include <numbers>
 #include <utility>
 #include <vector>
 
@@ -33,6 +35,16 @@ std::optional<double> Summary::speedup() const {
     return outcome.speed.tokens_per_second() / baseline->speed.tokens_per_second();
 }
 
+std::optional<double> Summary::perplexity() const {
+    if (outcome.scored_tokens == 0) return std::nullopt;
+    return std::exp(outcome.nll / static_cast<double>(outcome.scored_tokens));
+}
+
+std::optional<double> Summary::bits_per_byte() const {
+    if (outcome.scored_bytes == 0) return std::nullopt;
+    return outcome.nll / (std::numbers::ln2 * static_cast<double>(outcome.scored_bytes));
+}
+
 nlohmann::ordered_json Summary::to_json() const {
     nlohmann::ordered_json json;
     json["items"] = outcome.items;
@@ -58,6 +70,12 @@ nlohmann::ordered_json Summary::to_json() const {
     json["recomputed_rows"] = outcome.recomputed_rows;
     json["checkpoint_stall_seconds"] = outcome.checkpoint_stall_seconds;
     json["decode_tokens_per_second"] = outcome.speed.tokens_per_second();
+    if (perplexity()) {
+        json["nll"] = outcome.nll;
+        json["scored_tokens"] = outcome.scored_tokens;
+        json["perplexity"] = *perplexity();
+    }
+    if (bits_per_byte()) json["bits_per_byte"] = *bits_per_byte();
     if (baseline) {
         json["baseline"] = {{"decode_tokens_per_second", baseline->speed.tokens_per_second()},
                             {"identical", baseline->identical}};
@@ -78,8 +96,15 @@ std::string Summary::to_table() const {
                           text("%.1f s, %.1f tokens/s, ", outcome.seconds, rate) +
                           counted(replicas, "replica", "replicas") + ", " + counted(ranks, "rank", "ranks") + ", " +
                           counted(threads, "thread", "threads") + " a rank, " + kernels + " kernels");
-    rows.emplace_back("block efficiency",
-                      text("%.2f tokens a target call", ratio(outcome.total_tokens, outcome.target_calls)));
+    if (perplexity()) {
+        rows.emplace_back("perplexity", text("%.4f over ", *perplexity()) +
+                                            counted(outcome.scored_tokens, "scored token", "scored tokens") +
+                                            (bits_per_byte() ? text(", %.4f bits a byte", *bits_per_byte()) : ""));
+    }
+    if (settings.mode == "generate") {
+        rows.emplace_back("block efficiency",
+                          text("%.2f tokens a target call", ratio(outcome.total_tokens, outcome.target_calls)));
+    }
     if (outcome.drafted > 0) {
         rows.emplace_back("acceptance", text("%.1f %% of ", 100 * ratio(outcome.accepted, outcome.drafted)) +
                                             grouped(outcome.drafted) + " drafted tokens (" + settings.draft + ")");

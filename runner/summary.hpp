@@ -26,6 +26,10 @@ struct Summary {
 
     /// Decode tokens a second of the run / of plain decoding; nullopt where it was not measured.
     [[nodiscard]] std::optional<double> speedup() const;
+    /// exp of the mean loss of the scored tokens, and their loss in bits over the bytes of their text; nullopt where
+    /// none were scored.
+    [[nodiscard]] std::optional<double> perplexity() const;
+    [[nodiscard]] std::optional<double> bits_per_byte() const;
     [[nodiscard]] nlohmann::ordered_json to_json() const;
     [[nodiscard]] std::string to_table() const;
 };

@@ -244,16 +244,6 @@ Key or_auto(Key key, std::string Settings::*field) {
     return key;
 }
 
-/// A key whose only value in this version is its default.
-Key only_now(Key key, const std::string& now) {
-    key.info.value_name = now;
-    key.set = [set = key.set, now](Settings& s, const std::string& value, const auto& folder) {
-        set(s, value, folder);  // nonsense is nonsense first
-        if (value != now) throw BadValue{now, "it is not in this version"};
-    };
-    return key;
-}
-
 Strings draft_methods_later() {
     return {"sd", "spectr", "specinfer", "rsd-c", "rsd-s", "medusa", "triforce", "tokenswift", "lyanna", "eagle"};
 }
@@ -287,13 +277,20 @@ Section text_section() {
                 "begin-of-text token before the prompt; auto = as the tokenizer says"),
          choice("overlong", Kind::identity, &Settings::overlong, {"error", "truncate-left"}, {},
                 "prompt + new tokens beyond the model's context: the item fails, or loses the beginning of its prompt"),
-         only_now(
-             integer("logprobs", Kind::identity, &Settings::logprobs, 0, 1000,
-                     "log-probabilities of the chosen token and the k best; 0 = off (more is not in this version)"),
-             "0"),
-         only_now(flag("teacher-forced", Kind::identity, &Settings::teacher_forced,
-                       "the target's tokens are the data's own continuation (true is not in this version)"),
-                  "false"),
+         integer(
+             "logprobs", Kind::identity, &Settings::logprobs, 0, 1000,
+             "also write, for each token, [id, log-probability] of the chosen one and then of the k most probable, the "
+             "chosen one not again, by the model's own logits, before any sampling key; 0 = off"),
+         flag("teacher-forced", Kind::identity, &Settings::teacher_forced,
+              "the new tokens are the data's own continuation: speed and acceptance of drafts, and the loss, on real "
+              "text"),
+         choice("mode", Kind::identity, &Settings::mode, {"generate", "perplexity"}, {},
+                "generate text, or only score the data's own continuations (up to max-tokens of each)"),
+         integer("window", Kind::identity, &Settings::window, 0, most_tokens,
+                 "mode = perplexity: tokens a pass sees, each window from its own beginning; 0 = the model's context"),
+         integer("stride", Kind::identity, &Settings::stride, 0, most_tokens,
+                 "mode = perplexity: tokens from one window to the next, scored in each but the first, which scores "
+                 "all it can; 0 = half the window"),
          flag("token-ids", Kind::identity, &Settings::token_ids, "also write token_ids to the results")}};
 }
 

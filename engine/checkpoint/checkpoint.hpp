@@ -24,7 +24,7 @@
 
 namespace longhaul::engine {
 
-inline constexpr int checkpoint_format_version = 1;
+inline constexpr int checkpoint_format_version = 2;
 
 /// What must agree for a checkpoint to be used; compared as a whole, told apart by name in messages.
 struct CheckpointIdentity {
@@ -55,6 +55,8 @@ struct ItemDelta {
     std::int64_t prompt_tokens = 0;
     std::int64_t first_token = 0;      ///< output tokens before this round
     std::vector<std::int32_t> tokens;  ///< output tokens added by this round
+    /// As many words for each of `tokens`, empty without `logprobs` (engine/sampling/log_softmax.hpp); opaque here.
+    std::vector<std::int32_t> logprobs{};
     std::int64_t kv_begin = 0;  ///< positions [kv_begin, kv_end) are in this round's KV files; equal under `recompute`
     std::int64_t kv_end = 0;
     DrafterState drafter;    ///< rows changed since the round before
@@ -114,6 +116,8 @@ struct RestoredItem {
     std::string last_commit;  ///< newest commit used: the `previous_commit` of the item's next round
     std::int64_t prompt_tokens = 0;
     std::vector<std::int32_t> tokens;
+    std::vector<std::int32_t>
+        logprobs{};                     ///< of `tokens`; whether they are as many as the job wants, the caller checks
     std::vector<DrafterState> drafter;  ///< oldest first
     std::string statistics;
     std::int64_t kv_tokens = 0;  ///< contiguous intact prefix

@@ -98,6 +98,7 @@ void write_items(hid_t file, const std::vector<ItemDelta>& items) {
     hdf5::write_values(at, "prompt_tokens", column_of(items, &ItemDelta::prompt_tokens));
     hdf5::write_values(at, "first_token", column_of(items, &ItemDelta::first_token));
     hdf5::write_ragged(at, "tokens", column_of(items, &ItemDelta::tokens));
+    hdf5::write_ragged(at, "logprobs", column_of(items, &ItemDelta::logprobs));
     hdf5::write_values(at, "kv_begin", column_of(items, &ItemDelta::kv_begin));
     hdf5::write_values(at, "kv_end", column_of(items, &ItemDelta::kv_end));
     hdf5::write_ragged(at, "drafter_kind", column_of(drafters, &DrafterState::kind));
@@ -117,10 +118,26 @@ void write_kv_files(hid_t file, const std::vector<KvFile>& kv_files) {
 }
 
 std::vector<ItemDelta> read_items(const hdf5::Reader& reader) {
-    reader.expect_links("items",
-                        {"key", "key_count", "previous_commit", "previous_commit_count", "prompt_tokens", "first_token",
-                         "tokens", "tokens_count", "kv_begin", "kv_end", "drafter_kind", "drafter_kind_count",
-                         "drafter_row_width", "drafter_rows", "drafter_rows_count", "statistics", "statistics_count"});
+    const bool has_logprobs = reader.number("format_version") >= 2;
+    std::vector<const char*> names{"key",
+                                   "key_count",
+                                   "previous_commit",
+                                   "previous_commit_count",
+                                   "tokens",
+                                   "tokens_count",
+                                   "prompt_tokens",
+                                   "first_token",
+                                   "kv_begin",
+                                   "kv_end",
+                                   "drafter_kind",
+                                   "drafter_kind_count",
+                                   "statistics",
+                                   "drafter_row_width",
+                                   "drafter_rows_count",
+                                   "drafter_rows",
+                                   "statistics_count"};
+    if (has_logprobs) names.insert(names.end(), {"logprobs", "logprobs_count"});
+    reader.expect_links("items", names);
     const auto prompt_tokens = reader.values<std::int64_t>("items/prompt_tokens");
     const std::size_t num_items = prompt_tokens.size();
     const auto first_token = reader.column<std::int64_t>("items/first_token", num_items);
@@ -130,6 +147,8 @@ std::vector<ItemDelta> read_items(const hdf5::Reader& reader) {
     auto keys = reader.ragged<std::string>("items/key", num_items);
     auto previous = reader.ragged<std::string>("items/previous_commit", num_items);
     auto tokens = reader.ragged<std::vector<std::int32_t>>("items/tokens", num_items);
+    auto logprobs = has_logprobs ? reader.ragged<std::vector<std::int32_t>>("items/logprobs", num_items)
+                                 : std::vector<std::vector<std::int32_t>>(num_items);
     auto kinds = reader.ragged<std::string>("items/drafter_kind", num_items);
     auto rows = reader.ragged<std::vector<std::int32_t>>("items/drafter_rows", num_items);
     auto statistics = reader.ragged<std::string>("items/statistics", num_items);
@@ -140,6 +159,7 @@ std::vector<ItemDelta> read_items(const hdf5::Reader& reader) {
                     .prompt_tokens = prompt_tokens[i],
                     .first_token = first_token[i],
                     .tokens = std::move(tokens[i]),
+                    .logprobs = std::move(logprobs[i]),
                     .kv_begin = kv_begin[i],
                     .kv_end = kv_end[i],
                     .drafter = {std::move(kinds[i]), row_width[i], std::move(rows[i])},
@@ -183,6 +203,9 @@ void check_item(const hdf5::Reader& reader, const ItemDelta& item, const std::st
     require(within(item.kv_begin, 0, end), "kv_begin", "a position of the item", std::to_string(item.kv_begin));
     require(within(item.kv_end, item.kv_begin, end), "kv_end", "a position from kv_begin to the item's end",
             std::to_string(item.kv_end));
+    const auto num_words = static_cast<std::int64_t>(item.logprobs.size());
+    require(num_tokens == 0 ? num_words == 0 : num_words % num_tokens == 0, "logprobs", "as many for each token",
+            std::to_string(num_words) + " words for " + std::to_string(num_tokens) + " tokens");
     for (const std::int32_t token : item.tokens) require(token >= 0, "tokens", "token ids", std::to_string(token));
     if (item.previous_commit.empty()) {
         require(item.first_token == 0, "first_token", "0 in an item's first round", std::to_string(item.first_token));

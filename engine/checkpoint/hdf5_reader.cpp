@@ -70,7 +70,7 @@ void Reader::refuse_rows(const std::string& path, std::size_t expected, std::siz
     refuse(path, std::to_string(expected) + " values", std::to_string(got));
 }
 
-void Reader::expect_links(const char* group, std::initializer_list<const char*> names) const {
+void Reader::expect_links(const char* group, const std::vector<const char*>& names) const {
     Links links;
     guarded(group, [&] {
         const Handle id{checked("H5Gopen2", [&] { return H5Gopen2(file_.get(), group, H5P_DEFAULT); }), H5Gclose};

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +36,7 @@ class Reader {
     [[noreturn]] void refuse(std::string_view field, std::string_view expected, std::string_view got) const;
 
     /// The group holds exactly these names, each a hard link: nothing here leads out of the file.
-    void expect_links(const char* group, std::initializer_list<const char*> names) const;
+    void expect_links(const char* group, const std::vector<const char*>& names) const;
 
     /// Attributes of the root group.
     [[nodiscard]] std::int64_t number(const char* attribute) const;

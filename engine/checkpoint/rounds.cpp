@@ -49,8 +49,9 @@ bool CheckpointRounds::due() const {
     const kernels::KvLayout& layout = model_.kv_layout();
     const std::int64_t bytes_a_token =
         2 * layout.num_layers * layout.num_kv_heads * static_cast<std::int64_t>(layout.token_bytes());
-    return tokens_since_ > 0 && (tokens_since_ >= options_.every_tokens || since.count() >= options_.every_seconds ||
-                                 (options_.store_kv && tokens_since_ * bytes_a_token >= most_bytes));
+    return tokens_since_ > 0 &&
+           (tokens_since_ >= options_.every_tokens || since.count() >= options_.every_seconds ||
+            record_bytes_since_ >= most_bytes || (options_.store_kv && tokens_since_ * bytes_a_token >= most_bytes));
 }
 
 bool CheckpointRounds::may_store_kv() const {
@@ -65,6 +66,9 @@ ItemDelta CheckpointRounds::delta_of(Sequence& sequence, bool store_kv) const {
     delta.first_token = sequence.saved_tokens;
     const auto fresh = sequence.output().subspan(static_cast<std::size_t>(sequence.saved_tokens));
     delta.tokens.assign(fresh.begin(), fresh.end());
+    const auto saved_words = sequence.saved_tokens * logprob_words(sequence.num_logprobs);
+    if (group_.is_first())  // the others have none
+        delta.logprobs.assign(sequence.logprobs.begin() + saved_words, sequence.logprobs.end());
     delta.kv_begin = sequence.saved_kv;
     delta.kv_end = store_kv ? sequence.kv->committed() : sequence.saved_kv;
     // After a put-back the sequence's own KV may be shorter than what is saved already.
@@ -74,7 +78,7 @@ ItemDelta CheckpointRounds::delta_of(Sequence& sequence, bool store_kv) const {
 
 void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv) {
     ++round_;
-    tokens_since_ = 0;
+    tokens_since_ = record_bytes_since_ = 0;
     last_begin_ = std::chrono::steady_clock::now();
     commit_ = Commit{commit_name(options_.replica, options_.epoch, round_),
                      options_.identity,

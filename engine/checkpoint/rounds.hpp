@@ -35,6 +35,9 @@ class CheckpointRounds {
     /// Tokens (output, and prompt while prefilling) computed since the last round began.
     void count_tokens(std::int64_t tokens) { tokens_since_ += tokens; }
 
+    /// Of what a commit records for its items beside tokens.
+    void count_record_bytes(std::int64_t bytes) { record_bytes_since_ += bytes; }
+
     /// First rank: whether a round should begin now, and whether it may hold KV (`checkpoint-quota`).
     [[nodiscard]] bool due() const;
     [[nodiscard]] bool may_store_kv() const;
@@ -78,7 +81,7 @@ class CheckpointRounds {
     bool active_ = false;
     Commit commit_;  // first rank: of the round under way
     int missing_kv_files_ = 0;
-    std::int64_t tokens_since_ = 0;
+    std::int64_t tokens_since_ = 0, record_bytes_since_ = 0;
     std::chrono::steady_clock::time_point last_begin_ = std::chrono::steady_clock::now();
 
     std::string error_;

@@ -103,7 +103,7 @@ class CommitCache {
         std::size_t bytes = sizeof commit;
         for (const ItemDelta& item : commit.items) {
             bytes += sizeof item + item.key.size() + item.statistics.size() +
-                     sizeof(std::int32_t) * (item.tokens.size() + item.drafter.rows.size());
+                     sizeof(std::int32_t) * (item.tokens.size() + item.logprobs.size() + item.drafter.rows.size());
         }
         return bytes;
     }
@@ -252,6 +252,7 @@ std::optional<RestoredItem> CheckpointStore::State::assemble(const std::string& 
             }
             const ItemDelta& item = commit->items[link.item_index];
             restored.tokens.insert(restored.tokens.end(), item.tokens.begin(), item.tokens.end());
+            restored.logprobs.insert(restored.logprobs.end(), item.logprobs.begin(), item.logprobs.end());
             if (!item.drafter.kind.empty()) restored.drafter.push_back(item.drafter);
             restored.prompt_tokens = item.prompt_tokens;
             restored.statistics = item.statistics;

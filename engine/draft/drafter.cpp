@@ -63,11 +63,11 @@ TreeShape parse_tree_shape(const std::string& text) {
 }
 
 // Where methods are named: a new one is a line here and a file beside this one.
-std::unique_ptr<Drafter> make_drafter(const DraftOptions& options, const SamplingParams& sampling) {
+std::unique_ptr<Drafter> make_drafter(const DraftOptions& options) {
     // Without a table nothing can be proposed.
     if (options.method == "ar" || (options.method == "ngram" && options.ngram_top == 0))
         return std::make_unique<AutoregressiveDrafter>();
-    if (options.method == "ngram") return make_ngram_drafter(options, sampling);
+    if (options.method == "ngram") return make_ngram_drafter(options);
     if (options.method == "replay") return make_replay_drafter(options);
     throw UsageError("draft: '" + options.method + "' is not in this version; it has ar, ngram, replay");
 }

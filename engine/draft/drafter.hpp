@@ -10,7 +10,6 @@
 
 #include "engine/checkpoint/checkpoint.hpp"
 #include "engine/sampling/noise.hpp"
-#include "engine/sampling/params.hpp"
 #include "engine/token_tree.hpp"
 
 namespace longhaul::engine {
@@ -47,6 +46,7 @@ struct DraftItem {
     std::string id;
     std::int64_t sample = 0;
     std::int64_t prompt_tokens = 0;
+    double temperature = 1.0;  ///< at which the shared noise decides the next token; 0: it does not
 };
 
 /// A draft method.
@@ -62,7 +62,7 @@ class Drafter {
 };
 
 /// Makes the method `options.method`. Throws UsageError naming the method, or what is wrong with the tree.
-std::unique_ptr<Drafter> make_drafter(const DraftOptions& options, const SamplingParams& sampling);
+std::unique_ptr<Drafter> make_drafter(const DraftOptions& options);
 
 /// `draft-tree` as users write it: chain "5", width x depth "12x5", with a node budget "4x3:12".
 struct TreeShape {

@@ -21,7 +21,6 @@ struct NgramOptions {
     std::int64_t order = 4;
     std::int64_t top = 20;
     TreeShape shape;
-    double temperature = 1.0;
     double min_probability = 0.04;  // what is less likely than this is noise in the counts
     bool adapts = false;
 };
@@ -37,8 +36,8 @@ struct Candidate {
 class NgramSequence final : public SequenceDrafter {
   public:
     /// `shared`: counts over all sequences of the replica, which stand in where this one has seen nothing yet.
-    NgramSequence(const NgramOptions& options, std::shared_ptr<NgramTable> shared)
-        : options_(options), table_(options.order, options.top), shared_(std::move(shared)) {}
+    NgramSequence(const NgramOptions& options, double temperature, std::shared_ptr<NgramTable> shared)
+        : options_(options), temperature_(temperature), table_(options.order, options.top), shared_(std::move(shared)) {}
 
     void accepted(std::span<const std::int32_t> context, std::int64_t num_new) override {
         for (std::size_t end = context.size() - static_cast<std::size_t>(num_new); end < context.size(); ++end) {
@@ -81,6 +80,7 @@ class NgramSequence final : public SequenceDrafter {
     void weigh_by_noise(const NoiseRow& noise);
 
     NgramOptions options_;
+    double temperature_;
     NgramTable table_;
     std::shared_ptr<NgramTable> shared_;
     std::vector<std::int32_t> history_;
@@ -134,13 +134,13 @@ void NgramSequence::weigh_by_noise(const NoiseRow& noise) {
     double sum = 0;
     double best = 0;
     for (Candidate& c : candidates_) {
-        if (options_.temperature > 0) {
+        if (temperature_ > 0) {
             c.probability *= kernels::scalar::det_exp(static_cast<double>(noise.gumbel(c.token)));
         }
         best = std::max(best, c.probability);
         sum += c.probability;
     }
-    const double listed_wins = options_.temperature > 0 ? kernels::scalar::det_exp(-rest / best) : 1.0 - rest;
+    const double listed_wins = temperature_ > 0 ? kernels::scalar::det_exp(-rest / best) : 1.0 - rest;
     for (Candidate& c : candidates_) c.probability *= listed_wins / sum;
 }
 
@@ -194,8 +194,8 @@ class NgramDrafter final : public Drafter {
   public:
     explicit NgramDrafter(const NgramOptions& options)
         : options_(options), shared_(std::make_shared<NgramTable>(options.order, options.top)) {}
-    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem&) const override {
-        return std::make_unique<NgramSequence>(options_, shared_);
+    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& item) const override {
+        return std::make_unique<NgramSequence>(options_, item.temperature, shared_);
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return options_.top == 0 ? 0 : options_.shape.budget; }
     [[nodiscard]] std::int64_t max_depth() const override { return options_.top == 0 ? 0 : options_.shape.depth; }
@@ -208,7 +208,7 @@ class NgramDrafter final : public Drafter {
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_ngram_drafter(const DraftOptions& options, const SamplingParams& sampling) {
+std::unique_ptr<Drafter> make_ngram_drafter(const DraftOptions& options) {
     if (options.ngram_order < 1 || options.ngram_order > 16) {
         throw UsageError("ngram-order: expected 1 to 16, got " + std::to_string(options.ngram_order));
     }
@@ -220,7 +220,6 @@ std::unique_ptr<Drafter> make_ngram_drafter(const DraftOptions& options, const S
     ngram.top = options.ngram_top;
     ngram.shape = parse_tree_shape(options.tree.empty() ? "4x8:16" : options.tree);
     ngram.adapts = options.tree.empty();
-    ngram.temperature = sampling.temperature;
     return std::make_unique<NgramDrafter>(ngram);
 }
 

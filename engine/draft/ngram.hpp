@@ -7,6 +7,6 @@
 
 namespace longhaul::engine {
 
-std::unique_ptr<Drafter> make_ngram_drafter(const DraftOptions& options, const SamplingParams& sampling);
+std::unique_ptr<Drafter> make_ngram_drafter(const DraftOptions& options);
 
 }  // namespace longhaul::engine

@@ -2,46 +2,21 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "engine/sampling/exp_nonpositive.hpp"
 #include "kernels/scalar_math.hpp"
 
 namespace longhaul::engine {
-namespace {
-
-/// exp for x <= 0, to about 1e-11: 2^k times a polynomial in the remainder. Branch-free, so the compiler vectorises the
-/// loop.
-inline double exp_nonpositive(double x) {
-    constexpr double log2e = 1.4426950408889634;
-    constexpr double ln2_high = 0.693147180369123816490;
-    constexpr double ln2_low = 1.90821492927058770002e-10;
-    constexpr double shifter = 0x1.8p52;
-    x = std::max(x, -700.0);
-    const double shifted = x * log2e + shifter;
-    const double k = shifted - shifter;
-    const double r = (x - k * ln2_high) - k * ln2_low;
-    double sum = 1.0 / 3628800;
-    sum = sum * r + 1.0 / 362880;
-    sum = sum * r + 1.0 / 40320;
-    sum = sum * r + 1.0 / 5040;
-    sum = sum * r + 1.0 / 720;
-    sum = sum * r + 1.0 / 120;
-    sum = sum * r + 1.0 / 24;
-    sum = sum * r + 1.0 / 6;
-    sum = sum * r + 0.5;
-    sum = sum * r + 1.0;
-    sum = sum * r + 1.0;
-    const auto bits = std::bit_cast<std::uint64_t>(shifted) << 52;  // low bits of `shifted` hold k
-    return std::bit_cast<double>(std::bit_cast<std::uint64_t>(sum) + bits);
+LogitsPipeline::LogitsPipeline(const SamplingParams& params, std::int64_t vocab_size)
+    : logits_(static_cast<std::size_t>(vocab_size)), seen_(static_cast<std::size_t>(vocab_size), 0) {
+    set_params(params);
 }
 
-}  // namespace
-
-LogitsPipeline::LogitsPipeline(const SamplingParams& params, std::int64_t vocab_size)
-    : params_(params), logits_(static_cast<std::size_t>(vocab_size)), seen_(static_cast<std::size_t>(vocab_size), 0) {
+void LogitsPipeline::set_params(const SamplingParams& params) {
+    params_ = params;
     params_.min_keep = std::max<std::int64_t>(params_.min_keep, 1);
 }
 

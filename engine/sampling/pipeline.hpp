@@ -30,6 +30,9 @@ class LogitsPipeline {
   public:
     LogitsPipeline(const SamplingParams& params, std::int64_t vocab_size);
 
+    /// Of the calls that follow: sequences of a batch may differ.
+    void set_params(const SamplingParams& params);
+
     /// The distribution of the token after `context`. `logits`: f32 [vocab_size]; NaN counts as -inf. `with_q`: whether
     /// probabilities are wanted (the coupled rule needs none). The result lives until the next call.
     const Distribution& apply(std::span<const float> logits, const NodeContext& context, bool with_q = true);

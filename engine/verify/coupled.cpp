@@ -14,12 +14,8 @@ Verdict CoupledVerifier::verify(const TokenTree& tree, const TargetDistribution&
     for (;;) {
         const std::int64_t depth = tree.depth[static_cast<std::size_t>(node)];
         verdict.next_token = gumbel_argmax(target(node), NoiseRow(noise_key, position + depth));
-        std::int32_t child = node + 1;  // level order: children come later
-        while (child < tree.num_nodes() && (tree.parent[static_cast<std::size_t>(child)] != node ||
-                                            tree.token[static_cast<std::size_t>(child)] != verdict.next_token)) {
-            ++child;
-        }
-        if (child == tree.num_nodes()) return verdict;
+        const std::int32_t child = tree.find_child(node, verdict.next_token);
+        if (child < 0) return verdict;
         verdict.nodes.push_back(child);
         node = child;
     }

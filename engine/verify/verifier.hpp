@@ -39,4 +39,18 @@ class CoupledVerifier final : public Verifier {
                    std::int64_t position) const override;
 };
 
+/// The rule where the target's tokens are given.
+class ForcedVerifier final : public Verifier {
+  public:
+    /// `coming`: the tokens that follow the tree's root; at least one, and they must outlive it.
+    explicit ForcedVerifier(std::span<const std::int32_t> coming) : coming_(coming) {}
+    [[nodiscard]] bool needs_probabilities() const override { return false; }
+    /// Looks at neither `target` nor the noise.
+    Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
+                   std::int64_t position) const override;
+
+  private:
+    std::span<const std::int32_t> coming_;
+};
+
 }  // namespace longhaul::engine

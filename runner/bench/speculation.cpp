@@ -46,7 +46,6 @@ Decoded decode(engine::Model& model, engine::Group& group, const engine::DraftOp
     const NoTokenizer tokenizer(model.config().vocab_size);
     engine::ReplicaOptions options;
     options.batch = 1;
-    options.sampling.temperature = 1;
     options.draft = draft;
     options.kv_memory_bytes = std::int64_t{1} << 40;
     Decoded decoded;
@@ -55,8 +54,9 @@ Decoded decode(engine::Model& model, engine::Group& group, const engine::DraftOp
     hooks.next_work = [&]() -> std::optional<engine::WorkItem> {
         if (handed_out) return {};
         handed_out = true;
-        engine::WorkItem item{
-            .index = 0, .id = "bench", .sample = 0, .checkpoint_key = "bench", .prompt = {}, .max_tokens = max_tokens};
+        engine::WorkItem item{.index = 0, .id = "bench", .sample = 0, .checkpoint_key = "bench", .prompt = {}};
+        item.options =
+            std::make_shared<const engine::GenerationOptions>(engine::GenerationOptions{.max_tokens = max_tokens});
         for (std::int64_t i = 0; i < prompt_tokens; ++i) {
             item.prompt.push_back(static_cast<std::int32_t>((i * i + 17 * i) % model.config().vocab_size));
         }

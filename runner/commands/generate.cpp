@@ -96,18 +96,15 @@ struct Session {
     }
 };
 
-engine::ReplicaHooks hooks_of(Session& session, const Settings& settings, std::vector<std::int32_t> prompt) {
+engine::ReplicaHooks hooks_of(Session& session, std::shared_ptr<const engine::GenerationOptions> options,
+                              std::vector<std::int32_t> prompt) {
     engine::ReplicaHooks hooks;
-    hooks.next_work = [&settings, prompt = std::move(prompt),
+    hooks.next_work = [options = std::move(options), prompt = std::move(prompt),
                        given = false]() mutable -> std::optional<engine::WorkItem> {
         if (std::exchange(given, true)) return std::nullopt;
         // Id 1 is what a data set of one line without an id gives its item: the same random numbers, the same text.
-        return engine::WorkItem{.index = 0,
-                                .id = "1",
-                                .sample = 0,
-                                .checkpoint_key = "1",
-                                .prompt = prompt,
-                                .max_tokens = settings.max_tokens};
+        return engine::WorkItem{
+            .index = 0, .id = "1", .sample = 0, .checkpoint_key = "1", .prompt = prompt, .options = options};
     };
     hooks.finished = [&session](engine::FinishedItem item) { session.result = std::move(item); };
     hooks.stop_requested = [] { return stop_wanted != 0; };
@@ -167,7 +164,8 @@ int generate_command(const std::vector<std::string>& arguments) {
     options.kv_memory_bytes = kv_memory(settings);
     Session session(*tokenizer, settings);
     stop_on_interrupt();
-    engine::Replica replica(*model, *group, *tokenizer, options, hooks_of(session, settings, std::move(prompt)));
+    engine::Replica replica(*model, *group, *tokenizer, options,
+                            hooks_of(session, generation_options(settings, config), std::move(prompt)));
     const engine::ReplicaOutcome outcome = replica.run();
     session.end();
     print_start(session, model->load_report());

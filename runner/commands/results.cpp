@@ -4,6 +4,7 @@
 
 #include "engine/error.hpp"
 #include "engine/model/config.hpp"
+#include "engine/sequence.hpp"
 #include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/dataset.hpp"
@@ -30,7 +31,8 @@ class PartialResults {
         : data_(DataSet::open(settings)) {
         const engine::ModelConfig config = engine::ModelConfig::load(settings.model);
         tokenizer_ = load_tokenizer(settings.model, config);
-        max_positions_ = config.max_positions;
+        max_positions_ = most_positions(settings, config);
+        scores_ = settings.mode == "perplexity";
         store_ = std::make_unique<engine::CheckpointStore>(
             folder.checkpoints(), checkpoint_identity(settings, read_fingerprints(folder), config), INT64_MAX);
     }
@@ -45,9 +47,12 @@ class PartialResults {
         ResultRecord record;
         record.key = key;
         record.id = id;
-        record.num_tokens = static_cast<std::int64_t>(restored->tokens.size());
+        record.loss = engine::statistics_from_json(restored->statistics).loss;
+        record.num_tokens = scores_ ? record.loss.num_tokens() : static_cast<std::int64_t>(restored->tokens.size());
         record.finish_reason = "partial";
         record.token_ids = restored->tokens;
+        record.logprobs = logprobs_text(restored->tokens, restored->logprobs);
+        if (scores_) return record;
         // Text after its prompt: a tokenizer may join or drop a blank at the beginning of a text.
         const Prompt prompt = data_->prompt(key.index, *tokenizer_, max_positions_);
         engine::Detokenizer stream(*tokenizer_);
@@ -60,6 +65,7 @@ class PartialResults {
     std::unique_ptr<DataSet> data_;
     std::unique_ptr<engine::Tokenizer> tokenizer_;
     std::int64_t max_positions_ = 0;
+    bool scores_ = false;
     std::unique_ptr<engine::CheckpointStore> store_;
 };
 

@@ -177,7 +177,10 @@ class PretendedReplica {
                             .drafter = {"ngram/2", 3, {item.rounds, 1, 2, item.rounds, 3, 4}},
                             .statistics = "{\"rounds\":" + std::to_string(item.rounds + 1) + "}"};
             if (commit.kv_files.empty()) delta.kv_end = delta.kv_begin;
-            for (std::int64_t i = 0; i < num_tokens; ++i) delta.tokens.push_back(token_at(key, item.num_tokens + i));
+            for (std::int64_t i = 0; i < num_tokens; ++i) {
+                delta.tokens.push_back(token_at(key, item.num_tokens + i));
+                for (std::int32_t word = 0; word < 3; ++word) delta.logprobs.push_back(word - delta.tokens.back());
+            }
             commit.items.push_back(std::move(delta));
         }
         return commit;

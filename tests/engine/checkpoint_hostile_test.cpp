@@ -246,6 +246,18 @@ TEST_F(CheckpointHostile, TheHelperItselfChangesNothing) {
     expect_item(store, "a", 20, 31);
 }
 
+// What version 1 wrote, before there were log-probabilities, is read on.
+TEST_F(CheckpointHostile, TheVersionBeforeIsRead) {
+    write_bytes(folder.file("0-0-0.h5"), sealed(edited(folder.file("scratch"), good_image, [](hid_t file) {
+                    remove_link(file, "items/logprobs");
+                    remove_link(file, "items/logprobs_count");
+                    set_number(file, "format_version", 1);
+                })));
+    CheckpointStore store(folder.path(), small_identity(), 0);
+    EXPECT_TRUE(store.damage().empty());
+    EXPECT_TRUE(expect_item(store, "a", 20, 31).logprobs.empty());
+}
+
 TEST_F(CheckpointHostile, StructureOfACommit) {
     expect_refused(structural_cases("items/tokens", H5T_STD_I32LE, {40}));
     expect_refused(structural_cases("kv_files/checksum", H5T_STD_U64LE, {2}));
@@ -273,6 +285,10 @@ TEST_F(CheckpointHostile, Columns) {
         {"row width", column("items/drafter_row_width", {4, 4}),
          "items/drafter_rows: expected whole rows, got 6 values"},
         {"no row width", column("items/drafter_row_width", {0, 0}), "items/drafter_rows: expected whole rows"},
+        {"uneven logprobs", column("items/logprobs_count", {61, 59}),
+         "items/logprobs: expected as many for each token, got 61 words for 20 tokens"},
+        {"no logprobs in version 2", [](hid_t file) { remove_link(file, "items/logprobs"); },
+         "items/logprobs: expected a group or dataset, got none"},
         {"negative row width", column("items/drafter_row_width", {-3, 3}), "items/drafter_row_width: expected a count"},
         {"head beyond", column("kv_files/first_kv_head", {0, 5}),
          "kv_files/first_kv_head: expected a head of the model"},

@@ -36,6 +36,8 @@ TEST(Checkpoint, CommitComesBackWhole) {
         EXPECT_EQ(read.items[i].prompt_tokens, written.items[i].prompt_tokens);
         EXPECT_EQ(read.items[i].first_token, 20);
         EXPECT_EQ(read.items[i].tokens, written.items[i].tokens);
+        EXPECT_EQ(read.items[i].logprobs, written.items[i].logprobs);
+        EXPECT_EQ(read.items[i].logprobs.size(), 60U);
         EXPECT_EQ(read.items[i].kv_begin, written.items[i].kv_begin);
         EXPECT_EQ(read.items[i].kv_end, written.items[i].kv_end);
         EXPECT_EQ(read.items[i].drafter.kind, "ngram/2");
@@ -68,6 +70,8 @@ TEST(Checkpoint, RoundsOfTwoReplicasAddUp) {
     EXPECT_EQ(store.items(), (std::map<std::string, std::int64_t>{{"a", 60}, {"b", 60}, {"c", 15}, {"d", 9}}));
     const RestoredItem a = expect_item(store, "a", 60, 69);
     EXPECT_EQ(a.prompt_tokens, 10);
+    ASSERT_EQ(a.logprobs.size(), 180U);
+    EXPECT_EQ(a.logprobs.back(), 2 - a.tokens.back());
     EXPECT_EQ(a.last_commit, "0-1-4.h5");
     EXPECT_EQ(a.statistics, "{\"rounds\":5}");
     EXPECT_TRUE(a.damage.empty());

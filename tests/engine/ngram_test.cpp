@@ -104,9 +104,7 @@ void expect_valid(const TokenTree& tree, std::int64_t max_nodes, std::int64_t ma
 }
 
 TEST(NgramDrafter, DraftsWhatFollowedBefore) {
-    SamplingParams greedy;
-    greedy.temperature = 0;
-    const auto sequence = make_drafter(ngram_options("1x3"), greedy)->make_sequence({});
+    const auto sequence = make_drafter(ngram_options("1x3"))->make_sequence({.id = {}, .temperature = 0});
     const std::vector<std::int32_t> context = {5, 6, 7, 8, 9, 1, 5, 6, 7, 8, 9, 2, 5, 6};
     sequence->accepted(context, static_cast<std::int64_t>(context.size()));
     TokenTree tree;
@@ -121,7 +119,7 @@ TEST(NgramDrafter, TreesBranchAndKeepTheirBounds) {
     std::mt19937 random(3);
     std::vector<std::int32_t> context(3000);
     for (auto& token : context) token = static_cast<std::int32_t>(random() % 8);
-    const auto drafter = make_drafter(ngram_options("4x5:12"), SamplingParams{});
+    const auto drafter = make_drafter(ngram_options("4x5:12"));
     const auto sequence = drafter->make_sequence({});
     sequence->accepted(context, 3000);
     EXPECT_EQ(drafter->max_nodes(), 12);
@@ -146,7 +144,7 @@ TEST(NgramDrafter, UsesTheSharedNoise) {
     context.push_back(100);
     DraftOptions options = ngram_options("1x1");
     options.ngram_order = 2;
-    const auto sequence = make_drafter(options, SamplingParams{})->make_sequence({});
+    const auto sequence = make_drafter(options)->make_sequence({});
     sequence->accepted(context, static_cast<std::int64_t>(context.size()));
     const Distribution uniform{{0, 1, 2, 3}, {0, 0, 0, 0}, {0.25, 0.25, 0.25, 0.25}};
     int hits = 0;
@@ -164,14 +162,14 @@ TEST(NgramDrafter, ResumesFromRowsAndRefusesOthers) {
     std::mt19937 random(4);
     std::vector<std::int32_t> context(500);
     for (auto& token : context) token = static_cast<std::int32_t>(random() % 9);
-    const auto drafter = make_drafter(ngram_options("4x4:8"), SamplingParams{});
+    const auto drafter = make_drafter(ngram_options("4x4:8"));
     const auto original = drafter->make_sequence({});
     original->accepted(std::span(context).first(300), 300);
     const DrafterState first = original->take_delta();
     original->accepted(context, 200);
     const DrafterState second = original->take_delta();
     EXPECT_LT(second.rows.size(), first.rows.size());  // a delta, not the table
-    const auto other_drafter = make_drafter(ngram_options("4x4:8"), SamplingParams{});
+    const auto other_drafter = make_drafter(ngram_options("4x4:8"));
     const auto resumed = other_drafter->make_sequence({});
     ASSERT_TRUE(resumed->restore(std::vector<DrafterState>{first, second}, context));
     for (std::uint64_t key = 0; key < 100; ++key) {
@@ -192,7 +190,7 @@ TEST(NgramDrafter, ResumesFromRowsAndRefusesOthers) {
 // A commit must stay readable: rows beyond its budget are left out, and the drafter starts from the tokens again.
 TEST(NgramDrafter, RowsBeyondTheBudgetAreLeftOutAndRefused) {
     const std::vector<std::int32_t> context(40, 7);
-    const auto drafter = make_drafter(ngram_options("4x4:8"), SamplingParams{});
+    const auto drafter = make_drafter(ngram_options("4x4:8"));
     const auto sequence = drafter->make_sequence({});
     sequence->accepted(context, 40);
     const DrafterState whole = sequence->take_delta();

@@ -7,170 +7,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <thread>
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "engine/model/model.hpp"
-#include "engine/parallel/group.hpp"
-#include "engine/tokenizer/tokenizer.hpp"
-#include "kernels/numerics.hpp"
+#include "tests/engine/replica_harness.hpp"
 
 namespace longhaul::engine {
 namespace {
 
-/// Token i is the text "<i>"; token 3 is special.
-class NumberTokenizer final : public Tokenizer {
-  public:
-    NumberTokenizer() {
-        for (int i = 0; i < 256; ++i) names_.push_back("<" + std::to_string(i) + ">");
-    }
-    [[nodiscard]] std::vector<std::int32_t> encode(std::string_view) const override { return {}; }
-    [[nodiscard]] const std::string& token_bytes(std::int32_t id) const override {
-        return names_.at(static_cast<std::size_t>(id));
-    }
-    [[nodiscard]] bool is_special(std::int32_t id) const override { return id == 3; }
-    [[nodiscard]] std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override {
-        std::string text;
-        for (const std::int32_t id : ids) text += skip_special && is_special(id) ? "" : token_bytes(id);
-        return text;
-    }
-    void decode_next(DecodeState&, std::int32_t id, std::string& text) const override {
-        text += decode(std::span(&id, 1), true);
-    }
-    void decode_rest(DecodeState&, std::string&) const override {}
-    [[nodiscard]] std::int32_t vocab_size() const override { return 256; }
-    [[nodiscard]] std::optional<std::int32_t> bos_id() const override { return {}; }
-    [[nodiscard]] bool adds_bos() const override { return false; }
-    [[nodiscard]] std::uint64_t fingerprint() const override { return 1; }
-
-  private:
-    std::vector<std::string> names_;
-};
-
-const std::filesystem::path tiny_model = LONGHAUL_TEST_DATA "/parity/llama-default-bf16";
-
-struct Job {
-    ReplicaOptions options;
-    int ranks = 1;
-    int items = 5;
-    std::int64_t max_tokens = 60;
-    std::int64_t stop_after = -1;       // emitted tokens of the launch
-    bool results_durable = false;       // the runner says of each finished item that its result is on disk
-    std::chrono::milliseconds step{0};  // at least; leaves the writer time for several rounds
-    kernels::CpuVariant variant = kernels::available_cpu_variants().back();
-};
-
-struct JobResult {
-    std::map<std::int64_t, FinishedItem> items;
-    ReplicaOutcome outcome;
-    ItemStatistics sum;
-};
-
-std::vector<std::int32_t> prompt_of(std::int64_t item) {
-    std::vector<std::int32_t> prompt;
-    for (std::int64_t i = 0; i < 20 + 37 * item; ++i)
-        prompt.push_back(static_cast<std::int32_t>((i * i + 3 * item + i / 5) % 90));
-    return prompt;
-}
-
-ReplicaOptions base_options() {
-    ReplicaOptions options;
-    options.sampling.temperature = 0.8;
-    options.sampling.min_p = 0.02;
-    options.sampling.repetition_penalty = 1.05;
-    options.sampling.penalty_window = 64;
-    options.draft.method = "ngram";
-    options.draft.tree = "3x4:8";
-    options.kv_memory_bytes = std::int64_t{256} << 20;
-    options.prefill_chunk = 32;
-    return options;
-}
-
-/// One launch. `done`: items finished by earlier launches.
-JobResult launch(const Job& job, const std::map<std::int64_t, FinishedItem>& done = {}) {
-    const NumberTokenizer tokenizer;
-    auto groups = make_thread_groups(job.ranks);
-    JobResult result;
-    std::vector<std::string> errors(static_cast<std::size_t>(job.ranks));
-    std::vector<std::thread> threads;
-    std::int64_t next = 0;
-    std::atomic<std::int64_t> emitted{0};
-    for (int rank = 0; rank < job.ranks; ++rank) {
-        threads.emplace_back([&, rank] {
-            try {
-                Group& group = *groups[static_cast<std::size_t>(rank)];
-                const auto device = kernels::make_cpu_device(job.variant, 1);
-                const auto model = Model::load(tiny_model, Precision::bf16, *device, group);
-                ReplicaOptions options = job.options;
-                std::unique_ptr<CheckpointStore> store;
-                if (!options.checkpoint.folder.empty()) {
-                    options.checkpoint.identity = {"job",
-                                                   "model",
-                                                   "tokenizer",
-                                                   kernels::numerics_version,
-                                                   "bf16",
-                                                   model->config().num_layers,
-                                                   model->config().num_kv_heads,
-                                                   model->config().head_dim};
-                    store = std::make_unique<CheckpointStore>(options.checkpoint.folder, options.checkpoint.identity,
-                                                              options.checkpoint.epoch - 1);
-                }
-                ReplicaHooks hooks;
-                hooks.store = store.get();
-                hooks.next_work = [&]() -> std::optional<WorkItem> {
-                    while (next < job.items && done.contains(next)) ++next;
-                    if (next >= job.items) return {};
-                    const std::int64_t index = next++;
-                    return WorkItem{index,
-                                    "item-" + std::to_string(index),
-                                    0,
-                                    "key-" + std::to_string(index),
-                                    prompt_of(index),
-                                    job.max_tokens};
-                };
-                Replica* running = nullptr;
-                hooks.finished = [&](FinishedItem item) {
-                    if (job.results_durable) running->results_durable(std::span(&item.index, 1));
-                    result.items[item.index] = std::move(item);
-                };
-                hooks.stop_requested = [&] { return job.stop_after >= 0 && emitted >= job.stop_after; };
-                hooks.poke = [&] { std::this_thread::sleep_for(job.step); };
-                hooks.progress = [&](const ReplicaProgress& progress) { emitted = progress.emitted_tokens; };
-                Replica replica(*model, group, tokenizer, options, hooks);
-                running = &replica;
-                const ReplicaOutcome outcome = replica.run();
-                if (group.is_first()) result.outcome = outcome;
-            } catch (const std::exception& error) {
-                errors[static_cast<std::size_t>(rank)] = error.what();
-            }
-        });
-    }
-    for (auto& thread : threads) thread.join();
-    for (const std::string& error : errors) {
-        if (!error.empty()) throw std::runtime_error(error);
-    }
-    for (const auto& [index, item] : result.items) {
-        result.sum.drafted += item.statistics.drafted;
-        result.sum.accepted += item.statistics.accepted;
-        result.sum.branched_trees += item.statistics.branched_trees;
-        result.sum.resumes += item.statistics.resumes;
-        result.sum.recomputed_rows += item.statistics.recomputed_rows;
-        result.sum.target_calls += item.statistics.target_calls;
-        result.sum.decode_tokens += item.statistics.decode_tokens;
-    }
-    return result;
-}
-
-std::map<std::int64_t, std::vector<std::int32_t>> tokens_of(const std::map<std::int64_t, FinishedItem>& items) {
-    std::map<std::int64_t, std::vector<std::int32_t>> tokens;
-    for (const auto& [index, item] : items) tokens[index] = item.tokens;
-    return tokens;
-}
+using namespace testing;
 
 /// Autoregressive, one at a time, one rank, plain loops: what every other way must give.
 const std::map<std::int64_t, std::vector<std::int32_t>>& expected() {
@@ -254,8 +102,53 @@ TEST(Replica, ReplayGainsWhatItsAcceptanceSays) {
 
 TEST(Replica, AnotherSeedIsAnotherText) {
     Job job{base_options()};
-    job.options.seed = 2;
+    job.generation.seed = 2;
     EXPECT_NE(tokens_of(launch(job).items), expected());
+}
+
+/// Five items, no two of which are asked for the same.
+std::map<std::int64_t, GenerationOptions> different_options() {
+    std::map<std::int64_t, GenerationOptions> own;
+    for (std::int64_t i = 0; i < 5; ++i) own[i] = base_generation();
+    own[0].max_tokens = 25;
+    own[1].seed = 77;
+    own[2].sampling = {.temperature = 0};
+    own[2].stop = {"<7>", NumberTokenizer().decode(std::span(expected().at(2)).subspan(30, 1), false)};
+    own[3].sampling.top_k = 3;
+    own[3].eos_ids = {expected().at(3)[40]};
+    own[4].sampling.temperature = 1.7;
+    own[4].sampling.repetition_penalty = 1;
+    return own;
+}
+
+// What one item is asked for is its own, on every rank, whatever is beside it in the batch.
+TEST(Replica, ItemsWithDifferentOptionsAreAsAlone) {
+    std::map<std::int64_t, FinishedItem> alone;
+    for (const auto& [index, options] : different_options()) {
+        Job job{base_options()};
+        job.generation = options;
+        job.options.batch = 1;
+        job.options.draft.method = "ar";
+        alone[index] = launch(job).items.at(index);
+    }
+    EXPECT_EQ(alone.at(0).tokens.size(), 25U);
+    EXPECT_EQ(alone.at(3).reason, FinishReason::stop);
+    for (std::int64_t i = 1; i < 5; ++i) EXPECT_NE(alone.at(i).tokens, expected().at(i)) << "item " << i;
+    for (const int ranks : {1, 2}) {
+        Job job{base_options()};
+        job.ranks = ranks;
+        job.options.batch = 5;
+        job.own = different_options();
+        const JobResult together = launch(job);
+        ASSERT_EQ(together.items.size(), 5U);
+        for (const auto& [index, item] : together.items) {
+            EXPECT_EQ(item.tokens, alone.at(index).tokens) << "item " << index << ", " << ranks << " ranks";
+            EXPECT_EQ(item.text, alone.at(index).text);
+            EXPECT_EQ(item.reason, alone.at(index).reason);
+            EXPECT_EQ(item.max_tokens, job.own.at(index).max_tokens);
+        }
+        EXPECT_GT(together.sum.accepted, 5);
+    }
 }
 
 // Memory for about two sequences: admission waits, the youngest is put back, and nothing changes in the text.
@@ -298,7 +191,7 @@ TEST(Replica, LittleMemoryChangesNothing) {
 TEST(Replica, StopStringAndEndOfTextEndAnItem) {
     Job job{base_options()};
     const auto& tokens = expected().at(2);
-    job.options.eos_ids = {tokens[10]};
+    job.generation.eos_ids = {tokens[10]};
     const std::size_t first =
         static_cast<std::size_t>(std::find(tokens.begin(), tokens.end(), tokens[10]) - tokens.begin());
     const FinishedItem by_eos = launch(job).items.at(2);
@@ -308,10 +201,10 @@ TEST(Replica, StopStringAndEndOfTextEndAnItem) {
     EXPECT_EQ(by_eos.text,
               NumberTokenizer().decode(std::span(tokens).first(first), true));  // without the end-of-text token
 
-    job.options.eos_ids.clear();
+    job.generation.eos_ids.clear();
     const std::string stop =
         NumberTokenizer().decode(std::span(tokens).subspan(20, 2), false).substr(1);  // begins inside a token
-    job.options.stop = {stop};
+    job.generation.stop = {stop};
     const FinishedItem by_stop = launch(job).items.at(2);
     EXPECT_EQ(by_stop.reason, FinishReason::stop);
     const std::string whole = NumberTokenizer().decode(tokens, true);

@@ -289,6 +289,35 @@ def replay(bench):
     check(0 < accepted < drafted, f"{accepted} of {drafted} drafts accepted")
 
 
+def logprobs(bench):
+    """The same log-probabilities on one rank without drafts, split over two ranks, and after kills."""
+    make_prompts(bench.folder / "prompts.jsonl", 4)
+    job = bench.job(max_tokens=700, logprobs=3, checkpoint_tokens=100, draft_tree="3x4:8", token_ids="true", ignore_eos="true")
+    whole, run = bench.folder / "whole", bench.folder / "run"
+    expect(bench.run(job, 1, f"--output={whole}", "--draft=ar"), 0, "one rank, plain decoding")
+    for line in results(whole):
+        check(len(line["logprobs"]) == line["num_tokens"] == 700, "a list for each token")
+        for token, entries in zip(line["token_ids"], line["logprobs"]):
+            ids = [entry[0] for entry in entries]
+            check(ids[0] == token and len(ids) == len(set(ids)) in (3, 4), f"the chosen token first, none twice: {entries}")
+            check(entries[1:] == sorted(entries[1:], key=lambda entry: -entry[1]), f"best first: {entries}")
+    for launches in range(2):
+        launch = bench.start(job, 2, "--tensor-parallel=2")
+        wait_for_checkpoint(run, 2 + 2 * launches)
+        check(launch.alive(), "the launch is under way when it is killed")
+        launch.kill_all()
+    partial = [json.loads(line) for line in bench.command("results", run, "--partial").output.splitlines()]
+    check(any(line["finish_reason"] == "partial" for line in partial), "something is unfinished")
+    check(all(len(line["logprobs"]) == line["num_tokens"] for line in partial), "what there is has its log-probabilities")
+    expect(bench.run(job, 2), 0, "resumed")
+    check(sum(line["resumes"] for line in statistics(run)) > 0, "items went on from a checkpoint")
+    check(digest(run) == digest(whole), "the same bytes")
+    for mode in ("--teacher-forced=true", "--mode=perplexity"):
+        output = bench.folder / mode
+        expect(bench.run(job, 2, mode, "--logprobs=0", f"--output={output}"), 3, mode + " of prompts that end")
+        check(all("continuation" in line["error"] for line in results(output)), "each says what it lacks")
+
+
 def baseline(bench):
     """baseline = true: the same bytes without speculation, and a speedup in the summary."""
     make_prompts(bench.folder / "prompts.jsonl", 3)
@@ -303,4 +332,4 @@ def baseline(bench):
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
         exactly_once, tcp, idle_ranks, errors_once, stop_request, stop_one_rank, two_at_once, finished_again, extend,
-        failed_items, hang, suspended, damaged, baseline, replay)}))
+        failed_items, hang, suspended, damaged, logprobs, baseline, replay)}))

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <fstream>
 
 #include "engine/error.hpp"
@@ -23,7 +24,7 @@ ResultRecord record_of(std::int64_t index, const std::string& text, std::int64_t
             .finish_reason = reason,
             .error = reason == "error" ? "it broke" : "",
             .token_ids = {1, 2, 3},
-            .max_tokens = 0};
+            .max_tokens = num_tokens};
 }
 
 void append(const fs::path& path, const std::string& text) {
@@ -57,6 +58,49 @@ TEST(ResultLine, KeysInOrderAndNothingElse) {
               R"({"id":"item-4","text":"","num_tokens":0,"finish_reason":"error","error":"it broke"})");
 }
 
+std::vector<std::int32_t> logprob_rows() {
+    const auto bits = [](float value) { return std::bit_cast<std::int32_t>(value); };
+    // Two tokens, two best each: 7 is the best itself, 9 is not among them.
+    return {bits(-0.1F), 7, 3, bits(-0.1F), bits(-2.5F), bits(-1e-7F), 4, 5, bits(0), bits(-9999)};
+}
+
+TEST(ResultLine, LogprobsAreShortestNumbersTheChosenTokenFirst) {
+    const std::vector<std::int32_t> tokens{7, 9};
+    EXPECT_EQ(logprobs_text(tokens, logprob_rows()), "[[[7,-0.1],[3,-2.5]],[[9,-1e-07],[4,0.0],[5,-9999.0]]]");
+    EXPECT_EQ(logprobs_text(tokens, {}), "");
+}
+
+ResultRecord record_with_everything() {
+    ResultRecord record = record_of(2, "a \",\"logprobs\":[[[1]]]\"", 2, "stop");
+    record.logprobs = logprobs_text(std::vector<std::int32_t>{7, 9}, logprob_rows());
+    record.loss.add(5, -0.25);
+    record.loss.add(6, -1.0 / 3);
+    record.loss.add(100, -2);
+    return record;
+}
+
+TEST(ResultLine, LossAndLogprobsComeLast) {
+    EXPECT_EQ(format_result(record_with_everything(), {}),
+              R"({"id":"item-2","text":"a \",\"logprobs\":[[[1]]]\"","num_tokens":2,"finish_reason":"stop",)"
+              R"("nll":2.583333333333333,"loss_by_position":[[4,2,0.5833333333333333],[64,1,2.0]],)"
+              R"("logprobs":[[[7,-0.1],[3,-2.5]],[[9,-1e-07],[4,0.0],[5,-9999.0]]]})");
+}
+
+TEST(ResultLine, JournalKeepsLossAndLogprobs) {
+    const ResultRecord record = record_with_everything();
+    const std::string line = format_journal(record, {});
+    const auto back = parse_journal(line);
+    ASSERT_TRUE(back.has_value());
+    EXPECT_EQ(format_result(*back, {}), format_result(record, {}));
+    EXPECT_EQ(format_journal(*back, {}), line);
+    for (const char* damage : {"x", "\"", "}", "{", " "}) {
+        std::string bad = line;
+        bad.replace(bad.find("-9999"), 1, damage);
+        EXPECT_FALSE(parse_journal(bad).has_value()) << damage;
+    }
+    EXPECT_FALSE(parse_journal(line.substr(0, line.size() - 1)).has_value());
+}
+
 TEST(ResultLine, TextIsAlwaysValid) {
     EXPECT_EQ(
         format_result(record_of(0, "caf\xc3\xa9 \xff"), {}),
@@ -64,12 +108,16 @@ TEST(ResultLine, TextIsAlwaysValid) {
 }
 
 TEST(ResultLine, JournalReadsBack) {
-    const ResultRecord record = record_of(7, "line\u2028break", 9, "stop");
+    ResultRecord record = record_of(7, "line\u2028break", 9, "stop");
+    record.max_tokens = 50;
+    record.own_max_tokens = true;
     const auto back = parse_journal(format_journal(record, {.sample = false, .token_ids = true}));
     ASSERT_TRUE(back.has_value());
     EXPECT_EQ(back->key, record.key);
     EXPECT_EQ(back->text, record.text);
     EXPECT_EQ(back->token_ids, record.token_ids);
+    EXPECT_EQ(back->max_tokens, record.max_tokens);
+    EXPECT_TRUE(back->own_max_tokens);
     EXPECT_FALSE(parse_journal("{\"index\":1").has_value());
     EXPECT_FALSE(parse_journal("[]").has_value());
     EXPECT_FALSE(parse_journal(R"({"index":"x","sample":0})").has_value());
@@ -131,9 +179,16 @@ TEST(ResultIndex, DoneUnderTheseSettings) {
     EXPECT_TRUE(ResultIndex::is_done(Entry{.num_tokens = 10, .at_length = true}, settings));
     EXPECT_FALSE(ResultIndex::is_done(Entry{.num_tokens = 9, .at_length = true}, settings)) << "max-tokens was raised";
     EXPECT_TRUE(ResultIndex::is_done(Entry{.num_tokens = 3}, settings)) << "ended by itself";
+    EXPECT_TRUE(ResultIndex::is_done(Entry{.num_tokens = 9, .max_tokens = 10, .at_length = true}, settings))
+        << "scored tokens may be fewer than were asked for";
+    EXPECT_FALSE(ResultIndex::is_done(Entry{.num_tokens = 9, .max_tokens = 9, .at_length = true}, settings));
+    EXPECT_TRUE(ResultIndex::is_done(Entry{.num_tokens = 9, .max_tokens = 9, .own_max_tokens = true, .at_length = true},
+                                     settings))
+        << "the item's own limit stays what it was";
     EXPECT_TRUE(ResultIndex::is_done(Entry{.max_tokens = 10, .failed = true}, settings));
     EXPECT_FALSE(ResultIndex::is_done(Entry{.max_tokens = 9, .failed = true}, settings))
         << "another error, perhaps none";
+    EXPECT_TRUE(ResultIndex::is_done(Entry{.max_tokens = 9, .own_max_tokens = true, .failed = true}, settings));
     settings.retry_failed = true;
     EXPECT_FALSE(ResultIndex::is_done(Entry{.max_tokens = 10, .failed = true}, settings));
 }

@@ -81,6 +81,9 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"watchdog-seconds", "60", ""},
                                            {"checkpoint-quota", "0", ""},
                                            {"teacher-forced", "false", ""},
+                                           {"mode", "generate", ""},
+                                           {"window", "0", ""},
+                                           {"stride", "0", ""},
                                            {"resample-threshold", "0", ""},
                                            {"allow-device-change", "false", ""},
                                            {"draft-temperature", "target", ""}};
@@ -123,6 +126,9 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "overlong",
                                      "logprobs",
                                      "teacher-forced",
+                                     "mode",
+                                     "window",
+                                     "stride",
                                      "max-failures",
                                      "retry-failed",
                                      "precision",
@@ -266,13 +272,58 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"kv-precision", "int4", "kv-precision: expected auto, bf16, fp32 or int8, got 'int4'; did you mean 'int8'?"},
         {"device", "cuda",
          "device: expected auto or cpu, got 'cuda'; built without CUDA support: cuda is not in this version"},
-        {"logprobs", "5", "logprobs: expected 0, got '5'; it is not in this version"},
-        {"teacher-forced", "true", "teacher-forced: expected false, got 'true'; it is not in this version"},
+        {"logprobs", "1001", "logprobs: expected an integer from 0 to 1000, got '1001'"},
+        {"mode", "perplexty", "mode: expected generate or perplexity, got 'perplexty'; did you mean 'perplexity'?"},
     };
     for (const Case& row : cases) {
         const std::string message = message_of([&] { with(row.key, row.value); });
         EXPECT_EQ(message, std::string("command line: ") + row.message) << row.key << " = " << row.value;
     }
+}
+
+// Tokens that are given leave nothing to what chooses tokens.
+TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
+    struct Case {
+        std::vector<Assignment> keys;
+        std::string message;
+    };
+    const Assignment scores{"mode", "perplexity", "j.cfg:7"}, forced{"teacher-forced", "true", "j.cfg:8"};
+    const std::vector<Case> cases{
+        {{scores, forced}, "j.cfg:8: teacher-forced: expected false with mode = perplexity, got true"},
+        {{scores, {"logprobs", "2", "j.cfg:9"}}, "j.cfg:9: logprobs: expected 0 with mode = perplexity, got 2"},
+        {{scores, {"baseline", "true", "j.cfg:9"}},
+         "j.cfg:9: baseline: expected false with mode = perplexity, got true"},
+        {{scores, {"samples", "2", "j.cfg:9"}}, "j.cfg:9: samples: expected 1 with mode = perplexity, got 2"},
+        {{forced, {"samples", "2", "j.cfg:9"}}, "j.cfg:9: samples: expected 1 with teacher-forced = true, got 2"},
+        {{forced, {"window", "9", "j.cfg:9"}}, "j.cfg:9: window: expected 0 with teacher-forced = true, got 9"},
+        {{{"stride", "9", "j.cfg:9"}}, "j.cfg:9: stride: expected 0 with mode = generate, got 9"},
+        {{scores, {"window", "1", "j.cfg:9"}},
+         "j.cfg:9: window: expected 0, or at least 2 tokens with mode = perplexity, got 1"},
+        {{scores, {"window", "8", "j.cfg:9"}, {"stride", "9", "j.cfg:10"}},
+         "j.cfg:10: stride: expected at most the window's 8 tokens with mode = perplexity, got 9"}};
+    for (const Case& row : cases) {
+        std::vector<Assignment> file = whole_job;
+        file.insert(file.end(), row.keys.begin(), row.keys.end());
+        EXPECT_EQ(message_of([&] { parse_settings(file, {}, "/jobs"); }), row.message);
+    }
+    std::vector<Assignment> good = whole_job;
+    good.insert(good.end(), {scores, {"window", "8", "j.cfg:9"}, {"stride", "8", "j.cfg:10"}});
+    EXPECT_EQ(parse_settings(good, {}, "/jobs").stride, 8);
+}
+
+// A run that an earlier version began goes on: what it did not know of is at its default.
+TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
+    const auto has = [](const Settings& settings, const std::string& key) {
+        const auto identity = identity_of(settings);
+        return std::any_of(identity.begin(), identity.end(), [&](const Assignment& a) { return a.key == key; });
+    };
+    for (const char* key : {"mode", "window", "stride"}) EXPECT_FALSE(has(Settings(), key));
+    Settings scores;
+    scores.mode = "perplexity";
+    scores.window = 64;
+    EXPECT_TRUE(has(scores, "mode"));
+    EXPECT_TRUE(has(scores, "window"));
+    EXPECT_TRUE(has(scores, "teacher-forced"));
 }
 
 TEST(Settings, PlacesAreNamed) {

@@ -1,0 +1,97 @@
+// The step where nothing is generated: rows of the given texts in one pass, as many as its logits' memory allows, and
+// the loss of the tokens that come after them. A window's keys and values begin at position 0 of an empty cache, so a
+// token's loss depends on its window alone, not on passes, batch or earlier launches.
+#include <algorithm>
+#include <stdexcept>
+
+#include "engine/replica_state.hpp"
+
+namespace longhaul::engine {
+
+/// Logits that a scoring pass may make: some 64 MiB.
+static std::int64_t most_logits_rows(std::int64_t vocab_size) {
+    constexpr std::int64_t bytes = std::int64_t{64} << 20;
+    return std::max<std::int64_t>(bytes / (vocab_size * static_cast<std::int64_t>(sizeof(float))), 16);
+}
+
+void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row) {
+    const std::int64_t next = sequence.num_tokens();  // position of the token to be scored next
+    const std::int64_t begin = options.scoring->begin_of(next);
+    const std::int64_t end =
+        std::min(begin + options.scoring->window, sequence.prompt_size() + output_limit(sequence.item));
+    if (sequence.window_begin != begin) sequence.kv->set_committed(0);
+    sequence.window_begin = begin;
+    ScoreSlice& slice = score_slices.emplace_back();
+    slice.sequence = &sequence;
+    slice.first_logits = logits_row;
+    if (begin == next) return;  // the first token of a disjoint window: nothing comes before it
+    if (!sequence.kv->reserve(end - begin)) throw std::logic_error("pages were planned for every window");
+    const auto index = static_cast<std::int32_t>(kv_sequences.size());
+    kv_sequences.push_back(sequence.kv.get());
+    const std::int64_t first = sequence.kv->committed();
+    slice.num_rows = std::min(rows_left, end - 1 - begin - first);
+    for (std::int64_t position = first; position < first + slice.num_rows; ++position) {
+        ForwardRow& row = rows.emplace_back();
+        row.token_id = sequence.document(begin + position);
+        row.position = position;
+        row.sequence = index;
+        row.in_pages = position + 1;
+        row.wants_logits = begin + position + 1 >= next;
+        slice.num_logits += row.wants_logits ? 1 : 0;
+    }
+    rows_left -= slice.num_rows;
+    logits_row += slice.num_logits;
+}
+
+void Replica::State::take_scores(const ScoreSlice& slice, std::span<const float> logits) {
+    Sequence& sequence = *slice.sequence;
+    const auto vocab = static_cast<std::size_t>(model.config().vocab_size);
+    const std::int64_t before = sequence.num_tokens();
+    std::optional<FinishReason> reason;
+    if (slice.num_rows == 0) {
+        ++sequence.statistics.loss.covered_tokens;
+        append(sequence, sequence.document(before), reason);
+    }
+    for (std::int64_t i = 0; i < slice.num_logits; ++i) {
+        const std::int32_t token = sequence.document(sequence.num_tokens());
+        record(sequence, logits.subspan(static_cast<std::size_t>(slice.first_logits + i) * vocab, vocab), token);
+        append(sequence, token, reason);
+    }
+    sequence.kv->set_committed(sequence.kv->committed() + slice.num_rows);
+    sequence.statistics.steps += 1;
+    sequence.statistics.target_calls += 1;
+    rounds.count_tokens(slice.num_rows);
+    const std::int64_t num_new = sequence.num_tokens() - before;
+    progress.prefilled_tokens += slice.num_rows - slice.num_logits;
+    progress.decode_tokens += num_new;
+    ++progress.target_calls;
+    if (hooks.emitted && group.is_first() && num_new > 0) {
+        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(static_cast<std::size_t>(num_new)),
+                      sequence.num_output());
+    }
+    if (!reason) return;
+    finish(sequence, *reason);
+    std::erase_if(in_flight, [&](const auto& s) { return s.get() == &sequence; });
+}
+
+void Replica::State::score_step() {
+    const auto start = std::chrono::steady_clock::now();
+    rows.clear();
+    kv_sequences.clear();
+    score_slices.clear();
+    std::int64_t rows_left = std::min(prefill_rows(), most_logits_rows(model.config().vocab_size));
+    std::int64_t logits_row = 0;
+    for (const auto& sequence : in_flight) {
+        if (rows_left > 0) add_score_rows(*sequence, rows_left, logits_row);
+    }
+    const std::span<const float> logits = model.forward(rows, kv_sequences);
+    const double forward_seconds = seconds_since(start);
+    for (const auto& sequence : in_flight) sequence->statistics.seconds += forward_seconds;
+    for (const ScoreSlice& slice : score_slices) take_scores(slice, logits);
+    outcome.forward_seconds += forward_seconds;
+    outcome.verify_seconds += seconds_since(start) - forward_seconds;
+    outcome.decode_seconds += seconds_since(start);
+    report("decode");
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,36 @@
+// The exponential of the sampling loops.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace longhaul::engine {
+
+/// exp for x <= 0, to about 1e-11: 2^k times a polynomial in the remainder. Branch-free, so the compiler vectorises the
+/// loop; the same bits on every machine.
+inline double exp_nonpositive(double x) {
+    constexpr double log2e = 1.4426950408889634;
+    constexpr double ln2_high = 0.693147180369123816490;
+    constexpr double ln2_low = 1.90821492927058770002e-10;
+    constexpr double shifter = 0x1.8p52;
+    x = std::max(x, -700.0);
+    const double shifted = x * log2e + shifter;
+    const double k = shifted - shifter;
+    const double r = (x - k * ln2_high) - k * ln2_low;
+    double sum = 1.0 / 3628800;
+    sum = sum * r + 1.0 / 362880;
+    sum = sum * r + 1.0 / 40320;
+    sum = sum * r + 1.0 / 5040;
+    sum = sum * r + 1.0 / 720;
+    sum = sum * r + 1.0 / 120;
+    sum = sum * r + 1.0 / 24;
+    sum = sum * r + 1.0 / 6;
+    sum = sum * r + 0.5;
+    sum = sum * r + 1.0;
+    sum = sum * r + 1.0;
+    const auto bits = std::bit_cast<std::uint64_t>(shifted) << 52;  // low bits of `shifted` hold k
+    return std::bit_cast<double>(std::bit_cast<std::uint64_t>(sum) + bits);
+}
+
+}  // namespace longhaul::engine

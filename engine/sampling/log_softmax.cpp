@@ -1,0 +1,95 @@
+#include "engine/sampling/log_softmax.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <limits>
+
+#include "engine/sampling/exp_nonpositive.hpp"
+#include "kernels/scalar_math.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+constexpr float impossible = -std::numeric_limits<float>::infinity();
+
+double sum_of_exponentials(const std::vector<float>& logits, double greatest) {
+    constexpr std::size_t lanes = 16;
+    std::array<double, lanes> sums{};
+    std::size_t v = 0;
+    for (; v + lanes <= logits.size(); v += lanes) {
+        for (std::size_t i = 0; i < lanes; ++i)
+            sums[i] += exp_nonpositive(static_cast<double>(logits[v + i]) - greatest);
+    }
+    for (std::size_t i = 0; v + i < logits.size(); ++i)
+        sums[i] += exp_nonpositive(static_cast<double>(logits[v + i]) - greatest);
+    for (std::size_t half = lanes / 2; half > 0; half /= 2) {
+        for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
+    }
+    return sums[0];
+}
+
+std::int32_t bits_of(double log_probability) {
+    return std::bit_cast<std::int32_t>(static_cast<float>(log_probability));
+}
+
+}  // namespace
+
+void LogSoftmax::set(std::span<const float> logits) {
+    float greatest = impossible;
+    for (std::size_t v = 0; v < logits_.size(); ++v) {
+        const float capped = std::min(logits[v], std::numeric_limits<float>::max());
+        logits_[v] = capped >= impossible ? capped : impossible;  // NaN
+        greatest = std::max(greatest, logits_[v]);
+    }
+    greatest_ = static_cast<double>(greatest);
+    log_sum_ = greatest == impossible ? 0 : kernels::scalar::det_log(sum_of_exponentials(logits_, greatest_));
+}
+
+double LogSoftmax::operator()(std::int32_t token) const {
+    const float logit = logits_[static_cast<std::size_t>(token)];
+    if (logit == impossible) return least_log_probability;
+    return std::max((static_cast<double>(logit) - greatest_) - log_sum_, least_log_probability);
+}
+
+std::span<const std::int32_t> LogSoftmax::best(std::int64_t count) {
+    const auto logit = [&](std::int32_t token) { return logits_[static_cast<std::size_t>(token)]; };
+    const auto better = [&](std::int32_t a, std::int32_t b) {
+        return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
+    };
+    // A heap with the worst of the best on top: few tokens of a vocabulary pass it.
+    best_.clear();
+    const auto wanted = std::min(static_cast<std::size_t>(count), logits_.size());
+    for (std::size_t v = 0; v < logits_.size(); ++v) {
+        const auto token = static_cast<std::int32_t>(v);
+        if (best_.size() == wanted) {
+            if (wanted == 0 || !(logits_[v] > logit(best_.front())))
+                continue;  // at a tie the lower id is there already
+            std::pop_heap(best_.begin(), best_.end(), better);
+            best_.pop_back();
+        }
+        best_.push_back(token);
+        std::push_heap(best_.begin(), best_.end(), better);
+    }
+    std::sort(best_.begin(), best_.end(), better);
+    return best_;
+}
+
+void append_logprobs(LogSoftmax& log_softmax, std::int32_t chosen, std::int64_t num_best,
+                     std::vector<std::int32_t>& rows) {
+    rows.push_back(bits_of(log_softmax(chosen)));
+    const std::span<const std::int32_t> best = log_softmax.best(num_best);
+    rows.insert(rows.end(), best.begin(), best.end());
+    for (const std::int32_t token : best) rows.push_back(bits_of(log_softmax(token)));
+}
+
+std::vector<TokenLogprob> read_logprobs(std::span<const std::int32_t> row, std::int32_t chosen) {
+    const std::size_t num_best = (row.size() - 1) / 2;
+    std::vector<TokenLogprob> entries{{chosen, std::bit_cast<float>(row[0])}};
+    for (std::size_t i = 0; i < num_best; ++i) {
+        if (row[1 + i] != chosen) entries.push_back({row[1 + i], std::bit_cast<float>(row[1 + num_best + i])});
+    }
+    return entries;
+}
+
+}  // namespace longhaul::engine

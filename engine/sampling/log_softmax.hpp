@@ -1,0 +1,52 @@
+// Log-probabilities of tokens under raw logits (no penalty, temperature 1, no filter): what `logprobs`, `nll` and
+// `loss_by_position` report. Plain IEEE arithmetic in a fixed order, no libm: the same bits on every machine.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace longhaul::engine {
+
+/// Of a token that a model calls impossible: JSON has no infinity.
+inline constexpr double least_log_probability = -9999.0;
+
+/// Holds scratch memory: one a thread.
+class LogSoftmax {
+  public:
+    explicit LogSoftmax(std::int64_t vocab_size) : logits_(static_cast<std::size_t>(vocab_size)) {}
+
+    /// `logits`: f32 [vocab_size]; NaN counts as -infinity. The sum of exponentials runs over 16 lanes, as the sums
+    /// over rows of kernels/numerics.hpp do.
+    void set(std::span<const float> logits);
+
+    /// log p, at least `least_log_probability`.
+    [[nodiscard]] double operator()(std::int32_t token) const;
+
+    /// The `count` most probable tokens, best first, of equal ones the lower id. Valid until the next call.
+    [[nodiscard]] std::span<const std::int32_t> best(std::int64_t count);
+
+  private:
+    std::vector<float> logits_;
+    double greatest_ = 0, log_sum_ = 0;
+    std::vector<std::int32_t> best_;
+};
+
+// Rows of `logprobs`, one an output token, as words that a checkpoint can hold: the bits of the chosen token's f32
+// log-probability, the ids of the k best tokens, the bits of theirs.
+
+/// Words a row; 0 without `logprobs`.
+constexpr std::int64_t logprob_words(std::int64_t num_best) {
+    return num_best > 0 ? 1 + 2 * num_best : 0;
+}
+void append_logprobs(LogSoftmax& log_softmax, std::int32_t chosen, std::int64_t num_best,
+                     std::vector<std::int32_t>& rows);
+
+struct TokenLogprob {
+    std::int32_t token = 0;
+    float value = 0;
+};
+/// What a row says: the chosen token first, then those of the k best that are not the chosen one.
+std::vector<TokenLogprob> read_logprobs(std::span<const std::int32_t> row, std::int32_t chosen);
+
+}  // namespace longhaul::engine

@@ -1,0 +1,190 @@
+// A replica over the tiny model of tests/data/parity, in one call: what tests of whole replicas share.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/model/model.hpp"
+#include "engine/parallel/group.hpp"
+#include "engine/replica.hpp"
+#include "engine/tokenizer/tokenizer.hpp"
+#include "kernels/numerics.hpp"
+
+namespace longhaul::engine::testing {
+
+/// Token i is the text "<i>"; token 3 is special.
+class NumberTokenizer final : public Tokenizer {
+  public:
+    NumberTokenizer() {
+        for (int i = 0; i < 4096; ++i) names_.push_back("<" + std::to_string(i) + ">");
+    }
+    [[nodiscard]] std::vector<std::int32_t> encode(std::string_view) const override { return {}; }
+    [[nodiscard]] const std::string& token_bytes(std::int32_t id) const override {
+        return names_.at(static_cast<std::size_t>(id));
+    }
+    [[nodiscard]] bool is_special(std::int32_t id) const override { return id == 3; }
+    [[nodiscard]] std::string decode(std::span<const std::int32_t> ids, bool skip_special) const override {
+        std::string text;
+        for (const std::int32_t id : ids) text += skip_special && is_special(id) ? "" : token_bytes(id);
+        return text;
+    }
+    void decode_next(DecodeState&, std::int32_t id, std::string& text) const override {
+        text += decode(std::span(&id, 1), true);
+    }
+    void decode_rest(DecodeState&, std::string&) const override {}
+    [[nodiscard]] std::int32_t vocab_size() const override { return 4096; }
+    [[nodiscard]] std::optional<std::int32_t> bos_id() const override { return {}; }
+    [[nodiscard]] bool adds_bos() const override { return false; }
+    [[nodiscard]] std::uint64_t fingerprint() const override { return 1; }
+
+  private:
+    std::vector<std::string> names_;
+};
+
+inline const std::filesystem::path tiny_model = LONGHAUL_TEST_DATA "/parity/llama-default-bf16";
+
+inline GenerationOptions base_generation() {
+    GenerationOptions options;
+    options.max_tokens = 60;
+    options.sampling.temperature = 0.8;
+    options.sampling.min_p = 0.02;
+    options.sampling.repetition_penalty = 1.05;
+    options.sampling.penalty_window = 64;
+    return options;
+}
+
+struct Job {
+    ReplicaOptions options;
+    GenerationOptions generation = base_generation();
+    std::map<std::int64_t, GenerationOptions> own{};  // of items that differ
+    std::map<std::int64_t, std::vector<std::int32_t>> continuations{};
+    Precision precision = Precision::bf16;
+    std::filesystem::path model = tiny_model;
+    std::map<std::int64_t, std::vector<std::int32_t>> prompts{};  // else prompt_of
+    int ranks = 1;
+    int items = 5;
+    std::int64_t stop_after = -1;       // emitted tokens of the launch
+    bool results_durable = false;       // the runner says of each finished item that its result is on disk
+    std::chrono::milliseconds step{0};  // at least; leaves the writer time for several rounds
+    kernels::CpuVariant variant = kernels::available_cpu_variants().back();
+};
+
+struct JobResult {
+    std::map<std::int64_t, FinishedItem> items;
+    ReplicaOutcome outcome;
+    ItemStatistics sum;
+};
+
+inline std::vector<std::int32_t> prompt_of(std::int64_t item) {
+    std::vector<std::int32_t> prompt;
+    for (std::int64_t i = 0; i < 20 + 37 * item; ++i)
+        prompt.push_back(static_cast<std::int32_t>((i * i + 3 * item + i / 5) % 90));
+    return prompt;
+}
+
+inline ReplicaOptions base_options() {
+    ReplicaOptions options;
+    options.draft.method = "ngram";
+    options.draft.tree = "3x4:8";
+    options.kv_memory_bytes = std::int64_t{256} << 20;
+    options.prefill_chunk = 32;
+    return options;
+}
+
+inline WorkItem work_item(const Job& job, std::int64_t index) {
+    WorkItem item;
+    item.index = index;
+    item.id = "item-" + std::to_string(index);
+    item.checkpoint_key = "key-" + std::to_string(index);
+    const auto prompt = job.prompts.find(index);
+    item.prompt = prompt == job.prompts.end() ? prompt_of(index) : prompt->second;
+    if (const auto given = job.continuations.find(index); given != job.continuations.end())
+        item.continuation = given->second;
+    const auto own = job.own.find(index);
+    item.options = std::make_shared<const GenerationOptions>(own == job.own.end() ? job.generation : own->second);
+    return item;
+}
+
+/// One launch. `done`: items finished by earlier launches.
+inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedItem>& done = {}) {
+    const NumberTokenizer tokenizer;
+    auto groups = make_thread_groups(job.ranks);
+    JobResult result;
+    std::vector<std::string> errors(static_cast<std::size_t>(job.ranks));
+    std::vector<std::thread> threads;
+    std::int64_t next = 0;
+    std::atomic<std::int64_t> emitted{0};
+    for (int rank = 0; rank < job.ranks; ++rank) {
+        threads.emplace_back([&, rank] {
+            try {
+                Group& group = *groups[static_cast<std::size_t>(rank)];
+                const auto device = kernels::make_cpu_device(job.variant, 1);
+                const auto model = Model::load(job.model, job.precision, *device, group);
+                ReplicaOptions options = job.options;
+                std::unique_ptr<CheckpointStore> store;
+                if (!options.checkpoint.folder.empty()) {
+                    options.checkpoint.identity = {"job",
+                                                   "model",
+                                                   "tokenizer",
+                                                   kernels::numerics_version,
+                                                   job.precision == Precision::fp32 ? "f32" : "bf16",
+                                                   model->config().num_layers,
+                                                   model->config().num_kv_heads,
+                                                   model->config().head_dim};
+                    store = std::make_unique<CheckpointStore>(options.checkpoint.folder, options.checkpoint.identity,
+                                                              options.checkpoint.epoch - 1);
+                }
+                ReplicaHooks hooks;
+                hooks.store = store.get();
+                hooks.next_work = [&]() -> std::optional<WorkItem> {
+                    while (next < job.items && done.contains(next)) ++next;
+                    if (next >= job.items) return {};
+                    return work_item(job, next++);
+                };
+                Replica* running = nullptr;
+                hooks.finished = [&](FinishedItem item) {
+                    if (job.results_durable) running->results_durable(std::span(&item.index, 1));
+                    result.items[item.index] = std::move(item);
+                };
+                hooks.stop_requested = [&] { return job.stop_after >= 0 && emitted >= job.stop_after; };
+                hooks.poke = [&] { std::this_thread::sleep_for(job.step); };
+                hooks.progress = [&](const ReplicaProgress& progress) { emitted = progress.emitted_tokens; };
+                Replica replica(*model, group, tokenizer, options, hooks);
+                running = &replica;
+                const ReplicaOutcome outcome = replica.run();
+                if (group.is_first()) result.outcome = outcome;
+            } catch (const std::exception& error) {
+                errors[static_cast<std::size_t>(rank)] = error.what();
+            }
+        });
+    }
+    for (auto& thread : threads) thread.join();
+    for (const std::string& error : errors) {
+        if (!error.empty()) throw std::runtime_error(error);
+    }
+    for (const auto& [index, item] : result.items) {
+        result.sum.drafted += item.statistics.drafted;
+        result.sum.accepted += item.statistics.accepted;
+        result.sum.branched_trees += item.statistics.branched_trees;
+        result.sum.resumes += item.statistics.resumes;
+        result.sum.recomputed_rows += item.statistics.recomputed_rows;
+        result.sum.target_calls += item.statistics.target_calls;
+        result.sum.decode_tokens += item.statistics.decode_tokens;
+    }
+    return result;
+}
+
+inline std::map<std::int64_t, std::vector<std::int32_t>> tokens_of(const std::map<std::int64_t, FinishedItem>& items) {
+    std::map<std::int64_t, std::vector<std::int32_t>> tokens;
+    for (const auto& [index, item] : items) tokens[index] = item.tokens;
+    return tokens;
+}
+
+}  // namespace longhaul::engine::testing

@@ -1,0 +1,29 @@
+// What a run says at its end.
+#include "runner/summary.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace longhaul::runner {
+namespace {
+
+TEST(Summary, PerplexityAndBitsAByteWhereTokensWereScored) {
+    Summary summary;
+    summary.settings.mode = "perplexity";
+    EXPECT_FALSE(summary.perplexity().has_value());
+    EXPECT_FALSE(summary.to_json().contains("perplexity"));
+    EXPECT_EQ(summary.to_table().find("perplexity"), std::string::npos);
+    summary.outcome.nll = 1000 * std::log(2.0);
+    summary.outcome.scored_tokens = 500;
+    summary.outcome.scored_bytes = 2000;
+    EXPECT_NEAR(*summary.perplexity(), 4, 1e-12);
+    EXPECT_NEAR(*summary.bits_per_byte(), 0.5, 1e-12);
+    EXPECT_NEAR(summary.to_json()["perplexity"].get<double>(), 4, 1e-12);
+    const std::string table = summary.to_table();
+    EXPECT_NE(table.find("4.0000 over 500 scored tokens, 0.5000 bits a byte"), std::string::npos) << table;
+    EXPECT_EQ(table.find("block efficiency"), std::string::npos) << "nothing was generated";
+}
+
+}  // namespace
+}  // namespace longhaul::runner
