@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t max_file_bytes = std::int64_t{1} << 26;
 constexpr std::string_view qwen_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
 
-/// What a published template must say to be recognised. Between the parts (see JinjaPattern) stands only what matters
+/// What a published template must say to be recognised. Between the parts (see match_jinja) stands only what matters
 /// with tools, or what has no effect.
 struct Known {
     const char* name;
