@@ -153,7 +153,9 @@ class ParallelRecords : public RecordSource {
 
     void add_to(ContentHash& hash, bool references) const override {
         sources_.add_to(hash);
-        if (references && references_) references_->add_to(hash);
+        if (!references || !references_) return;
+        hash.add("\nreferences\n");
+        references_->add_to(hash);
     }
 
   private:

@@ -125,7 +125,7 @@ std::string render_llama2(Messages messages, std::string_view bos, std::string_v
     for (std::size_t i = 0; i < turns.size(); ++i) {
         const bool user = i % 2 == 0;
         if (turns[i].role != (user ? "user" : "assistant")) {
-            throw InputError(label, "messages", "roles that alternate: user, assistant, user, … (template llama2)",
+            throw InputError(label, "messages", "roles that alternate: user, assistant, user, ... (template llama2)",
                              turns[i].role + " as message " + std::to_string(i + 1 + (has_system ? 1 : 0)));
         }
         std::string content = turns[i].content;
@@ -183,7 +183,7 @@ std::string template_text(const JsonView& json) {
     json.fail("a template named \"default\"", "none of that name");
 }
 
-FolderFiles read_folder(const fs::path& folder) {
+FolderFiles read_folder(const fs::path& folder, bool with_template) {
     FolderFiles files;
     std::error_code ignored;
     for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
@@ -194,12 +194,12 @@ FolderFiles read_folder(const fs::path& folder) {
         const JsonView root(json, file);
         if (files.bos.empty()) files.bos = token_text(root.member("bos_token"));
         if (files.eos.empty()) files.eos = token_text(root.member("eos_token"));
-        if (!files.chat_template.empty()) continue;
+        if (!with_template || !files.chat_template.empty()) continue;
         files.chat_template = template_text(root.member("chat_template"));
         files.place = file + ": chat_template";
     }
     const fs::path jinja = folder / "chat_template.jinja";
-    if (!fs::exists(jinja, ignored)) return files;
+    if (!with_template || !fs::exists(jinja, ignored)) return files;
     files.chat_template = read_file(jinja, max_file_bytes);
     files.place = jinja.string();
     return files;
@@ -234,7 +234,7 @@ const std::vector<std::string>& ChatTemplate::names() {
 }
 
 ChatTemplate ChatTemplate::load(std::string_view name, const fs::path& model_folder) {
-    const FolderFiles files = read_folder(model_folder);
+    const FolderFiles files = read_folder(model_folder, name == "auto");
     ChatTemplate made;
     made.name_ = name;
     made.default_system_ = qwen_system;

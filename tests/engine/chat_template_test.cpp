@@ -42,12 +42,12 @@ TEST(ChatTemplate, Llama2) {
         message([] {
             render("llama2", {{"user", "a"}, {"user", "b"}});
         }),
-        "p.jsonl:1: messages: expected roles that alternate: user, assistant, user, … (template llama2), got user "
+        "p.jsonl:1: messages: expected roles that alternate: user, assistant, user, ... (template llama2), got user "
         "as message 2");
     EXPECT_EQ(message([] {
                   render("llama2", {{"system", "a"}, {"assistant", "b"}});
               }),
-              "p.jsonl:1: messages: expected roles that alternate: user, assistant, user, … (template llama2), got "
+              "p.jsonl:1: messages: expected roles that alternate: user, assistant, user, ... (template llama2), got "
               "assistant as message 2");
 }
 
@@ -281,6 +281,7 @@ TEST(ChatTemplate, WhereAModelHasIt) {
     EXPECT_EQ(
         message(load, &folder),
         "MODEL/tokenizer_config.json: chat_template: expected a template named \"default\", got none of that name");
+    EXPECT_EQ(ChatTemplate::load("llama3", folder.path()).name(), "llama3") << "named: the folder's does not matter";
     folder.write("tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
     EXPECT_EQ(
         message(load, &folder),
