@@ -140,9 +140,9 @@ std::optional<PromptTemplate> open_template(const Settings& settings, const std:
 }
 
 /// The chat template of a job; nullopt where none is used, or where none is there and only messages would need it.
-std::optional<engine::ChatTemplate> open_chat(const Settings& settings, bool may_have_messages) {
+std::optional<engine::ChatTemplate> open_chat(const Settings& settings, bool takes_messages) {
     if (settings.chat) return engine::ChatTemplate::load(settings.chat_template, settings.model);
-    if (!may_have_messages || settings.model.empty()) return std::nullopt;
+    if (!takes_messages || settings.model.empty()) return std::nullopt;
     if (settings.chat_template != "auto") return engine::ChatTemplate::load(settings.chat_template, settings.model);
     return engine::ChatTemplate::find(settings.model);
 }
@@ -154,7 +154,7 @@ class RecordDataSet : public CheckedDataSet {
         : records_(open_records(settings)),
           settings_(settings),
           template_(open_template(settings, records_->field_names())),
-          chat_(open_chat(settings, records_->may_have_messages())) {}
+          chat_(open_chat(settings, records_->takes_messages())) {}
 
     std::int64_t size() const override { return records_->size(); }
     std::string id(std::int64_t index) const override { return records_->id(index); }
@@ -173,7 +173,7 @@ class RecordDataSet : public CheckedDataSet {
         records_->add_to(hash, wants_continuation(settings_));
         std::string text = hex_text(hash.value());
         if (template_) text += ", template " + hex_text(template_->fingerprint());
-        if (chat_) text += ", chat-template " + chat_->identity();
+        if (chat_ && (settings_.chat || records_->has_messages())) text += ", chat-template " + chat_->identity();
         return text;
     }
 

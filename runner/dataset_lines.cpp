@@ -124,6 +124,16 @@ engine::Json LineSource::object(std::int64_t index) const {
     return json;
 }
 
+bool LineSource::mentions(std::string_view bytes) const {
+    std::string window;  // a block and the end of the one before, where the bytes may begin
+    for (std::int64_t at = 0; at < file_.num_bytes(); at += scan_block) {
+        window.erase(0, window.size() - std::min(window.size(), bytes.size() - 1));
+        window += file_.read(at, scan_block);
+        if (window.find(bytes) != std::string::npos) return true;
+    }
+    return false;
+}
+
 void LineSource::refuse_same_id(std::int64_t index) const {
     const Line& entry = line(index);
     if (entry.same_id_number == 0) return;

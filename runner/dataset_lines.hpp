@@ -44,6 +44,8 @@ class LineSource {
     [[nodiscard]] engine::Json object(std::int64_t index) const;
 
     void add_to(ContentHash& hash) const { hash.add(file_); }
+    /// Whether these bytes are anywhere in the file, whatever the limit. Reads all of it. Throws InputError.
+    [[nodiscard]] bool mentions(std::string_view bytes) const;
 
   private:
     /// What is kept of a line. 32 bytes: a data set of ten million prompts costs 320 MB of index a rank, no more.

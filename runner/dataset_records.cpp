@@ -40,6 +40,9 @@ class JsonRecords : public RecordSource {
     void add_to(ContentHash& hash, bool) const override { lines_.add_to(hash); }
     Record read(std::int64_t index) const override { return record_of(lines_.object(index), lines_.label(index)); }
 
+  protected:
+    [[nodiscard]] const LineSource& lines() const { return lines_; }
+
   private:
     [[nodiscard]] virtual Record record_of(const Json& object, const std::string& where) const = 0;
 
@@ -93,7 +96,8 @@ std::vector<engine::ChatMessage> messages_of(const Json& json, const std::string
 class PromptRecords : public JsonRecords {
   public:
     explicit PromptRecords(const Settings& settings) : JsonRecords(settings, {"prompt"}), settings_(settings) {}
-    bool may_have_messages() const override { return true; }
+    bool takes_messages() const override { return true; }
+    bool has_messages() const override { return lines().mentions("\"messages\""); }
 
   private:
     Record record_of(const Json& object, const std::string& where) const override {

@@ -35,8 +35,9 @@ class RecordSource {
     [[nodiscard]] virtual Record read(std::int64_t index) const = 0;
     /// The bytes the prompts are made from; those of the references only with `references`. Throws InputError.
     virtual void add_to(ContentHash& hash, bool references) const = 0;
-    /// Whether items may be messages.
-    [[nodiscard]] virtual bool may_have_messages() const { return false; }
+    [[nodiscard]] virtual bool takes_messages() const { return false; }  ///< items may be messages
+    /// Whether there are some, whatever the limit. Reads everything. Throws InputError.
+    [[nodiscard]] virtual bool has_messages() const { return false; }
 };
 
 /// The data of `settings`, whose task is none of books. Throws InputError.

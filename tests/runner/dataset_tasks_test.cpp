@@ -382,6 +382,15 @@ TEST_F(TaskTest, FingerprintsHaveTheirParts) {
     const std::string other = DataSet::open(job)->fingerprint();
     EXPECT_NE(other, plain);
     EXPECT_EQ(other.substr(0, 16), plain.substr(0, 16)) << "the data are the same";
+
+    fs::create_directories(folder_ / "model");
+    Settings chat = settings("prompts", write("p.jsonl", "{\"prompt\": \"x\"}\n"));
+    chat.model = folder_ / "model";
+    chat.chat_template = "llama3";
+    EXPECT_EQ(DataSet::open(chat)->fingerprint().size(), 16U) << "no messages, so no chat template decides anything";
+    std::string late = std::string((1 << 20) - 5, ' ') + "{\"messages\": []}\n";  // over the edge of a block
+    chat.data = write("m.jsonl", late);
+    EXPECT_TRUE(DataSet::open(chat)->fingerprint().ends_with(", chat-template llama3"));
 }
 
 }  // namespace
