@@ -235,6 +235,8 @@ const std::vector<CommandSyntax>& command_table() {
          .keys = true,
          .unused_keys = {"task",
                          "data",
+                         "reference",
+                         "template",
                          "model",
                          "output",
                          "limit",

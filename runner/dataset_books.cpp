@@ -4,6 +4,8 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
+#include "runner/dataset_lines.hpp"
+#include "runner/dataset_records.hpp"
 #include "runner/dataset_source.hpp"
 #include "runner/values.hpp"
 
@@ -15,19 +17,9 @@ struct Book {
     std::int64_t num_bytes = 0;  ///< when the folder was listed
 };
 
-/// Windows line ends become plain ones, as every text-mode reader does: a model should not see a file's history.
-void drop_carriage_returns(std::string& text) {
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-        if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;
-        text[kept++] = text[i];
-    }
-    text.resize(kept);
-}
-
-class BookSource : public ItemSource {
+class FileBooks : public BookSource {
   public:
-    explicit BookSource(std::vector<Book> books, std::int64_t limit) : books_(std::move(books)) {
+    explicit FileBooks(std::vector<Book> books, std::int64_t limit) : books_(std::move(books)) {
         const auto all = static_cast<std::int64_t>(books_.size());
         size_ = limit > 0 ? std::min(limit, all) : all;
     }
@@ -52,18 +44,17 @@ class BookSource : public ItemSource {
         if (!item.whole) trim_cut(item.text);
         const std::size_t bom = item.text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
         item.text.erase(0, bom);
-        if (const std::size_t bad = first_bad_byte(item.text); bad != std::string::npos) {
-            const std::string got = engine::printable(std::string_view(item.text).substr(bad, 1));
-            item.error = InputError::format(label(index), "@" + std::to_string(bad + bom), "UTF-8 text",
-                                            item.text[bad] == '\0' ? "a NUL byte" : "byte " + got, "");
+        try {
+            check_text(item.text, label(index), bom);
+        } catch (const InputError& error) {
+            item.error = error.what();
             item.text.clear();
         }
         drop_carriage_returns(item.text);
         return item;
     }
 
-    std::uint64_t fingerprint() const override {
-        ContentHash hash;
+    void add_to(ContentHash& hash) const override {
         for (const Book& book : books_) {
             try {
                 const InputFile file(book.path);
@@ -73,7 +64,6 @@ class BookSource : public ItemSource {
                 hash.add(book.path.filename().string() + "\nunreadable\n");
             }
         }
-        return hash.value();
     }
 
   private:
@@ -87,6 +77,34 @@ class BookSource : public ItemSource {
 
     std::vector<Book> books_;  ///< all, also beyond the limit: they are the data's identity
     std::int64_t size_ = 0;
+};
+
+/// Books that are lines {"id"?, "text"} of one file.
+class LineBooks : public BookSource {
+  public:
+    LineBooks(const std::filesystem::path& path, std::int64_t limit) : lines_(path, LineFormat::json, limit) {}
+
+    std::int64_t size() const override { return lines_.size(); }
+    std::int64_t text_bytes(std::int64_t index) const override { return lines_.num_bytes(index); }
+    std::string id(std::int64_t index) const override { return lines_.id(index); }
+    std::string label(std::int64_t index) const override { return lines_.label(index); }
+    void add_to(ContentHash& hash) const override { lines_.add_to(hash); }
+
+    ItemText read(std::int64_t index, std::int64_t max_bytes) const override {
+        ItemText item;
+        try {
+            item.text = text_member(lines_.object(index), "text", lines_.label(index));
+        } catch (const InputError& error) {
+            item.error = error.what();
+        }
+        const auto size = item.text.size();
+        item.text.resize(whole_characters(item.text, static_cast<std::size_t>(max_bytes)).size());
+        item.whole = item.text.size() == size;
+        return item;
+    }
+
+  private:
+    LineSource lines_;
 };
 
 std::vector<Book> list_books(const std::filesystem::path& folder) {
@@ -107,18 +125,21 @@ std::vector<Book> list_books(const std::filesystem::path& folder) {
 
 }  // namespace
 
-std::unique_ptr<ItemSource> open_books(const std::filesystem::path& path, std::int64_t limit) {
+std::unique_ptr<BookSource> open_books(const std::filesystem::path& path, std::int64_t limit) {
     std::error_code error;
+    const std::string extension = path.extension().string();
     std::vector<Book> books;
     if (std::filesystem::is_directory(path, error)) {
         books = list_books(path);
         if (books.empty()) throw InputError(path.string(), "", "a folder with books NAME.txt", "none");
+    } else if (extension == ".jsonl" || extension == ".json") {
+        return std::make_unique<LineBooks>(path, limit);
     } else {
         const InputFile file(path);
         if (file.num_bytes() == 0) throw InputError(path.string(), "", "a text", "an empty file");
         books.push_back({path, file.num_bytes()});
     }
-    return std::make_unique<BookSource>(std::move(books), limit);
+    return std::make_unique<FileBooks>(std::move(books), limit);
 }
 
 }  // namespace longhaul::runner

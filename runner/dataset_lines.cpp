@@ -1,13 +1,11 @@
+#include "runner/dataset_lines.hpp"
+
 #include <algorithm>
-#include <cstring>
 #include <limits>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "engine/error.hpp"
-#include "engine/json.hpp"
-#include "runner/dataset_source.hpp"
+#include "runner/sgm.hpp"
 #include "runner/values.hpp"
 
 namespace longhaul::runner {
@@ -17,17 +15,7 @@ using engine::Json;
 
 constexpr std::int64_t scan_block = 1 << 20;
 constexpr std::int64_t most_line_bytes = std::int64_t{1} << 30;
-
-/// What is kept of a line. 32 bytes: a data set of ten million prompts costs 320 MB of index a rank, no more.
-struct Line {
-    std::uint64_t offset = 0;
-    std::uint64_t id_hash = 0;
-    std::uint32_t num_bytes = 0;       ///< without the line end; the greatest value stands for "too long"
-    std::uint32_t number = 0;          ///< in the file, from 1
-    std::uint32_t same_id_number = 0;  ///< number of an earlier line with the same id, 0 = none
-    std::uint32_t reserved = 0;
-};
-static_assert(sizeof(Line) == 32);
+constexpr std::uint32_t too_long = std::numeric_limits<std::uint32_t>::max();
 
 /// Finds the "id" of the outermost object and stops there: a line is not built up in memory to learn its id.
 class IdFinder : public Json::json_sax_t {
@@ -76,175 +64,200 @@ class IdFinder : public Json::json_sax_t {
     bool id_key_ = false;
 };
 
-class LineSource : public ItemSource {
-  public:
-    LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit)
-        : path_(path.string()), file_(path), format_(format) {
-        scan(limit);
-        if (lines_.empty())
-            throw InputError(path_, "", "at least one item", file_.num_bytes() == 0 ? "an empty file" : "blank lines");
-        if (format_ != LineFormat::plain) find_same_ids();
-    }
-
-    std::int64_t size() const override { return static_cast<std::int64_t>(lines_.size()); }
-    std::int64_t text_bytes(std::int64_t index) const override { return line(index).num_bytes; }
-    std::string label(std::int64_t index) const override { return path_ + ":" + std::to_string(line(index).number); }
-
-    std::string id(std::int64_t index) const override {
-        std::string number = std::to_string(line(index).number);
-        if (format_ == LineFormat::plain || too_long(line(index))) return number;
-        try {
-            return find_id(bytes_of(line(index))).id.value_or(number);
-        } catch (const InputError&) {
-            return number;
-        }
-    }
-
-    ItemText read(std::int64_t index, std::int64_t max_bytes) const override {
-        ItemText item;
-        try {
-            item.text = text_of(index);
-        } catch (const InputError& error) {
-            item.error = error.what();
-        }
-        const auto size = item.text.size();
-        item.text.resize(whole_characters(item.text, static_cast<std::size_t>(max_bytes)).size());
-        item.whole = item.text.size() == size;
-        return item;
-    }
-
-    std::uint64_t fingerprint() const override {
-        ContentHash hash;
-        hash.add(file_);
-        return hash.value();
-    }
-
-  private:
-    const Line& line(std::int64_t index) const { return lines_.at(static_cast<std::size_t>(index)); }
-    static bool too_long(const Line& line) { return line.num_bytes == std::numeric_limits<std::uint32_t>::max(); }
-
-    std::string bytes_of(const Line& line) const {
-        std::string bytes = file_.read(static_cast<std::int64_t>(line.offset), line.num_bytes);
-        if (bytes.size() != line.num_bytes)
-            throw InputError(path_, "", "the file as it was at the start", "a shorter one");
-        return bytes;
-    }
-
-    static IdFinder find_id(const std::string& bytes) {
-        IdFinder finder;
-        Json::sax_parse(bytes, &finder, Json::input_format_t::json, false);
-        return finder;
-    }
-
-    /// Lists the lines that are not blank.
-    void scan(std::int64_t limit) {
-        std::uint32_t number = 0;
-        std::int64_t begin = file_.read(0, 3) == "\xEF\xBB\xBF" ? 3 : 0;
-        while (begin < file_.num_bytes() && (limit == 0 || size() < limit)) {
-            const std::int64_t end = find_line_end(begin);
-            add_line(begin, end, ++number);
-            begin = end + 1;
-        }
-        block_ = {};
-    }
-
-    /// Offset of the next line feed, or the end of the file. Blocks are read once: the current one is kept.
-    std::int64_t find_line_end(std::int64_t from) {
-        for (std::int64_t at = from; at < file_.num_bytes();) {
-            const auto block_end = block_begin_ + static_cast<std::int64_t>(block_.size());
-            if (at < block_begin_ || at >= block_end) {
-                block_ = file_.read(at, scan_block);
-                block_begin_ = at;
-                if (block_.empty()) break;
-                continue;
-            }
-            const std::size_t found = block_.find('\n', static_cast<std::size_t>(at - block_begin_));
-            if (found != std::string::npos) return block_begin_ + static_cast<std::int64_t>(found);
-            at = block_end;
-        }
-        return file_.num_bytes();
-    }
-
-    void add_line(std::int64_t begin, std::int64_t end, std::uint32_t number) {
-        Line line{.offset = static_cast<std::uint64_t>(begin), .number = number};
-        const std::int64_t bytes = end - begin;
-        if (bytes > most_line_bytes) {
-            line.num_bytes = std::numeric_limits<std::uint32_t>::max();
-        } else {
-            line.num_bytes = static_cast<std::uint32_t>(bytes);
-            const std::string start = bytes_of(line);
-            if (start.find_first_not_of(" \t\r") == std::string::npos) return;
-            const std::string id =
-                format_ == LineFormat::plain ? "" : find_id(start).id.value_or(std::to_string(number));
-            line.id_hash = hash_of(id);
-        }
-        lines_.push_back(line);
-    }
-
-    /// Marks every line whose id an earlier line has.
-    void find_same_ids() {
-        std::vector<std::uint32_t> order(lines_.size());
-        for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::uint32_t>(i);
-        std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-            return lines_[a].id_hash != lines_[b].id_hash ? lines_[a].id_hash < lines_[b].id_hash : a < b;
-        });
-        for (std::size_t i = 1; i < order.size(); ++i) {
-            Line& earlier = lines_[order[i - 1]];
-            Line& later = lines_[order[i]];
-            if (earlier.id_hash != later.id_hash || id(order[i - 1]) != id(order[i])) continue;
-            later.same_id_number = earlier.same_id_number != 0 ? earlier.same_id_number : earlier.number;
-        }
-    }
-
-    std::string text_of(std::int64_t index) const {
-        const Line& entry = line(index);
-        if (too_long(entry)) throw InputError(label(index), "", "a line of at most 1 GiB", "a longer one");
-        std::string bytes = bytes_of(entry);
-        if (bytes.ends_with('\r')) bytes.pop_back();
-        return format_ == LineFormat::plain ? plain_text(std::move(bytes), label(index))
-                                            : json_field(bytes, entry, label(index));
-    }
-
-    static std::string plain_text(std::string bytes, const std::string& where) {
-        const std::size_t bad = first_bad_byte(bytes);
-        if (bad == std::string::npos) return bytes;
-        const std::string got = bytes[bad] == '\0' ? "a NUL byte" : "byte " + engine::printable(bytes.substr(bad, 1));
-        throw InputError(where, "@" + std::to_string(bad), "UTF-8 text", got);
-    }
-
-    std::string json_field(const std::string& bytes, const Line& entry, const std::string& where) const {
-        const Json json = engine::parse_json(bytes, where);
-        const std::string field = format_ == LineFormat::json_text ? "text" : "prompt";
-        const Json* value = engine::find_member(json, field, where);
-        if (value == nullptr && json.contains("messages")) {
-            throw InputError(where, "messages", "a \"prompt\"", "messages", "chat templates are not in this version");
-        }
-        if (value == nullptr) throw InputError(where, field, "a string", "nothing");
-        if (!value->is_string()) throw InputError(where, field, "a string", engine::describe(*value));
-        const IdFinder finder = find_id(bytes);
-        if (finder.wrong_type) throw InputError(where, "id", "a string or an integer", engine::describe(json["id"]));
-        if (entry.same_id_number != 0) {
-            throw InputError(where, "id", "every id once",
-                             "'" + engine::printable(finder.id.value_or(std::to_string(entry.number))) + "' again",
-                             "line " + std::to_string(entry.same_id_number) + " has it");
-        }
-        std::string text = value->get<std::string>();
-        if (!is_text(text)) throw InputError(where, field, "text", "a NUL character");
-        return text;
-    }
-
-    std::string path_;
-    InputFile file_;
-    LineFormat format_;
-    std::vector<Line> lines_;
-    std::string block_;  ///< of the scan
-    std::int64_t block_begin_ = 0;
-};
+IdFinder find_id(std::string_view bytes) {
+    IdFinder finder;
+    Json::sax_parse(bytes, &finder, Json::input_format_t::json, false);
+    return finder;
+}
 
 }  // namespace
 
-std::unique_ptr<ItemSource> open_lines(const std::filesystem::path& path, LineFormat format, std::int64_t limit) {
-    return std::make_unique<LineSource>(path, format, limit);
+LineSource::LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit, std::string shown)
+    : shown_(std::move(shown)), file_(path), format_(format) {
+    format == LineFormat::sgm ? scan_segments(limit) : scan_lines(limit);
+    block_ = {};
+    if (lines_.empty()) {
+        const bool sgm = format == LineFormat::sgm;
+        throw InputError(shown_, "", sgm ? "at least one <seg> element" : "at least one item",
+                         file_.num_bytes() == 0 ? "an empty file"
+                         : sgm                  ? "none"
+                                                : "blank lines");
+    }
+    if (format_ == LineFormat::json || format_ == LineFormat::sgm) find_same_ids();
+}
+
+std::string LineSource::id(std::int64_t index) const {
+    const Line& entry = line(index);
+    const std::string number = std::to_string(entry.number);
+    if (format_ == LineFormat::plain || format_ == LineFormat::parallel || entry.num_bytes == too_long) return number;
+    try {
+        return id_of(entry, bytes_of(entry));
+    } catch (const InputError&) {
+        return number;
+    }
+}
+
+std::string LineSource::label(std::int64_t index) const {
+    return shown_ + ":" + (format_ == LineFormat::sgm ? id(index) : std::to_string(line(index).number));
+}
+
+std::string LineSource::text(std::int64_t index) const {
+    std::string bytes = whole_line(index);
+    if (format_ != LineFormat::sgm) {
+        check_text(bytes, label(index));
+        return bytes;
+    }
+    refuse_same_id(index);
+    bytes = segment_text(bytes);
+    check_text(bytes, label(index));
+    return bytes;
+}
+
+engine::Json LineSource::object(std::int64_t index) const {
+    const std::string bytes = whole_line(index);
+    const std::string where = label(index);
+    Json json = engine::parse_json(bytes, where);
+    if (!json.is_object()) throw InputError(where, "", "an object", engine::describe(json));
+    if (find_id(bytes).wrong_type)
+        throw InputError(where, "id", "a string or an integer", engine::describe(json["id"]));
+    refuse_same_id(index);
+    return json;
+}
+
+bool LineSource::mentions(std::string_view bytes) const {
+    std::string window;  // a block and the end of the one before, where the bytes may begin
+    for (std::int64_t at = 0; at < file_.num_bytes(); at += scan_block) {
+        window.erase(0, window.size() - std::min(window.size(), bytes.size() - 1));
+        window += file_.read(at, scan_block);
+        if (window.find(bytes) != std::string::npos) return true;
+    }
+    return false;
+}
+
+void LineSource::refuse_same_id(std::int64_t index) const {
+    const Line& entry = line(index);
+    if (entry.same_id_number == 0) return;
+    const std::string earlier = std::to_string(entry.same_id_number);
+    throw InputError(label(index), "id", "every id once", "'" + engine::printable(id(index)) + "' again",
+                     (format_ == LineFormat::sgm ? "<seg> element " : "line ") + earlier + " has it");
+}
+
+std::string LineSource::bytes_of(const Line& line) const {
+    std::string bytes = file_.read(static_cast<std::int64_t>(line.offset), line.num_bytes);
+    if (bytes.size() != line.num_bytes)
+        throw InputError(shown_, "", "the file as it was at the start", "a shorter one");
+    return bytes;
+}
+
+std::string LineSource::whole_line(std::int64_t index) const {
+    const Line& entry = line(index);
+    if (entry.num_bytes == too_long) throw InputError(label(index), "", "a line of at most 1 GiB", "a longer one");
+    std::string bytes = bytes_of(entry);
+    if (bytes.ends_with('\r')) bytes.pop_back();
+    return bytes;
+}
+
+std::string LineSource::id_of(const Line& line, std::string_view bytes) const {
+    if (format_ == LineFormat::json) return find_id(bytes).id.value_or(std::to_string(line.number));
+    return engine::printable(documents_.at(line.document) + ":" + sgm_attribute(bytes, "id"), 255);
+}
+
+// --- the scan
+
+void LineSource::scan_lines(std::int64_t limit) {
+    const bool counts_all = format_ == LineFormat::parallel;
+    std::uint32_t number = 0;
+    std::int64_t begin = file_.read(0, 3) == "\xEF\xBB\xBF" ? 3 : 0;
+    while (begin < file_.num_bytes() && (counts_all || limit == 0 || size() < limit)) {
+        const std::int64_t end = find('\n', begin);
+        add({.offset = static_cast<std::uint64_t>(begin), .number = ++number}, end, limit);
+        begin = end + 1;
+    }
+}
+
+/// Lists the <seg> elements, and the documents they are in.
+void LineSource::scan_segments(std::int64_t limit) {
+    constexpr std::int64_t most_tag_bytes = 1 << 16;
+    std::int64_t segment = -1;  // where the open one begins
+    std::string room;
+    for (std::int64_t at = find('<', 0); at < file_.num_bytes(); at = find('<', at + 1)) {
+        const std::string name = sgm_tag_name(bytes_between(at, std::min(at + 8, file_.num_bytes()), room));
+        if (name == "doc") {
+            const std::int64_t end = std::min(find('>', at), at + most_tag_bytes);
+            documents_.push_back(sgm_attribute(bytes_between(at, end, room), "docid"));
+        } else if (name == "seg") {
+            segment = at;
+        } else if (name == "/seg" && segment >= 0) {
+            if (documents_.empty()) documents_.emplace_back();
+            add({.offset = static_cast<std::uint64_t>(segment),
+                 .number = static_cast<std::uint32_t>(num_in_file_ + 1),
+                 .document = static_cast<std::uint32_t>(documents_.size() - 1)},
+                at, limit);
+            segment = -1;
+        }
+    }
+}
+
+/// Offset of the next such byte, or the end of the file. Blocks are read once: the current one is kept.
+std::int64_t LineSource::find(char byte, std::int64_t from) {
+    for (std::int64_t at = from; at < file_.num_bytes();) {
+        const auto block_end = block_begin_ + static_cast<std::int64_t>(block_.size());
+        if (at < block_begin_ || at >= block_end) {
+            block_ = file_.read(at, scan_block);
+            block_begin_ = at;
+            if (block_.empty()) break;
+            continue;
+        }
+        const std::size_t found = block_.find(byte, static_cast<std::size_t>(at - block_begin_));
+        if (found != std::string::npos) return block_begin_ + static_cast<std::int64_t>(found);
+        at = block_end;
+    }
+    return file_.num_bytes();
+}
+
+/// A part of the file: of the current block where it is there, else read into `room`.
+std::string_view LineSource::bytes_between(std::int64_t begin, std::int64_t end, std::string& room) const {
+    const auto block_end = block_begin_ + static_cast<std::int64_t>(block_.size());
+    if (begin >= block_begin_ && end <= block_end)
+        return std::string_view(block_).substr(static_cast<std::size_t>(begin - block_begin_),
+                                               static_cast<std::size_t>(end - begin));
+    room = file_.read(begin, end - begin);
+    return room;
+}
+
+/// Takes the line from its offset to `end` into the index, if it is an item and within the limit.
+void LineSource::add(Line line, std::int64_t end, std::int64_t limit) {
+    ++num_in_file_;
+    if (limit > 0 && size() >= limit) return;
+    const auto begin = static_cast<std::int64_t>(line.offset);
+    if (end - begin > most_line_bytes) {
+        line.num_bytes = too_long;
+    } else {
+        line.num_bytes = static_cast<std::uint32_t>(end - begin);
+        std::string room;
+        const std::string_view bytes = bytes_between(begin, end, room);
+        if (bytes.size() != line.num_bytes)
+            throw InputError(shown_, "", "a file that does not change", "a shorter one");
+        const bool keeps_blank = format_ == LineFormat::parallel || format_ == LineFormat::sgm;
+        if (!keeps_blank && bytes.find_first_not_of(" \t\r") == std::string_view::npos) return;
+        if (format_ == LineFormat::json || format_ == LineFormat::sgm) line.id_hash = hash_of(id_of(line, bytes));
+    }
+    lines_.push_back(line);
+}
+
+/// Marks every line whose id an earlier line has.
+void LineSource::find_same_ids() {
+    std::vector<std::uint32_t> order(lines_.size());
+    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::uint32_t>(i);
+    std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return lines_[a].id_hash != lines_[b].id_hash ? lines_[a].id_hash < lines_[b].id_hash : a < b;
+    });
+    for (std::size_t i = 1; i < order.size(); ++i) {
+        Line& earlier = lines_[order[i - 1]];
+        Line& later = lines_[order[i]];
+        if (earlier.id_hash != later.id_hash || id(order[i - 1]) != id(order[i])) continue;
+        later.same_id_number = earlier.same_id_number != 0 ? earlier.same_id_number : earlier.number;
+    }
 }
 
 }  // namespace longhaul::runner

@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "runner/values.hpp"
 
 namespace longhaul::runner {
 
@@ -76,6 +78,22 @@ std::uint64_t ContentHash::value() const {
 
 std::uint64_t hash_of(std::string_view bytes) {
     return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+void drop_carriage_returns(std::string& text) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+        if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;
+        text[kept++] = text[i];
+    }
+    text.resize(kept);
+}
+
+void check_text(std::string_view text, const std::string& where, std::size_t first_byte) {
+    const std::size_t bad = first_bad_byte(text);
+    if (bad == std::string_view::npos) return;
+    throw InputError(where, "@" + std::to_string(bad + first_byte), "UTF-8 text",
+                     text[bad] == '\0' ? "a NUL byte" : "byte " + engine::printable(text.substr(bad, 1)));
 }
 
 }  // namespace longhaul::runner

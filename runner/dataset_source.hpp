@@ -1,4 +1,4 @@
-// Where the texts of a data set come from, before they are prompts: files of books, lines of a file.
+// Where the texts of a data set come from, before they are prompts: files of books, lines of files.
 #pragma once
 
 #include <cstddef>
@@ -48,6 +48,12 @@ class ContentHash {
 };
 std::uint64_t hash_of(std::string_view bytes);
 
+/// Windows line ends become plain ones, as every text-mode reader does: a model should not see a file's history.
+void drop_carriage_returns(std::string& text);
+
+/// Throws InputError unless `text` is UTF-8 without NUL; `first_byte` is the place of its start in what `where` names.
+void check_text(std::string_view text, const std::string& where, std::size_t first_byte = 0);
+
 /// The beginning of one item's text, or why there is none.
 struct ItemText {
     std::string text;   ///< UTF-8 without NUL; BOM left out, CRLF as LF
@@ -55,30 +61,21 @@ struct ItemText {
     std::string error;  ///< one line, names the place
 };
 
-/// Items numbered from 0 in the order of the input. Const calls are thread-safe.
-class ItemSource {
+/// Books, numbered from 0 in the order of the input. Const calls are thread-safe.
+class BookSource {
   public:
-    virtual ~ItemSource() = default;
+    virtual ~BookSource() = default;
     [[nodiscard]] virtual std::int64_t size() const = 0;
     [[nodiscard]] virtual std::int64_t text_bytes(std::int64_t index) const = 0;  ///< about
     [[nodiscard]] virtual std::string id(std::int64_t index) const = 0;
-    [[nodiscard]] virtual std::string label(
-        std::int64_t index) const = 0;  ///< for messages: "books/x.txt", "p.jsonl:3"
+    /// For messages: "books/x.txt", "p.jsonl:3".
+    [[nodiscard]] virtual std::string label(std::int64_t index) const = 0;
     /// At least the first `max_bytes` of the text but for a few at the cut, or all of it. Never throws for a bad item.
     [[nodiscard]] virtual ItemText read(std::int64_t index, std::int64_t max_bytes) const = 0;
-    [[nodiscard]] virtual std::uint64_t fingerprint() const = 0;
+    virtual void add_to(ContentHash& hash) const = 0;  ///< Throws InputError.
 };
 
-/// Books: the .txt files of a folder, or one file. Throws InputError.
-std::unique_ptr<ItemSource> open_books(const std::filesystem::path& path, std::int64_t limit);
-
-enum class LineFormat {
-    json_text,    ///< {"id"?, "text"}
-    json_prompt,  ///< {"id"?, "prompt"}
-    plain,        ///< the line itself
-};
-
-/// Lines of one file. Throws InputError. `limit`: index so many items, 0 = all.
-std::unique_ptr<ItemSource> open_lines(const std::filesystem::path& path, LineFormat format, std::int64_t limit);
+/// The .txt files of a folder, one file, or the JSONL lines {"id"?, "text"} of a .jsonl or .json. Throws InputError.
+std::unique_ptr<BookSource> open_books(const std::filesystem::path& path, std::int64_t limit);
 
 }  // namespace longhaul::runner

@@ -38,17 +38,6 @@ std::string without_place(std::string line, const std::string& data) {
     return line;
 }
 
-/// Whether the items' tokens are the data's own.
-bool is_given(const Settings& settings) {
-    return settings.teacher_forced || settings.mode == "perplexity";
-}
-
-std::string no_continuation(const std::string& id, const Settings& settings) {
-    return InputError::format("item " + id, "continuation", "the data's own continuation", "none",
-                              settings.task == "pg19" ? "the book ends with its prompt: lower prompt-tokens"
-                                                      : "teacher-forced and mode = perplexity need one");
-}
-
 std::string reason_name(engine::FinishReason reason) {
     switch (reason) {
         case engine::FinishReason::length:
@@ -187,8 +176,6 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         const ItemKey key = key_of(number);
         Prompt prompt = loaded_.data->prompt(key.index, *loaded_.tokenizer,
                                              most_positions(phase_.settings, loaded_.model->config()));
-        if (prompt.error.empty() && prompt.continuation.empty() && is_given(phase_.settings))
-            prompt.error = no_continuation(prompt.id, phase_.settings);
         if (!prompt.error.empty()) {
             record_bad_prompt(number, prompt);
             continue;
@@ -199,7 +186,7 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         item.sample = key.sample;
         item.checkpoint_key = checkpoint_key(prompt.id, key.sample);
         item.prompt = std::move(prompt.tokens);
-        if (is_given(phase_.settings)) item.continuation = std::move(prompt.continuation);
+        item.continuation = std::move(prompt.continuation);
         item.options = options_of(prompt);
         item.known_tokens = std::min(ledger_->known(number), item.options->max_tokens);
         return item;

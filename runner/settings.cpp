@@ -109,6 +109,19 @@ void check_scoring(const Settings& settings, const Origins& origins) {
     require(settings.samples == 1, "samples", "1", std::to_string(settings.samples));
 }
 
+/// Keys that mean nothing to the task at hand were meant for another one.
+void check_task_keys(const Settings& settings, const Origins& origins) {
+    if (settings.task == "pg19" && (settings.chat || !settings.prompt_template.empty())) {
+        const std::string key = settings.chat ? "chat" : "template";
+        refuse(origins.of(key), key, settings.chat ? "false with task = pg19" : "auto with task = pg19",
+               shown(settings.chat ? "true" : settings.prompt_template.string()), "its prompts are tokens of a book");
+    }
+    if (!settings.reference.empty() && settings.task != "wmt" && settings.task != "xsum") {
+        refuse(origins.of("reference"), "reference", "none with task = " + settings.task,
+               shown(settings.reference.string()), "only wmt and xsum read their references from a file of their own");
+    }
+}
+
 void check_together(const Settings& settings, const Origins& origins) {
     // Plain decoding may be asked of any job file, to compare; it drafts nothing, whatever the draft keys say.
     if (!settings.draft_model.empty() && settings.draft != "ar") {
@@ -122,6 +135,7 @@ void check_together(const Settings& settings, const Origins& origins) {
                "the draft methods it belongs to are not in this version");
     }
     check_scoring(settings, origins);
+    check_task_keys(settings, origins);
     if (settings.draft == "replay" && settings.replay_run.empty()) {
         refuse(origins.of("draft"), "replay-run", "the run folder to replay", "nothing", "");
     }

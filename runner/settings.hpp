@@ -11,8 +11,12 @@ namespace longhaul::runner {
 
 struct Settings {
     // What
-    std::string task;                           // pg19, prompts (wmt, xsum, dolly: not in this version)
+    std::string task;                           // pg19, wmt, xsum, dolly, prompts
     std::filesystem::path data, model, output;  // absolute after parse_settings
+    std::filesystem::path reference;            // wmt, xsum: "": the file beside `data`, if there is one
+    std::filesystem::path prompt_template;      // key `template`; "": auto, the task's own
+    bool chat = false;
+    std::string chat_template = "auto";
     std::uint64_t seed = 1;
     std::int64_t limit = 0;
     std::int64_t samples = 1;
@@ -109,7 +113,8 @@ enum class KeyKind {
 };
 
 /// The kind of `key` under these settings: draft keys are execution under `coupled`, `max-tokens` is identity where
-/// prompts are truncated. `data` and `model` are execution, since their fingerprints are compared, not their paths.
+/// prompts are truncated. `data`, `model`, templates and references are execution, since their fingerprints
+/// are compared, not their paths.
 KeyKind kind_of(const std::string& key, const Settings& settings);
 
 /// kind_of(key, settings) == KeyKind::execution.

@@ -234,6 +234,20 @@ Key packed_weights_key() {
             }};
 }
 
+Key template_key() {
+    return {.info = {.key = "template",
+                     .value_name = "auto|PATH",
+                     .help = "text file that says how an item becomes a prompt: {field}, {?field}...{/field} where it "
+                             "is not empty, {{ and }} for braces; auto = the task's own (jobs/templates)"},
+            .kind = Kind::execution,
+            .set = [](Settings& s, const std::string& value,
+                      const auto& folder) { s.prompt_template = value == "auto" ? "" : parse_path(value, folder); },
+            .get =
+                [](const Settings& s) {
+                    return Strings{s.prompt_template.empty() ? "auto" : format_path(s.prompt_template)};
+                }};
+}
+
 /// kv-precision and device are resolved after parsing, from "": "auto" is how a file asks for that.
 Key or_auto(Key key, std::string Settings::*field) {
     key.set = [set = key.set, field](Settings& s, const std::string& value, const auto& folder) {
@@ -253,11 +267,17 @@ using Section = std::pair<std::string, std::vector<Key>>;
 Section job_section() {
     return {
         "Job",
-        {choice("task", Kind::identity, &Settings::task, {"pg19", "prompts"}, {"wmt", "xsum", "dolly"},
-                "pg19: go on from the beginning of books; prompts: go on from each prompt"),
+        {choice(
+             "task", Kind::identity, &Settings::task, {"pg19", "wmt", "xsum", "dolly", "prompts"}, {},
+             "pg19: go on from the beginning of books; wmt: translate; xsum: summarise; dolly: answer; prompts: go on "
+             "from each prompt"),
          path("data", Kind::execution, &Settings::data,
-              "pg19: folder of .txt books, one .txt, or .jsonl with \"text\"; prompts: .jsonl with \"prompt\", or .txt "
-              "with one a line"),
+              "pg19: folder of .txt books, one .txt, or .jsonl with \"text\"; wmt: source lines or .sgm; xsum: .jsonl "
+              "with \"document\" and \"summary\", or source lines; dolly: .jsonl with \"instruction\", \"context\" and "
+              "\"response\"; prompts: .jsonl with \"prompt\" or \"messages\", or .txt with one a line"),
+         path("reference", Kind::execution, &Settings::reference,
+              "wmt, xsum: file whose lines are the right answers to those of data; where none is given, the one beside "
+              "data that is named so: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
          path("model", Kind::execution, &Settings::model, "folder of a Hugging Face checkpoint"),
          path("output", Kind::execution, &Settings::output,
               "run folder: results, checkpoints, logs; a run goes on from what is in it"),
@@ -272,9 +292,14 @@ Section text_section() {
                  "pg19: tokens of the book that are the prompt"),
          integer("max-tokens", Kind::extension, &Settings::max_tokens, 1, most_tokens, "new tokens an item, at most"),
          flag("ignore-eos", Kind::identity, &Settings::ignore_eos, "go on after the model's end-of-text token"),
-         stop_key(),
+         stop_key(), template_key(),
+         flag("chat", Kind::identity, &Settings::chat, "give each prompt to the model as one message of a user"),
+         choice("chat-template", Kind::execution, &Settings::chat_template,
+                {"auto", "llama2", "llama3", "llama3.1", "qwen2.5"}, {},
+                "how messages become a text; auto = the model's own, if it is one of these (llama3.1 is also that of "
+                "3.2 and 3.3)"),
          choice("add-bos", Kind::identity, &Settings::add_bos, {"auto", "true", "false"}, {},
-                "begin-of-text token before the prompt; auto = as the tokenizer says"),
+                "begin-of-text token before the prompt; auto = as the tokenizer says; a chat template has its own"),
          choice("overlong", Kind::identity, &Settings::overlong, {"error", "truncate-left"}, {},
                 "prompt + new tokens beyond the model's context: the item fails, or loses the beginning of its prompt"),
          integer(

@@ -7,6 +7,7 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "engine/parallel/group.hpp"
+#include "engine/tokenizer/chat_template.hpp"
 #include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/dataset.hpp"
@@ -49,6 +50,11 @@ std::string read_prompt(const CommandLine& line) {
     const std::string place = "@" + std::to_string(bad);
     if (!file.empty()) throw InputError(file, place, "UTF-8 text", "byte " + engine::printable(text.substr(bad, 1)));
     throw UsageError(InputError::format("command line", "prompt" + place, "UTF-8 text", "another encoding", ""));
+}
+
+std::string as_chat(std::string text, const Settings& settings) {
+    const std::vector<engine::ChatMessage> messages{{"user", std::move(text)}};
+    return engine::ChatTemplate::load(settings.chat_template, settings.model).render(messages, "command line");
 }
 
 Settings read_settings(const CommandLine& line) {
@@ -149,7 +155,8 @@ int generate_command(const std::vector<std::string>& arguments) {
     const engine::ModelConfig config = engine::ModelConfig::load(settings.model);
     const auto tokenizer = load_tokenizer(settings.model, config);
     std::vector<std::int32_t> prompt =
-        make_prompt(tokenizer->encode(text), "command line", settings, *tokenizer, config.max_positions);
+        make_prompt(tokenizer->encode(settings.chat ? as_chat(text, settings) : text),
+                    {.label = "command line", .chat = settings.chat}, settings, *tokenizer, config.max_positions);
     const std::size_t prompt_tokens = prompt.size();
 
     const int threads = settings.threads > 0 ? static_cast<int>(settings.threads) : usable_processors();

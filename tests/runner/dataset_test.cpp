@@ -1,99 +1,9 @@
 // Data sets as people have them: books in folders, JSONL, plain lines; and everything that can be wrong with them. A
 // bad item is a reason in its place, never the end of the others.
-#include "runner/dataset.hpp"
-
-#include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-#include <functional>
-
-#include "engine/error.hpp"
+#include "tests/runner/dataset_fixture.hpp"
 
 namespace longhaul::runner {
 namespace {
-
-namespace fs = std::filesystem;
-constexpr std::int64_t long_context = 131072;
-
-/// One token a byte, so that every id can be checked by eye.
-class ByteTokenizer : public engine::Tokenizer {
-  public:
-    std::vector<std::int32_t> encode(std::string_view text) const override {
-        std::vector<std::int32_t> ids;
-        for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
-        return ids;
-    }
-    const std::string& token_bytes(std::int32_t) const override { return none_; }
-    bool is_special(std::int32_t id) const override { return id == 256; }
-    std::string decode(std::span<const std::int32_t> ids, bool) const override { return {ids.begin(), ids.end()}; }
-    void decode_next(engine::DecodeState&, std::int32_t id, std::string& text) const override {
-        text += static_cast<char>(id);
-    }
-    void decode_rest(engine::DecodeState&, std::string&) const override {}
-    std::int32_t vocab_size() const override { return 257; }
-    std::optional<std::int32_t> bos_id() const override {
-        return has_bos ? std::optional<std::int32_t>(256) : std::nullopt;
-    }
-    bool adds_bos() const override { return has_bos; }
-    std::uint64_t fingerprint() const override { return 1; }
-
-    bool has_bos = false;
-
-  private:
-    std::string none_;
-};
-
-class DataSetTest : public testing::Test {
-  protected:
-    void SetUp() override { fs::create_directories(folder_); }
-    void TearDown() override { fs::remove_all(folder_); }
-
-    fs::path write(const std::string& name, const std::string& text) {
-        fs::create_directories((folder_ / name).parent_path());
-        std::ofstream(folder_ / name, std::ios::binary) << text;
-        return folder_ / name;
-    }
-
-    Settings settings(const std::string& task, const fs::path& data) {
-        Settings settings;
-        settings.task = task;
-        settings.data = data;
-        settings.max_tokens = 100;
-        return settings;
-    }
-
-    std::unique_ptr<DataSet> open(const std::string& task, const fs::path& data) {
-        return DataSet::open(settings(task, data));
-    }
-
-    /// "id: text", or "id! error" with the folder's name left out.
-    std::string show(const DataSet& data, std::int64_t index) {
-        const Prompt prompt = data.prompt(index, tokenizer_, long_context);
-        EXPECT_EQ(prompt.id, data.id(index));
-        EXPECT_EQ(prompt.tokens.empty(), !prompt.error.empty());
-        return prompt.error.empty() ? prompt.id + ": " + tokenizer_.decode(prompt.tokens, false)
-                                    : prompt.id + "! " + short_form(prompt.error);
-    }
-
-    std::string short_form(std::string line) const {
-        const std::size_t at = line.find(folder_.string() + "/");
-        return at == std::string::npos ? line : line.erase(at, folder_.string().size() + 1);
-    }
-
-    std::string message_of(const std::function<void()>& action) {
-        try {
-            action();
-        } catch (const InputError& error) {
-            return short_form(error.what());
-        }
-        return "(no error)";
-    }
-
-    fs::path folder_ = fs::temp_directory_path() / ("longhaul-dataset-" + std::to_string(::getpid()));
-    ByteTokenizer tokenizer_;
-};
 
 TEST_F(DataSetTest, JsonLines) {
     const auto path = write("p.jsonl",
@@ -131,7 +41,9 @@ TEST_F(DataSetTest, BadJsonLinesFailAlone) {
          R"(c! p.jsonl:11: prompt@23: expected JSON, got invalid string: ill-formed UTF-8 byte at the end of '"\xff')"},
         {R"({"id": "d", "prompt": "a\u0000b"})", "d! p.jsonl:12: prompt: expected text, got a NUL character"},
         {R"({"id": "e", "messages": [{"role": "user", "content": "x"}]})",
-         "e! p.jsonl:13: messages: expected a \"prompt\", got messages; chat templates are not in this version"},
+         "e! p.jsonl:13: messages: expected a model with one of the known chat templates, got none; name the right one "
+         "of "
+         "llama2, llama3, llama3.1 or qwen2.5 as chat-template"},
         {R"({"id": "f", "prompt": ""})", "f! p.jsonl:14: prompt: expected at least one token, got none"},
         {R"({"id": "g", "id": "h", "prompt": "x"})", "g! p.jsonl:15: id: expected every key once, got this key twice"},
         {"{\"id\": \"i\", \"prompt\": \"a\xED\xA0\x80\"}",

@@ -113,6 +113,10 @@ TEST(Settings, EveryKeyExplainsItself) {
     // The table of the design: these stay, more may come.
     const std::set<std::string> stay{"task",
                                      "data",
+                                     "reference",
+                                     "template",
+                                     "chat",
+                                     "chat-template",
                                      "model",
                                      "output",
                                      "seed",
@@ -229,7 +233,9 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "checkpoint-quota: expected a size in bytes below 2^63, such as 1048576, 512MiB or 1.5GiB, got 'lots'"},
         // Words.
         {"baseline", "yes", "baseline: expected true or false, got 'yes'"},
-        {"task", "pg-19", "task: expected pg19 or prompts, got 'pg-19'; did you mean 'pg19'?"},
+        {"task", "pg-19", "task: expected pg19, wmt, xsum, dolly or prompts, got 'pg-19'; did you mean 'pg19'?"},
+        {"chat-template", "llama",
+         "chat-template: expected auto, llama2, llama3, llama3.1 or qwen2.5, got 'llama'; did you mean 'llama2'?"},
         {"overlong", "truncate", "overlong: expected error or truncate-left, got 'truncate'"},
         {"kernels", "avx3", "kernels: expected auto, reference, avx2 or avx512, got 'avx3'; did you mean 'avx2'?"},
         {"draft-tree", "wide",
@@ -245,9 +251,6 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "output: expected a path, got '~/runs'; write the home folder out: '~' means nothing here (./~ for such a "
          "name)"},
         // Of the vocabulary, but not yet done.
-        {"task", "wmt", "task: expected pg19 or prompts, got 'wmt'; it is not in this version"},
-        {"task", "xsum", "task: expected pg19 or prompts, got 'xsum'; it is not in this version"},
-        {"task", "dolly", "task: expected pg19 or prompts, got 'dolly'; it is not in this version"},
         {"draft", "eagle", "draft: expected ar, ngram or replay, got 'eagle'; it is not in this version"},
         {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
         {"draft-tree", "auto",
@@ -326,6 +329,37 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
     EXPECT_TRUE(has(scores, "teacher-forced"));
 }
 
+TEST(Settings, KeysOfOtherTasksAreRefused) {
+    const auto message = [](const std::string& task, const std::string& key, const std::string& value) {
+        std::vector<Assignment> keys = whole_job;
+        for (Assignment& entry : keys) entry.value = entry.key == "task" ? task : entry.value;
+        return message_of([&] { parse_settings(keys, {{key, value, "command line"}}, "/jobs"); });
+    };
+    EXPECT_EQ(message("pg19", "chat", "true"),
+              "command line: chat: expected false with task = pg19, got 'true'; its prompts are tokens of a book");
+    EXPECT_EQ(message("pg19", "template", "/t.txt"),
+              "command line: template: expected auto with task = pg19, got '/t.txt'; its prompts are tokens of a book");
+    EXPECT_EQ(message("dolly", "reference", "/r.en"),
+              "command line: reference: expected none with task = dolly, got '/r.en'; only wmt and xsum read their "
+              "references from a file of their own");
+    EXPECT_EQ(parse_settings(whole_job, {{"template", "auto", "command line"}}, "/jobs").prompt_template, "");
+}
+
+/// The job files that users fill in, with the sampling of the paper they name.
+TEST(Settings, JobFilesOfTheTasks) {
+    const auto load = [](const char* name) {
+        const auto jobs = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path().parent_path();
+        return load_settings(jobs / name, {});
+    };
+    EXPECT_EQ(load("wmt.cfg").temperature, 0.3);
+    EXPECT_EQ(load("wmt.cfg").reference.filename(), "newstest2018.en");
+    EXPECT_EQ(load("xsum.cfg").temperature, 0.3);
+    EXPECT_EQ(load("xsum.cfg").stop, (std::vector<std::string>{"\n"}));
+    EXPECT_EQ(load("dolly.cfg").temperature, 1);
+    EXPECT_EQ(load("dolly.cfg").top_p, 0.95);
+    EXPECT_TRUE(load("dolly.cfg").chat);
+}
+
 TEST(Settings, PlacesAreNamed) {
     const auto message = [](std::vector<Assignment> file, const std::vector<Assignment>& command_line) {
         return message_of([&] { parse_settings(file, command_line, "/jobs"); });
@@ -390,7 +424,10 @@ TEST(Settings, TheResolvedJobIsTheSameJob) {
                                        {"precision", "fp32", "j.cfg:9"},
                                        {"seed", "18446744073709551615", "j.cfg:10"},
                                        {"draft-tree", "4x3:12", "j.cfg:11"},
-                                       {"checkpoint-seconds", "0.25", "j.cfg:12"}};
+                                       {"checkpoint-seconds", "0.25", "j.cfg:12"},
+                                       {"template", "my template.txt", "j.cfg:13"},
+                                       {"chat", "true", "j.cfg:14"},
+                                       {"chat-template", "llama3.1", "j.cfg:15"}};
     keys.insert(keys.end(), more.begin(), more.end());
     const Settings job = parse_settings(keys, {}, "/jobs");
 

@@ -4,6 +4,8 @@
 //   tokenize decode MODEL_FOLDER   lines of ids on stdin; prints for each the decoded text (special tokens skipped),
 //   NUL,
 //                                  the decoded text with special tokens, NUL
+//   tokenize chat MODEL_FOLDER     lines of messages, JSON, on stdin; prints for each the text of the model's own chat
+//                                  template, NUL, a line of ids, NUL
 //   tokenize time MODEL_FOLDER     one text on stdin; prints seconds of loading and of encoding, and the number of
 //   tokens
 #include <chrono>
@@ -13,21 +15,40 @@
 #include <string>
 
 #include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "engine/tokenizer/chat_template.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
 
 namespace {
 
+using longhaul::engine::ChatTemplate;
 using longhaul::engine::Detokenizer;
 using longhaul::engine::Tokenizer;
 
+void print_ids(const std::vector<std::int32_t>& ids) {
+    const char* separator = "";
+    for (const auto id : ids) {
+        std::cout << separator << id;
+        separator = " ";
+    }
+}
+
 void encode(const Tokenizer& tokenizer) {
     for (std::string text; std::getline(std::cin, text, '\0');) {
-        const char* separator = "";
-        for (const auto id : tokenizer.encode(text)) {
-            std::cout << separator << id;
-            separator = " ";
-        }
+        print_ids(tokenizer.encode(text));
         std::cout << '\n';
+    }
+}
+
+void render_chats(const Tokenizer& tokenizer, const ChatTemplate& chat) {
+    for (std::string line; std::getline(std::cin, line);) {
+        std::vector<longhaul::engine::ChatMessage> messages;
+        for (const auto& json : longhaul::engine::parse_json(line, "stdin"))
+            messages.push_back({json.at("role"), json.at("content")});
+        const std::string text = chat.render(messages, "stdin");
+        std::cout << text << '\0';
+        print_ids(tokenizer.encode(text));
+        std::cout << '\0';
     }
 }
 
@@ -75,10 +96,12 @@ int main(int argc, char** argv) {
             encode(*Tokenizer::load(argv[2]));
         } else if (mode == "decode") {
             return decode(*Tokenizer::load(argv[2])) ? 0 : 1;
+        } else if (mode == "chat") {
+            render_chats(*Tokenizer::load(argv[2]), ChatTemplate::load("auto", argv[2]));
         } else if (mode == "time") {
             measure(argv[2]);
         } else {
-            std::cerr << "usage: tokenize encode|decode|time MODEL_FOLDER < input\n";
+            std::cerr << "usage: tokenize encode|decode|chat|time MODEL_FOLDER < input\n";
             return 2;
         }
     } catch (const std::exception& error) {

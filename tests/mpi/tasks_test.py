@@ -1,0 +1,72 @@
+#!/usr/bin/env python3
+"""Every task from its data files to its results, with the real program.
+
+usage: tasks_test.py BINARY CASE
+"""
+
+import json
+
+from harness import check, digest, main, results
+from mpi_test import expect
+
+
+def write_lines(path, lines):
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def check_run(bench, ids, failed):
+    lines = results(bench.folder / "run")
+    check([line["id"] for line in lines] == ids, f"ids {[line['id'] for line in lines]}")
+    bad = {line["id"]: line["error"] for line in lines if line["finish_reason"] == "error"}
+    check(set(bad) == set(failed), f"failed: {bad}")
+    for name, word in failed.items():
+        check(word in bad[name] and str(bench.folder) not in bad[name], f"{name}: {bad[name]}")
+    check(all(line["num_tokens"] == 8 for line in lines if line["id"] not in bad), "the others have their tokens")
+
+
+def wmt(bench):
+    """Two files of lines; on one rank and on two; another template is another job."""
+    source = write_lines(bench.folder / "t.de", ["Guten Tag.", "", "Es regnet.", "Wir gehen."])
+    write_lines(bench.folder / "t.en", ["Good day.", "x", "It rains.", "We go."])
+    job = bench.job(task="wmt", data=source, overlong="truncate-left")
+    expect(bench.run(job, 2), 3, "an empty line")
+    check_run(bench, ["1", "2", "3", "4"], {"2": "empty line"})
+    expect(bench.run(job, 1, f"--output={bench.folder}/one"), 3, "one rank")
+    check(digest(bench.folder / "one") == digest(bench.folder / "run"), "the same bytes")
+    other = write_lines(bench.folder / "t.txt", ["{source}"])
+    done = expect(bench.run(job, 1, f"--template={other}"), 2, "another template")
+    check("template" in done.error_lines()[0], done.errors)
+    write_lines(bench.folder / "short.en", ["Good day."])
+    done = expect(bench.run(job, 1, f"--reference={bench.folder}/short.en", f"--output={bench.folder}/short"), 1, "lengths")
+    check("t.de" in done.error_lines()[0] and "short.en" in done.error_lines()[0], done.errors)
+
+
+def xsum(bench):
+    lines = [{"id": "a", "document": "Much happened.", "summary": "Much."}, {"id": "b", "document": "More happened."}]
+    expect(bench.run(bench.job(task="xsum", data=write_lines(bench.folder / "x.jsonl", lines)), 1), 3, "a line without summary")
+    check_run(bench, ["a", "b"], {"b": "summary"})
+
+
+def dolly(bench):
+    lines = [{"instruction": "Why?", "context": "", "response": "So."},
+             {"instruction": "What?", "context": "It rains.", "response": "Rain.", "category": "qa"}]
+    data = write_lines(bench.folder / "d.jsonl", lines)
+    job = bench.job(task="dolly", data=data, chat="true")
+    done = expect(bench.run(job, 1), 1, "no chat template")
+    check("chat-template" in done.error_lines()[0], done.errors)
+    expect(bench.run(job, 1, "--chat-template=llama2"), 0, "chat")
+    check_run(bench, ["1", "2"], {})
+
+
+def messages(bench):
+    """Prompts and messages in one file; a line with a bad option fails alone."""
+    lines = [{"prompt": "the sea"}, {"id": "m", "messages": [{"role": "user", "content": "the ship"}]},
+             {"prompt": "the sea", "options": {"batch": 1}}, {"prompt": "the sea", "options": {"temprature": 1}}, "{"]
+    job = bench.job(data=write_lines(bench.folder / "p.jsonl", lines), chat_template="llama3")
+    expect(bench.run(job, 2), 3, "bad lines")
+    check_run(bench, ["1", "m", "3", "4", "5"], {"3": "options.batch", "4": "'temperature'", "5": "data:5"})
+
+
+if __name__ == "__main__":
+    raise SystemExit(main({case.__name__: case for case in (wmt, xsum, dolly, messages)}))
