@@ -275,9 +275,6 @@ Section job_section() {
               "pg19: folder of .txt books, one .txt, or .jsonl with \"text\"; wmt: source lines or .sgm; xsum: .jsonl "
               "with \"document\" and \"summary\", or source lines; dolly: .jsonl with \"instruction\", \"context\" and "
               "\"response\"; prompts: .jsonl with \"prompt\" or \"messages\", or .txt with one a line"),
-         path("reference", Kind::execution, &Settings::reference,
-              "wmt, xsum: file whose lines are the right answers to those of data; where none is given, the one beside "
-              "data that is named so: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
          path("model", Kind::execution, &Settings::model, "folder of a Hugging Face checkpoint"),
          path("output", Kind::execution, &Settings::output,
               "run folder: results, checkpoints, logs; a run goes on from what is in it"),
@@ -292,7 +289,11 @@ Section text_section() {
                  "pg19: tokens of the book that are the prompt"),
          integer("max-tokens", Kind::extension, &Settings::max_tokens, 1, most_tokens, "new tokens an item, at most"),
          flag("ignore-eos", Kind::identity, &Settings::ignore_eos, "go on after the model's end-of-text token"),
-         stop_key(), template_key(),
+         stop_key(),
+         path("reference", Kind::execution, &Settings::reference,
+              "wmt, xsum: file whose lines are the right answers to those of data; where none is given, the one beside "
+              "data that is named so: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
+         template_key(),
          flag("chat", Kind::identity, &Settings::chat, "give each prompt to the model as one message of a user"),
          choice("chat-template", Kind::execution, &Settings::chat_template,
                 {"auto", "llama2", "llama3", "llama3.1", "qwen2.5"}, {},

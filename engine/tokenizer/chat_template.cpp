@@ -53,7 +53,7 @@ constexpr std::array<Known, 6> known_templates{{
      "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
      R"({{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }})"},
     {"llama3.1", -1,
-     "{{ bos_token }}\x01{% set date_string = '26 Jul 2024' %}\x01"
+     "{{ bos_token }}\x02{% set date_string = '26 Jul 2024' %}\x02"
      "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] | trim %}"
      "{% set messages = messages[1:] %}{% else %}{% set system_message = '' %}{% endif %}"
      R"({{ '<|start_header_id|>system<|end_header_id|>\n\n' }})"

@@ -133,12 +133,26 @@ std::string jinja_form(std::string_view text) {
     return Lexer(text).run();
 }
 
+namespace {
+
+/// Whether a part of a form is statements alone. (One that holds "%}" in a string is taken for more.)
+bool prints_nothing(std::string_view form) {
+    while (form.starts_with("{%")) {
+        const std::size_t end = form.find("%}");
+        if (end == std::string_view::npos) return false;
+        form.remove_prefix(end + 2);
+    }
+    return form.empty();
+}
+
+}  // namespace
+
 std::optional<std::vector<std::string>> match_jinja(std::string_view form, std::string_view pattern) {
     const std::string parts = jinja_form(pattern);
     std::vector<std::string> gaps;
     std::size_t at = 0, begin = 0;
     for (;;) {
-        const std::size_t end = std::min(parts.find('\x01', begin), parts.size());
+        const std::size_t end = std::min(parts.find_first_of("\x01\x02", begin), parts.size());
         const std::string_view part = std::string_view(parts).substr(begin, end - begin);
         const bool first = begin == 0, last = end == parts.size();
         const bool room = form.size() - at >= part.size();
@@ -148,6 +162,7 @@ std::optional<std::vector<std::string>> match_jinja(std::string_view form, std::
                                                    : form.find(part, at);
         if (found == std::string_view::npos) return std::nullopt;
         if (!first) gaps.emplace_back(form.substr(at, found - at));
+        if (!first && parts[begin - 1] == '\x02' && !prints_nothing(gaps.back())) return std::nullopt;
         at = found + part.size();
         if (last) break;
         begin = end + 1;

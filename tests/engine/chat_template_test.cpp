@@ -247,6 +247,9 @@ TEST(ChatTemplate, RefusesWhatWouldRenderOtherwise) {
     EXPECT_EQ(own_name(replaced(llama31_jinja, "system_message = \"\"", "system_message = \"Think.\"")), "none");
     EXPECT_EQ(own_name(replaced(llama31_jinja, "{{- system_message }}", "{{- system_message }}{{ 'Think.' }}")),
               "none");
+    EXPECT_EQ(own_name(replaced(llama31_jinja, "{%- if not date_string", "{{ 'Hello' }}{%- if not date_string")),
+              "none");
+    EXPECT_EQ(own_name(replaced(llama31_jinja, "{#- The system", "x{#- The system")), "none");
     EXPECT_EQ(own_name(replaced(qwen_jinja, "message.content + ", "message.content | trim + ")), "none");
     EXPECT_EQ(own_name(replaced(llama2_jinja, "{% else %}",
                                 "{% elif true %}{% set system_message = 'Be good.' %}{% else %}")),
@@ -307,6 +310,8 @@ TEST(JinjaForm, KeepsWhatTheLexerKeeps) {
     const auto gaps = match_jinja(jinja_form("{{ a }}one{{ b }}two{{ c }}"), "{{ a }}\x01{{ b }}\x01{{ c }}");
     ASSERT_TRUE(gaps.has_value());
     EXPECT_EQ(*gaps, (std::vector<std::string>{"one", "two"}));
+    EXPECT_TRUE(match_jinja("{{a}}{%ifb%}{%endif%}{{c}}", "{{ a }}\x02{{ c }}"));
+    EXPECT_FALSE(match_jinja("{{a}}{%ifb%}x{%endif%}{{c}}", "{{ a }}\x02{{ c }}"));
     EXPECT_FALSE(match_jinja("{{a}}x", "{{ a }}"));
     EXPECT_FALSE(match_jinja("{{a}}", "{{ a }}\x01{{ a }}")) << "parts do not overlap";
 }
