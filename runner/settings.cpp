@@ -206,7 +206,7 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
     // Keys that runs of earlier versions do not know: their default is what those did.
-    static const std::set<std::string> later_keys{"mode", "window", "stride"};
+    static const std::set<std::string> later_keys{"mode", "window", "stride", "chat"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {
