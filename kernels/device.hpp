@@ -105,6 +105,10 @@ struct KvLayout {
         const auto elements = static_cast<std::size_t>(head_dim);
         return dtype == DType::int8 ? elements + 4 : elements * bytes_of(dtype);
     }
+    /// Of the keys and values of one token, all layers and heads, outside of pages.
+    [[nodiscard]] std::int64_t position_bytes() const {
+        return 2 * num_layers * num_kv_heads * static_cast<std::int64_t>(token_bytes());
+    }
 };
 
 /// A place for the key and value of one token: in all layers and heads of `page`, slot `slot`.

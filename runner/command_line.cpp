@@ -291,6 +291,17 @@ const std::vector<CommandSyntax>& command_table() {
          .summary = "what a model folder or a checkpoint file holds",
          .example = "longhaul inspect jobs/demo/model",
          .more = ""},
+        {.name = "check",
+         .places = {"JOB.cfg"},
+         .options = {{"json", "", "for programs; all items that would fail"}},
+         .keys = true,
+         .unused_keys = {},
+         .summary = "look for everything that would keep a job from running well, and run nothing",
+         .example = "longhaul check jobs/demo/demo.cfg --output=runs/first",
+         .more = "All faults of the job file, the model folder, the run folder and every prompt; how long the prompts "
+                 "are; the memory and the disk space that the job needs. One process, no MPI; writes nothing. Exit "
+                 "codes, the gravest first: 2 the job would be refused; 1 model or data cannot be used; 3 some items "
+                 "would fail; 0 all good."},
         {.name = "bench",
          .places = {"WHAT"},
          .options = {{"shape", "NAME", "random weights of this shape: 135m, 1.1b (default), 3b, 8b"},

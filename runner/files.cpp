@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "engine/descriptor.hpp"
 #include "engine/error.hpp"
@@ -44,24 +45,41 @@ std::string storage_line(const std::filesystem::path& path, std::string_view wha
     return line;
 }
 
+FileReplacement::FileReplacement(std::filesystem::path path, std::string_view tag)
+    : path_(std::move(path)), temporary_(path_.string() + "." + std::string(tag) + ".tmp") {
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd_ < 0) fail(temporary_, "create it", errno);
+}
+
+FileReplacement::~FileReplacement() {
+    if (fd_ < 0) return;
+    ::close(fd_);
+    ::unlink(temporary_.c_str());
+}
+
+void FileReplacement::flush() {
+    if (const int error = write_all(fd_, buffer_); error != 0) fail(path_, "write it", error);
+    buffer_.clear();
+}
+
+void FileReplacement::append(std::string_view text) {
+    constexpr std::size_t most_buffered = 1 << 18;
+    buffer_ += text;
+    if (buffer_.size() >= most_buffered) flush();
+}
+
+void FileReplacement::commit(Durable durable) {
+    flush();
+    if (durable == Durable::yes && ::fsync(fd_) != 0) fail(path_, "write it", errno);
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "put it in place", errno);
+    ::close(std::exchange(fd_, -1));
+    if (durable == Durable::yes) sync_folder(path_.parent_path());
+}
+
 void replace_file(const std::filesystem::path& path, std::string_view text, Durable durable, std::string_view tag) {
-    const std::filesystem::path temporary = path.string() + "." + std::string(tag) + ".tmp";
-    {
-        const engine::Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-        if (file.get() < 0) fail(temporary, "create it", errno);
-        int error = write_all(file.get(), text);
-        if (error == 0 && durable == Durable::yes && ::fsync(file.get()) != 0) error = errno;
-        if (error != 0) {
-            ::unlink(temporary.c_str());
-            fail(path, "write it", error);
-        }
-    }
-    if (::rename(temporary.c_str(), path.c_str()) != 0) {
-        const int error = errno;
-        ::unlink(temporary.c_str());
-        fail(path, "put it in place", error);
-    }
-    if (durable == Durable::yes) sync_folder(path.parent_path());
+    FileReplacement file(path, tag);
+    file.append(text);
+    file.commit(durable);
 }
 
 std::string read_if_there(const std::filesystem::path& path) {
@@ -78,6 +96,13 @@ void make_folder(const std::filesystem::path& path) {
     const int reason = errno;
     if (reason == ENOSPC || reason == EDQUOT || reason == EIO) fail(path, "create the folder", reason);
     throw UsageError(path.string() + ": output: expected a folder that can be written, got " + std::strerror(reason));
+}
+
+std::filesystem::path nearest_existing(std::filesystem::path path) {
+    path = std::filesystem::absolute(path);
+    std::error_code error;
+    while (!std::filesystem::exists(path, error) && path.has_relative_path()) path = path.parent_path();
+    return path;
 }
 
 void sync_folder(const std::filesystem::path& path) {

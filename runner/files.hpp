@@ -15,8 +15,30 @@ namespace longhaul::runner {
 
 enum class Durable : bool { no, yes };
 
-/// Replaces `path` by `text` in one step: readers see the old or the new content. `Durable::no` skips the fsyncs: for
-/// what is written again within seconds. `tag` makes the temporary's name unique among launches. Throws StorageError.
+/// A new content for a file, written piece by piece; readers see the old one until `commit`, and keep it without.
+class FileReplacement {
+  public:
+    /// `tag` makes the temporary's name unique among launches. Throws StorageError.
+    FileReplacement(std::filesystem::path path, std::string_view tag);
+    ~FileReplacement();
+    FileReplacement(const FileReplacement&) = delete;
+    FileReplacement& operator=(const FileReplacement&) = delete;
+
+    /// Throws StorageError.
+    void append(std::string_view text);
+    /// Puts the new content in place, in one step. `Durable::no` skips the fsyncs: for what is written again within
+    /// seconds. Once, and last. Throws StorageError.
+    void commit(Durable durable);
+
+  private:
+    void flush();
+
+    std::filesystem::path path_, temporary_;
+    int fd_ = -1;
+    std::string buffer_;
+};
+
+/// Replaces `path` by `text` in one step, as FileReplacement does. Throws StorageError.
 void replace_file(const std::filesystem::path& path, std::string_view text, Durable durable, std::string_view tag);
 
 /// The file's bytes; "" when it is absent or cannot be read.
@@ -25,6 +47,9 @@ void replace_file(const std::filesystem::path& path, std::string_view text, Dura
 /// Creates the folder and its parents, durably. Throws UsageError when something else is in the way or it may not be
 /// written, StorageError when the storage fails.
 void make_folder(const std::filesystem::path& path);
+
+/// The path itself where there is something, or the nearest folder above it that exists.
+[[nodiscard]] std::filesystem::path nearest_existing(std::filesystem::path path);
 
 /// fsync of a folder: its new names survive a power cut. Throws StorageError.
 void sync_folder(const std::filesystem::path& path);

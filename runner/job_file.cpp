@@ -54,7 +54,7 @@ std::string read_text(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::vector<Assignment> read_job_file(const std::filesystem::path& path) {
+std::vector<Assignment> read_job_file(const std::filesystem::path& path, const FaultSink& fault) {
     const std::string text = read_text(path);
     std::string_view rest = text;
     if (rest.starts_with("\xEF\xBB\xBF")) rest.remove_prefix(3);
@@ -64,12 +64,16 @@ std::vector<Assignment> read_job_file(const std::filesystem::path& path) {
         rest.remove_prefix(std::min(rest.size(), line.size() + 1));
         if (line.ends_with('\r')) line.remove_suffix(1);
         const std::string origin = path.string() + ":" + std::to_string(line_number);
-        if (!is_text(line)) throw UsageError(InputError::format(origin, "", "UTF-8 text", shown(line), ""));
+        if (!is_text(line)) {
+            fault("", InputError::format(origin, "", "UTF-8 text", shown(line), ""));
+            continue;
+        }
         line = trimmed(without_comment(line));
         if (line.empty()) continue;
         const std::size_t equals = line.find('=');
         if (equals == std::string_view::npos || trimmed(line.substr(0, equals)).empty()) {
-            throw UsageError(InputError::format(origin, "", "'key = value'", shown(line), "a comment begins with #"));
+            fault("", InputError::format(origin, "", "'key = value'", shown(line), "a comment begins with #"));
+            continue;
         }
         assignments.push_back({.key = std::string(trimmed(line.substr(0, equals))),
                                .value = std::string(trimmed(line.substr(equals + 1))),

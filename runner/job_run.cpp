@@ -4,7 +4,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <set>
 #include <unordered_map>
 
 #include "engine/error.hpp"
@@ -72,9 +71,8 @@ Plan make_plan(const Loaded& loaded, const JobPhase& phase, engine::CheckpointSt
     plan.order = order_of_work(facts);
 
     std::vector<std::string> unfinished;
-    const std::set<std::int64_t> to_do(plan.order.begin(), plan.order.end());
-    for (const auto& [item, tokens] : checkpointed) {
-        if (!to_do.contains(item)) continue;
+    for (const std::int64_t item : plan.order) {
+        if (!checkpointed.contains(item)) continue;
         unfinished.push_back(checkpoint_key(data.id(item / settings.samples), item % settings.samples));
     }
     store.remove_unneeded(unfinished, phase.epoch);

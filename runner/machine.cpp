@@ -80,6 +80,10 @@ std::int64_t available_memory_bytes() {
     return bytes;
 }
 
+std::int64_t kv_share(std::int64_t available_bytes) {
+    return std::max<std::int64_t>(available_bytes, 0) / 4 * 3;
+}
+
 std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threads) {
     const std::vector<kernels::CpuVariant> variants = kernels::available_cpu_variants();
     std::vector<std::string> names;

@@ -19,6 +19,9 @@ int usable_processors();
 /// Bytes of memory that could be used now without swapping, container limits included; 0 where nobody says.
 std::int64_t available_memory_bytes();
 
+/// Of the memory that is free once the weights are there, what keys and values may take.
+std::int64_t kv_share(std::int64_t available_bytes);
+
 /// The device of `settings` with `threads` threads. Throws UsageError when this processor lacks what `kernels` asks
 /// for.
 std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threads);

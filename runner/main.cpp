@@ -30,7 +30,7 @@ int print(const std::string& text) {
 
 [[noreturn]] void refuse_command(const std::string& name) {
     const std::string got = "'" + engine::printable(name) + "'";
-    const Arguments later{"verify", "check", "plan"};
+    const Arguments later{"verify", "plan"};
     if (std::find(later.begin(), later.end(), name) != later.end()) {
         throw UsageError(InputError::format("command line", "", "a command", got, "it is not in this version"));
     }
@@ -48,7 +48,8 @@ int dispatch(const Arguments& all) {
     if (name == "--version") return print(version_text());
     const std::vector<std::pair<std::string, int (*)(const Arguments&)>> commands{
         {"run", run_command},         {"generate", generate_command}, {"status", status_command},
-        {"results", results_command}, {"inspect", inspect_command},   {"bench", bench_command}};
+        {"results", results_command}, {"inspect", inspect_command},   {"check", check_command},
+        {"bench", bench_command}};
     const auto command =
         std::find_if(commands.begin(), commands.end(), [&](const auto& entry) { return entry.first == name; });
     if (command == commands.end()) refuse_command(name);

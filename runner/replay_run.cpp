@@ -16,14 +16,14 @@ std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t samp
     using Recorded = std::map<std::pair<std::string, std::int64_t>, std::vector<std::int32_t>>;
     const auto recorded = std::make_shared<Recorded>();
     const ResultIndex index = ResultIndex::read(run);
-    for (const auto& [key, entry] : index.entries()) {
+    for (const ResultIndex::Entry& entry : index.entries()) {
         if (entry.failed) continue;
         ResultRecord record = index.load(entry);
         if (record.token_ids.empty() && record.num_tokens > 0) {
             throw InputError(run.string(), "token_ids", "the tokens of each result", "none",
                              "run it with token-ids = true");
         }
-        (*recorded)[{record.id, key.sample}] = std::move(record.token_ids);
+        (*recorded)[{record.id, entry.place.key.sample}] = std::move(record.token_ids);
     }
     return [recorded](const std::string& id, std::int64_t sample) {
         const auto at = recorded->find({id, sample});

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <fstream>
+#include <tuple>
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
@@ -138,6 +137,24 @@ std::int64_t whole_lines(const fs::path& path) {
     return bytes;
 }
 
+/// Puts lines into the order of the input; of several for one item the newest launch's stays. `place_of`: of an
+/// element.
+template <typename Element, typename PlaceOf>
+void keep_newest(std::vector<Element>& lines, PlaceOf place_of) {
+    std::sort(lines.begin(), lines.end(), [&](const Element& one, const Element& other) {
+        const LinePlace &a = place_of(one), &b = place_of(other);
+        return std::tie(a.key, a.file, a.offset) < std::tie(b.key, b.file, b.offset);
+    });
+    const auto same = [&](const Element& a, const Element& b) { return place_of(a).key == place_of(b).key; };
+    // unique keeps the first of equals: from behind that is the last.
+    const auto rest = std::unique(lines.rbegin(), lines.rend(), same);
+    lines.erase(lines.begin(), rest.base());
+}
+
+std::int32_t clamped(std::int64_t number) {
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(number, 0, INT32_MAX));
+}
+
 /// Bytes of a result file that count once `newest` is the newest launch.
 std::int64_t accepted_bytes(const LaunchFile& file, const LeaseRecord& newest) {
     if (file.epoch == newest.epoch) return no_limit;
@@ -251,6 +268,24 @@ std::map<std::string, std::int64_t> accept_results(const fs::path& run, const Le
     return accepted;
 }
 
+std::uint32_t LineReader::add(fs::path path) {
+    paths_.push_back(std::move(path));
+    return static_cast<std::uint32_t>(paths_.size() - 1);
+}
+
+std::string LineReader::read(const LinePlace& place) {
+    constexpr std::size_t most_open = 64;  // replicas × launches may be more than a process may open
+    std::unique_ptr<InputFile>& file = open_[place.file];
+    if (file == nullptr) {
+        if (open_.size() > most_open) {
+            open_.clear();
+            return read(place);
+        }
+        file = std::make_unique<InputFile>(paths_[place.file]);
+    }
+    return file->read(place.offset, place.num_bytes);
+}
+
 ResultIndex ResultIndex::read(const fs::path& run) {
     ResultIndex index;
     const std::optional<LeaseView> newest = newest_lease(run);
@@ -258,38 +293,35 @@ ResultIndex ResultIndex::read(const fs::path& run) {
     for (const LaunchFile& file : launch_files(run / "results", "")) {
         const std::int64_t limit = accepted_bytes(file, newest->record);
         if (limit == 0) continue;
-        index.files_.push_back(run / "results" / file.name);
-        each_line(index.files_.back(), limit, [&](std::string_view line, std::int64_t offset) {
+        const std::uint32_t number = index.lines_.add(run / "results" / file.name);
+        each_line(index.lines_.path(number), limit, [&](std::string_view line, std::int64_t offset) {
             const std::optional<ResultRecord> record = parse_journal(line);
-            if (!record) return;  // damaged: the item is computed again
-            index.entries_[record->key] = {.file = index.files_.size() - 1,
-                                           .offset = offset,
-                                           .num_bytes = static_cast<std::int64_t>(line.size()),
-                                           .num_tokens = record->num_tokens,
-                                           .max_tokens = record->max_tokens,
-                                           .own_max_tokens = record->own_max_tokens,
-                                           .failed = record->finish_reason == "error",
-                                           .at_length = record->finish_reason == "length"};
+            if (!record || line.size() > UINT32_MAX) return;  // damaged: the item is computed again
+            Entry& entry = index.entries_.emplace_back();
+            entry.place = {record->key, offset, static_cast<std::uint32_t>(line.size()), number};
+            entry.num_tokens = clamped(record->num_tokens);
+            entry.max_tokens = clamped(record->max_tokens);
+            entry.own_max_tokens = record->own_max_tokens;
+            entry.failed = record->finish_reason == "error";
+            entry.at_length = record->finish_reason == "length";
         });
     }
+    keep_newest(index.entries_, [](const Entry& entry) -> const LinePlace& { return entry.place; });
     return index;
 }
 
 const ResultIndex::Entry* ResultIndex::find(const ItemKey& key) const {
-    const auto at = entries_.find(key);
-    return at == entries_.end() ? nullptr : &at->second;
+    const auto at =
+        std::lower_bound(entries_.begin(), entries_.end(), key,
+                         [](const Entry& entry, const ItemKey& wanted) { return entry.place.key < wanted; });
+    return at == entries_.end() || at->place.key != key ? nullptr : &*at;
 }
 
 ResultRecord ResultIndex::load(const Entry& entry) const {
-    const fs::path& path = files_[entry.file];
-    std::ifstream in(path, std::ios::binary);
-    in.seekg(entry.offset);
-    std::string line(static_cast<std::size_t>(entry.num_bytes), '\0');
-    in.read(line.data(), entry.num_bytes);
-    std::optional<ResultRecord> record = in ? parse_journal(line) : std::nullopt;
+    std::optional<ResultRecord> record = parse_journal(lines_.read(entry.place));
     if (!record) {
-        throw InputError(path.string(), "@" + std::to_string(entry.offset), "a result", "something else",
-                         "the file changed while it was read; run again");
+        throw InputError(lines_.path(entry.place.file).string(), "@" + std::to_string(entry.place.offset), "a result",
+                         "something else", "the file changed while it was read; run again");
     }
     return std::move(*record);
 }
@@ -304,44 +336,44 @@ bool ResultIndex::is_done(const Entry& entry, const Settings& settings) {
 
 void write_results(const fs::path& run, const ResultIndex& index, std::int64_t num_inputs, const Settings& settings) {
     const ResultFormat format = result_format(settings);
-    const std::string name = "results.jsonl";
-    const fs::path temporary = run / (name + "." + std::to_string(newest_lease(run)->record.epoch) + ".tmp");
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
-    {
-        LineFile lines(temporary);
-        for (std::int64_t input = 0; input < num_inputs; ++input) {
-            for (std::int64_t sample = 0; sample < settings.samples; ++sample) {
-                const ResultIndex::Entry* entry = index.find({input, sample});
-                if (entry == nullptr) throw std::logic_error("results are written before all are there");
-                lines.append(format_result(index.load(*entry), format));
-            }
+    FileReplacement file(run / "results.jsonl", std::to_string(newest_lease(run)->record.epoch));
+    for (std::int64_t input = 0; input < num_inputs; ++input) {
+        for (std::int64_t sample = 0; sample < settings.samples; ++sample) {
+            const ResultIndex::Entry* entry = index.find({input, sample});
+            if (entry == nullptr) throw std::logic_error("results are written before all are there");
+            file.append(format_result(index.load(*entry), format) + "\n");
         }
-        lines.sync();
     }
-    if (std::rename(temporary.c_str(), (run / name).c_str()) != 0) {
-        throw StorageError(storage_line(run / name, "put it in place", errno));
-    }
-    sync_folder(run);
+    file.commit(Durable::yes);
 }
 
 void write_statistics(const fs::path& run, const std::function<void(const Ordered&)>& each) {
-    std::map<ItemKey, Ordered> newest;
+    const auto parse = [](std::string_view line) -> std::optional<Ordered> {
+        Ordered json = Ordered::parse(line, nullptr, false);
+        if (!json.is_object() || !json.contains("index") || !json.contains("sample")) return std::nullopt;
+        return json;
+    };
+    LineReader lines;
+    std::vector<LinePlace> places;
     for (const LaunchFile& file : launch_files(run / "log", "stats-")) {
-        each_line(run / "log" / file.name, no_limit, [&](std::string_view line, std::int64_t) {
-            Ordered json = Ordered::parse(line, nullptr, false);
-            if (!json.is_object() || !json.contains("index") || !json.contains("sample")) return;
-            const ItemKey key{json["index"], json["sample"]};
-            newest[key] = std::move(json);
+        const std::uint32_t number = lines.add(run / "log" / file.name);
+        each_line(lines.path(number), no_limit, [&](std::string_view line, std::int64_t offset) {
+            const std::optional<Ordered> json = parse(line);
+            if (json)
+                places.push_back(
+                    {{(*json)["index"], (*json)["sample"]}, offset, static_cast<std::uint32_t>(line.size()), number});
         });
     }
-    std::string text;
-    for (auto& [key, json] : newest) {
-        json.erase("index");
-        each(json);
-        text += engine::json_text(json) + "\n";
+    keep_newest(places, [](const LinePlace& place) -> const LinePlace& { return place; });
+    FileReplacement file(run / "stats.jsonl", "merged");
+    for (const LinePlace& place : places) {
+        std::optional<Ordered> json = parse(lines.read(place));
+        if (!json) continue;  // changed since
+        json->erase("index");
+        each(*json);
+        file.append(engine::json_text(*json) + "\n");
     }
-    replace_file(run / "stats.jsonl", text, Durable::yes, "merged");
+    file.commit(Durable::yes);
 }
 
 namespace {

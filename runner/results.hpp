@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "engine/replica.hpp"
+#include "runner/dataset_source.hpp"
 #include "runner/files.hpp"
 #include "runner/lease.hpp"
 #include "runner/settings.hpp"
@@ -73,23 +75,45 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
 /// Makes them durable. Throws StorageError.
 std::map<std::string, std::int64_t> accept_results(const std::filesystem::path& run, const LeaseRecord* newest);
 
-/// Where the line of each item is.
+/// Where a line lies in one of several files, which are numbered from the oldest launch on.
+struct LinePlace {
+    ItemKey key;
+    std::int64_t offset = 0;
+    std::uint32_t num_bytes = 0;
+    std::uint32_t file = 0;
+};
+
+/// Lines of many files, from one thread. Keeps some of the files open from one line to the next.
+class LineReader {
+  public:
+    /// Number of the file, for LinePlace.
+    std::uint32_t add(std::filesystem::path path);
+    [[nodiscard]] const std::filesystem::path& path(std::uint32_t file) const { return paths_[file]; }
+    /// Throws InputError; fewer bytes where the file is shorter now.
+    [[nodiscard]] std::string read(const LinePlace& place);
+
+  private:
+    std::vector<std::filesystem::path> paths_;
+    std::map<std::uint32_t, std::unique_ptr<InputFile>> open_;
+};
+
+/// Where the line of each item is. From one thread.
 class ResultIndex {
   public:
     struct Entry {
-        std::size_t file = 0;
-        std::int64_t offset = 0, num_bytes = 0;
-        std::int64_t num_tokens = 0;
-        std::int64_t max_tokens = 0;
+        LinePlace place{};
+        std::int32_t num_tokens = 0;
+        std::int32_t max_tokens = 0;
         bool own_max_tokens = false, failed = false, at_length = false;
     };
+    static_assert(sizeof(Entry) <= 48, "what an item costs in memory, at the end of a run of millions");
 
     /// Reads all result files of a run folder. Throws InputError where one cannot be read.
     static ResultIndex read(const std::filesystem::path& run);
 
     [[nodiscard]] const Entry* find(const ItemKey& key) const;
-    [[nodiscard]] const std::map<ItemKey, Entry>& entries() const { return entries_; }
-    [[nodiscard]] ResultRecord load(const Entry& entry) const;  ///< Throws InputError
+    [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }  ///< in the order of the input
+    [[nodiscard]] ResultRecord load(const Entry& entry) const;                    ///< Throws InputError
 
     /// Whether the entry is the final word on its item. One that ended at its length does not count under a greater
     /// `max-tokens` (the item is generated again from its beginning) unless it has a `max-tokens` of its own; a failed
@@ -97,8 +121,8 @@ class ResultIndex {
     static bool is_done(const Entry& entry, const Settings& settings);
 
   private:
-    std::vector<std::filesystem::path> files_;
-    std::map<ItemKey, Entry> entries_;
+    mutable LineReader lines_;
+    std::vector<Entry> entries_;
 };
 
 /// Writes RUN/results.jsonl with the first `num_inputs` × `samples` items, all of which must be there. Throws.

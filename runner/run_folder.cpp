@@ -106,7 +106,7 @@ std::string hex(std::uint64_t value) {
     return digits;
 }
 
-void RunFolder::create() const {
+void RunFolder::must_be_usable() const {
     std::error_code error;
     const bool there = fs::exists(root, error);
     if (there && !fs::is_directory(root, error)) {
@@ -116,12 +116,18 @@ void RunFolder::create() const {
         throw UsageError(root.string() +
                          ": output: expected a run folder or an empty one, got a folder of other files");
     }
+    const fs::path nearest = nearest_existing(root);
+    const int reason = !fs::is_directory(nearest, error)             ? ENOTDIR
+                       : ::access(nearest.c_str(), W_OK | X_OK) != 0 ? errno
+                                                                     : 0;
+    if (reason == 0) return;
+    throw UsageError(root.string() + ": output: expected a folder that can be written, got " + std::strerror(reason));
+}
+
+void RunFolder::create() const {
+    must_be_usable();
     make_folder(root);
     for (const fs::path& folder : folders_of(*this)) make_folder(folder);
-    if (::access(root.c_str(), W_OK) != 0) {
-        throw UsageError(root.string() + ": output: expected a folder that can be written, got " +
-                         std::strerror(errno));
-    }
 }
 
 void RunFolder::must_exist() const {

@@ -26,7 +26,10 @@ struct RunFolder {
     [[nodiscard]] std::filesystem::path status() const { return root / "status"; }
     [[nodiscard]] std::filesystem::path log() const { return root / "log"; }
 
-    /// Makes the folders. Refuses (UsageError) a folder that holds something else than a run.
+    /// Throws UsageError where no run can be: the folder holds something else, or cannot be written. Writes nothing.
+    void must_be_usable() const;
+
+    /// Makes the folders of a run, after must_be_usable.
     void create() const;
 
     /// Throws UsageError where there is no run in the folder.

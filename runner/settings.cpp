@@ -16,47 +16,67 @@ std::string shown(std::string_view text) {
     return text.empty() ? "nothing" : "'" + engine::printable(text) + "'";
 }
 
-[[noreturn]] void refuse(const std::string& origin, const std::string& field, const std::string& expected,
-                         const std::string& got, const std::string& mend = "") {
-    throw UsageError(InputError::format(origin, field, expected, got, mend));
-}
-
 std::vector<std::string> key_names() {
     std::vector<std::string> names;
     for (const Key& key : key_table()) names.push_back(key.info.key);
     return names;
 }
 
-const Key& known_key(const Assignment& assignment) {
-    if (const Key* key = find_key(assignment.key)) return *key;
-    const std::string near = nearest_word(assignment.key, key_names());
-    refuse(assignment.origin, "unknown key " + shown(assignment.key), "a known key", shown(assignment.key),
-           near.empty() ? "`longhaul run --help` lists them" : "did you mean '" + near + "'?");
-}
+/// Passes faults on, and remembers the keys they are about.
+class Faults {
+  public:
+    explicit Faults(const FaultSink& sink) : sink_(sink) {}
 
-/// What one place (the file, the command line) says: checked for unknown and repeated keys.
-std::set<std::string> check_keys(const std::vector<Assignment>& assignments) {
-    std::map<std::string, std::string> first_origin;
-    std::set<std::string> given;
-    for (const Assignment& assignment : assignments) {
-        const Key& key = known_key(assignment);
-        const auto [place, fresh] = first_origin.try_emplace(assignment.key, assignment.origin);
-        if (!fresh && !key.info.repeatable) {
-            const bool lines = place->second != assignment.origin;
-            refuse(assignment.origin, assignment.key, "every key once", "this key again",
-                   lines ? "it is at " + place->second + " already" : "");
-        }
-        given.insert(assignment.key);
+    void add(const std::string& key, const std::string& origin, const std::string& field, const std::string& expected,
+             const std::string& got, const std::string& mend = "") {
+        sink_(key, InputError::format(origin, field, expected, got, mend));
+        keys_.insert(key);
     }
-    return given;
+    void add(const Assignment& of, const std::string& expected, const std::string& got, const std::string& mend = "") {
+        add(of.key, of.origin, of.key, expected, got, mend);
+    }
+    [[nodiscard]] bool has(const std::string& key) const { return keys_.contains(key); }
+
+  private:
+    const FaultSink& sink_;
+    std::set<std::string> keys_;
+};
+
+/// nullptr, and a fault, where it is in no table.
+const Key* known_key(const Assignment& assignment, Faults& faults) {
+    if (const Key* key = find_key(assignment.key)) return key;
+    const std::string near = nearest_word(assignment.key, key_names());
+    faults.add(near, assignment.origin, "unknown key " + shown(assignment.key), "a known key", shown(assignment.key),
+               near.empty() ? "`longhaul run --help` lists them" : "did you mean '" + near + "'?");
+    return nullptr;
 }
 
-void assign(Settings& settings, const Assignment& assignment, const std::filesystem::path& folder) {
+void assign(Settings& settings, const Key& key, const Assignment& assignment, const std::filesystem::path& folder,
+            Faults& faults) {
     try {
         if (assignment.value.empty()) throw BadValue{"a value", ""};
-        known_key(assignment).set(settings, assignment.value, folder);
+        key.set(settings, assignment.value, folder);
     } catch (const BadValue& bad) {
-        refuse(assignment.origin, assignment.key, bad.expected, shown(assignment.value), bad.mend);
+        faults.add(assignment, bad.expected, shown(assignment.value), bad.mend);
+    }
+}
+
+/// What one place (the file, the command line) says, line by line; keys in `overridden` are checked and left out.
+void read_place(Settings& settings, const std::vector<Assignment>& place, const std::set<std::string>& overridden,
+                const std::filesystem::path& folder, Faults& faults) {
+    std::map<std::string, std::string> first_origin;
+    for (const Assignment& assignment : place) {
+        const Key* key = known_key(assignment, faults);
+        if (key == nullptr) continue;
+        const auto [first, fresh] = first_origin.try_emplace(assignment.key, assignment.origin);
+        if (!fresh && !key->info.repeatable) {
+            const bool lines = first->second != assignment.origin;
+            faults.add(assignment, "every key once", "this key again",
+                       lines ? "it is at " + first->second + " already" : "");
+            continue;
+        }
+        Settings ignored;
+        assign(overridden.contains(assignment.key) ? ignored : settings, *key, assignment, folder, faults);
     }
 }
 
@@ -87,12 +107,12 @@ void resolve(Settings& settings) {
 
 /// `teacher-forced` and `mode = perplexity` leave no choice of tokens: what only makes sense with one contradicts them.
 /// Keys of sampling and `stop`, which a job file for generating has anyway, are without effect.
-void check_scoring(const Settings& settings, const Origins& origins) {
+void check_scoring(const Settings& settings, const Origins& origins, Faults& faults) {
     const bool scores = settings.mode == "perplexity";
     const auto require = [&](bool good, const char* key, const std::string& expected, const std::string& got) {
-        if (good) return;
+        if (good || faults.has(key)) return;
         const std::string why = scores ? "mode = perplexity" : settings.teacher_forced ? "teacher-forced = true" : "";
-        refuse(origins.of(key), key, expected + " with " + (why.empty() ? "mode = generate" : why), got);
+        faults.add(key, origins.of(key), key, expected + " with " + (why.empty() ? "mode = generate" : why), got);
     };
     if (scores) {
         require(!settings.teacher_forced, "teacher-forced", "false", "true");
@@ -110,60 +130,71 @@ void check_scoring(const Settings& settings, const Origins& origins) {
 }
 
 /// Keys that mean nothing to the task at hand were meant for another one.
-void check_task_keys(const Settings& settings, const Origins& origins) {
+void check_task_keys(const Settings& settings, const Origins& origins, Faults& faults) {
     if (settings.task == "pg19" && (settings.chat || !settings.prompt_template.empty())) {
         const std::string key = settings.chat ? "chat" : "template";
-        refuse(origins.of(key), key, settings.chat ? "false with task = pg19" : "auto with task = pg19",
-               shown(settings.chat ? "true" : settings.prompt_template.string()), "its prompts are tokens of a book");
+        faults.add(key, origins.of(key), key, settings.chat ? "false with task = pg19" : "auto with task = pg19",
+                   shown(settings.chat ? "true" : settings.prompt_template.string()),
+                   "its prompts are tokens of a book");
     }
     if (!settings.reference.empty() && settings.task != "wmt" && settings.task != "xsum") {
-        refuse(origins.of("reference"), "reference", "none with task = " + settings.task,
-               shown(settings.reference.string()), "only wmt and xsum read their references from a file of their own");
+        faults.add("reference", origins.of("reference"), "reference", "none with task = " + settings.task,
+                   shown(settings.reference.string()),
+                   "only wmt and xsum read their references from a file of their own");
     }
 }
 
-void check_together(const Settings& settings, const Origins& origins) {
+/// Of keys that had a fault already nothing more is said.
+void check_together(const Settings& settings, const Origins& origins, Faults& faults) {
+    const auto add = [&](const std::string& origin_key, const std::string& key, const std::string& expected,
+                         const std::string& got, const std::string& mend) {
+        if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(origin_key), key, expected, got, mend);
+    };
     // Plain decoding may be asked of any job file, to compare; it drafts nothing, whatever the draft keys say.
     if (!settings.draft_model.empty() && settings.draft != "ar") {
-        refuse(origins.of("draft-model"), "draft-model", "no draft model with draft = " + settings.draft,
-               shown(settings.draft_model.front().string()), "this draft method needs none");
+        add("draft-model", "draft-model", "no draft model with draft = " + settings.draft,
+            shown(settings.draft_model.front().string()), "this draft method needs none");
     }
     for (const char* key : {"draft-temperature", "resample-threshold", "partial-cache", "partial-cache-mode"}) {
         const auto value = [&](const Settings& of) { return find_key(key)->get(of); };
         if (value(settings) == value(Settings())) continue;
-        refuse(origins.of(key), key, "its default", shown(value(settings).empty() ? "" : value(settings).front()),
-               "the draft methods it belongs to are not in this version");
+        add(key, key, "its default", shown(value(settings).empty() ? "" : value(settings).front()),
+            "the draft methods it belongs to are not in this version");
     }
-    check_scoring(settings, origins);
-    check_task_keys(settings, origins);
+    check_scoring(settings, origins, faults);
+    check_task_keys(settings, origins, faults);
     if (settings.draft == "replay" && settings.replay_run.empty()) {
-        refuse(origins.of("draft"), "replay-run", "the run folder to replay", "nothing", "");
+        add("draft", "replay-run", "the run folder to replay", "nothing", "");
     }
     const bool replays = settings.draft == "replay" || settings.draft == "ar";
     if (!replays && (!settings.replay_run.empty() || settings.replay_accept != Settings().replay_accept)) {
         const std::string key = settings.replay_run.empty() ? "replay-accept" : "replay-run";
-        refuse(origins.of(key), key, "draft = replay", "draft = " + settings.draft, "");
+        add(key, key, "draft = replay", "draft = " + settings.draft, "");
     }
 }
 
 }  // namespace
 
+void throw_fault(const std::string& /*key*/, const std::string& line) {
+    throw UsageError(line);
+}
+
 Settings parse_settings(const std::vector<Assignment>& file, const std::vector<Assignment>& command_line,
-                        const std::filesystem::path& job_folder, const std::vector<std::string>& required) {
-    check_keys(file);
-    const std::set<std::string> overridden = check_keys(command_line);
+                        const std::filesystem::path& job_folder, const std::vector<std::string>& required,
+                        const FaultSink& fault) {
+    Faults faults(fault);
+    std::set<std::string> overridden;
+    for (const Assignment& assignment : command_line) overridden.insert(assignment.key);
     Settings settings;
-    for (const Assignment& assignment : file) {
-        Settings ignored;  // a value that is overridden is checked all the same
-        assign(overridden.contains(assignment.key) ? ignored : settings, assignment, job_folder);
-    }
-    for (const Assignment& assignment : command_line) assign(settings, assignment, std::filesystem::current_path());
+    read_place(settings, file, overridden, job_folder, faults);
+    read_place(settings, command_line, {}, std::filesystem::current_path(), faults);
     const Origins origins(file, command_line);
     for (const std::string& key : required) {
-        if (!origins.has(key)) refuse(origins.whole(), key, "a value", "nothing", "this key has no default");
+        const bool missing = !origins.has(key) && !faults.has(key);  // a misspelt key is one fault, not two
+        if (missing) faults.add(key, origins.whole(), key, "a value", "nothing", "this key has no default");
     }
     resolve(settings);
-    check_together(settings, origins);
+    check_together(settings, origins, faults);
     return settings;
 }
 

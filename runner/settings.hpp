@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -84,19 +85,27 @@ struct Assignment {
     std::string key, value, origin;
 };
 
+/// Hears what is wrong with a job: a whole line, and the key it is about ("" where it is about none; of an unknown key
+/// the nearest known one). One that throws ends the reading there.
+using FaultSink = std::function<void(const std::string& key, const std::string& line)>;
+
+/// The sink of whoever needs a good job or none: throws UsageError.
+void throw_fault(const std::string& key, const std::string& line);
+
 /// Reads a job file: lines `key = value`; `#` at the start of a line or after a blank begins a comment, except inside
-/// double quotes. UTF-8; BOM and CRLF are accepted. Throws UsageError naming file and line. Relative paths stay as they
-/// are: `parse_settings` resolves them.
-std::vector<Assignment> read_job_file(const std::filesystem::path& path);
+/// double quotes. UTF-8; BOM and CRLF are accepted. Faults name file and line. Relative paths stay as they
+/// are: `parse_settings` resolves them. Throws UsageError where the file cannot be read.
+std::vector<Assignment> read_job_file(const std::filesystem::path& path, const FaultSink& fault = throw_fault);
 
 /// Checks and types assignments; those of the command line override the file's (a repeatable key: all of them). Unknown
 /// keys name the nearest known one; duplicate keys in one place, bad values, overflow and contradictory options are
 /// refused; values of the vocabulary that this version does not do are refused with "not in this version". Paths of the
 /// file are relative to `job_folder`, those of the command line to the current folder. Keys in `required` must be
-/// given. Throws UsageError.
+/// given. A key with a fault keeps its default.
 Settings parse_settings(const std::vector<Assignment>& file, const std::vector<Assignment>& command_line,
                         const std::filesystem::path& job_folder,
-                        const std::vector<std::string>& required = {"task", "data", "model", "output"});
+                        const std::vector<std::string>& required = {"task", "data", "model", "output"},
+                        const FaultSink& fault = throw_fault);
 
 /// read_job_file and parse_settings in one.
 Settings load_settings(const std::filesystem::path& job_file, const std::vector<Assignment>& command_line);

@@ -66,7 +66,9 @@ TokenLedger::TokenLedger(const std::filesystem::path& folder, std::int64_t repli
             std::ifstream file(path, std::ios::binary);
             std::int32_t value = 0;
             for (std::int64_t item = 0; file.read(reinterpret_cast<char*>(&value), sizeof value); ++item) {
-                if (value > 0) earlier_.try_emplace(item, value);
+                const auto at = static_cast<std::size_t>(item);
+                if (at >= earlier_.size()) earlier_.resize(at + 1);
+                if (earlier_[at] == 0) earlier_[at] = value;
             }
         }
     }
@@ -85,8 +87,8 @@ void TokenLedger::reached(std::int64_t item_number, std::int64_t num_tokens) noe
 }
 
 std::int64_t TokenLedger::known(std::int64_t item_number) const {
-    const auto found = earlier_.find(item_number);
-    return found == earlier_.end() ? 0 : found->second;
+    const auto at = static_cast<std::size_t>(item_number);
+    return at < earlier_.size() ? earlier_[at] : 0;
 }
 
 void TokenLedger::remove_all(const std::filesystem::path& folder) {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <unordered_map>
+#include <vector>
 
 namespace longhaul::runner {
 
@@ -28,7 +28,7 @@ class TokenLedger {
     static void remove_all(const std::filesystem::path& folder);
 
   private:
-    std::unordered_map<std::int64_t, std::int32_t> earlier_;  // by item number
+    std::vector<std::int32_t> earlier_;  // by item number; 0: none had it
     int file_ = -1;
 };
 

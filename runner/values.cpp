@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <utility>
 
@@ -132,6 +133,17 @@ std::string format_number(double value) {
     std::array<char, 32> digits{};
     const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
     return error == std::errc() ? std::string(digits.data(), end) : std::string("?");
+}
+
+std::string size_text(std::int64_t bytes) {
+    if (bytes < 1024) return std::to_string(bytes) + " bytes";
+    static constexpr std::array<const char*, 4> units{"KiB", "MiB", "GiB", "TiB"};
+    double number = static_cast<double>(bytes) / 1024;
+    std::size_t unit = 0;
+    for (; number >= 1024 && unit + 1 < units.size(); ++unit) number /= 1024;
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.1f %s", number, units[unit]);
+    return text.data();
 }
 
 std::string quote_text(std::string_view text) {

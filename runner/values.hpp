@@ -30,6 +30,8 @@ std::string parse_text(std::string_view text);
 
 /// The shortest text that parse_number reads back as the same bits.
 std::string format_number(double value);
+/// Bytes as people read them: "812 bytes", "13.3 MiB".
+std::string size_text(std::int64_t bytes);
 /// Text in double quotes, escaped so that parse_text reads it back.
 std::string quote_text(std::string_view text);
 

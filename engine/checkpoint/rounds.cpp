@@ -46,12 +46,10 @@ bool CheckpointRounds::due() const {
     const std::chrono::duration<double> since = std::chrono::steady_clock::now() - last_begin_;
     // The image of a round's KV file is built in memory: begin early enough that it stays small for large models.
     constexpr std::int64_t most_bytes = std::int64_t{256} << 20;
-    const kernels::KvLayout& layout = model_.kv_layout();
-    const std::int64_t bytes_a_token =
-        2 * layout.num_layers * layout.num_kv_heads * static_cast<std::int64_t>(layout.token_bytes());
     return tokens_since_ > 0 &&
            (tokens_since_ >= options_.every_tokens || since.count() >= options_.every_seconds ||
-            record_bytes_since_ >= most_bytes || (options_.store_kv && tokens_since_ * bytes_a_token >= most_bytes));
+            record_bytes_since_ >= most_bytes ||
+            (options_.store_kv && tokens_since_ * model_.kv_layout().position_bytes() >= most_bytes));
 }
 
 bool CheckpointRounds::may_store_kv() const {

@@ -1,9 +1,7 @@
 #include "engine/model/model.hpp"
 
-#include <xxhash.h>
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -11,6 +9,7 @@
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
+#include "engine/model/model_plan.hpp"
 #include "engine/model/rope.hpp"
 #include "engine/model/weights.hpp"
 
@@ -77,40 +76,6 @@ void agree(Group& group, const std::exception_ptr& mine) {
     throw Error(reader.get_string(), exit_code);
 }
 
-/// A config.json that says fewer layers than there are would run, and write nonsense.
-void check_layers(const SafetensorsFolder& tensors, const ModelConfig& config) {
-    constexpr std::string_view prefix = "model.layers.";
-    for (const auto& [name, view] : tensors.tensors()) {
-        if (!name.starts_with(prefix)) continue;
-        std::int64_t layer = -1;
-        std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
-        if (layer < config.num_layers) continue;
-        throw InputError(view.file, name,
-                         "layers 0 to " + std::to_string(config.num_layers - 1) + ", as num_hidden_layers says",
-                         "layer " + std::to_string(layer));
-    }
-}
-
-std::uint64_t hash_config(const ModelConfig& config, std::uint64_t weights) {
-    ByteWriter writer;
-    for (const std::int64_t value :
-         {config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers, config.num_heads,
-          config.num_kv_heads, config.head_dim, static_cast<std::int64_t>(config.tied_embeddings),
-          static_cast<std::int64_t>(config.rope.scaling), config.rope.original_max_positions, config.max_positions}) {
-        writer.put(value);
-    }
-    std::vector<std::int32_t> eos_ids = config.eos_ids;  // they decide where a text ends
-    std::sort(eos_ids.begin(), eos_ids.end());
-    writer.put(eos_ids);
-    for (const double value : {config.rms_norm_eps, config.rope.theta, config.rope.factor, config.rope.low_freq_factor,
-                               config.rope.high_freq_factor, config.rope.beta_fast, config.rope.beta_slow,
-                               config.rope.attention_factor, config.rope.mscale, config.rope.mscale_all_dim}) {
-        writer.put(value);
-    }
-    writer.put(weights);
-    return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
-}
-
 /// Says so where matrices hold more than bf16 keeps, whatever type config.json names.
 void note_rounding(const SafetensorsFolder& tensors, std::vector<std::string>& notices) {
     for (const auto& [name, view] : tensors.tensors()) {
@@ -124,20 +89,6 @@ void note_rounding(const SafetensorsFolder& tensors, std::vector<std::string>& n
 const char* precision_name(Precision precision) {
     constexpr std::array names{"bf16", "fp32", "int8", "int4"};
     return names[static_cast<std::size_t>(precision)];
-}
-
-WeightTypes weight_types(Precision precision) {
-    switch (precision) {
-        case Precision::bf16:
-            return {DType::bf16, DType::bf16};
-        case Precision::fp32:
-            return {DType::f32, DType::f32};
-        case Precision::int8:
-            return {DType::int8, DType::int8};
-        case Precision::int4:
-            return {DType::int4, DType::int8};
-    }
-    throw std::logic_error("no such precision");
 }
 
 std::string hexadecimal(std::uint64_t number) {
@@ -171,19 +122,14 @@ struct Model::State {
           split(config, of.rank(), of.size()),
           act(kernels::act_type(weight_types(precision).layers)),
           rope(config),
-          layout{kv_dtype.value_or(act), config.num_layers, split.num_kv_heads, config.head_dim},
+          layout(kv_layout_of(config, split, kv_dtype.value_or(act))),
           hidden(on),
           normed(on),
           projected(on),
           queries(on),
           attended(on),
           sum(on),
-          logits_local(on) {
-        if (layout.dtype == DType::int8 && layout.head_dim > 512) {
-            throw UsageError("kv-precision: expected bf16 or fp32 for heads of " + std::to_string(layout.head_dim) +
-                             " dimensions, got int8, which goes up to 512");
-        }
-    }
+          logits_local(on) {}
 
     ModelConfig config;
     Precision precision;
@@ -232,12 +178,9 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& folder, Precisio
     try {
         state = std::make_unique<State>(ModelConfig::load(folder), precision, device, group, kv_dtype);
         const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
-        if (state->config.tied_embeddings && tensors.contains("lm_head.weight") &&
-            !tensors.contains("model.embed_tokens.weight")) {
-            throw InputError(tensors.label(), "model.embed_tokens.weight", "a tensor", "none");
-        }
-        check_layers(tensors, state->config);
-        state->fingerprint = hash_config(state->config, tensors.fingerprint());
+        const std::vector<std::string> faults = tensor_faults(state->config, tensors);
+        if (!faults.empty()) throw Error(faults.front());
+        state->fingerprint = model_fingerprint(state->config, tensors.fingerprint());
         state->load(tensors, packed_folder);
         if (precision == Precision::bf16) note_rounding(tensors, state->notices);
         state->load_report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -254,7 +197,7 @@ std::unique_ptr<Model> Model::random(const ModelConfig& config, Precision precis
     auto state = std::make_unique<State>(config, precision, device, group, kv_dtype);
     RandomSource source(seed);
     load_weights(plan_weights(config, state->split, weight_types(precision), state->weights), device, source);
-    state->fingerprint = hash_config(state->config, seed);
+    state->fingerprint = model_fingerprint(state->config, seed);
     return std::unique_ptr<Model>(new Model(std::move(state)));
 }
 

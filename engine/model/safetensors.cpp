@@ -336,15 +336,22 @@ struct SafetensorsFolder::State {
         }
     }
 
+    /// A download that broke off lacks many: said at once, before the first is opened.
+    void check_shards(const Index& index, const std::filesystem::path& folder) const {
+        std::vector<std::string> missing;
+        for (const std::string& shard : index.shards) {
+            if (!present(folder / shard)) missing.push_back(printable(shard, 200));
+        }
+        if (missing.empty()) return;
+        const std::string others = missing.size() == 1 ? "" : ", nor " + std::to_string(missing.size() - 1) + " more";
+        throw InputError(label, "weight_map", "the file " + missing.front() + " beside it", "no such file" + others,
+                         "fetch the whole folder again");
+    }
+
     void add_indexed(const std::filesystem::path& folder) {
         const Index index = read_index(label);
-        for (const std::string& shard : index.shards) {
-            if (!present(folder / shard)) {
-                throw InputError(label, "weight_map", "the file " + printable(shard, 200) + " beside it",
-                                 "no such file", "fetch the whole folder again");
-            }
-            add_file(folder / shard);
-        }
+        check_shards(index, folder);
+        for (const std::string& shard : index.shards) add_file(folder / shard);
         for (const auto& [tensor, shard] : index.shard_of) {
             const auto found = tensors.find(tensor);
             if (found == tensors.end() || found->second.file != (folder / shard).string()) {

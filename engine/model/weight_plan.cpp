@@ -158,6 +158,19 @@ std::int64_t WeightPlan::num_rows() const {
     return sum;
 }
 
+Matrix WeightPlan::geometry() const {
+    return {.dtype = dtype,
+            .num_outputs = num_rows(),
+            .num_inputs = num_slices * slice_length,
+            .num_slices = num_slices,
+            .slice_length = slice_length,
+            .data = {}};
+}
+
+std::size_t WeightPlan::packed_bytes(const kernels::Device& device) const {
+    return matrix != nullptr ? device.packed_bytes(geometry()) : static_cast<std::size_t>(num_rows()) * sizeof(float);
+}
+
 std::vector<WeightPlan> plan_weights(const ModelConfig& config, const Split& split, WeightTypes types,
                                      Weights& weights) {
     return Planner(config, split, types).plan(weights);

@@ -109,19 +109,13 @@ void write_weights(const std::vector<WeightPlan>& plans, kernels::Device& device
 
 void adopt_weights(const std::vector<WeightPlan>& plans, kernels::Device& device, const PackedFile& file) {
     for (const WeightPlan& plan : plans) {
+        const auto block = file.block(plan.name, plan.packed_bytes(device));
+        Buffer data = device.adopt(block.data(), block.size());
         if (plan.matrix != nullptr) {
-            Matrix matrix{.dtype = plan.dtype,
-                          .num_outputs = plan.num_rows(),
-                          .num_inputs = plan.num_slices * plan.slice_length,
-                          .num_slices = plan.num_slices,
-                          .slice_length = plan.slice_length,
-                          .data = {}};
-            const auto block = file.block(plan.name, device.packed_bytes(matrix));
-            matrix.data = device.adopt(block.data(), block.size());
-            *plan.matrix = std::move(matrix);
+            *plan.matrix = plan.geometry();
+            plan.matrix->data = std::move(data);
         } else {
-            const auto block = file.block(plan.name, static_cast<std::size_t>(plan.num_rows()) * sizeof(float));
-            *plan.vector = device.adopt(block.data(), block.size());
+            *plan.vector = std::move(data);
         }
     }
 }

@@ -78,6 +78,10 @@ struct WeightPlan {
     std::int64_t slice_length = 0;
 
     [[nodiscard]] std::int64_t num_rows() const;
+    /// The matrix it becomes, without its data.
+    [[nodiscard]] kernels::Matrix geometry() const;
+    /// Of the matrix as `device` packs it, or of the vector.
+    [[nodiscard]] std::size_t packed_bytes(const kernels::Device& device) const;
 };
 
 /// Everything a rank holds, in the order of loading. `weights` gets its layers and is pointed to by the plans.

@@ -14,6 +14,7 @@ int status_command(const std::vector<std::string>& arguments);    // commands/st
 int results_command(const std::vector<std::string>& arguments);   // commands/results.cpp
 int generate_command(const std::vector<std::string>& arguments);  // commands/generate.cpp
 int inspect_command(const std::vector<std::string>& arguments);   // commands/inspect.cpp
+int check_command(const std::vector<std::string>& arguments);     // commands/check.cpp
 int bench_command(const std::vector<std::string>& arguments);     // commands/bench.cpp
 
 }  // namespace longhaul::runner

@@ -79,7 +79,7 @@ int results_command(const std::vector<std::string>& arguments) {
     const ResultFormat format = result_format(settings);
     const ResultIndex results = ResultIndex::read(folder.root);
     if (!line.has("partial")) {
-        for (const auto& [key, entry] : results.entries()) print(format_result(results.load(entry), format));
+        for (const ResultIndex::Entry& entry : results.entries()) print(format_result(results.load(entry), format));
         return static_cast<int>(ExitCode::done);
     }
     PartialResults partial(folder, settings);

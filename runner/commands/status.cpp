@@ -55,7 +55,7 @@ RunStatus read_status(const RunFolder& folder) {
               [](const Ordered& a, const Ordered& b) { return a.value("replica", 0) < b.value("replica", 0); });
     const ResultIndex results = ResultIndex::read(folder.root);
     status.done = static_cast<std::int64_t>(results.entries().size());
-    for (const auto& [key, entry] : results.entries()) status.failed += entry.failed ? 1 : 0;
+    for (const ResultIndex::Entry& entry : results.entries()) status.failed += entry.failed ? 1 : 0;
     return status;
 }
 

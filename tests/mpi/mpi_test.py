@@ -213,6 +213,27 @@ def failed_items(bench):
     check(len(journal_keys(bench.folder / "many")) == 3, "stopped after three")
 
 
+def bad_line(bench):
+    """Of thousands of short items a broken line in the middle is one that failed; all others are there, in order."""
+    count, bad = 3000, 1234
+    prompts = make_prompts(bench.folder / "prompts.jsonl", count)
+    lines = prompts.read_text().splitlines()
+    lines[bad] = '{"id": "item-1234", "prompt": "the sea'
+    prompts.write_text("\n".join(lines) + "\n")
+    job = bench.job(max_tokens=2)
+    checked = bench.command("check", job)
+    check(checked.code == 3 and f"prompts.jsonl:{bad + 1}" in checked.output, f"foreseen: {checked.output}{checked.errors}")
+    check(not (bench.folder / "run").exists(), "a check leaves nothing")
+    expect(bench.run(job, 2), 3, "a bad line")
+    found = results(bench.folder / "run")
+    check([line["id"] for i, line in enumerate(found) if i != bad] == [f"item-{i}" for i in range(count) if i != bad], "order")
+    failed = [i for i, line in enumerate(found) if line["finish_reason"] == "error"]
+    check(failed == [bad], f"failed: {failed}")
+    told = statistics(bench.folder / "run")
+    check([line["id"] for line in told] == [f"item-{i}" for i in range(count) if i != bad], "statistics of all others, in order")
+    check("can run, but for 1 item" in bench.command("check", job).output, "checked again beside its run")
+
+
 def hang(bench):
     """A rank that stands still: all are gone within bounded time, with one line and an error."""
     make_prompts(bench.folder / "prompts.jsonl", 4)
@@ -332,4 +353,4 @@ def baseline(bench):
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
         exactly_once, tcp, idle_ranks, errors_once, stop_request, stop_one_rank, two_at_once, finished_again, extend,
-        failed_items, hang, suspended, damaged, logprobs, baseline, replay)}))
+        failed_items, bad_line, hang, suspended, damaged, logprobs, baseline, replay)}))

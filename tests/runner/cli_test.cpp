@@ -97,9 +97,9 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
     };
     const Case cases[] = {
         {{}, "expected a command, got nothing; see `longhaul --help`"},
-        {{"rnu"}, "expected run, generate, status, results, inspect or bench, got 'rnu'; did you mean 'run'?"},
+        {{"rnu"}, "expected run, generate, status, results, inspect, check or bench, got 'rnu'; did you mean 'run'?"},
         {{"--seed=1"},
-         "expected run, generate, status, results, inspect or bench, got '--seed=1'; see `longhaul --help`"},
+         "expected run, generate, status, results, inspect, check or bench, got '--seed=1'; see `longhaul --help`"},
         {{"verify", "x"}, "expected a command, got 'verify'; it is not in this version"},
         {{"run"}, "expected longhaul run JOB.cfg, got no JOB.cfg; see `longhaul run --help`"},
         {{"run", "job.cfg", "other.cfg"},
@@ -252,6 +252,32 @@ TEST_F(Cli, InspectTellsAModelsShape) {
     const Ended json = run({"inspect", "--json", LONGHAUL_DEMO_MODEL});
     EXPECT_EQ(json.exit_code, 0) << json.err;
     EXPECT_NE(json.out.find("\"kv_heads\": 4"), std::string::npos) << json.out;
+}
+
+TEST_F(Cli, CheckListsEverythingAndItsCodeIsTheGravest) {
+    write("job.cfg", "task = prompts\ndata = p.jsonl\nmodel = " LONGHAUL_DEMO_MODEL "\noutput = out\nmax-tokens = 5\n");
+    const Ended good = run({"check", "job.cfg"});
+    EXPECT_EQ(good.exit_code, 0) << good.out << good.err;
+    EXPECT_EQ(good.err, "");
+    EXPECT_TRUE(good.out.ends_with("all good\n")) << good.out;
+    for (const char* row : {"  model ", "  items ", "  prompt tokens ", "  new tokens ", "  memory a rank ", "  disk "})
+        EXPECT_NE(good.out.find(row), std::string::npos) << row << good.out;
+    std::string data;
+    for (int i = 0; i < 30; ++i) data += "{\"prompt\": " + std::to_string(i) + "}\n";
+    write("p.jsonl", data + "{\"prompt\": \"x\"}\n");
+    const Ended some = run({"check", "job.cfg"});
+    EXPECT_EQ(some.exit_code, 3);
+    EXPECT_NE(some.out.find("p.jsonl:20: prompt: expected a string, got 19\nand 10 more: --json has all\n"),
+              std::string::npos)
+        << some.out;
+    const Ended json = run({"check", "--json", "job.cfg"});
+    EXPECT_EQ(json.exit_code, 3);
+    EXPECT_NE(json.out.find("p.jsonl:30: prompt"), std::string::npos) << json.out;
+    const Ended worse = run({"check", "job.cfg", "--seed=x", "--data=none"});
+    EXPECT_EQ(worse.exit_code, 2);
+    EXPECT_NE(worse.out.find("none: expected a readable file"), std::string::npos) << worse.out;
+    EXPECT_NE(worse.out.find("cannot run: 2 faults\n"), std::string::npos) << worse.out;
+    EXPECT_FALSE(fs::exists(folder_ / "out"));
 }
 
 TEST_F(Cli, GenerateStreamsOneTextAndKeepsStatisticsApart) {

@@ -172,6 +172,27 @@ TEST_F(ResultsTest, MergedInTheOrderOfTheInput) {
     EXPECT_EQ(read_if_there(run / "results.jsonl"), text) << "again is the same";
 }
 
+TEST_F(ResultsTest, MoreFilesThanAProcessKeepsOpen) {
+    constexpr std::int64_t launches = 70;
+    for (std::int64_t i = 0; i < launches; ++i) launch({record_of(launches - 1 - i, "text " + std::to_string(i))});
+    const ResultIndex index = ResultIndex::read(run);
+    for (std::int64_t i = 0; i < launches; ++i)
+        EXPECT_EQ(index.load(*index.find({i, 0})).text, "text " + std::to_string(launches - 1 - i));
+}
+
+TEST_F(ResultsTest, StatisticsAreMergedInTheOrderOfTheInput) {
+    append(run / "log" / "stats-0-1.jsonl",
+           "{\"index\":1,\"id\":\"b\",\"sample\":0,\"steps\":1}\n{\"index\":0,\"id\":\"a\",\"sample\":1}\n");
+    append(run / "log" / "stats-3-2.jsonl", "{\"index\":0,\"id\":\"a\",\"sample\":0,\"seconds\":0.1}\nno json\n");
+    append(run / "log" / "stats-1-2.jsonl", "{\"index\":1,\"id\":\"b\",\"sample\":0,\"steps\":2}\n{\"index\":2,");
+    std::int64_t steps = 0;
+    write_statistics(run, [&](const nlohmann::ordered_json& line) { steps += line.value("steps", std::int64_t{0}); });
+    EXPECT_EQ(read_if_there(run / "stats.jsonl"),
+              "{\"id\":\"a\",\"sample\":0,\"seconds\":0.1}\n{\"id\":\"a\",\"sample\":1}\n"
+              "{\"id\":\"b\",\"sample\":0,\"steps\":2}\n");
+    EXPECT_EQ(steps, 2) << "the newest line of an item alone";
+}
+
 TEST(ResultIndex, DoneUnderTheseSettings) {
     Settings settings;
     settings.max_tokens = 10;
@@ -196,6 +217,24 @@ TEST(ResultIndex, DoneUnderTheseSettings) {
 TEST(LineFile, WhatCannotBeCreatedIsAStorageError) {
     LineFile file("/dev/null/impossible");
     EXPECT_THROW(file.append("x"), StorageError);
+}
+
+TEST(FileReplacement, IsSeenWholeOrNotAtAll) {
+    const TemporaryFolder folder;
+    const fs::path path = folder.path() / "results.jsonl";
+    const std::string piece(100000, 'x');
+    {
+        FileReplacement given_up(path, "1");
+        given_up.append(piece);
+        given_up.append(piece);
+        given_up.append(piece);
+    }
+    EXPECT_TRUE(fs::is_empty(folder.path()));
+    FileReplacement file(path, "1");
+    for (int i = 0; i < 5; ++i) file.append(piece);
+    EXPECT_FALSE(fs::exists(path));
+    file.commit(Durable::yes);
+    EXPECT_EQ(fs::file_size(path), 500000U);
 }
 
 TEST(ReplaceFile, OldContentStaysWhenTheNewCannotBeWritten) {

@@ -1,0 +1,103 @@
+#include "engine/model/model_plan.hpp"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <charconv>
+#include <stdexcept>
+
+#include "engine/bytes.hpp"
+#include "engine/error.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using kernels::DType;
+
+/// A config.json that says fewer layers than there are would run, and write nonsense.
+void add_layers_beyond(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
+    constexpr std::string_view prefix = "model.layers.";
+    for (const auto& [name, view] : tensors.tensors()) {
+        if (!name.starts_with(prefix)) continue;
+        std::int64_t layer = -1;
+        std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+        if (layer < config.num_layers) continue;
+        faults.push_back(InputError::format(
+            view.file, name, "layers 0 to " + std::to_string(config.num_layers - 1) + ", as num_hidden_layers says",
+            "layer " + std::to_string(layer), ""));
+    }
+}
+
+}  // namespace
+
+WeightTypes weight_types(Precision precision) {
+    switch (precision) {
+        case Precision::bf16:
+            return {DType::bf16, DType::bf16};
+        case Precision::fp32:
+            return {DType::f32, DType::f32};
+        case Precision::int8:
+            return {DType::int8, DType::int8};
+        case Precision::int4:
+            return {DType::int4, DType::int8};
+    }
+    throw std::logic_error("no such precision");
+}
+
+kernels::KvLayout kv_layout_of(const ModelConfig& config, const Split& split, DType dtype) {
+    constexpr std::int64_t most_int8_dims = 512;
+    if (dtype == DType::int8 && config.head_dim > most_int8_dims) {
+        throw UsageError("kv-precision: expected bf16 or fp32 for heads of " + std::to_string(config.head_dim) +
+                         " dimensions, got int8, which goes up to " + std::to_string(most_int8_dims));
+    }
+    return {dtype, config.num_layers, split.num_kv_heads, config.head_dim};
+}
+
+std::vector<std::string> tensor_faults(const ModelConfig& config, const SafetensorsFolder& tensors) {
+    std::vector<std::string> faults;
+    add_layers_beyond(config, tensors, faults);
+    Weights weights;
+    for (const WeightPlan& plan : plan_weights(config, Split(config, 0, 1), {}, weights)) {
+        for (const TensorPart& part : plan.parts) {
+            try {
+                tensors.require(part.tensor,
+                                plan.matrix != nullptr ? std::vector{part.rows, part.columns} : std::vector{part.rows});
+            } catch (const InputError& error) {
+                faults.emplace_back(error.what());
+            }
+        }
+    }
+    return faults;
+}
+
+std::int64_t packed_weight_bytes(const ModelConfig& config, const Split& split, Precision precision,
+                                 const kernels::Device& device) {
+    Weights weights;
+    std::int64_t bytes = 0;
+    for (const WeightPlan& plan : plan_weights(config, split, weight_types(precision), weights)) {
+        bytes += static_cast<std::int64_t>(plan.packed_bytes(device));
+    }
+    return bytes;
+}
+
+std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights) {
+    ByteWriter writer;
+    for (const std::int64_t value :
+         {config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers, config.num_heads,
+          config.num_kv_heads, config.head_dim, static_cast<std::int64_t>(config.tied_embeddings),
+          static_cast<std::int64_t>(config.rope.scaling), config.rope.original_max_positions, config.max_positions}) {
+        writer.put(value);
+    }
+    std::vector<std::int32_t> eos_ids = config.eos_ids;  // they decide where a text ends
+    std::sort(eos_ids.begin(), eos_ids.end());
+    writer.put(eos_ids);
+    for (const double value : {config.rms_norm_eps, config.rope.theta, config.rope.factor, config.rope.low_freq_factor,
+                               config.rope.high_freq_factor, config.rope.beta_fast, config.rope.beta_slow,
+                               config.rope.attention_factor, config.rope.mscale, config.rope.mscale_all_dim}) {
+        writer.put(value);
+    }
+    writer.put(weights);
+    return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
+}
+
+}  // namespace longhaul::engine

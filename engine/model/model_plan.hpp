@@ -1,0 +1,30 @@
+// What a rank of a model will hold, and whether a folder has it: known from config.json and the headers of the weights,
+// before a weight is read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/model/model.hpp"
+#include "engine/model/weights.hpp"
+
+namespace longhaul::engine {
+
+WeightTypes weight_types(Precision precision);
+
+/// Keys and values of one rank. Throws UsageError where a type cannot hold them.
+kernels::KvLayout kv_layout_of(const ModelConfig& config, const Split& split, kernels::DType dtype);
+
+/// Everything that keeps the tensors of a folder from being those of `config`, a line each: missing ones, other shapes
+/// and types, layers beyond the last. Reads no weights.
+std::vector<std::string> tensor_faults(const ModelConfig& config, const SafetensorsFolder& tensors);
+
+/// Bytes of a rank's weights as `device` packs them.
+std::int64_t packed_weight_bytes(const ModelConfig& config, const Split& split, Precision precision,
+                                 const kernels::Device& device);
+
+/// Identity of a model: its config, and the fingerprint of its weights.
+std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights);
+
+}  // namespace longhaul::engine

@@ -1,0 +1,181 @@
+// `longhaul check`: whether a job can be run, without running it. Needs no MPI, writes nothing.
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <utility>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "runner/command_line.hpp"
+#include "runner/commands/commands.hpp"
+#include "runner/job_check.hpp"
+#include "runner/progress.hpp"
+#include "runner/values.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t most_shown = 20;  ///< failing items on a terminal; also of faults of one kind
+
+std::string counted(std::int64_t number, const char* one, const char* many) {
+    return grouped(number) + " " + (number == 1 ? one : many);
+}
+
+std::int64_t runnable(const ItemSurvey& items) {
+    return items.inputs - items.failed;
+}
+
+// --- for people
+// -------------------------------------------------------------------------------------------------------
+
+using Rows = std::vector<std::pair<std::string, std::string>>;
+
+void add_model(Rows& rows, const JobReport& report) {
+    const ModelFacts& model = *report.model;
+    rows.emplace_back("model", model.config.model_type + ", " + grouped(engine::num_parameters(model.config)) +
+                                   " parameters, context " + grouped(model.config.max_positions) + "; " +
+                                   counted(model.num_tensors, "tensor", "tensors") + " of " +
+                                   size_text(model.tensor_bytes) + "; tokenizer of " + grouped(model.tokenizer_size));
+}
+
+void add_items(Rows& rows, const JobReport& report) {
+    const ItemSurvey& items = *report.items;
+    const Settings& settings = report.settings;
+    rows.emplace_back("items", counted(items.inputs, "prompt", "prompts") +
+                                   (settings.samples > 1 ? " x " + grouped(settings.samples) + " samples" : "") +
+                                   (items.failed > 0 ? ", " + grouped(items.failed) + " would fail" : ""));
+    if (runnable(items) == 0) return;
+    rows.emplace_back("prompt tokens", "median " + grouped(items.prompt_tokens.quantile(0.5)) + ", 90 % at most " +
+                                           grouped(items.prompt_tokens.quantile(0.9)) + ", longest " +
+                                           grouped(items.prompt_tokens.largest()) + " (" +
+                                           engine::printable(report.longest_id) + "), " +
+                                           grouped(items.prompt_tokens.sum()) + " in all");
+    rows.emplace_back("new tokens", "at most " + grouped(items.new_tokens));
+}
+
+void add_needs(Rows& rows, const JobReport& report) {
+    if (report.memory) {
+        const MemoryNeed& need = *report.memory;
+        rows.emplace_back("memory a rank", size_text(need.weights) + " of weights, " + size_text(need.batch_kv) +
+                                               " of keys and values for the " +
+                                               counted(report.settings.batch, "longest item", "longest items") + "; " +
+                                               need.host + " has " + size_text(need.available) + " free");
+    }
+    if (report.disk) {
+        rows.emplace_back("disk", "at most about " + size_text(report.disk->checkpoints) +
+                                      " of checkpoints a replica and " + size_text(report.disk->results) +
+                                      " of results; " + size_text(report.disk->available) + " free");
+    }
+}
+
+std::string table_of(const JobReport& report) {
+    Rows rows;
+    if (report.model) add_model(rows, report);
+    if (report.items) add_items(rows, report);
+    if (!report.settings.output.empty()) {
+        rows.emplace_back("output", report.settings.output.string() +
+                                        (report.is_begun ? ", a run of this job with " +
+                                                               counted(report.items_before, "result", "results")
+                                                         : ""));
+    }
+    add_needs(rows, report);
+    std::size_t width = 0;
+    for (const auto& row : rows) width = std::max(width, row.first.size());
+    std::string table;
+    for (const auto& [name, value] : rows)
+        table.append("  ").append(name).append(width - name.size() + 2, ' ').append(value).append("\n");
+    return table;
+}
+
+std::string and_more(std::int64_t all) {
+    return all > most_shown ? "and " + grouped(all - most_shown) + " more: --json has all\n" : "";
+}
+
+std::string text_of(const JobReport& report) {
+    std::string text = table_of(report);
+    const auto faults = static_cast<std::int64_t>(report.faults.size());
+    for (std::int64_t i = 0; i < std::min(faults, most_shown); ++i)
+        text += "error: " + report.faults[static_cast<std::size_t>(i)].line + "\n";
+    text += and_more(faults);
+    if (report.items) {
+        for (const ItemSurvey::Failure& failure : report.items->failures)
+            text += "item " + engine::printable(failure.id) + " would fail: " + failure.error + "\n";
+        text += and_more(report.items->failed);
+    }
+    for (const std::string& line : report.warnings) text += "warning: " + line + "\n";
+    const std::int64_t failing = report.items ? report.items->failed : 0;
+    if (faults > 0) text += "cannot run: " + counted(faults, "fault", "faults") + "\n";
+    if (faults > 0 && !report.items) text += "the items were not looked at: mend these first\n";
+    if (faults == 0 && failing > 0)
+        text += "can run, but for " + counted(failing, "item", "items") + " that would fail\n";
+    return faults == 0 && failing == 0 ? text + "all good\n" : text;
+}
+
+// --- for programs
+// -----------------------------------------------------------------------------------------------------
+
+Json describe_items(const JobReport& report) {
+    const ItemSurvey& items = *report.items;
+    Json json{{"inputs", items.inputs},
+              {"samples", report.settings.samples},
+              {"failed", items.failed},
+              {"new_tokens_at_most", items.new_tokens}};
+    if (runnable(items) > 0) {
+        json["prompt_tokens"] = {{"median", items.prompt_tokens.quantile(0.5)},
+                                 {"p90", items.prompt_tokens.quantile(0.9)},
+                                 {"longest", items.prompt_tokens.largest()},
+                                 {"longest_id", report.longest_id},
+                                 {"total", items.prompt_tokens.sum()}};
+    }
+    json["failures"] = Json::array();
+    for (const ItemSurvey::Failure& failure : items.failures)
+        json["failures"].push_back({{"index", failure.index}, {"id", failure.id}, {"error", failure.error}});
+    return json;
+}
+
+Json to_json(const JobReport& report) {
+    Json json{{"exit_code", static_cast<int>(report.code())}, {"faults", Json::array()}};
+    for (const JobFault& fault : report.faults)
+        json["faults"].push_back({{"part", fault.part}, {"line", fault.line}, {"code", static_cast<int>(fault.code)}});
+    json["warnings"] = report.warnings;
+    if (report.model) {
+        json["model"] = {{"model_type", report.model->config.model_type},
+                         {"parameters", engine::num_parameters(report.model->config)},
+                         {"context", report.model->config.max_positions},
+                         {"tensors", report.model->num_tensors},
+                         {"bytes", report.model->tensor_bytes},
+                         {"tokenizer_size", report.model->tokenizer_size}};
+    }
+    if (report.items) json["items"] = describe_items(report);
+    if (report.memory) {
+        json["memory"] = {{"weights", report.memory->weights},       {"batch_kv", report.memory->batch_kv},
+                          {"longest_kv", report.memory->longest_kv}, {"most_kv", report.memory->most_kv},
+                          {"available", report.memory->available},   {"host", report.memory->host}};
+    }
+    if (report.disk) {
+        json["disk"] = {{"checkpoints", report.disk->checkpoints},
+                        {"results", report.disk->results},
+                        {"available", report.disk->available}};
+    }
+    json["output"] = {
+        {"folder", report.settings.output.string()}, {"begun", report.is_begun}, {"results", report.items_before}};
+    return json;
+}
+
+}  // namespace
+
+int check_command(const std::vector<std::string>& arguments) {
+    const CommandLine line = parse_command_line(arguments, syntax_of("check"));
+    const bool json = line.has("json");
+    const JobReport report =
+        check_job(line.places.front(), line.keys, json ? std::numeric_limits<std::int64_t>::max() : most_shown);
+    const std::string text = json ? engine::json_text(to_json(report), 2) + "\n" : text_of(report);
+    const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+    if (!written || std::fflush(stdout) != 0)
+        throw StorageError("standard output: expected to write the answer, got an error");
+    return static_cast<int>(report.code());
+}
+
+}  // namespace longhaul::runner

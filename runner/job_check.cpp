@@ -1,0 +1,247 @@
+#include "runner/job_check.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "engine/model/model_plan.hpp"
+#include "kernels/numerics.hpp"
+#include "runner/files.hpp"
+#include "runner/lease.hpp"
+#include "runner/machine.hpp"
+#include "runner/results.hpp"
+#include "runner/run_folder.hpp"
+#include "runner/values.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+class JobChecker {
+  public:
+    explicit JobChecker(std::int64_t most_failures) : most_failures_(most_failures) {}
+
+    JobReport check(const fs::path& job_file, const std::vector<Assignment>& command_line) {
+        read_job(job_file, command_line);
+        if (is_good("model")) check_model();
+        if (report_.model) check_settings_of_model();
+        if (is_good("data")) check_data();
+        if (is_good("output")) check_output();
+        estimate();
+        return std::move(report_);
+    }
+
+  private:
+    void add(const char* part, const std::string& line, ExitCode code) { report_.faults.push_back({part, line, code}); }
+
+    /// Whether `action` went through; else its error is one more fault.
+    template <typename Action>
+    bool attempt(const char* part, Action&& action) {
+        try {
+            action();
+            return true;
+        } catch (const Error& error) {
+            add(part, error.what(), error.exit_code());
+            return false;
+        }
+    }
+
+    [[nodiscard]] bool is_good(const std::string& key) const { return !faulty_keys_.contains(key); }
+
+    /// Of the keys that decide which tokens a prompt has and how many follow none has a fault: what the items come to
+    /// is known.
+    [[nodiscard]] bool items_are_known() const {
+        for (const KeyInfo& key : vocabulary()) {
+            const bool shapes = key.section == "Job" || key.section == "Text";
+            if (shapes && key.key != "output" && key.key != "seed" && !is_good(key.key)) return false;
+        }
+        return true;
+    }
+
+    void read_job(const fs::path& job_file, const std::vector<Assignment>& command_line) {
+        const FaultSink sink = [this](const std::string& key, const std::string& line) {
+            faulty_keys_.insert(key);
+            add("job", line, ExitCode::usage);
+        };
+        const std::vector<Assignment> file = read_job_file(job_file, sink);
+        report_.settings = parse_settings(file, command_line, fs::absolute(job_file).parent_path(),
+                                          {"task", "data", "model", "output"}, sink);
+    }
+
+    void check_model() {
+        const fs::path& folder = report_.settings.model;
+        ModelFacts facts;
+        if (!attempt("model", [&] { facts.config = engine::ModelConfig::load(folder); })) return;
+        attempt("model", [&] {
+            const auto tensors = engine::SafetensorsFolder::open(folder);
+            for (const std::string& line : engine::tensor_faults(facts.config, tensors))
+                add("model", line, ExitCode::error);
+            facts.num_tensors = static_cast<std::int64_t>(tensors.tensors().size());
+            for (const auto& [name, view] : tensors.tensors()) facts.tensor_bytes += view.num_bytes;
+            fingerprints_["model"] = hex(engine::model_fingerprint(facts.config, tensors.fingerprint()));
+        });
+        attempt("model", [&] {
+            tokenizer_ = load_tokenizer(folder, facts.config);
+            facts.tokenizer_size = tokenizer_->vocab_size();
+            fingerprints_["tokenizer"] = hex(tokenizer_->fingerprint());
+        });
+        fingerprints_["numerics"] = std::to_string(kernels::numerics_version);
+        report_.model = std::move(facts);
+    }
+
+    /// Keys that are good or bad with this model.
+    void check_settings_of_model() {
+        const Settings& settings = report_.settings;
+        const engine::ModelConfig& config = report_.model->config;
+        if (tokenizer_) attempt("job", [&] { puts_bos(settings, *tokenizer_); });
+        attempt("job", [&] { split_.emplace(config, 0, static_cast<int>(settings.tensor_parallel)); });
+        if (split_) attempt("job", [&] { layout_ = engine::kv_layout_of(config, *split_, kv_dtype_of(settings)); });
+        if (is_good("draft") && is_good("replay-run")) attempt("job", [&] { draft_of(settings); });
+        attempt("job", [&] { packed_folder(settings); });
+        try {
+            device_ = make_device(settings, 1);
+        } catch (const UsageError& error) {  // that of the job's node may
+            report_.warnings.emplace_back(error.what());
+            Settings any = settings;
+            any.kernels = "auto";
+            device_ = make_device(any, 1);
+        }
+    }
+
+    void check_data() {
+        if (!items_are_known()) return;
+        std::unique_ptr<DataSet> data;
+        if (!attempt("data", [&] { data = DataSet::open(report_.settings); })) return;
+        if (fs::exists(report_.settings.output /
+                       "identity.json"))  // it reads everything: where there is what to compare
+            attempt("data", [&] { fingerprints_["data"] = data->fingerprint(); });
+        if (!tokenizer_) return;
+        ItemSurvey survey = survey_items(*data, *tokenizer_, report_.settings, most_positions(report_.settings, report_.model->config),
+                                         usable_processors(), most_failures_);
+        if (survey.longest_index >= 0) report_.longest_id = data->id(survey.longest_index);
+        report_.items = std::move(survey);
+    }
+
+    void check_output() {
+        const RunFolder folder{report_.settings.output};
+        if (!attempt("output", [&] { folder.must_be_usable(); })) return;
+        if (!fs::exists(folder.root / "identity.json")) return;
+        // With faults among its keys the job is not known well enough to be compared.
+        if (faulty_keys_.empty() &&
+            !attempt("output", [&] { check_identity(folder, report_.settings, fingerprints_); }))
+            return;
+        report_.is_begun = true;
+        attempt("output", [&] {
+            report_.items_before = static_cast<std::int64_t>(ResultIndex::read(folder.root).entries().size());
+        });
+        const std::optional<LeaseView> newest = newest_lease(folder.root);
+        if (newest && newest->state == LeaseState::live) {
+            report_.warnings.push_back(folder.root.string() + ": a launch is at work in it, " +
+                                       describe_holder(newest->record));
+        }
+    }
+
+    void estimate() {
+        if (!report_.items || !layout_ || !device_) return;
+        for (const char* key : {"precision", "kv-precision", "batch", "tensor-parallel", "memory", "checkpoint-kv"}) {
+            if (!is_good(key)) return;
+        }
+        estimate_memory();
+        if (is_good("output")) estimate_disk();
+    }
+
+    [[nodiscard]] std::vector<std::int64_t> longest_items() const {
+        return report_.items->positions.largest(report_.settings.batch);
+    }
+
+    void estimate_memory() {
+        const Settings& settings = report_.settings;
+        const auto page_bytes = static_cast<std::int64_t>(device_->kv_page_bytes(*layout_));
+        MemoryNeed need;
+        need.weights = engine::packed_weight_bytes(report_.model->config, *split_, precision_of(settings), *device_);
+        for (const std::int64_t positions : longest_items())
+            need.batch_kv += engine::PagePool::pages_for(positions) * page_bytes;
+        need.longest_kv = engine::PagePool::pages_for(report_.items->positions.largest()) * page_bytes;
+        need.available = available_memory_bytes();
+        need.host = ProcessId::mine().host;
+        need.most_kv = settings.memory > 0 ? settings.memory : kv_share(need.available - need.weights);
+        warn_of_memory(need);
+        report_.memory = std::move(need);
+    }
+
+    void warn_of_memory(const MemoryNeed& need) {
+        const auto warn = [&](const std::string& expected, const std::string& got, const std::string& mend) {
+            report_.warnings.push_back(InputError::format("memory", "", expected, got, mend));
+        };
+        if (need.available > 0 && need.weights > need.available) {
+            warn("room for weights of " + size_text(need.weights) + " a rank",
+                 size_text(need.available) + " on " + need.host, "raise tensor-parallel, or take precision = int8");
+            return;
+        }
+        if (need.available == 0 && report_.settings.memory == 0) return;
+        const std::string room = size_text(need.most_kv) +
+                                 (report_.settings.memory > 0 ? " (memory)" : " for a single rank on " + need.host);
+        if (need.longest_kv > need.most_kv) {
+            warn("room for keys and values of the longest item, " + size_text(need.longest_kv) + " a rank", room,
+                 "items of this length fail; raise memory or tensor-parallel, or take kv-precision = int8");
+        } else if (need.batch_kv > need.most_kv) {
+            warn("room for keys and values of the longest items, " + size_text(need.batch_kv) + " a rank", room,
+                 "fewer than batch will be in flight at a time");
+        }
+    }
+
+    void estimate_disk() {
+        const Settings& settings = report_.settings;
+        constexpr std::int64_t text_bytes = 5, id_bytes = 7, statistics_bytes = 500, line_bytes = 150;
+        DiskNeed need;
+        const engine::Split whole(report_.model->config, 0, 1);
+        const std::int64_t kv_bytes =
+            settings.checkpoint_kv == "store"
+                ? engine::kv_layout_of(report_.model->config, whole, layout_->dtype).position_bytes()
+                : 0;
+        for (const std::int64_t positions : longest_items())
+            need.checkpoints += positions * (kv_bytes + static_cast<std::int64_t>(sizeof(std::int32_t)));
+        if (settings.checkpoint_quota > 0) need.checkpoints = std::min(need.checkpoints, settings.checkpoint_quota);
+        // The results of each launch, and then all of them in one file.
+        const std::int64_t token_bytes = text_bytes + (settings.token_ids ? id_bytes : 0);
+        const std::int64_t lines = report_.items->inputs * settings.samples * (line_bytes + statistics_bytes);
+        need.results = 2 * (report_.items->new_tokens * token_bytes + lines);
+        std::error_code error;
+        const fs::space_info space = fs::space(nearest_existing(settings.output), error);
+        if (error) return;
+        need.available = static_cast<std::int64_t>(space.available);
+        if (need.checkpoints + need.results > need.available) {
+            report_.warnings.push_back(InputError::format(
+                settings.output.string(), "",
+                "room for about " + size_text(need.checkpoints + need.results) + " of checkpoints and results",
+                size_text(need.available), "checkpoint-kv = recompute or checkpoint-quota take less"));
+        }
+        report_.disk = need;
+    }
+
+    std::int64_t most_failures_;
+    JobReport report_;
+    std::set<std::string> faulty_keys_;
+    Fingerprints fingerprints_;
+    std::unique_ptr<engine::Tokenizer> tokenizer_;
+    std::unique_ptr<kernels::Device> device_;
+    std::optional<engine::Split> split_;
+    std::optional<kernels::KvLayout> layout_;
+};
+
+}  // namespace
+
+ExitCode JobReport::code() const {
+    for (const ExitCode code : {ExitCode::usage, ExitCode::error, ExitCode::storage}) {
+        if (std::any_of(faults.begin(), faults.end(), [&](const JobFault& fault) { return fault.code == code; }))
+            return code;
+    }
+    return items && items->failed > 0 ? ExitCode::items_failed : ExitCode::done;
+}
+
+JobReport check_job(const fs::path& job_file, const std::vector<Assignment>& command_line, std::int64_t most_failures) {
+    return JobChecker(most_failures).check(job_file, command_line);
+}
+
+}  // namespace longhaul::runner

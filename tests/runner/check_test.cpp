@@ -1,0 +1,265 @@
+// What `longhaul check` finds: each row breaks a good job in some ways, and lists all of them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "engine/error.hpp"
+#include "runner/job_check.hpp"
+#include "runner/run_folder.hpp"
+#include "tests/runner/temporary_folder.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t all = 1000000;
+
+struct CheckTest : testing::Test {
+    TemporaryFolder temporary;
+    fs::path folder = temporary.path();
+
+    void SetUp() override {
+        write("job.cfg", good_job());
+        write("p.jsonl", good_data());
+    }
+
+    void write(const std::string& name, const std::string& text) const {
+        std::ofstream(folder / name, std::ios::binary) << text;
+    }
+
+    static std::string good_job() {
+        return "task = prompts\ndata = p.jsonl\noutput = out\nmax-tokens = 10\nmodel = " LONGHAUL_DEMO_MODEL "\n";
+    }
+    static std::string good_data() {
+        return "{\"id\": \"a\", \"prompt\": \"one\"}\n{\"id\": \"b\", \"prompt\": \"one two three four five\"}\n"
+               "{\"id\": \"c\", \"prompt\": \"one two\"}\n";
+    }
+
+    [[nodiscard]] JobReport check(const std::vector<Assignment>& keys = {}, std::int64_t most = all) const {
+        return check_job(folder / "job.cfg", keys, most);
+    }
+
+    /// Lines of the faults, the folder's path left out.
+    [[nodiscard]] std::vector<std::string> lines_of(const JobReport& report) const {
+        std::vector<std::string> lines;
+        for (const JobFault& fault : report.faults) {
+            std::string line = fault.line;
+            const std::string place = folder.string() + "/";
+            for (std::size_t at = 0; (at = line.find(place)) != std::string::npos;) line.erase(at, place.size());
+            lines.push_back(fault.part + " | " + line);
+        }
+        return lines;
+    }
+};
+
+TEST_F(CheckTest, AGoodJobIsCountedAndLeavesNothingBehind) {
+    const JobReport report = check({{"samples", "2", "command line"}});
+    EXPECT_EQ(report.code(), ExitCode::done) << testing::PrintToString(lines_of(report));
+    ASSERT_TRUE(report.items);
+    EXPECT_EQ(report.items->inputs, 3);
+    EXPECT_EQ(report.items->failed, 0);
+    EXPECT_EQ(report.longest_id, "b");
+    EXPECT_LT(report.items->prompt_tokens.quantile(0.5), report.items->prompt_tokens.largest());
+    EXPECT_EQ(report.items->new_tokens, 3 * 2 * 10);
+    ASSERT_TRUE(report.memory);
+    EXPECT_GT(report.memory->weights, 0);
+    // 4 of the 6 items at once, each in a page of its own
+    EXPECT_EQ(report.memory->batch_kv, 4 * report.memory->longest_kv);
+    ASSERT_TRUE(report.disk);
+    EXPECT_GT(report.disk->checkpoints, 0);
+    EXPECT_FALSE(fs::exists(folder / "out"));
+}
+
+TEST_F(CheckTest, AllFaultsAreListed) {
+    struct Case {
+        std::string job, data;  // "": the good one
+        std::vector<std::string> faults;
+        ExitCode code;
+    };
+    const std::string job = good_job();
+    const Case cases[] = {
+        {job + "temprature = 1\nseed 7\nseed = x\ntop-p = 2\ndraft = eagle\nreplay-accept = 0.5\n",
+         "",
+         {"job | job.cfg:7: expected 'key = value', got 'seed 7'; a comment begins with #",
+          "job | job.cfg:6: unknown key 'temprature': expected a known key, got 'temprature'; did you mean "
+          "'temperature'?",
+          "job | job.cfg:8: seed: expected an integer from 0 to 18446744073709551615, got 'x'",
+          "job | job.cfg:9: top-p: expected a number above 0 and at most 1, got '2'",
+          "job | job.cfg:10: draft: expected ar, ngram or replay, got 'eagle'; it is not in this version"},
+         ExitCode::usage},
+        {"task = prompts\nmodl = m\n",
+         "",
+         {"job | job.cfg:2: unknown key 'modl': expected a known key, got 'modl'; did you mean 'model'?",
+          "job | job.cfg: data: expected a value, got nothing; this key has no default",
+          "job | job.cfg: output: expected a value, got nothing; this key has no default"},
+         ExitCode::usage},
+        {"task = prompts\ndata = none.jsonl\noutput = out\nmodel = none\n",
+         "",
+         {"model | none/config.json: expected a readable file, got No such file or directory",
+          "data | none.jsonl: expected a readable file, got No such file or directory"},
+         ExitCode::error},
+        {job + "add-bos = perhaps\n",
+         "",
+         {"job | job.cfg:6: add-bos: expected auto, true or false, got 'perhaps'"},
+         ExitCode::usage},
+        {job, "{\"id\": 1.5, \"prompt\": \"x\"}\n{\"prompt\": 3}\n", {}, ExitCode::items_failed},
+        {job, "\n\n", {"data | p.jsonl: expected at least one item, got blank lines"}, ExitCode::error},
+        {job + "output = p.jsonl\n",
+         "",
+         {"job | job.cfg:6: output: expected every key once, got this key again; it is at job.cfg:3 already"},
+         ExitCode::usage},
+    };
+    for (const Case& row : cases) {
+        write("job.cfg", row.job);
+        write("p.jsonl", row.data.empty() ? good_data() : row.data);
+        const JobReport report = check();
+        EXPECT_EQ(lines_of(report), row.faults) << row.job;
+        EXPECT_EQ(report.code(), row.code) << row.job;
+    }
+}
+
+TEST_F(CheckTest, FaultsOfOneKindDoNotHideThoseOfAnother) {
+    write("job.cfg", good_job() + "temprature = 1\n");
+    write("p.jsonl", good_data() + "{\"id\": \"a\", \"prompt\": \"again\"}\n");
+    const JobReport report = check();
+    EXPECT_EQ(report.code(), ExitCode::usage) << "the gravest";
+    ASSERT_TRUE(report.items) << "no misspelt key that could shape a prompt";
+    EXPECT_EQ(report.items->failed, 1);
+    write("job.cfg", good_job() + "max-tokenz = 1\n");
+    EXPECT_FALSE(check().items) << "what the items come to is not known";
+}
+
+TEST_F(CheckTest, ABadItemInTheMiddleIsOneFailure) {
+    std::string data;
+    for (int i = 0; i < 500; ++i)
+        data += "{\"id\": " + std::to_string(i) + ", \"prompt\": \"word " + std::to_string(i) + "\"}\n";
+    write("p.jsonl",
+          data + "{\"id\": \"bad\", \"prompt\": 7}\n{\"id\": \"half\n" + data.substr(0, data.find('\n') + 1));
+    const JobReport report = check();
+    EXPECT_EQ(report.code(), ExitCode::items_failed);
+    EXPECT_EQ(report.items->inputs, 503);
+    ASSERT_EQ(report.items->failed, 3);
+    const auto& failures = report.items->failures;
+    EXPECT_EQ(failures[0].index, 500);
+    EXPECT_EQ(failures[0].id, "bad");
+    EXPECT_EQ(failures[0].error, folder.string() + "/p.jsonl:501: prompt: expected a string, got 7");
+    EXPECT_EQ(failures[1].index, 501);
+    EXPECT_EQ(failures[2].id, "0") << "an id that was there already";
+    EXPECT_EQ(check({}, 1).items->failures.size(), 1U) << "as many as asked for";
+    EXPECT_EQ(check({}, 1).items->failed, 3);
+}
+
+TEST_F(CheckTest, PromptsWithoutRoomFail) {
+    const JobReport report = check({{"max-tokens", "1000000000", "command line"}});
+    EXPECT_EQ(report.code(), ExitCode::items_failed);
+    EXPECT_EQ(report.items->failed, 3);
+    EXPECT_FALSE(report.longest_id.size());
+}
+
+TEST_F(CheckTest, AModelsTensorsAreComparedWithItsConfig) {
+    fs::create_directories(folder / "m");
+    const fs::path parity = fs::path(LONGHAUL_TEST_DATA) / "parity" / "llama-default";
+    fs::copy_file(parity / "model.safetensors", folder / "m" / "model.safetensors");
+    std::ifstream in(parity / "config.json");
+    std::string config{std::istreambuf_iterator<char>(in), {}};
+    const auto replace = [&](const std::string& from, const std::string& to) {
+        config.replace(config.find(from), from.size(), to);
+    };
+    replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
+    replace("\"intermediate_size\": 40", "\"intermediate_size\": 48");
+    write("m/config.json", config);
+    const JobReport report = check({{"model", (folder / "m").string(), "command line"}});
+    EXPECT_EQ(report.code(), ExitCode::error);
+    const std::vector<std::string> lines = lines_of(report);
+    // 3 tensors of each of two layers have another shape, 9 of the third are missing; and there is no tokenizer.
+    EXPECT_EQ(lines.size(), 16U) << testing::PrintToString(lines);
+    EXPECT_EQ(lines.front(),
+              "model | m/model.safetensors: model.layers.0.mlp.gate_proj.weight: expected shape [48, 64], as "
+              "config.json says, got [40, 64]");
+}
+
+TEST_F(CheckTest, MissingShardsAreSaidAtOnce) {
+    fs::create_directories(folder / "m");
+    fs::copy_file(fs::path(LONGHAUL_TEST_DATA) / "parity" / "llama-default" / "config.json",
+                  folder / "m" / "config.json");
+    write("m/model.safetensors.index.json",
+          R"({"weight_map": {"a": "1.safetensors", "b": "2.safetensors", "c": "3.safetensors"}})");
+    const std::vector<std::string> lines = lines_of(check({{"model", (folder / "m").string(), "command line"}}));
+    ASSERT_FALSE(lines.empty());
+    EXPECT_EQ(lines.front(),
+              "model | m/model.safetensors.index.json: weight_map: expected the file 1.safetensors beside it, got no "
+              "such file, nor 2 more; fetch the whole folder again");
+}
+
+TEST_F(CheckTest, ARunFolderOfAnotherJobIsRefusedAsRunDoes) {
+    const RunFolder run{folder / "out"};
+    run.create();
+    const Settings settings = load_settings(folder / "job.cfg", {});
+    write_identity(run, settings, {});
+    EXPECT_TRUE(check().is_begun);
+    EXPECT_EQ(
+        lines_of(check({{"seed", "7", "command line"}})),
+        std::vector<std::string>{"output | " + std::string("out: seed: expected 1 (this run was started with it), got "
+                                                           "7; change it back, or take another output")});
+    write_identity(run, settings, {{"data", "another"}});
+    EXPECT_EQ(check().code(), ExitCode::usage);
+    fs::create_directories(folder / "thesis");
+    write("thesis/thesis.tex", "precious");
+    EXPECT_EQ(lines_of(check({{"output", (folder / "thesis").string(), "command line"}})),
+              std::vector<std::string>{
+                  "output | thesis: output: expected a run folder or an empty one, got a folder of other files"});
+    EXPECT_EQ(check({{"output", (folder / "p.jsonl" / "x").string(), "command line"}}).code(), ExitCode::usage);
+}
+
+TEST_F(CheckTest, MemoryThatIsTooSmallIsAWarning) {
+    EXPECT_TRUE(check().warnings.empty()) << testing::PrintToString(check().warnings);
+    const JobReport report = check({{"memory", "1000", "command line"}});
+    EXPECT_EQ(report.code(), ExitCode::done);
+    ASSERT_EQ(report.warnings.size(), 1U);
+    EXPECT_NE(report.warnings.front().find("of the longest item"), std::string::npos) << report.warnings.front();
+}
+
+TEST(ItemSurvey, IsTheSameForAnyNumberOfThreads) {
+    const TemporaryFolder temporary;
+    {
+        std::ofstream out(temporary.path() / "p.txt");
+        for (int i = 0; i < 1000; ++i)
+            out << (i % 97 == 5 ? std::string("\xFF") : std::string(static_cast<std::size_t>(1 + i * 7 % 50), 'a'))
+                << "\n";
+    }
+    Settings settings;
+    settings.task = "prompts";
+    settings.data = temporary.path() / "p.txt";
+    const auto data = DataSet::open(settings);
+    const auto tokenizer = engine::Tokenizer::load(LONGHAUL_DEMO_MODEL);
+    const ItemSurvey one = survey_items(*data, *tokenizer, settings, 4096, 1, 5);
+    const ItemSurvey four = survey_items(*data, *tokenizer, settings, 4096, 4, 5);
+    EXPECT_EQ(one.failed, 11);
+    EXPECT_EQ(four.failed, one.failed);
+    EXPECT_EQ(four.longest_index, one.longest_index);
+    EXPECT_EQ(four.prompt_tokens.sum(), one.prompt_tokens.sum());
+    EXPECT_EQ(four.prompt_tokens.largest(7), one.prompt_tokens.largest(7));
+    ASSERT_EQ(one.failures.size(), 5U);
+    ASSERT_EQ(four.failures.size(), 5U);
+    for (std::size_t i = 0; i < 5; ++i) {
+        EXPECT_EQ(one.failures[i].index, 5 + 97 * static_cast<std::int64_t>(i));
+        EXPECT_EQ(four.failures[i].index, one.failures[i].index);
+    }
+}
+
+TEST(Counts, QuantilesAndLargest) {
+    Counts counts;
+    EXPECT_EQ(counts.quantile(0.5), 0);
+    for (const std::int64_t number : {5, 1, 3, 3, 9}) counts.add(number);
+    EXPECT_EQ(counts.quantile(0.5), 3);
+    EXPECT_EQ(counts.quantile(0.9), 9);
+    EXPECT_EQ(counts.quantile(0), 1);
+    EXPECT_EQ(counts.sum(), 21);
+    EXPECT_EQ(counts.largest(3), (std::vector<std::int64_t>{9, 5, 3}));
+    EXPECT_EQ(counts.largest(100).size(), 5U);
+}
+
+}  // namespace
+}  // namespace longhaul::runner
