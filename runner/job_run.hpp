@@ -41,7 +41,8 @@ struct JobOutcome {
     std::int64_t total_tokens = 0, target_calls = 0, drafted = 0, accepted = 0, branched_trees = 0;
     std::int64_t resumed_items = 0, recomputed_tokens = 0, recomputed_rows = 0;
     double checkpoint_stall_seconds = 0;
-    DecodeSpeed speed;  ///< all launches
+    DecodeSpeed speed;           ///< all launches
+    double working_seconds = 0;  ///< in prompts and decoding: each launch's longest replica, added up
 };
 
 /// Collective. Errors between collectives are agreed; one in the middle of a replica's loop ends all ranks.

@@ -57,6 +57,7 @@ nlohmann::ordered_json Summary::to_json() const {
     json["recomputed_tokens"] = outcome.recomputed_tokens;
     json["recomputed_rows"] = outcome.recomputed_rows;
     json["checkpoint_stall_seconds"] = outcome.checkpoint_stall_seconds;
+    json["working_seconds"] = outcome.working_seconds;
     json["decode_tokens_per_second"] = outcome.speed.tokens_per_second();
     if (baseline) {
         json["baseline"] = {{"decode_tokens_per_second", baseline->speed.tokens_per_second()},
@@ -64,6 +65,7 @@ nlohmann::ordered_json Summary::to_json() const {
         if (speedup()) json["speedup"] = *speedup();
     }
     json["results"] = results;
+    if (!results_hash.empty()) json["results_xxh3"] = results_hash;
     return json;
 }
 
