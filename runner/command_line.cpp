@@ -228,6 +228,19 @@ const std::vector<CommandSyntax>& command_table() {
          .more = "Alone it is one rank. What may change between launches of one run folder: everything that does not "
                  "decide the "
                  "text (ranks, batch, threads, drafts, checkpoints), and limit, samples and max-tokens upwards."},
+        {.name = "sweep",
+         .places = {"SWEEP.cfg"},
+         .options = {},
+         .keys = true,
+         .unused_keys = {},
+         .summary = "run a job with every combination of some keys, over all ranks, and end in one table",
+         .example = "mpirun -n 2 longhaul sweep jobs/sweep-example.cfg --output=runs/sweep",
+         .more =
+             "A sweep file is a job file with two more forms of lines: `grid KEY = v1 | v2` tries every value, "
+             "`variant NAME = key=value key=value` is a named set of keys. Points are all variants times all values "
+             "of the grids; each is a run folder in the output folder, and what is done is skipped. Values added "
+             "later extend a sweep. With baseline = true plain decoding runs once for all points that differ in draft "
+             "keys alone. The table, written after every point: sweep.md, sweep.csv, sweep.json."},
         {.name = "generate",
          .places = {"MODEL"},
          .options = {{"prompt", "TEXT", "the text to go on from"},
@@ -272,7 +285,7 @@ const std::vector<CommandSyntax>& command_table() {
          .options = {{"json", "", "for programs"}},
          .keys = false,
          .unused_keys = {},
-         .summary = "how far a run is, and what its replicas do",
+         .summary = "how far a run is, and what its replicas do; of a sweep, how many points are done",
          .example = "longhaul status runs/first",
          .more = ""},
         {.name = "results",

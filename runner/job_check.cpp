@@ -117,8 +117,9 @@ class JobChecker {
                        "identity.json"))  // it reads everything: where there is what to compare
             attempt("data", [&] { fingerprints_["data"] = data->fingerprint(); });
         if (!tokenizer_) return;
-        ItemSurvey survey = survey_items(*data, *tokenizer_, report_.settings, most_positions(report_.settings, report_.model->config),
-                                         usable_processors(), most_failures_);
+        ItemSurvey survey =
+            survey_items(*data, *tokenizer_, report_.settings, most_positions(report_.settings, report_.model->config),
+                         usable_processors(), most_failures_);
         if (survey.longest_index >= 0) report_.longest_id = data->id(survey.longest_index);
         report_.items = std::move(survey);
     }

@@ -11,6 +11,12 @@ namespace {
 
 constexpr std::int64_t most_bytes = 1 << 20;  // a job file is written by hand
 
+/// Of a sweep file; a job's keys are one word.
+bool is_sweep_line(std::string_view line) {
+    return line.starts_with("grid ") || line.starts_with("grid\t") || line.starts_with("variant ") ||
+           line.starts_with("variant\t");
+}
+
 bool is_blank(char c) {
     return c == ' ' || c == '\t';
 }
@@ -21,17 +27,22 @@ std::string_view trimmed(std::string_view text) {
     return text;
 }
 
+/// Whether a value may begin at `i`. In a sweep's lines there are several: "grid KEY = v1 | v2", "variant NAME = k=v".
+bool value_begins(std::string_view line, std::size_t i, bool several) {
+    while (i > 0 && is_blank(line[i - 1])) --i;
+    if (i == 0) return false;
+    const char before = line[i - 1];
+    return several ? before == '=' || before == '|' : before == '=' && i - 1 == line.find('=');
+}
+
 /// The line without its comment. Quotes count only where a value starts with one: `stop = don't # say` has none.
 std::string_view without_comment(std::string_view line) {
-    const std::size_t equals = line.find('=');
-    std::size_t first = equals == std::string_view::npos ? line.size() : equals + 1;
-    while (first < line.size() && is_blank(line[first])) ++first;
-    const bool quoted_value = first < line.size() && line[first] == '"';
+    const bool several = is_sweep_line(trimmed(line));
     bool inside = false;
     for (std::size_t i = 0; i < line.size(); ++i) {
         if (inside && line[i] == '\\') {
             ++i;
-        } else if (line[i] == '"' && quoted_value && i >= first) {
+        } else if (line[i] == '"' && (inside || value_begins(line, i, several))) {
             inside = !inside;
         } else if (line[i] == '#' && !inside && (i == 0 || is_blank(line[i - 1]))) {
             return line.substr(0, i);

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <unordered_map>
 
 #include "engine/error.hpp"
@@ -160,16 +161,20 @@ class HangFinder {
     std::vector<Silence> ranks_;
 };
 
-DecodeSpeed speed_of_all_launches(const RunFolder& folder) {
-    DecodeSpeed speed;
+/// From what the replicas of all launches said last.
+void add_times(const RunFolder& folder, JobOutcome& outcome) {
+    std::map<std::int64_t, double> longest;  // of a launch
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(folder.status(), error)) {
         const auto json = engine::try_parse_json(read_if_there(entry.path()));
         if (!json.is_object() || !json.contains("decode_seconds")) continue;
-        speed.tokens += json.value("decode_tokens", std::int64_t{0});
-        speed.seconds += json.value("decode_seconds", 0.0);
+        const double decode_seconds = json.value("decode_seconds", 0.0);
+        outcome.speed.tokens += json.value("decode_tokens", std::int64_t{0});
+        outcome.speed.seconds += decode_seconds;
+        double& seconds = longest[json.value("epoch", std::int64_t{0})];
+        seconds = std::max(seconds, decode_seconds + json.value("prefill_seconds", 0.0));
     }
-    return speed;
+    for (const auto& [epoch, seconds] : longest) outcome.working_seconds += seconds;
 }
 
 void add_statistics(const RunFolder& folder, JobOutcome& outcome) {
@@ -188,7 +193,7 @@ void add_statistics(const RunFolder& folder, JobOutcome& outcome) {
         outcome.scored_tokens += count("scored_tokens");
         outcome.scored_bytes += count("scored_bytes");
     });
-    outcome.speed = speed_of_all_launches(folder);
+    add_times(folder, outcome);
 }
 
 /// Rank 0: what there is now, and results.jsonl when it is all.

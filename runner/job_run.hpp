@@ -43,7 +43,8 @@ struct JobOutcome {
     double checkpoint_stall_seconds = 0;
     double nll = 0;  ///< of given continuations
     std::int64_t scored_tokens = 0, scored_bytes = 0;
-    DecodeSpeed speed;  ///< all launches
+    DecodeSpeed speed;           ///< all launches
+    double working_seconds = 0;  ///< in prompts and decoding: each launch's longest replica, added up
 };
 
 /// Collective. Errors between collectives are agreed; one in the middle of a replica's loop ends all ranks.

@@ -23,15 +23,25 @@ void check_same_everywhere(const World& world, const std::string& what, const st
 
 }  // namespace
 
+void Loaded::unload() {
+    model.reset();  // holds on to device and group
+    group.reset();
+    device.reset();
+    tokenizer.reset();
+    data.reset();
+    fingerprints.clear();
+    notices_said = false;
+}
+
 void load(const World& world, const Settings& settings, Loaded& loaded) {
-    engine::ModelConfig config;
+    const bool fresh = !loaded.model;
     world.agree([&] {
-        config = engine::ModelConfig::load(settings.model);
-        loaded.tokenizer = load_tokenizer(settings.model, config);
+        if (fresh) loaded.tokenizer = load_tokenizer(settings.model, engine::ModelConfig::load(settings.model));
         puts_bos(settings, *loaded.tokenizer);  // throws where it is asked for in vain
         if (!loaded.data && world.rank_in_replica() == 0) loaded.data = DataSet::open(settings);
-        loaded.device = make_device(settings, loaded.placement.threads);
+        if (fresh) loaded.device = make_device(settings, loaded.placement.threads);
     });
+    if (!fresh) return;
     loaded.group = settings.tensor_parallel == 1
                        ? engine::make_local_group()
                        : engine::make_mpi_group(world.replica_comm(), {.threads = loaded.placement.threads});

@@ -26,10 +26,14 @@ struct Loaded {
     std::unique_ptr<engine::Model> model;
     double first_token_seconds = 0;  ///< from the program's start to the first token here; 0: none yet
     Fingerprints fingerprints;       ///< data (rank 0's), model, tokenizer, numerics
+    bool notices_said = false;       ///< what the model had to say was printed
+
+    /// Model and all that came with it, for another one; the data too, which only some ranks of a replica hold.
+    void unload();
 };
 
-/// Loads all but the data on every rank; errors are agreed. `loaded.data` and its fingerprint are there already on rank
-/// 0. Collective over the world, which is split into replicas already.
+/// Loads on every rank what is not loaded; errors are agreed. `loaded.data` and its fingerprint are there already on
+/// rank 0. Collective over the world, which is split into replicas already.
 void load(const World& world, const Settings& settings, Loaded& loaded);
 
 /// Who may read a checkpoint of this job.

@@ -47,9 +47,9 @@ int dispatch(const Arguments& all) {
     if (name == "--help" || name == "-h" || name == "help") return print(help_text());
     if (name == "--version") return print(version_text());
     const std::vector<std::pair<std::string, int (*)(const Arguments&)>> commands{
-        {"run", run_command},         {"generate", generate_command}, {"status", status_command},
-        {"results", results_command}, {"inspect", inspect_command},   {"check", check_command},
-        {"bench", bench_command}};
+        {"run", run_command},       {"sweep", sweep_command},     {"generate", generate_command},
+        {"status", status_command}, {"results", results_command}, {"inspect", inspect_command},
+        {"check", check_command},   {"bench", bench_command}};
     const auto command =
         std::find_if(commands.begin(), commands.end(), [&](const auto& entry) { return entry.first == name; });
     if (command == commands.end()) refuse_command(name);

@@ -76,8 +76,8 @@ class ReplicaDriver {
     Log log_;
     ResultWriter writer_;
     std::shared_ptr<const engine::GenerationOptions> job_options_;  // of items without their own
-    std::set<std::string> damaged_;      // lines said already
-    std::optional<TokenLedger> ledger_;  // first rank of the group
+    std::set<std::string> damaged_;                                 // lines said already
+    std::optional<TokenLedger> ledger_;                             // first rank of the group
     Watchdog watchdog_;
     Pulse pulse_;
     std::unique_ptr<engine::Replica> replica_;

@@ -108,6 +108,9 @@ std::string hex(std::uint64_t value) {
 
 void RunFolder::must_be_usable() const {
     std::error_code error;
+    if (fs::exists(root / sweep_marker, error)) {
+        throw UsageError(root.string() + ": output: expected a run folder or an empty one, got the folder of a sweep");
+    }
     const bool there = fs::exists(root, error);
     if (there && !fs::is_directory(root, error)) {
         throw UsageError(root.string() + ": output: expected a folder, got a file");
@@ -132,6 +135,9 @@ void RunFolder::create() const {
 
 void RunFolder::must_exist() const {
     std::error_code error;
+    if (fs::exists(root / sweep_marker, error)) {
+        throw UsageError(root.string() + ": expected a run folder, got the folder of a sweep; name a folder in it");
+    }
     if (is_run(*this)) return;
     throw UsageError(root.string() + ": expected a run folder, got " +
                      (fs::exists(root, error) ? "something without launches/ and identity.json" : "nothing there"));

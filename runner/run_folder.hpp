@@ -39,6 +39,9 @@ struct RunFolder {
     [[nodiscard]] Settings settings() const;
 };
 
+/// In the folder of a sweep (sweep_folder.hpp), whose runs are the folders in it.
+constexpr const char* sweep_marker = "sweep.cfg";
+
 /// What decides the results, besides the keys: name -> value, "model" -> "91c3…".
 using Fingerprints = std::map<std::string, std::string>;
 

@@ -45,6 +45,11 @@ class Faults {
 /// nullptr, and a fault, where it is in no table.
 const Key* known_key(const Assignment& assignment, Faults& faults) {
     if (const Key* key = find_key(assignment.key)) return key;
+    if (assignment.key.starts_with("grid ") || assignment.key.starts_with("variant ")) {
+        faults.add(assignment.key, assignment.origin, "", "a job", "a line of a sweep",
+                   "`longhaul sweep` runs this file");
+        return nullptr;
+    }
     const std::string near = nearest_word(assignment.key, key_names());
     faults.add(near, assignment.origin, "unknown key " + shown(assignment.key), "a known key", shown(assignment.key),
                near.empty() ? "`longhaul run --help` lists them" : "did you mean '" + near + "'?");
@@ -196,6 +201,19 @@ Settings parse_settings(const std::vector<Assignment>& file, const std::vector<A
     resolve(settings);
     check_together(settings, origins, faults);
     return settings;
+}
+
+std::vector<Assignment> resolve_assignments(const std::vector<Assignment>& assignments,
+                                            const std::filesystem::path& folder) {
+    check_keys(assignments);
+    std::vector<Assignment> resolved;
+    for (const Assignment& assignment : assignments) {
+        Settings alone;
+        assign(alone, assignment, folder);
+        const std::vector<std::string> values = known_key(assignment).get(alone);
+        resolved.push_back({assignment.key, values.empty() ? assignment.value : values.back(), assignment.origin});
+    }
+    return resolved;
 }
 
 std::string format_settings(const Settings& settings) {

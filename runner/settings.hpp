@@ -107,6 +107,12 @@ Settings parse_settings(const std::vector<Assignment>& file, const std::vector<A
                         const std::vector<std::string>& required = {"task", "data", "model", "output"},
                         const FaultSink& fault = throw_fault);
 
+/// Assignments of one place (a file, the command line) checked one by one for unknown keys, repeated keys and bad
+/// values, and given back with values as format_settings writes them: paths absolute, numbers in their shortest form.
+/// What contradicts what is left to parse_settings. Throws UsageError.
+std::vector<Assignment> resolve_assignments(const std::vector<Assignment>& assignments,
+                                            const std::filesystem::path& folder);
+
 /// read_job_file and parse_settings in one.
 Settings load_settings(const std::filesystem::path& job_file, const std::vector<Assignment>& command_line);
 

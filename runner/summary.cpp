@@ -69,6 +69,7 @@ nlohmann::ordered_json Summary::to_json() const {
     json["recomputed_tokens"] = outcome.recomputed_tokens;
     json["recomputed_rows"] = outcome.recomputed_rows;
     json["checkpoint_stall_seconds"] = outcome.checkpoint_stall_seconds;
+    json["working_seconds"] = outcome.working_seconds;
     json["decode_tokens_per_second"] = outcome.speed.tokens_per_second();
     if (perplexity()) {
         json["nll"] = outcome.nll;
@@ -82,6 +83,7 @@ nlohmann::ordered_json Summary::to_json() const {
         if (speedup()) json["speedup"] = *speedup();
     }
     json["results"] = results;
+    if (!results_hash.empty()) json["results_xxh3"] = results_hash;
     return json;
 }
 

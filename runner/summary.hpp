@@ -18,8 +18,9 @@ struct BaselineReport {
 struct Summary {
     JobOutcome outcome;
     Settings settings;
-    std::string results;     ///< where they are: results.jsonl, or "longhaul results RUN" for an unfinished run
-    std::int64_t epoch = 1;  ///< of the launch that says it
+    std::string results;       ///< where they are: results.jsonl, or "longhaul results RUN" for an unfinished run
+    std::string results_hash;  ///< XXH3-64 of results.jsonl; "" for an unfinished run
+    std::int64_t epoch = 1;    ///< of the launch that says it
     int ranks = 1, replicas = 1, threads = 1;
     std::string kernels;
     std::optional<BaselineReport> baseline;

@@ -58,6 +58,7 @@ World::~World() {
 void World::split(int ranks_a_replica) {
     replica_ = rank_ / ranks_a_replica;
     num_replicas_ = size_ / ranks_a_replica;
+    if (replica_comm_ != MPI_COMM_NULL) MPI_Comm_free(&replica_comm_);
     check(MPI_Comm_split(MPI_COMM_WORLD, replica_, rank_, &replica_comm_), "MPI_Comm_split");
     MPI_Comm_rank(replica_comm_, &rank_in_replica_);
 }
@@ -84,6 +85,18 @@ void abort_all(const std::string& line, int code) noexcept {
     ::alarm(10);  // should MPI not manage to end us, the system does
     MPI_Abort(MPI_COMM_WORLD, code);
     std::_Exit(code);
+}
+
+int exit_code_of_ranks(const std::function<int()>& body) {
+    try {
+        return body();
+    } catch (const AgreedFailure& failure) {
+        return failure.code;
+    } catch (const std::exception&) {
+        int code = 1;
+        const std::string line = describe_failure(code);
+        abort_all(line, code);
+    }
 }
 
 void World::agree(const std::function<void()>& body) const {
@@ -114,7 +127,7 @@ void World::agree(const std::function<void()>& body) const {
         std::fflush(stderr);
     }
     MPI_Bcast(&code, 1, MPI_INT, failed, MPI_COMM_WORLD);
-    throw AgreedFailure{code};
+    throw AgreedFailure{code, rank_ == 0 ? line : ""};
 }
 
 void World::broadcast(std::string& bytes) const {
@@ -151,6 +164,13 @@ std::vector<std::string> World::gather(const std::string& bytes) const {
         parts.push_back(all.substr(static_cast<std::size_t>(offsets[i]), static_cast<std::size_t>(sizes[i])));
     }
     return parts;
+}
+
+bool World::any(bool mine) const {
+    const int here = mine ? 1 : 0;
+    int anywhere = 0;
+    MPI_Allreduce(&here, &anywhere, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    return anywhere != 0;
 }
 
 void World::wait_for_all(const std::function<void()>& poke) const {

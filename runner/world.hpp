@@ -12,9 +12,11 @@
 
 namespace longhaul::runner {
 
-/// Every rank knows that some rank failed, and rank 0 has printed why, once. Ends the launch with `code` on all ranks.
+/// Every rank knows that some rank failed, and rank 0 has printed why, once. Ends the launch with `code` on all ranks,
+/// unless who catches it knows how to go on.
 struct AgreedFailure {
     int code = 1;
+    std::string line;  ///< rank 0: what was printed
 };
 
 /// MPI from construction to destruction. One a process.
@@ -35,7 +37,7 @@ class World {
     [[nodiscard]] int node_rank() const { return node_rank_; }
     [[nodiscard]] int node_size() const { return node_size_; }
 
-    /// Makes groups of `ranks_a_replica` neighbours. Collective.
+    /// Makes groups of `ranks_a_replica` neighbours; again only when nothing uses the former ones. Collective.
     void split(int ranks_a_replica);
     [[nodiscard]] MPI_Comm replica_comm() const { return replica_comm_; }
     [[nodiscard]] int replica() const { return replica_; }
@@ -53,6 +55,9 @@ class World {
     /// All ranks' bytes on rank 0 (empty elsewhere). Collective.
     [[nodiscard]] std::vector<std::string> gather(const std::string& bytes) const;
 
+    /// Whether it is so on any rank. Collective.
+    [[nodiscard]] bool any(bool mine) const;
+
     /// Waits for all ranks without burning a core; calls `poke` all the while. Collective.
     void wait_for_all(const std::function<void()>& poke) const;
 
@@ -69,5 +74,9 @@ std::string describe_failure(int& code);
 
 /// Prints "error: LINE" and ends all ranks. For a failure in the middle, when the others cannot be told.
 [[noreturn]] void abort_all(const std::string& line, int code) noexcept;
+
+/// The exit code of a command under MPI: what `body` returns, or that of a failure all ranks agreed on. Any other
+/// exception ends all ranks at once.
+int exit_code_of_ranks(const std::function<int()>& body);
 
 }  // namespace longhaul::runner

@@ -195,16 +195,10 @@ int bench_command(const std::vector<std::string>& arguments) {
     if (!started_by_launcher()) return bench_alone(arguments);
     const Placement placement = place_this_rank(wanted_threads(arguments));
     const World world;
-    try {
+    return exit_code_of_ranks([&] {
         bench_ranks(world, arguments, placement);
         return 0;
-    } catch (const AgreedFailure& failure) {
-        return failure.code;
-    } catch (const std::exception&) {
-        int code = 1;
-        const std::string line = describe_failure(code);
-        abort_all(line, code);
-    }
+    });
 }
 
 }  // namespace longhaul::runner

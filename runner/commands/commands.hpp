@@ -1,7 +1,7 @@
 // What `longhaul COMMAND …` runs. Each function gets the arguments after the command's name and returns the exit code;
 // expected errors are thrown (longhaul::Error) and printed once by main. `--help` never reaches them.
 //
-// Only `run` starts MPI, and it does so itself: the others must work on a login node (style.md 5).
+// Only `run`, `sweep` and, under a launcher, `bench` start MPI, and they do so themselves: the others must work on a login node (style.md 5).
 #pragma once
 
 #include <string>
@@ -10,6 +10,7 @@
 namespace longhaul::runner {
 
 int run_command(const std::vector<std::string>& arguments);       // commands/run.cpp
+int sweep_command(const std::vector<std::string>& arguments);     // commands/sweep.cpp
 int status_command(const std::vector<std::string>& arguments);    // commands/status.cpp
 int results_command(const std::vector<std::string>& arguments);   // commands/results.cpp
 int generate_command(const std::vector<std::string>& arguments);  // commands/generate.cpp

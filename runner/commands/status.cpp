@@ -17,6 +17,7 @@
 #include "runner/progress.hpp"
 #include "runner/results.hpp"
 #include "runner/run_folder.hpp"
+#include "runner/sweep_folder.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -130,17 +131,69 @@ void print_table(const RunFolder& folder, const RunStatus& status) {
     if (!what_now.empty()) std::printf("next      %s\n", what_now.c_str());
 }
 
+/// What a sweep's folder says: how its points stand, and the one that runs.
+struct SweepStatus {
+    std::string state = "new";
+    std::optional<LeaseView> lease;
+    std::int64_t points = 0, done = 0, begun = 0;
+    std::string running;  ///< name of a point; "" for none
+};
+
+SweepStatus read_sweep_status(const std::filesystem::path& root) {
+    SweepStatus status;
+    status.lease = newest_lease(root);
+    if (status.lease) status.state = state_of(*status.lease);
+    for (const SweepPoint& point : points_of(read_sweep(root / sweep_marker, {}))) {
+        const RunFolder folder{root / point.name};
+        ++status.points;
+        if (read_finished(folder, point.settings)) {
+            ++status.done;
+        } else if (const auto lease = newest_lease(folder.root)) {
+            ++status.begun;
+            if (lease->state == LeaseState::live) status.running = point.name;
+        }
+    }
+    return status;
+}
+
+void print_sweep(const std::filesystem::path& root, bool json) {
+    const SweepStatus status = read_sweep_status(root);
+    if (json) {
+        Ordered line{{"sweep", root.string()},
+                     {"state", status.state},
+                     {"points", status.points},
+                     {"done", status.done},
+                     {"begun", status.begun}};
+        if (!status.running.empty()) line["running"] = status.running;
+        std::printf("%s\n", engine::json_text(line, 2).c_str());
+        return;
+    }
+    std::printf("sweep     %s\nstate     %s\n", root.c_str(), status.state.c_str());
+    if (status.lease) std::printf("holder    %s\n", launch_line(*status.lease).c_str());
+    std::printf("points    %s of %s done, %s begun\n", grouped(status.done).c_str(), grouped(status.points).c_str(),
+                grouped(status.begun).c_str());
+    if (!status.running.empty()) {
+        std::printf("\n");
+        const RunFolder folder{root / status.running};
+        print_table(folder, read_status(folder));
+    } else if (const std::string what_now = advice(status.state); !what_now.empty()) {
+        std::printf("next      %s\n", what_now.c_str());
+    }
+}
+
 }  // namespace
 
 int status_command(const std::vector<std::string>& arguments) {
     const CommandLine line = parse_command_line(arguments, syntax_of("status"));
     const RunFolder folder{line.places.front()};
-    folder.must_exist();
-    const RunStatus status = read_status(folder);
-    if (line.has("json")) {
-        std::printf("%s\n", engine::json_text(to_json(folder, status), 2).c_str());
+    const bool json = line.has("json");
+    if (is_sweep_folder(folder.root)) {
+        print_sweep(folder.root, json);
     } else {
-        print_table(folder, status);
+        folder.must_exist();
+        const RunStatus status = read_status(folder);
+        if (json) std::printf("%s\n", engine::json_text(to_json(folder, status), 2).c_str());
+        if (!json) print_table(folder, status);
     }
     return std::fflush(stdout) == 0 ? static_cast<int>(ExitCode::done) : static_cast<int>(ExitCode::storage);
 }

@@ -201,17 +201,17 @@ class Bench:
         path.write_text("".join(f"{key} = {value}\n" for key, value in values.items()))
         return path
 
-    def start(self, job, ranks, *options, mpi=()):
+    def start(self, job, ranks, *options, mpi=(), verb="run"):
         environment = dict(os.environ, LONGHAUL_PROGRESS="plain")
         if os.geteuid() == 0:
             environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-        command = ["mpirun", "-q", "--oversubscribe", *mpi, "-n", str(ranks), self.binary, "run", str(job), *options]
+        command = ["mpirun", "-q", "--oversubscribe", *mpi, "-n", str(ranks), self.binary, verb, str(job), *options]
         launch = Launch(command, self.folder / "launches", environment)
         self.launches.append(launch)
         return launch
 
-    def run(self, job, ranks, *options, mpi=(), limit=TIME_LIMIT):
-        return self.start(job, ranks, *options, mpi=mpi).wait(limit)
+    def run(self, job, ranks, *options, mpi=(), limit=TIME_LIMIT, verb="run"):
+        return self.start(job, ranks, *options, mpi=mpi, verb=verb).wait(limit)
 
     def command(self, *arguments):
         done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True, timeout=TIME_LIMIT)

@@ -97,9 +97,11 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
     };
     const Case cases[] = {
         {{}, "expected a command, got nothing; see `longhaul --help`"},
-        {{"rnu"}, "expected run, generate, status, results, inspect, check or bench, got 'rnu'; did you mean 'run'?"},
+        {{"rnu"},
+         "expected run, sweep, generate, status, results, inspect, check or bench, got 'rnu'; did you mean 'run'?"},
         {{"--seed=1"},
-         "expected run, generate, status, results, inspect, check or bench, got '--seed=1'; see `longhaul --help`"},
+         "expected run, sweep, generate, status, results, inspect, check or bench, got '--seed=1'; see `longhaul "
+         "--help`"},
         {{"verify", "x"}, "expected a command, got 'verify'; it is not in this version"},
         {{"run"}, "expected longhaul run JOB.cfg, got no JOB.cfg; see `longhaul run --help`"},
         {{"run", "job.cfg", "other.cfg"},
