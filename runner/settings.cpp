@@ -66,9 +66,9 @@ void assign(Settings& settings, const Key& key, const Assignment& assignment, co
     }
 }
 
-/// What one place (the file, the command line) says, line by line; keys in `overridden` are checked and left out.
-void read_place(Settings& settings, const std::vector<Assignment>& place, const std::set<std::string>& overridden,
-                const std::filesystem::path& folder, Faults& faults) {
+/// Calls `visit` for the lines of one place (the file, the command line) whose key is known and not there already.
+template <typename Visit>
+void for_each_key(const std::vector<Assignment>& place, Faults& faults, Visit visit) {
     std::map<std::string, std::string> first_origin;
     for (const Assignment& assignment : place) {
         const Key* key = known_key(assignment, faults);
@@ -80,9 +80,17 @@ void read_place(Settings& settings, const std::vector<Assignment>& place, const 
                        lines ? "it is at " + first->second + " already" : "");
             continue;
         }
-        Settings ignored;
-        assign(overridden.contains(assignment.key) ? ignored : settings, *key, assignment, folder, faults);
+        visit(*key, assignment);
     }
+}
+
+/// What one place says; keys in `overridden` are checked and left out.
+void read_place(Settings& settings, const std::vector<Assignment>& place, const std::set<std::string>& overridden,
+                const std::filesystem::path& folder, Faults& faults) {
+    for_each_key(place, faults, [&](const Key& key, const Assignment& assignment) {
+        Settings ignored;
+        assign(overridden.contains(assignment.key) ? ignored : settings, key, assignment, folder, faults);
+    });
 }
 
 /// Where keys were given last, for messages about several of them.
@@ -205,14 +213,15 @@ Settings parse_settings(const std::vector<Assignment>& file, const std::vector<A
 
 std::vector<Assignment> resolve_assignments(const std::vector<Assignment>& assignments,
                                             const std::filesystem::path& folder) {
-    check_keys(assignments);
+    const FaultSink sink = throw_fault;
+    Faults faults(sink);
     std::vector<Assignment> resolved;
-    for (const Assignment& assignment : assignments) {
+    for_each_key(assignments, faults, [&](const Key& key, const Assignment& assignment) {
         Settings alone;
-        assign(alone, assignment, folder);
-        const std::vector<std::string> values = known_key(assignment).get(alone);
+        assign(alone, key, assignment, folder, faults);
+        const std::vector<std::string> values = key.get(alone);
         resolved.push_back({assignment.key, values.empty() ? assignment.value : values.back(), assignment.origin});
-    }
+    });
     return resolved;
 }
 

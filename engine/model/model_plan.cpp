@@ -60,8 +60,9 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
     for (const WeightPlan& plan : plan_weights(config, Split(config, 0, 1), {}, weights)) {
         for (const TensorPart& part : plan.parts) {
             try {
-                tensors.require(part.tensor,
-                                plan.matrix != nullptr ? std::vector{part.rows, part.columns} : std::vector{part.rows});
+                const bool matrix = plan.matrix != nullptr;
+                static_cast<void>(tensors.require(
+                    part.tensor, matrix ? std::vector{part.rows, part.columns} : std::vector{part.rows}));
             } catch (const InputError& error) {
                 faults.emplace_back(error.what());
             }
