@@ -119,15 +119,20 @@ def bad_points(bench):
     shutil.copytree(bench.model, broken)
     weights = (broken / "model.safetensors").read_bytes()
     (broken / "model.safetensors").write_bytes(weights[:-100])
-    lines = "variant bad = model=broken tensor-parallel=2\nvariant good = model=model\nvariant two = model=model tensor-parallel=2\n"
+    expect(bench.run(bench.job(output=bench.folder / "plain"), 1), 0, "a run without token ids, which nothing can replay")
+    lines = ("variant bad = model=broken tensor-parallel=2\nvariant late = model=model draft=replay replay-run=plain\n"
+             "variant good = model=model\nvariant two = model=model tensor-parallel=2\n")
     job = sweep_file(bench, lines)
     job.write_text("".join(line for line in job.read_text().splitlines(True) if not line.startswith("model =")))
     done = expect(bench.run(job, 2, verb="sweep"), 1, "a bad model")
-    check(len(done.error_lines()) == 1 and "model.safetensors" in done.error_lines()[0], done.errors)
-    check(states(bench) == {"bad": "failed", "good": "done", "two": "done"}, f"{states(bench)}")
+    check([word in line for word, line in zip(("model.safetensors", "token-ids"), done.error_lines())] == [True, True],
+          done.errors)
+    check(states(bench) == {"bad": "failed", "late": "failed", "good": "done", "two": "done"}, f"{states(bench)}")
     check("model.safetensors" in table(bench)["points"][0]["error"], "the table says why")
     check(digest(bench.folder / "sweep" / "good") == digest(bench.folder / "sweep" / "two"), "loaded anew, the same text")
     (broken / "model.safetensors").write_bytes(weights)
+    shutil.rmtree(bench.folder / "plain")
+    expect(bench.run(bench.job(output=bench.folder / "plain", token_ids="true"), 1), 0, "to be replayed")
     expect(bench.run(job, 2, verb="sweep"), 0, "mended")
     job = sweep_file(bench, "grid draft-tree = 1 | 2\n")
     with prompts.open("a") as file:
