@@ -1,6 +1,6 @@
 // The table of a sweep: a line a point, and over the seeds their means, as sweep.csv and sweep.json for programs and
-// sweep.md for people. Columns of time (decode tokens/s, speedup, seconds) are measurements; with a draft-tree that is
-// not left to the program all others are the same at every repetition.
+// sweep.md for people. Columns of time (decode tokens/s, speedup, seconds) are measurements. So are those of drafting
+// (block efficiency, acceptance): trees may follow measured costs, and the sequences that decode together.
 #pragma once
 
 #include <array>

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from harness import check, digest, main, make_prompts, results, wait_for
 
-# Columns that are measurements of time.
-TIMES = ("decode_tokens_per_second", "speedup", "seconds")
+# Columns that are measurements: of time, and of drafts, whose trees depend on it.
+MEASURED = ("decode_tokens_per_second", "speedup", "seconds", "block_efficiency", "acceptance")
 
 
 def expect(done, code, what):
@@ -35,10 +35,10 @@ def states(bench):
     return {line["point"]: line["state"] for line in table(bench)["points"]}
 
 
-def without_times(path):
+def reproducible(path):
     """The table but for what two runs of it measure differently."""
     with open(path, newline="") as file:
-        return [{key: value for key, value in line.items() if not key.startswith(TIMES)} for line in csv.DictReader(file)]
+        return [{key: value for key, value in line.items() if not key.startswith(MEASURED)} for line in csv.DictReader(file)]
 
 
 def wait_in_point(launch, point):
@@ -86,7 +86,8 @@ def killed(bench):
     check("all 6 points are done already" in finished.errors and finished.output == done.output, finished.errors)
     check(snapshot(folder) == before, "nothing was written")
     expect(bench.run(sweep, 1, f"--output={bench.folder}/whole", verb="sweep"), 0, "uninterrupted")
-    check(without_times(folder / "sweep.csv") == without_times(bench.folder / "whole" / "sweep.csv"), "the same table")
+    resumed, whole = reproducible(folder / "sweep.csv"), reproducible(bench.folder / "whole" / "sweep.csv")
+    check(resumed == whole, f"the same table: {[pair for pair in zip(resumed, whole) if pair[0] != pair[1]]}")
 
 
 def stopped(bench):
@@ -118,15 +119,20 @@ def bad_points(bench):
     shutil.copytree(bench.model, broken)
     weights = (broken / "model.safetensors").read_bytes()
     (broken / "model.safetensors").write_bytes(weights[:-100])
-    lines = "variant bad = model=broken tensor-parallel=2\nvariant good = model=model\nvariant two = model=model tensor-parallel=2\n"
+    expect(bench.run(bench.job(output=bench.folder / "plain"), 1), 0, "a run without token ids, which nothing can replay")
+    lines = ("variant bad = model=broken tensor-parallel=2\nvariant late = model=model draft=replay replay-run=plain\n"
+             "variant good = model=model\nvariant two = model=model tensor-parallel=2\n")
     job = sweep_file(bench, lines)
     job.write_text("".join(line for line in job.read_text().splitlines(True) if not line.startswith("model =")))
     done = expect(bench.run(job, 2, verb="sweep"), 1, "a bad model")
-    check(len(done.error_lines()) == 1 and "model.safetensors" in done.error_lines()[0], done.errors)
-    check(states(bench) == {"bad": "failed", "good": "done", "two": "done"}, f"{states(bench)}")
+    check([word in line for word, line in zip(("model.safetensors", "token-ids"), done.error_lines())] == [True, True],
+          done.errors)
+    check(states(bench) == {"bad": "failed", "late": "failed", "good": "done", "two": "done"}, f"{states(bench)}")
     check("model.safetensors" in table(bench)["points"][0]["error"], "the table says why")
     check(digest(bench.folder / "sweep" / "good") == digest(bench.folder / "sweep" / "two"), "loaded anew, the same text")
     (broken / "model.safetensors").write_bytes(weights)
+    shutil.rmtree(bench.folder / "plain")
+    expect(bench.run(bench.job(output=bench.folder / "plain", token_ids="true"), 1), 0, "to be replayed")
     expect(bench.run(job, 2, verb="sweep"), 0, "mended")
     job = sweep_file(bench, "grid draft-tree = 1 | 2\n")
     with prompts.open("a") as file:
