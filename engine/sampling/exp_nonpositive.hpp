@@ -1,20 +1,19 @@
 // The exponential of the sampling loops.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstdint>
 
 namespace longhaul::engine {
 
-/// exp for x <= 0, to about 1e-11: 2^k times a polynomial in the remainder. Branch-free, so the compiler vectorises the
-/// loop; the same bits on every machine.
+/// exp for x <= 0, to about 1e-11: 2^k times a polynomial in the remainder. Branch-free, so the compiler vectorises
+/// loops of it (with -fno-trapping-math); the same bits on every machine.
 inline double exp_nonpositive(double x) {
     constexpr double log2e = 1.4426950408889634;
     constexpr double ln2_high = 0.693147180369123816490;
     constexpr double ln2_low = 1.90821492927058770002e-10;
     constexpr double shifter = 0x1.8p52;
-    x = std::max(x, -700.0);
+    x = x < -700.0 ? -700.0 : x;
     const double shifted = x * log2e + shifter;
     const double k = shifted - shifter;
     const double r = (x - k * ln2_high) - k * ln2_low;

@@ -15,18 +15,33 @@ constexpr float impossible = -std::numeric_limits<float>::infinity();
 
 double sum_of_exponentials(const std::vector<float>& logits, double greatest) {
     constexpr std::size_t lanes = 16;
+    constexpr std::size_t block = 16 * lanes;  // exponentials and sums apart: each loop of its own is vectorised
     std::array<double, lanes> sums{};
-    std::size_t v = 0;
-    for (; v + lanes <= logits.size(); v += lanes) {
-        for (std::size_t i = 0; i < lanes; ++i)
-            sums[i] += exp_nonpositive(static_cast<double>(logits[v + i]) - greatest);
+    std::array<double, block> terms;
+    for (std::size_t first = 0; first < logits.size(); first += block) {
+        const std::size_t count = std::min(block, logits.size() - first);
+        for (std::size_t i = 0; i < count; ++i)
+            terms[i] = exp_nonpositive(static_cast<double>(logits[first + i]) - greatest);
+        for (std::size_t i = count; i < block; ++i) terms[i] = 0;
+        for (std::size_t i = 0; i < block; i += lanes) {
+            for (std::size_t lane = 0; lane < lanes; ++lane) sums[lane] += terms[i + lane];
+        }
     }
-    for (std::size_t i = 0; v + i < logits.size(); ++i)
-        sums[i] += exp_nonpositive(static_cast<double>(logits[v + i]) - greatest);
     for (std::size_t half = lanes / 2; half > 0; half /= 2) {
         for (std::size_t i = 0; i < half; ++i) sums[i] += sums[i + half];
     }
     return sums[0];
+}
+
+float greatest_of(const std::vector<float>& logits) {
+    std::array<float, 16> lanes;  // side by side in registers
+    lanes.fill(impossible);
+    std::size_t v = 0;
+    for (; v + lanes.size() <= logits.size(); v += lanes.size()) {
+        for (std::size_t i = 0; i < lanes.size(); ++i) lanes[i] = logits[v + i] > lanes[i] ? logits[v + i] : lanes[i];
+    }
+    for (; v < logits.size(); ++v) lanes[0] = std::max(lanes[0], logits[v]);
+    return *std::max_element(lanes.begin(), lanes.end());
 }
 
 std::int32_t bits_of(double log_probability) {
@@ -36,12 +51,12 @@ std::int32_t bits_of(double log_probability) {
 }  // namespace
 
 void LogSoftmax::set(std::span<const float> logits) {
-    float greatest = impossible;
+    constexpr float most = std::numeric_limits<float>::max();
     for (std::size_t v = 0; v < logits_.size(); ++v) {
-        const float capped = std::min(logits[v], std::numeric_limits<float>::max());
+        const float capped = logits[v] > most ? most : logits[v];
         logits_[v] = capped >= impossible ? capped : impossible;  // NaN
-        greatest = std::max(greatest, logits_[v]);
     }
+    const float greatest = greatest_of(logits_);
     greatest_ = static_cast<double>(greatest);
     log_sum_ = greatest == impossible ? 0 : kernels::scalar::det_log(sum_of_exponentials(logits_, greatest_));
 }

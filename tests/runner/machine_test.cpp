@@ -1,0 +1,68 @@
+// What settings mean to the engine.
+#include "runner/machine.hpp"
+
+#include <gtest/gtest.h>
+
+#include "engine/error.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+engine::ModelConfig config_of(std::int64_t context) {
+    engine::ModelConfig config;
+    config.max_positions = context;
+    config.eos_ids = {2, 7};
+    return config;
+}
+
+TEST(GenerationOptions, AreTheSettingsOfAnItem) {
+    Settings settings;
+    settings.max_tokens = 33;
+    settings.seed = 5;
+    settings.temperature = 0.25;
+    settings.stop = {"END"};
+    settings.logprobs = 4;
+    auto options = generation_options(settings, config_of(100));
+    EXPECT_EQ(options->max_tokens, 33);
+    EXPECT_EQ(options->seed, 5U);
+    EXPECT_EQ(options->sampling.temperature, 0.25);
+    EXPECT_EQ(options->stop, settings.stop);
+    EXPECT_EQ(options->logprobs, 4);
+    EXPECT_EQ(options->eos_ids, (std::vector<std::int32_t>{2, 7}));
+    settings.ignore_eos = true;
+    EXPECT_TRUE(generation_options(settings, config_of(100))->eos_ids.empty());
+}
+
+TEST(ReplicaOptions, WindowsFitTheModel) {
+    Settings settings;
+    EXPECT_FALSE(replica_options(settings, config_of(100)).scoring.has_value());
+    EXPECT_EQ(most_positions(settings, config_of(100)), 100);
+    settings.mode = "perplexity";
+    const auto windows = replica_options(settings, config_of(100)).scoring;
+    ASSERT_TRUE(windows.has_value());
+    EXPECT_EQ(windows->window, 100);
+    EXPECT_EQ(windows->stride, 50);
+    EXPECT_GT(most_positions(settings, config_of(100)), 1'000'000'000'000) << "a document may be of any length";
+    settings.window = 64;
+    settings.stride = 5;
+    EXPECT_EQ(replica_options(settings, config_of(100)).scoring->window, 64);
+    EXPECT_EQ(replica_options(settings, config_of(100)).scoring->stride, 5);
+    const auto message = [&] {
+        try {
+            replica_options(settings, config_of(100));
+        } catch (const UsageError& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    settings.window = 101;
+    EXPECT_EQ(message(),
+              "job: window: expected at most 100 tokens, got 101; the model's context is the longest window");
+    settings.window = 0;
+    settings.stride = 101;
+    EXPECT_EQ(message(),
+              "job: stride: expected at most 100 tokens, got 101; the model's context is the longest window");
+}
+
+}  // namespace
+}  // namespace longhaul::runner
