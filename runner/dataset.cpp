@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
 #include "engine/error.hpp"
+#include "engine/sequence.hpp"
 #include "engine/tokenizer/chat_template.hpp"
 #include "runner/dataset_records.hpp"
 #include "runner/dataset_source.hpp"
@@ -88,7 +90,15 @@ class BookDataSet : public CheckedDataSet {
 
     std::int64_t size() const override { return books_->size(); }
     std::string id(std::int64_t index) const override { return books_->id(index); }
-    std::optional<std::string> reference(std::int64_t) const override { return std::nullopt; }
+    std::optional<std::string> reference(std::int64_t index, const engine::Tokenizer& tokenizer) const override {
+        const std::int64_t prompt = prompt_ids(tokenizer);
+        std::string error;
+        const Ids ids = first_ids(*books_, index, prompt + settings_.max_tokens, tokenizer, error);
+        if (!error.empty() || static_cast<std::int64_t>(ids.size()) <= prompt) return std::nullopt;
+        const std::span<const std::int32_t> all(ids);
+        return engine::output_text(tokenizer, all.first(static_cast<std::size_t>(prompt)),
+                                   all.subspan(static_cast<std::size_t>(prompt)));
+    }
 
     std::int64_t prompt_bytes(std::int64_t index) const override {
         constexpr std::int64_t bytes_a_token = 5;  // rather more than less: it only orders the items
@@ -104,10 +114,15 @@ class BookDataSet : public CheckedDataSet {
   private:
     std::string label(std::int64_t index) const override { return books_->label(index); }
 
+    /// Tokens of the book that are the prompt. A begin-of-text token is one of the prompt's: `prompt-tokens` is what
+    /// the engine sees.
+    [[nodiscard]] std::int64_t prompt_ids(const engine::Tokenizer& tokenizer) const {
+        return settings_.prompt_tokens - (puts_bos(settings_, tokenizer) ? 1 : 0);
+    }
+
     void fill(Prompt& prompt, std::int64_t index, const engine::Tokenizer& tokenizer,
               std::int64_t max_positions) const override {
-        // The begin-of-text token is one of the prompt's tokens: `prompt-tokens` is what the engine sees.
-        const std::int64_t wanted = settings_.prompt_tokens - (puts_bos(settings_, tokenizer) ? 1 : 0);
+        const std::int64_t wanted = prompt_ids(tokenizer);
         const std::int64_t more = wants_continuation(settings_) ? settings_.max_tokens : 0;
         Ids ids = first_ids(*books_, index, wanted + more, tokenizer, prompt.error);
         if (!prompt.error.empty()) return;
@@ -160,7 +175,7 @@ class RecordDataSet : public CheckedDataSet {
     std::string id(std::int64_t index) const override { return records_->id(index); }
     std::int64_t prompt_bytes(std::int64_t index) const override { return records_->num_bytes(index); }
 
-    std::optional<std::string> reference(std::int64_t index) const override {
+    std::optional<std::string> reference(std::int64_t index, const engine::Tokenizer& /*tokenizer*/) const override {
         try {
             return records_->read(index).reference;
         } catch (const InputError&) {

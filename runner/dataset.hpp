@@ -82,8 +82,10 @@ class DataSet {
     /// of both together, or, where that encoding begins otherwise, those of the continuation alone.
     [[nodiscard]] virtual Prompt prompt(std::int64_t index, const engine::Tokenizer& tokenizer,
                                         std::int64_t max_positions) const = 0;
-    /// The text that the data has as the right answer; nullopt where the task, the data or a bad item has none.
-    [[nodiscard]] virtual std::optional<std::string> reference(std::int64_t index) const = 0;
+    /// The text that the data has as the right answer, for a book the max-tokens tokens behind the prompt; nullopt
+    /// where the task, the data or a bad item has none.
+    [[nodiscard]] virtual std::optional<std::string> reference(std::int64_t index,
+                                                               const engine::Tokenizer& tokenizer) const = 0;
     /// The identity of what decides the prompts, one line: XXH3-64, hexadecimal, of all bytes the items are made from
     /// (whatever `limit` says; references only where they are continuations), then the fingerprint of the template and
     /// the chat template's name where they are used. Reads everything: for one rank of a launch. Throws InputError

@@ -25,9 +25,12 @@ struct Findings {
             return;
         }
         const auto tokens = static_cast<std::int64_t>(prompt.tokens.size());
+        const std::int64_t at_most = (prompt.settings ? *prompt.settings : settings).max_tokens;
+        const auto given = static_cast<std::int64_t>(prompt.continuation.size());
+        const std::int64_t new_tokens = given > 0 ? given : at_most;
         survey.prompt_tokens.add(tokens);
-        survey.positions.add(tokens + settings.max_tokens, settings.samples);
-        survey.new_tokens += settings.max_tokens * settings.samples;
+        survey.positions.add(tokens + new_tokens, settings.samples);
+        survey.new_tokens += new_tokens * settings.samples;
         note_longest(tokens, index);
     }
 

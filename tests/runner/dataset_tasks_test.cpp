@@ -33,9 +33,9 @@ TEST_F(TaskTest, WmtParallelLines) {
     EXPECT_EQ(show(*data, 4), "5: drei");
     EXPECT_EQ(show(*data, 5), R"(6! t.de:6: @1: expected UTF-8 text, got byte \xfc)");
     EXPECT_EQ(show(*data, 6), "7: sechs");
-    EXPECT_EQ(data->reference(0), "one");
-    EXPECT_EQ(data->reference(1), std::nullopt);
-    EXPECT_EQ(data->reference(6), "six");
+    EXPECT_EQ(data->reference(0, tokenizer_), "one");
+    EXPECT_EQ(data->reference(1, tokenizer_), std::nullopt);
+    EXPECT_EQ(data->reference(6, tokenizer_), "six");
 }
 
 TEST_F(TaskTest, WmtOwnTemplateAndItsLanguages) {
@@ -43,8 +43,8 @@ TEST_F(TaskTest, WmtOwnTemplateAndItsLanguages) {
     write("set/t.en", "Good day.\n");
     const auto data = open("wmt", folder_ / "set");
     EXPECT_TRUE(show(*data, 0).ends_with("\n\nGerman: Guten Tag.\nEnglish:"));
-    EXPECT_EQ(data->reference(0), "Good day.");
-    EXPECT_EQ(open("wmt", folder_ / "set" / "t.de")->reference(0), "Good day.") << "the file beside it";
+    EXPECT_EQ(data->reference(0, tokenizer_), "Good day.");
+    EXPECT_EQ(open("wmt", folder_ / "set" / "t.de")->reference(0, tokenizer_), "Good day.") << "the file beside it";
     EXPECT_EQ(
         open_error(settings("wmt", folder_ / "set" / "t.en")),
         "set/t.en: expected a file .de, as the template of task wmt is German to English, got .en; write a template "
@@ -88,7 +88,7 @@ TEST_F(TaskTest, WmtSgm) {
     EXPECT_EQ(show(*data, 5),
               "n&2:9! x-ref.en.sgm:n&2:8: expected the segment of n&2:9, got n&2:8; both files must "
               "have the same segments in the same order");
-    EXPECT_EQ(data->reference(1), "two");
+    EXPECT_EQ(data->reference(1, tokenizer_), "two");
     EXPECT_EQ(open_error(settings("wmt", write("y-src.de.sgm", "<srcset></srcset>"))),
               "y-src.de.sgm: expected at least one <seg> element, got none");
 }
@@ -97,7 +97,7 @@ TEST_F(TaskTest, FoldersOfPairs) {
     write("sgm/a-src.de.sgm", "<doc docid=\"d\"><seg id=\"1\">eins</seg></doc>");
     write("sgm/a-ref.en.sgm", "<doc docid=\"d\"><seg id=\"1\">one</seg></doc>");
     write("sgm/README", "no data");
-    EXPECT_EQ(open("wmt", folder_ / "sgm")->reference(0), "one");
+    EXPECT_EQ(open("wmt", folder_ / "sgm")->reference(0, tokenizer_), "one");
     write("sgm/b.de", "x\n");
     write("sgm/b.en", "x\n");
     EXPECT_EQ(
@@ -112,7 +112,7 @@ TEST_F(TaskTest, FoldersOfPairs) {
     write("lines/test.target", "short\n");
     const auto data = open("xsum", folder_ / "lines");
     EXPECT_TRUE(show(*data, 0).ends_with("\n\nArticle: a long article\nSummary:"));
-    EXPECT_EQ(data->reference(0), "short");
+    EXPECT_EQ(data->reference(0, tokenizer_), "short");
 }
 
 TEST_F(TaskTest, XsumLines) {
@@ -128,12 +128,12 @@ TEST_F(TaskTest, XsumLines) {
                                             R"({"id": "7", "document": "more", "summary": "less"})"),
                            "document");
     EXPECT_EQ(show(*data, 0), "7: much");
-    EXPECT_EQ(data->reference(0), "little");
+    EXPECT_EQ(data->reference(0, tokenizer_), "little");
     EXPECT_EQ(show(*data, 1), "2! x.jsonl:2: document: expected a text, got an empty string");
     EXPECT_EQ(show(*data, 2), "3! x.jsonl:3: summary: expected a string, got nothing");
     EXPECT_EQ(show(*data, 3), "4! x.jsonl:4: document: expected a string, got an array of 1");
     EXPECT_EQ(show(*data, 4), "7! x.jsonl:5: id: expected every id once, got '7' again; line 1 has it");
-    EXPECT_EQ(data->reference(2), std::nullopt);
+    EXPECT_EQ(data->reference(2, tokenizer_), std::nullopt);
 }
 
 TEST_F(TaskTest, DollyLines) {
@@ -148,7 +148,7 @@ TEST_F(TaskTest, DollyLines) {
     const auto data = open("dolly", path);
     EXPECT_TRUE(show(*data, 0).ends_with("### Instruction:\nWhy?\n\n### Response:\n"));
     EXPECT_TRUE(show(*data, 1).ends_with("### Context:\nIt rains.\n\n### Response:\n"));
-    EXPECT_EQ(data->reference(1), "Rain.");
+    EXPECT_EQ(data->reference(1, tokenizer_), "Rain.");
     EXPECT_EQ(show(*data, 2), "3! d.jsonl:3: instruction: expected a string, got nothing");
     EXPECT_EQ(show(*data, 3), "4! d.jsonl:4: context: expected a string, got 5");
     EXPECT_EQ(show(*bare("dolly", path, "category"), 1), "2: qa");
@@ -344,6 +344,18 @@ TEST_F(TaskTest, RoomIsThatOfTheContinuation) {
     EXPECT_EQ(short_form(data->prompt(0, tokenizer_, 12).error),
               "p.jsonl:1: prompt: expected at most 9 tokens (context 12 less the continuation's 3), got 10; overlong = "
               "truncate-left keeps the last ones");
+}
+
+TEST_F(DataSetTest, TheReferenceOfABookIsWhatFollowsThePrompt) {
+    fs::create_directory(folder_ / "shelf");
+    write("shelf/long.txt", "abcdefghij");
+    write("shelf/short.txt", "abc");
+    Settings job = settings("pg19", folder_ / "shelf");
+    job.prompt_tokens = 3;
+    job.max_tokens = 4;
+    const auto data = DataSet::open(job);
+    EXPECT_EQ(data->reference(0, tokenizer_), "defg") << "as many tokens as are generated";
+    EXPECT_EQ(data->reference(1, tokenizer_), std::nullopt) << "the book ends with its prompt";
 }
 
 /// With a real tokenizer: prompt and continuation are the encoding of the whole text, wherever its tokens would merge.
