@@ -11,7 +11,7 @@ import signal
 import time
 from pathlib import Path
 
-from harness import check, digest, journal_keys, main, make_prompts, results, runs, statistics, wait_for
+from harness import DEMO_MODEL, check, digest, journal_keys, main, make_prompts, results, runs, statistics, wait_for
 
 
 def expect(done, code, what):
@@ -339,6 +339,28 @@ def logprobs(bench):
         check(all("continuation" in line["error"] for line in results(output)), "each says what it lacks")
 
 
+def given_text(bench):
+    """teacher-forced and mode = perplexity: one loss for both, whatever the split and the drafts, and after a kill."""
+    job = bench.job(task="pg19", data=DEMO_MODEL.parent / "books", model=DEMO_MODEL, prompt_tokens=40, max_tokens=700,
+                    checkpoint_tokens=100, draft_tree="3x4:8")
+    losses = {}
+    for name, mode in (("forced", "--teacher-forced=true"), ("scored", "--mode=perplexity")):
+        whole, run = bench.folder / name, bench.folder / (name + "-killed")
+        expect(bench.run(job, 1, mode, "--draft=ar", f"--output={whole}"), 0, name)
+        launch = bench.start(job, 2, mode, "--tensor-parallel=2", f"--output={run}")
+        wait_for_checkpoint(run, 2)
+        check(launch.alive(), "the launch is under way when it is killed")
+        launch.kill_all()
+        expect(bench.run(job, 2, mode, f"--output={run}"), 0, name + " resumed")
+        check(sum(line["resumes"] for line in statistics(run)) > 0, "items went on from a checkpoint")
+        check(digest(run) == digest(whole), f"{name}: the same bytes")
+        losses[name] = [(line["id"], line["num_tokens"], line["nll"], line["loss_by_position"]) for line in results(whole)]
+        summary = json.loads((run / "summary.json").read_text())
+        check(summary["scored_tokens"] == sum(line[1] for line in losses[name]) > 0, f"{summary}")
+        check(summary["perplexity"] > 1 and summary["bits_per_byte"] > 0, f"{summary}")
+    check(losses["forced"] == losses["scored"], "one window that covers all gives the loss of teacher forcing")
+
+
 def baseline(bench):
     """baseline = true: the same bytes without speculation, and a speedup in the summary."""
     make_prompts(bench.folder / "prompts.jsonl", 3)
@@ -353,4 +375,4 @@ def baseline(bench):
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in (
         exactly_once, tcp, idle_ranks, errors_once, stop_request, stop_one_rank, two_at_once, finished_again, extend,
-        failed_items, bad_line, hang, suspended, damaged, logprobs, baseline, replay)}))
+        failed_items, bad_line, hang, suspended, damaged, logprobs, given_text, baseline, replay)}))
