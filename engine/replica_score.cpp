@@ -59,12 +59,10 @@ void Replica::State::take_scores(const ScoreSlice& slice, std::span<const float>
     }
     sequence.kv->set_committed(sequence.kv->committed() + slice.num_rows);
     sequence.statistics.steps += 1;
-    sequence.statistics.target_calls += 1;
     rounds.count_tokens(slice.num_rows);
     const std::int64_t num_new = sequence.num_tokens() - before;
     progress.prefilled_tokens += slice.num_rows - slice.num_logits;
     progress.decode_tokens += num_new;
-    ++progress.target_calls;
     if (hooks.emitted && group.is_first() && num_new > 0) {
         hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(static_cast<std::size_t>(num_new)),
                       sequence.num_output());

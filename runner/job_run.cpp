@@ -216,7 +216,7 @@ void collect(const JobPhase& phase, const Loaded& loaded, JobOutcome& outcome) {
     add_statistics(phase.folder, outcome);
     if (!outcome.all_done) return;
     write_results(phase.folder.root, results, outcome.inputs, phase.settings);
-    write_references(phase.folder.root, *loaded.data, *loaded.tokenizer);
+    if (!wants_continuation(phase.settings)) write_references(phase.folder.root, *loaded.data, *loaded.tokenizer);
     engine::CheckpointStore(phase.folder.checkpoints(),
                             checkpoint_identity(phase.settings, loaded.fingerprints, loaded.model->config()),
                             phase.epoch)

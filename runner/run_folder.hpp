@@ -3,6 +3,7 @@
 //   RUN/launches/EPOCH.json        one a launch: the lease (lease.hpp), and EPOCH.ended.json when it said goodbye
 //   RUN/identity.json              what decides the results: keys, fingerprints; a resume must agree
 //   RUN/finished.json              how far the job had been raised when all of it was done
+//   RUN/references.jsonl           the data's right answers, when all of it was done: what scores compare with
 //   RUN/summary.txt, summary.json  the summary table of the last launch that got to its end, and for programs
 #pragma once
 

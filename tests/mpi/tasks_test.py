@@ -32,6 +32,9 @@ def wmt(bench):
     job = bench.job(task="wmt", data=source, overlong="truncate-left")
     expect(bench.run(job, 2), 3, "an empty line")
     check_run(bench, ["1", "2", "3", "4"], {"2": "empty line"})
+    references = [json.loads(line) for line in (bench.folder / "run" / "references.jsonl").read_text().splitlines()]
+    check(references == [{"id": "1", "reference": "Good day."}, {"id": "3", "reference": "It rains."},
+                         {"id": "4", "reference": "We go."}], f"the answers beside the results: {references}")
     expect(bench.run(job, 1, f"--output={bench.folder}/one"), 3, "one rank")
     check(digest(bench.folder / "one") == digest(bench.folder / "run"), "the same bytes")
     other = write_lines(bench.folder / "t.txt", ["{source}"])
