@@ -51,6 +51,12 @@ bool Replica::State::take_next() {
 std::string Replica::State::why_unfit(const WorkItem& item) const {
     if (!item.options) throw std::logic_error("a work item without options");
     if (options.scoring && item.continuation.empty()) return "continuation: expected tokens to score, got none";
+    // Beyond, the item's line of results would pass 4 GiB, which its readers take for damage.
+    constexpr std::int64_t most_entries = 150'000'000;
+    const std::int64_t entries = num_logprobs(item) > 0 ? (num_logprobs(item) + 1) * output_limit(item) : 0;
+    if (entries > most_entries)
+        return "logprobs: expected at most " + std::to_string(most_entries) +
+               " entries an item (max-tokens x (logprobs + 1)), got " + std::to_string(entries);
     const auto vocab = model.config().vocab_size;
     const auto bad = std::find_if(item.continuation.begin(), item.continuation.end(),
                                   [&](std::int32_t token) { return token < 0 || token >= vocab; });

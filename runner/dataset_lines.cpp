@@ -183,8 +183,9 @@ void LineSource::scan_segments(std::int64_t limit) {
     for (std::int64_t at = find('<', 0); at < file_.num_bytes(); at = find('<', at + 1)) {
         const std::string name = sgm_tag_name(bytes_between(at, std::min(at + 8, file_.num_bytes()), room));
         if (name == "doc") {
-            const std::int64_t end = std::min(find('>', at), at + most_tag_bytes);
-            documents_.push_back(sgm_attribute(bytes_between(at, end, room), "docid"));
+            const std::int64_t most = std::min(at + most_tag_bytes, file_.num_bytes());
+            const std::string_view tag = bytes_between(at, most, room);
+            documents_.push_back(sgm_attribute(tag.substr(0, tag.find_first_of("<>", 1)), "docid"));
         } else if (name == "seg") {
             segment = at;
         } else if (name == "/seg" && segment >= 0) {

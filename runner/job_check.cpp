@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/model/model_plan.hpp"
+#include "engine/sampling/log_softmax.hpp"
 #include "kernels/numerics.hpp"
 #include "runner/files.hpp"
 #include "runner/lease.hpp"
@@ -97,7 +98,7 @@ class JobChecker {
         if (tokenizer_) attempt("job", [&] { puts_bos(settings, *tokenizer_); });
         attempt("job", [&] { split_.emplace(config, 0, static_cast<int>(settings.tensor_parallel)); });
         if (split_) attempt("job", [&] { layout_ = engine::kv_layout_of(config, *split_, kv_dtype_of(settings)); });
-        if (is_good("draft") && is_good("replay-run")) attempt("job", [&] { draft_of(settings); });
+        if (is_good("draft") && is_good("replay-run")) attempt("job", [&] { replica_options(settings, config); });
         attempt("job", [&] { packed_folder(settings); });
         try {
             device_ = make_device(settings, 1);
@@ -152,8 +153,16 @@ class JobChecker {
         if (is_good("output")) estimate_disk();
     }
 
+    [[nodiscard]] bool scores() const { return report_.settings.mode == "perplexity"; }
+
     [[nodiscard]] std::vector<std::int64_t> longest_items() const {
         return report_.items->positions.largest(report_.settings.batch);
+    }
+
+    /// Of an item's positions, those whose keys and values are held at a time: scoring holds a window's.
+    [[nodiscard]] std::int64_t held(std::int64_t positions) const {
+        const std::int64_t window = report_.settings.window;
+        return scores() ? std::min(positions, window > 0 ? window : report_.model->config.max_positions) : positions;
     }
 
     void estimate_memory() {
@@ -162,8 +171,8 @@ class JobChecker {
         MemoryNeed need;
         need.weights = engine::packed_weight_bytes(report_.model->config, *split_, precision_of(settings), *device_);
         for (const std::int64_t positions : longest_items())
-            need.batch_kv += engine::PagePool::pages_for(positions) * page_bytes;
-        need.longest_kv = engine::PagePool::pages_for(report_.items->positions.largest()) * page_bytes;
+            need.batch_kv += engine::PagePool::pages_for(held(positions)) * page_bytes;
+        need.longest_kv = engine::PagePool::pages_for(held(report_.items->positions.largest())) * page_bytes;
         need.available = available_memory_bytes();
         need.host = ProcessId::mine().host;
         need.most_kv = settings.memory > 0 ? settings.memory : kv_share(need.available - need.weights);
@@ -194,18 +203,20 @@ class JobChecker {
 
     void estimate_disk() {
         const Settings& settings = report_.settings;
-        constexpr std::int64_t text_bytes = 5, id_bytes = 7, statistics_bytes = 500, line_bytes = 150;
+        constexpr std::int64_t text_bytes = 5, id_bytes = 7, statistics_bytes = 500, line_bytes = 150, entry_bytes = 21,
+                               word_bytes = sizeof(std::int32_t);
         DiskNeed need;
         const engine::Split whole(report_.model->config, 0, 1);
         const std::int64_t kv_bytes =
-            settings.checkpoint_kv == "store"
+            settings.checkpoint_kv == "store" && !scores()
                 ? engine::kv_layout_of(report_.model->config, whole, layout_->dtype).position_bytes()
                 : 0;
         for (const std::int64_t positions : longest_items())
-            need.checkpoints += positions * (kv_bytes + static_cast<std::int64_t>(sizeof(std::int32_t)));
+            need.checkpoints += positions * (kv_bytes + word_bytes * (1 + engine::logprob_words(settings.logprobs)));
         if (settings.checkpoint_quota > 0) need.checkpoints = std::min(need.checkpoints, settings.checkpoint_quota);
         // The results of each launch, and then all of them in one file.
-        const std::int64_t token_bytes = text_bytes + (settings.token_ids ? id_bytes : 0);
+        const std::int64_t token_bytes = (scores() ? 0 : text_bytes) + (settings.token_ids ? id_bytes : 0) +
+                                         (settings.logprobs > 0 ? (settings.logprobs + 1) * entry_bytes : 0);
         const std::int64_t lines = report_.items->inputs * settings.samples * (line_bytes + statistics_bytes);
         need.results = 2 * (report_.items->new_tokens * token_bytes + lines);
         std::error_code error;

@@ -17,16 +17,6 @@ bool is_sweep_line(std::string_view line) {
            line.starts_with("variant\t");
 }
 
-bool is_blank(char c) {
-    return c == ' ' || c == '\t';
-}
-
-std::string_view trimmed(std::string_view text) {
-    while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-    while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-    return text;
-}
-
 /// Whether a value may begin at `i`. In a sweep's lines there are several: "grid KEY = v1 | v2", "variant NAME = k=v".
 bool value_begins(std::string_view line, std::size_t i, bool several) {
     while (i > 0 && is_blank(line[i - 1])) --i;

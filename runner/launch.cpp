@@ -12,6 +12,7 @@
 #include "runner/dataset_source.hpp"
 #include "runner/files.hpp"
 #include "runner/log.hpp"
+#include "runner/machine.hpp"
 #include "runner/progress.hpp"
 
 namespace longhaul::runner {
@@ -234,6 +235,8 @@ void load_run(Launch& launch) {
     world.agree([&] {
         if (!world.is_first()) return;
         try {
+            // What this model refuses is refused before the folder is this job's: its keys may then still change.
+            static_cast<void>(replica_options(launch.settings, launch.loaded.model->config()));
             check_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
         } catch (const UsageError&) {  // refused: the run is what it was
             if (launch.previous_ending) launch.hold->set_ending(*launch.previous_ending);

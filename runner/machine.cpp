@@ -183,6 +183,7 @@ static engine::ScoringWindows windows_of(const Settings& settings, const engine:
     };
     const std::int64_t window = settings.window > 0 ? settings.window : context;
     if (window > context) refuse("window", context, window);
+    if (window < 2) throw UsageError("mode: expected generate with a model of a context of 1 token, got perplexity");
     if (settings.stride > window) refuse("stride", window, settings.stride);
     return {.window = window, .stride = settings.stride > 0 ? settings.stride : window / 2};
 }

@@ -47,9 +47,12 @@ class TemplateParser {
     using Piece = PromptTemplate::Piece;
 
     [[nodiscard]] std::string place(std::size_t line) const { return name_ + ":" + std::to_string(line); }
+    /// Of at_. Counts on from where it was asked for last.
     [[nodiscard]] std::size_t line() const {
-        return 1 + static_cast<std::size_t>(
-                       std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n'));
+        line_ += static_cast<std::size_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_),
+                                                     text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n'));
+        counted_ = at_;
+        return line_;
     }
     [[nodiscard]] std::string first_field() const { return "{" + fields_.front() + "}"; }
     [[noreturn]] void refuse(const std::string& expected, const std::string& got, const std::string& mend = "") const {
@@ -109,6 +112,7 @@ class TemplateParser {
     std::vector<std::pair<std::size_t, std::size_t>> open_;  ///< sections: piece and line
     std::size_t closed_ = 0;                                 ///< pieces there were when a section ended last
     std::size_t at_ = 0;
+    mutable std::size_t counted_ = 0, line_ = 1;
 };
 
 PromptTemplate PromptTemplate::parse(std::string_view text, const std::string& name,

@@ -400,8 +400,9 @@ ResultWriter::ResultWriter(const fs::path& run, std::int64_t replica, std::int64
       statistics_(run / "log" / ("stats-" + launch_name(replica, epoch))) {}
 
 void ResultWriter::append(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t work_index) {
-    results_.append(format_journal(record, format_));
+    // Statistics first: an item whose result is there is never computed again, and the summary's loss is made of them.
     if (record.error.empty()) statistics_.append(format_statistics(record, item, replica_));
+    results_.append(format_journal(record, format_));
     const std::lock_guard lock(mutex_);
     pending_.push_back(work_index);
 }
@@ -413,6 +414,7 @@ void ResultWriter::sync() {
         covered.swap(pending_);
     }
     if (covered.empty()) return;
+    statistics_.sync();
     results_.sync();  // throws: then they never become durable
     const std::lock_guard lock(mutex_);
     durable_.insert(durable_.end(), covered.begin(), covered.end());

@@ -59,10 +59,10 @@ std::string resolved(std::string_view bytes) {
     constexpr std::size_t most_name_bytes = 10;
     std::string text;
     for (std::size_t i = 0; i < bytes.size(); ++i) {
-        const std::size_t end = bytes[i] == '&' ? bytes.find(';', i) : std::string_view::npos;
-        const bool entity = end != std::string_view::npos && end - i - 1 <= most_name_bytes;
-        if (entity && append_entity(bytes.substr(i + 1, end - i - 1), text)) {
-            i = end;
+        const std::size_t length =
+            bytes[i] == '&' ? bytes.substr(i + 1, most_name_bytes + 1).find(';') : std::string_view::npos;
+        if (length != std::string_view::npos && append_entity(bytes.substr(i + 1, length), text)) {
+            i += length + 1;
         } else {
             text += bytes[i];
         }

@@ -24,16 +24,6 @@ std::string shown(std::string_view text) {
     return text.empty() ? "nothing" : "'" + engine::printable(text) + "'";
 }
 
-bool is_blank(char c) {
-    return c == ' ' || c == '\t';
-}
-
-std::string_view trimmed(std::string_view text) {
-    while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
-    while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
-    return text;
-}
-
 /// The first piece of `text`, up to where `ends` says, which is dropped too. A quote opens a text where a value begins
 /// (at the beginning and behind '='); nothing ends inside it.
 template <typename Ends>

@@ -268,7 +268,7 @@ std::string data_needs(const Settings& settings) {
     // What shapes an item decides its result; where things lie does not, but other places may hold other things.
     return texts_of(settings, [](const Key& key) {
         if (key.kind == Key::Kind::draft || key.info.key == "output") return false;
-        return key.kind != Key::Kind::execution || is_path(key.info.key);
+        return key.kind != Key::Kind::execution || is_path(key.info.key) || key.info.key == "chat-template";
     });
 }
 

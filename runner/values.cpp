@@ -170,6 +170,12 @@ std::string quote_text(std::string_view text) {
     return quoted + '"';
 }
 
+std::string_view trimmed(std::string_view text) {
+    while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);
+    while (!text.empty() && is_blank(text.back())) text.remove_suffix(1);
+    return text;
+}
+
 std::size_t first_bad_byte(std::string_view text) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(i < text.size() ? text[i] : '\0'); };
     for (std::size_t i = 0; i < text.size();) {

@@ -35,6 +35,13 @@ std::string size_text(std::int64_t bytes);
 /// Text in double quotes, escaped so that parse_text reads it back.
 std::string quote_text(std::string_view text);
 
+/// Blanks of a line: space and tab.
+inline bool is_blank(char c) {
+    return c == ' ' || c == '\t';
+}
+/// Without the blanks at both ends.
+std::string_view trimmed(std::string_view text);
+
 /// Offset of the first byte that is NUL or no well-formed UTF-8; npos where all is text.
 std::size_t first_bad_byte(std::string_view text);
 inline bool is_text(std::string_view text) {

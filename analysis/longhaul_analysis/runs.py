@@ -106,6 +106,11 @@ class Run:
         value = self.keys.get(key, "")
         return Path(value).name if value.startswith("/") else value
 
+    @property
+    def has_given_texts(self) -> bool:
+        """Whether its texts are the data's own (or none): nothing to compare with references."""
+        return self.keys.get("mode") == "perplexity" or self.keys.get("teacher-forced") == "true"
+
     def summary_number(self, name: str) -> float | None:
         """A positive number of summary.json; None where there is none."""
         value = self.summary.get(name)

@@ -83,6 +83,8 @@ def standard_error(values: Sequence[float]) -> float | None:
 def score_run(run: Run, measures: Sequence[Measure], scoring: Scoring | None = None) -> RunScores:
     """Computes what the run has of `measures`. AnalysisError where the run cannot be read."""
     scoring = scoring or Scoring()
+    if run.has_given_texts:
+        measures = [measure for measure in measures if not measure.needs_reference]
     items = run.read_items()
     samples = sample_places(items)
     result = RunScores(

@@ -60,6 +60,8 @@ def compare_runs(
     scoring = scoring or Scoring()
     if len(runs) < 2:
         raise UsageError(f"compare: expected two runs or more, got {len(runs)}")
+    if any(run.has_given_texts for run in runs):
+        measures = [measure for measure in measures if not measure.needs_reference]
     names = [run.name for run in runs]
     items = _same_items(runs)
     tables = [item_ratios(of_run, measures, scoring) for of_run in items]
@@ -90,7 +92,10 @@ def _same_items(runs: Sequence[Run]) -> list[list[Item]]:
     per_run = []
     for run in runs:
         items = run.read_items()
-        per_run.append({items[place].id: items[place] for place in sample_places(items)[0]})
+        by_id: dict[str, Item] = {}
+        for place in sample_places(items)[0]:  # of an id that comes again, which fails, the first
+            by_id.setdefault(items[place].id, items[place])
+        per_run.append(by_id)
     first = per_run[0]
     for run, by_id in zip(runs[1:], per_run[1:], strict=True):
         if by_id.keys() != first.keys():

@@ -37,7 +37,10 @@ class NgramSequence final : public SequenceDrafter {
   public:
     /// `shared`: counts over all sequences of the replica, which stand in where this one has seen nothing yet.
     NgramSequence(const NgramOptions& options, double temperature, std::shared_ptr<NgramTable> shared)
-        : options_(options), temperature_(temperature), table_(options.order, options.top), shared_(std::move(shared)) {}
+        : options_(options),
+          temperature_(temperature),
+          table_(options.order, options.top),
+          shared_(std::move(shared)) {}
 
     void accepted(std::span<const std::int32_t> context, std::int64_t num_new) override {
         for (std::size_t end = context.size() - static_cast<std::size_t>(num_new); end < context.size(); ++end) {

@@ -277,11 +277,11 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, std::str
 
 std::string ChatTemplate::identity() const {
     if (name_ == "qwen2.5")
-        return name_ + (default_system_ == qwen_system ? "" : " (" + printable(default_system_) + ")");
+        return name_ + (default_system_ == qwen_system ? "" : " (" + printable(default_system_, max_file_bytes) + ")");
     const std::string published = name_ == "llama2" ? "<s>" : "<|begin_of_text|>";
     std::string changed = bos_ == published ? "" : bos_;
     if (name_ == "llama2" && eos_ != "</s>") changed += " " + eos_;
-    return changed.empty() ? name_ : name_ + " (" + printable(changed) + ")";
+    return changed.empty() ? name_ : name_ + " (" + printable(changed, max_file_bytes) + ")";
 }
 
 }  // namespace longhaul::engine
