@@ -129,7 +129,7 @@ void Replica::State::apply(StepHeader& header) {
             const auto at =
                 std::find_if(sequences.begin(), sequences.end(), [&](const auto& s) { return s->number == number; });
             if (at == sequences.end()) return;
-            finish(**at, FinishReason::error, memory_error((*at)->num_tokens()));
+            finish(**at, FinishReason::error, memory_error((*at)->item));
             sequences.erase(at);
         };
         give_up_in(in_flight);
@@ -152,13 +152,25 @@ void Replica::State::begin_round(bool store_kv) {
     for (Sequence* sequence : all) sequence->statistics.checkpoint_stall_seconds += stall;
 }
 
+/// Bytes of given tokens that begin their window, with nothing before them to be scored by.
+std::int64_t Replica::State::unscored_bytes(const Sequence& sequence) const {
+    std::int64_t bytes = 0;
+    for (std::int64_t at = sequence.prompt_size(); at < sequence.num_tokens(); ++at) {
+        const std::int32_t token = sequence.tokens[static_cast<std::size_t>(at)];
+        if (options.scoring->begin_of(at) == at && !tokenizer.is_special(token))
+            bytes += static_cast<std::int64_t>(tokenizer.token_bytes(token).size());
+    }
+    return bytes;
+}
+
 void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::string& error) {
     if (!group.is_first()) return;
     FinishedItem done;
     done.index = sequence.item.index;
     done.tokens.assign(sequence.output().begin(), sequence.output().end());
     if (options.scoring) {
-        done.scored_bytes = text_bytes(output_text(tokenizer, sequence.item.prompt, sequence.output()));
+        done.scored_bytes =
+            text_bytes(output_text(tokenizer, sequence.item.prompt, sequence.output())) - unscored_bytes(sequence);
     } else if (sequence.stop_text) {
         done.text = sequence.stop_text->take();
     } else {

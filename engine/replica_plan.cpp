@@ -137,9 +137,11 @@ void Replica::State::refuse_next(const std::string& error) {
     hooks.finished(std::move(refused));
 }
 
-std::string Replica::State::memory_error(std::int64_t num_tokens) const {
-    // Results hold what job and seed decide: how much memory this launch had is none of that.
-    return "memory: expected room for keys and values of " + std::to_string(num_tokens) +
+std::string Replica::State::memory_error(const WorkItem& item) const {
+    // Results hold what job and seed decide: how much memory this launch had, and how far it came, is none of that.
+    const std::int64_t most = static_cast<std::int64_t>(item.prompt.size()) + output_limit(item);
+    return "memory: expected room for keys and values of up to " +
+           std::to_string(options.scoring ? std::min(most, options.scoring->window) : most) +
            " tokens, got less; raise memory or tensor-parallel and run again with retry-failed = true";
 }
 
@@ -164,7 +166,7 @@ void Replica::State::plan_admissions(StepHeader& header) {
             return;
         }
         if (least > pool.max_pages()) {
-            refuse_next(memory_error(num_tokens));
+            refuse_next(memory_error(is_waiting ? waiting[from_waiting]->item : next->item));
             continue;
         }
         // Beside others an item needs a stretch of output as well; alone it starts with what there is.

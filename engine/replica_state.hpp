@@ -108,7 +108,7 @@ struct Replica::State {
     [[nodiscard]] static std::int64_t pages_held(const Sequence& sequence);
     [[nodiscard]] std::int64_t free_pages() const;
     void refuse_next(const std::string& error);
-    [[nodiscard]] std::string memory_error(std::int64_t num_tokens) const;
+    [[nodiscard]] std::string memory_error(const WorkItem& item) const;
     bool take_next();
 
     // --- what every rank does
@@ -128,6 +128,7 @@ struct Replica::State {
     void score_step();
     void add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row);
     void take_scores(const ScoreSlice& slice, std::span<const float> logits);
+    [[nodiscard]] std::int64_t unscored_bytes(const Sequence& sequence) const;
     void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
     void begin_round(bool store_kv);
     void report(const char* phase);

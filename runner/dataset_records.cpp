@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "runner/dataset.hpp"
 #include "runner/dataset_lines.hpp"
 #include "runner/values.hpp"
 
@@ -123,14 +124,21 @@ class PromptRecords : public JsonRecords {
 /// Line i of one file, its reference in line i of another; or the segments of two SGM files. Two indices.
 class ParallelRecords : public RecordSource {
   public:
-    ParallelRecords(const ParallelFiles& files, std::string field, LineFormat format, std::int64_t limit)
-        : names_{std::move(field)}, sources_(files.source, sgm_or(format, files.source), limit) {
+    /// `settings` say whether items need their references, and whether the file of them was named.
+    ParallelRecords(const ParallelFiles& files, std::string field, LineFormat format, const Settings& settings)
+        : names_{std::move(field)},
+          sources_(files.source, sgm_or(format, files.source), settings.limit),
+          needs_references_(wants_continuation(settings)) {
         if (files.reference.empty()) return;
         // The name alone: results must not depend on where the file lies.
-        references_.emplace(files.reference, sgm_or(format, files.reference), limit,
+        references_.emplace(files.reference, sgm_or(format, files.reference), settings.limit,
                             files.reference.filename().string());
         const std::int64_t sources = sources_.num_in_file(), references = references_->num_in_file();
         if (sources == references) return;
+        if (settings.reference.empty() && !needs_references_) {  // it only looked like them
+            references_.reset();
+            return;
+        }
         throw InputError(files.reference.string(), "",
                          std::to_string(sources) + " lines or segments as " + files.source.string() + " has",
                          std::to_string(references), "line i of one belongs to line i of the other");
@@ -145,13 +153,11 @@ class ParallelRecords : public RecordSource {
     Record read(std::int64_t index) const override {
         Record record;
         record.fields = {text_of(sources_, index)};
-        if (!references_) return record;
-        const bool both = sources_.format() == LineFormat::sgm && references_->format() == LineFormat::sgm;
-        if (both && sources_.id(index) != references_->id(index)) {
-            throw InputError(references_->label(index), "", "the segment of " + sources_.id(index),
-                             references_->id(index), "both files must have the same segments in the same order");
+        try {
+            if (references_) record.reference = reference_of(index);
+        } catch (const InputError&) {
+            if (needs_references_) throw;  // else the prompt is whole without it, and no result depends on it
         }
-        record.reference = text_of(*references_, index);
         return record;
     }
 
@@ -167,6 +173,15 @@ class ParallelRecords : public RecordSource {
         return path.extension() == ".sgm" ? LineFormat::sgm : format;
     }
 
+    [[nodiscard]] std::string reference_of(std::int64_t index) const {
+        const bool both = sources_.format() == LineFormat::sgm && references_->format() == LineFormat::sgm;
+        if (both && sources_.id(index) != references_->id(index)) {
+            throw InputError(references_->label(index), "", "the segment of " + sources_.id(index),
+                             references_->id(index), "both files must have the same segments in the same order");
+        }
+        return text_of(*references_, index);
+    }
+
     static std::string text_of(const LineSource& lines, std::int64_t index) {
         std::string text = lines.text(index);
         if (text.find_first_not_of(" \t") == std::string::npos)
@@ -177,6 +192,7 @@ class ParallelRecords : public RecordSource {
     Strings names_;
     LineSource sources_;
     std::optional<LineSource> references_;
+    bool needs_references_;
 };
 
 /// `name` with another ending; "" where it ends otherwise.
@@ -239,7 +255,7 @@ void check_languages(const Settings& settings, const ParallelFiles& files) {
 std::unique_ptr<RecordSource> open_parallel(const Settings& settings, const std::string& field) {
     const ParallelFiles files = find_parallel_files(settings);
     if (settings.task == "wmt") check_languages(settings, files);
-    return std::make_unique<ParallelRecords>(files, field, LineFormat::parallel, settings.limit);
+    return std::make_unique<ParallelRecords>(files, field, LineFormat::parallel, settings);
 }
 
 }  // namespace
@@ -259,8 +275,13 @@ ParallelFiles find_parallel_files(const Settings& settings) {
         ParallelFiles files{settings.data, settings.reference};
         const fs::path folder = settings.data.parent_path();
         if (!files.reference.empty() || !fs::exists(settings.data, error)) return files;
-        const Strings found =
-            references_of(settings.data.filename().string(), names_in(folder.empty() ? "." : folder), settings.task);
+        Strings names;
+        try {
+            names = names_in(folder.empty() ? "." : folder);
+        } catch (const InputError&) {
+            return files;  // a folder that may be entered and not listed
+        }
+        const Strings found = references_of(settings.data.filename().string(), names, settings.task);
         if (found.size() == 1) files.reference = folder / found.front();
         return files;
     }
@@ -291,8 +312,7 @@ std::unique_ptr<RecordSource> open_records(const Settings& settings) {
     if (settings.task == "dolly") return std::make_unique<DollyRecords>(settings);
     if (folder) throw InputError(settings.data.string(), "", "a .jsonl or .txt file with prompts", "a folder");
     if (settings.data.extension() != ".txt") return std::make_unique<PromptRecords>(settings);
-    return std::make_unique<ParallelRecords>(ParallelFiles{settings.data, {}}, "prompt", LineFormat::plain,
-                                             settings.limit);
+    return std::make_unique<ParallelRecords>(ParallelFiles{settings.data, {}}, "prompt", LineFormat::plain, settings);
 }
 
 }  // namespace longhaul::runner

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <cstdio>
 #include <map>
+#include <optional>
+#include <stdexcept>
 #include <unordered_map>
 
 #include "engine/error.hpp"
@@ -194,6 +196,25 @@ void add_statistics(const RunFolder& folder, JobOutcome& outcome) {
         outcome.scored_bytes += count("scored_bytes");
     });
     add_times(folder, outcome);
+}
+
+/// Writes RUN/references.jsonl, {"id", "reference"} an input in its order, where the data have references: what scores
+/// compare with, wherever the data are by then.
+void write_references(const std::filesystem::path& run, const DataSet& data, const engine::Tokenizer& tokenizer) {
+    std::optional<FileReplacement> file;
+    for (std::int64_t index = 0; index < data.size(); ++index) {
+        std::optional<std::string> reference;
+        try {
+            reference = data.reference(index, tokenizer);
+        } catch (const std::invalid_argument&) {
+            // A book that cannot be tokenised: its item failed for that reason, and has no answer.
+        }
+        if (!reference) continue;
+        if (!file) file.emplace(run / "references.jsonl", "own");
+        file->append(engine::json_text(nlohmann::ordered_json{{"id", data.id(index)}, {"reference", *reference}}) +
+                     "\n");
+    }
+    if (file) file->commit(Durable::yes);
 }
 
 /// Rank 0: what there is now, and results.jsonl when it is all.

@@ -347,17 +347,6 @@ void write_results(const fs::path& run, const ResultIndex& index, std::int64_t n
     file.commit(Durable::yes);
 }
 
-void write_references(const fs::path& run, const DataSet& data, const engine::Tokenizer& tokenizer) {
-    std::optional<FileReplacement> file;
-    for (std::int64_t index = 0; index < data.size(); ++index) {
-        const std::optional<std::string> reference = data.reference(index, tokenizer);
-        if (!reference) continue;
-        if (!file) file.emplace(run / "references.jsonl", "own");
-        file->append(engine::json_text(Ordered{{"id", data.id(index)}, {"reference", *reference}}) + "\n");
-    }
-    if (file) file->commit(Durable::yes);
-}
-
 void write_statistics(const fs::path& run, const std::function<void(const Ordered&)>& each) {
     const auto parse = [](std::string_view line) -> std::optional<Ordered> {
         Ordered json = Ordered::parse(line, nullptr, false);

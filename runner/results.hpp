@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "engine/replica.hpp"
-#include "runner/dataset.hpp"
 #include "runner/dataset_source.hpp"
 #include "runner/files.hpp"
 #include "runner/lease.hpp"
@@ -129,10 +128,6 @@ class ResultIndex {
 /// Writes RUN/results.jsonl with the first `num_inputs` × `samples` items, all of which must be there. Throws.
 void write_results(const std::filesystem::path& run, const ResultIndex& index, std::int64_t num_inputs,
                    const Settings& settings);
-
-/// Writes RUN/references.jsonl, {"id", "reference"} an input in its order, where the data have references: what scores
-/// compare with, wherever the data are by then. Throws StorageError.
-void write_references(const std::filesystem::path& run, const DataSet& data, const engine::Tokenizer& tokenizer);
 
 /// Writes RUN/stats.jsonl from the statistics of all launches, in the order of the input, the newest line an item, and
 /// hands each line to `each`.

@@ -22,7 +22,9 @@ struct MetricInfo {
     int decimals;       ///< in sweep.md
     double factor;      ///< in sweep.md
 };
-constexpr std::array<MetricInfo, 6> metrics{{{"tokens", "tokens", 0, 1},
+constexpr std::array<MetricInfo, 8> metrics{{{"tokens", "tokens", 0, 1},
+                                             {"perplexity", "perplexity", 4, 1},
+                                             {"bits_per_byte", "bits a byte", 4, 1},
                                              {"block_efficiency", "block efficiency", 2, 1},
                                              {"acceptance", "acceptance %", 1, 100},
                                              {"decode_tokens_per_second", "decode tokens/s", 1, 1},
@@ -138,7 +140,9 @@ void SweepTable::look(std::size_t point, bool done) {
     row.items = static_cast<std::int64_t>(number("items"));
     row.failed = static_cast<std::int64_t>(number("failed"));
     row.numbers[tokens] = number("tokens");
-    row.numbers[block_efficiency] = number("block_efficiency");
+    if (number("perplexity") > 0) row.numbers[perplexity] = number("perplexity");
+    if (number("bits_per_byte") > 0) row.numbers[bits_per_byte] = number("bits_per_byte");
+    if (number("block_efficiency") > 0) row.numbers[block_efficiency] = number("block_efficiency");
     if (number("drafted") > 0) row.numbers[acceptance] = number("acceptance");
     row.numbers[tokens_per_second] = number("decode_tokens_per_second");
     row.numbers[seconds] = number("working_seconds");
@@ -205,20 +209,32 @@ std::vector<SweepTable::Mean> SweepTable::means() const {
     return all;
 }
 
+std::vector<std::size_t> SweepTable::columns() const {
+    std::vector<std::size_t> list;
+    for (std::size_t m = 0; m < num_metrics; ++m) {
+        const bool always = m != perplexity && m != bits_per_byte;
+        const bool any =
+            std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) { return row.numbers[m].has_value(); });
+        if (always || any) list.push_back(m);
+    }
+    return list;
+}
+
 std::string SweepTable::to_csv() const {
     const std::vector<Mean> over_seeds = means();
     Cells head{"point"};
     if (has_variants()) head.emplace_back("variant");
     head.insert(head.end(), keys_.begin(), keys_.end());
     for (const char* name : {"state", "seeds", "items", "failed"}) head.emplace_back(name);
-    for (const MetricInfo& metric : metrics) {
-        head.emplace_back(metric.key);
-        if (has_seeds()) head.push_back(std::string(metric.key) + "_standard_error");
+    const std::vector<std::size_t> shown = columns();
+    for (const std::size_t m : shown) {
+        head.emplace_back(metrics[m].key);
+        if (has_seeds()) head.push_back(std::string(metrics[m].key) + "_standard_error");
     }
     head.emplace_back("same_text");
     std::string text = csv_line(head);
     const auto add_numbers = [&](Cells& cells, const Numbers& numbers, const Numbers& errors) {
-        for (std::size_t i = 0; i < num_metrics; ++i) {
+        for (const std::size_t i : shown) {
             const int decimals = metrics[i].decimals == 0 ? 0 : 6;
             cells.push_back(numbers[i] ? fixed(*numbers[i], decimals) : "");
             if (has_seeds()) cells.push_back(errors[i] ? fixed(*errors[i], 6) : "");
@@ -252,7 +268,8 @@ std::string SweepTable::to_csv() const {
 std::string SweepTable::to_markdown() const {
     // The name says variant and grids already.
     Cells head{"point", "state", "items", "failed"};
-    for (const MetricInfo& metric : metrics) head.emplace_back(metric.title);
+    const std::vector<std::size_t> shown = columns();
+    for (const std::size_t m : shown) head.emplace_back(metrics[m].title);
     head.emplace_back("same text");
     std::vector<Cells> rows{head};
     for (std::size_t i = 0; i < points_.size(); ++i) {
@@ -261,7 +278,7 @@ std::string SweepTable::to_markdown() const {
         Cells& cells = rows.emplace_back(Cells{points_[i].name, state_name(row.state), done ? grouped(row.items) : "",
                                                done ? grouped(row.failed) : ""});
         const Numbers numbers = numbers_of(i);
-        for (std::size_t m = 0; m < num_metrics; ++m)
+        for (const std::size_t m : shown)
             cells.push_back(numbers[m] ? fixed(*numbers[m] * metrics[m].factor, metrics[m].decimals) : "");
         cells.push_back(yes_or_no(same_text(i)));
     }
@@ -269,12 +286,12 @@ std::string SweepTable::to_markdown() const {
     const std::vector<Mean> over_seeds = means();
     if (over_seeds.empty()) return text;
     head = {"mean ± standard error over seeds", "seeds"};
-    for (const MetricInfo& metric : metrics) head.emplace_back(metric.title);
+    for (const std::size_t m : shown) head.emplace_back(metrics[m].title);
     head.emplace_back("same text");
     rows = {head};
     for (const Mean& mean : over_seeds) {
         Cells& cells = rows.emplace_back(Cells{mean.name, std::to_string(mean.seeds)});
-        for (std::size_t m = 0; m < num_metrics; ++m) {
+        for (const std::size_t m : shown) {
             const MetricInfo& metric = metrics[m];
             std::string cell = mean.mean[m] ? fixed(*mean.mean[m] * metric.factor, metric.decimals) : "";
             if (mean.standard_error[m]) cell += " ± " + fixed(*mean.standard_error[m] * metric.factor, metric.decimals);
@@ -300,7 +317,7 @@ Ordered SweepTable::to_json() const {
         line["items"] = row.items;
         line["failed"] = row.failed;
         const Numbers numbers = numbers_of(i);
-        for (std::size_t m = 0; m < num_metrics; ++m) line[metrics[m].key] = or_null(numbers[m]);
+        for (const std::size_t m : columns()) line[metrics[m].key] = or_null(numbers[m]);
         if (numbers[tokens]) line["tokens"] = std::llround(*numbers[tokens]);
         line["baseline"] = point.baseline ? Ordered(points_[*point.baseline].name) : Ordered();
         line["same_text"] = or_null(same_text(i));
@@ -309,7 +326,7 @@ Ordered SweepTable::to_json() const {
         Ordered& line = json["means"].emplace_back();
         line["points"] = mean.name;
         line["seeds"] = mean.seeds;
-        for (std::size_t m = 0; m < num_metrics; ++m) {
+        for (const std::size_t m : columns()) {
             line[metrics[m].key] = {{"mean", or_null(mean.mean[m])},
                                     {"standard_error", or_null(mean.standard_error[m])}};
         }

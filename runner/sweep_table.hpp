@@ -49,8 +49,17 @@ class SweepTable {
     void write() const;
 
   private:
-    enum Metric : std::size_t { tokens, block_efficiency, acceptance, tokens_per_second, speedup, seconds };
-    static constexpr std::size_t num_metrics = 6;
+    enum Metric : std::size_t {
+        tokens,
+        perplexity,
+        bits_per_byte,
+        block_efficiency,
+        acceptance,
+        tokens_per_second,
+        speedup,
+        seconds
+    };
+    static constexpr std::size_t num_metrics = 8;
     using Numbers = std::array<std::optional<double>, num_metrics>;
 
     struct Row {
@@ -60,6 +69,9 @@ class SweepTable {
         Numbers numbers{};         ///< but for the speedup
         std::string results_hash;  ///< XXH3-64 of results.jsonl
     };
+    /// The metrics that have a column: those of given texts only where there are some.
+    [[nodiscard]] std::vector<std::size_t> columns() const;
+
     /// What points have in common that differ in their seed alone.
     struct Mean {
         std::string name;

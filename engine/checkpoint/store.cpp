@@ -251,6 +251,13 @@ std::optional<RestoredItem> CheckpointStore::State::assemble(const std::string& 
                                  hdf5::recompute_mend);
             }
             const ItemDelta& item = commit->items[link.item_index];
+            // As many words a token as the rounds before: rows are told apart by it.
+            const bool fits =
+                item.logprobs.size() * restored.tokens.size() == restored.logprobs.size() * item.tokens.size();
+            if (!fits && !item.tokens.empty()) {
+                throw InputError(path(info.name), "items/logprobs", "as many words a token as the rounds before",
+                                 std::to_string(item.logprobs.size()) + " words", hdf5::recompute_mend);
+            }
             restored.tokens.insert(restored.tokens.end(), item.tokens.begin(), item.tokens.end());
             restored.logprobs.insert(restored.logprobs.end(), item.logprobs.begin(), item.logprobs.end());
             if (!item.drafter.kind.empty()) restored.drafter.push_back(item.drafter);

@@ -209,7 +209,8 @@ TEST_F(ReplicaScoring, WindowsBeginAnew) {
     for (const std::int64_t stride : {24, 64}) {
         Job job = perplexity_job(window, stride);
         job.items = 1;
-        const LossByPosition loss = launch(job).items.at(0).statistics.loss;
+        const FinishedItem whole = launch(job).items.at(0);
+        const LossByPosition& loss = whole.statistics.loss;
         Tokens document = prompt_of(0);
         document.insert(document.end(), job.continuations.at(0).begin(), job.continuations.at(0).end());
         const auto length = std::ssize(document);
@@ -224,8 +225,9 @@ TEST_F(ReplicaScoring, WindowsBeginAnew) {
             parts.continuations[parts.items++] = Tokens(document.begin() + first, document.begin() + scored_end);
         }
         double nll = 0;
-        std::int64_t count = 0;
+        std::int64_t count = 0, bytes = 0;
         for (const auto& [index, item] : launch(parts).items) {
+            bytes += item.scored_bytes;
             nll += item.statistics.loss.nll();
             count += item.statistics.loss.num_tokens();
         }
@@ -233,6 +235,7 @@ TEST_F(ReplicaScoring, WindowsBeginAnew) {
         EXPECT_EQ(loss.num_tokens(), count);
         EXPECT_EQ(count, 300 - (stride == window ? 4 : 0)) << "a disjoint window's first token has no context";
         EXPECT_NEAR(loss.nll(), nll, 1e-9);
+        EXPECT_EQ(whole.scored_bytes, bytes) << "those of the tokens that count";
     }
 }
 
@@ -283,7 +286,8 @@ TEST_F(ReplicaScoring, PerplexityEqualsTransformers) {
         const auto prompt = golden["prompt_tokens"].get<std::ptrdiff_t>();
         job.prompts[0] = Tokens(tokens.begin(), tokens.begin() + prompt);
         job.continuations[0] = Tokens(tokens.begin() + prompt, tokens.end());
-        const LossByPosition loss = launch(job).items.at(0).statistics.loss;
+        const FinishedItem whole = launch(job).items.at(0);
+        const LossByPosition& loss = whole.statistics.loss;
         const auto nll = golden["nll"].get<double>();
         EXPECT_EQ(loss.num_tokens(), golden["num_tokens"].get<std::int64_t>()) << golden.dump();
         EXPECT_NEAR(loss.nll(), nll, 1e-4 * nll) << golden.dump();

@@ -28,7 +28,8 @@ TEST_F(TaskTest, WmtParallelLines) {
     ASSERT_EQ(data->size(), 7);
     EXPECT_EQ(show(*data, 0), "1: eins");
     EXPECT_EQ(show(*data, 1), "2! t.de:2: expected a text, got an empty line");
-    EXPECT_EQ(show(*data, 2), "3! other.txt:3: expected a text, got an empty line");
+    EXPECT_EQ(show(*data, 2), "3: zwei") << "no result depends on a reference";
+    EXPECT_EQ(data->reference(2, tokenizer_), std::nullopt);
     EXPECT_EQ(show(*data, 3), "4! t.de:4: expected a text, got an empty line");
     EXPECT_EQ(show(*data, 4), "5: drei");
     EXPECT_EQ(show(*data, 5), R"(6! t.de:6: @1: expected UTF-8 text, got byte \xfc)");
@@ -36,6 +37,21 @@ TEST_F(TaskTest, WmtParallelLines) {
     EXPECT_EQ(data->reference(0, tokenizer_), "one");
     EXPECT_EQ(data->reference(1, tokenizer_), std::nullopt);
     EXPECT_EQ(data->reference(6, tokenizer_), "six");
+    Settings job = settings("wmt", source);
+    job.reference = reference;
+    job.prompt_template = write("bare", "{source}");
+    job.teacher_forced = true;
+    EXPECT_EQ(show(*DataSet::open(job), 2), "3! other.txt:3: expected a text, got an empty line")
+        << "unless it is the text";
+}
+
+TEST_F(TaskTest, AFileThatOnlyLooksLikeReferences) {
+    write("near/t.de", "eins\nzwei\n");
+    write("near/t.en", "something else\n");
+    Settings job = settings("wmt", folder_ / "near" / "t.de");
+    EXPECT_EQ(DataSet::open(job)->reference(0, tokenizer_), std::nullopt);
+    job.teacher_forced = true;
+    EXPECT_NE(open_error(job), "(no error)") << "there is no text to go on with";
 }
 
 TEST_F(TaskTest, WmtOwnTemplateAndItsLanguages) {
@@ -85,7 +101,12 @@ TEST_F(TaskTest, WmtSgm) {
     EXPECT_EQ(show(*data, 3), R"(n&2:1! x-src.de.sgm:n&2:1: @3: expected UTF-8 text, got byte \xe9)");
     EXPECT_EQ(show(*data, 4),
               "n&2:1! x-src.de.sgm:n&2:1: id: expected every id once, got 'n&2:1' again; <seg> element 4 has it");
-    EXPECT_EQ(show(*data, 5),
+    EXPECT_EQ(show(*data, 5), "n&2:9: last");
+    EXPECT_EQ(data->reference(5, tokenizer_), std::nullopt) << "another segment's";
+    Settings forced = settings("wmt", folder_ / "x-src.de.sgm");
+    forced.prompt_template = write("bare", "{source}");
+    forced.teacher_forced = true;
+    EXPECT_EQ(show(*DataSet::open(forced), 5),
               "n&2:9! x-ref.en.sgm:n&2:8: expected the segment of n&2:9, got n&2:8; both files must "
               "have the same segments in the same order");
     EXPECT_EQ(data->reference(1, tokenizer_), "two");

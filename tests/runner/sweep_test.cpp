@@ -114,6 +114,18 @@ TEST_F(SweepFile, PointsThatShareAModelAndDataFollowEachOther) {
                      "draft-tree=4,precision=int8"}));
 }
 
+// Data that stay open between points must give each point its own prompts.
+TEST_F(SweepFile, WhatShapesPromptsIsNotShared) {
+    for (const char* grid : {"chat-template = llama2 | llama3", "template = a.txt | b.txt", "chat = false | true",
+                             "prompt-tokens = 3 | 4", "max-tokens = 3 | 4", "add-bos = true | false"}) {
+        const auto points = points_of(read(job + "grid " + grid + "\n"));
+        ASSERT_EQ(points.size(), 2U) << grid;
+        EXPECT_NE(data_needs(points[0].settings), data_needs(points[1].settings)) << grid;
+    }
+    const auto drafts = points_of(read(job + "grid draft-tree = 3 | 4\n"));
+    EXPECT_EQ(data_needs(drafts[0].settings), data_needs(drafts[1].settings));
+}
+
 TEST_F(SweepFile, NamesAreSafeAndStable) {
     EXPECT_EQ(names("task = prompts\nmodel = m\noutput = out\ngrid data = sets/a.jsonl | b/\n"),
               (Names{"data=a.jsonl", "data=b"}));
