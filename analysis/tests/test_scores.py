@@ -155,6 +155,16 @@ def test_likelihood_by_hand(make_run):
     assert result.loss_by_position == [(0, 2, 1.25), (256, 3, pytest.approx(3.5 / 3)), (512, 1, 2.0)]
 
 
+@pytest.mark.parametrize("keys", [{"mode": "perplexity"}, {"teacher-forced": "true"}])
+def test_given_texts_are_not_compared_with_themselves(make_run, keys):
+    items = [{"text": "so it was", "nll": 3.0}]
+    scores = score_run(
+        one_run(make_run("run", items, keys, references={"item-0": "so it was"})), list(MEASURES.values())
+    ).scores
+    assert not {measure.name for measure in REFERENCE_MEASURES} & scores.keys()
+    assert "perplexity" in scores
+
+
 def test_tokens_without_context_are_not_scored(make_run):
     items = [{"text": "abcdef", "num_tokens": 3, "nll": 3.0, "loss_by_position": [[2, 2, 3.0]]}]
     measures = choose_measures(["loss", "bits_per_byte"])

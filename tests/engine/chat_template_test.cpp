@@ -267,6 +267,14 @@ TEST(ChatTemplate, DefaultSystemMessageIsTheModels) {
               "<|im_start|>assistant\n");
     EXPECT_EQ(ChatTemplate::load("auto", folder.path()).identity(), "qwen2.5 (You are a \"helpful\" assistant.)");
     EXPECT_EQ(ChatTemplate::load("qwen2.5", folder.path()).identity(), "qwen2.5");
+    std::string longer(qwen_jinja);
+    const std::string word = "helpful";
+    for (std::size_t at = 0; (at = longer.find(word, at)) != std::string::npos; at += 200)
+        longer.replace(at, word.size(), std::string(200, 'a'));
+    folder.write("chat_template.jinja", longer);
+    EXPECT_EQ(ChatTemplate::load("auto", folder.path()).identity(),
+              "qwen2.5 (You are a \"" + std::string(200, 'a') + "\" assistant.)")
+        << "whole: two messages may begin alike";
 }
 
 TEST(ChatTemplate, WhereAModelHasIt) {

@@ -327,6 +327,23 @@ TEST_F(Cli, BenchStartTellsHowASessionBegins) {
     EXPECT_TRUE(!fs::exists(folder_ / "packed") || fs::is_empty(folder_ / "packed")) << "nothing is left behind";
 }
 
+// What only the model can refuse is refused before the run folder belongs to that job, and `check` knows it, too.
+TEST_F(Cli, ARefusedWindowLeavesTheRunFolderFree) {
+    write("c.jsonl", "{\"prompt\": \"It was\", \"continuation\": \" a dark night\"}\n");
+    std::vector<std::string> arguments{
+        "check",          "job.cfg",           std::string("--model=") + LONGHAUL_DEMO_MODEL,
+        "--data=c.jsonl", "--mode=perplexity", "--window=200000"};
+    EXPECT_EQ(run(arguments).exit_code, 2);
+    arguments[0] = "run";
+    const Ended refused = run(arguments);
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_NE(refused.err.find("window: expected at most 131072 tokens, got 200000"), std::string::npos) << refused.err;
+    arguments.back() = "--window=64";
+    const Ended done = run(arguments);
+    EXPECT_EQ(done.exit_code, 0) << done.err;
+    EXPECT_NE(done.out.find("bits a byte"), std::string::npos) << done.out;
+}
+
 TEST(TextStream, ShowsWhatIsCertain) {
     TextStream stream({"END", "\n\n"});
     EXPECT_EQ(stream.push("abc E"), "abc ");

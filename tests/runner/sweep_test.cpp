@@ -376,6 +376,19 @@ TEST_F(SweepTableTest, LinesMeansAndSpeedups) {
     EXPECT_NE(table.to_markdown().find("| 2.50 ± 0.50 |"), std::string::npos) << table.to_markdown();
 }
 
+TEST_F(SweepTableTest, PerplexityHasItsColumnsWhereTextsAreGiven) {
+    const Sweep sweep = read(job + "mode = perplexity\ngrid window = 32 | 64\n");
+    SweepTable table(sweep, points_of(sweep));
+    EXPECT_EQ(table.to_markdown().find("perplexity"), std::string::npos);
+    finish(table.points()[0], 10, 1000, "aa");
+    std::ofstream(table.points()[0].settings.output / "summary.json")
+        << R"({"items": 3, "tokens": 1000, "perplexity": 12.5, "bits_per_byte": 1.25})";
+    table.look(0, true);
+    EXPECT_EQ(table.to_json()["points"][0]["perplexity"], 12.5);
+    EXPECT_NE(table.to_csv().find(",perplexity,bits_per_byte,"), std::string::npos) << table.to_csv();
+    EXPECT_NE(table.to_markdown().find("12.5000"), std::string::npos) << table.to_markdown();
+}
+
 TEST_F(SweepTableTest, OtherTextsAreFound) {
     const Sweep sweep = read(job + "baseline = true\ngrid draft-tree = 3 | 4\n");
     SweepTable table(sweep, points_of(sweep));
