@@ -9,12 +9,14 @@ namespace longhaul::engine {
 Replica::Replica(Model& model, Group& group, const Tokenizer& tokenizer, ReplicaOptions options, ReplicaHooks hooks)
     : state_(std::make_unique<State>(model, group, tokenizer, std::move(options), std::move(hooks))) {
     model.set_layer_hook(state_->hooks.poke);
+    for (Model* draft : state_->options.draft.models) draft->set_layer_hook(state_->hooks.poke);
     group.set_while_waiting(state_->hooks.poke);
     if (state_->hooks.store != nullptr) state_->hooks.store->set_progress(state_->hooks.poke);
 }
 
 Replica::~Replica() {
     state_->model.set_layer_hook({});
+    for (Model* draft : state_->options.draft.models) draft->set_layer_hook({});
     state_->group.set_while_waiting({});
     if (state_->hooks.store != nullptr) state_->hooks.store->set_progress({});
 }

@@ -32,6 +32,9 @@ struct DraftOptions {
     /// replay: the output of an item's earlier run, and how often the first guess is right.
     std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
     double replay_accept = 1.0;
+    std::vector<Model*> models;      ///< draft language models, loaded; they must outlive the replica
+    double model_temperature = -1;   ///< of draft models; < 0: the target's (1 where that is greedy)
+    std::string verify = "coupled";  ///< a rule of make_verifier
 };
 
 struct CheckpointOptions {

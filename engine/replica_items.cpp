@@ -77,11 +77,8 @@ void Replica::State::admit(Admission& admission) {
     sequence->tokens.insert(sequence->tokens.end(), admission.output.begin(), admission.output.end());
     sequence->noise_key = noise_key(wanted.seed, sequence->item.id, sequence->item.sample);
     sequence->kv = std::make_shared<KvSequence>(pool);
-    const DraftItem known{.id = sequence->item.id,
-                          .sample = sequence->item.sample,
-                          .prompt_tokens = sequence->prompt_size(),
-                          // A given token owes nothing to the noise.
-                          .temperature = sequence->is_forced() ? 0 : wanted.sampling.temperature};
+    const DraftItem known{
+        .id = sequence->item.id, .sample = sequence->item.sample, .prompt_tokens = sequence->prompt_size()};
     sequence->drafter = drafter->make_sequence(known);
     sequence->num_logprobs = num_logprobs(sequence->item);
     sequence->logprobs = std::move(admission.logprobs);
@@ -105,7 +102,7 @@ void Replica::State::admit(Admission& admission) {
     sequence->statistics.recomputed_tokens += lost_tokens;
     if (!sequence->drafter->restore(admission.drafter, sequence->tokens)) {
         sequence->drafter = drafter->make_sequence(known);
-        sequence->drafter->accepted(sequence->tokens, sequence->num_tokens());
+        sequence->drafter->accepted(sequence->tokens, sequence->num_tokens(), {});
     }
     in_flight.push_back(std::move(sequence));
 }
@@ -114,6 +111,7 @@ void Replica::State::put_back(std::int64_t number) {
     const auto at =
         std::find_if(in_flight.begin(), in_flight.end(), [&](const auto& s) { return s->number == number; });
     (*at)->kv = std::make_shared<KvSequence>(pool);  // computed again from the tokens
+    (*at)->drafter->release();
     waiting.push_front(std::move(*at));
     in_flight.erase(at);
 }

@@ -9,7 +9,9 @@ namespace longhaul::engine {
 /// Output tokens for which pages are wanted beside others at admission, so that a sequence does not run out at once.
 static constexpr std::int64_t reserved_output = 256;
 
+/// Nodes beyond the last token are of no use; but where drafts decide the text, how much is left of the item may not.
 std::int64_t Replica::State::depth_limit(std::int64_t tokens_left) const {
+    if (!is_coupled()) return drafter->max_depth();
     return std::max<std::int64_t>(std::min(drafter->max_depth(), tokens_left - 1), 0);
 }
 
@@ -201,7 +203,7 @@ StepHeader Replica::State::plan() {
         header.wait = true;
         if (waiting.empty() && !next && !work_left) header.kind = StepHeader::Kind::finish;
     }
-    header.min_probability = drafter->adapts() ? economy.least_probability() : 0;
+    header.min_probability = drafter->adapts() && is_coupled() ? economy.least_probability() : 0;
     header.begin_round = rounds.due();
     header.store_kv = rounds.may_store_kv();
     return header;

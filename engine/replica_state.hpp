@@ -38,6 +38,7 @@ struct DecodeSlice {
     TokenTree tree;
     std::int64_t first_logits = 0;       // row of the root's logits; node i follows at + i
     std::int64_t num_new = 0;            // tokens this step emitted
+    std::vector<std::int32_t> accepted;  // nodes of the tree among them
     std::optional<FinishReason> reason;  // set when this step ended the item
 };
 
@@ -56,18 +57,29 @@ struct Replica::State {
           tokenizer(with_tokenizer),
           options(std::move(with_options)),
           hooks(std::move(with_hooks)),
-          drafter(
-              make_drafter(options.scoring ? DraftOptions{.method = "ar", .tree = {}, .recorded = {}} : options.draft)),
+          drafter(make_drafter(options.scoring ? plain_decoding() : options.draft)),
+          // What drafts nothing draws as the coupled rule does, so that it is one text under all rules.
+          verifier(make_verifier(drafter->max_nodes() > 0 ? options.draft.verify : "coupled")),
           pipeline({}, model.config().vocab_size),
           log_softmax(model.config().vocab_size),
           pool(model.device(), model.kv_layout(), memory_limit()),
           rounds(options.checkpoint, model, group) {}
 
+    static DraftOptions plain_decoding() {
+        DraftOptions draft;
+        draft.method = "ar";
+        return draft;
+    }
+
     /// The first rank decides about memory for all, by what the poorest of them has; the others follow it and may be a
     /// page behind with giving back. Collective.
     std::int64_t memory_limit() {
         options.kv_memory_bytes = least_of(group, options.kv_memory_bytes);
-        return group.is_first() ? options.kv_memory_bytes : std::numeric_limits<std::int64_t>::max();
+        if (!group.is_first()) return std::numeric_limits<std::int64_t>::max();
+        // A drafter holds no more tokens than the target's own cache, and takes its share.
+        const std::int64_t target = model.kv_layout().position_bytes();
+        const double share = static_cast<double>(target) / static_cast<double>(target + drafter->bytes_a_token());
+        return static_cast<std::int64_t>(share * static_cast<double>(options.kv_memory_bytes));
     }
 
     Model& model;
@@ -76,7 +88,7 @@ struct Replica::State {
     ReplicaOptions options;
     ReplicaHooks hooks;
     std::unique_ptr<Drafter> drafter;
-    CoupledVerifier verifier;
+    std::unique_ptr<Verifier> verifier;
     LogitsPipeline pipeline;
     LogSoftmax log_softmax;
     PagePool pool;
@@ -119,7 +131,8 @@ struct Replica::State {
     void put_back(std::int64_t number);
     void step(const StepHeader& header);
     void learn_from(double seconds);
-    void add_decode_rows(Sequence& sequence, double min_probability);
+    void propose(double min_probability);
+    void add_decode_rows(DecodeSlice& slice);
     std::int64_t add_prefill_rows();
     void accept(DecodeSlice& slice, std::span<const float> logits);
     bool append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason);
@@ -134,6 +147,8 @@ struct Replica::State {
     void report(const char* phase);
     [[nodiscard]] std::int64_t prefill_rows() const;
     [[nodiscard]] std::int64_t depth_limit(std::int64_t tokens_left) const;
+    [[nodiscard]] bool is_coupled() const { return options.draft.verify == "coupled"; }
+    [[nodiscard]] Noise noise_of(const Sequence& sequence) const;
 };
 
 }  // namespace longhaul::engine

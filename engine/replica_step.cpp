@@ -12,19 +12,46 @@ std::int64_t Replica::State::prefill_rows() const {
     return std::clamp<std::int64_t>(static_cast<std::int64_t>(1.5e11 / flops_a_row), 16, options.prefill_chunk);
 }
 
-void Replica::State::add_decode_rows(Sequence& sequence, double min_probability) {
-    DecodeSlice& slice = slices.emplace_back();
-    slice.sequence = &sequence;
-    TokenTree& tree = slice.tree;
-    tree.reset(sequence.tokens.back());
-    const std::int64_t depth = depth_limit(sequence.tokens_left());
-    if (depth > 0) {
-        sequence.drafter->propose(sequence.tokens, sequence.noise_key, drafter->max_nodes(), depth, min_probability,
-                                  tree);
+/// What the drafter may know of the draws that are to come. A given token owes nothing to the noise.
+Noise Replica::State::noise_of(const Sequence& sequence) const {
+    if (!is_coupled()) return {sequence.noise_key, Noise::Kind::own};
+    const bool decides = !sequence.is_forced() && sequence.item.options->sampling.temperature > 0;
+    return {sequence.noise_key, decides ? Noise::Kind::shared : Noise::Kind::silent};
+}
+
+/// A tree for every decoding sequence.
+void Replica::State::propose(double min_probability) {
+    std::vector<Proposal> proposals;
+    std::vector<DecodeSlice*> of;
+    for (DecodeSlice& slice : slices) {
+        Sequence& sequence = *slice.sequence;
+        slice.tree.reset(sequence.tokens.back());
+        std::int64_t depth = depth_limit(sequence.tokens_left());
+        if (sequence.is_forced()) depth = std::min(depth, sequence.tokens_left() - 1);
+        if (depth <= 0) continue;
+        proposals.push_back({.sequence = sequence.drafter.get(),
+                             .context = sequence.tokens,
+                             .noise = noise_of(sequence),
+                             .sampling = &sequence.item.options->sampling,
+                             .max_depth = depth,
+                             .min_probability = min_probability,
+                             .tree = &slice.tree});
+        of.push_back(&slice);
+    }
+    drafter->propose(proposals);
+    for (std::size_t i = 0; i < proposals.size(); ++i) {
+        TokenTree& tree = of[i]->tree;
         const bool known = std::all_of(tree.token.begin(), tree.token.end(),
                                        [&](std::int32_t t) { return t >= 0 && t < model.config().vocab_size; });
-        if (!known) tree.reset(sequence.tokens.back());  // a damaged n-gram table; drafts are only guesses
+        if (!known) tree.reset(proposals[i].context.back());  // a damaged n-gram table; drafts are only guesses
+        of[i]->sequence->statistics.draft_calls += proposals[i].draft_calls;
     }
+}
+
+void Replica::State::add_decode_rows(DecodeSlice& slice) {
+    Sequence& sequence = *slice.sequence;
+    const TokenTree& tree = slice.tree;
+    const std::int64_t depth = depth_limit(sequence.tokens_left());
     if (!sequence.kv->reserve(sequence.num_tokens() + depth + 1) ||
         !sequence.kv->reserve_scratch(tree.num_nodes() - 1)) {
         throw std::logic_error("pages were planned for every sequence and are not there");
@@ -44,7 +71,6 @@ void Replica::State::add_decode_rows(Sequence& sequence, double min_probability)
     }
     sequence.statistics.steps += 1;
     sequence.statistics.target_calls += 1;
-    sequence.statistics.draft_calls += tree.num_nodes() > 1 ? 1 : 0;
     sequence.statistics.drafted += tree.num_nodes() - 1;
     sequence.statistics.branched_trees += tree.branches() ? 1 : 0;
 }
@@ -53,9 +79,11 @@ std::int64_t Replica::State::add_prefill_rows() {
     const auto oldest = std::find_if(in_flight.begin(), in_flight.end(), [](const auto& s) { return s->prefilling(); });
     if (oldest == in_flight.end()) return 0;
     Sequence& sequence = **oldest;
+    drafter->follow(*sequence.drafter, sequence.tokens, prefill_rows());
+    const std::int64_t first = sequence.kv->committed();
+    if (first >= sequence.num_tokens() - 1) return 0;  // the drafter alone lacked something
     const auto index = static_cast<std::int32_t>(kv_sequences.size());
     kv_sequences.push_back(sequence.kv.get());
-    const std::int64_t first = sequence.kv->committed();
     const std::int64_t last = std::min(first + prefill_rows(), sequence.num_tokens() - 1);
     for (std::int64_t position = first; position < last; ++position) {
         ForwardRow& row = rows.emplace_back();
@@ -109,18 +137,17 @@ void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
         path_tokens.clear();
         for (const std::int32_t above : tree.path_to(node))
             path_tokens.push_back(tree.token[static_cast<std::size_t>(above)]);
-        return pipeline.apply(logits_of(node), {sequence.tokens, path_tokens}, verifier.needs_probabilities());
+        return pipeline.apply(logits_of(node), {sequence.tokens, path_tokens}, verifier->needs_probabilities());
     };
     const auto coming = std::span(sequence.item.continuation)
                             .subspan(sequence.is_forced() ? static_cast<std::size_t>(sequence.num_output()) : 0);
     const ForcedVerifier forced(coming);
-    const Verifier& rule = sequence.is_forced() ? static_cast<const Verifier&>(forced) : verifier;
+    const Verifier& rule = sequence.is_forced() ? static_cast<const Verifier&>(forced) : *verifier;
     const Verdict verdict = rule.verify(tree, target, sequence.noise_key, sequence.num_tokens());
 
     sequence.kv->set_committed(sequence.kv->committed() + 1);
     const std::int64_t before = sequence.num_tokens();
     std::optional<FinishReason> reason;
-    std::vector<std::int32_t> slots;
     bool goes_on = true;
     std::int32_t above = 0;  // the node whose logits the next token was chosen by
     for (const std::int32_t node : verdict.nodes) {
@@ -128,7 +155,7 @@ void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
         record(sequence, logits_of(above), tree.token[static_cast<std::size_t>(node)]);
         above = node;
         goes_on = append(sequence, tree.token[static_cast<std::size_t>(node)], reason);
-        slots.push_back(node - 1);
+        slice.accepted.push_back(node);
         ++sequence.statistics.accepted;
         sequence.statistics.accepted_ngram += tree.origin[static_cast<std::size_t>(node)] == Origin::ngram ? 1 : 0;
     }
@@ -136,6 +163,8 @@ void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
         record(sequence, logits_of(above), verdict.next_token);
         append(sequence, verdict.next_token, reason);
     }
+    std::vector<std::int32_t> slots = slice.accepted;  // node i lies in scratch slot i - 1
+    for (std::int32_t& slot : slots) --slot;
     sequence.kv->accept(slots);
     const std::int64_t num_new = sequence.num_tokens() - before;
     rounds.count_tokens(num_new);
@@ -171,13 +200,16 @@ void Replica::State::step(const StepHeader& header) {
     kv_sequences.clear();
     slices.clear();
     for (const auto& sequence : in_flight) {
-        if (!sequence->prefilling()) add_decode_rows(*sequence, header.min_probability);
+        if (!sequence->prefilling()) slices.emplace_back().sequence = sequence.get();
     }
+    propose(header.min_probability);
+    for (DecodeSlice& slice : slices) add_decode_rows(slice);
     std::int64_t logits_row = 0;
     for (DecodeSlice& slice : slices) {
         slice.first_logits = logits_row;
         logits_row += slice.tree.num_nodes();
     }
+    const bool prefills = slices.size() < in_flight.size();
     const std::int64_t num_prefill = add_prefill_rows();
     const auto drafted = std::chrono::steady_clock::now();
     const std::span<const float> logits = model.forward(rows, kv_sequences);
@@ -191,12 +223,13 @@ void Replica::State::step(const StepHeader& header) {
     for (DecodeSlice& slice : slices) accept(slice, logits);
     outcome.verify_seconds += seconds_since(computed);
     const auto verified = std::chrono::steady_clock::now();
-    for (DecodeSlice& slice : slices) slice.sequence->drafter->accepted(slice.sequence->tokens, slice.num_new);
+    for (DecodeSlice& slice : slices)
+        slice.sequence->drafter->accepted(slice.sequence->tokens, slice.num_new, slice.accepted);
     outcome.draft_seconds += std::chrono::duration<double>(drafted - start).count() + seconds_since(verified);
     outcome.forward_seconds += std::chrono::duration<double>(computed - drafted).count();
 
     const double seconds = seconds_since(start);
-    if (num_prefill == 0) learn_from(seconds);
+    if (!prefills) learn_from(seconds);
     (slices.empty() ? outcome.prefill_seconds : outcome.decode_seconds) += seconds;
     for (const auto& sequence : in_flight) {
         sequence->statistics.seconds += seconds;

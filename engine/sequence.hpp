@@ -78,7 +78,7 @@ struct Sequence {
     }
     [[nodiscard]] std::span<const std::int32_t> output() const { return std::span(tokens).subspan(item.prompt.size()); }
     /// Whether tokens wait for their keys and values (prompt, or what a resume has to compute again).
-    [[nodiscard]] bool prefilling() const { return kv->committed() < num_tokens() - 1; }
+    [[nodiscard]] bool prefilling() const { return kv->committed() < num_tokens() - 1 || drafter->lags(tokens); }
 };
 
 /// Counters as JSON text, for a checkpoint; unknown or damaged text gives zeros.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 
 namespace longhaul::engine {
 
@@ -24,6 +25,7 @@ bool TokenTree::branches() const {
 }
 
 void sort_by_level(TokenTree& tree) {
+    if (tree.sampled) throw std::logic_error("a sampled tree grows level by level");
     std::vector<std::int32_t> order(tree.token.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {

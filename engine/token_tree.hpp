@@ -4,10 +4,18 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/sampling/distribution.hpp"
+
 namespace longhaul::engine {
 
 /// Where a draft came from, for acceptance by kind in the statistics.
-enum class Origin : std::uint8_t { root, ngram, replay };
+enum class Origin : std::uint8_t { root, ngram, replay, model };
+
+/// One draw of a draft: that of `child` under `parent`. Two draws may have brought the same child.
+struct Trial {
+    std::int32_t parent = 0, child = 0;
+    std::int32_t draft = 0;  ///< index into TokenTree::drafts: what it was drawn from
+};
 
 /// Nodes in level order. Node 0 is the root: the newest token of the sequence, emitted already but without KV.
 struct TokenTree {
@@ -17,6 +25,12 @@ struct TokenTree {
     std::vector<Origin> origin;
     std::vector<float> probability;  ///< the drafter's estimate that the node is accepted (1 for the root)
 
+    // Only where the drafts were sampled for a sampling rule. Else the children of a node are certain drafts, each
+    // with a one-hot distribution, tried in the order of the nodes.
+    std::vector<Distribution> drafts;  ///< with q
+    std::vector<Trial> trials;         ///< those of one parent in the order of their draw
+    bool sampled = false;
+
     [[nodiscard]] std::int32_t num_nodes() const { return static_cast<std::int32_t>(token.size()); }
 
     void reset(std::int32_t root_token) {
@@ -25,6 +39,9 @@ struct TokenTree {
         depth.assign(1, 0);
         origin.assign(1, Origin::root);
         probability.assign(1, 1.0F);
+        drafts.clear();
+        trials.clear();
+        sampled = false;
     }
 
     std::int32_t add(std::int32_t parent_node, std::int32_t token_id, Origin from, double accepted = 0) {

@@ -21,9 +21,33 @@ void check_same_everywhere(const World& world, const std::string& what, const st
     });
 }
 
+void load_target(const World& world, const Settings& settings, Loaded& loaded) {
+    loaded.group = settings.tensor_parallel == 1
+                       ? engine::make_local_group()
+                       : engine::make_mpi_group(world.replica_comm(), {.threads = loaded.placement.threads});
+    world.agree([&] {
+        loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
+                                           kv_dtype_of(settings), packed_folder(settings));
+    });
+    loaded.fingerprints["model"] = hex(loaded.model->fingerprint());
+    loaded.fingerprints["tokenizer"] = hex(loaded.tokenizer->fingerprint());
+    loaded.fingerprints["numerics"] = std::to_string(kernels::numerics_version);
+    check_same_everywhere(world, settings.model.string(), loaded.fingerprints["model"]);
+}
+
+/// Their texts are the job's own where the rule lets drafts decide them.
+void load_drafts(const World& world, const Settings& settings, Loaded& loaded) {
+    world.agree([&] { loaded.drafts.load(settings, loaded.model->config(), *loaded.device, *loaded.group); });
+    loaded.fingerprints.erase("draft-model");
+    const std::string fingerprint = loaded.drafts.fingerprint();
+    check_same_everywhere(world, "draft-model", fingerprint);
+    if (settings.verify != "coupled" && !fingerprint.empty()) loaded.fingerprints["draft-model"] = fingerprint;
+}
+
 }  // namespace
 
 void Loaded::unload() {
+    drafts.unload();
     model.reset();  // holds on to device and group
     group.reset();
     device.reset();
@@ -41,24 +65,16 @@ void load(const World& world, const Settings& settings, Loaded& loaded) {
         if (!loaded.data && world.rank_in_replica() == 0) loaded.data = DataSet::open(settings);
         if (fresh) loaded.device = make_device(settings, loaded.placement.threads);
     });
-    if (!fresh) return;
-    loaded.group = settings.tensor_parallel == 1
-                       ? engine::make_local_group()
-                       : engine::make_mpi_group(world.replica_comm(), {.threads = loaded.placement.threads});
-    world.agree([&] {
-        loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
-                                           kv_dtype_of(settings), packed_folder(settings));
-    });
-    loaded.fingerprints["model"] = hex(loaded.model->fingerprint());
-    loaded.fingerprints["tokenizer"] = hex(loaded.tokenizer->fingerprint());
-    loaded.fingerprints["numerics"] = std::to_string(kernels::numerics_version);
-    check_same_everywhere(world, settings.model.string(), loaded.fingerprints["model"]);
+    if (fresh) load_target(world, settings, loaded);
+    load_drafts(world, settings, loaded);
 }
 
 engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const Fingerprints& fingerprints,
                                                const engine::ModelConfig& config) {
     engine::CheckpointIdentity identity;
-    identity.job = identity_hash(settings, {{"data", fingerprints.at("data")}});
+    Fingerprints of_job{{"data", fingerprints.at("data")}};
+    if (const auto draft = fingerprints.find("draft-model"); draft != fingerprints.end()) of_job.insert(*draft);
+    identity.job = identity_hash(settings, of_job);
     identity.model = fingerprints.at("model");
     identity.tokenizer = fingerprints.at("tokenizer");
     identity.numerics_version = kernels::numerics_version;

@@ -10,6 +10,7 @@
 #include "engine/tokenizer/tokenizer.hpp"
 #include "kernels/device.hpp"
 #include "runner/dataset.hpp"
+#include "runner/draft_models.hpp"
 #include "runner/placement.hpp"
 #include "runner/run_folder.hpp"
 #include "runner/settings.hpp"
@@ -24,6 +25,7 @@ struct Loaded {
     std::unique_ptr<kernels::Device> device;
     std::unique_ptr<engine::Group> group;
     std::unique_ptr<engine::Model> model;
+    DraftModels drafts;
     double first_token_seconds = 0;  ///< from the program's start to the first token here; 0: none yet
     Fingerprints fingerprints;       ///< data (rank 0's), model, tokenizer, numerics
     bool notices_said = false;       ///< what the model had to say was printed

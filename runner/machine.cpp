@@ -161,7 +161,10 @@ engine::DraftOptions draft_of(const Settings& settings) {
             .ngram_order = settings.ngram_order,
             .ngram_top = settings.ngram_top,
             .recorded = settings.draft == "replay" ? recorded_tokens(settings.replay_run) : nullptr,
-            .replay_accept = settings.replay_accept};
+            .replay_accept = settings.replay_accept,
+            .models = {},
+            .model_temperature = settings.draft_temperature,
+            .verify = settings.verify};
 }
 
 std::shared_ptr<const engine::GenerationOptions> generation_options(const Settings& settings,

@@ -85,6 +85,7 @@ ReplicaDriver::~ReplicaDriver() {
 engine::ReplicaOptions ReplicaDriver::options() const {
     const Settings& settings = phase_.settings;
     engine::ReplicaOptions options = replica_options(settings, loaded_.model->config());
+    options.draft.models = loaded_.drafts.pointers();
     options.kv_memory_bytes = kv_memory_bytes(world_, settings);
     options.checkpoint.folder = phase_.folder.checkpoints();
     options.checkpoint.identity = checkpoint_identity(settings, loaded_.fingerprints, loaded_.model->config());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
+#include "runner/draft_models.hpp"
 #include "runner/files.hpp"
 
 namespace longhaul::runner {
@@ -210,6 +211,15 @@ std::string quick_fingerprint(const fs::path& model) {
     return hash_text(text);
 }
 
+/// Of the draft models, where they decide the text.
+static std::string draft_files(const Settings& settings) {
+    if (settings.verify == "coupled") return "";
+    std::string all;
+    for (const fs::path& folder : wanted_draft_models(settings))
+        all += (all.empty() ? "" : "+") + quick_fingerprint(folder);
+    return all;
+}
+
 std::optional<Finished> read_finished(const RunFolder& folder, const Settings& settings) {
     const Json json = engine::try_parse_json(read_if_there(folder.root / "finished.json"));
     std::error_code error;
@@ -217,7 +227,8 @@ std::optional<Finished> read_finished(const RunFolder& folder, const Settings& s
     try {
         Finished finished{json.at("items"), json.at("failed"), json.at("baseline")};
         const bool same = json.at("extensions") == extensions_of(settings) &&
-                          json.at("model_files") == quick_fingerprint(settings.model);
+                          json.at("model_files") == quick_fingerprint(settings.model) &&
+                          json.value("draft_files", "") == draft_files(settings);
         const bool retry = settings.retry_failed && finished.failed > 0;
         const bool measure = settings.baseline && settings.draft != "ar" && !finished.baseline;
         return same && !retry && !measure ? std::optional(finished) : std::nullopt;
@@ -231,7 +242,8 @@ void write_finished(const RunFolder& folder, const Settings& settings, const Fin
                     {"failed", finished.failed},
                     {"baseline", finished.baseline},
                     {"extensions", extensions_of(settings)},
-                    {"model_files", quick_fingerprint(settings.model)}};
+                    {"model_files", quick_fingerprint(settings.model)},
+                    {"draft_files", draft_files(settings)}};
     replace_file(folder.root / "finished.json", engine::json_text(json, 2) + "\n", Durable::yes, "own");
 }
 

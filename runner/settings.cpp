@@ -1,11 +1,14 @@
 #include "runner/settings.hpp"
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string_view>
 
+#include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "engine/json.hpp"
+#include "engine/verify/verifier.hpp"
 #include "runner/values.hpp"
 #include "runner/vocabulary.hpp"
 
@@ -34,6 +37,11 @@ class Faults {
     }
     void add(const Assignment& of, const std::string& expected, const std::string& got, const std::string& mend = "") {
         add(of.key, of.origin, of.key, expected, got, mend);
+    }
+    /// A line that names its field itself.
+    void add_line(const std::string& key, const std::string& line) {
+        sink_(key, line);
+        keys_.insert(key);
     }
     [[nodiscard]] bool has(const std::string& key) const { return keys_.contains(key); }
 
@@ -157,18 +165,48 @@ void check_task_keys(const Settings& settings, const Origins& origins, Faults& f
     }
 }
 
+/// Draft keys that do not go together. Plain decoding may be asked of any job file, to compare: it drafts nothing,
+/// whatever the draft keys say.
+void check_drafts(const Settings& settings, const Origins& origins, Faults& faults) {
+    if (settings.draft == "ar" || faults.has("draft")) return;
+    const auto add = [&](const std::string& key, const std::string& line) {
+        if (!faults.has(key)) faults.add_line(key, origins.of(key) + ": " + line);
+    };
+    const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
+    const auto models = static_cast<std::int64_t>(settings.draft_model.size());
+    if (models < method.least_models || models > method.most_models) {
+        const std::string expected = method.most_models == 0 ? "no draft model"
+                                     : method.most_models == 1
+                                         ? "the folder of a draft model"
+                                         : "1 to " + std::to_string(method.most_models) + " folders of draft models";
+        const std::string got = models == 0   ? "nothing"
+                                : models == 1 ? shown(settings.draft_model.front().string())
+                                              : std::to_string(models) + " of them";
+        add("draft-model", "draft-model: expected " + expected + " with draft = " + settings.draft + ", got " + got +
+                               (method.most_models == 0 ? "; this draft method needs none" : ""));
+    }
+    const auto attempt = [&](const std::string& key, const std::function<void()>& check) {
+        try {
+            check();
+        } catch (const UsageError& error) {
+            add(key, error.what());
+        }
+    };
+    attempt("draft-tree", [&] { static_cast<void>(engine::tree_of(method, settings.draft_tree)); });
+    attempt("verify", [&] { engine::check_lossless(settings.verify, method, models); });
+    if (settings.draft_temperature >= 0 && method.least_models == 0)
+        add("draft-temperature", "draft-temperature: expected its default with draft = " + settings.draft +
+                                     ", got a number; only draft models have a temperature");
+}
+
 /// Of keys that had a fault already nothing more is said.
 void check_together(const Settings& settings, const Origins& origins, Faults& faults) {
     const auto add = [&](const std::string& origin_key, const std::string& key, const std::string& expected,
                          const std::string& got, const std::string& mend) {
         if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(origin_key), key, expected, got, mend);
     };
-    // Plain decoding may be asked of any job file, to compare; it drafts nothing, whatever the draft keys say.
-    if (!settings.draft_model.empty() && settings.draft != "ar") {
-        add("draft-model", "draft-model", "no draft model with draft = " + settings.draft,
-            shown(settings.draft_model.front().string()), "this draft method needs none");
-    }
-    for (const char* key : {"draft-temperature", "resample-threshold", "partial-cache", "partial-cache-mode"}) {
+    check_drafts(settings, origins, faults);
+    for (const char* key : {"resample-threshold", "partial-cache", "partial-cache-mode"}) {
         const auto value = [&](const Settings& of) { return find_key(key)->get(of); };
         if (value(settings) == value(Settings())) continue;
         add(key, key, "its default", shown(value(settings).empty() ? "" : value(settings).front()),
@@ -252,6 +290,8 @@ KeyKind kind_of(const std::string& key, const Settings& settings) {
         case Key::Kind::execution:
             return KeyKind::execution;
         case Key::Kind::draft:
+            // Known by their fingerprint, wherever they lie.
+            if (key == "draft-model") return KeyKind::execution;
             // Under coupled verification the drafter has no influence on the text.
             return settings.verify == "coupled" ? KeyKind::execution : KeyKind::identity;
     }

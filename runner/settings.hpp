@@ -61,6 +61,7 @@ struct Settings {
     std::vector<std::filesystem::path> draft_model;
     std::string draft_tree;         // "": the method's default
     double draft_temperature = -1;  // -1: the target's
+    std::string draft_parallel = "auto";
     std::int64_t resample_threshold = 0;
     std::int64_t partial_cache = 4096;
     std::string partial_cache_mode = "dynamic";

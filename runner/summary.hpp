@@ -12,7 +12,8 @@ namespace longhaul::runner {
 /// The same job by plain decoding, for the speedup.
 struct BaselineReport {
     DecodeSpeed speed;
-    bool identical = false;  ///< results.jsonl is the same, byte for byte
+    /// results.jsonl is the same, byte for byte; nullopt where the verification rule does not promise that.
+    std::optional<bool> identical;
 };
 
 struct Summary {

@@ -166,7 +166,7 @@ Key draft_temperature_key() {
 Key draft_model_key() {
     return {.info = {.key = "draft-model",
                      .value_name = "PATH",
-                     .help = "folder of a draft model or of draft heads",
+                     .help = "folder of a draft model with the same vocabulary; specinfer takes several",
                      .repeatable = true},
             .kind = Kind::draft,
             .set = [](Settings& s, const std::string& value,
@@ -182,15 +182,13 @@ Key draft_model_key() {
 Key draft_tree_key() {
     return {.info = {.key = "draft-tree",
                      .value_name = "SHAPE",
-                     .help = "shape of the draft: chain 5, width x depth 12x5, with a node budget 4x3:12; each method "
-                             "has its own default"},
+                     .help = "shape of the draft: chain 5; chains x length or width x depth 12x5; with a node budget "
+                             "4x3:12; children a node for each level 2,2,1; each method has its own default"},
             .kind = Kind::draft,
             .set =
                 [](Settings& s, const std::string& value, const auto&) {
-                    const std::string expected = "a shape such as 5, 4x3 or 4x3:12, of at most 1024 nodes";
+                    const std::string expected = "a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes";
                     if (value == "auto") throw BadValue{expected, "'auto' is not in this version"};
-                    if (value.find(',') != std::string::npos)
-                        throw BadValue{expected, "branching shapes are not in this version"};
                     try {
                         engine::parse_tree_shape(value);
                     } catch (const UsageError&) {
@@ -258,8 +256,14 @@ Key or_auto(Key key, std::string Settings::*field) {
     return key;
 }
 
+Strings draft_methods_now() {
+    Strings names;
+    for (const engine::DraftMethod& method : engine::draft_methods()) names.push_back(method.name);
+    return names;
+}
+
 Strings draft_methods_later() {
-    return {"sd", "spectr", "specinfer", "rsd-c", "rsd-s", "medusa", "triforce", "tokenswift", "lyanna", "eagle"};
+    return {"medusa", "triforce", "tokenswift", "lyanna", "eagle"};
 }
 
 using Section = std::pair<std::string, std::vector<Key>>;
@@ -365,12 +369,15 @@ Section machine_section() {
 
 Section draft_section() {
     return {
-        "Drafting (speed only: the text stays the same)",
+        "Drafting (with verify = coupled speed only: the text stays the same)",
         {choice(
-             "draft", Kind::draft, &Settings::draft, {"ar", "ngram", "replay"}, draft_methods_later(),
+             "draft", Kind::draft, &Settings::draft, draft_methods_now(), draft_methods_later(),
              "what guesses the next tokens; ar = nothing, plain decoding; ngram = what followed the same words before; "
-             "replay (for tests) = an earlier run's tokens"),
+             "with a draft model: sd = a chain, spectr and specinfer = several chains, rsd-c and rsd-s = trees drawn "
+             "without replacement; replay (for tests) = an earlier run's tokens"),
          draft_model_key(), draft_tree_key(), draft_temperature_key(),
+         choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
+                "under tensor-parallel: each rank runs the whole draft model, or its part; auto = by its size"),
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any, "Lyanna's r; 0 = off"),
          integer("partial-cache", Kind::draft, &Settings::partial_cache, 1, most_tokens,
                  "TokenSwift's budget in tokens"),
@@ -379,9 +386,12 @@ Section draft_section() {
          integer("ngram-order", Kind::draft, &Settings::ngram_order, 2, 16, "tokens of an n-gram"),
          integer("ngram-top", Kind::draft, &Settings::ngram_top, 0, 1000,
                  "branches the n-gram table offers; 0 = no table"),
-         choice("verify", Kind::identity, &Settings::verify, {"coupled"},
-                {"rejection", "multi-round", "k-seq", "recursive", "tokenswift-paper"},
-                "how drafts are checked; coupled = the text is that of plain decoding, token for token"),
+         choice(
+             "verify", Kind::identity, &Settings::verify, {"coupled", "rejection", "multi-round", "k-seq", "recursive"},
+             {"tokenswift-paper"},
+             "how drafts are checked; coupled = the text is that of plain decoding, token for token; with the others "
+             "(of the papers) it is distributed alike: rejection for sd; multi-round and k-seq for spectr and "
+             "specinfer; recursive for rsd-c, rsd-s and ngram"),
          path("replay-run", Kind::draft, &Settings::replay_run,
               "tests: run folder, made with token-ids = true, whose texts are the drafts of draft = replay"),
          number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,

@@ -36,13 +36,11 @@ struct Candidate {
 class NgramSequence final : public SequenceDrafter {
   public:
     /// `shared`: counts over all sequences of the replica, which stand in where this one has seen nothing yet.
-    NgramSequence(const NgramOptions& options, double temperature, std::shared_ptr<NgramTable> shared)
-        : options_(options),
-          temperature_(temperature),
-          table_(options.order, options.top),
-          shared_(std::move(shared)) {}
+    NgramSequence(const NgramOptions& options, std::shared_ptr<NgramTable> shared)
+        : options_(options), table_(options.order, options.top), shared_(std::move(shared)) {}
 
-    void accepted(std::span<const std::int32_t> context, std::int64_t num_new) override {
+    void accepted(std::span<const std::int32_t> context, std::int64_t num_new,
+                  std::span<const std::int32_t> /*path*/) override {
         for (std::size_t end = context.size() - static_cast<std::size_t>(num_new); end < context.size(); ++end) {
             history_.push_back(context[end]);
             table_.insert(history_);
@@ -50,8 +48,7 @@ class NgramSequence final : public SequenceDrafter {
         }
     }
 
-    void propose(std::span<const std::int32_t> context, std::uint64_t noise_key, std::int64_t max_nodes,
-                 std::int64_t max_depth, double min_probability, TokenTree& tree) override;
+    void propose(const Proposal& proposal);
 
     DrafterState take_delta() override {
         DrafterState delta{kind(), options_.order + 2, table_.changed_rows(history_, saved_)};
@@ -79,11 +76,10 @@ class NgramSequence final : public SequenceDrafter {
     }
     [[nodiscard]] std::string kind() const { return "ngram/" + std::to_string(options_.order); }
     void blend(const Successors* successors, double& left);
-    void estimate(std::span<const std::int32_t> context);
-    void weigh_by_noise(const NoiseRow& noise);
+    void estimate(std::span<const std::int32_t> context, bool alone);
+    void weigh_by_noise(const Noise& noise, std::int64_t position);
 
     NgramOptions options_;
-    double temperature_;
     NgramTable table_;
     std::shared_ptr<NgramTable> shared_;
     std::vector<std::int32_t> history_;
@@ -114,8 +110,8 @@ void NgramSequence::blend(const Successors* successors, double& left) {
 }
 
 /// candidates_ = blended estimate of the next token: the longest context speaks first, the sequence's own counts before
-/// those of all sequences.
-void NgramSequence::estimate(std::span<const std::int32_t> context) {
+/// those of all sequences, which `alone` leaves out.
+void NgramSequence::estimate(std::span<const std::int32_t> context, bool alone) {
     candidates_.clear();
     double left = 1.0;
     const auto longest =
@@ -123,35 +119,36 @@ void NgramSequence::estimate(std::span<const std::int32_t> context) {
     for (std::int64_t length = longest; length >= 0 && left > options_.min_probability; --length) {
         const std::span<const std::int32_t> suffix = context.last(static_cast<std::size_t>(length));
         blend(table_.find(suffix), left);
-        blend(shared_->find(suffix), left);
+        if (!alone) blend(shared_->find(suffix), left);
     }
 }
 
 /// probability of each candidate := that of being the draw argmax log q + G, with the estimate in the place of q. The
 /// draw is the least E / q with E = exp(-G); the tokens not listed hold the mass `rest`, their least is exponential
 /// with that rate.
-void NgramSequence::weigh_by_noise(const NoiseRow& noise) {
+/// Where the draw is not decided by noise that we know, the estimates stay as they are.
+void NgramSequence::weigh_by_noise(const Noise& noise, std::int64_t position) {
     double listed = 0;
     for (const Candidate& c : candidates_) listed += c.probability;
     const double rest = std::max(1.0 - listed, 0.05);
     double sum = 0;
     double best = 0;
+    const bool known = noise.kind == Noise::Kind::shared;
+    const NoiseRow row = noise.row(position, 0, 0);
     for (Candidate& c : candidates_) {
-        if (temperature_ > 0) {
-            c.probability *= kernels::scalar::det_exp(static_cast<double>(noise.gumbel(c.token)));
-        }
+        if (known) c.probability *= kernels::scalar::det_exp(static_cast<double>(row.gumbel(c.token)));
         best = std::max(best, c.probability);
         sum += c.probability;
     }
-    const double listed_wins = temperature_ > 0 ? kernels::scalar::det_exp(-rest / best) : 1.0 - rest;
+    const double listed_wins = known ? kernels::scalar::det_exp(-rest / best) : 1.0 - rest;
     for (Candidate& c : candidates_) c.probability *= listed_wins / sum;
 }
 
 /// Best first: the candidate most likely to be accepted (the product along its path) becomes the next node.
-void NgramSequence::propose(std::span<const std::int32_t> context, std::uint64_t noise_key, std::int64_t max_nodes,
-                            std::int64_t max_depth, double min_probability, TokenTree& tree) {
-    if (options_.top == 0) return;
-    min_probability = std::max(min_probability, options_.min_probability);
+void NgramSequence::propose(const Proposal& proposal) {
+    const std::span<const std::int32_t> context = proposal.context;
+    TokenTree& tree = *proposal.tree;
+    const double min_probability = std::max(proposal.min_probability, options_.min_probability);
     struct Open {
         double probability;
         std::int32_t parent, token;
@@ -161,8 +158,8 @@ void NgramSequence::propose(std::span<const std::int32_t> context, std::uint64_t
                                                     : token > other.token;
         }
     };
-    max_nodes = std::min(max_nodes, options_.shape.budget);
-    max_depth = std::min(max_depth, options_.shape.depth);
+    const std::int64_t max_nodes = options_.shape.budget;
+    const std::int64_t max_depth = std::min(proposal.max_depth, options_.shape.depth);
     std::priority_queue<Open> open;
     std::vector<std::int64_t> level_width(static_cast<std::size_t>(max_depth) + 1, 0);
 
@@ -173,9 +170,10 @@ void NgramSequence::propose(std::span<const std::int32_t> context, std::uint64_t
         const auto keep = std::min(context.size(), static_cast<std::size_t>(options_.order) - 1);
         suffix_.assign(context.end() - static_cast<std::ptrdiff_t>(keep), context.end());
         for (const std::int32_t p : path) suffix_.push_back(tree.token[static_cast<std::size_t>(p)]);
-        estimate(suffix_);
+        // What other sequences said depends on the batch: fine where drafts cannot change the text.
+        estimate(suffix_, proposal.noise.is_own());
         if (candidates_.empty()) return;
-        weigh_by_noise(NoiseRow(noise_key, static_cast<std::int64_t>(context.size()) + depth));
+        weigh_by_noise(proposal.noise, static_cast<std::int64_t>(context.size()) + depth);
         for (const Candidate& c : candidates_) {
             if (c.probability * probability >= min_probability) open.push({c.probability * probability, node, c.token});
         }
@@ -197,11 +195,17 @@ class NgramDrafter final : public Drafter {
   public:
     explicit NgramDrafter(const NgramOptions& options)
         : options_(options), shared_(std::make_shared<NgramTable>(options.order, options.top)) {}
-    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& item) const override {
-        return std::make_unique<NgramSequence>(options_, item.temperature, shared_);
+    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& /*item*/) override {
+        return std::make_unique<NgramSequence>(options_, shared_);
     }
-    [[nodiscard]] std::int64_t max_nodes() const override { return options_.top == 0 ? 0 : options_.shape.budget; }
-    [[nodiscard]] std::int64_t max_depth() const override { return options_.top == 0 ? 0 : options_.shape.depth; }
+    void propose(std::span<Proposal> proposals) override {
+        for (Proposal& proposal : proposals) {
+            static_cast<NgramSequence*>(proposal.sequence)->propose(proposal);
+            proposal.draft_calls = proposal.tree->num_nodes() > 1 ? 1 : 0;
+        }
+    }
+    [[nodiscard]] std::int64_t max_nodes() const override { return options_.shape.budget; }
+    [[nodiscard]] std::int64_t max_depth() const override { return options_.shape.depth; }
     [[nodiscard]] bool adapts() const override { return options_.adapts; }
 
   private:
@@ -221,7 +225,7 @@ std::unique_ptr<Drafter> make_ngram_drafter(const DraftOptions& options) {
     NgramOptions ngram;
     ngram.order = options.ngram_order;
     ngram.top = options.ngram_top;
-    ngram.shape = parse_tree_shape(options.tree.empty() ? "4x8:16" : options.tree);
+    ngram.shape = tree_of(find_draft_method("ngram"), options.tree);
     ngram.adapts = options.tree.empty();
     return std::make_unique<NgramDrafter>(ngram);
 }

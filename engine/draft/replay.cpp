@@ -17,14 +17,15 @@ class ReplaySequence final : public SequenceDrafter {
                    const TreeShape& shape)
         : recorded_(std::move(recorded)), prompt_tokens_(prompt_tokens), accept_(accept), shape_(shape) {}
 
-    void accepted(std::span<const std::int32_t>, std::int64_t) override {}
+    void accepted(std::span<const std::int32_t>, std::int64_t, std::span<const std::int32_t>) override {}
 
-    void propose(std::span<const std::int32_t> context, std::uint64_t noise_key, std::int64_t max_nodes,
-                 std::int64_t max_depth, double, TokenTree& tree) override {
+    void propose(const Proposal& proposal) const {
+        const std::span<const std::int32_t> context = proposal.context;
+        TokenTree& tree = *proposal.tree;
         const auto first = static_cast<std::int64_t>(context.size()) - prompt_tokens_;
         const std::int64_t left = static_cast<std::int64_t>(recorded_.size()) - first;
-        const std::int64_t depth = std::min({max_depth, shape_.depth, left});
-        std::int64_t nodes = std::min(max_nodes, shape_.budget);
+        const std::int64_t depth = std::min({proposal.max_depth, shape_.depth, left});
+        std::int64_t nodes = shape_.budget;
         std::int32_t parent = 0;
         bool right = true;
         for (std::int64_t level = 0; level < depth && nodes > 0; ++level) {
@@ -32,7 +33,7 @@ class ReplaySequence final : public SequenceDrafter {
             const std::int64_t width = std::min(shape_.width, nodes);
             const std::int64_t position = static_cast<std::int64_t>(context.size()) + level;
             const std::int64_t place =
-                right ? place_of_truth(NoiseRow(noise_key, position, Purpose::draft), width) : width;
+                right ? place_of_truth(NoiseRow(proposal.noise.key, position, Purpose::draft), width) : width;
             const std::int32_t first_child = tree.num_nodes();
             for (std::int64_t i = 0; i < width; ++i) {
                 // Two neighbours of the truth that are no tokens of the model are told from it all the same.
@@ -72,8 +73,14 @@ class ReplayDrafter final : public Drafter {
     ReplayDrafter(const DraftOptions& options, const TreeShape& shape)
         : recorded_(options.recorded), accept_(options.replay_accept), shape_(shape) {}
 
-    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& item) const override {
+    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& item) override {
         return std::make_unique<ReplaySequence>(recorded_(item.id, item.sample), item.prompt_tokens, accept_, shape_);
+    }
+    void propose(std::span<Proposal> proposals) override {
+        for (Proposal& proposal : proposals) {
+            static_cast<const ReplaySequence*>(proposal.sequence)->propose(proposal);
+            proposal.draft_calls = proposal.tree->num_nodes() > 1 ? 1 : 0;
+        }
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return shape_.budget; }
     [[nodiscard]] std::int64_t max_depth() const override { return shape_.depth; }
@@ -88,7 +95,7 @@ class ReplayDrafter final : public Drafter {
 
 std::unique_ptr<Drafter> make_replay_drafter(const DraftOptions& options) {
     if (!options.recorded) throw std::logic_error("draft = replay needs what was recorded");
-    return std::make_unique<ReplayDrafter>(options, parse_tree_shape(options.tree.empty() ? "4" : options.tree));
+    return std::make_unique<ReplayDrafter>(options, tree_of(find_draft_method("replay"), options.tree));
 }
 
 }  // namespace longhaul::engine

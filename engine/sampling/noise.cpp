@@ -45,7 +45,15 @@ float gumbel_of_bits(std::uint32_t bits) {
     return static_cast<float>(-kernels::scalar::det_log(exponential));
 }
 
+double uniform(std::uint64_t key, std::int64_t position, Purpose purpose, std::uint32_t index) {
+    std::uint32_t words[4];
+    philox(key, position, purpose, 0, 0, index, words);
+    const std::uint64_t bits = static_cast<std::uint64_t>(words[0]) << 32 | words[1];
+    return static_cast<double>(bits >> 11) * 0x1p-53;
+}
+
 float NoiseRow::gumbel(std::int32_t token_id) const {
+    if (silent_) return 0.0F;
     const auto v = static_cast<std::uint32_t>(token_id);
     if (v / 4 != cached_block_) {
         philox(key_, position_, purpose_, lane_, node_, v / 4, cached_);

@@ -30,10 +30,18 @@ class NoiseRow {
              std::uint32_t node = 0)
         : key_(key), position_(position), purpose_(purpose), lane_(lane), node_(node) {}
 
+    /// A row of zeros: the most probable token wins.
+    static NoiseRow silence(std::int64_t position) {
+        NoiseRow row(0, position);
+        row.silent_ = true;
+        return row;
+    }
+
     [[nodiscard]] float gumbel(std::int32_t token_id) const;
     [[nodiscard]] std::int64_t position() const { return position_; }
 
   private:
+    bool silent_ = false;
     std::uint64_t key_;
     std::int64_t position_;
     Purpose purpose_;
@@ -42,5 +50,29 @@ class NoiseRow {
     mutable std::uint32_t cached_block_ = ~std::uint32_t{0};  // of four tokens: neighbours share one Philox call
     mutable std::uint32_t cached_[4] = {};
 };
+
+/// The random numbers of one sequence, as a drafter is handed them; it does not know who verifies.
+struct Noise {
+    enum class Kind : std::uint8_t {
+        shared,  ///< the target's own, one row a position: a draft is then likely to be the target's draw (coupled)
+        own,     ///< of each lane and parent its own, told apart from the target's (the sampling rules)
+        silent,  ///< none: the target takes the most probable token whatever the noise
+    };
+    std::uint64_t key = 0;
+    Kind kind = Kind::shared;
+
+    /// What the children of `parent` (a node of the tree) at absolute `position` are drawn with by `lane`. Lanes beyond
+    /// the first have noise of their own always: they would draw what the first one drew.
+    [[nodiscard]] NoiseRow row(std::int64_t position, std::uint32_t lane, std::int32_t parent) const {
+        if (lane == 0 && kind == Kind::shared) return {key, position};
+        if (lane == 0 && kind == Kind::silent) return NoiseRow::silence(position);
+        return {key, position, Purpose::draft, lane, static_cast<std::uint32_t>(parent)};
+    }
+    /// Whether the drafts must carry the probabilities they were drawn with.
+    [[nodiscard]] bool is_own() const { return kind == Kind::own; }
+};
+
+/// Uniform in [0, 1), 53 bits: the `index`-th one of `purpose` at `position`.
+double uniform(std::uint64_t key, std::int64_t position, Purpose purpose, std::uint32_t index);
 
 }  // namespace longhaul::engine

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -270,6 +271,42 @@ std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noi
         }
     }
     return distribution.ids[best];
+}
+
+std::vector<Perturbed> gumbel_top_k(const Distribution& distribution, const NoiseRow& noise, std::int64_t count) {
+    const auto& weights = distribution.log_weights;
+    const auto less = [](const Perturbed& a, const Perturbed& b) {
+        return a.score != b.score ? a.score > b.score : a.place < b.place;  // heap: the worst one on top
+    };
+    const std::size_t most = std::min(weights.size(), static_cast<std::size_t>(std::max<std::int64_t>(count, 0)));
+    std::vector<Perturbed> best;
+    if (most == 0) return best;
+    const auto take = [&](std::size_t i) {
+        const Perturbed next{static_cast<std::int64_t>(i),
+                             weights[i] + static_cast<double>(noise.gumbel(distribution.ids[i]))};
+        if (!(next.score > -std::numeric_limits<double>::infinity())) return;
+        if (best.size() == most) {
+            if (!less(next, best.front())) return;
+            std::pop_heap(best.begin(), best.end(), less);
+            best.pop_back();
+        }
+        best.push_back(next);
+        std::push_heap(best.begin(), best.end(), less);
+    };
+    // The most probable ones first: what cannot beat the worst of them even with the greatest noise needs no noise.
+    std::vector<double> sorted(weights);
+    std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(most - 1), sorted.end(),
+                     std::greater<>());
+    const double floor = sorted[most - 1];
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+        if (weights[i] >= floor) take(i);
+    }
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+        const bool hopeless = best.size() == most && weights[i] + max_gumbel < best.front().score;
+        if (weights[i] < floor && !hopeless) take(i);
+    }
+    std::sort(best.begin(), best.end(), less);
+    return best;
 }
 
 }  // namespace longhaul::engine

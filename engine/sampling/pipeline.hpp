@@ -7,17 +7,11 @@
 #include <span>
 #include <vector>
 
+#include "engine/sampling/distribution.hpp"
 #include "engine/sampling/noise.hpp"
 #include "engine/sampling/params.hpp"
 
 namespace longhaul::engine {
-
-/// The tokens that survived the filters, ids ascending. `q` sums to 1 (up to rounding).
-struct Distribution {
-    std::vector<std::int32_t> ids;
-    std::vector<double> log_weights;  ///< log q up to one constant a distribution
-    std::vector<double> q;            ///< empty where it was not asked for and no filter needed it
-};
 
 /// The context of a tree node, for the penalty: tokens of the sequence (the root included) followed by the node's path.
 struct NodeContext {
@@ -64,5 +58,15 @@ class LogitsPipeline {
 
 /// argmax of log q + Gumbel noise over the survivors, the lowest id at a tie; at one survivor no noise is drawn.
 std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noise);
+
+/// A survivor and its log weight + noise.
+struct Perturbed {
+    std::int64_t place = 0;  ///< in Distribution::ids
+    double score = 0;
+};
+
+/// The `count` greatest sums of log weight and noise, greatest first, the lower id at a tie: draws without replacement,
+/// in the order of their draw. Fewer where fewer survived; a token that the noise forbids (-inf) is none of them.
+std::vector<Perturbed> gumbel_top_k(const Distribution& distribution, const NoiseRow& noise, std::int64_t count);
 
 }  // namespace longhaul::engine

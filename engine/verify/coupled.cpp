@@ -3,6 +3,7 @@
 // the very draw of autoregressive decoding; a child that carries y is accepted, else y is emitted. One draw a position,
 // so the text cannot depend on the drafter. (TokenSwift's published code draws once a leaf path and keeps the lucky
 // one.)
+#include "engine/sampling/pipeline.hpp"
 #include "engine/verify/verifier.hpp"
 
 namespace longhaul::engine {

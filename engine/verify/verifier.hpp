@@ -4,10 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "engine/sampling/pipeline.hpp"
+#include "engine/draft/methods.hpp"
+#include "engine/sampling/distribution.hpp"
 #include "engine/token_tree.hpp"
 
 namespace longhaul::engine {
@@ -52,5 +55,12 @@ class ForcedVerifier final : public Verifier {
   private:
     std::span<const std::int32_t> coming_;
 };
+
+/// A rule by its name: coupled, rejection, multi-round, k-seq, recursive. Throws UsageError for another one.
+std::unique_ptr<Verifier> make_verifier(const std::string& rule);
+
+/// Throws UsageError where what `rule` emits from the drafts of `method` would not be distributed as the target
+/// (algorithms.md section 3, "Which drafts a rule may see").
+void check_lossless(const std::string& rule, const DraftMethod& method, std::int64_t num_models);
 
 }  // namespace longhaul::engine

@@ -11,6 +11,7 @@
 #include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/dataset.hpp"
+#include "runner/draft_models.hpp"
 #include "runner/machine.hpp"
 #include "runner/text_stream.hpp"
 #include "runner/values.hpp"
@@ -166,7 +167,11 @@ int generate_command(const std::vector<std::string>& arguments) {
                                            kv_dtype_of(settings), packed_folder(settings));
     for (const std::string& notice : model->notices()) std::fprintf(stderr, "note: %s\n", notice.c_str());
 
+    DraftModels drafts;
+    drafts.load(settings, config, *device, *group);
+
     engine::ReplicaOptions options = replica_options(settings, config);
+    options.draft.models = drafts.pointers();
     options.batch = 1;
     options.kv_memory_bytes = kv_memory(settings);
     Session session(*tokenizer, settings);

@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "engine/sampling/pipeline.hpp"
 #include "engine/verify/verifier.hpp"
 
 namespace longhaul::engine {

@@ -88,6 +88,16 @@ DraftOptions ngram_options(const std::string& tree, std::int64_t top = 20) {
     return options;
 }
 
+/// A tree for one sequence.
+TokenTree tree_for(Drafter& drafter, SequenceDrafter& sequence, std::span<const std::int32_t> context,
+                   const Noise& noise, std::int64_t max_depth) {
+    TokenTree tree;
+    tree.reset(context.back());
+    Proposal proposal{.sequence = &sequence, .context = context, .noise = noise, .max_depth = max_depth, .tree = &tree};
+    drafter.propose(std::span(&proposal, 1));
+    return tree;
+}
+
 /// Every rule a tree must keep, whatever its drafter.
 void expect_valid(const TokenTree& tree, std::int64_t max_nodes, std::int64_t max_depth) {
     EXPECT_LE(tree.num_nodes() - 1, max_nodes);
@@ -104,12 +114,11 @@ void expect_valid(const TokenTree& tree, std::int64_t max_nodes, std::int64_t ma
 }
 
 TEST(NgramDrafter, DraftsWhatFollowedBefore) {
-    const auto sequence = make_drafter(ngram_options("1x3"))->make_sequence({.id = {}, .temperature = 0});
+    const auto drafter = make_drafter(ngram_options("1x3"));
+    const auto sequence = drafter->make_sequence({});
     const std::vector<std::int32_t> context = {5, 6, 7, 8, 9, 1, 5, 6, 7, 8, 9, 2, 5, 6};
-    sequence->accepted(context, static_cast<std::int64_t>(context.size()));
-    TokenTree tree;
-    tree.reset(6);
-    sequence->propose(context, 1, 8, 8, 0, tree);
+    sequence->accepted(context, static_cast<std::int64_t>(context.size()), {});
+    const TokenTree tree = tree_for(*drafter, *sequence, context, {1, Noise::Kind::silent}, 8);
     ASSERT_EQ(tree.num_nodes(), 4);
     EXPECT_EQ(tree.token, (std::vector<std::int32_t>{6, 7, 8, 9}));
     expect_valid(tree, 8, 8);
@@ -121,14 +130,12 @@ TEST(NgramDrafter, TreesBranchAndKeepTheirBounds) {
     for (auto& token : context) token = static_cast<std::int32_t>(random() % 8);
     const auto drafter = make_drafter(ngram_options("4x5:12"));
     const auto sequence = drafter->make_sequence({});
-    sequence->accepted(context, 3000);
+    sequence->accepted(context, 3000, {});
     EXPECT_EQ(drafter->max_nodes(), 12);
     int branched = 0;
     for (std::int64_t limit : {0, 1, 2, 5, 12}) {
         for (std::uint64_t key = 0; key < 50; ++key) {
-            TokenTree tree;
-            tree.reset(context.back());
-            sequence->propose(context, key, 12, limit, 0, tree);
+            const TokenTree tree = tree_for(*drafter, *sequence, context, {key}, limit);
             expect_valid(tree, 12, limit);
             branched += tree.branches() ? 1 : 0;
         }
@@ -144,14 +151,13 @@ TEST(NgramDrafter, UsesTheSharedNoise) {
     context.push_back(100);
     DraftOptions options = ngram_options("1x1");
     options.ngram_order = 2;
-    const auto sequence = make_drafter(options)->make_sequence({});
-    sequence->accepted(context, static_cast<std::int64_t>(context.size()));
+    const auto drafter = make_drafter(options);
+    const auto sequence = drafter->make_sequence({});
+    sequence->accepted(context, static_cast<std::int64_t>(context.size()), {});
     const Distribution uniform{{0, 1, 2, 3}, {0, 0, 0, 0}, {0.25, 0.25, 0.25, 0.25}};
     int hits = 0;
     for (std::uint64_t key = 0; key < 400; ++key) {
-        TokenTree tree;
-        tree.reset(100);
-        sequence->propose(context, key, 1, 1, 0, tree);
+        const TokenTree tree = tree_for(*drafter, *sequence, context, {key}, 1);
         const auto drawn = gumbel_argmax(uniform, NoiseRow(key, static_cast<std::int64_t>(context.size())));
         hits += tree.num_nodes() > 1 && tree.token[1] == drawn ? 1 : 0;
     }
@@ -164,20 +170,17 @@ TEST(NgramDrafter, ResumesFromRowsAndRefusesOthers) {
     for (auto& token : context) token = static_cast<std::int32_t>(random() % 9);
     const auto drafter = make_drafter(ngram_options("4x4:8"));
     const auto original = drafter->make_sequence({});
-    original->accepted(std::span(context).first(300), 300);
+    original->accepted(std::span(context).first(300), 300, {});
     const DrafterState first = original->take_delta();
-    original->accepted(context, 200);
+    original->accepted(context, 200, {});
     const DrafterState second = original->take_delta();
     EXPECT_LT(second.rows.size(), first.rows.size());  // a delta, not the table
     const auto other_drafter = make_drafter(ngram_options("4x4:8"));
     const auto resumed = other_drafter->make_sequence({});
     ASSERT_TRUE(resumed->restore(std::vector<DrafterState>{first, second}, context));
     for (std::uint64_t key = 0; key < 100; ++key) {
-        TokenTree a, b;
-        a.reset(context.back());
-        b.reset(context.back());
-        original->propose(context, key, 8, 4, 0, a);
-        resumed->propose(context, key, 8, 4, 0, b);
+        const TokenTree a = tree_for(*drafter, *original, context, {key}, 4);
+        const TokenTree b = tree_for(*other_drafter, *resumed, context, {key}, 4);
         EXPECT_EQ(a.token, b.token);
         EXPECT_EQ(a.parent, b.parent);
     }
@@ -192,7 +195,7 @@ TEST(NgramDrafter, RowsBeyondTheBudgetAreLeftOutAndRefused) {
     const std::vector<std::int32_t> context(40, 7);
     const auto drafter = make_drafter(ngram_options("4x4:8"));
     const auto sequence = drafter->make_sequence({});
-    sequence->accepted(context, 40);
+    sequence->accepted(context, 40, {});
     const DrafterState whole = sequence->take_delta();
     std::int64_t bytes_left = static_cast<std::int64_t>(whole.rows.size() * sizeof(std::int32_t));
     EXPECT_EQ(within_budget(whole, bytes_left).rows, whole.rows);
@@ -207,8 +210,9 @@ TEST(DraftTree, IsParsedOrRefused) {
     EXPECT_EQ(parse_tree_shape("12x5").width, 12);
     EXPECT_EQ(parse_tree_shape("12x5").budget, 60);
     EXPECT_EQ(parse_tree_shape("4x3:12").budget, 12);
-    for (const char* bad :
-         {"", "x", "0", "4x", "4x0", "4x3:", "4x3:0", "4x3:12:1", "-1", "4 x 3", "99999", "40x40", "2,2,1"}) {
+    EXPECT_EQ(parse_tree_shape("2,2,1").num_nodes(), 2 + 4 + 4);
+    for (const char* bad : {"", "x", "0", "4x", "4x0", "4x3:", "4x3:0", "4x3:12:1", "-1", "4 x 3", "99999", "40x40",
+                            "2,", "2,,1", "99,99"}) {
         EXPECT_THROW(parse_tree_shape(bad), UsageError) << bad;
     }
 }

@@ -67,6 +67,8 @@ struct Job {
     std::map<std::int64_t, std::vector<std::int32_t>> continuations{};
     Precision precision = Precision::bf16;
     std::filesystem::path model = tiny_model;
+    std::vector<std::filesystem::path> draft_models{};
+    bool draft_sharded = false;  // over the ranks; else each holds the whole
     std::map<std::int64_t, std::vector<std::int32_t>> prompts{};  // else prompt_of
     int ranks = 1;
     int items = 5;
@@ -128,6 +130,12 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                 const auto device = kernels::make_cpu_device(job.variant, 1);
                 const auto model = Model::load(job.model, job.precision, *device, group);
                 ReplicaOptions options = job.options;
+                const auto alone = make_local_group();
+                std::vector<std::unique_ptr<Model>> drafts;
+                for (const auto& folder : job.draft_models) {
+                    drafts.push_back(Model::load(folder, job.precision, *device, job.draft_sharded ? group : *alone));
+                    options.draft.models.push_back(drafts.back().get());
+                }
                 std::unique_ptr<CheckpointStore> store;
                 if (!options.checkpoint.folder.empty()) {
                     options.checkpoint.identity = {"job",

@@ -1,0 +1,265 @@
+#include "engine/draft/lm_drafter.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+
+#include "engine/draft/tree_growth.hpp"
+#include "engine/kv/kv_cache.hpp"
+#include "engine/model/model.hpp"
+#include "engine/replica.hpp"
+#include "engine/sampling/pipeline.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+/// Keys and values of one sequence in one draft model. Node i of a tree lies in scratch slot i - 1.
+struct DraftKv {
+    std::shared_ptr<KvSequence> kv;
+    std::vector<bool> computed;  ///< nodes of the last tree that have keys and values
+};
+
+class LmSequence final : public SequenceDrafter {
+  public:
+    LmSequence(std::vector<PagePool*> pools, std::int64_t patience, std::int64_t most_positions)
+        : pools_(std::move(pools)), patience_(patience), most_positions_(most_positions) {
+        release();
+    }
+
+    void accepted(std::span<const std::int32_t> context, std::int64_t /*num_new*/,
+                  std::span<const std::int32_t> path) override {
+        for (DraftKv& draft : of_model) {
+            std::vector<std::int32_t> slots;
+            for (const std::int32_t node : path) {
+                if (static_cast<std::size_t>(node) >= draft.computed.size()) break;
+                if (!draft.computed[static_cast<std::size_t>(node)]) break;
+                slots.push_back(node - 1);
+            }
+            // An item may end within the accepted path.
+            const std::int64_t room = static_cast<std::int64_t>(context.size()) - draft.kv->committed();
+            if (static_cast<std::int64_t>(slots.size()) > room) slots.resize(static_cast<std::size_t>(room));
+            if (!slots.empty()) draft.kv->accept(slots);
+            draft.computed.clear();
+        }
+    }
+
+    [[nodiscard]] bool lags(std::span<const std::int32_t> context) const override {
+        const auto size = static_cast<std::int64_t>(context.size());
+        if (size >= most_positions_) return false;  // nothing is drafted any more
+        return std::any_of(of_model.begin(), of_model.end(),
+                           [&](const DraftKv& draft) { return draft.kv->committed() + patience_ < size; });
+    }
+
+    void release() override {
+        of_model.clear();
+        for (PagePool* pool : pools_) of_model.push_back({std::make_shared<KvSequence>(*pool), {}});
+    }
+
+    std::vector<DraftKv> of_model;
+
+  private:
+    std::vector<PagePool*> pools_;
+    std::int64_t patience_;  ///< tokens that a proposal may have to catch up with
+    std::int64_t most_positions_;
+};
+
+/// One tree of a batch while it grows.
+struct Growing {
+    Proposal* proposal = nullptr;
+    LmSequence* sequence = nullptr;
+    std::unique_ptr<TreeGrowth> growth;
+    std::vector<Distribution> drafts;  ///< of growth->wanted()
+};
+
+class LmDrafter final : public Drafter {
+  public:
+    LmDrafter(const DraftOptions& options, std::unique_ptr<TreeMethod> method)
+        : models_(options.models), method_(std::move(method)), temperature_(options.model_temperature) {
+        for (Model* model : models_) {
+            // The replica's plan counts these pages with the target's (bytes_a_token).
+            pools_.push_back(std::make_unique<PagePool>(model->device(), model->kv_layout(),
+                                                        std::numeric_limits<std::int64_t>::max()));
+            pipelines_.emplace_back(SamplingParams{}, model->config().vocab_size);
+            most_positions_ = std::min(most_positions_, model->config().max_positions);
+        }
+    }
+
+    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& /*item*/) override {
+        std::vector<PagePool*> pools;
+        for (const auto& pool : pools_) pools.push_back(pool.get());
+        return std::make_unique<LmSequence>(std::move(pools), method_->max_depth() + 2, most_positions_);
+    }
+
+    void propose(std::span<Proposal> proposals) override;
+    void follow(SequenceDrafter& sequence, std::span<const std::int32_t> context, std::int64_t max_rows) override;
+
+    [[nodiscard]] std::int64_t max_nodes() const override { return method_->max_nodes(); }
+    [[nodiscard]] std::int64_t max_depth() const override { return method_->max_depth(); }
+    [[nodiscard]] std::int64_t bytes_a_token() const override {
+        std::int64_t bytes = 0;
+        for (const Model* model : models_) bytes += model->kv_layout().position_bytes();
+        return bytes;
+    }
+
+  private:
+    static void reserve(KvSequence& kv, std::int64_t num_tokens, std::int64_t num_nodes);
+    void add_context_rows(std::size_t model, const Growing& tree, std::int32_t index);
+    void add_node_row(std::size_t model, const Growing& tree, std::int32_t index, std::int32_t node);
+    bool grow_level(std::vector<Growing>& trees);
+    void run_model(std::size_t model, std::vector<Growing>& trees);
+    [[nodiscard]] SamplingParams params_of(const Proposal& proposal) const;
+
+    std::vector<Model*> models_;
+    std::unique_ptr<TreeMethod> method_;
+    double temperature_;
+    std::int64_t most_positions_ = std::numeric_limits<std::int64_t>::max();  ///< that every model can see
+    std::vector<std::unique_ptr<PagePool>> pools_;
+    std::vector<LogitsPipeline> pipelines_;
+    std::vector<ForwardRow> rows_;
+    std::vector<KvSequence*> kv_;
+};
+
+void LmDrafter::reserve(KvSequence& kv, std::int64_t num_tokens, std::int64_t num_nodes) {
+    if (!kv.reserve(num_tokens) || !kv.reserve_scratch(num_nodes)) throw std::bad_alloc();
+}
+
+/// The target's pipeline at the draft's temperature. A greedy target would make a greedy draft, which is no tree.
+SamplingParams LmDrafter::params_of(const Proposal& proposal) const {
+    SamplingParams params = *proposal.sampling;
+    if (temperature_ >= 0) params.temperature = temperature_;
+    if (params.temperature == 0) params.temperature = 1;
+    return params;
+}
+
+/// The tokens whose keys and values the model lacks, the root last.
+void LmDrafter::add_context_rows(std::size_t model, const Growing& tree, std::int32_t index) {
+    const std::span<const std::int32_t> context = tree.proposal->context;
+    KvSequence& kv = *tree.sequence->of_model[model].kv;
+    const auto size = static_cast<std::int64_t>(context.size());
+    for (std::int64_t position = std::min(kv.committed(), size - 1); position < size; ++position) {
+        ForwardRow& row = rows_.emplace_back();
+        row.token_id = context[static_cast<std::size_t>(position)];
+        row.position = position;
+        row.sequence = index;
+        row.in_pages = position + 1;
+        row.wants_logits = position + 1 == size;
+    }
+}
+
+void LmDrafter::add_node_row(std::size_t model, const Growing& tree, std::int32_t index, std::int32_t node) {
+    const TokenTree& nodes = *tree.proposal->tree;
+    DraftKv& draft = tree.sequence->of_model[model];
+    const auto size = static_cast<std::int64_t>(tree.proposal->context.size());
+    ForwardRow& row = rows_.emplace_back();
+    row.token_id = nodes.token[static_cast<std::size_t>(node)];
+    row.position = size - 1 + nodes.depth[static_cast<std::size_t>(node)];
+    row.sequence = index;
+    row.in_pages = size;
+    row.path = nodes.path_to(node);
+    for (std::int32_t& slot : row.path) --slot;
+    row.wants_logits = true;
+    draft.computed.resize(std::max(draft.computed.size(), static_cast<std::size_t>(node) + 1), false);
+    draft.computed[static_cast<std::size_t>(node)] = true;
+}
+
+/// One pass of a model over what every tree wants of it next.
+void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
+    rows_.clear();
+    kv_.clear();
+    for (const Growing& tree : trees) {
+        const auto index = static_cast<std::int32_t>(kv_.size());
+        bool any = false;
+        for (const TreeGrowth::Wanted& wanted : tree.growth->wanted()) {
+            if (wanted.model != static_cast<std::int32_t>(model)) continue;
+            any = true;
+            if (wanted.node == 0) {
+                add_context_rows(model, tree, index);
+            } else {
+                add_node_row(model, tree, index, wanted.node);
+            }
+        }
+        if (any) kv_.push_back(tree.sequence->of_model[model].kv.get());
+    }
+    if (rows_.empty()) return;
+    const std::span<const float> logits = models_[model]->forward(rows_, kv_);
+    const auto vocab = static_cast<std::size_t>(models_[model]->config().vocab_size);
+    std::size_t row = 0;
+    std::vector<std::int32_t> path;
+    for (Growing& tree : trees) {
+        const std::span<const TreeGrowth::Wanted> wanted = tree.growth->wanted();
+        bool any = false;
+        for (std::size_t i = 0; i < wanted.size(); ++i) {
+            if (wanted[i].model != static_cast<std::int32_t>(model)) continue;
+            any = true;
+            path = tree.proposal->tree->path_to(wanted[i].node);
+            for (std::int32_t& node : path) node = tree.proposal->tree->token[static_cast<std::size_t>(node)];
+            pipelines_[model].set_params(params_of(*tree.proposal));
+            tree.drafts[i] =
+                pipelines_[model].apply(logits.subspan(row++ * vocab, vocab), {tree.proposal->context, path});
+            if (wanted[i].node == 0)
+                tree.sequence->of_model[model].kv->set_committed(
+                    static_cast<std::int64_t>(tree.proposal->context.size()));
+        }
+        if (any) ++tree.proposal->draft_calls;
+    }
+}
+
+/// False when every tree is complete.
+bool LmDrafter::grow_level(std::vector<Growing>& trees) {
+    std::erase_if(trees, [](const Growing& tree) { return tree.growth->wanted().empty(); });
+    if (trees.empty()) return false;
+    for (Growing& tree : trees) tree.drafts.resize(tree.growth->wanted().size());
+    for (std::size_t model = 0; model < models_.size(); ++model) run_model(model, trees);
+    for (Growing& tree : trees) tree.growth->grow(tree.drafts);
+    return true;
+}
+
+void LmDrafter::propose(std::span<Proposal> proposals) {
+    std::vector<Growing> trees;
+    for (Proposal& proposal : proposals) {
+        auto* sequence = static_cast<LmSequence*>(proposal.sequence);
+        const auto size = static_cast<std::int64_t>(proposal.context.size());
+        const std::int64_t depth = std::min({proposal.max_depth, method_->max_depth(), most_positions_ - size});
+        if (depth <= 0) continue;
+        for (DraftKv& draft : sequence->of_model) {
+            reserve(*draft.kv, size + depth, method_->max_nodes());
+            draft.computed.clear();
+        }
+        trees.push_back({&proposal, sequence, method_->begin(*proposal.tree, proposal.noise, size, depth), {}});
+    }
+    while (grow_level(trees)) {
+    }
+}
+
+void LmDrafter::follow(SequenceDrafter& sequence, std::span<const std::int32_t> context, std::int64_t max_rows) {
+    auto& mine = static_cast<LmSequence&>(sequence);
+    for (std::size_t model = 0; model < models_.size(); ++model) {
+        KvSequence& kv = *mine.of_model[model].kv;
+        const std::int64_t first = kv.committed();
+        const std::int64_t end = std::min(first + max_rows, static_cast<std::int64_t>(context.size()) - 1);
+        if (first >= end) continue;
+        reserve(kv, end, 0);
+        rows_.clear();
+        for (std::int64_t position = first; position < end; ++position) {
+            ForwardRow& row = rows_.emplace_back();
+            row.token_id = context[static_cast<std::size_t>(position)];
+            row.position = position;
+            row.in_pages = position + 1;
+        }
+        KvSequence* const one = &kv;
+        models_[model]->forward(rows_, std::span(&one, 1));
+        kv.set_committed(end);
+    }
+}
+
+}  // namespace
+
+std::unique_ptr<Drafter> make_lm_drafter(const DraftOptions& options) {
+    const DraftMethod& method = find_draft_method(options.method);
+    const auto num_models = static_cast<std::int64_t>(options.models.size());
+    if (num_models < method.least_models || num_models > method.most_models)
+        throw std::logic_error("draft = " + method.name + " was given " + std::to_string(num_models) + " models");
+    return std::make_unique<LmDrafter>(options, make_tree_method(method, tree_of(method, options.tree), num_models));
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,50 @@
+// Draft methods by name: what job files may ask for, before any model is loaded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace longhaul::engine {
+
+/// How the drafts of one node come about: decides which verification rules may see them.
+enum class Draws : std::uint8_t {
+    none,                 ///< no drafts at all
+    certain,              ///< not sampled: each is one-hot
+    chain,                ///< one sampled draft
+    independent,          ///< several, each sampled as if alone
+    without_replacement,  ///< several, each sampled without those before it
+};
+
+/// How `draft-tree` is written for a method.
+enum class TreeForm : std::uint8_t { none, chain, chains, branching, beam, budgeted };
+
+struct DraftMethod {
+    std::string name;
+    Draws draws = Draws::none;
+    TreeForm form = TreeForm::none;
+    std::string default_tree;
+    std::int64_t least_models = 0, most_models = 0;  ///< `draft-model` folders
+};
+
+/// All of this version.
+const std::vector<DraftMethod>& draft_methods();
+/// Throws UsageError naming the methods there are.
+const DraftMethod& find_draft_method(const std::string& name);
+
+/// `draft-tree` as users write it: chain "5", K chains or width x depth "4x3", with a node budget "4x3:12", branching
+/// "2,2,1".
+struct TreeShape {
+    std::int64_t width = 1, depth = 1, budget = 1;
+    std::vector<std::int64_t> branching;  ///< children a node, a level; only where it was written so
+
+    [[nodiscard]] std::int64_t num_nodes() const;
+};
+/// Throws UsageError.
+TreeShape parse_tree_shape(const std::string& text);
+
+/// The tree of a method: `text`, or its default where that is empty. Throws UsageError where the method has no such
+/// trees.
+TreeShape tree_of(const DraftMethod& method, const std::string& text);
+
+}  // namespace longhaul::engine

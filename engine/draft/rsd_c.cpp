@@ -1,0 +1,73 @@
+// RSD-C, recursive speculative decoding with a constant branching factor a level (paper, Algorithm 3): the children of
+// a node are drawn without replacement by Gumbel-top-k and stay in the order of their draw.
+#include <algorithm>
+
+#include "engine/draft/tree_growth.hpp"
+#include "engine/sampling/pipeline.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+class RsdCGrowth final : public TreeGrowth {
+  public:
+    RsdCGrowth(TokenTree& tree, const Noise& noise, std::int64_t position, std::span<const std::int64_t> branching)
+        : tree_(tree), noise_(noise), position_(position), branching_(branching) {
+        if (!branching_.empty()) wanted_.push_back({0, 0});
+    }
+
+    [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
+
+    void grow(std::span<const Distribution> drafts) override {
+        std::vector<Wanted> next;
+        for (std::size_t i = 0; i < drafts.size(); ++i) {
+            const Distribution& p = drafts[i];
+            const std::int32_t parent = wanted_[i].node;
+            const std::int32_t kept = keep_draft(tree_, noise_, p);
+            const NoiseRow row = noise_.row(position_ + static_cast<std::int64_t>(level_), 0, parent);
+            for (const Perturbed& draw : gumbel_top_k(p, row, branching_[level_])) {
+                const auto place = static_cast<std::size_t>(draw.place);
+                next.push_back({add_draw(tree_, parent, p.ids[place], p.q[place], kept), 0});
+            }
+        }
+        ++level_;
+        if (level_ == branching_.size()) next.clear();
+        wanted_ = std::move(next);
+    }
+
+  private:
+    TokenTree& tree_;
+    Noise noise_;
+    std::int64_t position_;
+    std::span<const std::int64_t> branching_;
+    std::size_t level_ = 0;
+    std::vector<Wanted> wanted_;
+};
+
+class RsdC final : public TreeMethod {
+  public:
+    explicit RsdC(std::vector<std::int64_t> branching) : branching_(std::move(branching)) {}
+
+    [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
+                                                    std::int64_t max_depth) const override {
+        const auto levels = static_cast<std::size_t>(std::clamp<std::int64_t>(max_depth, 0, this->max_depth()));
+        return std::make_unique<RsdCGrowth>(tree, noise, position, std::span(branching_).first(levels));
+    }
+    [[nodiscard]] std::int64_t max_nodes() const override {
+        std::int64_t nodes = 0;
+        std::int64_t level = 1;
+        for (const std::int64_t b : branching_) nodes += level *= b;
+        return nodes;
+    }
+    [[nodiscard]] std::int64_t max_depth() const override { return static_cast<std::int64_t>(branching_.size()); }
+
+  private:
+    std::vector<std::int64_t> branching_;
+};
+
+}  // namespace
+
+std::unique_ptr<TreeMethod> make_rsd_c(std::vector<std::int64_t> branching) {
+    return std::make_unique<RsdC>(std::move(branching));
+}
+
+}  // namespace longhaul::engine

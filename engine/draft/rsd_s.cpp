@@ -1,0 +1,138 @@
+// RSD-S, recursive speculative decoding by stochastic beam search (paper, Algorithm 8 and 9; algorithms.md section 4
+// has their misprints mended): each level keeps the `width` best of the truncated Gumbel values psi over all parents.
+// That is sampling of whole sequences without replacement; and which token a child is depends on its earlier siblings
+// alone, so verification is that of RSD-C.
+#include <algorithm>
+#include <limits>
+
+#include "engine/draft/tree_growth.hpp"
+#include "engine/sampling/pipeline.hpp"
+#include "kernels/scalar_math.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using kernels::scalar::det_exp;
+using kernels::scalar::det_log;
+using kernels::scalar::det_log1p;
+
+/// log(1 - e^x), x <= 0.
+double log1mexp(double x) {
+    // Near 0 the difference would lose its digits; three terms of its series are exact to 1e-12 there.
+    if (x > -1e-4) return det_log(-x * (1.0 + x * (0.5 + x * (1.0 / 6))));
+    return det_log1p(-det_exp(x));
+}
+
+/// The Gumbel value `perturbed` brought below `bound` (the parent's psi), keeping the order among siblings, whose
+/// greatest is `greatest`.
+double truncate(double perturbed, double greatest, double bound) {
+    const double w = bound - perturbed + log1mexp(perturbed - greatest);
+    return bound - std::max(0.0, w) - det_log1p(det_exp(w < 0 ? w : -w));
+}
+
+struct Candidate {
+    double psi = 0, perturbed = 0, log_p = 0, probability = 0;
+    std::size_t parent = 0;  ///< index into the level
+    std::int32_t token = 0;
+
+    /// Psi decides; where rounding made two alike, the perturbed value.
+    bool operator<(const Candidate& other) const {
+        if (psi != other.psi) return psi > other.psi;
+        if (perturbed != other.perturbed) return perturbed > other.perturbed;
+        return parent != other.parent ? parent < other.parent : token < other.token;
+    }
+};
+
+class RsdSGrowth final : public TreeGrowth {
+  public:
+    RsdSGrowth(TokenTree& tree, const Noise& noise, std::int64_t position, std::int64_t width, std::int64_t depth)
+        : tree_(tree), noise_(noise), position_(position), width_(width), depth_(depth) {
+        if (depth_ > 0) {
+            wanted_.push_back({0, 0});
+            level_.push_back({});
+        }
+    }
+
+    [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
+
+    void grow(std::span<const Distribution> drafts) override {
+        std::vector<Candidate> candidates;
+        for (std::size_t i = 0; i < drafts.size(); ++i) add_candidates(drafts[i], i, candidates);
+        std::sort(candidates.begin(), candidates.end());
+        if (static_cast<std::int64_t>(candidates.size()) > width_) candidates.resize(static_cast<std::size_t>(width_));
+        add_nodes(drafts, candidates);
+        if (++depth_done_ >= depth_) wanted_.clear();
+    }
+
+  private:
+    struct Beam {
+        double phi = 0, psi = 0;
+    };
+
+    /// The best of a parent's children: no more than the level's width can stay.
+    void add_candidates(const Distribution& p, std::size_t parent, std::vector<Candidate>& candidates) const {
+        const Beam& beam = level_[parent];
+        const NoiseRow row = noise_.row(position_ + depth_done_, 0, wanted_[parent].node);
+        const std::vector<Perturbed> draws = gumbel_top_k(p, row, width_);
+        if (draws.empty()) return;
+        const auto most = static_cast<std::size_t>(std::max_element(p.log_weights.begin(), p.log_weights.end()) -
+                                                   p.log_weights.begin());
+        // log p = log weight + this: exact also where p itself is nothing.
+        const double log_scale = det_log(p.q[most]) - p.log_weights[most];
+        const double greatest = beam.phi + (draws.front().score + log_scale);
+        for (const Perturbed& draw : draws) {
+            const auto place = static_cast<std::size_t>(draw.place);
+            const double perturbed = beam.phi + (draw.score + log_scale);
+            candidates.push_back({.psi = truncate(perturbed, greatest, beam.psi),
+                                  .perturbed = perturbed,
+                                  .log_p = p.log_weights[place] + log_scale,
+                                  .probability = p.q[place],
+                                  .parent = parent,
+                                  .token = p.ids[place]});
+        }
+    }
+
+    void add_nodes(std::span<const Distribution> drafts, std::span<const Candidate> chosen) {
+        std::vector<std::int32_t> kept(drafts.size(), -1);
+        std::vector<Wanted> next;
+        std::vector<Beam> beams;
+        for (const Candidate& c : chosen) {
+            if (kept[c.parent] < 0) kept[c.parent] = keep_draft(tree_, noise_, drafts[c.parent]);
+            next.push_back({add_draw(tree_, wanted_[c.parent].node, c.token, c.probability, kept[c.parent]), 0});
+            beams.push_back({.phi = level_[c.parent].phi + c.log_p, .psi = c.psi});
+        }
+        wanted_ = std::move(next);
+        level_ = std::move(beams);
+    }
+
+    TokenTree& tree_;
+    Noise noise_;
+    std::int64_t position_, width_, depth_;
+    std::int64_t depth_done_ = 0;
+    std::vector<Wanted> wanted_;
+    std::vector<Beam> level_;  ///< of wanted_
+};
+
+class RsdS final : public TreeMethod {
+  public:
+    RsdS(std::int64_t width, std::int64_t depth) : width_(width), depth_(depth) {}
+
+    [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
+                                                    std::int64_t max_depth) const override {
+        return std::make_unique<RsdSGrowth>(tree, noise, position, width_,
+                                            std::clamp<std::int64_t>(max_depth, 0, depth_));
+    }
+    [[nodiscard]] std::int64_t max_nodes() const override { return width_ * depth_; }
+    [[nodiscard]] std::int64_t max_depth() const override { return depth_; }
+
+  private:
+    std::int64_t width_, depth_;
+};
+
+}  // namespace
+
+std::unique_ptr<TreeMethod> make_rsd_s(std::int64_t width, std::int64_t depth) {
+    return std::make_unique<RsdS>(width, depth);
+}
+
+}  // namespace longhaul::engine

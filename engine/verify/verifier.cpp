@@ -1,0 +1,34 @@
+#include "engine/verify/verifier.hpp"
+
+#include "engine/error.hpp"
+#include "engine/verify/sampling.hpp"
+
+namespace longhaul::engine {
+
+// Where rules are named: a new one is a line here, one in check_lossless, and a file beside this one.
+std::unique_ptr<Verifier> make_verifier(const std::string& rule) {
+    if (rule == "coupled") return std::make_unique<CoupledVerifier>();
+    if (rule == "rejection" || rule == "multi-round") return make_sampling_verifier(make_multi_round_rule());
+    if (rule == "k-seq") return make_sampling_verifier(make_k_seq_rule());
+    if (rule == "recursive") return make_sampling_verifier(make_recursive_rule());
+    throw UsageError("verify: expected coupled, rejection, multi-round, k-seq or recursive, got '" + rule + "'");
+}
+
+void check_lossless(const std::string& rule, const DraftMethod& method, std::int64_t num_models) {
+    if (rule == "coupled" || method.draws == Draws::none) return;  // any tree will do; there is none
+    const bool chain = method.draws == Draws::chain;
+    const bool independent = chain || method.draws == Draws::independent;
+    const bool without_replacement = chain || method.draws == Draws::without_replacement;
+    std::string wanted;
+    if (rule == "rejection" && !chain) wanted = "one sampled draft a node (draft = sd)";
+    if (rule == "multi-round" && !independent) wanted = "independent drafts (draft = sd, spectr or specinfer)";
+    if (rule == "k-seq" && (!independent || num_models > 1))
+        wanted = "independent drafts of one model (draft = sd, spectr, or specinfer with one draft-model)";
+    if (rule == "recursive" && !without_replacement && method.draws != Draws::certain)
+        wanted = "drafts drawn without replacement (draft = sd, rsd-c or rsd-s) or certain ones (ngram)";
+    if (wanted.empty()) return;
+    throw UsageError("verify: expected coupled with draft = " + method.name + ", got " + rule + ", which needs " +
+                     wanted + "; what it emitted would not be distributed as the model");
+}
+
+}  // namespace longhaul::engine

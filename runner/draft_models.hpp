@@ -1,0 +1,42 @@
+// The language models that draft for a job: loaded, and kept where the next run of a sweep drafts with the same.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/model/model.hpp"
+#include "engine/parallel/group.hpp"
+#include "kernels/device.hpp"
+#include "runner/settings.hpp"
+
+namespace longhaul::runner {
+
+class DraftModels {
+  public:
+    /// Loads those of `settings` (none where its method takes none, or nothing is generated), unless they are loaded.
+    /// A model is sharded over `group`, the target's, or held whole by each of its ranks: `draft-parallel` says.
+    /// Collective over the group. Throws InputError where a model has not the target's vocabulary.
+    void load(const Settings& settings, const engine::ModelConfig& target, kernels::Device& device,
+              engine::Group& group);
+    void unload();
+
+    [[nodiscard]] std::vector<engine::Model*> pointers() const;
+    /// Of all of them, in their order; "" for none.
+    [[nodiscard]] std::string fingerprint() const;
+
+  private:
+    std::string loaded_;  ///< what was asked for
+    std::unique_ptr<engine::Group> alone_;
+    std::vector<std::unique_ptr<engine::Model>> models_;
+};
+
+/// Draft models that this job loads.
+std::vector<std::filesystem::path> wanted_draft_models(const Settings& settings);
+
+/// Throws InputError where a draft model's config does not go with the target's.
+void check_draft_config(const std::filesystem::path& folder, const engine::ModelConfig& draft,
+                        const engine::ModelConfig& target);
+
+}  // namespace longhaul::runner

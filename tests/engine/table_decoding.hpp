@@ -1,0 +1,156 @@
+// Speculative decoding over tables instead of models, on the engine's own draft methods and verification rules: what
+// the statistical tests and the program rule-table share.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/draft/drafter.hpp"
+#include "engine/draft/tree_growth.hpp"
+#include "engine/error.hpp"
+#include "engine/replica.hpp"
+#include "engine/verify/verifier.hpp"
+#include "kernels/scalar_math.hpp"
+
+namespace longhaul::engine::testing {
+
+using Tokens = std::vector<std::int32_t>;
+
+/// Next-token probabilities by context (all tokens emitted so far); where a context is not listed, those of the empty
+/// one.
+class Table {
+  public:
+    Table() = default;
+    explicit Table(const std::map<Tokens, std::vector<double>>& rows) {
+        for (const auto& [context, row] : rows) rows_[context] = distribution(row);
+        if (!rows_.contains({})) throw UsageError("rule-table: expected probabilities for the empty context \"\"");
+    }
+
+    [[nodiscard]] const Distribution& after(const Tokens& context) const {
+        const auto listed = rows_.find(context);
+        return listed != rows_.end() ? listed->second : rows_.at({});
+    }
+
+    static Distribution distribution(std::span<const double> row) {
+        double sum = 0;
+        for (const double p : row) {
+            if (!(p >= 0) || !std::isfinite(p)) throw UsageError("rule-table: expected probabilities >= 0");
+            sum += p;
+        }
+        if (!(std::abs(sum - 1) < 1e-3))
+            throw UsageError("rule-table: expected probabilities that sum to 1, got " + std::to_string(sum));
+        Distribution made;
+        for (std::size_t v = 0; v < row.size(); ++v) {
+            if (row[v] == 0) continue;
+            made.ids.push_back(static_cast<std::int32_t>(v));
+            made.log_weights.push_back(kernels::scalar::det_log(row[v] / sum));
+            made.q.push_back(row[v] / sum);
+        }
+        return made;
+    }
+
+  private:
+    std::map<Tokens, Distribution> rows_;
+};
+
+struct TableJob {
+    DraftOptions draft;    ///< method, tree, verify
+    std::vector<Table> p;  ///< of each draft model; none for ar and ngram
+    Table q;
+    std::int64_t emit = 2;  ///< tokens a text
+};
+
+/// Makes texts; each with random numbers of its own.
+class TableDecoder {
+  public:
+    explicit TableDecoder(TableJob job) : job_(std::move(job)) {
+        const DraftMethod& method = find_draft_method(job_.draft.method);
+        const auto num_models = static_cast<std::int64_t>(job_.p.size());
+        check_lossless(job_.draft.verify, method, num_models);
+        if (num_models < method.least_models || (method.most_models > 0 && num_models > method.most_models))
+            throw UsageError("draft = " + method.name + ": expected " + std::to_string(method.least_models) + " to " +
+                             std::to_string(method.most_models) + " draft models, got " + std::to_string(num_models));
+        if (method.least_models > 0) {
+            trees_ = make_tree_method(method, tree_of(method, job_.draft.tree), num_models);
+        } else {
+            without_model_ = make_drafter(job_.draft);
+        }
+        verifier_ = make_verifier(method.draws == Draws::none ? "coupled" : job_.draft.verify);
+    }
+
+    /// Any trees with any rule, whether they suit each other or not.
+    TableDecoder(TableJob job, std::unique_ptr<TreeMethod> trees, std::unique_ptr<Verifier> verifier)
+        : job_(std::move(job)), trees_(std::move(trees)), verifier_(std::move(verifier)) {}
+
+    Tokens text(std::uint64_t key) {
+        Tokens text;
+        const auto drafter = without_model_ ? without_model_->make_sequence({}) : nullptr;
+        Tokens context{root};  // as a prompt of one token
+        if (drafter) drafter->accepted(context, 1, {});
+        while (static_cast<std::int64_t>(text.size()) < job_.emit) {
+            TokenTree tree;
+            tree.reset(context.back());
+            grow(tree, text, context, key, drafter.get());
+            const auto position = static_cast<std::int64_t>(context.size());
+            const auto target = [&](std::int32_t node) -> const Distribution& {
+                return job_.q.after(context_of(text, tree, node));
+            };
+            const Verdict verdict = verifier_->verify(tree, target, key, position);
+            for (const std::int32_t node : verdict.nodes) text.push_back(tree.token[static_cast<std::size_t>(node)]);
+            text.push_back(verdict.next_token);
+            context.insert(context.end(), text.end() - static_cast<std::ptrdiff_t>(verdict.nodes.size()) - 1,
+                           text.end());
+            if (drafter) drafter->accepted(context, static_cast<std::int64_t>(verdict.nodes.size()) + 1, verdict.nodes);
+            ++target_calls;
+            accepted += static_cast<std::int64_t>(verdict.nodes.size());
+            drafted += tree.num_nodes() - 1;
+        }
+        text.resize(static_cast<std::size_t>(job_.emit));
+        return text;
+    }
+
+    std::int64_t target_calls = 0, accepted = 0, drafted = 0;
+
+  private:
+    static constexpr std::int32_t root = 1 << 20;  // no token of any table
+
+    static Tokens context_of(const Tokens& text, const TokenTree& tree, std::int32_t node) {
+        Tokens context = text;
+        for (const std::int32_t above : tree.path_to(node))
+            context.push_back(tree.token[static_cast<std::size_t>(above)]);
+        return context;
+    }
+
+    void grow(TokenTree& tree, const Tokens& text, const Tokens& context, std::uint64_t key,
+              SequenceDrafter* drafter) const {
+        const Noise noise{key, job_.draft.verify == "coupled" ? Noise::Kind::shared : Noise::Kind::own};
+        if (drafter != nullptr) {
+            Proposal proposal{
+                .sequence = drafter, .context = context, .noise = noise, .max_depth = 1024, .tree = &tree};
+            without_model_->propose(std::span(&proposal, 1));
+            return;
+        }
+        const auto growth = trees_->begin(tree, noise, static_cast<std::int64_t>(context.size()), 1024);
+        std::vector<Distribution> drafts;
+        while (!growth->wanted().empty()) {
+            drafts.clear();
+            for (const TreeGrowth::Wanted& wanted : growth->wanted()) {
+                const Table& p = job_.p[static_cast<std::size_t>(wanted.model)];
+                drafts.push_back(p.after(context_of(text, tree, wanted.node)));
+            }
+            growth->grow(drafts);
+        }
+    }
+
+    TableJob job_;
+    std::unique_ptr<TreeMethod> trees_;
+    std::unique_ptr<Drafter> without_model_;
+    std::unique_ptr<Verifier> verifier_;
+};
+
+}  // namespace longhaul::engine::testing
