@@ -230,6 +230,7 @@ class Submit(Case):
         self.assertIn("#SBATCH --exclusive\n", script)
         self.assertIn("\nmodule load a\nmodule load b\nset -- ", script)
         self.assertIn("#SBATCH --partition=gpu\n", self.script(LONGHAUL_SITE="site.conf", BASH_ENV=str(self.module())))
+        self.refused("LONGHAUL_SITE: expected a file to read, got '/no/site'", LONGHAUL_SITE="/no/site")
         own = self.folder / ".config" / "longhaul" / "site.conf"
         own.parent.mkdir(parents=True)
         own.write_text("qos = own\n")
@@ -378,6 +379,13 @@ class Body(Case):
         self.assertEqual(len(self.requeues()), 1)
         self.assertIn("two launches in a row", self.kept("12.reason"))
         self.assertIn("launch=2 code=139 verdict=crashed asked=nothing stalled=2 state=crashed", self.kept("12.launches"))
+
+    def test_ended_launches_do_not_count(self):
+        self.say("progress", progress("crashed", 3, 100))
+        self.say("ranks", "139\nsignal TERM\n")
+        self.run_body(code=139)
+        self.run_body(code=75, SLURM_RESTART_COUNT="1")
+        self.assertIn("verdict=stopped asked=end stalled=1", self.kept("12.launches"))
 
     def test_progress_in_between_counts_anew(self):
         self.say("ranks", "139\n")
