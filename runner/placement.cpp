@@ -176,7 +176,9 @@ NodeRank ranks_sharing(NodeRank node, int processors) {
     // What we were given before we started ourselves again is our share already.
     if (const char* mark = std::getenv(placed_mark); mark != nullptr && std::strcmp(mark, "share") == 0) return {};
     const int a_task = number_in("SLURM_CPUS_PER_TASK", 0), all = number_in("SLURM_CPUS_ON_NODE", 0);
-    return processors <= a_task || processors * node.size <= all ? NodeRank() : node;
+    // What a task was to have is not told apart from what it got where both are more than the job has.
+    const bool own = all > 0 ? processors * node.size <= all : processors <= a_task;
+    return own ? NodeRank() : node;
 }
 
 Placement divide(const CoreDomains& domains, NodeRank node, int threads) {

@@ -173,7 +173,10 @@ TEST_F(LauncherTest, ATaskWithProcessorsOfItsOwnSharesThemWithNobody) {
     set("SLURM_CPUS_ON_NODE", "4");
     EXPECT_EQ(ranks_sharing(node, 16).size, 4) << "nothing enforces the four";
     set("SLURM_CPUS_PER_TASK", "8");
+    EXPECT_EQ(ranks_sharing(node, 8).size, 4) << "four times eight are not there";
+    ::unsetenv("SLURM_CPUS_ON_NODE");
     EXPECT_EQ(ranks_sharing(node, 8).size, 1);
+    EXPECT_EQ(ranks_sharing(node, 16).size, 4);
     ::unsetenv("SLURM_CPUS_PER_TASK");
     set("LONGHAUL_PLACED", "share");
     EXPECT_EQ(ranks_sharing(node, 16).size, 1) << "divided before the program started itself again";
