@@ -256,6 +256,17 @@ TEST_F(Cli, InspectTellsAModelsShape) {
     EXPECT_NE(json.out.find("\"kv_heads\": 4"), std::string::npos) << json.out;
 }
 
+TEST_F(Cli, CheckTellsScriptsTheRunFolder) {
+    const Ended own = run({"check", "job.cfg", "--print=output"});
+    EXPECT_EQ(own.exit_code, 0) << own.err;
+    EXPECT_TRUE(own.out.starts_with("/") && own.out.ends_with("/out\n")) << own.out;
+    EXPECT_EQ(run({"check", "job.cfg", "--print", "output", "--output=/a/./it's b"}).out, "/a/it's b\n");
+    const Ended wrong = run({"check", "job.cfg", "--print=model"});
+    EXPECT_EQ(wrong.exit_code, 2);
+    EXPECT_EQ(wrong.err, "error: command line: print: expected output, got 'model'\n");
+    EXPECT_EQ(run({"check", "job.cfg", "--print=output", "--sed=1"}).exit_code, 2);
+}
+
 TEST_F(Cli, CheckListsEverythingAndItsCodeIsTheGravest) {
     write("job.cfg", "task = prompts\ndata = p.jsonl\nmodel = " LONGHAUL_DEMO_MODEL "\noutput = out\nmax-tokens = 5\n");
     const Ended good = run({"check", "job.cfg"});

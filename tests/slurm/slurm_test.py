@@ -60,7 +60,7 @@ class Job:
 
     def log(self):
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
-                         for path in sorted((self.run / "slurm").glob("*")) if path.is_file())
+                         for path in sorted((self.run / "slurm").glob("*[!h]")) if path.is_file())
 
     def ranks(self):
         return self.site.cluster.ranks(self.number, self.site.program)
