@@ -130,6 +130,13 @@ def command_line(pid):
         return ""
 
 
+def open_files(pid):
+    try:
+        return {path.readlink() for path in Path("/proc", str(pid), "fd").iterdir()}
+    except OSError:
+        return set()
+
+
 def signal_waits(pid, number):
     """Whether a signal was sent to a process that has not taken it yet (or the process is gone)."""
     try:
@@ -300,8 +307,9 @@ class Cluster:
         """As if its power were cut: slurmd, the steps it runs and all their processes, at once."""
         daemon = self.pids[f"slurmd-{node}"]
         os.kill(daemon, signal.SIGKILL)
-        steps = [pid for pid in descendants(self.keeper) if re.match(r"slurmstepd: ", command_line(pid))
-                 and f"spool-{node}" in os.readlink(f"/proc/{pid}/cwd")]
+        steps = [pid for pid in descendants(self.keeper) if command_line(pid).startswith("slurmstepd: ")
+                 and self.folder / f"slurmd-{node}.log" in open_files(pid)]
+        check(steps, f"{node} runs steps")
         for step in steps:
             for pid in [step, *descendants(step)]:
                 try:

@@ -133,8 +133,8 @@ class Site:
         """A job given to slurm/submit as a user does; its own message where it refuses and that is not `fine`."""
         run = self.bench.folder / name
         # The ranks of two nodes of this cluster are on one machine: what is shared between them must not be used.
-        environment = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_mpi_yield_when_idle": "1",
-                       "HOME": str(self.bench.folder), "LONGHAUL": self.program}
+        environment = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_osc": "^sm",
+                       "OMPI_MCA_mpi_yield_when_idle": "1", "HOME": str(self.bench.folder), "LONGHAUL": self.program}
         command = [REPOSITORY / "slurm" / "submit", job or self.job, "--nodes", nodes, "--ranks-per-node", ranks, *options,
                    f"--output={run}", *keys]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, stdin=subprocess.DEVNULL,
