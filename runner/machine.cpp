@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <optional>
@@ -24,10 +22,8 @@
 namespace longhaul::runner {
 namespace {
 
-namespace fs = std::filesystem;
-
 /// The number after `name` in a file of lines "name number …".
-std::optional<std::int64_t> number_after(const fs::path& file, const std::string& name) {
+std::optional<std::int64_t> number_after(const char* file, const std::string& name) {
     std::ifstream in(file);
     std::string word;
     std::int64_t number = 0;
@@ -38,35 +34,11 @@ std::optional<std::int64_t> number_after(const fs::path& file, const std::string
     return std::nullopt;
 }
 
-std::optional<std::int64_t> number_in(const fs::path& file) {
+std::optional<std::int64_t> number_in(const char* file) {
     std::ifstream in(file);
     std::int64_t number = 0;
     if (in >> number) return number;
     return std::nullopt;  // absent, or "max": no limit
-}
-
-std::optional<std::int64_t> number_of(const char* variable) {
-    const char* text = std::getenv(variable);
-    std::int64_t number = 0;
-    if (text == nullptr) return std::nullopt;
-    const auto [end, error] = std::from_chars(text, text + std::strlen(text), number);
-    return error == std::errc() && *end == 0 ? std::optional(number) : std::nullopt;
-}
-
-/// Names of the files of one version of control groups.
-struct GroupFiles {
-    const char *limit, *used, *reclaimable;
-};
-constexpr GroupFiles version_1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
-constexpr GroupFiles version_2{"memory.max", "memory.current", "inactive_file"};
-
-/// What a control group leaves to its processes; nullopt without a limit. File pages count as used but are given up
-/// when memory is wanted.
-std::optional<std::int64_t> free_in_group(const fs::path& group, const GroupFiles& files) {
-    const auto limit = number_in(group / files.limit), used = number_in(group / files.used);
-    if (!limit || !used) return std::nullopt;
-    const auto reclaimable = number_after(group / "memory.stat", files.reclaimable).value_or(0);
-    return std::max<std::int64_t>(0, *limit - *used + std::min(*used, reclaimable));
 }
 
 /// Processors a container's quota is worth, rounded up.
@@ -98,45 +70,13 @@ int usable_processors() {
     return std::max(1, std::min(processors, quota_processors().value_or(processors)));
 }
 
-std::optional<std::int64_t> group_memory_bytes(const fs::path& system) {
-    std::optional<std::int64_t> least;
-    std::ifstream groups(system / "proc/self/cgroup");
-    for (std::string line; std::getline(groups, line);) {  // "0::/job_12/step_0", or "4:memory:/slurm/job_12"
-        const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-        if (second == std::string::npos) continue;
-        const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-        if (controllers != ",," && controllers.find(",memory,") == std::string::npos) continue;
-        const GroupFiles& files = controllers == ",," ? version_2 : version_1;
-        const fs::path top = system / (controllers == ",," ? "sys/fs/cgroup" : "sys/fs/cgroup/memory");
-        fs::path group = fs::path(line.substr(second + 1)).relative_path();
-        for (bool more = true; more; group = group.parent_path()) {  // a limit of any group around it holds, too
-            more = !group.empty();
-            const auto bytes = free_in_group(top / group, files);
-            if (bytes) least = std::min(least.value_or(*bytes), *bytes);
-        }
-    }
-    return least;
-}
-
-std::optional<std::int64_t> slurm_memory_bytes(int node_ranks) {
-    constexpr std::int64_t mebibyte = std::int64_t{1} << 20, most = std::int64_t{1} << 40;
-    std::int64_t granted = number_of("SLURM_MEM_PER_NODE").value_or(0);
-    if (granted == 0) {
-        granted = number_of("SLURM_MEM_PER_CPU").value_or(0);
-        const std::int64_t processors = number_of("SLURM_CPUS_ON_NODE").value_or(0);
-        if (granted > 0 && granted < most) granted *= std::clamp<std::int64_t>(processors, 0, 1 << 16);
-    }
-    if (granted <= 0 || granted >= most) return std::nullopt;  // none, or the whole node
-    const auto held = [](const char* what) { return number_after("/proc/self/status", what).value_or(0) * 1024; };
-    // Mapped weights and what ranks share are there once.
-    const std::int64_t used = held("RssAnon:") * node_ranks + held("RssFile:") + held("RssShmem:");
-    return std::max<std::int64_t>(0, granted * mebibyte - used);
-}
-
-std::int64_t available_memory_bytes(int node_ranks) {
+std::int64_t available_memory_bytes() {
     std::int64_t bytes = number_after("/proc/meminfo", "MemAvailable:").value_or(0) * 1024;
-    if (const auto group = group_memory_bytes()) bytes = std::min(bytes, *group);
-    if (const auto slurm = slurm_memory_bytes(node_ranks)) bytes = std::min(bytes, *slurm);
+    const auto limit = number_in("/sys/fs/cgroup/memory.max");
+    const auto used = number_in("/sys/fs/cgroup/memory.current");
+    // File pages count as used but are given up when memory is wanted.
+    const auto reclaimable = number_after("/sys/fs/cgroup/memory.stat", "inactive_file").value_or(0);
+    if (limit && used) bytes = std::min(bytes, std::max<std::int64_t>(0, *limit - *used + reclaimable));
     return bytes;
 }
 

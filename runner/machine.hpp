@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <optional>
 
 #include "engine/model/model.hpp"
 #include "engine/replica.hpp"
@@ -17,17 +16,8 @@ namespace longhaul::runner {
 /// Processors this process may run on: its affinity, less where a container's quota is lower. At least 1.
 int usable_processors();
 
-/// Bytes of memory that `node_ranks` ranks of this node together could use now without swapping, inside what control
-/// groups and Slurm allow; 0 where nobody says.
-std::int64_t available_memory_bytes(int node_ranks = 1);
-
-/// Of that, what the memory control groups of this process (a container's, a batch job's) leave; nullopt where none has
-/// a limit. `system`: the folder that has proc and sys, for tests.
-std::optional<std::int64_t> group_memory_bytes(const std::filesystem::path& system = "/");
-
-/// What Slurm granted the job on this node (--mem, --mem-per-cpu), less what its ranks hold, all like this one; nullopt
-/// outside of Slurm, and where the whole node was granted. Counts where no control group enforces it, too.
-std::optional<std::int64_t> slurm_memory_bytes(int node_ranks);
+/// Bytes of memory that could be used now without swapping, container limits included; 0 where nobody says.
+std::int64_t available_memory_bytes();
 
 /// Of the memory that is free once the weights are there, what keys and values may take.
 std::int64_t kv_share(std::int64_t available_bytes);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -167,15 +166,6 @@ NodeRank node_rank_from_environment() {
     return {};
 }
 
-int slurm_cores(NodeRank node, int otherwise) {
-    if (std::getenv("SLURM_JOB_ID") == nullptr) return otherwise;
-    int cores = otherwise;
-    const int on_node = number_in("SLURM_CPUS_ON_NODE", 0), per_rank = number_in("SLURM_CPUS_PER_TASK", 0);
-    if (on_node > 0) cores = std::min(cores, on_node);
-    if (per_rank > 0) cores = static_cast<int>(std::min<std::int64_t>(cores, std::int64_t{per_rank} * node.size));
-    return cores;
-}
-
 bool started_by_launcher() {
     return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr;
 }
@@ -243,7 +233,7 @@ Placement place_this_rank(int threads) {
     CoreDomains cores = usable_cores();
     const NodeRank node = node_rank_from_environment();
     Placement placement = divide(cores, node, threads);
-    const int quota = std::min(quota_cores(placement.node_cores), slurm_cores(node, placement.node_cores));
+    const int quota = quota_cores(placement.node_cores);
     if (quota < placement.node_cores) {  // a quota names no processors: no binding, fewer threads
         std::vector<int> all;
         for (const std::vector<int>& domain : cores) all.insert(all.end(), domain.begin(), domain.end());

@@ -33,10 +33,6 @@ NodeRank node_rank_from_environment();
 /// Whether mpirun or srun started this process as a rank.
 bool started_by_launcher();
 
-/// Of `otherwise` cores, those that Slurm granted to all our ranks of this node: sites that do not bind a job's
-/// processes rely on its word alone.
-int slurm_cores(NodeRank node, int otherwise);
-
 /// Divides the cores among the ranks of the node, neighbours side by side; `threads` = 0 takes the whole share. No rank
 /// gets cores of two memory domains where that leaves the smallest share as large as it can be.
 Placement divide(const CoreDomains& domains, NodeRank node, int threads);

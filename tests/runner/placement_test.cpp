@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <set>
 
 namespace longhaul::runner {
@@ -100,24 +99,6 @@ TEST(Placement, CrossesDomainsRatherThanStarveARank) {
     EXPECT_EQ(divide({{0, 1, 2, 3, 4, 5}, {6, 7}}, {1, 2}, 0).domains, 2);
     for (const Placement& placement : divide_all(usable_cores("numa:2 core:8 pu:1"), 3))
         EXPECT_GE(placement.threads, 5);
-}
-
-TEST(Placement, SlurmsWordHoldsWhereItBindsNothing) {
-    const auto set = [](const char* job, const char* on_node, const char* per_rank) {
-        ::setenv("SLURM_CPUS_ON_NODE", on_node, 1);
-        ::setenv("SLURM_CPUS_PER_TASK", per_rank, 1);
-        job != nullptr ? ::setenv("SLURM_JOB_ID", job, 1) : ::unsetenv("SLURM_JOB_ID");
-    };
-    set(nullptr, "2", "1");
-    EXPECT_EQ(slurm_cores({0, 4}, 64), 64) << "not in a job";
-    set("12", "32", "");
-    EXPECT_EQ(slurm_cores({0, 4}, 64), 32);
-    EXPECT_EQ(slurm_cores({0, 4}, 16), 16) << "two processors a core";
-    set("12", "32", "4");
-    EXPECT_EQ(slurm_cores({0, 4}, 64), 16);
-    set("12", "odd", "2147483647");
-    EXPECT_EQ(slurm_cores({0, 4}, 64), 64);
-    for (const char* name : {"SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"}) ::unsetenv(name);
 }
 
 }  // namespace

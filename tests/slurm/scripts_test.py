@@ -118,7 +118,7 @@ class Submit(Case):
     def test_one_line_is_enough(self):
         answer = self.submit()
         self.assertEqual(self.calls("sbatch"), [["--parsable", str(self.output / "slurm" / "job.sbatch")]])
-        self.assertEqual((self.output / "slurm" / "job").read_text(), "12\n")
+        self.assertEqual((self.output / "slurm" / "job-id").read_text(), "12\n")
         self.assertIn("job 12: longhaul status ", answer.stdout)
         self.assertEqual(answer.stderr, "")
         self.assertEqual(self.script(), (self.output / "slurm" / "job.sbatch").read_text())
@@ -230,6 +230,7 @@ class Submit(Case):
         self.assertIn("#SBATCH --exclusive\n", script)
         self.assertIn("\nmodule load a\nmodule load b\nset -- ", script)
         self.assertIn("#SBATCH --partition=gpu\n", self.script(LONGHAUL_SITE="site.conf", BASH_ENV=str(self.module())))
+        self.refused("LONGHAUL_SITE: expected a file to read, got '/no/site'", LONGHAUL_SITE="/no/site")
         own = self.folder / ".config" / "longhaul" / "site.conf"
         own.parent.mkdir(parents=True)
         own.write_text("qos = own\n")
@@ -266,10 +267,13 @@ class Submit(Case):
         self.assertEqual(len(self.calls("sbatch")), 2)
 
     def test_answers_of_sbatch(self):
-        for says, number in [("12\n", "12"), ("12;cluster\n", "12"), ("Submitted batch job 12\n", "12"),
-                             ("Welcome!\nSubmitted batch job 12 on cluster x\nYou have 3 hours left\n", "12")]:
+        for says, job in [("12\n", "12"), ("12;cluster\n", "12;cluster"), ("Submitted batch job 12\n", "12"),
+                          ("Welcome!\nSubmitted batch job 12 on cluster x\nYou have 3 hours left\n", "12;x")]:
             self.say("sbatch_says", says)
-            self.assertIn(f"job {number}: ", self.submit().stdout)
+            self.assertIn("job 12: ", self.submit().stdout)
+            self.assertEqual((self.output / "slurm" / "job-id").read_text(), job + "\n")
+            self.run_script()
+            self.assertEqual((self.output / "slurm" / "job-id").read_text(), job + "\n")
         for says in ("", "garbage\n", "12 jobs of yours wait\n"):
             self.say("sbatch_says", says)
             self.assertIn("sbatch: expected the number of a job, got '", self.submit(code=1).stderr)
@@ -309,7 +313,7 @@ class Body(Case):
         root = ["--allow-run-as-root"] if os.getuid() == 0 else []
         self.assertEqual(self.calls("mpirun"), [
             ["-q", "-n", "4", "--bind-to", "none", *root, "longhaul", "run", str(self.job), "--seed=7"]])
-        self.assertEqual(self.kept("job"), "12\n")
+        self.assertEqual(self.kept("job-id"), "12\n")
 
     def test_ranks_by_srun(self):
         self.run_body(LAUNCHER="srun", SLURM_CPUS_PER_TASK="3")
@@ -339,7 +343,7 @@ class Body(Case):
         self.assertEqual(self.requeues(), [["requeue", "12_2"]])
         self.assertIn(["status", str(self.output / "shard-2-of-8"), "--progress"], self.calls("longhaul"))
         self.assertIn("code=75", self.kept("12_2.launches"))
-        self.assertEqual(self.kept("job"), "12\n")
+        self.assertEqual(self.kept("job-id"), "12\n")
         self.assertIn("type: sbatch --array=0-1", self.run_body(code=2, **{**array, "SLURM_ARRAY_TASK_COUNT": "2"}))
 
     def test_what_follows_on_each_code(self):
@@ -375,6 +379,13 @@ class Body(Case):
         self.assertEqual(len(self.requeues()), 1)
         self.assertIn("two launches in a row", self.kept("12.reason"))
         self.assertIn("launch=2 code=139 verdict=crashed asked=nothing stalled=2 state=crashed", self.kept("12.launches"))
+
+    def test_ended_launches_do_not_count(self):
+        self.say("progress", progress("crashed", 3, 100))
+        self.say("ranks", "139\nsignal TERM\n")
+        self.run_body(code=139)
+        self.run_body(code=75, SLURM_RESTART_COUNT="1")
+        self.assertIn("verdict=stopped asked=end stalled=1", self.kept("12.launches"))
 
     def test_progress_in_between_counts_anew(self):
         self.say("ranks", "139\n")
