@@ -187,7 +187,7 @@ def keep(folder):
 
 
 def system_traces():
-    """Names in the system's folders that speak of Slurm, munge or PMIx."""
+    """Names in the system's folders that speak of daemons of Slurm, munge or PMIx."""
     found = set()
     for top in SYSTEM_FOLDERS:
         for folder, folders, files in os.walk(top):
@@ -195,7 +195,7 @@ def system_traces():
             folders[:] = [name for name in folders if not name.startswith(("longhaul-", "ompi."))]
             if folder.count("/") > 4:
                 folders[:] = []
-            found.update(f"{folder}/{name}" for name in folders + files if re.search("slurm|munge|pmix", name, re.I))
+            found.update(f"{folder}/{name}" for name in folders + files if re.search("slurm(ctl|step)?d|munge|pmix", name))
     return found
 
 
