@@ -167,7 +167,8 @@ Json to_json(const JobReport& report) {
 
 std::string run_folder_of(const CommandLine& line) {
     if (const std::string what = line.value("print"); what != "output") {
-        throw UsageError(InputError::format("command line", "print", "output", "'" + engine::printable(what) + "'"));
+        throw UsageError(InputError::format("command line", "print", "output", "'" + engine::printable(what) + "'",
+                                            "it is all there is to print"));
     }
     const std::filesystem::path job = line.places.front();
     const std::filesystem::path folder = std::filesystem::absolute(job).parent_path();

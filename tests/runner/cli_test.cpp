@@ -263,7 +263,7 @@ TEST_F(Cli, CheckTellsScriptsTheRunFolder) {
     EXPECT_EQ(run({"check", "job.cfg", "--print", "output", "--output=/a/./it's b"}).out, "/a/it's b\n");
     const Ended wrong = run({"check", "job.cfg", "--print=model"});
     EXPECT_EQ(wrong.exit_code, 2);
-    EXPECT_EQ(wrong.err, "error: command line: print: expected output, got 'model'\n");
+    EXPECT_EQ(wrong.err, "error: command line: print: expected output, got 'model'; it is all there is to print\n");
     EXPECT_EQ(run({"check", "job.cfg", "--print=output", "--sed=1"}).exit_code, 2);
 }
 

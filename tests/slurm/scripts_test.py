@@ -13,10 +13,11 @@ from pathlib import Path
 
 SLURM = Path(__file__).resolve().parents[2] / "slurm"
 
-# Each fake appends its name and arguments, quoted, to $FAKES/calls.
+# Each fake appends its name and arguments to $FAKES/calls: a byte 31 ends a word, a byte 30 a call.
 COMMON = r"""#!/bin/bash
 name=$(basename "$0")
-{ printf '%q ' "$name" "$@"; echo; } >>"$FAKES/calls"
+note() { { printf '%s\037' "$@"; printf '\036'; } >>"$FAKES/calls"; }
+note "$name" "$@"
 # The first line of a file, which is dropped while others follow.
 next() {
   [ -e "$FAKES/$1" ] || return 1
@@ -38,7 +39,7 @@ esac
 plan=$(next ranks || echo 0)
 if [ "${plan%% *}" = signal ]; then
   heard=
-  trap 'heard=1; echo heard USR1 >>"$FAKES/calls"' USR1
+  trap 'heard=1; note heard USR1' USR1
   kill -s "${plan#signal }" "$PPID"
   while [ -z "$heard" ]; do /bin/sleep 0.02; done
   plan=$(cat "$FAKES/stop_code" 2>/dev/null || echo 75)
@@ -87,8 +88,10 @@ class Case(unittest.TestCase):
         (self.folder / name).write_text(text)
 
     def calls(self, program=None):
+        """All calls as lists of words, or the arguments of one program's."""
         file = self.folder / "calls"
-        calls = [shlex.split(line) for line in file.read_text().splitlines()] if file.exists() else []
+        text = file.read_text() if file.exists() else ""
+        calls = [call.split("\x1f")[:-1] for call in text.split("\x1e")[:-1]]
         return [call[1:] for call in calls if call[0] == program] if program else calls
 
     def submit(self, *arguments, code=0, job=True, script=SLURM / "submit", **environment):
@@ -319,6 +322,10 @@ class Body(Case):
         self.run_body(LAUNCHER="srun", SLURM_CPUS_PER_TASK="3")
         self.assertEqual(self.calls("srun"), [
             ["--mpi=pmix", "-K1", "--ntasks=4", "--cpu-bind=none", "--cpus-per-task=3", "longhaul", "run", str(self.job)]])
+        self.run_body(LAUNCHER="srun", SLURM_GPUS_ON_NODE="4")
+        with_gpus = self.calls("srun")[1]
+        self.assertEqual(with_gpus[:6], ["--mpi=pmix", "-K1", "--ntasks=4", "--cpu-bind=none", "--gpu-bind=none", "bash"])
+        self.assertEqual(with_gpus[-5:], ["rank", "2", "longhaul", "run", str(self.job)])
 
     def test_gpus_by_rank(self):
         (self.bin / "longhaul").write_text(COMMON + 'case $1 in run) echo "gpus $CUDA_VISIBLE_DEVICES" >>"$FAKES/gpus" ;; *) exit 1 ;; esac\n')
