@@ -113,6 +113,12 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
         {{"run", "--baseline=perhaps", "job.cfg"}, "baseline: expected true or false, got 'perhaps'"},
         {{"run", "--baseline", "false", "--baseline", "job.cfg"},
          "baseline: expected every key once, got this key again"},
+        {{"run", "job.cfg", "--shard=1"},
+         "shard: expected off, or I/K with I from 0 to K - 1 and K at most 10000, got '1'; 0/8 to 7/8 are the eight "
+         "shards of a job"},
+        {{"generate", "m", "--prompt=a", "--shard=0/2"},
+         "shard: expected a key that `longhaul generate` uses, got '--shard'; see `longhaul generate --help`"},
+        {{"status", "out", "--json", "--progress"}, "expected one of --json and --progress, got both"},
         {{"inspect", "m", "--json=no"}, "json: expected no value, got 'no'"},
         {{"run", "job.cfg", "--temprature=0.8"},
          "unknown key 'temprature': expected a known key, got 'temprature'; did you mean 'temperature'?"},
