@@ -21,6 +21,7 @@ ITEMS, TOKENS, CHECKPOINT = 6, 1500, 100
 SKIPPED = 77
 # Generous: they end tests that fail, and the machine may be busy.
 STARTS, ENDS = 120.0, 180.0
+TWO_LOOKS = 65.0  # of Slurm at its time limits, every 30 seconds
 
 # Each scenario that does something to nodes has nodes of its own, so that none disturbs another.
 NODES = ["n1", "n2", "drained1", "drained2", "dead1", "dead2", "lost1", "lost2", "lost3", "shared"]
@@ -36,11 +37,19 @@ PARTITIONS = {
 }
 
 
+def send(pids, number):
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
 class Job:
     """One job in the queue, and the run folder it works on."""
 
-    def __init__(self, site, number, run):
-        self.site, self.number, self.run = site, number, run
+    def __init__(self, site, number, run, records=None):
+        self.site, self.number, self.run, self.records = site, number, run, records or run / "slurm"
 
     def facts(self):
         return self.site.cluster.job(self.number)
@@ -56,36 +65,35 @@ class Job:
             facts.update(self.facts())
             return condition(facts)
         try:
-            wait_for(holds, what, limit, pause=0.3)
+            wait_for(holds, what, limit, pause=0.5)
         except Failure as failure:
             raise Failure(f"{failure}\njob {self.number}: {facts.get('JobState')} {facts.get('Reason')}\n{self.log()}")
         return facts
 
     def log(self):
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}"
-                         for path in sorted((self.run / "slurm").glob("*[!h]")) if path.is_file())
+                         for path in sorted(self.records.glob("*[!h]")) if path.is_file())
 
     def ranks(self):
-        return self.site.cluster.ranks(self.number, self.site.program)
+        return self.site.cluster.ranks(self.facts()["JobId"], self.site.program)
 
     def caught(self, frozen=False):
-        """Returns in the middle of the work: a checkpoint is there, and items are in flight. Ranks that are frozen stay
+        """Returns the ranks in the middle of the work: a checkpoint is there, results are not. Ranks that are frozen stay
         there until thawed, however long Slurm takes."""
         def checkpointed():
-            return [path for path in self.run.glob("checkpoints/*.h5") if path.name.count(".") == 1] and self.ranks()
-        self.site.wait(checkpointed, f"job {self.number} has a checkpoint", self)
-        pids = self.ranks()
+            return any(path.name.count(".") == 1 for path in self.run.glob("checkpoints/*.h5")) and self.ranks()
+        pids = self.site.wait(checkpointed, f"job {self.number} has a checkpoint", self)
         if frozen:
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
-        check(pids and not (self.run / "results.jsonl").exists(), f"job {self.number} was caught in the middle")
+            send(pids, signal.SIGSTOP)
+        check(not (self.run / "results.jsonl").exists(), f"job {self.number} was caught in the middle\n{self.log()}")
         return pids
 
-    def thaw(self, pids, number=signal.SIGUSR1):
-        """Continues them as soon as the signal has reached them."""
-        self.site.wait(lambda: all(signal_waits(pid, number) for pid in pids), f"{number.name} reaches the ranks", self)
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+    def thaw(self, pids, limit=STARTS):
+        """Continues them as soon as USR1 has reached them all."""
+        try:
+            wait_for(lambda: all(signal_waits(pid, signal.SIGUSR1) for pid in pids), "USR1 reaches the ranks", limit, pause=0.1)
+        finally:
+            send(pids, signal.SIGCONT)
 
     def ends(self, state="COMPLETED", code="0:0", restarts=None):
         final = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL")
@@ -161,7 +169,7 @@ class Site:
 
 
 def two_nodes(site):
-    """mpirun over two nodes; submitted again it adds nothing; a second job of a folder in the queue is refused."""
+    """mpirun over two nodes; submitted again it adds nothing."""
     job = site.submit("two_nodes", "--time", "10", nodes=2)
     job.wait(lambda facts: facts["JobState"] == "RUNNING", "it runs")
     facts = job.ends(restarts=0)
@@ -173,13 +181,12 @@ def two_nodes(site):
 
 
 def srun(site):
-    """Ranks started by srun and PMIx."""
+    """Ranks started by srun and PMIx; meanwhile a second job of the run folder is refused."""
     job = site.submit("srun", "--launcher", "srun")
     pids = job.caught(frozen=True)
     second = site.submit("srun", fine=False)
     check("in the queue" in second and job.number in second, f"a second job of the run folder: {second}")
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    send(pids, signal.SIGCONT)
     job.ends(restarts=0)
     site.equals(job.run)
 
@@ -187,14 +194,18 @@ def srun(site):
 def time_limit(site):
     """Slurm's warning before the limit: saved, requeued, gone on, under one job id."""
     job = site.submit("time_limit", "--partition", "minute", "--grace", "60")
-    job.thaw(job.caught(frozen=True))
+    pids = job.caught(frozen=True)
+    try:
+        job.thaw(pids, limit=TWO_LOOKS)
+    except Failure:
+        pass  # it came before they were frozen, and they are saving: what follows tells
     facts = job.ends()
     check(int(facts["Restarts"]) >= 1, f"it was requeued\n{job.log()}")
     site.equals(job.run)
 
 
 def scancel(site):
-    """USR1 by hand goes on, here with ranks started by srun; USR2 stays stopped until the job is submitted again."""
+    """USR1 by hand, to the batch shell; here with ranks started by srun."""
     job = site.submit("scancel", "--launcher", "srun")
     pids = job.caught(frozen=True)
     site.cluster.command("scancel", "--signal=USR1", "--batch", job.number)
@@ -205,6 +216,7 @@ def scancel(site):
 
 
 def stay_stopped(site):
+    """USR2 by hand: stays stopped until the job is submitted again, then on more ranks."""
     job = site.submit("stay_stopped")
     pids = job.caught(frozen=True)
     site.cluster.command("scancel", "--signal=USR2", "--batch", job.number)
@@ -235,6 +247,7 @@ def preempted(site):
     high = site.cluster.command("sbatch", "--parsable", "--partition=high", "--exclusive", "--output=/dev/null",
                                 "--wrap=true").strip()
     low.thaw(pids)
+    send(lowest_pids, signal.SIGCONT)
     site.wait(lambda: site.cluster.job(high)["JobState"] == "COMPLETED", "the higher job runs", low)
     for job in (low, lowest):
         job.ends(restarts=1)
@@ -277,10 +290,15 @@ def node_lost(site):
 
 
 def array(site):
-    """Three launches that share the items, one of them stopped and requeued alone."""
+    """Three launches that share the items without a common MPI world; one is stopped and goes on alone,
+    and the last one joins them."""
     job = site.submit("array", "--array", "3", ranks=1)
-    for task in range(3):
-        Job(site, f"{job.number}_{task}", job.run).ends()
+    tasks = [Job(site, f"{job.number}_{index}", job.run / f"shard-{index}-of-3", job.records) for index in range(3)]
+    pids = tasks[1].caught(frozen=True)
+    site.cluster.command("scancel", "--signal=USR1", "--batch", tasks[1].number)
+    tasks[1].thaw(pids)
+    for index, task in enumerate(tasks):
+        task.ends(restarts=1 if index == 1 else 0)
     check(len(list(job.run.glob("shard-*-of-3"))) == 3, f"shards {list(job.run.iterdir())}")
     site.equals(job.run)
 
