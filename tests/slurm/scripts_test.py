@@ -34,14 +34,16 @@ case "$1 $*" in
   status*) next progress || exit 2 ;;
 esac
 """,
-    # The ranks: `signal NAME` asks the batch shell to stop and waits until the request comes back; else an exit code.
+    # The ranks: `signal NAME …` asks the batch shell to stop and waits until the request comes back; else an exit code.
     "mpirun": r"""
 plan=$(next ranks || echo 0)
 if [ "${plan%% *}" = signal ]; then
-  heard=
   trap 'heard=1; note heard USR1' USR1
-  kill -s "${plan#signal }" "$PPID"
-  while [ -z "$heard" ]; do /bin/sleep 0.02; done
+  for signal in ${plan#signal }; do
+    heard=
+    kill -s "$signal" "$PPID"
+    while [ -z "$heard" ]; do /bin/sleep 0.02; done
+  done
   plan=$(cat "$FAKES/stop_code" 2>/dev/null || echo 75)
 elif [ "$plan" = dies ]; then
   kill -USR1 "$PPID"
@@ -212,7 +214,7 @@ class Submit(Case):
         (self.bin / "elsewhere").rename(module / "longhaul")
         script = self.script("--longhaul=longhaul", f"--setup=PATH=$PATH:{shlex.quote(str(module))}")
         self.assertIn("\nlonghaul=longhaul\n", script)
-        self.assertIn("\nPATH=$PATH:'", script)
+        self.assertIn("\n  PATH=$PATH:'", script)
 
     def test_grace(self):
         for stop_seconds, grace in [("0", 120), ("0.0", 120), ("2.1", 60), ("0.4", 60), ("29.5", 90), ("300", 903), ("x", 120)]:
@@ -231,7 +233,7 @@ class Submit(Case):
         self.assertIn("#SBATCH --partition=debug\n", script)
         self.assertIn("#SBATCH --account=abc\n", script)
         self.assertIn("#SBATCH --exclusive\n", script)
-        self.assertIn("\nmodule load a\nmodule load b\nset -- ", script)
+        self.assertIn("\n  module load a\n  module load b\n  :\n}\nset -- ", script)
         self.assertIn("#SBATCH --partition=gpu\n", self.script(LONGHAUL_SITE="site.conf", BASH_ENV=str(self.module())))
         self.refused("LONGHAUL_SITE: expected a file to read, got '/no/site'", LONGHAUL_SITE="/no/site")
         own = self.folder / ".config" / "longhaul" / "site.conf"
@@ -423,6 +425,8 @@ class Body(Case):
 
     def test_user_may_stop_it_for_good(self):
         self.say("ranks", "signal USR2\n")
+        self.assertIn("stays stopped as asked", self.run_body(code=75))
+        self.say("ranks", "signal USR2 USR1\n")  # the limit comes while it saves
         self.assertIn("stays stopped as asked", self.run_body(code=75))
         self.assertEqual(self.requeues(), [])
 
