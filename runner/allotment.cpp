@@ -157,9 +157,10 @@ int tasks_on_node(std::string_view tasks_per_node, int node) {
         tasks_per_node.remove_prefix(std::min(end + 1, tasks_per_node.size()));
         const std::size_t times_at = std::min(part.find("(x"), part.size());
         const auto tasks = number_of(part.substr(0, times_at));
-        const bool repeated = times_at < part.size() && part.ends_with(')');
-        const auto times = repeated ? number_of(part.substr(times_at + 2, part.size() - times_at - 3))
-                                    : std::optional<std::int64_t>(1);
+        std::optional<std::int64_t> times = 1;
+        if (times_at < part.size())
+            times =
+                part.ends_with(')') ? number_of(part.substr(times_at + 2, part.size() - times_at - 3)) : std::nullopt;
         if (!tasks || !times || *tasks < 1 || *tasks > (1 << 16)) return 1;
         if (node < *times) return static_cast<int>(*tasks);
         node -= static_cast<int>(*times);

@@ -137,7 +137,9 @@ TEST_F(SlurmTest, OneThatHangsIsEnded) {
         EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << script;
         std::ifstream file(folder.path() / "pid");
         int pid = 0;
-        if (file >> pid) EXPECT_NE(::kill(pid, 0), 0) << "left behind by " << script;
+        if (file >> pid) {
+            EXPECT_NE(::kill(pid, 0), 0) << "left behind by " << script;
+        }
     }
 }
 
