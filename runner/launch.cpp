@@ -44,9 +44,12 @@ std::optional<Finished> open_folder(Launch& launch) {
     const Settings& settings = launch.settings;
     if (!launch.loaded.data) launch.loaded.data = DataSet::open(settings);
     launch.loaded.fingerprints["data"] = launch.loaded.data->fingerprint();
-    if (settings.shard.is_part()) create_shard_folder(settings);
+    if (settings.shard.is_part()) {
+        create_shard_folder(settings);
+        check_other_shards(settings, launch.loaded.fingerprints);  // before a refused one has made its folder
+    }
     launch.folder.create();
-    check_job(launch);
+    check_identity(launch.folder, settings, launch.loaded.fingerprints);
     const std::optional<Finished> finished = read_finished(launch.folder, settings);
     if (finished && finished->items == num_items(launch)) return finished;
     if (const auto newest = newest_lease(launch.folder.root); newest && newest->ending.is_object())

@@ -69,7 +69,7 @@ def in_prefill(bench, arguments):
     whole = bench.run(bench.job("whole.cfg", output=run, **keys), arguments.ranks, *arguments.options, limit=LIMIT)
     check(whole.code == 0, whole.errors)
     line = json.loads((run / "stats.jsonl").read_text())
-    print(f"a prompt of {line['prompt_tokens']} tokens: {line['prefill_seconds']:.1f} s")
+    print(f"a prompt of {line['prompt_tokens']} tokens: {line['prefill_seconds']:.1f} s", flush=True)
     times = []
     for count in range(arguments.times):
         run = bench.folder / f"prefill-{count}"
@@ -96,7 +96,7 @@ def main():
         for name, measure in (("in a prompt", in_prefill), ("in generation", in_generation)):
             outside, inside = zip(*measure(bench, arguments))
             print(f"{name} at {arguments.tokens} tokens: {statistics.median(outside):.2f} s to the exit (longest "
-                  f"{max(outside):.2f}), stop_seconds {statistics.median(inside):.2f} (longest {max(inside):.2f})")
+                  f"{max(outside):.2f}), stop_seconds {statistics.median(inside):.2f} (longest {max(inside):.2f})", flush=True)
     finally:
         bench.close()
 
