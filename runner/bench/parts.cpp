@@ -120,14 +120,14 @@ BenchTable bench_attention(BenchSetup& setup) {
     for (const std::int64_t context : {1000, 10000, 100000}) {
         for (const std::int64_t group : {1, 2, 4, 8}) {
             for (const std::int64_t nodes : {1, 8, 32}) {
-                table.lines.push_back(measure_attention(setup, context, nodes, group));
+                setup.add(table, measure_attention(setup, context, nodes, group));
             }
         }
     }
     return table;
 }
 
-BenchTable bench_sampling(BenchSetup&) {
+BenchTable bench_sampling(BenchSetup& setup) {
     BenchTable table{.title = ", one thread whatever the shape",
                      .columns = {{"vocabulary", "vocabulary"},
                                  {"sampling", "sampling                            "},
@@ -144,9 +144,9 @@ BenchTable bench_sampling(BenchSetup&) {
     top_p.temperature = 1;
     top_p.top_p = 0.9;
     for (const std::int64_t vocab : {32000, 128256}) {
-        table.lines.push_back(measure_sampling(vocab, "temperature 0", greedy));
-        table.lines.push_back(measure_sampling(vocab, "0.8, min-p 0.05, penalty 1.1 of 1024", warm));
-        table.lines.push_back(measure_sampling(vocab, "1, top-p 0.9", top_p));
+        setup.add(table, measure_sampling(vocab, "temperature 0", greedy));
+        setup.add(table, measure_sampling(vocab, "0.8, min-p 0.05, penalty 1.1 of 1024", warm));
+        setup.add(table, measure_sampling(vocab, "1, top-p 0.9", top_p));
     }
     return table;
 }
