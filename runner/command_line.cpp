@@ -325,11 +325,12 @@ const std::vector<CommandSyntax>& command_table() {
          .options = {{"shape", "NAME", "random weights of this shape: 135m, 1.1b (default), 3b, 8b"},
                      {"model", "FOLDER", "instead of a shape"},
                      {"rows", "NUMBER", "only so many rows: verify, prefill"},
+                     {"rounds", "NUMBER", "rounds whose medians are shown: speculation (default 3)"},
                      {"explain", "", "also where the time of a pass goes: decode, verify, prefill"},
                      {"json", "", "for programs"}},
          .keys = true,
-         .unused_keys = keys_but(
-             {"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device", "packed-weights"}),
+         .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
+                                  "packed-weights", "draft-tree"}),
          .summary = "time decode, verify, prefill, attention, sampling, speculation or all-reduce next to what the "
                     "machine can do; start: from files to the first token",
          .example = "longhaul bench decode --shape 1.1b --threads=2",

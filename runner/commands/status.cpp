@@ -62,6 +62,32 @@ void print_queue(const std::vector<QueueEntry>& queue) {
         std::printf("slurm     job %s: %s\n", entry.job.c_str(), describe(entry).c_str());
 }
 
+/// How the newest launch began, from its replicas' heartbeats; -1: not yet.
+struct LaunchStart {
+    double load_seconds = -1;         ///< of the replica that took longest to have its model
+    double first_token_seconds = -1;  ///< from the start of the program to the first token of any replica
+};
+
+LaunchStart launch_start(const std::vector<Ordered>& replicas) {
+    LaunchStart start;
+    for (const Ordered& replica : replicas) {
+        start.load_seconds = std::max(start.load_seconds, replica.value("load_seconds", -1.0));
+        const double first = replica.value("first_token_seconds", -1.0);
+        if (first < 0) continue;
+        start.first_token_seconds = start.first_token_seconds < 0 ? first : std::min(start.first_token_seconds, first);
+    }
+    return start;
+}
+
+std::string start_line(const LaunchStart& start) {
+    std::array<char, 100> line{};
+    std::snprintf(line.data(), line.size(), "model loaded in %.2f s", start.load_seconds);
+    std::string text = line.data();
+    if (start.first_token_seconds < 0) return text + ", no token yet";
+    std::snprintf(line.data(), line.size(), ", first token after %.2f s", start.first_token_seconds);
+    return text + line.data();
+}
+
 Ordered to_json(const RunFolder& folder, const RunStatus& status) {
     Ordered json;
     json["run"] = folder.root.string();
@@ -74,6 +100,9 @@ Ordered to_json(const RunFolder& folder, const RunStatus& status) {
                           {"started", record.started},
                           {"renewed_seconds_ago", status.lease->age_seconds}};
         if (!record.slurm.empty()) json["launch"]["slurm"] = record.slurm;
+        const LaunchStart start = launch_start(status.replicas);
+        if (start.load_seconds >= 0) json["launch"]["load_seconds"] = start.load_seconds;
+        if (start.first_token_seconds >= 0) json["launch"]["first_token_seconds"] = start.first_token_seconds;
         if (!status.lease->ending.is_null()) json["ending"] = Ordered(status.lease->ending);
     }
     json["done"] = status.done;
@@ -103,6 +132,8 @@ void print_table(const RunFolder& folder, const RunStatus& status, const std::ve
     std::printf("run       %s\nstate     %s\n", folder.root.c_str(), status.state.c_str());
     print_queue(queue);
     if (status.lease) std::printf("holder    %s\n", launch_line(*status.lease).c_str());
+    const LaunchStart start = launch_start(status.replicas);
+    if (start.load_seconds >= 0) std::printf("start     %s\n", start_line(start).c_str());
     if (!status.progress.is_null()) {
         std::printf("progress  %s\n", progress_line(progress_of(status)).c_str());
     } else {
