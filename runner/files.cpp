@@ -82,6 +82,29 @@ void replace_file(const std::filesystem::path& path, std::string_view text, Dura
     file.commit(durable);
 }
 
+bool create_once(const std::filesystem::path& path, std::string_view text, std::string_view tag) {
+    const std::filesystem::path temporary = path.string() + "." + std::string(tag) + ".new";
+    replace_file(temporary, text, Durable::yes, "x");
+    int result = ::link(temporary.c_str(), path.c_str());
+    int error = result == 0 ? 0 : errno;
+    struct stat status {};
+    // Over NFS the answer may get lost though the link was made.
+    if (result != 0 && ::stat(temporary.c_str(), &status) == 0 && status.st_nlink == 2) result = 0;
+    if (result != 0 && (error == EPERM || error == ENOTSUP || error == ENOSYS)) {  // no hard links here
+        const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        error = fd < 0 ? errno : 0;
+        if (fd >= 0) {
+            ::close(fd);
+            replace_file(path, text, Durable::yes, "own");
+            result = 0;
+        }
+    }
+    ::unlink(temporary.c_str());
+    if (result != 0 && error != EEXIST) fail(path, "create it", error);
+    if (result == 0) sync_folder(path.parent_path());
+    return result == 0;
+}
+
 std::string read_if_there(const std::filesystem::path& path) {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};

@@ -41,6 +41,10 @@ class FileReplacement {
 /// Replaces `path` by `text` in one step, as FileReplacement does. Throws StorageError.
 void replace_file(const std::filesystem::path& path, std::string_view text, Durable durable, std::string_view tag);
 
+/// Creates `path` with its content in one step; false where it is there already. `tag` must be this process's alone.
+/// Throws StorageError.
+[[nodiscard]] bool create_once(const std::filesystem::path& path, std::string_view text, std::string_view tag);
+
 /// The file's bytes; "" when it is absent or cannot be read.
 [[nodiscard]] std::string read_if_there(const std::filesystem::path& path);
 

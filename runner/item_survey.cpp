@@ -89,7 +89,7 @@ ItemSurvey survey_items(const DataSet& data, const engine::Tokenizer& tokenizer,
                         std::int64_t max_positions, int threads, std::int64_t most_failures) {
     constexpr std::int64_t block = 64;
     Findings all;
-    all.survey.inputs = data.size();
+    all.survey.inputs = settings.shard.share_of(data.size());
     std::atomic<std::int64_t> next{0};
     std::mutex mutex;
     std::exception_ptr failure;
@@ -99,7 +99,8 @@ ItemSurvey survey_items(const DataSet& data, const engine::Tokenizer& tokenizer,
             for (std::int64_t begin = next.fetch_add(block); begin < data.size(); begin = next.fetch_add(block)) {
                 const std::int64_t end = std::min(begin + block, data.size());
                 for (std::int64_t index = begin; index < end; ++index)
-                    mine.add(index, data.prompt(index, tokenizer, max_positions), settings, most_failures);
+                    if (settings.shard.has(index))
+                        mine.add(index, data.prompt(index, tokenizer, max_positions), settings, most_failures);
             }
             const std::lock_guard lock(mutex);
             all.merge(mine);

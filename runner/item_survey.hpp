@@ -35,7 +35,7 @@ struct ItemSurvey {
         std::string id, error;
     };
 
-    std::int64_t inputs = 0;        ///< prompts of the data, `limit` taken into account
+    std::int64_t inputs = 0;        ///< prompts of the data, `limit` and `shard` taken into account
     std::int64_t failed = 0;        ///< of them
     std::vector<Failure> failures;  ///< in the order of the input; the first ones only, if so asked
     Counts prompt_tokens;           ///< of each prompt that can be run

@@ -12,6 +12,7 @@
 #include "runner/machine.hpp"
 #include "runner/results.hpp"
 #include "runner/run_folder.hpp"
+#include "runner/shard_folder.hpp"
 #include "runner/values.hpp"
 
 namespace longhaul::runner {
@@ -28,7 +29,7 @@ class JobChecker {
         if (is_good("model")) check_model();
         if (report_.model) check_settings_of_model();
         if (is_good("data")) check_data();
-        if (is_good("output")) check_output();
+        if (is_good("output") && is_good("shard")) check_output();
         estimate();
         return std::move(report_);
     }
@@ -114,8 +115,8 @@ class JobChecker {
         if (!items_are_known()) return;
         std::unique_ptr<DataSet> data;
         if (!attempt("data", [&] { data = DataSet::open(report_.settings); })) return;
-        if (fs::exists(report_.settings.output /
-                       "identity.json"))  // it reads everything: where there is what to compare
+        // It reads everything: where there is what to compare.
+        if (fs::exists(run_folder_of(report_.settings).root / "identity.json"))
             attempt("data", [&] { fingerprints_["data"] = data->fingerprint(); });
         if (!tokenizer_) return;
         ItemSurvey survey =
@@ -126,13 +127,19 @@ class JobChecker {
     }
 
     void check_output() {
-        const RunFolder folder{report_.settings.output};
-        if (!attempt("output", [&] { folder.must_be_usable(); })) return;
-        if (!fs::exists(folder.root / "identity.json")) return;
+        const Settings& settings = report_.settings;
+        const RunFolder folder = run_folder_of(settings);
+        const bool usable = attempt("output", [&] {
+            if (settings.shard.is_part()) check_shard_folder(settings);
+            folder.must_be_usable();
+        });
+        if (!usable) return;
         // With faults among its keys the job is not known well enough to be compared.
-        if (faulty_keys_.empty() &&
-            !attempt("output", [&] { check_identity(folder, report_.settings, fingerprints_); }))
-            return;
+        const bool same = !faulty_keys_.empty() || attempt("output", [&] {
+            check_identity(folder, settings, fingerprints_);
+            if (settings.shard.is_part()) check_other_shards(settings, fingerprints_);
+        });
+        if (!same || !fs::exists(folder.root / "identity.json")) return;
         report_.is_begun = true;
         attempt("output", [&] {
             report_.items_before = static_cast<std::int64_t>(ResultIndex::read(folder.root).entries().size());

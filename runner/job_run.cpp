@@ -4,13 +4,13 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <map>
 #include <optional>
 #include <stdexcept>
 #include <unordered_map>
 
 #include "engine/error.hpp"
 #include "runner/files.hpp"
+#include "runner/outcome.hpp"
 #include "runner/progress.hpp"
 #include "runner/replica_driver.hpp"
 #include "runner/results.hpp"
@@ -37,6 +37,7 @@ std::unordered_map<std::int64_t, std::int64_t> checkpointed_items(const DataSet&
     std::unordered_map<std::int64_t, std::int64_t> tokens;
     if (store.items().empty()) return tokens;
     for (std::int64_t index = 0; index < data.size(); ++index) {
+        if (!settings.shard.has(index)) continue;
         const std::string id = data.id(index);
         for (std::int64_t sample = 0; sample < settings.samples; ++sample) {
             const auto at = store.items().find(checkpoint_key(id, sample));
@@ -54,11 +55,12 @@ Plan make_plan(const Loaded& loaded, const JobPhase& phase, engine::CheckpointSt
     const auto number = [&](const ItemKey& key) { return key.index * settings.samples + key.sample; };
 
     Plan plan;
-    plan.size.items = data.size() * settings.samples;
+    plan.size.items = settings.shard.share_of(data.size()) * settings.samples;
     plan.size.max_tokens = settings.max_tokens;
     WorkFacts facts;
     facts.num_inputs = data.size();
     facts.samples = settings.samples;
+    facts.shard = settings.shard;
     facts.done = [&](const ItemKey& key) {
         const ResultIndex::Entry* entry = results.find(key);
         const bool done = entry != nullptr && ResultIndex::is_done(*entry, settings);
@@ -163,46 +165,13 @@ class HangFinder {
     std::vector<Silence> ranks_;
 };
 
-/// From what the replicas of all launches said last.
-void add_times(const RunFolder& folder, JobOutcome& outcome) {
-    std::map<std::int64_t, double> longest;  // of a launch
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(folder.status(), error)) {
-        const auto json = engine::try_parse_json(read_if_there(entry.path()));
-        if (!json.is_object() || !json.contains("decode_seconds")) continue;
-        const double decode_seconds = json.value("decode_seconds", 0.0);
-        outcome.speed.tokens += json.value("decode_tokens", std::int64_t{0});
-        outcome.speed.seconds += decode_seconds;
-        double& seconds = longest[json.value("epoch", std::int64_t{0})];
-        seconds = std::max(seconds, decode_seconds + json.value("prefill_seconds", 0.0));
-    }
-    for (const auto& [epoch, seconds] : longest) outcome.working_seconds += seconds;
-}
-
-void add_statistics(const RunFolder& folder, JobOutcome& outcome) {
-    write_statistics(folder.root, [&](const nlohmann::ordered_json& line) {
-        const auto count = [&](const char* name) { return line.value(name, std::int64_t{0}); };
-        outcome.total_tokens += count("num_tokens");
-        outcome.target_calls += count("target_calls");
-        outcome.drafted += count("drafted");
-        outcome.accepted += count("accepted");
-        outcome.branched_trees += count("branched_trees");
-        outcome.resumed_items += count("resumes") > 0 ? 1 : 0;
-        outcome.recomputed_tokens += count("recomputed_tokens");
-        outcome.recomputed_rows += count("recomputed_rows");
-        outcome.checkpoint_stall_seconds += line.value("checkpoint_stall_seconds", 0.0);
-        outcome.nll += line.value("nll", 0.0);
-        outcome.scored_tokens += count("scored_tokens");
-        outcome.scored_bytes += count("scored_bytes");
-    });
-    add_times(folder, outcome);
-}
-
 /// Writes RUN/references.jsonl, {"id", "reference"} an input in its order, where the data have references: what scores
 /// compare with, wherever the data are by then.
-void write_references(const std::filesystem::path& run, const DataSet& data, const engine::Tokenizer& tokenizer) {
+void write_references(const std::filesystem::path& run, const DataSet& data, const Shard& shard,
+                      const engine::Tokenizer& tokenizer) {
     std::optional<FileReplacement> file;
     for (std::int64_t index = 0; index < data.size(); ++index) {
+        if (!shard.has(index)) continue;
         std::optional<std::string> reference;
         try {
             reference = data.reference(index, tokenizer);
@@ -220,11 +189,11 @@ void write_references(const std::filesystem::path& run, const DataSet& data, con
 /// Rank 0: what there is now, and results.jsonl when it is all.
 void collect(const JobPhase& phase, const Loaded& loaded, JobOutcome& outcome) {
     const ResultIndex results = ResultIndex::read(phase.folder.root);
-    outcome.inputs = loaded.data->size();
-    outcome.items = outcome.inputs * phase.settings.samples;
+    const std::int64_t inputs = loaded.data->size();
+    outcome.items = phase.settings.shard.share_of(inputs) * phase.settings.samples;
     Settings settled = phase.settings;
     settled.retry_failed = false;  // an item that was tried again and failed again is done all the same
-    for (std::int64_t index = 0; index < outcome.inputs; ++index) {
+    for (std::int64_t index = 0; index < inputs; ++index) {
         for (std::int64_t sample = 0; sample < phase.settings.samples; ++sample) {
             const ResultIndex::Entry* entry = results.find({index, sample});
             if (entry == nullptr) continue;
@@ -234,10 +203,12 @@ void collect(const JobPhase& phase, const Loaded& loaded, JobOutcome& outcome) {
     }
     const bool tried_all = !phase.settings.retry_failed || outcome.stop == StopReason::none;
     outcome.all_done = outcome.done == outcome.items && tried_all;
-    add_statistics(phase.folder, outcome);
+    const std::string tag = std::to_string(phase.epoch);
+    add_statistics(std::span(&phase.folder.root, 1), phase.folder.root, tag, outcome);
     if (!outcome.all_done) return;
-    write_results(phase.folder.root, results, outcome.inputs, phase.settings);
-    if (!wants_continuation(phase.settings)) write_references(phase.folder.root, *loaded.data, *loaded.tokenizer);
+    write_results(phase.folder.root, tag, results, inputs, phase.settings);
+    if (!wants_continuation(phase.settings))
+        write_references(phase.folder.root, *loaded.data, phase.settings.shard, *loaded.tokenizer);
     engine::CheckpointStore(phase.folder.checkpoints(),
                             checkpoint_identity(phase.settings, loaded.fingerprints, loaded.model->config()),
                             phase.epoch)

@@ -14,6 +14,8 @@
 #include "runner/log.hpp"
 #include "runner/machine.hpp"
 #include "runner/progress.hpp"
+#include "runner/shard_folder.hpp"
+#include "runner/signals.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -27,15 +29,29 @@ void write_job(const Launch& launch) {
                  std::to_string(launch.epoch));
 }
 
+std::int64_t num_items(const Launch& launch) {
+    return launch.settings.shard.share_of(launch.loaded.data->size()) * launch.settings.samples;
+}
+
+/// That the folder, and the shards beside it, are of this job.
+void check_job(const Launch& launch) {
+    check_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
+    if (launch.settings.shard.is_part()) check_other_shards(launch.settings, launch.loaded.fingerprints);
+}
+
 /// Rank 0's part of open_run.
 std::optional<Finished> open_folder(Launch& launch) {
     const Settings& settings = launch.settings;
     if (!launch.loaded.data) launch.loaded.data = DataSet::open(settings);
     launch.loaded.fingerprints["data"] = launch.loaded.data->fingerprint();
+    if (settings.shard.is_part()) {
+        create_shard_folder(settings);
+        check_other_shards(settings, launch.loaded.fingerprints);  // before a refused one has made its folder
+    }
     launch.folder.create();
     check_identity(launch.folder, settings, launch.loaded.fingerprints);
     const std::optional<Finished> finished = read_finished(launch.folder, settings);
-    if (finished && finished->items == launch.loaded.data->size() * settings.samples) return finished;
+    if (finished && finished->items == num_items(launch)) return finished;
     if (const auto newest = newest_lease(launch.folder.root); newest && newest->ending.is_object())
         launch.previous_ending = newest->ending;
     launch.hold = std::make_unique<Hold>(launch.folder.root, settings.lease_seconds);
@@ -62,7 +78,7 @@ void log_start(const Launch& launch) {
         if (!launch.loaded.notices_said) std::fprintf(stderr, "note: %s\n", notice.c_str());
     }
     launch.loaded.notices_said = true;
-    const std::int64_t items = launch.loaded.data->size() * launch.settings.samples;
+    const std::int64_t items = num_items(launch);
     std::fprintf(stderr, "longhaul: %s %s; %d %s, rank 0 on %s, %s kernels; run folder %s (launch %lld)\n",
                  grouped(items).c_str(), items == 1 ? "item" : "items", world.size(),
                  world.size() == 1 ? "rank" : "ranks", launch.loaded.placement.describe().c_str(),
@@ -193,7 +209,20 @@ Hold::Hold(const fs::path& root, double lease_seconds) : lease_(Lease::take(root
 
 Hold::~Hold() {
     pulse_.stop();
+    if (const double seconds = seconds_since_stop_request(); seconds >= 0 && ending_.is_object())
+        ending_["stop_seconds"] = seconds;
     lease_.end(ending_);
+}
+
+void join_if_last(const Settings& settings) {
+    if (!settings.shard.is_part()) return;
+    const JoinReport report = join_shards(settings.output);
+    if (report.state == Joining::joined) {
+        std::fprintf(stderr, "longhaul: all %lld shards are done, and joined in %s\n",
+                     static_cast<long long>(settings.shard.count), settings.output.c_str());
+    } else if (report.state == Joining::differing) {
+        std::fprintf(stderr, "note: %s\n", report.why.c_str());
+    }
 }
 
 void broadcast(const World& world, std::vector<Assignment>& assignments) {
@@ -239,7 +268,7 @@ void load_run(Launch& launch) {
         try {
             // What this model refuses is refused before the folder is this job's: its keys may then still change.
             static_cast<void>(replica_options(launch.settings, launch.loaded.model->config()));
-            check_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
+            check_job(launch);
         } catch (const UsageError&) {  // refused: the run is what it was
             if (launch.previous_ending) launch.hold->set_ending(*launch.previous_ending);
             throw;
@@ -275,6 +304,7 @@ LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& r
             if (end.code != static_cast<int>(ExitCode::storage)) throw;  // else it was said already
         }
         set_ending(launch, summary, end.code);
+        if (outcome.all_done) join_if_last(launch.settings);
         if (summary.baseline && summary.baseline->identical == false) {
             throw Error((launch.folder.root / "baseline" / "results.jsonl").string() +
                         ": expected the bytes of results.jsonl, got others; please report it");

@@ -53,7 +53,7 @@ struct Launch {
     /// Rank 0, any thread: a lease above the run folder's was lost.
     std::function<bool()> superseded_above{};
 
-    RunFolder folder{settings.output};
+    RunFolder folder = run_folder_of(settings);
     std::unique_ptr<Hold> hold{};                     ///< rank 0, from open_run on
     std::optional<nlohmann::json> previous_ending{};  ///< rank 0: how the launch before this one ended
     std::int64_t epoch = 0;
@@ -81,6 +81,9 @@ void load_run(Launch& launch);
 /// Generates, decodes plainly too where `baseline` asks for it, and writes down how it ended. `report`: on rank 0,
 /// last; a StorageError it throws is agreed. Collective.
 LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& report);
+
+/// Rank 0, where a shard is done: joins all of them if it was the last. Throws StorageError.
+void join_if_last(const Settings& settings);
 
 /// Exit code of a job of which all items are done.
 int exit_code_of(const Finished& finished);

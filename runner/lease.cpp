@@ -44,12 +44,6 @@ std::string link_target(const char* path) {
     return count > 0 ? std::string(target.data(), static_cast<std::size_t>(count)) : "";
 }
 
-/// A name for a temporary that nobody else has: several launches may look at one folder at the same time.
-std::string own_tag() {
-    static std::atomic<int> count{0};
-    return ProcessId::mine().host + "." + std::to_string(::getpid()) + "." + std::to_string(count++);
-}
-
 fs::path record_path(const fs::path& run, std::int64_t epoch) {
     return run / "launches" / (std::to_string(epoch) + ".json");
 }
@@ -58,15 +52,17 @@ fs::path ending_path(const fs::path& run, std::int64_t epoch) {
 }
 
 Json to_json(const LeaseRecord& record) {
-    return {{"epoch", record.epoch},
-            {"host", record.holder.host},
-            {"pid", record.holder.pid},
-            {"start_ticks", record.holder.start_ticks},
-            {"boot_id", record.holder.boot_id},
-            {"pid_namespace", record.holder.pid_namespace},
-            {"started", record.started},
-            {"lease_seconds", record.lease_seconds},
-            {"accepted", record.accepted}};
+    Json json{{"epoch", record.epoch},
+              {"host", record.holder.host},
+              {"pid", record.holder.pid},
+              {"start_ticks", record.holder.start_ticks},
+              {"boot_id", record.holder.boot_id},
+              {"pid_namespace", record.holder.pid_namespace},
+              {"started", record.started},
+              {"lease_seconds", record.lease_seconds},
+              {"accepted", record.accepted}};
+    if (!record.slurm.empty()) json["slurm"] = record.slurm;
+    return json;
 }
 
 /// nullopt: it cannot be read; its writer died in between.
@@ -81,6 +77,7 @@ std::optional<LeaseRecord> read_record(const fs::path& run, std::int64_t epoch) 
         record.started = json.at("started");
         record.lease_seconds = json.at("lease_seconds");
         record.accepted = json.at("accepted").get<std::map<std::string, std::int64_t>>();
+        record.slurm = json.value("slurm", SlurmRecord());
     } catch (const Json::exception&) {
         return std::nullopt;
     }
@@ -142,7 +139,7 @@ double seconds_of(const struct timespec& time) {
 /// Now, by the clock of the file system: on a network one the server's, which also stamps the leases. Clocks of nodes
 /// may differ by more than a lease.
 double storage_now(const fs::path& run) {
-    const fs::path probe = run / "launches" / (".now." + own_tag());
+    const fs::path probe = run / "launches" / (".now." + process_tag());
     struct stat status {};
     const int fd = ::open(probe.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd >= 0) {
@@ -170,34 +167,6 @@ LeaseState state_of(const LeaseRecord& record, double age_seconds) {
                      " s ago); wait for it, or stop it with SIGUSR1");
 }
 
-/// Creates the record with its content in one step; false when the epoch is taken.
-bool create_record(const fs::path& run, const LeaseRecord& record) {
-    const fs::path path = record_path(run, record.epoch);
-    const fs::path temporary = path.string() + "." + own_tag() + ".new";
-    replace_file(temporary, engine::json_text(to_json(record), 2) + "\n", Durable::yes, "x");
-    int result = ::link(temporary.c_str(), path.c_str());
-    int error = result == 0 ? 0 : errno;
-    struct stat status {};
-    // Over NFS the answer may get lost though the link was made.
-    if (result != 0 && ::stat(temporary.c_str(), &status) == 0 && status.st_nlink == 2) result = 0;
-    if (result != 0 && (error == EPERM || error == ENOTSUP || error == ENOSYS)) {  // no hard links here
-        const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        error = fd < 0 ? errno : 0;
-        if (fd >= 0) {
-            ::close(fd);
-            replace_file(path, engine::json_text(to_json(record), 2) + "\n", Durable::yes, "own");
-            result = 0;
-        }
-    }
-    ::unlink(temporary.c_str());
-    if (result == 0) {
-        sync_folder(path.parent_path());
-        return true;
-    }
-    if (error == EEXIST) return false;
-    throw StorageError(storage_line(path, "create it", error));
-}
-
 }  // namespace
 
 ProcessId ProcessId::mine() {
@@ -209,6 +178,11 @@ ProcessId ProcessId::mine() {
                          link_target("/proc/self/ns/pid")};
     }();
     return process;
+}
+
+std::string process_tag() {
+    static std::atomic<int> count{0};
+    return ProcessId::mine().host + "." + std::to_string(::getpid()) + "." + std::to_string(count++);
 }
 
 std::optional<bool> ProcessId::is_alive() const {
@@ -247,6 +221,18 @@ std::optional<LeaseView> newest_lease(const fs::path& run) {
     return view;
 }
 
+double longest_stop_seconds(const fs::path& run) {
+    double longest = 0;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(run / "launches", error)) {
+        if (!entry.path().filename().string().ends_with(".ended.json")) continue;
+        const Json json = engine::try_parse_json(read_if_there(entry.path()));
+        const Json seconds = json.is_object() ? json.value("stop_seconds", Json()) : Json();
+        if (seconds.is_number()) longest = std::max(longest, seconds.get<double>());
+    }
+    return longest;
+}
+
 Lease Lease::take(const fs::path& run, double lease_seconds) {
     make_folder(run / "launches");
     for (;;) {
@@ -257,9 +243,11 @@ Lease Lease::take(const fs::path& run, double lease_seconds) {
         record.holder = ProcessId::mine();
         record.started = utc_now();
         record.lease_seconds = lease_seconds;
+        record.slurm = slurm_record_from_environment();
         record.accepted = accept_results(run, newest ? &newest->record : nullptr);
         // Of two launches that found the same stale lease one gets the number; the other looks again and is refused.
-        if (create_record(run, record)) return {run, record};
+        const std::string text = engine::json_text(to_json(record), 2) + "\n";
+        if (create_once(record_path(run, record.epoch), text, process_tag())) return {run, record};
     }
 }
 

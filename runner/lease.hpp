@@ -13,6 +13,7 @@
 #include <string>
 
 #include "engine/json.hpp"
+#include "runner/slurm.hpp"
 
 namespace longhaul::runner {
 
@@ -29,11 +30,15 @@ struct ProcessId {
     [[nodiscard]] std::optional<bool> is_alive() const;
 };
 
+/// A name for a temporary that nobody else has: several launches may write into one folder at the same time.
+std::string process_tag();
+
 struct LeaseRecord {
     std::int64_t epoch = 0;
     ProcessId holder;
     std::string started;  ///< UTC, ISO 8601
     double lease_seconds = 30;
+    SlurmRecord slurm;                             ///< the job it runs under; empty outside Slurm
     std::map<std::string, std::int64_t> accepted;  ///< result file of an earlier launch -> bytes of it that count
 };
 
@@ -52,6 +57,9 @@ struct LeaseView {
 
 /// The newest launch of a run folder as it stands now; nullopt before the first. Writes nothing that stays.
 std::optional<LeaseView> newest_lease(const std::filesystem::path& run);
+
+/// What ended launches of a run folder took at most from a request to stop to their end; 0 where none was asked to.
+double longest_stop_seconds(const std::filesystem::path& run);
 
 /// "host node7, pid 4242, since 2026-01-02T03:04:05Z"
 std::string describe_holder(const LeaseRecord& record);

@@ -88,7 +88,7 @@ engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const F
 std::int64_t kv_memory_bytes(const World& world, const Settings& settings) {
     if (settings.memory > 0) return settings.memory;
     constexpr std::int64_t unknown = std::int64_t{8} << 30;
-    const std::int64_t available = available_memory_bytes();
+    const std::int64_t available = available_memory_bytes(world.node_size());
     return (available > 0 ? kv_share(available) : unknown) / world.node_size();
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
+#include "runner/allotment.hpp"
 #include "runner/lease.hpp"
 #include "runner/replay_run.hpp"
 #include "runner/values.hpp"
@@ -32,21 +33,6 @@ std::optional<std::int64_t> number_after(const char* file, const std::string& na
         in.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
     }
     return std::nullopt;
-}
-
-std::optional<std::int64_t> number_in(const char* file) {
-    std::ifstream in(file);
-    std::int64_t number = 0;
-    if (in >> number) return number;
-    return std::nullopt;  // absent, or "max": no limit
-}
-
-/// Processors a container's quota is worth, rounded up.
-std::optional<int> quota_processors() {
-    std::ifstream in("/sys/fs/cgroup/cpu.max");
-    std::int64_t quota = 0, period = 0;
-    if (!(in >> quota >> period) || quota <= 0 || period <= 0) return std::nullopt;
-    return static_cast<int>(std::min<std::int64_t>((quota + period - 1) / period, 1 << 16));
 }
 
 int affinity_processors() {
@@ -67,17 +53,12 @@ int affinity_processors() {
 
 int usable_processors() {
     const int processors = affinity_processors();
-    return std::max(1, std::min(processors, quota_processors().value_or(processors)));
+    return std::max(1, std::min(processors, allowed_processors().value_or(processors)));
 }
 
-std::int64_t available_memory_bytes() {
-    std::int64_t bytes = number_after("/proc/meminfo", "MemAvailable:").value_or(0) * 1024;
-    const auto limit = number_in("/sys/fs/cgroup/memory.max");
-    const auto used = number_in("/sys/fs/cgroup/memory.current");
-    // File pages count as used but are given up when memory is wanted.
-    const auto reclaimable = number_after("/sys/fs/cgroup/memory.stat", "inactive_file").value_or(0);
-    if (limit && used) bytes = std::min(bytes, std::max<std::int64_t>(0, *limit - *used + reclaimable));
-    return bytes;
+std::int64_t available_memory_bytes(int ranks) {
+    const std::int64_t free = number_after("/proc/meminfo", "MemAvailable:").value_or(0) * 1024;
+    return std::min(free, allowed_memory_bytes(ranks).value_or(free));
 }
 
 std::int64_t kv_share(std::int64_t available_bytes) {

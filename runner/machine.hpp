@@ -13,11 +13,12 @@
 
 namespace longhaul::runner {
 
-/// Processors this process may run on: its affinity, less where a container's quota is lower. At least 1.
+/// Processors this process may run on: its affinity, less where a container or Slurm gives fewer. At least 1.
 int usable_processors();
 
-/// Bytes of memory that could be used now without swapping, container limits included; 0 where nobody says.
-std::int64_t available_memory_bytes();
+/// Bytes of memory that `ranks` processes like this one could use now on this node without swapping, within the limits
+/// of containers and Slurm; 0 where nobody says.
+std::int64_t available_memory_bytes(int ranks = 1);
 
 /// Of the memory that is free once the weights are there, what keys and values may take.
 std::int64_t kv_share(std::int64_t available_bytes);

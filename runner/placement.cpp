@@ -14,11 +14,13 @@
 #include <optional>
 #include <string_view>
 
+#include "runner/allotment.hpp"
 #include "runner/files.hpp"
 
 namespace longhaul::runner {
 namespace {
 
+/// In the environment of a program that started itself again: "share" where its affinity is its share of the node's.
 constexpr const char* placed_mark = "LONGHAUL_PLACED";
 constexpr int most_processors = 1 << 14;
 
@@ -37,6 +39,7 @@ class Affinity {
         return CPU_ISSET_S(static_cast<std::size_t>(processor), bytes(), set_);
     }
     [[nodiscard]] bool same_as(const Affinity& other) const { return CPU_EQUAL_S(bytes(), set_, other.set_); }
+    [[nodiscard]] int count() const { return CPU_COUNT_S(bytes(), set_); }
     [[nodiscard]] bool apply() const { return ::sched_setaffinity(0, bytes(), set_) == 0; }
 
   private:
@@ -74,14 +77,6 @@ void allowed_set(Affinity& allowed) {
         pid = parent;
     }
     allowed.read(0);
-}
-
-/// Processors that a container's quota is worth.
-int quota_cores(int otherwise) {
-    const std::string text = read_if_there("/sys/fs/cgroup/cpu.max");
-    long long quota = 0, period = 0;
-    if (std::sscanf(text.c_str(), "%lld %lld", &quota, &period) != 2 || quota <= 0 || period <= 0) return otherwise;
-    return static_cast<int>(std::clamp<long long>((quota + period - 1) / period, 1, otherwise));
 }
 
 /// Cores [first, end) of all domains in a row.
@@ -125,14 +120,14 @@ void bind_each_thread(const std::vector<int>& processors) {
 }
 
 /// Starts this program again, with the environment and the affinity as they are now.
-void execute_again() {
+void execute_again(bool narrowed) {
     std::string text = read_if_there("/proc/self/cmdline");
     std::vector<char*> arguments;
     for (std::size_t at = 0; at < text.size(); at += std::strlen(text.data() + at) + 1) {
         arguments.push_back(text.data() + at);
     }
     arguments.push_back(nullptr);
-    ::setenv(placed_mark, "1", 1);
+    ::setenv(placed_mark, narrowed ? "share" : "node", 1);
     ::execv("/proc/self/exe", arguments.data());
     // Not possible here: slower perhaps, but right.
 }
@@ -159,15 +154,31 @@ NodeRank node_rank_from_environment() {
     if (std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE") != nullptr) {
         return {number_in("OMPI_COMM_WORLD_LOCAL_RANK", 0), number_in("OMPI_COMM_WORLD_LOCAL_SIZE", 1)};
     }
-    // SLURM_STEP_TASKS_PER_NODE is "4(x2)" or "4,3": the nodes of one step are filled alike but for the last.
-    if (std::getenv("SLURM_LOCALID") != nullptr && std::getenv("PMIX_RANK") != nullptr) {
-        return {number_in("SLURM_LOCALID", 0), number_in("SLURM_STEP_TASKS_PER_NODE", 1)};
+    if (std::getenv("SLURM_LOCALID") != nullptr && started_by_launcher()) {
+        const char* tasks = std::getenv("SLURM_STEP_TASKS_PER_NODE");
+        const NodeRank node{number_in("SLURM_LOCALID", 0),
+                            tasks_on_node(tasks != nullptr ? tasks : "", number_in("SLURM_NODEID", 0))};
+        return node.rank >= 0 && node.rank < node.size ? node : NodeRank();
     }
     return {};
 }
 
 bool started_by_launcher() {
-    return std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || std::getenv("PMIX_RANK") != nullptr;
+    // Not Slurm's own variables: a batch script has those, too, where the program is alone.
+    for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
+        if (std::getenv(variable) != nullptr) return true;
+    }
+    return false;
+}
+
+NodeRank ranks_sharing(NodeRank node, int processors) {
+    if (std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE") != nullptr) return node;  // mpirun's own set was looked at
+    // What we were given before we started ourselves again is our share already.
+    if (const char* mark = std::getenv(placed_mark); mark != nullptr && std::strcmp(mark, "share") == 0) return {};
+    const int a_task = number_in("SLURM_CPUS_PER_TASK", 0), all = number_in("SLURM_CPUS_ON_NODE", 0);
+    // What a task was to have is not told apart from what it got where both are more than the job has.
+    const bool own = all > 0 ? processors * node.size <= all : processors <= a_task;
+    return own ? NodeRank() : node;
 }
 
 Placement divide(const CoreDomains& domains, NodeRank node, int threads) {
@@ -231,18 +242,20 @@ CoreDomains usable_cores(const char* synthetic) {
 
 Placement place_this_rank(int threads) {
     CoreDomains cores = usable_cores();
-    const NodeRank node = node_rank_from_environment();
+    Affinity before, wanted;
+    before.read(0);
+    const NodeRank all_ranks = node_rank_from_environment();
+    const NodeRank node = ranks_sharing(all_ranks, before.count());
     Placement placement = divide(cores, node, threads);
-    const int quota = quota_cores(placement.node_cores);
-    if (quota < placement.node_cores) {  // a quota names no processors: no binding, fewer threads
+    const int quota = std::min(allowed_processors().value_or(placement.node_cores), placement.node_cores);
+    if (quota < placement.node_cores) {  // a limit names no processors: no binding, fewer threads
         std::vector<int> all;
         for (const std::vector<int>& domain : cores) all.insert(all.end(), domain.begin(), domain.end());
         placement = divide({{all.begin(), all.begin() + quota}}, node, threads);
         placement.processors = all;
         placement.domains = 1;
     }
-    Affinity before, wanted;
-    before.read(0);
+    placement.node_ranks = all_ranks.size;
     for (const int processor : placement.processors) wanted.add(processor);
     const bool bound = wanted.apply();
     if (std::getenv(placed_mark) != nullptr) return placement;
@@ -253,7 +266,8 @@ Placement place_this_rank(int threads) {
     const bool bind_threads = placement.domains > 1 && !placement.oversubscribed;
     if (bind_threads) bind_each_thread(placement.processors);
     // The OpenMP library counted the processors and read its environment when the program was loaded.
-    if ((bound && !before.same_as(wanted)) || placement.oversubscribed || bind_threads) execute_again();
+    const bool narrowed = bound && !before.same_as(wanted);
+    if (narrowed || placement.oversubscribed || bind_threads) execute_again(narrowed);
     return placement;
 }
 

@@ -30,8 +30,12 @@ struct NodeRank {
 };
 NodeRank node_rank_from_environment();
 
-/// Whether mpirun or srun started this process as a rank.
+/// Whether mpirun or srun started this process as a rank of MPI.
 bool started_by_launcher();
+
+/// Of the ranks of a node those that share this process's affinity, `processors` of them: all, or this one alone where
+/// srun gave each task processors of its own.
+NodeRank ranks_sharing(NodeRank node, int processors);
 
 /// Divides the cores among the ranks of the node, neighbours side by side; `threads` = 0 takes the whole share. No rank
 /// gets cores of two memory domains where that leaves the smallest share as large as it can be.

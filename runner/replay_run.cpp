@@ -7,15 +7,22 @@
 #include "engine/error.hpp"
 #include "runner/results.hpp"
 #include "runner/run_folder.hpp"
+#include "runner/shard_folder.hpp"
 
 namespace longhaul::runner {
 
 std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded_tokens(
     const std::filesystem::path& run) {
-    RunFolder{run}.must_exist();
+    std::vector<std::filesystem::path> runs{run};
+    if (num_shards(run) > 0) {
+        runs.clear();
+        for (const RunFolder& shard : begun_shards_of(run)) runs.push_back(shard.root);
+    } else {
+        RunFolder{run}.must_exist();
+    }
     using Recorded = std::map<std::pair<std::string, std::int64_t>, std::vector<std::int32_t>>;
     const auto recorded = std::make_shared<Recorded>();
-    const ResultIndex index = ResultIndex::read(run);
+    const ResultIndex index = ResultIndex::read(runs);
     for (const ResultIndex::Entry& entry : index.entries()) {
         if (entry.failed) continue;
         ResultRecord record = index.load(entry);

@@ -248,7 +248,11 @@ void ReplicaDriver::record(const ResultRecord& record, const engine::FinishedIte
 }
 
 bool ReplicaDriver::stop_requested() {
-    if (board_.stop_reason() != StopReason::none) return true;
+    if (board_.stop_reason() != StopReason::none) {
+        // Another rank's signal, perhaps: this one's clock runs from here.
+        if (board_.stop_reason() == StopReason::request) note_stop_request();
+        return true;
+    }
     if (storage_failed_) {
         board_.request_stop(StopReason::storage);
     } else if (phase_.superseded && phase_.superseded()) {

@@ -286,18 +286,24 @@ std::string LineReader::read(const LinePlace& place) {
     return file->read(place.offset, place.num_bytes);
 }
 
-ResultIndex ResultIndex::read(const fs::path& run) {
+ResultIndex ResultIndex::read(std::span<const fs::path> runs) {
     ResultIndex index;
+    for (const fs::path& run : runs) index.add(run);
+    keep_newest(index.entries_, [](const Entry& entry) -> const LinePlace& { return entry.place; });
+    return index;
+}
+
+void ResultIndex::add(const fs::path& run) {
     const std::optional<LeaseView> newest = newest_lease(run);
-    if (!newest) return index;
+    if (!newest) return;
     for (const LaunchFile& file : launch_files(run / "results", "")) {
         const std::int64_t limit = accepted_bytes(file, newest->record);
         if (limit == 0) continue;
-        const std::uint32_t number = index.lines_.add(run / "results" / file.name);
-        each_line(index.lines_.path(number), limit, [&](std::string_view line, std::int64_t offset) {
+        const std::uint32_t number = lines_.add(run / "results" / file.name);
+        each_line(lines_.path(number), limit, [&](std::string_view line, std::int64_t offset) {
             const std::optional<ResultRecord> record = parse_journal(line);
             if (!record || line.size() > UINT32_MAX) return;  // damaged: the item is computed again
-            Entry& entry = index.entries_.emplace_back();
+            Entry& entry = entries_.emplace_back();
             entry.place = {record->key, offset, static_cast<std::uint32_t>(line.size()), number};
             entry.num_tokens = clamped(record->num_tokens);
             entry.max_tokens = clamped(record->max_tokens);
@@ -306,8 +312,6 @@ ResultIndex ResultIndex::read(const fs::path& run) {
             entry.at_length = record->finish_reason == "length";
         });
     }
-    keep_newest(index.entries_, [](const Entry& entry) -> const LinePlace& { return entry.place; });
-    return index;
 }
 
 const ResultIndex::Entry* ResultIndex::find(const ItemKey& key) const {
@@ -334,10 +338,12 @@ bool ResultIndex::is_done(const Entry& entry, const Settings& settings) {
            std::max(entry.max_tokens, entry.num_tokens) >= settings.max_tokens;
 }
 
-void write_results(const fs::path& run, const ResultIndex& index, std::int64_t num_inputs, const Settings& settings) {
+void write_results(const fs::path& to, const std::string& tag, const ResultIndex& index, std::int64_t num_inputs,
+                   const Settings& settings) {
     const ResultFormat format = result_format(settings);
-    FileReplacement file(run / "results.jsonl", std::to_string(newest_lease(run)->record.epoch));
+    FileReplacement file(to / "results.jsonl", tag);
     for (std::int64_t input = 0; input < num_inputs; ++input) {
+        if (!settings.shard.has(input)) continue;
         for (std::int64_t sample = 0; sample < settings.samples; ++sample) {
             const ResultIndex::Entry* entry = index.find({input, sample});
             if (entry == nullptr) throw std::logic_error("results are written before all are there");
@@ -347,7 +353,8 @@ void write_results(const fs::path& run, const ResultIndex& index, std::int64_t n
     file.commit(Durable::yes);
 }
 
-void write_statistics(const fs::path& run, const std::function<void(const Ordered&)>& each) {
+void write_statistics(const fs::path& to, const std::string& tag, std::span<const fs::path> runs,
+                      const std::function<void(const Ordered&)>& each) {
     const auto parse = [](std::string_view line) -> std::optional<Ordered> {
         Ordered json = Ordered::parse(line, nullptr, false);
         if (!json.is_object() || !json.contains("index") || !json.contains("sample")) return std::nullopt;
@@ -355,17 +362,20 @@ void write_statistics(const fs::path& run, const std::function<void(const Ordere
     };
     LineReader lines;
     std::vector<LinePlace> places;
-    for (const LaunchFile& file : launch_files(run / "log", "stats-")) {
-        const std::uint32_t number = lines.add(run / "log" / file.name);
-        each_line(lines.path(number), no_limit, [&](std::string_view line, std::int64_t offset) {
+    const auto add = [&](const fs::path& path) {
+        const std::uint32_t number = lines.add(path);
+        each_line(path, no_limit, [&](std::string_view line, std::int64_t offset) {
             const std::optional<Ordered> json = parse(line);
             if (json)
                 places.push_back(
                     {{(*json)["index"], (*json)["sample"]}, offset, static_cast<std::uint32_t>(line.size()), number});
         });
+    };
+    for (const fs::path& run : runs) {
+        for (const LaunchFile& file : launch_files(run / "log", "stats-")) add(run / "log" / file.name);
     }
     keep_newest(places, [](const LinePlace& place) -> const LinePlace& { return place; });
-    FileReplacement file(run / "stats.jsonl", "merged");
+    FileReplacement file(to / "stats.jsonl", tag);
     for (const LinePlace& place : places) {
         std::optional<Ordered> json = parse(lines.read(place));
         if (!json) continue;  // changed since

@@ -108,8 +108,10 @@ class ResultIndex {
     };
     static_assert(sizeof(Entry) <= 48, "what an item costs in memory, at the end of a run of millions");
 
-    /// Reads all result files of a run folder. Throws InputError where one cannot be read.
-    static ResultIndex read(const std::filesystem::path& run);
+    /// Reads all result files of a run folder, or of the shards of a job, which have no item in common. Throws
+    /// InputError where one cannot be read.
+    static ResultIndex read(const std::filesystem::path& run) { return read(std::span(&run, 1)); }
+    static ResultIndex read(std::span<const std::filesystem::path> runs);
 
     [[nodiscard]] const Entry* find(const ItemKey& key) const;
     [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }  ///< in the order of the input
@@ -121,17 +123,22 @@ class ResultIndex {
     static bool is_done(const Entry& entry, const Settings& settings);
 
   private:
+    void add(const std::filesystem::path& run);
+
     mutable LineReader lines_;
     std::vector<Entry> entries_;
 };
 
-/// Writes RUN/results.jsonl with the first `num_inputs` × `samples` items, all of which must be there. Throws.
-void write_results(const std::filesystem::path& run, const ResultIndex& index, std::int64_t num_inputs,
-                   const Settings& settings);
+/// Writes TO/results.jsonl with the first `num_inputs` × `samples` items, or their part in `shard`, all of which must
+/// be there. `tag`: of the temporary. Throws.
+void write_results(const std::filesystem::path& to, const std::string& tag, const ResultIndex& index,
+                   std::int64_t num_inputs, const Settings& settings);
 
-/// Writes RUN/stats.jsonl from the statistics of all launches, in the order of the input, the newest line an item, and
-/// hands each line to `each`.
-void write_statistics(const std::filesystem::path& run, const std::function<void(const nlohmann::ordered_json&)>& each);
+/// Writes TO/stats.jsonl from the statistics of all launches of `runs`, in the order of the input, the newest line an
+/// item, and hands each line to `each`.
+void write_statistics(const std::filesystem::path& to, const std::string& tag,
+                      std::span<const std::filesystem::path> runs,
+                      const std::function<void(const nlohmann::ordered_json&)>& each);
 
 /// What a replica appends to.
 class ResultWriter {

@@ -13,6 +13,7 @@
 #include "engine/error.hpp"
 #include "runner/draft_models.hpp"
 #include "runner/files.hpp"
+#include "runner/shard_folder.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -81,18 +82,14 @@ std::vector<fs::path> folders_of(const RunFolder& folder) {
     return {folder.root / "launches", folder.results(), folder.checkpoints(), folder.status(), folder.log()};
 }
 
-/// A launch has been here.
-bool is_run(const RunFolder& folder) {
-    std::error_code error;
-    if (fs::is_regular_file(folder.root / "identity.json", error)) return true;
-    return fs::is_directory(folder.root / "launches", error) && !fs::is_empty(folder.root / "launches", error);
-}
-
 /// Nothing, or what a launch leaves that died while it made its folders.
 bool holds_only_folders_of_a_run(const RunFolder& folder) {
     const std::vector<fs::path> ours = folders_of(folder);
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(folder.root, error)) {
+        const std::string name = entry.path().filename().string();
+        if (name == batch_folder && fs::is_directory(entry.path(), error)) continue;
+        if (name.starts_with(shards_marker)) continue;  // another shard makes it just now
         if (std::find(ours.begin(), ours.end(), entry.path()) == ours.end()) return false;
         if (!fs::is_directory(entry.path(), error) || !fs::is_empty(entry.path(), error)) return false;
     }
@@ -107,19 +104,33 @@ std::string hex(std::uint64_t value) {
     return digits;
 }
 
+RunFolder run_folder_of(const Settings& settings) {
+    return {settings.shard.is_part() ? shard_path(settings.output, settings.shard) : settings.output};
+}
+
+bool RunFolder::is_begun() const {
+    std::error_code error;
+    if (fs::is_regular_file(root / "identity.json", error)) return true;
+    return fs::is_directory(root / "launches", error) && !fs::is_empty(root / "launches", error);
+}
+
+void RunFolder::must_be_new() const {
+    std::error_code error;
+    const auto refuse = [&](const char* got) {
+        throw UsageError(root.string() + ": output: expected a run folder or an empty one, got " + got);
+    };
+    if (fs::exists(root / sweep_marker, error)) refuse("the folder of a sweep");
+    if (fs::exists(root / shards_marker, error))
+        refuse("the folder of a divided job; give shard = I/K, or take another output");
+    if (!fs::exists(root, error)) return;
+    if (!fs::is_directory(root, error)) throw UsageError(root.string() + ": output: expected a folder, got a file");
+    if (!holds_only_folders_of_a_run(*this)) refuse("a folder of other files");
+}
+
 void RunFolder::must_be_usable() const {
     std::error_code error;
-    if (fs::exists(root / sweep_marker, error)) {
-        throw UsageError(root.string() + ": output: expected a run folder or an empty one, got the folder of a sweep");
-    }
-    const bool there = fs::exists(root, error);
-    if (there && !fs::is_directory(root, error)) {
-        throw UsageError(root.string() + ": output: expected a folder, got a file");
-    }
-    if (there && !is_run(*this) && !holds_only_folders_of_a_run(*this)) {
-        throw UsageError(root.string() +
-                         ": output: expected a run folder or an empty one, got a folder of other files");
-    }
+    const bool marked = fs::exists(root / sweep_marker, error) || fs::exists(root / shards_marker, error);
+    if (marked || !is_begun()) must_be_new();
     const fs::path nearest = nearest_existing(root);
     const int reason = !fs::is_directory(nearest, error)             ? ENOTDIR
                        : ::access(nearest.c_str(), W_OK | X_OK) != 0 ? errno
@@ -139,7 +150,11 @@ void RunFolder::must_exist() const {
     if (fs::exists(root / sweep_marker, error)) {
         throw UsageError(root.string() + ": expected a run folder, got the folder of a sweep; name a folder in it");
     }
-    if (is_run(*this)) return;
+    if (fs::exists(root / shards_marker, error)) {
+        throw UsageError(root.string() +
+                         ": expected a run folder, got that of a divided job; name the folder of a shard in it");
+    }
+    if (is_begun()) return;
     throw UsageError(root.string() + ": expected a run folder, got " +
                      (fs::exists(root, error) ? "something without launches/ and identity.json" : "nothing there"));
 }
@@ -148,7 +163,8 @@ Settings RunFolder::settings() const {
     return load_settings(root / "job.cfg", {});
 }
 
-void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints) {
+static void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints,
+                           bool extensions) {
     const std::string text = read_if_there(folder.root / "identity.json");
     if (text.empty()) return;
     const Json json = engine::try_parse_json(text);
@@ -157,7 +173,7 @@ void check_identity(const RunFolder& folder, const Settings& settings, const Fin
     try {
         compare(folder, json.at("keys").get<std::map<std::string, std::string>>(), key_values(settings),
                 settings.allow_device_change);
-        compare_extensions(folder, json.at("extensions"), settings);
+        if (extensions) compare_extensions(folder, json.at("extensions"), settings);
         for (const auto& [name, value] : json.at("fingerprints").get<Fingerprints>()) {
             const auto now = fingerprints.find(name);
             if (now == fingerprints.end() || now->second == value) continue;
@@ -166,6 +182,14 @@ void check_identity(const RunFolder& folder, const Settings& settings, const Fin
     } catch (const Json::exception& error) {
         throw InputError(file, "", "the identity of a run", error.what(), "take another output");
     }
+}
+
+void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints) {
+    check_identity(folder, settings, fingerprints, true);
+}
+
+void check_same_job(const RunFolder& other, const Settings& settings, const Fingerprints& fingerprints) {
+    check_identity(other, settings, fingerprints, false);
 }
 
 void write_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints) {
@@ -220,21 +244,36 @@ static std::string draft_files(const Settings& settings) {
     return all;
 }
 
-std::optional<Finished> read_finished(const RunFolder& folder, const Settings& settings) {
-    const Json json = engine::try_parse_json(read_if_there(folder.root / "finished.json"));
+/// nullopt where the job asks for more than what was finished.
+static std::optional<Finished> parse_finished(const RunFolder& folder, const Settings& settings, const Json& json) {
     std::error_code error;
     if (!json.is_object() || !fs::exists(folder.root / "results.jsonl", error)) return std::nullopt;
     try {
-        Finished finished{json.at("items"), json.at("failed"), json.at("baseline")};
-        const bool same = json.at("extensions") == extensions_of(settings) &&
-                          json.at("model_files") == quick_fingerprint(settings.model) &&
-                          json.value("draft_files", "") == draft_files(settings);
-        const bool retry = settings.retry_failed && finished.failed > 0;
+        const Finished finished{json.at("items"), json.at("failed"), json.at("baseline")};
         const bool measure = settings.baseline && settings.draft != "ar" && !finished.baseline;
-        return same && !retry && !measure ? std::optional(finished) : std::nullopt;
+        const bool same = json.at("extensions") == extensions_of(settings);
+        return same && !measure ? std::optional(finished) : std::nullopt;
     } catch (const Json::exception&) {
         return std::nullopt;
     }
+}
+
+static Json read_finish(const RunFolder& folder) {
+    return engine::try_parse_json(read_if_there(folder.root / "finished.json"));
+}
+
+std::optional<Finished> read_finished(const RunFolder& folder, const Settings& settings) {
+    const Json json = read_finish(folder);
+    const std::optional<Finished> finished = parse_finished(folder, settings, json);
+    if (!finished || json.value("model_files", Json()) != quick_fingerprint(settings.model)) return std::nullopt;
+    if (json.value("draft_files", Json("")) != draft_files(settings)) return std::nullopt;
+    if (settings.retry_failed && finished->failed > 0) return std::nullopt;
+    return finished;
+}
+
+std::optional<Finished> read_last_finish(const RunFolder& folder) {
+    const Json json = read_finish(folder);
+    return json.is_object() ? parse_finished(folder, folder.settings(), json) : std::nullopt;
 }
 
 void write_finished(const RunFolder& folder, const Settings& settings, const Finished& finished) {

@@ -33,6 +33,12 @@ struct RunFolder {
     /// Makes the folders of a run, after must_be_usable.
     void create() const;
 
+    /// Throws UsageError where the folder holds something else than a run that is to come.
+    void must_be_new() const;
+
+    /// Whether a launch has been here.
+    [[nodiscard]] bool is_begun() const;
+
     /// Throws UsageError where there is no run in the folder.
     void must_exist() const;
 
@@ -43,12 +49,24 @@ struct RunFolder {
 /// In the folder of a sweep (sweep_folder.hpp), whose runs are the folders in it.
 constexpr const char* sweep_marker = "sweep.cfg";
 
+/// In the folder of a divided job (shard_folder.hpp), whose shards are run folders in it.
+constexpr const char* shards_marker = "shards.json";
+
+/// What the batch system's scripts keep in a job's folder, also before its first launch: nobody minds it.
+constexpr const char* batch_folder = "slurm";
+
+/// The run folder of a job: its `output`, or that of its shard in there.
+RunFolder run_folder_of(const Settings& settings);
+
 /// What decides the results, besides the keys: name -> value, "model" -> "91c3…".
 using Fingerprints = std::map<std::string, std::string>;
 
 /// Compares the job with what the folder was started with; what only one side knows is not compared (the model's
 /// fingerprint is known late). Throws UsageError naming the first key that differs, and both values.
 void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints);
+
+/// The same for a run beside it, of another shard of the same job: that may be extended sooner or later.
+void check_same_job(const RunFolder& other, const Settings& settings, const Fingerprints& fingerprints);
 
 /// Records keys and fingerprints, and how far `limit`, `samples` and `max-tokens` are raised now.
 void write_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints);
@@ -71,6 +89,8 @@ struct Finished {
     bool baseline = false;  ///< measured against plain decoding
 };
 std::optional<Finished> read_finished(const RunFolder& folder, const Settings& settings);
+/// The same of what the folder's last launch was asked for, whatever became of the model's files since.
+std::optional<Finished> read_last_finish(const RunFolder& folder);
 void write_finished(const RunFolder& folder, const Settings& settings, const Finished& finished);
 
 }  // namespace longhaul::runner

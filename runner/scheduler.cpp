@@ -34,6 +34,7 @@ std::vector<std::int64_t> order_of_work(const WorkFacts& facts) {
     };
     std::vector<Item> items;
     for (std::int64_t index = 0; index < facts.num_inputs; ++index) {
+        if (!facts.shard.has(index)) continue;
         for (std::int64_t sample = 0; sample < facts.samples; ++sample) {
             const ItemKey key{index, sample};
             if (facts.done(key)) continue;

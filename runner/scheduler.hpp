@@ -23,6 +23,7 @@ namespace longhaul::runner {
 /// Facts about the items of a job that decide the order.
 struct WorkFacts {
     std::int64_t num_inputs = 0, samples = 1;
+    Shard shard{};  ///< only its inputs
     std::function<bool(const ItemKey&)> done;
     std::function<std::int64_t(const ItemKey&)> checkpointed_tokens;  ///< -1: in no checkpoint
     std::function<std::int64_t(std::int64_t index)> prompt_bytes;

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "runner/shard.hpp"
+
 namespace longhaul::runner {
 
 struct Settings {
@@ -39,6 +41,7 @@ struct Settings {
     std::string device = "auto";  // resolved by parse_settings: the device kind is part of the identity
     bool allow_device_change = false;
     // Execution
+    Shard shard;
     std::int64_t batch = 4;
     std::int64_t tensor_parallel = 1;
     std::int64_t threads = 0;

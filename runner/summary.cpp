@@ -51,13 +51,17 @@ nlohmann::ordered_json Summary::to_json() const {
     json["done"] = outcome.done;
     json["failed"] = outcome.failed;
     json["tokens"] = outcome.total_tokens;
-    json["launch"] = {{"tokens", outcome.tokens},
-                      {"seconds", outcome.seconds},
-                      {"ranks", ranks},
-                      {"replicas", replicas},
-                      {"threads", threads},
-                      {"kernels", kernels},
-                      {"checkpoint_rounds", outcome.rounds}};
+    if (shards > 0) {
+        json["shards"] = shards;
+    } else {
+        json["launch"] = {{"tokens", outcome.tokens},
+                          {"seconds", outcome.seconds},
+                          {"ranks", ranks},
+                          {"replicas", replicas},
+                          {"threads", threads},
+                          {"kernels", kernels},
+                          {"checkpoint_rounds", outcome.rounds}};
+    }
     json["draft"] = settings.draft;
     json["target_calls"] = outcome.target_calls;
     json["block_efficiency"] = ratio(outcome.total_tokens, outcome.target_calls);
@@ -93,11 +97,15 @@ std::string Summary::to_table() const {
     rows.emplace_back("items", grouped(outcome.done) + " of " + grouped(outcome.items) + " done" +
                                    (outcome.failed > 0 ? ", " + grouped(outcome.failed) + " failed" : ""));
     rows.emplace_back("tokens", grouped(outcome.total_tokens) + " in finished items");
-    rows.emplace_back("launch " + std::to_string(epoch),
-                      counted(outcome.tokens, "token", "tokens") + " in " +
-                          text("%.1f s, %.1f tokens/s, ", outcome.seconds, rate) +
-                          counted(replicas, "replica", "replicas") + ", " + counted(ranks, "rank", "ranks") + ", " +
-                          counted(threads, "thread", "threads") + " a rank, " + kernels + " kernels");
+    if (shards > 0) {
+        rows.emplace_back("shards", grouped(shards) + ", all done");
+    } else {
+        rows.emplace_back("launch " + std::to_string(epoch),
+                          counted(outcome.tokens, "token", "tokens") + " in " +
+                              text("%.1f s, %.1f tokens/s, ", outcome.seconds, rate) +
+                              counted(replicas, "replica", "replicas") + ", " + counted(ranks, "rank", "ranks") + ", " +
+                              counted(threads, "thread", "threads") + " a rank, " + kernels + " kernels");
+    }
     if (perplexity()) {
         rows.emplace_back("perplexity", text("%.4f over ", *perplexity()) +
                                             counted(outcome.scored_tokens, "scored token", "scored tokens") +
@@ -120,8 +128,9 @@ std::string Summary::to_table() const {
                                        : *baseline->identical ? "yes, byte for byte"
                                                               : "NO: the two runs differ");
     }
-    rows.emplace_back("checkpoints",
-                      counted(outcome.rounds, "round", "rounds") + " written in launch " + std::to_string(epoch));
+    if (shards == 0)
+        rows.emplace_back("checkpoints",
+                          counted(outcome.rounds, "round", "rounds") + " written in launch " + std::to_string(epoch));
     rows.emplace_back("resumed", counted(outcome.resumed_items, "item", "items") + ", " +
                                      counted(outcome.recomputed_tokens, "token", "tokens") + " computed again");
     rows.emplace_back("results", results);

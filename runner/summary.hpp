@@ -25,6 +25,8 @@ struct Summary {
     int ranks = 1, replicas = 1, threads = 1;
     std::string kernels;
     std::optional<BaselineReport> baseline;
+    std::int64_t shards =
+        0;  ///< joined here: no launch speaks, so neither epoch nor ranks mean anything; 0: a run's own
 
     /// Decode tokens a second of the run / of plain decoding; nullopt where it was not measured.
     [[nodiscard]] std::optional<double> speedup() const;

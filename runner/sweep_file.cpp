@@ -55,7 +55,15 @@ const std::set<std::string>& whole_keys() {
     return keys;
 }
 
+/// Points run one after another over all ranks; the items of one are not divided among launches.
+void check_is_whole(const Assignment& assignment) {
+    if (assignment.key != "shard" || assignment.value == "off") return;
+    refuse(assignment.origin, assignment.key, "off in a sweep", shown(assignment.value),
+           "run the points as jobs of their own to divide their items");
+}
+
 void check_may_differ(const Assignment& assignment) {
+    check_is_whole(assignment);
     if (!whole_keys().contains(assignment.key)) return;
     refuse(assignment.origin, assignment.key, "a key that points may differ in", shown(assignment.key),
            "it belongs to the sweep as a whole: write it on a line of its own");
@@ -220,6 +228,7 @@ Sweep parse_sweep(const std::vector<Assignment>& lines, const std::vector<Assign
     std::erase_if(sweep.plain, [&](const Assignment& line) { return has_key(command_line, line.key); });
     const auto given = resolve_assignments(command_line, fs::current_path());
     sweep.plain.insert(sweep.plain.end(), given.begin(), given.end());
+    for (const Assignment& line : sweep.plain) check_is_whole(line);
     check_places(sweep);
     set_whole(sweep, file.string());
     if (sweep.grids.empty() && sweep.variants.empty()) {

@@ -211,6 +211,32 @@ Key tensor_parallel_key() {
             .get = [](const Settings& s) { return Strings{std::to_string(s.tensor_parallel)}; }};
 }
 
+/// "2/8"
+Shard parse_shard(const std::string& value) {
+    const BadValue bad{"off, or I/K with I from 0 to K - 1 and K at most " + std::to_string(most_shards),
+                       "0/8 to 7/8 are the eight shards of a job"};
+    const std::size_t slash = value.find('/');
+    if (slash == std::string::npos) throw bad;
+    try {
+        const std::int64_t count = parse_integer(value.substr(slash + 1), 1, most_shards);
+        return {.index = parse_integer(value.substr(0, slash), 0, count - 1), .count = count};
+    } catch (const BadValue&) {
+        throw bad;
+    }
+}
+
+Key shard_key() {
+    return {.info = {.key = "shard",
+                     .value_name = "off|I/K",
+                     .help = "only the items whose number in the data is I modulo K, in the run folder "
+                             "OUTPUT/shard-I-of-K: K launches, each alone, share a job; the last to end joins them in "
+                             "OUTPUT"},
+            .kind = Kind::execution,
+            .set = [](Settings& s, const std::string& value,
+                      const auto&) { s.shard = value == "off" ? Shard{} : parse_shard(value); },
+            .get = [](const Settings& s) { return Strings{s.shard.name()}; }};
+}
+
 Key packed_weights_key() {
     return {
         .info = {.key = "packed-weights",
@@ -283,7 +309,8 @@ Section job_section() {
          path("output", Kind::execution, &Settings::output,
               "run folder: results, checkpoints, logs; a run goes on from what is in it"),
          seed_key(), integer("limit", Kind::extension, &Settings::limit, 0, any, "first N items of the data; 0 = all"),
-         integer("samples", Kind::extension, &Settings::samples, 1, 1000000, "continuations of each prompt")}};
+         integer("samples", Kind::extension, &Settings::samples, 1, 1000000, "continuations of each prompt"),
+         shard_key()}};
 }
 
 Section text_section() {

@@ -3,10 +3,13 @@
 # the network and for root only then.
 set -euo pipefail
 
+# 4 MB; tests/slurm starts them in a folder of its own, and the system's services of these names stay off.
+daemons=(munge slurmctld slurmd)
 packages=(
   build-essential cmake ninja-build pkg-config
   openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev librandom123-dev nlohmann-json3-dev
-  libpcre2-dev libxxhash-dev libhwloc-dev libutf8proc-dev libgtest-dev python3 python3-venv
+  libpcre2-dev libxxhash-dev libhwloc-dev libutf8proc-dev libgtest-dev python3 python3-venv shellcheck
+  "${daemons[@]}" slurm-client
 )
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
@@ -29,6 +32,17 @@ if [ "$(id -u)" -ne 0 ]; then
   fi
   as_root=(sudo)
 fi
+
+# Packages of daemons enable and start them. Those that come new here are for tests: a policy forbids the start while
+# they are being installed (a machine that has a policy of its own keeps it), and they are disabled afterwards.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ] || grep -q "longhaul tests" "$policy"; then
+  trap '"${as_root[@]}" rm -f "$policy"' EXIT
+  printf '#!/bin/sh\n# longhaul tests\nexit 101\n' | "${as_root[@]}" install -m 755 /dev/stdin "$policy"
+fi
 echo "installing ${missing[*]}"
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+for daemon in "${daemons[@]}"; do
+  if [[ " ${missing[*]} " == *" $daemon "* ]]; then "${as_root[@]}" update-rc.d "$daemon" disable; fi
+done

@@ -19,8 +19,11 @@ from .errors import AnalysisError, UsageError
 # Keys that say where a run lies or how it is guarded, and never what its numbers mean. `seed` is what repeated
 # measurements differ in.
 NEUTRAL_KEYS = frozenset(
-    {"output", "baseline", "max-failures", "retry-failed", "watchdog-seconds", "lease-seconds", "packed-weights"}
-)
+    {
+        "output", "shard", "baseline", "max-failures", "retry-failed", "watchdog-seconds", "lease-seconds",
+        "packed-weights",
+    }
+)  # fmt: skip
 
 # What only says how a text is made, not which.
 DRAFT_KEYS = frozenset(

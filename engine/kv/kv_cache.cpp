@@ -14,21 +14,27 @@ PagePool::PagePool(kernels::Device& device, kernels::KvLayout layout, std::int64
       page_bytes_(device.kv_page_bytes(layout)),
       max_pages_(std::max<std::int64_t>(max_bytes / static_cast<std::int64_t>(page_bytes_), 0)) {}
 
-PagePool::~PagePool() {
-    for (std::byte* page : free_) device_.release(page, page_bytes_);
-}
+PagePool::~PagePool() = default;
 
 std::byte* PagePool::take() {
     const std::scoped_lock lock(mutex_);
-    if (!free_.empty()) {
-        std::byte* page = free_.back();
-        free_.pop_back();
-        return page;
-    }
-    if (allocated_ >= max_pages_) return nullptr;
-    std::byte* page = device_.allocate(page_bytes_);
-    ++allocated_;
+    if (free_.empty() && !grow()) return nullptr;
+    std::byte* page = free_.back();
+    free_.pop_back();
     return page;
+}
+
+bool PagePool::grow() {
+    constexpr std::size_t slab_bytes = std::size_t{16} << 20;
+    const std::int64_t left = max_pages_ - allocated_;
+    if (left <= 0) return false;
+    const std::int64_t count = std::clamp<std::int64_t>(static_cast<std::int64_t>(slab_bytes / page_bytes_), 1, left);
+    slabs_.emplace_back(device_, static_cast<std::size_t>(count) * page_bytes_);
+    for (std::int64_t i = count; i-- > 0;) {
+        free_.push_back(slabs_.back().data() + static_cast<std::size_t>(i) * page_bytes_);
+    }
+    allocated_ += count;
+    return true;
 }
 
 // A page keeps its old contents: attention never reads a slot that was not written for its sequence, and what it

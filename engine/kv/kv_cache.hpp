@@ -34,13 +34,18 @@ class PagePool {
     static std::int64_t pages_for(std::int64_t num_tokens);
 
   private:
+    /// Takes memory for several pages at once, so that the system can back it with huge ones: attention walks through
+    /// all of a long sequence's pages in each layer. False: the ceiling is reached.
+    bool grow();
+
     kernels::Device& device_;
     kernels::KvLayout layout_;
     std::size_t page_bytes_;
     std::int64_t max_pages_;
     mutable std::mutex mutex_;
+    std::vector<kernels::Buffer> slabs_;
     std::vector<std::byte*> free_;
-    std::int64_t allocated_ = 0;
+    std::int64_t allocated_ = 0;  ///< pages
 };
 
 /// Keys and values of one sequence on this rank.

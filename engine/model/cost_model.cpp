@@ -3,21 +3,32 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <functional>
+#include <new>
+#include <span>
 #include <stdexcept>
+#include <utility>
 
 #include "engine/kv/kv_cache.hpp"
 
 namespace longhaul::engine {
 namespace {
 
-constexpr std::array<std::int64_t, 11> row_counts{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48};
+constexpr std::array<std::int64_t, 10> row_counts{1, 2, 4, 8, 12, 16, 24, 32, 48, 64};
 constexpr std::int64_t far_context = 2560;
-constexpr std::size_t max_rounds = 3;
+constexpr int max_rounds = 5;
 
-/// The layers that are timed: several, so that none is still in a cache from its last turn.
-std::vector<std::int64_t> sampled_layers(std::int64_t num_layers) {
+/// The layers that take turns: so many that weights, and keys and values of `far_context` positions, come from memory
+/// each time as they do in a pass, wherever the model is larger than a cache.
+std::vector<std::int64_t> sampled_layers(const Model& model) {
+    constexpr std::int64_t more_than_cache = std::int64_t{64} << 20;
+    const kernels::KvLayout& kv = model.kv_layout();
+    const std::int64_t num_layers = model.config().num_layers;
+    const std::int64_t kv_bytes = 2 * far_context * kv.num_kv_heads * static_cast<std::int64_t>(kv.token_bytes());
+    const std::int64_t weight_bytes = (model.streamed_weight_bytes() - model.head_bytes()) / num_layers;
+    const std::int64_t least = std::max<std::int64_t>(1, std::min(kv_bytes, weight_bytes));
+    const std::int64_t count = std::min(num_layers, std::max<std::int64_t>(4, more_than_cache / least));
     std::vector<std::int64_t> layers;
-    const std::int64_t count = std::min<std::int64_t>(num_layers, 4);
     for (std::int64_t i = 0; i < count; ++i) layers.push_back(i * num_layers / count);
     return layers;
 }
@@ -29,6 +40,7 @@ std::vector<ForwardRow> make_rows(std::int64_t count, std::int64_t context) {
         rows[i].position = context;
         rows[i].in_pages = context;
         rows[i].path = {static_cast<std::int32_t>(i)};
+        rows[i].wants_logits = true;
     }
     return rows;
 }
@@ -56,9 +68,45 @@ class Stopwatch {
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// Seconds of one number of rows, the least seen: what disturbs a few milliseconds only ever adds.
-struct Samples {
-    double near = 1e30, far = 1e30;
+/// Seconds of an operation by the number of rows: medians over rounds. A number that was never timed has none.
+class Series {
+  public:
+    /// Rounds over all row counts, ascending, as far as `budget_seconds` go; the first round whole where `whole_round`.
+    /// Collective: ranks time equally much.
+    Series(Group& group, double budget_seconds, bool whole_round, const std::function<void(std::int64_t rows)>& run) {
+        double left = budget_seconds;
+        for (int round = 0; round < max_rounds; ++round) {
+            for (std::size_t i = 0; i < row_counts.size(); ++i) {
+                const bool must = whole_round && round == 0;
+                if (!must && least_of(group, expected(i) <= left ? 1 : 0) == 0) break;
+                const Stopwatch watch;
+                run(row_counts[i]);
+                samples_[i].push_back(watch.seconds());
+                left -= samples_[i].back();
+            }
+        }
+    }
+    [[nodiscard]] bool has(std::size_t i) const { return !samples_[i].empty(); }
+    /// The lower median: what disturbs a few milliseconds only ever adds. For the same reason not more than for more
+    /// rows.
+    [[nodiscard]] double seconds(std::size_t i) const {
+        double least = 1e30;
+        for (; i < samples_.size() && has(i); ++i) {
+            std::vector<double> sorted = samples_[i];
+            std::sort(sorted.begin(), sorted.end());
+            least = std::min(least, sorted[(sorted.size() - 1) / 2]);
+        }
+        return least;
+    }
+
+  private:
+    [[nodiscard]] double expected(std::size_t i) const {
+        if (has(i)) return samples_[i].back();
+        if (i == 0) return 0;
+        return samples_[i - 1].back() * static_cast<double>(row_counts[i]) / static_cast<double>(row_counts[i - 1]);
+    }
+
+    std::array<std::vector<double>, row_counts.size()> samples_;
 };
 
 }  // namespace
@@ -69,40 +117,38 @@ CostModel::CostModel(std::int64_t num_layers, std::vector<Point> points)
 }
 
 CostModel CostModel::measure(Model& model, double budget_seconds) {
-    const std::vector<std::int64_t> layers = sampled_layers(model.config().num_layers);
+    const std::vector<std::int64_t> layers = sampled_layers(model);
     PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
     KvSequence kv(pool);
     const bool reserved = kv.reserve(far_context + 1) && kv.reserve_scratch(row_counts.back());
     if (least_of(model.group(), reserved ? 1 : 0) == 0) throw std::bad_alloc();  // on every rank, or the others wait
     touch(kv, layers, far_context);
     KvSequence* const sequence = &kv;
+    const std::span<KvSequence* const> sequences(&sequence, 1);
     std::size_t turn = 0;
-    const auto time_layer = [&](std::int64_t rows, std::int64_t context) {
-        const std::vector<ForwardRow> pass = make_rows(rows, context);
-        const Stopwatch watch;
-        model.forward_layers(pass, std::span(&sequence, 1), layers[turn++ % layers.size()], 1);
-        return watch.seconds();
+    const auto next_layer = [&] { return layers[turn++ % layers.size()]; };
+    const auto attention_at = [&](std::int64_t context) {
+        return [&, context](std::int64_t rows) {
+            model.forward_attention(make_rows(rows, context), sequences, next_layer());
+        };
     };
-    time_layer(row_counts.back(), base_context);  // scratch memory grows
-    std::array<Samples, row_counts.size()> samples;
-    const Stopwatch all;
-    bool more = true;
-    for (std::size_t round = 0; more && round < max_rounds; ++round) {
-        for (std::size_t i = 0; i < row_counts.size(); ++i) {
-            samples[i].near = std::min(samples[i].near, time_layer(row_counts[i], base_context));
-            samples[i].far = std::min(samples[i].far, time_layer(row_counts[i], far_context));
-        }
-        more = least_of(model.group(), all.seconds() < budget_seconds ? 1 : 0) > 0;
-    }
-    const double head_bytes = static_cast<double>(model.head_bytes());
-    const double layer_bytes = (static_cast<double>(model.streamed_weight_bytes()) - head_bytes) /
-                               static_cast<double>(model.config().num_layers);
+    model.forward_layers(make_rows(1, base_context), sequences, next_layer(), 1);  // scratch memory is there
+    const Series layer(model.group(), 0.5 * budget_seconds, true, [&](std::int64_t rows) {
+        model.forward_layers(make_rows(rows, base_context), sequences, next_layer(), 1);
+    });
+    const Series near(model.group(), 0.1 * budget_seconds, true, attention_at(base_context));
+    const Series far(model.group(), 0.2 * budget_seconds, true, attention_at(far_context));
+    const Series head(model.group(), 0.2 * budget_seconds, false,
+                      [&](std::int64_t rows) { model.forward_head(make_rows(rows, base_context), sequences); });
     std::vector<Point> points;
+    double head_a_product = 0;
     for (std::size_t i = 0; i < row_counts.size(); ++i) {
-        const double near = samples[i].near;
-        const double token = std::max(0.0, samples[i].far - near) / (far_context - base_context);
-        const double products = std::max(0.0, near - token * base_context);
-        points.push_back({row_counts[i], near, token, products * head_bytes / layer_bytes});
+        const double products = std::max(0.0, layer.seconds(i) - near.seconds(i));
+        if (head.has(i)) head_a_product = head.seconds(i) / std::max(products, 1e-9);
+        points.push_back({.rows = row_counts[i],
+                          .layer = layer.seconds(i),
+                          .layer_token = std::max(0.0, far.seconds(i) - near.seconds(i)) / (far_context - base_context),
+                          .head = head.has(i) ? head.seconds(i) : head_a_product * products});
     }
     return {model.config().num_layers, std::move(points)};
 }

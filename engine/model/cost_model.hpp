@@ -23,9 +23,11 @@ class CostModel {
     /// `points` by ascending rows, at least one.
     CostModel(std::int64_t num_layers, std::vector<Point> points);
 
-    /// Times single layers of `model`, until every point was seen and `budget_seconds` are over (three rounds at most).
-    /// Collective over the model's group, whose ranks each learn their own times. The head's time follows from that of
-    /// the layers' products and its size.
+    /// Times single layers, their attention and the head of `model`: 1 to 64 rows, each once, and up to five times as
+    /// far as `budget_seconds` go (a model of 8 billion parameters takes longer than that on two processors). The head
+    /// of many rows follows from the layers' products where it would take too long. Collective over the model's group,
+    /// whose ranks each learn their own times. To be called anew at each start: other neighbours, clocks and threads
+    /// make other times, and no key of a file would know them.
     static CostModel measure(Model& model, double budget_seconds = 0.4);
 
     /// Seconds of Model::forward over `rows` rows of one sequence that see `context` positions, all with logits.

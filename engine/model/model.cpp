@@ -160,6 +160,8 @@ struct Model::State {
 
     void prepare(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
     void embed(float* x);
+    std::byte* queries_of(std::int64_t num_rows);
+    const std::byte* attend(std::int64_t layer, std::int64_t num_rows);
     void attention_block(std::int64_t layer, std::int64_t num_rows, float* x);
     void mlp_block(const LayerWeights& w, std::int64_t num_rows, float* x);
     void run_layers(std::int64_t first, std::int64_t end, std::int64_t num_rows, float* x);
@@ -277,6 +279,20 @@ void Model::State::embed(float* x) {
     group.all_reduce(x, static_cast<std::int64_t>(table_rows.size()) * config.hidden_size);
 }
 
+std::byte* Model::State::queries_of(std::int64_t num_rows) {
+    return queries.bytes(static_cast<std::size_t>(num_rows * split.num_heads * config.head_dim) *
+                         kernels::bytes_of(layout.query_type()));
+}
+
+// Of the queries that stand in their buffer.
+const std::byte* Model::State::attend(std::int64_t layer, std::int64_t num_rows) {
+    const std::int64_t width = weights.layers[static_cast<std::size_t>(layer)].output.num_inputs;
+    std::byte* heads = attended.bytes(static_cast<std::size_t>(num_rows * width) * kernels::bytes_of(act));
+    device.attention(layout, layer, attention_sequences, attention_rows, queries_of(num_rows), split.num_heads, act,
+                     heads, width);
+    return heads;
+}
+
 // x += Wo attention(rope(Wqkv norm(x)))
 void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, float* x) {
     const LayerWeights& w = weights.layers[static_cast<std::size_t>(layer)];
@@ -291,11 +307,9 @@ void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, fl
     device.matmul(w.qkv, normalised, split.padded_hidden, num_rows, qkv);
     if (w.qkv_bias) device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows, w.qkv.num_outputs);
 
-    std::byte* q = queries.bytes(static_cast<std::size_t>(num_rows * split.num_heads * config.head_dim) *
-                                 kernels::bytes_of(layout.query_type()));
+    std::byte* q = queries_of(num_rows);
     device.rope_store(layout, layer, qkv, split.num_heads, cos.data(), sin.data(), slots, q);
-    std::byte* heads = attended.bytes(static_cast<std::size_t>(num_rows * width) * act_bytes);
-    device.attention(layout, layer, attention_sequences, attention_rows, q, split.num_heads, act, heads, width);
+    const std::byte* heads = attend(layer, num_rows);
 
     float* out = sum.floats(num_rows * hidden_size);
     device.matmul(w.output, heads, width, num_rows, out);
@@ -381,6 +395,18 @@ void Model::forward_layers(std::span<const ForwardRow> rows, std::span<KvSequenc
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     s.prepare(rows, sequences);
     s.run_layers(first, first + count, num_rows, s.hidden.floats(num_rows * s.config.hidden_size));
+}
+
+void Model::forward_attention(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences,
+                              std::int64_t layer) {
+    state_->prepare(rows, sequences);
+    state_->attend(layer, static_cast<std::int64_t>(rows.size()));
+}
+
+void Model::forward_head(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences) {
+    State& s = *state_;
+    s.prepare(rows, sequences);
+    s.head(s.hidden.floats(static_cast<std::int64_t>(rows.size()) * s.config.hidden_size));
 }
 
 void Model::set_layer_hook(std::function<void()> hook) {

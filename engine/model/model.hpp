@@ -67,6 +67,11 @@ class Model {
     /// in their pages means nothing.
     void forward_layers(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences, std::int64_t first,
                         std::int64_t count);
+    /// For measurements: the attention of one layer alone, with whatever stands in the queries.
+    void forward_attention(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences,
+                           std::int64_t layer);
+    /// For measurements: what comes behind the last layer alone.
+    void forward_head(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
 
     [[nodiscard]] const ModelConfig& config() const;
     [[nodiscard]] Precision precision() const;

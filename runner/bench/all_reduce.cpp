@@ -84,7 +84,7 @@ BenchTable bench_all_reduce(BenchSetup& setup) {
             line[names[i] + "seconds"] = bench_median(seconds[i]);
             line[names[i] + "bytes_per_second"] = bytes / bench_median(seconds[i]);
         }
-        table.lines.push_back(line);
+        setup.add(table, line);
     }
     return table;
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/json.hpp"
@@ -18,6 +19,23 @@
 
 namespace longhaul::runner {
 
+/// A number of a line and how the table shows it: value * factor with so many decimals.
+struct BenchColumn {
+    const char* key;
+    const char* title;
+    double factor = 1;
+    int decimals = 0;
+};
+
+/// Lines as JSON objects; the table shows the columns, `--json` all of them. A column is as wide as its title, since
+/// lines are shown before the last is known.
+struct BenchTable {
+    std::string title;
+    std::vector<BenchColumn> columns;
+    std::vector<nlohmann::ordered_json> lines;
+    std::vector<BenchTable> details;  ///< tables that explain lines of this one
+};
+
 /// What all benchmarks are given.
 struct BenchSetup {
     Settings settings;
@@ -30,24 +48,17 @@ struct BenchSetup {
     TimedDevice* timed = nullptr;  ///< the device, where the parts of a pass are asked for
     engine::ModelConfig shape;     ///< of a name, or of the model folder
     std::string shape_name;
-    std::int64_t rows = 0;  ///< of a pass; 0: several, as the benchmark has them
-    std::string model;      ///< folder; "": random weights
-};
+    std::int64_t rows = 0;    ///< of a pass; 0: several, as the benchmark has them
+    std::string model;        ///< folder; "": random weights
+    std::int64_t rounds = 3;  ///< of speculation, whose medians are shown
+    std::string tree;         ///< of speculation; "": several
+    /// Told of each line as soon as it is measured; benchmarks take minutes with large models.
+    std::function<void(const BenchTable& so_far)> line_done;
 
-/// A number of a line and how the table shows it: value * factor with so many decimals.
-struct BenchColumn {
-    const char* key;
-    const char* title;
-    double factor = 1;
-    int decimals = 0;
-};
-
-/// Lines as JSON objects; the table shows the columns, `--json` all of them.
-struct BenchTable {
-    std::string title;
-    std::vector<BenchColumn> columns;
-    std::vector<nlohmann::ordered_json> lines;
-    std::vector<BenchTable> details;  ///< tables that explain lines of this one
+    void add(BenchTable& table, nlohmann::ordered_json line) const {
+        table.lines.push_back(std::move(line));
+        if (line_done) line_done(table);
+    }
 };
 
 /// Passes of the whole model: "decode", "verify", "prefill".

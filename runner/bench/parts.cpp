@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <vector>
 
+#include "engine/kv/kv_cache.hpp"
 #include "engine/sampling/pipeline.hpp"
 #include "runner/bench/bench.hpp"
 #include "runner/machine.hpp"
@@ -36,17 +38,16 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
     const std::int64_t q_heads = layout.num_kv_heads * group, width = q_heads * layout.head_dim;
     const std::size_t page_bytes = device.kv_page_bytes(layout);
     const std::vector<std::uint16_t> values = random_bf16(page_bytes / 2);
-    const std::int64_t num_pages = context / 64 + 3;
-    kernels::Buffer arena(device, page_bytes * static_cast<std::size_t>(num_pages));
-    std::vector<std::byte*> pages;
-    for (std::int64_t i = 0; i < num_pages; ++i) {
-        pages.push_back(arena.data() + static_cast<std::size_t>(i) * page_bytes);
-        device.upload(pages.back(), values.data(), page_bytes);
+    engine::PagePool pool(device, layout, std::int64_t{1} << 40);
+    engine::KvSequence kv(pool);
+    if (!kv.reserve(context + 1) || !kv.reserve_scratch(nodes)) throw std::bad_alloc();
+    for (const auto pages : {kv.pages(), kv.scratch_pages()}) {
+        for (std::byte* page : pages) device.upload(page, values.data(), page_bytes);
     }
     // As pairs of bf16 or as single f32: numbers of like size either way.
     const std::vector<std::uint16_t> q = random_bf16(static_cast<std::size_t>(nodes * width * 2));
     std::vector<std::uint16_t> out(static_cast<std::size_t>(nodes * width));
-    const kernels::AttentionSequence sequence{{pages.data(), pages.size() - 2}, {pages.data() + pages.size() - 2, 2}};
+    const kernels::AttentionSequence sequence{kv.pages(), kv.scratch_pages()};
     std::vector<std::int32_t> slots;
     for (std::int32_t i = 0; i < nodes; ++i) slots.push_back(i);
     std::vector<kernels::AttentionRow> rows;
@@ -120,14 +121,14 @@ BenchTable bench_attention(BenchSetup& setup) {
     for (const std::int64_t context : {1000, 10000, 100000}) {
         for (const std::int64_t group : {1, 2, 4, 8}) {
             for (const std::int64_t nodes : {1, 8, 32}) {
-                table.lines.push_back(measure_attention(setup, context, nodes, group));
+                setup.add(table, measure_attention(setup, context, nodes, group));
             }
         }
     }
     return table;
 }
 
-BenchTable bench_sampling(BenchSetup&) {
+BenchTable bench_sampling(BenchSetup& setup) {
     BenchTable table{.title = ", one thread whatever the shape",
                      .columns = {{"vocabulary", "vocabulary"},
                                  {"sampling", "sampling                            "},
@@ -144,9 +145,9 @@ BenchTable bench_sampling(BenchSetup&) {
     top_p.temperature = 1;
     top_p.top_p = 0.9;
     for (const std::int64_t vocab : {32000, 128256}) {
-        table.lines.push_back(measure_sampling(vocab, "temperature 0", greedy));
-        table.lines.push_back(measure_sampling(vocab, "0.8, min-p 0.05, penalty 1.1 of 1024", warm));
-        table.lines.push_back(measure_sampling(vocab, "1, top-p 0.9", top_p));
+        setup.add(table, measure_sampling(vocab, "temperature 0", greedy));
+        setup.add(table, measure_sampling(vocab, "0.8, min-p 0.05, penalty 1.1 of 1024", warm));
+        setup.add(table, measure_sampling(vocab, "1, top-p 0.9", top_p));
     }
     return table;
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/kv/kv_cache.hpp"
@@ -73,7 +74,7 @@ BenchTable explain(TimedDevice& device, const std::string& title, const BenchTim
     const Books& median = passes[passes.size() / 2];
     const double whole = median.whole;
     BenchTable table{.title = title,
-                     .columns = {{"part", "part"},
+                     .columns = {{"part", "part                    "},
                                  {"calls", "calls"},
                                  {"seconds", "ms", 1e3, 2},
                                  {"of_pass", "% of pass", 100, 1},
@@ -130,18 +131,19 @@ void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t co
                          setup.group->size();
     const double flops = flops_of(model.config(), rows, context, prompt);
     const BenchTiming timing = time_against_ceilings(setup, bytes, flops, repeats, run);
-    table.lines.push_back({{"rows", rows},
-                           {"context", context},
-                           {"seconds", timing.seconds},
-                           {"tokens_per_second", static_cast<double>(rows) / timing.seconds},
-                           {"bytes", bytes},
-                           {"flops", flops},
-                           {"bytes_per_second", bytes / timing.seconds},
-                           {"flops_per_second", flops / timing.seconds},
-                           {"read_bandwidth", timing.bandwidth},
-                           {"peak_flops", timing.peak},
-                           {"share", timing.share}});
-    if (costs != nullptr) table.lines.back()["modelled_seconds"] = costs->pass_seconds(rows, context);
+    nlohmann::ordered_json line{{"rows", rows},
+                                {"context", context},
+                                {"seconds", timing.seconds},
+                                {"tokens_per_second", static_cast<double>(rows) / timing.seconds},
+                                {"bytes", bytes},
+                                {"flops", flops},
+                                {"bytes_per_second", bytes / timing.seconds},
+                                {"flops_per_second", flops / timing.seconds},
+                                {"read_bandwidth", timing.bandwidth},
+                                {"peak_flops", timing.peak},
+                                {"share", timing.share}};
+    if (costs != nullptr) line["modelled_seconds"] = costs->pass_seconds(rows, context);
+    setup.add(table, std::move(line));
     if (setup.timed == nullptr) return;
     table.details.push_back(explain(*setup.timed, std::to_string(rows) + " rows", timing, run));
 }

@@ -147,7 +147,7 @@ class StartBench {
         constexpr int rounds = 3;
         for (int i = 0; i < rounds; ++i) round();
         BenchTable table{.title = {},
-                         .columns = {{"start", "start"},
+                         .columns = {{"start", "start          "},
                                      {"seconds", "loaded s", 1, 2},
                                      {"token_seconds", "token s", 1, 2},
                                      {"bytes_per_second", "GB/s", 1e-9, 2},
@@ -156,7 +156,7 @@ class StartBench {
                          .details = {}};
         for (const char* name : {"read, cold", "pack, cold", "mapped, cold", "read, warm", "pack, warm",
                                  "pack, and write", "mapped, warm"}) {
-            table.lines.push_back(line(name));
+            setup_.add(table, line(name));
         }
         return table;
     }

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <new>
 #include <stdexcept>
+#include <string_view>
 
 #include "engine/error.hpp"
 #include "runner/bench/bench.hpp"
@@ -34,29 +36,32 @@ std::string cell(const BenchColumn& column, const nlohmann::ordered_json& line) 
     return text;
 }
 
+/// One line of a table, its cells as wide as the titles; words begin on the left.
+void print_line(const BenchTable& table, const std::function<std::string(const BenchColumn&)>& text) {
+    for (const BenchColumn& column : table.columns) {
+        const bool words = table.lines.front().at(column.key).is_string();
+        const int width = std::max(8, static_cast<int>(std::string_view(column.title).size()));
+        std::printf("  %*s", words ? -width : width, text(column).c_str());
+    }
+    std::printf("\n");
+}
+
+/// The last line, and before the first one what stands above it.
+void print_last_line(const BenchTable& table, const std::string& title) {
+    if (table.lines.size() == 1) {
+        std::printf("%s\n", title.c_str());
+        print_line(table, [](const BenchColumn& column) { return std::string(column.title); });
+    }
+    print_line(table, [&](const BenchColumn& column) { return cell(column, table.lines.back()); });
+    std::fflush(stdout);
+}
+
 void print_table(const BenchTable& table) {
-    std::printf("%s\n", table.title.c_str());
-    std::vector<std::vector<std::string>> rows(1);
-    for (const BenchColumn& column : table.columns) rows.front().emplace_back(column.title);
+    BenchTable so_far = table;
+    so_far.lines.clear();
     for (const auto& line : table.lines) {
-        std::vector<std::string>& row = rows.emplace_back();
-        for (const BenchColumn& column : table.columns) row.push_back(cell(column, line));
-    }
-    std::vector<std::size_t> widths(table.columns.size(), 8);
-    for (const auto& row : rows) {
-        for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-    }
-    for (const auto& row : rows) {
-        for (std::size_t i = 0; i < row.size(); ++i) {
-            const bool words = !table.lines.empty() && table.lines.front().at(table.columns[i].key).is_string();
-            std::printf("  %*s", static_cast<int>(words ? -static_cast<std::ptrdiff_t>(widths[i]) : widths[i]),
-                        row[i].c_str());
-        }
-        std::printf("\n");
-    }
-    for (const BenchTable& detail : table.details) {
-        std::printf("\n");
-        print_table(detail);
+        so_far.lines.push_back(line);
+        print_last_line(so_far, table.title);
     }
 }
 
@@ -103,13 +108,13 @@ void check_name(const std::string& what) {
     throw UsageError("command line: bench: expected " + list_words(names) + ", got '" + engine::printable(what) + "'");
 }
 
-std::int64_t rows_of(const std::string& text) {
-    constexpr std::int64_t most = 65536;
-    std::int64_t rows = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
-    if (error == std::errc() && end == text.data() + text.size() && rows >= 1 && rows <= most) return rows;
-    throw UsageError("command line: rows: expected a number from 1 to " + std::to_string(most) + ", got '" +
-                     engine::printable(text) + "'");
+std::int64_t count_of(const CommandLine& line, const char* option, std::int64_t most) {
+    const std::string text = line.value(option);
+    std::int64_t count = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+    if (error == std::errc() && end == text.data() + text.size() && count >= 1 && count <= most) return count;
+    throw UsageError(std::string("command line: ") + option + ": expected a number from 1 to " + std::to_string(most) +
+                     ", got '" + engine::printable(text) + "'");
 }
 
 /// All but the group: what each rank finds out by itself. `threads`: of this rank's share of the node; 0: alone here.
@@ -122,7 +127,9 @@ BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     setup.threads = threads > 0 ? threads : asked > 0 ? asked : usable_processors();
     setup.device = make_device(setup.settings, setup.threads);
     setup.variant = variant_of(*setup.device);
-    if (line.has("rows")) setup.rows = rows_of(line.value("rows"));
+    if (line.has("rows")) setup.rows = count_of(line, "rows", 65536);
+    if (line.has("rounds")) setup.rounds = count_of(line, "rounds", 1000);
+    setup.tree = setup.settings.draft_tree;
     if (line.has("explain")) {
         auto timed = std::make_unique<TimedDevice>(std::move(setup.device));
         setup.timed = timed.get();
@@ -134,26 +141,41 @@ BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     return setup;
 }
 
-void print_answer(const CommandLine& line, const BenchSetup& setup, BenchTable& table) {
-    const std::string& what = line.places.at(0);
+std::string title_of(const std::string& what, const BenchSetup& setup) {
     const int ranks = setup.group->size();
-    if (line.has("json")) {
-        nlohmann::ordered_json json{{"bench", what},
-                                    {"shape", setup.shape_name},
-                                    {"precision", setup.settings.precision},
-                                    {"kernels", std::string(setup.device->name())},
-                                    {"ranks", ranks},
-                                    {"threads", setup.threads},
-                                    {"lines", table.lines}};
-        for (const BenchTable& detail : table.details) json["parts"].push_back(detail.lines);
-        std::printf("%s\n", engine::json_text(json, 2).c_str());
-        return;
+    return what + ", shape " + setup.shape_name + ", precision " + setup.settings.precision + ", " +
+           std::string(setup.device->name()) + " kernels, " + (ranks > 1 ? std::to_string(ranks) + " ranks of " : "") +
+           std::to_string(setup.threads) + " threads";
+}
+
+nlohmann::ordered_json json_of(const std::string& what, const BenchSetup& setup, const BenchTable& table) {
+    nlohmann::ordered_json json{{"bench", what},
+                                {"shape", setup.shape_name},
+                                {"precision", setup.settings.precision},
+                                {"kernels", std::string(setup.device->name())},
+                                {"ranks", setup.group->size()},
+                                {"threads", setup.threads},
+                                {"lines", table.lines}};
+    for (const BenchTable& detail : table.details) json["parts"].push_back(detail.lines);
+    return json;
+}
+
+/// Measures, and prints where `shown`: tables line by line as they come, what explains them behind; JSON at the end.
+void measure_and_print(BenchSetup& setup, const CommandLine& line, bool shown) {
+    const std::string& what = line.places.at(0);
+    const bool json = line.has("json");
+    if (shown && !json) {
+        setup.line_done = [title = title_of(what, setup)](const BenchTable& so_far) {
+            print_last_line(so_far, title + so_far.title);
+        };
     }
-    table.title = what + ", shape " + setup.shape_name + ", precision " + setup.settings.precision + ", " +
-                  std::string(setup.device->name()) + " kernels, " +
-                  (ranks > 1 ? std::to_string(ranks) + " ranks of " : "") + std::to_string(setup.threads) + " threads" +
-                  table.title;
-    print_table(table);
+    const BenchTable table = measure(setup, what);
+    if (!shown) return;
+    if (json) std::printf("%s\n", engine::json_text(json_of(what, setup, table), 2).c_str());
+    for (std::size_t i = 0; i < table.details.size() && !json; ++i) {
+        std::printf("\n");
+        print_table(table.details[i]);
+    }
 }
 
 /// One process, no MPI.
@@ -161,8 +183,7 @@ int bench_alone(const std::vector<std::string>& arguments) {
     const CommandLine line = parse_command_line(arguments, syntax_of("bench"));
     BenchSetup setup = make_setup(line, 1, 0);
     setup.group = engine::make_local_group();
-    BenchTable table = measure(setup, line.places.at(0));
-    print_answer(line, setup, table);
+    measure_and_print(setup, line, true);
     return 0;
 }
 
@@ -176,17 +197,15 @@ void bench_ranks(const World& world, const std::vector<std::string>& arguments, 
     });
     setup.world = &world;
     setup.group = engine::make_mpi_group(world.comm(), {.threads = setup.threads});
-    BenchTable table;
     world.agree([&] {
         try {
-            table = measure(setup, line.places.at(0));
+            measure_and_print(setup, line, world.is_first());
         } catch (const std::bad_alloc&) {  // here alone: the others wait in a collective
             int code = 1;
             const std::string failure = describe_failure(code);
             abort_all(failure, code);
         }
     });
-    if (world.is_first()) print_answer(line, setup, table);
 }
 
 }  // namespace

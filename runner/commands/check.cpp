@@ -1,6 +1,7 @@
 // `longhaul check`: whether a job can be run, without running it. Needs no MPI, writes nothing.
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <utility>
 
@@ -164,18 +165,34 @@ Json to_json(const JobReport& report) {
     return json;
 }
 
+std::string run_folder_of(const CommandLine& line) {
+    if (const std::string what = line.value("print"); what != "output") {
+        throw UsageError(InputError::format("command line", "print", "output", "'" + engine::printable(what) + "'",
+                                            "it is all there is to print"));
+    }
+    const std::filesystem::path job = line.places.front();
+    const std::filesystem::path folder = std::filesystem::absolute(job).parent_path();
+    return parse_settings(read_job_file(job), line.keys, folder).output.lexically_normal().string() + "\n";
+}
+
+std::string report_text(const CommandLine& line, ExitCode& code) {
+    const bool json = line.has("json");
+    const JobReport report =
+        check_job(line.places.front(), line.keys, json ? std::numeric_limits<std::int64_t>::max() : most_shown);
+    code = report.code();
+    return json ? engine::json_text(to_json(report), 2) + "\n" : text_of(report);
+}
+
 }  // namespace
 
 int check_command(const std::vector<std::string>& arguments) {
     const CommandLine line = parse_command_line(arguments, syntax_of("check"));
-    const bool json = line.has("json");
-    const JobReport report =
-        check_job(line.places.front(), line.keys, json ? std::numeric_limits<std::int64_t>::max() : most_shown);
-    const std::string text = json ? engine::json_text(to_json(report), 2) + "\n" : text_of(report);
+    ExitCode code = ExitCode::done;
+    const std::string text = line.has("print") ? run_folder_of(line) : report_text(line, code);
     const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
     if (!written || std::fflush(stdout) != 0)
         throw StorageError("standard output: expected to write the answer, got an error");
-    return static_cast<int>(report.code());
+    return static_cast<int>(code);
 }
 
 }  // namespace longhaul::runner

@@ -1,6 +1,9 @@
 // `longhaul results RUN`: the results so far, in the order of the input. Needs no MPI and, but for --partial, no model.
+// Of a job in shards it joins them, where all are done.
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "engine/error.hpp"
 #include "engine/model/config.hpp"
@@ -13,6 +16,7 @@
 #include "runner/replica_driver.hpp"
 #include "runner/results.hpp"
 #include "runner/run_folder.hpp"
+#include "runner/shard_folder.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -26,15 +30,19 @@ void print(const std::string& line) {
 /// What checkpoints have of unfinished items.
 class PartialResults {
   public:
-    PartialResults(const RunFolder& folder, const Settings& settings)
-
-        : data_(DataSet::open(settings)) {
+    /// `runs`: a run folder, or the shards of a job that have begun.
+    explicit PartialResults(const std::vector<RunFolder>& runs) {
+        const Settings settings = runs.front().settings();
+        data_ = DataSet::open(settings);
         const engine::ModelConfig config = engine::ModelConfig::load(settings.model);
         tokenizer_ = load_tokenizer(settings.model, config);
         max_positions_ = most_positions(settings, config);
         scores_ = settings.mode == "perplexity";
-        store_ = std::make_unique<engine::CheckpointStore>(
-            folder.checkpoints(), checkpoint_identity(settings, read_fingerprints(folder), config), INT64_MAX);
+        for (const RunFolder& run : runs) {
+            const Settings own = run.settings();
+            stores_.push_back(
+                {own.shard, {run.checkpoints(), checkpoint_identity(own, read_fingerprints(run), config), INT64_MAX}});
+        }
     }
 
     [[nodiscard]] std::int64_t num_inputs() const { return data_->size(); }
@@ -42,7 +50,10 @@ class PartialResults {
     /// nullopt where there is nothing yet.
     std::optional<ResultRecord> find(const ItemKey& key) {
         const std::string id = data_->id(key.index);
-        const auto restored = store_->restore(checkpoint_key(id, key.sample));
+        const auto of = std::find_if(stores_.begin(), stores_.end(),
+                                     [&](const ShardStore& store) { return store.shard.has(key.index); });
+        if (of == stores_.end()) return std::nullopt;
+        const auto restored = of->store.restore(checkpoint_key(id, key.sample));
         if (!restored || restored->tokens.empty()) return std::nullopt;
         ResultRecord record;
         record.key = key;
@@ -62,27 +73,44 @@ class PartialResults {
     }
 
   private:
+    struct ShardStore {
+        Shard shard;
+        engine::CheckpointStore store;
+    };
     std::unique_ptr<DataSet> data_;
     std::unique_ptr<engine::Tokenizer> tokenizer_;
     std::int64_t max_positions_ = 0;
     bool scores_ = false;
-    std::unique_ptr<engine::CheckpointStore> store_;
+    std::vector<ShardStore> stores_;
 };
+
+/// The folder itself, or the shards in it that have begun, joined first where all are done.
+std::vector<RunFolder> runs_of(const std::filesystem::path& root) {
+    if (num_shards(root) == 0) {
+        RunFolder{root}.must_exist();
+        return {RunFolder{root}};
+    }
+    const JoinReport report = join_shards(root);
+    if (report.state == Joining::joined) std::fprintf(stderr, "longhaul: joined in %s\n", root.c_str());
+    if (report.state == Joining::differing) std::fprintf(stderr, "note: %s\n", report.why.c_str());
+    return begun_shards_of(root);
+}
 
 }  // namespace
 
 int results_command(const std::vector<std::string>& arguments) {
     const CommandLine line = parse_command_line(arguments, syntax_of("results"));
-    const RunFolder folder{line.places.front()};
-    folder.must_exist();
-    const Settings settings = folder.settings();
+    const std::vector<RunFolder> folders = runs_of(line.places.front());
+    std::vector<std::filesystem::path> runs;
+    for (const RunFolder& folder : folders) runs.push_back(folder.root);
+    const Settings settings = folders.front().settings();
     const ResultFormat format = result_format(settings);
-    const ResultIndex results = ResultIndex::read(folder.root);
+    const ResultIndex results = ResultIndex::read(runs);
     if (!line.has("partial")) {
         for (const ResultIndex::Entry& entry : results.entries()) print(format_result(results.load(entry), format));
         return static_cast<int>(ExitCode::done);
     }
-    PartialResults partial(folder, settings);
+    PartialResults partial(folders);
     for (std::int64_t index = 0; index < partial.num_inputs(); ++index) {
         for (std::int64_t sample = 0; sample < settings.samples; ++sample) {
             const ResultIndex::Entry* entry = results.find({index, sample});

@@ -58,6 +58,7 @@ int run_job(World& world, const std::vector<std::string>& arguments, const Place
         world.agree([&] {
             if (!world.is_first()) return;
             std::fprintf(stderr, "longhaul: all %s items are done already\n", grouped(finished->items).c_str());
+            join_if_last(launch.settings);
             print_answer(read_if_there(launch.folder.root / "summary.txt"));
         });
         return exit_code_of(*finished);

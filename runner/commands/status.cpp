@@ -1,7 +1,5 @@
-// `longhaul status RUN`: how far a run is and what its replicas do, from the run folder alone. Needs no MPI.
-//
-// States of a run: `new` (no launch yet), `running`, `stopped` (ended on request, everything saved), `failed` (ended
-// with an error), `crashed` (its process is gone, or its lease is old), `finished`.
+// `longhaul status RUN`: how far a run is and what its replicas do, from the run folder, and how its job stands in the
+// queue, from squeue. Needs no MPI.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -15,8 +13,10 @@
 #include "runner/files.hpp"
 #include "runner/lease.hpp"
 #include "runner/progress.hpp"
-#include "runner/results.hpp"
 #include "runner/run_folder.hpp"
+#include "runner/run_status.hpp"
+#include "runner/shard_folder.hpp"
+#include "runner/slurm.hpp"
 #include "runner/sweep_folder.hpp"
 
 namespace longhaul::runner {
@@ -24,40 +24,68 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 
-/// What a run folder says about its run.
-struct RunStatus {
-    std::string state = "new";
-    std::optional<LeaseView> lease;
-    Ordered progress;               ///< of the newest launch, as rank 0 saw it; null before
-    std::vector<Ordered> replicas;  ///< heartbeats of the newest launch
-    std::int64_t done = 0, failed = 0;
-};
+constexpr std::size_t most_jobs = 4;  ///< asked for; squeue's manual warns of more
 
-std::string state_of(const LeaseView& lease) {
-    if (lease.state == LeaseState::live) return "running";
-    if (lease.state == LeaseState::stale) return "crashed";
-    return lease.ending.value("state", "failed");
+/// How the jobs stand that a folder's launches ran under, and the one submitted for it; each is asked for once.
+std::vector<QueueEntry> queue_of(const std::filesystem::path& root, const std::vector<const RunStatus*>& runs) {
+    std::vector<SlurmJob> jobs;
+    const auto add = [&](std::optional<SlurmJob> job) {
+        if (job && std::find(jobs.begin(), jobs.end(), *job) == jobs.end()) jobs.push_back(std::move(*job));
+    };
+    add(submitted_job(root));
+    for (const RunStatus* run : runs) {
+        std::optional<SlurmJob> job = run->lease ? job_of(run->lease->record.slurm) : std::nullopt;
+        // Of shards an array is asked for as a whole: one question, not one a task.
+        if (job && runs.size() > 1) job->id = job->id.substr(0, job->id.find('_'));
+        if (job && !jobs.empty() && jobs.front().id == job->id) continue;  // wherever it was submitted to
+        if (jobs.size() < most_jobs) add(std::move(job));
+    }
+    std::vector<QueueEntry> queue;
+    for (const SlurmJob& job : jobs) {
+        for (QueueEntry& entry : ask_squeue(job)) queue.push_back(std::move(entry));
+    }
+    return queue;
 }
 
-RunStatus read_status(const RunFolder& folder) {
-    RunStatus status;
-    status.lease = newest_lease(folder.root);
-    if (!status.lease) return status;
-    status.state = state_of(*status.lease);
-    const std::int64_t epoch = status.lease->record.epoch;
-    std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(folder.status(), error)) {
-        if (entry.path().extension() != ".json") continue;
-        const Ordered json = Ordered::parse(read_if_there(entry.path()), nullptr, false);
-        if (!json.is_object() || json.value("epoch", std::int64_t{0}) != epoch) continue;
-        (entry.path().filename() == "run.json" ? status.progress : status.replicas.emplace_back()) = json;
+Ordered to_json(const std::vector<QueueEntry>& queue) {
+    Ordered json = Ordered::array();
+    for (const QueueEntry& entry : queue) {
+        json.push_back({{"job", entry.job}, {"state", entry.state}, {"restarts", entry.restarts}});
+        if (!entry.reason.empty()) json.back()["reason"] = entry.reason;
+        if (!entry.time_left.empty()) json.back()["time_left"] = entry.time_left;
     }
-    std::sort(status.replicas.begin(), status.replicas.end(),
-              [](const Ordered& a, const Ordered& b) { return a.value("replica", 0) < b.value("replica", 0); });
-    const ResultIndex results = ResultIndex::read(folder.root);
-    status.done = static_cast<std::int64_t>(results.entries().size());
-    for (const ResultIndex::Entry& entry : results.entries()) status.failed += entry.failed ? 1 : 0;
-    return status;
+    return json;
+}
+
+void print_queue(const std::vector<QueueEntry>& queue) {
+    for (const QueueEntry& entry : queue)
+        std::printf("slurm     job %s: %s\n", entry.job.c_str(), describe(entry).c_str());
+}
+
+/// How the newest launch began, from its replicas' heartbeats; -1: not yet.
+struct LaunchStart {
+    double load_seconds = -1;         ///< of the replica that took longest to have its model
+    double first_token_seconds = -1;  ///< from the start of the program to the first token of any replica
+};
+
+LaunchStart launch_start(const std::vector<Ordered>& replicas) {
+    LaunchStart start;
+    for (const Ordered& replica : replicas) {
+        start.load_seconds = std::max(start.load_seconds, replica.value("load_seconds", -1.0));
+        const double first = replica.value("first_token_seconds", -1.0);
+        if (first < 0) continue;
+        start.first_token_seconds = start.first_token_seconds < 0 ? first : std::min(start.first_token_seconds, first);
+    }
+    return start;
+}
+
+std::string start_line(const LaunchStart& start) {
+    std::array<char, 100> line{};
+    std::snprintf(line.data(), line.size(), "model loaded in %.2f s", start.load_seconds);
+    std::string text = line.data();
+    if (start.first_token_seconds < 0) return text + ", no token yet";
+    std::snprintf(line.data(), line.size(), ", first token after %.2f s", start.first_token_seconds);
+    return text + line.data();
 }
 
 Ordered to_json(const RunFolder& folder, const RunStatus& status) {
@@ -71,10 +99,15 @@ Ordered to_json(const RunFolder& folder, const RunStatus& status) {
                           {"pid", record.holder.pid},
                           {"started", record.started},
                           {"renewed_seconds_ago", status.lease->age_seconds}};
+        if (!record.slurm.empty()) json["launch"]["slurm"] = record.slurm;
+        const LaunchStart start = launch_start(status.replicas);
+        if (start.load_seconds >= 0) json["launch"]["load_seconds"] = start.load_seconds;
+        if (start.first_token_seconds >= 0) json["launch"]["first_token_seconds"] = start.first_token_seconds;
         if (!status.lease->ending.is_null()) json["ending"] = Ordered(status.lease->ending);
     }
     json["done"] = status.done;
     json["failed"] = status.failed;
+    json["stop_seconds"] = status.stop_seconds;
     if (!status.progress.is_null()) json["progress"] = status.progress;
     json["replicas"] = status.replicas;
     return json;
@@ -95,24 +128,12 @@ std::string advice(const std::string& state) {
     return "";
 }
 
-JobProgress progress_of(const RunStatus& status) {
-    const Ordered& json = status.progress;
-    JobProgress progress;
-    progress.items = json.value("items", std::int64_t{0});
-    progress.done = status.done;
-    progress.failed = status.failed;
-    progress.in_flight = status.state == "running" ? json.value("in_flight", std::int64_t{0}) : 0;
-    progress.share = json.value("share", 0.0);
-    progress.tokens_per_second = json.value("tokens_per_second", 0.0);
-    progress.acceptance = json.value("acceptance", -1.0);
-    progress.block_efficiency = json.value("block_efficiency", 0.0);
-    progress.eta_seconds = status.state == "running" ? json.value("eta_seconds", -1.0) : -1.0;
-    return progress;
-}
-
-void print_table(const RunFolder& folder, const RunStatus& status) {
+void print_table(const RunFolder& folder, const RunStatus& status, const std::vector<QueueEntry>& queue) {
     std::printf("run       %s\nstate     %s\n", folder.root.c_str(), status.state.c_str());
+    print_queue(queue);
     if (status.lease) std::printf("holder    %s\n", launch_line(*status.lease).c_str());
+    const LaunchStart start = launch_start(status.replicas);
+    if (start.load_seconds >= 0) std::printf("start     %s\n", start_line(start).c_str());
     if (!status.progress.is_null()) {
         std::printf("progress  %s\n", progress_line(progress_of(status)).c_str());
     } else {
@@ -127,8 +148,24 @@ void print_table(const RunFolder& folder, const RunStatus& status) {
                         grouped(replica.value("emitted_tokens", std::int64_t{0})).c_str());
         }
     }
+    if (status.stop_seconds > 0)
+        std::printf("stop      took %.1f s at most, from the request to the end of the launch\n", status.stop_seconds);
     const std::string what_now = advice(status.state);
     if (!what_now.empty()) std::printf("next      %s\n", what_now.c_str());
+}
+
+void print_run(const RunFolder& folder, bool json) {
+    // A job that was submitted, and has not begun, is nothing but that.
+    if (!submitted_job(folder.root) || folder.is_begun()) folder.must_exist();
+    const RunStatus status = read_status(folder);
+    const std::vector<QueueEntry> queue = queue_of(folder.root, {&status});
+    if (json) {
+        Ordered line = to_json(folder, status);
+        if (!queue.empty()) line["slurm"] = to_json(queue);
+        std::printf("%s\n", engine::json_text(line, 2).c_str());
+    } else {
+        print_table(folder, status, queue);
+    }
 }
 
 /// What a sweep's folder says: how its points stand, and the one that runs.
@@ -175,10 +212,77 @@ void print_sweep(const std::filesystem::path& root, bool json) {
     if (!status.running.empty()) {
         std::printf("\n");
         const RunFolder folder{root / status.running};
-        print_table(folder, read_status(folder));
+        print_table(folder, read_status(folder), {});
     } else if (const std::string what_now = advice(status.state); !what_now.empty()) {
         std::printf("next      %s\n", what_now.c_str());
     }
+}
+
+/// A job in shards: each of them, and the sum.
+struct ShardsStatus {
+    std::vector<RunStatus> shards;
+    std::string state;
+    JobProgress sum;
+    double stop_seconds = 0;
+};
+
+ShardsStatus read_shards_status(const std::filesystem::path& root) {
+    ShardsStatus status;
+    std::vector<std::string> states;
+    bool all_sizes = true;  // a shard that has not begun has not counted its items
+    for (const RunFolder& folder : shards_of(root)) {
+        const RunStatus& shard = status.shards.emplace_back(read_status(folder));
+        const JobProgress progress = progress_of(shard);
+        states.push_back(shard.state);
+        all_sizes &= !shard.progress.is_null();
+        status.sum.items += progress.items;
+        status.sum.done += shard.done;
+        status.sum.failed += shard.failed;
+        status.sum.in_flight += progress.in_flight;
+        if (shard.state == "running") status.sum.tokens_per_second += progress.tokens_per_second;
+        status.stop_seconds = std::max(status.stop_seconds, shard.stop_seconds);
+    }
+    if (!all_sizes) status.sum.items = 0;
+    status.state = state_of_all(states);
+    return status;
+}
+
+std::string items_text(const JobProgress& progress) {
+    std::string text = grouped(progress.done) + (progress.items > 0 ? " of " + grouped(progress.items) : "") + " items";
+    if (progress.failed > 0) text += " (" + grouped(progress.failed) + " failed)";
+    return text;
+}
+
+void print_shards(const std::filesystem::path& root, bool json) {
+    const ShardsStatus status = read_shards_status(root);
+    const std::vector<RunFolder> folders = shards_of(root);
+    std::vector<const RunStatus*> runs;
+    for (const RunStatus& shard : status.shards) runs.push_back(&shard);
+    const std::vector<QueueEntry> queue = queue_of(root, runs);
+    if (json) {
+        Ordered all{{"job", root.string()},
+                    {"state", status.state},
+                    {"done", status.sum.done},
+                    {"failed", status.sum.failed},
+                    {"stop_seconds", status.stop_seconds}};
+        if (status.sum.items > 0) all["items"] = status.sum.items;
+        if (!queue.empty()) all["slurm"] = to_json(queue);
+        all["shards"] = Ordered::array();
+        for (std::size_t i = 0; i < folders.size(); ++i) all["shards"].push_back(to_json(folders[i], status.shards[i]));
+        std::printf("%s\n", engine::json_text(all, 2).c_str());
+        return;
+    }
+    std::printf("job       %s\nstate     %s\n", root.c_str(), status.state.c_str());
+    print_queue(queue);
+    std::printf("progress  %s, %.0f tokens/s, %s in flight\n", items_text(status.sum).c_str(),
+                status.sum.tokens_per_second, grouped(status.sum.in_flight).c_str());
+    for (std::size_t i = 0; i < folders.size(); ++i) {
+        const RunStatus& shard = status.shards[i];
+        std::printf("shard %-3zu %-8s %s%s\n", i, shard.state.c_str(), items_text(progress_of(shard)).c_str(),
+                    shard.lease && shard.state == "running" ? (", " + launch_line(*shard.lease)).c_str() : "");
+    }
+    if (const std::string what_now = advice(status.state); !what_now.empty())
+        std::printf("next      %s\n", what_now.c_str());
 }
 
 }  // namespace
@@ -187,13 +291,15 @@ int status_command(const std::vector<std::string>& arguments) {
     const CommandLine line = parse_command_line(arguments, syntax_of("status"));
     const RunFolder folder{line.places.front()};
     const bool json = line.has("json");
-    if (is_sweep_folder(folder.root)) {
+    if (line.has("progress")) {
+        if (json) throw UsageError("command line: expected one of --json and --progress, got both");
+        std::printf("%s\n", read_progress_line(folder.root).text().c_str());
+    } else if (is_sweep_folder(folder.root)) {
         print_sweep(folder.root, json);
+    } else if (num_shards(folder.root) > 0) {
+        print_shards(folder.root, json);
     } else {
-        folder.must_exist();
-        const RunStatus status = read_status(folder);
-        if (json) std::printf("%s\n", engine::json_text(to_json(folder, status), 2).c_str());
-        if (!json) print_table(folder, status);
+        print_run(folder, json);
     }
     return std::fflush(stdout) == 0 ? static_cast<int>(ExitCode::done) : static_cast<int>(ExitCode::storage);
 }

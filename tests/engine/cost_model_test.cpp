@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <stdexcept>
+#include <vector>
 
 #include "engine/parallel/group.hpp"
 #include "kernels/device.hpp"
@@ -62,16 +64,18 @@ TEST(CostModel, MeasuresAModelAndLeavesItsAnswersAlone) {
     const std::vector<float> before = logits();
     const CostModel costs = CostModel::measure(*model, 0.0);
     EXPECT_EQ(logits(), before);
-    ASSERT_FALSE(costs.points().empty());
-    std::int64_t rows = 0;
+    std::vector<std::int64_t> rows;
+    double layer = 0;
     for (const CostModel::Point& point : costs.points()) {
-        EXPECT_GT(point.rows, rows);
-        rows = point.rows;
+        rows.push_back(point.rows);
         EXPECT_GT(point.layer, 0);
+        EXPECT_GE(point.layer, layer) << "more rows never cost less";
+        layer = point.layer;
         EXPECT_GE(point.layer_token, 0);
         EXPECT_GE(point.head, 0);
         EXPECT_TRUE(std::isfinite(costs.pass_seconds(point.rows, 100'000)));
     }
+    EXPECT_EQ(rows, (std::vector<std::int64_t>{1, 2, 4, 8, 12, 16, 24, 32, 48, 64}));
 }
 
 }  // namespace

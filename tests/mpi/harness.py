@@ -166,13 +166,13 @@ def runs(pid):
     return stat[stat.rindex(")") + 2] != "Z"
 
 
-def wait_for(condition, what, limit=60.0):
+def wait_for(condition, what, limit=60.0, pause=0.02):
     end = time.monotonic() + limit
     while time.monotonic() < end:
         value = condition()
         if value:
             return value
-        time.sleep(0.02)
+        time.sleep(pause)
     raise Failure(f"waited {limit} s in vain: {what}")
 
 

@@ -101,6 +101,9 @@ def stop_request(bench):
     done = expect(launch.wait(30), 75, "stopped")
     status = json.loads(bench.command("status", run, "--json").output)
     check(status["state"] == "stopped", f"state {status['state']}")
+    begun = status["launch"]
+    check(0 <= begun["load_seconds"] <= begun["first_token_seconds"], f"how the launch began: {begun}")
+    check("first token after" in bench.command("status", run).output, "and in words")
     partial = bench.command("results", run, "--partial")
     check('"finish_reason":"partial"' in partial.output, f"partial results\n{partial.output[:300]}{partial.errors}")
     expect(bench.run(job, 3), 0, "resumed on 3 ranks")

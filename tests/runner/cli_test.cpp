@@ -113,6 +113,12 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
         {{"run", "--baseline=perhaps", "job.cfg"}, "baseline: expected true or false, got 'perhaps'"},
         {{"run", "--baseline", "false", "--baseline", "job.cfg"},
          "baseline: expected every key once, got this key again"},
+        {{"run", "job.cfg", "--shard=1"},
+         "shard: expected off, or I/K with I from 0 to K - 1 and K at most 10000, got '1'; 0/8 to 7/8 are the eight "
+         "shards of a job"},
+        {{"generate", "m", "--prompt=a", "--shard=0/2"},
+         "shard: expected a key that `longhaul generate` uses, got '--shard'; see `longhaul generate --help`"},
+        {{"status", "out", "--json", "--progress"}, "expected one of --json and --progress, got both"},
         {{"inspect", "m", "--json=no"}, "json: expected no value, got 'no'"},
         {{"run", "job.cfg", "--temprature=0.8"},
          "unknown key 'temprature': expected a known key, got 'temprature'; did you mean 'temperature'?"},
@@ -140,6 +146,7 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
          "bench: expected decode, verify, prefill, attention, sampling, speculation, all-reduce or start, got "
          "'nothing'"},
         {{"bench", "all-reduce"}, "bench all-reduce: expected 2, 4 or 8 ranks, got 1; start it with `mpirun -n 2`"},
+        {{"bench", "speculation", "--rounds=0"}, "rounds: expected a number from 1 to 1000, got '0'"},
         {{"bench", "verify", "--rows=0"}, "rows: expected a number from 1 to 65536, got '0'"},
         {{"bench", "decode", "--shape=2b"}, "shape: expected 1.1b, 135m, 3b or 8b, got '2b'"},
         {{"inspect", "m", "--jsn"},
@@ -256,6 +263,17 @@ TEST_F(Cli, InspectTellsAModelsShape) {
     EXPECT_NE(json.out.find("\"kv_heads\": 4"), std::string::npos) << json.out;
 }
 
+TEST_F(Cli, CheckTellsScriptsTheRunFolder) {
+    const Ended own = run({"check", "job.cfg", "--print=output"});
+    EXPECT_EQ(own.exit_code, 0) << own.err;
+    EXPECT_TRUE(own.out.starts_with("/") && own.out.ends_with("/out\n")) << own.out;
+    EXPECT_EQ(run({"check", "job.cfg", "--print", "output", "--output=/a/./it's b"}).out, "/a/it's b\n");
+    const Ended wrong = run({"check", "job.cfg", "--print=model"});
+    EXPECT_EQ(wrong.exit_code, 2);
+    EXPECT_EQ(wrong.err, "error: command line: print: expected output, got 'model'; it is all there is to print\n");
+    EXPECT_EQ(run({"check", "job.cfg", "--print=output", "--sed=1"}).exit_code, 2);
+}
+
 TEST_F(Cli, CheckListsEverythingAndItsCodeIsTheGravest) {
     write("job.cfg", "task = prompts\ndata = p.jsonl\nmodel = " LONGHAUL_DEMO_MODEL "\noutput = out\nmax-tokens = 5\n");
     const Ended good = run({"check", "job.cfg"});
@@ -313,6 +331,27 @@ TEST_F(Cli, BenchExplainsAPassByItsParts) {
     const double passed = pass.at("bytes_per_second").get<double>() * pass.at("seconds").get<double>();
     EXPECT_NEAR(bytes / passed, 1, 0.02) << "the parts read what the pass reads";
     EXPECT_NEAR(shares, 1, 0.01) << "and take the time it takes";
+}
+
+TEST_F(Cli, BenchSpeculationTakesRoundsAndATree) {
+    std::vector<std::string> arguments{"bench",      "speculation",    std::string("--model=") + LONGHAUL_DEMO_MODEL,
+                                       "--rounds=1", "--draft-tree=3", "--threads=1"};
+    const Ended table = run(arguments);
+    ASSERT_EQ(table.exit_code, 0) << table.err;
+    EXPECT_EQ(std::count(table.out.begin(), table.out.end(), '\n'), 2 + 4) << table.out;
+    EXPECT_EQ(table.out.find("speculation, shape "), 0U) << table.out;
+    EXPECT_NE(table.out.find("medians of 1 rounds"), std::string::npos) << table.out;
+    arguments.emplace_back("--json");
+    const Ended json = run(arguments);
+    ASSERT_EQ(json.exit_code, 0) << json.err;
+    double before = 0;
+    for (const auto& line : nlohmann::json::parse(json.out).at("lines")) {
+        EXPECT_EQ(line.at("tree"), "3");
+        EXPECT_EQ(line.at("same_text"), true);
+        EXPECT_GE(line.at("block_efficiency"), before) << "more accepted, more tokens a call";
+        before = line.at("block_efficiency").get<double>();
+    }
+    EXPECT_GT(before, 2);
 }
 
 TEST_F(Cli, BenchStartTellsHowASessionBegins) {

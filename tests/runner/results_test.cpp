@@ -163,12 +163,12 @@ TEST_F(ResultsTest, MergedInTheOrderOfTheInput) {
     launch({record_of(2, "c"), record_of(0, "a")});
     launch({record_of(1, "b")});
     Settings settings;
-    write_results(run, ResultIndex::read(run), 3, settings);
+    write_results(run, "1", ResultIndex::read(run), 3, settings);
     std::string text = read_if_there(run / "results.jsonl");
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
     EXPECT_LT(text.find("item-0"), text.find("item-1"));
     EXPECT_LT(text.find("item-1"), text.find("item-2"));
-    write_results(run, ResultIndex::read(run), 3, settings);
+    write_results(run, "1", ResultIndex::read(run), 3, settings);
     EXPECT_EQ(read_if_there(run / "results.jsonl"), text) << "again is the same";
 }
 
@@ -186,7 +186,8 @@ TEST_F(ResultsTest, StatisticsAreMergedInTheOrderOfTheInput) {
     append(run / "log" / "stats-3-2.jsonl", "{\"index\":0,\"id\":\"a\",\"sample\":0,\"seconds\":0.1}\nno json\n");
     append(run / "log" / "stats-1-2.jsonl", "{\"index\":1,\"id\":\"b\",\"sample\":0,\"steps\":2}\n{\"index\":2,");
     std::int64_t steps = 0;
-    write_statistics(run, [&](const nlohmann::ordered_json& line) { steps += line.value("steps", std::int64_t{0}); });
+    write_statistics(run, "1", std::span(&run, 1),
+                     [&](const nlohmann::ordered_json& line) { steps += line.value("steps", std::int64_t{0}); });
     EXPECT_EQ(read_if_there(run / "stats.jsonl"),
               "{\"id\":\"a\",\"sample\":0,\"seconds\":0.1}\n{\"id\":\"a\",\"sample\":1}\n"
               "{\"id\":\"b\",\"sample\":0,\"steps\":2}\n");

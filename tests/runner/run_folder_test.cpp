@@ -73,6 +73,7 @@ TEST_F(RunFolderTest, ExecutionKeysAreFree) {
     other.tensor_parallel = 8;
     other.draft = "ar";
     other.checkpoint_tokens = 5;
+    other.shard = {.index = 1, .count = 3};
     EXPECT_EQ(refusal(other, fingerprints), "");
 }
 

@@ -149,6 +149,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "ignore-eos",
                                      "stop",
                                      "samples",
+                                     "shard",
                                      "add-bos",
                                      "overlong",
                                      "logprobs",
@@ -206,6 +207,16 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
     };
     const char* const count = "9223372036854775807";
     const Case cases[] = {
+        // Shares of a job.
+        {"shard", "8/8",
+         "shard: expected off, or I/K with I from 0 to K - 1 and K at most 10000, got '8/8'; 0/8 to 7/8 are the eight "
+         "shards of a job"},
+        {"shard", "3",
+         "shard: expected off, or I/K with I from 0 to K - 1 and K at most 10000, got '3'; 0/8 to 7/8 are the eight "
+         "shards of a job"},
+        {"shard", "0/10001",
+         "shard: expected off, or I/K with I from 0 to K - 1 and K at most 10000, got '0/10001'; 0/8 to 7/8 are the "
+         "eight shards of a job"},
         // Keys.
         {"temprature", "1",
          "unknown key 'temprature': expected a known key, got 'temprature'; did you mean 'temperature'?"},

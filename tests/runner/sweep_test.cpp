@@ -167,6 +167,12 @@ TEST_F(SweepFile, FaultsNameFileAndLine) {
         {"",
          "s.cfg: expected a 'grid KEY = v1 | v2' or a 'variant NAME = key=value' line, got none; `longhaul run` runs a "
          "single job"},
+        {"grid seed = 1 | 2\nshard = 0/2\n",
+         "s.cfg:6: shard: expected off in a sweep, got '0/2'; run the points as jobs of their own to divide their "
+         "items"},
+        {"grid shard = 0/2 | 1/2\n",
+         "s.cfg:5: shard: expected off in a sweep, got '0/2 | 1/2'; run the points as jobs of their own to divide "
+         "their items"},
         {"grid = 1 | 2\n", "s.cfg:5: expected 'grid KEY = v1 | v2', got 'grid = 1 | 2'"},
         {"variant = a=1\n", "s.cfg:5: expected 'variant NAME = key=value key=value', got 'variant = a=1'"},
         {"grid sed = 1 | 2\n", "s.cfg:5: unknown key 'sed': expected a known key, got 'sed'; did you mean 'seed'?"},

@@ -1,0 +1,69 @@
+// Pages of keys and values: as many as the ceiling allows, side by side.
+#include "engine/kv/kv_cache.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "kernels/device.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+class PagePoolTest : public ::testing::Test {
+  protected:
+    std::unique_ptr<kernels::Device> device_ = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
+    kernels::KvLayout layout_{.dtype = kernels::DType::bf16, .num_layers = 2, .num_kv_heads = 1, .head_dim = 16};
+    std::int64_t page_bytes_ = static_cast<std::int64_t>(device_->kv_page_bytes(layout_));
+};
+
+TEST_F(PagePoolTest, HandsOutPagesUpToItsCeiling) {
+    PagePool pool(*device_, layout_, 5 * page_bytes_ + page_bytes_ / 2);
+    EXPECT_EQ(pool.max_pages(), 5);
+    std::set<std::byte*> pages;
+    for (int i = 0; i < 5; ++i) {
+        EXPECT_EQ(pool.pages_in_use(), i);
+        pages.insert(pool.take());
+    }
+    EXPECT_EQ(pages.size(), 5U) << "no page twice";
+    EXPECT_FALSE(pages.contains(nullptr));
+    EXPECT_EQ(pool.take(), nullptr);
+    EXPECT_EQ(pool.pages_in_use(), 5);
+    std::byte* const back = *pages.begin();
+    pool.give_back(back);
+    EXPECT_EQ(pool.pages_in_use(), 4);
+    EXPECT_EQ(pool.take(), back);
+}
+
+// Memory that the system can back with huge pages: attention over long sequences needs its translations to stay cached.
+TEST_F(PagePoolTest, PagesStandSideBySide) {
+    PagePool pool(*device_, layout_, 100 * page_bytes_);
+    std::vector<std::byte*> pages;
+    for (int i = 0; i < 100; ++i) pages.push_back(pool.take());
+    std::sort(pages.begin(), pages.end());
+    for (std::size_t i = 1; i < pages.size(); ++i) EXPECT_EQ(pages[i] - pages[i - 1], page_bytes_);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pages.front()) % 64, 0U);
+    EXPECT_EQ(page_bytes_ % 64, 0);
+}
+
+TEST_F(PagePoolTest, ACeilingBelowAPageHoldsNone) {
+    PagePool pool(*device_, layout_, page_bytes_ - 1);
+    EXPECT_EQ(pool.take(), nullptr);
+}
+
+TEST_F(PagePoolTest, ASequenceThatDoesNotFitTakesNothing) {
+    PagePool pool(*device_, layout_, 2 * page_bytes_);
+    KvSequence kv(pool);
+    ASSERT_TRUE(kv.reserve(64));
+    EXPECT_FALSE(kv.reserve(64 * 3));
+    EXPECT_EQ(pool.pages_in_use(), 1);
+    EXPECT_TRUE(kv.reserve_scratch(1));
+    EXPECT_EQ(pool.pages_in_use(), 2);
+}
+
+}  // namespace
+}  // namespace longhaul::engine
