@@ -7,6 +7,7 @@ import textwrap
 import numpy as np
 
 WIDTH = 72  # Project Gutenberg's printed line
+ENDS = ("<|begin_of_text|>", "<|end_of_text|>")
 
 
 def normalise(text):
@@ -42,18 +43,26 @@ def books(folder):
         yield path, normalise(path.read_text(encoding="utf-8"))
 
 
-def tokens_of(folder, tokenizer, cache):
-    """All books as one uint16 array; each begins with begin_of_text and ends with end_of_text."""
-    cache = pathlib.Path(cache)
-    if not cache.exists():
-        bos, eos = (tokenizer.token_to_id(t) for t in ("<|begin_of_text|>", "<|end_of_text|>"))
-        parts = []
-        for _, text in books(folder):
-            parts.append(np.array([bos, *tokenizer.encode(text, add_special_tokens=False).ids, eos], dtype=np.uint16))
-        if not parts:
-            raise SystemExit(f"{folder}: no *.txt file below this folder")
-        np.save(cache, np.concatenate(parts))
-    return np.load(cache)
+def tokens_of(folder, tokenizer, cache=None):
+    """All books as one uint16 array, kept in the file cache; each begins with begin_of_text and ends with end_of_text."""
+    if cache and pathlib.Path(cache).exists():
+        return np.load(cache)
+    bos, eos = map(tokenizer.token_to_id, ENDS)
+    parts = []
+    for _, text in books(folder):
+        parts.append(np.array([bos, *tokenizer.encode(text, add_special_tokens=False).ids, eos], dtype=np.uint16))
+    if not parts:
+        raise SystemExit(f"{folder}: no *.txt file below this folder")
+    tokens = np.concatenate(parts)
+    if cache:
+        np.save(cache, tokens)
+    return tokens
+
+
+def mixed(books, generated, share):
+    """books, followed by generated as often as it takes to be about this share of the whole."""
+    times = round(share / (1 - share) * len(books) / len(generated))
+    return np.concatenate([books, *[generated] * times])
 
 
 class Windows:

@@ -22,6 +22,7 @@ from model import Cache, Config, Llama, rotary
 
 
 def load(folder):
+    """The exported model of a folder, in f32."""
     folder = pathlib.Path(folder)
     c = json.loads((folder / "config.json").read_text())
     config = Config(
@@ -32,7 +33,11 @@ def load(folder):
     )
     model = Llama(config).eval()
     model.load_state_dict({k.removeprefix("model."): v.float() for k, v in load_file(folder / "model.safetensors").items()})
-    return model, Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return model
+
+
+def tokenizer_of(folder):
+    return Tokenizer.from_file(str(pathlib.Path(folder) / "tokenizer.json"))
 
 
 def read(tokenizer, path):
@@ -133,6 +138,7 @@ def parity(model, tokenizer, folder, model_folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
+    parser.add_argument("--tokenizer", help="folder with tokenizer.json, where that of the model has none")
     parser.add_argument("--text")
     parser.add_argument("--out")
     parser.add_argument("--windows", type=int, nargs="*", default=[512, 8192])
@@ -144,7 +150,7 @@ def main():
     parser.add_argument("what", nargs="+", choices=["bits", "positions", "samples", "parity"])
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    model, tokenizer = load(args.model)
+    model, tokenizer = load(args.model), tokenizer_of(args.tokenizer or args.model)
     out = pathlib.Path(args.out) if args.out else None
     results = json.loads(out.read_text()) if out and out.exists() else {}
     for what in args.what:

@@ -1,7 +1,7 @@
 """Writes a training state as a Hugging Face folder in bf16.
 
 python export.py --state STATE/long.pt --out MODEL
-The tokenizer files are already in MODEL (tokenizer.py). --config-only writes the configuration without weights.
+The tokenizer files are already in MODEL (tokenizer.py), or in another folder, --tokenizer. --config-only writes the configuration without weights.
 """
 
 import argparse
@@ -52,10 +52,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--state")
     parser.add_argument("--out", required=True)
+    parser.add_argument("--tokenizer", help="folder with tokenizer.json, where out has none")
     parser.add_argument("--config-only", action="store_true")
     args = parser.parse_args()
     out = pathlib.Path(args.out)
-    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer.from_file(str(pathlib.Path(args.tokenizer or out) / "tokenizer.json"))
     bos, eos = tokenizer.token_to_id("<|begin_of_text|>"), tokenizer.token_to_id("<|end_of_text|>")
     saved = None if args.config_only else torch.load(args.state, weights_only=False)
     config = Config(**saved["config"]) if saved else Config(vocab_size=tokenizer.get_vocab_size())

@@ -27,6 +27,13 @@ class Config:
         return int(self.rope_factor * self.original_max_position_embeddings)
 
 
+SIZES = {
+    "target": Config(),
+    # An eighth of the target's parameters, three fifths of them in the embedding.
+    "draft": Config(hidden_size=128, intermediate_size=352, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2),
+}
+
+
 def yarn(config):
     """Inverse frequencies and the factor on cos and sin (Peng et al. 2023; transformers' _compute_yarn_parameters)."""
     dim, base, original = config.head_dim, config.rope_theta, config.original_max_position_embeddings
@@ -138,6 +145,11 @@ class Llama(nn.Module):
 
     def loss(self, tokens, targets, cos, sin):
         return F.cross_entropy(self(tokens, cos, sin).flatten(0, 1), targets.flatten())
+
+    def divergence(self, tokens, teacher_logits, cos, sin):
+        """KL divergence of this model's next token from the teacher's, nats a token."""
+        p, q = (F.log_softmax(x.flatten(0, 1), -1) for x in (teacher_logits, self(tokens, cos, sin)))
+        return F.kl_div(q, p, log_target=True, reduction="batchmean")
 
 
 class Cache:

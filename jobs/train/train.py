@@ -7,6 +7,7 @@ base: short windows, constant rate after a warm-up; ends after --minutes or --to
 appears) and leaves STATE/base.pt, from which any number of last stages can start. long: goes on from base.pt with the rate
 falling to zero, and reads some long windows. State is in STATE/base.pt or STATE/long.pt, the log in STATE/log.jsonl. Run the same command again to resume.
 --start-from MODEL begins with exported weights where no state was kept; another --seed then gives windows not yet seen.
+--size draft --teacher MODEL trains a small model on what MODEL holds probable instead of on what the text says.
 """
 
 import argparse
@@ -24,7 +25,8 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 import data
-from model import Config, Llama, rotary
+from evaluate import load
+from model import SIZES, Llama, rotary
 from muon import Muon
 
 
@@ -34,6 +36,10 @@ def arguments():
     p.add_argument("--out", required=True, help="folder for the state")
     p.add_argument("--tokenizer", required=True, help="folder with tokenizer.json")
     p.add_argument("--start-from", help="folder with exported weights to begin the first stage with, instead of random ones")
+    p.add_argument("--size", choices=SIZES, default="target")
+    p.add_argument("--teacher", help="folder with exported weights of the same vocabulary, whose distribution is learnt")
+    p.add_argument("--generated", nargs="*", default=[], help="text of the teacher, from generated.py")
+    p.add_argument("--generated-share", type=float, default=0.5, help="its share of all windows")
     p.add_argument("--stage", choices=["base", "long"], default="base")
     p.add_argument("--minutes", type=float, default=0, help="length of this stage by the clock")
     p.add_argument("--tokens", type=float, default=0, help="length of this stage by tokens")
@@ -82,7 +88,9 @@ class Worker:
         self.muon = Muon([p for p, _, _ in self.mine], args.rate, weight_decay=args.weight_decay)
         for p, _, momentum in self.mine:
             self.muon.state[p]["momentum"] = momentum
-        self.loss = self.model.loss if args.no_compile else torch.compile(self.model.loss, dynamic=False)
+        compiled = (lambda f: f) if args.no_compile else (lambda f: torch.compile(f, dynamic=False))
+        self.teacher = compiled(load(args.teacher).requires_grad_(False)) if args.teacher else None
+        self.loss = compiled(self.model.divergence if args.teacher else self.model.loss)
         self.windows = {n: data.Windows(tokens, n, args.seed) for n in (args.window, args.long_window)}
 
     def gradients(self):
@@ -106,7 +114,9 @@ class Worker:
                 limit = self.model.config.max_position_embeddings
                 positions = data.skipped_positions(length, limit, rng, chunks=4 if long else 2)
             cos, sin = rotary(self.model.config, torch.from_numpy(positions))
-            loss = self.loss(batch[:, :-1], batch[:, 1:], cos, sin) * (len(batch) / count)
+            read = batch[:, :-1]
+            wanted = batch[:, 1:] if self.teacher is None else self.teacher(read, cos, sin)
+            loss = self.loss(read, wanted, cos, sin) * (len(batch) / count)
             loss.backward()
             shared["losses"][self.rank] += loss.item()
 
@@ -150,8 +160,10 @@ def main():
     tokenizer = Tokenizer.from_file(str(pathlib.Path(args.tokenizer) / "tokenizer.json"))
     tokens = data.tokens_of(args.text, tokenizer, out / "tokens.npy")
     print(f"{len(tokens) / 1e6:.2f} M tokens of text", flush=True)
+    if args.generated:
+        tokens = data.mixed(tokens, np.concatenate([np.load(path) for path in args.generated]), args.generated_share)
 
-    config = Config(vocab_size=tokenizer.get_vocab_size())
+    config = dataclasses.replace(SIZES[args.size], vocab_size=tokenizer.get_vocab_size())
     model = Llama(config)
     named = list(model.named_parameters())
     others = [p for n, p in named if not is_matrix(n, p)]
