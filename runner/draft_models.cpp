@@ -1,5 +1,7 @@
 #include "runner/draft_models.hpp"
 
+#include <algorithm>
+
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "runner/machine.hpp"
@@ -59,6 +61,17 @@ std::vector<engine::Model*> DraftModels::pointers() const {
     std::vector<engine::Model*> pointers;
     for (const auto& model : models_) pointers.push_back(model.get());
     return pointers;
+}
+
+double DraftModels::cost_of_level(const Settings& settings, const engine::ModelConfig& target) const {
+    if (models_.empty()) return 0;
+    // Chain k is drawn from model k: with fewer chains than models the last ones never run.
+    const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
+    const auto chains = static_cast<std::size_t>(engine::tree_of(method, settings.draft_tree).width);
+    const std::size_t running = models_.size() == 1 ? 1 : std::min(models_.size(), chains);
+    std::int64_t parameters = 0;
+    for (std::size_t i = 0; i < running; ++i) parameters += engine::num_parameters(models_[i]->config());
+    return static_cast<double>(parameters) / static_cast<double>(engine::num_parameters(target));
 }
 
 std::string DraftModels::fingerprint() const {

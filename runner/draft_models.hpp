@@ -23,6 +23,8 @@ class DraftModels {
     void unload();
 
     [[nodiscard]] std::vector<engine::Model*> pointers() const;
+    /// Parameters of those that run for one level of a tree, over the target's; 0 for none.
+    [[nodiscard]] double cost_of_level(const Settings& settings, const engine::ModelConfig& target) const;
     /// Of all of them, in their order; "" for none.
     [[nodiscard]] std::string fingerprint() const;
 

@@ -7,6 +7,7 @@
 #include "engine/model/model_plan.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "kernels/numerics.hpp"
+#include "runner/draft_models.hpp"
 #include "runner/files.hpp"
 #include "runner/lease.hpp"
 #include "runner/machine.hpp"
@@ -27,6 +28,7 @@ class JobChecker {
     JobReport check(const fs::path& job_file, const std::vector<Assignment>& command_line) {
         read_job(job_file, command_line);
         if (is_good("model")) check_model();
+        if (report_.model && is_good("draft") && is_good("draft-model")) check_draft_models();
         if (report_.model) check_settings_of_model();
         if (is_good("data")) check_data();
         if (is_good("output") && is_good("shard")) check_output();
@@ -90,6 +92,22 @@ class JobChecker {
         });
         fingerprints_["numerics"] = std::to_string(kernels::numerics_version);
         report_.model = std::move(facts);
+    }
+
+    void check_draft_models() {
+        std::string fingerprint;
+        for (const fs::path& folder : wanted_draft_models(report_.settings)) {
+            attempt("draft", [&] {
+                const engine::ModelConfig config = engine::ModelConfig::load(folder);
+                check_draft_config(folder, config, report_.model->config);
+                const auto tensors = engine::SafetensorsFolder::open(folder);
+                for (const std::string& line : engine::tensor_faults(config, tensors))
+                    add("draft", line, ExitCode::error);
+                const std::string of_one = hex(engine::model_fingerprint(config, tensors.fingerprint()));
+                fingerprint += (fingerprint.empty() ? "" : "+") + of_one;
+            });
+        }
+        if (report_.settings.verify != "coupled" && !fingerprint.empty()) fingerprints_["draft-model"] = fingerprint;
     }
 
     /// Keys that are good or bad with this model.

@@ -37,6 +37,9 @@ void add_statistics(std::span<const std::filesystem::path> runs, const std::file
         outcome.recomputed_tokens += count("recomputed_tokens");
         outcome.recomputed_rows += count("recomputed_rows");
         outcome.checkpoint_stall_seconds += line.value("checkpoint_stall_seconds", 0.0);
+        const double efficiency = line.value("block_efficiency", 0.0);
+        const double mbsu = line.value("mbsu", efficiency);  // plain decoding has none
+        if (mbsu > 0) outcome.memory_bound_calls += static_cast<double>(count("target_calls")) * efficiency / mbsu;
         outcome.nll += line.value("nll", 0.0);
         outcome.scored_tokens += count("scored_tokens");
         outcome.scored_bytes += count("scored_bytes");

@@ -28,6 +28,7 @@ struct JobOutcome {
     // From stats.jsonl, all launches:
     std::int64_t total_tokens = 0, target_calls = 0, drafted = 0, accepted = 0, branched_trees = 0;
     std::int64_t resumed_items = 0, recomputed_tokens = 0, recomputed_rows = 0;
+    double memory_bound_calls = 0;  ///< target calls, and what drafts cost beside them (DraftCost)
     double checkpoint_stall_seconds = 0;
     double nll = 0;  ///< of given continuations
     std::int64_t scored_tokens = 0, scored_bytes = 0;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 
+#include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "runner/machine.hpp"
 #include "runner/signals.hpp"
@@ -50,6 +51,14 @@ std::string reason_name(engine::FinishReason reason) {
     return "error";
 }
 
+std::optional<DraftCost> draft_cost(const Loaded& loaded, const JobPhase& phase) {
+    const Settings& settings = phase.settings;
+    if (settings.draft == "ar" || settings.mode != "generate") return std::nullopt;
+    const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
+    return DraftCost{.level = loaded.drafts.cost_of_level(settings, loaded.model->config()),
+                     .levels = engine::tree_of(method, settings.draft_tree).depth};
+}
+
 }  // namespace
 
 std::string checkpoint_key(const std::string& id, std::int64_t sample) {
@@ -66,7 +75,8 @@ ReplicaDriver::ReplicaDriver(const World& world, Loaded& loaded, const JobPhase&
       board_(board),
       log_(phase.folder.log() /
            ("replica-" + std::to_string(world.replica()) + "-" + std::to_string(phase.epoch) + ".log")),
-      writer_(phase.folder.root, world.replica(), phase.epoch, result_format(phase.settings)),
+      writer_(phase.folder.root, world.replica(), phase.epoch, result_format(phase.settings),
+              draft_cost(loaded, phase)),
       job_options_(generation_options(phase.settings, loaded.model->config())),
       watchdog_(make_watchdog(world, phase)),
       last_progress_(Clock::now()) {

@@ -222,7 +222,14 @@ std::optional<ResultRecord> parse_journal(std::string_view line) {
     }
 }
 
-std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica) {
+double DraftCost::mbsu(const engine::ItemStatistics& statistics) const {
+    if (statistics.target_calls == 0) return 0;
+    const double run = static_cast<double>(statistics.draft_calls) / static_cast<double>(statistics.target_calls);
+    return statistics.block_efficiency() / ((levels > 0 ? static_cast<double>(levels) : run) * level + 1);
+}
+
+std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica,
+                              const std::optional<DraftCost>& drafts) {
     const engine::ItemStatistics& s = item.statistics;
     Ordered json;
     json["index"] = record.key.index;
@@ -240,6 +247,9 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
     json["accepted"] = s.accepted;
     json["accepted_ngram"] = s.accepted_ngram;
     json["block_efficiency"] = s.block_efficiency();
+    if (drafts) json["mbsu"] = drafts->mbsu(s);
+    const double generating = s.seconds - s.prefill_seconds;
+    json["tokens_per_second"] = generating > 0 ? static_cast<double>(record.num_tokens) / generating : 0.0;
     json["branched_trees"] = s.branched_trees;
     json["checkpoint_rounds"] = s.checkpoint_rounds;
     json["checkpoint_stall_seconds"] = s.checkpoint_stall_seconds;
@@ -392,15 +402,17 @@ std::string launch_name(std::int64_t replica, std::int64_t epoch) {
 }
 }  // namespace
 
-ResultWriter::ResultWriter(const fs::path& run, std::int64_t replica, std::int64_t epoch, ResultFormat format)
+ResultWriter::ResultWriter(const fs::path& run, std::int64_t replica, std::int64_t epoch, ResultFormat format,
+                           std::optional<DraftCost> drafts)
     : replica_(replica),
       format_(format),
+      drafts_(drafts),
       results_(run / "results" / launch_name(replica, epoch)),
       statistics_(run / "log" / ("stats-" + launch_name(replica, epoch))) {}
 
 void ResultWriter::append(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t work_index) {
     // Statistics first: an item whose result is there is never computed again, and the summary's loss is made of them.
-    if (record.error.empty()) statistics_.append(format_statistics(record, item, replica_));
+    if (record.error.empty()) statistics_.append(format_statistics(record, item, replica_, drafts_));
     results_.append(format_journal(record, format_));
     const std::lock_guard lock(mutex_);
     pending_.push_back(work_index);

@@ -55,6 +55,15 @@ struct ResultFormat {
 };
 ResultFormat result_format(const Settings& settings);
 
+/// What a target call's drafts cost where reading weights is all that takes time, in target calls: `level` for each
+/// level of the tree. MBSU (memory-bound speedup) = block efficiency / (levels x level + 1).
+struct DraftCost {
+    double level = 0;         ///< parameters of the draft models that run for a level / the target's
+    std::int64_t levels = 0;  ///< of each tree; 0: as many as were run
+
+    [[nodiscard]] double mbsu(const engine::ItemStatistics& statistics) const;
+};
+
 /// One line of results.jsonl, no newline, keys in the order of design.md; the same bytes for the same record. Bytes of
 /// `text` that are not UTF-8 become U+FFFD.
 std::string format_result(const ResultRecord& record, const ResultFormat& format);
@@ -68,8 +77,10 @@ std::string logprobs_text(std::span<const std::int32_t> tokens, std::span<const 
 std::string format_journal(const ResultRecord& record, const ResultFormat& format);
 std::optional<ResultRecord> parse_journal(std::string_view line);
 
-/// A line of stats.jsonl (with `index`, which the merged file leaves out).
-std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica);
+/// A line of stats.jsonl (with `index`, which the merged file leaves out). `drafts`: nullopt where nothing is drafted,
+/// which has no MBSU.
+std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica,
+                              const std::optional<DraftCost>& drafts);
 
 /// Of the result files of a run folder, the bytes that count for a launch that follows `newest` (null: there was none).
 /// Makes them durable. Throws StorageError.
@@ -143,7 +154,8 @@ void write_statistics(const std::filesystem::path& to, const std::string& tag,
 /// What a replica appends to.
 class ResultWriter {
   public:
-    ResultWriter(const std::filesystem::path& run, std::int64_t replica, std::int64_t epoch, ResultFormat format);
+    ResultWriter(const std::filesystem::path& run, std::int64_t replica, std::int64_t epoch, ResultFormat format,
+                 std::optional<DraftCost> drafts);
 
     /// From the replica's thread. `work_index` is what `take_durable` gives back. Throws StorageError.
     void append(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t work_index);
@@ -157,6 +169,7 @@ class ResultWriter {
   private:
     std::int64_t replica_;
     ResultFormat format_;
+    std::optional<DraftCost> drafts_;
     LineFile results_, statistics_;
     std::mutex mutex_;
     std::vector<std::int64_t> pending_, durable_;

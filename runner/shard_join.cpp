@@ -108,7 +108,11 @@ std::optional<BaselineReport> join_baselines(const std::vector<DoneShard>& shard
     for (const DoneShard& shard : shards) {
         if (!shard.finished.baseline) return std::nullopt;
         const Json summary = engine::try_parse_json(shard.summary);
-        report.identical &= summary.value("/baseline/identical"_json_pointer, false);
+        // Shards of one job agree on whether their rule promises it.
+        const auto identical = "/baseline/identical"_json_pointer;
+        const bool promised = summary.contains(identical);
+        report.identical =
+            promised ? std::optional(report.identical.value_or(true) && summary.value(identical, false)) : std::nullopt;
         add_times(shard.folder.root / "baseline", times);
     }
     report.speed = times.speed;

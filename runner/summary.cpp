@@ -35,6 +35,11 @@ std::optional<double> Summary::speedup() const {
     return outcome.speed.tokens_per_second() / baseline->speed.tokens_per_second();
 }
 
+std::optional<double> Summary::mbsu() const {
+    if (settings.draft == "ar" || settings.mode != "generate" || outcome.memory_bound_calls <= 0) return std::nullopt;
+    return static_cast<double>(outcome.total_tokens) / outcome.memory_bound_calls;
+}
+
 std::optional<double> Summary::perplexity() const {
     if (outcome.scored_tokens == 0) return std::nullopt;
     return std::exp(outcome.nll / static_cast<double>(outcome.scored_tokens));
@@ -65,6 +70,7 @@ nlohmann::ordered_json Summary::to_json() const {
     json["draft"] = settings.draft;
     json["target_calls"] = outcome.target_calls;
     json["block_efficiency"] = ratio(outcome.total_tokens, outcome.target_calls);
+    if (mbsu()) json["mbsu"] = *mbsu();
     json["drafted"] = outcome.drafted;
     json["accepted"] = outcome.accepted;
     json["acceptance"] = ratio(outcome.accepted, outcome.drafted);
@@ -113,17 +119,19 @@ std::string Summary::to_table() const {
     }
     if (settings.mode == "generate") {
         rows.emplace_back("block efficiency",
-                          text("%.2f tokens a target call", ratio(outcome.total_tokens, outcome.target_calls)));
+                          text("%.2f tokens a target call", ratio(outcome.total_tokens, outcome.target_calls)) +
+                              (mbsu() ? text(", memory-bound speedup (MBSU) %.2f", *mbsu()) : ""));
+        if (outcome.speed.seconds > 0)
+            rows.emplace_back("token rate",
+                              text("%.1f tokens/s a replica, decoding time alone", outcome.speed.tokens_per_second()));
     }
     if (outcome.drafted > 0) {
         rows.emplace_back("acceptance", text("%.1f %% of ", 100 * ratio(outcome.accepted, outcome.drafted)) +
                                             grouped(outcome.drafted) + " drafted tokens (" + settings.draft + ")");
     }
     if (speedup()) {
-        rows.emplace_back("speedup",
-                          text("%.2f over autoregressive decoding (%.1f against %.1f tokens/s a replica, "
-                               "decoding time alone)",
-                               *speedup(), outcome.speed.tokens_per_second(), baseline->speed.tokens_per_second()));
+        rows.emplace_back("speedup", text("%.2f over autoregressive decoding's %.1f tokens/s", *speedup(),
+                                          baseline->speed.tokens_per_second()));
         rows.emplace_back("same text", !baseline->identical   ? "another draw: verify = " + settings.verify
                                        : *baseline->identical ? "yes, byte for byte"
                                                               : "NO: the two runs differ");

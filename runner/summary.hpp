@@ -30,6 +30,8 @@ struct Summary {
 
     /// Decode tokens a second of the run / of plain decoding; nullopt where it was not measured.
     [[nodiscard]] std::optional<double> speedup() const;
+    /// Memory-bound speedup; nullopt where nothing was drafted.
+    [[nodiscard]] std::optional<double> mbsu() const;
     /// exp of the mean loss of the scored tokens, and their loss in bits over the bytes of their text; nullopt where
     /// none were scored.
     [[nodiscard]] std::optional<double> perplexity() const;

@@ -40,8 +40,14 @@ std::string joined(const std::vector<std::string>& parts) {
     return text.substr(0, most_bytes - 17) + "~" + hex(hash_of(text));
 }
 
+/// Of what plain decoding does not heed. How drafts are verified decides the text where it is not `coupled`, but there
+/// are none.
+bool is_draft_key(const Key& key) {
+    return key.kind == Key::Kind::draft || key.info.key == "verify";
+}
+
 bool is_draft_key(const std::string& key) {
-    return find_key(key)->kind == Key::Kind::draft;
+    return is_draft_key(*find_key(key));
 }
 
 /// One combination of a variant and a value of each grid.
@@ -86,7 +92,7 @@ class PointMaker {
                 for (const Assignment& value : combination.variant->keys) {
                     const Key& key = *find_key(value.key);
                     const bool same = value.value == plain_values_.at(value.key) && !key.info.repeatable;
-                    if (!same && key.kind != Key::Kind::draft) parts.push_back(key_part(value));
+                    if (!same && !is_draft_key(key)) parts.push_back(key_part(value));
                 }
             }
             for (const Assignment& value : combination.grid_values) {
@@ -164,7 +170,7 @@ std::string texts_of(const Settings& settings, const std::function<bool(const Ke
 
 /// Points alike in it differ in draft keys alone.
 std::string job_without_drafts(const Settings& settings) {
-    return texts_of(settings, [](const Key& key) { return key.kind != Key::Kind::draft && key.info.key != "output"; });
+    return texts_of(settings, [](const Key& key) { return !is_draft_key(key) && key.info.key != "output"; });
 }
 
 /// Brings equal ones together; groups and their members keep the order of their first.
@@ -267,7 +273,7 @@ std::string model_needs(const Settings& settings) {
 std::string data_needs(const Settings& settings) {
     // What shapes an item decides its result; where things lie does not, but other places may hold other things.
     return texts_of(settings, [](const Key& key) {
-        if (key.kind == Key::Kind::draft || key.info.key == "output") return false;
+        if (is_draft_key(key) || key.info.key == "output") return false;
         return key.kind != Key::Kind::execution || is_path(key.info.key) || key.info.key == "chat-template";
     });
 }

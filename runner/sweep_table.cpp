@@ -22,10 +22,11 @@ struct MetricInfo {
     int decimals;       ///< in sweep.md
     double factor;      ///< in sweep.md
 };
-constexpr std::array<MetricInfo, 8> metrics{{{"tokens", "tokens", 0, 1},
+constexpr std::array<MetricInfo, 9> metrics{{{"tokens", "tokens", 0, 1},
                                              {"perplexity", "perplexity", 4, 1},
                                              {"bits_per_byte", "bits a byte", 4, 1},
                                              {"block_efficiency", "block efficiency", 2, 1},
+                                             {"mbsu", "MBSU", 2, 1},
                                              {"acceptance", "acceptance %", 1, 100},
                                              {"decode_tokens_per_second", "decode tokens/s", 1, 1},
                                              {"speedup", "speedup", 2, 1},
@@ -143,6 +144,7 @@ void SweepTable::look(std::size_t point, bool done) {
     if (number("perplexity") > 0) row.numbers[perplexity] = number("perplexity");
     if (number("bits_per_byte") > 0) row.numbers[bits_per_byte] = number("bits_per_byte");
     if (number("block_efficiency") > 0) row.numbers[block_efficiency] = number("block_efficiency");
+    if (number("mbsu") > 0) row.numbers[mbsu] = number("mbsu");
     if (number("drafted") > 0) row.numbers[acceptance] = number("acceptance");
     row.numbers[tokens_per_second] = number("decode_tokens_per_second");
     row.numbers[seconds] = number("working_seconds");
@@ -212,7 +214,7 @@ std::vector<SweepTable::Mean> SweepTable::means() const {
 std::vector<std::size_t> SweepTable::columns() const {
     std::vector<std::size_t> list;
     for (std::size_t m = 0; m < num_metrics; ++m) {
-        const bool always = m != perplexity && m != bits_per_byte;
+        const bool always = m != perplexity && m != bits_per_byte && m != mbsu;
         const bool any =
             std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) { return row.numbers[m].has_value(); });
         if (always || any) list.push_back(m);

@@ -54,12 +54,13 @@ class SweepTable {
         perplexity,
         bits_per_byte,
         block_efficiency,
+        mbsu,
         acceptance,
         tokens_per_second,
         speedup,
         seconds
     };
-    static constexpr std::size_t num_metrics = 8;
+    static constexpr std::size_t num_metrics = 9;
     using Numbers = std::array<std::optional<double>, num_metrics>;
 
     struct Row {
@@ -69,7 +70,7 @@ class SweepTable {
         Numbers numbers{};         ///< but for the speedup
         std::string results_hash;  ///< XXH3-64 of results.jsonl
     };
-    /// The metrics that have a column: those of given texts only where there are some.
+    /// The metrics that have a column: those that not every job has only where there are some.
     [[nodiscard]] std::vector<std::size_t> columns() const;
 
     /// What points have in common that differ in their seed alone.

@@ -84,12 +84,17 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument(
         "--rows", metavar="KEYS", help="job keys that tell rows apart, or run (the keys that differ, but for the seed)"
     )
+    table.add_argument("--relative", action="store_true", help="all values over those of draft = ar of the same seed")
     table.add_argument("--format", choices=("md", "csv", "latex"), default="md", help="(md)")
     table.add_argument("--json", action="store_true", help="for programs, all digits")
 
     figure = _command(commands, "figure", _figure, "a figure of all runs")
     figure.add_argument("--kind", required=True, metavar="KIND", help=f"one of {', '.join(KINDS)}")
-    figure.add_argument("--x", metavar="KEY", help="speed, acceptance: lines over this job key instead of bars")
+    figure.add_argument(
+        "--x",
+        metavar="KEY",
+        help="speed, acceptance: lines over this job key, not bars; decoders: draft-depth (the default) or draft-nodes",
+    )
     figure.add_argument("-o", "--output", required=True, type=Path, metavar="FILE", help="FILE.svg, .pdf or .png")
 
     export = _command(commands, "export", _export, "one row an item, with its statistics and the keys of its job")
@@ -272,7 +277,9 @@ def _comparison_as_text(comparison: Comparison) -> list[str]:
 
 
 def _table(options: argparse.Namespace) -> None:
-    table = make_table(_open(options), _names(options.columns), _names(options.rows), _scoring(options))
+    table = make_table(
+        _open(options), _names(options.columns), _names(options.rows), _scoring(options), options.relative
+    )
     _note(table.notes)
     if options.json:
         _print_json(as_json(table))

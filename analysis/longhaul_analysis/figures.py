@@ -5,33 +5,25 @@ Runs that differ in seed alone are one line or bar: the mean, with the standard 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from .decoders import Series, decoder_measures, decoder_series
 from .errors import AnalysisError, UsageError
 from .measures import MEASURES, Measure, missing_reason
-from .runs import Run, differing_keys
+from .runs import TREE_KEYS, Run, differing_keys
 from .scores import score_runs, standard_error
 
-KINDS = ("loss-by-position", "speed", "acceptance")
+KINDS = ("loss-by-position", "speed", "acceptance", "decoders")
 FORMATS = (".svg", ".pdf", ".png")
 _MEASURE_OF_KIND = {"speed": "tokens_per_second", "acceptance": "acceptance"}
 _AXIS_OF_KIND = {"speed": "tokens/s of a replica, decoding", "acceptance": "accepted / drafted tokens"}
 
 # Colours that people with any kind of colour vision tell apart: Okabe and Ito, "Color universal design" (2008).
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-
-
-@dataclass
-class Series:
-    """A line: points (x, values of the runs there)."""
-
-    label: str
-    points: dict[float, list[float]] = field(default_factory=dict)
 
 
 def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None) -> None:
@@ -43,6 +35,10 @@ def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None
         raise UsageError(f"--kind: expected one of {', '.join(KINDS)}; got {kind!r}")
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--output: expected a name that ends in {', '.join(FORMATS)}; got {str(path)!r}")
+    if kind == "decoders":
+        figure = _decoders(runs, x or TREE_KEYS[0])
+        _save(figure, path)
+        return
     figure = Figure(figsize=(6.4, 4), layout="constrained")
     axes = figure.add_subplot()
     axes.set_prop_cycle(color=_COLOURS)
@@ -54,9 +50,28 @@ def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None
         axes.set_xscale("log", base=2)
     else:
         _draw_measure(axes, runs, MEASURES[_MEASURE_OF_KIND[kind]], _AXIS_OF_KIND[kind], x)
+    _open_frame(axes)
+    _save(figure, path)
+
+
+def _open_frame(axes: Axes) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    _save(figure, path)
+
+
+def _decoders(runs: Sequence[Run], x: str) -> Figure:
+    """A panel a measure, a line a draft method, relative to plain decoding."""
+    names = decoder_measures(runs)
+    figure = Figure(figsize=(3.2 * len(names), 3.2), layout="constrained")
+    for place, name in enumerate(names):
+        series = decoder_series(runs, name, x)
+        axes = figure.add_subplot(1, len(names), place + 1)
+        axes.set_prop_cycle(color=_COLOURS)
+        axes.axhline(1, color="0.6", linewidth=1)
+        _draw_lines(axes, series, legend=place == 0)
+        axes.set(xlabel=x, title=f"{MEASURES[name].title} / ar")
+        _open_frame(axes)
+    return figure
 
 
 def _losses(runs: Sequence[Run]) -> list[Series]:
@@ -101,7 +116,7 @@ def _draw_measure(axes: Axes, runs: Sequence[Run], measure: Measure, title: str,
     axes.set_axisbelow(True)
 
 
-def _draw_lines(axes: Axes, series: Sequence[Series]) -> None:
+def _draw_lines(axes: Axes, series: Sequence[Series], legend: bool = True) -> None:
     for line in series:
         points = sorted(line.points.items())
         errors = [standard_error(values) or 0.0 for _, values in points]
@@ -115,7 +130,7 @@ def _draw_lines(axes: Axes, series: Sequence[Series]) -> None:
             label=line.label,
         )
     axes.grid(axis="y", alpha=0.3)
-    if len(series) > 1:
+    if legend and len(series) > 1:
         axes.legend(frameon=False)
 
 
@@ -132,7 +147,7 @@ def _jobs(runs: Sequence[Run], x: str | None) -> list[tuple[str, list[Run]]]:
 
 
 def _number(run: Run, key: str) -> float:
-    text = run.keys.get(key)
+    text = run.value(key)
     try:
         value = float(text) if text is not None else math.nan
     except ValueError:

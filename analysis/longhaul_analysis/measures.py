@@ -94,6 +94,7 @@ MEASURES: Mapping[str, Measure] = {
                 "exp of the mean -log p of the generated tokens, by the raw logits", _exp),
         Measure("tokens", "tokens", 1, "statistics", "tokens an item, mean over items"),
         Measure("block_efficiency", "block efficiency", 3, "statistics", "tokens / target calls"),
+        Measure("mbsu", "MBSU", 3, "statistics", "memory-bound speedup: tokens / (target calls + cost of drafts)"),
         Measure("acceptance", "acceptance", 3, "statistics", "accepted / drafted tokens"),
         Measure("tokens_per_second", "tokens/s", 1, "summary", "of a replica, decoding time alone"),
         Measure("speedup", "speedup", 2, "summary", "tokens/s over those of autoregressive decoding"),
@@ -287,4 +288,14 @@ def _statistics(item: Item) -> dict[str, Ratio]:
     if item.stats:
         ratios["block_efficiency"] = ratio("num_tokens", "target_calls")
         ratios["acceptance"] = ratio("accepted", "drafted")
+        ratios["mbsu"] = _memory_bound(item)
     return ratios
+
+
+def _memory_bound(item: Item) -> Ratio:
+    """Tokens, and target calls with what drafts cost beside them; where nothing was drafted that is nothing."""
+    tokens, calls = float(item.stats.get("num_tokens", 0)), float(item.stats.get("target_calls", 0))
+    efficiency, mbsu = item.stats.get("block_efficiency", 0), item.stats.get("mbsu", 0)
+    if mbsu > 0:
+        return tokens, calls * efficiency / mbsu
+    return (tokens, calls) if item.stats.get("draft_calls", 0) == 0 else (0.0, 0.0)

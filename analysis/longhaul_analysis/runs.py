@@ -6,11 +6,13 @@ What the files hold is said by the program that writes them: `runner/results.cpp
 
 import json
 import math
+import operator
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -28,16 +30,20 @@ NEUTRAL_KEYS = frozenset(
 # What only says how a text is made, not which.
 DRAFT_KEYS = frozenset(
     {
-        "draft", "draft-model", "draft-tree", "draft-temperature", "resample-threshold", "partial-cache",
-        "partial-cache-mode", "ngram-order", "ngram-top", "replay-run", "replay-accept", "verify",
+        "draft", "draft-model", "draft-tree", "draft-temperature", "draft-parallel", "resample-threshold",
+        "partial-cache", "partial-cache-mode", "ngram-order", "ngram-top", "replay-run", "replay-accept", "verify",
     }
 )  # fmt: skip
+
+# What follows from draft-tree: levels of the tree, and its nodes under the root (tokens the target sees at once).
+TREE_KEYS = ("draft-depth", "draft-nodes")
 
 # Fields of stats.jsonl besides id and sample, as longhaul writes them.
 STATISTICS: Mapping[str, type] = {
     "replica": int, "num_tokens": int, "prompt_tokens": int, "seconds": float, "prefill_seconds": float, "steps": int,
     "target_calls": int, "draft_calls": int, "drafted": int, "accepted": int, "accepted_ngram": int,
-    "block_efficiency": float, "branched_trees": int, "checkpoint_rounds": int, "checkpoint_stall_seconds": float,
+    "block_efficiency": float, "mbsu": float, "tokens_per_second": float, "branched_trees": int,
+    "checkpoint_rounds": int, "checkpoint_stall_seconds": float,
     "resumes": int, "recomputed_tokens": int, "recomputed_rows": int, "scored_tokens": int, "scored_bytes": int,
 }  # fmt: skip
 
@@ -104,10 +110,17 @@ class Run:
 
     def shown(self, key: str) -> str:
         """A key's value as tables have it: of a path its last part; nothing for what plain decoding does not heed."""
-        if key in DRAFT_KEYS - {"draft"} and self.keys.get("draft") == "ar":
+        if key in {*DRAFT_KEYS, *TREE_KEYS} - {"draft"} and self.keys.get("draft") == "ar":
             return ""
-        value = self.keys.get(key, "")
+        value = self.value(key) or ""
         return Path(value).name if value.startswith("/") else value
+
+    def value(self, key: str) -> str | None:
+        """A key's value, or what TREE_KEYS say of its tree; None where the job does not say."""
+        if key not in TREE_KEYS:
+            return self.keys.get(key)
+        size = tree_size(self.keys.get("draft-tree", ""))
+        return None if size is None else str(size[TREE_KEYS.index(key)])
 
     @property
     def has_given_texts(self) -> bool:
@@ -252,6 +265,19 @@ def is_baseline_of(other: Run, run: Run) -> bool:
         return False
     names = (other.keys.keys() | run.keys.keys()) - DRAFT_KEYS - NEUTRAL_KEYS
     return all(other.keys.get(key) == run.keys.get(key) for key in names)
+
+
+def tree_size(shape: str) -> tuple[int, int] | None:
+    """Depth and nodes of a draft tree: a chain "5", width x depth "4x3", nodes at most "4x3:12", branching "2,2,1"."""
+    if re.fullmatch(r"\d+(,\d+)+", shape):
+        levels = list(accumulate((int(part) for part in shape.split(",")), operator.mul))
+        return len(levels), sum(levels)
+    match = re.fullmatch(r"(?:(\d+)x)?(\d+)(?::(\d+))?", shape)
+    if match is None:
+        return None
+    width, depth, nodes = (int(part) if part else None for part in match.groups())
+    assert depth is not None
+    return depth, nodes or (width or 1) * depth
 
 
 def json_line(path: Path, number: int, line: str) -> dict[str, Any]:

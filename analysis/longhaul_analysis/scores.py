@@ -5,11 +5,12 @@ scored on its own; what stands in tables is the mean over them. Speed and likeli
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from .errors import UsageError
 from .measures import Measure, Scoring, corpus_statistics, corpus_value, item_ratios, ratio_value
 from .runs import Item, Run, is_baseline_of
 
@@ -124,6 +125,18 @@ def score_runs(
         if "speedup" not in scores[run].scores and rates[0] and rates[1]:
             scores[run].scores["speedup"] = Score([rates[0] / rates[1]])
     return scores
+
+
+def relative_value(scores: Mapping[Run, RunScores], run: Run, name: str) -> float | None:
+    """A value over that of the run's plain decoding; None where the two do not have it, or the latter's is 0.
+
+    UsageError where plain decoding is not among the runs.
+    """
+    baseline = next((other for other in scores if is_baseline_of(other, run)), None)
+    if baseline is None:
+        raise UsageError(f"{run.folder}: expected the same job with draft = ar beside it, got none; give its run too")
+    values = [scores[of].value(name) for of in (run, baseline)]
+    return values[0] / values[1] if values[0] is not None and values[1] else None
 
 
 def sample_places(items: Sequence[Item]) -> list[list[int]]:

@@ -8,17 +8,17 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .errors import AnalysisError, UsageError
 from .measures import MEASURES, Measure, Scoring, choose_measures, missing_reason
-from .runs import DRAFT_KEYS, Run, differing_keys
-from .scores import RunScores, score_runs, standard_error
+from .runs import DRAFT_KEYS, TREE_KEYS, Run, differing_keys
+from .scores import RunScores, relative_value, score_runs, standard_error
 
 DEFAULT_MEASURES = (
     "bleu", "chrf", "rouge1", "rouge2", "rougeL", "distinct", "repetition", "perplexity", "bits_per_byte",
-    "block_efficiency", "acceptance", "tokens_per_second", "speedup",
+    "block_efficiency", "mbsu", "acceptance", "tokens_per_second", "speedup",
 )  # fmt: skip
 
 
@@ -78,13 +78,18 @@ class Table:
 
 
 def make_table(
-    runs: Sequence[Run], columns: Sequence[str] | None, rows: Sequence[str] | None, scoring: Scoring | None = None
+    runs: Sequence[Run],
+    columns: Sequence[str] | None,
+    rows: Sequence[str] | None,
+    scoring: Scoring | None = None,
+    relative: bool = False,
 ) -> Table:
     """Scores the runs and lays them out.
 
     `rows`: job keys, or "run" for a row a run; None: the keys in which the runs differ, but for the seed. `columns`:
-    measures, and job keys to spread them over; None: the usual measures that any run has. UsageError for names that
-    are neither, and where a cell would hold runs that differ in more than the seed.
+    measures, and job keys to spread them over; None: the usual measures that any run has. `relative`: values over those
+    of plain decoding of the same seed. UsageError for names that are neither, and where a cell would hold runs that
+    differ in more than the seed.
     """
     scoring = scoring or Scoring()
     spread_keys = [name for name in columns or () if name not in MEASURES]
@@ -106,10 +111,11 @@ def make_table(
     table = Table(row_keys)
     for spread in spreads:
         labels = tuple(zip(spread_keys, spread, strict=True))
-        table.columns += [Column(measure, labels) for measure in measures]
+        table.columns += [Column(_over_plain(measure) if relative else measure, labels) for measure in measures]
     for label in _sorted(cells):
         per_spread = [cells[label].get(spread, []) for spread in spreads]
-        table.rows.append((label, [_cell(measure, of, scores) for of in per_spread for measure in measures]))
+        cells_of_row = [_cell(measure, of, scores, relative) for of in per_spread for measure in measures]
+        table.rows.append((label, cells_of_row))
     for measure in measures:
         _explain(table, measure, list(scores.values()), asked=bool(names))
     table.notes += [note for of_run in scores.values() for note in of_run.notes(measures)]
@@ -131,7 +137,7 @@ def _values(run: Run, keys: Sequence[str]) -> tuple[str, ...]:
 def _check_keys(runs: Sequence[Run], option: str, keys: Sequence[str]) -> None:
     known = dict.fromkeys(key for run in runs for key in run.keys)
     for key in keys:
-        if key not in known and key not in DRAFT_KEYS | {"run", "stop"}:  # these may be unset
+        if key not in known and key not in DRAFT_KEYS | {*TREE_KEYS, "run", "stop"}:  # these may be unset
             wanted = "measures and job keys" if option == "columns" else "job keys or 'run'"
             raise UsageError(
                 f"--{option}: expected {wanted}, got {key!r}; see `longhaul-analysis scores --help` for measures, "
@@ -167,9 +173,16 @@ def _sorted(labels: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return sorted(labels, key=lambda label: [order(value) for value in label])
 
 
-def _cell(measure: Measure, runs: Sequence[Run], scores: Mapping[Run, RunScores]) -> Cell:
-    values = [scores[run].value(measure.name) for run in runs]
-    return Cell(measure, [value for value in values if value is not None])
+def _over_plain(measure: Measure) -> Measure:
+    return replace(measure, name=f"{measure.name}_relative", title=f"{measure.title} / ar", digits=3)
+
+
+def _cell(measure: Measure, runs: Sequence[Run], scores: Mapping[Run, RunScores], relative: bool) -> Cell:
+    if relative:
+        values = [relative_value(scores, run, measure.name) for run in runs]
+    else:
+        values = [scores[run].value(measure.name) for run in runs]
+    return Cell(_over_plain(measure) if relative else measure, [value for value in values if value is not None])
 
 
 def _explain(table: Table, measure: Measure, scores: Sequence[RunScores], asked: bool) -> None:

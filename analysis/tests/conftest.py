@@ -82,3 +82,28 @@ def program(*arguments: Any) -> subprocess.CompletedProcess[str]:
     """The installed command."""
     command = [Path(sys.executable).parent / "longhaul-analysis", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, encoding="utf-8", check=False)
+
+
+def decoder_runs(make_run: MakeRun, task: str = "prompts") -> list[Run]:
+    """Two seeds of plain decoding and of three decoders; two trees of RSD-S have 4 levels, of 8 and 12 nodes."""
+    folders = []
+    for seed in (1, 2):
+        # tokens, target calls, MBSU of the item, tokens/s
+        jobs = {
+            ("ar", None): (100, 100, None, 10.0 * seed),
+            ("sd", "4"): (100, 50, 1.6, 15.0 * seed),
+            ("rsd-c", "2,2,1,1"): (100, 40, 2.0, 12.0 * seed),
+            ("rsd-s", "2x4"): (100, 40, 1.9, 30.0 * seed),
+            ("rsd-s", "3x4"): (100, 25, 3.0 + 0.2 * seed, 20.0 * seed),
+        }
+        for (draft, tree), (tokens, calls, mbsu, rate) in jobs.items():
+            keys = {"task": task, "seed": seed, "draft": draft, **({"draft-tree": tree} if tree else {})}
+            keys["verify"] = {"ar": "coupled", "sd": "rejection"}.get(draft, "recursive")
+            stats = {"id": "item-0", "sample": 0, "num_tokens": tokens, "target_calls": calls,
+                     "draft_calls": 0 if tree is None else 4 * calls, "block_efficiency": tokens / calls,
+                     **({} if mbsu is None else {"mbsu": mbsu})}  # fmt: skip
+            items = [{"text": "the cat sat on the mat", "num_tokens": tokens}]
+            summary = {"decode_tokens_per_second": rate}
+            references = {"item-0": "the cat sat on a mat"}
+            folders.append(make_run(f"{task}/{draft},{tree},{seed}", items, keys, summary, references, [stats]))
+    return open_runs(folders)

@@ -1,7 +1,8 @@
 import pytest
-from conftest import NGRAM, SWEEP, one_run
+from conftest import NGRAM, SWEEP, decoder_runs, one_run
 
 from longhaul_analysis import AnalysisError, UsageError, draw_figure, open_runs
+from longhaul_analysis.decoders import decoder_series
 
 
 def svg(tmp_path, runs, kind, **options):
@@ -41,7 +42,7 @@ def test_loss_by_position(make_run, tmp_path):
 
 def test_what_cannot_be_drawn(tmp_path):
     runs = [one_run(NGRAM)]
-    with pytest.raises(UsageError, match="--kind: expected one of loss-by-position, speed, acceptance; got 'pie'"):
+    with pytest.raises(UsageError, match="--kind: expected one of loss-by-position, .*, decoders; got 'pie'"):
         svg(tmp_path, runs, "pie")
     with pytest.raises(UsageError, match="--output: expected a name that ends in .svg"):
         draw_figure(runs, "speed", tmp_path / "figure.doc")
@@ -51,3 +52,35 @@ def test_what_cannot_be_drawn(tmp_path):
         svg(tmp_path, runs, "loss-by-position")
     with pytest.raises(AnalysisError, match="expected a file that can be written"):
         draw_figure(runs, "speed", tmp_path / "nowhere" / "figure.svg")
+
+
+def test_decoders_over_the_size_of_their_trees(make_run, tmp_path):
+    runs = decoder_runs(make_run, "xsum")
+    text = svg(tmp_path, runs, "decoders")
+    assert all(word in text for word in ("block efficiency / ar", "MBSU / ar", "tokens/s / ar", "ROUGE-2 / ar"))
+    assert all(word in text for word in ("rsd-c", "rsd-s", "sd", "draft-depth"))
+    assert svg(tmp_path, runs, "decoders", x="draft-depth") == text
+    assert "draft-nodes" in svg(tmp_path, runs, "decoders", x="draft-nodes")
+
+
+def test_of_the_trees_of_one_size_the_best_is_drawn(make_run):
+    runs = decoder_runs(make_run)
+    best = {line.label: line.points for line in decoder_series(runs, "block_efficiency", "draft-depth")}
+    assert best == {"sd": {4: [2, 2]}, "rsd-c": {4: [2.5, 2.5]}, "rsd-s": {4: [4, 4]}}
+    fastest = {line.label: line.points for line in decoder_series(runs, "tokens_per_second", "draft-depth")}
+    assert fastest["rsd-s"] == {4: [3, 3]}  # 2x4
+    by_nodes = {line.label: line.points for line in decoder_series(runs, "block_efficiency", "draft-nodes")}
+    assert by_nodes["rsd-s"] == {8: [2.5, 2.5], 12: [4, 4]}
+
+
+def test_decoders_that_cannot_be_drawn(make_run, tmp_path):
+    runs = decoder_runs(make_run)
+    with pytest.raises(UsageError, match="--x: expected draft-depth or draft-nodes with decoders, got 'seed'"):
+        svg(tmp_path, runs, "decoders", x="seed")
+    with pytest.raises(AnalysisError, match="expected runs with drafts, got plain decoding alone"):
+        svg(tmp_path, [run for run in runs if run.keys["draft"] == "ar"], "decoders")
+    with pytest.raises(UsageError, match="expected the same job with draft = ar beside it"):
+        svg(tmp_path, [run for run in runs if run.keys["draft"] != "ar"], "decoders")
+    runs[0].keys["temperature"] = "0.5"
+    with pytest.raises(UsageError, match="differ in drafts and seed alone, got other temperature"):
+        svg(tmp_path, runs, "decoders")

@@ -6,6 +6,7 @@ import pytest
 from conftest import DATA, NGRAM, SAMPLES, SWEEP, one_run, write_lines
 
 from longhaul_analysis import AnalysisError, UsageError, open_runs
+from longhaul_analysis.runs import tree_size
 
 
 def test_a_recorded_run():
@@ -138,3 +139,19 @@ def test_separators_inside_texts_do_not_end_lines(make_run):
     lines = (folder / "results.jsonl").read_text().encode().decode("unicode_escape")
     (folder / "results.jsonl").write_text(lines, encoding="utf-8")
     assert one_run(folder).read_items()[0].text == "a\u2028b\x85c"
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ("5", (5, 5)),
+        ("4x3", (3, 12)),
+        ("4x8:16", (8, 16)),
+        ("2,2,1", (3, 10)),
+        ("12,1,1,1,1", (5, 60)),
+        ("auto", None),
+        ("", None),
+    ],
+)
+def test_depth_and_nodes_of_a_draft_tree(shape, size):
+    assert tree_size(shape) == size

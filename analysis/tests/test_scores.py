@@ -218,3 +218,18 @@ def test_measures_are_named_in_errors():
     with pytest.raises(UsageError, match="expected one of bleu, chrf.*got 'blue'"):
         choose_measures(["blue"])
     assert all(measure.title and measure.definition for measure in MEASURES.values())
+
+
+def test_memory_bound_speedup_by_hand(make_run):
+    def run(name, *lines):
+        items = [{"id": f"i{n}"} for n in range(len(lines))]
+        stats = [{"id": f"i{n}", "sample": 0, "num_tokens": 60, **line} for n, line in enumerate(lines)]
+        return score_run(one_run(make_run(name, items, stats=stats)), choose_measures(["mbsu"])).value("mbsu")
+
+    # 20 calls that cost 1.5 each, and 30 that cost 2: 120 tokens in what 90 calls take
+    drafted = {"target_calls": 20, "draft_calls": 80, "block_efficiency": 3.0, "mbsu": 2.0}
+    slower = {"target_calls": 30, "draft_calls": 80, "block_efficiency": 2.0, "mbsu": 1.0}
+    assert run("both", drafted, slower) == pytest.approx(120 / 90)
+    assert run("plain", {"target_calls": 60, "draft_calls": 0, "block_efficiency": 1.0}) == 1
+    older = {"target_calls": 30, "draft_calls": 80, "block_efficiency": 2.0}  # before there was a number
+    assert run("older", older) is None

@@ -3,7 +3,7 @@ import io
 import math
 
 import pytest
-from conftest import SWEEP, one_run
+from conftest import SWEEP, decoder_runs, one_run
 
 from longhaul_analysis import AnalysisError, UsageError, make_table, open_runs
 from longhaul_analysis.tables import as_csv, as_json, as_latex, as_markdown
@@ -128,3 +128,29 @@ def test_csv_and_json_have_all_digits(table):
     first = as_json(table)["rows"][0]
     assert first["keys"] == {"draft": "a_b"}
     assert first["cells"]["tokens_per_second"]["values"] == [100, 110]
+
+
+def test_decoders_by_the_size_of_their_trees(make_run):
+    rows = ["draft-depth", "draft-nodes", "draft", "draft-tree"]
+    table = make_table(decoder_runs(make_run), ["block_efficiency", "mbsu", "tokens_per_second"], rows)
+    assert {label: [cell.text() for cell in cells] for label, cells in table.rows} == {
+        ("", "", "ar", ""): ["1.000 ± 0.000", "1.000 ± 0.000", "15.0 ± 5.0"],
+        ("4", "4", "sd", "4"): ["2.000 ± 0.000", "1.600 ± 0.000", "22.5 ± 7.5"],
+        ("4", "14", "rsd-c", "2,2,1,1"): ["2.500 ± 0.000", "2.000 ± 0.000", "18.0 ± 6.0"],
+        ("4", "8", "rsd-s", "2x4"): ["2.500 ± 0.000", "1.900 ± 0.000", "45.0 ± 15.0"],
+        ("4", "12", "rsd-s", "3x4"): ["4.000 ± 0.000", "3.300 ± 0.100", "30.0 ± 10.0"],
+    }
+    assert table.rows[0][0] == ("", "", "ar", "")
+
+
+def test_values_over_plain_decoding_of_the_same_seed(make_run):
+    runs = decoder_runs(make_run)
+    table = make_table(runs, ["mbsu", "tokens_per_second"], ["draft", "draft-tree"], relative=True)
+    assert [column.title for column in table.columns] == ["MBSU / ar", "tokens/s / ar"]
+    cells = {label: [cell.text() for cell in cells] for label, cells in table.rows}
+    assert cells["ar", ""] == ["1.000 ± 0.000", "1.000 ± 0.000"]
+    assert cells["rsd-s", "3x4"] == ["3.300 ± 0.100", "2.000 ± 0.000"]  # the seeds' own speeds cancel out
+    head = as_csv(table).splitlines()[0].split(",")
+    assert head[:5] == ["draft", "draft-tree", "mbsu_relative", "mbsu_relative_se", "mbsu_relative_runs"]
+    with pytest.raises(UsageError, match="expected the same job with draft = ar beside it, got none"):
+        make_table([run for run in runs if run.keys["draft"] != "ar"], ["mbsu"], ["draft", "draft-tree"], relative=True)

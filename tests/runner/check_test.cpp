@@ -87,7 +87,9 @@ TEST_F(CheckTest, AllFaultsAreListed) {
           "'temperature'?",
           "job | job.cfg:8: seed: expected an integer from 0 to 18446744073709551615, got 'x'",
           "job | job.cfg:9: top-p: expected a number above 0 and at most 1, got '2'",
-          "job | job.cfg:10: draft: expected ar, ngram or replay, got 'eagle'; it is not in this version"},
+          "job | job.cfg:10: draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s or replay, got 'eagle'; it "
+          "is not "
+          "in this version"},
          ExitCode::usage},
         {"task = prompts\nmodl = m\n",
          "",
@@ -156,6 +158,26 @@ TEST_F(CheckTest, PromptsWithoutRoomFail) {
     EXPECT_EQ(report.code(), ExitCode::items_failed);
     EXPECT_EQ(report.items->failed, 3);
     EXPECT_FALSE(report.longest_id.size());
+}
+
+TEST_F(CheckTest, DraftModelsAreLookedAt) {
+    const std::string job = good_job() + "draft = rsd-s\n";
+    write("job.cfg", job + "draft-model = " LONGHAUL_DEMO_MODEL "\n");
+    EXPECT_EQ(check().code(), ExitCode::done) << testing::PrintToString(lines_of(check())) << "its own draft";
+    write("job.cfg", job + "draft-model = none\n");
+    EXPECT_EQ(
+        lines_of(check()),
+        std::vector<std::string>{"draft | none/config.json: expected a readable file, got No such file or directory"});
+    fs::create_directories(folder / "d");
+    fs::copy_file(fs::path(LONGHAUL_TEST_DATA) / "parity" / "llama-default" / "config.json",
+                  folder / "d" / "config.json");
+    write("job.cfg", job + "draft-model = d\n");
+    const std::vector<std::string> lines = lines_of(check());
+    ASSERT_EQ(lines.size(), 1U);
+    EXPECT_EQ(lines.front().find("draft | d/config.json: vocab_size: expected the target's, 4096, got "), 0U)
+        << lines.front();
+    EXPECT_NE(lines.front().find("; a draft model shares the target's tokenizer"), std::string::npos) << lines.front();
+    EXPECT_EQ(check().code(), ExitCode::error);
 }
 
 TEST_F(CheckTest, AModelsTensorsAreComparedWithItsConfig) {

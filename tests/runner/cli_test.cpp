@@ -131,8 +131,9 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
         {{"run", "job.cfg", "--seed=-1"}, "seed: expected an integer from 0 to 18446744073709551615, got '-1'"},
         {{"run", "job.cfg", "--temperature", "-1"}, "temperature: expected a number from 0 to 1e+06, got '-1'"},
         {{"run", "job.cfg", "--top-p=1.5"}, "top-p: expected a number above 0 and at most 1, got '1.5'"},
-        {{"run", "job.cfg", "--verify=rejection"},
-         "verify: expected coupled, got 'rejection'; it is not in this version"},
+        {{"run", "job.cfg", "--verify=tokenswift-paper"},
+         "verify: expected coupled, rejection, multi-round, k-seq or recursive, got 'tokenswift-paper'; it is not in "
+         "this version"},
         {{"run", "job.cfg", "--device=cuda"},
          "device: expected auto or cpu, got 'cuda'; built without CUDA support: cuda is not in this version"},
         {{"generate", "m"}, "prompt: expected one of --prompt and --prompt-file, got none"},
@@ -176,7 +177,10 @@ TEST_F(Cli, BadJobFilesEndInOneLineAndCode2) {
         {"seed 7", "job.cfg:5: expected 'key = value', got 'seed 7'; a comment begins with #"},
         {"max-tokens = 99999999999",
          "job.cfg:5: max-tokens: expected an integer from 1 to 2147483647, got '99999999999'"},
-        {"draft = eagle", "job.cfg:5: draft: expected ar, ngram or replay, got 'eagle'; it is not in this version"},
+        {"draft = eagle",
+         "job.cfg:5: draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s or replay, got 'eagle'; it is not "
+         "in this "
+         "version"},
     };
     for (const Case& row : cases) {
         write("job.cfg", "task = prompts\ndata = p.jsonl\nmodel = m\noutput = out\n" + row.added + "\n");

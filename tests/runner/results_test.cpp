@@ -40,7 +40,7 @@ struct ResultsTest : testing::Test {
     /// A launch that records these items and ends without a word.
     void launch(const std::vector<ResultRecord>& records) {
         const Lease lease = Lease::take(run, 30);
-        ResultWriter writer(run, 0, lease.epoch(), {});
+        ResultWriter writer(run, 0, lease.epoch(), {}, {});
         std::int64_t number = 0;
         for (const ResultRecord& record : records) writer.append(record, {}, number++);
         writer.sync();
@@ -48,6 +48,23 @@ struct ResultsTest : testing::Test {
         lease.end({{"state", "stopped"}});
     }
 };
+
+TEST(StatisticsLine, MemoryBoundSpeedupAndTokenRate) {
+    engine::FinishedItem item;
+    item.statistics = {.seconds = 5, .prefill_seconds = 1, .target_calls = 4, .draft_calls = 6, .decode_tokens = 10};
+    const auto line = [&](const std::optional<DraftCost>& drafts) {
+        return nlohmann::json::parse(format_statistics(record_of(0, "x", 12), item, 0, drafts));
+    };
+    // 10 tokens in 4 calls; 3 levels of an eighth of a call each; then the 6/4 levels that were run.
+    EXPECT_DOUBLE_EQ(line(DraftCost{.level = 0.125, .levels = 3})["mbsu"].get<double>(), 2.5 / (3 * 0.125 + 1));
+    EXPECT_DOUBLE_EQ(line(DraftCost{.level = 0.125, .levels = 0})["mbsu"].get<double>(), 2.5 / (1.5 * 0.125 + 1));
+    EXPECT_DOUBLE_EQ(line(DraftCost{})["mbsu"].get<double>(), 2.5) << "drafts that cost nothing";
+    EXPECT_FALSE(line(std::nullopt).contains("mbsu"));
+    EXPECT_DOUBLE_EQ(line(std::nullopt)["tokens_per_second"].get<double>(), 12 / 4.0);
+    item.statistics = {};
+    EXPECT_EQ(line(DraftCost{})["mbsu"], 0.0) << "no call, no number";
+    EXPECT_EQ(line(DraftCost{})["tokens_per_second"], 0.0);
+}
 
 TEST(ResultLine, KeysInOrderAndNothingElse) {
     EXPECT_EQ(format_result(record_of(4, "a \"quote\"\n"), {}),

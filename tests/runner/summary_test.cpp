@@ -25,5 +25,21 @@ TEST(Summary, PerplexityAndBitsAByteWhereTokensWereScored) {
     EXPECT_EQ(table.find("block efficiency"), std::string::npos) << "nothing was generated";
 }
 
+TEST(Summary, MemoryBoundSpeedupWhereDraftsAreMade) {
+    Summary summary;
+    summary.settings.draft = "sd";
+    summary.outcome.total_tokens = 300;
+    summary.outcome.target_calls = 100;
+    summary.outcome.memory_bound_calls = 150;  // each call's drafts cost half a call
+    summary.outcome.speed = {.tokens = 300, .seconds = 2};
+    EXPECT_DOUBLE_EQ(summary.to_json()["mbsu"].get<double>(), 2);
+    const std::string table = summary.to_table();
+    EXPECT_NE(table.find("3.00 tokens a target call, memory-bound speedup (MBSU) 2.00"), std::string::npos) << table;
+    EXPECT_NE(table.find("150.0 tokens/s a replica"), std::string::npos) << table;
+    summary.settings.draft = "ar";
+    EXPECT_FALSE(summary.to_json().contains("mbsu"));
+    EXPECT_EQ(summary.to_table().find("MBSU"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace longhaul::runner

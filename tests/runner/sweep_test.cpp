@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <set>
 
+#include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "runner/run_folder.hpp"
 #include "runner/sweep_folder.hpp"
@@ -101,6 +103,48 @@ TEST_F(SweepFile, PlainDecodingIsOnePointForAllDrafts) {
     EXPECT_EQ(baselines,
               (Names{"draft=ar", "draft=ar", "draft=ar", "draft=ar,batch=9", "draft=ar,batch=9", "draft=ar"}));
     EXPECT_EQ(points_of(read(job + "grid ngram-order = 3 | 4\n")).front().baseline, std::nullopt);
+}
+
+// Rules that check drafts are nothing to who drafts nothing.
+TEST_F(SweepFile, PlainDecodingIsOnePointForAllRules) {
+    const std::vector<SweepPoint> points =
+        points_of(read(job + "baseline = true\ndraft-model = d\nvariant sd = draft=sd verify=rejection\n"
+                             "variant rsd = draft=rsd-s verify=recursive\nvariant coupled = draft=sd\n"));
+    Names names;
+    for (const SweepPoint& point : points) {
+        names.push_back(point.name);
+        EXPECT_EQ(point.baseline, 0U);
+    }
+    EXPECT_EQ(names, (Names{"draft=ar", "sd", "rsd", "coupled"}));
+    EXPECT_EQ(shown_value(points[0], "verify"), "");
+    EXPECT_EQ(shown_value(points[1], "verify"), "rejection");
+    EXPECT_EQ(data_needs(points[1].settings), data_needs(points[2].settings)) << "the same items";
+}
+
+// jobs/rsd: the trees of the paper's Appendix D.3, of one depth or one budget, each with a rule that is lossless.
+TEST(SweepFiles, ExperimentsOfThePaper) {
+    const auto jobs = fs::path(LONGHAUL_DEMO_MODEL).parent_path().parent_path() / "rsd";
+    const auto trees_by = [&](const char* name, auto size_of) {
+        std::map<std::int64_t, std::map<std::string, int>> trees;  // size -> method -> trees
+        for (const SweepPoint& point : points_of(read_sweep(jobs / name, {}))) {
+            if (point.settings.draft == "ar" || point.settings.seed != 1) continue;
+            const engine::DraftMethod& method = engine::find_draft_method(point.settings.draft);
+            const engine::TreeShape shape = engine::tree_of(method, point.settings.draft_tree);
+            EXPECT_EQ(point.settings.verify, method.name == "sd"       ? "rejection"
+                                             : method.name == "spectr" ? "k-seq"
+                                                                       : "recursive");
+            EXPECT_TRUE(point.baseline.has_value());
+            ++trees[size_of(shape)][method.name];
+        }
+        return trees;
+    };
+    const std::map<std::string, int> each{{"sd", 1}, {"spectr", 2}, {"rsd-c", 3}, {"rsd-s", 2}};
+    EXPECT_EQ(trees_by("experiment-1.cfg", [](const auto& shape) { return shape.depth; }),
+              (std::map<std::int64_t, std::map<std::string, int>>{{2, each}, {3, each}, {4, each}, {5, each}}));
+    EXPECT_EQ(trees_by("experiment-2.cfg", [](const auto& shape) { return shape.num_nodes(); }),
+              (std::map<std::int64_t, std::map<std::string, int>>{
+                  {6, each}, {10, each}, {14, each}, {21, each}, {30, each}}));
+    EXPECT_EQ(points_of(read_sweep(jobs / "ordering.cfg", {})).size(), 18U * 5 * 2);
 }
 
 TEST_F(SweepFile, PointsThatShareAModelAndDataFollowEachOther) {
@@ -380,6 +424,18 @@ TEST_F(SweepTableTest, LinesMeansAndSpeedups) {
               std::string::npos)
         << csv;
     EXPECT_NE(table.to_markdown().find("| 2.50 ± 0.50 |"), std::string::npos) << table.to_markdown();
+}
+
+TEST_F(SweepTableTest, MemoryBoundSpeedupHasItsColumnWhereDraftsCost) {
+    const Sweep sweep = read(job + "grid draft-tree = 3 | 4\n");
+    SweepTable table(sweep, points_of(sweep));
+    EXPECT_EQ(table.to_markdown().find("MBSU"), std::string::npos);
+    fs::create_directories(table.points()[0].settings.output);
+    std::ofstream(table.points()[0].settings.output / "summary.json")
+        << R"({"items": 3, "tokens": 1000, "block_efficiency": 2.5, "mbsu": 1.625})";
+    table.look(0, true);
+    EXPECT_EQ(table.to_json()["points"][0]["mbsu"], 1.625);
+    EXPECT_NE(table.to_csv().find(",block_efficiency,mbsu,acceptance,"), std::string::npos) << table.to_csv();
 }
 
 TEST_F(SweepTableTest, PerplexityHasItsColumnsWhereTextsAreGiven) {

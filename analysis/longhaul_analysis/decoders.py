@@ -1,0 +1,77 @@
+"""Draft methods over the size of their trees, all relative to plain decoding: what figures 4 and 5 of the paper on
+recursive speculative decoding show of a sweep.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .errors import AnalysisError, UsageError
+from .measures import MEASURES, choose_measures
+from .runs import DRAFT_KEYS, TREE_KEYS, Run, differing_keys
+from .scores import relative_value, score_runs
+
+_SPEED = ("block_efficiency", "mbsu", "tokens_per_second")
+_QUALITY_OF_TASK = {"wmt": ("bleu",), "xsum": ("rouge2",)}  # as the papers have it
+
+
+@dataclass
+class Series:
+    """A line: points (x, values of the runs there)."""
+
+    label: str
+    points: dict[float, list[float]] = field(default_factory=dict)
+
+
+def decoder_measures(runs: Sequence[Run]) -> list[str]:
+    """Names of the measures to show: of speed, and the task's own of quality where there are references."""
+    names = [*_SPEED, *_QUALITY_OF_TASK.get(runs[0].keys.get("task", ""), ())]
+    scores = score_runs(runs, choose_measures(names))
+    return [name for name in names if any(of_run.value(name) is not None for of_run in scores.values())]
+
+
+def decoder_series(runs: Sequence[Run], name: str, x: str) -> list[Series]:
+    """A line a draft method over `x`, one of TREE_KEYS; values over those of plain decoding of the same seed.
+
+    Of several trees of one size the best by the measure counts; where that is quality, the one of the best block
+    efficiency. UsageError for another `x`, runs that differ in more than drafts and seed, or without plain decoding.
+    """
+    if x not in TREE_KEYS:
+        raise UsageError(f"--x: expected {' or '.join(TREE_KEYS)} with decoders, got {x!r}")
+    others = [key for key in differing_keys(runs) if key not in DRAFT_KEYS | {"seed"}]
+    if others:
+        raise UsageError(
+            f"{runs[0].folder}: expected runs that differ in drafts and seed alone, got other {', '.join(others)}; "
+            "give the runs of one value each"
+        )
+    drafted = [run for run in runs if run.keys.get("draft") != "ar"]
+    if not drafted:
+        raise AnalysisError(f"{runs[0].folder}: expected runs with drafts, got plain decoding alone")
+    by = "block_efficiency" if MEASURES[name].needs_reference else name
+    scores = score_runs(runs, choose_measures([by, name]))
+
+    def over_plain(measure: str, together: Sequence[Run]) -> list[float]:
+        values = [relative_value(scores, run, measure) for run in together]
+        return [value for value in values if value is not None]
+
+    lines: dict[str, Series] = {}
+    for (draft, size), trees in _trees(drafted, x).items():
+        best = max(trees, key=lambda together: _mean(over_plain(by, together)))
+        if values := over_plain(name, best):
+            lines.setdefault(draft, Series(draft)).points[size] = values
+    return [lines[draft] for draft in sorted(lines)]
+
+
+def _trees(runs: Sequence[Run], x: str) -> dict[tuple[str, float], list[list[Run]]]:
+    """Of each draft method and size the seeds of each tree; runs whose tree has no fixed size are left out."""
+    trees: dict[tuple[str, float], dict[str, list[Run]]] = {}
+    for run in runs:
+        size = run.value(x)
+        if size is not None:
+            of_size = trees.setdefault((run.keys["draft"], float(size)), {})
+            of_size.setdefault(f"{run.keys['draft-tree']} {run.keys.get('verify')}", []).append(run)
+    return {key: list(of_size.values()) for key, of_size in trees.items()}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else -math.inf
