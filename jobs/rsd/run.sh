@@ -69,9 +69,9 @@ done
 [ -n "${output-}" ] || fail "--output: expected --output=FOLDER"
 
 # --- programs
-longhaul=$root/build/runner/longhaul
+longhaul=${LONGHAUL_PROGRAM:-$root/build/runner/longhaul}
 [ -x "$longhaul" ] || longhaul=$(command -v longhaul) ||
-  fail "longhaul: expected the program in $root/build/runner or in PATH, got none; jobs/demo.sh builds it"
+  fail "longhaul: expected the program in $root/build/runner, in PATH or as LONGHAUL_PROGRAM, got none; jobs/demo.sh builds it"
 analysis=$(command -v longhaul-analysis) || analysis=$root/build/analysis-for-jobs/bin/longhaul-analysis
 if [ ! -x "$analysis" ]; then
   echo "installing longhaul-analysis in $root/build/analysis-for-jobs"

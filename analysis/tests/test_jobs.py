@@ -1,0 +1,95 @@
+"""jobs/rsd with the real program, where the build says which it is: from data to the paper's table and figures."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JOBS = Path(__file__).resolve().parents[2] / "jobs"
+PROGRAM = os.environ.get("LONGHAUL_PROGRAM")
+
+
+def script(*arguments, **environment):
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = list(map(str, arguments))
+    return subprocess.run(
+        command, capture_output=True, encoding="utf-8", check=False, env={**os.environ, "PATH": path, **environment}
+    )
+
+
+@pytest.fixture
+def rsd(tmp_path):
+    """jobs/rsd as it is, but for all decoders but two."""
+    shutil.copytree(JOBS / "rsd", tmp_path / "jobs" / "rsd")
+    (tmp_path / "jobs" / "demo").symlink_to(JOBS / "demo")
+    for file in (tmp_path / "jobs" / "rsd").glob("*.cfg"):
+        kept = ("variant sd-3 ", "variant sd-6 ", "variant rsd-s-3x3 ", "variant rsd-s-4x3 ", "variant rsd-c-3-1 ")
+        lines = [line for line in file.read_text().splitlines() if not line.startswith("variant") or line.startswith(kept)]
+        file.write_text("\n".join(lines).replace("1 | 2 | 3", "1 | 2").replace(" | 4 | 5", "") + "\n")
+    return tmp_path / "jobs" / "rsd"
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="LONGHAUL_PROGRAM names no program")
+def test_an_experiment_ends_in_the_papers_table_and_figure(rsd):
+    runs = rsd.parents[1] / "runs" / "rsd"
+    few = ["--limit=2", "--max-tokens=6", "--threads=1"]
+    for number, task, quality in (("1", "xsum", "rouge2"), ("2", "wmt", "bleu"), ("1", "dolly", None)):
+        done = script(rsd / "run.sh", number, task, *few)
+        assert done.returncode == 0, done.stderr
+        output = runs / f"experiment-{number}-{task}"
+        size = "draft-depth" if number == "1" else "draft-nodes"
+        head, *rows = (output / "paper.csv").read_text().splitlines()
+        assert head.startswith(f"{size},draft,draft-tree,block_efficiency,block_efficiency_se,")
+        assert quality is None or f",{quality}," in head
+        decoders = {"1": ["ar", "rsd-c", "rsd-s", "rsd-s", "sd"], "2": ["ar", "rsd-c", "sd"]}[number]
+        assert sorted(row.split(",")[1] for row in rows) == decoders
+        relative = (output / "relative.md").read_text()
+        assert "MBSU / ar" in relative
+        assert "1.000 ± 0.000" in relative
+        assert (output / f"figure-{int(number) + 3}.svg").read_text().count("rsd-") > 0
+        job = (output / "draft=ar,seed=1" / "job.cfg").read_text()
+        assert ("temperature = 0.3" in job) == (task != "dolly")
+        assert ("top-p = 0.95" in job) == (task == "dolly")
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="LONGHAUL_PROGRAM names no program")
+def test_the_ordering_has_a_row_a_temperature_and_decoder(rsd):
+    done = script(rsd / "run.sh", "ordering", "--limit=2", "--max-tokens=6", "--threads=1")
+    assert done.returncode == 0, done.stderr
+    rows = (rsd.parents[1] / "runs" / "rsd" / "ordering" / "paper.csv").read_text().splitlines()[1:]
+    assert [row.split(",")[:4] for row in rows] == [
+        [temperature, depth, nodes, draft]
+        for temperature in ("0.3", "1")
+        for depth, nodes, draft in (("3", "3", "sd"), ("3", "12", "rsd-s"))
+    ]
+
+
+def test_bad_words_end_in_the_usage(rsd):
+    for words in ([], ["3", "xsum"], ["1"], ["1", "pg19"]):
+        done = script(rsd / "run.sh", *words)
+        assert (done.returncode, done.stderr[:31]) == (2, "error: usage: jobs/rsd/run.sh 1")
+    assert "--output=FOLDER" in script(rsd / "run.sh", "1", "xsum", "--output", "x").stderr
+
+
+def test_prompts_are_cut_at_words():
+    done = script(sys.executable, JOBS / "rsd" / "prompts.py", JOBS / "demo" / "books", "--count", 10, "--characters", 80)
+    prompts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len({prompt["id"] for prompt in prompts}) == 10
+    books = " ".join(book.read_text() for book in sorted((JOBS / "demo" / "books").glob("*.txt")))
+    for prompt in prompts:
+        text = prompt["prompt"]
+        assert 40 < len(text) <= 80
+        assert text in books
+        assert books[books.index(text) + len(text)].isspace()
+    assert script(sys.executable, JOBS / "rsd" / "prompts.py", JOBS / "demo" / "books", "--count", 7).returncode == 1
+
+
+def test_figure_1_is_drawn(tmp_path):
+    done = script(sys.executable, JOBS / "rsd" / "figure_1.py", tmp_path / "figure-1.svg")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "figure-1.svg").read_text()
+    assert all(name in text for name in ("multi-round", "K-SEQ", "optimal transport", "recursive"))
