@@ -152,7 +152,7 @@ TEST(LmDrafter, ShortMemoryDoesNotChangeTheText) {
     for (const Method& method : methods) {
         Job job = job_of(method, method.verify);
         const Texts whole = tokens_of(launch(job).items);
-        job.options.kv_memory_bytes = std::int64_t{200} << 10;
+        job.options.kv_memory_bytes = std::int64_t{400} << 10;
         job.options.batch = 8;
         EXPECT_EQ(tokens_of(launch(job).items), whole) << method.draft;
     }
