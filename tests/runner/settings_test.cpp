@@ -273,7 +273,7 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"overlong", "truncate", "overlong: expected error or truncate-left, got 'truncate'"},
         {"kernels", "avx3", "kernels: expected auto, reference, avx2 or avx512, got 'avx3'; did you mean 'avx2'?"},
         {"draft-tree", "wide",
-         "draft-tree: expected a shape such as 5, 4x3 or 4x3:12, of at most 1024 nodes, got 'wide'"},
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got 'wide'"},
         // Texts and paths.
         {"stop", R"("\q")",
          R"(stop: expected text with \n \t \r \\ or \" as the only escapes, got '"\q"'; a backslash itself is \\)"},
@@ -288,17 +288,17 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"draft", "eagle", "draft: expected ar, ngram or replay, got 'eagle'; it is not in this version"},
         {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
         {"draft-tree", "auto",
-         "draft-tree: expected a shape such as 5, 4x3 or 4x3:12, of at most 1024 nodes, got 'auto'; 'auto' is not in "
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got 'auto'; 'auto' is not in "
          "this version"},
         {"draft-model", "/d",
          "draft-model: expected no draft model with draft = ngram, got '/d'; this draft method needs none"},
         {"replay-accept", "0.5", "replay-accept: expected draft = replay, got draft = ngram"},
         {"draft-tree", "2,2,1",
-         "draft-tree: expected a shape such as 5, 4x3 or 4x3:12, of at most 1024 nodes, got '2,2,1'; branching shapes "
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '2,2,1'; branching shapes "
          "are not "
          "in this version"},
         {"draft-tree", "99999x99999",
-         "draft-tree: expected a shape such as 5, 4x3 or 4x3:12, of at most 1024 nodes, got '99999x99999'"},
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '99999x99999'"},
         {"resample-threshold", "3",
          "resample-threshold: expected its default, got '3'; the draft methods it belongs to are not in this version"},
         {"partial-cache-mode", "static",
