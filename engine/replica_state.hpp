@@ -81,7 +81,8 @@ struct Replica::State {
         if (!is_coupled()) throw std::logic_error("trees that decide the text are chosen by measured time");
         const CostModel target = CostModel::measure(model);
         std::vector<CostModel> drafts;
-        for (Model* draft : options.draft.models) drafts.push_back(CostModel::measure(*draft, 0.2));
+        for (Model* draft : options.draft.models)
+            drafts.push_back(CostModel::measure(*draft, 0.3 / static_cast<double>(options.draft.models.size())));
         return TreeChooser(tree_family(method, static_cast<std::int64_t>(drafts.size())), target, drafts);
     }
 

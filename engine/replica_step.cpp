@@ -206,7 +206,10 @@ void Replica::State::step(const StepHeader& header) {
     slices.clear();
     for (const auto& sequence : in_flight) {
         sequence->feeds_drafter = sequence->feeds_drafter && header.feed_drafter;
-        if (!sequence->prefilling()) slices.emplace_back().sequence = sequence.get();
+        if (sequence->prefilling()) continue;
+        slices.emplace_back().sequence = sequence.get();
+        // Trees that change leave out models for a while: what those lack then, their next proposal reads.
+        if (options.draft.tree == "auto") sequence->feeds_drafter = false;
     }
     propose(header);
     for (DecodeSlice& slice : slices) add_decode_rows(slice);

@@ -108,7 +108,7 @@ std::optional<BaselineReport> join_baselines(const std::vector<DoneShard>& shard
     for (const DoneShard& shard : shards) {
         if (!shard.finished.baseline) return std::nullopt;
         const Json summary = engine::try_parse_json(shard.summary);
-        report.identical = *report.identical && summary.value("/baseline/identical"_json_pointer, false);
+        report.identical &= summary.value("/baseline/identical"_json_pointer, false);
         add_times(shard.folder.root / "baseline", times);
     }
     report.speed = times.speed;

@@ -287,16 +287,11 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         // Of the vocabulary, but not yet done.
         {"draft", "eagle", "draft: expected ar, ngram or replay, got 'eagle'; it is not in this version"},
         {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
-        {"draft-tree", "auto",
-         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got 'auto'; 'auto' is not in "
-         "this version"},
         {"draft-model", "/d",
          "draft-model: expected no draft model with draft = ngram, got '/d'; this draft method needs none"},
         {"replay-accept", "0.5", "replay-accept: expected draft = replay, got draft = ngram"},
         {"draft-tree", "2,2,1",
-         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '2,2,1'; branching shapes "
-         "are not "
-         "in this version"},
+         "draft-tree: expected width x depth, such as 4x3 or 4x3:12, with draft = ngram, got '2,2,1'"},
         {"draft-tree", "99999x99999",
          "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '99999x99999'"},
         {"resample-threshold", "3",
