@@ -290,7 +290,8 @@ const std::vector<CommandSyntax>& command_table() {
                     "shards, each of them",
          .example = "longhaul status runs/first",
          .more = "--progress prints state (new, running, stopped, done, failed, crashed), done and failed (items), "
-                 "tokens (durable: in results and checkpoints) and stop_seconds (the longest time from a request to "
+                 "tokens (durable: in results and checkpoints), positions (of unfinished items, prompts included, in "
+                 "checkpoints) and stop_seconds (the longest time from a request to "
                  "stop to the end of the launch; 0 = not measured yet). A folder that is not there is new."},
         {.name = "results",
          .places = {"RUN"},

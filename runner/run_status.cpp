@@ -19,29 +19,35 @@ namespace {
 namespace fs = std::filesystem;
 using Ordered = nlohmann::ordered_json;
 
-/// Output tokens of each item that a checkpoint of the folder has. What is damaged or removed meanwhile counts for
-/// nothing.
-std::map<std::string, std::int64_t> checkpointed_tokens(const RunFolder& folder) {
-    std::map<std::string, std::int64_t> tokens;
+/// What checkpoints hold of an item.
+struct Checkpointed {
+    std::int64_t tokens = 0;     ///< of output
+    std::int64_t positions = 0;  ///< with keys and values; also of its prompt
+};
+
+/// By item. What is damaged or removed meanwhile counts for nothing.
+std::map<std::string, Checkpointed> checkpointed_items(const RunFolder& folder) {
+    std::map<std::string, Checkpointed> items;
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(folder.checkpoints(), error)) {
         const bool commit = entry.path().extension() == ".h5" && entry.path().stem().extension().empty();
         if (!commit) continue;
         try {
             for (const engine::ItemDelta& item : engine::read_commit(entry.path()).items) {
-                std::int64_t& most = tokens[item.key];
-                most = std::max(most, item.first_token + static_cast<std::int64_t>(item.tokens.size()));
+                Checkpointed& most = items[item.key];
+                most.tokens = std::max(most.tokens, item.first_token + static_cast<std::int64_t>(item.tokens.size()));
+                most.positions = std::max(most.positions, item.kv_end);
             }
         } catch (const Error&) {
             continue;
         }
     }
-    return tokens;
+    return items;
 }
 
 void add(ProgressLine& line, const RunFolder& folder) {
     const ResultIndex results = ResultIndex::read(folder.root);
-    std::map<std::string, std::int64_t> unfinished = checkpointed_tokens(folder);
+    std::map<std::string, Checkpointed> unfinished = checkpointed_items(folder);
     for (const ResultIndex::Entry& entry : results.entries()) {
         ++line.done;
         line.failed += entry.failed ? 1 : 0;
@@ -49,7 +55,10 @@ void add(ProgressLine& line, const RunFolder& folder) {
         if (unfinished.empty()) continue;  // to know an item's id its result is read again
         unfinished.erase(checkpoint_key(results.load(entry).id, entry.place.key.sample));
     }
-    for (const auto& [key, tokens] : unfinished) line.tokens += tokens;
+    for (const auto& [key, item] : unfinished) {
+        line.tokens += item.tokens;
+        line.positions += item.positions;
+    }
     line.stop_seconds = std::max(line.stop_seconds, longest_stop_seconds(folder.root));
 }
 
@@ -121,7 +130,7 @@ std::string ProgressLine::text() const {
     std::snprintf(seconds.data(), seconds.size(), "%.1f", std::ceil(stop_seconds * 10) / 10);
     return "state=" + (state == "finished" ? "done" : state) + " done=" + std::to_string(done) +
            " failed=" + std::to_string(failed) + " tokens=" + std::to_string(tokens) +
-           " stop_seconds=" + seconds.data();
+           " positions=" + std::to_string(positions) + " stop_seconds=" + seconds.data();
 }
 
 ProgressLine read_progress_line(const fs::path& root) {

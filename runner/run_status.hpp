@@ -39,9 +39,11 @@ struct ProgressLine {
     std::string state = "new";
     std::int64_t done = 0, failed = 0;
     std::int64_t tokens = 0;  ///< of output that no crash can take: in results and checkpoints
+    /// Of unfinished items, with keys and values in checkpoints: grows in a prompt of hours, where `tokens` stands still.
+    std::int64_t positions = 0;
     double stop_seconds = 0;
 
-    /// "state=stopped done=12 failed=0 tokens=123456 stop_seconds=2.1": `finished` is called done.
+    /// "state=stopped done=12 failed=0 tokens=123456 positions=4711 stop_seconds=2.1": `finished` is called done.
     [[nodiscard]] std::string text() const;
 };
 

@@ -73,7 +73,7 @@ def bytes_of_the_whole(bench):
     check(len((run_folder / "stats.jsonl").read_text().splitlines()) == 22, "statistics of all good items")
     state = progress(bench, run_folder)
     check(state == {"state": "done", "done": "24", "failed": "2", "tokens": str(summary["tokens"]),
-                    "stop_seconds": "0.0"}, f"{state}")
+                    "positions": "0", "stop_seconds": "0.0"}, f"{state}")
     # Again: nothing to do, and nothing changes. Lost files are made once more.
     expect(run(bench, job, "1/3"), 3, "again")
     check(files_of(run_folder, JOINED) == before, "joined files stay")
@@ -114,6 +114,7 @@ def stopped(bench):
     after = progress(bench, run_folder / "shard-0-of-2")
     check(after["state"] == "stopped" and int(after["tokens"]) >= int(seen["tokens"]), f"{seen} {after}")
     check(0 < float(after["stop_seconds"]) < 20, f"{after}")
+    check(int(after["positions"]) >= int(after["tokens"]), f"keys and values of prompt and output: {after}")
     ended = json.loads((run_folder / "shard-0-of-2" / "launches" / "1.ended.json").read_text())
     check(ended["exit_code"] == 75 and ended["stop_seconds"] > 0, f"{ended}")
     for shard in ("1/2", "0/2"):

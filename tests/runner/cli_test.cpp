@@ -345,7 +345,9 @@ TEST_F(Cli, BenchSpeculationTakesRoundsAndATree) {
     const Ended json = run(arguments);
     ASSERT_EQ(json.exit_code, 0) << json.err;
     double before = 0;
-    for (const auto& line : nlohmann::json::parse(json.out).at("lines")) {
+    const auto lines = nlohmann::json::parse(json.out).at("lines");
+    ASSERT_EQ(lines.size(), 4U);
+    for (const auto& line : lines) {
         EXPECT_EQ(line.at("tree"), "3");
         EXPECT_EQ(line.at("same_text"), true);
         EXPECT_GE(line.at("block_efficiency"), before) << "more accepted, more tokens a call";

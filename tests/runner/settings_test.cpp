@@ -181,6 +181,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "draft-model",
                                      "draft-tree",
                                      "draft-temperature",
+                                     "draft-parallel",
                                      "resample-threshold",
                                      "partial-cache",
                                      "partial-cache-mode",
@@ -274,6 +275,12 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"kernels", "avx3", "kernels: expected auto, reference, avx2 or avx512, got 'avx3'; did you mean 'avx2'?"},
         {"draft-tree", "wide",
          "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got 'wide'"},
+        {"draft-tree", "2,,1",
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '2,,1'"},
+        {"draft-tree", "2,0,1",
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '2,0,1'"},
+        {"draft-tree", "32,32",
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '32,32'"},
         // Texts and paths.
         {"stop", R"("\q")",
          R"(stop: expected text with \n \t \r \\ or \" as the only escapes, got '"\q"'; a backslash itself is \\)"},
@@ -285,7 +292,9 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "output: expected a path, got '~/runs'; write the home folder out: '~' means nothing here (./~ for such a "
          "name)"},
         // Of the vocabulary, but not yet done.
-        {"draft", "eagle", "draft: expected ar, ngram or replay, got 'eagle'; it is not in this version"},
+        {"draft", "eagle",
+         "draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s or replay, got 'eagle'; it is not in this "
+         "version"},
         {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
         {"draft-model", "/d",
          "draft-model: expected no draft model with draft = ngram, got '/d'; this draft method needs none"},
@@ -293,14 +302,23 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"draft-tree", "2,2,1",
          "draft-tree: expected width x depth, such as 4x3 or 4x3:12, with draft = ngram, got '2,2,1'"},
         {"draft-tree", "99999x99999",
-         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '99999x99999'"},
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got "
+         "'99999x99999'"},
+        {"draft-temperature", "0.5",
+         "draft-temperature: expected its default with draft = ngram, got a number; only draft models have a "
+         "temperature"},
+        {"draft-parallel", "both", "draft-parallel: expected auto, replicated or sharded, got 'both'"},
         {"resample-threshold", "3",
          "resample-threshold: expected its default, got '3'; the draft methods it belongs to are not in this version"},
         {"partial-cache-mode", "static",
          "partial-cache-mode: expected its default, got 'static'; the draft methods it belongs to are not in this "
          "version"},
-        {"verify", "rejection", "verify: expected coupled, got 'rejection'; it is not in this version"},
-        {"verify", "tokenswift-paper", "verify: expected coupled, got 'tokenswift-paper'; it is not in this version"},
+        {"verify", "rejection",
+         "verify: expected coupled with draft = ngram, got rejection, which needs one sampled draft a node (draft = "
+         "sd); what it emitted would not be distributed as the model"},
+        {"verify", "tokenswift-paper",
+         "verify: expected coupled, rejection, multi-round, k-seq or recursive, got 'tokenswift-paper'; it is not in "
+         "this version"},
         {"kv-precision", "int4", "kv-precision: expected auto, bf16, fp32 or int8, got 'int4'; did you mean 'int8'?"},
         {"device", "cuda",
          "device: expected auto or cpu, got 'cuda'; built without CUDA support: cuda is not in this version"},
@@ -310,6 +328,71 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
     for (const Case& row : cases) {
         const std::string message = message_of([&] { with(row.key, row.value); });
         EXPECT_EQ(message, std::string("command line: ") + row.message) << row.key << " = " << row.value;
+    }
+}
+
+// What a draft method needs, the trees it has, and the rules that may check it.
+TEST(Settings, DraftKeysGoTogether) {
+    struct Case {
+        std::vector<std::pair<std::string, std::string>> keys;
+        std::string message;  // after "j.cfg:N: " of the last key; "" where they are good
+    };
+    const std::string one = "draft-model: expected the folder of a draft model with draft = ";
+    const std::string not_lossless = "; what it emitted would not be distributed as the model";
+    const std::vector<Case> cases{
+        {{{"draft", "sd"}}, one + "sd, got nothing"},
+        {{{"draft", "spectr"}}, one + "spectr, got nothing"},
+        {{{"draft", "rsd-c"}}, one + "rsd-c, got nothing"},
+        {{{"draft", "rsd-s"}}, one + "rsd-s, got nothing"},
+        {{{"draft", "specinfer"}},
+         "draft-model: expected 1 to 8 folders of draft models with draft = specinfer, got nothing"},
+        {{{"draft", "sd"}, {"draft-model", "/d"}, {"draft-model", "/e"}}, one + "sd, got 2 of them"},
+        {{{"draft", "specinfer"}, {"draft-model", "/d"}, {"draft-model", "/e"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-tree", "3x2"}},
+         "draft-tree: expected the length of a chain, such as 5, with draft = sd, got '3x2'"},
+        {{{"draft-model", "/d"}, {"draft", "spectr"}, {"draft-tree", "2,2"}},
+         "draft-tree: expected chains x length, such as 4x3, with draft = spectr, got '2,2'"},
+        {{{"draft-model", "/d"}, {"draft", "rsd-c"}, {"draft-tree", "3x2"}},
+         "draft-tree: expected children a node for each level, such as 2,2,1, with draft = rsd-c, got '3x2'"},
+        {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-tree", "2,2"}},
+         "draft-tree: expected width x depth, such as 4x3, with draft = rsd-s, got '2,2'"},
+        {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-tree", "12x5"}, {"verify", "recursive"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"verify", "k-seq"}},
+         "verify: expected coupled with draft = rsd-s, got k-seq, which needs independent drafts of one model (draft = "
+         "sd, spectr, or specinfer with one draft-model)" +
+             not_lossless},
+        {{{"draft-model", "/d"}, {"draft", "rsd-c"}, {"verify", "multi-round"}},
+         "verify: expected coupled with draft = rsd-c, got multi-round, which needs independent drafts (draft = sd, "
+         "spectr or specinfer)" +
+             not_lossless},
+        {{{"draft-model", "/d"}, {"draft", "spectr"}, {"verify", "recursive"}},
+         "verify: expected coupled with draft = spectr, got recursive, which needs drafts drawn without replacement "
+         "(draft = sd, rsd-c or rsd-s) or certain ones (ngram)" +
+             not_lossless},
+        {{{"draft-model", "/d"}, {"draft-model", "/e"}, {"draft", "specinfer"}, {"verify", "k-seq"}},
+         "verify: expected coupled with draft = specinfer, got k-seq, which needs independent drafts of one model "
+         "(draft = sd, spectr, or specinfer with one draft-model)" +
+             not_lossless},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0.5"}}, ""},
+        {{{"draft", "ngram"}, {"verify", "recursive"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-tree", "auto"}}, ""},
+        {{{"draft", "ngram"}, {"draft-tree", "auto"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"verify", "rejection"}, {"draft-tree", "auto"}},
+         "draft-tree: expected a shape with verify = rejection, got auto; what it chooses depends on measured time, "
+         "and "
+         "with this rule trees decide the text"},
+        // Plain decoding may be asked of any job, to compare with.
+        {{{"draft", "ar"}, {"draft-model", "/d"}, {"draft-tree", "2,2"}, {"verify", "k-seq"}}, ""},
+    };
+    for (const Case& row : cases) {
+        std::vector<Assignment> file = whole_job;
+        for (const auto& [key, value] : row.keys)
+            file.push_back({key, value, "j.cfg:" + std::to_string(file.size() + 1)});
+        const std::string message = message_of([&] { parse_settings(file, {}, "/jobs"); });
+        const std::size_t place = message.find(": ");
+        EXPECT_EQ(row.message.empty() ? message : message.substr(place + 2),
+                  row.message.empty() ? "(no error)" : row.message)
+            << message;
     }
 }
 

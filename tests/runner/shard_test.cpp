@@ -129,9 +129,9 @@ TEST_F(ShardFolder, BatchScriptsFilesAreNoObstacle) {
     fs::create_directories(out / batch_folder);
     std::ofstream(out / batch_folder / "7.log") << "x";
     EXPECT_NO_THROW(RunFolder{out}.must_be_usable());
-    EXPECT_EQ(read_progress_line(out).text(), "state=new done=0 failed=0 tokens=0 stop_seconds=0.0");
+    EXPECT_EQ(read_progress_line(out).text(), "state=new done=0 failed=0 tokens=0 positions=0 stop_seconds=0.0");
     EXPECT_EQ(refusal(job(0, 2)), "");
-    EXPECT_EQ(read_progress_line(out).text(), "state=new done=0 failed=0 tokens=0 stop_seconds=0.0");
+    EXPECT_EQ(read_progress_line(out).text(), "state=new done=0 failed=0 tokens=0 positions=0 stop_seconds=0.0");
     fs::remove_all(out);
     fs::create_directories(out);
     std::ofstream(out / batch_folder) << "a file";
@@ -150,7 +150,7 @@ TEST(ShardStates, OfAllTogether) {
 
 TEST(Progress, IsOneLineForShells) {
     ProgressLine line{.state = "finished", .done = 12, .failed = 1, .tokens = 123456, .stop_seconds = 2.04};
-    EXPECT_EQ(line.text(), "state=done done=12 failed=1 tokens=123456 stop_seconds=2.1");
+    EXPECT_EQ(line.text(), "state=done done=12 failed=1 tokens=123456 positions=0 stop_seconds=2.1");
     line.stop_seconds = 0.001;
     EXPECT_TRUE(line.text().ends_with("stop_seconds=0.1")) << "measured, however short";
 }

@@ -63,8 +63,8 @@ exit "$(next sbatch_code || echo 0)"
 FAKES["srun"] = FAKES["mpirun"]
 
 
-def progress(state, done=0, tokens=0, stop_seconds=0):
-    return f"state={state} done={done} failed=0 tokens={tokens} stop_seconds={stop_seconds}\n"
+def progress(state, done=0, tokens=0, stop_seconds=0, positions=0):
+    return f"state={state} done={done} failed=0 tokens={tokens} positions={positions} stop_seconds={stop_seconds}\n"
 
 
 class Case(unittest.TestCase):
@@ -362,7 +362,9 @@ class Body(Case):
             (2, "new", False, "refused"), (74, "stopped", False, "storage is full"), (75, "stopped", True, "requeued"),
             (127, "new", False, "not found on the node"), (137, "crashed", True, "requeued"), (139, "crashed", True, "requeued"),
             (1, "crashed", True, "requeued"), (1, "running", True, "requeued"), (137, "stopped", True, "requeued"),
-            (137, "done", False, "done, code 0")]:
+            (137, "done", False, "done, code 0"),
+            # srun says 0 where a node would not launch the step.
+            (0, "stopped", True, "requeued"), (0, "new", True, "requeued"), (0, "crashed", True, "requeued")]:
             with self.subTest(code=code, state=after):
                 for name in ("calls", "12.launches"):
                     (self.folder / name).unlink(missing_ok=True)
@@ -370,6 +372,7 @@ class Body(Case):
                 self.say("progress", new + progress(after, tokens=5))
                 self.say("ranks", f"{code}\n")
                 own = {"stopped": 75, "done": 0}.get(after, code) if code == 137 else code  # the run folder knows better
+                own = 1 if code == 0 and requeued else own
                 self.assertIn(words, self.run_body(code=own))
                 self.assertEqual(self.requeues(), [["requeue", "12"]] if requeued else [])
 
@@ -388,6 +391,14 @@ class Body(Case):
         self.assertEqual(len(self.requeues()), 1)
         self.assertIn("two launches in a row", self.kept("12.reason"))
         self.assertIn("launch=2 code=139 verdict=crashed asked=nothing stalled=2 state=crashed", self.kept("12.launches"))
+
+    def test_a_long_prompt_is_progress(self):
+        self.say("ranks", "75\n")
+        self.say("progress", "".join(progress("stopped", 3, 100, positions=at) for at in (5000, 9000, 9000, 13000)))
+        self.run_body(code=75)
+        self.run_body(code=75, SLURM_RESTART_COUNT="1")
+        self.assertEqual(len(self.requeues()), 2)
+        self.assertNotIn("stalled=1", self.kept("12.launches"))
 
     def test_ended_launches_do_not_count(self):
         self.say("progress", progress("crashed", 3, 100))
