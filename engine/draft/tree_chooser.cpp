@@ -129,7 +129,7 @@ TreeChooser::Candidate TreeChooser::further(const Candidate& from) const {
 
 /// What was never accepted so far down is tried little by little.
 std::int64_t TreeChooser::depth_in_reach() const {
-    return std::min(family_.most_depth, acceptance_.deepest() + probe_depth);
+    return std::min(family_.most_depth, std::max(2 * acceptance_.deepest(), probe_depth));
 }
 
 /// Time that went by pays for probes. They cost their drafts and what draft models have to read up.
@@ -170,8 +170,9 @@ TreeLimits TreeChooser::next_trees() {
         }
     }
     // What a pass without drafts takes has to be known, too.
-    const std::int64_t interval = chosen_.rate() > clear_gain * plain().rate() ? clear_look_around : look_around;
-    if (step_ == 3 || step_ == 12 || step_ % interval == 0) return nothing;
+    const bool clear = chosen_.rate() > clear_gain * plain().rate();
+    const bool first_look = clear ? step_ == 24 : step_ == 3 || step_ == 12;
+    if (first_look || step_ % (clear ? clear_look_around : look_around) == 0) return nothing;
     if (step_ % look_around == look_around / 2) return further(chosen_).limits;
     return chosen_.limits;
 }
