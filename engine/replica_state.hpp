@@ -77,8 +77,9 @@ struct Replica::State {
     /// Measures what passes cost, where trees are chosen by that. Collective.
     std::optional<TreeChooser> make_chooser() {
         const DraftMethod& method = find_draft_method(options.draft.method);
-        if (options.scoring || options.draft.tree_limits || !chooses_tree(method, options.draft.tree)) return {};
+        if (options.scoring || !chooses_tree(method, options.draft.tree)) return {};
         if (!is_coupled()) throw std::logic_error("trees that decide the text are chosen by measured time");
+        if (options.draft.tree_limits) return {};
         const CostModel target = CostModel::measure(model);
         std::vector<CostModel> drafts;
         for (Model* draft : options.draft.models)

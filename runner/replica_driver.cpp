@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 
+#include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "runner/machine.hpp"
 #include "runner/signals.hpp"
@@ -161,7 +162,8 @@ engine::ReplicaOutcome ReplicaDriver::run() {
                   outcome.draft_seconds, outcome.forward_seconds, outcome.verify_seconds,
                   outcome.checkpoint_stall_seconds, outcome.checkpoint_write_seconds);
     log_.say(times.data());
-    if (phase_.settings.draft_tree == "auto") log_.say(choice_text(outcome));
+    if (engine::chooses_tree(engine::find_draft_method(phase_.settings.draft), phase_.settings.draft_tree))
+        log_.say(choice_text(outcome));
     if (!outcome.checkpoint_error.empty()) note_storage_error(outcome.checkpoint_error);
     if (is_first() && totals_.done_items == 0 && totals_.emitted == 0 && !outcome.stopped) {
         log_.say("no work for this replica: all items were taken or done");
