@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.hpp"
+#include "engine/draft/methods.hpp"
 #include "engine/generation_options.hpp"
 #include "engine/scoring.hpp"
 
@@ -32,9 +33,10 @@ struct DraftOptions {
     /// replay: the output of an item's earlier run, and how often the first guess is right.
     std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
     double replay_accept = 1.0;
-    std::vector<Model*> models;      ///< draft language models, loaded; they must outlive the replica
-    double model_temperature = -1;   ///< of draft models; < 0: the target's (1 where that is greedy)
-    std::string verify = "coupled";  ///< a rule of make_verifier
+    std::vector<Model*> models;               ///< draft language models, loaded; they must outlive the replica
+    double model_temperature = -1;            ///< of draft models; < 0: the target's (1 where that is greedy)
+    std::string verify = "coupled";           ///< a rule of make_verifier
+    std::function<TreeLimits()> tree_limits;  ///< tests: in the place of what `draft-tree = auto` chooses for a step
 };
 
 struct CheckpointOptions {
@@ -133,9 +135,10 @@ struct ReplicaOutcome {
     std::string checkpoint_error;  ///< "" or the line of a StorageError: exit code 74
     ReplicaProgress progress;
     double decode_seconds = 0, prefill_seconds = 0, checkpoint_stall_seconds = 0, checkpoint_write_seconds = 0;
-    double draft_seconds = 0;    ///< of decode and prefill: making trees and feeding the drafter
-    double forward_seconds = 0;  ///< the target's passes
-    double verify_seconds = 0;   ///< the rest: logits pipeline, verification, moving accepted KV
+    std::int64_t calls_without_drafts = 0;  ///< of progress.target_calls
+    double draft_seconds = 0;               ///< of decode and prefill: making trees and feeding the drafter
+    double forward_seconds = 0;             ///< the target's passes
+    double verify_seconds = 0;              ///< the rest: logits pipeline, verification, moving accepted KV
 };
 
 class Replica {

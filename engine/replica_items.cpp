@@ -112,6 +112,7 @@ void Replica::State::put_back(std::int64_t number) {
         std::find_if(in_flight.begin(), in_flight.end(), [&](const auto& s) { return s->number == number; });
     (*at)->kv = std::make_shared<KvSequence>(pool);  // computed again from the tokens
     (*at)->drafter->release();
+    (*at)->feeds_drafter = true;
     waiting.push_front(std::move(*at));
     in_flight.erase(at);
 }

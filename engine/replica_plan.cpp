@@ -186,6 +186,27 @@ void Replica::State::plan_admissions(StepHeader& header) {
     }
 }
 
+/// Under `coupled` alone: there the trees cannot change the text.
+void Replica::State::plan_trees(StepHeader& header) {
+    if (header.wait || !is_coupled()) return;
+    if (drafter->adapts()) header.min_probability = economy.least_probability();
+    if (options.draft.tree_limits) {
+        header.trees = options.draft.tree_limits();
+        header.feed_drafter = header.trees.depth > 0;
+    }
+    if (!chooser) return;
+    TreeChooser::Batch batch{.sequences = 0, .context = 0};
+    for (const auto& sequence : in_flight) {
+        if (sequence->prefilling() && (!chooser->pauses() || sequence->kv->committed() < sequence->num_tokens() - 1))
+            continue;
+        ++batch.sequences;
+        batch.context += sequence->num_tokens();
+    }
+    batch.context /= std::max<std::int64_t>(batch.sequences, 1);
+    header.trees = chooser->choose(batch);
+    header.feed_drafter = !chooser->pauses();
+}
+
 StepHeader Replica::State::plan() {
     StepHeader header;
     if (!rounds.error().empty()) {
@@ -203,7 +224,7 @@ StepHeader Replica::State::plan() {
         header.wait = true;
         if (waiting.empty() && !next && !work_left) header.kind = StepHeader::Kind::finish;
     }
-    header.min_probability = drafter->adapts() && is_coupled() ? economy.least_probability() : 0;
+    plan_trees(header);
     header.begin_round = rounds.due();
     header.store_kv = rounds.may_store_kv();
     return header;

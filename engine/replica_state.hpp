@@ -11,12 +11,14 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "engine/checkpoint/rounds.hpp"
 #include "engine/draft/draft_economy.hpp"
 #include "engine/draft/drafter.hpp"
+#include "engine/draft/tree_chooser.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
 #include "engine/replica.hpp"
@@ -63,12 +65,26 @@ struct Replica::State {
           pipeline({}, model.config().vocab_size),
           log_softmax(model.config().vocab_size),
           pool(model.device(), model.kv_layout(), memory_limit()),
-          rounds(options.checkpoint, model, group) {}
+          rounds(options.checkpoint, model, group),
+          chooser(make_chooser()) {}
 
     static DraftOptions plain_decoding() {
         DraftOptions draft;
         draft.method = "ar";
         return draft;
+    }
+
+    /// Measures what passes cost, where trees are chosen by that. Collective.
+    std::optional<TreeChooser> make_chooser() {
+        const DraftMethod& method = find_draft_method(options.draft.method);
+        if (options.scoring || !chooses_tree(method, options.draft.tree)) return {};
+        if (!is_coupled()) throw std::logic_error("trees that decide the text are chosen by measured time");
+        if (options.draft.tree_limits) return {};
+        const CostModel target = CostModel::measure(model);
+        std::vector<CostModel> drafts;
+        for (Model* draft : options.draft.models)
+            drafts.push_back(CostModel::measure(*draft, 0.3 / static_cast<double>(options.draft.models.size())));
+        return TreeChooser(tree_family(method, static_cast<std::int64_t>(drafts.size())), target, drafts);
     }
 
     /// The first rank decides about memory for all, by what the poorest of them has; the others follow it and may be a
@@ -93,7 +109,8 @@ struct Replica::State {
     LogSoftmax log_softmax;
     PagePool pool;
     CheckpointRounds rounds;
-    DraftEconomy economy;  // first rank
+    DraftEconomy economy;                // first rank
+    std::optional<TreeChooser> chooser;  // where draft-tree = auto; the first rank's says
 
     std::vector<std::unique_ptr<Sequence>> in_flight;  // in order of admission
     std::deque<std::unique_ptr<Sequence>> waiting;     // put back for want of memory; the same on every rank
@@ -113,6 +130,7 @@ struct Replica::State {
     StepHeader plan();
     void plan_memory(StepHeader& header);
     void plan_admissions(StepHeader& header);
+    void plan_trees(StepHeader& header);
     [[nodiscard]] std::int64_t pages_for_step(std::int64_t num_tokens, std::int64_t tokens_left) const;
     [[nodiscard]] std::string why_unfit(const WorkItem& item) const;
     void take_restored();
@@ -130,8 +148,8 @@ struct Replica::State {
     void restore_kv(Sequence& sequence);
     void put_back(std::int64_t number);
     void step(const StepHeader& header);
-    void learn_from(double seconds);
-    void propose(double min_probability);
+    void learn_from(const TreeChooser::Step& step);
+    void propose(const StepHeader& header);
     void add_decode_rows(DecodeSlice& slice);
     std::int64_t add_prefill_rows();
     void accept(DecodeSlice& slice, std::span<const float> logits);

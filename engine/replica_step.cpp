@@ -20,13 +20,13 @@ Noise Replica::State::noise_of(const Sequence& sequence) const {
 }
 
 /// A tree for every decoding sequence.
-void Replica::State::propose(double min_probability) {
+void Replica::State::propose(const StepHeader& header) {
     std::vector<Proposal> proposals;
     std::vector<DecodeSlice*> of;
     for (DecodeSlice& slice : slices) {
         Sequence& sequence = *slice.sequence;
         slice.tree.reset(sequence.tokens.back());
-        std::int64_t depth = depth_limit(sequence.tokens_left());
+        std::int64_t depth = std::min(depth_limit(sequence.tokens_left()), header.trees.depth);
         if (sequence.is_forced()) depth = std::min(depth, sequence.tokens_left() - 1);
         if (depth <= 0) continue;
         proposals.push_back({.sequence = sequence.drafter.get(),
@@ -34,7 +34,8 @@ void Replica::State::propose(double min_probability) {
                              .noise = noise_of(sequence),
                              .sampling = &sequence.item.options->sampling,
                              .max_depth = depth,
-                             .min_probability = min_probability,
+                             .max_width = header.trees.width,
+                             .min_probability = header.min_probability,
                              .tree = &slice.tree});
         of.push_back(&slice);
     }
@@ -73,13 +74,14 @@ void Replica::State::add_decode_rows(DecodeSlice& slice) {
     sequence.statistics.target_calls += 1;
     sequence.statistics.drafted += tree.num_nodes() - 1;
     sequence.statistics.branched_trees += tree.branches() ? 1 : 0;
+    outcome.calls_without_drafts += tree.num_nodes() == 1 ? 1 : 0;
 }
 
 std::int64_t Replica::State::add_prefill_rows() {
     const auto oldest = std::find_if(in_flight.begin(), in_flight.end(), [](const auto& s) { return s->prefilling(); });
     if (oldest == in_flight.end()) return 0;
     Sequence& sequence = **oldest;
-    drafter->follow(*sequence.drafter, sequence.tokens, prefill_rows());
+    if (sequence.feeds_drafter) drafter->follow(*sequence.drafter, sequence.tokens, prefill_rows());
     const std::int64_t first = sequence.kv->committed();
     if (first >= sequence.num_tokens() - 1) return 0;  // the drafter alone lacked something
     const auto index = static_cast<std::int32_t>(kv_sequences.size());
@@ -181,17 +183,20 @@ void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
 }
 
 /// What this pass says about the price and the worth of drafts.
-void Replica::State::learn_from(double seconds) {
-    std::int64_t tokens = 0;
+void Replica::State::learn_from(const TreeChooser::Step& step) {
+    if (!group.is_first()) return;
     std::int64_t accepted = 0;
     double expected = 0;
     for (const DecodeSlice& slice : slices) {
-        tokens += slice.num_new;
         accepted += slice.num_new - 1;
         for (std::size_t node = 1; node < slice.tree.probability.size(); ++node)
             expected += static_cast<double>(slice.tree.probability[node]);
+        if (chooser) chooser->verified(slice.tree, slice.accepted, slice.reason.has_value());
     }
-    economy.record(static_cast<std::int64_t>(rows.size()), seconds, tokens, accepted, expected);
+    if (step.measured)
+        economy.record(step.rows, step.draft_seconds + step.forward_seconds + step.verify_seconds, step.tokens,
+                       accepted, expected);
+    if (chooser && !slices.empty()) chooser->record(step);
 }
 
 void Replica::State::step(const StepHeader& header) {
@@ -200,9 +205,13 @@ void Replica::State::step(const StepHeader& header) {
     kv_sequences.clear();
     slices.clear();
     for (const auto& sequence : in_flight) {
-        if (!sequence->prefilling()) slices.emplace_back().sequence = sequence.get();
+        sequence->feeds_drafter = sequence->feeds_drafter && header.feed_drafter;
+        if (sequence->prefilling()) continue;
+        slices.emplace_back().sequence = sequence.get();
+        // Trees that change leave out models for a while: what those lack then, their next proposal reads.
+        if (options.draft.tree == "auto") sequence->feeds_drafter = false;
     }
-    propose(header.min_probability);
+    propose(header);
     for (DecodeSlice& slice : slices) add_decode_rows(slice);
     std::int64_t logits_row = 0;
     for (DecodeSlice& slice : slices) {
@@ -221,15 +230,21 @@ void Replica::State::step(const StepHeader& header) {
         rounds.count_tokens(num_prefill);
     }
     for (DecodeSlice& slice : slices) accept(slice, logits);
-    outcome.verify_seconds += seconds_since(computed);
     const auto verified = std::chrono::steady_clock::now();
     for (DecodeSlice& slice : slices)
         slice.sequence->drafter->accepted(slice.sequence->tokens, slice.num_new, slice.accepted);
-    outcome.draft_seconds += std::chrono::duration<double>(drafted - start).count() + seconds_since(verified);
-    outcome.forward_seconds += std::chrono::duration<double>(computed - drafted).count();
-
+    TreeChooser::Step taken{.sequences = static_cast<std::int64_t>(slices.size()),
+                            .rows = static_cast<std::int64_t>(rows.size()),
+                            .measured = !prefills};
+    for (const DecodeSlice& slice : slices) taken.tokens += slice.num_new;
+    taken.draft_seconds = std::chrono::duration<double>(drafted - start).count() + seconds_since(verified);
+    taken.forward_seconds = std::chrono::duration<double>(computed - drafted).count();
+    taken.verify_seconds = std::chrono::duration<double>(verified - computed).count();
+    outcome.draft_seconds += taken.draft_seconds;
+    outcome.forward_seconds += taken.forward_seconds;
+    outcome.verify_seconds += taken.verify_seconds;
     const double seconds = seconds_since(start);
-    if (!prefills) learn_from(seconds);
+    learn_from(taken);
     (slices.empty() ? outcome.prefill_seconds : outcome.decode_seconds) += seconds;
     for (const auto& sequence : in_flight) {
         sequence->statistics.seconds += seconds;

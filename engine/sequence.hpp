@@ -52,6 +52,7 @@ struct Sequence {
     std::vector<std::int32_t> tokens;  ///< prompt and output; the last one has no KV yet
     std::shared_ptr<KvSequence> kv;    ///< shared with a checkpoint that is being written
     std::unique_ptr<SequenceDrafter> drafter;
+    bool feeds_drafter = true;  ///< it waits for what the drafter lacks (not where drafting pauses)
     std::uint64_t noise_key = 0;
     ItemStatistics statistics;
     std::int64_t num_logprobs = 0;       ///< best tokens a row, at most the vocabulary
@@ -78,7 +79,9 @@ struct Sequence {
     }
     [[nodiscard]] std::span<const std::int32_t> output() const { return std::span(tokens).subspan(item.prompt.size()); }
     /// Whether tokens wait for their keys and values (prompt, or what a resume has to compute again).
-    [[nodiscard]] bool prefilling() const { return kv->committed() < num_tokens() - 1 || drafter->lags(tokens); }
+    [[nodiscard]] bool prefilling() const {
+        return kv->committed() < num_tokens() - 1 || (feeds_drafter && drafter->lags(tokens));
+    }
 };
 
 /// Counters as JSON text, for a checkpoint; unknown or damaged text gives zeros.

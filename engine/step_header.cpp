@@ -71,6 +71,8 @@ template <class Archive>
 void fields(Archive& archive, StepHeader& header) {
     archive(header.kind);
     archive(header.min_probability);
+    archive(header.trees);
+    archive(header.feed_drafter);
     archive(header.begin_round);
     archive(header.store_kv);
     archive(header.poll_round);

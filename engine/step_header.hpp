@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.hpp"
+#include "engine/draft/methods.hpp"
 #include "engine/parallel/group.hpp"
 #include "engine/replica.hpp"
 
@@ -28,6 +29,8 @@ struct StepHeader {
     enum class Kind : std::uint8_t { step, stop, finish };
     Kind kind = Kind::step;
     double min_probability = 0;  // of a draft node
+    TreeLimits trees;            // of this step
+    bool feed_drafter = true;    // false: drafting pauses, no sequence waits for what its drafter lacks
     bool begin_round = false, store_kv = false, poll_round = false;
     bool wait = false;                   // no forward pass: memory that a checkpoint still reads has to come back first
     std::vector<std::int64_t> put_back;  // sequence numbers, youngest first

@@ -21,6 +21,17 @@ std::string number_text(double value) {
     return text.data();
 }
 
+/// What `draft-tree = auto` came to.
+std::string choice_text(const engine::ReplicaOutcome& outcome) {
+    const auto calls = static_cast<double>(std::max<std::int64_t>(outcome.progress.target_calls, 1));
+    std::array<char, 120> text{};
+    std::snprintf(text.data(), text.size(),
+                  "draft-tree = auto: %.1f nodes a target call, none in %.0f %% of %.0f calls",
+                  static_cast<double>(outcome.progress.drafted) / calls,
+                  100 * static_cast<double>(outcome.calls_without_drafts) / calls, calls);
+    return text.data();
+}
+
 /// A rank that hangs cannot be helped from outside: one line, and all end.
 Watchdog make_watchdog(const World& world, const JobPhase& phase) {
     return {phase.settings.watchdog_seconds, [&world, &phase](double seconds) {
@@ -55,8 +66,9 @@ std::optional<DraftCost> draft_cost(const Loaded& loaded, const JobPhase& phase)
     const Settings& settings = phase.settings;
     if (settings.draft == "ar" || settings.mode != "generate") return std::nullopt;
     const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
+    const bool fixed = !engine::chooses_tree(method, settings.draft_tree);
     return DraftCost{.level = loaded.drafts.cost_of_level(settings, loaded.model->config()),
-                     .levels = engine::tree_of(method, settings.draft_tree).depth};
+                     .levels = fixed ? engine::tree_of(method, settings.draft_tree).depth : 0};
 }
 
 }  // namespace
@@ -160,6 +172,8 @@ engine::ReplicaOutcome ReplicaDriver::run() {
                   outcome.draft_seconds, outcome.forward_seconds, outcome.verify_seconds,
                   outcome.checkpoint_stall_seconds, outcome.checkpoint_write_seconds);
     log_.say(times.data());
+    if (engine::chooses_tree(engine::find_draft_method(phase_.settings.draft), phase_.settings.draft_tree))
+        log_.say(choice_text(outcome));
     if (!outcome.checkpoint_error.empty()) note_storage_error(outcome.checkpoint_error);
     if (is_first() && totals_.done_items == 0 && totals_.emitted == 0 && !outcome.stopped) {
         log_.say("no work for this replica: all items were taken or done");

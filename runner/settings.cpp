@@ -194,6 +194,11 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
     };
     attempt("draft-tree", [&] { static_cast<void>(engine::tree_of(method, settings.draft_tree)); });
     attempt("verify", [&] { engine::check_lossless(settings.verify, method, models); });
+    if (settings.draft_tree == "auto" && settings.verify != "coupled")
+        add("draft-tree",
+            "draft-tree: expected a shape with verify = " + settings.verify +
+                ", got auto; what it chooses depends on measured time, and with this rule trees decide the "
+                "text");
     if (settings.draft_temperature >= 0 && method.least_models == 0)
         add("draft-temperature", "draft-temperature: expected its default with draft = " + settings.draft +
                                      ", got a number; only draft models have a temperature");

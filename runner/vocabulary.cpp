@@ -180,23 +180,24 @@ Key draft_model_key() {
 }
 
 Key draft_tree_key() {
-    return {.info = {.key = "draft-tree",
-                     .value_name = "SHAPE",
-                     .help = "shape of the draft: chain 5; chains x length or width x depth 12x5; with a node budget "
-                             "4x3:12; children a node for each level 2,2,1; each method has its own default"},
-            .kind = Kind::draft,
-            .set =
-                [](Settings& s, const std::string& value, const auto&) {
-                    const std::string expected = "a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes";
-                    if (value == "auto") throw BadValue{expected, "'auto' is not in this version"};
-                    try {
-                        engine::parse_tree_shape(value);
-                    } catch (const UsageError&) {
-                        throw BadValue{expected, ""};
-                    }
-                    s.draft_tree = value;
-                },
-            .get = [](const Settings& s) { return s.draft_tree.empty() ? Strings{} : Strings{s.draft_tree}; }};
+    return {
+        .info = {.key = "draft-tree",
+                 .value_name = "SHAPE",
+                 .help = "shape of the draft: chain 5; chains x length or width x depth 12x5; with a node budget "
+                         "4x3:12; children a node for each level 2,2,1; each method has its own default; auto = chosen "
+                         "while decoding by measured cost and acceptance, with verify = coupled"},
+        .kind = Kind::draft,
+        .set =
+            [](Settings& s, const std::string& value, const auto&) {
+                const std::string expected = "auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes";
+                try {
+                    if (value != "auto") engine::parse_tree_shape(value);
+                } catch (const UsageError&) {
+                    throw BadValue{expected, ""};
+                }
+                s.draft_tree = value;
+            },
+        .get = [](const Settings& s) { return s.draft_tree.empty() ? Strings{} : Strings{s.draft_tree}; }};
 }
 
 Key tensor_parallel_key() {

@@ -88,9 +88,9 @@ class Chains final : public TreeMethod {
         : num_chains_(num_chains), length_(length), num_models_(num_models) {}
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
-                                                    std::int64_t max_depth) const override {
+                                                    std::int64_t max_depth, std::int64_t max_width) const override {
         return std::make_unique<ChainsGrowth>(tree, noise, position, std::clamp<std::int64_t>(max_depth, 0, length_),
-                                              num_chains_, num_models_);
+                                              std::min(max_width, num_chains_), num_models_);
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return num_chains_ * length_; }
     [[nodiscard]] std::int64_t max_depth() const override { return length_; }

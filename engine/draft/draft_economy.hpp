@@ -1,7 +1,7 @@
 // When a draft pays. A node of a tree costs one more row of the target's pass; it earns a token if it is accepted.
 // Measured while decoding: what a pass of n rows takes, what a token costs now, and how often drafts keep what their
 // drafter expected of them. Used on a group's first rank; under `coupled` it cannot change the text, so it may depend
-// on time.
+// on time. For drafters that know a chance for each node; where only the tree's shape can be chosen, TreeChooser does.
 #pragma once
 
 #include <cstdint>

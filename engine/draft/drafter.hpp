@@ -57,7 +57,7 @@ struct Proposal {
     std::span<const std::int32_t> context;     ///< its last token is the root
     Noise noise;                               ///< the token at depth d is drawn at position context.size() + d - 1
     const SamplingParams* sampling = nullptr;  ///< the target's
-    std::int64_t max_depth = 0;
+    std::int64_t max_depth = 0, max_width = TreeLimits::none;
     double min_probability = 0;    ///< nodes expected to be accepted with less do not pay (where Drafter::adapts)
     TokenTree* tree = nullptr;     ///< holds its root; grows
     std::int64_t draft_calls = 0;  ///< out: passes of draft models, or 1 where a draft came without one

@@ -13,10 +13,18 @@
 namespace longhaul::engine {
 namespace {
 
+/// What a model reads at most to draft again after a pause that lasted longer: it then begins anew, as if the text
+/// began there. All of a long text would cost more than a few drafts can bring.
+constexpr std::int64_t most_catching_up = 128;
+
 /// Keys and values of one sequence in one draft model. Node i of a tree lies in scratch slot i - 1.
 struct DraftKv {
     std::shared_ptr<KvSequence> kv;
+    std::int64_t origin = 0;     ///< position in the text of what the model takes for its beginning
     std::vector<bool> computed;  ///< nodes of the last tree that have keys and values
+
+    /// Positions of the text that are known.
+    [[nodiscard]] std::int64_t known() const { return origin + kv->committed(); }
 };
 
 class LmSequence final : public SequenceDrafter {
@@ -36,7 +44,7 @@ class LmSequence final : public SequenceDrafter {
                 slots.push_back(node - 1);
             }
             // An item may end within the accepted path.
-            const std::int64_t room = static_cast<std::int64_t>(context.size()) - draft.kv->committed();
+            const std::int64_t room = static_cast<std::int64_t>(context.size()) - draft.known();
             if (static_cast<std::int64_t>(slots.size()) > room) slots.resize(static_cast<std::size_t>(room));
             if (!slots.empty()) draft.kv->accept(slots);
             draft.computed.clear();
@@ -47,12 +55,21 @@ class LmSequence final : public SequenceDrafter {
         const auto size = static_cast<std::int64_t>(context.size());
         if (size >= most_positions_) return false;  // nothing is drafted any more
         return std::any_of(of_model.begin(), of_model.end(),
-                           [&](const DraftKv& draft) { return draft.kv->committed() + patience_ < size; });
+                           [&](const DraftKv& draft) { return draft.known() + patience_ < size; });
     }
 
     void release() override {
         of_model.clear();
-        for (PagePool* pool : pools_) of_model.push_back({std::make_shared<KvSequence>(*pool), {}});
+        for (PagePool* pool : pools_) of_model.push_back({std::make_shared<KvSequence>(*pool), 0, {}});
+    }
+
+    /// After a long pause: what comes is drafted from the last tokens of `size` alone.
+    void begin_anew_if_late(std::int64_t size) {
+        for (std::size_t model = 0; model < of_model.size(); ++model) {
+            DraftKv& draft = of_model[model];
+            if (draft.known() + most_catching_up >= size) continue;
+            draft = {std::make_shared<KvSequence>(*pools_[model]), size - most_catching_up, {}};
+        }
     }
 
     std::vector<DraftKv> of_model;
@@ -74,7 +91,11 @@ struct Growing {
 class LmDrafter final : public Drafter {
   public:
     LmDrafter(const DraftOptions& options, std::unique_ptr<TreeMethod> method)
-        : models_(options.models), method_(std::move(method)), temperature_(options.model_temperature) {
+        : models_(options.models),
+          method_(std::move(method)),
+          max_nodes_(std::min(method_->max_nodes(), tree_of(find_draft_method(options.method), options.tree).budget)),
+          pauses_(chooses_tree(find_draft_method(options.method), options.tree)),
+          temperature_(options.model_temperature) {
         for (Model* model : models_) {
             // The replica's plan counts these pages with the target's (bytes_a_token).
             pools_.push_back(std::make_unique<PagePool>(model->device(), model->kv_layout(),
@@ -93,7 +114,7 @@ class LmDrafter final : public Drafter {
     void propose(std::span<Proposal> proposals) override;
     void follow(SequenceDrafter& sequence, std::span<const std::int32_t> context, std::int64_t max_rows) override;
 
-    [[nodiscard]] std::int64_t max_nodes() const override { return method_->max_nodes(); }
+    [[nodiscard]] std::int64_t max_nodes() const override { return max_nodes_; }
     [[nodiscard]] std::int64_t max_depth() const override { return method_->max_depth(); }
     [[nodiscard]] std::int64_t bytes_a_token() const override {
         std::int64_t bytes = 0;
@@ -111,6 +132,8 @@ class LmDrafter final : public Drafter {
 
     std::vector<Model*> models_;
     std::unique_ptr<TreeMethod> method_;
+    std::int64_t max_nodes_;
+    bool pauses_;  ///< there may be steps that draft nothing
     double temperature_;
     std::int64_t most_positions_ = std::numeric_limits<std::int64_t>::max();  ///< that every model can see
     std::vector<std::unique_ptr<PagePool>> pools_;
@@ -134,14 +157,14 @@ SamplingParams LmDrafter::params_of(const Proposal& proposal) const {
 /// The tokens whose keys and values the model lacks, the root last.
 void LmDrafter::add_context_rows(std::size_t model, const Growing& tree, std::int32_t index) {
     const std::span<const std::int32_t> context = tree.proposal->context;
-    KvSequence& kv = *tree.sequence->of_model[model].kv;
+    const DraftKv& draft = tree.sequence->of_model[model];
     const auto size = static_cast<std::int64_t>(context.size());
-    for (std::int64_t position = std::min(kv.committed(), size - 1); position < size; ++position) {
+    for (std::int64_t position = std::min(draft.known(), size - 1); position < size; ++position) {
         ForwardRow& row = rows_.emplace_back();
         row.token_id = context[static_cast<std::size_t>(position)];
-        row.position = position;
+        row.position = position - draft.origin;
         row.sequence = index;
-        row.in_pages = position + 1;
+        row.in_pages = row.position + 1;
         row.wants_logits = position + 1 == size;
     }
 }
@@ -149,7 +172,7 @@ void LmDrafter::add_context_rows(std::size_t model, const Growing& tree, std::in
 void LmDrafter::add_node_row(std::size_t model, const Growing& tree, std::int32_t index, std::int32_t node) {
     const TokenTree& nodes = *tree.proposal->tree;
     DraftKv& draft = tree.sequence->of_model[model];
-    const auto size = static_cast<std::int64_t>(tree.proposal->context.size());
+    const auto size = static_cast<std::int64_t>(tree.proposal->context.size()) - draft.origin;
     ForwardRow& row = rows_.emplace_back();
     row.token_id = nodes.token[static_cast<std::size_t>(node)];
     row.position = size - 1 + nodes.depth[static_cast<std::size_t>(node)];
@@ -196,9 +219,9 @@ void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
             pipelines_[model].set_params(params_of(*tree.proposal));
             tree.drafts[i] =
                 pipelines_[model].apply(logits.subspan(row++ * vocab, vocab), {tree.proposal->context, path});
-            if (wanted[i].node == 0)
-                tree.sequence->of_model[model].kv->set_committed(
-                    static_cast<std::int64_t>(tree.proposal->context.size()));
+            if (wanted[i].node != 0) continue;
+            const DraftKv& draft = tree.sequence->of_model[model];
+            draft.kv->set_committed(static_cast<std::int64_t>(tree.proposal->context.size()) - draft.origin);
         }
         if (any) ++tree.proposal->draft_calls;
     }
@@ -221,11 +244,13 @@ void LmDrafter::propose(std::span<Proposal> proposals) {
         const auto size = static_cast<std::int64_t>(proposal.context.size());
         const std::int64_t depth = std::min({proposal.max_depth, method_->max_depth(), most_positions_ - size});
         if (depth <= 0) continue;
+        if (pauses_) sequence->begin_anew_if_late(size);
         for (DraftKv& draft : sequence->of_model) {
-            reserve(*draft.kv, size + depth, method_->max_nodes());
+            reserve(*draft.kv, size - draft.origin + depth, max_nodes_);
             draft.computed.clear();
         }
-        trees.push_back({&proposal, sequence, method_->begin(*proposal.tree, proposal.noise, size, depth), {}});
+        trees.push_back(
+            {&proposal, sequence, method_->begin(*proposal.tree, proposal.noise, size, depth, proposal.max_width), {}});
     }
     while (grow_level(trees)) {
     }
@@ -235,20 +260,21 @@ void LmDrafter::follow(SequenceDrafter& sequence, std::span<const std::int32_t> 
     auto& mine = static_cast<LmSequence&>(sequence);
     for (std::size_t model = 0; model < models_.size(); ++model) {
         KvSequence& kv = *mine.of_model[model].kv;
-        const std::int64_t first = kv.committed();
+        const std::int64_t origin = mine.of_model[model].origin;
+        const std::int64_t first = mine.of_model[model].known();
         const std::int64_t end = std::min(first + max_rows, static_cast<std::int64_t>(context.size()) - 1);
         if (first >= end) continue;
-        reserve(kv, end, 0);
+        reserve(kv, end - origin, 0);
         rows_.clear();
         for (std::int64_t position = first; position < end; ++position) {
             ForwardRow& row = rows_.emplace_back();
             row.token_id = context[static_cast<std::size_t>(position)];
-            row.position = position;
-            row.in_pages = position + 1;
+            row.position = position - origin;
+            row.in_pages = row.position + 1;
         }
         KvSequence* const one = &kv;
         models_[model]->forward(rows_, std::span(&one, 1));
-        kv.set_committed(end);
+        kv.set_committed(end - origin);
     }
 }
 

@@ -137,8 +137,33 @@ TreeShape parse_tree_shape(const std::string& text) {
     return shape;
 }
 
+bool chooses_tree(const DraftMethod& method, const std::string& text) {
+    return text == "auto" && method.form != TreeForm::none && method.name != "ngram";
+}
+
+TreeFamily tree_family(const DraftMethod& method, std::int64_t num_models) {
+    TreeFamily family;
+    family.widths =
+        method.form == TreeForm::chain ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{1, 2, 3, 4, 6, 8};
+    family.branches = method.form == TreeForm::branching;
+    family.num_models = num_models;
+    return family;
+}
+
+/// What holds every tree of the family.
+static TreeShape greatest_tree(const DraftMethod& method) {
+    const TreeFamily family = tree_family(method, 0);
+    TreeShape shape{
+        .width = family.widths.back(), .depth = family.most_depth, .budget = family.most_nodes, .branching = {}};
+    for (std::int64_t level = 0; family.branches && level < shape.depth; ++level)
+        shape.branching.push_back(family.fan_out(level, shape.width));
+    return shape;
+}
+
 TreeShape tree_of(const DraftMethod& method, const std::string& text) {
     if (method.form == TreeForm::none) return {.width = 0, .depth = 0, .budget = 0, .branching = {}};
+    if (chooses_tree(method, text)) return greatest_tree(method);
+    if (text == "auto") return parse_tree_shape(method.default_tree);
     TreeShape shape = parse_tree_shape(text.empty() ? method.default_tree : text);
     const std::string wanted = wanted_form(method.form, shape);
     if (!wanted.empty())

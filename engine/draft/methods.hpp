@@ -1,6 +1,7 @@
 // Draft methods by name: what job files may ask for, before any model is loaded.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,6 +19,13 @@ enum class Draws : std::uint8_t {
 
 /// How `draft-tree` is written for a method.
 enum class TreeForm : std::uint8_t { none, chain, chains, branching, beam, budgeted };
+
+/// How large trees may grow at a step: the first rank's choice under `draft-tree = auto`. Depth 0: nothing is drafted.
+struct TreeLimits {
+    static constexpr std::int64_t none = std::int64_t{1} << 30;
+    std::int64_t depth = none, width = none;
+    bool operator==(const TreeLimits&) const = default;
+};
 
 struct DraftMethod {
     std::string name;
@@ -43,8 +51,27 @@ struct TreeShape {
 /// Throws UsageError.
 TreeShape parse_tree_shape(const std::string& text);
 
-/// The tree of a method: `text`, or its default where that is empty. Throws UsageError where the method has no such
-/// trees.
+/// The tree of a method: `text`, its default where that is empty, the greatest to choose from where it is "auto".
+/// Throws UsageError where the method has no such trees.
 TreeShape tree_of(const DraftMethod& method, const std::string& text);
+
+/// Whether a tree's size is chosen by measured costs and acceptance (TreeChooser). n-grams have their own measure of a
+/// node's worth (DraftEconomy).
+bool chooses_tree(const DraftMethod& method, const std::string& text);
+
+/// The trees that `draft-tree = auto` chooses from: a width and a depth. What a width means is the method's: nodes a
+/// level or chains, and where trees branch, children of the root, half as many a level further down.
+struct TreeFamily {
+    std::vector<std::int64_t> widths;  ///< ascending, 1 first
+    std::int64_t most_depth = 16, most_nodes = 48;
+    bool branches = false;
+    std::int64_t num_models = 0;  ///< that draft; chains take turns with them
+
+    /// Children that a node of `level` has (the root's is 0) in trees that branch; else nodes of the level below it.
+    [[nodiscard]] std::int64_t fan_out(std::int64_t level, std::int64_t width) const {
+        return branches ? std::max<std::int64_t>(1, level < 30 ? width >> level : 0) : width;
+    }
+};
+TreeFamily tree_family(const DraftMethod& method, std::int64_t num_models);
 
 }  // namespace longhaul::engine

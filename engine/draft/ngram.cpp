@@ -226,7 +226,7 @@ std::unique_ptr<Drafter> make_ngram_drafter(const DraftOptions& options) {
     ngram.order = options.ngram_order;
     ngram.top = options.ngram_top;
     ngram.shape = tree_of(find_draft_method("ngram"), options.tree);
-    ngram.adapts = options.tree.empty();
+    ngram.adapts = options.tree.empty() || options.tree == "auto";
     return std::make_unique<NgramDrafter>(ngram);
 }
 

@@ -30,7 +30,7 @@ class ReplaySequence final : public SequenceDrafter {
         bool right = true;
         for (std::int64_t level = 0; level < depth && nodes > 0; ++level) {
             const std::int32_t truth = recorded_[static_cast<std::size_t>(first + level)];
-            const std::int64_t width = std::min(shape_.width, nodes);
+            const std::int64_t width = std::min({shape_.width, proposal.max_width, nodes});
             const std::int64_t position = static_cast<std::int64_t>(context.size()) + level;
             const std::int64_t place =
                 right ? place_of_truth(NoiseRow(proposal.noise.key, position, Purpose::draft), width) : width;

@@ -10,8 +10,8 @@ namespace {
 
 class RsdCGrowth final : public TreeGrowth {
   public:
-    RsdCGrowth(TokenTree& tree, const Noise& noise, std::int64_t position, std::span<const std::int64_t> branching)
-        : tree_(tree), noise_(noise), position_(position), branching_(branching) {
+    RsdCGrowth(TokenTree& tree, const Noise& noise, std::int64_t position, std::vector<std::int64_t> branching)
+        : tree_(tree), noise_(noise), position_(position), branching_(std::move(branching)) {
         if (!branching_.empty()) wanted_.push_back({0, 0});
     }
 
@@ -38,7 +38,7 @@ class RsdCGrowth final : public TreeGrowth {
     TokenTree& tree_;
     Noise noise_;
     std::int64_t position_;
-    std::span<const std::int64_t> branching_;
+    std::vector<std::int64_t> branching_;
     std::size_t level_ = 0;
     std::vector<Wanted> wanted_;
 };
@@ -48,9 +48,13 @@ class RsdC final : public TreeMethod {
     explicit RsdC(std::vector<std::int64_t> branching) : branching_(std::move(branching)) {}
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
-                                                    std::int64_t max_depth) const override {
-        const auto levels = static_cast<std::size_t>(std::clamp<std::int64_t>(max_depth, 0, this->max_depth()));
-        return std::make_unique<RsdCGrowth>(tree, noise, position, std::span(branching_).first(levels));
+                                                    std::int64_t max_depth, std::int64_t max_width) const override {
+        std::vector<std::int64_t> branching = branching_;
+        branching.resize(static_cast<std::size_t>(std::clamp<std::int64_t>(max_depth, 0, this->max_depth())));
+        const TreeFamily limits{.widths = {}, .branches = true};
+        for (std::size_t level = 0; max_width < TreeLimits::none && level < branching.size(); ++level)
+            branching[level] = std::min(branching[level], limits.fan_out(static_cast<std::int64_t>(level), max_width));
+        return std::make_unique<RsdCGrowth>(tree, noise, position, std::move(branching));
     }
     [[nodiscard]] std::int64_t max_nodes() const override {
         std::int64_t nodes = 0;

@@ -118,8 +118,8 @@ class RsdS final : public TreeMethod {
     RsdS(std::int64_t width, std::int64_t depth) : width_(width), depth_(depth) {}
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
-                                                    std::int64_t max_depth) const override {
-        return std::make_unique<RsdSGrowth>(tree, noise, position, width_,
+                                                    std::int64_t max_depth, std::int64_t max_width) const override {
+        return std::make_unique<RsdSGrowth>(tree, noise, position, std::min(max_width, width_),
                                             std::clamp<std::int64_t>(max_depth, 0, depth_));
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return width_ * depth_; }

@@ -38,8 +38,10 @@ class TreeMethod {
   public:
     virtual ~TreeMethod() = default;
     /// `tree` holds its root and must outlive the growth; `position`: absolute, of the token that follows the root.
+    /// `max_width`: as TreeFamily counts it.
     [[nodiscard]] virtual std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
-                                                            std::int64_t max_depth) const = 0;
+                                                            std::int64_t max_depth,
+                                                            std::int64_t max_width = TreeLimits::none) const = 0;
     [[nodiscard]] virtual std::int64_t max_nodes() const = 0;
     [[nodiscard]] virtual std::int64_t max_depth() const = 0;
 };

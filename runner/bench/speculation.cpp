@@ -45,6 +45,14 @@ struct Decoded {
 constexpr std::int64_t prompt_tokens = 16, text_tokens = 64;
 /// Plain decoding beside drafts is asked for its rate alone, which fewer tokens show.
 constexpr std::int64_t plain_tokens = 16;
+/// So many that what a choice costs at first is a small part.
+constexpr std::int64_t auto_tokens = 256;
+
+engine::DraftOptions plain_decoding() {
+    engine::DraftOptions draft;
+    draft.method = "ar";
+    return draft;
+}
 
 Decoded decode(engine::Model& model, engine::Group& group, const engine::DraftOptions& draft, std::int64_t max_tokens) {
     const NoTokenizer tokenizer(model.config().vocab_size);
@@ -83,12 +91,77 @@ double checked_rate(const Decoded& got, const std::vector<std::int32_t>& text) {
     return static_cast<double>(got.tokens.size()) / got.seconds;
 }
 
+/// Rates of drafts with one tree at one acceptance, a number for each round.
+struct Measured {
+    std::string tree;
+    double accept = 0, block_efficiency = 0;
+    std::vector<double> rates{}, speedups{};  ///< tokens a second, and over plain decoding in the same round
+};
+
+void measure(engine::Model& model, engine::Group& group, const std::vector<std::int32_t>& text, double plain_rate,
+             Measured& measured) {
+    engine::DraftOptions replay;
+    replay.method = "replay";
+    replay.tree = measured.tree;
+    replay.recorded = [&](const std::string&, std::int64_t) { return text; };
+    replay.replay_accept = measured.accept;
+    const Decoded with = decode(model, group, replay, static_cast<std::int64_t>(text.size()));
+    measured.block_efficiency = with.block_efficiency;
+    measured.rates.push_back(checked_rate(with, text));
+    measured.speedups.push_back(measured.rates.back() / plain_rate);
+}
+
+void add_line(BenchSetup& setup, const Measured& measured, const std::vector<double>& plain_rates, BenchTable& table) {
+    setup.add(table, {{"tree", measured.tree},
+                      {"accept", measured.accept},
+                      {"block_efficiency", measured.block_efficiency},
+                      {"tokens_per_second", bench_median(measured.rates)},
+                      {"ar_tokens_per_second", bench_median(plain_rates)},
+                      {"speedup", bench_median(measured.speedups)},
+                      {"same_text", true}});
+}
+
+/// Each tree by itself: plain decoding, then every acceptance, `rounds` times.
+void sweep_acceptance(BenchSetup& setup, engine::Model& model, const std::vector<std::int32_t>& text,
+                      BenchTable& table) {
+    const std::vector<std::string> trees =
+        setup.tree.empty() ? std::vector<std::string>{"4", "8", "2x4", "4x4"} : std::vector<std::string>{setup.tree};
+    for (const std::string& tree : trees) {
+        std::vector<double> plain_rates;
+        std::vector<Measured> lines;
+        for (const double accept : {0.5, 0.7, 0.8, 0.9}) lines.push_back({.tree = tree, .accept = accept});
+        for (std::int64_t round = 0; round < setup.rounds; ++round) {
+            plain_rates.push_back(checked_rate(decode(model, *setup.group, plain_decoding(), plain_tokens), text));
+            for (Measured& line : lines) measure(model, *setup.group, text, plain_rates.back(), line);
+        }
+        for (const Measured& line : lines) add_line(setup, line, plain_rates, table);
+    }
+}
+
+/// Every fixed tree in turn with `draft-tree = auto`, in the same rounds: how near it comes to the best of them.
+void compare_auto(BenchSetup& setup, engine::Model& model, const std::vector<std::int32_t>& text, BenchTable& table) {
+    for (const double accept : {0.0, 0.5, 0.9}) {
+        std::vector<double> plain_rates;
+        std::vector<Measured> lines;
+        for (const char* tree : {"1", "2", "4", "8", "12", "2x2", "2x4", "4x2", "4x4", "auto"})
+            lines.push_back({.tree = tree, .accept = accept});
+        for (std::int64_t round = 0; round < setup.rounds; ++round) {
+            const auto tokens = static_cast<std::int64_t>(text.size());
+            plain_rates.push_back(checked_rate(decode(model, *setup.group, plain_decoding(), tokens), text));
+            for (Measured& line : lines) measure(model, *setup.group, text, plain_rates.back(), line);
+        }
+        for (const Measured& line : lines) add_line(setup, line, plain_rates, table);
+    }
+}
+
 }  // namespace
 
 BenchTable bench_speculation(BenchSetup& setup) {
+    const bool with_auto = setup.tree == "auto";
+    const std::int64_t tokens = with_auto ? auto_tokens : text_tokens;
     const auto model = bench_model(setup);
-    BenchTable table{.title = ", 64 tokens after 16, temperature 1 (medians of " + std::to_string(setup.rounds) +
-                              " rounds; each begins with plain decoding)",
+    BenchTable table{.title = ", " + std::to_string(tokens) + " tokens after 16, temperature 1 (medians of " +
+                              std::to_string(setup.rounds) + " rounds; each begins with plain decoding)",
                      .columns = {{"tree", "tree"},
                                  {"accept", "accept", 1, 2},
                                  {"block_efficiency", "tokens a call", 1, 2},
@@ -98,39 +171,11 @@ BenchTable bench_speculation(BenchSetup& setup) {
                                  {"same_text", "same text"}},
                      .lines = {},
                      .details = {}};
-    engine::DraftOptions plain;
-    plain.method = "ar";
-    const std::vector<std::int32_t> text = decode(*model, *setup.group, plain, text_tokens).tokens;
-    const std::vector<double> accepts{0.5, 0.7, 0.8, 0.9};
-    const std::vector<std::string> trees =
-        setup.tree.empty() ? std::vector<std::string>{"4", "8", "2x4", "4x4"} : std::vector<std::string>{setup.tree};
-    for (const std::string& tree : trees) {
-        std::vector<double> plain_rates;
-        std::vector<std::vector<double>> rates(accepts.size()), speedups(accepts.size());
-        std::vector<double> efficiency(accepts.size());
-        for (std::int64_t round = 0; round < setup.rounds; ++round) {
-            plain_rates.push_back(checked_rate(decode(*model, *setup.group, plain, plain_tokens), text));
-            for (std::size_t a = 0; a < accepts.size(); ++a) {
-                engine::DraftOptions replay;
-                replay.method = "replay";
-                replay.tree = tree;
-                replay.recorded = [&](const std::string&, std::int64_t) { return text; };
-                replay.replay_accept = accepts[a];
-                const Decoded with = decode(*model, *setup.group, replay, text_tokens);
-                efficiency[a] = with.block_efficiency;
-                rates[a].push_back(checked_rate(with, text));
-                speedups[a].push_back(rates[a].back() / plain_rates.back());
-            }
-        }
-        for (std::size_t a = 0; a < accepts.size(); ++a) {
-            setup.add(table, {{"tree", tree},
-                              {"accept", accepts[a]},
-                              {"block_efficiency", efficiency[a]},
-                              {"tokens_per_second", bench_median(rates[a])},
-                              {"ar_tokens_per_second", bench_median(plain_rates)},
-                              {"speedup", bench_median(speedups[a])},
-                              {"same_text", true}});
-        }
+    const std::vector<std::int32_t> text = decode(*model, *setup.group, plain_decoding(), tokens).tokens;
+    if (with_auto) {
+        compare_auto(setup, *model, text, table);
+    } else {
+        sweep_acceptance(setup, *model, text, table);
     }
     return table;
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <functional>
 
 #include "engine/draft/methods.hpp"
 #include "tests/engine/replica_harness.hpp"
@@ -156,6 +157,119 @@ TEST(LmDrafter, ShortMemoryDoesNotChangeTheText) {
         job.options.batch = 8;
         EXPECT_EQ(tokens_of(launch(job).items), whole) << method.draft;
     }
+}
+
+// --- trees that change from step to step
+
+const std::vector<Method> changing{{"sd", "auto", ""},
+                                   {"spectr", "auto", ""},
+                                   {"specinfer", "auto", "", 2},
+                                   {"rsd-c", "auto", ""},
+                                   {"rsd-s", "auto", ""}};
+
+/// Nothing for a while, then every size; each call is a step.
+std::function<TreeLimits()> every_size(std::int64_t pause) {
+    return [pause, step = std::int64_t{0}]() mutable -> TreeLimits {
+        ++step;
+        if (step <= pause || step % 7 == 0) return {.depth = 0, .width = 0};
+        const std::int64_t width = 1 + step % 4;
+        return {.depth = 1 + step % 5, .width = width == 4 ? 6 : width};
+    };
+}
+
+// What is chosen depends on time: how much is drafted is not looked at.
+TEST(LmDrafter, MeasuredTreesGiveTheTextOfPlainDecoding) {
+    for (const Method& method : changing) {
+        for (const std::int64_t batch : {1, 4}) {
+            for (const int ranks : {1, 2}) {
+                Job job = job_of(method, "coupled");
+                job.options.batch = batch;
+                job.ranks = ranks;
+                job.draft_sharded = batch == 4;
+                EXPECT_EQ(tokens_of(launch(job).items), plain()) << method.draft << ", batch " << batch;
+            }
+        }
+    }
+}
+
+TEST(LmDrafter, TreesOfAnySizeAndPausesGiveTheTextOfPlainDecoding) {
+    for (const Method& method : changing) {
+        for (const std::int64_t batch : {1, 4}) {
+            for (const std::int64_t pause : {0, 50}) {
+                Job job = job_of(method, "coupled");
+                job.options.batch = batch;
+                job.options.draft.tree_limits = every_size(pause);
+                job.ranks = pause == 0 ? 1 : 2;
+                const JobResult result = launch(job);
+                EXPECT_EQ(tokens_of(result.items), plain()) << method.draft << ", batch " << batch;
+                EXPECT_GT(result.sum.drafted, 30) << method.draft;
+            }
+        }
+    }
+}
+
+// The target as its own draft misses nothing: after a pause it knows all that it did not see.
+TEST(LmDrafter, ReadsUpAfterAPause) {
+    Job job = job_of({"sd", "auto", ""}, "coupled");
+    job.draft_models = {tiny_model};
+    job.options.batch = 1;
+    job.items = 1;
+    job.options.draft.tree_limits = [step = 0]() mutable -> TreeLimits {
+        ++step;  // the prompt's 20 tokens are one step
+        return {.depth = step <= 11 || (step > 14 && step <= 24) ? 0 : 4, .width = 1};
+    };
+    const JobResult result = launch(job);
+    EXPECT_EQ(result.items.at(0).tokens, plain().at(0));
+    EXPECT_EQ(result.sum.accepted, result.sum.drafted);
+    EXPECT_EQ(result.sum.target_calls, 10 + 3 + 10 + 5);  // 10 + 15 + 10 + 25 tokens
+}
+
+// After a long one it begins anew with the last tokens.
+TEST(LmDrafter, AfterALongPauseItDraftsFromTheLastTokens) {
+    Job job{base_options()};
+    job.options.draft.method = "ar";
+    job.items = 1;
+    job.prompts[0] = prompt_of(4);  // 168 tokens, none of which the drafter is shown
+    const Texts expected = tokens_of(launch(job).items);
+    job.options.draft = job_of({"sd", "auto", ""}, "coupled").options.draft;
+    job.draft_models = {tiny_model};
+    job.options.draft.tree_limits = [step = 0]() mutable -> TreeLimits {
+        return {.depth = ++step <= 20 ? 0 : 4, .width = 1};
+    };
+    const JobResult result = launch(job);
+    EXPECT_EQ(tokens_of(result.items), expected);
+    EXPECT_GT(result.sum.accepted, 0);
+    EXPECT_LT(result.sum.accepted, result.sum.drafted) << "it did see the whole text";
+}
+
+TEST(LmDrafter, ChangingTreesStoppedAndResumed) {
+    const auto folder = std::filesystem::temp_directory_path() / ("lm_drafter_auto." + std::to_string(getpid()));
+    for (const bool measured : {false, true}) {
+        std::filesystem::remove_all(folder);
+        std::map<std::int64_t, FinishedItem> done;
+        int launches = 0;
+        for (; done.size() < 5 && launches < 30; ++launches) {
+            Job job = job_of({"rsd-s", "auto", ""}, "coupled");
+            if (!measured) job.options.draft.tree_limits = every_size(launches * 5);
+            job.options.batch = 2;
+            job.options.checkpoint.folder = folder;
+            job.options.checkpoint.epoch = launches + 1;
+            job.options.checkpoint.store_kv = launches % 2 == 0;
+            job.stop_after = 37;
+            for (auto& [index, item] : launch(job, done).items) done[index] = std::move(item);
+        }
+        EXPECT_EQ(tokens_of(done), plain());
+        EXPECT_GT(launches, 3);
+    }
+    std::filesystem::remove_all(folder);
+}
+
+TEST(LmDrafter, ChangingTreesInShortMemory) {
+    Job job = job_of({"rsd-s", "auto", ""}, "coupled");
+    job.options.kv_memory_bytes = std::int64_t{320} << 10;
+    job.options.batch = 8;
+    job.options.draft.tree_limits = every_size(20);
+    EXPECT_EQ(tokens_of(launch(job).items), plain());
 }
 
 }  // namespace

@@ -274,13 +274,13 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"overlong", "truncate", "overlong: expected error or truncate-left, got 'truncate'"},
         {"kernels", "avx3", "kernels: expected auto, reference, avx2 or avx512, got 'avx3'; did you mean 'avx2'?"},
         {"draft-tree", "wide",
-         "draft-tree: expected a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got 'wide'"},
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got 'wide'"},
         {"draft-tree", "2,,1",
-         "draft-tree: expected a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '2,,1'"},
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '2,,1'"},
         {"draft-tree", "2,0,1",
-         "draft-tree: expected a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '2,0,1'"},
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '2,0,1'"},
         {"draft-tree", "32,32",
-         "draft-tree: expected a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '32,32'"},
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '32,32'"},
         // Texts and paths.
         {"stop", R"("\q")",
          R"(stop: expected text with \n \t \r \\ or \" as the only escapes, got '"\q"'; a backslash itself is \\)"},
@@ -296,16 +296,14 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s or replay, got 'eagle'; it is not in this "
          "version"},
         {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
-        {"draft-tree", "auto",
-         "draft-tree: expected a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got 'auto'; 'auto' is "
-         "not in this version"},
         {"draft-model", "/d",
          "draft-model: expected no draft model with draft = ngram, got '/d'; this draft method needs none"},
         {"replay-accept", "0.5", "replay-accept: expected draft = replay, got draft = ngram"},
         {"draft-tree", "2,2,1",
          "draft-tree: expected width x depth, such as 4x3 or 4x3:12, with draft = ngram, got '2,2,1'"},
         {"draft-tree", "99999x99999",
-         "draft-tree: expected a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '99999x99999'"},
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got "
+         "'99999x99999'"},
         {"draft-temperature", "0.5",
          "draft-temperature: expected its default with draft = ngram, got a number; only draft models have a "
          "temperature"},
@@ -377,6 +375,12 @@ TEST(Settings, DraftKeysGoTogether) {
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0.5"}}, ""},
         {{{"draft", "ngram"}, {"verify", "recursive"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-tree", "auto"}}, ""},
+        {{{"draft", "ngram"}, {"draft-tree", "auto"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"verify", "rejection"}, {"draft-tree", "auto"}},
+         "draft-tree: expected a shape with verify = rejection, got auto; what it chooses depends on measured time, "
+         "and "
+         "with this rule trees decide the text"},
         // Plain decoding may be asked of any job, to compare with.
         {{{"draft", "ar"}, {"draft-model", "/d"}, {"draft-tree", "2,2"}, {"verify", "k-seq"}}, ""},
     };

@@ -1,0 +1,81 @@
+#include "engine/draft/acceptance.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace longhaul::engine {
+namespace {
+
+constexpr double keep = 0.98;  // about 50 trials are remembered
+constexpr double doubted = 0.3;
+// Beliefs before anything was seen, good enough to be tried, and weak enough to be given up after a few misses.
+constexpr double first_chance = 0.6, wider_chance = 0.25, first_weight = 2;
+constexpr double level_weight = 4;  // of the belief that a level is like the one above it
+
+}  // namespace
+
+Acceptance::Acceptance(TreeFamily family)
+    : family_(std::move(family)),
+      cells_(static_cast<std::size_t>(family_.most_depth), std::vector<Cell>(family_.widths.size())) {
+    // As if it had been seen: beliefs are forgotten like trials.
+    for (std::size_t i = 0; i < family_.widths.size(); ++i)
+        cells_[0][i] = {first_weight, first_weight * (i == 0 ? first_chance : wider_chance)};
+}
+
+/// The first width whose trees hold `node`: nodes of a level stand in the order of their draw.
+std::size_t Acceptance::narrowest_with(const TokenTree& tree, std::int32_t node, std::int64_t level) const {
+    const auto at = static_cast<std::size_t>(node);
+    std::int64_t place = 0;
+    for (std::size_t other = at; other-- > 0 && tree.depth[other] == tree.depth[at];)
+        place += !family_.branches || tree.parent[other] == tree.parent[at] ? 1 : 0;
+    std::size_t width = 0;
+    while (width + 1 < family_.widths.size() && place >= family_.fan_out(level, family_.widths[width])) ++width;
+    return width;
+}
+
+void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t width) {
+    deepest_ = std::max(deepest_, static_cast<std::int64_t>(accepted.size()));
+    const auto above = std::upper_bound(family_.widths.begin(), family_.widths.end(), width);
+    const auto grown = static_cast<std::size_t>(std::max<std::ptrdiff_t>(above - family_.widths.begin(), 1)) - 1;
+    std::size_t narrowest = 0;  // width that holds the path so far
+    const auto depth = std::min<std::size_t>(static_cast<std::size_t>(tree.depth.back()), cells_.size());
+    for (std::size_t level = 0; level < depth; ++level) {
+        const bool hit = level < accepted.size();
+        if (!hit && ended) return;
+        const std::size_t found =
+            hit ? std::min(narrowest_with(tree, accepted[level], static_cast<std::int64_t>(level)), grown) : grown + 1;
+        for (std::size_t i = narrowest; i <= std::min(found, grown); ++i) {
+            Cell& cell = cells_[level][i];
+            cell.trials = keep * cell.trials + 1;
+            cell.hits = keep * cell.hits + (i == found ? 1 : 0);
+        }
+        if (!hit) return;
+        narrowest = std::max(narrowest, found);
+    }
+}
+
+std::vector<double> Acceptance::chances(std::size_t width, std::int64_t depth) const {
+    std::vector<double> all_miss(static_cast<std::size_t>(depth), 1.0);
+    for (std::size_t i = 0; i <= width; ++i) {
+        double belief = 0;
+        double weight = 0;  // the first level has its own
+        for (std::size_t level = 0; level < all_miss.size(); ++level) {
+            const Cell& cell = cells_[level][i];
+            belief = (cell.hits + weight * belief) / (cell.trials + weight);
+            weight = level_weight;
+            all_miss[level] *= 1 - belief;
+        }
+    }
+    for (double& chance : all_miss) chance = 1 - chance;
+    return all_miss;
+}
+
+void Acceptance::doubt() {
+    for (std::vector<Cell>& level : cells_) {
+        for (Cell& cell : level) {
+            if (cell.trials > level_weight) cell = {doubted * cell.trials, doubted * cell.hits};
+        }
+    }
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,229 @@
+#include "engine/draft/tree_chooser.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace longhaul::engine {
+namespace {
+
+constexpr double slow = 0.1;            // share of what is new in an average
+constexpr double most_surprise = 1.5;   // a pass that another process interrupted says little about rows
+constexpr std::int64_t reconsider = 4;  // steps; at first, each
+constexpr std::int64_t first_steps = 32;
+constexpr std::int64_t look_around = 64;         // steps between two looks at what is not chosen
+constexpr std::int64_t clear_look_around = 256;  // at plain decoding, which is dear where drafts gain much
+constexpr double clear_gain = 1.25;
+constexpr double least_gain = 1.02;    // for drafts to be taken up again
+constexpr double probe_share = 0.012;  // of the time, that probes may cost
+constexpr double most_loss = 0.02;
+constexpr double first_loss = 5;  // plain steps that the first trees may cost
+constexpr std::int64_t probe_steps = 3, probe_depth = 2;
+constexpr std::int64_t first_pause = 16, longest_pause = 4096;
+constexpr std::int64_t most_catching_up = 128;  // rows; LmDrafter begins anew rather than read more
+constexpr double node_seconds = 1e-6;           // of a draft without a model
+
+}  // namespace
+
+std::size_t Correction::size_class(std::int64_t rows) {
+    std::size_t size = 0;
+    while ((std::int64_t{2} << size) <= rows && size < 11) ++size;
+    return size;
+}
+
+double Correction::factor(std::int64_t rows) const {
+    return all_.factor * of_size_[size_class(rows)].factor;
+}
+
+void Correction::record(std::int64_t rows, double modelled, double measured) {
+    if (modelled <= 0 || measured <= 0) return;
+    const double limit = std::log(most_surprise);
+    // What all passes have in common is learned last: a size seldom used keeps its ratio to the others.
+    for (Share* share : {&of_size_[size_class(rows)], &all_}) {
+        const double surprise = std::clamp(std::log(measured / (modelled * factor(rows))), -limit, limit);
+        share->factor *= std::exp(std::max(slow, 1.0 / (share->seen + 2)) * surprise);
+        ++share->seen;
+    }
+}
+
+TreeChooser::TreeChooser(TreeFamily family, CostModel target, std::vector<CostModel> drafts)
+    : family_(std::move(family)), target_(std::move(target)), drafts_(std::move(drafts)), acceptance_(family_) {}
+
+/// A model's pass over `rows` rows of each sequence. The model knows of one sequence: what its keys and values cost,
+/// all pay.
+double TreeChooser::pass_seconds(const CostModel& costs, std::int64_t rows) const {
+    const std::int64_t near = std::min(batch_.context, CostModel::base_context);
+    const double farther = costs.pass_seconds(rows, batch_.context) - costs.pass_seconds(rows, near);
+    return costs.pass_seconds(batch_.sequences * rows, near) + static_cast<double>(batch_.sequences) * farther;
+}
+
+double TreeChooser::target_seconds(std::int64_t rows) const {
+    return target_correction_.factor(batch_.sequences * rows) * pass_seconds(target_, rows);
+}
+
+/// Chains of several models: each model's part of the level is a pass of its own.
+double TreeChooser::level_seconds(std::int64_t rows, std::int64_t width) const {
+    const auto models = std::min<std::int64_t>(static_cast<std::int64_t>(drafts_.size()), width);
+    double seconds = 0;
+    for (std::int64_t model = 0; model < models; ++model)
+        seconds += pass_seconds(drafts_[static_cast<std::size_t>(model)], std::max<std::int64_t>(rows / models, 1));
+    return seconds;
+}
+
+void TreeChooser::add_level(Candidate& tree) const {
+    const std::int64_t level = tree.limits.depth++;
+    const std::int64_t rows = level == 0 ? 1 + std::min(not_drafted_, most_catching_up) : tree.level_nodes;
+    tree.level_nodes = (family_.branches ? tree.level_nodes : 1) * family_.fan_out(level, tree.limits.width);
+    tree.nodes += tree.level_nodes;
+    tree.drafting +=
+        drafts_.empty() ? node_seconds * static_cast<double>(tree.level_nodes) : level_seconds(rows, tree.limits.width);
+}
+
+/// A tree's nodes and its drafting.
+TreeChooser::Candidate TreeChooser::sized(const TreeLimits& limits) const {
+    Candidate tree{.limits = {.depth = 0, .width = limits.width}};
+    while (tree.limits.depth < limits.depth && tree.nodes <= family_.most_nodes) add_level(tree);
+    return tree;
+}
+
+double TreeChooser::draft_factor(const Candidate& tree) const {
+    return draft_correction_.factor(batch_.sequences * tree.nodes);
+}
+
+TreeChooser::Candidate TreeChooser::plain() const {
+    Candidate candidate;
+    candidate.seconds = target_seconds(1) + verify_seconds_ * static_cast<double>(batch_.sequences);
+    return candidate;
+}
+
+TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth) const {
+    Candidate best;
+    for (std::size_t width = 0; width < family_.widths.size(); ++width) {
+        const std::vector<double> chances = acceptance_.chances(width, max_depth);
+        Candidate tree{.limits = {.depth = 0, .width = family_.widths[width]}};
+        double reached = 1;
+        for (const double chance : chances) {
+            add_level(tree);
+            if (tree.nodes > family_.most_nodes) break;
+            tree.tokens += reached *= chance;
+            tree.seconds = target_seconds(1 + tree.nodes) + draft_factor(tree) * tree.drafting +
+                           verify_seconds_ * tree.tokens * static_cast<double>(batch_.sequences);
+            if (best.limits.depth == 0 || tree.rate() > best.rate()) best = tree;
+        }
+    }
+    return best;
+}
+
+/// The next wider tree, or one deeper where there is none.
+TreeChooser::Candidate TreeChooser::further(const Candidate& from) const {
+    Candidate tree = from;
+    const auto wider = std::upper_bound(family_.widths.begin(), family_.widths.end(), from.limits.width);
+    if (wider != family_.widths.end() && step_ / look_around % 2 == 0) {
+        tree.limits.width = *wider;
+        while (tree.limits.depth > 1 && sized(tree.limits).nodes > family_.most_nodes) --tree.limits.depth;
+    } else {
+        tree.limits.depth = std::min(from.limits.depth + 1, family_.most_depth);
+    }
+    return sized(tree.limits).nodes > family_.most_nodes ? from : tree;
+}
+
+/// What was never accepted so far down is tried little by little.
+std::int64_t TreeChooser::depth_in_reach() const {
+    return std::min(family_.most_depth, std::max(2 * acceptance_.deepest(), probe_depth));
+}
+
+/// Time that went by pays for probes. They cost their drafts and what draft models have to read up.
+bool TreeChooser::may_probe() const {
+    if (step_ < next_probe_) return false;
+    const Candidate tree = best_tree(probe_depth);
+    const std::int64_t late = std::min(not_drafted_, most_catching_up);
+    const double reading = drafts_.empty() ? 0 : level_seconds(1 + late, 1) - level_seconds(1, 1);
+    const double others = target_seconds(1 + tree.nodes) - target_seconds(1) +
+                          draft_factor(tree) * std::max(tree.drafting - reading, 0.0);
+    const double cost = draft_factor(tree) * reading + static_cast<double>(probe_steps) * others;
+    return lost_ + cost <= probe_share * elapsed_;
+}
+
+void TreeChooser::pause() {
+    paused_ = true;
+    pause_ = first_pause;
+    next_probe_ = step_ + pause_;
+    probe_left_ = 0;
+}
+
+TreeLimits TreeChooser::next_trees() {
+    const TreeLimits nothing{.depth = 0, .width = 0};
+    if (paused_) {
+        if (probe_left_ == 0) {
+            if (!may_probe()) return nothing;
+            probe_left_ = probe_steps;
+            acceptance_.doubt();
+        }
+        --probe_left_;
+        return best_tree(probe_depth).limits;
+    }
+    if (chosen_.limits.depth == 0 || step_ < first_steps || step_ % reconsider == 0) {
+        chosen_ = best_tree(depth_in_reach());
+        if (chosen_.rate() < plain().rate() || lost_ > most_loss * elapsed_ + first_loss * plain().seconds) {
+            pause();
+            return nothing;
+        }
+    }
+    // What a pass without drafts takes has to be known, too.
+    const bool clear = chosen_.rate() > clear_gain * plain().rate();
+    const bool first_look = clear ? step_ == 24 : step_ == 3 || step_ == 12;
+    if (first_look || step_ % (clear ? clear_look_around : look_around) == 0) return nothing;
+    if (step_ % look_around == look_around / 2) return further(chosen_).limits;
+    return chosen_.limits;
+}
+
+TreeLimits TreeChooser::choose(const Batch& batch) {
+    if (batch.sequences == 0) {
+        batch_.sequences = 0;
+        return limits_ = {.depth = 0, .width = 0};
+    }
+    ++step_;
+    if (batch.sequences != batch_.sequences) chosen_ = {};
+    batch_ = batch;
+    return limits_ = next_trees();
+}
+
+void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended) {
+    if (limits_.depth > 0) acceptance_.record(tree, accepted, ended, limits_.width);
+}
+
+/// What the step says about prices, and whether its drafts paid.
+void TreeChooser::weigh(const Step& step, double seconds) {
+    const std::int64_t rows = std::max<std::int64_t>(step.rows / batch_.sequences, 1);
+    target_correction_.record(step.rows, pass_seconds(target_, rows), step.forward_seconds);
+    const auto tokens = static_cast<double>(std::max<std::int64_t>(step.tokens, 1));
+    const double verify = step.verify_seconds / tokens;
+    verify_seconds_ +=
+        (verify_seconds_ == 0 ? 1 : slow) * (std::min(verify, 3 * verify_seconds_ + 1e-3) - verify_seconds_);
+    elapsed_ += seconds;
+    if (limits_.depth == 0) return;
+    const Candidate tree = sized(limits_);
+    draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
+    const double worth = tokens * plain().seconds / static_cast<double>(batch_.sequences);
+    lost_ = std::max(0.0, lost_ + seconds - worth);
+}
+
+void TreeChooser::end_probe() {
+    if (best_tree(depth_in_reach()).rate() > least_gain * plain().rate()) {
+        paused_ = false;
+        chosen_ = {};
+        return;
+    }
+    pause_ = std::min(2 * pause_, longest_pause);
+    next_probe_ = step_ + pause_;
+}
+
+void TreeChooser::record(const Step& step) {
+    if (batch_.sequences == 0) return;
+    if (step.measured && step.sequences == batch_.sequences)
+        weigh(step, step.draft_seconds + step.forward_seconds + step.verify_seconds);
+    not_drafted_ = limits_.depth > 0 ? 0 : not_drafted_ + step.tokens / batch_.sequences;
+    if (paused_ && limits_.depth > 0 && probe_left_ == 0) end_probe();
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,342 @@
+// `draft-tree = auto` against a made-up machine and made-up drafts, on a clock that only counts: what it chooses, what
+// it loses, how it finds out.
+#include "engine/draft/tree_chooser.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "engine/draft/acceptance.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+TreeFamily family_of(const char* method) {
+    return tree_family(find_draft_method(method), 1);
+}
+
+/// One layer, no head: `seconds` at so many rows.
+CostModel costs_of(const std::vector<std::pair<std::int64_t, double>>& seconds) {
+    std::vector<CostModel::Point> points;
+    for (const auto& [rows, layer] : seconds) points.push_back({.rows = rows, .layer = layer});
+    return {1, points};
+}
+
+/// Rows cost next to nothing, as where weights come from memory.
+CostModel memory_bound(double pass) {
+    return costs_of({{1, pass}, {64, 1.3 * pass}});
+}
+/// Each row costs as much as a pass of one.
+CostModel arithmetic_bound(double pass) {
+    return costs_of({{1, pass}, {64, 64 * pass}});
+}
+
+struct World {
+    TreeFamily family;
+    CostModel target, draft;
+    std::vector<double> chances;  ///< that the draft in this place of a level is right
+    std::int64_t sequences = 1;
+    double draft_surprise = 1;  ///< measured over modelled
+    TreeChooser chooser{family, target, {draft}};
+    std::mt19937 random{7};
+
+    double clock = 0;
+    std::int64_t steps = 0, drafted_steps = 0, tokens = 0, nodes = 0, late = 0;
+    TreeLimits last{};
+
+    [[nodiscard]] double plain_token() const {
+        return target.pass_seconds(sequences, CostModel::base_context) / static_cast<double>(sequences);
+    }
+    [[nodiscard]] double loss() const { return clock / (static_cast<double>(tokens) * plain_token()) - 1; }
+
+    /// A tree whose accepted path is known; nodes of a level are children of the first, or of the accepted one above.
+    std::pair<TokenTree, std::vector<std::int32_t>> grow() {
+        TokenTree tree;
+        tree.reset(0);
+        std::vector<std::int32_t> accepted;
+        std::int32_t parent = 0;
+        for (std::int64_t level = 0; level < last.depth; ++level) {
+            const std::int32_t first = tree.num_nodes();
+            for (std::int64_t i = 0; i < family.fan_out(level, last.width); ++i)
+                tree.add(parent, static_cast<std::int32_t>(i), Origin::model);
+            parent = first;
+            if (static_cast<std::int64_t>(accepted.size()) < level) continue;
+            const double draw = std::uniform_real_distribution<double>()(random);
+            double sum = 0;
+            for (std::size_t place = 0; place < chances.size(); ++place) {
+                sum += chances[place];
+                if (draw >= sum || static_cast<std::int64_t>(place) >= last.width) continue;
+                accepted.push_back(first + static_cast<std::int32_t>(place));
+                parent = accepted.back();
+                break;
+            }
+        }
+        return {tree, accepted};
+    }
+
+    void step() {
+        last = chooser.choose({.sequences = sequences, .context = CostModel::base_context});
+        TreeChooser::Step taken{.sequences = sequences};
+        for (std::int64_t i = 0; i < sequences; ++i) {
+            const auto [tree, accepted] = grow();
+            chooser.verified(tree, accepted, false);
+            taken.rows += tree.num_nodes();
+            taken.tokens += static_cast<std::int64_t>(accepted.size()) + 1;
+        }
+        for (std::int64_t level = 0; level < last.depth; ++level) {
+            const std::int64_t rows = level == 0 ? 1 + std::min<std::int64_t>(late, 128) : last.width;
+            taken.draft_seconds += draft_surprise * draft.pass_seconds(sequences * rows, CostModel::base_context);
+        }
+        late = last.depth > 0 ? 0 : late + 1;
+        taken.forward_seconds = target.pass_seconds(taken.rows, CostModel::base_context);
+        chooser.record(taken);
+        clock += taken.draft_seconds + taken.forward_seconds;
+        tokens += taken.tokens;
+        nodes += taken.rows - sequences;
+        ++steps;
+        drafted_steps += last.depth > 0 ? 1 : 0;
+    }
+    void run(int count) {
+        for (int i = 0; i < count; ++i) step();
+    }
+    void forget() { clock = 0, steps = 0, drafted_steps = 0, tokens = 0, nodes = 0; }
+
+    /// Tokens a second of a tree that never changes, with chances that are the same at each level.
+    [[nodiscard]] double fixed_rate(TreeLimits tree) const {
+        double chance = 0;
+        for (std::size_t i = 0; i < chances.size() && static_cast<std::int64_t>(i) < tree.width; ++i)
+            chance += chances[i];
+        double expected = 1, reached = 1, seconds = 0;
+        for (std::int64_t level = 0; level < tree.depth; ++level) {
+            expected += reached *= chance;
+            seconds +=
+                draft_surprise * draft.pass_seconds(sequences * (level == 0 ? 1 : tree.width), CostModel::base_context);
+        }
+        seconds += target.pass_seconds(sequences * (1 + tree.width * tree.depth), CostModel::base_context);
+        return static_cast<double>(sequences) * expected / seconds;
+    }
+    [[nodiscard]] double best_fixed_rate() const {
+        double best = 1 / plain_token();
+        for (const std::int64_t width : family.widths) {
+            for (std::int64_t depth = 1; depth <= family.most_depth && width * depth <= family.most_nodes; ++depth)
+                best = std::max(best, fixed_rate({.depth = depth, .width = width}));
+        }
+        return best;
+    }
+    [[nodiscard]] double rate() const { return static_cast<double>(tokens) / clock; }
+};
+
+TEST(TreeChooser, GivesUpUselessDraftsAndLosesLittle) {
+    for (const char* method : {"sd", "rsd-s"}) {
+        for (const std::int64_t batch : {1, 4}) {
+            for (const bool memory : {true, false}) {
+                World world{.family = family_of(method),
+                            .target = memory ? memory_bound(1) : arithmetic_bound(1),
+                            .draft = memory ? memory_bound(0.125) : arithmetic_bound(0.125),
+                            .chances = {0.0},
+                            .sequences = batch};
+                world.run(30);
+                EXPECT_TRUE(world.chooser.pauses()) << method << ", batch " << batch;
+                world.run(270);
+                EXPECT_LT(world.loss(), 0.03) << method << ", batch " << batch << ", 300 steps";
+                world.run(10'000);
+                EXPECT_LT(world.loss(), 0.02) << method << ", batch " << batch << ", in the long run";
+                EXPECT_GT(world.drafted_steps, 8) << "it does try again";
+            }
+        }
+    }
+}
+
+TEST(TreeChooser, ProbesBackOff) {
+    World world{.family = family_of("sd"), .target = memory_bound(1), .draft = memory_bound(0.02), .chances = {0.0}};
+    world.run(2000);
+    const std::int64_t early = world.drafted_steps;
+    world.forget();
+    world.run(10'000);
+    EXPECT_LT(world.drafted_steps, early) << "though the time is five times as long";
+    EXPECT_GT(world.drafted_steps, 0);
+}
+
+TEST(TreeChooser, ComesNearTheBestFixedTree) {
+    for (const double chance : {0.3, 0.5, 0.7, 0.9, 0.97}) {
+        for (const bool memory : {true, false}) {
+            for (const char* method : {"sd", "rsd-s", "replay"}) {
+                World world{.family = family_of(method),
+                            .target = memory ? memory_bound(1) : arithmetic_bound(1),
+                            .draft = memory ? memory_bound(0.1) : arithmetic_bound(0.1),
+                            .chances = {chance, 0.5 * (1 - chance), 0.2 * (1 - chance)}};
+                world.run(2000);
+                EXPECT_GT(world.rate(), 0.95 * world.best_fixed_rate())
+                    << method << " " << chance << (memory ? " memory" : " arithmetic") << ", last " << world.last.width
+                    << "x" << world.last.depth << ", gain " << world.best_fixed_rate() * world.plain_token();
+                EXPECT_GT(world.rate(), 0.97 / world.plain_token());
+            }
+        }
+    }
+}
+
+TEST(TreeChooser, DraftsDeepWhereDraftsAreGood) {
+    World world{.family = family_of("sd"), .target = memory_bound(1), .draft = memory_bound(0.05), .chances = {0.97}};
+    world.run(200);
+    EXPECT_GE(world.last.depth, 10);
+    EXPECT_FALSE(world.chooser.pauses());
+}
+
+TEST(TreeChooser, GoesWideWhereSecondGuessesAreGood) {
+    World world{.family = family_of("rsd-s"),
+                .target = memory_bound(1),
+                .draft = memory_bound(0.1),
+                .chances = {0.3, 0.25, 0.2, 0.15}};
+    world.run(400);
+    EXPECT_GE(world.last.width, 4);
+}
+
+// A ninth row doubles the price.
+TEST(TreeChooser, StaysBelowAStepInThePrice) {
+    World world{.family = family_of("sd"),
+                .target = costs_of({{1, 1.0}, {8, 1.0}, {9, 2.0}, {64, 2.0}}),
+                .draft = costs_of({{1, 0.01}, {64, 0.01}}),
+                .chances = {0.8}};
+    world.run(300);
+    world.forget();
+    world.run(60);
+    EXPECT_EQ(world.last.depth, 7);
+}
+
+TEST(TreeChooser, FindsOutWhatTheModelOfCostsDoesNotKnow) {
+    World world{.family = family_of("sd"),
+                .target = memory_bound(1),
+                .draft = memory_bound(0.1),
+                .chances = {0.5},
+                .draft_surprise = 10};  // a draft takes as long as the target
+    world.run(2000);
+    EXPECT_LT(world.loss(), 0.03);
+}
+
+TEST(TreeChooser, RecoversWhenDraftsGetGood) {
+    World world{.family = family_of("rsd-s"), .target = memory_bound(1), .draft = memory_bound(0.1), .chances = {0.0}};
+    world.run(3000);
+    ASSERT_TRUE(world.chooser.pauses());
+    world.chances = {0.9};
+    world.run(4000);
+    EXPECT_FALSE(world.chooser.pauses());
+    world.forget();
+    world.run(500);
+    EXPECT_GT(world.rate(), 0.95 * world.best_fixed_rate());
+}
+
+TEST(TreeChooser, GivesUpWhenDraftsGetBad) {
+    World world{.family = family_of("sd"), .target = memory_bound(1), .draft = memory_bound(0.1), .chances = {0.9}};
+    world.run(1000);
+    ASSERT_FALSE(world.chooser.pauses());
+    world.chances = {0.0};
+    world.forget();
+    world.run(100);
+    EXPECT_TRUE(world.chooser.pauses());
+    world.run(2000);
+    EXPECT_LT(world.loss(), 0.03);
+}
+
+TEST(TreeChooser, ChoosesNothingWhereNothingDecodes) {
+    TreeChooser chooser(family_of("sd"), memory_bound(1), {memory_bound(0.1)});
+    EXPECT_EQ(chooser.choose({.sequences = 0, .context = 0}).depth, 0);
+    chooser.record({.sequences = 1, .rows = 1, .tokens = 1, .forward_seconds = 1});
+    EXPECT_GT(chooser.choose({.sequences = 1, .context = 9}).depth, 0);
+}
+
+// --- what it learns from
+
+/// Levels of two nodes, both children of the accepted node above; the accepted places.
+std::pair<TokenTree, std::vector<std::int32_t>> pairs(const std::vector<std::int32_t>& places, int levels) {
+    TokenTree tree;
+    tree.reset(0);
+    std::vector<std::int32_t> accepted;
+    std::int32_t parent = 0;
+    for (int level = 0; level < levels; ++level) {
+        const std::int32_t first = tree.num_nodes();
+        for (std::int32_t i = 0; i < 2; ++i) tree.add(parent, i, Origin::model);
+        parent = first;
+        if (level < static_cast<int>(places.size())) {
+            accepted.push_back(first + places[static_cast<std::size_t>(level)]);
+            parent = accepted.back();
+        }
+    }
+    return {tree, accepted};
+}
+
+TEST(Acceptance, CountsWhatEachWidthWouldHaveKept) {
+    Acceptance acceptance(family_of("rsd-s"));
+    const std::vector<double> before = acceptance.chances(1, 2);
+    for (int i = 0; i < 300; ++i) {
+        const auto [tree, accepted] =
+            pairs(i % 4 == 0 ? std::vector<std::int32_t>{} : std::vector<std::int32_t>{i % 2, 0}, 2);
+        acceptance.record(tree, accepted, false, 2);
+    }
+    // Of four: a miss, the second, the first, the second.
+    EXPECT_NEAR(acceptance.chances(0, 2)[0], 0.25, 0.05);
+    EXPECT_NEAR(acceptance.chances(1, 2)[0], 0.75, 0.05);
+    EXPECT_GT(acceptance.chances(0, 2)[1], 0.9);
+    EXPECT_GT(acceptance.chances(2, 1)[0], acceptance.chances(1, 1)[0]) << "never tried, believed to be better";
+    EXPECT_EQ(acceptance.deepest(), 2);
+    acceptance.doubt();
+    EXPECT_NEAR(acceptance.chances(1, 2)[0], 0.75, 0.05) << "less certain, not another belief";
+}
+
+TEST(Acceptance, TheEndOfATextIsNoMiss) {
+    Acceptance acceptance(family_of("sd")), same(family_of("sd"));
+    const auto [tree, accepted] = pairs({}, 1);
+    acceptance.record(tree, accepted, true, 1);
+    EXPECT_EQ(acceptance.chances(0, 3), same.chances(0, 3));
+    acceptance.record(tree, accepted, false, 1);
+    EXPECT_LT(acceptance.chances(0, 3)[0], same.chances(0, 3)[0]);
+}
+
+TEST(Acceptance, PlacesOfABranchingTreeAreAmongSiblings) {
+    Acceptance acceptance(family_of("rsd-c"));
+    TokenTree tree;
+    tree.reset(0);
+    for (std::int32_t i = 0; i < 2; ++i) tree.add(0, i, Origin::model);
+    for (std::int32_t parent = 1; parent <= 2; ++parent) tree.add(parent, 0, Origin::model);
+    const std::vector<std::int32_t> accepted{2, 4};  // the second child, and its only one
+    for (int i = 0; i < 200; ++i) acceptance.record(tree, accepted, false, 2);
+    EXPECT_LT(acceptance.chances(0, 2)[0], 0.1);
+    EXPECT_GT(acceptance.chances(1, 2)[0], 0.9);
+    EXPECT_GT(acceptance.chances(1, 2)[1], 0.6) << "of a tree that is wide enough for its parent";
+}
+
+TEST(Correction, LearnsTheSpeedAndTheShape) {
+    Correction correction;
+    EXPECT_DOUBLE_EQ(correction.factor(5), 1);
+    for (int i = 0; i < 200; ++i) {
+        correction.record(1, 1.0, 2.0);
+        correction.record(8, 1.0, 3.0);
+    }
+    EXPECT_NEAR(correction.factor(1), 2, 0.05);
+    EXPECT_NEAR(correction.factor(8), 3, 0.05);
+    // Twice as fast, seen with 8 rows alone: 1 row is believed to be faster, too.
+    for (int i = 0; i < 200; ++i) correction.record(8, 1.0, 1.5);
+    EXPECT_NEAR(correction.factor(8), 1.5, 0.05);
+    EXPECT_LT(correction.factor(1), 1.7);
+    correction.record(8, 1.0, 1000.0);
+    EXPECT_LT(correction.factor(8), 1.75) << "one interrupted pass";
+}
+
+TEST(TreeFamily, EveryTreeOfItFitsTheGreatest) {
+    for (const char* name : {"sd", "spectr", "specinfer", "rsd-c", "rsd-s", "replay"}) {
+        const DraftMethod& method = find_draft_method(name);
+        EXPECT_TRUE(chooses_tree(method, "auto"));
+        EXPECT_FALSE(chooses_tree(method, ""));
+        const TreeFamily family = tree_family(method, 1);
+        const TreeShape greatest = tree_of(method, "auto");
+        EXPECT_EQ(greatest.depth, family.most_depth) << name;
+        EXPECT_GE(greatest.width, family.widths.back()) << name;
+        EXPECT_EQ(greatest.budget, family.most_nodes) << name;
+    }
+    EXPECT_FALSE(chooses_tree(find_draft_method("ngram"), "auto"));
+    EXPECT_EQ(tree_of(find_draft_method("ngram"), "auto").budget, 16);
+    EXPECT_EQ(tree_of(find_draft_method("ar"), "auto").depth, 0);
+}
+
+}  // namespace
+}  // namespace longhaul::engine
