@@ -13,7 +13,7 @@ from pathlib import Path
 from harness import check, digest, main, make_prompts, results, wait_for
 
 # Columns that are measurements: of time, and of drafts, whose trees depend on it.
-MEASURED = ("decode_tokens_per_second", "speedup", "seconds", "block_efficiency", "acceptance")
+MEASURED = ("decode_tokens_per_second", "speedup", "seconds", "block_efficiency", "mbsu", "acceptance")
 
 
 def expect(done, code, what):
