@@ -137,12 +137,15 @@ TreeShape parse_tree_shape(const std::string& text) {
     return shape;
 }
 
-TreeShape tree_of(const DraftMethod& method, const std::string& text) {
+TreeShape tree_of(const DraftMethod& method, const std::string& text, std::int64_t num_models) {
     if (method.form == TreeForm::none) return {.width = 0, .depth = 0, .budget = 0, .branching = {}};
     TreeShape shape = parse_tree_shape(text.empty() ? method.default_tree : text);
     const std::string wanted = wanted_form(method.form, shape);
     if (!wanted.empty())
         throw UsageError("draft-tree: expected " + wanted + ", with draft = " + method.name + ", got '" + text + "'");
+    if (method.form == TreeForm::chains && shape.width < num_models)
+        throw UsageError("draft-tree: expected at least " + std::to_string(num_models) +
+                         " chains, one of each draft-model, got '" + (text.empty() ? method.default_tree : text) + "'");
     if (method.form == TreeForm::branching && shape.branching.empty())
         shape.branching.assign(static_cast<std::size_t>(shape.depth), 1);
     return shape;

@@ -44,7 +44,7 @@ struct TreeShape {
 TreeShape parse_tree_shape(const std::string& text);
 
 /// The tree of a method: `text`, or its default where that is empty. Throws UsageError where the method has no such
-/// trees.
-TreeShape tree_of(const DraftMethod& method, const std::string& text);
+/// trees, or fewer chains than `num_models`, each of which draws one.
+TreeShape tree_of(const DraftMethod& method, const std::string& text, std::int64_t num_models = 1);
 
 }  // namespace longhaul::engine
