@@ -100,7 +100,9 @@ void Replica::State::admit(Admission& admission) {
         }
     }
     sequence->statistics.recomputed_tokens += lost_tokens;
-    if (!sequence->drafter->restore(admission.drafter, sequence->tokens)) {
+    // What checkpoints keep of a drafter is good enough for guesses, and lacks what was pushed out of full lists: where
+    // drafts decide the text, it is made anew from the tokens.
+    if (!is_coupled() || !sequence->drafter->restore(admission.drafter, sequence->tokens)) {
         sequence->drafter = drafter->make_sequence(known);
         sequence->drafter->accepted(sequence->tokens, sequence->num_tokens(), {});
     }

@@ -10,15 +10,16 @@ namespace longhaul::engine {
 static constexpr std::int64_t reserved_output = 256;
 
 /// Nodes beyond the last token are of no use; but where drafts decide the text, how much is left of the item may not.
-std::int64_t Replica::State::depth_limit(std::int64_t tokens_left) const {
-    if (!is_coupled()) return drafter->max_depth();
-    return std::max<std::int64_t>(std::min(drafter->max_depth(), tokens_left - 1), 0);
+/// There the model's context ends them, which is the same for all jobs.
+std::int64_t Replica::State::depth_limit(std::int64_t num_tokens, std::int64_t tokens_left) const {
+    const std::int64_t room = is_coupled() ? tokens_left - 1 : model.config().max_positions - num_tokens;
+    return std::max<std::int64_t>(std::min(drafter->max_depth(), room), 0);
 }
 
 /// Pages that a sequence of `num_tokens` must have for its next step, scratch included; for scoring those of a window.
 std::int64_t Replica::State::pages_for_step(std::int64_t num_tokens, std::int64_t tokens_left) const {
     if (options.scoring) return PagePool::pages_for(std::min(num_tokens + tokens_left, options.scoring->window));
-    const std::int64_t depth = depth_limit(tokens_left);
+    const std::int64_t depth = depth_limit(num_tokens, tokens_left);
     return PagePool::pages_for(num_tokens + depth + 1) + PagePool::pages_for(depth > 0 ? drafter->max_nodes() : 0);
 }
 
@@ -88,6 +89,7 @@ void Replica::State::take_restored() {
     }
     const std::int64_t max_tokens = next->item.options->max_tokens;
     if (num_tokens >= max_tokens) {  // of a run with a greater limit
+        if (!is_coupled()) return;   // its steps decide the text, and the cut is not where one of them ends
         num_tokens = max_tokens - 1;
         restored->tokens.resize(static_cast<std::size_t>(num_tokens));
         restored->logprobs.resize(static_cast<std::size_t>(num_tokens * row_words));

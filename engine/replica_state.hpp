@@ -164,7 +164,7 @@ struct Replica::State {
     void begin_round(bool store_kv);
     void report(const char* phase);
     [[nodiscard]] std::int64_t prefill_rows() const;
-    [[nodiscard]] std::int64_t depth_limit(std::int64_t tokens_left) const;
+    [[nodiscard]] std::int64_t depth_limit(std::int64_t num_tokens, std::int64_t tokens_left) const;
     [[nodiscard]] bool is_coupled() const { return options.draft.verify == "coupled"; }
     [[nodiscard]] Noise noise_of(const Sequence& sequence) const;
 };

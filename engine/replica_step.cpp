@@ -26,7 +26,7 @@ void Replica::State::propose(const StepHeader& header) {
     for (DecodeSlice& slice : slices) {
         Sequence& sequence = *slice.sequence;
         slice.tree.reset(sequence.tokens.back());
-        std::int64_t depth = std::min(depth_limit(sequence.tokens_left()), header.trees.depth);
+        std::int64_t depth = std::min(depth_limit(sequence.num_tokens(), sequence.tokens_left()), header.trees.depth);
         if (sequence.is_forced()) depth = std::min(depth, sequence.tokens_left() - 1);
         if (depth <= 0) continue;
         proposals.push_back({.sequence = sequence.drafter.get(),
@@ -52,7 +52,7 @@ void Replica::State::propose(const StepHeader& header) {
 void Replica::State::add_decode_rows(DecodeSlice& slice) {
     Sequence& sequence = *slice.sequence;
     const TokenTree& tree = slice.tree;
-    const std::int64_t depth = depth_limit(sequence.tokens_left());
+    const std::int64_t depth = depth_limit(sequence.num_tokens(), sequence.tokens_left());
     if (!sequence.kv->reserve(sequence.num_tokens() + depth + 1) ||
         !sequence.kv->reserve_scratch(tree.num_nodes() - 1)) {
         throw std::logic_error("pages were planned for every sequence and are not there");

@@ -192,7 +192,7 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
             add(key, error.what());
         }
     };
-    attempt("draft-tree", [&] { static_cast<void>(engine::tree_of(method, settings.draft_tree)); });
+    attempt("draft-tree", [&] { static_cast<void>(engine::tree_of(method, settings.draft_tree, models)); });
     attempt("verify", [&] { engine::check_lossless(settings.verify, method, models); });
     if (settings.draft_tree == "auto" && settings.verify != "coupled")
         add("draft-tree",

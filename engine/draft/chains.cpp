@@ -7,10 +7,10 @@
 
 namespace longhaul::engine {
 
-std::int32_t keep_draft(TokenTree& tree, const Noise& noise, const Distribution& drafted) {
+std::int32_t keep_draft(TokenTree& tree, const Noise& noise, Distribution& drafted) {
     if (!noise.is_own()) return -1;
     tree.sampled = true;
-    tree.drafts.push_back(drafted);
+    tree.drafts.push_back(std::move(drafted));
     return static_cast<std::int32_t>(tree.drafts.size()) - 1;
 }
 
@@ -42,12 +42,15 @@ class ChainsGrowth final : public TreeGrowth {
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
 
-    void grow(std::span<const Distribution> drafts) override {
+    void grow(std::span<Distribution> drafts) override {
         std::vector<std::int32_t> kept(drafts.size());
         for (std::size_t i = 0; i < drafts.size(); ++i) kept[i] = keep_draft(tree_, noise_, drafts[i]);
+        const auto draft_of = [&](std::size_t i) -> const Distribution& {
+            return kept[i] < 0 ? drafts[i] : tree_.drafts[static_cast<std::size_t>(kept[i])];
+        };
         for (std::size_t chain = 0; chain < ends_.size(); ++chain) {
             const std::size_t from = source_of(chain);
-            const Distribution& p = drafts[from];
+            const Distribution& p = draft_of(from);
             const NoiseRow row = noise_.row(position_ + level_, static_cast<std::uint32_t>(chain), 0);
             const std::int32_t token = gumbel_argmax(p, row);
             ends_[chain] = add_draw(tree_, ends_[chain], token, p.probability(token), kept[from]);

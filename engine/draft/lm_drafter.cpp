@@ -258,6 +258,7 @@ void LmDrafter::propose(std::span<Proposal> proposals) {
 
 void LmDrafter::follow(SequenceDrafter& sequence, std::span<const std::int32_t> context, std::int64_t max_rows) {
     auto& mine = static_cast<LmSequence&>(sequence);
+    if (static_cast<std::int64_t>(context.size()) >= most_positions_) return;  // nothing is drafted any more
     for (std::size_t model = 0; model < models_.size(); ++model) {
         KvSequence& kv = *mine.of_model[model].kv;
         const std::int64_t origin = mine.of_model[model].origin;
@@ -285,7 +286,8 @@ std::unique_ptr<Drafter> make_lm_drafter(const DraftOptions& options) {
     const auto num_models = static_cast<std::int64_t>(options.models.size());
     if (num_models < method.least_models || num_models > method.most_models)
         throw std::logic_error("draft = " + method.name + " was given " + std::to_string(num_models) + " models");
-    return std::make_unique<LmDrafter>(options, make_tree_method(method, tree_of(method, options.tree), num_models));
+    return std::make_unique<LmDrafter>(options,
+                                       make_tree_method(method, tree_of(method, options.tree, num_models), num_models));
 }
 
 }  // namespace longhaul::engine

@@ -160,7 +160,7 @@ static TreeShape greatest_tree(const DraftMethod& method) {
     return shape;
 }
 
-TreeShape tree_of(const DraftMethod& method, const std::string& text) {
+TreeShape tree_of(const DraftMethod& method, const std::string& text, std::int64_t num_models) {
     if (method.form == TreeForm::none) return {.width = 0, .depth = 0, .budget = 0, .branching = {}};
     if (chooses_tree(method, text)) return greatest_tree(method);
     if (text == "auto") return parse_tree_shape(method.default_tree);
@@ -168,6 +168,9 @@ TreeShape tree_of(const DraftMethod& method, const std::string& text) {
     const std::string wanted = wanted_form(method.form, shape);
     if (!wanted.empty())
         throw UsageError("draft-tree: expected " + wanted + ", with draft = " + method.name + ", got '" + text + "'");
+    if (method.form == TreeForm::chains && shape.width < num_models)
+        throw UsageError("draft-tree: expected at least " + std::to_string(num_models) +
+                         " chains, one of each draft-model, got '" + (text.empty() ? method.default_tree : text) + "'");
     if (method.form == TreeForm::branching && shape.branching.empty())
         shape.branching.assign(static_cast<std::size_t>(shape.depth), 1);
     return shape;

@@ -52,8 +52,8 @@ struct TreeShape {
 TreeShape parse_tree_shape(const std::string& text);
 
 /// The tree of a method: `text`, its default where that is empty, the greatest to choose from where it is "auto".
-/// Throws UsageError where the method has no such trees.
-TreeShape tree_of(const DraftMethod& method, const std::string& text);
+/// Throws UsageError where the method has no such trees, or fewer chains than `num_models`, each of which draws one.
+TreeShape tree_of(const DraftMethod& method, const std::string& text, std::int64_t num_models = 1);
 
 /// Whether a tree's size is chosen by measured costs and acceptance (TreeChooser). n-grams have their own measure of a
 /// node's worth (DraftEconomy).

@@ -17,12 +17,12 @@ class RsdCGrowth final : public TreeGrowth {
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
 
-    void grow(std::span<const Distribution> drafts) override {
+    void grow(std::span<Distribution> drafts) override {
         std::vector<Wanted> next;
         for (std::size_t i = 0; i < drafts.size(); ++i) {
-            const Distribution& p = drafts[i];
             const std::int32_t parent = wanted_[i].node;
-            const std::int32_t kept = keep_draft(tree_, noise_, p);
+            const std::int32_t kept = keep_draft(tree_, noise_, drafts[i]);
+            const Distribution& p = kept < 0 ? drafts[i] : tree_.drafts.back();
             const NoiseRow row = noise_.row(position_ + static_cast<std::int64_t>(level_), 0, parent);
             for (const Perturbed& draw : gumbel_top_k(p, row, branching_[level_])) {
                 const auto place = static_cast<std::size_t>(draw.place);

@@ -55,7 +55,7 @@ class RsdSGrowth final : public TreeGrowth {
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
 
-    void grow(std::span<const Distribution> drafts) override {
+    void grow(std::span<Distribution> drafts) override {
         std::vector<Candidate> candidates;
         for (std::size_t i = 0; i < drafts.size(); ++i) add_candidates(drafts[i], i, candidates);
         std::sort(candidates.begin(), candidates.end());
@@ -75,8 +75,7 @@ class RsdSGrowth final : public TreeGrowth {
         const NoiseRow row = noise_.row(position_ + depth_done_, 0, wanted_[parent].node);
         const std::vector<Perturbed> draws = gumbel_top_k(p, row, width_);
         if (draws.empty()) return;
-        const auto most = static_cast<std::size_t>(std::max_element(p.log_weights.begin(), p.log_weights.end()) -
-                                                   p.log_weights.begin());
+        const std::size_t most = most_probable(p);
         // log p = log weight + this: exact also where p itself is nothing.
         const double log_scale = det_log(p.q[most]) - p.log_weights[most];
         const double greatest = beam.phi + (draws.front().score + log_scale);
@@ -92,7 +91,7 @@ class RsdSGrowth final : public TreeGrowth {
         }
     }
 
-    void add_nodes(std::span<const Distribution> drafts, std::span<const Candidate> chosen) {
+    void add_nodes(std::span<Distribution> drafts, std::span<const Candidate> chosen) {
         std::vector<std::int32_t> kept(drafts.size(), -1);
         std::vector<Wanted> next;
         std::vector<Beam> beams;

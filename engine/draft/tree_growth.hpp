@@ -28,9 +28,9 @@ class TreeGrowth {
     /// What the next level needs, nodes ascending within a model; empty: the tree is complete.
     [[nodiscard]] virtual std::span<const Wanted> wanted() const = 0;
 
-    /// Adds the next level to the tree. `drafts`: with q, of wanted(), in its order. Fewer children than asked for
-    /// where filters left fewer tokens.
-    virtual void grow(std::span<const Distribution> drafts) = 0;
+    /// Adds the next level to the tree. `drafts`: with q, of wanted(), in its order; the tree may take them. Fewer
+    /// children than asked for where filters left fewer tokens.
+    virtual void grow(std::span<Distribution> drafts) = 0;
 };
 
 /// A draft method over language models: the shape of its trees, and how their tokens are drawn.
@@ -64,7 +64,7 @@ std::unique_ptr<TreeMethod> make_tree_method(const DraftMethod& method, const Tr
 /// (`draft` < 0: they are not); the node.
 std::int32_t add_draw(TokenTree& tree, std::int32_t parent, std::int32_t token, double probability, std::int32_t draft);
 
-/// Keeps `drafted` for the verifier where `noise` asks for that; its index, else -1.
-std::int32_t keep_draft(TokenTree& tree, const Noise& noise, const Distribution& drafted);
+/// Takes `drafted` for the verifier where `noise` asks for that; its index, else -1.
+std::int32_t keep_draft(TokenTree& tree, const Noise& noise, Distribution& drafted);
 
 }  // namespace longhaul::engine

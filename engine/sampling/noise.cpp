@@ -2,6 +2,7 @@
 
 #include <Random123/philox.h>
 #include <xxhash.h>
+#include <bit>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -52,14 +53,24 @@ double uniform(std::uint64_t key, std::int64_t position, Purpose purpose, std::u
     return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-float NoiseRow::gumbel(std::int32_t token_id) const {
-    if (silent_) return 0.0F;
+std::uint32_t NoiseRow::bits(std::int32_t token_id) const {
     const auto v = static_cast<std::uint32_t>(token_id);
     if (v / 4 != cached_block_) {
         philox(key_, position_, purpose_, lane_, node_, v / 4, cached_);
         cached_block_ = v / 4;
     }
-    return gumbel_of_bits(cached_[v % 4]);
+    return cached_[v % 4];
+}
+
+float NoiseRow::gumbel(std::int32_t token_id) const {
+    return silent_ ? 0.0F : gumbel_of_bits(bits(token_id));
+}
+
+double NoiseRow::gumbel_bound(std::int32_t token_id) const {
+    if (silent_) return 0;
+    // u >= 2^-(z + 1) with z zeros before the first bit, and -log(-log1p(-u)) <= -log(u); the rest is f32's rounding.
+    constexpr double ln2 = 0.6931471805599453;
+    return (std::countl_zero(bits(token_id)) + 1) * ln2 + 1e-5;
 }
 
 }  // namespace longhaul::engine

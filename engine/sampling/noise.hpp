@@ -38,9 +38,13 @@ class NoiseRow {
     }
 
     [[nodiscard]] float gumbel(std::int32_t token_id) const;
+    /// No less than gumbel(token_id), by its bits' order of magnitude: tells hopeless tokens without a logarithm.
+    [[nodiscard]] double gumbel_bound(std::int32_t token_id) const;
     [[nodiscard]] std::int64_t position() const { return position_; }
 
   private:
+    [[nodiscard]] std::uint32_t bits(std::int32_t token_id) const;
+
     bool silent_ = false;
     std::uint64_t key_;
     std::int64_t position_;

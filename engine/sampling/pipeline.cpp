@@ -61,7 +61,7 @@ void LogitsPipeline::keep_top_k() {
 }
 
 void LogitsPipeline::weigh() {
-    const double greatest = *std::max_element(out_.log_weights.begin(), out_.log_weights.end());
+    const double greatest = out_.log_weights[most_probable(out_)];
     out_.q.resize(out_.ids.size());
     for (std::size_t i = 0; i < out_.q.size(); ++i) out_.q[i] = exp_nonpositive(out_.log_weights[i] - greatest);
 }
@@ -192,8 +192,19 @@ void LogitsPipeline::take_greedy() {
 }
 
 void LogitsPipeline::take_all() {
+    constexpr float impossible = -std::numeric_limits<float>::infinity();
+    int missing = 0;
+    for (const float logit : logits_) missing |= logit > impossible ? 0 : 1;
+    if (missing == 0) {  // as a rule; loops without a branch are several times faster
+        out_.ids.resize(logits_.size());
+        out_.log_weights.resize(logits_.size());
+        std::iota(out_.ids.begin(), out_.ids.end(), 0);
+        for (std::size_t v = 0; v < logits_.size(); ++v)
+            out_.log_weights[v] = static_cast<double>(logits_[v]) / params_.temperature;
+        return;
+    }
     for (std::size_t v = 0; v < logits_.size(); ++v) {
-        if (!(logits_[v] > -std::numeric_limits<float>::infinity())) continue;
+        if (!(logits_[v] > impossible)) continue;
         out_.ids.push_back(static_cast<std::int32_t>(v));
         out_.log_weights.push_back(static_cast<double>(logits_[v]) / params_.temperature);
     }
@@ -255,15 +266,31 @@ const Distribution& LogitsPipeline::apply(std::span<const float> logits, const N
     return out_;
 }
 
+std::size_t most_probable(const Distribution& distribution) {
+    const std::vector<double>& weights = distribution.log_weights;
+    constexpr std::size_t lanes = 8;  // side by side in registers
+    std::array<double, lanes> greatest{};
+    greatest.fill(-std::numeric_limits<double>::infinity());
+    std::size_t i = 0;
+    for (; i + lanes <= weights.size(); i += lanes) {
+        for (std::size_t lane = 0; lane < lanes; ++lane)
+            greatest[lane] = weights[i + lane] > greatest[lane] ? weights[i + lane] : greatest[lane];
+    }
+    for (; i < weights.size(); ++i) greatest[0] = std::max(greatest[0], weights[i]);
+    const double most = *std::max_element(greatest.begin(), greatest.end());
+    return static_cast<std::size_t>(std::find(weights.begin(), weights.end(), most) - weights.begin());
+}
+
 std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noise) {
     const auto& weights = distribution.log_weights;
     if (weights.size() == 1) return distribution.ids[0];
     // The most probable token first: what cannot beat it even with the greatest noise needs no noise drawn.
-    const auto first = static_cast<std::size_t>(std::max_element(weights.begin(), weights.end()) - weights.begin());
+    const std::size_t first = most_probable(distribution);
     std::size_t best = first;
     double best_score = weights[first] + static_cast<double>(noise.gumbel(distribution.ids[first]));
     for (std::size_t i = 0; i < weights.size(); ++i) {
         if (i == first || weights[i] + max_gumbel < best_score) continue;
+        if (weights[i] + noise.gumbel_bound(distribution.ids[i]) < best_score) continue;
         const double score = weights[i] + static_cast<double>(noise.gumbel(distribution.ids[i]));
         if (score > best_score || (score == best_score && i < best)) {
             best = i;
@@ -272,6 +299,23 @@ std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noi
     }
     return distribution.ids[best];
 }
+
+namespace {
+
+/// The least of the `count` greatest of `weights`; 0 < count <= their number.
+double floor_of_greatest(const std::vector<double>& weights, std::size_t count) {
+    std::vector<double> best(weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(count));
+    std::make_heap(best.begin(), best.end(), std::greater<>());  // the least of them on top
+    for (std::size_t i = count; i < weights.size(); ++i) {
+        if (weights[i] <= best.front()) continue;
+        std::pop_heap(best.begin(), best.end(), std::greater<>());
+        best.back() = weights[i];
+        std::push_heap(best.begin(), best.end(), std::greater<>());
+    }
+    return best.front();
+}
+
+}  // namespace
 
 std::vector<Perturbed> gumbel_top_k(const Distribution& distribution, const NoiseRow& noise, std::int64_t count) {
     const auto& weights = distribution.log_weights;
@@ -293,17 +337,18 @@ std::vector<Perturbed> gumbel_top_k(const Distribution& distribution, const Nois
         best.push_back(next);
         std::push_heap(best.begin(), best.end(), less);
     };
-    // The most probable ones first: what cannot beat the worst of them even with the greatest noise needs no noise.
-    std::vector<double> sorted(weights);
-    std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(most - 1), sorted.end(),
-                     std::greater<>());
-    const double floor = sorted[most - 1];
+    // The most probable ones first: what cannot beat the worst of them even with the greatest noise needs no noise, and
+    // what cannot with noise of its order of magnitude needs no logarithm.
+    const double floor = floor_of_greatest(weights, most);
     for (std::size_t i = 0; i < weights.size(); ++i) {
         if (weights[i] >= floor) take(i);
     }
     for (std::size_t i = 0; i < weights.size(); ++i) {
-        const bool hopeless = best.size() == most && weights[i] + max_gumbel < best.front().score;
-        if (weights[i] < floor && !hopeless) take(i);
+        if (weights[i] >= floor) continue;
+        const bool full = best.size() == most;
+        if (full && weights[i] + max_gumbel < best.front().score) continue;
+        if (full && weights[i] + noise.gumbel_bound(distribution.ids[i]) < best.front().score) continue;
+        take(i);
     }
     std::sort(best.begin(), best.end(), less);
     return best;

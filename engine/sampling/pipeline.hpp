@@ -56,6 +56,9 @@ class LogitsPipeline {
     Distribution out_;
 };
 
+/// Place of the greatest log weight, the first of equal ones.
+std::size_t most_probable(const Distribution& distribution);
+
 /// argmax of log q + Gumbel noise over the survivors, the lowest id at a tie; at one survivor no noise is drawn.
 std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noise);
 

@@ -1,35 +1,41 @@
 // K-SEQ (SpecTr; algorithms.md section 3): K independent drafts of one distribution p, all with one discount gamma of
 // the acceptance, the least for which the accepted mass never exceeds the target's.
 #include <algorithm>
+#include <stdexcept>
 
 #include "engine/verify/sampling.hpp"
 
 namespace longhaul::engine {
 namespace {
 
-/// p over the target's support, in the order of its ids.
-std::vector<double> draft_over(const Residual& target, const DraftToken& draft) {
-    const std::vector<std::int32_t>& ids = target.ids();
-    std::vector<double> p(ids.size(), 0.0);
-    std::size_t at = 0;  // both lists ascend
-    for (std::size_t i = 0; i < p.size(); ++i) {
-        if (draft.drawn_from == nullptr) {
-            p[i] = ids[i] == draft.token ? 1.0 : 0.0;
-            continue;
+/// beta(gamma) = sum of min(p, q / gamma): the chance that one draft is accepted. It is asked for many gamma in [1, K],
+/// and most tokens are on one side of the minimum for all of them.
+class AcceptedMass {
+  public:
+    AcceptedMass(std::span<const double> p, std::span<const double> q, double most_gamma) {
+        for (std::size_t i = 0; i < p.size(); ++i) {
+            if (q[i] <= p[i]) {
+                q_sum_ += q[i];
+            } else if (q[i] >= most_gamma * p[i]) {
+                p_sum_ += p[i];
+            } else {
+                p_.push_back(p[i]);
+                q_.push_back(q[i]);
+            }
         }
-        const Distribution& drawn = *draft.drawn_from;
-        while (at < drawn.ids.size() && drawn.ids[at] < ids[i]) ++at;
-        if (at < drawn.ids.size() && drawn.ids[at] == ids[i]) p[i] = drawn.q[at];
     }
-    return p;
-}
+    [[nodiscard]] double at(double gamma) const {
+        const double open = sum_in_lanes(p_.size(), [&](std::size_t i) {
+            const double discounted = q_[i] / gamma;
+            return p_[i] < discounted ? p_[i] : discounted;
+        });
+        return p_sum_ + q_sum_ / gamma + open;
+    }
 
-/// beta(gamma): the chance that one draft is accepted.
-double accepted_mass(const Residual& target, std::span<const double> p, double gamma) {
-    double beta = 0;
-    for (std::size_t i = 0; i < p.size(); ++i) beta += std::min(p[i], target.at(i) / gamma);
-    return beta;
-}
+  private:
+    double p_sum_ = 0, q_sum_ = 0;
+    std::vector<double> p_, q_;  ///< of tokens where gamma decides
+};
 
 double power(double base, std::size_t exponent) {
     double result = 1;
@@ -38,9 +44,9 @@ double power(double base, std::size_t exponent) {
 }
 
 /// The least gamma in [1, K] with 1 - (1 - beta)^K <= gamma beta: the upper end of a bisection.
-double least_gamma(const Residual& target, std::span<const double> p, std::size_t num_drafts) {
+double least_gamma(const AcceptedMass& mass, std::size_t num_drafts) {
     const auto holds = [&](double gamma) {
-        const double beta = accepted_mass(target, p, gamma);
+        const double beta = mass.at(gamma);
         return 1.0 - power(1.0 - beta, num_drafts) <= gamma * beta;
     };
     double low = 1;
@@ -58,16 +64,20 @@ class KSeq final : public NodeRule {
     std::size_t decide(std::span<const DraftToken> drafts, Residual& residual,
                        const TrialNumbers& numbers) const override {
         if (drafts.empty()) return 0;
-        const std::vector<double> p = draft_over(residual, drafts.front());
-        const double gamma = least_gamma(residual, p, drafts.size());
+        if (drafts.front().drawn_from == nullptr) throw std::logic_error("k-seq was given drafts that were not drawn");
+        const Distribution& drawn = *drafts.front().drawn_from;
+        std::vector<double> accepted = over_ids(drawn.q, drawn.ids, residual.ids());
+        const AcceptedMass mass(accepted, residual.left(), static_cast<double>(drafts.size()));
+        const double gamma = least_gamma(mass, drafts.size());
         for (std::size_t k = 0; k < drafts.size(); ++k) {
             const double accepted_up_to = residual.probability(drafts[k].token) / gamma;
             if (numbers(k) * drafts[k].probability() < accepted_up_to) return k;
         }
-        const double beta = accepted_mass(residual, p, gamma);
+        const double beta = mass.at(gamma);
         if (!(beta > 0)) return drafts.size();
-        const double scale = (1.0 - power(1.0 - beta, drafts.size())) / beta;
-        residual.reduce([&](std::size_t i) { return std::min(p[i], residual.at(i) / gamma) * scale; });
+        for (std::size_t i = 0; i < accepted.size(); ++i)
+            accepted[i] = std::min(accepted[i], residual.left()[i] / gamma);
+        residual.reduce(accepted, (1.0 - power(1.0 - beta, drafts.size())) / beta);
         return drafts.size();
     }
 };

@@ -10,17 +10,18 @@ class MultiRound final : public NodeRule {
   public:
     std::size_t decide(std::span<const DraftToken> drafts, Residual& residual,
                        const TrialNumbers& numbers) const override {
+        std::vector<double> p;  // over the target's support: of one model, drawn from again and again
+        const Distribution* of = nullptr;
         for (std::size_t k = 0; k < drafts.size(); ++k) {
             const DraftToken& x = drafts[k];
             if (numbers(k) * x.probability() < residual.probability(x.token)) return k;
-            const std::vector<std::int32_t>& ids = residual.ids();
-            std::size_t at = 0;  // both lists ascend
-            residual.reduce([&](std::size_t place) {
-                if (x.drawn_from == nullptr) return ids[place] == x.token ? 1.0 : 0.0;
-                const Distribution& p = *x.drawn_from;
-                while (at < p.ids.size() && p.ids[at] < ids[place]) ++at;
-                return at < p.ids.size() && p.ids[at] == ids[place] ? p.q[at] : 0.0;
-            });
+            if (x.drawn_from == nullptr) {
+                residual.remove(x.token);
+                continue;
+            }
+            if (x.drawn_from != of) p = over_ids(x.drawn_from->q, x.drawn_from->ids, residual.ids());
+            of = x.drawn_from;
+            residual.reduce(p, 1.0);
         }
         return drafts.size();
     }

@@ -2,7 +2,9 @@
 // replacement, so the k-th one's distribution is p without the tokens drawn before it; each is tried against what the
 // rejected ones left of the target. Drafts that were certain (one-hot) are the same with p_k(x_k) = 1.
 #include <algorithm>
+#include <limits>
 
+#include "engine/sampling/exp_nonpositive.hpp"
 #include "engine/verify/sampling.hpp"
 
 namespace longhaul::engine {
@@ -11,39 +13,59 @@ namespace {
 /// p without the tokens already drawn.
 class Remaining {
   public:
-    explicit Remaining(const Distribution& p) : p_(p), gone_(p.ids.size(), false), mass_(sum()) {}
-
-    [[nodiscard]] double at(std::size_t place) const {
-        return gone_[place] || !(mass_ > 0) ? 0.0 : p_.q[place] / mass_;
+    /// `ids`: the target's support, where p is asked for as a whole.
+    Remaining(const Distribution& p, const std::vector<std::int32_t>& ids)
+        : p_(p), ids_(ids), same_support_(p.ids == ids), weights_(p.q) {
+        align();
     }
+
+    /// 1 for a token that is none of p's: it was drawn all the same.
+    [[nodiscard]] double probability(std::int32_t token) const {
+        const std::int64_t place = p_.place_of(token);
+        return place < 0 ? 1.0 : mass_ > 0 ? weights_[static_cast<std::size_t>(place)] / mass_ : 0.0;
+    }
+    /// Over the target's support, to be multiplied by scale().
+    [[nodiscard]] std::span<const double> weights() const { return same_support_ ? weights_ : over_; }
+    [[nodiscard]] double scale() const { return mass_ > 0 ? 1.0 / mass_ : 0.0; }
+
     void remove(std::int32_t token) {
         const std::int64_t place = p_.place_of(token);
-        if (place >= 0) gone_[static_cast<std::size_t>(place)] = true;
-        mass_ = sum();  // anew: a difference would lose the digits of what little may be left
+        if (place >= 0) {
+            gone_.push_back(static_cast<std::size_t>(place));
+            weights_[gone_.back()] = 0;
+        }
+        align();
+        // Probabilities end near 1e-304; drafts are drawn by their logarithms, which tell the tokens beyond apart too.
+        constexpr double least_mass = 1e-200;
+        if (mass_ < least_mass) weigh_anew();
     }
-    [[nodiscard]] const Distribution& whole() const { return p_; }
 
   private:
-    [[nodiscard]] double sum() const {
-        double mass = 0;
-        for (std::size_t i = 0; i < gone_.size(); ++i) mass += gone_[i] ? 0.0 : p_.q[i];
-        return mass;
+    void weigh_anew() {
+        double greatest = -std::numeric_limits<double>::infinity();
+        for (std::size_t i = 0; i < weights_.size(); ++i) {
+            const bool gone = std::find(gone_.begin(), gone_.end(), i) != gone_.end();
+            if (!gone) greatest = std::max(greatest, p_.log_weights[i]);
+        }
+        for (std::size_t i = 0; i < weights_.size(); ++i)
+            weights_[i] = exp_nonpositive(std::min(p_.log_weights[i] - greatest, 0.0));
+        for (const std::size_t place : gone_) weights_[place] = 0;
+        align();
+    }
+    /// The mass is summed anew: a difference would lose the digits of what little may be left.
+    void align() {
+        mass_ = sum_in_lanes(weights_.size(), [&](std::size_t i) { return weights_[i]; });
+        if (!same_support_) over_ = over_ids(weights_, p_.ids, ids_);
     }
 
     const Distribution& p_;
-    std::vector<bool> gone_;
-    double mass_;
+    const std::vector<std::int32_t>& ids_;
+    bool same_support_;
+    std::vector<double> weights_;  ///< p up to a factor; 0 where a token is gone
+    std::vector<double> over_;     ///< weights_ at the places of ids_, where the supports differ
+    std::vector<std::size_t> gone_;
+    double mass_ = 0;
 };
-
-void reduce(Residual& residual, const Remaining& p) {
-    const std::vector<std::int32_t>& ids = residual.ids();
-    const std::vector<std::int32_t>& drafted = p.whole().ids;
-    std::size_t at = 0;  // both lists ascend
-    residual.reduce([&](std::size_t place) {
-        while (at < drafted.size() && drafted[at] < ids[place]) ++at;
-        return at < drafted.size() && drafted[at] == ids[place] ? p.at(at) : 0.0;
-    });
-}
 
 class Recursive final : public NodeRule {
   public:
@@ -60,20 +82,18 @@ class Recursive final : public NodeRule {
         for (std::size_t k = 0; k < drafts.size(); ++k) {
             const std::int32_t token = drafts[k].token;
             if (numbers(k) < residual.probability(token)) return k;
-            residual.reduce([&](std::size_t place) { return residual.ids()[place] == token ? 1.0 : 0.0; });
+            residual.remove(token);
         }
         return drafts.size();
     }
 
     static std::size_t decide_drawn(std::span<const DraftToken> drafts, Residual& residual,
                                     const TrialNumbers& numbers) {
-        Remaining p(*drafts.front().drawn_from);
+        Remaining p(*drafts.front().drawn_from, residual.ids());
         for (std::size_t k = 0; k < drafts.size(); ++k) {
             const std::int32_t token = drafts[k].token;
-            const std::int64_t place = p.whole().place_of(token);
-            const double p_k = place < 0 ? 1.0 : p.at(static_cast<std::size_t>(place));
-            if (numbers(k) * p_k < residual.probability(token)) return k;
-            reduce(residual, p);
+            if (numbers(k) * p.probability(token) < residual.probability(token)) return k;
+            residual.reduce(p.weights(), p.scale());
             p.remove(token);
         }
         return drafts.size();

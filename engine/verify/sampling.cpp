@@ -1,30 +1,50 @@
 #include "engine/verify/sampling.hpp"
 
+#include <algorithm>
+
 #include "engine/sampling/noise.hpp"
 
 namespace longhaul::engine {
+
+std::vector<double> over_ids(std::span<const double> values, const std::vector<std::int32_t>& from,
+                             const std::vector<std::int32_t>& ids) {
+    if (from == ids) return {values.begin(), values.end()};
+    std::vector<double> over(ids.size(), 0.0);
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        while (at < from.size() && from[at] < ids[i]) ++at;
+        if (at < from.size() && from[at] == ids[i]) over[i] = values[at];
+    }
+    return over;
+}
 
 double Residual::probability(std::int32_t token) const {
     const auto at = std::lower_bound(ids_.begin(), ids_.end(), token);
     return at != ids_.end() && *at == token ? left_[static_cast<std::size_t>(at - ids_.begin())] : 0.0;
 }
 
-void Residual::reduce(const std::function<double(std::size_t place)>& by) {
-    std::vector<double> less(left_.size());
-    double mass = 0;
-    for (std::size_t i = 0; i < left_.size(); ++i) {
-        less[i] = std::max(left_[i] - by(i), 0.0);
-        mass += less[i];
-    }
+void Residual::reduce(std::span<const double> by, double scale) {
+    less_.resize(left_.size());
+    const auto take = [](double left, double less) { return left > less ? left - less : 0.0; };
+    for (std::size_t i = 0; i < left_.size(); ++i) less_[i] = take(left_[i], by[i] * scale);
+    replace_left(sum_in_lanes(less_.size(), [&](std::size_t i) { return less_[i]; }));
+}
+
+void Residual::remove(std::int32_t token) {
+    less_ = left_;
+    const auto at = std::lower_bound(ids_.begin(), ids_.end(), token);
+    if (at != ids_.end() && *at == token) less_[static_cast<std::size_t>(at - ids_.begin())] = 0;
+    replace_left(sum_in_lanes(less_.size(), [&](std::size_t i) { return less_[i]; }));
+}
+
+void Residual::replace_left(double mass) {
     if (!(mass > 0)) return;
-    for (double& q : less) q /= mass;
-    left_ = std::move(less);
+    for (double& q : less_) q /= mass;
+    std::swap(left_, less_);
 }
 
 std::int32_t Residual::draw(double u) const {
-    double mass = 0;
-    for (const double q : left_) mass += q;
-    const double mark = u * mass;
+    const double mark = u * sum_in_lanes(left_.size(), [&](std::size_t i) { return left_[i]; });
     double sum = 0;
     std::int32_t last = ids_.front();
     for (std::size_t i = 0; i < left_.size(); ++i) {

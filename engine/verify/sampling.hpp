@@ -1,6 +1,7 @@
 // What the sampling rules share: the walk down a tree, and arithmetic on what is left of the target's distribution.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,27 +22,51 @@ struct DraftToken {
     [[nodiscard]] double probability() const { return drawn_from == nullptr ? 1.0 : drawn_from->probability(token); }
 };
 
-/// What rejections leave of the target's distribution: q_k of the papers, q_1 the target's own. Sums run in the order
-/// of the ids. `target` must outlive it.
+/// The sum of term(0..count-1), in eight lanes that are added pairwise: registers side by side, and one order always.
+template <typename Term>
+double sum_in_lanes(std::size_t count, Term term) {
+    std::array<double, 8> lanes{};
+    std::size_t i = 0;
+    for (; i + lanes.size() <= count; i += lanes.size()) {
+        for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] += term(i + lane);
+    }
+    for (std::size_t lane = 0; i + lane < count; ++lane) lanes[lane] += term(i + lane);
+    for (std::size_t half = lanes.size() / 2; half > 0; half /= 2) {
+        for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    return lanes[0];
+}
+
+/// `values`, of `from` (ascending), at the places of `ids` (ascending); 0 where `from` lacks an id.
+std::vector<double> over_ids(std::span<const double> values, const std::vector<std::int32_t>& from,
+                             const std::vector<std::int32_t>& ids);
+
+/// What rejections leave of the target's distribution: q_k of the papers, q_1 the target's own. `target` must outlive
+/// it.
 class Residual {
   public:
     explicit Residual(const Distribution& target) : ids_(target.ids), left_(target.q) {}
 
     [[nodiscard]] double probability(std::int32_t token) const;
 
-    /// left := max(left - by, 0) over the target's support (`by` is asked by ascending place), normalised; where
-    /// nothing is left it stays as it was: its mass was lost to rounding.
-    void reduce(const std::function<double(std::size_t place)>& by);
+    /// left := max(left - by * scale, 0), normalised; where nothing is left it stays as it was: its mass was lost to
+    /// rounding. `by`: one number a place of ids().
+    void reduce(std::span<const double> by, double scale);
+    /// The same by a one-hot distribution.
+    void remove(std::int32_t token);
 
     [[nodiscard]] const std::vector<std::int32_t>& ids() const { return ids_; }
-    [[nodiscard]] double at(std::size_t place) const { return left_[place]; }
+    [[nodiscard]] std::span<const double> left() const { return left_; }
 
     /// The token at which the sum of what is left passes `u` of it, 0 <= u < 1.
     [[nodiscard]] std::int32_t draw(double u) const;
 
   private:
+    void replace_left(double mass);
+
     const std::vector<std::int32_t>& ids_;
     std::vector<double> left_;
+    std::vector<double> less_;  ///< the next left_
 };
 
 /// Uniform numbers of one node's decision, by the number of the trial.

@@ -67,6 +67,8 @@ BenchTable bench_passes(BenchSetup& setup, const std::string& what);
 BenchTable bench_attention(BenchSetup& setup);
 /// From logits to the next token.
 BenchTable bench_sampling(BenchSetup& setup);
+/// Trees and verification of one step, next to the target's pass over them.
+BenchTable bench_drafts(BenchSetup& setup);
 /// Drafts of a known acceptance against plain decoding, the text compared.
 BenchTable bench_speculation(BenchSetup& setup);
 /// From a start to the first token: cold and warm, packed anew and mapped.

@@ -124,26 +124,61 @@ TEST(LmDrafter, NgramsUnderRecursiveGiveOneText) {
     }
 }
 
-TEST(LmDrafter, StoppedAndResumedTheTextGoesOn) {
+/// Interrupted every 37 tokens until all is done.
+Texts resumed_again_and_again(Job job, const std::string& what) {
     const auto folder = std::filesystem::temp_directory_path() / ("lm_drafter_test." + std::to_string(getpid()));
+    std::filesystem::remove_all(folder);
+    job.options.checkpoint.folder = folder;
+    std::map<std::int64_t, FinishedItem> done;
+    int launches = 0;
+    for (; done.size() < 5 && launches < 30; ++launches) {
+        job.options.checkpoint.epoch = launches + 1;
+        job.stop_after = 37;
+        job.options.checkpoint.store_kv = launches % 2 == 0;
+        for (auto& [index, item] : launch(job, done).items) done[index] = std::move(item);
+    }
+    EXPECT_GT(launches, 3) << what;
+    std::filesystem::remove_all(folder);
+    return tokens_of(done);
+}
+
+TEST(LmDrafter, StoppedAndResumedTheTextGoesOn) {
     for (const Method& method : methods) {
         for (const std::string verify : {"coupled", method.verify}) {
             Job job = job_of(method, verify);
             job.options.batch = 2;
-            const Texts whole = tokens_of(launch(job).items);
-            std::filesystem::remove_all(folder);
-            job.options.checkpoint.folder = folder;
-            std::map<std::int64_t, FinishedItem> done;
-            int launches = 0;
-            for (; done.size() < 5 && launches < 30; ++launches) {
-                job.options.checkpoint.epoch = launches + 1;
-                job.stop_after = 37;
-                job.options.checkpoint.store_kv = launches % 2 == 0;
-                for (auto& [index, item] : launch(job, done).items) done[index] = std::move(item);
-            }
-            EXPECT_EQ(tokens_of(done), whole) << method.draft << " " << verify;
-            EXPECT_GT(launches, 3);
+            EXPECT_EQ(resumed_again_and_again(job, method.draft), tokens_of(launch(job).items))
+                << method.draft << " " << verify;
         }
+    }
+}
+
+// What was pushed out of a table's full lists is in no checkpoint, and the drafts must be the same all the same.
+TEST(LmDrafter, NgramsUnderRecursiveGoOnAfterAResume) {
+    Job job{base_options()};
+    job.options.draft.verify = "recursive";
+    job.options.draft.ngram_top = 2;
+    job.options.batch = 2;
+    EXPECT_EQ(resumed_again_and_again(job, "ngram"), tokens_of(launch(job).items));
+}
+
+// How many tokens an item may have decides where it ends, and nothing else; also where a checkpoint has more already.
+TEST(LmDrafter, FewerTokensAreABeginning) {
+    const auto folder = std::filesystem::temp_directory_path() / ("lm_drafter_test." + std::to_string(getpid()));
+    for (const Method& method : methods) {
+        Job job = job_of(method, method.verify);
+        job.options.batch = 2;
+        Texts shorter = tokens_of(launch(job).items);
+        for (auto& [index, tokens] : shorter) tokens.resize(11);
+        std::filesystem::remove_all(folder);
+        job.options.checkpoint.folder = folder;
+        job.options.checkpoint.epoch = 1;
+        job.stop_after = 45;
+        launch(job);
+        job.stop_after = -1;
+        job.generation.max_tokens = 11;
+        job.options.checkpoint.epoch = 2;
+        EXPECT_EQ(tokens_of(launch(job).items), shorter) << method.draft;
     }
     std::filesystem::remove_all(folder);
 }

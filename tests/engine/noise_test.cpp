@@ -10,6 +10,18 @@ namespace longhaul::engine {
 namespace {
 
 // The seed decides every text that was ever generated: these values may never change.
+TEST(Noise, BoundIsNoLess) {
+    for (std::uint64_t key = 0; key < 20; ++key) {
+        const NoiseRow row(key, 3);
+        for (std::int32_t v = 0; v < 5000; ++v) {
+            const auto gumbel = static_cast<double>(row.gumbel(v));
+            ASSERT_GE(row.gumbel_bound(v), gumbel);
+            if (gumbel > 0) ASSERT_LT(row.gumbel_bound(v), gumbel + 2);
+        }
+    }
+    EXPECT_EQ(NoiseRow::silence(1).gumbel_bound(5), 0);
+}
+
 TEST(Noise, KnownAnswersStay) {
     const std::uint64_t key = noise_key(1, "book-1", 0);
     EXPECT_EQ(key, noise_key(1, "book-1", 0));

@@ -11,73 +11,20 @@
 
 #include "engine/draft/methods.hpp"
 #include "engine/sampling/pipeline.hpp"
+#include "engine/verify/sampling.hpp"
+#include "tests/engine/chi_square.hpp"
 #include "tests/engine/table_decoding.hpp"
 
 namespace longhaul::engine {
 namespace {
 
+using testing::chi_square_p;
 using testing::Table;
 using testing::TableDecoder;
 using testing::TableJob;
 using testing::Tokens;
 
 // --- statistics
-
-/// Q(a, x): the chance that a Gamma(a) variable exceeds x (series below a + 1, continued fraction above).
-double upper_gamma(double a, double x) {
-    if (x <= 0) return 1;
-    const double front = std::exp(-x + a * std::log(x) - std::lgamma(a));
-    if (x < a + 1) {
-        double term = 1 / a;
-        double sum = term;
-        for (int n = 1; n < 1000 && term > sum * 1e-15; ++n) sum += term *= x / (a + n);
-        return 1 - sum * front;
-    }
-    double b = x + 1 - a;
-    double c = 1e300;
-    double d = 1 / b;
-    double h = d;
-    for (int n = 1; n < 1000; ++n) {
-        const double an = -n * (n - a);
-        b += 2;
-        d = 1 / (an * d + b);
-        c = b + an / c;
-        h *= d * c;
-        if (std::abs(d * c - 1) < 1e-14) break;
-    }
-    return front * h;
-}
-
-/// p-value of `counts` against `expected` (probabilities). Cells with few expected draws are pooled; a draw where the
-/// target has nothing is impossible.
-double chi_square_p(const std::map<Tokens, std::int64_t>& counts, const std::map<Tokens, double>& expected) {
-    std::int64_t draws = 0;
-    for (const auto& [text, count] : counts) {
-        draws += count;
-        if (!expected.contains(text)) return 0;
-    }
-    double statistic = 0;
-    double pooled_expected = 0;
-    double pooled_count = 0;
-    int cells = 0;
-    const auto add = [&](double count, double mean) {
-        statistic += (count - mean) * (count - mean) / mean;
-        ++cells;
-    };
-    for (const auto& [text, probability] : expected) {
-        const auto counted = counts.find(text);
-        const double count = counted == counts.end() ? 0 : static_cast<double>(counted->second);
-        const double mean = probability * static_cast<double>(draws);
-        if (mean >= 8) {
-            add(count, mean);
-        } else {
-            pooled_expected += mean;
-            pooled_count += count;
-        }
-    }
-    if (pooled_expected > 0.5) add(pooled_count, pooled_expected);
-    return cells < 2 ? 1 : upper_gamma(0.5 * (cells - 1), 0.5 * statistic);
-}
 
 /// The joint distribution of texts of `length` tokens.
 std::map<Tokens, double> joint(const Table& q, std::int64_t length) {
@@ -257,6 +204,210 @@ TEST(SamplingRules, AWrongPairFails) {
     TableJob job = job_of({"rsd-c", "3,1", "multi-round"}, pair, 2);
     TableDecoder decoder(job, make_rsd_c({3, 1}), make_verifier("multi-round"));
     EXPECT_LT(chi_square_p(draw_texts(decoder, 20000, 8), joint(pair.q, 2)), 1e-4);
+}
+
+// --- wrong draft methods, each verified by a rule that is right for the method it almost is
+
+/// Children of each parent as `choose` says, and with which probabilities the verifier is told they were drawn.
+class ChosenChildren final : public TreeMethod {
+  public:
+    using Choose = std::function<std::vector<std::size_t>(const Distribution&, const NoiseRow&)>;
+    ChosenChildren(std::int64_t depth, Choose choose) : depth_(depth), choose_(std::move(choose)) {}
+
+    [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
+                                                    std::int64_t) const override {
+        return std::make_unique<Growth>(tree, noise, position, *this);
+    }
+    [[nodiscard]] std::int64_t max_nodes() const override { return 1024; }
+    [[nodiscard]] std::int64_t max_depth() const override { return depth_; }
+
+  private:
+    class Growth final : public TreeGrowth {
+      public:
+        Growth(TokenTree& tree, const Noise& noise, std::int64_t position, const ChosenChildren& method)
+            : tree_(tree), noise_(noise), position_(position), method_(method) {}
+        [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
+        void grow(std::span<Distribution> drafts) override {
+            std::vector<Wanted> next;
+            for (std::size_t i = 0; i < drafts.size(); ++i) {
+                const std::int32_t parent = wanted_[i].node;
+                const NoiseRow row = noise_.row(position_ + level_, 0, parent);
+                const std::vector<std::size_t> places = method_.choose_(drafts[i], row);
+                const std::vector<std::int32_t> ids = drafts[i].ids;
+                const std::int32_t kept = keep_draft(tree_, noise_, drafts[i]);
+                for (const std::size_t place : places)
+                    next.push_back({add_draw(tree_, parent, ids[place], 0, kept), 0});
+            }
+            wanted_ = ++level_ < method_.depth_ ? std::move(next) : std::vector<Wanted>{};
+        }
+
+      private:
+        TokenTree& tree_;
+        Noise noise_;
+        std::int64_t position_;
+        const ChosenChildren& method_;
+        std::int64_t level_ = 0;
+        std::vector<Wanted> wanted_{{0, 0}};
+    };
+
+    std::int64_t depth_;
+    Choose choose_;
+};
+
+std::vector<std::size_t> drawn_places(const Distribution& p, const NoiseRow& row, std::int64_t count) {
+    std::vector<std::size_t> places;
+    for (const Perturbed& draw : gumbel_top_k(p, row, count)) places.push_back(static_cast<std::size_t>(draw.place));
+    return places;
+}
+
+void sort_by_probability(const Distribution& p, std::vector<std::size_t>& places) {
+    std::sort(places.begin(), places.end(), [&](std::size_t a, std::size_t b) { return p.q[a] > p.q[b]; });
+}
+
+/// p-value of what a method of drafts emits under the recursive rule.
+double p_value_of(std::unique_ptr<TreeMethod> method, const Table& p, const Table& q, std::int64_t draws) {
+    TableJob job;
+    job.draft.method = "rsd-c";
+    job.draft.verify = "recursive";
+    job.p = {p};
+    job.q = q;
+    job.emit = 2;
+    TableDecoder decoder(job, std::move(method), make_verifier("recursive"));
+    return chi_square_p(draw_texts(decoder, draws, 9), joint(q, 2));
+}
+
+TEST(SamplingRules, ResortedDraftsFail) {
+    const Pair& pair = pairs()[1];
+    const auto method = [](bool resorted) {
+        return std::make_unique<ChosenChildren>(2, [resorted](const Distribution& p, const NoiseRow& row) {
+            std::vector<std::size_t> places = drawn_places(p, row, 3);
+            if (resorted) sort_by_probability(p, places);
+            return places;
+        });
+    };
+    EXPECT_GT(p_value_of(method(false), pair.p, pair.q, 5000), 1e-4);
+    EXPECT_LT(p_value_of(method(true), pair.p, pair.q, 5000), 1e-4);
+}
+
+TEST(SamplingRules, CertainDraftsWithTheirSoftmaxAsPFail) {
+    const Pair& pair = pairs()[1];
+    const auto best = [](const Distribution& p, const NoiseRow&) {
+        std::vector<std::size_t> places(p.ids.size());
+        std::iota(places.begin(), places.end(), 0);
+        sort_by_probability(p, places);
+        places.resize(std::min<std::size_t>(places.size(), 2));
+        return places;
+    };
+    EXPECT_LT(p_value_of(std::make_unique<ChosenChildren>(2, best), pair.p, pair.q, 5000), 1e-4);
+}
+
+/// RSD-S of width 2 and depth 2 whose two parents of the second level draw with one row of noise, or with two as they
+/// should; written anew, with the C library.
+class TwoParents final : public TreeMethod {
+  public:
+    explicit TwoParents(bool one_row) : one_row_(one_row) {}
+    [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
+                                                    std::int64_t) const override {
+        return std::make_unique<Growth>(tree, noise, position, one_row_);
+    }
+    [[nodiscard]] std::int64_t max_nodes() const override { return 4; }
+    [[nodiscard]] std::int64_t max_depth() const override { return 2; }
+
+  private:
+    struct Beam {
+        double psi, phi;
+        std::size_t parent;
+        std::int32_t token;
+    };
+    class Growth final : public TreeGrowth {
+      public:
+        Growth(TokenTree& tree, const Noise& noise, std::int64_t position, bool one_row)
+            : tree_(tree), noise_(noise), position_(position), one_row_(one_row) {}
+        [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
+        void grow(std::span<Distribution> drafts) override {
+            std::vector<Beam> candidates;
+            for (std::size_t i = 0; i < drafts.size(); ++i) add_children(drafts[i], i, candidates);
+            std::sort(candidates.begin(), candidates.end(), [](const Beam& a, const Beam& b) { return a.psi > b.psi; });
+            candidates.resize(std::min<std::size_t>(candidates.size(), 2));
+            std::vector<Wanted> next;
+            std::vector<std::int32_t> kept;
+            for (Distribution& draft : drafts) kept.push_back(keep_draft(tree_, noise_, draft));
+            for (const Beam& c : candidates)
+                next.push_back({add_draw(tree_, wanted_[c.parent].node, c.token, 0, kept[c.parent]), 0});
+            wanted_ = ++level_ < 2 ? next : std::vector<Wanted>{};
+            beams_ = candidates;
+        }
+
+      private:
+        void add_children(const Distribution& p, std::size_t parent, std::vector<Beam>& candidates) {
+            const NoiseRow row = noise_.row(position_ + level_, 0, one_row_ ? 0 : wanted_[parent].node);
+            const Beam& above = beams_[parent];
+            std::vector<double> perturbed;
+            for (std::size_t v = 0; v < p.ids.size(); ++v)
+                perturbed.push_back(above.phi + std::log(p.q[v]) + static_cast<double>(row.gumbel(p.ids[v])));
+            const double greatest = *std::max_element(perturbed.begin(), perturbed.end());
+            for (std::size_t v = 0; v < p.ids.size(); ++v) {
+                const double psi = -std::log(std::exp(-above.psi) - std::exp(-greatest) + std::exp(-perturbed[v]));
+                candidates.push_back({psi, above.phi + std::log(p.q[v]), parent, p.ids[v]});
+            }
+        }
+        TokenTree& tree_;
+        Noise noise_;
+        std::int64_t position_;
+        bool one_row_;
+        std::int64_t level_ = 0;
+        std::vector<Wanted> wanted_{{0, 0}};
+        std::vector<Beam> beams_{{0, 0, 0, 0}};
+    };
+
+    bool one_row_;
+};
+
+// Whether the second parent keeps a child then says something about which one it is. Total variation 0.08 here: the
+// target takes what the draft model thinks unlikely, and then agrees with it.
+TEST(SamplingRules, OneRowOfNoiseForTwoParentsFails) {
+    const Table p(std::map<Tokens, std::vector<double>>{{{}, {0.9, 0.1}}, {{0}, {0.9, 0.1}}, {{1}, {0.5, 0.5}}});
+    const Table q(std::map<Tokens, std::vector<double>>{{{}, {0.1, 0.9}}, {{0}, {0.9, 0.1}}, {{1}, {0.5, 0.5}}});
+    EXPECT_GT(p_value_of(std::make_unique<TwoParents>(false), p, q, 10000), 1e-4);
+    EXPECT_LT(p_value_of(std::make_unique<TwoParents>(true), p, q, 10000), 1e-4);
+    EXPECT_GT(p_value_of(make_rsd_s(2, 2), p, q, 10000), 1e-4);
+}
+
+// At low temperatures all but one of p's tokens are beyond what a probability can say, and drafts drawn without
+// replacement reach them all the same.
+TEST(SamplingRules, TailsBeyondTheSmallestNumber) {
+    Distribution p;
+    p.ids = {0, 1, 2, 3};
+    p.log_weights = {0, -800, -801, -3000};
+    p.q = {1, 1e-304, 1e-304, 1e-304};
+    Table q(std::map<Tokens, std::vector<double>>{{{}, {0, 0.2, 0.3, 0.5}}});
+    std::map<Tokens, std::int64_t> counts;
+    const auto verifier = make_verifier("recursive");
+    for (const auto& method : {make_rsd_c({4}), make_rsd_s(3, 1)}) {
+        counts.clear();
+        for (std::uint64_t key = 1; key <= 4000; ++key) {
+            TokenTree tree;
+            tree.reset(0);
+            const Noise noise{key, Noise::Kind::own};
+            std::vector<Distribution> drafts{p};
+            method->begin(tree, noise, 1, 1)->grow(drafts);
+            const auto target = [&](std::int32_t node) -> const Distribution& {
+                return q.after(node == 0 ? Tokens{} : Tokens{1});
+            };
+            const Verdict verdict = verifier->verify(tree, target, key, 1);
+            const std::int32_t token =
+                verdict.nodes.empty() ? verdict.next_token : tree.token[static_cast<std::size_t>(verdict.nodes[0])];
+            ++counts[Tokens{token}];
+        }
+        EXPECT_GT(chi_square_p(counts, joint(q, 1)), 1e-4) << method->max_nodes();
+    }
+}
+
+TEST(SamplingRules, EachDraftModelNeedsAChain) {
+    const DraftMethod& specinfer = find_draft_method("specinfer");
+    EXPECT_EQ(tree_of(specinfer, "2x3", 2).width, 2);
+    EXPECT_THROW(tree_of(specinfer, "2x3", 3), UsageError);
+    EXPECT_THROW(tree_of(specinfer, "", 4), UsageError);
 }
 
 TEST(SamplingRules, PairsThatAreNotLosslessAreRefused) {

@@ -22,19 +22,33 @@ namespace longhaul::engine::testing {
 using Tokens = std::vector<std::int32_t>;
 
 /// Next-token probabilities by context (all tokens emitted so far); where a context is not listed, those of the empty
-/// one.
+/// one. Rows have the vocabulary's length.
 class Table {
   public:
     Table() = default;
     explicit Table(const std::map<Tokens, std::vector<double>>& rows) {
-        for (const auto& [context, row] : rows) rows_[context] = distribution(row);
-        if (!rows_.contains({})) throw UsageError("rule-table: expected probabilities for the empty context \"\"");
+        const auto first = rows.find({});
+        if (first == rows.end()) throw UsageError("rule-table: expected probabilities for the empty context \"\"");
+        vocab_size_ = first->second.size();
+        for (const auto& [context, row] : rows) {
+            for (const std::int32_t token : context) {
+                if (token < 0 || static_cast<std::size_t>(token) >= vocab_size_)
+                    throw UsageError("rule-table: expected contexts of ids below " + std::to_string(vocab_size_) +
+                                     ", got " + std::to_string(token));
+            }
+            if (row.size() != vocab_size_)
+                throw UsageError("rule-table: expected rows of " + std::to_string(vocab_size_) +
+                                 " probabilities, as for the empty context, got " + std::to_string(row.size()));
+            rows_[context] = distribution(row);
+        }
     }
 
     [[nodiscard]] const Distribution& after(const Tokens& context) const {
         const auto listed = rows_.find(context);
         return listed != rows_.end() ? listed->second : rows_.at({});
     }
+
+    [[nodiscard]] std::size_t vocab_size() const { return vocab_size_; }
 
     static Distribution distribution(std::span<const double> row) {
         double sum = 0;
@@ -56,6 +70,7 @@ class Table {
 
   private:
     std::map<Tokens, Distribution> rows_;
+    std::size_t vocab_size_ = 0;
 };
 
 struct TableJob {
@@ -72,15 +87,17 @@ class TableDecoder {
         const DraftMethod& method = find_draft_method(job_.draft.method);
         const auto num_models = static_cast<std::int64_t>(job_.p.size());
         check_lossless(job_.draft.verify, method, num_models);
-        if (num_models < method.least_models || (method.most_models > 0 && num_models > method.most_models))
-            throw UsageError("draft = " + method.name + ": expected " + std::to_string(method.least_models) + " to " +
-                             std::to_string(method.most_models) + " draft models, got " + std::to_string(num_models));
-        if (method.least_models > 0) {
-            trees_ = make_tree_method(method, tree_of(method, job_.draft.tree), num_models);
-        } else {
+        verifier_ = make_verifier(job_.draft.verify);
+        if (method.draws == Draws::none) verifier_ = make_verifier("coupled");
+        if (method.least_models == 0) {
             without_model_ = make_drafter(job_.draft);
+            return;
         }
-        verifier_ = make_verifier(method.draws == Draws::none ? "coupled" : job_.draft.verify);
+        if (num_models < method.least_models || num_models > method.most_models)
+            throw UsageError("rule-table: p: expected " +
+                             std::string(method.most_models > 1 ? "1 to 8 tables" : "one table") +
+                             " with draft = " + method.name + ", got " + std::to_string(num_models));
+        trees_ = make_tree_method(method, tree_of(method, job_.draft.tree, num_models), num_models);
     }
 
     /// Any trees with any rule, whether they suit each other or not.

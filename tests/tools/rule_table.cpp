@@ -2,15 +2,20 @@
 // on standard input
 //     {"draft": "rsd-s", "draft-tree": "3x2", "verify": "recursive", "p": {"": [..], "0": [..], "0,1": [..]},
 //      "q": {..}, "emit": 2, "draws": 100000, "seed": 1}
-// where p and q map a context (ids joined by commas) to the probabilities of the next token, and p may be a list of
-// such tables, one a draft model. Makes `draws` independent texts of `emit` tokens by speculative steps and prints
+// where p and q map a context (the ids emitted so far, joined by commas) to the probabilities of the next token; where
+// a context is not listed, those of the empty one count. p may be a list of such tables, one a draft model; methods
+// that draft without a model need none. `draft-tree`, `verify` (coupled), `seed` (1), `ngram-order` and `ngram-top` may
+// be left out. Makes `draws` independent texts of `emit` tokens by speculative steps and prints
 //     {"counts": {"0,1": 123, …}, "target_calls": N, "accepted": M}
-// A pair of method and rule that is not lossless is refused with exit code 2.
+// What cannot be, and a pair of method and rule that is not lossless, is refused in one line, with exit code 2.
+#include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "engine/json.hpp"
 #include "tests/engine/table_decoding.hpp"
 
 using namespace longhaul;
@@ -18,8 +23,14 @@ using engine::testing::Table;
 using engine::testing::TableDecoder;
 using engine::testing::TableJob;
 using engine::testing::Tokens;
+using nlohmann::json;
 
 namespace {
+
+[[noreturn]] void refuse(const std::string& key, const std::string& expected, const json& got) {
+    throw UsageError("rule-table: " + key + ": expected " + expected + ", got " +
+                     engine::printable(got.dump(-1, ' ', true)));
+}
 
 Tokens read_context(const std::string& text) {
     Tokens context;
@@ -29,37 +40,78 @@ Tokens read_context(const std::string& text) {
         std::int32_t token = 0;
         const auto [next, error] = std::from_chars(at, end, token);
         const bool more = error == std::errc() && next != end && *next == ',' && next + 1 != end;
-        if (error != std::errc() || (next != end && !more))
-            throw UsageError("rule-table: expected a context of ids joined by commas, got '" + text + "'");
+        if (error != std::errc() || (next != end && !more)) refuse("p, q", "contexts of ids joined by commas", text);
         context.push_back(token);
         at = more ? next + 1 : next;
     }
     return context;
 }
 
-Table read_table(const nlohmann::json& json) {
+Table read_table(const std::string& key, const json& table) {
+    if (!table.is_object()) refuse(key, "an object of contexts and probabilities", table);
     std::map<Tokens, std::vector<double>> rows;
-    for (const auto& [context, row] : json.items()) rows[read_context(context)] = row.get<std::vector<double>>();
+    for (const auto& [context, row] : table.items()) {
+        const bool numbers =
+            row.is_array() && std::all_of(row.begin(), row.end(), [](const json& p) { return p.is_number(); });
+        if (!numbers) refuse(key, "a list of probabilities for each context", row);
+        rows[read_context(context)] = row.get<std::vector<double>>();
+    }
     return Table(rows);
 }
 
-TableJob read_job(const nlohmann::json& json) {
-    TableJob job;
-    job.draft.method = json.at("draft").get<std::string>();
-    job.draft.tree = json.value("draft-tree", "");
-    job.draft.verify = json.value("verify", "coupled");
-    job.draft.ngram_order = json.value("ngram-order", job.draft.ngram_order);
-    job.draft.ngram_top = json.value("ngram-top", job.draft.ngram_top);
-    if (json.contains("p")) {
-        if (json["p"].is_array()) {
-            for (const auto& table : json["p"]) job.p.push_back(read_table(table));
-        } else if (engine::find_draft_method(job.draft.method).least_models > 0) {
-            job.p.push_back(read_table(json["p"]));
-        }
+/// A whole number, however it is written.
+std::int64_t read_count(const json& job, const char* key, std::int64_t least, std::int64_t most) {
+    const std::string range = "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+    const json& value = job.contains(key) ? job[key] : json();
+    if (!value.is_number()) refuse(key, range, value);
+    const auto number = value.get<double>();
+    if (std::trunc(number) != number || number < static_cast<double>(least) || number > static_cast<double>(most))
+        refuse(key, range, value);
+    return value.get<std::int64_t>();
+}
+
+std::string read_word(const json& job, const char* key, const char* otherwise) {
+    if (!job.contains(key) && otherwise != nullptr) return otherwise;
+    const json& value = job.contains(key) ? job[key] : json();
+    if (!value.is_string()) refuse(key, "a word", value);
+    return value.get<std::string>();
+}
+
+std::uint64_t read_seed(const json& job) {
+    if (!job.contains("seed")) return 1;
+    if (!job["seed"].is_number_unsigned()) refuse("seed", "a whole number from 0 to 2^64 - 1", job["seed"]);
+    return job["seed"].get<std::uint64_t>();
+}
+
+void check_keys(const json& job) {
+    const std::vector<std::string> known{"draft", "draft-tree", "verify",      "p",         "q",
+                                         "emit",  "draws",      "ngram-order", "ngram-top", "seed"};
+    if (!job.is_object()) refuse("standard input", "one JSON object", job);
+    for (const auto& [key, value] : job.items()) {
+        if (std::find(known.begin(), known.end(), key) == known.end())
+            refuse("standard input",
+                   "keys draft, draft-tree, verify, p, q, emit, draws, seed, ngram-order or ngram-top", key);
     }
-    job.q = read_table(json.at("q"));
-    job.emit = json.at("emit").get<std::int64_t>();
-    if (job.emit < 1 || job.emit > 1000) throw UsageError("rule-table: emit: expected 1 to 1000");
+}
+
+TableJob read_job(const json& json_job) {
+    TableJob job;
+    job.draft.method = read_word(json_job, "draft", nullptr);
+    if (job.draft.method == "replay") refuse("draft", "a method that needs no earlier run", job.draft.method);
+    job.draft.tree = read_word(json_job, "draft-tree", "");
+    job.draft.verify = read_word(json_job, "verify", "coupled");
+    if (json_job.contains("ngram-order")) job.draft.ngram_order = read_count(json_job, "ngram-order", 1, 16);
+    if (json_job.contains("ngram-top")) job.draft.ngram_top = read_count(json_job, "ngram-top", 0, 1024);
+    job.q = read_table("q", json_job.contains("q") ? json_job["q"] : json());
+    if (json_job.contains("p") && engine::find_draft_method(job.draft.method).least_models > 0) {
+        const json& p = json_job["p"];
+        for (const json& table : p.is_array() ? p : json::array({p})) job.p.push_back(read_table("p", table));
+    }
+    for (const Table& p : job.p) {
+        if (p.vocab_size() != job.q.vocab_size())
+            refuse("p", "rows of " + std::to_string(job.q.vocab_size()) + " probabilities, as q has", p.vocab_size());
+    }
+    job.emit = read_count(json_job, "emit", 1, 1000);
     return job;
 }
 
@@ -69,10 +121,11 @@ std::string join(const Tokens& tokens) {
     return text;
 }
 
-void run(const nlohmann::json& json) {
-    TableDecoder decoder(read_job(json));
-    const auto draws = json.at("draws").get<std::int64_t>();
-    const auto seed = json.value("seed", std::uint64_t{1});
+void run(const json& job) {
+    check_keys(job);
+    TableDecoder decoder(read_job(job));
+    const std::int64_t draws = read_count(job, "draws", 1, 1'000'000'000);
+    const std::uint64_t seed = read_seed(job);
     std::map<Tokens, std::int64_t> counts;
     for (std::int64_t draw = 0; draw < draws; ++draw)
         ++counts[decoder.text(engine::noise_key(seed, "draw-" + std::to_string(draw), 0))];
@@ -83,20 +136,26 @@ void run(const nlohmann::json& json) {
     std::printf("%s\n", answer.dump().c_str());
 }
 
+/// As one line, whatever a user's bytes put into it.
+int fail(const std::string& message, int code) {
+    std::string line = message;
+    std::replace_if(
+        line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
+    std::fprintf(stderr, "error: %s\n", line.c_str());
+    return code;
+}
+
 }  // namespace
 
 int main() {
     try {
-        run(nlohmann::json::parse(std::cin));
+        run(json::parse(std::cin));
         return 0;
     } catch (const UsageError& error) {
-        std::fprintf(stderr, "error: %s\n", error.what());
-        return 2;
-    } catch (const nlohmann::json::exception& error) {
-        std::fprintf(stderr, "error: rule-table: standard input: %s\n", error.what());
-        return 2;
+        return fail(error.what(), 2);
+    } catch (const json::exception& error) {
+        return fail(std::string("rule-table: standard input: ") + error.what(), 2);
     } catch (const std::exception& error) {
-        std::fprintf(stderr, "error: %s\n", error.what());
-        return 1;
+        return fail(error.what(), 1);
     }
 }

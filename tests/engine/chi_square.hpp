@@ -1,0 +1,67 @@
+// Pearson's chi-square test: what the statistical tests share.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+
+namespace longhaul::engine::testing {
+
+/// Q(a, x): the chance that a Gamma(a) variable exceeds x (series below a + 1, continued fraction above).
+inline double upper_gamma(double a, double x) {
+    if (x <= 0) return 1;
+    const double front = std::exp(-x + a * std::log(x) - std::lgamma(a));
+    if (x < a + 1) {
+        double term = 1 / a;
+        double sum = term;
+        for (int n = 1; n < 1000 && term > sum * 1e-15; ++n) sum += term *= x / (a + n);
+        return 1 - sum * front;
+    }
+    double b = x + 1 - a;
+    double c = 1e300;
+    double d = 1 / b;
+    double h = d;
+    for (int n = 1; n < 1000; ++n) {
+        const double an = -n * (n - a);
+        b += 2;
+        d = 1 / (an * d + b);
+        c = b + an / c;
+        h *= d * c;
+        if (std::abs(d * c - 1) < 1e-14) break;
+    }
+    return front * h;
+}
+
+/// p-value of `counts` against `expected` (probabilities). Cells with few expected draws are pooled; a draw where the
+/// target has nothing is impossible.
+template <typename Text>
+double chi_square_p(const std::map<Text, std::int64_t>& counts, const std::map<Text, double>& expected) {
+    std::int64_t draws = 0;
+    for (const auto& [text, count] : counts) {
+        draws += count;
+        if (!expected.contains(text)) return 0;
+    }
+    double statistic = 0;
+    double pooled_expected = 0;
+    double pooled_count = 0;
+    int cells = 0;
+    const auto add = [&](double count, double mean) {
+        statistic += (count - mean) * (count - mean) / mean;
+        ++cells;
+    };
+    for (const auto& [text, probability] : expected) {
+        const auto counted = counts.find(text);
+        const double count = counted == counts.end() ? 0 : static_cast<double>(counted->second);
+        const double mean = probability * static_cast<double>(draws);
+        if (mean >= 8) {
+            add(count, mean);
+        } else {
+            pooled_expected += mean;
+            pooled_count += count;
+        }
+    }
+    if (pooled_expected > 0.5) add(pooled_count, pooled_expected);
+    return cells < 2 ? 1 : upper_gamma(0.5 * (cells - 1), 0.5 * statistic);
+}
+
+}  // namespace longhaul::engine::testing

@@ -1,0 +1,195 @@
+// The sampling rules on the demo model: two tokens at top-k 8, drafted by a real model over paged keys and values,
+// against the exact joint distribution of the target, enumerated from its own logits.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+
+#include "engine/draft/drafter.hpp"
+#include "engine/model/model.hpp"
+#include "engine/parallel/group.hpp"
+#include "engine/replica.hpp"
+#include "engine/sampling/pipeline.hpp"
+#include "engine/verify/verifier.hpp"
+#include "kernels/numerics.hpp"
+#include "tests/engine/chi_square.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+constexpr std::size_t emitted = 2;
+const Tokens prompt{310, 1022};
+
+SamplingParams params() {
+    SamplingParams wanted;
+    wanted.temperature = 1.1;
+    wanted.top_k = 8;
+    wanted.repetition_penalty = 1.2;  // each node has a context of its own
+    return wanted;
+}
+
+/// The demo models, loaded once.
+struct Demo {
+    std::unique_ptr<kernels::Device> device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
+    std::unique_ptr<Group> group = make_local_group();
+    std::unique_ptr<Model> target = Model::load(LONGHAUL_DEMO_MODEL, Precision::bf16, *device, *group);
+    std::unique_ptr<Model> draft = load_draft();
+    std::map<Tokens, Distribution> distributions;
+
+    static Demo& get() {
+        static Demo demo;
+        return demo;
+    }
+
+    /// The target's distribution after the prompt and `text`.
+    const Distribution& after(const Tokens& text) {
+        const auto known = distributions.find(text);
+        if (known != distributions.end()) return known->second;
+        Tokens context = prompt;
+        context.insert(context.end(), text.begin(), text.end());
+        PagePool pool(*device, target->kv_layout(), std::int64_t{1} << 40);
+        KvSequence kv(pool);
+        EXPECT_TRUE(kv.reserve(static_cast<std::int64_t>(context.size())));
+        std::vector<ForwardRow> rows(context.size());
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+            rows[i].token_id = context[i];
+            rows[i].position = static_cast<std::int64_t>(i);
+            rows[i].in_pages = rows[i].position + 1;
+            rows[i].wants_logits = i + 1 == rows.size();
+        }
+        KvSequence* const one = &kv;
+        LogitsPipeline pipeline(params(), target->config().vocab_size);
+        return distributions[text] = pipeline.apply(target->forward(rows, std::span(&one, 1)), {context, {}});
+    }
+
+    std::map<Tokens, double> joint() {
+        std::map<Tokens, double> texts;
+        const Distribution first = after({});
+        for (std::size_t a = 0; a < first.ids.size(); ++a) {
+            const Distribution& second = after({first.ids[a]});
+            for (std::size_t b = 0; b < second.ids.size(); ++b)
+                texts[{first.ids[a], second.ids[b]}] = first.q[a] * second.q[b];
+        }
+        return texts;
+    }
+
+  private:
+    /// The demo's draft model, or where there is none the target's own weights, rounded.
+    std::unique_ptr<Model> load_draft() {
+        const auto small = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / "draft";
+        return std::filesystem::exists(small / "config.json")
+                   ? Model::load(small, Precision::bf16, *device, *group)
+                   : Model::load(LONGHAUL_DEMO_MODEL, Precision::int4, *device, *group);
+    }
+};
+
+struct Case {
+    const char *draft, *tree, *verify;
+    int models = 1;
+};
+
+/// One text while it grows.
+struct Text {
+    std::unique_ptr<SequenceDrafter> drafter;
+    Tokens tokens;  ///< without the prompt
+    Tokens context = prompt;
+    std::uint64_t key = 0;
+    TokenTree tree;
+};
+
+void verify_one(Text& text, const Verifier& verifier) {
+    Demo& demo = Demo::get();
+    const auto target = [&](std::int32_t node) -> const Distribution& {
+        Tokens path = text.tokens;
+        for (const std::int32_t above : text.tree.path_to(node))
+            path.push_back(text.tree.token[static_cast<std::size_t>(above)]);
+        return demo.after(path.size() < emitted ? path : Tokens{});  // beyond, nobody looks at the token
+    };
+    const Verdict verdict =
+        verifier.verify(text.tree, target, text.key, static_cast<std::int64_t>(text.context.size()));
+    const auto append = [&](std::int32_t token) {
+        text.tokens.push_back(token);
+        text.context.push_back(token);
+    };
+    for (const std::int32_t node : verdict.nodes) append(text.tree.token[static_cast<std::size_t>(node)]);
+    append(verdict.next_token);
+    text.drafter->accepted(text.context, static_cast<std::int64_t>(verdict.nodes.size()) + 1, verdict.nodes);
+}
+
+/// A step of all texts that are not done; false when there are none.
+bool step(Drafter& drafter, const Verifier& verifier, const std::string& rule, std::vector<Text>& batch) {
+    static const SamplingParams sampling = params();
+    std::vector<Proposal> proposals;
+    std::vector<Text*> open;
+    for (Text& text : batch) {
+        if (text.tokens.size() >= emitted) continue;
+        text.tree.reset(text.context.back());
+        open.push_back(&text);
+        proposals.push_back({.sequence = text.drafter.get(),
+                             .context = text.context,
+                             .noise = {text.key, rule == "coupled" ? Noise::Kind::shared : Noise::Kind::own},
+                             .sampling = &sampling,
+                             .max_depth = drafter.max_depth(),
+                             .tree = &text.tree});
+    }
+    if (open.empty()) return false;
+    drafter.propose(proposals);
+    for (Text* text : open) verify_one(*text, verifier);
+    return true;
+}
+
+double p_value_of(const Case& wanted, std::int64_t draws) {
+    Demo& demo = Demo::get();
+    DraftOptions options;
+    options.method = wanted.draft;
+    options.tree = wanted.tree;
+    options.verify = wanted.verify;
+    for (int i = 0; i < wanted.models; ++i) options.models.push_back(i % 2 == 0 ? demo.draft.get() : demo.target.get());
+    const auto drafter = make_drafter(options);
+    const auto verifier = make_verifier(wanted.verify);
+    std::map<Tokens, std::int64_t> counts;
+    for (std::int64_t first = 0; first < draws; first += 100) {
+        std::vector<Text> batch(100);
+        for (std::size_t i = 0; i < batch.size(); ++i) {
+            batch[i].drafter = drafter->make_sequence({});
+            batch[i].drafter->accepted(prompt, static_cast<std::int64_t>(prompt.size()), {});
+            batch[i].key = noise_key(11, std::to_string(first + static_cast<std::int64_t>(i)), 0);
+        }
+        while (step(*drafter, *verifier, wanted.verify, batch)) {
+        }
+        for (const Text& text : batch) ++counts[Tokens(text.tokens.begin(), text.tokens.begin() + emitted)];
+    }
+    return testing::chi_square_p(counts, demo.joint());
+}
+
+TEST(DemoRules, EveryRuleOnEveryMethodEmitsTheTarget) {
+    const std::vector<Case> cases{
+        {"sd", "2", "rejection"},
+        {"sd", "2", "multi-round"},
+        {"sd", "2", "k-seq"},
+        {"sd", "2", "recursive"},
+        {"sd", "2", "coupled"},
+        {"spectr", "3x2", "multi-round"},
+        {"spectr", "3x2", "k-seq"},
+        {"spectr", "3x2", "coupled"},
+        {"specinfer", "3x2", "k-seq"},
+        {"specinfer", "3x2", "multi-round", 2},
+        {"specinfer", "3x2", "coupled", 2},
+        {"rsd-c", "2,2", "recursive"},
+        {"rsd-c", "2,2", "coupled"},
+        {"rsd-s", "3x2", "recursive"},
+        {"rsd-s", "3x2", "coupled"},
+        {"ngram", "2x2", "recursive", 0},
+    };
+    for (const Case& wanted : cases) EXPECT_GT(p_value_of(wanted, 2000), 1e-4) << wanted.draft << " " << wanted.verify;
+}
+
+TEST(DemoRules, AWrongPairFails) {
+    // Drafts with replacement, verified as if without.
+    EXPECT_LT(p_value_of({"spectr", "4x1", "recursive"}, 4000), 1e-4);
+}
+
+}  // namespace
+}  // namespace longhaul::engine
