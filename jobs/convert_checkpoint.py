@@ -109,6 +109,9 @@ def write_durably(path, write):
     temporary = path.with_name(f".{path.name}.part")
     try:
         write(temporary)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # safetensors makes files for their owner alone
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
