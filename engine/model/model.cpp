@@ -161,7 +161,6 @@ struct Model::State {
     void prepare(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
     [[nodiscard]] std::int32_t position_row(const ForwardRow& row) const;
     void embed(std::int64_t num_rows, float* x);
-    void project(const kernels::Matrix& w, const float* x, std::int64_t width, std::int64_t num_rows, float* y);
     const std::byte* rounded(const float* x, std::int64_t width, std::int64_t num_rows);
     const std::byte* normalised(const Norm& norm, const float* x, std::int64_t num_rows);
     const std::byte* block_input(const Norm& norm, const float* x, std::int64_t num_rows);
@@ -300,17 +299,14 @@ void Model::State::embed(std::int64_t num_rows, float* x) {
     float* embedded = projected_in ? sum.floats(num_rows * width) : x;
     device.embed(weights.embedding, table_rows, width, embedded);
     group.all_reduce(embedded, num_rows * width);
-    if (projected_in) project(weights.project_in, embedded, width, num_rows, x);
+    if (projected_in) {
+        device.matmul(weights.project_in, rounded(embedded, width, num_rows), kernels::padded_inputs(width), num_rows,
+                      x);
+    }
     if (!config.learned_positions) return;
     float* learned = sum.floats(num_rows * config.hidden_size);
     device.embed(weights.positions, position_rows, config.hidden_size, learned);
     device.add(x, learned, num_rows * config.hidden_size);
-}
-
-// y = W x, of f32 rows of `width` that are rounded first.
-void Model::State::project(const kernels::Matrix& w, const float* x, std::int64_t width, std::int64_t num_rows,
-                           float* y) {
-    device.matmul(w, rounded(x, width, num_rows), kernels::padded_inputs(width), num_rows, y);
 }
 
 // What products read, act [num_rows, padded width]: the rows as they are ...
