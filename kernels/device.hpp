@@ -185,6 +185,21 @@ class Device {
     virtual void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
                           DType act, std::byte* out, std::int64_t out_stride) = 0;
 
+    /// out[r] = (x[r] - mean) * (1 / sqrt(variance + eps)) * gain + bias, rounded to act; the last product and sum are
+    /// fused. mean = sum(x[r]) / dim, then variance = sum((x[r] - mean)^2) / dim. Shapes as in rms_norm; `out` may be
+    /// `x` where act is f32 and out_stride is dim.
+    virtual void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
+                            std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) = 0;
+
+    /// out[r, i] = x[r, i] where that is not below 0 (or NaN), else 0, rounded to act. x: f32 [num_rows, width]; out:
+    /// act [num_rows, out_stride], the columns beyond width set to zero.
+    virtual void relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                      std::int64_t out_stride) = 0;
+
+    /// out[r] = x[r], rounded to act. Shapes as in relu.
+    virtual void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                            std::int64_t out_stride) = 0;
+
     /// out[r, i] = silu(gate) * up with gate = x[r, i], up = x[r, width + i], rounded to act.
     /// x: f32 [num_rows, 2 * width]; out: act [num_rows, out_stride], the columns beyond width set to zero.
     virtual void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,

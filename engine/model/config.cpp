@@ -39,7 +39,10 @@ struct Section {
     [[nodiscard]] std::int64_t size_or(std::string_view key, std::int64_t fallback, std::int64_t high) const {
         return get_int_or(json, key, fallback, 1, high, file, within);
     }
-    [[nodiscard]] bool flag(std::string_view key) const { return get_bool_or(json, key, false, file, within); }
+    [[nodiscard]] bool flag(std::string_view key) const { return flag_or(key, false); }
+    [[nodiscard]] bool flag_or(std::string_view key, bool fallback) const {
+        return get_bool_or(json, key, fallback, file, within);
+    }
     [[nodiscard]] std::string text_or(std::string_view key, std::string_view fallback) const {
         return get_string_or(json, key, fallback, file, within);
     }
@@ -57,35 +60,49 @@ struct Section {
     }
 };
 
+/// What an architecture's config.json must say.
+struct Architecture {
+    std::string_view model_type, class_name, activation_key, activation, other_activation;
+};
+constexpr Architecture architectures[] = {
+    {"llama", "LlamaForCausalLM", "hidden_act", "silu", "swish"},
+    {"qwen2", "Qwen2ForCausalLM", "hidden_act", "silu", "swish"},
+    {"opt", "OPTForCausalLM", "activation_function", "relu", "relu"},
+};
+
 void check_architecture(const Section& top, ModelConfig& config) {
     config.model_type = top.text_or("model_type", "");
-    if (config.model_type != "llama" && config.model_type != "qwen2") {
-        top.refuse("model_type", R"("llama" or "qwen2")");
-    }
-    const std::string_view wanted = config.model_type == "llama" ? "LlamaForCausalLM" : "Qwen2ForCausalLM";
-    if (const Json* architectures = top.find("architectures")) {
-        const bool named = architectures->is_array() && architectures->size() == 1 && architectures->front() == wanted;
-        const bool single = architectures->is_array() && architectures->size() == 1;
-        const std::string got = describe(single ? architectures->front() : *architectures);
-        if (!named) throw InputError(top.file, "architectures", "[\"" + std::string(wanted) + "\"]", got);
+    const auto* const found =
+        std::find_if(std::begin(architectures), std::end(architectures),
+                     [&](const Architecture& candidate) { return candidate.model_type == config.model_type; });
+    if (found == std::end(architectures)) top.refuse("model_type", R"("llama", "qwen2" or "opt")");
+    if (const Json* named = top.find("architectures")) {
+        const bool single = named->is_array() && named->size() == 1;
+        if (!single || named->front() != found->class_name) {
+            throw InputError(top.file, "architectures", "[\"" + std::string(found->class_name) + "\"]",
+                             describe(single ? named->front() : *named));
+        }
     }
     if (top.find("quantization_config") != nullptr) {
         top.refuse("quantization_config", "a checkpoint of bf16, fp16 or fp32 weights",
                    "use the model's unquantized folder");
     }
-    const std::string activation = top.text_or("hidden_act", "silu");
-    if (activation != "silu" && activation != "swish") top.refuse("hidden_act", R"("silu")");
+    const std::string activation = top.text_or(found->activation_key, found->activation);
+    if (activation != found->activation && activation != found->other_activation) {
+        top.refuse(found->activation_key, describe(Json(std::string(found->activation))));
+    }
 }
 
 void read_sizes(const Section& top, ModelConfig& config) {
     config.vocab_size = top.size("vocab_size", max_vocab_size);
     config.hidden_size = top.size("hidden_size", max_hidden_size);
-    config.intermediate_size = top.size("intermediate_size", max_intermediate_size);
+    config.intermediate_size =
+        top.size(config.model_type == "opt" ? "ffn_dim" : "intermediate_size", max_intermediate_size);
     config.num_layers = top.size("num_hidden_layers", max_layers);
     config.num_heads = top.size("num_attention_heads", max_heads);
     config.num_kv_heads = top.size_or("num_key_value_heads", config.num_heads, max_heads);
     config.max_positions = top.size("max_position_embeddings", max_context);
-    config.rms_norm_eps = top.positive_or("rms_norm_eps", 1e-6, 1.0);
+    config.norm_eps = top.positive_or("rms_norm_eps", 1e-6, 1.0);
     if (config.num_heads % config.num_kv_heads != 0) {
         top.refuse("num_key_value_heads", "a divisor of num_attention_heads = " + std::to_string(config.num_heads));
     }
@@ -99,7 +116,31 @@ void read_sizes(const Section& top, ModelConfig& config) {
     }
 }
 
-void read_layer_options(const Section& top, ModelConfig& config) {
+void read_dtype(const Section& top, ModelConfig& config) {
+    const std::string_view key = top.find("dtype") != nullptr ? "dtype" : "torch_dtype";
+    config.dtype = top.text_or(key, "");
+    const std::string_view known[] = {"", "bfloat16", "float16", "float32"};
+    if (std::find(std::begin(known), std::end(known), config.dtype) == std::end(known)) {
+        top.refuse(key, R"("bfloat16", "float16" or "float32")");
+    }
+}
+
+/// OPT: LayerNorm, a plain MLP, learned positions. Its 350M model has norms behind the sums and narrower embeddings.
+void read_opt_options(const Section& top, ModelConfig& config) {
+    config.layer_norm = true;
+    config.gated_mlp = false;
+    config.learned_positions = true;
+    config.rope.scaling = RopeScaling::none;
+    config.norm_eps = 1e-5;
+    config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
+    config.attention_bias = config.mlp_bias = top.flag_or("enable_bias", true);
+    config.norm_after = !top.flag_or("do_layer_norm_before", true);
+    config.embedding_size = top.size_or("word_embed_proj_dim", config.hidden_size, max_hidden_size);
+    if (!top.flag_or("layer_norm_elementwise_affine", true)) top.refuse("layer_norm_elementwise_affine", "true");
+    if (top.flag("_remove_final_layer_norm")) top.refuse("_remove_final_layer_norm", "false");
+}
+
+void read_llama_options(const Section& top, ModelConfig& config) {
     config.tied_embeddings = top.flag("tie_word_embeddings");
     config.qkv_bias_only = config.model_type == "qwen2";
     if (config.model_type == "llama") {
@@ -118,11 +159,6 @@ void read_layer_options(const Section& top, ModelConfig& config) {
         if (other != types->end()) {
             throw InputError(top.file, "layer_types", R"("full_attention" throughout)", describe(*other));
         }
-    }
-    config.dtype = top.text_or(top.find("dtype") != nullptr ? "dtype" : "torch_dtype", "");
-    const std::string_view known[] = {"", "bfloat16", "float16", "float32"};
-    if (std::find(std::begin(known), std::end(known), config.dtype) == std::end(known)) {
-        top.refuse(top.find("dtype") != nullptr ? "dtype" : "torch_dtype", R"("bfloat16", "float16" or "float32")");
     }
 }
 
@@ -251,23 +287,33 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     ModelConfig config;
     check_architecture(top, config);
     read_sizes(top, config);
-    read_layer_options(top, config);
-    read_rope(top, config);
-    stretch_context(config);
+    read_dtype(top, config);
+    if (config.model_type == "opt") {
+        read_opt_options(top, config);
+    } else {
+        read_llama_options(top, config);
+        read_rope(top, config);
+        stretch_context(config);
+    }
     read_special_ids(top, folder, config);
     return config;
 }
 
 std::int64_t num_parameters(const ModelConfig& config) {
+    const std::int64_t hidden = config.hidden_size;
     const std::int64_t q = config.num_heads * config.head_dim;
     const std::int64_t kv = config.num_kv_heads * config.head_dim;
-    std::int64_t layer = config.hidden_size * (q + 2 * kv) + q * config.hidden_size;
-    layer += 3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size;
+    const std::int64_t norm = (config.layer_norm ? 2 : 1) * hidden;
+    const std::int64_t inner = (config.gated_mlp ? 2 : 1) * config.intermediate_size;  // outputs of the first product
+    std::int64_t layer = hidden * (q + 2 * kv) + q * hidden + hidden * (inner + config.intermediate_size) + 2 * norm;
     if (config.attention_bias || config.qkv_bias_only) layer += q + 2 * kv;
-    if (config.attention_bias) layer += config.hidden_size;
-    if (config.mlp_bias) layer += 2 * config.intermediate_size + config.hidden_size;
-    const std::int64_t embeddings = (config.tied_embeddings ? 1 : 2) * config.vocab_size * config.hidden_size;
-    return embeddings + config.num_layers * layer + config.hidden_size;
+    if (config.attention_bias) layer += hidden;
+    if (config.mlp_bias) layer += inner + hidden;
+    std::int64_t rest = (config.tied_embeddings ? 1 : 2) * config.vocab_size * config.embedding_width();
+    if (config.learned_positions) rest += config.position_rows() * hidden;
+    if (config.embedding_width() != hidden) rest += 2 * config.embedding_width() * hidden;
+    if (!config.norm_after) rest += norm;
+    return rest + config.num_layers * layer;
 }
 
 }  // namespace longhaul::engine

@@ -8,14 +8,15 @@
 
 namespace longhaul::engine {
 
-/// How rotary frequencies are stretched for contexts beyond the trained one (Hugging Face `rope_type`).
-enum class RopeScaling { standard, linear, llama3, yarn };
+/// How rotary frequencies are stretched for contexts beyond the trained one (Hugging Face `rope_type`); `none`: nothing
+/// turns, as positions are learned.
+enum class RopeScaling { standard, linear, llama3, yarn, none };
 
 /// Rotary embedding. `standard` is Hugging Face's "default". Fields a scaling does not use are left at their default.
 struct RopeConfig {
     RopeScaling scaling = RopeScaling::standard;
     double theta = 10000.0;
-    double factor = 1.0;                      ///< all but standard
+    double factor = 1.0;                      ///< linear, llama3, yarn
     double low_freq_factor = 1.0;             ///< llama3
     double high_freq_factor = 4.0;            ///< llama3
     std::int64_t original_max_positions = 0;  ///< llama3, yarn; 0: the model's max_positions
@@ -27,7 +28,8 @@ struct RopeConfig {
     bool truncate = true;                     ///< yarn: round the correction range to whole dimensions
 };
 
-/// A Llama-architecture decoder. All sizes are whole-model sizes, before tensor parallelism.
+/// A decoder of the architecture of Llama (Qwen2 is one) or of OPT. All sizes are whole-model sizes, before tensor
+/// parallelism.
 struct ModelConfig {
     std::int64_t vocab_size = 0;
     std::int64_t hidden_size = 0;
@@ -37,7 +39,12 @@ struct ModelConfig {
     std::int64_t num_kv_heads = 0;
     std::int64_t head_dim = 0;
     std::int64_t max_positions = 0;
-    double rms_norm_eps = 1e-6;
+    std::int64_t embedding_size = 0;  ///< of token embeddings, where projections lead in and out; 0: hidden_size
+    double norm_eps = 1e-6;
+    bool layer_norm = false;  ///< LayerNorm with gain and bias; false: RMS norm with a gain
+    bool norm_after = false;  ///< norms follow the sum of each block, none the last layer; false: they come first
+    bool gated_mlp = true;    ///< down(silu(gate x) * up x); false: down(relu(up x))
+    bool learned_positions = false;  ///< a table of positions is added to the embeddings, nothing is rotated
     bool tied_embeddings = false;
     bool attention_bias = false;  ///< biases on q, k, v and o (Llama's flag)
     bool qkv_bias_only = false;   ///< biases on q, k, v alone (Qwen2)
@@ -46,7 +53,12 @@ struct ModelConfig {
     std::string dtype;                  ///< of the checkpoint: "bfloat16", "float16", "float32"
     std::vector<std::int32_t> eos_ids;  ///< generation_config.json, else config.json; may be empty
     std::int32_t bos_id = -1;           ///< -1: none named
-    std::string model_type;             ///< "llama", "qwen2"
+    std::string model_type;             ///< "llama", "qwen2", "opt"
+
+    [[nodiscard]] std::int64_t embedding_width() const { return embedding_size > 0 ? embedding_size : hidden_size; }
+    /// Rows of the table of learned positions; position p is row p + 2.
+    [[nodiscard]] std::int64_t position_rows() const { return max_positions + first_position_row; }
+    static constexpr std::int64_t first_position_row = 2;
 
     /// Reads and checks `folder`/config.json and, where it is, generation_config.json, in the older form
     /// (`rope_theta`, `rope_scaling`, `torch_dtype`) and in that of transformers 5 (`rope_parameters`, `dtype`).

@@ -148,7 +148,7 @@ struct Model::State {
 
     Scratch hidden, normed, projected, queries, attended, sum, logits_local;
     std::vector<float> cos, sin, logits, gathered;
-    std::vector<std::int32_t> table_rows, wanted;
+    std::vector<std::int32_t> table_rows, position_rows, wanted;
     std::vector<KvSlot> slots;
     std::vector<AttentionRow> attention_rows;
     std::vector<AttentionSequence> attention_sequences;
@@ -159,12 +159,18 @@ struct Model::State {
     void note_bad(const SafetensorsFolder& tensors, const std::vector<std::string>& names);
 
     void prepare(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
-    void embed(float* x);
+    [[nodiscard]] std::int32_t position_row(const ForwardRow& row) const;
+    void embed(std::int64_t num_rows, float* x);
+    const std::byte* rounded(const float* x, std::int64_t width, std::int64_t num_rows);
+    const std::byte* normalised(const Norm& norm, const float* x, std::int64_t num_rows);
+    const std::byte* block_input(const Norm& norm, const float* x, std::int64_t num_rows);
+    void leave_block(const Norm& norm, const Buffer& bias, float* part, std::int64_t num_rows, float* x);
     std::byte* queries_of(std::int64_t num_rows);
     const std::byte* attend(std::int64_t layer, std::int64_t num_rows);
     void attention_block(std::int64_t layer, std::int64_t num_rows, float* x);
     void mlp_block(const LayerWeights& w, std::int64_t num_rows, float* x);
     void run_layers(std::int64_t first, std::int64_t end, std::int64_t num_rows, float* x);
+    const std::byte* head_input(const float* rows, std::int64_t num_rows);
     std::span<const float> head(const float* x);
 };
 
@@ -248,12 +254,24 @@ void Model::State::note_bad(const SafetensorsFolder& tensors, const std::vector<
     }
 }
 
+/// Row of the table of learned positions. A tree may reach beyond the last one, where no text does: what its nodes
+/// there read does not matter.
+std::int32_t Model::State::position_row(const ForwardRow& row) const {
+    const std::int64_t last = config.max_positions - 1;
+    if (row.position > last && row.path.empty()) {
+        throw UsageError("context: expected at most " + std::to_string(config.max_positions) +
+                         " positions, as this model has learned, got " + std::to_string(row.position + 1));
+    }
+    return static_cast<std::int32_t>(std::min(row.position, last) + ModelConfig::first_position_row);
+}
+
 void Model::State::prepare(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences) {
     const std::int64_t half = config.head_dim / 2;
     const std::size_t num_rows = rows.size();
     cos.resize(num_rows * static_cast<std::size_t>(half));
     sin.resize(cos.size());
     table_rows.clear();
+    position_rows.clear();
     wanted.clear();
     slots.clear();
     attention_rows.clear();
@@ -267,6 +285,7 @@ void Model::State::prepare(std::span<const ForwardRow> rows, std::span<KvSequenc
                   sin.data() + static_cast<std::int64_t>(r) * half);
         const std::int64_t local = row.token_id - split.rank * split.vocab;
         table_rows.push_back(local >= 0 && local < split.vocab ? static_cast<std::int32_t>(local) : -1);
+        if (config.learned_positions) position_rows.push_back(position_row(row));
         slots.push_back(row.path.empty() ? sequence.position_slot(row.position)
                                          : sequence.scratch_slot(row.path.back()));
         attention_rows.push_back({row.sequence, row.position, row.in_pages, row.path.data()});
@@ -274,9 +293,58 @@ void Model::State::prepare(std::span<const ForwardRow> rows, std::span<KvSequenc
     }
 }
 
-void Model::State::embed(float* x) {
-    device.embed(weights.embedding, table_rows, config.hidden_size, x);
-    group.all_reduce(x, static_cast<std::int64_t>(table_rows.size()) * config.hidden_size);
+void Model::State::embed(std::int64_t num_rows, float* x) {
+    const std::int64_t width = config.embedding_width();
+    const bool projected_in = static_cast<bool>(weights.project_in.data);
+    float* embedded = projected_in ? sum.floats(num_rows * width) : x;
+    device.embed(weights.embedding, table_rows, width, embedded);
+    group.all_reduce(embedded, num_rows * width);
+    if (projected_in) {
+        device.matmul(weights.project_in, rounded(embedded, width, num_rows), kernels::padded_inputs(width), num_rows,
+                      x);
+    }
+    if (!config.learned_positions) return;
+    float* learned = sum.floats(num_rows * config.hidden_size);
+    device.embed(weights.positions, position_rows, config.hidden_size, learned);
+    device.add(x, learned, num_rows * config.hidden_size);
+}
+
+// What products read, act [num_rows, padded width]: the rows as they are ...
+const std::byte* Model::State::rounded(const float* x, std::int64_t width, std::int64_t num_rows) {
+    const std::int64_t stride = kernels::padded_inputs(width);
+    std::byte* out = normed.bytes(static_cast<std::size_t>(num_rows * stride) * kernels::bytes_of(act));
+    device.round_rows(x, num_rows, width, act, out, stride);
+    return out;
+}
+
+// ... or normed ...
+const std::byte* Model::State::normalised(const Norm& norm, const float* x, std::int64_t num_rows) {
+    const std::int64_t stride = split.padded_hidden;
+    std::byte* out = normed.bytes(static_cast<std::size_t>(num_rows * stride) * kernels::bytes_of(act));
+    const auto eps = static_cast<float>(config.norm_eps);
+    if (config.layer_norm) {
+        device.layer_norm(x, norm.gain.as<float>(), norm.bias.as<float>(), eps, num_rows, config.hidden_size, act, out,
+                          stride);
+    } else {
+        device.rms_norm(x, norm.gain.as<float>(), eps, num_rows, config.hidden_size, act, out, stride);
+    }
+    return out;
+}
+
+// ... as the block that they enter wants them.
+const std::byte* Model::State::block_input(const Norm& norm, const float* x, std::int64_t num_rows) {
+    return config.norm_after ? rounded(x, config.hidden_size, num_rows) : normalised(norm, x, num_rows);
+}
+
+// x += the ranks' sum of what stands in `part`, and the bias; then the norm, where it comes last.
+void Model::State::leave_block(const Norm& norm, const Buffer& bias, float* part, std::int64_t num_rows, float* x) {
+    const std::int64_t hidden_size = config.hidden_size;
+    group.all_reduce(part, num_rows * hidden_size);
+    if (bias) device.add_bias(part, bias.as<float>(), num_rows, hidden_size);
+    device.add(x, part, num_rows * hidden_size);
+    if (!config.norm_after) return;
+    device.layer_norm(x, norm.gain.as<float>(), norm.bias.as<float>(), static_cast<float>(config.norm_eps), num_rows,
+                      hidden_size, DType::f32, reinterpret_cast<std::byte*>(x), hidden_size);
 }
 
 std::byte* Model::State::queries_of(std::int64_t num_rows) {
@@ -296,46 +364,37 @@ const std::byte* Model::State::attend(std::int64_t layer, std::int64_t num_rows)
 // x += Wo attention(rope(Wqkv norm(x)))
 void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, float* x) {
     const LayerWeights& w = weights.layers[static_cast<std::size_t>(layer)];
-    const std::int64_t hidden_size = config.hidden_size;
-    const std::size_t act_bytes = kernels::bytes_of(act);
-    const std::int64_t width = w.output.num_inputs;
-
-    std::byte* normalised = normed.bytes(static_cast<std::size_t>(num_rows * split.padded_hidden) * act_bytes);
-    device.rms_norm(x, w.attention_norm.as<float>(), static_cast<float>(config.rms_norm_eps), num_rows, hidden_size,
-                    act, normalised, split.padded_hidden);
+    const std::byte* input = block_input(w.attention_norm, x, num_rows);
     float* qkv = projected.floats(num_rows * w.qkv.num_outputs);
-    device.matmul(w.qkv, normalised, split.padded_hidden, num_rows, qkv);
+    device.matmul(w.qkv, input, split.padded_hidden, num_rows, qkv);
     if (w.qkv_bias) device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows, w.qkv.num_outputs);
 
     std::byte* q = queries_of(num_rows);
     device.rope_store(layout, layer, qkv, split.num_heads, cos.data(), sin.data(), slots, q);
     const std::byte* heads = attend(layer, num_rows);
 
-    float* out = sum.floats(num_rows * hidden_size);
-    device.matmul(w.output, heads, width, num_rows, out);
-    group.all_reduce(out, num_rows * hidden_size);
-    if (w.output_bias) device.add_bias(out, w.output_bias.as<float>(), num_rows, hidden_size);
-    device.add(x, out, num_rows * hidden_size);
+    float* out = sum.floats(num_rows * config.hidden_size);
+    device.matmul(w.output, heads, w.output.num_inputs, num_rows, out);
+    leave_block(w.attention_norm, w.output_bias, out, num_rows, x);
 }
 
-// x += Wdown (silu(Wgate norm(x)) * Wup norm(x))
+// x += Wdown (silu(Wgate norm(x)) * Wup norm(x)), or x += Wdown relu(Wup norm(x))
 void Model::State::mlp_block(const LayerWeights& w, std::int64_t num_rows, float* x) {
-    const std::int64_t hidden_size = config.hidden_size;
-    const std::size_t act_bytes = kernels::bytes_of(act);
-    std::byte* normalised = normed.bytes(static_cast<std::size_t>(num_rows * split.padded_hidden) * act_bytes);
-    device.rms_norm(x, w.mlp_norm.as<float>(), static_cast<float>(config.rms_norm_eps), num_rows, hidden_size, act,
-                    normalised, split.padded_hidden);
+    const std::byte* input = block_input(w.mlp_norm, x, num_rows);
     float* gate_up = projected.floats(num_rows * w.gate_up.num_outputs);
-    device.matmul(w.gate_up, normalised, split.padded_hidden, num_rows, gate_up);
+    device.matmul(w.gate_up, input, split.padded_hidden, num_rows, gate_up);
     if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows, w.gate_up.num_outputs);
 
-    std::byte* gated = attended.bytes(static_cast<std::size_t>(num_rows * split.intermediate) * act_bytes);
-    device.silu_mul(gate_up, num_rows, split.intermediate, act, gated, split.intermediate);
-    float* out = sum.floats(num_rows * hidden_size);
-    device.matmul(w.down, gated, split.intermediate, num_rows, out);
-    group.all_reduce(out, num_rows * hidden_size);
-    if (w.down_bias) device.add_bias(out, w.down_bias.as<float>(), num_rows, hidden_size);
-    device.add(x, out, num_rows * hidden_size);
+    const std::int64_t width = split.intermediate;
+    std::byte* active = attended.bytes(static_cast<std::size_t>(num_rows * width) * kernels::bytes_of(act));
+    if (config.gated_mlp) {
+        device.silu_mul(gate_up, num_rows, width, act, active, width);
+    } else {
+        device.relu(gate_up, num_rows, width, act, active, width);
+    }
+    float* out = sum.floats(num_rows * config.hidden_size);
+    device.matmul(w.down, active, width, num_rows, out);
+    leave_block(w.mlp_norm, w.down_bias, out, num_rows, x);
 }
 
 void Model::State::run_layers(std::int64_t first, std::int64_t end, std::int64_t num_rows, float* x) {
@@ -346,18 +405,26 @@ void Model::State::run_layers(std::int64_t first, std::int64_t end, std::int64_t
     }
 }
 
+// What the head reads of f32 rows, act [num_rows, padded embedding].
+const std::byte* Model::State::head_input(const float* rows, std::int64_t num_rows) {
+    const std::byte* input = block_input(weights.final_norm, rows, num_rows);
+    if (!weights.project_out.data) return input;
+    const std::int64_t width = config.embedding_width();
+    float* embedded = projected.floats(num_rows * width);
+    device.matmul(weights.project_out, input, split.padded_hidden, num_rows, embedded);
+    return rounded(embedded, width, num_rows);
+}
+
 // Logits of the wanted rows alone; the vocabulary's parts are brought together in the order of the ids.
 std::span<const float> Model::State::head(const float* x) {
     const auto num_rows = static_cast<std::int64_t>(wanted.size());
     if (num_rows == 0) return {};
     float* rows = sum.floats(num_rows * config.hidden_size);
     device.gather(x, wanted, config.hidden_size, rows);
-    std::byte* normalised =
-        normed.bytes(static_cast<std::size_t>(num_rows * split.padded_hidden) * kernels::bytes_of(act));
-    device.rms_norm(rows, weights.final_norm.as<float>(), static_cast<float>(config.rms_norm_eps), num_rows,
-                    config.hidden_size, act, normalised, split.padded_hidden);
+    const std::byte* input = head_input(rows, num_rows);
     float* local = logits_local.floats(num_rows * split.vocab);
-    device.matmul(weights.head_or_embedding(), normalised, split.padded_hidden, num_rows, local);
+    device.matmul(weights.head_or_embedding(), input, kernels::padded_inputs(config.embedding_width()), num_rows,
+                  local);
 
     const std::int64_t vocab = config.vocab_size;
     const std::int64_t part_size = num_rows * split.vocab;
@@ -384,7 +451,7 @@ std::span<const float> Model::forward(std::span<const ForwardRow> rows, std::spa
     if (num_rows == 0) return {};
     s.prepare(rows, sequences);
     float* x = s.hidden.floats(num_rows * s.config.hidden_size);
-    s.embed(x);
+    s.embed(num_rows, x);
     s.run_layers(0, s.config.num_layers, num_rows, x);
     return s.head(x);
 }

@@ -1,4 +1,4 @@
-// A Llama-architecture decoder on one rank of a tensor-parallel group: weights, and the one forward pass that is
+// A decoder (config.hpp) on one rank of a tensor-parallel group: weights, and the one forward pass that is
 // prefill, decode and tree verification alike.
 #pragma once
 

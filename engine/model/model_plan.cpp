@@ -8,6 +8,7 @@
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
+#include "engine/model/tensor_names.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -16,7 +17,7 @@ using kernels::DType;
 
 /// A config.json that says fewer layers than there are would run, and write nonsense.
 void add_layers_beyond(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
-    constexpr std::string_view prefix = "model.layers.";
+    const std::string& prefix = tensor_names(config).layers;
     for (const auto& [name, view] : tensors.tensors()) {
         if (!name.starts_with(prefix)) continue;
         std::int64_t layer = -1;
@@ -92,10 +93,16 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
     std::vector<std::int32_t> eos_ids = config.eos_ids;  // they decide where a text ends
     std::sort(eos_ids.begin(), eos_ids.end());
     writer.put(eos_ids);
-    for (const double value : {config.rms_norm_eps, config.rope.theta, config.rope.factor, config.rope.low_freq_factor,
+    for (const double value : {config.norm_eps, config.rope.theta, config.rope.factor, config.rope.low_freq_factor,
                                config.rope.high_freq_factor, config.rope.beta_fast, config.rope.beta_slow,
                                config.rope.attention_factor, config.rope.mscale, config.rope.mscale_all_dim}) {
         writer.put(value);
+    }
+    // Of a Llama nothing more: its fingerprint stays what it was before there were others.
+    if (config.model_type == "opt") {
+        writer.put(config.model_type);
+        for (const bool value : {config.attention_bias, config.norm_after}) writer.put(value);
+        writer.put(config.embedding_width());
     }
     writer.put(weights);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());

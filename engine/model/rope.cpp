@@ -119,6 +119,9 @@ RopeTable::RopeTable(const ModelConfig& given) {
             case RopeScaling::llama3:
                 inverse_frequencies_[i] = llama3_frequency(frequency, rope);
                 break;
+            case RopeScaling::none:
+                inverse_frequencies_[i] = 0.0F;  // cos = 1 and sin = 0 everywhere
+                break;
             case RopeScaling::yarn:
                 inverse_frequencies_[i] = yarn_frequency(period, ramp.stretched(i), rope);
                 break;

@@ -309,11 +309,14 @@ bool present(const std::filesystem::path& path) {
     if (!std::filesystem::is_directory(folder, ignored)) {
         throw InputError(folder.string(), "", "a model folder", present(folder) ? "a file" : "nothing of that name");
     }
-    for (const char* other : {"pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.00.pth"}) {
-        if (present(folder / other)) {
-            throw InputError(folder.string(), "", expected, std::string("only ") + other,
-                             "save the model as safetensors (transformers: save_pretrained)");
-        }
+    const std::pair<const char*, const char*> others[] = {
+        {"pytorch_model.bin", "jobs/convert_checkpoint.py FOLDER writes them"},
+        {"pytorch_model.bin.index.json", "jobs/convert_checkpoint.py FOLDER writes them"},
+        {"consolidated.00.pth", "save the model as safetensors (transformers: save_pretrained)"},
+    };
+    for (const auto& [other, mend] : others) {
+        if (present(folder / other))
+            throw InputError(folder.string(), "", expected, std::string("only ") + other, mend);
     }
     throw InputError(folder.string(), "", expected, "neither");
 }
@@ -348,6 +351,19 @@ struct SafetensorsFolder::State {
                          "fetch the whole folder again");
     }
 
+    /// OPT's folders were saved from the model without its head, whose tensors lack the "model." in front.
+    void complete_names() {
+        std::vector<std::string> short_names;
+        for (const auto& [name, view] : tensors) {
+            if (name.starts_with("decoder.") && !tensors.contains("model." + name)) short_names.push_back(name);
+        }
+        for (const std::string& name : short_names) {
+            auto node = tensors.extract(name);
+            node.key() = "model." + name;
+            tensors.insert(std::move(node));
+        }
+    }
+
     void add_indexed(const std::filesystem::path& folder) {
         const Index index = read_index(label);
         check_shards(index, folder);
@@ -376,6 +392,7 @@ SafetensorsFolder SafetensorsFolder::open(const std::filesystem::path& folder) {
     } else {
         refuse_folder_without_weights(folder);
     }
+    state->complete_names();
     return SafetensorsFolder(std::move(state));
 }
 

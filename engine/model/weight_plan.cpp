@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/error.hpp"
+#include "engine/model/tensor_names.hpp"
 #include "engine/model/weights.hpp"
 
 namespace longhaul::engine {
@@ -14,17 +15,27 @@ using kernels::Matrix;
 /// Lists one rank's part of the model.
 class Planner {
   public:
-    Planner(const ModelConfig& config, const Split& split, WeightTypes types) : c_(config), s_(split), types_(types) {}
+    Planner(const ModelConfig& config, const Split& split, WeightTypes types)
+        : c_(config), s_(split), types_(types), names_(tensor_names(config)) {}
 
     std::vector<WeightPlan> plan(Weights& weights) {
-        column_parallel("embedding", weights.embedding, types_.tables, {vocabulary("model.embed_tokens.weight")});
+        const std::int64_t embedding = c_.embedding_width();
+        column_parallel("embedding", weights.embedding, types_.tables, {vocabulary(names_.embedding + ".weight")});
+        if (c_.learned_positions) {
+            everywhere("positions", weights.positions, kernels::act_type(types_.layers), names_.positions,
+                       c_.position_rows(), c_.hidden_size);
+        }
+        if (embedding != c_.hidden_size) {
+            everywhere("project_in", weights.project_in, types_.layers, names_.project_in, c_.hidden_size, embedding);
+            everywhere("project_out", weights.project_out, types_.layers, names_.project_out, embedding,
+                       c_.hidden_size);
+        }
         weights.layers.resize(static_cast<std::size_t>(c_.num_layers));
         for (std::int64_t i = 0; i < c_.num_layers; ++i) {
-            const std::string number = std::to_string(i);
-            layer("model.layers." + number + ".", "layers." + number + ".",
-                  weights.layers[static_cast<std::size_t>(i)]);
+            const std::string number = std::to_string(i) + ".";
+            layer(names_.layers + number, "layers." + number, weights.layers[static_cast<std::size_t>(i)]);
         }
-        vector("final_norm", weights.final_norm, {whole("model.norm.weight", c_.hidden_size)});
+        if (!c_.norm_after) norm("final_norm", weights.final_norm, names_.final_norm);
         if (!c_.tied_embeddings) {
             column_parallel("head", weights.head, types_.tables, {vocabulary("lm_head.weight")});
         }
@@ -33,43 +44,50 @@ class Planner {
 
   private:
     void layer(const std::string& from, const std::string& name, LayerWeights& w) {
-        const std::string attention = from + "self_attn.", mlp = from + "mlp.";
-        vector(name + "attention_norm", w.attention_norm, {whole(from + "input_layernorm.weight", c_.hidden_size)});
-        vector(name + "mlp_norm", w.mlp_norm, {whole(from + "post_attention_layernorm.weight", c_.hidden_size)});
-        column_parallel(name + "qkv", w.qkv, types_.layers, qkv(attention, ".weight", c_.hidden_size));
-        row_parallel(name + "output", w.output, attention + "o_proj.weight", c_.num_heads * c_.head_dim,
+        const std::string output = from + names_.output, down = from + names_.down;
+        norm(name + "attention_norm", w.attention_norm, from + names_.attention_norm);
+        norm(name + "mlp_norm", w.mlp_norm, from + names_.mlp_norm);
+        column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", c_.hidden_size));
+        row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.head_dim,
                      s_.num_heads * c_.head_dim);
-        column_parallel(name + "gate_up", w.gate_up, types_.layers, gate_up(mlp, ".weight", c_.hidden_size));
-        row_parallel(name + "down", w.down, mlp + "down_proj.weight", c_.intermediate_size, s_.intermediate);
-        if (c_.attention_bias || c_.qkv_bias_only) vector(name + "qkv_bias", w.qkv_bias, qkv(attention, ".bias", 1));
+        column_parallel(name + "gate_up", w.gate_up, types_.layers, gate_up(from, ".weight", c_.hidden_size));
+        row_parallel(name + "down", w.down, down + ".weight", c_.intermediate_size, s_.intermediate);
+        if (c_.attention_bias || c_.qkv_bias_only) vector(name + "qkv_bias", w.qkv_bias, qkv(from, ".bias", 1));
         if (c_.attention_bias) {
-            vector(name + "output_bias", w.output_bias, {whole(attention + "o_proj.bias", c_.hidden_size)});
+            vector(name + "output_bias", w.output_bias, {whole(output + ".bias", c_.hidden_size)});
         }
         if (!c_.mlp_bias) return;
-        vector(name + "gate_up_bias", w.gate_up_bias, gate_up(mlp, ".bias", 1));
-        vector(name + "down_bias", w.down_bias, {whole(mlp + "down_proj.bias", c_.hidden_size)});
+        vector(name + "gate_up_bias", w.gate_up_bias, gate_up(from, ".bias", 1));
+        vector(name + "down_bias", w.down_bias, {whole(down + ".bias", c_.hidden_size)});
+    }
+
+    void norm(const std::string& name, Norm& to, const std::string& tensor) {
+        vector(name, to.gain, {whole(tensor + ".weight", c_.hidden_size)});
+        if (c_.layer_norm) vector(name + "_bias", to.bias, {whole(tensor + ".bias", c_.hidden_size)});
     }
 
     [[nodiscard]] std::vector<TensorPart> qkv(const std::string& from, const char* kind, std::int64_t columns) const {
         const std::int64_t dim = c_.head_dim;
-        const auto kv = [&](const char* which) {
+        const auto kv = [&](const std::string& which) {
             return rows(from + which + kind, c_.num_kv_heads * dim, columns, s_.first_kv_head * dim,
                         s_.num_kv_heads * dim);
         };
-        return {rows(from + "q_proj" + kind, c_.num_heads * dim, columns, s_.first_head * dim, s_.num_heads * dim),
-                kv("k_proj"), kv("v_proj")};
+        return {rows(from + names_.query + kind, c_.num_heads * dim, columns, s_.first_head * dim, s_.num_heads * dim),
+                kv(names_.key), kv(names_.value)};
     }
 
     [[nodiscard]] std::vector<TensorPart> gate_up(const std::string& from, const char* kind,
                                                   std::int64_t columns) const {
-        const auto part = [&](const char* which) {
-            return rows(from + which + kind, c_.intermediate_size, columns, s_.rank * s_.intermediate, s_.intermediate);
-        };
-        return {part("gate_proj"), part("up_proj")};
+        std::vector<TensorPart> parts;
+        for (const std::string& name : names_.up) {
+            parts.push_back(
+                rows(from + name + kind, c_.intermediate_size, columns, s_.rank * s_.intermediate, s_.intermediate));
+        }
+        return parts;
     }
 
     [[nodiscard]] TensorPart vocabulary(const std::string& tensor) const {
-        return rows(tensor, c_.vocab_size, c_.hidden_size, s_.rank * s_.vocab, s_.vocab);
+        return rows(tensor, c_.vocab_size, c_.embedding_width(), s_.rank * s_.vocab, s_.vocab);
     }
 
     static TensorPart rows(std::string tensor, std::int64_t rows, std::int64_t columns, std::int64_t first,
@@ -103,8 +121,14 @@ class Planner {
     }
 
     void column_parallel(std::string name, Matrix& to, DType dtype, std::vector<TensorPart> parts) {
-        matrix(std::move(name), to, dtype, std::move(parts), kernels::num_slices,
-               s_.padded_hidden / kernels::num_slices);
+        const std::int64_t inputs = kernels::padded_inputs(parts.front().columns);
+        matrix(std::move(name), to, dtype, std::move(parts), kernels::num_slices, inputs / kernels::num_slices);
+    }
+
+    /// The whole of a matrix, on every rank.
+    void everywhere(std::string name, Matrix& to, DType dtype, const std::string& tensor, std::int64_t outputs,
+                    std::int64_t inputs) {
+        column_parallel(std::move(name), to, dtype, {rows(tensor + ".weight", outputs, inputs, 0, outputs)});
     }
 
     /// `inputs` of the whole model, `local_inputs` of each rank: this rank sums its slices, the all-reduce the rest.
@@ -120,6 +144,7 @@ class Planner {
     const ModelConfig& c_;
     const Split& s_;
     WeightTypes types_;
+    const TensorNames& names_;
     std::vector<WeightPlan> plans_;
 };
 

@@ -69,11 +69,11 @@ std::vector<float> stack(const WeightPlan& plan, TensorSource& source) {
 }  // namespace
 
 std::int64_t Weights::resident_bytes() const {
-    return streamed_bytes() + (head.data ? bytes(embedding) : 0);
+    return streamed_bytes() + bytes(positions) + (head.data ? bytes(embedding) : 0);
 }
 
 std::int64_t Weights::streamed_bytes() const {
-    std::int64_t sum = bytes(head_or_embedding());
+    std::int64_t sum = bytes(head_or_embedding()) + bytes(project_in) + bytes(project_out);
     for (const LayerWeights& w : layers) sum += bytes(w.qkv) + bytes(w.output) + bytes(w.gate_up) + bytes(w.down);
     return sum;
 }

@@ -1,4 +1,4 @@
-// The weights of a Llama-architecture decoder as one rank holds them (Megatron: algorithms.md section 7).
+// The weights of a decoder as one rank holds them (Megatron: algorithms.md section 7).
 #pragma once
 
 #include <cstdint>
@@ -29,24 +29,33 @@ struct Split {
     Split(const ModelConfig& config, int rank, int size);
 };
 
+/// f32 [hidden]; a norm that the model does not have is empty, and so is the bias of an RMS norm.
+struct Norm {
+    kernels::Buffer gain, bias;
+};
+
 struct LayerWeights {
-    kernels::Buffer attention_norm, mlp_norm;  // f32 [hidden]
-    kernels::Matrix qkv;                       // [(heads + 2 kv_heads) head_dim, hidden]
-    kernels::Matrix output;                    // [hidden, heads head_dim], row-parallel
-    kernels::Matrix gate_up;                   // [2 intermediate, hidden]: gate rows, then up rows
-    kernels::Matrix down;                      // [hidden, intermediate], row-parallel
+    Norm attention_norm, mlp_norm;
+    kernels::Matrix qkv;     // [(heads + 2 kv_heads) head_dim, hidden]
+    kernels::Matrix output;  // [hidden, heads head_dim], row-parallel
+    kernels::Matrix
+        gate_up;           // [2 intermediate, hidden]: gate rows, then up rows; without a gate [intermediate, hidden]
+    kernels::Matrix down;  // [hidden, intermediate], row-parallel
     kernels::Buffer qkv_bias, output_bias, gate_up_bias, down_bias;  // f32; empty where the model has none
 };
 
 struct Weights {
-    kernels::Matrix embedding;  // [vocab, hidden], vocabulary-parallel
-    kernels::Matrix head;       // the same; empty where it is tied to the embedding
-    kernels::Buffer final_norm;
+    kernels::Matrix embedding;    // [vocab, embedding], vocabulary-parallel
+    kernels::Matrix head;         // the same; empty where it is tied to the embedding
+    kernels::Matrix positions;    // [position_rows, hidden], whole on every rank; empty where none are learned
+    kernels::Matrix project_in;   // [hidden, embedding], whole on every rank; empty where the two are equal
+    kernels::Matrix project_out;  // [embedding, hidden], likewise
+    Norm final_norm;
     std::vector<LayerWeights> layers;
 
     [[nodiscard]] const kernels::Matrix& head_or_embedding() const { return head.data ? head : embedding; }
     [[nodiscard]] std::int64_t resident_bytes() const;
-    /// Read by one decode step: everything but an untied embedding.
+    /// Read by one decode step: everything but tables of which it takes a row, an untied embedding and positions.
     [[nodiscard]] std::int64_t streamed_bytes() const;
 };
 
@@ -134,7 +143,7 @@ class FolderSource final : public TensorSource {
     std::deque<Listener> listeners_;  ///< one a matrix() call
 };
 
-/// Small random bf16 weights, a function of the seed and the tensor's name; norms are ones.
+/// Small random bf16 weights, a function of the seed and the tensor's name; vectors are ones.
 class RandomSource final : public TensorSource {
   public:
     explicit RandomSource(std::uint64_t seed) : seed_(seed) {}

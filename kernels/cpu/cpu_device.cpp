@@ -9,6 +9,20 @@
 #include "kernels/quantized.hpp"
 
 namespace longhaul::kernels::cpu {
+namespace {
+
+RowsJob rows_job(const float* x, std::int64_t width, DType act, std::byte* out, std::int64_t out_stride) {
+    return {.x = x,
+            .gain = nullptr,
+            .bias = nullptr,
+            .eps = 0.0F,
+            .width = width,
+            .bf16 = act == DType::bf16,
+            .out = out,
+            .out_stride = out_stride};
+}
+
+}  // namespace
 
 void Workspace::grow(std::size_t num_bytes) {
     release_host(data_, num_bytes_);
@@ -120,42 +134,51 @@ void CpuDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std
     }
 }
 
-void CpuDevice::rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
-                         DType act, std::byte* out, std::int64_t out_stride) {
-    check_act_rows("rms_norm", act, num_rows, dim, out_stride);
-    const RowsJob job{.x = x,
-                      .gain = gain,
-                      .eps = eps,
-                      .width = dim,
-                      .bf16 = act == DType::bf16,
-                      .out = out,
-                      .out_stride = out_stride};
-    const int team = threads_for(num_rows * dim, elements_per_thread);
+void CpuDevice::run_rows(RowsKernel kernel, const RowsJob& job, std::int64_t num_rows, std::int64_t per_thread) const {
+    const int team = threads_for(num_rows * job.width, per_thread);
 #pragma omp parallel num_threads(team) if (team > 1)
     {
         const FlushDenormals flush;
         const Share share = Share::of(num_rows);
-        table_.rms_norm(job, share.first, share.end);
+        kernel(job, share.first, share.end);
     }
+}
+
+void CpuDevice::rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                         DType act, std::byte* out, std::int64_t out_stride) {
+    check_act_rows("rms_norm", act, num_rows, dim, out_stride);
+    RowsJob job = rows_job(x, dim, act, out, out_stride);
+    job.gain = gain;
+    job.eps = eps;
+    run_rows(table_.rms_norm, job, num_rows, elements_per_thread);
+}
+
+void CpuDevice::layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
+                           std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) {
+    check_act_rows("layer_norm", act, num_rows, dim, out_stride);
+    RowsJob job = rows_job(x, dim, act, out, out_stride);
+    job.gain = gain;
+    job.bias = bias;
+    job.eps = eps;
+    run_rows(table_.layer_norm, job, num_rows, elements_per_thread);
+}
+
+void CpuDevice::relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                     std::int64_t out_stride) {
+    check_act_rows("relu", act, num_rows, width, out_stride);
+    run_rows(table_.relu, rows_job(x, width, act, out, out_stride), num_rows, 4 * elements_per_thread);
+}
+
+void CpuDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                           std::int64_t out_stride) {
+    check_act_rows("round_rows", act, num_rows, width, out_stride);
+    run_rows(table_.round_rows, rows_job(x, width, act, out, out_stride), num_rows, 4 * elements_per_thread);
 }
 
 void CpuDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                          std::int64_t out_stride) {
     check_act_rows("silu_mul", act, num_rows, width, out_stride);
-    const RowsJob job{.x = x,
-                      .gain = nullptr,
-                      .eps = 0.0F,
-                      .width = width,
-                      .bf16 = act == DType::bf16,
-                      .out = out,
-                      .out_stride = out_stride};
-    const int team = threads_for(num_rows * width, elements_per_thread / 2);
-#pragma omp parallel num_threads(team) if (team > 1)
-    {
-        const FlushDenormals flush;
-        const Share share = Share::of(num_rows);
-        table_.silu_mul(job, share.first, share.end);
-    }
+    run_rows(table_.silu_mul, rows_job(x, width, act, out, out_stride), num_rows, elements_per_thread / 2);
 }
 
 }  // namespace longhaul::kernels::cpu

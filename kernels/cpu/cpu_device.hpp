@@ -70,6 +70,12 @@ class CpuDevice final : public HostDevice {
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim, DType act,
                   std::byte* out, std::int64_t out_stride) override;
+    void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
+                    std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) override;
+    void relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+              std::int64_t out_stride) override;
+    void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                    std::int64_t out_stride) override;
     void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                   std::int64_t out_stride) override;
 
@@ -88,6 +94,8 @@ class CpuDevice final : public HostDevice {
   private:
     /// Threads for `work` units when a thread should get at least `per_thread`.
     [[nodiscard]] int threads_for(std::int64_t work, std::int64_t per_thread) const;
+    using RowsKernel = void (*)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void run_rows(RowsKernel kernel, const RowsJob& job, std::int64_t num_rows, std::int64_t per_thread) const;
     void matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y);
     // cpu_quantized.cpp
     void pack_quantized(std::span<const SourceRow> sources, Matrix& matrix);

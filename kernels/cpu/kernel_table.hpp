@@ -107,8 +107,9 @@ struct QuantizedKernels {
 
 struct RowsJob {
     const float* x;
-    const float* gain;  ///< rms_norm only
-    float eps;          ///< rms_norm only
+    const float* gain;  ///< norms only
+    const float* bias;  ///< layer_norm only
+    float eps;          ///< norms only
     std::int64_t width;
     bool bf16;
     std::byte* out;  ///< [num_rows, out_stride]
@@ -195,6 +196,9 @@ struct KernelTable {
     QuantizedKernels int8, int4;
     void (*quantize_weights)(const QuantizeWeightsJob& job);
     void (*rms_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void (*layer_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void (*relu)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void (*round_rows)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*silu_mul)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
 
     /// Packs the unit's queries into scratch.q_words.

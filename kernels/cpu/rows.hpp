@@ -1,4 +1,4 @@
-// Operations on rows: RMS norm and SiLU, and the exponential and lane sum they share with attention.
+// Operations on rows: norms and activations, and the exponential and lane sum they share with attention.
 #pragma once
 
 #include "kernels/cpu/kernel_table.hpp"
@@ -93,6 +93,88 @@ void rms_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
         __builtin_memset(out + job.width * element, 0,
                          static_cast<std::size_t>((job.out_stride - job.width) * element));
     }
+}
+
+/// x - mean, as load_some loads: zeros beyond the end, which add nothing to a sum of squares.
+template <class Isa>
+typename Isa::Floats load_centred(const float* from, std::int64_t count, float mean) {
+    if (count >= Isa::width) return Isa::sub(Isa::load(from), Isa::all(mean));
+    float rest[Isa::width] = {};
+    for (std::int64_t i = 0; i < count; ++i) rest[i] = from[i] - mean;
+    return Isa::load(rest);
+}
+
+/// Mean of a row, and 1 / sqrt(variance + eps).
+template <class Isa>
+struct RowMoments {
+    float mean;
+    float scale;
+
+    RowMoments(const float* x, std::int64_t width, float eps) {
+        using Floats = typename Isa::Floats;
+        constexpr std::int64_t regs = lanes / Isa::width;
+        Floats sums[regs];
+        for (Floats& sum : sums) sum = Isa::zero();
+        for (std::int64_t i = 0; i < width; i += Isa::width) {
+            Floats& sum = sums[i / Isa::width % regs];
+            sum = Isa::add(sum, load_some<Isa>(x + i, width - i));
+        }
+        mean = lane_total<Isa>(sums) / static_cast<float>(width);
+        for (Floats& sum : sums) sum = Isa::zero();
+        for (std::int64_t i = 0; i < width; i += Isa::width) {
+            const Floats value = load_centred<Isa>(x + i, width - i, mean);
+            Floats& sum = sums[i / Isa::width % regs];
+            sum = Isa::fma(value, value, sum);
+        }
+        scale = 1.0F / __builtin_sqrtf(lane_total<Isa>(sums) / static_cast<float>(width) + eps);
+    }
+};
+
+template <class Isa>
+void layer_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
+    using Floats = typename Isa::Floats;
+    const std::int64_t element = job.bf16 ? 2 : 4;
+    for (std::int64_t r = first_row; r < end_row; ++r) {
+        const float* x = job.x + r * job.width;
+        std::byte* out = job.out + r * job.out_stride * element;
+        const RowMoments<Isa> moments(x, job.width, job.eps);
+        const Floats scale = Isa::all(moments.scale);
+        for (std::int64_t i = 0; i < job.width; i += Isa::width) {
+            const std::int64_t left = job.width - i;
+            const Floats scaled = Isa::mul(load_centred<Isa>(x + i, left, moments.mean), scale);
+            const Floats gain = load_some<Isa>(job.gain + i, left);
+            store_act<Isa>(out, job.bf16, i, left, Isa::fma(scaled, gain, load_some<Isa>(job.bias + i, left)));
+        }
+        __builtin_memset(out + job.width * element, 0,
+                         static_cast<std::size_t>((job.out_stride - job.width) * element));
+    }
+}
+
+/// out[i] = f(x[i]), registers at a time.
+template <class Isa, class Function>
+void map_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row, Function function) {
+    const std::int64_t element = job.bf16 ? 2 : 4;
+    for (std::int64_t r = first_row; r < end_row; ++r) {
+        const float* x = job.x + r * job.width;
+        std::byte* out = job.out + r * job.out_stride * element;
+        for (std::int64_t i = 0; i < job.width; i += Isa::width) {
+            const std::int64_t left = job.width - i;
+            store_act<Isa>(out, job.bf16, i, left, function(load_some<Isa>(x + i, left)));
+        }
+        __builtin_memset(out + job.width * element, 0,
+                         static_cast<std::size_t>((job.out_stride - job.width) * element));
+    }
+}
+
+template <class Isa>
+void relu_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
+    // The order of the two keeps NaN: max gives its second where either is one.
+    map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) { return Isa::max(Isa::zero(), x); });
+}
+
+template <class Isa>
+void round_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
+    map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) { return x; });
 }
 
 template <class Isa>

@@ -147,6 +147,50 @@ void ReferenceDevice::rms_norm(const float* x, const float* gain, float eps, std
     }
 }
 
+void ReferenceDevice::layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
+                                 std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) {
+    check_act_rows("layer_norm", act, num_rows, dim, out_stride);
+    const FlushDenormals flush;
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        const float* row = x + r * dim;
+        std::byte* out_row = out + r * out_stride * static_cast<std::int64_t>(bytes_of(act));
+        LaneSum sum;
+        for (std::int64_t i = 0; i < dim; ++i) sum.add(i, row[i]);
+        const float mean = sum.total() / static_cast<float>(dim);
+        LaneSum squares;
+        for (std::int64_t i = 0; i < dim; ++i) squares.add_square(i, row[i] - mean);
+        const float scale = 1.0F / std::sqrt(squares.total() / static_cast<float>(dim) + eps);
+        for (std::int64_t i = 0; i < dim; ++i) {
+            store_rounded(out_row, act, i, std::fma((row[i] - mean) * scale, gain[i], bias[i]));
+        }
+        zero_columns(out_row, act, dim, out_stride);
+    }
+}
+
+void ReferenceDevice::relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                           std::int64_t out_stride) {
+    check_act_rows("relu", act, num_rows, width, out_stride);
+    const FlushDenormals flush;
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        std::byte* out_row = out + r * out_stride * static_cast<std::int64_t>(bytes_of(act));
+        for (std::int64_t i = 0; i < width; ++i) {
+            const float value = x[r * width + i];
+            store_rounded(out_row, act, i, 0.0F > value ? 0.0F : value);
+        }
+        zero_columns(out_row, act, width, out_stride);
+    }
+}
+
+void ReferenceDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                                 std::int64_t out_stride) {
+    check_act_rows("round_rows", act, num_rows, width, out_stride);
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        std::byte* out_row = out + r * out_stride * static_cast<std::int64_t>(bytes_of(act));
+        for (std::int64_t i = 0; i < width; ++i) store_rounded(out_row, act, i, x[r * width + i]);
+        zero_columns(out_row, act, width, out_stride);
+    }
+}
+
 void ReferenceDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                                std::int64_t out_stride) {
     check_act_rows("silu_mul", act, num_rows, width, out_stride);

@@ -32,6 +32,12 @@ class ReferenceDevice final : public HostDevice {
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim, DType act,
                   std::byte* out, std::int64_t out_stride) override;
+    void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
+                    std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) override;
+    void relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+              std::int64_t out_stride) override;
+    void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                    std::int64_t out_stride) override;
     void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                   std::int64_t out_stride) override;
 

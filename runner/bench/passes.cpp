@@ -169,6 +169,7 @@ BenchTable bench_passes(BenchSetup& setup, const std::string& what) {
     };
     if (what == "prefill") {
         for (const std::int64_t tokens : row_counts({128, 1024, 8192})) {
+            if (setup.rows == 0 && tokens > model->config().max_positions) break;
             measure(setup, *model, tokens, 0, true, tokens > 1024 ? 1 : 3, nullptr, table);
         }
         return table;

@@ -63,6 +63,21 @@ void TimedDevice::rms_norm(const float* x, const float* gain, float eps, std::in
     timed("norms", 0, 0, [&] { inner_.rms_norm(x, gain, eps, num_rows, dim, act, out, out_stride); });
 }
 
+void TimedDevice::layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
+                             std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) {
+    timed("norms", 0, 0, [&] { inner_.layer_norm(x, gain, bias, eps, num_rows, dim, act, out, out_stride); });
+}
+
+void TimedDevice::relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                       std::int64_t out_stride) {
+    timed("relu", 0, 0, [&] { inner_.relu(x, num_rows, width, act, out, out_stride); });
+}
+
+void TimedDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                             std::int64_t out_stride) {
+    timed("copies", 0, 0, [&] { inner_.round_rows(x, num_rows, width, act, out, out_stride); });
+}
+
 void TimedDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                            std::int64_t out_stride) {
     timed("silu", 0, 0, [&] { inner_.silu_mul(x, num_rows, width, act, out, out_stride); });

@@ -51,6 +51,12 @@ class TimedDevice final : public kernels::Device {
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
                   kernels::DType act, std::byte* out, std::int64_t out_stride) override;
+    void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
+                    std::int64_t dim, kernels::DType act, std::byte* out, std::int64_t out_stride) override;
+    void relu(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
+              std::int64_t out_stride) override;
+    void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
+                    std::int64_t out_stride) override;
     void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
                   std::int64_t out_stride) override;
     [[nodiscard]] std::size_t kv_page_bytes(const kernels::KvLayout& layout) const override;

@@ -39,6 +39,8 @@ const char* scaling_name(engine::RopeScaling scaling) {
             return "llama3";
         case engine::RopeScaling::yarn:
             return "yarn";
+        case engine::RopeScaling::none:
+            return "none";
     }
     return "unknown";
 }
@@ -84,7 +86,11 @@ Json describe_model(const fs::path& folder) {
               {"tied_embeddings", config.tied_embeddings},
               {"context", config.max_positions},
               {"eos_ids", config.eos_ids}};
-    json["rope"] = describe_rope(config.rope);
+    if (config.learned_positions) {
+        json["positions"] = "learned";
+    } else {
+        json["rope"] = describe_rope(config.rope);
+    }
     json["kv_bytes_per_token"] = {{"bf16", 2 * kv_values}, {"fp32", 4 * kv_values}};
     json["weights"] = describe_weights(folder);
     json["tokenizer"] = describe_tokenizer(*tokenizer);

@@ -21,6 +21,14 @@ const char* const plain_llama = R"({
     "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "rope_scaling": null,
     "hidden_act": "silu", "torch_dtype": "bfloat16", "eos_token_id": 2, "bos_token_id": 1, "pretraining_tp": 1})";
 
+/// facebook/opt-125m, with smaller numbers.
+const char* const plain_opt = R"({
+    "_remove_final_layer_norm": false, "activation_function": "relu", "architectures": ["OPTForCausalLM"],
+    "bos_token_id": 2, "do_layer_norm_before": true, "eos_token_id": 2, "ffn_dim": 256, "hidden_size": 64,
+    "layerdrop": 0.0, "max_position_embeddings": 128, "model_type": "opt", "num_attention_heads": 8,
+    "num_hidden_layers": 2, "pad_token_id": 1, "prefix": "</s>", "torch_dtype": "float16", "use_cache": true,
+    "vocab_size": 1000, "word_embed_proj_dim": 64})";
+
 class ModelFolder {
   public:
     ModelFolder() {
@@ -84,7 +92,7 @@ TEST(Config, PlainLlama) {
     EXPECT_EQ(config.num_kv_heads, 4);
     EXPECT_EQ(config.head_dim, 8);
     EXPECT_EQ(config.max_positions, 2048);
-    EXPECT_EQ(config.rms_norm_eps, 1e-5);
+    EXPECT_EQ(config.norm_eps, 1e-5);
     EXPECT_FALSE(config.tied_embeddings);
     EXPECT_FALSE(config.attention_bias || config.qkv_bias_only || config.mlp_bias);
     EXPECT_EQ(config.rope.scaling, RopeScaling::standard);
@@ -102,7 +110,7 @@ TEST(Config, DefaultsOfHuggingFace) {
         "architectures": null, "rope_scaling": {}})");
     EXPECT_EQ(config.num_kv_heads, 8);
     EXPECT_EQ(config.rope.theta, 10000.0);
-    EXPECT_EQ(config.rms_norm_eps, 1e-6);
+    EXPECT_EQ(config.norm_eps, 1e-6);
     EXPECT_EQ(config.dtype, "");
     EXPECT_TRUE(config.eos_ids.empty());
     EXPECT_EQ(config.bos_id, -1);
@@ -119,6 +127,65 @@ TEST(Config, Qwen2HasBiasesOnQueryKeyAndValue) {
     EXPECT_EQ(num_parameters(config), 1000 * 64 + 2 * layer + 64);
     // A window that begins above the last layer is none.
     EXPECT_EQ(load(R"({"use_sliding_window": true, "sliding_window": 1024, "max_window_layers": 2})").num_layers, 2);
+}
+
+ModelConfig load_opt(const std::string& patch) {
+    const ModelFolder folder;
+    folder.write("config.json", patched(plain_opt, patch));
+    return folder.load();
+}
+
+TEST(Config, Opt) {
+    const ModelConfig config = load_opt("{}");
+    EXPECT_EQ(config.model_type, "opt");
+    EXPECT_EQ(config.intermediate_size, 256);
+    EXPECT_EQ(config.num_kv_heads, 8);
+    EXPECT_EQ(config.head_dim, 8);
+    EXPECT_EQ(config.max_positions, 128);
+    EXPECT_EQ(config.position_rows(), 130);
+    EXPECT_EQ(config.norm_eps, 1e-5);
+    EXPECT_TRUE(config.layer_norm && config.learned_positions && config.tied_embeddings);
+    EXPECT_TRUE(config.attention_bias && config.mlp_bias);
+    EXPECT_FALSE(config.norm_after || config.gated_mlp || config.qkv_bias_only);
+    EXPECT_EQ(config.rope.scaling, RopeScaling::none);
+    EXPECT_EQ(config.embedding_width(), 64);
+    EXPECT_EQ(config.dtype, "float16");
+    EXPECT_EQ(config.eos_ids, std::vector<std::int32_t>{2});
+    EXPECT_EQ(config.bos_id, 2);
+    const std::int64_t layer = 4 * (64 * 64 + 64) + 2 * 64 * 256 + 256 + 64 + 4 * 64;
+    EXPECT_EQ(num_parameters(config), 1000 * 64 + 130 * 64 + 2 * layer + 2 * 64);
+    EXPECT_FALSE(load_opt(R"({"enable_bias": false})").mlp_bias);
+    EXPECT_FALSE(load_opt(R"({"tie_word_embeddings": false})").tied_embeddings);
+    // As the 350M model: norms behind the sums, none at the end, and narrower embeddings.
+    const ModelConfig medium = load_opt(R"({"do_layer_norm_before": false, "word_embed_proj_dim": 32})");
+    EXPECT_TRUE(medium.norm_after);
+    EXPECT_EQ(medium.embedding_width(), 32);
+    EXPECT_EQ(num_parameters(medium), 1000 * 32 + 130 * 64 + 2 * 32 * 64 + 2 * layer);
+}
+
+struct BadConfig {
+    const char* patch;
+    const char* complaint;  // after "config.json: "
+};
+
+const BadConfig bad_opts[] = {
+    {R"({"architectures": ["OPTModel"]})", R"(architectures: expected ["OPTForCausalLM"], got "OPTModel")"},
+    {R"({"activation_function": "gelu"})", R"(activation_function: expected "relu", got "gelu")"},
+    {R"({"ffn_dim": "DELETE"})", "ffn_dim: expected an integer from 1 to 1048576, got nothing"},
+    {R"({"word_embed_proj_dim": 0})", "word_embed_proj_dim: expected an integer from 1 to 131072, got 0"},
+    {R"({"max_position_embeddings": -1})", "max_position_embeddings: expected an integer from 1 to 16777216, got -1"},
+    {R"({"do_layer_norm_before": "yes"})", R"(do_layer_norm_before: expected true or false, got "yes")"},
+    {R"({"layer_norm_elementwise_affine": false})", "layer_norm_elementwise_affine: expected true, got false"},
+    {R"({"_remove_final_layer_norm": true})", "_remove_final_layer_norm: expected false, got true"},
+    {R"({"num_attention_heads": 7})", "hidden_size: expected a multiple of num_attention_heads = 7, got 64"},
+};
+
+TEST(Config, BadOptsAreRefusedNamingTheField) {
+    for (const BadConfig& row : bad_opts) {
+        const ModelFolder folder;
+        folder.write("config.json", patched(plain_opt, row.patch));
+        EXPECT_EQ(folder.complaint(), std::string("config.json: ") + row.complaint) << row.patch;
+    }
 }
 
 TEST(Config, BothFormsOfRope) {
@@ -176,15 +243,10 @@ TEST(Config, HeadDimMayDifferFromTheQuotient) {
     EXPECT_EQ(load(R"({"head_dim": null})").head_dim, 8);
 }
 
-struct BadConfig {
-    const char* patch;
-    const char* complaint;  // after "config.json: "
-};
-
 const BadConfig bad_configs[] = {
     // Architecture.
-    {R"({"model_type": "mistral"})", R"(model_type: expected "llama" or "qwen2", got "mistral")"},
-    {R"({"model_type": "DELETE"})", R"(model_type: expected "llama" or "qwen2", got nothing)"},
+    {R"({"model_type": "mistral"})", R"(model_type: expected "llama", "qwen2" or "opt", got "mistral")"},
+    {R"({"model_type": "DELETE"})", R"(model_type: expected "llama", "qwen2" or "opt", got nothing)"},
     {R"({"model_type": 7})", "model_type: expected a string, got 7"},
     {R"({"architectures": ["LlamaModel"]})", R"(architectures: expected ["LlamaForCausalLM"], got "LlamaModel")"},
     {R"({"architectures": "LlamaForCausalLM"})",

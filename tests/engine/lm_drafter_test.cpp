@@ -60,6 +60,50 @@ TEST(LmDrafter, CoupledGivesTheTextOfPlainDecoding) {
     }
 }
 
+// OPT drafts for OPT, as far as the drafting model has learned positions: the target's text goes on without drafts.
+TEST(LmDrafter, OptDraftsForOpt) {
+    Job job{base_options()};
+    job.model = parity / "opt-bf16";
+    job.items = 2;  // prompts of 20 and 57 tokens, 60 new ones: both end within 128 positions
+    job.options.draft.method = "ar";
+    const Texts expected = tokens_of(launch(job).items);
+    for (const Method& method : methods) {
+        Job drafted = job_of(method, "coupled");
+        drafted.model = job.model;
+        drafted.items = job.items;
+        drafted.draft_models = {parity / "opt-post-norm-bf16", parity / "opt-fp16"};
+        drafted.draft_models.resize(static_cast<std::size_t>(method.models));
+        const JobResult result = launch(drafted);
+        EXPECT_EQ(tokens_of(result.items), expected) << method.draft;
+        EXPECT_GT(result.sum.drafted, 100) << method.draft;
+        drafted.ranks = 2;
+        drafted.draft_sharded = true;
+        EXPECT_EQ(tokens_of(launch(drafted).items), expected) << method.draft << ", 2 ranks";
+    }
+}
+
+// The target as its own draft, to the last position: guesses are right all the way, trees reach beyond it.
+TEST(LmDrafter, OptDraftsForItselfToItsLastPosition) {
+    Job plain_job{base_options()};
+    plain_job.model = parity / "opt-bf16";
+    plain_job.items = 1;
+    plain_job.generation.max_tokens = 108;  // behind a prompt of 20: all 128 positions
+    for (const std::string verify : {"coupled", "rejection"}) {
+        Job job = plain_job;
+        job.options.draft = {};
+        job.options.draft.method = "sd";
+        job.options.draft.tree = "4";
+        job.options.draft.verify = verify;
+        job.draft_models = {job.model};
+        const JobResult result = launch(job);
+        ASSERT_EQ(tokens_of(result.items).at(0).size(), 108U) << verify;
+        EXPECT_LE(result.sum.target_calls, 108 / 5 + 2) << verify;
+        if (verify == "rejection") continue;
+        plain_job.options.draft.method = "ar";
+        EXPECT_EQ(tokens_of(result.items), tokens_of(launch(plain_job).items));
+    }
+}
+
 TEST(LmDrafter, CoupledAtTemperatureZero) {
     Job greedy{base_options()};
     greedy.generation.sampling = {.temperature = 0};

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 #include "engine/json.hpp"
@@ -93,6 +94,16 @@ TEST_P(Parity, Bf16LogitsStayClose) {
     EXPECT_LT(error, 2e-2);
 }
 
+// Of fp16 weights nothing is lost in fp32, and in bf16 a notice says that they were rounded.
+TEST(ParityOpt, Fp16WeightsAreRoundedWithANotice) {
+    const Golden golden = read_golden("opt-fp16");
+    EXPECT_EQ(run_model(golden.folder, Precision::fp32, best(), golden.tokens, {0}).notices.size(), 0U);
+    const auto run = run_model(golden.folder, Precision::bf16, best(), golden.tokens, golden.positions);
+    ASSERT_EQ(run.notices.size(), 1U);
+    EXPECT_NE(run.notices[0].find("F16 weights"), std::string::npos) << run.notices[0];
+    EXPECT_LT(greatest_error(run.logits(), golden.logits) / range_of(golden.logits), 2e-2);
+}
+
 // Every variant of the kernels, every chunk size: the same bits.
 TEST_P(Parity, VariantsAndChunksAgreeBitForBit) {
     const Golden golden = read_golden(GetParam());
@@ -138,7 +149,7 @@ TEST(ParityGoldens, AreThere) {
 
 // Tensor parallel 1, 2, 4, 8: the same bits on every rank, and each rank holds its share of the weights alone.
 TEST(TensorParallel, EveryDegreeGivesTheSameBits) {
-    for (const char* name : {"llama-default", "llama-default-bf16", "llama-modern"}) {
+    for (const char* name : {"llama-default", "llama-default-bf16", "llama-modern", "opt", "opt-post-norm-bf16"}) {
         const Golden golden = read_golden(name);
         const auto num_heads = ModelConfig::load(golden.folder).num_heads;
         for (const Precision precision :
@@ -178,15 +189,16 @@ TEST(TensorParallel, DemoModelSplitsItsWeights) {
 }
 
 // A node of a tree gives the logits of its path written out as a chain, whatever else is in the tree.
-TEST(TreeForward, NodesEqualTheirChains) {
-    const Golden golden = read_golden("llama-default-bf16");
+void expect_nodes_equal_their_chains(const char* name, const std::vector<std::int64_t>& contexts) {
+    SCOPED_TRACE(name);
+    const Golden golden = read_golden(name);
     const auto device = kernels::make_cpu_device(best(), 2);
     const auto group = make_local_group();
     const auto model = Model::load(golden.folder, Precision::bf16, *device, *group);
     const auto vocab = static_cast<std::size_t>(model->config().vocab_size);
     PagePool pool(*device, model->kv_layout(), testing::plenty);
 
-    for (const std::int64_t context : {1, 63, 508, 511, 600}) {  // both sides of a page's and a chunk's edge
+    for (const std::int64_t context : contexts) {
         KvSequence kv(pool);
         kv.reserve(context + 8);
         kv.reserve_scratch(8);
@@ -241,6 +253,55 @@ TEST(TreeForward, NodesEqualTheirChains) {
         for (const std::int32_t token : {7, 11, 14, 17, 21}) chain.push_back(token);
         EXPECT_TRUE(same_bits({next.begin(), next.end()}, testing::run_rank(*model, chain, {context + 4}, 50)));
     }
+}
+
+TEST(TreeForward, NodesEqualTheirChains) {
+    // Both sides of a page's and a chunk's edge.
+    expect_nodes_equal_their_chains("llama-default-bf16", {1, 63, 508, 511, 600});
+    expect_nodes_equal_their_chains("opt-bf16", {1, 63, 72});
+    expect_nodes_equal_their_chains("opt-post-norm-bf16", {1, 63, 72});
+}
+
+/// The message of what `action` throws.
+std::string complaint(const std::function<void()>& action) {
+    try {
+        action();
+    } catch (const std::exception& error) {
+        return error.what();
+    }
+    return "(none)";
+}
+
+// Learned positions end: text beyond them is refused, and what a tree guesses there does no harm.
+TEST(LearnedPositions, EndWhereTheTableEnds) {
+    const Golden golden = read_golden("opt-bf16");
+    const auto device = kernels::make_cpu_device(best(), 1);
+    const auto group = make_local_group();
+    const auto model = Model::load(golden.folder, Precision::bf16, *device, *group);
+    ASSERT_EQ(model->config().max_positions, 128);
+    std::vector<std::int32_t> tokens;
+    for (std::int32_t i = 0; i < 128; ++i) tokens.push_back(i * 5 % 96);
+    const std::vector<float> last = testing::run_rank(*model, tokens, {127}, 50);
+
+    PagePool pool(*device, model->kv_layout(), testing::plenty);
+    KvSequence kv(pool);
+    kv.reserve(128);
+    kv.reserve_scratch(2);
+    KvSequence* sequence = &kv;
+    std::vector<ForwardRow> rows;
+    for (std::int64_t p = 0; p < 127; ++p)
+        rows.push_back({tokens[static_cast<std::size_t>(p)], p, 0, p + 1, {}, false});
+    model->forward(rows, std::span(&sequence, 1));
+    kv.set_committed(127);
+    const auto logits = model->forward(
+        std::vector<ForwardRow>{
+            {tokens[127], 127, 0, 128, {}, true}, {8, 128, 0, 128, {0}, false}, {9, 129, 0, 128, {0, 1}, false}},
+        std::span(&sequence, 1));
+    EXPECT_TRUE(same_bits({logits.begin(), logits.end()}, last));
+
+    tokens.push_back(1);
+    EXPECT_EQ(complaint([&] { testing::run_rank(*model, tokens, {128}, 50); }),
+              "context: expected at most 128 positions, as this model has learned, got 129");
 }
 
 }  // namespace

@@ -223,9 +223,16 @@ TEST(Safetensors, BadFolders) {
     const std::string neither = folder.path().string() + ": expected model.safetensors or model.safetensors.index.json";
     EXPECT_EQ(folder.complaint(), neither + ", got neither");
     folder.write("pytorch_model.bin", "PK");
-    EXPECT_EQ(folder.complaint(), neither +
-                                      ", got only pytorch_model.bin; save the model as safetensors (transformers: "
-                                      "save_pretrained)");
+    EXPECT_EQ(folder.complaint(),
+              neither + ", got only pytorch_model.bin; jobs/convert_checkpoint.py FOLDER writes them");
+    const Folder shards;
+    shards.write("pytorch_model.bin.index.json", "{}");
+    EXPECT_EQ(shards.complaint(), shards.path().string() +
+                                      ": expected model.safetensors or model.safetensors.index.json, got only "
+                                      "pytorch_model.bin.index.json; jobs/convert_checkpoint.py FOLDER writes them");
+    const Folder original;
+    original.write("consolidated.00.pth", "PK");
+    EXPECT_NE(original.complaint().find("save_pretrained"), std::string::npos);
     EXPECT_EQ(folder.complaint([&] { SafetensorsFolder::open(folder.path() / "pytorch_model.bin"); }),
               "pytorch_model.bin: expected a model folder, got a file");
     std::filesystem::create_directory(folder.path() / "model.safetensors");

@@ -9,7 +9,7 @@ class RowsTest : public DeviceTest {};
 
 const std::vector<std::int64_t> widths = {1, 7, 8, 16, 17, 31, 64, 100, 256, 690, 2048};
 
-TEST_P(RowsTest, NormAndSiluEqualReference) {
+TEST_P(RowsTest, NormsAndActivationsEqualReference) {
     constexpr std::uint64_t seed = 51;
     Numbers numbers(seed);
     Comparison comparison(GetParam());
@@ -31,10 +31,55 @@ TEST_P(RowsTest, NormAndSiluEqualReference) {
                 reference_->silu_mul(x.data(), num_rows, width, act, expected.data(), stride);
                 device_->silu_mul(x.data(), num_rows, width, act, actual.data(), stride);
                 ASSERT_TRUE(comparison.equal(expected, actual, act)) << "silu_mul";
+                const std::vector<float> bias = numbers.normals(width);
+                reference_->layer_norm(x.data(), gain.data(), bias.data(), 1e-5F, num_rows, width, act, expected.data(),
+                                       stride);
+                device_->layer_norm(x.data(), gain.data(), bias.data(), 1e-5F, num_rows, width, act, actual.data(),
+                                    stride);
+                ASSERT_TRUE(comparison.equal(expected, actual, act)) << "layer_norm";
+                reference_->relu(x.data(), num_rows, width, act, expected.data(), stride);
+                device_->relu(x.data(), num_rows, width, act, actual.data(), stride);
+                ASSERT_TRUE(comparison.equal(expected, actual, act)) << "relu";
+                reference_->round_rows(x.data(), num_rows, width, act, expected.data(), stride);
+                device_->round_rows(x.data(), num_rows, width, act, actual.data(), stride);
+                ASSERT_TRUE(comparison.equal(expected, actual, act)) << "round_rows";
             }
         }
     }
     EXPECT_GT(comparison.count(), 10'000);
+}
+
+/// Against double precision: a mean far from zero must not eat the variance.
+TEST_P(RowsTest, LayerNormIsAccurate) {
+    Numbers numbers(53);
+    constexpr std::int64_t width = 777;
+    std::vector<float> x = numbers.normals(width);
+    for (float& value : x) value += 100.0F;
+    const std::vector<float> gain = numbers.normals(width);
+    const std::vector<float> bias = numbers.normals(width);
+    double mean = 0;
+    for (const float value : x) mean += static_cast<double>(value) / width;
+    double variance = 0;
+    for (const float value : x) variance += (value - mean) * (value - mean) / width;
+    device_->layer_norm(x.data(), gain.data(), bias.data(), 1e-5F, 1, width, DType::f32,
+                        reinterpret_cast<std::byte*>(x.data()), width);  // in place: the bias shows it was not skipped
+    Numbers again(53);
+    const std::vector<float> before = again.normals(width);
+    for (std::size_t i = 0; i < width; ++i) {
+        const double centred = static_cast<double>(before[i] + 100.0F) - mean;
+        const double expected = centred / std::sqrt(variance + 1e-5) * gain[i] + bias[i];
+        ASSERT_NEAR(x[i], expected, 2e-4) << i;
+    }
+}
+
+TEST_P(RowsTest, ReluKeepsNanAndDropsWhatIsBelowZero) {
+    constexpr float inf = std::numeric_limits<float>::infinity();
+    const std::vector<float> x = {-1.0F, 0.0F, 2.5F, std::nanf(""), inf, -inf, -1e-30F, 3.0F, -7.0F};
+    std::vector<float> out(16, 9.0F);
+    device_->relu(x.data(), 1, 9, DType::f32, reinterpret_cast<std::byte*>(out.data()), 16);
+    EXPECT_TRUE(std::isnan(out[3]));
+    out[3] = 0;
+    EXPECT_EQ(out, (std::vector<float>{0, 0, 2.5F, 0, inf, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0}));
 }
 
 TEST_P(RowsTest, AdditionsAndGatherEqualReference) {

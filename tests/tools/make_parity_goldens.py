@@ -38,6 +38,7 @@ class Model:
     modern: bool = False  # config.json as transformers 5 writes it
     weights_of: str = ""  # the same weights as that model, rounded to `dtype`
     generation: dict = dataclasses.field(default_factory=dict)
+    headless: bool = False  # names as the model without its head gives them, like OPT's published folders
 
 
 # Small, and yet: head_dim is not hidden_size / heads, and no width is a multiple of a vector register.
@@ -74,6 +75,25 @@ YARN = {
     "max_position_embeddings": 128,
     "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
 }
+
+# 8 heads, so that every tensor-parallel degree runs; few positions, as the table of them is part of the file.
+OPT = {
+    "architectures": ["OPTForCausalLM"],
+    "model_type": "opt",
+    "num_attention_heads": 8,
+    "ffn_dim": 40,
+    "max_position_embeddings": 128,
+    "word_embed_proj_dim": 32,
+    "do_layer_norm_before": True,
+    "activation_function": "relu",
+    "dropout": 0.1,
+    "layerdrop": 0.0,
+    "init_std": 0.02,
+    "bos_token_id": 2,
+    "pad_token_id": 1,
+    "prefix": "</s>",
+} | dict.fromkeys(["num_key_value_heads", "head_dim", "hidden_act", "intermediate_size", "rms_norm_eps", "rope_theta",
+                   "rope_scaling", "tie_word_embeddings"])  # fmt: skip
 
 MODELS = [
     # 8 query and 4 KV heads, so that every tensor-parallel degree runs; more tokens than one chunk of attention.
@@ -122,6 +142,11 @@ MODELS = [
     ),
     Model("qwen2", {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "head_dim": None, "use_sliding_window": False,
                     "sliding_window": 1024, "max_window_layers": 2, "rope_theta": 1000000.0, "rms_norm_eps": 1e-06}),
+    Model("opt", OPT),
+    Model("opt-fp16", OPT | {"torch_dtype": "float16"}, dtype=torch.float16, weights_of="opt", headless=True),
+    Model("opt-bf16", OPT | {"torch_dtype": "bfloat16"}, dtype=torch.bfloat16, weights_of="opt"),
+    Model("opt-post-norm-bf16", OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 20, "torch_dtype": "bfloat16"},
+          dtype=torch.bfloat16),
 ]  # fmt: skip
 
 # Frequencies of published models, where no weights are needed: name, changes to a Llama of head_dim 64.
@@ -164,7 +189,7 @@ def random_weights(model, generator):
     """Spread far more than a trained model's, so that logits differ by several units and an error shows."""
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
-        if "norm" in name:
+        if "norm" in name and name.endswith("weight"):
             parameter.data = 1.0 + 0.3 * noise
         else:
             parameter.data = noise * (0.4 if "embed" in name or "lm_head" in name else 0.2)
@@ -185,8 +210,10 @@ def write_model(spec, folder, state):
     if spec.generation:
         write_json(folder / "generation_config.json", spec.generation)
     tensors = {name: tensor.to(spec.dtype).contiguous() for name, tensor in state.items()}
-    if config["tie_word_embeddings"]:
+    if config.get("tie_word_embeddings", config["model_type"] == "opt"):
         del tensors["lm_head.weight"]
+    if spec.headless:
+        tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     if not spec.shard_bytes:
         safetensors.torch.save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         return
@@ -228,9 +255,11 @@ def write_golden(spec, folder, tokens):
     print(f"{spec.name}: logits spread over {spread:.2f}")
 
 
-def make_models(root):
+def make_models(root, prefix):
     states = {}
     for number, spec in enumerate(MODELS):
+        if not spec.name.startswith(prefix):
+            continue
         folder = root / spec.name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -282,14 +311,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, help="tests/data/parity")
     parser.add_argument("--demo-only", action="store_true", help="only demo.json, of jobs/demo/model")
+    parser.add_argument("--only", metavar="PREFIX", help="only folders whose name begins so")
     options = parser.parse_args()
     root = options.folder
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
+    if options.only:
+        return make_models(root, options.only)
     make_demo(root / "demo.json", pathlib.Path(__file__).resolve().parents[2] / "jobs" / "demo" / "model")
     if options.demo_only:
         return
-    make_models(root)
+    make_models(root, "")
     make_ropes(root / "rope.json")
 
 
