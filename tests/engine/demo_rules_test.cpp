@@ -187,13 +187,13 @@ TEST(DemoRules, EveryRuleOnEveryMethodEmitsTheTarget) {
         {"ngram", "2x2", "recursive", 0},
     };
     for (const Case& wanted : cases)
-        EXPECT_GT(p_value_of(wanted, std::string(wanted.verify) == "coupled" ? 1000 : 2000), 1e-4)
+        EXPECT_GT(p_value_of(wanted, std::string(wanted.verify) == "coupled" ? 1000 : 1500), 1e-4)
             << wanted.draft << " " << wanted.verify;
 }
 
 TEST(DemoRules, AWrongPairFails) {
     // Drafts with replacement, verified as if without.
-    EXPECT_LT(p_value_of({"spectr", "4x1", "recursive"}, 3000), 1e-4);
+    EXPECT_LT(p_value_of({"spectr", "4x1", "recursive"}, 10000), 1e-4);
 }
 
 }  // namespace
