@@ -2,6 +2,7 @@
 // target's pass over the same tree.
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <random>
 #include <vector>
 

@@ -16,7 +16,9 @@ TEST(Noise, BoundIsNoLess) {
         for (std::int32_t v = 0; v < 5000; ++v) {
             const auto gumbel = static_cast<double>(row.gumbel(v));
             ASSERT_GE(row.gumbel_bound(v), gumbel);
-            if (gumbel > 0) ASSERT_LT(row.gumbel_bound(v), gumbel + 2);
+            if (gumbel > 0) {
+                ASSERT_LT(row.gumbel_bound(v), gumbel + 2);
+            }
         }
     }
     EXPECT_EQ(NoiseRow::silence(1).gumbel_bound(5), 0);

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "engine/json.hpp"
@@ -28,8 +29,7 @@ using nlohmann::json;
 namespace {
 
 [[noreturn]] void refuse(const std::string& key, const std::string& expected, const json& got) {
-    throw UsageError("rule-table: " + key + ": expected " + expected + ", got " +
-                     engine::printable(got.dump(-1, ' ', true)));
+    throw UsageError("rule-table: " + key + ": expected " + expected + ", got " + engine::describe(got));
 }
 
 Tokens read_context(const std::string& text) {
@@ -149,12 +149,13 @@ int fail(const std::string& message, int code) {
 
 int main() {
     try {
-        run(json::parse(std::cin));
+        const std::string text{std::istreambuf_iterator<char>(std::cin), {}};
+        run(engine::parse_json(text, "standard input"));
         return 0;
     } catch (const UsageError& error) {
         return fail(error.what(), 2);
-    } catch (const json::exception& error) {
-        return fail(std::string("rule-table: standard input: ") + error.what(), 2);
+    } catch (const InputError& error) {
+        return fail(error.what(), 2);
     } catch (const std::exception& error) {
         return fail(error.what(), 1);
     }
