@@ -4,10 +4,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
 #include <random>
 
 #include "engine/draft/acceptance.hpp"
+#include "engine/draft/tree_growth.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -336,6 +337,36 @@ TEST(TreeFamily, EveryTreeOfItFitsTheGreatest) {
     EXPECT_FALSE(chooses_tree(find_draft_method("ngram"), "auto"));
     EXPECT_EQ(tree_of(find_draft_method("ngram"), "auto").budget, 16);
     EXPECT_EQ(tree_of(find_draft_method("ar"), "auto").depth, 0);
+}
+
+// The limits are kept, and mean to a method what the chooser reckons with.
+TEST(TreeFamily, TreesAreAsLargeAsItsCounts) {
+    Distribution many;
+    for (std::int32_t id = 0; id < 64; ++id) {
+        many.ids.push_back(id);
+        many.log_weights.push_back(0);
+        many.q.push_back(1.0 / 64);
+    }
+    for (const char* name : {"sd", "spectr", "rsd-c", "rsd-s"}) {
+        const DraftMethod& method = find_draft_method(name);
+        const TreeFamily family = tree_family(method, 1);
+        const auto trees = make_tree_method(method, tree_of(method, "auto"), 1);
+        EXPECT_EQ(trees->max_depth(), family.most_depth);
+        for (const std::int64_t width : family.widths) {
+            TokenTree tree;
+            tree.reset(0);
+            const auto growth = trees->begin(tree, Noise{.key = 5}, 100, 3, width);
+            while (!growth->wanted().empty()) growth->grow(std::vector<Distribution>(growth->wanted().size(), many));
+            EXPECT_EQ(tree.depth.back(), 3) << name;
+            std::int64_t level_nodes = 1;
+            for (std::int32_t depth = 1; depth <= 3; ++depth) {
+                level_nodes = (family.branches ? level_nodes : 1) * family.fan_out(depth - 1, width);
+                const auto nodes = std::count(tree.depth.begin(), tree.depth.end(), depth);
+                const bool merged = method.draws == Draws::independent;  // chains that agree
+                EXPECT_TRUE(nodes == level_nodes || (merged && nodes < level_nodes)) << name << " width " << width;
+            }
+        }
+    }
 }
 
 }  // namespace
