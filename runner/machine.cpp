@@ -145,7 +145,8 @@ engine::DraftOptions draft_of(const Settings& settings) {
             .replay_accept = settings.replay_accept,
             .models = {},
             .model_temperature = settings.draft_temperature,
-            .verify = settings.verify};
+            .verify = settings.verify,
+            .tree_limits = {}};
 }
 
 std::shared_ptr<const engine::GenerationOptions> generation_options(const Settings& settings,

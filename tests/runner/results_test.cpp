@@ -51,7 +51,11 @@ struct ResultsTest : testing::Test {
 
 TEST(StatisticsLine, MemoryBoundSpeedupAndTokenRate) {
     engine::FinishedItem item;
-    item.statistics = {.seconds = 5, .prefill_seconds = 1, .target_calls = 4, .draft_calls = 6, .decode_tokens = 10};
+    item.statistics.seconds = 5;
+    item.statistics.prefill_seconds = 1;
+    item.statistics.target_calls = 4;
+    item.statistics.draft_calls = 6;
+    item.statistics.decode_tokens = 10;
     const auto line = [&](const std::optional<DraftCost>& drafts) {
         return nlohmann::json::parse(format_statistics(record_of(0, "x", 12), item, 0, drafts));
     };
