@@ -186,9 +186,8 @@ TEST(DemoRules, EveryRuleOnEveryMethodEmitsTheTarget) {
         {"rsd-s", "3x2", "coupled"},
         {"ngram", "2x2", "recursive", 0},
     };
-    for (const Case& wanted : cases)
-        EXPECT_GT(p_value_of(wanted, std::string(wanted.verify) == "coupled" ? 1000 : 1500), 1e-4)
-            << wanted.draft << " " << wanted.verify;
+    const std::int64_t draws = Demo::get().small ? 1500 : 800;  // seconds, with a draft model as large as the target
+    for (const Case& wanted : cases) EXPECT_GT(p_value_of(wanted, draws), 1e-4) << wanted.draft << " " << wanted.verify;
 }
 
 TEST(DemoRules, AWrongPairFails) {
