@@ -10,7 +10,7 @@ namespace {
 constexpr double slow = 0.1;            // share of what is new in an average
 constexpr double most_surprise = 1.5;   // a pass that another process interrupted says little about rows
 constexpr std::int64_t reconsider = 4;  // steps; at first, each
-constexpr std::int64_t first_steps = 32;
+constexpr std::int64_t first_steps = 32, first_trials = 6;
 constexpr std::int64_t look_around = 64;         // steps between two looks at what is not chosen
 constexpr std::int64_t clear_look_around = 256;  // at plain decoding, which is dear where drafts gain much
 constexpr double clear_gain = 1.25;
@@ -164,7 +164,9 @@ TreeLimits TreeChooser::next_trees() {
     }
     if (chosen_.limits.depth == 0 || step_ < first_steps || step_ % reconsider == 0) {
         chosen_ = best_tree(depth_in_reach());
-        if (chosen_.rate() < plain().rate() || lost_ > most_loss * elapsed_ + first_loss * plain().seconds) {
+        // Beliefs and modelled prices alone do not decide against drafts that nobody tried.
+        const bool tried = step_ > first_trials;
+        if ((tried && chosen_.rate() < plain().rate()) || lost_ > most_loss * elapsed_ + first_loss * plain().seconds) {
             pause();
             return nothing;
         }
