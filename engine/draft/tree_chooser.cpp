@@ -26,9 +26,8 @@ constexpr double node_seconds = 1e-6;           // of a draft without a model
 }  // namespace
 
 std::size_t Correction::size_class(std::int64_t rows) {
-    std::size_t size = 0;
-    while ((std::int64_t{2} << size) <= rows && size < 11) ++size;
-    return size;
+    constexpr std::array<std::int64_t, 11> most{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48};  // as kernels' blocks go
+    return static_cast<std::size_t>(std::lower_bound(most.begin(), most.end(), rows) - most.begin());
 }
 
 double Correction::factor(std::int64_t rows) const {
