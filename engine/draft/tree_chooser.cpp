@@ -97,7 +97,9 @@ TreeChooser::Candidate TreeChooser::plain() const {
 
 TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth) const {
     Candidate best;
-    for (std::size_t width = 0; width < family_.widths.size(); ++width) {
+    // First trials and probes are of chains: cheap, and what a first guess is worth decides most.
+    const std::size_t num_widths = paused_ || step_ <= first_trials ? 1 : family_.widths.size();
+    for (std::size_t width = 0; width < num_widths; ++width) {
         const std::vector<double> chances = acceptance_.chances(width, max_depth);
         Candidate tree{.limits = {.depth = 0, .width = family_.widths[width]}};
         double reached = 1;
