@@ -10,7 +10,7 @@ namespace {
 constexpr double slow = 0.1;            // share of what is new in an average
 constexpr double most_surprise = 1.5;   // a pass that another process interrupted says little about rows
 constexpr std::int64_t reconsider = 4;  // steps; at first, each
-constexpr std::int64_t first_steps = 32;
+constexpr std::int64_t first_steps = 32, first_trials = 6;
 constexpr std::int64_t look_around = 64;         // steps between two looks at what is not chosen
 constexpr std::int64_t clear_look_around = 256;  // at plain decoding, which is dear where drafts gain much
 constexpr double clear_gain = 1.25;
@@ -26,9 +26,8 @@ constexpr double node_seconds = 1e-6;           // of a draft without a model
 }  // namespace
 
 std::size_t Correction::size_class(std::int64_t rows) {
-    std::size_t size = 0;
-    while ((std::int64_t{2} << size) <= rows && size < 11) ++size;
-    return size;
+    constexpr std::array<std::int64_t, 11> most{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48};  // as kernels' blocks go
+    return static_cast<std::size_t>(std::lower_bound(most.begin(), most.end(), rows) - most.begin());
 }
 
 double Correction::factor(std::int64_t rows) const {
@@ -98,7 +97,9 @@ TreeChooser::Candidate TreeChooser::plain() const {
 
 TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth) const {
     Candidate best;
-    for (std::size_t width = 0; width < family_.widths.size(); ++width) {
+    // First trials and probes are of chains: cheap, and what a first guess is worth decides most.
+    const std::size_t num_widths = paused_ || step_ <= first_trials ? 1 : family_.widths.size();
+    for (std::size_t width = 0; width < num_widths; ++width) {
         const std::vector<double> chances = acceptance_.chances(width, max_depth);
         Candidate tree{.limits = {.depth = 0, .width = family_.widths[width]}};
         double reached = 1;
@@ -164,7 +165,9 @@ TreeLimits TreeChooser::next_trees() {
     }
     if (chosen_.limits.depth == 0 || step_ < first_steps || step_ % reconsider == 0) {
         chosen_ = best_tree(depth_in_reach());
-        if (chosen_.rate() < plain().rate() || lost_ > most_loss * elapsed_ + first_loss * plain().seconds) {
+        // Beliefs and modelled prices alone do not decide against drafts that nobody tried.
+        const bool tried = step_ > first_trials;
+        if ((tried && chosen_.rate() < plain().rate()) || lost_ > most_loss * elapsed_ + first_loss * plain().seconds) {
             pause();
             return nothing;
         }

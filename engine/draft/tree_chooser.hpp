@@ -31,7 +31,7 @@ class Correction {
     static std::size_t size_class(std::int64_t rows);
 
     Share all_;                        ///< the machine's speed now
-    std::array<Share, 12> of_size_{};  ///< beside that, of passes of 1, 2, 4, ... rows
+    std::array<Share, 12> of_size_{};  ///< beside that, of passes of so many rows
 };
 
 class TreeChooser {
