@@ -356,7 +356,10 @@ TEST(TreeFamily, TreesAreAsLargeAsItsCounts) {
             TokenTree tree;
             tree.reset(0);
             const auto growth = trees->begin(tree, Noise{.key = 5}, 100, 3, width);
-            while (!growth->wanted().empty()) growth->grow(std::vector<Distribution>(growth->wanted().size(), many));
+            while (!growth->wanted().empty()) {
+                std::vector<Distribution> drafts(growth->wanted().size(), many);
+                growth->grow(drafts);
+            }
             EXPECT_EQ(tree.depth.back(), 3) << name;
             std::int64_t level_nodes = 1;
             for (std::int32_t depth = 1; depth <= 3; ++depth) {
