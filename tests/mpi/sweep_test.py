@@ -93,7 +93,7 @@ def killed(bench):
 def stopped(bench):
     """USR1 in a point: 75, everything saved; a second launch meanwhile is refused; the next one goes on."""
     make_prompts(bench.folder / "prompts.jsonl", 2)
-    sweep = sweep_file(bench, "grid draft-tree = 2 | 3\n", max_tokens=5000, checkpoint_tokens=200)
+    sweep = sweep_file(bench, "grid draft-tree = 2 | 3\n", max_tokens=12000, checkpoint_tokens=200)
     folder = bench.folder / "sweep"
     launch = bench.start(sweep, 2, verb="sweep")
     wait_in_point(launch, folder / "draft-tree=2")

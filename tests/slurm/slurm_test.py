@@ -13,6 +13,7 @@ import tempfile
 import threading
 import traceback
 import time
+from pathlib import Path
 
 from cluster import Cluster, missing_programs, signal_waits
 from harness import REPOSITORY, Bench, Failure, check, digest, journal_keys, make_prompts, results, wait_for
@@ -45,11 +46,43 @@ def send(pids, number):
             pass
 
 
+def ranks_of(program, *arguments):
+    """Processes of `program` that were given these arguments. Cheap: the machine is busy with the ranks of many jobs."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path("/proc", entry, "cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if words[0] == program and all(argument in words for argument in arguments):
+            found.append(int(entry))
+    return found
+
+
+class Catcher(threading.Thread):
+    """Freezes the ranks of a launch as soon as it has a checkpoint, however soon after its start that is."""
+
+    def __init__(self, program, run, arguments):
+        super().__init__(daemon=True)
+        self.program, self.run_folder, self.arguments = program, run, arguments
+        self.pids = []
+        self.start()
+
+    def run(self):
+        end = time.monotonic() + STARTS
+        while time.monotonic() < end and not self.pids:
+            if any(path.name.count(".") == 1 for path in self.run_folder.glob("checkpoints/*.h5")):
+                self.pids = ranks_of(self.program, *self.arguments)
+                send(self.pids, signal.SIGSTOP)
+            time.sleep(0.02)
+
+
 class Job:
     """One job in the queue, and the run folder it works on."""
 
-    def __init__(self, site, number, run, records=None):
+    def __init__(self, site, number, run, records=None, catcher=None):
         self.site, self.number, self.run, self.records = site, number, run, records or run / "slurm"
+        self.catcher = catcher
 
     def facts(self):
         return self.site.cluster.job(self.number)
@@ -77,16 +110,13 @@ class Job:
     def ranks(self):
         return self.site.cluster.ranks(self.facts()["JobId"], self.site.program)
 
-    def caught(self, frozen=False):
-        """Returns the ranks in the middle of the work: a checkpoint is there, results are not. Ranks that are frozen stay
+    def caught(self):
+        """Returns the ranks in the middle of the work: a checkpoint is there, results are not. They are frozen, and stay
         there until thawed, however long Slurm takes."""
-        def checkpointed():
-            return any(path.name.count(".") == 1 for path in self.run.glob("checkpoints/*.h5")) and self.ranks()
-        pids = self.site.wait(checkpointed, f"job {self.number} has a checkpoint", self)
-        if frozen:
-            send(pids, signal.SIGSTOP)
+        self.site.wait(lambda: not self.catcher.is_alive(), f"job {self.number} is caught", self)
+        check(self.catcher.pids, f"job {self.number} has a checkpoint\n{self.log()}")
         check(not (self.run / "results.jsonl").exists(), f"job {self.number} was caught in the middle\n{self.log()}")
-        return pids
+        return self.catcher.pids
 
     def thaw(self, pids, limit=STARTS):
         """Continues them as soon as USR1 has reached them all."""
@@ -142,9 +172,14 @@ class Site:
             facts = job.facts()
             raise Failure(f"{failure}\njob {job.number}: {facts['JobState']} {facts['Reason']}\n{job.log()}")
 
-    def submit(self, name, *options, job=None, nodes=1, ranks=2, keys=(), fine=True):
-        """A job given to slurm/submit as a user does; its own message where it refuses and that is not `fine`."""
+    def submit(self, name, *options, job=None, nodes=1, ranks=2, keys=(), fine=True, catch=None):
+        """A job given to slurm/submit as a user does; its own message where it refuses and that is not `fine`. `catch`: arguments
+        of the launch that is to be caught in the middle of its work, () for any."""
         run = self.bench.folder / name
+        catcher = None
+        if catch is not None:
+            shard = "".join(argument.replace("--shard=", "shard-").replace("/", "-of-") for argument in catch)
+            catcher = Catcher(self.program, run / shard, [f"--output={run}", *catch])
         # The ranks of two nodes of this cluster are on one machine: what is shared between them must not be used.
         environment = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_osc": "^sm",
                        "OMPI_MCA_mpi_yield_when_idle": "1", "HOME": str(self.bench.folder), "LONGHAUL": self.program}
@@ -156,7 +191,7 @@ class Site:
             check(done.returncode != 0, f"{name}: expected to be refused\n{done.stdout}")
             return done.stderr
         check(done.returncode == 0, f"{name}: submit returned {done.returncode}\n{done.stdout}{done.stderr}")
-        return Job(self, re.match(r"job (\d+)", done.stdout).group(1), run)
+        return Job(self, re.match(r"job (\d+)", done.stdout).group(1), run, catcher=catcher)
 
     def equals(self, run):
         """The results are those of the run without Slurm, every item exactly once."""
@@ -182,8 +217,8 @@ def two_nodes(site):
 
 def srun(site):
     """Ranks started by srun and PMIx; meanwhile a second job of the run folder is refused."""
-    job = site.submit("srun", "--launcher", "srun")
-    pids = job.caught(frozen=True)
+    job = site.submit("srun", "--launcher", "srun", catch=())
+    pids = job.caught()
     second = site.submit("srun", fine=False)
     check("in the queue" in second and job.number in second, f"a second job of the run folder: {second}")
     send(pids, signal.SIGCONT)
@@ -193,8 +228,8 @@ def srun(site):
 
 def time_limit(site):
     """Slurm's warning before the limit: saved, requeued, gone on, under one job id."""
-    job = site.submit("time_limit", "--partition", "minute", "--grace", "60")
-    pids = job.caught(frozen=True)
+    job = site.submit("time_limit", "--partition", "minute", "--grace", "60", catch=())
+    pids = job.caught()
     try:
         job.thaw(pids, limit=TWO_LOOKS)
     except Failure:
@@ -206,8 +241,8 @@ def time_limit(site):
 
 def scancel(site):
     """USR1 by hand, to the batch shell; here with ranks started by srun."""
-    job = site.submit("scancel", "--launcher", "srun")
-    pids = job.caught(frozen=True)
+    job = site.submit("scancel", "--launcher", "srun", catch=())
+    pids = job.caught()
     site.cluster.command("scancel", "--signal=USR1", "--batch", job.number)
     job.thaw(pids)
     site.wait(lambda: job.facts()["Restarts"] == "1" and job.ranks(), "it goes on", job)
@@ -217,8 +252,8 @@ def scancel(site):
 
 def stay_stopped(site):
     """USR2 by hand: stays stopped until the job is submitted again, then on more ranks."""
-    job = site.submit("stay_stopped")
-    pids = job.caught(frozen=True)
+    job = site.submit("stay_stopped", catch=())
+    pids = job.caught()
     site.cluster.command("scancel", "--signal=USR2", "--batch", job.number)
     job.thaw(pids)
     job.ends("FAILED", "75:0", restarts=0)
@@ -230,8 +265,8 @@ def stay_stopped(site):
 
 def steps(site):
     """USR1 to the steps alone: the batch shell learns of it by the exit code."""
-    job = site.submit("steps", "--launcher", "srun")
-    pids = job.caught(frozen=True)
+    job = site.submit("steps", "--launcher", "srun", catch=())
+    pids = job.caught()
     site.cluster.command("scancel", "--signal=USR1", job.number)
     job.thaw(pids)
     job.ends(restarts=1)
@@ -240,10 +275,10 @@ def steps(site):
 
 def preempted(site):
     """A job of a higher partition takes the node: with time to save, and without any."""
-    low = site.submit("low", "--partition", "low", "--grace", "60")
-    lowest = site.submit("lowest", "--partition", "lowest")
-    pids = low.caught(frozen=True)
-    lowest_pids = lowest.caught(frozen=True)
+    low = site.submit("low", "--partition", "low", "--grace", "60", catch=())
+    lowest = site.submit("lowest", "--partition", "lowest", catch=())
+    pids = low.caught()
+    lowest_pids = lowest.caught()
     high = site.cluster.command("sbatch", "--parsable", "--partition=high", "--exclusive", "--output=/dev/null",
                                 "--wrap=true").strip()
     low.thaw(pids)
@@ -256,8 +291,8 @@ def preempted(site):
 
 def drained(site):
     """A node that is being drained: the job leaves it when it is told to, and goes on on another."""
-    job = site.submit("drained", "--partition", "drain")
-    pids = job.caught(frozen=True)
+    job = site.submit("drained", "--partition", "drain", catch=())
+    pids = job.caught()
     first = job.facts()["NodeList"]
     site.cluster.command("scontrol", "update", f"NodeName={first}", "State=DRAIN", "Reason=test")
     site.cluster.command("scancel", "--signal=USR1", "--batch", job.number)
@@ -269,7 +304,7 @@ def drained(site):
 
 def node_dead(site):
     """A node without power: Slurm notices, and starts the job on another."""
-    job = site.submit("node_dead", "--partition", "dead")
+    job = site.submit("node_dead", "--partition", "dead", catch=())
     job.caught()
     first = job.facts()["NodeList"]
     site.cluster.kill_node(first)
@@ -280,7 +315,7 @@ def node_dead(site):
 
 def node_lost(site):
     """The second node of a job dies: mpirun on the first notices before Slurm does."""
-    job = site.submit("node_lost", "--partition", "lose", nodes=2)
+    job = site.submit("node_lost", "--partition", "lose", nodes=2, catch=())
     job.caught()
     check(job.facts()["NodeList"] == "lost[1-2]", f"on {job.facts()['NodeList']}")
     site.cluster.kill_node("lost2")
@@ -292,9 +327,10 @@ def node_lost(site):
 def array(site):
     """Three launches that share the items without a common MPI world; one is stopped and goes on alone,
     and the last one joins them."""
-    job = site.submit("array", "--array", "3", ranks=1)
-    tasks = [Job(site, f"{job.number}_{index}", job.run / f"shard-{index}-of-3", job.records) for index in range(3)]
-    pids = tasks[1].caught(frozen=True)
+    job = site.submit("array", "--array", "3", ranks=1, catch=("--shard=1/3",))
+    tasks = [Job(site, f"{job.number}_{index}", job.run / f"shard-{index}-of-3", job.records, job.catcher)
+             for index in range(3)]
+    pids = tasks[1].caught()
     site.cluster.command("scancel", "--signal=USR1", "--batch", tasks[1].number)
     tasks[1].thaw(pids)
     for index, task in enumerate(tasks):
