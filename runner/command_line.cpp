@@ -332,8 +332,9 @@ const std::vector<CommandSyntax>& command_table() {
          .keys = true,
          .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
                                   "packed-weights", "draft-tree"}),
-         .summary = "time decode, verify, prefill, attention, sampling, drafts, speculation or all-reduce next to what the "
-                    "machine can do; start: from files to the first token",
+         .summary =
+             "time decode, verify, prefill, attention, sampling, drafts, speculation or all-reduce next to what the "
+             "machine can do; start: from files to the first token",
          .example = "longhaul bench decode --shape 1.1b --threads=2",
          .more = "share = time the pass would take at the measured read bandwidth or peak, whichever is nearer, over "
                  "the time it took. Over several ranks: mpirun -n 2 longhaul bench decode --tensor-parallel=2, and "

@@ -39,7 +39,8 @@ struct ProgressLine {
     std::string state = "new";
     std::int64_t done = 0, failed = 0;
     std::int64_t tokens = 0;  ///< of output that no crash can take: in results and checkpoints
-    /// Of unfinished items, with keys and values in checkpoints: grows in a prompt of hours, where `tokens` stands still.
+    /// Of unfinished items, with keys and values in checkpoints: grows in a prompt of hours, where `tokens` stands
+    /// still.
     std::int64_t positions = 0;
     double stop_seconds = 0;
 

@@ -103,8 +103,8 @@ void check_ranks(const std::string& what, const Settings& settings, int ranks) {
 }
 
 void check_name(const std::string& what) {
-    const std::vector<std::string> names{"decode",   "verify",      "prefill",    "attention",
-                                         "sampling", "drafts", "speculation", "all-reduce", "start"};
+    const std::vector<std::string> names{"decode", "verify",      "prefill",    "attention", "sampling",
+                                         "drafts", "speculation", "all-reduce", "start"};
     if (std::find(names.begin(), names.end(), what) != names.end()) return;
     throw UsageError("command line: bench: expected " + list_words(names) + ", got '" + engine::printable(what) + "'");
 }

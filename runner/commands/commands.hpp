@@ -1,7 +1,8 @@
 // What `longhaul COMMAND …` runs. Each function gets the arguments after the command's name and returns the exit code;
 // expected errors are thrown (longhaul::Error) and printed once by main. `--help` never reaches them.
 //
-// Only `run`, `sweep` and, under a launcher, `bench` start MPI, and they do so themselves: the others must work on a login node (style.md 5).
+// Only `run`, `sweep` and, under a launcher, `bench` start MPI, and they do so themselves: the others must work on a
+// login node (style.md 5).
 #pragma once
 
 #include <string>

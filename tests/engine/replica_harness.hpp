@@ -68,7 +68,7 @@ struct Job {
     Precision precision = Precision::bf16;
     std::filesystem::path model = tiny_model;
     std::vector<std::filesystem::path> draft_models{};
-    bool draft_sharded = false;  // over the ranks; else each holds the whole
+    bool draft_sharded = false;                                   // over the ranks; else each holds the whole
     std::map<std::int64_t, std::vector<std::int32_t>> prompts{};  // else prompt_of
     int ranks = 1;
     int items = 5;
