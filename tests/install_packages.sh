@@ -44,5 +44,5 @@ echo "installing ${missing[*]}"
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 for daemon in "${daemons[@]}"; do
-  if [[ " ${missing[*]} " == *" $daemon "* ]]; then "${as_root[@]}" update-rc.d "$daemon" disable; fi
+  if [[ " ${missing[*]} " == *" $daemon "* ]]; then "${as_root[@]}" update-rc.d "$daemon" disable || true; fi
 done
