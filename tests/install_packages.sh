@@ -41,8 +41,8 @@ if [ ! -e "$policy" ] || grep -q "longhaul tests" "$policy"; then
   printf '#!/bin/sh\n# longhaul tests\nexit 101\n' | "${as_root[@]}" install -m 755 /dev/stdin "$policy"
 fi
 echo "installing ${missing[*]}"
-"${as_root[@]}" apt-get update -qq
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+"${as_root[@]}" apt-get -o DPkg::Lock::Timeout=300 update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 for daemon in "${daemons[@]}"; do
   if [[ " ${missing[*]} " == *" $daemon "* ]]; then "${as_root[@]}" update-rc.d "$daemon" disable || true; fi
 done
