@@ -14,19 +14,24 @@ std::unique_ptr<Verifier> make_verifier(const std::string& rule) {
     throw UsageError("verify: expected coupled, rejection, multi-round, k-seq or recursive, got '" + rule + "'");
 }
 
-void check_lossless(const std::string& rule, const DraftMethod& method, std::int64_t num_models) {
-    if (rule == "coupled" || method.draws == Draws::none) return;  // any tree will do; there is none
+/// The drafts that `rule` needs, in words; nullptr where those of `method` are.
+static const char* wanted_drafts(const std::string& rule, const DraftMethod& method, std::int64_t num_models) {
+    if (rule == "coupled" || method.draws == Draws::none) return nullptr;  // any tree will do; there is none
     const bool chain = method.draws == Draws::chain;
     const bool independent = chain || method.draws == Draws::independent;
     const bool without_replacement = chain || method.draws == Draws::without_replacement;
-    std::string wanted;
-    if (rule == "rejection" && !chain) wanted = "one sampled draft a node (draft = sd)";
-    if (rule == "multi-round" && !independent) wanted = "independent drafts (draft = sd, spectr or specinfer)";
+    if (rule == "rejection" && !chain) return "one sampled draft a node (draft = sd)";
+    if (rule == "multi-round" && !independent) return "independent drafts (draft = sd, spectr or specinfer)";
     if (rule == "k-seq" && (!independent || num_models > 1))
-        wanted = "independent drafts of one model (draft = sd, spectr, or specinfer with one draft-model)";
+        return "independent drafts of one model (draft = sd, spectr, or specinfer with one draft-model)";
     if (rule == "recursive" && !without_replacement && method.draws != Draws::certain)
-        wanted = "drafts drawn without replacement (draft = sd, rsd-c or rsd-s) or certain ones (ngram)";
-    if (wanted.empty()) return;
+        return "drafts drawn without replacement (draft = sd, rsd-c or rsd-s) or certain ones (ngram)";
+    return nullptr;
+}
+
+void check_lossless(const std::string& rule, const DraftMethod& method, std::int64_t num_models) {
+    const char* wanted = wanted_drafts(rule, method, num_models);
+    if (wanted == nullptr) return;
     throw UsageError("verify: expected coupled with draft = " + method.name + ", got " + rule + ", which needs " +
                      wanted + "; what it emitted would not be distributed as the model");
 }
