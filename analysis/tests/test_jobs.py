@@ -28,7 +28,9 @@ def rsd(tmp_path):
     (tmp_path / "jobs" / "demo").symlink_to(JOBS / "demo")
     for file in (tmp_path / "jobs" / "rsd").glob("*.cfg"):
         kept = ("variant sd-3 ", "variant sd-6 ", "variant rsd-s-3x3 ", "variant rsd-s-4x3 ", "variant rsd-c-3-1 ")
-        lines = [line for line in file.read_text().splitlines() if not line.startswith("variant") or line.startswith(kept)]
+        lines = [
+            line for line in file.read_text().splitlines() if not line.startswith("variant") or line.startswith(kept)
+        ]
         file.write_text("\n".join(lines).replace("1 | 2 | 3", "1 | 2").replace(" | 4 | 5", "") + "\n")
     return tmp_path / "jobs" / "rsd"
 
@@ -76,7 +78,9 @@ def test_bad_words_end_in_the_usage(rsd):
 
 
 def test_prompts_are_cut_at_words():
-    done = script(sys.executable, JOBS / "rsd" / "prompts.py", JOBS / "demo" / "books", "--count", 10, "--characters", 80)
+    done = script(
+        sys.executable, JOBS / "rsd" / "prompts.py", JOBS / "demo" / "books", "--count", 10, "--characters", 80
+    )
     prompts = [json.loads(line) for line in done.stdout.splitlines()]
     assert len({prompt["id"] for prompt in prompts}) == 10
     books = " ".join(book.read_text() for book in sorted((JOBS / "demo" / "books").glob("*.txt")))
