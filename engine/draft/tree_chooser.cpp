@@ -13,6 +13,7 @@ constexpr std::int64_t reconsider = 4;  // steps; at first, each
 constexpr std::int64_t first_steps = 32, first_trials = 6;
 constexpr std::int64_t look_around = 64;         // steps between two looks at what is not chosen
 constexpr std::int64_t first_looks = 256;        // steps; until then four times as often
+constexpr std::int64_t plain_looks = 2;          // steps of a look, for the first is slower than plain decoding is
 constexpr std::int64_t clear_look_around = 256;  // at plain decoding, which is dear where drafts gain much
 constexpr double clear_gain = 1.25;
 constexpr double hope = 0.8;            // standard errors of acceptance, for drafts not to be given up yet
@@ -187,7 +188,8 @@ TreeLimits TreeChooser::next_trees() {
     // What a pass without drafts takes has to be known, too.
     const bool clear = chosen_.rate() > clear_gain * plain().rate();
     const bool first_look = clear ? step_ == 24 : step_ == 3 || step_ == 12;
-    if (first_look || step_ % (clear ? clear_look_around : look_around) == 0) return nothing;
+    const bool look = step_ >= first_steps && step_ % (clear ? clear_look_around : look_around) < plain_looks;
+    if (first_look || look) return nothing;
     const std::int64_t every = step_ < first_looks ? look_around / 4 : look_around;
     if (step_ % every == every / 2) return further(chosen_).limits;
     return chosen_.limits;
@@ -211,7 +213,9 @@ void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> 
 /// What the step says about prices, and whether its drafts paid.
 void TreeChooser::weigh(const Step& step, double seconds) {
     const std::int64_t rows = std::max<std::int64_t>(step.rows / batch_.sequences, 1);
-    target_correction_.record(step.rows, pass_seconds(target_, rows), step.forward_seconds);
+    // Draft models leave the caches full of their own: one pass without drafts among others is not plain decoding.
+    const bool lone = limits_.depth == 0 && drafted_before_ && step_ >= first_steps;
+    if (!lone) target_correction_.record(step.rows, pass_seconds(target_, rows), step.forward_seconds);
     const auto tokens = static_cast<double>(std::max<std::int64_t>(step.tokens, 1));
     const double verify = step.verify_seconds / tokens;
     verify_seconds_ +=
@@ -239,6 +243,7 @@ void TreeChooser::record(const Step& step) {
     if (batch_.sequences == 0) return;
     if (step.measured && step.sequences == batch_.sequences)
         weigh(step, step.draft_seconds + step.forward_seconds + step.verify_seconds);
+    drafted_before_ = limits_.depth > 0;
     not_drafted_ = limits_.depth > 0 ? 0 : not_drafted_ + step.tokens / batch_.sequences;
     if (paused_ && limits_.depth > 0 && probe_left_ == 0) end_probe();
 }

@@ -98,6 +98,7 @@ class TreeChooser {
     Candidate chosen_;   ///< while drafting
     TreeLimits limits_;  ///< of this step
     std::int64_t step_ = 0;
+    bool drafted_before_ = false;    ///< in the step before
     std::int64_t not_drafted_ = 0;   ///< tokens of a sequence since the last draft
     double elapsed_ = 0, lost_ = 0;  ///< seconds; of them those that drafts cost more than they brought
 

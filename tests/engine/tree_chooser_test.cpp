@@ -41,6 +41,7 @@ struct World {
     std::int64_t sequences = 1;
     CostModel believed = target;  ///< by the chooser, before it saw anything
     double draft_surprise = 1;    ///< measured over modelled
+    double after_drafts = 1;      ///< what a pass takes that follows drafts, over what it takes otherwise
     double noise = 0;             ///< of the clock that the chooser sees: only ever added, seldom much
     TreeChooser chooser{family, believed, {draft}};
     std::mt19937 random{7}, disturbance{11};
@@ -98,8 +99,9 @@ struct World {
             const std::int64_t rows = level == 0 ? 1 + std::min<std::int64_t>(late, 128) : last.width;
             taken.draft_seconds += draft_surprise * draft.pass_seconds(sequences * rows, CostModel::base_context);
         }
-        late = last.depth > 0 ? 0 : late + 1;
         taken.forward_seconds = target.pass_seconds(taken.rows, CostModel::base_context);
+        if (last.depth > 0 || late == 0) taken.forward_seconds *= after_drafts;
+        late = last.depth > 0 ? 0 : late + 1;
         clock += taken.draft_seconds + taken.forward_seconds;
         taken.draft_seconds = seen(taken.draft_seconds);
         taken.forward_seconds = seen(taken.forward_seconds);
@@ -250,6 +252,17 @@ TEST(TreeChooser, FindsOutWhatTheModelOfCostsDoesNotKnow) {
                 .chances = {0.5},
                 .draft_surprise = 10};  // a draft takes as long as the target
     world.run(2000);
+    EXPECT_LT(world.loss(), 0.03);
+}
+
+// Drafts that gain a tenth, and slow all passes by more: as long as passes without drafts are rare, they look slow, too.
+TEST(TreeChooser, SeesWhatDraftsCostThePassesAfterThem) {
+    World world{.family = family_of("sd"),
+                .target = memory_bound(1),
+                .draft = memory_bound(0.1),
+                .chances = {0.2},
+                .after_drafts = 1.15};
+    world.run(3000);
     EXPECT_LT(world.loss(), 0.03);
 }
 
