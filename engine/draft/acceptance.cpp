@@ -7,7 +7,7 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr double keep = 0.995;  // about 200 trials are remembered
+constexpr double keep = 0.995;                          // about 200 trials are remembered
 constexpr double keep_last = 0.95, clear_change = 3.5;  // and 20, in standard errors
 constexpr double doubted = 0.3;
 // Beliefs before anything was seen, good enough to be tried, and weak enough to be given up after a few misses.

@@ -11,19 +11,19 @@ constexpr double slow = 0.1;            // share of what is new in an average
 constexpr double most_surprise = 1.5;   // a pass that another process interrupted says little about rows
 constexpr std::int64_t reconsider = 4;  // steps; at first, each
 constexpr std::int64_t first_steps = 32, first_trials = 6;
+constexpr std::int64_t fair_trial = 10;          // steps before beliefs alone decide against drafts
 constexpr std::int64_t look_around = 64;         // steps between two looks at what is not chosen
-constexpr std::int64_t first_looks = 256;        // steps; until then four times as often
-constexpr std::int64_t plain_looks = 2;          // steps of a look, for the first is slower than plain decoding is
+constexpr std::int64_t first_looks = 256;        // steps; until then larger trees are looked at four times as often
 constexpr std::int64_t clear_look_around = 256;  // at plain decoding, which is dear where drafts gain much
+constexpr std::int64_t plain_looks = 2;          // steps of a look, for the first is slower than plain decoding is
 constexpr double clear_gain = 1.25;
-constexpr double hope = 0.8;            // standard errors of acceptance, for drafts not to be given up yet
-constexpr double least_gain = 1.02;    // for drafts to be taken up again
-constexpr double probe_share = 0.012;  // of the time, that probes may cost
-constexpr double most_loss = 0.02;
-constexpr double lasting_credit = 500;  // plain steps of the past that count for it
-constexpr double first_loss = 3;         // plain steps that bad luck may cost, beside a tree or two
-constexpr double first_probe_loss = 3;   // plain steps; and the first probes with it
-constexpr std::int64_t fair_trial = 10;  // steps before beliefs alone decide against drafts
+constexpr double hope = 0.8;         // standard errors of acceptance, for drafts not to be given up yet
+constexpr double least_gain = 1.02;  // for drafts to be taken up again
+// Losses that are no reason to give drafts up: a share of the time, and at first some plain steps and a tree or two.
+constexpr double most_loss = 0.02, first_loss = 3, trees_of_patience = 1.5;
+constexpr double lasting_credit = 500;  // plain steps of the past whose time counts
+// What probes may cost beside that: a share of the time, and at first some plain steps.
+constexpr double probe_share = 0.012, first_probe_loss = 3;
 constexpr std::int64_t probe_steps = 3, probe_depth = 2;
 constexpr std::int64_t first_pause = 16, longest_pause = 4096;
 constexpr std::int64_t most_catching_up = 128;  // rows; LmDrafter begins anew rather than read more
@@ -161,8 +161,8 @@ void TreeChooser::pause() {
 
 /// Seconds that drafts may have cost more than they brought before they are given up, whatever is believed of them.
 double TreeChooser::patience() const {
-    return most_loss * std::min(elapsed_, lasting_credit * plain().seconds) +
-           first_loss * plain().seconds + 1.5 * chosen_.seconds;
+    return most_loss * std::min(elapsed_, lasting_credit * plain().seconds) + first_loss * plain().seconds +
+           trees_of_patience * chosen_.seconds;
 }
 
 TreeLimits TreeChooser::next_trees() {

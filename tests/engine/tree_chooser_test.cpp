@@ -255,7 +255,8 @@ TEST(TreeChooser, FindsOutWhatTheModelOfCostsDoesNotKnow) {
     EXPECT_LT(world.loss(), 0.03);
 }
 
-// Drafts that gain a tenth, and slow all passes by more: as long as passes without drafts are rare, they look slow, too.
+// Drafts that gain a tenth, and slow all passes by more: as long as passes without drafts are rare, they look slow,
+// too.
 TEST(TreeChooser, SeesWhatDraftsCostThePassesAfterThem) {
     World world{.family = family_of("sd"),
                 .target = memory_bound(1),
