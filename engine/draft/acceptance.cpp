@@ -1,25 +1,44 @@
 #include "engine/draft/acceptance.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace longhaul::engine {
 namespace {
 
-constexpr double keep = 0.98;  // about 50 trials are remembered
+constexpr double keep = 0.995;                          // about 200 trials are remembered
+constexpr double keep_last = 0.95, clear_change = 3.5;  // and 20, in standard errors
 constexpr double doubted = 0.3;
 // Beliefs before anything was seen, good enough to be tried, and weak enough to be given up after a few misses.
 constexpr double first_chance = 0.6, wider_chance = 0.25, first_weight = 2;
 constexpr double level_weight = 4;  // of the belief that a level is like the one above it
 
+/// Of a share that was seen in so many trials; one where nothing was ever accepted could still be accepted.
+double standard_error(double share, double trials) {
+    const double likely = (share * trials + 0.5) / (trials + 1);
+    return std::sqrt(likely * (1 - likely) / (trials + 1));
+}
+
 }  // namespace
+
+void Acceptance::Cell::count(bool hit) {
+    trials = keep * trials + 1;
+    hits = keep * hits + (hit ? 1 : 0);
+    last_trials = keep_last * last_trials + 1;
+    last_hits = keep_last * last_hits + (hit ? 1 : 0);
+    const double share = hits / trials;
+    const double change = std::abs(last_hits / last_trials - share);
+    // Another text, another item: what was seen before says little about it.
+    if (change > clear_change * standard_error(share, last_trials)) trials = last_trials, hits = last_hits;
+}
 
 Acceptance::Acceptance(TreeFamily family)
     : family_(std::move(family)),
       cells_(static_cast<std::size_t>(family_.most_depth), std::vector<Cell>(family_.widths.size())) {
     // As if it had been seen: beliefs are forgotten like trials.
     for (std::size_t i = 0; i < family_.widths.size(); ++i)
-        cells_[0][i] = {first_weight, first_weight * (i == 0 ? first_chance : wider_chance)};
+        cells_[0][i] = {.trials = first_weight, .hits = first_weight * (i == 0 ? first_chance : wider_chance)};
 }
 
 /// The first width whose trees hold `node`: nodes of a level stand in the order of their draw.
@@ -45,16 +64,14 @@ void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> acc
         const std::size_t found =
             hit ? std::min(narrowest_with(tree, accepted[level], static_cast<std::int64_t>(level)), grown) : grown + 1;
         for (std::size_t i = narrowest; i <= std::min(found, grown); ++i) {
-            Cell& cell = cells_[level][i];
-            cell.trials = keep * cell.trials + 1;
-            cell.hits = keep * cell.hits + (i == found ? 1 : 0);
+            cells_[level][i].count(i == found);
         }
         if (!hit) return;
         narrowest = std::max(narrowest, found);
     }
 }
 
-std::vector<double> Acceptance::chances(std::size_t width, std::int64_t depth) const {
+std::vector<double> Acceptance::chances(std::size_t width, std::int64_t depth, double hope) const {
     std::vector<double> all_miss(static_cast<std::size_t>(depth), 1.0);
     for (std::size_t i = 0; i <= width; ++i) {
         double belief = 0;
@@ -63,7 +80,8 @@ std::vector<double> Acceptance::chances(std::size_t width, std::int64_t depth) c
             const Cell& cell = cells_[level][i];
             belief = (cell.hits + weight * belief) / (cell.trials + weight);
             weight = level_weight;
-            all_miss[level] *= 1 - belief;
+            const double hoped = hope > 0 && i == 0 ? hope * standard_error(belief, cell.trials + weight) : 0;
+            all_miss[level] *= std::max(0.0, 1 - belief - hoped);
         }
     }
     for (double& chance : all_miss) chance = 1 - chance;
@@ -73,7 +91,7 @@ std::vector<double> Acceptance::chances(std::size_t width, std::int64_t depth) c
 void Acceptance::doubt() {
     for (std::vector<Cell>& level : cells_) {
         for (Cell& cell : level) {
-            if (cell.trials > level_weight) cell = {doubted * cell.trials, doubted * cell.hits};
+            if (cell.trials > level_weight) cell.trials *= doubted, cell.hits *= doubted;
         }
     }
 }

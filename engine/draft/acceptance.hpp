@@ -20,8 +20,9 @@ class Acceptance {
     void record(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t width);
 
     /// For each level, from the root's children down to `depth`: the chance that a node is accepted where its parent
-    /// was, in trees of width family.widths[`width`]. Never less for a greater width.
-    [[nodiscard]] std::vector<double> chances(std::size_t width, std::int64_t depth) const;
+    /// was, in trees of width family.widths[`width`]. Never less for a greater width. `hope`: so many standard errors
+    /// above what was seen.
+    [[nodiscard]] std::vector<double> chances(std::size_t width, std::int64_t depth, double hope = 0) const;
 
     /// What was seen so far counts less from now on: drafts are tried again after a pause.
     void doubt();
@@ -33,6 +34,9 @@ class Acceptance {
     /// Of levels whose parent was accepted by a tree of this width but nothing by the next narrower one.
     struct Cell {
         double trials = 0, hits = 0;
+        double last_trials = 0, last_hits = 0;  ///< the same of fewer trials
+
+        void count(bool hit);
     };
     [[nodiscard]] std::size_t narrowest_with(const TokenTree& tree, std::int32_t node, std::int64_t level) const;
 

@@ -11,13 +11,19 @@ constexpr double slow = 0.1;            // share of what is new in an average
 constexpr double most_surprise = 1.5;   // a pass that another process interrupted says little about rows
 constexpr std::int64_t reconsider = 4;  // steps; at first, each
 constexpr std::int64_t first_steps = 32, first_trials = 6;
+constexpr std::int64_t fair_trial = 10;          // steps before beliefs alone decide against drafts
 constexpr std::int64_t look_around = 64;         // steps between two looks at what is not chosen
+constexpr std::int64_t first_looks = 256;        // steps; until then larger trees are looked at four times as often
 constexpr std::int64_t clear_look_around = 256;  // at plain decoding, which is dear where drafts gain much
+constexpr std::int64_t plain_looks = 2;          // steps of a look, for the first is slower than plain decoding is
 constexpr double clear_gain = 1.25;
-constexpr double least_gain = 1.02;    // for drafts to be taken up again
-constexpr double probe_share = 0.012;  // of the time, that probes may cost
-constexpr double most_loss = 0.02;
-constexpr double first_loss = 5;  // plain steps that the first trees may cost
+constexpr double hope = 0.8;         // standard errors of acceptance, for drafts not to be given up yet
+constexpr double least_gain = 1.02;  // for drafts to be taken up again
+// Losses that are no reason to give drafts up: a share of the time, and at first some plain steps and a tree or two.
+constexpr double most_loss = 0.02, first_loss = 3, trees_of_patience = 1.5;
+constexpr double lasting_credit = 500;  // plain steps of the past whose time counts
+// What probes may cost beside that: a share of the time, and at first some plain steps.
+constexpr double probe_share = 0.012, first_probe_loss = 3;
 constexpr std::int64_t probe_steps = 3, probe_depth = 2;
 constexpr std::int64_t first_pause = 16, longest_pause = 4096;
 constexpr std::int64_t most_catching_up = 128;  // rows; LmDrafter begins anew rather than read more
@@ -95,12 +101,12 @@ TreeChooser::Candidate TreeChooser::plain() const {
     return candidate;
 }
 
-TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth) const {
+TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth, double hope) const {
     Candidate best;
     // First trials and probes are of chains: cheap, and what a first guess is worth decides most.
     const std::size_t num_widths = paused_ || step_ <= first_trials ? 1 : family_.widths.size();
     for (std::size_t width = 0; width < num_widths; ++width) {
-        const std::vector<double> chances = acceptance_.chances(width, max_depth);
+        const std::vector<double> chances = acceptance_.chances(width, max_depth, hope);
         Candidate tree{.limits = {.depth = 0, .width = family_.widths[width]}};
         double reached = 1;
         for (const double chance : chances) {
@@ -119,7 +125,7 @@ TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth) const {
 TreeChooser::Candidate TreeChooser::further(const Candidate& from) const {
     Candidate tree = from;
     const auto wider = std::upper_bound(family_.widths.begin(), family_.widths.end(), from.limits.width);
-    if (wider != family_.widths.end() && step_ / look_around % 2 == 0) {
+    if (wider != family_.widths.end() && step_ / (look_around / 4) % 2 == 0) {
         tree.limits.width = *wider;
         while (tree.limits.depth > 1 && sized(tree.limits).nodes > family_.most_nodes) --tree.limits.depth;
     } else {
@@ -142,14 +148,21 @@ bool TreeChooser::may_probe() const {
     const double others = target_seconds(1 + tree.nodes) - target_seconds(1) +
                           draft_factor(tree) * std::max(tree.drafting - reading, 0.0);
     const double cost = draft_factor(tree) * reading + static_cast<double>(probe_steps) * others;
-    return lost_ + cost <= probe_share * elapsed_;
+    return lost_ + cost <= probe_share * elapsed_ + first_probe_loss * plain().seconds;
 }
 
 void TreeChooser::pause() {
     paused_ = true;
-    pause_ = first_pause;
+    // A great loss of great trees must not forbid the probes, which are small.
+    lost_ = std::min(lost_, first_loss * plain().seconds);
     next_probe_ = step_ + pause_;
     probe_left_ = 0;
+}
+
+/// Seconds that drafts may have cost more than they brought before they are given up, whatever is believed of them.
+double TreeChooser::patience() const {
+    return most_loss * std::min(elapsed_, lasting_credit * plain().seconds) + first_loss * plain().seconds +
+           trees_of_patience * chosen_.seconds;
 }
 
 TreeLimits TreeChooser::next_trees() {
@@ -165,9 +178,9 @@ TreeLimits TreeChooser::next_trees() {
     }
     if (chosen_.limits.depth == 0 || step_ < first_steps || step_ % reconsider == 0) {
         chosen_ = best_tree(depth_in_reach());
-        // Beliefs and modelled prices alone do not decide against drafts that nobody tried.
-        const bool tried = step_ > first_trials;
-        if ((tried && chosen_.rate() < plain().rate()) || lost_ > most_loss * elapsed_ + first_loss * plain().seconds) {
+        // Beliefs and modelled prices alone do not decide against drafts that hardly anybody tried.
+        const bool hopeless = step_ > fair_trial && best_tree(depth_in_reach(), hope).rate() < plain().rate();
+        if (hopeless || lost_ > patience()) {
             pause();
             return nothing;
         }
@@ -175,8 +188,10 @@ TreeLimits TreeChooser::next_trees() {
     // What a pass without drafts takes has to be known, too.
     const bool clear = chosen_.rate() > clear_gain * plain().rate();
     const bool first_look = clear ? step_ == 24 : step_ == 3 || step_ == 12;
-    if (first_look || step_ % (clear ? clear_look_around : look_around) == 0) return nothing;
-    if (step_ % look_around == look_around / 2) return further(chosen_).limits;
+    const bool look = step_ >= first_steps && step_ % (clear ? clear_look_around : look_around) < plain_looks;
+    if (first_look || look) return nothing;
+    const std::int64_t every = step_ < first_looks ? look_around / 4 : look_around;
+    if (step_ % every == every / 2) return further(chosen_).limits;
     return chosen_.limits;
 }
 
@@ -198,7 +213,9 @@ void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> 
 /// What the step says about prices, and whether its drafts paid.
 void TreeChooser::weigh(const Step& step, double seconds) {
     const std::int64_t rows = std::max<std::int64_t>(step.rows / batch_.sequences, 1);
-    target_correction_.record(step.rows, pass_seconds(target_, rows), step.forward_seconds);
+    // Draft models leave the caches full of their own: one pass without drafts among others is not plain decoding.
+    const bool lone = limits_.depth == 0 && drafted_before_ && step_ >= first_steps;
+    if (!lone) target_correction_.record(step.rows, pass_seconds(target_, rows), step.forward_seconds);
     const auto tokens = static_cast<double>(std::max<std::int64_t>(step.tokens, 1));
     const double verify = step.verify_seconds / tokens;
     verify_seconds_ +=
@@ -209,6 +226,7 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
     const double worth = tokens * plain().seconds / static_cast<double>(batch_.sequences);
     lost_ = std::max(0.0, lost_ + seconds - worth);
+    if (lost_ == 0) pause_ = first_pause;
 }
 
 void TreeChooser::end_probe() {
@@ -225,6 +243,7 @@ void TreeChooser::record(const Step& step) {
     if (batch_.sequences == 0) return;
     if (step.measured && step.sequences == batch_.sequences)
         weigh(step, step.draft_seconds + step.forward_seconds + step.verify_seconds);
+    drafted_before_ = limits_.depth > 0;
     not_drafted_ = limits_.depth > 0 ? 0 : not_drafted_ + step.tokens / batch_.sequences;
     if (paused_ && limits_.depth > 0 && probe_left_ == 0) end_probe();
 }

@@ -71,7 +71,7 @@ class TreeChooser {
         [[nodiscard]] double rate() const { return tokens / seconds; }
     };
     [[nodiscard]] Candidate plain() const;
-    [[nodiscard]] Candidate best_tree(std::int64_t max_depth) const;
+    [[nodiscard]] Candidate best_tree(std::int64_t max_depth, double hope = 0) const;
     [[nodiscard]] Candidate further(const Candidate& from) const;
     void add_level(Candidate& tree) const;
     [[nodiscard]] Candidate sized(const TreeLimits& limits) const;
@@ -81,6 +81,7 @@ class TreeChooser {
     [[nodiscard]] double target_seconds(std::int64_t rows) const;
     [[nodiscard]] std::int64_t depth_in_reach() const;
     [[nodiscard]] bool may_probe() const;
+    [[nodiscard]] double patience() const;
     TreeLimits next_trees();
     void pause();
     void end_probe();
@@ -97,12 +98,13 @@ class TreeChooser {
     Candidate chosen_;   ///< while drafting
     TreeLimits limits_;  ///< of this step
     std::int64_t step_ = 0;
+    bool drafted_before_ = false;    ///< in the step before
     std::int64_t not_drafted_ = 0;   ///< tokens of a sequence since the last draft
     double elapsed_ = 0, lost_ = 0;  ///< seconds; of them those that drafts cost more than they brought
 
     bool paused_ = false;
     std::int64_t probe_left_ = 0;  ///< steps
-    std::int64_t pause_ = 0, next_probe_ = 0;
+    std::int64_t pause_ = 16, next_probe_ = 0;  ///< steps; the step
 };
 
 }  // namespace longhaul::engine

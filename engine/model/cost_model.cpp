@@ -133,6 +133,10 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
         };
     };
     model.forward_layers(make_rows(1, base_context), sequences, next_layer(), 1);  // scratch memory is there
+    // What a pass does once, before its layers, is in each of the times below.
+    const Series start(model.group(), 0.02 * budget_seconds, true, [&](std::int64_t rows) {
+        model.forward_layers(make_rows(rows, base_context), sequences, 0, 0);
+    });
     const Series layer(model.group(), 0.5 * budget_seconds, true, [&](std::int64_t rows) {
         model.forward_layers(make_rows(rows, base_context), sequences, next_layer(), 1);
     });
@@ -144,11 +148,11 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     double head_a_product = 0;
     for (std::size_t i = 0; i < row_counts.size(); ++i) {
         const double products = std::max(0.0, layer.seconds(i) - near.seconds(i));
-        if (head.has(i)) head_a_product = head.seconds(i) / std::max(products, 1e-9);
+        if (head.has(i)) head_a_product = (head.seconds(i) - start.seconds(i)) / std::max(products, 1e-9);
         points.push_back({.rows = row_counts[i],
-                          .layer = layer.seconds(i),
+                          .layer = std::max(0.0, layer.seconds(i) - start.seconds(i)),
                           .layer_token = std::max(0.0, far.seconds(i) - near.seconds(i)) / (far_context - base_context),
-                          .head = head.has(i) ? head.seconds(i) : head_a_product * products});
+                          .head = head.has(i) ? head.seconds(i) : start.seconds(i) + head_a_product * products});
     }
     return {model.config().num_layers, std::move(points)};
 }

@@ -14,9 +14,9 @@ class CostModel {
     /// What one layer and the head take for so many rows at `base_context` positions.
     struct Point {
         std::int64_t rows = 0;
-        double layer = 0;        ///< seconds
+        double layer = 0;        ///< seconds, without what a pass does once
         double layer_token = 0;  ///< seconds a further position of context
-        double head = 0;         ///< seconds
+        double head = 0;         ///< seconds, with what a pass does before its layers
     };
     static constexpr std::int64_t base_context = 512;
 
