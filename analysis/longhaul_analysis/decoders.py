@@ -33,8 +33,9 @@ def decoder_measures(runs: Sequence[Run]) -> list[str]:
 def decoder_series(runs: Sequence[Run], name: str, x: str) -> list[Series]:
     """A line a draft method over `x`, one of TREE_KEYS; values over those of plain decoding of the same seed.
 
-    Of several trees of one size the best by the measure counts; where that is quality, the one of the best block
-    efficiency. UsageError for another `x`, runs that differ in more than drafts and seed, or without plain decoding.
+    Of several drafts of one size (other trees, draft models, draft temperatures) the best by the measure counts; where
+    that is quality, the one of the best block efficiency. UsageError for another `x`, runs that differ in more than
+    drafts and seed, or without plain decoding.
     """
     if x not in TREE_KEYS:
         raise UsageError(f"--x: expected {' or '.join(TREE_KEYS)} with decoders, got {x!r}")
@@ -55,22 +56,22 @@ def decoder_series(runs: Sequence[Run], name: str, x: str) -> list[Series]:
         return [value for value in values if value is not None]
 
     lines: dict[str, Series] = {}
-    for (draft, size), trees in _trees(drafted, x).items():
-        best = max(trees, key=lambda together: _mean(over_plain(by, together)))
+    for (draft, size), alike in _drafts(drafted, x).items():
+        best = max(alike, key=lambda together: _mean(over_plain(by, together)))
         if values := over_plain(name, best):
             lines.setdefault(draft, Series(draft)).points[size] = values
     return [lines[draft] for draft in sorted(lines)]
 
 
-def _trees(runs: Sequence[Run], x: str) -> dict[tuple[str, float], list[list[Run]]]:
-    """Of each draft method and size the seeds of each tree; runs whose tree has no fixed size are left out."""
-    trees: dict[tuple[str, float], dict[str, list[Run]]] = {}
+def _drafts(runs: Sequence[Run], x: str) -> dict[tuple[str, float], list[list[Run]]]:
+    """Of each draft method and size the runs that differ in their seed alone; none whose tree has no fixed size."""
+    drafts: dict[tuple[str, float], dict[tuple[str | None, ...], list[Run]]] = {}
     for run in runs:
         size = run.value(x)
         if size is not None:
-            of_size = trees.setdefault((run.keys["draft"], float(size)), {})
-            of_size.setdefault(f"{run.keys['draft-tree']} {run.keys.get('verify')}", []).append(run)
-    return {key: list(of_size.values()) for key, of_size in trees.items()}
+            of_size = drafts.setdefault((run.keys["draft"], float(size)), {})
+            of_size.setdefault(tuple(run.keys.get(key) for key in sorted(DRAFT_KEYS)), []).append(run)
+    return {key: list(of_size.values()) for key, of_size in drafts.items()}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -73,6 +73,17 @@ def test_of_the_trees_of_one_size_the_best_is_drawn(make_run):
     assert by_nodes["rsd-s"] == {8: [2.5, 2.5], 12: [4, 4]}
 
 
+@pytest.mark.parametrize("key", ["draft-model", "draft-temperature", "verify"])
+def test_drafts_that_differ_in_more_than_their_tree_are_not_taken_for_seeds(make_run, key):
+    runs = decoder_runs(make_run)
+    for run in runs:
+        if run.keys["draft"] == "rsd-s":
+            run.keys[key] = "b" if run.keys["draft-tree"] == "2x4" else "a"
+            run.keys["draft-tree"] = "4"
+    points = {line.label: line.points for line in decoder_series(runs, "block_efficiency", "draft-depth")}
+    assert points["rsd-s"] == {4: [4, 4]}
+
+
 def test_decoders_that_cannot_be_drawn(make_run, tmp_path):
     runs = decoder_runs(make_run)
     with pytest.raises(UsageError, match="--x: expected draft-depth or draft-nodes with decoders, got 'seed'"):

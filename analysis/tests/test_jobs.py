@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,6 +57,69 @@ def test_an_experiment_ends_in_the_papers_table_and_figure(rsd):
         job = (output / "draft=ar,seed=1" / "job.cfg").read_text()
         assert ("temperature = 0.3" in job) == (task != "dolly")
         assert ("top-p = 0.95" in job) == (task == "dolly")
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="LONGHAUL_PROGRAM names no program")
+def test_failed_items_do_not_keep_the_tables_away(rsd, tmp_path):
+    lines = (rsd / "sample" / "xsum.jsonl").read_text().splitlines()
+    (tmp_path / "mine.jsonl").write_text("\n".join([lines[0], "no JSON", lines[1]]) + "\n")
+    done = script(rsd / "run.sh", "1", "xsum", f"--data={tmp_path}/mine.jsonl", "--max-tokens=6", "--threads=1")
+    assert done.returncode == 3, done.stderr
+    assert "warning: some items failed, " in done.stderr
+    output = tmp_path / "runs" / "rsd" / "experiment-1-xsum"
+    assert len((output / "paper.csv").read_text().splitlines()) == 6
+    assert (output / "relative.md").exists()
+    assert (output / "figure-4.svg").exists()
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="LONGHAUL_PROGRAM names no program")
+def test_sentences_without_references_end_in_tables_too(rsd, tmp_path):
+    shutil.copy(rsd / "sample" / "wmt.de", tmp_path / "mine.txt")
+    few = ["--limit=2", "--max-tokens=6", "--threads=1"]
+    done = script(rsd / "run.sh", "2", "wmt", f"--data={tmp_path}/mine.txt", *few)
+    assert done.returncode == 0, done.stderr
+    assert "warning: the data has no references, so the tables are without bleu; " in done.stderr
+    assert "bleu" not in (tmp_path / "runs" / "rsd" / "experiment-2-wmt" / "paper.csv").read_text()
+
+
+@pytest.fixture
+def asked(tmp_path):
+    """asked(code, *words) -> what run.sh asks of a sweep that then ends with this code, and what became of it."""
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{tmp_path}/asked"\nexit "$CODE"\n')
+    program.chmod(0o755)
+
+    def ask(code, *words):
+        done = script(JOBS / "rsd" / "run.sh", *words, f"--output={tmp_path}", LONGHAUL_PROGRAM=program, CODE=str(code))
+        return (tmp_path / "asked").read_text().splitlines(), done
+
+    return ask
+
+
+@pytest.mark.parametrize("code", [1, 2, 74, 75, 137])
+def test_a_sweep_that_ends_early_says_how_to_go_on(asked, code):
+    _, done = asked(code, "1", "xsum")
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: the sweep ended with exit code {code}, and no tables were made; ")
+    assert done.stderr.endswith("run this again: it goes on where it was\n")
+
+
+def test_our_references_are_those_of_our_sentences(asked):
+    ours, _ = asked(75, "2", "wmt")
+    assert f"--data={JOBS}/rsd/sample/wmt.de" in ours
+    assert f"--reference={JOBS}/rsd/sample/wmt.en" in ours
+    for words in (["--data=my.de"], ["--data", "my.de"]):
+        yours, _ = asked(75, "2", "wmt", *words)
+        assert not any(word.startswith(("--reference", f"--data={JOBS}")) for word in yours)
+    both, _ = asked(75, "2", "wmt", "--data=my.de", "--reference=my.en")
+    assert [word for word in both if word.startswith("--reference")] == ["--reference=my.en"]
+
+
+def test_each_experiment_names_a_folder_of_its_own():
+    for number in ("1", "2"):
+        text = (JOBS / "rsd" / f"experiment-{number}.cfg").read_text()
+        assert re.findall(r"run\.sh (\d) wmt --data.*\n.*--output=runs/rsd-(\d)-wmt", text) == [(number, number)]
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="LONGHAUL_PROGRAM names no program")

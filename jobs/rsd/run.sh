@@ -8,6 +8,7 @@
 # Options are passed on to `longhaul sweep`, for example --model=… --draft-model=… --data=… --reference=… --output=…
 # Killed or stopped, it goes on when it is run again. At the end the sweep's folder has the table (paper.md, paper.csv), the
 # same relative to plain decoding (relative.md, relative.csv) and figure 4 or 5. RANKS=2 runs on two ranks of MPI.
+# The exit code is the sweep's: 3 where some items failed, and the tables are of the others.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 usage="usage: jobs/rsd/run.sh 1|2 wmt|xsum|dolly [OPTIONS], or jobs/rsd/run.sh ordering [OPTIONS]"
@@ -19,13 +20,16 @@ fail() {
 
 given=("$@")
 defaults=()
-# default KEY VALUE: an option unless the user gave it
-default() {
+is_given() {
   local option
   for option in "${given[@]}"; do
     case $option in "--$1" | "--$1="*) return 0 ;; esac
   done
-  defaults+=("--$1=$2")
+  return 1
+}
+# default KEY VALUE: an option unless the user gave it
+default() {
+  is_given "$1" || defaults+=("--$1=$2")
 }
 
 case ${1-} in
@@ -39,8 +43,9 @@ case ${1-} in
     default task "$task"
     case $task in
       wmt)
+        # Our references belong to our sentences; beside a user's, the program finds the user's own.
+        is_given data || default reference "$root/jobs/rsd/sample/wmt.en"
         default data "$root/jobs/rsd/sample/wmt.de"
-        default reference "$root/jobs/rsd/sample/wmt.en"
         default stop '\n' # the examples in the prompt end so
         quality=(bleu)
         ;;
@@ -89,7 +94,18 @@ if [ "$name" = ordering ]; then
   mkdir -p "$root/runs/rsd"
   python3 "$root/jobs/rsd/prompts.py" "$root/jobs/demo/books" >"$root/runs/rsd/prompts.jsonl"
 fi
-"${launcher[@]}" "$longhaul" sweep "$file" "${defaults[@]}" "${given[@]}"
+code=0
+"${launcher[@]}" "$longhaul" sweep "$file" "${defaults[@]}" "${given[@]}" || code=$?
+case $code in
+  0) ;;
+  3) echo "warning: some items failed, $output/sweep.md says of which points; the tables are of the others; with \
+--retry-failed=true they are tried again" >&2 ;;
+  *)
+    echo "error: the sweep ended with exit code $code, and no tables were made; mend what it named, if anything, and run \
+this again: it goes on where it was" >&2
+    exit "$code"
+    ;;
+esac
 
 # --- tables and figures
 table() {
@@ -101,6 +117,10 @@ measures=block_efficiency,mbsu,tokens_per_second
 if [ "$name" = ordering ]; then
   table temperature,draft-depth,draft-nodes,draft,draft-tree "$measures" paper
 else
+  if [ ${#quality[@]} -gt 0 ] && ! compgen -G "$output/*/references.jsonl" >/dev/null; then
+    echo "warning: the data has no references, so the tables are without ${quality[*]}; --reference=FILE names them" >&2
+    quality=()
+  fi
   for measure in "${quality[@]}"; do measures+=,$measure; done
   size=draft-depth
   if [ "$experiment" = 2 ]; then size=draft-nodes; fi
@@ -110,3 +130,4 @@ else
 fi
 cat "$output/paper.md"
 echo "$output: paper.md, paper.csv$([ "$name" = ordering ] || echo ", relative.md, relative.csv, figure-$((experiment + 3)).svg")"
+exit "$code"

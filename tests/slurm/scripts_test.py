@@ -36,6 +36,7 @@ esac
 """,
     # The ranks: `signal NAME …` asks the batch shell to stop and waits until the request comes back; else an exit code.
     "mpirun": r"""
+printf '%s\n' "${TMPDIR:-}" "$(cd "${TMPDIR:-/}" && echo there)" >"$FAKES/ranks_environment"
 plan=$(next ranks || echo 0)
 if [ "${plan%% *}" = signal ]; then
   trap 'heard=1; note heard USR1' USR1
@@ -53,7 +54,7 @@ exit "$plan"
 """,
     "sbatch": r"""
 cat "$FAKES/sbatch_says" 2>/dev/null
-env | grep '^SLURM_\|^LONGHAUL_' >"$FAKES/sbatch_environment"
+env | grep '^SLURM_\|^LONGHAUL_\|^TMPDIR' >"$FAKES/sbatch_environment"
 exit "$(next sbatch_code || echo 0)"
 """,
     "squeue": r"""cat "$FAKES/squeue_says" 2>/dev/null; exit "$(next squeue_code || echo 0)" """,
@@ -320,6 +321,27 @@ class Body(Case):
             ["-q", "-n", "4", "--bind-to", "none", *root, "longhaul", "run", str(self.job), "--seed=7"]])
         self.assertEqual(self.kept("job-id"), "12\n")
 
+    def test_mpirun_has_a_session_folder_of_its_own(self):
+        temporary = self.folder / "tmp"
+        temporary.mkdir()
+        # Done, stopped, asked to end, and the launcher not found: nothing stays, and codes are as ever.
+        for plan, code in [("0", 0), ("75", 75), ("signal TERM USR1", 75), ("127", 127)]:
+            self.say("ranks", plan + "\n")
+            self.run_body(code=code, TMPDIR=str(temporary), SLURM_JOB_NUM_NODES="1")
+            mine, there = (self.folder / "ranks_environment").read_text().splitlines()
+            self.assertEqual((Path(mine).parent, there), (temporary, "there"))
+            self.assertLessEqual(len(Path(mine).name), 9)
+            self.assertEqual(list(temporary.iterdir()), [])
+
+    def test_session_folder_where_it_is_not_ours_to_choose(self):
+        for environment in [{"OMPI_MCA_orte_tmpdir_base": "/x"}, {"OMPI_MCA_orte_local_tmpdir_base": "/x"},
+                            {"PRTE_MCA_prte_tmpdir_base": "/x"}, {"LAUNCHER": "srun"}, {"SLURM_JOB_NUM_NODES": "2"},
+                            {"TMPDIR": str(self.folder / "nowhere")}]:
+            with self.subTest(**environment):
+                environment = {"TMPDIR": str(self.folder), "SLURM_JOB_NUM_NODES": "1", **environment}
+                self.run_body(**environment)
+                self.assertEqual((self.folder / "ranks_environment").read_text().splitlines()[0], environment["TMPDIR"])
+
     def test_ranks_by_srun(self):
         self.run_body(LAUNCHER="srun", SLURM_CPUS_PER_TASK="3")
         self.assertEqual(self.calls("srun"), [
@@ -478,7 +500,8 @@ class Body(Case):
         self.assertIn("submit again to go on", self.kept("12.reason"))
         self.assertEqual(self.calls("sbatch"), [])
         self.submit("--array=8")
-        array = {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_ID": "15", "SLURM_RESTART_COUNT": "3", "SLURM_CONF": "/c"}
+        array = {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_ID": "15", "SLURM_RESTART_COUNT": "3", "SLURM_CONF": "/c",
+                 "SLURM_JOB_NUM_NODES": "1"}
         self.assertIn("was submitted and waits", self.run_body(code=75, by_hand=False, **array))
         script = str(self.output / "slurm" / "job.sbatch")
         self.assertEqual(self.calls("sbatch")[1], ["--dependency=afterany:15", "--array=2", script])
@@ -486,6 +509,7 @@ class Body(Case):
         self.assertIn("LONGHAUL_ATTEMPTS_BEFORE=4\n", environment)
         self.assertIn("SLURM_CONF=/c\n", environment)
         self.assertNotIn("SLURM_RESTART_COUNT", environment)
+        self.assertNotIn("TMPDIR", environment)  # mpirun's own, which is gone when that job starts
         self.say("sbatch_code", "1\n")
         words = self.run_body(code=75, by_hand=False, **array)
         self.assertIn("submit again to go on: sbatch ", words)

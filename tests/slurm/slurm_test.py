@@ -172,11 +172,6 @@ class Site:
             facts = job.facts()
             raise Failure(f"{failure}\njob {job.number}: {facts['JobState']} {facts['Reason']}\n{job.log()}")
 
-    def session_folder(self):
-        """For one job's mpirun alone: all of a user share one by default, which whoever ends last removes, also from under
-        another that starts. A short path, as sockets want."""
-        return Path(tempfile.mkdtemp(prefix="s", dir=self.cluster.folder))
-
     def submit(self, name, *options, job=None, nodes=1, ranks=2, keys=(), fine=True, catch=None):
         """A job given to slurm/submit as a user does; its own message where it refuses and that is not `fine`. `catch`: arguments
         of the launch that is to be caught in the middle of its work, () for any."""
@@ -187,8 +182,10 @@ class Site:
             catcher = Catcher(self.program, run / shard, [f"--output={run}", *catch])
         # The ranks of two nodes of this cluster are on one machine: what is shared between them must not be used.
         environment = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_osc": "^sm",
-                       "OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_orte_tmpdir_base": str(self.session_folder()),
-                       "HOME": str(self.bench.folder), "LONGHAUL": self.program}
+                       "OMPI_MCA_mpi_yield_when_idle": "1", "HOME": str(self.bench.folder), "LONGHAUL": self.program}
+        if nodes > 1:
+            # The script gives mpirun a folder for its sockets on one node alone, and of this cluster all nodes are one machine.
+            environment["OMPI_MCA_orte_tmpdir_base"] = tempfile.mkdtemp(prefix="s", dir=self.cluster.folder)
         command = [REPOSITORY / "slurm" / "submit", job or self.job, "--nodes", nodes, "--ranks-per-node", ranks, *options,
                    f"--output={run}", *keys]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, stdin=subprocess.DEVNULL,

@@ -1,0 +1,221 @@
+"""jobs/convert_checkpoint.py: what it writes, and the one line in which everything else ends.
+
+    convert_checkpoint_test.py [CASE …]
+
+Without torch 2.6 and safetensors in this Python only what must hold there is tested, and the exit code is 77.
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+import tempfile
+import unittest
+import warnings
+from pathlib import Path
+from unittest import mock
+
+SCRIPT = Path(__file__).resolve().parents[2] / "jobs" / "convert_checkpoint.py"
+SKIPPED = 77
+
+try:
+    import numpy  # noqa: F401
+    import safetensors.torch
+    import torch
+
+    MISSING = None if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6) else f"torch {torch.__version__}"
+except ImportError as error:
+    MISSING = str(error)
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = Path(temporary.name)
+
+
+class WithoutTorch(Case):
+    def refusal(self, **modules):
+        """What a Python says whose modules are these texts."""
+        for name, text in modules.items():
+            (self.folder / f"{name}.py").write_text(text)
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run([sys.executable, SCRIPT, self.folder], env=environment, capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
+        self.assertIn("pip install 'torch>=2.6' safetensors numpy", done.stderr)
+        return done.stderr
+
+    def test_torch_that_runs_code_is_refused(self):
+        for version in ("1.13.1", "2.5.1+cu121"):
+            self.assertIn(f"expected torch>=2.6, older ones may run code of a file; got {version}",
+                          self.refusal(numpy="", torch=f"__version__ = {version!r}\n"))
+
+    def test_what_is_not_installed_is_named(self):
+        self.assertIn("got No module named 'some_part'", self.refusal(numpy="", torch="import some_part\n"))
+
+
+@unittest.skipIf(MISSING, MISSING)
+class Conversion(Case):
+    @classmethod
+    def setUpClass(cls):
+        specification = importlib.util.spec_from_file_location("convert_checkpoint", SCRIPT)
+        cls.script = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(cls.script)
+
+    def setUp(self):
+        super().setUp()
+        self.file = self.folder / "pytorch_model.bin"
+        self.config()
+
+    def config(self, **keys):
+        (self.folder / "config.json").write_text(json.dumps({"model_type": "llama", **keys}))
+
+    def run_script(self):
+        """What it prints; raises SystemExit as the program would end, and nothing else."""
+        out = io.StringIO()
+        with mock.patch.object(sys, "argv", [str(SCRIPT), str(self.folder)]), contextlib.redirect_stdout(out):
+            self.script.main()
+        return out.getvalue()
+
+    def converted(self, state, **options):
+        torch.save(state, self.file, **options)
+        self.run_script()
+        return safetensors.torch.load_file(self.folder / "model.safetensors")
+
+    def refused(self, *words, file="pytorch_model.bin"):
+        """One line that names the file, says `words` and what to do; the folder holds what it held."""
+        before = sorted(self.folder.iterdir())
+        with self.assertRaises(SystemExit) as ended:
+            self.run_script()
+        line = ended.exception.code
+        self.assertTrue(line.isprintable(), line)
+        for word in (f"convert_checkpoint: {self.folder / file}: ", *words, "; "):
+            self.assertIn(word, line)
+        for advice in ("weights_only", "safe_globals"):
+            self.assertNotIn(advice, line)
+        self.assertEqual(sorted(self.folder.iterdir()), before)
+
+    def refused_state(self, state, *words):
+        torch.save(state, self.file)
+        self.refused(*words)
+
+    def test_values_and_types_stay(self):
+        state = {"a": torch.arange(6, dtype=torch.float32).reshape(2, 3), "b": torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16)),
+                 "c": torch.tensor(1.5, dtype=torch.float16), "none": torch.empty(0, 4)}
+        for options in ({}, {"_use_new_zipfile_serialization": False}):
+            got = self.converted(state, **options)
+            self.assertEqual(sorted(got), sorted(state))
+            for name, tensor in state.items():
+                self.assertEqual(got[name].dtype, tensor.dtype)
+                self.assertTrue(torch.equal(got[name], tensor), name)
+            (self.folder / "model.safetensors").unlink()
+
+    def test_tensors_that_share_memory(self):
+        a = torch.arange(6.0).reshape(2, 3)
+        got = self.converted({"a": a, "transposed": a.t(), "same": a, "part": a[1, 1:], "expanded": torch.ones(1).expand(4)})
+        self.assertTrue(torch.equal(got["a"], a) and torch.equal(got["same"], a) and torch.equal(got["part"], a[1, 1:]))
+        self.assertTrue(torch.equal(got["transposed"], a.t()))
+        self.assertTrue(torch.equal(got["expanded"], torch.ones(4)))
+
+    def test_tied_head_is_left_out(self):
+        weight = torch.ones(2, 2)
+        self.config(tie_word_embeddings=True)
+        self.assertEqual(list(self.converted({"lm_head.weight": weight, "embedding": weight})), ["embedding"])
+
+    def test_parts_become_as_many(self):
+        torch.save({"a": torch.ones(2)}, self.folder / "first.bin")
+        torch.save({"b": torch.zeros(3)}, self.folder / "second.bin")
+        (self.folder / "pytorch_model.bin.index.json").write_text(
+            json.dumps({"weight_map": {"a": "first.bin", "b": "second.bin"}}))
+        self.run_script()
+        index = json.loads((self.folder / "model.safetensors.index.json").read_text())
+        self.assertEqual(index["metadata"], {"total_size": 20})
+        self.assertEqual(index["weight_map"], {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"})
+        for name, part in index["weight_map"].items():
+            self.assertEqual(list(safetensors.torch.load_file(self.folder / part)), [name])
+
+    def test_a_bad_part_leaves_no_other(self):
+        torch.save({"a": torch.ones(2)}, self.folder / "first.bin")
+        torch.save({"a": torch.ones(2)}, self.folder / "second.bin")
+        (self.folder / "pytorch_model.bin.index.json").write_text(
+            json.dumps({"weight_map": {"a": "first.bin", "b": "second.bin"}}))
+        self.refused("a: expected in one file, got it also in first.bin", file="second.bin")
+        (self.folder / "second.bin").write_bytes(b"hello")
+        self.refused("expected tensors as torch.save writes them", file="second.bin")
+
+    def test_files_that_are_something_else(self):
+        class Foreign:
+            def __reduce__(self):
+                return os.system, ("echo this must not run",)
+
+        torch.save({"a": torch.ones(2)}, self.file)
+        whole = self.file.read_bytes()
+        for content in (b"", b"hello", b"\x80\x02h\x05.", whole[:-30], pickle.dumps(Foreign()), pickle.dumps([1]),
+                        b"\x80\x02" + b"(" * 100, b"\x80\x02]" + b"]" * 5 + b"a" * 9 + b"."):
+            with self.subTest(content=content[:20]):
+                self.file.write_bytes(content)
+                self.refused("expected tensors ", "fetch the whole folder again")
+        self.file.write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+        self.refused("got a Git-LFS pointer; fetch the file itself: git lfs pull")
+
+    def test_advice_to_run_what_a_file_holds_is_not_passed_on(self):
+        torch.save({"a": Path("a class of its own")}, self.file)
+        self.refused("got something else; fetch the whole folder again")
+        with tarfile.open(self.file, "w") as tar:  # as torch saved before 0.1.10
+            for name in ("storages", "tensors", "pickle"):
+                tar.addfile(tarfile.TarInfo(name))
+        self.refused("got something else; fetch the whole folder again")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # how such files are made is deprecated
+            torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), self.file)
+        self.refused("got something else; fetch the whole folder again")
+
+    def test_tensors_that_do_not_fit(self):
+        mend = "; mend the state_dict in Python and torch.save it anew"
+        self.refused_state({}, "expected tensors by name, got none")
+        self.refused_state([torch.ones(1)], "expected tensors by name, got list")
+        self.refused_state({"w": 3}, "w: expected a tensor, got int" + mend)
+        self.refused_state({3: torch.ones(1)}, "3: expected a tensor")
+        self.refused_state({"w": torch.ones(1, dtype=torch.int64)}, "w: expected bf16, fp16 or fp32, got int64" + mend)
+        self.refused_state({"w": torch.ones(1).to_sparse()}, "w: expected a dense tensor, got torch.sparse_coo" + mend)
+        self.refused_state({"w": torch.empty(4, device="meta")}, "w: expected a tensor with values, got one on the device meta" + mend)
+        self.refused_state({"w\n\x1b[1m": 3}, r"w\n\x1b[1m: expected a tensor")
+
+    def test_tensors_that_would_fill_the_memory(self):
+        wide = torch.ones(1).expand(2**19, 2**19)
+        self.refused_state({"a": torch.ones(1), "w": wide}, "w: expected tensors of 1048576 bytes at most", "got 1099511627780 with this one")
+        self.refused_state({f"w{n}": torch.ones(1).expand(2**16) for n in range(5)}, "w4: expected tensors of 1048576 bytes at most")
+
+    def test_what_cannot_be_copied_or_written(self):
+        torch.save({"w": torch.ones(2)}, self.file)
+        with mock.patch.object(torch.Tensor, "contiguous", side_effect=RuntimeError("not\nhere")):
+            self.refused("w: expected to copy it, got not; mend")
+
+        def full(tensors, path, metadata):
+            path.write_bytes(b"half")
+            raise safetensors.SafetensorError("No space left on device")
+
+        with mock.patch.object(safetensors.torch, "save_file", full):
+            self.refused("expected to write it, got No space left on device; make space and convert again", file="model.safetensors")
+
+    def test_other_files_of_the_folder(self):
+        torch.save({"w": torch.ones(2)}, self.file)
+        for config in ("[" * 100_000, "[1]", "\xff"):
+            (self.folder / "config.json").write_text(config, encoding="latin-1")
+            self.refused("fetch the whole folder again", file="config.json")
+        (self.folder / "config.json").unlink()
+        self.refused("expected JSON, got No such file or directory", file="config.json")
+
+
+if __name__ == "__main__":
+    result = unittest.main(argv=[sys.argv[0], *sys.argv[1:]], exit=False).result
+    if MISSING and result.wasSuccessful():
+        print(f"skipped: most cases need torch 2.6 or newer, safetensors and numpy in this Python ({MISSING})")
+        sys.exit(SKIPPED)
+    sys.exit(not result.wasSuccessful())
