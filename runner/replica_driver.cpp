@@ -67,7 +67,7 @@ std::optional<DraftCost> draft_cost(const Loaded& loaded, const JobPhase& phase)
     if (settings.draft == "ar" || settings.mode != "generate") return std::nullopt;
     const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
     const bool fixed = !engine::chooses_tree(method, settings.draft_tree);
-    return DraftCost{.level = loaded.drafts.cost_of_level(settings, loaded.model->config()),
+    return DraftCost{.level = loaded.drafts.cost_of_level(loaded.model->config()),
                      .levels = fixed ? engine::tree_of(method, settings.draft_tree).depth : 0};
 }
 
