@@ -20,8 +20,7 @@ constexpr double most_loss = 0.02;
 constexpr double first_loss = 5;  // plain steps that the first trees may cost
 constexpr std::int64_t probe_steps = 3, probe_depth = 2;
 constexpr std::int64_t first_pause = 16, longest_pause = 4096;
-constexpr std::int64_t most_catching_up = 128;  // rows; LmDrafter begins anew rather than read more
-constexpr double node_seconds = 1e-6;           // of a draft without a model
+constexpr double node_seconds = 1e-6;  // of a draft without a model
 
 }  // namespace
 
