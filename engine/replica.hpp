@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,7 +34,8 @@ struct DraftOptions {
     /// replay: the output of an item's earlier run, and how often the first guess is right.
     std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
     double replay_accept = 1.0;
-    std::vector<Model*> models;               ///< draft language models, loaded; they must outlive the replica
+    std::vector<Model*> models;  ///< draft language models, loaded; they must outlive the replica
+    std::int64_t vocab_size = std::numeric_limits<std::int64_t>::max();  ///< the target's: no id beyond is drafted
     double model_temperature = -1;            ///< of draft models; < 0: the target's (1 where that is greedy)
     std::string verify = "coupled";           ///< a rule of make_verifier
     std::function<TreeLimits()> tree_limits;  ///< tests: in the place of what `draft-tree = auto` chooses for a step
@@ -62,7 +64,7 @@ struct ReplicaOptions {
 
 /// Counters of one item, cumulative over launches and tied to its tokens so far; the fields of stats.jsonl.
 struct ItemStatistics {
-    double seconds = 0, prefill_seconds = 0;  ///< time in flight; of it in prefill
+    double seconds = 0, prefill_seconds = 0;  ///< time in flight; of it until the item's own prompt was computed
     std::int64_t steps = 0, target_calls = 0, draft_calls = 0, drafted = 0, accepted = 0, accepted_ngram = 0;
     std::int64_t decode_tokens = 0;  ///< tokens emitted by target calls (block efficiency = this / target_calls)
     std::int64_t checkpoint_rounds = 0, resumes = 0, recomputed_tokens = 0, recomputed_rows = 0;
@@ -111,10 +113,12 @@ struct ReplicaProgress {
     std::int64_t emitted_tokens = 0;    ///< output tokens of this launch
     std::int64_t prefilled_tokens = 0;  ///< prompt tokens computed by this launch
     std::int64_t drafted = 0, accepted = 0, target_calls = 0, decode_tokens = 0;
+    std::int64_t mixed_tokens = 0;       ///< of decode_tokens, those of passes that computed parts of prompts too
     std::int64_t checkpoint_rounds = 0;  ///< committed in this launch
     std::int64_t unfinished_tokens = 0;  ///< output tokens so far of the items in flight
     double oldest_share = 0;             ///< output tokens / max_tokens of the item furthest on
     std::string phase;                   ///< "prefill", "decode", "idle"
+    bool mixed = false;                  ///< "decode", and the pass computed parts of prompts too
 };
 
 /// Calls out of the loop. All but `poke` and `store` are called on the group's first rank only.
@@ -134,9 +138,10 @@ struct ReplicaOutcome {
     bool stopped = false;          ///< ended by a stop request, everything in flight is in a checkpoint
     std::string checkpoint_error;  ///< "" or the line of a StorageError: exit code 74
     ReplicaProgress progress;
-    double decode_seconds = 0, prefill_seconds = 0, checkpoint_stall_seconds = 0, checkpoint_write_seconds = 0;
+    double decode_seconds = 0, prefill_seconds = 0, mixed_seconds = 0;  ///< of steps that do the one, the other, both
+    double checkpoint_stall_seconds = 0, checkpoint_write_seconds = 0;
     std::int64_t calls_without_drafts = 0;  ///< of progress.target_calls
-    double draft_seconds = 0;               ///< of decode and prefill: making trees and feeding the drafter
+    double draft_seconds = 0;               ///< of all three: making trees and feeding the drafter
     double forward_seconds = 0;             ///< the target's passes
     double verify_seconds = 0;              ///< the rest: logits pipeline, verification, moving accepted KV
 };

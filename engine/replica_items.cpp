@@ -115,6 +115,7 @@ void Replica::State::put_back(std::int64_t number) {
     (*at)->kv = std::make_shared<KvSequence>(pool);  // computed again from the tokens
     (*at)->drafter->release();
     (*at)->feeds_drafter = true;
+    (*at)->has_decoded = false;
     waiting.push_front(std::move(*at));
     in_flight.erase(at);
 }

@@ -44,6 +44,11 @@ struct DecodeSlice {
     std::optional<FinishReason> reason;  // set when this step ended the item
 };
 
+/// When the parts of a step were done.
+struct StepTimes {
+    std::chrono::steady_clock::time_point start, drafted, computed, verified;
+};
+
 /// Rows of one given text within a scoring pass.
 struct ScoreSlice {
     Sequence* sequence = nullptr;
@@ -59,7 +64,7 @@ struct Replica::State {
           tokenizer(with_tokenizer),
           options(std::move(with_options)),
           hooks(std::move(with_hooks)),
-          drafter(make_drafter(options.scoring ? plain_decoding() : options.draft)),
+          drafter(make_drafter(options.scoring ? plain_decoding() : drafts_for(options.draft, model))),
           // What drafts nothing draws as the coupled rule does, so that it is one text under all rules.
           verifier(make_verifier(drafter->max_nodes() > 0 ? options.draft.verify : "coupled")),
           pipeline({}, model.config().vocab_size),
@@ -71,6 +76,11 @@ struct Replica::State {
     static DraftOptions plain_decoding() {
         DraftOptions draft;
         draft.method = "ar";
+        return draft;
+    }
+
+    static DraftOptions drafts_for(DraftOptions draft, const Model& model) {
+        draft.vocab_size = model.config().vocab_size;
         return draft;
     }
 
@@ -148,6 +158,8 @@ struct Replica::State {
     void restore_kv(Sequence& sequence);
     void put_back(std::int64_t number);
     void step(const StepHeader& header);
+    [[nodiscard]] bool prefills() const;
+    void keep_time(const StepTimes& times);
     void learn_from(const TreeChooser::Step& step);
     void propose(const StepHeader& header);
     void add_decode_rows(DecodeSlice& slice);

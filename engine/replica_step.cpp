@@ -199,8 +199,39 @@ void Replica::State::learn_from(const TreeChooser::Step& step) {
     if (chooser && !slices.empty()) chooser->record(step);
 }
 
+/// Whether some sequence is not decoding yet.
+bool Replica::State::prefills() const {
+    return std::any_of(in_flight.begin(), in_flight.end(), [](const auto& s) { return !s->has_decoded; });
+}
+
+/// Books the step that ends now: of an item, as prefill until it decodes; of the pass, as one kind or the other where
+/// it was of one kind alone.
+void Replica::State::keep_time(const StepTimes& times) {
+    const auto between = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };
+    TreeChooser::Step taken{.sequences = static_cast<std::int64_t>(slices.size()),
+                            .rows = static_cast<std::int64_t>(rows.size()),
+                            .measured = slices.size() == in_flight.size()};
+    for (const DecodeSlice& slice : slices) taken.tokens += slice.num_new;
+    taken.draft_seconds = between(times.start, times.drafted) + seconds_since(times.verified);
+    taken.forward_seconds = between(times.drafted, times.computed);
+    taken.verify_seconds = between(times.computed, times.verified);
+    outcome.draft_seconds += taken.draft_seconds;
+    outcome.forward_seconds += taken.forward_seconds;
+    outcome.verify_seconds += taken.verify_seconds;
+    const double seconds = seconds_since(times.start);
+    learn_from(taken);
+    progress.mixed = prefills() && !slices.empty();
+    if (progress.mixed) progress.mixed_tokens += taken.tokens;
+    (progress.mixed ? outcome.mixed_seconds : prefills() ? outcome.prefill_seconds : outcome.decode_seconds) += seconds;
+    for (const auto& sequence : in_flight) {
+        sequence->statistics.seconds += seconds;
+        if (!sequence->has_decoded) sequence->statistics.prefill_seconds += seconds;
+    }
+}
+
 void Replica::State::step(const StepHeader& header) {
-    const auto start = std::chrono::steady_clock::now();
+    StepTimes times;
+    times.start = std::chrono::steady_clock::now();
     rows.clear();
     kv_sequences.clear();
     slices.clear();
@@ -208,6 +239,7 @@ void Replica::State::step(const StepHeader& header) {
         sequence->feeds_drafter = sequence->feeds_drafter && header.feed_drafter;
         if (sequence->prefilling()) continue;
         slices.emplace_back().sequence = sequence.get();
+        sequence->has_decoded = true;
         // Trees that change leave out models for a while: what those lack then, their next proposal reads.
         if (options.draft.tree == "auto") sequence->feeds_drafter = false;
     }
@@ -218,11 +250,10 @@ void Replica::State::step(const StepHeader& header) {
         slice.first_logits = logits_row;
         logits_row += slice.tree.num_nodes();
     }
-    const bool prefills = slices.size() < in_flight.size();
     const std::int64_t num_prefill = add_prefill_rows();
-    const auto drafted = std::chrono::steady_clock::now();
+    times.drafted = std::chrono::steady_clock::now();
     const std::span<const float> logits = model.forward(rows, kv_sequences);
-    const auto computed = std::chrono::steady_clock::now();
+    times.computed = std::chrono::steady_clock::now();
     if (num_prefill > 0) {
         KvSequence& kv = *kv_sequences.back();
         kv.set_committed(kv.committed() + num_prefill);
@@ -230,32 +261,17 @@ void Replica::State::step(const StepHeader& header) {
         rounds.count_tokens(num_prefill);
     }
     for (DecodeSlice& slice : slices) accept(slice, logits);
-    const auto verified = std::chrono::steady_clock::now();
+    times.verified = std::chrono::steady_clock::now();
     for (DecodeSlice& slice : slices)
         slice.sequence->drafter->accepted(slice.sequence->tokens, slice.num_new, slice.accepted);
-    TreeChooser::Step taken{.sequences = static_cast<std::int64_t>(slices.size()),
-                            .rows = static_cast<std::int64_t>(rows.size()),
-                            .measured = !prefills};
-    for (const DecodeSlice& slice : slices) taken.tokens += slice.num_new;
-    taken.draft_seconds = std::chrono::duration<double>(drafted - start).count() + seconds_since(verified);
-    taken.forward_seconds = std::chrono::duration<double>(computed - drafted).count();
-    taken.verify_seconds = std::chrono::duration<double>(verified - computed).count();
-    outcome.draft_seconds += taken.draft_seconds;
-    outcome.forward_seconds += taken.forward_seconds;
-    outcome.verify_seconds += taken.verify_seconds;
-    const double seconds = seconds_since(start);
-    learn_from(taken);
-    (slices.empty() ? outcome.prefill_seconds : outcome.decode_seconds) += seconds;
-    for (const auto& sequence : in_flight) {
-        sequence->statistics.seconds += seconds;
-        if (slices.empty()) sequence->statistics.prefill_seconds += seconds;
-    }
+    keep_time(times);
+    const char* phase = prefills() && slices.empty() ? "prefill" : "decode";
     for (const DecodeSlice& slice : slices) {
         if (!slice.reason) continue;
         finish(*slice.sequence, *slice.reason);
         std::erase_if(in_flight, [&](const auto& s) { return s.get() == slice.sequence; });
     }
-    report(slices.empty() ? "prefill" : "decode");
+    report(phase);
 }
 
 void Replica::State::report(const char* phase) {

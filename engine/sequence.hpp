@@ -52,6 +52,7 @@ struct Sequence {
     std::vector<std::int32_t> tokens;  ///< prompt and output; the last one has no KV yet
     std::shared_ptr<KvSequence> kv;    ///< shared with a checkpoint that is being written
     std::unique_ptr<SequenceDrafter> drafter;
+    bool has_decoded = false;   ///< since its keys and values are here: what its drafter reads again is no prefill
     bool feeds_drafter = true;  ///< it waits for what the drafter lacks (not where drafting pauses)
     std::uint64_t noise_key = 0;
     ItemStatistics statistics;

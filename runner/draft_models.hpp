@@ -8,6 +8,7 @@
 
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
+#include "engine/tokenizer/tokenizer.hpp"
 #include "kernels/device.hpp"
 #include "runner/settings.hpp"
 
@@ -18,13 +19,13 @@ class DraftModels {
     /// Loads those of `settings` (none where its method takes none, or nothing is generated), unless they are loaded.
     /// A model is sharded over `group`, the target's, or held whole by each of its ranks: `draft-parallel` says.
     /// Collective over the group. Throws InputError where a model has not the target's vocabulary.
-    void load(const Settings& settings, const engine::ModelConfig& target, kernels::Device& device,
-              engine::Group& group);
+    void load(const Settings& settings, const engine::ModelConfig& target, const engine::Tokenizer& tokenizer,
+              kernels::Device& device, engine::Group& group);
     void unload();
 
     [[nodiscard]] std::vector<engine::Model*> pointers() const;
-    /// Parameters of those that run for one level of a tree, over the target's; 0 for none.
-    [[nodiscard]] double cost_of_level(const Settings& settings, const engine::ModelConfig& target) const;
+    /// Parameters of all of them, which each level of a tree runs once, over the target's; 0 for none.
+    [[nodiscard]] double cost_of_level(const engine::ModelConfig& target) const;
     /// Of all of them, in their order; "" for none.
     [[nodiscard]] std::string fingerprint() const;
 
@@ -37,8 +38,13 @@ class DraftModels {
 /// Draft models that this job loads.
 std::vector<std::filesystem::path> wanted_draft_models(const Settings& settings);
 
-/// Throws InputError where a draft model's config does not go with the target's.
-void check_draft_config(const std::filesystem::path& folder, const engine::ModelConfig& draft,
-                        const engine::ModelConfig& target);
+/// Whether the ranks of a replica share a draft model, rather than hold it each: `draft-parallel` says, auto by its
+/// size and where it can be split. Throws UsageError where it cannot and is to be.
+bool is_draft_sharded(const Settings& settings, const std::filesystem::path& folder, const engine::ModelConfig& config);
+
+/// Throws InputError where a draft model's vocabulary is not the target's. Where their sizes differ, as they are
+/// padded, the tokens of the target's tokenizer are to be the same and within both.
+void check_draft_vocabulary(const std::filesystem::path& folder, const engine::ModelConfig& draft,
+                            const engine::ModelConfig& target, const engine::Tokenizer& tokenizer);
 
 }  // namespace longhaul::runner

@@ -99,7 +99,11 @@ class JobChecker {
         for (const fs::path& folder : wanted_draft_models(report_.settings)) {
             attempt("draft", [&] {
                 const engine::ModelConfig config = engine::ModelConfig::load(folder);
-                check_draft_config(folder, config, report_.model->config);
+                if (tokenizer_) check_draft_vocabulary(folder, config, report_.model->config, *tokenizer_);
+                const bool sharded = is_draft_sharded(report_.settings, folder, config);
+                const engine::Split split(config, 0, sharded ? static_cast<int>(report_.settings.tensor_parallel) : 1);
+                const kernels::KvLayout layout = engine::kv_layout_of(config, split, kv_dtype_of(report_.settings));
+                drafts_.push_back({config, split, layout});
                 const auto tensors = engine::SafetensorsFolder::open(folder);
                 for (const std::string& line : engine::tensor_faults(config, tensors))
                     add("draft", line, ExitCode::error);
@@ -171,6 +175,7 @@ class JobChecker {
 
     void estimate() {
         if (!report_.items || !layout_ || !device_) return;
+        if (drafts_.size() != wanted_draft_models(report_.settings).size()) return;
         for (const char* key : {"precision", "kv-precision", "batch", "tensor-parallel", "memory", "checkpoint-kv"}) {
             if (!is_good(key)) return;
         }
@@ -190,14 +195,32 @@ class JobChecker {
         return scores() ? std::min(positions, window > 0 ? window : report_.model->config.max_positions) : positions;
     }
 
+    /// A rank's part of a draft model.
+    struct DraftPart {
+        engine::ModelConfig config;
+        engine::Split split;
+        kernels::KvLayout layout;
+    };
+
+    /// Keys and values of an item on a rank, the draft models' among them.
+    [[nodiscard]] std::int64_t kv_bytes(std::int64_t positions) const {
+        const auto pages = [&](const kernels::KvLayout& layout, std::int64_t seen) {
+            return engine::PagePool::pages_for(seen) * static_cast<std::int64_t>(device_->kv_page_bytes(layout));
+        };
+        std::int64_t bytes = pages(*layout_, held(positions));
+        for (const DraftPart& draft : drafts_)
+            bytes += pages(draft.layout, std::min(positions, draft.config.max_positions));
+        return bytes;
+    }
+
     void estimate_memory() {
         const Settings& settings = report_.settings;
-        const auto page_bytes = static_cast<std::int64_t>(device_->kv_page_bytes(*layout_));
         MemoryNeed need;
         need.weights = engine::packed_weight_bytes(report_.model->config, *split_, precision_of(settings), *device_);
-        for (const std::int64_t positions : longest_items())
-            need.batch_kv += engine::PagePool::pages_for(held(positions)) * page_bytes;
-        need.longest_kv = engine::PagePool::pages_for(held(report_.items->positions.largest())) * page_bytes;
+        for (const DraftPart& draft : drafts_)
+            need.weights += engine::packed_weight_bytes(draft.config, draft.split, precision_of(settings), *device_);
+        for (const std::int64_t positions : longest_items()) need.batch_kv += kv_bytes(positions);
+        need.longest_kv = kv_bytes(report_.items->positions.largest());
         need.available = available_memory_bytes();
         need.host = ProcessId::mine().host;
         need.most_kv = settings.memory > 0 ? settings.memory : kv_share(need.available - need.weights);
@@ -263,6 +286,7 @@ class JobChecker {
     Fingerprints fingerprints_;
     std::unique_ptr<engine::Tokenizer> tokenizer_;
     std::unique_ptr<kernels::Device> device_;
+    std::vector<DraftPart> drafts_;
     std::optional<engine::Split> split_;
     std::optional<kernels::KvLayout> layout_;
 };

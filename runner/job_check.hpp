@@ -22,7 +22,7 @@ struct JobFault {
     ExitCode code = ExitCode::usage;
 };
 
-/// Bytes of memory of one rank.
+/// Bytes of memory of one rank, with what draft models take.
 struct MemoryNeed {
     std::int64_t weights = 0;     ///< packed, in the job's precision
     std::int64_t longest_kv = 0;  ///< keys and values of the longest item at its end

@@ -37,7 +37,9 @@ void load_target(const World& world, const Settings& settings, Loaded& loaded) {
 
 /// Their texts are the job's own where the rule lets drafts decide them.
 void load_drafts(const World& world, const Settings& settings, Loaded& loaded) {
-    world.agree([&] { loaded.drafts.load(settings, loaded.model->config(), *loaded.device, *loaded.group); });
+    world.agree([&] {
+        loaded.drafts.load(settings, loaded.model->config(), *loaded.tokenizer, *loaded.device, *loaded.group);
+    });
     loaded.fingerprints.erase("draft-model");
     const std::string fingerprint = loaded.drafts.fingerprint();
     check_same_everywhere(world, "draft-model", fingerprint);

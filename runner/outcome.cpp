@@ -16,10 +16,12 @@ void add_times(const std::filesystem::path& run, JobOutcome& outcome) {
         const auto json = engine::try_parse_json(read_if_there(entry.path()));
         if (!json.is_object() || !json.contains("decode_seconds")) continue;
         const double decode_seconds = json.value("decode_seconds", 0.0);
-        outcome.speed.tokens += json.value("decode_tokens", std::int64_t{0});
+        outcome.speed.tokens +=
+            json.value("decode_tokens", std::int64_t{0}) - json.value("mixed_tokens", std::int64_t{0});
         outcome.speed.seconds += decode_seconds;
         double& seconds = longest[json.value("epoch", std::int64_t{0})];
-        seconds = std::max(seconds, decode_seconds + json.value("prefill_seconds", 0.0));
+        seconds =
+            std::max(seconds, decode_seconds + json.value("mixed_seconds", 0.0) + json.value("prefill_seconds", 0.0));
     }
     for (const auto& [epoch, seconds] : longest) outcome.working_seconds += seconds;
 }

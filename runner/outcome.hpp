@@ -10,7 +10,8 @@
 
 namespace longhaul::runner {
 
-/// Speed of one replica and launch as status/R-EPOCH.json holds it, summed over all of them.
+/// Speed of one replica and launch as status/R-EPOCH.json holds it, summed over all of them. Passes that computed parts
+/// of prompts beside the tokens do not count, nor do their tokens.
 struct DecodeSpeed {
     std::int64_t tokens = 0;
     double seconds = 0;

@@ -41,6 +41,8 @@ LaunchTotals sum_of(const std::vector<ReplicaTotals>& slots) {
         sum.done_tokens += slot.done_tokens;
         sum.decode_microseconds += slot.decode_microseconds;
         sum.prefill_microseconds += slot.prefill_microseconds;
+        sum.mixed_microseconds += slot.mixed_microseconds;
+        sum.mixed_tokens += slot.mixed_tokens;
         sum.state = std::max(sum.state, slot.state == static_cast<std::int64_t>(ReplicaTotals::State::decode)
                                             ? slot.state
                                             : std::int64_t{0});

@@ -67,7 +67,7 @@ std::optional<DraftCost> draft_cost(const Loaded& loaded, const JobPhase& phase)
     if (settings.draft == "ar" || settings.mode != "generate") return std::nullopt;
     const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
     const bool fixed = !engine::chooses_tree(method, settings.draft_tree);
-    return DraftCost{.level = loaded.drafts.cost_of_level(settings, loaded.model->config()),
+    return DraftCost{.level = loaded.drafts.cost_of_level(loaded.model->config()),
                      .levels = fixed ? engine::tree_of(method, settings.draft_tree).depth : 0};
 }
 
@@ -294,7 +294,7 @@ void ReplicaDriver::progress(const engine::ReplicaProgress& now) {
     last_progress_ = time;
     using State = ReplicaTotals::State;
     const State state = now.phase == "decode" ? State::decode : now.phase == "prefill" ? State::prefill : State::idle;
-    if (state == State::decode) totals_.decode_microseconds += elapsed;
+    if (state == State::decode) (now.mixed ? totals_.mixed_microseconds : totals_.decode_microseconds) += elapsed;
     if (state == State::prefill) totals_.prefill_microseconds += elapsed;
     totals_.state = static_cast<std::int64_t>(state);
     totals_.in_flight = now.in_flight;
@@ -305,6 +305,7 @@ void ReplicaDriver::progress(const engine::ReplicaProgress& now) {
     totals_.accepted = now.accepted;
     totals_.target_calls = now.target_calls;
     totals_.decode_tokens = now.decode_tokens;
+    totals_.mixed_tokens = now.mixed_tokens;
     totals_.rounds = now.checkpoint_rounds;
     {
         const std::lock_guard lock(mutex_);
@@ -370,8 +371,10 @@ void ReplicaDriver::write_heartbeat() noexcept {
         json["accepted"] = totals.accepted;
         json["target_calls"] = totals.target_calls;
         json["decode_tokens"] = totals.decode_tokens;
+        json["mixed_tokens"] = totals.mixed_tokens;
         json["decode_seconds"] = 1e-6 * static_cast<double>(totals.decode_microseconds);
         json["prefill_seconds"] = 1e-6 * static_cast<double>(totals.prefill_microseconds);
+        json["mixed_seconds"] = 1e-6 * static_cast<double>(totals.mixed_microseconds);
         json["checkpoint_rounds"] = totals.rounds;
         json["load_seconds"] = loaded_.model->load_report().seconds;
         if (first_token_seconds > 0) json["first_token_seconds"] = first_token_seconds;

@@ -31,6 +31,16 @@ std::map<std::string, std::string> key_values(const Settings& settings) {
     return values;
 }
 
+/// The keys of an identity. Earlier versions left out a method's own tree.
+std::map<std::string, std::string> read_keys(const Json& json, const Settings& settings) {
+    auto keys = json.get<std::map<std::string, std::string>>();
+    const auto draft = keys.find("draft");
+    if (draft == keys.end() || draft->second != settings.draft) return keys;
+    const std::string own = draft->second == "ar" ? settings.draft_tree : own_tree(settings);
+    if (!own.empty()) keys.try_emplace("draft-tree", own);
+    return keys;
+}
+
 Json extensions_of(const Settings& settings) {
     // 0 means all items: more than any number.
     return {{"limit", settings.limit}, {"samples", settings.samples}, {"max-tokens", settings.max_tokens}};
@@ -171,8 +181,7 @@ static void check_identity(const RunFolder& folder, const Settings& settings, co
     const std::string file = (folder.root / "identity.json").string();
     if (!json.is_object()) throw InputError(file, "", "a JSON object", "something else", "take another output");
     try {
-        compare(folder, json.at("keys").get<std::map<std::string, std::string>>(), key_values(settings),
-                settings.allow_device_change);
+        compare(folder, read_keys(json.at("keys"), settings), key_values(settings), settings.allow_device_change);
         if (extensions) compare_extensions(folder, json.at("extensions"), settings);
         for (const auto& [name, value] : json.at("fingerprints").get<Fingerprints>()) {
             const auto now = fingerprints.find(name);
@@ -214,8 +223,10 @@ Fingerprints read_fingerprints(const RunFolder& folder) {
 }
 
 std::string identity_hash(const Settings& settings, const Fingerprints& fingerprints) {
+    std::map<std::string, std::string> keys = key_values(settings);
+    if (settings.draft_tree == own_tree(settings)) keys.erase("draft-tree");  // as in checkpoints of earlier versions
     std::string text;
-    for (const auto& [key, value] : key_values(settings)) text.append(key).append("=").append(value).append("\n");
+    for (const auto& [key, value] : keys) text.append(key).append("=").append(value).append("\n");
     for (const auto& [name, value] : fingerprints) text.append(name).append(":").append(value).append("\n");
     return hash_text(text);
 }

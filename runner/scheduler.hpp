@@ -47,8 +47,9 @@ struct ReplicaTotals {
     std::int64_t rounds = 0;
     std::int64_t done_items = 0, failed_items = 0, done_tokens = 0;
     std::int64_t decode_microseconds = 0, prefill_microseconds = 0;
+    std::int64_t mixed_microseconds = 0, mixed_tokens = 0;  ///< of passes that decode and compute parts of prompts
 };
-static_assert(sizeof(ReplicaTotals) == 16 * sizeof(std::int64_t), "a slot of the board: words alone");
+static_assert(sizeof(ReplicaTotals) == 18 * sizeof(std::int64_t), "a slot of the board: words alone");
 
 /// The shared memory of a launch: counter, stop word, failures, and a slot of totals for each rank.
 class Board {

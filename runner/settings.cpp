@@ -124,6 +124,7 @@ void resolve(Settings& settings) {
     if (settings.kv_precision.empty()) settings.kv_precision = settings.precision == "fp32" ? "fp32" : "bf16";
     // The device kind decides the bits, so the resolved job names it.
     if (settings.device.empty() || settings.device == "auto") settings.device = "cpu";
+    if (settings.draft_tree.empty()) settings.draft_tree = own_tree(settings);
 }
 
 /// `teacher-forced` and `mode = perplexity` leave no choice of tokens: what only makes sense with one contradicts them.
@@ -280,6 +281,10 @@ std::string format_settings(const Settings& settings) {
         for (const std::string& value : values) text.append(key.info.key).append(" = ").append(value).append("\n");
     }
     return text;
+}
+
+std::string own_tree(const Settings& settings) {
+    return engine::own_tree(engine::find_draft_method(settings.draft), settings.verify == "coupled");
 }
 
 KeyKind kind_of(const std::string& key, const Settings& settings) {

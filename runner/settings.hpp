@@ -62,7 +62,7 @@ struct Settings {
     // Drafting
     std::string draft = "ngram";
     std::vector<std::filesystem::path> draft_model;
-    std::string draft_tree;         // "": the method's default
+    std::string draft_tree;         // "": the method's own; resolved by parse_settings
     double draft_temperature = -1;  // -1: the target's
     std::string draft_parallel = "auto";
     std::int64_t resample_threshold = 0;
@@ -123,6 +123,9 @@ Settings load_settings(const std::filesystem::path& job_file, const std::vector<
 /// The resolved job as a job file: every key, in the order of the table (keys without a value as a comment). Parses
 /// back to the same settings from any folder.
 std::string format_settings(const Settings& settings);
+
+/// `draft-tree` of a job that names none; "" for a method without trees.
+std::string own_tree(const Settings& settings);
 
 /// Whether a key may change between launches of one run folder (design.md, "Two kinds of keys").
 enum class KeyKind {

@@ -122,8 +122,8 @@ std::string Summary::to_table() const {
                           text("%.2f tokens a target call", ratio(outcome.total_tokens, outcome.target_calls)) +
                               (mbsu() ? text(", memory-bound speedup (MBSU) %.2f", *mbsu()) : ""));
         if (outcome.speed.seconds > 0)
-            rows.emplace_back("token rate",
-                              text("%.1f tokens/s a replica, decoding time alone", outcome.speed.tokens_per_second()));
+            rows.emplace_back("token rate", text("%.1f tokens/s a replica, in passes that decode alone",
+                                                 outcome.speed.tokens_per_second()));
     }
     if (outcome.drafted > 0) {
         rows.emplace_back("acceptance", text("%.1f %% of ", 100 * ratio(outcome.accepted, outcome.drafted)) +

@@ -179,13 +179,25 @@ Key draft_model_key() {
                 }};
 }
 
+/// "sd: 4, …", of all methods.
+std::string own_trees() {
+    Strings trees;
+    for (const engine::DraftMethod& method : engine::draft_methods()) {
+        const std::string coupled = engine::own_tree(method, true), otherwise = engine::own_tree(method, false);
+        if (coupled.empty()) continue;
+        trees.push_back(method.name + ": " + coupled + (coupled == otherwise ? "" : " (else " + otherwise + ")"));
+    }
+    return joined(trees, "; ");
+}
+
 Key draft_tree_key() {
     return {
         .info = {.key = "draft-tree",
                  .value_name = "SHAPE",
                  .help = "shape of the draft: chain 5; chains x length or width x depth 12x5; with a node budget "
-                         "4x3:12; children a node for each level 2,2,1; each method has its own default; auto = chosen "
-                         "while decoding by measured cost and acceptance, with verify = coupled"},
+                         "4x3:12; children a node for each level 2,2,1; auto = chosen while decoding by measured cost "
+                         "and acceptance, with verify = coupled; where none is given, " +
+                         own_trees()},
         .kind = Kind::draft,
         .set =
             [](Settings& s, const std::string& value, const auto&) {
@@ -405,7 +417,8 @@ Section draft_section() {
              "without replacement; replay (for tests) = an earlier run's tokens"),
          draft_model_key(), draft_tree_key(), draft_temperature_key(),
          choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
-                "under tensor-parallel: each rank runs the whole draft model, or its part; auto = by its size"),
+                "under tensor-parallel: each rank runs the whole draft model, or its part; auto = by its size, where "
+                "it can be split"),
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any, "Lyanna's r; 0 = off"),
          integer("partial-cache", Kind::draft, &Settings::partial_cache, 1, most_tokens,
                  "TokenSwift's budget in tokens"),
@@ -418,8 +431,8 @@ Section draft_section() {
              "verify", Kind::identity, &Settings::verify, {"coupled", "rejection", "multi-round", "k-seq", "recursive"},
              {"tokenswift-paper"},
              "how drafts are checked; coupled = the text is that of plain decoding, token for token; with the others "
-             "(of the papers) it is distributed alike: rejection for sd; multi-round and k-seq for spectr and "
-             "specinfer; recursive for rsd-c, rsd-s and ngram"),
+             "(of the papers) it is distributed alike: any for sd; multi-round and k-seq for spectr and specinfer "
+             "(k-seq with one draft-model); recursive for rsd-c, rsd-s, ngram and replay"),
          path("replay-run", Kind::draft, &Settings::replay_run,
               "tests: run folder, made with token-ids = true, whose texts are the drafts of draft = replay"),
          number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,

@@ -96,7 +96,7 @@ MEASURES: Mapping[str, Measure] = {
         Measure("block_efficiency", "block efficiency", 3, "statistics", "tokens / target calls"),
         Measure("mbsu", "MBSU", 3, "statistics", "memory-bound speedup: tokens / (target calls + cost of drafts)"),
         Measure("acceptance", "acceptance", 3, "statistics", "accepted / drafted tokens"),
-        Measure("tokens_per_second", "tokens/s", 1, "summary", "of a replica, decoding time alone"),
+        Measure("tokens_per_second", "tokens/s", 1, "summary", "of a replica, in passes that decode alone"),
         Measure("speedup", "speedup", 2, "summary", "tokens/s over those of autoregressive decoding"),
     )
 }  # fmt: skip

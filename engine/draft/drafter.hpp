@@ -60,7 +60,7 @@ struct Proposal {
     std::int64_t max_depth = 0, max_width = TreeLimits::none;
     double min_probability = 0;    ///< nodes expected to be accepted with less do not pay (where Drafter::adapts)
     TokenTree* tree = nullptr;     ///< holds its root; grows
-    std::int64_t draft_calls = 0;  ///< out: passes of draft models, or 1 where a draft came without one
+    std::int64_t draft_calls = 0;  ///< out: levels that draft models grew, or 1 where a draft came without one
 };
 
 /// A draft method.

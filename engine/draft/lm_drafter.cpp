@@ -13,9 +13,37 @@
 namespace longhaul::engine {
 namespace {
 
-/// What a model reads at most to draft again after a pause that lasted longer: it then begins anew, as if the text
-/// began there. All of a long text would cost more than a few drafts can bring.
-constexpr std::int64_t most_catching_up = 128;
+/// What a model of a bounded context sees of a text that is longer: its end, from an origin that moves on by a stride.
+/// Where it lies follows from the text's length alone, so that the drafts do, whatever launches were killed before.
+class View {
+  public:
+    explicit View(std::int64_t max_positions)
+        : max_positions_(max_positions),
+          most_(std::max<std::int64_t>(max_positions - 1, 1)),
+          kept_(std::min(most_ / 2, most_read_again)) {}
+
+    /// Of a text of `size` tokens: 0 as long as the model has room for a draft behind them.
+    [[nodiscard]] std::int64_t origin_of(std::int64_t size) const {
+        const std::int64_t stride = most_ - kept_;
+        return size <= most_ ? 0 : (size - most_ + stride - 1) / stride * stride;
+    }
+    [[nodiscard]] bool holds(std::int64_t origin, std::int64_t size) const { return size - origin <= most_; }
+    /// Levels of a tree behind `size` tokens.
+    [[nodiscard]] std::int64_t depth(std::int64_t origin, std::int64_t size) const {
+        return max_positions_ - (size - origin);
+    }
+    /// Where a model begins that is to read as little as does: after a pause.
+    [[nodiscard]] std::int64_t late_origin(std::int64_t size) const {
+        return std::max<std::int64_t>(size - std::min(most_catching_up, std::max<std::int64_t>(kept_, 1)), 0);
+    }
+
+  private:
+    static constexpr std::int64_t most_read_again = 2048;  // a few passes; half of a long context would be minutes
+
+    std::int64_t max_positions_;
+    std::int64_t most_;  ///< tokens that are seen at most
+    std::int64_t kept_;  ///< about so many when the origin has moved
+};
 
 /// Keys and values of one sequence in one draft model. Node i of a tree lies in scratch slot i - 1.
 struct DraftKv {
@@ -29,8 +57,8 @@ struct DraftKv {
 
 class LmSequence final : public SequenceDrafter {
   public:
-    LmSequence(std::vector<PagePool*> pools, std::int64_t patience, std::int64_t most_positions)
-        : pools_(std::move(pools)), patience_(patience), most_positions_(most_positions) {
+    LmSequence(std::vector<PagePool*> pools, std::vector<View> views, std::int64_t patience)
+        : pools_(std::move(pools)), views_(std::move(views)), patience_(patience) {
         release();
     }
 
@@ -53,9 +81,12 @@ class LmSequence final : public SequenceDrafter {
 
     [[nodiscard]] bool lags(std::span<const std::int32_t> context) const override {
         const auto size = static_cast<std::int64_t>(context.size());
-        if (size >= most_positions_) return false;  // nothing is drafted any more
-        return std::any_of(of_model.begin(), of_model.end(),
-                           [&](const DraftKv& draft) { return draft.known() + patience_ < size; });
+        for (std::size_t model = 0; model < of_model.size(); ++model) {
+            const DraftKv& draft = of_model[model];
+            const bool stays = views_[model].holds(draft.origin, size);
+            if ((stays ? draft.known() : views_[model].origin_of(size)) + patience_ < size) return true;
+        }
+        return false;
     }
 
     void release() override {
@@ -63,21 +94,38 @@ class LmSequence final : public SequenceDrafter {
         for (PagePool* pool : pools_) of_model.push_back({std::make_shared<KvSequence>(*pool), 0, {}});
     }
 
+    /// A text that outgrew a model's context goes on in it from its present origin.
+    void move_on(std::int64_t size) {
+        for (std::size_t model = 0; model < of_model.size(); ++model) {
+            if (!views_[model].holds(of_model[model].origin, size)) begin(model, views_[model].origin_of(size));
+        }
+    }
+
     /// After a long pause: what comes is drafted from the last tokens of `size` alone.
     void begin_anew_if_late(std::int64_t size) {
         for (std::size_t model = 0; model < of_model.size(); ++model) {
-            DraftKv& draft = of_model[model];
-            if (draft.known() + most_catching_up >= size) continue;
-            draft = {std::make_shared<KvSequence>(*pools_[model]), size - most_catching_up, {}};
+            if (of_model[model].known() + most_catching_up < size) begin(model, views_[model].late_origin(size));
         }
+    }
+
+    /// Levels of a tree that every model has room for.
+    [[nodiscard]] std::int64_t depth(std::int64_t size) const {
+        std::int64_t depth = std::numeric_limits<std::int64_t>::max();
+        for (std::size_t model = 0; model < of_model.size(); ++model)
+            depth = std::min(depth, views_[model].depth(of_model[model].origin, size));
+        return depth;
     }
 
     std::vector<DraftKv> of_model;
 
   private:
+    void begin(std::size_t model, std::int64_t origin) {
+        of_model[model] = {std::make_shared<KvSequence>(*pools_[model]), origin, {}};
+    }
+
     std::vector<PagePool*> pools_;
+    std::vector<View> views_;
     std::int64_t patience_;  ///< tokens that a proposal may have to catch up with
-    std::int64_t most_positions_;
 };
 
 /// One tree of a batch while it grows.
@@ -100,15 +148,17 @@ class LmDrafter final : public Drafter {
             // The replica's plan counts these pages with the target's (bytes_a_token).
             pools_.push_back(std::make_unique<PagePool>(model->device(), model->kv_layout(),
                                                         std::numeric_limits<std::int64_t>::max()));
-            pipelines_.emplace_back(SamplingParams{}, model->config().vocab_size);
-            most_positions_ = std::min(most_positions_, model->config().max_positions);
+            views_.emplace_back(model->config().max_positions);
+            // Ids beyond the target's, which pad the vocabulary, are never drafted.
+            vocab_sizes_.push_back(std::min(model->config().vocab_size, options.vocab_size));
+            pipelines_.emplace_back(SamplingParams{}, vocab_sizes_.back());
         }
     }
 
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& /*item*/) override {
         std::vector<PagePool*> pools;
         for (const auto& pool : pools_) pools.push_back(pool.get());
-        return std::make_unique<LmSequence>(std::move(pools), method_->max_depth() + 2, most_positions_);
+        return std::make_unique<LmSequence>(std::move(pools), views_, method_->max_depth() + 2);
     }
 
     void propose(std::span<Proposal> proposals) override;
@@ -135,7 +185,8 @@ class LmDrafter final : public Drafter {
     std::int64_t max_nodes_;
     bool pauses_;  ///< there may be steps that draft nothing
     double temperature_;
-    std::int64_t most_positions_ = std::numeric_limits<std::int64_t>::max();  ///< that every model can see
+    std::vector<View> views_;                // of each model
+    std::vector<std::int64_t> vocab_sizes_;  // of each model, what it shares with the target
     std::vector<std::unique_ptr<PagePool>> pools_;
     std::vector<LogitsPipeline> pipelines_;
     std::vector<ForwardRow> rows_;
@@ -206,24 +257,22 @@ void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
     if (rows_.empty()) return;
     const std::span<const float> logits = models_[model]->forward(rows_, kv_);
     const auto vocab = static_cast<std::size_t>(models_[model]->config().vocab_size);
+    const auto shared_vocab = static_cast<std::size_t>(vocab_sizes_[model]);
     std::size_t row = 0;
     std::vector<std::int32_t> path;
     for (Growing& tree : trees) {
         const std::span<const TreeGrowth::Wanted> wanted = tree.growth->wanted();
-        bool any = false;
         for (std::size_t i = 0; i < wanted.size(); ++i) {
             if (wanted[i].model != static_cast<std::int32_t>(model)) continue;
-            any = true;
             path = tree.proposal->tree->path_to(wanted[i].node);
             for (std::int32_t& node : path) node = tree.proposal->tree->token[static_cast<std::size_t>(node)];
             pipelines_[model].set_params(params_of(*tree.proposal));
             tree.drafts[i] =
-                pipelines_[model].apply(logits.subspan(row++ * vocab, vocab), {tree.proposal->context, path});
+                pipelines_[model].apply(logits.subspan(row++ * vocab, shared_vocab), {tree.proposal->context, path});
             if (wanted[i].node != 0) continue;
             const DraftKv& draft = tree.sequence->of_model[model];
             draft.kv->set_committed(static_cast<std::int64_t>(tree.proposal->context.size()) - draft.origin);
         }
-        if (any) ++tree.proposal->draft_calls;
     }
 }
 
@@ -233,7 +282,10 @@ bool LmDrafter::grow_level(std::vector<Growing>& trees) {
     if (trees.empty()) return false;
     for (Growing& tree : trees) tree.drafts.resize(tree.growth->wanted().size());
     for (std::size_t model = 0; model < models_.size(); ++model) run_model(model, trees);
-    for (Growing& tree : trees) tree.growth->grow(tree.drafts);
+    for (Growing& tree : trees) {
+        tree.growth->grow(tree.drafts);
+        ++tree.proposal->draft_calls;
+    }
     return true;
 }
 
@@ -242,9 +294,10 @@ void LmDrafter::propose(std::span<Proposal> proposals) {
     for (Proposal& proposal : proposals) {
         auto* sequence = static_cast<LmSequence*>(proposal.sequence);
         const auto size = static_cast<std::int64_t>(proposal.context.size());
-        const std::int64_t depth = std::min({proposal.max_depth, method_->max_depth(), most_positions_ - size});
-        if (depth <= 0) continue;
+        sequence->move_on(size);
         if (pauses_) sequence->begin_anew_if_late(size);
+        const std::int64_t depth = std::min({proposal.max_depth, method_->max_depth(), sequence->depth(size)});
+        if (depth <= 0) continue;
         for (DraftKv& draft : sequence->of_model) {
             reserve(*draft.kv, size - draft.origin + depth, max_nodes_);
             draft.computed.clear();
@@ -258,7 +311,7 @@ void LmDrafter::propose(std::span<Proposal> proposals) {
 
 void LmDrafter::follow(SequenceDrafter& sequence, std::span<const std::int32_t> context, std::int64_t max_rows) {
     auto& mine = static_cast<LmSequence&>(sequence);
-    if (static_cast<std::int64_t>(context.size()) >= most_positions_) return;  // nothing is drafted any more
+    mine.move_on(static_cast<std::int64_t>(context.size()));
     for (std::size_t model = 0; model < models_.size(); ++model) {
         KvSequence& kv = *mine.of_model[model].kv;
         const std::int64_t origin = mine.of_model[model].origin;

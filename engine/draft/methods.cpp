@@ -137,6 +137,10 @@ TreeShape parse_tree_shape(const std::string& text) {
     return shape;
 }
 
+std::string own_tree(const DraftMethod& method, bool coupled) {
+    return method.name == "ngram" && coupled ? "auto" : method.default_tree;
+}
+
 bool chooses_tree(const DraftMethod& method, const std::string& text) {
     return text == "auto" && method.form != TreeForm::none && method.name != "ngram";
 }

@@ -27,6 +27,10 @@ struct TreeLimits {
     bool operator==(const TreeLimits&) const = default;
 };
 
+/// Tokens that a draft model reads at most to draft again after a pause that lasted longer: it then begins anew, as if
+/// the text began there. All of a long text would cost more than a few drafts can bring.
+constexpr std::int64_t most_catching_up = 128;
+
 struct DraftMethod {
     std::string name;
     Draws draws = Draws::none;
@@ -54,6 +58,10 @@ TreeShape parse_tree_shape(const std::string& text);
 /// The tree of a method: `text`, its default where that is empty, the greatest to choose from where it is "auto".
 /// Throws UsageError where the method has no such trees, or fewer chains than `num_models`, each of which draws one.
 TreeShape tree_of(const DraftMethod& method, const std::string& text, std::int64_t num_models = 1);
+
+/// The tree of a job that names none. n-grams' follow their worth, where measured time cannot change the text
+/// (`coupled`).
+std::string own_tree(const DraftMethod& method, bool coupled);
 
 /// Whether a tree's size is chosen by measured costs and acceptance (TreeChooser). n-grams have their own measure of a
 /// node's worth (DraftEconomy).

@@ -26,8 +26,7 @@ constexpr double lasting_credit = 500;  // plain steps of the past whose time co
 constexpr double probe_share = 0.012, first_probe_loss = 3;
 constexpr std::int64_t probe_steps = 3, probe_depth = 2;
 constexpr std::int64_t first_pause = 16, longest_pause = 4096;
-constexpr std::int64_t most_catching_up = 128;  // rows; LmDrafter begins anew rather than read more
-constexpr double node_seconds = 1e-6;           // of a draft without a model
+constexpr double node_seconds = 1e-6;  // of a draft without a model
 
 }  // namespace
 

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <exception>
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
@@ -41,40 +40,6 @@ class Scratch {
     kernels::Device& device_;
     Buffer buffer_;
 };
-
-/// What a failing rank throws must reach the others before the next collective, or they wait for ever.
-void agree(Group& group, const std::exception_ptr& mine) {
-    std::string line;
-    int code = 0;
-    if (mine) {
-        try {
-            std::rethrow_exception(mine);
-        } catch (const Error& error) {
-            line = error.what();
-            code = static_cast<int>(error.exit_code());
-        } catch (const std::bad_alloc&) {
-            line =
-                "model: expected enough memory for the weights, got an allocation failure; use more ranks or a smaller "
-                "model";
-            code = 1;
-        } catch (const std::exception& error) {
-            line = error.what();
-            code = 1;
-        }
-    }
-    ByteWriter writer;
-    writer.put(code);
-    writer.put(line);
-    std::vector<std::byte> verdict;
-    for (const std::vector<std::byte>& part : group.gather(writer.bytes())) {
-        if (ByteReader(part).get<int>() != 0 && verdict.empty()) verdict = part;
-    }
-    group.broadcast(verdict);
-    if (verdict.empty()) return;
-    ByteReader reader(verdict);
-    const auto exit_code = static_cast<ExitCode>(reader.get<int>());
-    throw Error(reader.get_string(), exit_code);
-}
 
 /// Says so where matrices hold more than bf16 keeps, whatever type config.json names.
 void note_rounding(const SafetensorsFolder& tensors, std::vector<std::string>& notices) {
@@ -182,8 +147,7 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& folder, Precisio
                                    const std::filesystem::path& packed_folder) {
     const auto start = std::chrono::steady_clock::now();
     std::unique_ptr<State> state;
-    std::exception_ptr failure;
-    try {
+    const auto load = [&] {
         state = std::make_unique<State>(ModelConfig::load(folder), precision, device, group, kv_dtype);
         const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
         const std::vector<std::string> faults = tensor_faults(state->config, tensors);
@@ -192,10 +156,16 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& folder, Precisio
         state->load(tensors, packed_folder);
         if (precision == Precision::bf16) note_rounding(tensors, state->notices);
         state->load_report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    } catch (...) {
-        failure = std::current_exception();
-    }
-    agree(group, failure);
+    };
+    agree(group, [&] {
+        try {
+            load();
+        } catch (const std::bad_alloc&) {
+            throw Error(
+                "model: expected enough memory for the weights, got an allocation failure; use more ranks or a "
+                "smaller model");
+        }
+    });
     if (group.size() > 1) gather_lines(group, state->notices);
     return std::unique_ptr<Model>(new Model(std::move(state)));
 }

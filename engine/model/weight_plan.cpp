@@ -150,19 +150,20 @@ class Planner {
 
 }  // namespace
 
+std::string Split::obstacle(const ModelConfig& config, std::int64_t size) {
+    const std::int64_t width = config.num_heads * config.head_dim;
+    if (config.num_heads % size != 0) return std::to_string(config.num_heads) + " query heads do not divide by it";
+    if (config.num_kv_heads % size != 0 && size % config.num_kv_heads != 0)
+        return std::to_string(config.num_kv_heads) + " KV heads neither divide by it nor divide it";
+    if (size > 1 && width % 16 != 0)
+        return "the heads' total width " + std::to_string(width) + " is not a multiple of 16";
+    return "";
+}
+
 Split::Split(const ModelConfig& config, int group_rank, int group_size) : rank(group_rank), size(group_size) {
-    const auto refuse = [&](const std::string& why) {
+    if (const std::string why = obstacle(config, size); !why.empty())
         throw UsageError("tensor-parallel: expected a degree that splits the model, got " + std::to_string(size) +
                          ": " + why);
-    };
-    if (config.num_heads % size != 0) refuse(std::to_string(config.num_heads) + " query heads do not divide by it");
-    if (config.num_kv_heads % size != 0 && size % config.num_kv_heads != 0) {
-        refuse(std::to_string(config.num_kv_heads) + " KV heads neither divide by it nor divide it");
-    }
-    if (size > 1 && config.num_heads * config.head_dim % 16 != 0) {
-        refuse("the heads' total width " + std::to_string(config.num_heads * config.head_dim) +
-               " is not a multiple of 16");
-    }
     num_heads = config.num_heads / size;
     first_head = rank * num_heads;
     num_kv_heads = std::max<std::int64_t>(config.num_kv_heads / size, 1);

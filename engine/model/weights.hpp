@@ -27,6 +27,9 @@ struct Split {
     std::int64_t vocab = 0;                            ///< rows of embedding and head on this rank, padding included
 
     Split(const ModelConfig& config, int rank, int size);
+
+    /// Why the model cannot be split over so many ranks; "" where it can.
+    static std::string obstacle(const ModelConfig& config, std::int64_t size);
 };
 
 /// f32 [hidden]; a norm that the model does not have is empty, and so is the bias of an RMS norm.

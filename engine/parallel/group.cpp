@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "engine/bytes.hpp"
+#include "engine/error.hpp"
 #include "kernels/flush_denormals.hpp"
 
 namespace longhaul::engine {
@@ -86,6 +87,18 @@ class ThreadGroup final : public Group {
     int size_;
 };
 
+/// What `body` throws, as an exit code and a line; code 0: nothing.
+std::pair<int, std::string> failure_of(const std::function<void()>& body) {
+    try {
+        body();
+        return {0, ""};
+    } catch (const Error& error) {
+        return {static_cast<int>(error.exit_code()), error.what()};
+    } catch (const std::exception& error) {
+        return {static_cast<int>(ExitCode::error), error.what()};
+    }
+}
+
 }  // namespace
 
 void check_group_size(int size) {
@@ -106,6 +119,22 @@ std::int64_t least_of(Group& group, std::int64_t mine) {
     agreed.put(all);
     group.broadcast(agreed.bytes());
     return ByteReader(agreed.bytes()).get<std::int64_t>();
+}
+
+void agree(Group& group, const std::function<void()>& body) {
+    const auto [code, line] = failure_of(body);
+    ByteWriter mine;
+    mine.put(code);
+    mine.put(line);
+    std::vector<std::byte> verdict;
+    for (const std::vector<std::byte>& part : group.gather(mine.bytes())) {
+        if (ByteReader(part).get<int>() != 0 && verdict.empty()) verdict = part;
+    }
+    group.broadcast(verdict);
+    if (verdict.empty()) return;
+    ByteReader reader(verdict);
+    const auto exit_code = static_cast<ExitCode>(reader.get<int>());
+    throw Error(reader.get_string(), exit_code);
 }
 
 std::unique_ptr<Group> make_local_group() {

@@ -47,6 +47,10 @@ void check_group_size(int size);
 /// The least of all ranks' values, on every rank. Collective.
 std::int64_t least_of(Group& group, std::int64_t mine);
 
+/// Runs `body` on each rank; where it failed on any, all of them throw what the lowest of these threw, before one
+/// waits for another in the next collective. Collective; `body` may be that only where it fails on all ranks alike.
+void agree(Group& group, const std::function<void()>& body);
+
 /// A group of one.
 std::unique_ptr<Group> make_local_group();
 

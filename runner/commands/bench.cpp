@@ -130,7 +130,9 @@ BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     setup.variant = variant_of(*setup.device);
     if (line.has("rows")) setup.rows = count_of(line, "rows", 65536);
     if (line.has("rounds")) setup.rounds = count_of(line, "rounds", 1000);
-    setup.tree = setup.settings.draft_tree;
+    for (const Assignment& key : line.keys) {
+        if (key.key == "draft-tree") setup.tree = key.value;
+    }
     if (line.has("explain")) {
         auto timed = std::make_unique<TimedDevice>(std::move(setup.device));
         setup.timed = timed.get();

@@ -9,6 +9,7 @@
 #include "engine/json.hpp"
 #include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
+#include "runner/draft_models.hpp"
 #include "runner/job_check.hpp"
 #include "runner/progress.hpp"
 #include "runner/values.hpp"
@@ -59,7 +60,9 @@ void add_items(Rows& rows, const JobReport& report) {
 void add_needs(Rows& rows, const JobReport& report) {
     if (report.memory) {
         const MemoryNeed& need = *report.memory;
-        rows.emplace_back("memory a rank", size_text(need.weights) + " of weights, " + size_text(need.batch_kv) +
+        const char* drafts =
+            !wanted_draft_models(report.settings).empty() ? " of weights (draft models and all), " : " of weights, ";
+        rows.emplace_back("memory a rank", size_text(need.weights) + drafts + size_text(need.batch_kv) +
                                                " of keys and values for the " +
                                                counted(report.settings.batch, "longest item", "longest items") + "; " +
                                                need.host + " has " + size_text(need.available) + " free");

@@ -168,7 +168,7 @@ int generate_command(const std::vector<std::string>& arguments) {
     for (const std::string& notice : model->notices()) std::fprintf(stderr, "note: %s\n", notice.c_str());
 
     DraftModels drafts;
-    drafts.load(settings, config, *device, *group);
+    drafts.load(settings, config, *tokenizer, *device, *group);
 
     engine::ReplicaOptions options = replica_options(settings, config);
     options.draft.models = drafts.pointers();

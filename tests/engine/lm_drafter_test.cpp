@@ -60,7 +60,7 @@ TEST(LmDrafter, CoupledGivesTheTextOfPlainDecoding) {
     }
 }
 
-// OPT drafts for OPT, as far as the drafting model has learned positions: the target's text goes on without drafts.
+// OPT drafts for OPT, which have as many positions.
 TEST(LmDrafter, OptDraftsForOpt) {
     Job job{base_options()};
     job.model = parity / "opt-bf16";
@@ -79,6 +79,61 @@ TEST(LmDrafter, OptDraftsForOpt) {
         drafted.ranks = 2;
         drafted.draft_sharded = true;
         EXPECT_EQ(tokens_of(launch(drafted).items), expected) << method.draft << ", 2 ranks";
+    }
+}
+
+// Behind its last position a draft model begins anew, later in the text, and drafts are as good as before.
+TEST(LmDrafter, ATextMayOutgrowTheDraftsContext) {
+    for (const std::int64_t item : {2, 4}) {  // 94 and 168 tokens before the first draft of a model of 128 positions
+        Job plain_job{base_options()};
+        plain_job.items = 1;
+        plain_job.prompts[0] = prompt_of(item);
+        plain_job.generation.max_tokens = 200;
+        plain_job.options.draft.method = "ar";
+        const Texts expected = tokens_of(launch(plain_job).items);
+        for (const Method& method : methods) {
+            for (const std::string verify : {"coupled", method.verify}) {
+                Job job = job_of(method, verify);
+                job.items = 1;
+                job.prompts = plain_job.prompts;
+                job.generation = plain_job.generation;
+                const JobResult result = launch(job);
+                const TreeShape tree = tree_of(find_draft_method(method.draft), method.tree);
+                // Where a context ends, and the text, trees are cut.
+                EXPECT_GT(result.sum.draft_calls, (result.sum.target_calls - 10) * tree.depth)
+                    << method.draft << " " << verify << ", item " << item;
+                if (verify == "coupled") {
+                    EXPECT_EQ(tokens_of(result.items), expected) << method.draft;
+                    continue;
+                }
+                job.ranks = 2;
+                job.draft_sharded = true;
+                EXPECT_EQ(tokens_of(launch(job).items), tokens_of(result.items)) << method.draft;
+            }
+        }
+    }
+}
+
+// Reading again where a context ended is a part of decoding.
+TEST(LmDrafter, WhatADraftModelReadsAgainIsNoPrefill) {
+    Job job = job_of(methods.front(), "coupled");
+    job.items = 1;
+    job.prompts[0] = {1};  // nothing to compute before the first token
+    job.generation.max_tokens = 200;
+    const JobResult result = launch(job);
+    EXPECT_EQ(result.items.at(0).statistics.prefill_seconds, 0);
+    EXPECT_EQ(result.outcome.prefill_seconds, 0);
+    EXPECT_EQ(result.outcome.mixed_seconds, 0);
+}
+
+// MBSU counts the cost of a level, which is that of all models together.
+TEST(LmDrafter, DraftCallsAreLevelsOfTrees) {
+    for (const Method& method : {Method{"sd", "auto", ""}, Method{"specinfer", "auto", "", 2}}) {
+        Job job = job_of(method, "coupled");
+        job.options.draft.tree_limits = [] { return TreeLimits{.depth = 3, .width = 2}; };
+        const JobResult result = launch(job);
+        EXPECT_LE(result.sum.draft_calls, 3 * result.sum.target_calls) << method.draft;
+        EXPECT_GT(result.sum.draft_calls, 2 * result.sum.target_calls) << method.draft;
     }
 }
 

@@ -184,6 +184,7 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
         result.sum.resumes += item.statistics.resumes;
         result.sum.recomputed_rows += item.statistics.recomputed_rows;
         result.sum.target_calls += item.statistics.target_calls;
+        result.sum.draft_calls += item.statistics.draft_calls;
         result.sum.decode_tokens += item.statistics.decode_tokens;
     }
     return result;

@@ -56,6 +56,35 @@ TEST(Replica, OneTextForEveryBatchAndDraft) {
     }
 }
 
+// An item's prompt is its prefill, also where others decode meanwhile; of the job's rate such passes are left out.
+TEST(Replica, TimesTellPromptsFromDecoding) {
+    for (const std::int64_t batch : {1, 4}) {
+        Job job{base_options()};  // prompts of 20 to 168 tokens, 32 a pass
+        job.options.draft.method = "ar";
+        job.options.batch = batch;
+        const JobResult result = launch(job);
+        double seconds = 0;
+        for (const auto& [index, item] : result.items) {
+            EXPECT_GT(item.statistics.prefill_seconds, 0) << "item " << index << ", batch " << batch;
+            EXPECT_GT(item.statistics.seconds, item.statistics.prefill_seconds) << "item " << index;
+            seconds += item.statistics.seconds;
+        }
+        const ReplicaOutcome& outcome = result.outcome;
+        EXPECT_GT(outcome.decode_seconds, 0);
+        EXPECT_GT(outcome.prefill_seconds, 0);
+        if (batch == 1) {
+            EXPECT_EQ(outcome.mixed_seconds, 0);
+            EXPECT_EQ(outcome.progress.mixed_tokens, 0);
+            EXPECT_NEAR(outcome.decode_seconds + outcome.prefill_seconds, seconds, 1e-9);
+        } else {
+            // Prompts of 57, 94 and 131 tokens in 2, 3 and 5 passes, beside the one, two and three items before; the
+            // last in 6, while of three items the first two end after 2 and 5 of these.
+            EXPECT_EQ(outcome.progress.mixed_tokens, 2 * 1 + 3 * 2 + 5 * 3 + (2 * 3 + 3 * 2 + 1));
+            EXPECT_GT(outcome.mixed_seconds, 0);
+        }
+    }
+}
+
 TEST(Replica, OneTextForEverySplit) {
     for (const int ranks : {2, 4, 8}) {
         Job job{base_options()};

@@ -59,20 +59,62 @@ def sampled(bench):
         check(run(bench, job, 2, place, *options) == digest(bench.folder / "rsd-s-1"), f"{place}: another text")
 
 
+def kill_and_resume(bench, job, name, *options):
+    """Killed after a checkpoint and resumed on other ranks it is the text of the run that nothing happened to."""
+    whole = run(bench, job, 1, f"whole-{name}", *options)
+    output = bench.folder / f"killed-{name}"
+    options = (f"--output={output}", *options)
+    launch = bench.start(job, 2, *options)
+    wait_for_checkpoint(output)
+    check(launch.alive(), "the launch is under way when it is killed")
+    launch.kill_all()
+    expect(bench.run(job, 1, *options), 0, f"{name}: resumed")
+    check(any(line["resumes"] > 0 for line in statistics(output)), "items went on from a checkpoint")
+    check(digest(output) == whole, f"{name}: another text after the kill")
+    return whole
+
+
 def killed(bench):
-    """Killed after a checkpoint and resumed on other ranks, under both kinds of rules."""
+    """Under both kinds of rules."""
     job = make_job(bench, max_tokens=600, checkpoint_tokens=150, draft="rsd-s", draft_tree="3x3")
     for rule in ("coupled", "recursive"):
-        whole = run(bench, job, 1, f"whole-{rule}", f"--verify={rule}")
-        output = bench.folder / f"killed-{rule}"
-        options = (f"--output={output}", f"--verify={rule}")
-        launch = bench.start(job, 2, *options)
-        wait_for_checkpoint(output)
-        check(launch.alive(), "the launch is under way when it is killed")
-        launch.kill_all()
-        expect(bench.run(job, 1, *options), 0, f"{rule}: resumed")
-        check(any(line["resumes"] > 0 for line in statistics(output)), "items went on from a checkpoint")
-        check(digest(output) == whole, f"{rule}: another text after the kill")
+        kill_and_resume(bench, job, rule, f"--verify={rule}")
+
+
+def short_context(bench):
+    """A text that outgrows the draft model's context goes on being drafted, and stays one text."""
+    short = make_tiny_model(bench.folder / "short", context=64)
+    job = make_job(bench, max_tokens=600, checkpoint_tokens=150, draft="rsd-s", draft_tree="3x3", draft_model=short)
+    plain = run(bench, job, 1, "plain", "--draft=ar")
+    for rule in ("coupled", "recursive"):
+        whole = kill_and_resume(bench, job, rule, f"--verify={rule}")
+        check((whole == plain) == (rule == "coupled"), f"{rule}: not the text it should be")
+        for line in statistics(bench.folder / f"whole-{rule}"):
+            check(line["drafted"] > 7 * line["target_calls"], f"{rule}: drafts ended with the context: {line}")
+    for place in ("replicated", "sharded"):
+        options = ("--tensor-parallel=2", "--batch=1", "--verify=recursive", f"--draft-parallel={place}")
+        check(run(bench, job, 2, place, *options) == whole, f"{place}: another text")
+
+
+def padded(bench):
+    """Vocabularies of one tokenizer may be padded differently: ids that one of the two lacks are not drafted."""
+    wide = make_tiny_model(bench.folder / "wide", padding=64)
+    job = make_job(bench, max_tokens=100)
+    rules = {"sd": "rejection", "spectr": "k-seq", "rsd-s": "recursive"}
+    for name, rule in rules.items():
+        options = (f"--draft={name}", f"--draft-tree={TREES[name]}", f"--verify={rule}")
+        same = run(bench, job, 1, f"{name}-same", *options)
+        check(run(bench, job, 1, f"{name}-wide", *options, f"--draft-model={wide}") == same, f"{name}: padding was drafted")
+        of_wide = run(bench, job, 1, f"{name}-of-wide", *options, f"--model={wide}")
+        for place in ("replicated", "sharded"):
+            split = ("--tensor-parallel=2", f"--draft-parallel={place}")
+            got = run(bench, job, 2, f"{name}-{place}", *options, f"--model={wide}", *split)
+            check(got == of_wide, f"{name}, {place}: another text")
+    plain = run(bench, job, 1, "plain", "--draft=ar", f"--model={wide}", "--token-ids")
+    ids = {token for line in results(bench.folder / "plain") for token in line["token_ids"]}
+    check(max(ids) >= 4096, "the target emits no id that the draft model lacks")
+    coupled_text = run(bench, job, 1, "of-wide", "--draft=rsd-s", "--draft-tree=3x3", f"--model={wide}", "--token-ids")
+    check(coupled_text == plain, "another text than plain decoding")
 
 
 def refused(bench):
@@ -92,6 +134,15 @@ def refused(bench):
         done = expect(bench.run(job, 2, *options), code, " ".join(options))
         check(len(done.error_lines()) == 1 and words in done.error_lines()[0], f"{options}: {done.errors}")
     check(not (bench.folder / "run" / "results.jsonl").exists(), "nothing was generated")
+    # What one rank alone lacks, none waits for.
+    here, elsewhere = bench.folder / "here", bench.folder / "elsewhere"
+    make_tiny_model(here / "dm")
+    elsewhere.mkdir()
+    for place in ("sharded", "replicated"):
+        options = ("--draft=sd", "--draft-model=/proc/self/cwd/dm", "--watchdog-seconds=10", "--tensor-parallel=2")
+        done = bench.run(job, [here, elsewhere], *options, f"--draft-parallel={place}", limit=40)
+        lines = expect(done, 1, f"a folder of one rank, {place}").error_lines()
+        check(len(lines) == 1 and "dm/config.json: expected a readable file" in lines[0], done.errors)
     # Under a sampling rule the draft model is part of the job: another one is another text.
     first = (f"--output={bench.folder}/mine", "--draft=sd", "--verify=rejection")
     expect(bench.run(job, 1, *first), 0, "sampled")
@@ -116,4 +167,4 @@ def experiments(bench):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main({case.__name__: case for case in (coupled, sampled, killed, refused, experiments)}))
+    raise SystemExit(main({case.__name__: case for case in (coupled, sampled, killed, short_context, padded, refused, experiments)}))

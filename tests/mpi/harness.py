@@ -36,18 +36,21 @@ def bf16(values):
     return b"".join(struct.pack("<f", value)[2:] for value in values)
 
 
-def make_tiny_model(folder, layers=2, hidden=32, intermediate=64, heads=8, kv_heads=4, seed=7):
-    """A Llama folder of random weights with the demo's tokenizer: milliseconds to load, TP 8 divides its heads."""
+def make_tiny_model(folder, layers=2, hidden=32, intermediate=64, heads=8, kv_heads=4, seed=7, context=16384, padding=0):
+    """A Llama folder of random weights with the demo's tokenizer: milliseconds to load, TP 8 divides its heads.
+
+    `padding`: rows behind those of the tokenizer's ids; the other weights stay what they are without.
+    """
     folder.mkdir(parents=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(DEMO_MODEL / name, folder / name)
     vocab = json.loads((DEMO_MODEL / "config.json").read_text())["vocab_size"]
     head_dim = hidden // heads
     config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab, "hidden_size": hidden,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab + padding, "hidden_size": hidden,
         "intermediate_size": intermediate, "num_hidden_layers": layers, "num_attention_heads": heads,
         "num_key_value_heads": kv_heads, "head_dim": head_dim, "hidden_act": "silu", "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0, "max_position_embeddings": 16384, "tie_word_embeddings": True,
+        "rope_theta": 10000.0, "max_position_embeddings": context, "tie_word_embeddings": True,
         "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 0,
     }
     (folder / "config.json").write_text(json.dumps(config))
@@ -71,6 +74,10 @@ def make_tiny_model(folder, layers=2, hidden=32, intermediate=64, heads=8, kv_he
             count *= size
         norm = name.endswith("norm.weight")
         data = bf16([1.0] * count if norm else [numbers.gauss(0, 0.3) for _ in range(count)])
+        if "embed_tokens" in name:
+            others = random.Random(seed + 1000)
+            data += bf16([others.gauss(0, 0.3) for _ in range(padding * hidden)])
+            shape = [vocab + padding, hidden]
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [offset, offset + len(data)]}
         parts.append(data)
         offset += len(data)
@@ -202,10 +209,17 @@ class Bench:
         return path
 
     def start(self, job, ranks, *options, mpi=(), verb="run"):
+        """`ranks`: how many, or a list of the folders that they start in."""
         environment = dict(os.environ, LONGHAUL_PROGRESS="plain")
         if os.geteuid() == 0:
             environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-        command = ["mpirun", "-q", "--oversubscribe", *mpi, "-n", str(ranks), self.binary, verb, str(job), *options]
+        program = [self.binary, verb, str(job), *options]
+        command = ["mpirun", "-q", "--oversubscribe", *mpi]
+        if isinstance(ranks, int):
+            command += ["-n", str(ranks), *program]
+        else:
+            for number, folder in enumerate(ranks):
+                command += [*([":"] if number else []), "-n", "1", "--wdir", str(folder), *program]
         launch = Launch(command, self.folder / "launches", environment)
         self.launches.append(launch)
         return launch

@@ -180,6 +180,57 @@ TEST_F(CheckTest, DraftModelsAreLookedAt) {
     EXPECT_EQ(check().code(), ExitCode::error);
 }
 
+TEST_F(CheckTest, ADraftModelThatCannotBeSplitIsRefusedWhereItIsToBe) {
+    const std::string job = good_job() + "draft = sd\ndraft-model = " LONGHAUL_DEMO_MODEL "/../draft\n";
+    write("job.cfg", job + "tensor-parallel = 8\n");
+    EXPECT_EQ(check().code(), ExitCode::done) << testing::PrintToString(lines_of(check()));
+    write("job.cfg", job + "tensor-parallel = 8\ndraft-parallel = sharded\n");
+    const std::vector<std::string> lines = lines_of(check());
+    ASSERT_EQ(lines.size(), 1U);
+    EXPECT_EQ(lines.front().find("draft | draft-parallel: expected auto or replicated"), 0U) << lines.front();
+    EXPECT_NE(lines.front().find("draft/config.json: 4 query heads do not divide by it"), std::string::npos)
+        << lines.front();
+    EXPECT_EQ(check().code(), ExitCode::usage);
+}
+
+TEST_F(CheckTest, MemoryIsCountedWithDraftModels) {
+    const std::string job = good_job() + "draft-model = " LONGHAUL_DEMO_MODEL "\n";
+    const auto need = [&](const std::string& keys) {
+        write("job.cfg", job + keys);
+        const JobReport report = check();
+        EXPECT_TRUE(report.memory) << testing::PrintToString(lines_of(report));
+        return report.memory.value_or(MemoryNeed{});
+    };
+    const MemoryNeed alone = need("draft = ar\n"), with = need("draft = sd\n");  // its own draft
+    EXPECT_EQ(with.weights, 2 * alone.weights);
+    EXPECT_EQ(with.longest_kv, 2 * alone.longest_kv);
+    EXPECT_EQ(with.batch_kv, 2 * alone.batch_kv);
+    const MemoryNeed half = need("draft = ar\ntensor-parallel = 2\n");
+    EXPECT_EQ(need("draft = sd\ntensor-parallel = 2\n").weights, half.weights + alone.weights) << "whole on each";
+    const MemoryNeed sharded = need("draft = sd\ntensor-parallel = 2\ndraft-parallel = sharded\n");
+    EXPECT_EQ(sharded.weights, 2 * half.weights);
+    EXPECT_EQ(sharded.batch_kv, 2 * half.batch_kv);
+}
+
+// Models of one family differ in how their vocabularies are padded.
+TEST_F(CheckTest, PaddedVocabulariesGoTogether) {
+    const fs::path model = LONGHAUL_DEMO_MODEL;
+    fs::create_directories(folder / "d");
+    std::ifstream in(model / "config.json");
+    std::string config{std::istreambuf_iterator<char>(in), {}};
+    config.replace(config.find("\"vocab_size\": 4096"), 18, "\"vocab_size\": 4160");
+    write("d/config.json", config);
+    fs::copy_file(model / "model.safetensors", folder / "d" / "model.safetensors");
+    write("job.cfg", good_job() + "draft = sd\ndraft-model = d\n");
+    ASSERT_FALSE(lines_of(check()).empty());
+    EXPECT_NE(lines_of(check()).front().find("vocab_size: expected the target's, 4096, got 4160"), std::string::npos)
+        << "no tokenizer to tell by";
+    fs::copy_file(model / "tokenizer.json", folder / "d" / "tokenizer.json");
+    ASSERT_FALSE(lines_of(check()).empty());
+    EXPECT_NE(lines_of(check()).front().find("expected shape [4160, 256]"), std::string::npos)
+        << "its weights are not padded: " << lines_of(check()).front();
+}
+
 TEST_F(CheckTest, AModelsTensorsAreComparedWithItsConfig) {
     fs::create_directories(folder / "m");
     const fs::path parity = fs::path(LONGHAUL_TEST_DATA) / "parity" / "llama-default";

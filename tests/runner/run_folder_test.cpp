@@ -139,6 +139,24 @@ TEST_F(RunFolderTest, FoldersOfOthersAreLeftAlone) {
     EXPECT_THROW(RunFolder{temporary.path() / "nowhere"}.must_exist(), UsageError);
 }
 
+// Runs of earlier versions did not name the tree of a job that named none.
+TEST_F(RunFolderTest, AnIdentityWithoutATreeHasTheMethodsOwn) {
+    settings.draft = "sd";
+    settings.verify = "rejection";
+    settings.draft_tree = "";
+    write_identity(folder, settings, fingerprints);
+    Settings now = settings;
+    now.draft_tree = "4";
+    EXPECT_EQ(refusal(now, fingerprints), "");
+    EXPECT_EQ(identity_hash(now, fingerprints), identity_hash(settings, fingerprints)) << "its checkpoints count";
+    now.draft_tree = "5";
+    EXPECT_NE(refusal(now, fingerprints).find("draft-tree: expected 4 (this run was started with it), got 5"),
+              std::string::npos)
+        << refusal(now, fingerprints);
+    write_identity(folder, now, fingerprints);
+    EXPECT_EQ(refusal(now, fingerprints), "");
+}
+
 TEST_F(RunFolderTest, DamagedIdentityIsAnError) {
     std::ofstream(folder.root / "identity.json") << "[1]";
     EXPECT_THROW(check_identity(folder, settings, fingerprints), InputError);

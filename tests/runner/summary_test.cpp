@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
+
+#include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -39,6 +42,20 @@ TEST(Summary, MemoryBoundSpeedupWhereDraftsAreMade) {
     summary.settings.draft = "ar";
     EXPECT_FALSE(summary.to_json().contains("mbsu"));
     EXPECT_EQ(summary.to_table().find("MBSU"), std::string::npos);
+}
+
+TEST(Outcome, TheRateIsThatOfPassesThatDecodeAlone) {
+    const TemporaryFolder run;
+    std::filesystem::create_directories(run.path() / "status");
+    std::ofstream(run.path() / "status" / "0-1.json")
+        << R"({"epoch": 1, "decode_tokens": 100, "mixed_tokens": 40, "decode_seconds": 3, "mixed_seconds": 2,)"
+        << R"( "prefill_seconds": 1})";
+    std::ofstream(run.path() / "status" / "0-2.json")  // of a version that did not tell them apart
+        << R"({"epoch": 2, "decode_tokens": 50, "decode_seconds": 5, "prefill_seconds": 1})";
+    JobOutcome outcome;
+    add_times(run.path(), outcome);
+    EXPECT_DOUBLE_EQ(outcome.speed.tokens_per_second(), (60 + 50) / 8.0);
+    EXPECT_DOUBLE_EQ(outcome.working_seconds, 6 + 6) << "all of it is work";
 }
 
 }  // namespace

@@ -4,8 +4,9 @@
 //      "q": {..}, "emit": 2, "draws": 100000, "seed": 1}
 // where p and q map a context (the ids emitted so far, joined by commas) to the probabilities of the next token; where
 // a context is not listed, those of the empty one count. p may be a list of such tables, one a draft model; methods
-// that draft without a model need none. `draft-tree`, `verify` (coupled), `seed` (1), `ngram-order` and `ngram-top` may
-// be left out. Makes `draws` independent texts of `emit` tokens by speculative steps and prints
+// that draft without a model need none. `draft-tree` (of a chain also a number), `verify` (coupled), `seed` (1),
+// `ngram-order` and `ngram-top` may be left out. Makes `draws` independent texts of `emit` tokens by speculative steps
+// and prints
 //     {"counts": {"0,1": 123, …}, "target_calls": N, "accepted": M}
 // What cannot be, and a pair of method and rule that is not lossless, is refused in one line, with exit code 2.
 #include <algorithm>
@@ -59,7 +60,7 @@ Table read_table(const std::string& key, const json& table) {
     return Table(rows);
 }
 
-/// A whole number, however it is written.
+/// A whole number, however it is written: 3, 3.0, 3e0.
 std::int64_t read_count(const json& job, const char* key, std::int64_t least, std::int64_t most) {
     const std::string range = "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
     const json& value = job.contains(key) ? job[key] : json();
@@ -67,7 +68,7 @@ std::int64_t read_count(const json& job, const char* key, std::int64_t least, st
     const auto number = value.get<double>();
     if (std::trunc(number) != number || number < static_cast<double>(least) || number > static_cast<double>(most))
         refuse(key, range, value);
-    return value.get<std::int64_t>();
+    return value.is_number_float() ? static_cast<std::int64_t>(number) : value.get<std::int64_t>();
 }
 
 std::string read_word(const json& job, const char* key, const char* otherwise) {
@@ -79,8 +80,33 @@ std::string read_word(const json& job, const char* key, const char* otherwise) {
 
 std::uint64_t read_seed(const json& job) {
     if (!job.contains("seed")) return 1;
-    if (!job["seed"].is_number_unsigned()) refuse("seed", "a whole number from 0 to 2^64 - 1", job["seed"]);
-    return job["seed"].get<std::uint64_t>();
+    const json& value = job["seed"];
+    if (value.is_number_unsigned()) return value.get<std::uint64_t>();
+    const double number = value.is_number_float() ? value.get<double>() : -1;
+    if (!(number >= 0 && number < 0x1p64) || std::trunc(number) != number)
+        refuse("seed", "a whole number from 0 to 2^64 - 1", value);
+    return static_cast<std::uint64_t>(number);
+}
+
+/// As a job file has it; a chain may also be a number.
+std::string read_tree(const json& job, const engine::DraftMethod& method, const std::string& verify) {
+    const bool is_chain = job.contains("draft-tree") && job["draft-tree"].is_number();
+    const std::string tree =
+        is_chain ? std::to_string(read_count(job, "draft-tree", 1, 1024)) : read_word(job, "draft-tree", "");
+    if (tree != "auto" && !tree.empty()) engine::parse_tree_shape(tree);
+    if (tree == "auto" && verify != "coupled" && method.draws != engine::Draws::none)
+        refuse("draft-tree", "a shape with verify = " + verify, tree);
+    return tree;
+}
+
+std::vector<Table> read_tables(const json& p, std::size_t vocab_size) {
+    std::vector<Table> tables;
+    for (const json& table : p.is_array() ? p : json::array({p})) tables.push_back(read_table("p", table));
+    for (const Table& table : tables) {
+        if (table.vocab_size() != vocab_size)
+            refuse("p", "rows of " + std::to_string(vocab_size) + " probabilities, as q has", table.vocab_size());
+    }
+    return tables;
 }
 
 void check_keys(const json& job) {
@@ -98,18 +124,15 @@ TableJob read_job(const json& json_job) {
     TableJob job;
     job.draft.method = read_word(json_job, "draft", nullptr);
     if (job.draft.method == "replay") refuse("draft", "a method that needs no earlier run", job.draft.method);
-    job.draft.tree = read_word(json_job, "draft-tree", "");
+    const engine::DraftMethod& method = engine::find_draft_method(job.draft.method);
     job.draft.verify = read_word(json_job, "verify", "coupled");
+    job.draft.tree = read_tree(json_job, method, job.draft.verify);
     if (json_job.contains("ngram-order")) job.draft.ngram_order = read_count(json_job, "ngram-order", 1, 16);
     if (json_job.contains("ngram-top")) job.draft.ngram_top = read_count(json_job, "ngram-top", 0, 1024);
     job.q = read_table("q", json_job.contains("q") ? json_job["q"] : json());
-    if (json_job.contains("p") && engine::find_draft_method(job.draft.method).least_models > 0) {
-        const json& p = json_job["p"];
-        for (const json& table : p.is_array() ? p : json::array({p})) job.p.push_back(read_table("p", table));
-    }
-    for (const Table& p : job.p) {
-        if (p.vocab_size() != job.q.vocab_size())
-            refuse("p", "rows of " + std::to_string(job.q.vocab_size()) + " probabilities, as q has", p.vocab_size());
+    if (json_job.contains("p")) {
+        std::vector<Table> tables = read_tables(json_job["p"], job.q.vocab_size());
+        if (method.least_models > 0) job.p = std::move(tables);  // others draft without
     }
     job.emit = read_count(json_job, "emit", 1, 1000);
     return job;
@@ -133,7 +156,8 @@ void run(const json& job) {
     for (const auto& [text, count] : counts) answer["counts"][join(text)] = count;
     answer["target_calls"] = decoder.target_calls;
     answer["accepted"] = decoder.accepted;
-    std::printf("%s\n", answer.dump().c_str());
+    if (std::printf("%s\n", answer.dump().c_str()) < 0 || std::fflush(stdout) != 0)
+        throw StorageError("standard output: expected to write the answer, got an error");
 }
 
 /// As one line, whatever a user's bytes put into it.

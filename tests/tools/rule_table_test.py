@@ -84,6 +84,18 @@ class RuleTable(unittest.TestCase):
         self.assertEqual(first, again)
         self.assertNotEqual(first, other)
 
+    def test_a_number_is_a_number(self):
+        chain = {"draft": "sd", "verify": "rejection", "draws": 500}
+        self.assertEqual(run(job_of(**chain, draft_tree=3, seed=1.0)), run(job_of(**chain, draft_tree="3")))
+        self.assertEqual(run(job_of(**chain, draft_tree="3", emit=2.0)), run(job_of(**chain, draft_tree=3.0)))
+
+    def test_an_answer_that_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run([PROGRAM], input=json.dumps(job_of(draws=1)), stdout=full, stderr=subprocess.PIPE,
+                                  text=True, timeout=100, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("standard output", done.stderr)
+
     def test_refusals(self):
         for job, words in [
             ("", "standard input"),
@@ -93,7 +105,14 @@ class RuleTable(unittest.TestCase):
             (job_of(draft="medusa2"), "draft: 'medusa2' is not in this version"),
             (job_of(draft="replay"), "draft: expected a method that needs no earlier run"),
             (job_of(draft_tree="3,2"), "draft-tree: expected width x depth"),
-            (job_of(draft_tree=3), "draft-tree: expected a word, got 3"),
+            (job_of(draft_tree=[3]), "draft-tree: expected a word, got"),
+            (job_of(draft_tree=2.5), "draft-tree: expected a whole number from 1 to 1024, got 2.5"),
+            (job_of(draft_tree=0), "draft-tree: expected a whole number from 1 to 1024, got 0"),
+            (job_of(draft_tree="auto"), 'draft-tree: expected a shape with verify = recursive, got "auto"'),
+            (job_of(draft="ngram", draft_tree="auto"), "draft-tree: expected a shape with verify = recursive"),
+            (job_of(draft="ar", draft_tree="wide"), "draft-tree: expected a chain"),
+            (job_of(draft="ar", draft_tree=None, p={"": [0.5, 0.4]}), "expected probabilities that sum to 1"),
+            (job_of(draft="ar", draft_tree=None, p={"": [0.5, 0.5]}), "p: expected rows of 4 probabilities"),
             (job_of(verify="best"), "verify: expected coupled, rejection, multi-round, k-seq or recursive, got 'best'"),
             (job_of(draft="ar", verify="best"), "verify: expected coupled"),
             (job_of(verify="k-seq"), "verify: expected coupled with draft = rsd-s, got k-seq"),
@@ -121,6 +140,8 @@ class RuleTable(unittest.TestCase):
             (job_of(draws=-1), "draws: expected"),
             (job_of(draws="many"), 'draws: expected a whole number from 1 to 1000000000, got "many"'),
             (job_of(seed=-1), "seed: expected"),
+            (job_of(seed=0.5), "seed: expected"),
+            (job_of(seed=2.0**64), "seed: expected"),
             (job_of(temperature=1), "keys draft, draft-tree"),
         ]:
             code, answer, complaint = run(job)

@@ -1,0 +1,122 @@
+// Draft models: where each is held, and that ranks which see different files fail together. Trees that a job has when
+// it names none.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <thread>
+
+#include "engine/error.hpp"
+#include "runner/draft_models.hpp"
+#include "tests/runner/temporary_folder.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path draft_folder = LONGHAUL_DEMO_MODEL "/../draft";
+
+Settings drafting(const fs::path& folder) {
+    Settings settings;
+    settings.draft = "sd";
+    settings.draft_model = {folder};
+    settings.kv_precision = "bf16";
+    settings.tensor_parallel = 2;
+    return settings;
+}
+
+/// What each of two ranks throws, "" for none.
+std::array<std::string, 2> load_on_two_ranks(const std::array<Settings, 2>& settings) {
+    const engine::ModelConfig target = engine::ModelConfig::load(LONGHAUL_DEMO_MODEL);
+    const auto tokenizer = engine::Tokenizer::load(LONGHAUL_DEMO_MODEL);
+    auto groups = engine::make_thread_groups(2);
+    std::array<std::string, 2> lines;
+    const auto load = [&](std::size_t rank) {
+        const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
+        DraftModels drafts;
+        try {
+            drafts.load(settings[rank], target, *tokenizer, *device, *groups[rank]);
+        } catch (const Error& error) {
+            lines[rank] = error.what();
+        }
+    };
+    std::thread second(load, 1);
+    load(0);
+    second.join();
+    return lines;
+}
+
+// A node-local folder may be on some nodes alone: nobody waits for the ranks that lack it.
+TEST(DraftModels, WhatOneRankLacksAllRanksRefuse) {
+    const TemporaryFolder temporary;
+    const fs::path config_alone = temporary.path() / "no-weights";
+    fs::create_directories(config_alone);
+    fs::copy_file(draft_folder / "config.json", config_alone / "config.json");
+    for (const fs::path& bad : {temporary.path() / "none", config_alone}) {
+        for (const char* place : {"sharded", "replicated"}) {
+            std::array<Settings, 2> settings{drafting(draft_folder), drafting(bad)};
+            for (Settings& of_rank : settings) of_rank.draft_parallel = place;
+            const std::array<std::string, 2> lines = load_on_two_ranks(settings);
+            EXPECT_NE(lines[0].find(bad.string()), std::string::npos) << place << ": " << lines[0];
+            EXPECT_EQ(lines[1], lines[0]) << place;
+        }
+    }
+}
+
+// Two models under one name, found to be different later; until then both ranks do the same.
+TEST(DraftModels, RanksThatSeeOtherModelsHoldThemAlike) {
+    std::array<Settings, 2> settings{drafting(draft_folder), drafting(draft_folder)};
+    settings[0].draft_parallel = "sharded";
+    EXPECT_EQ(load_on_two_ranks(settings), (std::array<std::string, 2>{}));
+}
+
+TEST(DraftModels, AutoSharesLargeOnesThatCanBeSplit) {
+    engine::ModelConfig opt;  // of the shape of OPT-125M, in what counts here
+    opt.vocab_size = 50272;
+    opt.hidden_size = 768;
+    opt.intermediate_size = 3072;
+    opt.num_layers = 12;
+    opt.num_heads = opt.num_kv_heads = 12;
+    opt.head_dim = 64;
+    ASSERT_GT(engine::num_parameters(opt), 100'000'000);
+    Settings settings = drafting("small");
+    settings.tensor_parallel = 4;
+    EXPECT_TRUE(is_draft_sharded(settings, "small", opt));
+    settings.tensor_parallel = 8;
+    EXPECT_FALSE(is_draft_sharded(settings, "small", opt)) << "12 heads";
+    settings.draft_parallel = "sharded";
+    try {
+        is_draft_sharded(settings, "small", opt);
+        FAIL() << "12 heads over 8 ranks";
+    } catch (const UsageError& error) {
+        EXPECT_EQ(std::string(error.what()),
+                  "draft-parallel: expected auto or replicated with tensor-parallel = 8, got sharded: "
+                  "small/config.json: 12 query heads do not divide by it");
+    }
+    settings.draft_parallel = "auto";
+    settings.tensor_parallel = 2;
+    EXPECT_FALSE(is_draft_sharded(settings, draft_folder, engine::ModelConfig::load(draft_folder))) << "a small one";
+}
+
+// The tree decides the text under the papers' rules: the resolved job names it.
+TEST(DraftTrees, AMethodsOwnTreeIsNamed) {
+    const auto tree_of = [](const std::string& draft, const std::string& verify) {
+        std::vector<Assignment> keys{{"draft", draft, "j.cfg:1"}, {"verify", verify, "j.cfg:2"}};
+        if (draft != "ngram" && draft != "ar") keys.push_back({"draft-model", "/d", "j.cfg:3"});
+        return parse_settings(keys, {}, "/jobs", {}).draft_tree;
+    };
+    EXPECT_EQ(tree_of("sd", "rejection"), "4");
+    EXPECT_EQ(tree_of("spectr", "k-seq"), "3x4");
+    EXPECT_EQ(tree_of("rsd-c", "recursive"), "2,2,1");
+    EXPECT_EQ(tree_of("rsd-s", "coupled"), "3x4");
+    EXPECT_EQ(tree_of("ngram", "coupled"), "auto");
+    EXPECT_EQ(tree_of("ngram", "recursive"), "4x8:16") << "measured time must not decide the text";
+    EXPECT_EQ(tree_of("ar", "coupled"), "");
+    const auto help = std::find_if(vocabulary().begin(), vocabulary().end(),
+                                   [](const KeyInfo& key) { return key.key == "draft-tree"; });
+    EXPECT_NE(help->help.find("ngram: auto (else 4x8:16); sd: 4; "), std::string::npos) << help->help;
+}
+
+}  // namespace
+}  // namespace longhaul::runner
