@@ -146,9 +146,7 @@ void tile(const TileJob& job) {
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     TileAhead<Isa, W, First> ahead(job);
-    // Two groups a turn: what the loop itself costs counts, see Avx2::load_odds.
-#pragma GCC unroll 2
-    for (std::int64_t g = 0; g < job.num_groups; ++g) {
+    const auto next_group = [&]() __attribute__((always_inline)) {
         ahead.ask();
         const auto place = [&](int i) {
             return w + (First + i) / regs * job.block_stride + (First + i) % regs * reg_bytes;
@@ -156,6 +154,12 @@ void tile(const TileJob& job) {
         multiply_group<Isa, Dot>(sum, place, x);
         w += group_bytes;
         x += Dot::steps * R;
+    };
+    if constexpr (R < 4) {  // memory sets the pace
+        for (std::int64_t g = 0; g < job.num_groups; ++g) next_group();
+    } else {  // what the loop itself costs counts, see Avx2::load_odds
+#pragma GCC unroll 2
+        for (std::int64_t g = 0; g < job.num_groups; ++g) next_group();
     }
     add_and_store<Isa>(sum, job.addends, job.out, job.out_stride);
 }
