@@ -114,8 +114,14 @@ struct WeightStream {
     }
 };
 
-/// All rows through a slice's weights as they are. One tile of rows asks for what it will use soon; several ask for the
-/// next slice, each for a part: so memory is busy all the time and not during the first of them alone.
+/// Whether one tile of rows asks for what it will use soon (but not where its tiles share a block, TileAhead).
+template <class Isa>
+bool ask_near(RowTiles tiles) {
+    return tiles.num_tiles == 1 && (Isa::width == 16 || tiles.num_rows != 4);
+}
+
+/// All rows through a slice's weights as they are. Several tiles of rows ask for the next slice, each for a part: so
+/// memory is busy all the time and not during the first of them alone.
 template <class Isa, class Dot>
 void multiply_slice(const MatmulJob& job, RowTiles tiles, const SlicePlace& place) {
     const std::int64_t num_groups = job.num_slices * job.groups_per_slice;
@@ -123,7 +129,7 @@ void multiply_slice(const MatmulJob& job, RowTiles tiles, const SlicePlace& plac
     const std::int64_t slice_bytes = job.groups_per_slice * group_bytes;
     const std::int64_t block_bytes = num_groups * group_bytes;
     const WeightStream stream = WeightStream::of(job.weights, block_bytes, place, first_group * group_bytes,
-                                                 block_bytes, tiles.num_tiles == 1 ? prefetch_bytes : slice_bytes);
+                                                 block_bytes, ask_near<Isa>(tiles) ? prefetch_bytes : slice_bytes);
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t row = tiles.first(t);
         const std::int64_t rows = tiles.first(t + 1) - row;

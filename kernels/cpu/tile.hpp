@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/dot.hpp"
 #include "kernels/cpu/kernel_table.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -52,18 +53,89 @@ template <class Isa, int R, int W>
 /// How far ahead of its use a weight is asked for: 2 KB of each block hide DRAM's 100 ns at one core's bandwidth.
 constexpr std::int64_t prefetch_bytes = 2048;
 
+/// One group of a tile: sum[r][i] += weights at place(i) times input r, in each step.
+template <class Isa, class Dot, int W, int R, class Places>
+[[gnu::always_inline]] inline void multiply_group(typename Isa::Floats (&sum)[R][W], const Places& place,
+                                                  const std::uint32_t* x) {
+    using Floats = typename Isa::Floats;
+    if constexpr (Dot::steps * R <= 2) {
+        // One row: inputs wait in registers, each weight register is used up at once.
+        Floats in[Dot::steps][R];
+#pragma GCC unroll 16
+        for (int s = 0; s < Dot::steps; ++s) {
+#pragma GCC unroll 16
+            for (int r = 0; r < R; ++r) in[s][r] = Dot::input(x + s * R + r);
+        }
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i) {
+#pragma GCC unroll 16
+            for (int s = 0; s < Dot::steps; ++s) {
+                const Floats weight = Dot::weights(place(i), s);
+#pragma GCC unroll 16
+                for (int r = 0; r < R; ++r) Dot::multiply_add(sum[r][i], weight, in[s][r]);
+            }
+        }
+    } else {
+        // Several rows: of the step's weights and inputs the fewer wait in registers, the others pass by one by one.
+#pragma GCC unroll 16
+        for (int step = 0; step < Dot::steps; ++step) {
+            if constexpr (R < W) {
+                Floats in[R];
+#pragma GCC unroll 16
+                for (int r = 0; r < R; ++r) in[r] = Dot::input(x + step * R + r);
+#pragma GCC unroll 16
+                for (int i = 0; i < W; ++i) {
+                    const Floats weight = Dot::weights(place(i), step);
+#pragma GCC unroll 16
+                    for (int r = 0; r < R; ++r) Dot::multiply_add(sum[r][i], weight, in[r]);
+                }
+            } else {
+                Floats weight[W];
+                weights_of_step<Dot>(weight, place, step);
+#pragma GCC unroll 16
+                for (int r = 0; r < R; ++r) Dot::multiply_add_row(sum[r], weight, x + step * R + r);
+            }
+        }
+    }
+}
+
+/// What a tile asks memory for while it computes, a line or a part of it of each block in turn. Two tiles that share a
+/// block (W is odd) each ask for half of it and for one whole block: asked for by the first alone, as it once was, two
+/// thirds of the bytes come in half of the time, and memory, then arithmetic waits for the other (4 rows: a sixth).
+template <class Isa, int W, int First>
+class TileAhead {
+  public:
+    [[gnu::always_inline]] explicit TileAhead(const TileJob& job)
+        : whole_(job.ahead + (First == 0 ? 0 : job.block_stride)),
+          shared_(job.ahead + (First == 0 ? job.block_stride : job.num_groups * job.ahead_bytes / 2)),
+          stride_(job.block_stride),
+          bytes_(job.ahead_bytes) {}
+
+    /// Once a group.
+    [[gnu::always_inline]] void ask() {
+#pragma GCC unroll 16
+        for (int b = 0; b < W / regs; ++b) __builtin_prefetch(whole_ + b * stride_, 0, 3);
+        whole_ += bytes_;
+        if constexpr (W % regs != 0) {
+            __builtin_prefetch(shared_, 0, 3);
+            shared_ += bytes_ / 2;
+        }
+    }
+
+  private:
+    static constexpr int regs = lanes / Isa::width;
+    const std::byte* whole_;
+    const std::byte* shared_;
+    std::int64_t stride_, bytes_;
+};
+
 /// `First`: the register of its block that the tile begins with; where W is odd, every second tile begins in the middle
 /// of a block of two registers.
 template <class Isa, class Dot, int W, int R, int First>
 void tile(const TileJob& job) {
-    using Floats = typename Isa::Floats;
     constexpr int regs = lanes / Isa::width;  // registers of a block
     constexpr std::int64_t reg_bytes = group_bytes / regs;
-    constexpr int block_starts = (First + W - 1) / regs - (First - 1 + regs) / regs + 1;
-    const auto weights_at = [&](const std::byte* group, int i) {
-        return group + (First + i) / regs * job.block_stride + (First + i) % regs * reg_bytes;
-    };
-    Floats sum[R][W];
+    typename Isa::Floats sum[R][W];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
@@ -73,56 +145,21 @@ void tile(const TileJob& job) {
     }
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
-    const std::byte* ahead = job.ahead;
-    for (std::int64_t g = 0; g < job.num_groups; ++g) {
-#pragma GCC unroll 16
-        for (int b = 0; b < block_starts; ++b) {
-            __builtin_prefetch(ahead + b * job.block_stride, 0, 3);
-        }
-        if constexpr (Dot::steps * R <= 2) {
-            // One row: inputs wait in registers, each weight register is used up at once.
-            Floats in[Dot::steps][R];
-#pragma GCC unroll 16
-            for (int s = 0; s < Dot::steps; ++s) {
-#pragma GCC unroll 16
-                for (int r = 0; r < R; ++r) in[s][r] = Dot::input(x + s * R + r);
-            }
-#pragma GCC unroll 16
-            for (int i = 0; i < W; ++i) {
-#pragma GCC unroll 16
-                for (int s = 0; s < Dot::steps; ++s) {
-                    const Floats weight = Dot::weights(weights_at(w, i), s);
-#pragma GCC unroll 16
-                    for (int r = 0; r < R; ++r) Dot::multiply_add(sum[r][i], weight, in[s][r]);
-                }
-            }
-        } else {
-            // Several rows: of the step's weights and inputs the fewer wait in registers, the others pass by one by
-            // one.
-#pragma GCC unroll 16
-            for (int step = 0; step < Dot::steps; ++step) {
-                if constexpr (R < W) {
-                    Floats in[R];
-#pragma GCC unroll 16
-                    for (int r = 0; r < R; ++r) in[r] = Dot::input(x + step * R + r);
-#pragma GCC unroll 16
-                    for (int i = 0; i < W; ++i) {
-                        const Floats weight = Dot::weights(weights_at(w, i), step);
-#pragma GCC unroll 16
-                        for (int r = 0; r < R; ++r) Dot::multiply_add(sum[r][i], weight, in[r]);
-                    }
-                } else {
-                    Floats weight[W];
-#pragma GCC unroll 16
-                    for (int i = 0; i < W; ++i) weight[i] = Dot::weights(weights_at(w, i), step);
-#pragma GCC unroll 16
-                    for (int r = 0; r < R; ++r) Dot::multiply_add_row(sum[r], weight, x + step * R + r);
-                }
-            }
-        }
+    TileAhead<Isa, W, First> ahead(job);
+    const auto next_group = [&]() __attribute__((always_inline)) {
+        ahead.ask();
+        const auto place = [&](int i) {
+            return w + (First + i) / regs * job.block_stride + (First + i) % regs * reg_bytes;
+        };
+        multiply_group<Isa, Dot>(sum, place, x);
         w += group_bytes;
-        ahead += job.ahead_bytes;
         x += Dot::steps * R;
+    };
+    if constexpr (R < 4) {  // memory sets the pace
+        for (std::int64_t g = 0; g < job.num_groups; ++g) next_group();
+    } else {  // what the loop itself costs counts, see Avx2::load_odds
+#pragma GCC unroll 2
+        for (std::int64_t g = 0; g < job.num_groups; ++g) next_group();
     }
     add_and_store<Isa>(sum, job.addends, job.out, job.out_stride);
 }
@@ -147,10 +184,9 @@ constexpr std::int64_t blocks_of_tiles(std::int64_t rows) {
 template <class Isa, class Dot, int W, int R, int First>
 void tile_and_advance(TileJob& job) {
     constexpr int regs = lanes / Isa::width;
-    constexpr int block_starts = (First + W - 1) / regs - (First - 1 + regs) / regs + 1;
     tile<Isa, Dot, W, R, First>(job);
     job.weights += (First + W) / regs * job.block_stride;
-    job.ahead += block_starts * job.block_stride;
+    job.ahead += (First + W) / regs * job.block_stride;
     job.out += W * Isa::width;
     job.addends.first += W * Isa::width;
 }
