@@ -103,7 +103,7 @@ class TreeChooser {
     double elapsed_ = 0, lost_ = 0;  ///< seconds; of them those that drafts cost more than they brought
 
     bool paused_ = false;
-    std::int64_t probe_left_ = 0;  ///< steps
+    std::int64_t probe_left_ = 0;               ///< steps
     std::int64_t pause_ = 16, next_probe_ = 0;  ///< steps; the step
 };
 
