@@ -1,0 +1,253 @@
+// What is refused of job settings, and in which words: alone, of keys that do not go together, of other tasks' keys.
+#include <gtest/gtest.h>
+
+#include "runner/settings.hpp"
+#include "tests/runner/settings_fixture.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+TEST(Settings, BadValuesAreRefusedWithTheirKey) {
+    struct Case {
+        const char* key;
+        const char* value;
+        const char* message;  // after "command line: "
+    };
+    const char* const count = "9223372036854775807";
+    const Case cases[] = {
+        // Shares of a job.
+        {"shard", "8/8",
+         "shard: expected off, or I/K with I from 0 to K - 1 and K at most 10000, got '8/8'; 0/8 to 7/8 are the eight "
+         "shards of a job"},
+        {"shard", "3",
+         "shard: expected off, or I/K with I from 0 to K - 1 and K at most 10000, got '3'; 0/8 to 7/8 are the eight "
+         "shards of a job"},
+        {"shard", "0/10001",
+         "shard: expected off, or I/K with I from 0 to K - 1 and K at most 10000, got '0/10001'; 0/8 to 7/8 are the "
+         "eight shards of a job"},
+        // Keys.
+        {"temprature", "1",
+         "unknown key 'temprature': expected a known key, got 'temprature'; did you mean 'temperature'?"},
+        {"max_tokens", "1",
+         "unknown key 'max_tokens': expected a known key, got 'max_tokens'; did you mean 'max-tokens'?"},
+        {"Seed", "1", "unknown key 'Seed': expected a known key, got 'Seed'; did you mean 'seed'?"},
+        {"zzzzzzzz", "1",
+         "unknown key 'zzzzzzzz': expected a known key, got 'zzzzzzzz'; `longhaul run --help` lists them"},
+        {"\x1B[31m", "1",
+         R"(unknown key '\x1b[31m': expected a known key, got '\x1b[31m'; `longhaul run --help` lists them)"},
+        // Numbers.
+        {"seed", "-1", "seed: expected an integer from 0 to 18446744073709551615, got '-1'"},
+        {"seed", "18446744073709551616",
+         "seed: expected an integer from 0 to 18446744073709551615, got '18446744073709551616'"},
+        {"seed", "0x10", "seed: expected an integer from 0 to 18446744073709551615, got '0x10'"},
+        {"seed", "", "seed: expected a value, got nothing"},
+        {"limit", "-1", "limit: expected an integer from 0 on, got '-1'"},
+        {"limit", "9223372036854775808", "limit: expected an integer from 0 on, got '9223372036854775808'"},
+        {"max-tokens", "0", "max-tokens: expected an integer from 1 to 2147483647, got '0'"},
+        {"max-tokens", "1e3", "max-tokens: expected an integer from 1 to 2147483647, got '1e3'"},
+        {"max-tokens", count, "max-tokens: expected an integer from 1 to 2147483647, got '9223372036854775807'"},
+        {"prompt-tokens", "12 ", "prompt-tokens: expected an integer from 1 to 2147483647, got '12 '"},
+        {"samples", "0", "samples: expected an integer from 1 to 1000000, got '0'"},
+        {"batch", "0", "batch: expected an integer from 1 to 65536, got '0'"},
+        {"threads", "-2", "threads: expected an integer from 0 to 4096, got '-2'"},
+        {"tensor-parallel", "3", "tensor-parallel: expected 1, 2, 4 or 8, got '3'"},
+        {"ngram-order", "1", "ngram-order: expected an integer from 2 to 16, got '1'"},
+        {"temperature", "-0.5", "temperature: expected a number from 0 to 1e+06, got '-0.5'"},
+        {"temperature", "nan", "temperature: expected a number from 0 to 1e+06, got 'nan'"},
+        {"temperature", "inf", "temperature: expected a number from 0 to 1e+06, got 'inf'"},
+        {"temperature", "1e400", "temperature: expected a number from 0 to 1e+06, got '1e400'"},
+        {"temperature", "0,8", "temperature: expected a number from 0 to 1e+06, got '0,8'"},
+        {"temperature", "1e-9", "temperature: expected 0 (greedy) or a number from 1e-06 to 1e+06, got '1e-9'"},
+        {"top-p", "0", "top-p: expected a number above 0 and at most 1, got '0'"},
+        {"top-p", "1.01", "top-p: expected a number above 0 and at most 1, got '1.01'"},
+        {"min-p", "-0.1", "min-p: expected a number from 0 to 1, got '-0.1'"},
+        {"min-p", "2", "min-p: expected a number from 0 to 1, got '2'"},
+        {"top-k", "-1", "top-k: expected an integer from 0 on, got '-1'"},
+        {"repetition-penalty", "0", "repetition-penalty: expected a number above 0 and at most 1000, got '0'"},
+        {"checkpoint-seconds", "0", "checkpoint-seconds: expected a number above 0, got '0'"},
+        {"watchdog-seconds", "inf", "watchdog-seconds: expected a number above 0, got 'inf'"},
+        {"memory", "0", "memory: expected 'auto' or a size of at least 1 byte, got '0'"},
+        {"memory", "8GB", "memory: expected a size in bytes below 2^63, such as 1048576, 512MiB or 1.5GiB, got '8GB'"},
+        {"memory", "-1G", "memory: expected a size in bytes below 2^63, such as 1048576, 512MiB or 1.5GiB, got '-1G'"},
+        {"memory", "9000000T",
+         "memory: expected a size in bytes below 2^63, such as 1048576, 512MiB or 1.5GiB, got '9000000T'"},
+        {"checkpoint-quota", "lots",
+         "checkpoint-quota: expected a size in bytes below 2^63, such as 1048576, 512MiB or 1.5GiB, got 'lots'"},
+        // Words.
+        {"baseline", "yes", "baseline: expected true or false, got 'yes'"},
+        {"task", "pg-19", "task: expected pg19, wmt, xsum, dolly or prompts, got 'pg-19'; did you mean 'pg19'?"},
+        {"chat-template", "llama",
+         "chat-template: expected auto, llama2, llama3, llama3.1 or qwen2.5, got 'llama'; did you mean 'llama2'?"},
+        {"overlong", "truncate", "overlong: expected error or truncate-left, got 'truncate'"},
+        {"kernels", "avx3", "kernels: expected auto, reference, avx2 or avx512, got 'avx3'; did you mean 'avx2'?"},
+        {"draft-tree", "wide",
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got 'wide'"},
+        {"draft-tree", "2,,1",
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '2,,1'"},
+        {"draft-tree", "2,0,1",
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '2,0,1'"},
+        {"draft-tree", "32,32",
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got '32,32'"},
+        // Texts and paths.
+        {"stop", R"("\q")",
+         R"(stop: expected text with \n \t \r \\ or \" as the only escapes, got '"\q"'; a backslash itself is \\)"},
+        {"stop", R"("open)",
+         R"(stop: expected one text in double quotes, got '"open'; a quotation mark inside it is \")"},
+        {"stop", R"("")", R"(stop: expected a text of at least one character, got '""')"},
+        {"stop", "\xFF", R"(stop: expected UTF-8 text, got '\xff')"},
+        {"output", "~/runs",
+         "output: expected a path, got '~/runs'; write the home folder out: '~' means nothing here (./~ for such a "
+         "name)"},
+        // Of the vocabulary, but not yet done.
+        {"draft", "eagle",
+         "draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s or replay, got 'eagle'; it is not in this "
+         "version"},
+        {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
+        {"draft-model", "/d",
+         "draft-model: expected no draft model with draft = ngram, got '/d'; this draft method needs none"},
+        {"replay-accept", "0.5", "replay-accept: expected draft = replay, got draft = ngram"},
+        {"draft-tree", "2,2,1",
+         "draft-tree: expected width x depth, such as 4x3 or 4x3:12, with draft = ngram, got '2,2,1'"},
+        {"draft-tree", "99999x99999",
+         "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got "
+         "'99999x99999'"},
+        {"draft-temperature", "0.5",
+         "draft-temperature: expected its default with draft = ngram, got a number; only draft models have a "
+         "temperature"},
+        {"draft-parallel", "both", "draft-parallel: expected auto, replicated or sharded, got 'both'"},
+        {"resample-threshold", "3",
+         "resample-threshold: expected its default, got '3'; the draft methods it belongs to are not in this version"},
+        {"partial-cache-mode", "static",
+         "partial-cache-mode: expected its default, got 'static'; the draft methods it belongs to are not in this "
+         "version"},
+        {"verify", "rejection",
+         "verify: expected coupled with draft = ngram, got rejection, which needs one sampled draft a node (draft = "
+         "sd); what it emitted would not be distributed as the model"},
+        {"verify", "tokenswift-paper",
+         "verify: expected coupled, rejection, multi-round, k-seq or recursive, got 'tokenswift-paper'; it is not in "
+         "this version"},
+        {"kv-precision", "int4", "kv-precision: expected auto, bf16, fp32 or int8, got 'int4'; did you mean 'int8'?"},
+        {"device", "cuda",
+         "device: expected auto or cpu, got 'cuda'; built without CUDA support: cuda is not in this version"},
+        {"logprobs", "1001", "logprobs: expected an integer from 0 to 1000, got '1001'"},
+        {"mode", "perplexty", "mode: expected generate or perplexity, got 'perplexty'; did you mean 'perplexity'?"},
+    };
+    for (const Case& row : cases) {
+        const std::string message = message_of([&] { with(row.key, row.value); });
+        EXPECT_EQ(message, std::string("command line: ") + row.message) << row.key << " = " << row.value;
+    }
+}
+
+// What a draft method needs, the trees it has, and the rules that may check it.
+TEST(Settings, DraftKeysGoTogether) {
+    struct Case {
+        std::vector<std::pair<std::string, std::string>> keys;
+        std::string message;  // after "j.cfg:N: " of the last key; "" where they are good
+    };
+    const std::string one = "draft-model: expected the folder of a draft model with draft = ";
+    const std::string not_lossless = "; what it emitted would not be distributed as the model";
+    const std::vector<Case> cases{
+        {{{"draft", "sd"}}, one + "sd, got nothing"},
+        {{{"draft", "spectr"}}, one + "spectr, got nothing"},
+        {{{"draft", "rsd-c"}}, one + "rsd-c, got nothing"},
+        {{{"draft", "rsd-s"}}, one + "rsd-s, got nothing"},
+        {{{"draft", "specinfer"}},
+         "draft-model: expected 1 to 8 folders of draft models with draft = specinfer, got nothing"},
+        {{{"draft", "sd"}, {"draft-model", "/d"}, {"draft-model", "/e"}}, one + "sd, got 2 of them"},
+        {{{"draft", "specinfer"}, {"draft-model", "/d"}, {"draft-model", "/e"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-tree", "3x2"}},
+         "draft-tree: expected the length of a chain, such as 5, with draft = sd, got '3x2'"},
+        {{{"draft-model", "/d"}, {"draft", "spectr"}, {"draft-tree", "2,2"}},
+         "draft-tree: expected chains x length, such as 4x3, with draft = spectr, got '2,2'"},
+        {{{"draft-model", "/d"}, {"draft", "rsd-c"}, {"draft-tree", "3x2"}},
+         "draft-tree: expected children a node for each level, such as 2,2,1, with draft = rsd-c, got '3x2'"},
+        {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-tree", "2,2"}},
+         "draft-tree: expected width x depth, such as 4x3, with draft = rsd-s, got '2,2'"},
+        {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-tree", "12x5"}, {"verify", "recursive"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"verify", "k-seq"}},
+         "verify: expected coupled with draft = rsd-s, got k-seq, which needs independent drafts of one model (draft = "
+         "sd, spectr, or specinfer with one draft-model)" +
+             not_lossless},
+        {{{"draft-model", "/d"}, {"draft", "rsd-c"}, {"verify", "multi-round"}},
+         "verify: expected coupled with draft = rsd-c, got multi-round, which needs independent drafts (draft = sd, "
+         "spectr or specinfer)" +
+             not_lossless},
+        {{{"draft-model", "/d"}, {"draft", "spectr"}, {"verify", "recursive"}},
+         "verify: expected coupled with draft = spectr, got recursive, which needs drafts drawn without replacement "
+         "(draft = sd, rsd-c or rsd-s) or certain ones (ngram)" +
+             not_lossless},
+        {{{"draft-model", "/d"}, {"draft-model", "/e"}, {"draft", "specinfer"}, {"verify", "k-seq"}},
+         "verify: expected coupled with draft = specinfer, got k-seq, which needs independent drafts of one model "
+         "(draft = sd, spectr, or specinfer with one draft-model)" +
+             not_lossless},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0.5"}}, ""},
+        {{{"draft", "ngram"}, {"verify", "recursive"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-tree", "auto"}}, ""},
+        {{{"draft", "ngram"}, {"draft-tree", "auto"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"verify", "rejection"}, {"draft-tree", "auto"}},
+         "draft-tree: expected a shape with verify = rejection, got auto; what it chooses depends on measured time, "
+         "and "
+         "with this rule trees decide the text"},
+        // Plain decoding may be asked of any job, to compare with.
+        {{{"draft", "ar"}, {"draft-model", "/d"}, {"draft-tree", "2,2"}, {"verify", "k-seq"}}, ""},
+    };
+    for (const Case& row : cases) {
+        std::vector<Assignment> file = whole_job;
+        for (const auto& [key, value] : row.keys)
+            file.push_back({key, value, "j.cfg:" + std::to_string(file.size() + 1)});
+        const std::string message = message_of([&] { parse_settings(file, {}, "/jobs"); });
+        const std::size_t place = message.find(": ");
+        EXPECT_EQ(row.message.empty() ? message : message.substr(place + 2),
+                  row.message.empty() ? "(no error)" : row.message)
+            << message;
+    }
+}
+
+// Tokens that are given leave nothing to what chooses tokens.
+TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
+    struct Case {
+        std::vector<Assignment> keys;
+        std::string message;
+    };
+    const Assignment scores{"mode", "perplexity", "j.cfg:7"}, forced{"teacher-forced", "true", "j.cfg:8"};
+    const std::vector<Case> cases{
+        {{scores, forced}, "j.cfg:8: teacher-forced: expected false with mode = perplexity, got true"},
+        {{scores, {"logprobs", "2", "j.cfg:9"}}, "j.cfg:9: logprobs: expected 0 with mode = perplexity, got 2"},
+        {{scores, {"baseline", "true", "j.cfg:9"}},
+         "j.cfg:9: baseline: expected false with mode = perplexity, got true"},
+        {{scores, {"samples", "2", "j.cfg:9"}}, "j.cfg:9: samples: expected 1 with mode = perplexity, got 2"},
+        {{forced, {"samples", "2", "j.cfg:9"}}, "j.cfg:9: samples: expected 1 with teacher-forced = true, got 2"},
+        {{forced, {"window", "9", "j.cfg:9"}}, "j.cfg:9: window: expected 0 with teacher-forced = true, got 9"},
+        {{{"stride", "9", "j.cfg:9"}}, "j.cfg:9: stride: expected 0 with mode = generate, got 9"},
+        {{scores, {"window", "1", "j.cfg:9"}},
+         "j.cfg:9: window: expected 0, or at least 2 tokens with mode = perplexity, got 1"},
+        {{scores, {"window", "8", "j.cfg:9"}, {"stride", "9", "j.cfg:10"}},
+         "j.cfg:10: stride: expected at most the window's 8 tokens with mode = perplexity, got 9"}};
+    for (const Case& row : cases) {
+        std::vector<Assignment> file = whole_job;
+        file.insert(file.end(), row.keys.begin(), row.keys.end());
+        EXPECT_EQ(message_of([&] { parse_settings(file, {}, "/jobs"); }), row.message);
+    }
+    std::vector<Assignment> good = whole_job;
+    good.insert(good.end(), {scores, {"window", "8", "j.cfg:9"}, {"stride", "8", "j.cfg:10"}});
+    EXPECT_EQ(parse_settings(good, {}, "/jobs").stride, 8);
+}
+
+TEST(Settings, KeysOfOtherTasksAreRefused) {
+    const auto message = [](const std::string& task, const std::string& key, const std::string& value) {
+        std::vector<Assignment> keys = whole_job;
+        for (Assignment& entry : keys) entry.value = entry.key == "task" ? task : entry.value;
+        return message_of([&] { parse_settings(keys, {{key, value, "command line"}}, "/jobs"); });
+    };
+    EXPECT_EQ(message("pg19", "chat", "true"),
+              "command line: chat: expected false with task = pg19, got 'true'; its prompts are tokens of a book");
+    EXPECT_EQ(message("pg19", "template", "/t.txt"),
+              "command line: template: expected auto with task = pg19, got '/t.txt'; its prompts are tokens of a book");
+    EXPECT_EQ(message("dolly", "reference", "/r.en"),
+              "command line: reference: expected none with task = dolly, got '/r.en'; only wmt and xsum read their "
+              "references from a file of their own");
+    EXPECT_EQ(parse_settings(whole_job, {{"template", "auto", "command line"}}, "/jobs").prompt_template, "");
+}
+
+}  // namespace
+}  // namespace longhaul::runner
