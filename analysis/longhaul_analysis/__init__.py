@@ -8,14 +8,18 @@
 Definitions: `measures`, `scores`, `significance`. The command line: `longhaul-analysis --help`.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .errors import AnalysisError, UsageError
-from .export import export_runs, frame
 from .figures import draw_figure
 from .measures import MEASURES, Measure, Scoring, choose_measures
 from .runs import STATISTICS, Item, Run, open_runs
 from .scores import RunScores, Score, score_run, score_runs
 from .significance import Comparison, compare_runs
 from .tables import Table, make_table
+
+if TYPE_CHECKING:
+    from .export import export_runs, frame
 
 __all__ = [
     "MEASURES",
@@ -40,3 +44,12 @@ __all__ = [
     "score_run",
     "score_runs",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs pandas is loaded when it is asked for."""
+    if name in ("export_runs", "frame"):
+        from . import export
+
+        return getattr(export, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

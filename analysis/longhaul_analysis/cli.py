@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .errors import AnalysisError, UsageError
-from .export import export_runs
 from .figures import KINDS, draw_figure
 from .measures import MEASURES, Measure, Scoring, choose_measures, missing_reason
 from .runs import Run, open_runs
@@ -292,4 +291,6 @@ def _figure(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
+    from .export import export_runs  # pandas takes a second that the other commands need not wait for
+
     export_runs(_open(options), options.output)

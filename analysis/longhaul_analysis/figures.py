@@ -3,19 +3,22 @@
 Runs that differ in seed alone are one line or bar: the mean, with the standard error over them.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from pathlib import Path
-
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from .decoders import Series, decoder_measures, decoder_series
 from .errors import AnalysisError, UsageError
 from .measures import MEASURES, Measure, missing_reason
 from .runs import TREE_KEYS, Run, differing_keys
 from .scores import score_runs, standard_error
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 KINDS = ("loss-by-position", "speed", "acceptance", "decoders")
 FORMATS = (".svg", ".pdf", ".png")
@@ -39,7 +42,7 @@ def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None
         figure = _decoders(runs, x or TREE_KEYS[0])
         _save(figure, path)
         return
-    figure = Figure(figsize=(6.4, 4), layout="constrained")
+    figure = _new_figure(6.4, 4)
     axes = figure.add_subplot()
     axes.set_prop_cycle(color=_COLOURS)
     if kind == "loss-by-position":
@@ -54,6 +57,12 @@ def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None
     _save(figure, path)
 
 
+def _new_figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure  # takes half a second, which tables need not wait for
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
 def _open_frame(axes: Axes) -> None:
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -62,7 +71,7 @@ def _open_frame(axes: Axes) -> None:
 def _decoders(runs: Sequence[Run], x: str) -> Figure:
     """A panel a measure, a line a draft method, relative to plain decoding."""
     names = decoder_measures(runs)
-    figure = Figure(figsize=(3.2 * len(names), 3.2), layout="constrained")
+    figure = _new_figure(3.2 * len(names), 3.2)
     for place, name in enumerate(names):
         series = decoder_series(runs, name, x)
         axes = figure.add_subplot(1, len(names), place + 1)
@@ -162,9 +171,11 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _save(figure: Figure, path: Path) -> None:
+    from matplotlib import rc_context
+
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower())
     try:
-        with mpl.rc_context({"svg.hashsalt": "longhaul", "svg.fonttype": "none"}):
+        with rc_context({"svg.hashsalt": "longhaul", "svg.fonttype": "none"}):
             figure.savefig(path, metadata=metadata)
     except OSError as error:
         raise AnalysisError(f"{path}: expected a file that can be written, got {error.strerror}") from None
