@@ -17,6 +17,7 @@ namespace {
 constexpr std::array<std::int64_t, 10> row_counts{1, 2, 4, 8, 12, 16, 24, 32, 48, 64};
 constexpr std::int64_t far_context = 2560;
 constexpr int max_rounds = 5;
+constexpr double clock_tick = 1e-9;  // seconds; nothing costs less
 
 /// The layers that take turns: so many that weights, and keys and values of `far_context` positions, come from memory
 /// each time as they do in a pass, wherever the model is larger than a cache.
@@ -146,11 +147,16 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
                       [&](std::int64_t rows) { model.forward_head(make_rows(rows, base_context), sequences); });
     std::vector<Point> points;
     double head_a_product = 0;
+    double least_layer = clock_tick;
     for (std::size_t i = 0; i < row_counts.size(); ++i) {
         const double products = std::max(0.0, layer.seconds(i) - near.seconds(i));
-        if (head.has(i)) head_a_product = (head.seconds(i) - start.seconds(i)) / std::max(products, 1e-9);
+        if (head.has(i)) {
+            head_a_product = std::max(0.0, head.seconds(i) - start.seconds(i)) / std::max(products, clock_tick);
+        }
+        // A difference of two disturbed times may come out as nothing, or as less than for fewer rows.
+        least_layer = std::max(least_layer, layer.seconds(i) - start.seconds(i));
         points.push_back({.rows = row_counts[i],
-                          .layer = std::max(0.0, layer.seconds(i) - start.seconds(i)),
+                          .layer = least_layer,
                           .layer_token = std::max(0.0, far.seconds(i) - near.seconds(i)) / (far_context - base_context),
                           .head = head.has(i) ? head.seconds(i) : start.seconds(i) + head_a_product * products});
     }
