@@ -61,13 +61,17 @@ void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_hea
             "query heads are a multiple of the KV heads");
 }
 
-void check_attention(std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows) {
-    for (const AttentionRow& row : rows) {
-        require(row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < sequences.size(), "attention",
+void check_pass(const PassRows& pass) {
+    for (const KvSlot& slot : pass.slots) {
+        if (slot.page != nullptr) check_slot(slot);
+    }
+    require(pass.slots.empty() || (pass.cos != nullptr && pass.sin != nullptr), "pass", "no angles for the slots");
+    for (const AttentionRow& row : pass.rows) {
+        require(row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < pass.sequences.size(), "attention",
                 "no such sequence");
         require(row.position >= 0 && row.in_pages >= 0 && row.in_pages <= row.position + 1, "attention",
                 "0 <= in_pages <= position + 1 does not hold");
-        const AttentionSequence& sequence = sequences[static_cast<std::size_t>(row.sequence)];
+        const AttentionSequence& sequence = pass.sequences[static_cast<std::size_t>(row.sequence)];
         require(pages_for(row.in_pages) <= static_cast<std::int64_t>(sequence.pages.size()), "attention",
                 "the sequence has fewer pages than the row reads");
         require(row.in_pages == row.position + 1 || row.path != nullptr, "attention", "path is missing");

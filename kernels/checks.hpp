@@ -15,7 +15,7 @@ void check_matmul(const Matrix& w, std::int64_t x_stride, std::int64_t num_rows)
 void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std::int64_t width,
                     std::int64_t out_stride);
 void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads);
-void check_attention(std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows);
+void check_pass(const PassRows& pass);
 void check_slots(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, std::int64_t first,
                  std::int64_t count);
 void check_slot(const KvSlot& slot);

@@ -132,6 +132,15 @@ struct AttentionSequence {
     std::span<std::byte* const> scratch_pages;  ///< tree nodes: scratch slot s is slot s % 64 of scratch page s / 64
 };
 
+/// What the layers of a pass have in common. Host memory, which stays as it is until the next pass begins.
+struct PassRows {
+    std::span<const AttentionSequence> sequences;
+    std::span<const AttentionRow> rows;  ///< of attention
+    std::span<const KvSlot> slots;       ///< where keys and values of each row go; nullptr: nowhere
+    const float* cos = nullptr;          ///< [slots, head_dim / 2], as sin
+    const float* sin = nullptr;
+};
+
 /// Operations of one device. Implementations throw std::bad_alloc when memory ends and std::logic_error when called
 /// wrongly.
 class Device {
@@ -208,19 +217,21 @@ class Device {
     // --- attention --------------------------------------------------------------------------------------------------
     [[nodiscard]] virtual std::size_t kv_page_bytes(const KvLayout& layout) const = 0;
 
-    /// Rotates q and k (halves convention of Hugging Face: dimension i pairs with i + head_dim/2), rounds q to
-    /// layout.query_type() and stores k and v, rounded, at `slots`. qkv: f32 [rows, (q_heads + 2 * kv_heads) *
-    /// head_dim]; cos, sin: host f32 [rows, head_dim / 2]; q_out: query_type [rows, q_heads, head_dim]. A slot whose
-    /// page is nullptr is not stored.
-    virtual void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
-                            const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) = 0;
+    /// From here on `rope_store` and `attention` are about these rows: a device that keeps them elsewhere brings them
+    /// there once, not in each layer.
+    virtual void begin_pass(const PassRows& pass) = 0;
 
-    /// Attention of every row over its own positions 0..position, scale 1/sqrt(head_dim), chunks of 512 absolute
-    /// positions merged left to right. q: query_type [rows, q_heads, head_dim]; query head h reads KV head
-    /// h / (q_heads / kv_heads). out: act [rows, out_stride], columns q_heads * head_dim.. set to zero.
-    virtual void attention(const KvLayout& layout, std::int64_t layer, std::span<const AttentionSequence> sequences,
-                           std::span<const AttentionRow> rows, const std::byte* q, std::int64_t q_heads, DType act,
-                           std::byte* out, std::int64_t out_stride) = 0;
+    /// Rotates q and k (halves convention of Hugging Face: dimension i pairs with i + head_dim/2), rounds q to
+    /// layout.query_type() and stores k and v, rounded, at the pass's slots. qkv: f32 [slots, (q_heads + 2 * kv_heads)
+    /// * head_dim]; q_out: query_type [slots, q_heads, head_dim].
+    virtual void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                            std::byte* q_out) = 0;
+
+    /// Attention of every row of the pass over its own positions 0..position, scale 1/sqrt(head_dim), chunks of 512
+    /// absolute positions merged left to right. q: query_type [rows, q_heads, head_dim]; query head h reads KV head h /
+    /// (q_heads / kv_heads). out: act [rows, out_stride], columns q_heads * head_dim.. set to zero.
+    virtual void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                           DType act, std::byte* out, std::int64_t out_stride) = 0;
 
     /// Copies key and value of one token, all layers and heads, from slot to slot.
     virtual void kv_move(const KvLayout& layout, KvSlot from, KvSlot to) = 0;

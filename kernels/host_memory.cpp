@@ -7,6 +7,8 @@
 #include <cstring>
 #include <new>
 
+#include "kernels/checks.hpp"
+
 namespace longhaul::kernels {
 namespace {
 
@@ -58,6 +60,11 @@ void HostDevice::upload(std::byte* to, const void* from_host, std::size_t num_by
 
 Buffer HostDevice::adopt(const std::byte* data, std::size_t num_bytes) {
     return Buffer::borrowed(const_cast<std::byte*>(data), num_bytes);  // weights are only read
+}
+
+void HostDevice::begin_pass(const PassRows& pass) {
+    check_pass(pass);
+    pass_ = pass;
 }
 
 void HostDevice::download(void* to_host, const std::byte* from, std::size_t num_bytes) {

@@ -261,6 +261,11 @@ void Model::State::prepare(std::span<const ForwardRow> rows, std::span<KvSequenc
         attention_rows.push_back({row.sequence, row.position, row.in_pages, row.path.data()});
         if (row.wants_logits) wanted.push_back(static_cast<std::int32_t>(r));
     }
+    device.begin_pass({.sequences = attention_sequences,
+                       .rows = attention_rows,
+                       .slots = slots,
+                       .cos = cos.data(),
+                       .sin = sin.data()});
 }
 
 void Model::State::embed(std::int64_t num_rows, float* x) {
@@ -326,8 +331,7 @@ std::byte* Model::State::queries_of(std::int64_t num_rows) {
 const std::byte* Model::State::attend(std::int64_t layer, std::int64_t num_rows) {
     const std::int64_t width = weights.layers[static_cast<std::size_t>(layer)].output.num_inputs;
     std::byte* heads = attended.bytes(static_cast<std::size_t>(num_rows * width) * kernels::bytes_of(act));
-    device.attention(layout, layer, attention_sequences, attention_rows, queries_of(num_rows), split.num_heads, act,
-                     heads, width);
+    device.attention(layout, layer, queries_of(num_rows), split.num_heads, act, heads, width);
     return heads;
 }
 
@@ -340,7 +344,7 @@ void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, fl
     if (w.qkv_bias) device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows, w.qkv.num_outputs);
 
     std::byte* q = queries_of(num_rows);
-    device.rope_store(layout, layer, qkv, split.num_heads, cos.data(), sin.data(), slots, q);
+    device.rope_store(layout, layer, qkv, split.num_heads, q);
     const std::byte* heads = attend(layer, num_rows);
 
     float* out = sum.floats(num_rows * config.hidden_size);

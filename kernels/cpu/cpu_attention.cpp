@@ -256,11 +256,10 @@ struct Call {
 
 }  // namespace
 
-void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, std::span<const AttentionSequence> sequences,
-                          std::span<const AttentionRow> rows, const std::byte* q, std::int64_t q_heads, DType act,
-                          std::byte* out, std::int64_t out_stride) {
+void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                          DType act, std::byte* out, std::int64_t out_stride) {
     check_layout(layout, layer, q_heads);
-    check_attention(sequences, rows);
+    const std::span<const AttentionRow> rows = pass().rows;
     const std::int64_t width = q_heads * layout.head_dim;
     check_act_rows("attention", act, static_cast<std::int64_t>(rows.size()), width, out_stride);
     const KvPages pages(layout);
@@ -280,7 +279,7 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, std::span<
                            .act_bf16 = act == DType::bf16,
                            .out = out,
                            .out_stride = out_stride};
-    Plan plan = plan_of(layout, sequences, rows, group_heads);
+    Plan plan = plan_of(layout, pass().sequences, rows, group_heads);
     const int team = threads_for(plan.work, work_per_thread);
     cut(plan, team);
     Call{table_, job, plan, {plan.tile_rows, layout.head_dim, pages.padded_dim()}, team, attention_}.run();

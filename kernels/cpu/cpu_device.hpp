@@ -81,9 +81,8 @@ class CpuDevice final : public HostDevice {
 
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
-                    const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) override;
-    void attention(const KvLayout& layout, std::int64_t layer, std::span<const AttentionSequence> sequences,
-                   std::span<const AttentionRow> rows, const std::byte* q, std::int64_t q_heads, DType act,
+                    std::byte* q_out) override;
+    void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads, DType act,
                    std::byte* out, std::int64_t out_stride) override;
     void kv_move(const KvLayout& layout, KvSlot from, KvSlot to) override;
     void kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head, bool values,

@@ -116,9 +116,9 @@ std::size_t CpuDevice::kv_page_bytes(const KvLayout& layout) const {
 }
 
 void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
-                           const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) {
+                           std::byte* q_out) {
     check_layout(layout, layer, q_heads);
-    for (const KvSlot& slot : slots) check_slot(slot);
+    const std::span<const KvSlot> slots = pass().slots;
     const KvPages pages(layout);
     const RopeRow row{layout, pages, layer, q_heads};
     const auto num_rows = static_cast<std::int64_t>(slots.size());
@@ -133,7 +133,7 @@ void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const flo
         const Share share = Share::of(num_rows);
         float* mine = work + (2 * layout.head_dim + 1) * share.thread;
         for (std::int64_t r = share.first; r < share.end; ++r) {
-            row.store(qkv + r * width, cos + r * half, sin + r * half, slots[static_cast<std::size_t>(r)],
+            row.store(qkv + r * width, pass().cos + r * half, pass().sin + r * half, slots[static_cast<std::size_t>(r)],
                       q_out + r * q_bytes, mine);
         }
     }

@@ -149,12 +149,10 @@ void merge(Softmax& left, const Softmax& right) {
 
 }  // namespace
 
-void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer,
-                                std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows,
-                                const std::byte* q, std::int64_t q_heads, DType act, std::byte* out,
-                                std::int64_t out_stride) {
+void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                                DType act, std::byte* out, std::int64_t out_stride) {
     check_layout(layout, layer, q_heads);
-    check_attention(sequences, rows);
+    const std::span<const AttentionRow> rows = pass().rows;
     const std::int64_t head_dim = layout.head_dim;
     const std::int64_t width = q_heads * head_dim;
     check_act_rows("attention", act, static_cast<std::int64_t>(rows.size()), width, out_stride);
@@ -169,7 +167,7 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer,
             const std::int64_t head = task % q_heads;
             const AttentionRow& row = rows[static_cast<std::size_t>(r)];
             const RowMemory memory{layout, layer, head / (q_heads / layout.num_kv_heads),
-                                   sequences[static_cast<std::size_t>(row.sequence)], row};
+                                   pass().sequences[static_cast<std::size_t>(row.sequence)], row};
             const std::byte* q_head = q + task * head_dim * static_cast<std::int64_t>(bytes_of(layout.query_type()));
             Softmax state(head_dim);
             for (std::int64_t first = 0; first <= row.position; first += attention_chunk) {
@@ -209,16 +207,17 @@ void store_token(const KvLayout& layout, const float* x, std::byte* to) {
 }  // namespace
 
 void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
-                                 const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) {
+                                 std::byte* q_out) {
     check_layout(layout, layer, q_heads);
+    const std::span<const KvSlot> slots = pass().slots;
     const FlushDenormals flush;
     const std::int64_t head_dim = layout.head_dim;
     const std::int64_t half = head_dim / 2;
     std::vector<float> rotated(static_cast<std::size_t>(head_dim));
     for (std::size_t r = 0; r < slots.size(); ++r) {
         const auto row = static_cast<std::int64_t>(r);
-        const float* c = cos + row * half;
-        const float* s = sin + row * half;
+        const float* c = pass().cos + row * half;
+        const float* s = pass().sin + row * half;
         const auto rotate = [&](const float* x) {
             for (std::int64_t i = 0; i < half; ++i) {
                 rotated[static_cast<std::size_t>(i)] = x[i] * c[i] - x[i + half] * s[i];
@@ -234,7 +233,6 @@ void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, con
             }
         }
         if (slots[r].page == nullptr) continue;
-        check_slot(slots[r]);
         const float* keys = x + q_heads * head_dim;
         const float* values = keys + layout.num_kv_heads * head_dim;
         for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {

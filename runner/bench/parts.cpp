@@ -55,13 +55,14 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
         const std::int64_t above = std::min<std::int64_t>(i, 7);
         rows.push_back({0, context + above, context, slots.data() + i - above});
     }
+    device.begin_pass({.sequences = {&sequence, 1}, .rows = rows, .slots = {}});
     std::int64_t layer = 0;
     const int calls = static_cast<int>(std::clamp<std::int64_t>(layout.num_layers, 1, 16));
     const auto run = [&] {
         for (int i = 0; i < calls; ++i) {
             layer = (layer + 1) % layout.num_layers;
-            device.attention(layout, layer, {&sequence, 1}, rows, reinterpret_cast<const std::byte*>(q.data()), q_heads,
-                             kernels::DType::bf16, reinterpret_cast<std::byte*>(out.data()), width);
+            device.attention(layout, layer, reinterpret_cast<const std::byte*>(q.data()), q_heads, kernels::DType::bf16,
+                             reinterpret_cast<std::byte*>(out.data()), width);
         }
     };
     const auto bytes = static_cast<double>(context * token_bytes);

@@ -87,17 +87,21 @@ std::size_t TimedDevice::kv_page_bytes(const KvLayout& layout) const {
     return inner_.kv_page_bytes(layout);
 }
 
-void TimedDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
-                             const float* cos, const float* sin, std::span<const KvSlot> slots, std::byte* q_out) {
-    timed("rotation and store", 0, 0, [&] { inner_.rope_store(layout, layer, qkv, q_heads, cos, sin, slots, q_out); });
+void TimedDevice::begin_pass(const kernels::PassRows& pass) {
+    pass_ = pass;
+    inner_.begin_pass(pass);
 }
 
-void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, std::span<const AttentionSequence> sequences,
-                            std::span<const AttentionRow> rows, const std::byte* q, std::int64_t q_heads, DType act,
-                            std::byte* out, std::int64_t out_stride) {
-    std::vector<std::int64_t> read(sequences.size());  // positions of each sequence, by its last row
+void TimedDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                             std::byte* q_out) {
+    timed("rotation and store", 0, 0, [&] { inner_.rope_store(layout, layer, qkv, q_heads, q_out); });
+}
+
+void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                            DType act, std::byte* out, std::int64_t out_stride) {
+    std::vector<std::int64_t> read(pass_.sequences.size());  // positions of each sequence, by its last row
     double seen = 0;
-    for (const AttentionRow& row : rows) {
+    for (const AttentionRow& row : pass_.rows) {
         std::int64_t& positions = read[static_cast<std::size_t>(row.sequence)];
         positions = std::max(positions, row.in_pages);
         seen += static_cast<double>(row.position + 1);
@@ -109,7 +113,7 @@ void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, std::spa
                  static_cast<double>(layout.num_layers);
     }
     timed("attention", bytes, 4.0 * seen * static_cast<double>(q_heads * layout.head_dim),
-          [&] { inner_.attention(layout, layer, sequences, rows, q, q_heads, act, out, out_stride); });
+          [&] { inner_.attention(layout, layer, q, q_heads, act, out, out_stride); });
 }
 
 void TimedDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {

@@ -60,13 +60,11 @@ class TimedDevice final : public kernels::Device {
     void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
                   std::int64_t out_stride) override;
     [[nodiscard]] std::size_t kv_page_bytes(const kernels::KvLayout& layout) const override;
+    void begin_pass(const kernels::PassRows& pass) override;
     void rope_store(const kernels::KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
-                    const float* cos, const float* sin, std::span<const kernels::KvSlot> slots,
                     std::byte* q_out) override;
-    void attention(const kernels::KvLayout& layout, std::int64_t layer,
-                   std::span<const kernels::AttentionSequence> sequences, std::span<const kernels::AttentionRow> rows,
-                   const std::byte* q, std::int64_t q_heads, kernels::DType act, std::byte* out,
-                   std::int64_t out_stride) override;
+    void attention(const kernels::KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                   kernels::DType act, std::byte* out, std::int64_t out_stride) override;
     void kv_move(const kernels::KvLayout& layout, kernels::KvSlot from, kernels::KvSlot to) override;
     void kv_export(const kernels::KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
                    bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const override;
@@ -78,6 +76,7 @@ class TimedDevice final : public kernels::Device {
 
     std::unique_ptr<kernels::Device> owned_;
     kernels::Device& inner_;
+    kernels::PassRows pass_;
     std::map<std::string, DevicePart> parts_;
 };
 

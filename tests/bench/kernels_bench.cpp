@@ -118,6 +118,11 @@ void bench_overhead(Bench& bench) {
     const AttentionSequence sequence{page_list, {}};
     const KvSlot slot{page_list[7], 0};
     const AttentionRow row{0, 400, 401, nullptr};
+    device.begin_pass({.sequences = {&sequence, 1},
+                       .rows = {&row, 1},
+                       .slots = {&slot, 1},
+                       .cos = angles.data(),
+                       .sin = angles.data()});
     const auto line = [&](const char* what, const std::function<void()>& run) {
         constexpr int calls = 200;
         const double seconds = median_seconds(bench.quick ? 5 : 51, [&] {
@@ -128,8 +133,8 @@ void bench_overhead(Bench& bench) {
     const auto layer = [&] {
         device.rms_norm(x.data(), gain.data(), 1e-5F, 1, 256, DType::bf16, act_bytes, 256);
         device.matmul(qkv, act_bytes, 256, 1, y.data());
-        device.rope_store(layout, 0, y.data(), 8, angles.data(), angles.data(), {&slot, 1}, act_bytes);
-        device.attention(layout, 0, {&sequence, 1}, {&row, 1}, act_bytes, 8, DType::bf16, act_bytes + 1024, 256);
+        device.rope_store(layout, 0, y.data(), 8, act_bytes);
+        device.attention(layout, 0, act_bytes, 8, DType::bf16, act_bytes + 1024, 256);
         device.matmul(o, act_bytes + 1024, 256, 1, y.data());
         device.add(x.data(), y.data(), 256);
         device.rms_norm(x.data(), gain.data(), 1e-5F, 1, 256, DType::bf16, act_bytes, 256);
@@ -140,12 +145,9 @@ void bench_overhead(Bench& bench) {
     };
     line("demo layer, 11 operations", layer);
     line("rms_norm 256", [&] { device.rms_norm(x.data(), gain.data(), 1e-5F, 1, 256, DType::bf16, act_bytes, 256); });
-    line("rope_store 8+4 heads of 32", [&] {
-        device.rope_store(layout, 0, y.data(), 8, angles.data(), angles.data(), {&slot, 1}, act_bytes);
-    });
-    line("attention 400, 8 heads of 32", [&] {
-        device.attention(layout, 0, {&sequence, 1}, {&row, 1}, act_bytes, 8, DType::bf16, act_bytes + 1024, 256);
-    });
+    line("rope_store 8+4 heads of 32", [&] { device.rope_store(layout, 0, y.data(), 8, act_bytes); });
+    line("attention 400, 8 heads of 32",
+         [&] { device.attention(layout, 0, act_bytes, 8, DType::bf16, act_bytes + 1024, 256); });
     line("matmul 256x256", [&] { device.matmul(o, act_bytes, 256, 1, y.data()); });
     line("matmul 1376x256", [&] { device.matmul(up, act_bytes, 256, 1, y.data()); });
     line("silu_mul 688", [&] { device.silu_mul(y.data(), 1, 688, DType::bf16, act_bytes, 688); });

@@ -55,9 +55,12 @@ inline std::vector<std::byte> store(Device& device, const KvLayout& layout, std:
                                     std::int64_t first, std::span<const KvSlot> slots) {
     std::vector<std::byte> q(slots.size() * static_cast<std::size_t>(tokens.q_heads * layout.head_dim) *
                              bytes_of(layout.query_type()));
-    device.rope_store(layout, layer, tokens.qkv.data() + first * tokens.width, tokens.q_heads,
-                      tokens.cos.data() + first * tokens.half, tokens.sin.data() + first * tokens.half, slots,
-                      q.data());
+    device.begin_pass({.sequences = {},
+                       .rows = {},
+                       .slots = slots,
+                       .cos = tokens.cos.data() + first * tokens.half,
+                       .sin = tokens.sin.data() + first * tokens.half});
+    device.rope_store(layout, layer, tokens.qkv.data() + first * tokens.width, tokens.q_heads, q.data());
     return q;
 }
 
@@ -66,7 +69,8 @@ inline Guarded attend(Device& device, const KvLayout& layout, std::int64_t layer
                       const std::byte* q, std::int64_t q_heads, DType act) {
     const std::int64_t stride = padded_inputs(q_heads * layout.head_dim);
     Guarded out(rows.size() * static_cast<std::size_t>(stride) * bytes_of(act));
-    device.attention(layout, layer, sequences, rows, q, q_heads, act, out.data(), stride);
+    device.begin_pass({.sequences = sequences, .rows = rows, .slots = {}});
+    device.attention(layout, layer, q, q_heads, act, out.data(), stride);
     return out;
 }
 
