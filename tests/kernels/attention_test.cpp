@@ -385,7 +385,7 @@ TEST_P(PathContract, Int8IsNearF32) {
     EXPECT_GT(error, 0.0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, AttentionTest, ::testing::ValuesIn(vector_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, AttentionTest, ::testing::ValuesIn(exact_devices()), name_of);
 INSTANTIATE_TEST_SUITE_P(Devices, PathContract, ::testing::ValuesIn(all_devices()), name_of);
 
 }  // namespace

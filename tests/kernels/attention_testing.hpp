@@ -63,7 +63,8 @@ inline std::vector<std::byte> store(Device& device, const KvLayout& layout, std:
                        .rows = {},
                        .slots = slots,
                        .cos = tokens.cos.data() + first * tokens.half,
-                       .sin = tokens.sin.data() + first * tokens.half});
+                       .sin = tokens.sin.data() + first * tokens.half,
+                       .num_angles = tokens.half});
     device.rope_store(layout, layer, qkv.floats(), tokens.q_heads, q.data());
     EXPECT_TRUE(q.intact());
     return q.bytes();

@@ -41,19 +41,25 @@ inline DeviceCase device_case(CpuVariant variant) {
             [variant](int threads) { return available(variant) ? make_cpu_device(variant, threads) : nullptr; }};
 }
 
-/// The vector devices. avx512_emulated: the blocking of avx512 with its instruction spelled out, where avx2 runs.
-inline std::vector<DeviceCase> vector_devices() {
+// The GPU: of this machine, or emulated, as the test program has it (real_gpus.cpp, emulated_gpus.cpp).
+DeviceCase exact_gpu();   ///< the bits of the reference
+DeviceCase tensor_gpu();  ///< bits of its own where tensor cores are used
+
+/// All that have the bits of the reference, but for itself. avx512_emulated: the blocking of avx512 with its
+/// instruction spelled out, where avx2 runs.
+inline std::vector<DeviceCase> exact_devices() {
     DeviceCase emulated = device_case(CpuVariant::avx2);
     emulated.name = "avx512_emulated";
     emulated.make = [](int threads) {
         return available(CpuVariant::avx2) ? cpu::make_emulated_avx512_device(threads) : nullptr;
     };
-    return {device_case(CpuVariant::avx2), device_case(CpuVariant::avx512), emulated};
+    return {device_case(CpuVariant::avx2), device_case(CpuVariant::avx512), emulated, exact_gpu()};
 }
 
 inline std::vector<DeviceCase> all_devices() {
-    std::vector<DeviceCase> devices = vector_devices();
+    std::vector<DeviceCase> devices = exact_devices();
     devices.insert(devices.begin(), device_case(CpuVariant::reference));
+    devices.push_back(tensor_gpu());
     return devices;
 }
 

@@ -323,7 +323,7 @@ TEST_P(MatmulTest, QuantizedExtremesEqualReference) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, MatmulTest, ::testing::ValuesIn(vector_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, MatmulTest, ::testing::ValuesIn(exact_devices()), name_of);
 INSTANTIATE_TEST_SUITE_P(Devices, ProductContract, ::testing::ValuesIn(all_devices()), name_of);
 
 }  // namespace

@@ -183,7 +183,7 @@ TEST_P(RowsTest, RopeMoveExportImportEqualReference) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, RowsTest, ::testing::ValuesIn(vector_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, RowsTest, ::testing::ValuesIn(exact_devices()), name_of);
 
 /// Against the C library in double precision, over what the kernels feed it.
 TEST(Exponential, IsAccurateToABitMoreThanOneUlp) {
