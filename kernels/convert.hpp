@@ -9,22 +9,23 @@
 #include <cstring>
 
 #include "kernels/device.hpp"
+#include "kernels/host_device.hpp"
 
 namespace longhaul::kernels {
 
-inline float bf16_to_f32(std::uint16_t value) {
+LONGHAUL_HOST_DEVICE inline float bf16_to_f32(std::uint16_t value) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16);
 }
 
 /// Nearest even; NaN stays NaN (quiet).
-inline std::uint16_t f32_to_bf16(float value) {
+LONGHAUL_HOST_DEVICE inline std::uint16_t f32_to_bf16(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);
     return static_cast<std::uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
 }
 
 /// Exact: every f16 is an f32.
-inline float f16_to_f32(std::uint16_t value) {
+LONGHAUL_HOST_DEVICE inline float f16_to_f32(std::uint16_t value) {
     const std::uint32_t sign = static_cast<std::uint32_t>(value & 0x8000U) << 16;
     const std::uint32_t exponent = (value >> 10) & 0x1fU;
     std::uint32_t mantissa = value & 0x3ffU;
@@ -38,7 +39,7 @@ inline float f16_to_f32(std::uint16_t value) {
 }
 
 /// Element `index` of an array of `dtype`.
-inline float load_as_f32(const std::byte* data, DType dtype, std::int64_t index) {
+LONGHAUL_HOST_DEVICE inline float load_as_f32(const std::byte* data, DType dtype, std::int64_t index) {
     if (dtype == DType::f32) {
         float value;
         std::memcpy(&value, data + index * 4, 4);
@@ -50,7 +51,7 @@ inline float load_as_f32(const std::byte* data, DType dtype, std::int64_t index)
 }
 
 /// Rounds `value` to `dtype` (bf16 or f32) and stores it as element `index`.
-inline void store_rounded(std::byte* data, DType dtype, std::int64_t index, float value) {
+LONGHAUL_HOST_DEVICE inline void store_rounded(std::byte* data, DType dtype, std::int64_t index, float value) {
     if (dtype == DType::f32) {
         std::memcpy(data + index * 4, &value, 4);
         return;

@@ -1,0 +1,99 @@
+// The GPU as a Device. Operations are asked for on one stream and run behind the host's back; only `download` waits.
+//
+// Two arithmetics. `exact` is the contract of all CPU devices, bit for bit. `tensor` computes products of bf16 weights
+// and attention over bf16 keys on tensor cores, whose sums round otherwise: another numerics, in which a row's result
+// depends on its own path alone just the same.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "kernels/cuda/runtime.hpp"
+#include "kernels/device.hpp"
+
+namespace longhaul::kernels::cuda {
+
+enum class Arithmetic : std::uint8_t { exact, tensor };
+
+/// Device memory that only grows; contents are lost when it does.
+class Workspace {
+  public:
+    Workspace() = default;
+    Workspace(const Workspace&) = delete;
+    Workspace& operator=(const Workspace&) = delete;
+    ~Workspace() {
+        if (data_ != nullptr) release_memory(data_);
+    }
+
+    /// Waits for `stream` where it has to grow: what runs there may use the old memory.
+    template <typename T>
+    T* get(const Stream& stream, std::int64_t count) {
+        const auto wanted = static_cast<std::size_t>(count) * sizeof(T);
+        if (wanted > num_bytes_) grow(stream, wanted);
+        return reinterpret_cast<T*>(data_);
+    }
+
+  private:
+    void grow(const Stream& stream, std::size_t num_bytes);
+
+    std::byte* data_ = nullptr;
+    std::size_t num_bytes_ = 0;
+};
+
+class CudaDevice final : public Device {
+  public:
+    CudaDevice(Arithmetic arithmetic, int gpu);
+    ~CudaDevice() override;
+
+    [[nodiscard]] std::string_view name() const override;
+    [[nodiscard]] int threads() const override { return 1; }
+
+    // cuda_device.cu
+    std::byte* allocate(std::size_t num_bytes) override;
+    void release(std::byte* data, std::size_t num_bytes) noexcept override;
+    void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
+    void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
+    Buffer adopt(const std::byte* data, std::size_t num_bytes) override;
+    void begin_pass(const PassRows& pass) override;
+
+    // pack.cu, products.cu
+    Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) override;
+    [[nodiscard]] std::size_t packed_bytes(const Matrix& geometry) const override;
+    [[nodiscard]] std::string_view packed_layout() const override;
+    void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
+
+    // rows.cu
+    void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void add(float* x, const float* y, std::int64_t count) override;
+    void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
+    void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim, DType act,
+                  std::byte* out, std::int64_t out_stride) override;
+    void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
+                    std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) override;
+    void relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+              std::int64_t out_stride) override;
+    void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                    std::int64_t out_stride) override;
+    void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                  std::int64_t out_stride) override;
+
+    // kv.cu, attention.cu
+    [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
+    void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                    std::byte* q_out) override;
+    void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads, DType act,
+                   std::byte* out, std::int64_t out_stride) override;
+    void kv_move(const KvLayout& layout, KvSlot from, KvSlot to) override;
+    void kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head, bool values,
+                   std::int64_t first, std::int64_t count, std::byte* to_host) const override;
+    void kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head, bool values,
+                   std::int64_t first, std::int64_t count, const std::byte* from_host) override;
+
+  private:
+    struct State;  // what the files above keep between calls, each in a part of its own (cuda_state.hpp)
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,231 @@
+// CUDA's execution model on the host, for tests: a kernel's blocks run one by one on each of a few host threads, and
+// the threads of a block are fibers that take turns at barriers. Shared memory is filled with NaN before each block,
+// asynchronous copies arrive when they are waited for and not before, and LONGHAUL_EMULATION_ORDER=reverse lets the
+// last lane run first: what relies on anything that CUDA does not promise shows as a wrong number or as an error.
+//
+// Not emulated: time, races between blocks, what tensor cores round inside of one mma (here: a sum of exact products,
+// rounded once).
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+#include "kernels/cuda/runtime.hpp"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(bytes) alignas(bytes)
+
+namespace longhaul::kernels::cuda {
+
+struct uint3 {
+    unsigned x, y, z;
+};
+struct dim3 {
+    unsigned x = 1, y = 1, z = 1;
+    constexpr dim3(unsigned width = 1, unsigned height = 1, unsigned depth = 1) : x(width), y(height), z(depth) {}
+};
+template <typename T, std::size_t alignment>
+struct alignas(alignment) Two {
+    T x, y;
+};
+template <typename T, std::size_t alignment>
+struct alignas(alignment) Four {
+    T x, y, z, w;
+};
+using float2 = Two<float, 8>;
+using int2 = Two<int, 8>;
+using uint2 = Two<unsigned, 8>;
+using float4 = Four<float, 16>;
+using int4 = Four<int, 16>;
+using uint4 = Four<unsigned, 16>;
+inline float2 make_float2(float x, float y) {
+    return {x, y};
+}
+inline uint2 make_uint2(unsigned x, unsigned y) {
+    return {x, y};
+}
+inline float4 make_float4(float x, float y, float z, float w) {
+    return {x, y, z, w};
+}
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+    return {x, y, z, w};
+}
+
+extern thread_local uint3 threadIdx;
+extern thread_local uint3 blockIdx;
+extern thread_local dim3 blockDim;
+extern thread_local dim3 gridDim;
+constexpr int warpSize = 32;
+constexpr unsigned full_warp = 0xffffffffU;
+
+namespace emulation {
+
+/// Runs `body` once for each thread of each block. Throws what a thread threw, std::logic_error where a barrier is not
+/// reached by all.
+void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
+
+/// Hands `num_bytes` from each lane of the warp to all: `all` [32, num_bytes] when every lane came. A lane that has
+/// ended, or that the warp never had, holds zeros.
+void exchange(const void* mine, std::size_t num_bytes, void* all);
+void block_barrier();
+void warp_barrier();
+std::byte* shared_bytes();
+int lane();
+void copy_later(void* to, const void* from, std::size_t num_bytes);
+void commit();
+void wait(int pending);
+
+template <typename T>
+T from_lane(T value, int source) {
+    T all[32];
+    exchange(&value, sizeof value, all);
+    return all[source & 31];
+}
+
+}  // namespace emulation
+
+template <typename T>
+T* shared_memory() {
+    return reinterpret_cast<T*>(emulation::shared_bytes());
+}
+inline void __syncthreads() {
+    emulation::block_barrier();
+}
+inline void __syncwarp(unsigned /*mask*/ = full_warp) {
+    emulation::warp_barrier();
+}
+inline void __threadfence() {}
+template <typename T>
+T __shfl_sync(unsigned /*mask*/, T value, int source, int width = 32) {
+    const int lane = emulation::lane();
+    return emulation::from_lane(value, lane / width * width + source % width);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned /*mask*/, T value, int lanes) {
+    return emulation::from_lane(value, emulation::lane() ^ lanes);
+}
+template <typename T>
+T __shfl_down_sync(unsigned /*mask*/, T value, int lanes) {
+    const int source = emulation::lane() + lanes;
+    return emulation::from_lane(value, source < 32 ? source : emulation::lane());
+}
+template <typename T>
+T __shfl_up_sync(unsigned /*mask*/, T value, int lanes) {
+    const int source = emulation::lane() - lanes;
+    return emulation::from_lane(value, source >= 0 ? source : emulation::lane());
+}
+inline unsigned __ballot_sync(unsigned /*mask*/, int predicate) {
+    const unsigned char mine = predicate != 0 ? 1 : 0;
+    unsigned char all[32];
+    emulation::exchange(&mine, 1, all);
+    unsigned votes = 0;
+    for (int i = 0; i < 32; ++i) votes |= static_cast<unsigned>(all[i]) << i;
+    return votes;
+}
+inline int __any_sync(unsigned mask, int predicate) {
+    return __ballot_sync(mask, predicate) != 0 ? 1 : 0;
+}
+
+// Arithmetic of one thread. The emulation runs with denormals flushed, as -ftz=true does.
+inline float __fmaf_rn(float a, float b, float c) {
+    return std::fmaf(a, b, c);
+}
+inline float __fadd_rn(float a, float b) {
+    return a + b;
+}
+inline float __fsub_rn(float a, float b) {
+    return a - b;
+}
+inline float __fmul_rn(float a, float b) {
+    return a * b;
+}
+inline float __fdiv_rn(float a, float b) {
+    return a / b;
+}
+inline float __fsqrt_rn(float a) {
+    return std::sqrt(a);
+}
+inline unsigned __float_as_uint(float value) {
+    return std::bit_cast<unsigned>(value);
+}
+inline int __float_as_int(float value) {
+    return std::bit_cast<int>(value);
+}
+inline float __uint_as_float(unsigned bits) {
+    return std::bit_cast<float>(bits);
+}
+inline float __int_as_float(int bits) {
+    return std::bit_cast<float>(bits);
+}
+inline int __float2int_rn(float value) {
+    return static_cast<int>(std::nearbyint(value));
+}
+inline float __int2float_rn(int value) {
+    return static_cast<float>(value);
+}
+/// c + the products of four signed bytes each.
+inline int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 4; ++i) {
+        c += static_cast<std::int8_t>(static_cast<unsigned>(a) >> (8 * i)) *
+             static_cast<std::int8_t>(static_cast<unsigned>(b) >> (8 * i));
+    }
+    return c;
+}
+inline int __popc(unsigned bits) {
+    return std::popcount(bits);
+}
+inline int __clz(int bits) {
+    return std::countl_zero(static_cast<unsigned>(bits));
+}
+inline int __ffs(int bits) {
+    return bits == 0 ? 0 : std::countr_zero(static_cast<unsigned>(bits)) + 1;
+}
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(b) << 32 | a;
+    unsigned result = 0;
+    for (int i = 0; i < 4; ++i) {
+        const unsigned which = selector >> (4 * i) & 7U;
+        result |= static_cast<unsigned>(bytes >> (8 * which) & 0xffU) << (8 * i);
+    }
+    return result;
+}
+template <typename T>
+T __ldg(const T* from) {
+    return *from;
+}
+template <typename T>
+T __ldcs(const T* from) {
+    return *from;
+}
+
+inline void copy_async_16(void* shared, const void* global) {
+    emulation::copy_later(shared, global, 16);
+}
+inline void commit_copies() {
+    emulation::commit();
+}
+template <int pending>
+void wait_copies() {
+    emulation::wait(pending);
+}
+
+void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
+void mma_int8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
+void load_matrix_x4(std::uint32_t (&to)[4], const void* row);
+void load_matrix_x4_transposed(std::uint32_t (&to)[4], const void* row);
+void load_matrix_x2(std::uint32_t (&to)[2], const void* row);
+
+template <typename... Params, typename... Args>
+void launch(const Stream& /*stream*/, void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
+            Args... args) {
+    emulation::run(grid, block, shared_bytes, [&] { kernel(static_cast<Params>(args)...); });
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,114 @@
+// The language that the GPU kernels are written in: CUDA under nvcc, and elsewhere its emulation (emulation.hpp), by
+// which the tests run the same sources on any machine. Kernels include this and nothing of CUDA's own.
+//
+// Beside CUDA's names (threadIdx, __syncthreads, __shfl_xor_sync, …) a kernel uses what stands below; shared memory is
+// always dynamic, taken by shared_memory<T>().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/runtime.hpp"
+
+#if defined(__CUDACC__)
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/check.hpp"
+
+namespace longhaul::kernels::cuda {
+
+constexpr unsigned full_warp = 0xffffffffU;
+
+/// The block's dynamic shared memory, 128-byte aligned.
+template <typename T>
+__device__ __forceinline__ T* shared_memory() {
+    extern __shared__ __align__(128) unsigned char longhaul_shared_bytes[];
+    return reinterpret_cast<T*>(longhaul_shared_bytes);
+}
+
+/// Asynchronous copy of 16 bytes (both sides aligned to 16) that passes by the first cache; there when wait_copies says
+/// so and, for other threads, behind a barrier after that.
+__device__ __forceinline__ void copy_async_16(void* shared, const void* global) {
+    const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+/// Closes the group of the copies asked for since the last call.
+__device__ __forceinline__ void commit_copies() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// Waits until at most the `pending` newest groups of this thread are still on their way.
+template <int pending>
+__device__ __forceinline__ void wait_copies() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+/// d += a b on bf16: a [16, 16] by rows, b [16, 8] by columns, d [16, 8] f32, as fragments. With g = lane / 4, t = lane
+/// % 4 a lane holds of a: (g, 2t..), (g + 8, 2t..), (g, 2t + 8..), (g + 8, 2t + 8..), two columns each, the lower one
+/// in the low half; of b: (2t.., g), (2t + 8.., g); of d: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// d += a b on signed bytes: a [16, 32] by rows, b [32, 8] by columns, d [16, 8] in 32-bit integers. A lane holds of a:
+/// (g, 4t..), (g + 8, 4t..), (g, 4t + 16..), (g + 8, 4t + 16..), four columns each; of b: (4t.., g), (4t + 16.., g); of
+/// d as in mma_bf16.
+__device__ __forceinline__ void mma_int8(std::int32_t (&d)[4], const std::uint32_t (&a)[4],
+                                         const std::uint32_t (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// Four 8 x 8 matrices of 16-bit elements from shared memory. `row`: lanes 8i..8i+7 name the rows (16 bytes each) of
+/// matrix i. to[i]: of matrix i the elements (g, 2t), (g, 2t + 1).
+__device__ __forceinline__ void load_matrix_x4(std::uint32_t (&to)[4], const void* row) {
+    const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+/// The same, transposed: to[i] is of matrix i the elements (2t, g), (2t + 1, g).
+__device__ __forceinline__ void load_matrix_x4_transposed(std::uint32_t (&to)[4], const void* row) {
+    const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+/// Two matrices, rows named by lanes 0..15.
+__device__ __forceinline__ void load_matrix_x2(std::uint32_t (&to)[2], const void* row) {
+    const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "r"(from)
+                 : "memory");
+}
+
+/// Runs `kernel` over `grid` blocks of `block` threads behind what the stream holds already; nothing for an empty grid.
+/// `shared_bytes`: of dynamic shared memory.
+template <typename... Params, typename... Args>
+void launch(const Stream& stream, void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
+            Args... args) {
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+    constexpr std::size_t granted_bytes = 48 << 10;  // more must be asked for
+    if (shared_bytes > granted_bytes) {
+        check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(shared_bytes)));
+    }
+    kernel<<<grid, block, shared_bytes, stream.native()>>>(static_cast<Params>(args)...);
+    check(cudaGetLastError());
+}
+
+}  // namespace longhaul::kernels::cuda
+
+#else
+#include "kernels/cuda/emulation.hpp"
+#endif

@@ -1,0 +1,109 @@
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "kernels/cuda/check.hpp"
+
+namespace longhaul::kernels::cuda {
+
+void check(cudaError_t result, std::source_location where) {
+    if (result == cudaSuccess) return;
+    if (result == cudaErrorMemoryAllocation) {
+        static_cast<void>(cudaGetLastError());  // not sticky: the next call must not report it again
+        throw std::bad_alloc();
+    }
+    throw CudaError(std::string("CUDA: ") + cudaGetErrorString(result) + " (" + cudaGetErrorName(result) + ") in " +
+                    where.function_name());
+}
+
+Stream::Stream() {
+    check(cudaStreamCreateWithFlags(&native_, cudaStreamNonBlocking));
+}
+Stream::~Stream() {
+    static_cast<void>(cudaStreamDestroy(native_));
+}
+void Stream::synchronize() const {
+    check(cudaStreamSynchronize(native_));
+}
+
+Event::Event() {
+    check(cudaEventCreateWithFlags(&native_, cudaEventDisableTiming));
+}
+Event::~Event() {
+    static_cast<void>(cudaEventDestroy(native_));
+}
+void Event::record(const Stream& stream) {
+    check(cudaEventRecord(native_, stream.native()));
+}
+void Event::make_wait(const Stream& stream) const {
+    check(cudaStreamWaitEvent(stream.native(), native_, 0));
+}
+void Event::synchronize() const {
+    check(cudaEventSynchronize(native_));
+}
+
+Pinned::Pinned(std::size_t num_bytes) : num_bytes_(num_bytes) {
+    void* data = nullptr;
+    check(cudaMallocHost(&data, num_bytes));
+    data_ = static_cast<std::byte*>(data);
+}
+Pinned::Pinned(Pinned&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+Pinned& Pinned::operator=(Pinned&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(num_bytes_, other.num_bytes_);
+    return *this;
+}
+Pinned::~Pinned() {
+    if (data_ != nullptr) static_cast<void>(cudaFreeHost(data_));
+}
+
+int num_gpus() {
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) {
+        static_cast<void>(cudaGetLastError());
+        return 0;
+    }
+    return count;
+}
+
+GpuProperties properties_of(int gpu) {
+    cudaDeviceProp found{};
+    check(cudaGetDeviceProperties(&found, gpu));
+    return {.name = found.name,
+            .major = found.major,
+            .minor = found.minor,
+            .multiprocessors = found.multiProcessorCount,
+            .memory_bytes = found.totalGlobalMem,
+            .l2_bytes = static_cast<std::size_t>(found.l2CacheSize)};
+}
+
+void use_gpu(int gpu) {
+    check(cudaSetDevice(gpu));
+}
+
+std::size_t free_memory_bytes() {
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total));
+    return free;
+}
+
+std::byte* allocate_memory(std::size_t num_bytes) {
+    void* data = nullptr;
+    check(cudaMalloc(&data, num_bytes));
+    return static_cast<std::byte*>(data);
+}
+
+void release_memory(std::byte* data) noexcept {
+    static_cast<void>(cudaFree(data));
+}
+
+void fill_zero(const Stream& stream, std::byte* to, std::size_t num_bytes) {
+    check(cudaMemsetAsync(to, 0, num_bytes, stream.native()));
+}
+
+void copy(const Stream& stream, void* to, const void* from, std::size_t num_bytes) {
+    check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDefault, stream.native()));
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,191 @@
+// The emulation keeps CUDA's promises and no others: what a kernel gets wrong there is wrong here.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <stdexcept>
+#include <vector>
+
+#include "kernels/cuda/gpu.hpp"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+template <class Body>
+__global__ void call(Body body) {
+    body();
+}
+
+template <class Body>
+void run(dim3 grid, dim3 block, std::size_t shared_bytes, Body body) {
+    const Stream stream;
+    launch(stream, call<Body>, grid, block, shared_bytes, body);
+}
+
+TEST(CudaEmulation, EveryThreadOfEveryBlockRunsOnce) {
+    std::vector<int> seen(std::size_t{3} * 2 * 70);
+    run({3, 2}, {35, 2}, 0,
+        [&] { ++seen[((blockIdx.y * gridDim.x + blockIdx.x) * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x]; });
+    EXPECT_EQ(seen, std::vector<int>(seen.size(), 1));
+}
+
+TEST(CudaEmulation, SharedMemoryIsSeenBehindABarrier) {
+    std::vector<int> sums(4);
+    run({4}, {96}, 96 * sizeof(int), [&] {
+        int* const values = shared_memory<int>();
+        values[threadIdx.x] = static_cast<int>(threadIdx.x + blockIdx.x);
+        __syncthreads();
+        if (threadIdx.x != 50) return;
+        int sum = 0;
+        for (unsigned i = 0; i < blockDim.x; ++i) sum += values[i];
+        sums[blockIdx.x] = sum;
+    });
+    for (int b = 0; b < 4; ++b) EXPECT_EQ(sums[static_cast<std::size_t>(b)], 95 * 96 / 2 + 96 * b);
+}
+
+TEST(CudaEmulation, ABarrierThatSomeNeverReachIsAnError) {
+    const auto divergent = [] {
+        if (threadIdx.x < 32) {
+            __syncwarp();
+            __syncthreads();
+        } else {
+            for (int i = 0; i < 2; ++i) __syncthreads();
+            __syncthreads();
+        }
+    };
+    EXPECT_NO_THROW(run({1}, {64}, 0, divergent)) << "threads that ended are not waited for, as on a GPU";
+    const auto stuck = [] {
+        if (threadIdx.x == 3) {
+            __syncwarp();
+        } else {
+            __syncthreads();
+        }
+    };
+    EXPECT_THROW(run({1}, {64}, 0, stuck), std::logic_error);
+}
+
+TEST(CudaEmulation, WarpsExchangeValues) {
+    std::vector<float> xors(64), downs(64), firsts(64);
+    std::vector<unsigned> votes(64);
+    run({1}, {64}, 0, [&] {
+        const unsigned i = threadIdx.x;
+        const auto mine = static_cast<float>(i);
+        xors[i] = __shfl_xor_sync(full_warp, mine, 5);
+        downs[i] = __shfl_down_sync(full_warp, mine, 4);
+        firsts[i] = __shfl_sync(full_warp, mine, 2, 8);
+        votes[i] = __ballot_sync(full_warp, i % 3 == 0);
+    });
+    for (unsigned i = 0; i < 64; ++i) {
+        EXPECT_EQ(xors[i], static_cast<float>(i ^ 5U));
+        EXPECT_EQ(downs[i], static_cast<float>(i % 32 + 4 < 32 ? i + 4 : i));
+        EXPECT_EQ(firsts[i], static_cast<float>(i / 8 * 8 + 2));
+        EXPECT_EQ(votes[i] >> (i % 32) & 1U, i % 3 == 0 ? 1U : 0U);
+    }
+}
+
+TEST(CudaEmulation, CopiesArriveWhenTheyAreWaitedFor) {
+    const std::vector<float> from(16, 7.0F);
+    float early = 0, first = 0, second_early = 0, second = 0;
+    run({1}, {1}, 128, [&] {
+        float* const shared = shared_memory<float>();
+        copy_async_16(shared, from.data());
+        commit_copies();
+        copy_async_16(shared + 4, from.data() + 4);
+        commit_copies();
+        early = shared[0];
+        wait_copies<1>();
+        first = shared[0];
+        second_early = shared[4];
+        wait_copies<0>();
+        second = shared[4];
+    });
+    EXPECT_TRUE(std::isnan(early) && std::isnan(second_early));
+    EXPECT_EQ(first, 7.0F);
+    EXPECT_EQ(second, 7.0F);
+}
+
+std::uint32_t bf16_pair(int low, int high) {
+    const auto bits = [](int value) { return std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16; };
+    return bits(low) | bits(high) << 16;
+}
+
+/// Small whole numbers: exact whatever the order.
+int element_a(int row, int k) {
+    return (row * 7 + k * 3) % 11 - 5;
+}
+int element_b(int k, int column) {
+    return (k * 5 + column) % 9 - 4;
+}
+
+TEST(CudaEmulation, MatrixFragmentsAreThoseOfTheInstructionSet) {
+    std::vector<float> product(16 * 8);
+    std::vector<int> whole(16 * 8);
+    run({1}, {32}, 0, [&] {
+        const int g = static_cast<int>(threadIdx.x) / 4, t = static_cast<int>(threadIdx.x) % 4;
+        const auto pair_a = [](int row, int k) { return bf16_pair(element_a(row, k), element_a(row, k + 1)); };
+        const auto pair_b = [](int k, int column) { return bf16_pair(element_b(k, column), element_b(k + 1, column)); };
+        float d[4] = {1, 1, 1, 1};
+        mma_bf16(d, {pair_a(g, 2 * t), pair_a(g + 8, 2 * t), pair_a(g, 2 * t + 8), pair_a(g + 8, 2 * t + 8)},
+                 {pair_b(2 * t, g), pair_b(2 * t + 8, g)});
+        const auto bytes = [](auto element) {
+            std::uint32_t word = 0;
+            for (int i = 0; i < 4; ++i) word |= (static_cast<std::uint32_t>(element(i)) & 0xffU) << (8 * i);
+            return word;
+        };
+        const auto four_a = [&](int row, int k) { return bytes([&](int i) { return element_a(row, k + i); }); };
+        const auto four_b = [&](int k, int column) { return bytes([&](int i) { return element_b(k + i, column); }); };
+        std::int32_t e[4] = {1, 1, 1, 1};
+        mma_int8(e, {four_a(g, 4 * t), four_a(g + 8, 4 * t), four_a(g, 4 * t + 16), four_a(g + 8, 4 * t + 16)},
+                 {four_b(4 * t, g), four_b(4 * t + 16, g)});
+        for (int i = 0; i < 4; ++i) {
+            const int at = (g + i / 2 * 8) * 8 + 2 * t + i % 2;
+            product[static_cast<std::size_t>(at)] = d[i];
+            whole[static_cast<std::size_t>(at)] = e[i];
+        }
+    });
+    for (int row = 0; row < 16; ++row) {
+        for (int column = 0; column < 8; ++column) {
+            int of_16 = 1, of_32 = 1;
+            for (int k = 0; k < 32; ++k) {
+                of_32 += element_a(row, k) * element_b(k, column);
+                if (k < 16) of_16 = of_32;
+            }
+            EXPECT_EQ(product[static_cast<std::size_t>(row * 8 + column)], static_cast<float>(of_16));
+            EXPECT_EQ(whole[static_cast<std::size_t>(row * 8 + column)], of_32);
+        }
+    }
+}
+
+TEST(CudaEmulation, MatricesAreLoadedAsFragments) {
+    std::vector<std::uint32_t> plain(32), transposed(32);
+    run({1}, {32}, 32 * 16, [&] {
+        auto* const matrix = shared_memory<std::uint16_t>();  // [32, 8]: four matrices
+        for (unsigned i = 0; i < 8; ++i) {
+            matrix[threadIdx.x * 8 + i] = static_cast<std::uint16_t>(threadIdx.x * 8 + i);
+        }
+        __syncwarp();
+        std::uint32_t to[4];
+        load_matrix_x4(to, matrix + threadIdx.x * 8);
+        plain[threadIdx.x] = to[2];
+        load_matrix_x4_transposed(to, matrix + threadIdx.x * 8);
+        transposed[threadIdx.x] = to[2];
+    });
+    for (std::uint32_t lane = 0; lane < 32; ++lane) {
+        const std::uint32_t g = lane / 4, t = lane % 4, first = 2 * 64;
+        EXPECT_EQ(plain[lane], (first + g * 8 + 2 * t) | (first + g * 8 + 2 * t + 1) << 16);
+        EXPECT_EQ(transposed[lane], (first + 2 * t * 8 + g) | (first + (2 * t + 1) * 8 + g) << 16);
+    }
+}
+
+TEST(CudaEmulation, ErrorsOfThreadsReachTheCaller) {
+    EXPECT_THROW(run({2}, {64}, 0,
+                     [] {
+                         if (threadIdx.x == 7) throw std::runtime_error("seven");
+                         __syncthreads();
+                     }),
+                 std::runtime_error);
+    EXPECT_THROW(run({1}, {1025}, 0, [] {}), std::logic_error);
+    EXPECT_THROW(__syncthreads(), std::logic_error) << "outside of a kernel";
+}
+
+}  // namespace
+}  // namespace longhaul::kernels::cuda
