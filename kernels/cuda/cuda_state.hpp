@@ -3,7 +3,9 @@
 
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/links.hpp"
+#include "kernels/cuda/pack_buffers.hpp"
 #include "kernels/cuda/pass.hpp"
+#include "kernels/cuda/product_memory.hpp"
 #include "kernels/cuda/staging.hpp"
 
 namespace longhaul::kernels::cuda {
@@ -22,6 +24,8 @@ struct CudaDevice::State {
     std::unique_ptr<DeviceLinks> links;
     CurrentPass pass;
     Workspace row_numbers;
+    PackBuffers pack_buffers;
+    ProductMemory products;
 };
 
 }  // namespace longhaul::kernels::cuda
