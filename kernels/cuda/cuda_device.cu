@@ -1,0 +1,149 @@
+// Memory of the device, and what goes there and back.
+#include <utility>
+#include <vector>
+
+#include "kernels/checks.hpp"
+#include "kernels/cuda/cuda_state.hpp"
+
+namespace longhaul::kernels::cuda {
+
+void Workspace::grow(const Stream& stream, std::size_t num_bytes) {
+    stream.synchronize();
+    if (data_ != nullptr) release_memory(data_);
+    data_ = nullptr;
+    num_bytes_ = 0;
+    data_ = allocate_memory(num_bytes);
+    num_bytes_ = num_bytes;
+}
+
+CudaDevice::State::State(Arithmetic arithmetic, int gpu)
+    : arithmetic(arithmetic),
+      gpu(gpu),
+      properties((use_gpu(gpu), properties_of(gpu))),
+      ring(stream),
+      links(make_links(stream, gpu)) {}
+
+const std::int32_t* CudaDevice::State::send_rows(std::span<const std::int32_t> rows) {
+    auto* numbers = row_numbers.get<std::int32_t>(stream, static_cast<std::int64_t>(rows.size()));
+    ring.send(reinterpret_cast<std::byte*>(numbers), rows.data(), rows.size_bytes());
+    return numbers;
+}
+
+CudaDevice::CudaDevice(Arithmetic arithmetic, int gpu) : state_(std::make_unique<State>(arithmetic, gpu)) {}
+
+CudaDevice::~CudaDevice() {
+    try {
+        state_->stream.synchronize();
+    } catch (const CudaError&) {  // whoever waited for results was told
+    }
+}
+
+std::string_view CudaDevice::name() const {
+    return state_->arithmetic == Arithmetic::exact ? "cuda-exact" : "cuda";
+}
+
+std::string CudaDevice::place() const {
+    const GpuProperties& gpu = state_->properties;
+    return "GPU " + std::to_string(state_->gpu) + " of " + std::to_string(num_gpus()) + ", " + gpu.name + " (" +
+           gpu.uuid.substr(0, 8) + ")";
+}
+
+std::optional<DeviceMemory> CudaDevice::own_memory() const {
+    return DeviceMemory{.total_bytes = static_cast<std::int64_t>(state_->properties.memory_bytes),
+                        .free_bytes = static_cast<std::int64_t>(free_memory_bytes())};
+}
+
+DeviceLinks* CudaDevice::links() {
+    return state_->links.get();
+}
+
+void CudaDevice::finish() {
+    state_->stream.synchronize();
+}
+
+std::byte* CudaDevice::allocate_staging(std::size_t num_bytes) {
+    return allocate_pinned(num_bytes);
+}
+
+void CudaDevice::release_staging(std::byte* data, std::size_t /*num_bytes*/) noexcept {
+    release_pinned(data);
+}
+
+std::byte* CudaDevice::allocate(std::size_t num_bytes) {
+    std::byte* const data = allocate_memory(num_bytes);
+    fill_zero(state_->stream, data, num_bytes);
+    return data;
+}
+
+void CudaDevice::release(std::byte* data, std::size_t /*num_bytes*/) noexcept {
+    release_memory(data);  // waits for all that runs
+}
+
+void CudaDevice::upload(std::byte* to, const void* from_host, std::size_t num_bytes) {
+    state_->ring.send(to, from_host, num_bytes);
+}
+
+void CudaDevice::download(void* to_host, const std::byte* from, std::size_t num_bytes) {
+    if (num_bytes > 0) copy(state_->stream, to_host, from, num_bytes);
+    state_->stream.synchronize();
+}
+
+Buffer CudaDevice::adopt(const std::byte* data, std::size_t num_bytes) {
+    Buffer buffer(*this, num_bytes);
+    upload(buffer.data(), data, num_bytes);
+    return buffer;
+}
+
+void CudaDevice::begin_pass(const PassRows& pass) {
+    check_pass(pass);
+    state_->pass.begin(state_->stream, state_->ring, pass);
+}
+
+void CurrentPass::begin(const Stream& stream, PinnedRing& ring, const PassRows& pass) {
+    std::vector<PassRow> rows;
+    std::vector<std::int32_t> paths;
+    Pass sizes{.num_rows = static_cast<std::int64_t>(pass.rows.size()),
+               .num_sequences = static_cast<std::int64_t>(pass.sequences.size()),
+               .num_slots = static_cast<std::int64_t>(pass.slots.size()),
+               .num_angles = pass.num_angles};
+    rows.reserve(pass.rows.size());
+    for (const AttentionRow& row : pass.rows) {
+        rows.push_back({row.position, row.in_pages, row.sequence, static_cast<std::int32_t>(paths.size())});
+        paths.insert(paths.end(), row.path, row.path + (row.position + 1 - row.in_pages));
+        if (row.position + 1 > sizes.longest) sizes.longest = row.position + 1;
+    }
+    std::vector<PassSequence> sequences;
+    std::vector<std::byte*> pages;
+    sequences.reserve(pass.sequences.size());
+    for (const AttentionSequence& sequence : pass.sequences) {
+        const auto first = static_cast<std::int32_t>(pages.size());
+        pages.insert(pages.end(), sequence.pages.begin(), sequence.pages.end());
+        sequences.push_back({first, static_cast<std::int32_t>(pages.size())});
+        pages.insert(pages.end(), sequence.scratch_pages.begin(), sequence.scratch_pages.end());
+    }
+    const auto num_angles = pass.cos == nullptr ? 0 : pass.slots.size() * static_cast<std::size_t>(pass.num_angles);
+
+    parcel_.clear();
+    const std::size_t at_rows = parcel_.add(std::span<const PassRow>(rows));
+    const std::size_t at_sequences = parcel_.add(std::span<const PassSequence>(sequences));
+    const std::size_t at_paths = parcel_.add(std::span<const std::int32_t>(paths));
+    const std::size_t at_pages = parcel_.add(std::span<std::byte* const>(pages));
+    const std::size_t at_slots = parcel_.add(pass.slots);
+    const std::size_t at_cos = parcel_.add(std::span(pass.cos, num_angles));
+    const std::size_t at_sin = parcel_.add(std::span(pass.sin, num_angles));
+    const std::span<const std::byte> bytes = parcel_.bytes();
+    auto* const memory = memory_.get<std::byte>(stream, static_cast<std::int64_t>(bytes.size()));
+    ring.send(memory, bytes.data(), bytes.size());
+
+    host_ = pass;
+    device_ = sizes;
+    device_.rows = reinterpret_cast<const PassRow*>(memory + at_rows);
+    device_.sequences = reinterpret_cast<const PassSequence*>(memory + at_sequences);
+    device_.paths = reinterpret_cast<const std::int32_t*>(memory + at_paths);
+    device_.pages = reinterpret_cast<std::byte* const*>(memory + at_pages);
+    device_.slots = reinterpret_cast<const KvSlot*>(memory + at_slots);
+    device_.cos = reinterpret_cast<const float*>(memory + at_cos);
+    device_.sin = reinterpret_cast<const float*>(memory + at_sin);
+}
+
+}  // namespace longhaul::kernels::cuda
