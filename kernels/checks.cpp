@@ -65,7 +65,8 @@ void check_pass(const PassRows& pass) {
     for (const KvSlot& slot : pass.slots) {
         if (slot.page != nullptr) check_slot(slot);
     }
-    require(pass.slots.empty() || (pass.cos != nullptr && pass.sin != nullptr), "pass", "no angles for the slots");
+    require(pass.slots.empty() || (pass.cos != nullptr && pass.sin != nullptr && pass.num_angles > 0), "pass",
+            "no angles for the slots");
     for (const AttentionRow& row : pass.rows) {
         require(row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < pass.sequences.size(), "attention",
                 "no such sequence");

@@ -137,8 +137,9 @@ struct PassRows {
     std::span<const AttentionSequence> sequences;
     std::span<const AttentionRow> rows;  ///< of attention
     std::span<const KvSlot> slots;       ///< where keys and values of each row go; nullptr: nowhere
-    const float* cos = nullptr;          ///< [slots, head_dim / 2], as sin
+    const float* cos = nullptr;          ///< [slots, num_angles], as sin
     const float* sin = nullptr;
+    std::int64_t num_angles = 0;  ///< head_dim / 2
 };
 
 /// Operations of one device. Implementations throw std::bad_alloc when memory ends and std::logic_error when called

@@ -265,7 +265,8 @@ void Model::State::prepare(std::span<const ForwardRow> rows, std::span<KvSequenc
                        .rows = attention_rows,
                        .slots = slots,
                        .cos = cos.data(),
-                       .sin = sin.data()});
+                       .sin = sin.data(),
+                       .num_angles = half});
 }
 
 void Model::State::embed(std::int64_t num_rows, float* x) {

@@ -1,12 +1,14 @@
 // Attention of CudaDevice: a plan of the pass's rows, once for all layers; then for each layer the partial results of
 // its units and their merging.
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
+#include "kernels/checks.hpp"
 #include "kernels/cuda/attention_exact.cuh"
 #include "kernels/cuda/attention_merge.cuh"
-#include "kernels/cuda/attention_part.hpp"
 #include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/cuda/cuda_state.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {
@@ -15,13 +17,13 @@ bool on_tensor_cores(Arithmetic arithmetic, const KvLayout& layout) {
     return arithmetic == Arithmetic::tensor && layout.dtype == DType::bf16 && layout.head_dim <= 256;
 }
 
-PlanShape plan_shape(bool tensor_cores, int multiprocessors, const AttentionCall& call) {
+PlanShape plan_shape(const AttentionCall& call, int multiprocessors) {
     PlanShape shape{.group_heads = static_cast<int>(call.q_heads / call.layout.num_kv_heads),
                     .num_kv_heads = static_cast<int>(call.layout.num_kv_heads),
                     .head_dim = static_cast<int>(call.layout.head_dim),
                     .narrow_queries = exact_queries,
                     .wide_queries = exact_queries};
-    if (!tensor_cores) return shape;
+    if (!call.tensor_cores) return shape;
     shape.narrow_queries = 16;
     shape.wide_queries = call.layout.head_dim <= 128 ? 64 : 16;  // beyond, outputs do not fit into registers
     shape.span_chunks = tensor_span_chunks;
@@ -69,32 +71,38 @@ void launch_exact(const Stream& stream, DType dtype, const AttentionArgs& args, 
 
 }  // namespace
 
-void AttentionPart::prepare(const Stream& stream, const DevicePass& pass, const PlanShape& shape) {
-    if (planned_ == pass.number && shape_ == shape) return;
-    plan_ = make_plan(pass.host, shape);
-    const auto units = std::span<const PlanUnit>(plan_.units);
-    const auto rows = std::span<const PlanRow>(plan_.rows);
-    const auto paths = std::span<const std::int32_t>(plan_.paths);
-    const auto pages = std::span<std::byte* const>(plan_.pages);
-    upload_.begin(Upload::rounded(units.size_bytes()) + Upload::rounded(rows.size_bytes()) +
-                  Upload::rounded(paths.size_bytes()) + Upload::rounded(pages.size_bytes()));
-    const std::size_t at_units = upload_.add(units);
-    const std::size_t at_rows = upload_.add(rows);
-    const std::size_t at_paths = upload_.add(paths);
-    const std::size_t at_pages = upload_.add(pages);
-    const std::byte* at = upload_.send(stream);
+void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                           DType act, std::byte* out, std::int64_t out_stride) {
+    check_layout(layout, layer, q_heads);
+    const auto num_rows = static_cast<std::int64_t>(state_->pass.on_host().rows.size());
+    check_act_rows("attention", act, num_rows, q_heads * layout.head_dim, out_stride);
+    const AttentionCall call{on_tensor_cores(state_->arithmetic, layout), layout, layer, q, q_heads, act, out,
+                             out_stride};
+    const PlanShape shape = plan_shape(call, state_->properties.multiprocessors);
+    state_->attention.run(state_->stream, state_->ring, state_->pass, shape, call);
+}
+
+void AttentionPart::prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape) {
+    if (planned_ == pass.number() && shape_ == shape) return;
+    plan_ = make_plan(pass.on_host(), shape);
+    parcel_.clear();
+    const std::size_t at_units = parcel_.add(std::span<const PlanUnit>(plan_.units));
+    const std::size_t at_rows = parcel_.add(std::span<const PlanRow>(plan_.rows));
+    const std::size_t at_paths = parcel_.add(std::span<const std::int32_t>(plan_.paths));
+    const std::size_t at_pages = parcel_.add(std::span<std::byte* const>(plan_.pages));
+    const std::span<const std::byte> bytes = parcel_.bytes();
+    auto* const at = plan_memory_.get<std::byte>(stream, static_cast<std::int64_t>(bytes.size()));
+    ring.send(at, bytes.data(), bytes.size());
     device_ = {reinterpret_cast<const PlanUnit*>(at + at_units), reinterpret_cast<const PlanRow*>(at + at_rows),
                reinterpret_cast<const std::int32_t*>(at + at_paths),
                reinterpret_cast<const std::byte* const*>(at + at_pages)};
-    planned_ = pass.number;
+    planned_ = pass.number();
     shape_ = shape;
 }
 
-void AttentionPart::run(const Stream& stream, Arithmetic arithmetic, int multiprocessors, const DevicePass& pass,
+void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape,
                         const AttentionCall& call) {
-    const bool tensor_cores = on_tensor_cores(arithmetic, call.layout);
-    const PlanShape shape = plan_shape(tensor_cores, multiprocessors, call);
-    prepare(stream, pass, shape);
+    prepare(stream, ring, pass, shape);
     std::int64_t entries = 0;
     for (const PlanRound& round : plan_.rounds) entries = std::max(entries, round.num_entries);
     const KvShape kv(call.layout);
@@ -112,16 +120,16 @@ void AttentionPart::run(const Stream& stream, Arithmetic arithmetic, int multipr
         .outputs = outputs_.get<float>(stream, entries * call.q_heads * call.layout.head_dim),
         .softmax = softmax_.get<float2>(stream, entries * call.q_heads),
     };
-    for (const PlanRound& round : plan_.rounds) run_round(stream, tensor_cores, call, args, round);
+    for (const PlanRound& round : plan_.rounds) run_round(stream, call, args, round);
 }
 
-void AttentionPart::run_round(const Stream& stream, bool tensor_cores, const AttentionCall& call, AttentionArgs args,
+void AttentionPart::run_round(const Stream& stream, const AttentionCall& call, AttentionArgs args,
                               const PlanRound& round) {
     const auto kv_heads = static_cast<unsigned>(call.layout.num_kv_heads);
     const dim3 narrow(static_cast<unsigned>(round.num_narrow), kv_heads);
     const dim3 wide(static_cast<unsigned>(round.num_wide), kv_heads);
     args.units = device_.units + round.first_narrow;
-    if (tensor_cores) {
+    if (call.tensor_cores) {
         launch_narrow(stream, args, narrow);
         args.units = device_.units + round.first_wide;
         launch_wide(stream, args, wide);

@@ -56,7 +56,7 @@ struct ExactKeys {
     static constexpr int elements = KV == DType::f32 ? 4 : 8;  ///< of a piece
     static __device__ float value(const std::byte* row, int d) {
         if constexpr (KV == DType::f32) return reinterpret_cast<const float*>(row)[d];
-        return bf16_low(reinterpret_cast<const std::uint16_t*>(row)[d]);
+        return bf16_to_f32(reinterpret_cast<const std::uint16_t*>(row)[d]);
     }
     static __device__ Sum add_value(float p, float v, Sum sum) { return __fmaf_rn(p, v, sum); }
 };
@@ -149,7 +149,7 @@ class ExactUnit {
                 } else if constexpr (KV == DType::f32) {
                     if (is_there) value = from[d];
                 } else {
-                    if (is_there) value = bf16_low(reinterpret_cast<const std::uint16_t*>(from)[d]);
+                    if (is_there) value = bf16_to_f32(reinterpret_cast<const std::uint16_t*>(from)[d]);
                 }
                 q_[i * shape_.query_elements + d] = value;
             }
@@ -255,7 +255,7 @@ class ExactUnit {
             if (position < seen) {
                 p = exp_of(__fsub_rn(at(position), maximum));
                 sum = __fadd_rn(sum, p);
-                if constexpr (KV == DType::bf16) p = bf16_low(bf16_bits(p));
+                if constexpr (KV == DType::bf16) p = bf16_to_f32(f32_to_bf16(p));
             }
             at(position) = p;
         }

@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(attention_threads) merge_kernel(MergeArgs args
         if (args.act == DType::f32) {
             reinterpret_cast<float*>(args.out)[out_row + column] = value;
         } else {
-            reinterpret_cast<std::uint16_t*>(args.out)[out_row + column] = static_cast<std::uint16_t>(bf16_bits(value));
+            reinterpret_cast<std::uint16_t*>(args.out)[out_row + column] = f32_to_bf16(value);
         }
     };
     for (int d = static_cast<int>(threadIdx.x); d < args.head_dim; d += attention_threads) {

@@ -7,7 +7,7 @@
 #include "kernels/cuda/attention_plan.hpp"
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/pass.hpp"
-#include "kernels/cuda/upload.hpp"
+#include "kernels/cuda/staging.hpp"
 
 namespace longhaul::kernels::cuda {
 
@@ -15,6 +15,7 @@ struct AttentionArgs;
 
 /// One call of Device::attention; pointers to device memory.
 struct AttentionCall {
+    bool tensor_cores;
     const KvLayout& layout;
     std::int64_t layer;
     const std::byte* q;
@@ -28,7 +29,7 @@ struct AttentionCall {
 /// at most 512 MB at a time unless a single row takes more; the plan some 40 bytes a row and unit of work.
 class AttentionPart {
   public:
-    void run(const Stream& stream, Arithmetic arithmetic, int multiprocessors, const DevicePass& pass,
+    void run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape,
              const AttentionCall& call);
 
   private:
@@ -38,16 +39,16 @@ class AttentionPart {
         const std::int32_t* paths;
         const std::byte* const* pages;
     };
-    void prepare(const Stream& stream, const DevicePass& pass, const PlanShape& shape);
-    void run_round(const Stream& stream, bool on_tensor_cores, const AttentionCall& call, AttentionArgs args,
-                   const PlanRound& round);
+    void prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape);
+    void run_round(const Stream& stream, const AttentionCall& call, AttentionArgs args, const PlanRound& round);
     void merge(const Stream& stream, const AttentionCall& call, const AttentionArgs& args, const PlanRound& round);
 
     std::uint64_t planned_ = 0;  ///< number of the pass
     std::optional<PlanShape> shape_;
     Plan plan_;
     DevicePlan device_{};
-    Upload upload_;
+    Parcel parcel_;
+    Workspace plan_memory_;
     Workspace outputs_;
     Workspace softmax_;
 };

@@ -243,7 +243,7 @@ class TensorUnit {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const float* pair = &scores_[2 * step + i / 2][i % 2 * 2];
-                p_[step][i] = bf16_pair(pair[0], pair[1]);
+                p_[step][i] = round_to_bf16(pair[0], pair[1]);
             }
         }
     }

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "kernels/checks.hpp"
+#include "kernels/cuda/cuda_state.hpp"
 #include "kernels/cuda/gpu.hpp"
-#include "kernels/cuda/kv_part.hpp"
 #include "kernels/cuda/math.cuh"
 #include "kernels/kv_int8.hpp"
 
@@ -62,7 +62,7 @@ __device__ void store_elements(DType dtype, const HeadRow& row, int head_dim, in
         if (dtype == DType::f32) {
             reinterpret_cast<float*>(to)[d] = value;
         } else {
-            reinterpret_cast<std::uint16_t*>(to)[d] = static_cast<std::uint16_t>(bf16_bits(value));
+            reinterpret_cast<std::uint16_t*>(to)[d] = f32_to_bf16(value);
         }
     }
 }
@@ -167,43 +167,53 @@ struct Rows {
 
 }  // namespace
 
-void rope_store_on(const Stream& stream, const KvLayout& layout, std::int64_t layer, const DevicePass& pass,
-                   const float* qkv, std::int64_t q_heads, std::byte* q_out) {
-    const auto num_rows = static_cast<unsigned>(pass.host.slots.size());
+std::size_t CudaDevice::kv_page_bytes(const KvLayout& layout) const {
+    return static_cast<std::size_t>(KvShape(layout).block(layout.num_layers, 0, false));
+}
+
+void CudaDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                            std::byte* q_out) {
+    check_layout(layout, layer, q_heads);
+    const Pass& pass = state_->pass.on_device();
     const RopeArgs args{KvShape(layout), layout.dtype, layer, static_cast<int>(q_heads), pass.slots, pass.cos,
                         pass.sin,        qkv,          q_out};
     const auto num_heads = static_cast<unsigned>(q_heads + 2 * layout.num_kv_heads);
-    const dim3 grid(num_rows, (num_heads + heads_per_block - 1) / heads_per_block);
-    launch(stream, rope_store_kernel, grid, dim3(warp_size * heads_per_block), 0, args);
+    const dim3 grid(static_cast<unsigned>(pass.num_slots), (num_heads + heads_per_block - 1) / heads_per_block);
+    launch(state_->stream, rope_store_kernel, grid, dim3(warp_size * heads_per_block), 0, args);
 }
 
-void KvPart::pass_begins(const Stream& stream, std::span<const KvSlot> slots) {
+void CudaDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
+    check_slot(from);
+    check_slot(to);
+    state_->kv.move(layout, from, to);
+}
+
+void CudaDevice::kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                           bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const {
+    check_slots(layout, layer, kv_head, first, count);
+    use_gpu(state_->gpu);
+    state_->kv.export_range(layout, page, {layer, kv_head, values, first, count}, to_host);
+}
+
+void CudaDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                           bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) {
+    check_slots(layout, layer, kv_head, first, count);
+    use_gpu(state_->gpu);
+    state_->kv.import_range(layout, page, {layer, kv_head, values, first, count}, from_host);
+}
+
+void KvPart::pass_begins(std::span<const KvSlot> slots) {
     const std::lock_guard lock(mutex_);
-    launch_moves(stream);
+    launch_moves();
     pass_slots_.clear();
     for (const KvSlot& slot : slots) {
         if (slot.page != nullptr) pass_slots_.push_back(slot);
     }
-    before_pass_.record(stream);
+    before_pass_.record(stream_);
     marked_ = true;
 }
 
-void KvPart::bring(const Stream& stream, DevicePass& pass, std::int64_t head_dim) {
-    if (brought_ == pass.number) return;
-    const std::size_t num_slots = pass.host.slots.size();
-    const std::size_t num_angles = num_slots * static_cast<std::size_t>(head_dim / 2);
-    pass_upload_.begin(Upload::rounded(num_slots * sizeof(KvSlot)) + 2 * Upload::rounded(num_angles * sizeof(float)));
-    const std::size_t slots = pass_upload_.add(pass.host.slots);
-    const std::size_t cos = pass_upload_.add(std::span(pass.host.cos, num_angles));
-    const std::size_t sin = pass_upload_.add(std::span(pass.host.sin, num_angles));
-    const std::byte* at = pass_upload_.send(stream);
-    pass.slots = reinterpret_cast<const KvSlot*>(at + slots);
-    pass.cos = reinterpret_cast<const float*>(at + cos);
-    pass.sin = reinterpret_cast<const float*>(at + sin);
-    brought_ = pass.number;
-}
-
-void KvPart::move(const Stream& stream, const KvLayout& layout, KvSlot from, KvSlot to) {
+void KvPart::move(const KvLayout& layout, KvSlot from, KvSlot to) {
     const std::lock_guard lock(mutex_);
     const auto in_the_way = [&](const Move& earlier) {
         return same(earlier.to, from) || same(earlier.to, to) || same(earlier.from, to);
@@ -211,25 +221,25 @@ void KvPart::move(const Stream& stream, const KvLayout& layout, KvSlot from, KvS
     const bool other_pages = layout.dtype != moves_layout_.dtype || layout.num_layers != moves_layout_.num_layers ||
                              layout.num_kv_heads != moves_layout_.num_kv_heads ||
                              layout.head_dim != moves_layout_.head_dim;
-    if (other_pages || std::any_of(moves_.begin(), moves_.end(), in_the_way)) launch_moves(stream);
+    if (other_pages || std::any_of(moves_.begin(), moves_.end(), in_the_way)) launch_moves();
     moves_layout_ = layout;
     moves_.push_back({from, to});
 }
 
-void KvPart::flush_moves(const Stream& stream) {
+void KvPart::flush_moves() {
     const std::lock_guard lock(mutex_);
-    launch_moves(stream);
+    launch_moves();
 }
 
-void KvPart::launch_moves(const Stream& stream) {
+void KvPart::launch_moves() {
     if (moves_.empty()) return;
-    moves_upload_.begin(moves_.size() * sizeof(Move));
-    moves_upload_.add(std::span<const Move>(moves_));
-    const auto* moves = reinterpret_cast<const Move*>(moves_upload_.send(stream));
+    auto* moves = device_moves_.get<Move>(stream_, static_cast<std::int64_t>(moves_.size()));
+    ring_.send(reinterpret_cast<std::byte*>(moves), moves_.data(), moves_.size() * sizeof(Move));
     const KvShape shape(moves_layout_);
     const auto blocks = static_cast<unsigned>(moves_layout_.num_layers * moves_layout_.num_kv_heads * 2);
-    launch(stream, move_kernel, dim3(blocks, static_cast<unsigned>(moves_.size())), dim3(warp_size), 0, shape,
-           moves_layout_.dtype == DType::int8, moves);
+    launch(stream_, move_kernel, dim3(blocks, static_cast<unsigned>(moves_.size())), dim3(warp_size), 0, shape,
+           moves_layout_.dtype == DType::int8,
+           static_cast<const Move*>(moves));
     moves_.clear();
 }
 
@@ -239,11 +249,15 @@ bool KvPart::may_be_on_its_way(const std::byte* page, const KvRange& range) cons
 }
 
 /// Makes the transfers wait for what may still write these slots.
-void KvPart::wait_for_writes(const Stream& stream, const std::byte* page, const KvRange& range) {
+void KvPart::wait_for_writes(const std::byte* page, const KvRange& range) {
     const std::lock_guard lock(mutex_);
     if (moves_.empty() && !may_be_on_its_way(page, range)) return before_pass_.make_wait(transfers_);
-    launch_moves(stream);
-    reached_.record(stream);
+    wait_for_all();
+}
+
+void KvPart::wait_for_all() {
+    launch_moves();
+    reached_.record(stream_);
     reached_.make_wait(transfers_);
 }
 
@@ -252,12 +266,12 @@ std::byte* KvPart::staging(std::size_t num_bytes) {
     return staged_.data();
 }
 
-void KvPart::export_range(const Stream& stream, const KvLayout& layout, const std::byte* page, const KvRange& range,
+void KvPart::export_range(const KvLayout& layout, const std::byte* page, const KvRange& range,
                           std::byte* to_host) {
     if (range.count == 0) return;
     const Rows rows(layout, range);
     const std::lock_guard lock(transfer_mutex_);
-    wait_for_writes(stream, page, range);
+    wait_for_writes(page, range);
     std::byte* staged = staging(rows.staged_bytes());
     copy(transfers_, staged, page + rows.first_row, rows.rows_bytes());
     if (rows.has_scales()) copy(transfers_, staged + rows.rows_bytes(), page + rows.first_scale, rows.count * 4);
@@ -265,16 +279,14 @@ void KvPart::export_range(const Stream& stream, const KvLayout& layout, const st
     rows.unpack(staged, to_host);
 }
 
-void KvPart::import_range(const Stream& stream, const KvLayout& layout, std::byte* page, const KvRange& range,
+void KvPart::import_range(const KvLayout& layout, std::byte* page, const KvRange& range,
                           const std::byte* from_host) {
     if (range.count == 0) return;
     const Rows rows(layout, range);
     const std::lock_guard lock(transfer_mutex_);
     {
         const std::lock_guard state_lock(mutex_);
-        launch_moves(stream);
-        reached_.record(stream);  // the page may be new, its zeros still on their way
-        reached_.make_wait(transfers_);
+        wait_for_all();  // the page may be new, its zeros still on their way
     }
     std::byte* staged = staging(rows.staged_bytes());
     rows.pack(from_host, staged);

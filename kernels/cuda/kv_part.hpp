@@ -1,5 +1,5 @@
-// Keys and values of CudaDevice between calls: moves that wait to be launched together, angles and slots of the pass,
-// and the way in and out of pages for checkpoints.
+// Keys and values of CudaDevice between calls: moves that wait to be launched together, and the way in and out of pages
+// for checkpoints.
 //
 // Checkpoints are written by another thread, beside decoding. What it reads no longer changes, but the kernels that
 // wrote it may still be on their way; and it must not wait for the pass that runs now, or it would get one page a pass.
@@ -12,10 +12,10 @@
 #include <span>
 #include <vector>
 
+#include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/kv_shape.hpp"
-#include "kernels/cuda/pass.hpp"
 #include "kernels/cuda/runtime.hpp"
-#include "kernels/cuda/upload.hpp"
+#include "kernels/cuda/staging.hpp"
 
 namespace longhaul::kernels::cuda {
 
@@ -28,47 +28,43 @@ struct KvRange {
     std::int64_t count;
 };
 
-/// Rotates, rounds and stores the rows of a pass that KvPart::bring has brought; shapes as Device::rope_store says.
-void rope_store_on(const Stream& stream, const KvLayout& layout, std::int64_t layer, const DevicePass& pass,
-                   const float* qkv, std::int64_t q_heads, std::byte* q_out);
-
 class KvPart {
   public:
+    explicit KvPart(const Stream& stream) : stream_(stream), ring_(stream) {}
+
     /// The pass that follows writes `slots`. Launches the moves that wait.
-    void pass_begins(const Stream& stream, std::span<const KvSlot> slots);
-    /// Brings slots and angles to the device where the pass has not yet.
-    void bring(const Stream& stream, DevicePass& pass, std::int64_t head_dim);
+    void pass_begins(std::span<const KvSlot> slots);
     /// Takes its turn behind earlier moves; launched with the next pass, import, export or flush.
-    void move(const Stream& stream, const KvLayout& layout, KvSlot from, KvSlot to);
-    void flush_moves(const Stream& stream);
+    void move(const KvLayout& layout, KvSlot from, KvSlot to);
+    void flush_moves();
 
     // From any thread.
-    void export_range(const Stream& stream, const KvLayout& layout, const std::byte* page, const KvRange& range,
-                      std::byte* to_host);
-    void import_range(const Stream& stream, const KvLayout& layout, std::byte* page, const KvRange& range,
-                      const std::byte* from_host);
+    void export_range(const KvLayout& layout, const std::byte* page, const KvRange& range, std::byte* to_host);
+    void import_range(const KvLayout& layout, std::byte* page, const KvRange& range, const std::byte* from_host);
 
     struct Move {
         KvSlot from, to;
     };
 
   private:
-    void launch_moves(const Stream& stream);
-    bool may_be_on_its_way(const std::byte* page, const KvRange& range) const;
-    void wait_for_writes(const Stream& stream, const std::byte* page, const KvRange& range);
+    void launch_moves();
+    [[nodiscard]] bool may_be_on_its_way(const std::byte* page, const KvRange& range) const;
+    void wait_for_writes(const std::byte* page, const KvRange& range);
+    void wait_for_all();
     std::byte* staging(std::size_t num_bytes);
 
-    std::mutex mutex_;
+    const Stream& stream_;
+
+    std::mutex mutex_;         ///< of what follows; also taken while transfer_mutex_ is held
     std::vector<Move> moves_;  ///< none reads or writes what another writes
     KvLayout moves_layout_;    ///< of all of them
+    PinnedRing ring_;
+    Workspace device_moves_;
     std::vector<KvSlot> pass_slots_;  ///< of the pass that runs, those that are written
     Event before_pass_;
-    bool marked_ = false;
-    Upload moves_upload_;
-    Upload pass_upload_;
-    std::uint64_t brought_ = 0;  ///< number of the pass whose slots are there
+    bool marked_ = false;  ///< before_pass_ says something
 
-    std::mutex transfer_mutex_;
+    std::mutex transfer_mutex_;  ///< of what follows
     Stream transfers_;
     Event reached_;
     Pinned staged_;

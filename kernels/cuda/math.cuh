@@ -1,7 +1,11 @@
-// Elementary steps of the contract (numerics.hpp) for one value, as GPU code; reference_math.hpp says the same on the
-// host. Nothing here is CUDA's own exp or an approximate instruction.
+// Elementary functions, sums and conversions of the contract for one GPU thread, bit for bit those of the CPU
+// (numerics.hpp, exp_constants.hpp), and loads and stores of several values at once.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/convert.hpp"
 #include "kernels/cuda/gpu.hpp"
 #include "kernels/exp_constants.hpp"
 
@@ -13,29 +17,25 @@ __device__ __forceinline__ float exp_of(float x) {
     const float below_highest = c::highest < x ? c::highest : x;
     const float clamped = c::lowest > below_highest ? c::lowest : below_highest;
     const float t = __fmaf_rn(clamped, c::log2_e, c::round_magic);
-    const float n = __fsub_rn(t, c::round_magic);
+    const float n = t - c::round_magic;
     const float r = __fmaf_rn(n, -c::ln2_low, __fmaf_rn(n, -c::ln2_high, clamped));
     float q = __fmaf_rn(r, c::c4, c::c3);
     q = __fmaf_rn(r, q, c::c2);
     q = __fmaf_rn(r, q, c::c1);
     q = __fmaf_rn(r, q, c::c0);
-    const float mantissa = __fadd_rn(__fmaf_rn(__fmul_rn(r, r), q, r), 1.0F);
+    const float mantissa = __fmaf_rn(r * r, q, r) + 1.0F;
     const float power = __uint_as_float((__float_as_uint(t) << 23) + 0x3f800000U);
-    return x < c::lowest ? 0.0F : __fmul_rn(mantissa, power);
+    return x < c::lowest ? 0.0F : mantissa * power;
 }
 
-/// Nearest even; NaN stays NaN (quiet). In the low half of the word.
-__device__ __forceinline__ std::uint32_t bf16_bits(float value) {
-    const std::uint32_t bits = __float_as_uint(value);
-    const std::uint32_t rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-    return (bits & 0x7fffffffU) > 0x7f800000U ? (bits >> 16) | 0x40U : rounded;
+/// Lanes 0..15 of a warp (of each half of it) as a balanced tree: i with i + 8, then + 4, + 2, + 1. All lanes call; the
+/// sum is in lane 0 (and 16).
+__device__ __forceinline__ float lane_tree(float sum) {
+    for (int half = 8; half > 0; half /= 2) sum = sum + __shfl_down_sync(full_warp, sum, half);
+    return sum;
 }
 
-/// Two values rounded to bf16, the first in the low half.
-__device__ __forceinline__ std::uint32_t bf16_pair(float low, float high) {
-    return bf16_bits(low) | bf16_bits(high) << 16;
-}
-
+/// The halves of a pair as f32.
 __device__ __forceinline__ float bf16_low(std::uint32_t pair) {
     return __uint_as_float(pair << 16);
 }
@@ -45,6 +45,55 @@ __device__ __forceinline__ float bf16_high(std::uint32_t pair) {
 
 __device__ __forceinline__ float minus_infinity() {
     return __uint_as_float(0xff800000U);
+}
+
+/// `count` floats from memory aligned to them.
+template <int count>
+__device__ __forceinline__ void load_floats(const float* from, float (&to)[count]) {
+    static_assert(count == 1 || count == 2 || count == 4);
+    if constexpr (count == 4) {
+        const auto all = *reinterpret_cast<const float4*>(from);
+        to[0] = all.x;
+        to[1] = all.y;
+        to[2] = all.z;
+        to[3] = all.w;
+    } else if constexpr (count == 2) {
+        const auto all = *reinterpret_cast<const float2*>(from);
+        to[0] = all.x;
+        to[1] = all.y;
+    } else {
+        to[0] = from[0];
+    }
+}
+
+/// Two values as bf16, the first in the low half.
+__device__ __forceinline__ std::uint32_t bf16_pair(float first, float second) {
+    return static_cast<std::uint32_t>(f32_to_bf16(first)) | static_cast<std::uint32_t>(f32_to_bf16(second)) << 16;
+}
+
+/// `count` values, as f32 or rounded to bf16, as elements index.. of `to`, which is aligned to them there.
+template <int count>
+__device__ __forceinline__ void store_act(std::byte* to, bool bf16, std::int64_t index, const float (&values)[count]) {
+    static_assert(count == 1 || count == 2 || count == 4);
+    if (!bf16) {
+        float* const at = reinterpret_cast<float*>(to) + index;
+        if constexpr (count == 4) {
+            *reinterpret_cast<float4*>(at) = make_float4(values[0], values[1], values[2], values[3]);
+        } else if constexpr (count == 2) {
+            *reinterpret_cast<float2*>(at) = make_float2(values[0], values[1]);
+        } else {
+            *at = values[0];
+        }
+        return;
+    }
+    std::uint16_t* const at = reinterpret_cast<std::uint16_t*>(to) + index;
+    if constexpr (count == 4) {
+        *reinterpret_cast<uint2*>(at) = make_uint2(bf16_pair(values[0], values[1]), bf16_pair(values[2], values[3]));
+    } else if constexpr (count == 2) {
+        *reinterpret_cast<std::uint32_t*>(at) = bf16_pair(values[0], values[1]);
+    } else {
+        *at = f32_to_bf16(values[0]);
+    }
 }
 
 }  // namespace longhaul::kernels::cuda

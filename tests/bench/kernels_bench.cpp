@@ -122,7 +122,8 @@ void bench_overhead(Bench& bench) {
                        .rows = {&row, 1},
                        .slots = {&slot, 1},
                        .cos = angles.data(),
-                       .sin = angles.data()});
+                       .sin = angles.data(),
+                       .num_angles = 16});
     const auto line = [&](const char* what, const std::function<void()>& run) {
         constexpr int calls = 200;
         const double seconds = median_seconds(bench.quick ? 5 : 51, [&] {

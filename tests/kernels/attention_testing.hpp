@@ -53,24 +53,34 @@ struct Tokens {
 /// Stores token `first`.. at the slots and returns the rounded queries.
 inline std::vector<std::byte> store(Device& device, const KvLayout& layout, std::int64_t layer, const Tokens& tokens,
                                     std::int64_t first, std::span<const KvSlot> slots) {
-    std::vector<std::byte> q(slots.size() * static_cast<std::size_t>(tokens.q_heads * layout.head_dim) *
-                             bytes_of(layout.query_type()));
+    const auto num_tokens = static_cast<std::int64_t>(slots.size());
+    const Guarded q(device, static_cast<std::size_t>(num_tokens * tokens.q_heads * layout.head_dim) *
+                                bytes_of(layout.query_type()));
+    const OnDevice qkv(device, std::span(tokens.qkv)
+                                   .subspan(static_cast<std::size_t>(first * tokens.width),
+                                            static_cast<std::size_t>(num_tokens * tokens.width)));
     device.begin_pass({.sequences = {},
                        .rows = {},
                        .slots = slots,
                        .cos = tokens.cos.data() + first * tokens.half,
-                       .sin = tokens.sin.data() + first * tokens.half});
-    device.rope_store(layout, layer, tokens.qkv.data() + first * tokens.width, tokens.q_heads, q.data());
-    return q;
+                       .sin = tokens.sin.data() + first * tokens.half,
+                       .num_angles = tokens.half});
+    device.rope_store(layout, layer, qkv.floats(), tokens.q_heads, q.data());
+    EXPECT_TRUE(q.intact());
+    return q.bytes();
 }
 
+/// `q`: of the rows, as `store` gave it.
 inline Guarded attend(Device& device, const KvLayout& layout, std::int64_t layer,
                       std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows,
                       const std::byte* q, std::int64_t q_heads, DType act) {
-    const std::int64_t stride = padded_inputs(q_heads * layout.head_dim);
-    Guarded out(rows.size() * static_cast<std::size_t>(stride) * bytes_of(act));
+    const std::int64_t width = q_heads * layout.head_dim;
+    const std::int64_t stride = padded_inputs(width);
+    const OnDevice queries(device,
+                           std::span(q, rows.size() * static_cast<std::size_t>(width) * bytes_of(layout.query_type())));
+    Guarded out(device, rows.size() * static_cast<std::size_t>(stride) * bytes_of(act));
     device.begin_pass({.sequences = sequences, .rows = rows, .slots = {}});
-    device.attention(layout, layer, q, q_heads, act, out.data(), stride);
+    device.attention(layout, layer, queries.data(), q_heads, act, out.data(), stride);
     return out;
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <ostream>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,8 @@ namespace longhaul::kernels::testing {
 /// A device under test. One source of tests runs on all of them.
 struct DeviceCase {
     std::string name;
-    std::string flags;  ///< processor flags it needs
-    std::function<std::unique_ptr<Device>(int threads)> make;
+    std::string needs;                                         ///< what the machine must have
+    std::function<std::unique_ptr<Device>(int threads)> make;  ///< gives nullptr where the machine has it not
 
     friend void PrintTo(const DeviceCase& device, std::ostream* os) { *os << device.name; }
 };
@@ -36,21 +37,29 @@ inline bool available(CpuVariant variant) {
 }
 
 inline DeviceCase device_case(CpuVariant variant) {
-    return {std::string(variant_name(variant)), std::string(variant_flags(variant)),
+    return {std::string(variant_name(variant)), "processor flags " + std::string(variant_flags(variant)),
             [variant](int threads) { return available(variant) ? make_cpu_device(variant, threads) : nullptr; }};
 }
 
-/// The vector devices. avx512_emulated: the blocking of avx512 with its instruction spelled out, where avx2 runs.
-inline std::vector<DeviceCase> vector_devices() {
-    DeviceCase emulated{"avx512_emulated", std::string(variant_flags(CpuVariant::avx2)), [](int threads) {
-                            return available(CpuVariant::avx2) ? cpu::make_emulated_avx512_device(threads) : nullptr;
-                        }};
-    return {device_case(CpuVariant::avx2), device_case(CpuVariant::avx512), emulated};
+// The GPU: of this machine, or emulated, as the test program has it (real_gpus.cpp, emulated_gpus.cpp).
+DeviceCase exact_gpu();   ///< the bits of the reference
+DeviceCase tensor_gpu();  ///< bits of its own where tensor cores are used
+
+/// All that have the bits of the reference, but for itself. avx512_emulated: the blocking of avx512 with its
+/// instruction spelled out, where avx2 runs.
+inline std::vector<DeviceCase> exact_devices() {
+    DeviceCase emulated = device_case(CpuVariant::avx2);
+    emulated.name = "avx512_emulated";
+    emulated.make = [](int threads) {
+        return available(CpuVariant::avx2) ? cpu::make_emulated_avx512_device(threads) : nullptr;
+    };
+    return {device_case(CpuVariant::avx2), device_case(CpuVariant::avx512), emulated, exact_gpu()};
 }
 
 inline std::vector<DeviceCase> all_devices() {
-    std::vector<DeviceCase> devices = vector_devices();
+    std::vector<DeviceCase> devices = exact_devices();
     devices.insert(devices.begin(), device_case(CpuVariant::reference));
+    devices.push_back(tensor_gpu());
     return devices;
 }
 
@@ -83,22 +92,52 @@ inline std::vector<std::byte> rounded(const std::vector<float>& values, DType dt
     return bytes;
 }
 
-/// Output with a pattern before and behind it that nobody may touch. The pattern is a NaN in either type, so an element
-/// that was never written shows too.
+/// Numbers of the host in a device's memory, where its operations read them.
+class OnDevice {
+  public:
+    template <typename T>
+    OnDevice(Device& device, std::span<const T> values) : buffer_(device, values.size_bytes()) {
+        device.upload(buffer_.data(), values.data(), values.size_bytes());
+    }
+    template <typename T>
+    OnDevice(Device& device, const std::vector<T>& values) : OnDevice(device, std::span<const T>(values)) {}
+
+    [[nodiscard]] std::byte* data() const { return buffer_.data(); }
+    [[nodiscard]] float* floats() const { return buffer_.as<float>(); }
+
+  private:
+    Buffer buffer_;
+};
+
+/// Output in a device's memory, with a pattern before and behind it that nobody may touch. The pattern is a NaN in
+/// either type, so an element that was never written shows too.
 class Guarded {
   public:
-    explicit Guarded(std::size_t num_bytes) : bytes_(num_bytes + 2 * guard), num_bytes_(num_bytes) {
-        std::memset(bytes_.data(), 0xff, bytes_.size());
+    Guarded(Device& device, std::size_t num_bytes)
+        : device_(&device), buffer_(device, num_bytes + 2 * guard), num_bytes_(num_bytes) {
+        const std::vector<std::byte> pattern(buffer_.num_bytes(), std::byte{0xff});
+        device.upload(buffer_.data(), pattern.data(), pattern.size());
     }
-    std::byte* data() { return bytes_.data() + guard; }
-    float* floats() { return reinterpret_cast<float*>(data()); }
+
+    // Where it lies.
+    [[nodiscard]] std::byte* data() const { return buffer_.data() + guard; }
+    [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(data()); }
+
+    // What stands there, brought to the host.
     [[nodiscard]] std::vector<std::byte> bytes() const {
-        return {bytes_.begin() + guard, bytes_.begin() + guard + static_cast<std::ptrdiff_t>(num_bytes_)};
+        std::vector<std::byte> all = with_guards();
+        return {all.begin() + guard, all.end() - guard};
+    }
+    [[nodiscard]] std::vector<float> values() const {
+        std::vector<float> all(num_bytes_ / 4);
+        device_->download(all.data(), data(), all.size() * 4);
+        return all;
     }
     [[nodiscard]] ::testing::AssertionResult intact() const {
-        for (std::size_t i = 0; i < bytes_.size(); ++i) {
+        const std::vector<std::byte> all = with_guards();
+        for (std::size_t i = 0; i < all.size(); ++i) {
             const bool inside = i >= guard && i < guard + num_bytes_;
-            if (!inside && bytes_[i] != std::byte{0xff}) {
+            if (!inside && all[i] != std::byte{0xff}) {
                 return ::testing::AssertionFailure() << "guard byte " << i << " was written, output is " << num_bytes_;
             }
         }
@@ -106,8 +145,16 @@ class Guarded {
     }
 
   private:
-    static constexpr std::size_t guard = 128;
-    std::vector<std::byte> bytes_;
+    static constexpr std::ptrdiff_t guard = 128;
+
+    [[nodiscard]] std::vector<std::byte> with_guards() const {
+        std::vector<std::byte> all(buffer_.num_bytes());
+        device_->download(all.data(), buffer_.data(), all.size());
+        return all;
+    }
+
+    Device* device_;
+    Buffer buffer_;
     std::size_t num_bytes_;
 };
 
@@ -116,8 +163,8 @@ class Comparison {
   public:
     explicit Comparison(const DeviceCase& device) : device_(device) {}
     ~Comparison() {
-        std::printf("[ compared ] %lld values, %s (processor flags: %s)\n", static_cast<long long>(count_),
-                    device_.name.c_str(), device_.flags.c_str());
+        std::printf("[ compared ] %lld values, %s (needs %s)\n", static_cast<long long>(count_), device_.name.c_str(),
+                    device_.needs.c_str());
     }
     Comparison(const Comparison&) = delete;
     Comparison& operator=(const Comparison&) = delete;
@@ -140,7 +187,7 @@ class Comparison {
                << differ << " of " << expected.size() / element << " values differ, first at " << first << ": expected "
                << load_as_f32(expected.data(), dtype, first) << ", got " << load_as_f32(actual.data(), dtype, first);
     }
-    ::testing::AssertionResult equal(Guarded& expected, Guarded& actual, DType dtype) {
+    ::testing::AssertionResult equal(const Guarded& expected, const Guarded& actual, DType dtype) {
         if (auto intact = actual.intact(); !intact) return intact;
         return equal(expected.bytes(), actual.bytes(), dtype);
     }
@@ -151,17 +198,24 @@ class Comparison {
     std::int64_t count_ = 0;
 };
 
-/// Base of tests that run on every vector device and compare it with the reference.
+/// Base of tests that compare a device with the reference.
 class DeviceTest : public ::testing::TestWithParam<DeviceCase> {
   protected:
     void SetUp() override {
         device_ = GetParam().make(2);
-        if (device_ == nullptr)
-            GTEST_SKIP() << "processor lacks flags for " << GetParam().name << ": " << GetParam().flags;
+        if (device_ == nullptr) GTEST_SKIP() << GetParam().name << " needs " << GetParam().needs;
     }
 
     std::unique_ptr<Device> device_;
     std::unique_ptr<Device> reference_ = make_cpu_device(CpuVariant::reference, 2);
+};
+
+/// Base of tests of what a device promises by itself.
+class ContractTest : public ::testing::TestWithParam<DeviceCase> {
+  protected:
+    void SetUp() override {
+        if (GetParam().make(1) == nullptr) GTEST_SKIP() << GetParam().name << " needs " << GetParam().needs;
+    }
 };
 
 inline std::string name_of(const ::testing::TestParamInfo<DeviceCase>& info) {

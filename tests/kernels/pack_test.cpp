@@ -71,51 +71,58 @@ struct Parts {
     std::vector<std::byte> first, second;
 };
 
-TEST(Pack, ListenersHearOfEveryRowOnceAndOfNan) {
+class PackContract : public ContractTest {};
+
+TEST_P(PackContract, ListenersHearOfEveryRowOnceAndOfNan) {
     constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
-    for (const CpuVariant variant : available_cpu_variants()) {
-        const auto device = make_cpu_device(variant, 3);
-        for (const DType source : {DType::bf16, DType::f32}) {
-            for (const DType dtype : packed_types) {
-                SCOPED_TRACE(::testing::Message() << variant_name(variant) << " " << static_cast<int>(dtype));
-                Parts parts(source);
-                EXPECT_EQ(parts.pack(*device, dtype), std::pair(true, true));
-                parts.set(parts.first, 300, 2, nan);  // a column that is not packed
-                EXPECT_EQ(parts.pack(*device, dtype), std::pair(true, true));
-                parts.set(parts.second, 6, 129, -infinity);
-                EXPECT_EQ(parts.pack(*device, dtype), std::pair(true, false));
-                parts.set(parts.first, 600, 3, nan);
-                EXPECT_EQ(parts.pack(*device, dtype), std::pair(false, false));
-            }
+    const auto device = GetParam().make(3);
+    for (const DType source : {DType::bf16, DType::f32}) {
+        for (const DType dtype : packed_types) {
+            SCOPED_TRACE(::testing::Message() << static_cast<int>(dtype));
+            Parts parts(source);
+            EXPECT_EQ(parts.pack(*device, dtype), std::pair(true, true));
+            parts.set(parts.first, 300, 2, nan);  // a column that is not packed
+            EXPECT_EQ(parts.pack(*device, dtype), std::pair(true, true));
+            parts.set(parts.second, 6, 129, -infinity);
+            EXPECT_EQ(parts.pack(*device, dtype), std::pair(true, false));
+            parts.set(parts.first, 600, 3, nan);
+            EXPECT_EQ(parts.pack(*device, dtype), std::pair(false, false));
         }
     }
 }
 
-TEST(Pack, AdoptedWeightsGiveTheSameProducts) {
+TEST_P(PackContract, AdoptedWeightsGiveTheSameProducts) {
     Numbers numbers(72);
+    const auto device = GetParam().make(1);
     const auto bytes = rounded(numbers.normals(40 * 64, 0.1F), DType::bf16);
-    const auto x = rounded(numbers.normals(64, 1.0F), DType::bf16);
+    const OnDevice x(*device, rounded(numbers.normals(64, 1.0F), DType::bf16));
     const WeightRows rows{.data = bytes.data(), .num_rows = 40, .row_stride = 64, .num_columns = 64};
-    for (const CpuVariant variant : available_cpu_variants()) {
-        const auto device = make_cpu_device(variant, 1);
-        const Matrix own = device->pack(DType::bf16, {&rows, 1}, 8, 8);
-        {
-            Matrix adopted{.dtype = own.dtype,
-                           .num_outputs = own.num_outputs,
-                           .num_inputs = own.num_inputs,
-                           .num_slices = own.num_slices,
-                           .slice_length = own.slice_length,
-                           .data = device->adopt(own.data.data(), own.data.num_bytes())};
-            std::vector<float> expected(40), actual(40);
-            device->matmul(own, x.data(), 64, 1, expected.data());
-            device->matmul(adopted, x.data(), 64, 1, actual.data());
-            EXPECT_EQ(expected, actual);
-        }
-        std::vector<float> after(40);
-        device->matmul(own, x.data(), 64, 1, after.data());  // what was adopted is still its owner's
-        EXPECT_NE(after, std::vector<float>(40));
+    const auto product = [&](const Matrix& w) {
+        const Guarded y(*device, 40 * 4);
+        device->matmul(w, x.data(), 64, 1, y.floats());
+        return y.values();
+    };
+    const Matrix own = device->pack(DType::bf16, {&rows, 1}, 8, 8);
+    const auto host = make_cpu_device(CpuVariant::reference, 1);
+    const Buffer packed(*host, own.data.num_bytes());
+    device->download(packed.data(), own.data.data(), packed.num_bytes());
+    const std::vector<float> expected = product(own);
+    EXPECT_NE(expected, std::vector<float>(40));
+    {
+        const Matrix adopted{.dtype = own.dtype,
+                             .num_outputs = own.num_outputs,
+                             .num_inputs = own.num_inputs,
+                             .num_slices = own.num_slices,
+                             .slice_length = own.slice_length,
+                             .data = device->adopt(packed.data(), packed.num_bytes())};
+        EXPECT_EQ(product(adopted), expected);
     }
+    std::vector<std::byte> after(packed.num_bytes());  // what was adopted is still its owner's
+    device->download(after.data(), own.data.data(), after.size());
+    EXPECT_EQ(std::memcmp(after.data(), packed.data(), after.size()), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, PackContract, ::testing::ValuesIn(all_devices()), name_of);
 
 }  // namespace
 }  // namespace longhaul::kernels::testing

@@ -1,0 +1,50 @@
+# Whether and how the kernels for NVIDIA GPUs are built: LONGHAUL_WITH_CUDA says so to the folders below, the language is
+# enabled, and longhaul_flags carries what CUDA code is compiled with.
+#
+# LONGHAUL_CUDA: AUTO builds them where nvcc and a GPU are there; ON where nvcc is there (a machine that builds for
+# others); OFF never.
+set(LONGHAUL_CUDA AUTO CACHE STRING "kernels for NVIDIA GPUs: AUTO (where nvcc and a GPU are there), ON, OFF")
+set_property(CACHE LONGHAUL_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+find_program(LONGHAUL_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
+set(LONGHAUL_WITH_CUDA OFF)
+if(LONGHAUL_CUDA STREQUAL "AUTO")
+  file(GLOB gpus /dev/nvidia[0-9]*)
+  if(LONGHAUL_NVCC AND gpus)
+    set(LONGHAUL_WITH_CUDA ON)
+  endif()
+elseif(LONGHAUL_CUDA)
+  if(NOT LONGHAUL_NVCC)
+    message(FATAL_ERROR "LONGHAUL_CUDA: expected CUDA's compiler, got none in PATH nor /usr/local/cuda/bin; "
+                        "install the CUDA toolkit, or configure with -DCMAKE_CUDA_COMPILER=…/nvcc or -DLONGHAUL_CUDA=OFF")
+  endif()
+  set(LONGHAUL_WITH_CUDA ON)
+endif()
+if(NOT LONGHAUL_WITH_CUDA)
+  return()
+endif()
+
+if(NOT CMAKE_CUDA_COMPILER)
+  set(CMAKE_CUDA_COMPILER ${LONGHAUL_NVCC})
+endif()
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # A100 and its kin; H100, H200, and by the intermediate code what follows
+endif()
+if(LONGHAUL_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${LONGHAUL_CCACHE})
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+
+# As on the CPU, the flags that change arithmetic stand here: no contraction of a*b+c, divisions and roots rounded to
+# the nearest, denormals flushed as the contract says.
+# --expt-relaxed-constexpr: kernels call what std makes constexpr (bit_cast).
+set(cuda_flags -ftz=true -fmad=false -prec-div=true -prec-sqrt=true --expt-relaxed-constexpr -lineinfo
+  -Xcompiler=-Wall,-Wextra)
+if(LONGHAUL_WERROR)
+  list(APPEND cuda_flags -Werror=all-warnings -Xcompiler=-Werror)
+endif()
+target_compile_options(longhaul_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")

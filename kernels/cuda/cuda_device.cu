@@ -1,0 +1,95 @@
+// Memory of the device, and what goes there and back.
+#include <utility>
+
+#include "kernels/checks.hpp"
+#include "kernels/cuda/cuda_state.hpp"
+
+namespace longhaul::kernels::cuda {
+
+void Workspace::grow(const Stream& stream, std::size_t num_bytes) {
+    stream.synchronize();
+    if (data_ != nullptr) release_memory(data_);
+    data_ = nullptr;
+    num_bytes_ = 0;
+    data_ = allocate_memory(num_bytes);
+    num_bytes_ = num_bytes;
+}
+
+CudaDevice::State::State(Arithmetic arithmetic, int gpu)
+    : arithmetic(arithmetic), gpu(gpu), properties((use_gpu(gpu), properties_of(gpu))), ring(stream), kv(stream) {}
+
+const std::int32_t* CudaDevice::State::send_rows(std::span<const std::int32_t> rows) {
+    auto* numbers = row_numbers.get<std::int32_t>(stream, static_cast<std::int64_t>(rows.size()));
+    ring.send(reinterpret_cast<std::byte*>(numbers), rows.data(), rows.size_bytes());
+    return numbers;
+}
+
+CudaDevice::CudaDevice(Arithmetic arithmetic, int gpu) : state_(std::make_unique<State>(arithmetic, gpu)) {}
+
+CudaDevice::~CudaDevice() {
+    try {
+        state_->stream.synchronize();
+    } catch (const CudaError&) {  // whoever waited for results was told
+    }
+}
+
+std::string_view CudaDevice::name() const {
+    return state_->arithmetic == Arithmetic::exact ? "cuda-exact" : "cuda";
+}
+
+std::byte* CudaDevice::allocate(std::size_t num_bytes) {
+    std::byte* const data = allocate_memory(num_bytes);
+    fill_zero(state_->stream, data, num_bytes);
+    return data;
+}
+
+void CudaDevice::release(std::byte* data, std::size_t /*num_bytes*/) noexcept {
+    try {
+        state_->kv.flush_moves();  // one may be about this memory
+    } catch (const CudaError&) {   // whoever waits for results is told
+    }
+    release_memory(data);  // waits for all that runs
+}
+
+void CudaDevice::upload(std::byte* to, const void* from_host, std::size_t num_bytes) {
+    state_->ring.send(to, from_host, num_bytes);
+}
+
+void CudaDevice::download(void* to_host, const std::byte* from, std::size_t num_bytes) {
+    if (num_bytes > 0) copy(state_->stream, to_host, from, num_bytes);
+    state_->stream.synchronize();
+}
+
+Buffer CudaDevice::adopt(const std::byte* data, std::size_t num_bytes) {
+    Buffer buffer(*this, num_bytes);
+    upload(buffer.data(), data, num_bytes);
+    return buffer;
+}
+
+void CudaDevice::begin_pass(const PassRows& pass) {
+    check_pass(pass);
+    state_->kv.pass_begins(pass.slots);
+    state_->pass.begin(state_->stream, state_->ring, pass);
+}
+
+void CurrentPass::begin(const Stream& stream, PinnedRing& ring, const PassRows& pass) {
+    const auto num_angles = pass.cos == nullptr ? 0 : pass.slots.size() * static_cast<std::size_t>(pass.num_angles);
+
+    parcel_.clear();
+    const std::size_t at_slots = parcel_.add(pass.slots);
+    const std::size_t at_cos = parcel_.add(std::span(pass.cos, num_angles));
+    const std::size_t at_sin = parcel_.add(std::span(pass.sin, num_angles));
+    const std::span<const std::byte> bytes = parcel_.bytes();
+    auto* const memory = memory_.get<std::byte>(stream, static_cast<std::int64_t>(bytes.size()));
+    ring.send(memory, bytes.data(), bytes.size());
+
+    host_ = pass;
+    ++number_;
+    device_ = {.slots = reinterpret_cast<const KvSlot*>(memory + at_slots),
+               .cos = reinterpret_cast<const float*>(memory + at_cos),
+               .sin = reinterpret_cast<const float*>(memory + at_sin),
+               .num_slots = static_cast<std::int64_t>(pass.slots.size()),
+               .num_angles = pass.num_angles};
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,29 @@
+// What a CudaDevice keeps between calls: a member or two for each of the files that implement it.
+#pragma once
+
+#include "kernels/cuda/attention_part.hpp"
+#include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/kv_part.hpp"
+#include "kernels/cuda/pass.hpp"
+#include "kernels/cuda/staging.hpp"
+
+namespace longhaul::kernels::cuda {
+
+struct CudaDevice::State {
+    State(Arithmetic arithmetic, int gpu);
+
+    /// Row numbers on the device until the next call.
+    const std::int32_t* send_rows(std::span<const std::int32_t> rows);
+
+    Arithmetic arithmetic;
+    int gpu;
+    GpuProperties properties;
+    Stream stream;  ///< of all operations, but copies that may not hold it up (kv.cu)
+    PinnedRing ring;
+    CurrentPass pass;
+    KvPart kv;
+    AttentionPart attention;
+    Workspace row_numbers;
+};
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,299 @@
+// Norms, activations, additions: operations on rows, bit for bit those of the CPU.
+//
+// All of them move far more than they compute, but for one thing: the sums of a norm are 16 chains of dependent
+// additions a row (numerics.hpp), dim / 16 steps of 4 cycles each. So a block takes one row, all its threads bring a
+// tile of it into shared memory, where 16 lanes of one warp add without waiting for memory; other blocks of the
+// multiprocessor fill what this one leaves idle. The row is then read a second time, from the cache.
+#include "kernels/checks.hpp"
+#include "kernels/cuda/cuda_state.hpp"
+#include "kernels/cuda/gpu.hpp"
+#include "kernels/cuda/math.cuh"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+constexpr int max_threads = 256;
+constexpr std::int64_t tile = 8192;  ///< floats of a row in shared memory
+
+/// Rows in and out. x: f32 [num_rows, x_stride], of which `width` columns are read; out: act [num_rows, out_stride],
+/// zeros behind `width`.
+struct Rows {
+    const float* x;
+    const float* gain;  ///< f32 [width], of norms; bias too
+    const float* bias;
+    std::byte* out;
+    std::int64_t x_stride;
+    std::int64_t out_stride;
+    std::int64_t num_rows;
+    std::int64_t width;
+    float eps;
+    bool bf16;  ///< act
+
+    [[nodiscard]] LONGHAUL_HOST_DEVICE std::byte* out_row(std::int64_t row) const {
+        return out + row * out_stride * (bf16 ? 2 : 4);
+    }
+};
+
+bool aligned(const void* data, std::size_t num_bytes) {
+    return reinterpret_cast<std::uintptr_t>(data) % num_bytes == 0;
+}
+
+/// Columns that a thread takes at once: 4 where everything is aligned to that, else 1.
+int columns_at_once(const Rows& rows) {
+    const bool sizes = rows.width % 4 == 0 && rows.x_stride % 4 == 0 && rows.out_stride % 4 == 0;
+    const bool pointers =
+        aligned(rows.x, 16) && aligned(rows.out, 16) && aligned(rows.gain, 16) && aligned(rows.bias, 16);
+    return sizes && pointers ? 4 : 1;
+}
+
+unsigned whole_warps(std::int64_t threads) {
+    const std::int64_t warps = (threads + 31) / 32;
+    return static_cast<unsigned>(warps < max_threads / 32 ? warps : max_threads / 32) * 32;
+}
+
+// --- sums over a row ------------------------------------------------------------------------------------------------
+
+struct Plain {
+    __device__ float operator()(float sum, float value) const { return sum + value; }
+};
+struct SquaresAround {
+    float centre;
+    __device__ float operator()(float sum, float value) const {
+        const float difference = value - centre;
+        return __fmaf_rn(difference, difference, sum);
+    }
+};
+struct Squares {
+    __device__ float operator()(float sum, float value) const { return __fmaf_rn(value, value, sum); }
+};
+
+/// Element i of `x` joins lane i mod 16 by `step`, ascending; then the lane tree. The whole block calls and gets the
+/// sum. shared: [tile + 1].
+template <int count, class Step>
+__device__ float row_sum(const float* x, std::int64_t width, float* shared, Step step) {
+    float sum = 0.0F;
+    const auto thread = static_cast<std::int64_t>(threadIdx.x);
+    for (std::int64_t first = 0; first < width; first += tile) {
+        const std::int64_t length = width - first < tile ? width - first : tile;
+        __syncthreads();  // the tile before this was read
+        for (std::int64_t i = thread * count; i < length; i += std::int64_t{blockDim.x} * count) {
+            float values[count];
+            load_floats(x + first + i, values);
+            for (int v = 0; v < count; ++v) shared[i + v] = values[v];
+        }
+        __syncthreads();
+        if (thread < 16) {
+#pragma unroll 8
+            for (std::int64_t i = thread; i < length; i += 16) sum = step(sum, shared[i]);
+        }
+    }
+    if (thread < 32) sum = lane_tree(sum);
+    if (thread == 0) shared[tile] = sum;
+    __syncthreads();
+    return shared[tile];
+}
+
+/// out = normed(value, gain, bias), zeros behind the width.
+template <int count, class Function>
+__device__ void write_row(const Rows& rows, std::int64_t row, Function normed) {
+    const float* const x = rows.x + row * rows.x_stride;
+    for (std::int64_t i = std::int64_t{threadIdx.x} * count; i < rows.out_stride;
+         i += std::int64_t{blockDim.x} * count) {
+        float values[count] = {};
+        if (i < rows.width) {
+            float gains[count], biases[count] = {};
+            load_floats(x + i, values);
+            load_floats(rows.gain + i, gains);
+            if (rows.bias != nullptr) load_floats(rows.bias + i, biases);
+            for (int v = 0; v < count; ++v) values[v] = normed(values[v], gains[v], biases[v]);
+        }
+        store_act(rows.out_row(row), rows.bf16, i, values);
+    }
+}
+
+template <int count>
+__global__ void __launch_bounds__(max_threads) rms_norm_kernel(Rows rows) {
+    float* const shared = shared_memory<float>();
+    const std::int64_t row = blockIdx.x;
+    const float squares = row_sum<count>(rows.x + row * rows.x_stride, rows.width, shared, Squares{});
+    const float scale = 1.0F / __fsqrt_rn(squares / static_cast<float>(rows.width) + rows.eps);
+    write_row<count>(rows, row, [&](float value, float gain, float /*none*/) { return (value * scale) * gain; });
+}
+
+template <int count>
+__global__ void __launch_bounds__(max_threads) layer_norm_kernel(Rows rows) {
+    float* const shared = shared_memory<float>();
+    const std::int64_t row = blockIdx.x;
+    const float* const x = rows.x + row * rows.x_stride;
+    const auto width = static_cast<float>(rows.width);
+    const float mean = row_sum<count>(x, rows.width, shared, Plain{}) / width;
+    const float squares = row_sum<count>(x, rows.width, shared, SquaresAround{mean});
+    const float scale = 1.0F / __fsqrt_rn(squares / width + rows.eps);
+    write_row<count>(
+        rows, row, [&](float value, float gain, float bias) { return __fmaf_rn((value - mean) * scale, gain, bias); });
+}
+
+void launch_norm(const Stream& stream, void (*four)(Rows), void (*one)(Rows), const Rows& rows) {
+    const int count = columns_at_once(rows);
+    launch(stream, count == 4 ? four : one, dim3(static_cast<unsigned>(rows.num_rows)),
+           dim3(whole_warps((rows.width + count - 1) / count)), (tile + 1) * sizeof(float), rows);
+}
+
+// --- element by element ---------------------------------------------------------------------------------------------
+
+/// Threads for rows of `width` columns, `count` a thread: blocks side by side along the columns, and one or more rows
+/// each along the grid's second dimension, which ends at 65535.
+struct Cover {
+    Cover(std::int64_t num_rows, std::int64_t width, int count) {
+        const std::int64_t threads = (width + count - 1) / count;
+        block = dim3(whole_warps(threads));
+        grid = dim3(static_cast<unsigned>((threads + block.x - 1) / block.x),
+                    static_cast<unsigned>(num_rows < 65535 ? num_rows : 65535));
+    }
+    dim3 block, grid;
+};
+
+struct Relu {
+    static constexpr int inputs = 1;
+    __device__ float operator()(float x, float /*none*/) const { return 0.0F > x ? 0.0F : x; }
+};
+struct AsIs {
+    static constexpr int inputs = 1;
+    __device__ float operator()(float x, float /*none*/) const { return x; }
+};
+struct SiluMul {
+    static constexpr int inputs = 2;
+    __device__ float operator()(float gate, float up) const { return (gate / (1.0F + exp_of(-gate))) * up; }
+};
+
+/// out[r, i] = function(x[r, i], x[r, width + i]).
+template <class Function, int count>
+__global__ void __launch_bounds__(max_threads) map_kernel(Rows rows) {
+    const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * count;
+    if (i >= rows.out_stride) return;
+    for (std::int64_t row = blockIdx.y; row < rows.num_rows; row += gridDim.y) {
+        const float* const x = rows.x + row * rows.x_stride + i;
+        float values[count] = {};
+        if (i < rows.width) {
+            float second[count] = {};
+            load_floats(x, values);
+            if constexpr (Function::inputs == 2) load_floats(x + rows.width, second);
+            for (int v = 0; v < count; ++v) values[v] = Function()(values[v], second[v]);
+        }
+        store_act(rows.out_row(row), rows.bf16, i, values);
+    }
+}
+
+template <class Function>
+void launch_map(const Stream& stream, const Rows& rows) {
+    const int count = columns_at_once(rows);
+    const Cover cover(rows.num_rows, rows.out_stride, count);
+    launch(stream, count == 4 ? map_kernel<Function, 4> : map_kernel<Function, 1>, cover.grid, cover.block, 0, rows);
+}
+
+/// x[r, i] += y[i].
+template <int count>
+__global__ void __launch_bounds__(max_threads)
+    add_kernel(float* x, const float* y, std::int64_t num_rows, std::int64_t width) {
+    const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * count;
+    if (i >= width) return;
+    for (std::int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
+        float sums[count], added[count];
+        load_floats(x + row * width + i, sums);
+        load_floats(y + i, added);
+        for (int v = 0; v < count; ++v) sums[v] = sums[v] + added[v];
+        store_act(reinterpret_cast<std::byte*>(x), false, row * width + i, sums);
+    }
+}
+
+void launch_add(const Stream& stream, float* x, const float* y, std::int64_t num_rows, std::int64_t width) {
+    const int count = width % 4 == 0 && aligned(x, 16) && aligned(y, 16) ? 4 : 1;
+    const Cover cover(num_rows, width, count);
+    launch(stream, count == 4 ? add_kernel<4> : add_kernel<1>, cover.grid, cover.block, 0, x, y, num_rows, width);
+}
+
+/// out[r] = x[rows[r]].
+template <int count>
+__global__ void __launch_bounds__(max_threads)
+    gather_kernel(const float* x, const std::int32_t* rows, std::int64_t num_rows, std::int64_t dim, float* out) {
+    const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * count;
+    if (i >= dim) return;
+    for (std::int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
+        float values[count];
+        load_floats(x + rows[row] * dim + i, values);
+        store_act(reinterpret_cast<std::byte*>(out), false, row * dim + i, values);
+    }
+}
+
+Rows rows_of(const float* x, std::int64_t x_stride, std::int64_t num_rows, std::int64_t width, DType act,
+             std::byte* out, std::int64_t out_stride) {
+    return {.x = x,
+            .gain = nullptr,
+            .bias = nullptr,
+            .out = out,
+            .x_stride = x_stride,
+            .out_stride = out_stride,
+            .num_rows = num_rows,
+            .width = width,
+            .eps = 0.0F,
+            .bf16 = act == DType::bf16};
+}
+
+}  // namespace
+
+void CudaDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    if (num_rows == 0) return;
+    const std::int32_t* const numbers = state_->send_rows(rows);
+    const int count = dim % 4 == 0 && aligned(x, 16) && aligned(out, 16) ? 4 : 1;
+    const Cover cover(num_rows, dim, count);
+    launch(state_->stream, count == 4 ? gather_kernel<4> : gather_kernel<1>, cover.grid, cover.block, 0, x, numbers,
+           num_rows, dim, out);
+}
+
+void CudaDevice::add(float* x, const float* y, std::int64_t count) {
+    launch_add(state_->stream, x, y, 1, count);
+}
+
+void CudaDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
+    launch_add(state_->stream, x, bias, num_rows, dim);
+}
+
+void CudaDevice::rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                          DType act, std::byte* out, std::int64_t out_stride) {
+    check_act_rows("rms_norm", act, num_rows, dim, out_stride);
+    Rows rows = rows_of(x, dim, num_rows, dim, act, out, out_stride);
+    rows.gain = gain;
+    rows.eps = eps;
+    launch_norm(state_->stream, rms_norm_kernel<4>, rms_norm_kernel<1>, rows);
+}
+
+void CudaDevice::layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
+                            std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) {
+    check_act_rows("layer_norm", act, num_rows, dim, out_stride);
+    Rows rows = rows_of(x, dim, num_rows, dim, act, out, out_stride);
+    rows.gain = gain;
+    rows.bias = bias;
+    rows.eps = eps;
+    launch_norm(state_->stream, layer_norm_kernel<4>, layer_norm_kernel<1>, rows);
+}
+
+void CudaDevice::relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                      std::int64_t out_stride) {
+    check_act_rows("relu", act, num_rows, width, out_stride);
+    launch_map<Relu>(state_->stream, rows_of(x, width, num_rows, width, act, out, out_stride));
+}
+
+void CudaDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                            std::int64_t out_stride) {
+    check_act_rows("round_rows", act, num_rows, width, out_stride);
+    launch_map<AsIs>(state_->stream, rows_of(x, width, num_rows, width, act, out, out_stride));
+}
+
+void CudaDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                          std::int64_t out_stride) {
+    check_act_rows("silu_mul", act, num_rows, width, out_stride);
+    launch_map<SiluMul>(state_->stream, rows_of(x, 2 * width, num_rows, width, act, out, out_stride));
+}
+
+}  // namespace longhaul::kernels::cuda

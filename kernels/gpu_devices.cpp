@@ -1,0 +1,48 @@
+#include "kernels/gpu_devices.hpp"
+
+#include <stdexcept>
+#include <string>
+
+#if defined(LONGHAUL_WITH_CUDA)
+#include "kernels/cuda/cuda_device.hpp"
+#endif
+
+namespace longhaul::kernels {
+
+#if defined(LONGHAUL_WITH_CUDA)
+
+bool built_for_gpus() {
+    return true;
+}
+
+int num_gpus() {
+    return cuda::num_gpus();
+}
+
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu) {
+    const int found = num_gpus();
+    if (gpu < 0 || gpu >= found) {
+        throw std::invalid_argument("expected GPU " + std::to_string(gpu) + ", got " + std::to_string(found) +
+                                    " that the driver shows this process (nvidia-smi, CUDA_VISIBLE_DEVICES)");
+    }
+    const bool exact = arithmetic == GpuArithmetic::exact;
+    return std::make_unique<cuda::CudaDevice>(exact ? cuda::Arithmetic::exact : cuda::Arithmetic::tensor, gpu);
+}
+
+#else
+
+bool built_for_gpus() {
+    return false;
+}
+
+int num_gpus() {
+    return 0;
+}
+
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic /*arithmetic*/, int /*gpu*/) {
+    throw std::invalid_argument("this program was built without GPU kernels; configure it with -DLONGHAUL_CUDA=ON");
+}
+
+#endif
+
+}  // namespace longhaul::kernels

@@ -1,0 +1,22 @@
+// GPUs as devices, for whoever chooses one. Also there in a build without GPU kernels, which sees no GPU.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kernels/device.hpp"
+
+namespace longhaul::kernels {
+
+/// How a GPU computes (cuda/cuda_device.hpp): as the CPU to the bit, or with tensor cores, faster and with bits of its
+/// own.
+enum class GpuArithmetic : std::uint8_t { exact, tensor };
+
+/// Whether this program has kernels for GPUs.
+bool built_for_gpus();
+/// GPUs that this process sees.
+int num_gpus();
+/// GPU number `gpu`. Throws std::invalid_argument with what is missing and how to get it.
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu);
+
+}  // namespace longhaul::kernels

@@ -1,0 +1,23 @@
+// The GPU's kernels on the host (kernels/cuda/emulation.hpp), as devices under test.
+#include "kernels/cuda/cuda_device.hpp"
+#include "tests/kernels/kernels_testing.hpp"
+
+namespace longhaul::kernels::testing {
+namespace {
+
+DeviceCase emulated(std::string name, cuda::Arithmetic arithmetic) {
+    return {std::move(name), "nothing", [arithmetic](int /*threads*/) -> std::unique_ptr<Device> {
+                return std::make_unique<cuda::CudaDevice>(arithmetic, 0);
+            }};
+}
+
+}  // namespace
+
+DeviceCase exact_gpu() {
+    return emulated("cuda_exact_emulated", cuda::Arithmetic::exact);
+}
+DeviceCase tensor_gpu() {
+    return emulated("cuda_emulated", cuda::Arithmetic::tensor);
+}
+
+}  // namespace longhaul::kernels::testing
