@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "kernels/device.hpp"
+#include "kernels/host_memory.hpp"
 
 namespace longhaul::kernels {
 
@@ -31,6 +32,36 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 
 Buffer::~Buffer() {
     if (device_ != nullptr && data_ != nullptr) device_->release(data_, num_bytes_);
+}
+
+std::byte* Device::allocate_staging(std::size_t num_bytes) {
+    return allocate_host(num_bytes);
+}
+
+void Device::release_staging(std::byte* data, std::size_t num_bytes) noexcept {
+    release_host(data, num_bytes);
+}
+
+Staging::Staging(Device& device, std::size_t num_bytes) : device_(&device), num_bytes_(num_bytes) {
+    if (num_bytes > 0) data_ = device.allocate_staging(num_bytes);
+}
+
+Staging::Staging(Staging&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+
+Staging& Staging::operator=(Staging&& other) noexcept {
+    if (this == &other) return *this;
+    if (data_ != nullptr) device_->release_staging(data_, num_bytes_);
+    device_ = std::exchange(other.device_, nullptr);
+    data_ = std::exchange(other.data_, nullptr);
+    num_bytes_ = std::exchange(other.num_bytes_, 0);
+    return *this;
+}
+
+Staging::~Staging() {
+    if (data_ != nullptr) device_->release_staging(data_, num_bytes_);
 }
 
 }  // namespace longhaul::kernels

@@ -6,13 +6,16 @@
 // its version number.
 //
 // Shapes are written slowest dimension first. "act" is the type that matrix products read: bf16 or f32 (act_type).
-// Pointers are to device memory unless a span is given (host). Calls of one Device come from one thread; they may use
-// `threads()` threads inside.
+// Pointers are to device memory unless a span is given (host). What lies behind a span is read before the call returns,
+// but for those of PassRows. A device may still compute when a call returns: operations take effect in the order of the
+// calls, and whatever hands bytes to the host (download, kv_export, finish) waits for those before it; so does release.
+// Calls of one Device come from one thread; they may use `threads()` threads inside.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -57,6 +60,25 @@ class Buffer {
 
   private:
     Device* device_ = nullptr;  ///< nullptr: borrowed
+    std::byte* data_ = nullptr;
+    std::size_t num_bytes_ = 0;
+};
+
+/// Host memory that a device copies to and from fastest, with one owner: staging for what crosses often.
+class Staging {
+  public:
+    Staging() = default;
+    Staging(Device& device, std::size_t num_bytes);
+    Staging(Staging&& other) noexcept;
+    Staging& operator=(Staging&& other) noexcept;
+    ~Staging();
+
+    [[nodiscard]] std::byte* data() const { return data_; }
+    [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(data_); }
+    [[nodiscard]] std::size_t num_bytes() const { return num_bytes_; }
+
+  private:
+    Device* device_ = nullptr;
     std::byte* data_ = nullptr;
     std::size_t num_bytes_ = 0;
 };
@@ -142,6 +164,35 @@ struct PassRows {
     std::int64_t num_angles = 0;  ///< head_dim / 2
 };
 
+/// Of a device whose memory is not the host's.
+struct DeviceMemory {
+    std::int64_t total_bytes = 0;
+    std::int64_t free_bytes = 0;  ///< nobody has taken them
+};
+
+/// Sums over the devices of several processes that reach each other without the host. Every rank calls the same in the
+/// same order.
+class DeviceLink {
+  public:
+    virtual ~DeviceLink() = default;
+    /// data[i] summed over the ranks in the order of sum_ranks.hpp, in place; an operation like those of the device.
+    virtual void all_reduce(float* data, std::int64_t count) = 0;
+    /// Waits until the sums asked for are there. Throws std::runtime_error where they cannot come any more.
+    virtual void finish() = 0;
+};
+
+/// How a device finds those of other processes.
+class DeviceLinks {
+  public:
+    virtual ~DeviceLinks() = default;
+    /// The same for two devices only where they are one; of one device in all processes. Names the kind of link, too.
+    [[nodiscard]] virtual std::string address() const = 0;
+    /// One rank makes it, all join with it.
+    [[nodiscard]] virtual std::vector<std::byte> new_id() const = 0;
+    /// Collective over the `size` ranks, each with a device of its own. Throws std::runtime_error.
+    virtual std::unique_ptr<DeviceLink> join(std::span<const std::byte> id, int rank, int size) = 0;
+};
+
 /// Operations of one device. Implementations throw std::bad_alloc when memory ends and std::logic_error when called
 /// wrongly.
 class Device {
@@ -151,12 +202,23 @@ class Device {
     /// "reference", "avx2", "avx512": what the log and the run folder record.
     [[nodiscard]] virtual std::string_view name() const = 0;
     [[nodiscard]] virtual int threads() const = 0;
+    /// Which one of several, "GPU 1 of 4, NVIDIA H200"; "" where the name says all.
+    [[nodiscard]] virtual std::string place() const { return ""; }
+    /// nullopt: it computes in the host's memory, and a pointer means the same to both.
+    [[nodiscard]] virtual std::optional<DeviceMemory> own_memory() const { return std::nullopt; }
+    /// nullptr: there is no way but over the host.
+    [[nodiscard]] virtual DeviceLinks* links() { return nullptr; }
+    /// Waits until all that was asked for is done: for measurements. Errors of operations appear here at the latest.
+    virtual void finish() {}
 
     // --- memory -----------------------------------------------------------------------------------------------------
     virtual std::byte* allocate(std::size_t num_bytes) = 0;  ///< zero-filled, 64-byte aligned
     virtual void release(std::byte* data, std::size_t num_bytes) noexcept = 0;
     virtual void upload(std::byte* to, const void* from_host, std::size_t num_bytes) = 0;
     virtual void download(void* to_host, const std::byte* from, std::size_t num_bytes) = 0;
+    /// Memory of Staging, 64-byte aligned; here any of the host's.
+    virtual std::byte* allocate_staging(std::size_t num_bytes);
+    virtual void release_staging(std::byte* data, std::size_t num_bytes) noexcept;
 
     // --- weights ----------------------------------------------------------------------------------------------------
     /// Packs the rows of `parts`, stacked, as a matrix of `num_slices` slices of `slice_length` inputs. f16 and f32
@@ -238,8 +300,8 @@ class Device {
     virtual void kv_move(const KvLayout& layout, KvSlot from, KvSlot to) = 0;
 
     /// Keys (values) of `count` slots from `first` of a page, one layer and head, as [count, token_bytes] in host
-    /// memory: what checkpoints hold. May run in another thread than the other calls, on slots that no longer
-    /// change.
+    /// memory: what checkpoints hold. May run in another thread than the other calls, and holds none of them up, on
+    /// slots that no longer change: what was asked for before the call is done first.
     virtual void kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
                            bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const = 0;
     virtual void kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,

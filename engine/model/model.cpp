@@ -11,6 +11,7 @@
 #include "engine/model/model_plan.hpp"
 #include "engine/model/rope.hpp"
 #include "engine/model/weights.hpp"
+#include "engine/parallel/device_group.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -100,6 +101,7 @@ struct Model::State {
     Precision precision;
     kernels::Device& device;
     Group& group;
+    std::unique_ptr<DeviceGroup> sums;  ///< of the group
     Split split;
     DType act;
     RopeTable rope;
@@ -112,7 +114,8 @@ struct Model::State {
     std::function<void()> layer_hook;
 
     Scratch hidden, normed, projected, queries, attended, sum, logits_local;
-    std::vector<float> cos, sin, logits, gathered;
+    std::vector<float> cos, sin, logits;
+    kernels::Staging logits_here;  ///< this rank's part, on the host
     std::vector<std::int32_t> table_rows, position_rows, wanted;
     std::vector<KvSlot> slots;
     std::vector<AttentionRow> attention_rows;
@@ -135,6 +138,9 @@ struct Model::State {
     void attention_block(std::int64_t layer, std::int64_t num_rows, float* x);
     void mlp_block(const LayerWeights& w, std::int64_t num_rows, float* x);
     void run_layers(std::int64_t first, std::int64_t end, std::int64_t num_rows, float* x);
+    void connect();
+    void finish();
+    const float* to_host(const float* local, std::int64_t count);
     const std::byte* head_input(const float* rows, std::int64_t num_rows);
     std::span<const float> head(const float* x);
 };
@@ -166,6 +172,7 @@ std::unique_ptr<Model> Model::load(const std::filesystem::path& folder, Precisio
                 "smaller model");
         }
     });
+    state->connect();
     if (group.size() > 1) gather_lines(group, state->notices);
     return std::unique_ptr<Model>(new Model(std::move(state)));
 }
@@ -176,7 +183,15 @@ std::unique_ptr<Model> Model::random(const ModelConfig& config, Precision precis
     RandomSource source(seed);
     load_weights(plan_weights(config, state->split, weight_types(precision), state->weights), device, source);
     state->fingerprint = model_fingerprint(state->config, seed);
+    state->connect();
     return std::unique_ptr<Model>(new Model(std::move(state)));
+}
+
+/// Collective.
+void Model::State::connect() {
+    std::string notice;
+    sums = make_device_group(device, group, notice);
+    if (!notice.empty()) notices.push_back(std::move(notice));
 }
 
 void Model::State::load(const SafetensorsFolder& tensors, const std::filesystem::path& packed_folder) {
@@ -209,6 +224,7 @@ bool Model::State::adopt_packed(const SafetensorsFolder& tensors, const std::vec
         packed = open_or_write(path, key, device.threads(), write, notices);
         adopt_weights(plans, device, *packed);
         note_bad(tensors, packed->notes());
+        if (device.own_memory()) packed.reset();  // it was copied
         return true;
     } catch (const PackedFileError& error) {
         notices.push_back("packed-weights: " + std::string(error.what()) + "; this start goes without");
@@ -274,7 +290,7 @@ void Model::State::embed(std::int64_t num_rows, float* x) {
     const bool projected_in = static_cast<bool>(weights.project_in.data);
     float* embedded = projected_in ? sum.floats(num_rows * width) : x;
     device.embed(weights.embedding, table_rows, width, embedded);
-    group.all_reduce(embedded, num_rows * width);
+    sums->all_reduce(embedded, num_rows * width);
     if (projected_in) {
         device.matmul(weights.project_in, rounded(embedded, width, num_rows), kernels::padded_inputs(width), num_rows,
                       x);
@@ -315,7 +331,7 @@ const std::byte* Model::State::block_input(const Norm& norm, const float* x, std
 // x += the ranks' sum of what stands in `part`, and the bias; then the norm, where it comes last.
 void Model::State::leave_block(const Norm& norm, const Buffer& bias, float* part, std::int64_t num_rows, float* x) {
     const std::int64_t hidden_size = config.hidden_size;
-    group.all_reduce(part, num_rows * hidden_size);
+    sums->all_reduce(part, num_rows * hidden_size);
     if (bias) device.add_bias(part, bias.as<float>(), num_rows, hidden_size);
     device.add(x, part, num_rows * hidden_size);
     if (!config.norm_after) return;
@@ -390,25 +406,40 @@ const std::byte* Model::State::head_input(const float* rows, std::int64_t num_ro
     return rounded(embedded, width, num_rows);
 }
 
+/// Waits for the device: what a caller measures is what was computed, and a sum that will never come is an error here.
+void Model::State::finish() {
+    sums->finish();
+    device.finish();
+}
+
+const float* Model::State::to_host(const float* local, std::int64_t count) {
+    const std::size_t num_bytes = static_cast<std::size_t>(count) * sizeof(float);
+    if (logits_here.num_bytes() < num_bytes) logits_here = kernels::Staging(device, num_bytes);
+    device.download(logits_here.data(), reinterpret_cast<const std::byte*>(local), num_bytes);
+    return logits_here.floats();
+}
+
 // Logits of the wanted rows alone; the vocabulary's parts are brought together in the order of the ids.
 std::span<const float> Model::State::head(const float* x) {
     const auto num_rows = static_cast<std::int64_t>(wanted.size());
-    if (num_rows == 0) return {};
+    if (num_rows == 0) {
+        finish();
+        return {};
+    }
     float* rows = sum.floats(num_rows * config.hidden_size);
     device.gather(x, wanted, config.hidden_size, rows);
     const std::byte* input = head_input(rows, num_rows);
     float* local = logits_local.floats(num_rows * split.vocab);
     device.matmul(weights.head_or_embedding(), input, kernels::padded_inputs(config.embedding_width()), num_rows,
                   local);
+    sums->finish();
 
     const std::int64_t vocab = config.vocab_size;
     const std::int64_t part_size = num_rows * split.vocab;
-    gathered.resize(static_cast<std::size_t>(part_size));
-    device.download(gathered.data(), reinterpret_cast<const std::byte*>(local),
-                    static_cast<std::size_t>(part_size) * sizeof(float));
-    if (split.size == 1) return gathered;  // no padding: the rows are the vocabulary
+    const float* here = to_host(local, part_size);
+    if (split.size == 1) return {here, static_cast<std::size_t>(part_size)};  // no padding: the rows are the vocabulary
     std::vector<float> parts(static_cast<std::size_t>(part_size * split.size));
-    group.all_gather(gathered.data(), parts.data(), part_size);
+    group.all_gather(here, parts.data(), part_size);
     logits.resize(static_cast<std::size_t>(num_rows * vocab));
     for (std::int64_t part = 0; part < split.size; ++part) {
         const std::int64_t first = part * split.vocab;
@@ -437,12 +468,14 @@ void Model::forward_layers(std::span<const ForwardRow> rows, std::span<KvSequenc
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     s.prepare(rows, sequences);
     s.run_layers(first, first + count, num_rows, s.hidden.floats(num_rows * s.config.hidden_size));
+    s.finish();
 }
 
 void Model::forward_attention(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences,
                               std::int64_t layer) {
     state_->prepare(rows, sequences);
     state_->attend(layer, static_cast<std::int64_t>(rows.size()));
+    state_->finish();
 }
 
 void Model::forward_head(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences) {

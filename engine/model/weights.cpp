@@ -56,6 +56,14 @@ Matrix pack(const WeightPlan& plan, kernels::Device& device, TensorSource& sourc
     return device.pack(plan.dtype, parts, plan.num_slices, plan.slice_length);
 }
 
+/// The bytes of `buffer`, by way of `copy` where they lie elsewhere.
+std::span<const std::byte> on_host(kernels::Device& device, const Buffer& buffer, std::vector<std::byte>& copy) {
+    if (!device.own_memory()) return {buffer.data(), buffer.num_bytes()};
+    copy.resize(buffer.num_bytes());
+    device.download(copy.data(), buffer.data(), copy.size());
+    return copy;
+}
+
 std::vector<float> stack(const WeightPlan& plan, TensorSource& source) {
     std::vector<float> values;
     for (const TensorPart& part : plan.parts) {
@@ -95,10 +103,11 @@ void load_weights(const std::vector<WeightPlan>& plans, kernels::Device& device,
 void write_weights(const std::vector<WeightPlan>& plans, kernels::Device& device, TensorSource& source,
                    PackedFileWriter& file) {
     source.announce(plans);
+    std::vector<std::byte> copy;
     for (const WeightPlan& plan : plans) {
         if (plan.matrix != nullptr) {
             const Matrix matrix = pack(plan, device, source);
-            file.add(plan.name, {matrix.data.data(), matrix.data.num_bytes()});
+            file.add(plan.name, on_host(device, matrix.data, copy));
         } else {
             const std::vector<float> values = stack(plan, source);
             file.add(plan.name, std::as_bytes(std::span(values)));

@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention_part.hpp"
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/kv_part.hpp"
+#include "kernels/cuda/links.hpp"
 #include "kernels/cuda/pass.hpp"
 #include "kernels/cuda/staging.hpp"
 
@@ -20,6 +21,7 @@ struct CudaDevice::State {
     GpuProperties properties;
     Stream stream;  ///< of all operations, but copies that may not hold it up (kv.cu)
     PinnedRing ring;
+    std::unique_ptr<DeviceLinks> links;
     CurrentPass pass;
     KvPart kv;
     AttentionPart attention;

@@ -16,6 +16,7 @@ using kernels::WeightRows;
 void TimedDevice::timed(const std::string& part, double bytes, double flops, const std::function<void()>& run) {
     const auto start = std::chrono::steady_clock::now();
     run();
+    inner_.finish();
     DevicePart& books = parts_[part];
     books.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     ++books.calls;

@@ -30,6 +30,14 @@ class TimedDevice final : public kernels::Device {
 
     [[nodiscard]] std::string_view name() const override { return inner_.name(); }
     [[nodiscard]] int threads() const override { return inner_.threads(); }
+    [[nodiscard]] std::string place() const override { return inner_.place(); }
+    [[nodiscard]] std::optional<kernels::DeviceMemory> own_memory() const override { return inner_.own_memory(); }
+    [[nodiscard]] kernels::DeviceLinks* links() override { return inner_.links(); }
+    void finish() override { inner_.finish(); }
+    std::byte* allocate_staging(std::size_t num_bytes) override { return inner_.allocate_staging(num_bytes); }
+    void release_staging(std::byte* data, std::size_t num_bytes) noexcept override {
+        inner_.release_staging(data, num_bytes);
+    }
     std::byte* allocate(std::size_t num_bytes) override { return inner_.allocate(num_bytes); }
     void release(std::byte* data, std::size_t num_bytes) noexcept override { inner_.release(data, num_bytes); }
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;

@@ -1,7 +1,9 @@
 // A model on one or several in-process ranks, for tests: same prompt in, logits out.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,9 +53,12 @@ inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>
     return logits;
 }
 
-inline Run run_model(const std::filesystem::path& folder, Precision precision, kernels::CpuVariant variant,
+/// Makes the device of one rank.
+using DeviceMaker = std::function<std::unique_ptr<kernels::Device>()>;
+
+inline Run run_model(const std::filesystem::path& folder, Precision precision, const DeviceMaker& make_device,
                      const std::vector<std::int32_t>& tokens, const std::vector<std::int64_t>& positions, int ranks = 1,
-                     std::int64_t chunk = 64, int threads = 1, std::optional<kernels::DType> kv = {},
+                     std::int64_t chunk = 64, std::optional<kernels::DType> kv = {},
                      const std::filesystem::path& packed_folder = {}) {
     auto groups = make_thread_groups(ranks);
     Run run;
@@ -65,7 +70,7 @@ inline Run run_model(const std::filesystem::path& folder, Precision precision, k
     for (int r = 0; r < ranks; ++r) {
         workers.emplace_back([&, r] {
             try {
-                const auto device = kernels::make_cpu_device(variant, threads);
+                const auto device = make_device();
                 const auto model =
                     Model::load(folder, precision, *device, *groups[static_cast<std::size_t>(r)], kv, packed_folder);
                 if (r == 0) run.notices = model->notices();
@@ -82,6 +87,14 @@ inline Run run_model(const std::filesystem::path& folder, Precision precision, k
         if (!error.empty()) throw std::runtime_error(error);
     }
     return run;
+}
+
+inline Run run_model(const std::filesystem::path& folder, Precision precision, kernels::CpuVariant variant,
+                     const std::vector<std::int32_t>& tokens, const std::vector<std::int64_t>& positions, int ranks = 1,
+                     std::int64_t chunk = 64, int threads = 1, std::optional<kernels::DType> kv = {},
+                     const std::filesystem::path& packed_folder = {}) {
+    const DeviceMaker make_device = [=] { return kernels::make_cpu_device(variant, threads); };
+    return run_model(folder, precision, make_device, tokens, positions, ranks, chunk, kv, packed_folder);
 }
 
 }  // namespace longhaul::engine::testing

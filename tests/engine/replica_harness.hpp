@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -76,6 +77,7 @@ struct Job {
     bool results_durable = false;       // the runner says of each finished item that its result is on disk
     std::chrono::milliseconds step{0};  // at least; leaves the writer time for several rounds
     kernels::CpuVariant variant = kernels::available_cpu_variants().back();
+    std::function<std::unique_ptr<kernels::Device>()> make_device{};  // a rank's; else one of `variant`
 };
 
 struct JobResult {
@@ -127,7 +129,7 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
         threads.emplace_back([&, rank] {
             try {
                 Group& group = *groups[static_cast<std::size_t>(rank)];
-                const auto device = kernels::make_cpu_device(job.variant, 1);
+                const auto device = job.make_device ? job.make_device() : kernels::make_cpu_device(job.variant, 1);
                 const auto model = Model::load(job.model, job.precision, *device, group);
                 ReplicaOptions options = job.options;
                 const auto alone = make_local_group();

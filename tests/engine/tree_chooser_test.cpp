@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <random>
+#include <utility>
 
 #include "engine/draft/acceptance.hpp"
 #include "engine/draft/tree_growth.hpp"
@@ -335,6 +337,27 @@ TEST(Acceptance, CountsWhatEachWidthWouldHaveKept) {
     EXPECT_EQ(acceptance.deepest(), 2);
     acceptance.doubt();
     EXPECT_NEAR(acceptance.chances(1, 2)[0], 0.75, 0.05) << "less certain, not another belief";
+}
+
+/// What a chain's first node is believed to be worth after `hit` of so many more trials.
+double belief_after(Acceptance& acceptance, int trials, const std::function<bool(int)>& hit) {
+    for (int i = 0; i < trials; ++i) {
+        const auto [tree, accepted] = pairs(hit(i) ? std::vector<std::int32_t>{0} : std::vector<std::int32_t>{}, 1);
+        acceptance.record(tree, accepted, false, 1);
+    }
+    return acceptance.chances(0, 1)[0];
+}
+
+TEST(Acceptance, RemembersLongWhatStaysAndForgetsFastWhatChanges) {
+    Acceptance acceptance(family_of("sd"));
+    belief_after(acceptance, 300, [](int) { return true; });
+    EXPECT_LT(belief_after(acceptance, 20, [](int) { return false; }), 0.5) << "another text began";
+    // Fair coins: a memory of 20 trials would see shares from 0.25 to 0.75 among these.
+    std::mt19937 coins(7);
+    belief_after(acceptance, 400, [&](int) { return coins() % 2 == 0; });
+    for (int i = 0; i < 400; ++i) {
+        EXPECT_NEAR(belief_after(acceptance, 1, [&](int) { return coins() % 2 == 0; }), 0.5, 0.13);
+    }
 }
 
 TEST(Acceptance, TheEndOfATextIsNoMiss) {

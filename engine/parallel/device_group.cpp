@@ -1,0 +1,105 @@
+#include "engine/parallel/device_group.hpp"
+
+#include <exception>
+#include <set>
+#include <utility>
+
+#include "engine/bytes.hpp"
+#include "engine/error.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+class NoSum final : public DeviceGroup {
+  public:
+    void all_reduce(float* /*data*/, std::int64_t /*count*/) override {}
+};
+
+/// Of devices that compute in the host's memory.
+class InPlace final : public DeviceGroup {
+  public:
+    explicit InPlace(Group& group) : group_(group) {}
+    void all_reduce(float* data, std::int64_t count) override { group_.all_reduce(data, count); }
+
+  private:
+    Group& group_;
+};
+
+class OverHost final : public DeviceGroup {
+  public:
+    OverHost(kernels::Device& device, Group& group) : device_(device), group_(group) {}
+    void all_reduce(float* data, std::int64_t count) override {
+        const std::size_t num_bytes = static_cast<std::size_t>(count) * sizeof(float);
+        if (staging_.num_bytes() < num_bytes) staging_ = kernels::Staging(device_, num_bytes);
+        auto* bytes = reinterpret_cast<std::byte*>(data);
+        device_.download(staging_.data(), bytes, num_bytes);
+        group_.all_reduce(staging_.floats(), count);
+        device_.upload(bytes, staging_.data(), num_bytes);
+    }
+
+  private:
+    kernels::Device& device_;
+    Group& group_;
+    kernels::Staging staging_;
+};
+
+class Linked final : public DeviceGroup {
+  public:
+    explicit Linked(std::unique_ptr<kernels::DeviceLink> link) : link_(std::move(link)) {}
+    void all_reduce(float* data, std::int64_t count) override { link_->all_reduce(data, count); }
+    void finish() override { link_->finish(); }
+
+  private:
+    std::unique_ptr<kernels::DeviceLink> link_;
+};
+
+/// What the ranks join with; empty on all of them where some rank's device has no links, or two ranks share one.
+std::vector<std::byte> agreed_id(kernels::Device& device, Group& group) {
+    kernels::DeviceLinks* links = device.links();
+    ByteWriter mine;
+    mine.put(links != nullptr ? links->address() : std::string());
+    std::set<std::string> addresses;
+    for (const std::vector<std::byte>& part : group.gather(mine.bytes())) {
+        addresses.insert(ByteReader(part).get_string());
+    }
+    std::vector<std::byte> id;
+    std::exception_ptr failure;
+    if (group.is_first() && static_cast<int>(addresses.size()) == group.size() && !addresses.contains("")) {
+        try {
+            id = links->new_id();
+        } catch (const std::exception&) {
+            failure = std::current_exception();  // the others wait for the broadcast
+        }
+    }
+    group.broadcast(id);
+    if (failure) std::rethrow_exception(failure);
+    return id;
+}
+
+/// nullptr on all ranks where there are none, or one could not join: then `notice` says why.
+std::unique_ptr<kernels::DeviceLink> join(kernels::Device& device, Group& group, std::string& notice) {
+    std::unique_ptr<kernels::DeviceLink> link;
+    try {
+        agree(group, [&] {
+            const std::vector<std::byte> id = agreed_id(device, group);
+            if (!id.empty()) link = device.links()->join(id, group.rank(), group.size());
+        });
+    } catch (const Error& error) {
+        link.reset();
+        notice = "tensor-parallel: sums go over the host, as its devices could not be connected: " +
+                 std::string(error.what());
+    }
+    return link;
+}
+
+}  // namespace
+
+std::unique_ptr<DeviceGroup> make_device_group(kernels::Device& device, Group& group, std::string& notice) {
+    if (group.size() == 1) return std::make_unique<NoSum>();
+    std::unique_ptr<kernels::DeviceLink> link = join(device, group, notice);
+    if (link) return std::make_unique<Linked>(std::move(link));
+    if (device.own_memory()) return std::make_unique<OverHost>(device, group);
+    return std::make_unique<InPlace>(group);
+}
+
+}  // namespace longhaul::engine

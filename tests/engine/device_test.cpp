@@ -1,0 +1,225 @@
+// The engine on devices whose memory the host cannot touch (remote_device.hpp): the text is the one it is everywhere,
+// and checkpoints are written beside decoding.
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+
+#include "tests/engine/model_harness.hpp"
+#include "tests/engine/remote_device.hpp"
+#include "tests/engine/replica_harness.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using namespace testing;
+namespace fs = std::filesystem;
+
+const fs::path parity = LONGHAUL_TEST_DATA "/parity";
+
+std::unique_ptr<RemoteDevice> make_remote() {
+    return std::make_unique<RemoteDevice>(kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1));
+}
+
+struct Case {
+    std::string name;
+    DeviceMaker make;
+    bool as_cpu;        ///< its bits are the CPU's
+    int items, tokens;  ///< of a job: as many as are done in a second
+};
+
+void PrintTo(const Case& device, std::ostream* out) {
+    *out << device.name;
+}
+
+std::vector<Case> cases() {
+    return {{"remote", [] { return make_remote(); }, true, 4, 40}};
+}
+
+class OtherDevice : public ::testing::TestWithParam<Case> {
+  protected:
+    OtherDevice() : folder_(fs::temp_directory_path() / ("longhaul-other-device-" + std::to_string(::getpid()))) {
+        fs::remove_all(folder_);
+        fs::create_directories(folder_);
+    }
+    ~OtherDevice() override { fs::remove_all(folder_); }
+
+    [[nodiscard]] static Job job() {
+        Job job{base_options()};
+        job.items = GetParam().items;
+        job.generation.max_tokens = GetParam().tokens;
+        job.options.batch = 3;
+        job.make_device = GetParam().make;
+        return job;
+    }
+    /// Plain decoding, one at a time: what every other way must give.
+    [[nodiscard]] static std::map<std::int64_t, std::vector<std::int32_t>> expected() {
+        Job plain = job();
+        plain.options.draft.method = "ar";
+        plain.options.batch = 1;
+        if (GetParam().as_cpu) plain.make_device = {};
+        return tokens_of(launch(plain).items);
+    }
+    [[nodiscard]] static engine::testing::Run logits(const char* model, Precision precision, const DeviceMaker& make, int ranks,
+                                    std::int64_t chunk, const fs::path& packed = {}) {
+        std::vector<std::int32_t> tokens;
+        for (std::int32_t i = 0; i < 23; ++i) tokens.push_back(1 + i * i % 60);
+        return run_model(parity / model, precision, make, tokens, {0, 3, 21, 22}, ranks, chunk, {}, packed);
+    }
+
+    fs::path folder_;
+};
+
+TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
+    const DeviceMaker cpu = [] { return kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1); };
+    for (const char* model : {"llama-default-bf16", "qwen2", "opt-post-norm-bf16"}) {
+        for (const Precision precision : {Precision::bf16, Precision::fp32, Precision::int8, Precision::int4}) {
+            SCOPED_TRACE(std::string(model) + " " + std::to_string(static_cast<int>(precision)));
+            const DeviceMaker& judge = GetParam().as_cpu ? cpu : GetParam().make;
+            const std::vector<float> right = logits(model, precision, judge, 1, 64).logits();
+            EXPECT_EQ(logits(model, precision, GetParam().make, 1, 3).logits(), right);
+            for (const std::vector<float>& rank : logits(model, precision, GetParam().make, 2, 64).all_ranks)
+                EXPECT_EQ(rank, right);
+        }
+    }
+}
+
+TEST_P(OtherDevice, PackedWeightsAreWrittenAndTakenBack) {
+    const auto run = [&](const fs::path& packed) {
+        return logits("llama-default-bf16", Precision::bf16, GetParam().make, 2, 64, packed);
+    };
+    const engine::testing::Run plain = run({}), written = run(folder_), mapped = run(folder_);
+    EXPECT_TRUE(written.loaded.front().starts_with("packed into"));
+    EXPECT_TRUE(mapped.loaded.front().starts_with("mapped from"));
+    EXPECT_EQ(plain.all_ranks, written.all_ranks);
+    EXPECT_EQ(plain.all_ranks, mapped.all_ranks);
+}
+
+TEST_P(OtherDevice, OneTextForEveryBatchDraftAndSplit) {
+    const auto right = expected();
+    ASSERT_EQ(right.begin()->second.size(), static_cast<std::size_t>(GetParam().tokens));
+    for (const std::int64_t batch : {1, 3}) {
+        for (const int ranks : {1, 2}) {
+            Job drafted = job();
+            drafted.options.batch = batch;
+            drafted.ranks = ranks;
+            EXPECT_EQ(tokens_of(launch(drafted).items), right) << "batch " << batch << ", ranks " << ranks;
+        }
+    }
+}
+
+TEST_P(OtherDevice, DraftModelsGiveTheTextOfPlainDecoding) {
+    const auto right = expected();
+    for (const bool sharded : {false, true}) {
+        Job drafted = job();
+        drafted.options.draft.method = "rsd-s";
+        drafted.options.draft.tree = "3x3";
+        drafted.options.draft.verify = "coupled";
+        drafted.draft_models = {parity / "llama-yarn-bf16"};
+        drafted.ranks = 2;
+        drafted.draft_sharded = sharded;
+        const JobResult result = launch(drafted);
+        EXPECT_EQ(tokens_of(result.items), right) << "sharded " << sharded;
+        EXPECT_GT(result.sum.drafted, 0);
+    }
+}
+
+TEST_P(OtherDevice, StoppedAndResumedTheTextGoesOn) {
+    std::map<std::int64_t, FinishedItem> done;
+    std::int64_t recomputed = 0;
+    const auto items = static_cast<std::size_t>(GetParam().items);
+    for (int epoch = 1; epoch < 30 && done.size() < items; ++epoch) {
+        Job part = job();
+        part.ranks = 1 + epoch % 2;
+        part.options.checkpoint.folder = folder_;
+        part.options.checkpoint.epoch = epoch;
+        part.options.checkpoint.every_tokens = 16;
+        part.stop_after = GetParam().tokens;
+        const JobResult result = launch(part, done);
+        EXPECT_EQ(result.outcome.checkpoint_error, "");
+        recomputed += result.sum.recomputed_rows;
+        for (const auto& [index, item] : result.items) done[index] = item;
+    }
+    EXPECT_EQ(tokens_of(done), expected());
+    EXPECT_EQ(recomputed, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, OtherDevice, ::testing::ValuesIn(cases()),
+                         [](const auto& of) { return of.param.name; });
+
+/// Lets one thread wait for passes of another.
+class PassCount {
+  public:
+    void pass() {
+        const std::lock_guard lock(mutex_);
+        ++passes_;
+        changed_.notify_all();
+    }
+    /// False: they did not come.
+    bool wait_for_more(int passes) {
+        std::unique_lock lock(mutex_);
+        const int until = passes_ + passes;
+        return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return passes_ >= until; });
+    }
+
+  private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    int passes_ = 0;
+};
+
+// The first read of keys and values for a checkpoint does not end before three more passes have begun: a step that
+// waited for it would never begin them.
+TEST(ExportFromADevice, RunsBesideDecoding) {
+    const fs::path folder = fs::temp_directory_path() / ("longhaul-export-" + std::to_string(::getpid()));
+    PassCount count;
+    std::once_flag first;
+    bool came = false;
+    Job job{base_options()};
+    job.items = 1;
+    job.options.checkpoint.folder = folder;
+    job.options.checkpoint.epoch = 1;
+    job.options.checkpoint.every_tokens = 8;
+    job.results_durable = false;
+    job.make_device = [&] {
+        auto device = make_remote();
+        device->pass_begins = [&] { count.pass(); };
+        device->export_begins = [&] { std::call_once(first, [&] { came = count.wait_for_more(3); }); };
+        return device;
+    };
+    const JobResult result = launch(job);
+    EXPECT_TRUE(came);
+    EXPECT_EQ(result.outcome.checkpoint_error, "");
+    EXPECT_GT(result.outcome.progress.checkpoint_rounds, 0);
+    fs::remove_all(folder);
+}
+
+// The device of these tests finds what they look for.
+TEST(RemoteDeviceDeathTest, TheHostCannotTouchItsMemory) {
+    ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+    const auto device = make_remote();
+    const kernels::Buffer buffer(*device, 64);
+    EXPECT_DEATH(static_cast<void>(*const_cast<volatile float*>(buffer.as<float>())), "");
+    std::vector<float> here(16);
+    EXPECT_THROW(device->add(here.data(), buffer.as<float>(), 16), std::logic_error);
+}
+
+TEST(RemoteDevice, OperationsAreDoneWhenTheirResultIsAskedFor) {
+    const auto device = make_remote();
+    const kernels::Buffer x(*device, 64), y(*device, 64);
+    std::vector<float> ones(16, 1.0F), sum(16);
+    device->upload(x.data(), ones.data(), 64);
+    device->upload(y.data(), ones.data(), 64);
+    ones.assign(16, 5.0F);
+    device->add(x.as<float>(), y.as<float>(), 16);
+    device->download(sum.data(), x.data(), 64);
+    EXPECT_EQ(sum, std::vector<float>(16, 2.0F));
+}
+
+}  // namespace
+}  // namespace longhaul::engine

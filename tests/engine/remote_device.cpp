@@ -1,0 +1,223 @@
+#include "tests/engine/remote_device.hpp"
+
+#include <sys/mman.h>
+
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+namespace longhaul::engine::testing {
+
+using kernels::Buffer;
+using kernels::DType;
+using kernels::KvLayout;
+using kernels::KvSlot;
+using kernels::Matrix;
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+RemoteDevice::~RemoteDevice() {
+    for (const auto& [address, block] : blocks_) {
+        inner_->release(block.inner, block.num_bytes);
+        ::munmap(const_cast<std::byte*>(address), block.mapped_bytes);
+    }
+}
+
+template <typename T>
+T* RemoteDevice::inner(T* data) const {
+    if (data == nullptr) return nullptr;
+    const auto* address = reinterpret_cast<const std::byte*>(data);
+    const Lock lock(mutex_);
+    auto block = blocks_.upper_bound(address);
+    if (block == blocks_.begin()) throw std::logic_error("the device was given an address of the host");
+    --block;
+    const auto offset = static_cast<std::size_t>(address - block->first);
+    if (offset > block->second.num_bytes) throw std::logic_error("the device was given an address of the host");
+    return reinterpret_cast<T*>(block->second.inner + offset);
+}
+
+Matrix RemoteDevice::inner_matrix(const Matrix& matrix) const {
+    return {.dtype = matrix.dtype,
+            .num_outputs = matrix.num_outputs,
+            .num_inputs = matrix.num_inputs,
+            .num_slices = matrix.num_slices,
+            .slice_length = matrix.slice_length,
+            .data = Buffer::borrowed(inner(matrix.data.data()), matrix.data.num_bytes())};
+}
+
+void RemoteDevice::later(std::function<void()> operation) {
+    const Lock lock(mutex_);
+    queue_.push_back(std::move(operation));
+}
+
+void RemoteDevice::run_queue() const {
+    for (const auto& operation : std::exchange(queue_, {})) operation();
+}
+
+void RemoteDevice::finish() {
+    const Lock lock(mutex_);
+    run_queue();
+}
+
+std::byte* RemoteDevice::allocate(std::size_t num_bytes) {
+    constexpr std::size_t page = 4096;
+    const std::size_t mapped_bytes = (num_bytes + page) / page * page;
+    void* address = ::mmap(nullptr, mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED) throw std::bad_alloc();
+    const Lock lock(mutex_);
+    blocks_[static_cast<std::byte*>(address)] = {inner_->allocate(num_bytes), num_bytes, mapped_bytes};
+    return static_cast<std::byte*>(address);
+}
+
+void RemoteDevice::release(std::byte* data, std::size_t num_bytes) noexcept {
+    const Lock lock(mutex_);
+    run_queue();
+    const auto block = blocks_.find(data);
+    inner_->release(block->second.inner, num_bytes);
+    ::munmap(data, block->second.mapped_bytes);
+    blocks_.erase(block);
+}
+
+void RemoteDevice::upload(std::byte* to, const void* from_host, std::size_t num_bytes) {
+    const auto* from = static_cast<const std::byte*>(from_host);
+    later([this, to = inner(to), bytes = std::vector<std::byte>(from, from + num_bytes)] {
+        inner_->upload(to, bytes.data(), bytes.size());
+    });
+}
+
+void RemoteDevice::download(void* to_host, const std::byte* from, std::size_t num_bytes) {
+    const Lock lock(mutex_);
+    run_queue();
+    inner_->download(to_host, inner(from), num_bytes);
+}
+
+Matrix RemoteDevice::pack(DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
+                          std::int64_t slice_length) {
+    Matrix matrix = inner_->pack(dtype, parts, num_slices, slice_length);
+    std::vector<std::byte> bytes(matrix.data.num_bytes());
+    inner_->download(bytes.data(), matrix.data.data(), bytes.size());
+    matrix.data = adopt(bytes.data(), bytes.size());
+    return matrix;
+}
+
+Buffer RemoteDevice::adopt(const std::byte* data, std::size_t num_bytes) {
+    Buffer buffer(*this, num_bytes);
+    upload(buffer.data(), data, num_bytes);
+    return buffer;
+}
+
+void RemoteDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
+    later([this, table = std::make_shared<Matrix>(inner_matrix(table)),
+           rows = std::vector<std::int32_t>(rows.begin(), rows.end()), dim,
+           out = inner(out)] { inner_->embed(*table, rows, dim, out); });
+}
+
+void RemoteDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
+    later([=, this, w = std::make_shared<Matrix>(inner_matrix(w)), x = inner(x), y = inner(y)] {
+        inner_->matmul(*w, x, x_stride, num_rows, y);
+    });
+}
+
+void RemoteDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
+    later([this, x = inner(x), rows = std::vector<std::int32_t>(rows.begin(), rows.end()), dim, out = inner(out)] {
+        inner_->gather(x, rows, dim, out);
+    });
+}
+
+void RemoteDevice::add(float* x, const float* y, std::int64_t count) {
+    later([this, x = inner(x), y = inner(y), count] { inner_->add(x, y, count); });
+}
+
+void RemoteDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
+    later([=, this, x = inner(x), bias = inner(bias)] { inner_->add_bias(x, bias, num_rows, dim); });
+}
+
+void RemoteDevice::rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                            DType act, std::byte* out, std::int64_t out_stride) {
+    later([=, this, x = inner(x), gain = inner(gain), out = inner(out)] {
+        inner_->rms_norm(x, gain, eps, num_rows, dim, act, out, out_stride);
+    });
+}
+
+void RemoteDevice::layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
+                              std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) {
+    later([=, this, x = inner(x), gain = inner(gain), bias = inner(bias), out = inner(out)] {
+        inner_->layer_norm(x, gain, bias, eps, num_rows, dim, act, out, out_stride);
+    });
+}
+
+void RemoteDevice::relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                        std::int64_t out_stride) {
+    later([=, this, x = inner(x), out = inner(out)] { inner_->relu(x, num_rows, width, act, out, out_stride); });
+}
+
+void RemoteDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                              std::int64_t out_stride) {
+    later([=, this, x = inner(x), out = inner(out)] { inner_->round_rows(x, num_rows, width, act, out, out_stride); });
+}
+
+void RemoteDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+                            std::int64_t out_stride) {
+    later([=, this, x = inner(x), out = inner(out)] { inner_->silu_mul(x, num_rows, width, act, out, out_stride); });
+}
+
+// What the spans of the pass hold is read when the queue runs, until the next pass begins.
+void RemoteDevice::begin_pass(const kernels::PassRows& pass) {
+    if (pass_begins) pass_begins();
+    finish();
+    later([this, pass] { begin_inner_pass(pass); });
+}
+
+void RemoteDevice::begin_inner_pass(const kernels::PassRows& pass) {
+    pass_ = {};
+    const auto inner_pages = [&](std::span<std::byte* const> pages) -> std::span<std::byte* const> {
+        std::vector<std::byte*>& list = pass_.pages.emplace_back();
+        for (std::byte* page : pages) list.push_back(inner(page));
+        return list;
+    };
+    pass_.pages.reserve(2 * pass.sequences.size());
+    for (const kernels::AttentionSequence& sequence : pass.sequences)
+        pass_.sequences.push_back({inner_pages(sequence.pages), inner_pages(sequence.scratch_pages)});
+    for (const KvSlot& slot : pass.slots) pass_.slots.push_back({inner(slot.page), slot.slot});
+    kernels::PassRows moved = pass;
+    moved.sequences = pass_.sequences;
+    moved.slots = pass_.slots;
+    inner_->begin_pass(moved);
+}
+
+void RemoteDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                              std::byte* q_out) {
+    later(
+        [=, this, qkv = inner(qkv), q_out = inner(q_out)] { inner_->rope_store(layout, layer, qkv, q_heads, q_out); });
+}
+
+void RemoteDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                             DType act, std::byte* out, std::int64_t out_stride) {
+    later([=, this, q = inner(q), out = inner(out)] {
+        inner_->attention(layout, layer, q, q_heads, act, out, out_stride);
+    });
+}
+
+void RemoteDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
+    from.page = inner(from.page);
+    to.page = inner(to.page);
+    later([=, this] { inner_->kv_move(layout, from, to); });
+}
+
+void RemoteDevice::kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                             bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const {
+    if (export_begins) export_begins();
+    const Lock lock(mutex_);
+    run_queue();
+    inner_->kv_export(layout, inner(page), layer, kv_head, values, first, count, to_host);
+}
+
+void RemoteDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                             bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) {
+    const std::size_t num_bytes = static_cast<std::size_t>(count) * layout.token_bytes();
+    later([=, this, page = inner(page), bytes = std::vector<std::byte>(from_host, from_host + num_bytes)] {
+        inner_->kv_import(layout, page, layer, kv_head, values, first, count, bytes.data());
+    });
+}
+
+}  // namespace longhaul::engine::testing

@@ -1,0 +1,107 @@
+// A device whose memory the host cannot touch and whose operations are late, as a GPU's: what the engine and the runner
+// must work with. It hands everything to a device that computes on the host, under other addresses: those that it
+// gives out are mapped without any right, so that a read or write of the host's ends the test where it happens, and
+// host memory given in the place of its own is refused. Operations wait in a queue until somebody asks for their
+// result.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/device.hpp"
+
+namespace longhaul::engine::testing {
+
+class RemoteDevice final : public kernels::Device {
+  public:
+    explicit RemoteDevice(std::unique_ptr<kernels::Device> inner) : inner_(std::move(inner)) {}
+    ~RemoteDevice() override;
+
+    kernels::DeviceMemory memory{std::int64_t{4} << 30, std::int64_t{4} << 30};  ///< what it says it has
+    kernels::DeviceLinks* device_links = nullptr;
+    std::function<void()> pass_begins;            ///< called by each begin_pass
+    mutable std::function<void()> export_begins;  ///< called by each kv_export, in its thread, before it does anything
+
+    [[nodiscard]] std::string_view name() const override { return inner_->name(); }
+    [[nodiscard]] int threads() const override { return inner_->threads(); }
+    [[nodiscard]] std::string place() const override { return "far away"; }
+    [[nodiscard]] std::optional<kernels::DeviceMemory> own_memory() const override { return memory; }
+    [[nodiscard]] kernels::DeviceLinks* links() override { return device_links; }
+    void finish() override;
+
+    std::byte* allocate(std::size_t num_bytes) override;
+    void release(std::byte* data, std::size_t num_bytes) noexcept override;
+    void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
+    void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
+    kernels::Matrix pack(kernels::DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
+                         std::int64_t slice_length) override;
+    [[nodiscard]] std::size_t packed_bytes(const kernels::Matrix& geometry) const override {
+        return inner_->packed_bytes(geometry);
+    }
+    [[nodiscard]] std::string_view packed_layout() const override { return inner_->packed_layout(); }
+    kernels::Buffer adopt(const std::byte* data, std::size_t num_bytes) override;
+    void embed(const kernels::Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                float* y) override;
+    void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
+    void add(float* x, const float* y, std::int64_t count) override;
+    void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
+    void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                  kernels::DType act, std::byte* out, std::int64_t out_stride) override;
+    void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
+                    std::int64_t dim, kernels::DType act, std::byte* out, std::int64_t out_stride) override;
+    void relu(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
+              std::int64_t out_stride) override;
+    void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
+                    std::int64_t out_stride) override;
+    void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
+                  std::int64_t out_stride) override;
+    [[nodiscard]] std::size_t kv_page_bytes(const kernels::KvLayout& layout) const override {
+        return inner_->kv_page_bytes(layout);
+    }
+    void begin_pass(const kernels::PassRows& pass) override;
+    void rope_store(const kernels::KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                    std::byte* q_out) override;
+    void attention(const kernels::KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                   kernels::DType act, std::byte* out, std::int64_t out_stride) override;
+    void kv_move(const kernels::KvLayout& layout, kernels::KvSlot from, kernels::KvSlot to) override;
+    void kv_export(const kernels::KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                   bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const override;
+    void kv_import(const kernels::KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                   bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) override;
+
+  private:
+    struct Block {
+        std::byte* inner = nullptr;
+        std::size_t num_bytes = 0, mapped_bytes = 0;
+    };
+    /// A pass with the inner device's addresses.
+    struct InnerPass {
+        std::vector<std::vector<std::byte*>> pages;
+        std::vector<kernels::AttentionSequence> sequences;
+        std::vector<kernels::KvSlot> slots;
+    };
+
+    /// Where an address of this device's memory is in the inner device's.
+    template <typename T>
+    T* inner(T* data) const;
+    [[nodiscard]] kernels::Matrix inner_matrix(const kernels::Matrix& matrix) const;
+    void begin_inner_pass(const kernels::PassRows& pass);
+    void later(std::function<void()> operation);
+    void run_queue() const;  ///< under the lock
+
+    std::unique_ptr<kernels::Device> inner_;
+    mutable std::recursive_mutex mutex_;
+    std::map<const std::byte*, Block> blocks_;
+    mutable std::vector<std::function<void()>> queue_;
+    InnerPass pass_;
+};
+
+}  // namespace longhaul::engine::testing
