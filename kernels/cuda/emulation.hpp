@@ -7,12 +7,14 @@
 // rounded once).
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 
+#include "kernels/convert.hpp"
 #include "kernels/cuda/runtime.hpp"
 
 #define __global__
@@ -205,6 +207,14 @@ T __ldcs(const T* from) {
     return *from;
 }
 
+template <typename T>
+T __ldcg(const T* from) {
+    return *from;
+}
+inline unsigned atomicAdd(unsigned* to, unsigned value) {
+    return std::atomic_ref(*to).fetch_add(value);
+}
+
 inline void copy_async_16(void* shared, const void* global) {
     emulation::copy_later(shared, global, 16);
 }
@@ -214,6 +224,10 @@ inline void commit_copies() {
 template <int pending>
 void wait_copies() {
     emulation::wait(pending);
+}
+
+inline std::uint32_t round_to_bf16(float low, float high) {
+    return static_cast<std::uint32_t>(f32_to_bf16(low)) | static_cast<std::uint32_t>(f32_to_bf16(high)) << 16;
 }
 
 void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
