@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <mutex>
 
+#include "tests/engine/device_cases.hpp"
 #include "tests/engine/model_harness.hpp"
 #include "tests/engine/remote_device.hpp"
 #include "tests/engine/replica_harness.hpp"
@@ -26,28 +27,22 @@ std::unique_ptr<RemoteDevice> make_remote() {
     return std::make_unique<RemoteDevice>(kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1));
 }
 
-struct Case {
-    std::string name;
-    DeviceMaker make;
-    bool as_cpu;        ///< its bits are the CPU's
-    int items, tokens;  ///< of a job: as many as are done in a second
-};
-
-void PrintTo(const Case& device, std::ostream* out) {
-    *out << device.name;
+std::vector<DeviceCase> cases() {
+    std::vector<DeviceCase> all = gpu_cases();
+    all.push_back({"remote", [] { return make_remote(); }, true, 4, 40});
+    return all;
 }
 
-std::vector<Case> cases() {
-    return {{"remote", [] { return make_remote(); }, true, 4, 40}};
-}
-
-class OtherDevice : public ::testing::TestWithParam<Case> {
+class OtherDevice : public ::testing::TestWithParam<DeviceCase> {
   protected:
     OtherDevice() : folder_(fs::temp_directory_path() / ("longhaul-other-device-" + std::to_string(::getpid()))) {
         fs::remove_all(folder_);
         fs::create_directories(folder_);
     }
     ~OtherDevice() override { fs::remove_all(folder_); }
+    void SetUp() override {
+        if (GetParam().make() == nullptr) GTEST_SKIP() << "needs an NVIDIA GPU";
+    }
 
     [[nodiscard]] static Job job() {
         Job job{base_options()};
@@ -65,8 +60,8 @@ class OtherDevice : public ::testing::TestWithParam<Case> {
         if (GetParam().as_cpu) plain.make_device = {};
         return tokens_of(launch(plain).items);
     }
-    [[nodiscard]] static engine::testing::Run logits(const char* model, Precision precision, const DeviceMaker& make, int ranks,
-                                    std::int64_t chunk, const fs::path& packed = {}) {
+    [[nodiscard]] static engine::testing::Run logits(const char* model, Precision precision, const DeviceMaker& make,
+                                                     int ranks, std::int64_t chunk, const fs::path& packed = {}) {
         std::vector<std::int32_t> tokens;
         for (std::int32_t i = 0; i < 23; ++i) tokens.push_back(1 + i * i % 60);
         return run_model(parity / model, precision, make, tokens, {0, 3, 21, 22}, ranks, chunk, {}, packed);
