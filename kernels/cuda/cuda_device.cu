@@ -17,7 +17,11 @@ void Workspace::grow(const Stream& stream, std::size_t num_bytes) {
 }
 
 CudaDevice::State::State(Arithmetic arithmetic, int gpu)
-    : arithmetic(arithmetic), gpu(gpu), properties((use_gpu(gpu), properties_of(gpu))), ring(stream) {}
+    : arithmetic(arithmetic),
+      gpu(gpu),
+      properties((use_gpu(gpu), properties_of(gpu))),
+      ring(stream),
+      links(make_links(stream, gpu)) {}
 
 const std::int32_t* CudaDevice::State::send_rows(std::span<const std::int32_t> rows) {
     auto* numbers = row_numbers.get<std::int32_t>(stream, static_cast<std::int64_t>(rows.size()));
@@ -36,6 +40,33 @@ CudaDevice::~CudaDevice() {
 
 std::string_view CudaDevice::name() const {
     return state_->arithmetic == Arithmetic::exact ? "cuda-exact" : "cuda";
+}
+
+std::string CudaDevice::place() const {
+    const GpuProperties& gpu = state_->properties;
+    return "GPU " + std::to_string(state_->gpu) + " of " + std::to_string(num_gpus()) + ", " + gpu.name + " (" +
+           gpu.uuid.substr(0, 8) + ")";
+}
+
+std::optional<DeviceMemory> CudaDevice::own_memory() const {
+    return DeviceMemory{.total_bytes = static_cast<std::int64_t>(state_->properties.memory_bytes),
+                        .free_bytes = static_cast<std::int64_t>(free_memory_bytes())};
+}
+
+DeviceLinks* CudaDevice::links() {
+    return state_->links.get();
+}
+
+void CudaDevice::finish() {
+    state_->stream.synchronize();
+}
+
+std::byte* CudaDevice::allocate_staging(std::size_t num_bytes) {
+    return allocate_pinned(num_bytes);
+}
+
+void CudaDevice::release_staging(std::byte* data, std::size_t /*num_bytes*/) noexcept {
+    release_pinned(data);
 }
 
 std::byte* CudaDevice::allocate(std::size_t num_bytes) {

@@ -50,6 +50,12 @@ class CudaDevice final : public Device {
     [[nodiscard]] int threads() const override { return 1; }
 
     // cuda_device.cu
+    [[nodiscard]] std::string place() const override;
+    [[nodiscard]] std::optional<DeviceMemory> own_memory() const override;
+    [[nodiscard]] DeviceLinks* links() override;
+    void finish() override;
+    std::byte* allocate_staging(std::size_t num_bytes) override;
+    void release_staging(std::byte* data, std::size_t num_bytes) noexcept override;
     std::byte* allocate(std::size_t num_bytes) override;
     void release(std::byte* data, std::size_t num_bytes) noexcept override;
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/links.hpp"
 #include "kernels/cuda/pass.hpp"
 #include "kernels/cuda/staging.hpp"
 
@@ -18,6 +19,7 @@ struct CudaDevice::State {
     GpuProperties properties;
     Stream stream;  ///< of all operations, but copies that may not hold it up (kv.cu)
     PinnedRing ring;
+    std::unique_ptr<DeviceLinks> links;
     CurrentPass pass;
     Workspace row_numbers;
 };

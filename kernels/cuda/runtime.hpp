@@ -33,6 +33,8 @@ class Stream {
     [[nodiscard]] NativeStream native() const { return native_; }
     /// Waits until all that was asked for is done; errors of kernels appear here.
     void synchronize() const;
+    /// Whether all that was asked for is done.
+    [[nodiscard]] bool done() const;
 
   private:
     NativeStream native_{};
@@ -54,7 +56,11 @@ class Event {
     NativeEvent native_{};
 };
 
-/// Page-locked host memory: copies to and from it do not hold up the host.
+/// Page-locked host memory, 64-byte aligned. Throws std::bad_alloc.
+std::byte* allocate_pinned(std::size_t num_bytes);
+void release_pinned(std::byte* data) noexcept;
+
+/// Page-locked host memory with one owner: copies to and from it do not hold up the host.
 class Pinned {
   public:
     Pinned() = default;
@@ -73,7 +79,8 @@ class Pinned {
 
 struct GpuProperties {
     std::string name;
-    int major = 0;  ///< compute capability
+    std::string uuid;  ///< in hexadecimal
+    int major = 0;     ///< compute capability
     int minor = 0;
     int multiprocessors = 0;
     std::size_t memory_bytes = 0;

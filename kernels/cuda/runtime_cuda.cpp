@@ -26,6 +26,13 @@ void Stream::synchronize() const {
     check(cudaStreamSynchronize(native_));
 }
 
+bool Stream::done() const {
+    const cudaError_t result = cudaStreamQuery(native_);
+    if (result == cudaErrorNotReady) return false;
+    check(result);
+    return true;
+}
+
 Event::Event() {
     check(cudaEventCreateWithFlags(&native_, cudaEventDisableTiming));
 }
@@ -42,11 +49,16 @@ void Event::synchronize() const {
     check(cudaEventSynchronize(native_));
 }
 
-Pinned::Pinned(std::size_t num_bytes) : num_bytes_(num_bytes) {
+std::byte* allocate_pinned(std::size_t num_bytes) {
     void* data = nullptr;
     check(cudaMallocHost(&data, num_bytes));
-    data_ = static_cast<std::byte*>(data);
+    return static_cast<std::byte*>(data);
 }
+void release_pinned(std::byte* data) noexcept {
+    static_cast<void>(cudaFreeHost(data));
+}
+
+Pinned::Pinned(std::size_t num_bytes) : data_(allocate_pinned(num_bytes)), num_bytes_(num_bytes) {}
 Pinned::Pinned(Pinned&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
 Pinned& Pinned::operator=(Pinned&& other) noexcept {
@@ -55,7 +67,7 @@ Pinned& Pinned::operator=(Pinned&& other) noexcept {
     return *this;
 }
 Pinned::~Pinned() {
-    if (data_ != nullptr) static_cast<void>(cudaFreeHost(data_));
+    if (data_ != nullptr) release_pinned(data_);
 }
 
 int num_gpus() {
@@ -70,7 +82,14 @@ int num_gpus() {
 GpuProperties properties_of(int gpu) {
     cudaDeviceProp found{};
     check(cudaGetDeviceProperties(&found, gpu));
+    std::string uuid;
+    for (const char byte : found.uuid.bytes) {
+        constexpr char digits[] = "0123456789abcdef";
+        uuid += digits[static_cast<unsigned char>(byte) >> 4];
+        uuid += digits[static_cast<unsigned char>(byte) & 15];
+    }
     return {.name = found.name,
+            .uuid = std::move(uuid),
             .major = found.major,
             .minor = found.minor,
             .multiprocessors = found.multiProcessorCount,

@@ -12,12 +12,22 @@ namespace longhaul::kernels::cuda {
 Stream::Stream() = default;
 Stream::~Stream() = default;
 void Stream::synchronize() const {}
+bool Stream::done() const {
+    return true;
+}
 
 Event::Event() = default;
 Event::~Event() = default;
 void Event::record(const Stream& /*stream*/) {}
 void Event::make_wait(const Stream& /*stream*/) const {}
 void Event::synchronize() const {}
+
+std::byte* allocate_pinned(std::size_t num_bytes) {
+    return allocate_memory(num_bytes);
+}
+void release_pinned(std::byte* data) noexcept {
+    release_memory(data);
+}
 
 Pinned::Pinned(std::size_t num_bytes) : data_(allocate_memory(num_bytes)), num_bytes_(num_bytes) {}
 Pinned::Pinned(Pinned&& other) noexcept
@@ -36,6 +46,7 @@ int num_gpus() {
 }
 GpuProperties properties_of(int /*gpu*/) {
     return {.name = "emulated",
+            .uuid = "0",
             .major = 9,
             .minor = 0,
             .multiprocessors = 4,
