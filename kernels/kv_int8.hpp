@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kernels/host_device.hpp"
+
 namespace longhaul::kernels {
 
 constexpr float kv_int8_most = 127.0F;       ///< of keys and values
@@ -15,13 +17,13 @@ struct WholeScale {
     float scale = 0.0F;
     float inverse = 0.0F;
 
-    [[gnu::always_inline]] static WholeScale of(float largest, float most) {
+    [[gnu::always_inline]] LONGHAUL_HOST_DEVICE static WholeScale of(float largest, float most) {
         if (!(largest < __builtin_inff())) return {__builtin_nanf(""), 0.0F};
         if (largest < 0x1p-100F) return {};
         return {largest / most, most / largest};
     }
     /// NaN where the scale is: 0.
-    [[nodiscard]] [[gnu::always_inline]] std::int32_t whole(float x) const {
+    [[nodiscard]] [[gnu::always_inline]] LONGHAUL_HOST_DEVICE std::int32_t whole(float x) const {
         if (inverse == 0.0F) return 0;
         const float sum = x * inverse + 0x1.8p23F;
         return static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, sum) - 0x4b400000U);

@@ -1,6 +1,5 @@
 // Memory of the device, and what goes there and back.
 #include <utility>
-#include <vector>
 
 #include "kernels/checks.hpp"
 #include "kernels/cuda/cuda_state.hpp"
@@ -21,7 +20,8 @@ CudaDevice::State::State(Arithmetic arithmetic, int gpu)
       gpu(gpu),
       properties((use_gpu(gpu), properties_of(gpu))),
       ring(stream),
-      links(make_links(stream, gpu)) {}
+      links(make_links(stream, gpu)),
+      kv(stream) {}
 
 const std::int32_t* CudaDevice::State::send_rows(std::span<const std::int32_t> rows) {
     auto* numbers = row_numbers.get<std::int32_t>(stream, static_cast<std::int64_t>(rows.size()));
@@ -76,6 +76,10 @@ std::byte* CudaDevice::allocate(std::size_t num_bytes) {
 }
 
 void CudaDevice::release(std::byte* data, std::size_t /*num_bytes*/) noexcept {
+    try {
+        state_->kv.flush_moves();  // one may be about this memory
+    } catch (const CudaError&) {   // whoever waits for results is told
+    }
     release_memory(data);  // waits for all that runs
 }
 
@@ -96,38 +100,14 @@ Buffer CudaDevice::adopt(const std::byte* data, std::size_t num_bytes) {
 
 void CudaDevice::begin_pass(const PassRows& pass) {
     check_pass(pass);
+    state_->kv.pass_begins(pass.slots);
     state_->pass.begin(state_->stream, state_->ring, pass);
 }
 
 void CurrentPass::begin(const Stream& stream, PinnedRing& ring, const PassRows& pass) {
-    std::vector<PassRow> rows;
-    std::vector<std::int32_t> paths;
-    Pass sizes{.num_rows = static_cast<std::int64_t>(pass.rows.size()),
-               .num_sequences = static_cast<std::int64_t>(pass.sequences.size()),
-               .num_slots = static_cast<std::int64_t>(pass.slots.size()),
-               .num_angles = pass.num_angles};
-    rows.reserve(pass.rows.size());
-    for (const AttentionRow& row : pass.rows) {
-        rows.push_back({row.position, row.in_pages, row.sequence, static_cast<std::int32_t>(paths.size())});
-        paths.insert(paths.end(), row.path, row.path + (row.position + 1 - row.in_pages));
-        if (row.position + 1 > sizes.longest) sizes.longest = row.position + 1;
-    }
-    std::vector<PassSequence> sequences;
-    std::vector<std::byte*> pages;
-    sequences.reserve(pass.sequences.size());
-    for (const AttentionSequence& sequence : pass.sequences) {
-        const auto first = static_cast<std::int32_t>(pages.size());
-        pages.insert(pages.end(), sequence.pages.begin(), sequence.pages.end());
-        sequences.push_back({first, static_cast<std::int32_t>(pages.size())});
-        pages.insert(pages.end(), sequence.scratch_pages.begin(), sequence.scratch_pages.end());
-    }
     const auto num_angles = pass.cos == nullptr ? 0 : pass.slots.size() * static_cast<std::size_t>(pass.num_angles);
 
     parcel_.clear();
-    const std::size_t at_rows = parcel_.add(std::span<const PassRow>(rows));
-    const std::size_t at_sequences = parcel_.add(std::span<const PassSequence>(sequences));
-    const std::size_t at_paths = parcel_.add(std::span<const std::int32_t>(paths));
-    const std::size_t at_pages = parcel_.add(std::span<std::byte* const>(pages));
     const std::size_t at_slots = parcel_.add(pass.slots);
     const std::size_t at_cos = parcel_.add(std::span(pass.cos, num_angles));
     const std::size_t at_sin = parcel_.add(std::span(pass.sin, num_angles));
@@ -136,14 +116,12 @@ void CurrentPass::begin(const Stream& stream, PinnedRing& ring, const PassRows& 
     ring.send(memory, bytes.data(), bytes.size());
 
     host_ = pass;
-    device_ = sizes;
-    device_.rows = reinterpret_cast<const PassRow*>(memory + at_rows);
-    device_.sequences = reinterpret_cast<const PassSequence*>(memory + at_sequences);
-    device_.paths = reinterpret_cast<const std::int32_t*>(memory + at_paths);
-    device_.pages = reinterpret_cast<std::byte* const*>(memory + at_pages);
-    device_.slots = reinterpret_cast<const KvSlot*>(memory + at_slots);
-    device_.cos = reinterpret_cast<const float*>(memory + at_cos);
-    device_.sin = reinterpret_cast<const float*>(memory + at_sin);
+    ++number_;
+    device_ = {.slots = reinterpret_cast<const KvSlot*>(memory + at_slots),
+               .cos = reinterpret_cast<const float*>(memory + at_cos),
+               .sin = reinterpret_cast<const float*>(memory + at_sin),
+               .num_slots = static_cast<std::int64_t>(pass.slots.size()),
+               .num_angles = pass.num_angles};
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -1,7 +1,9 @@
 // What a CudaDevice keeps between calls: a member or two for each of the files that implement it.
 #pragma once
 
+#include "kernels/cuda/attention_part.hpp"
 #include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/kv_part.hpp"
 #include "kernels/cuda/links.hpp"
 #include "kernels/cuda/pass.hpp"
 #include "kernels/cuda/staging.hpp"
@@ -21,6 +23,8 @@ struct CudaDevice::State {
     PinnedRing ring;
     std::unique_ptr<DeviceLinks> links;
     CurrentPass pass;
+    KvPart kv;
+    AttentionPart attention;
     Workspace row_numbers;
 };
 

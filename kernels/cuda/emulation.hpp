@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 
+#include "kernels/convert.hpp"
 #include "kernels/cuda/runtime.hpp"
 
 #define __global__
@@ -223,6 +224,10 @@ inline void commit_copies() {
 template <int pending>
 void wait_copies() {
     emulation::wait(pending);
+}
+
+inline std::uint32_t round_to_bf16(float low, float high) {
+    return static_cast<std::uint32_t>(f32_to_bf16(low)) | static_cast<std::uint32_t>(f32_to_bf16(high)) << 16;
 }
 
 void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);

@@ -92,6 +92,13 @@ __device__ __forceinline__ void load_matrix_x2(std::uint32_t (&to)[2], const voi
                  : "memory");
 }
 
+/// Two values rounded to bf16, the first in the low half: as f32_to_bf16 does it, but that a NaN is any NaN.
+__device__ __forceinline__ std::uint32_t round_to_bf16(float low, float high) {
+    std::uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 /// Runs `kernel` over `grid` blocks of `block` threads behind what the stream holds already; nothing for an empty grid.
 /// `shared_bytes`: of dynamic shared memory.
 template <typename... Params, typename... Args>

@@ -35,6 +35,18 @@ __device__ __forceinline__ float lane_tree(float sum) {
     return sum;
 }
 
+/// The halves of a pair as f32.
+__device__ __forceinline__ float bf16_low(std::uint32_t pair) {
+    return __uint_as_float(pair << 16);
+}
+__device__ __forceinline__ float bf16_high(std::uint32_t pair) {
+    return __uint_as_float(pair & 0xffff0000U);
+}
+
+__device__ __forceinline__ float minus_infinity() {
+    return __uint_as_float(0xff800000U);
+}
+
 /// `count` floats from memory aligned to them.
 template <int count>
 __device__ __forceinline__ void load_floats(const float* from, float (&to)[count]) {

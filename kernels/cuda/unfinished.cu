@@ -26,26 +26,4 @@ LONGHAUL_WEAK void CudaDevice::embed(const Matrix&, std::span<const std::int32_t
 LONGHAUL_WEAK void CudaDevice::matmul(const Matrix&, const std::byte*, std::int64_t, std::int64_t, float*) {
     missing();
 }
-LONGHAUL_WEAK std::size_t CudaDevice::kv_page_bytes(const KvLayout&) const {
-    missing();
-}
-LONGHAUL_WEAK void CudaDevice::rope_store(const KvLayout&, std::int64_t, const float*, std::int64_t, std::byte*) {
-    missing();
-}
-LONGHAUL_WEAK void CudaDevice::attention(const KvLayout&, std::int64_t, const std::byte*, std::int64_t, DType,
-                                         std::byte*, std::int64_t) {
-    missing();
-}
-LONGHAUL_WEAK void CudaDevice::kv_move(const KvLayout&, KvSlot, KvSlot) {
-    missing();
-}
-LONGHAUL_WEAK void CudaDevice::kv_export(const KvLayout&, const std::byte*, std::int64_t, std::int64_t, bool,
-                                         std::int64_t, std::int64_t, std::byte*) const {
-    missing();
-}
-LONGHAUL_WEAK void CudaDevice::kv_import(const KvLayout&, std::byte*, std::int64_t, std::int64_t, bool, std::int64_t,
-                                         std::int64_t, const std::byte*) {
-    missing();
-}
-
 }  // namespace longhaul::kernels::cuda

@@ -1,0 +1,160 @@
+// Attention of CudaDevice: a plan of the pass's rows, once for all layers; then for each layer the partial results of
+// its units and their merging.
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "kernels/checks.hpp"
+#include "kernels/cuda/attention_exact.cuh"
+#include "kernels/cuda/attention_merge.cuh"
+#include "kernels/cuda/attention_tensor.cuh"
+#include "kernels/cuda/cuda_state.hpp"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+bool on_tensor_cores(Arithmetic arithmetic, const KvLayout& layout) {
+    return arithmetic == Arithmetic::tensor && layout.dtype == DType::bf16 && layout.head_dim <= 256;
+}
+
+PlanShape plan_shape(const AttentionCall& call, int multiprocessors) {
+    PlanShape shape{.group_heads = static_cast<int>(call.q_heads / call.layout.num_kv_heads),
+                    .num_kv_heads = static_cast<int>(call.layout.num_kv_heads),
+                    .head_dim = static_cast<int>(call.layout.head_dim),
+                    .narrow_queries = exact_queries,
+                    .wide_queries = exact_queries};
+    if (!call.tensor_cores) return shape;
+    shape.narrow_queries = 16;
+    shape.wide_queries = call.layout.head_dim <= 128 ? 64 : 16;  // beyond, outputs do not fit into registers
+    shape.span_chunks = tensor_span_chunks;
+    shape.enough_units = 4 * multiprocessors;
+    return shape;
+}
+
+template <int DIM, int ROW_WARPS>
+void launch_tensor(const Stream& stream, const AttentionArgs& args, dim3 grid) {
+    launch(stream, tensor_kernel<DIM, ROW_WARPS>, grid, dim3(attention_threads),
+           static_cast<std::size_t>(TensorTile<DIM, ROW_WARPS>::shared_bytes), args);
+}
+
+void launch_narrow(const Stream& stream, const AttentionArgs& args, dim3 grid) {
+    const int dim = args.shape.head_dim;
+    if (dim <= 32) return launch_tensor<32, 1>(stream, args, grid);
+    if (dim <= 64) return launch_tensor<64, 1>(stream, args, grid);
+    if (dim <= 128) return launch_tensor<128, 1>(stream, args, grid);
+    launch_tensor<256, 1>(stream, args, grid);
+}
+
+void launch_wide(const Stream& stream, const AttentionArgs& args, dim3 grid) {
+    const int dim = args.shape.head_dim;
+    if (dim <= 32) return launch_tensor<32, 4>(stream, args, grid);
+    if (dim <= 64) return launch_tensor<64, 4>(stream, args, grid);
+    launch_tensor<128, 4>(stream, args, grid);
+}
+
+template <DType KV>
+void launch_exact_of(const Stream& stream, const AttentionArgs& args, dim3 grid) {
+    const ExactShape shape(args.shape, KV);
+    const dim3 block(attention_threads);
+    const int dim = args.shape.head_dim;
+    if (dim <= 128) return launch(stream, exact_kernel<KV, 1>, grid, block, shape.shared_bytes(), args, shape);
+    if (dim <= 256) return launch(stream, exact_kernel<KV, 2>, grid, block, shape.shared_bytes(), args, shape);
+    launch(stream, exact_kernel<KV, 4>, grid, block, shape.shared_bytes(), args, shape);
+}
+
+void launch_exact(const Stream& stream, DType dtype, const AttentionArgs& args, dim3 grid) {
+    if (args.shape.head_dim > most_exact_dims) throw std::logic_error("attention: head_dim is at most 512 on a GPU");
+    if (dtype == DType::bf16) return launch_exact_of<DType::bf16>(stream, args, grid);
+    if (dtype == DType::f32) return launch_exact_of<DType::f32>(stream, args, grid);
+    launch_exact_of<DType::int8>(stream, args, grid);
+}
+
+}  // namespace
+
+void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                           DType act, std::byte* out, std::int64_t out_stride) {
+    check_layout(layout, layer, q_heads);
+    const auto num_rows = static_cast<std::int64_t>(state_->pass.on_host().rows.size());
+    check_act_rows("attention", act, num_rows, q_heads * layout.head_dim, out_stride);
+    const AttentionCall call{on_tensor_cores(state_->arithmetic, layout), layout, layer, q, q_heads, act, out,
+                             out_stride};
+    const PlanShape shape = plan_shape(call, state_->properties.multiprocessors);
+    state_->attention.run(state_->stream, state_->ring, state_->pass, shape, call);
+}
+
+void AttentionPart::prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape) {
+    if (planned_ == pass.number() && shape_ == shape) return;
+    plan_ = make_plan(pass.on_host(), shape);
+    parcel_.clear();
+    const std::size_t at_units = parcel_.add(std::span<const PlanUnit>(plan_.units));
+    const std::size_t at_rows = parcel_.add(std::span<const PlanRow>(plan_.rows));
+    const std::size_t at_paths = parcel_.add(std::span<const std::int32_t>(plan_.paths));
+    const std::size_t at_pages = parcel_.add(std::span<std::byte* const>(plan_.pages));
+    const std::span<const std::byte> bytes = parcel_.bytes();
+    auto* const at = plan_memory_.get<std::byte>(stream, static_cast<std::int64_t>(bytes.size()));
+    ring.send(at, bytes.data(), bytes.size());
+    device_ = {reinterpret_cast<const PlanUnit*>(at + at_units), reinterpret_cast<const PlanRow*>(at + at_rows),
+               reinterpret_cast<const std::int32_t*>(at + at_paths),
+               reinterpret_cast<const std::byte* const*>(at + at_pages)};
+    planned_ = pass.number();
+    shape_ = shape;
+}
+
+void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape,
+                        const AttentionCall& call) {
+    prepare(stream, ring, pass, shape);
+    std::int64_t entries = 0;
+    for (const PlanRound& round : plan_.rounds) entries = std::max(entries, round.num_entries);
+    const KvShape kv(call.layout);
+    const AttentionArgs args{
+        .shape = kv,
+        .first_block = kv.block(call.layer, 0, false),
+        .units = device_.units,
+        .rows = device_.rows,
+        .paths = device_.paths,
+        .pages = device_.pages,
+        .q = call.q,
+        .q_heads = static_cast<int>(call.q_heads),
+        .group_heads = shape.group_heads,
+        .scale = 1.0F / std::sqrt(static_cast<float>(call.layout.head_dim)),
+        .outputs = outputs_.get<float>(stream, entries * call.q_heads * call.layout.head_dim),
+        .softmax = softmax_.get<float2>(stream, entries * call.q_heads),
+    };
+    for (const PlanRound& round : plan_.rounds) run_round(stream, call, args, round);
+}
+
+void AttentionPart::run_round(const Stream& stream, const AttentionCall& call, AttentionArgs args,
+                              const PlanRound& round) {
+    const auto kv_heads = static_cast<unsigned>(call.layout.num_kv_heads);
+    const dim3 narrow(static_cast<unsigned>(round.num_narrow), kv_heads);
+    const dim3 wide(static_cast<unsigned>(round.num_wide), kv_heads);
+    args.units = device_.units + round.first_narrow;
+    if (call.tensor_cores) {
+        launch_narrow(stream, args, narrow);
+        args.units = device_.units + round.first_wide;
+        launch_wide(stream, args, wide);
+    } else {
+        launch_exact(stream, call.layout.dtype, args, narrow);
+    }
+    merge(stream, call, args, round);
+}
+
+void AttentionPart::merge(const Stream& stream, const AttentionCall& call, const AttentionArgs& args,
+                          const PlanRound& round) {
+    const MergeArgs merge_args{
+        .rows = device_.rows + round.first_row,
+        .outputs = args.outputs,
+        .softmax = args.softmax,
+        .q_heads = args.q_heads,
+        .head_dim = args.shape.head_dim,
+        .unit_chunks = plan_.unit_chunks,
+        .span_chunks = shape_->span_chunks,
+        .act = call.act,
+        .out = call.out,
+        .out_stride = call.out_stride,
+    };
+    const dim3 grid(static_cast<unsigned>(round.num_rows), static_cast<unsigned>(call.q_heads));
+    launch(stream, merge_kernel, grid, dim3(attention_threads), merge_shared_bytes(round.most_entries), merge_args);
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,153 @@
+// The last kernel of attention: the partial results of a row and query head, merged in the order of their chunks.
+//
+// Entries merge to spans, spans to the whole, each left to right (numerics.hpp; a span of one chunk is the order of the
+// CPU). What a merge multiplies with follows from the maxima alone, and a maximum has no order: so all factors are
+// computed at once, and what is left to do in order is two products and a sum for each chunk.
+#pragma once
+
+#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/math.cuh"
+
+namespace longhaul::kernels::cuda {
+
+/// Pointers to device memory.
+struct MergeArgs {
+    const PlanRow* rows;    ///< of the round
+    const float* outputs;   ///< [entries, q_heads, head_dim]
+    const float2* softmax;  ///< [entries, q_heads]
+    int q_heads;
+    int head_dim;
+    int unit_chunks;
+    int span_chunks;
+    DType act;
+    std::byte* out;  ///< act [rows of the pass, out_stride]
+    std::int64_t out_stride;
+};
+
+/// Factors of one entry. Within its span: before * left + entry * right. Where it ends a span: whole * whole_left +
+/// span * whole_right.
+struct MergeFactors {
+    float left, right;
+    float whole_left, whole_right;
+    float sum;       ///< the entry's
+    int ends_span;
+};
+
+/// Shared memory of a block for rows of so many entries.
+constexpr std::size_t merge_shared_bytes(int most_entries) {
+    return static_cast<std::size_t>(most_entries) * sizeof(MergeFactors) + attention_threads * sizeof(float);
+}
+
+__device__ __forceinline__ float larger(float left, float right) {
+    return left > right ? left : right;
+}
+
+class MergeFactorTable {
+  public:
+    __device__ MergeFactorTable(const MergeArgs& args, const PlanRow& row, int head)
+        : args_(args),
+          row_(row),
+          softmax_(args.softmax + row.first_entry * args.q_heads + head),
+          table_(shared_memory<MergeFactors>()),
+          part_maxima_(reinterpret_cast<float*>(table_ + row.num_entries)) {}
+
+    /// By all threads; behind it the table is filled.
+    __device__ void fill() {
+        const int n = row_.num_entries;
+        const int part = (n + attention_threads - 1) / attention_threads;
+        const int first = static_cast<int>(threadIdx.x) * part;
+        const int end = first + part < n ? first + part : n;
+        float maximum = minus_infinity();
+        for (int i = first; i < end; ++i) maximum = larger(maximum, entry(i).x);
+        part_maxima_[threadIdx.x] = maximum;
+        __syncthreads();
+        float before = minus_infinity();  // the largest of all entries before `first`
+        for (unsigned t = 0; t < threadIdx.x; ++t) before = larger(before, part_maxima_[t]);
+        for (int i = first; i < end; ++i) before = fill_entry(i, before);
+        __syncthreads();
+    }
+    [[nodiscard]] __device__ const MergeFactors& at(int i) const { return table_[i]; }
+
+  private:
+    [[nodiscard]] __device__ float2 entry(int i) const { return softmax_[std::int64_t{i} * args_.q_heads]; }
+    [[nodiscard]] __device__ int chunk(int i) const {
+        return i < row_.num_common ? i * args_.unit_chunks : row_.first_own + i - row_.num_common;
+    }
+    [[nodiscard]] __device__ bool starts_span(int i) const { return chunk(i) % args_.span_chunks == 0; }
+
+    /// `before`: maximum of all entries before i; returns that of all up to i.
+    __device__ float fill_entry(int i, float before) const {
+        const float2 mine = entry(i);
+        float span_before = minus_infinity();  // of the span's entries before i
+        float earlier = minus_infinity();      // of all before the span
+        int first = i;
+        while (!starts_span(first)) span_before = larger(span_before, entry(--first).x);
+        const float span = larger(span_before, mine.x);
+        const float whole = larger(before, mine.x);
+        const bool ends_span = i + 1 == row_.num_entries || starts_span(i + 1);
+        if (ends_span) earlier = first == i ? before : maximum_before(first);
+        // A span's first entry is taken as it is.
+        const bool starts = first == i;
+        table_[i] = {.left = starts ? 0.0F : exp_of(__fsub_rn(span_before, span)),
+                     .right = starts ? 1.0F : exp_of(__fsub_rn(mine.x, span)),
+                     .whole_left = exp_of(__fsub_rn(earlier, whole)),
+                     .whole_right = exp_of(__fsub_rn(span, whole)),
+                     .sum = mine.y,
+                     .ends_span = ends_span ? 1 : 0};
+        return whole;
+    }
+    /// Of all entries before i.
+    [[nodiscard]] __device__ float maximum_before(int i) const {
+        const int part = (row_.num_entries + attention_threads - 1) / attention_threads;
+        float maximum = minus_infinity();
+        for (int t = 0; t < i / part; ++t) maximum = larger(maximum, part_maxima_[t]);
+        for (int k = i / part * part; k < i; ++k) maximum = larger(maximum, entry(k).x);
+        return maximum;
+    }
+
+    const MergeArgs& args_;
+    const PlanRow& row_;
+    const float2* softmax_;
+    MergeFactors* table_;
+    float* part_maxima_;
+};
+
+/// Grid [rows of the round, q_heads].
+__global__ void __launch_bounds__(attention_threads) merge_kernel(MergeArgs args) {
+    const PlanRow row = args.rows[blockIdx.x];
+    const int head = static_cast<int>(blockIdx.y);
+    MergeFactorTable factors(args, row, head);
+    factors.fill();
+    const std::int64_t step = std::int64_t{args.q_heads} * args.head_dim;
+    const std::int64_t out_row = std::int64_t{row.row} * args.out_stride;
+    const auto put = [&](std::int64_t column, float value) {
+        if (args.act == DType::f32) {
+            reinterpret_cast<float*>(args.out)[out_row + column] = value;
+        } else {
+            reinterpret_cast<std::uint16_t*>(args.out)[out_row + column] = f32_to_bf16(value);
+        }
+    };
+    for (int d = static_cast<int>(threadIdx.x); d < args.head_dim; d += attention_threads) {
+        const float* from = args.outputs + row.first_entry * step + std::int64_t{head} * args.head_dim + d;
+        float span = 0.0F;
+        float span_sum = 0.0F;
+        float whole = 0.0F;
+        float whole_sum = 0.0F;
+#pragma unroll 8
+        for (int i = 0; i < row.num_entries; ++i) {
+            const MergeFactors& f = factors.at(i);
+            span = __fadd_rn(__fmul_rn(span, f.left), __fmul_rn(__ldg(from + i * step), f.right));
+            span_sum = __fadd_rn(__fmul_rn(span_sum, f.left), __fmul_rn(f.sum, f.right));
+            if (f.ends_span == 0) continue;
+            whole = __fadd_rn(__fmul_rn(whole, f.whole_left), __fmul_rn(span, f.whole_right));
+            whole_sum = __fadd_rn(__fmul_rn(whole_sum, f.whole_left), __fmul_rn(span_sum, f.whole_right));
+        }
+        put(std::int64_t{head} * args.head_dim + d, __fdiv_rn(whole, whole_sum));
+    }
+    if (head + 1 < args.q_heads) return;
+    for (std::int64_t column = step + threadIdx.x; column < args.out_stride; column += attention_threads) {
+        put(column, 0.0F);
+    }
+}
+
+}  // namespace longhaul::kernels::cuda

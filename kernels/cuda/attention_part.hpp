@@ -1,0 +1,56 @@
+// Attention of CudaDevice between calls: the plan of the pass, on the device, and the memory of partial results.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "kernels/cuda/attention_plan.hpp"
+#include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/pass.hpp"
+#include "kernels/cuda/staging.hpp"
+
+namespace longhaul::kernels::cuda {
+
+struct AttentionArgs;
+
+/// One call of Device::attention; pointers to device memory.
+struct AttentionCall {
+    bool tensor_cores;
+    const KvLayout& layout;
+    std::int64_t layer;
+    const std::byte* q;
+    std::int64_t q_heads;
+    DType act;
+    std::byte* out;
+    std::int64_t out_stride;
+};
+
+/// Partial results take 4 * (head_dim + 2) bytes for each query head, row and 512 positions (where rows are many: 4096),
+/// at most 512 MB at a time unless a single row takes more; the plan some 40 bytes a row and unit of work.
+class AttentionPart {
+  public:
+    void run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape,
+             const AttentionCall& call);
+
+  private:
+    struct DevicePlan {
+        const PlanUnit* units;
+        const PlanRow* rows;
+        const std::int32_t* paths;
+        const std::byte* const* pages;
+    };
+    void prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape);
+    void run_round(const Stream& stream, const AttentionCall& call, AttentionArgs args, const PlanRound& round);
+    void merge(const Stream& stream, const AttentionCall& call, const AttentionArgs& args, const PlanRound& round);
+
+    std::uint64_t planned_ = 0;  ///< number of the pass
+    std::optional<PlanShape> shape_;
+    Plan plan_;
+    DevicePlan device_{};
+    Parcel parcel_;
+    Workspace plan_memory_;
+    Workspace outputs_;
+    Workspace softmax_;
+};
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,246 @@
+#include "kernels/cuda/attention_plan.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "kernels/numerics.hpp"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+constexpr std::int64_t page_tokens = KvLayout::page_tokens;
+constexpr std::int32_t nowhere = std::numeric_limits<std::int32_t>::max();
+
+/// The first page that is not common to the rows of a class.
+std::int32_t own_page_of(std::int64_t position, std::int64_t in_pages) {
+    return in_pages > position ? nowhere : static_cast<std::int32_t>(in_pages / page_tokens);
+}
+std::int32_t own_page_of(const PlanRow& row) {
+    return own_page_of(row.position, row.in_pages);
+}
+std::int32_t last_chunk_of(const PlanRow& row) {
+    return static_cast<std::int32_t>(row.position / attention_chunk);
+}
+
+/// Rows of one sequence with one `own_page`, neighbours in the plan.
+struct Class {
+    std::int32_t first_row, end_row;
+    std::int32_t own_page;
+
+    [[nodiscard]] bool has_own() const { return own_page != nowhere; }
+    /// Chunks below are common; `last`: the last chunk of the rows asked about.
+    [[nodiscard]] std::int32_t common_chunks(std::int32_t last) const {
+        return has_own() ? own_page / static_cast<std::int32_t>(attention_chunk / page_tokens) : last + 1;
+    }
+};
+
+class Planner {
+  public:
+    Planner(const PassRows& pass, const PlanShape& shape) : pass_(pass), shape_(shape) {}
+
+    Plan make() {
+        take_rows();
+        plan_.unit_chunks = shape_.span_chunks;
+        if (count_units(shape_.span_chunks) < shape_.enough_units) plan_.unit_chunks = 1;
+        for (std::int32_t row = 0; row < static_cast<std::int32_t>(plan_.rows.size());) row = add_round(row);
+        return std::move(plan_);
+    }
+
+  private:
+    void take_rows();
+    void take_row(std::int32_t r, const std::vector<std::int64_t>& first_pages);
+    [[nodiscard]] Class class_at(std::int32_t row, std::int32_t end) const;
+    [[nodiscard]] std::int64_t count_units(int unit_chunks) const;
+    std::int32_t add_round(std::int32_t first_row);
+    std::int32_t end_of_round(std::int32_t first_row);
+    void count_entries(PlanRow& row) const;
+    void add_common(const Class& rows, bool wide);
+    void add_own(const Class& rows);
+    /// Calls `tile(first_query, num_queries, last_row)` for each tile of the class.
+    template <typename Tile>
+    void for_each_tile(const Class& rows, int size, Tile tile) const;
+    [[nodiscard]] int tile_size(const Class& rows) const {
+        const std::int64_t queries = std::int64_t{rows.end_row - rows.first_row} * shape_.group_heads;
+        return queries > shape_.narrow_queries ? shape_.wide_queries : shape_.narrow_queries;
+    }
+    [[nodiscard]] bool is_wide(const Class& rows) const { return tile_size(rows) > shape_.narrow_queries; }
+
+    const PassRows& pass_;
+    const PlanShape& shape_;
+    Plan plan_;
+};
+
+void Planner::take_rows() {
+    std::vector<std::int64_t> first_pages;
+    for (const AttentionSequence& sequence : pass_.sequences) {
+        first_pages.push_back(static_cast<std::int64_t>(plan_.pages.size()));
+        plan_.pages.insert(plan_.pages.end(), sequence.pages.begin(), sequence.pages.end());
+        plan_.pages.insert(plan_.pages.end(), sequence.scratch_pages.begin(), sequence.scratch_pages.end());
+    }
+    std::vector<std::int32_t> order(pass_.rows.size());
+    for (std::size_t r = 0; r < order.size(); ++r) order[r] = static_cast<std::int32_t>(r);
+    const auto key = [&](std::int32_t r) {
+        const AttentionRow& row = pass_.rows[static_cast<std::size_t>(r)];
+        return std::tuple(row.sequence, own_page_of(row.position, row.in_pages), row.position, r);
+    };
+    std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) { return key(a) < key(b); });
+    plan_.rows.reserve(order.size());
+    for (const std::int32_t r : order) take_row(r, first_pages);
+}
+
+void Planner::take_row(std::int32_t r, const std::vector<std::int64_t>& first_pages) {
+    const AttentionRow& row = pass_.rows[static_cast<std::size_t>(r)];
+    const auto s = static_cast<std::size_t>(row.sequence);
+    plan_.rows.push_back({.position = row.position,
+                          .in_pages = row.in_pages,
+                          .first_path = static_cast<std::int64_t>(plan_.paths.size()),
+                          .pages = first_pages[s],
+                          .scratch = first_pages[s] + static_cast<std::int64_t>(pass_.sequences[s].pages.size()),
+                          .first_entry = 0,
+                          .row = r,
+                          .num_entries = 0,
+                          .num_common = 0,
+                          .first_own = 0});
+    if (row.in_pages <= row.position) {
+        plan_.paths.insert(plan_.paths.end(), row.path, row.path + (row.position + 1 - row.in_pages));
+    }
+}
+
+Class Planner::class_at(std::int32_t row, std::int32_t end) const {
+    const auto at = [&](std::int32_t r) -> const PlanRow& { return plan_.rows[static_cast<std::size_t>(r)]; };
+    const std::int32_t own_page = own_page_of(at(row));
+    std::int32_t last = row + 1;
+    while (last < end && at(last).pages == at(row).pages && at(last).scratch == at(row).scratch &&
+           own_page_of(at(last)) == own_page) {
+        ++last;
+    }
+    return {row, last, own_page};
+}
+
+/// Of the whole pass, were common units to cover `unit_chunks`.
+std::int64_t Planner::count_units(int unit_chunks) const {
+    std::int64_t units = 0;
+    const auto end = static_cast<std::int32_t>(plan_.rows.size());
+    for (std::int32_t row = 0; row < end;) {
+        const Class rows = class_at(row, end);
+        for_each_tile(rows, tile_size(rows), [&](std::int32_t, std::int32_t, const PlanRow& last) {
+            units += (rows.common_chunks(last_chunk_of(last)) + unit_chunks - 1) / unit_chunks;
+        });
+        row = rows.end_row;
+    }
+    return units * shape_.num_kv_heads;
+}
+
+void Planner::count_entries(PlanRow& row) const {
+    const Class alone{0, 1, own_page_of(row)};
+    const std::int32_t last = last_chunk_of(row);
+    const std::int32_t common = alone.common_chunks(last);
+    row.num_common = (common + plan_.unit_chunks - 1) / plan_.unit_chunks;
+    row.first_own = common;
+    row.num_entries = row.num_common + (alone.has_own() ? last + 1 - common : 0);
+}
+
+/// As many rows as the workspace may hold; whole tiles share what they load, so a cut inside of one costs that.
+std::int32_t Planner::end_of_round(std::int32_t first_row) {
+    PlanRound round{.first_row = first_row};
+    std::int32_t row = first_row;
+    for (; row < static_cast<std::int32_t>(plan_.rows.size()); ++row) {
+        PlanRow& taken = plan_.rows[static_cast<std::size_t>(row)];
+        count_entries(taken);
+        const std::int64_t entries = round.num_entries + taken.num_entries;
+        if (row > first_row && entries * shape_.entry_bytes() > shape_.most_bytes) break;
+        taken.first_entry = round.num_entries;
+        round.num_entries = entries;
+        round.most_entries = std::max(round.most_entries, taken.num_entries);
+    }
+    round.num_rows = row - first_row;
+    plan_.rounds.push_back(round);
+    return row;
+}
+
+std::int32_t Planner::add_round(std::int32_t first_row) {
+    const std::int32_t end = end_of_round(first_row);
+    PlanRound& round = plan_.rounds.back();
+    const auto here = [&] { return static_cast<std::int32_t>(plan_.units.size()); };
+    const auto for_each_class = [&](auto part) {
+        for (std::int32_t row = first_row; row < end;) {
+            const Class rows = class_at(row, end);
+            part(rows);
+            row = rows.end_row;
+        }
+    };
+    round.first_narrow = here();
+    for_each_class([&](const Class& rows) {  // own units first: they take longest
+        if (rows.has_own()) add_own(rows);
+    });
+    for_each_class([&](const Class& rows) {
+        if (!is_wide(rows)) add_common(rows, false);
+    });
+    round.num_narrow = here() - round.first_narrow;
+    round.first_wide = here();
+    for_each_class([&](const Class& rows) {
+        if (is_wide(rows)) add_common(rows, true);
+    });
+    round.num_wide = here() - round.first_wide;
+    return end;
+}
+
+template <typename Tile>
+void Planner::for_each_tile(const Class& rows, int size, Tile tile) const {
+    const std::int32_t queries = (rows.end_row - rows.first_row) * shape_.group_heads;
+    for (std::int32_t first = 0; first < queries; first += size) {
+        const std::int32_t count = std::min<std::int32_t>(size, queries - first);
+        const std::int32_t last_row = rows.first_row + (first + count - 1) / shape_.group_heads;
+        tile(first, count, plan_.rows[static_cast<std::size_t>(last_row)]);
+    }
+}
+
+/// Tiles of a chunk follow each other: what the first of them reads the others find in the cache.
+void Planner::add_common(const Class& rows, bool wide) {
+    const std::int32_t last = last_chunk_of(plan_.rows[static_cast<std::size_t>(rows.end_row - 1)]);
+    const std::int32_t chunks = rows.common_chunks(last);
+    for (std::int32_t begin = 0; begin < chunks; begin += plan_.unit_chunks) {
+        for_each_tile(rows, wide ? shape_.wide_queries : shape_.narrow_queries,
+                      [&](std::int32_t first_query, std::int32_t num_queries, const PlanRow& last_row) {
+                          const std::int32_t end = std::min({begin + plan_.unit_chunks, chunks,
+                                                             rows.common_chunks(last_chunk_of(last_row))});
+                          if (end <= begin) return;
+                          const auto pages = static_cast<std::int32_t>(last_row.position / page_tokens + 1);
+                          plan_.units.push_back({.first_row = rows.first_row,
+                                                 .first_query = first_query,
+                                                 .num_queries = num_queries,
+                                                 .chunk_begin = begin,
+                                                 .chunk_end = end,
+                                                 .common_end = std::min(rows.own_page, pages),
+                                                 .has_own = 0,
+                                                 .entry = begin / plan_.unit_chunks});
+                      });
+    }
+}
+
+void Planner::add_own(const Class& rows) {
+    const std::int32_t first_chunk = rows.common_chunks(0);
+    const std::int32_t num_common = (first_chunk + plan_.unit_chunks - 1) / plan_.unit_chunks;
+    for_each_tile(rows, shape_.narrow_queries,
+                  [&](std::int32_t first_query, std::int32_t num_queries, const PlanRow& last_row) {
+                      for (std::int32_t c = first_chunk; c <= last_chunk_of(last_row); ++c) {
+                          plan_.units.push_back({.first_row = rows.first_row,
+                                                 .first_query = first_query,
+                                                 .num_queries = num_queries,
+                                                 .chunk_begin = c,
+                                                 .chunk_end = c + 1,
+                                                 .common_end = rows.own_page,
+                                                 .has_own = 1,
+                                                 .entry = num_common + c - first_chunk});
+                      }
+                  });
+}
+
+}  // namespace
+
+Plan make_plan(const PassRows& pass, const PlanShape& shape) {
+    return Planner(pass, shape).make();
+}
+
+}  // namespace longhaul::kernels::cuda

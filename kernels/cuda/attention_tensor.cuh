@@ -1,0 +1,395 @@
+// Attention over bf16 keys and values on tensor cores: one block takes one unit of the plan and one KV head.
+//
+// Order of sums (another numerics than the CPU's). Chunks of 512 absolute positions are worked off page by page, 64
+// positions each. score = (q·k, a chain of mma over ascending steps of 16 dimensions, from 0) * scale. Over the pages of
+// a chunk run m (maximum so far), l and o: with a = exp(m before - m), lane t of four keeps l = l * a + the p of its
+// positions (2t, 2t + 1 of each 8, ascending), p = exp(score - m); o = o * a, then a chain of mma over ascending steps
+// of 16 positions adds bf16(p) * v. At the chunk's end l = (l0 + l1) + (l2 + l3) and o + 0. Chunks merge as in
+// numerics.hpp, but in spans of 8 from multiples of 8 on; spans merge likewise.
+// All of it is by absolute position: an element of an mma depends on its row of one operand and its column of the other
+// alone, and positions that a row does not see have p = 0 and finite values. So a result is the same whatever tile,
+// unit or block it was computed in, and wherever the keys lay.
+//
+// The work of a block. Four warps, as ROW_WARPS x COLUMN_WARPS: of a tile of ROW_WARPS * 16 queries a warp takes 16.
+// A narrow tile (one row of warps) is for few queries, where memory sets the pace: its warps share each product by
+// columns (positions of the scores, dimensions of the output) and exchange scores through shared memory. In a wide tile
+// each warp has its own queries and all columns. The arithmetic is the same by construction: every warp ends up with
+// the scores of its 16 queries and all 64 positions in the same registers.
+// Keys and values of the next page are on their way while this one is computed.
+#pragma once
+
+#include "kernels/cuda/attention_tile.cuh"
+#include "kernels/cuda/math.cuh"
+
+namespace longhaul::kernels::cuda {
+
+constexpr int tensor_span_chunks = 8;
+
+/// Sizes of a kernel for heads of up to DIM dimensions.
+template <int DIM, int ROW_WARPS>
+struct TensorTile {
+    static constexpr int warps = attention_threads / 32;
+    static constexpr int column_warps = warps / ROW_WARPS;
+    static constexpr int queries = ROW_WARPS * 16;
+    static constexpr int steps = DIM / 16;                              ///< of a score
+    static constexpr int score_tiles = 8 / column_warps;                ///< of 8 positions, that a warp computes
+    static constexpr int output_tiles = DIM / 8 / column_warps;         ///< of 8 dimensions
+    static constexpr int pieces_log2 = DIM == 32 ? 2 : DIM == 64 ? 3 : DIM == 128 ? 4 : 5;
+    static constexpr int stride = DIM * 2 + 16;                         ///< odd in 16 bytes: no two rows in one bank
+    static constexpr int matrix_bytes = tile_tokens * stride;           ///< keys (values) of a page
+    static constexpr int stage_bytes = 2 * matrix_bytes;
+    static constexpr int score_stride = tile_tokens + 8;                ///< of exchanged scores
+    static constexpr int exchange_bytes = column_warps > 1 ? queries * score_stride * 4 : 0;
+    static constexpr int span_bytes = column_warps > 1 ? 0 : queries * DIM * 4;
+    static constexpr int shared_bytes = 2 * stage_bytes + exchange_bytes + span_bytes;
+    static constexpr int blocks = DIM > 128 ? 1 : column_warps == 1 ? 2 : 3;  ///< of a multiprocessor, at least
+};
+
+/// A lane's part of 16 x 64 scores and of what follows from them: rows g and g + 8 of the warp's queries.
+struct LaneRows {
+    float maximum[2];
+    float sum[2];  ///< of this lane's positions
+};
+
+/// What a unit has merged of its chunks so far, 16 queries of a warp: outputs in registers or in shared memory, where
+/// each thread has a column of its own.
+template <int COUNT, bool in_registers>
+struct SpanOutput {
+    float kept[COUNT];
+    __device__ explicit SpanOutput(float* /*shared*/) {}
+    __device__ float& at(int i) { return kept[i]; }
+};
+template <int COUNT>
+struct SpanOutput<COUNT, false> {
+    float* shared;
+    __device__ explicit SpanOutput(float* shared_floats) : shared(shared_floats + threadIdx.x) {}
+    __device__ float& at(int i) { return shared[i * attention_threads]; }
+};
+
+template <int DIM, int ROW_WARPS>
+class TensorUnit {
+    using T = TensorTile<DIM, ROW_WARPS>;
+
+  public:
+    __device__ TensorUnit(const AttentionArgs& args, const PlanUnit& unit, int kv_head)
+        : args_(args),
+          unit_(unit),
+          kv_head_(kv_head),
+          shared_(shared_memory<std::byte>()),
+          lane_(static_cast<int>(threadIdx.x) % 32),
+          row_warp_(static_cast<int>(threadIdx.x) / 32 / T::column_warps),
+          column_warp_(static_cast<int>(threadIdx.x) / 32 % T::column_warps),
+          last_position_(args.rows[end_row_of(args, unit) - 1].position),
+          span_(reinterpret_cast<float*>(shared_ + 2 * T::stage_bytes)) {}
+
+    __device__ void run() {
+        find_queries();
+        load_queries();
+        clear_padding();
+        TileWalk loading(args_, unit_);
+        TileWalk tile = loading;
+        load(loading, 0);
+        begin_chunk();
+        for (int turn = 0; !tile.ended(); turn ^= 1) {
+            wait_copies<1>();  // the keys of this page; its values may be on their way
+            __syncthreads();   // and nobody reads the other stage any more
+            loading.advance();
+            load(loading, turn ^ 1);
+            compute_scores(turn);
+            wait_copies<2>();
+            __syncthreads();
+            take_scores(tile);
+            add_values(turn);
+            const int chunk = tile.page() / chunk_pages;
+            tile.advance();
+            if (tile.ended() || tile.page() / chunk_pages != chunk) end_chunk();
+        }
+        store();
+    }
+
+  private:
+    __device__ std::byte* keys(int turn) const { return shared_ + turn * T::stage_bytes; }
+    __device__ std::byte* values(int turn) const { return keys(turn) + T::matrix_bytes; }
+
+    __device__ void find_queries() {
+        for (int r = 0; r < 2; ++r) {
+            query_[r] = query_of(args_, unit_, row_warp_ * 16 + lane_ / 4 + 8 * r, kv_head_);
+            position_[r] = query_[r].plan_row < 0 ? -1 : args_.rows[query_[r].plan_row].position;
+        }
+    }
+
+    /// The warp's queries as fragments, straight from memory.
+    __device__ void load_queries() {
+        const std::uint32_t* from[2];
+        for (int r = 0; r < 2; ++r) {
+            const std::int64_t row = query_[r].plan_row < 0 ? 0 : args_.rows[query_[r].plan_row].row;
+            from[r] = reinterpret_cast<const std::uint32_t*>(
+                args_.q + (row * args_.q_heads + query_[r].head) * args_.shape.head_dim * 2);
+        }
+        const int words = args_.shape.head_dim / 2;
+#pragma unroll
+        for (int step = 0; step < T::steps; ++step) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const int word = step * 8 + lane_ % 4 + i / 2 * 4;
+                q_[step][i] = query_[i % 2].plan_row >= 0 && word < words ? from[i % 2][word] : 0;
+            }
+        }
+    }
+
+    /// Dimensions that pages do not have: zeros for good, no load touches them.
+    __device__ void clear_padding() {
+        const int pieces = args_.shape.row_bytes / 16;
+        if (pieces == DIM / 8) return;
+        for (int i = static_cast<int>(threadIdx.x); i < 4 * tile_tokens; i += attention_threads) {
+            for (int piece = pieces; piece < DIM / 8; ++piece) {
+                *reinterpret_cast<uint4*>(shared_ + i * T::stride + piece * 16) = make_uint4(0, 0, 0, 0);
+            }
+        }
+    }
+
+    /// Asks for keys and values of a tile, a group each; two empty groups where there is none.
+    __device__ void load(const TileWalk& tile, int turn) {
+        if (tile.ended()) {
+            commit_copies();
+            commit_copies();
+            return;
+        }
+        const int plan_row = tile.row() < 0 ? first_row_of(args_, unit_) : tile.row();
+        const PlanRow& row = args_.rows[plan_row];
+        const std::int64_t end = (tile.row() < 0 ? last_position_ : row.position) + 1;
+        const std::int64_t left = end - std::int64_t{tile.page()} * tile_tokens;
+        const int end_slot = left < tile_tokens ? static_cast<int>(left) : tile_tokens;
+        load_tile(args_, tile, row, args_.block(kv_head_, false), end_slot, false, T::pieces_log2, keys(turn),
+                  T::stride);
+        commit_copies();
+        load_tile(args_, tile, row, args_.block(kv_head_, true), end_slot, true, T::pieces_log2, values(turn),
+                  T::stride);
+        commit_copies();
+    }
+
+    /// scores_[n]: queries times keys of positions 8n.. ; in a narrow tile each warp computes some and all get them.
+    __device__ void compute_scores(int turn) {
+        const int first = column_warp_ * T::score_tiles;
+        const int in_matrix = lane_ % 8;
+        // Matrices of an ldmatrix: positions n.., dimensions k.. and k + 8..; then the next 8 positions.
+        const std::byte* row = keys(turn) + (first * 8 + lane_ / 16 * 8 + in_matrix) * T::stride + lane_ / 8 % 2 * 16;
+        float mine[T::score_tiles][4];
+#pragma unroll
+        for (int n = 0; n < T::score_tiles; ++n) {
+            for (float& score : mine[n]) score = 0.0F;
+        }
+#pragma unroll
+        for (int step = 0; step < T::steps; ++step) {
+#pragma unroll
+            for (int n = 0; n < T::score_tiles; n += 2) {
+                std::uint32_t k[4];
+                load_matrix_x4(k, row + n * 8 * T::stride + step * 32);
+                mma_bf16(mine[n], q_[step], {k[0], k[1]});
+                mma_bf16(mine[n + 1], q_[step], {k[2], k[3]});
+            }
+        }
+        if constexpr (T::column_warps > 1) {
+            float* to = exchanged() + lane_ / 4 * T::score_stride + first * 8 + lane_ % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < T::score_tiles; ++n) {
+                *reinterpret_cast<float2*>(to + n * 8) = make_float2(mine[n][0], mine[n][1]);
+                *reinterpret_cast<float2*>(to + 8 * T::score_stride + n * 8) = make_float2(mine[n][2], mine[n][3]);
+            }
+        } else {
+#pragma unroll
+            for (int n = 0; n < T::score_tiles; ++n) {
+                for (int i = 0; i < 4; ++i) scores_[n][i] = mine[n][i];
+            }
+        }
+    }
+
+    __device__ float* exchanged() const {
+        return reinterpret_cast<float*>(shared_ + 2 * T::stage_bytes) + row_warp_ * 16 * T::score_stride;
+    }
+
+    /// The positions of this page that row r of the lane sees: the first so many.
+    __device__ int visible(const TileWalk& tile, int r) const {
+        if (tile.row() >= 0 && tile.row() != query_[r].plan_row) return 0;
+        const std::int64_t seen = position_[r] + 1 - std::int64_t{tile.page()} * tile_tokens;
+        return seen < tile_tokens ? static_cast<int>(seen) : tile_tokens;
+    }
+
+    /// Scores to probabilities; maxima, sums and outputs so far to the new maxima.
+    __device__ void take_scores(const TileWalk& tile) {
+        if constexpr (T::column_warps > 1) {
+            const float* from = exchanged() + lane_ / 4 * T::score_stride + lane_ % 4 * 2;
+#pragma unroll
+            for (int n = 0; n < 8; ++n) {
+                const float2 low = *reinterpret_cast<const float2*>(from + n * 8);
+                const float2 high = *reinterpret_cast<const float2*>(from + 8 * T::score_stride + n * 8);
+                scores_[n][0] = low.x;
+                scores_[n][1] = low.y;
+                scores_[n][2] = high.x;
+                scores_[n][3] = high.y;
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float shrink = take_row(visible(tile, r), r);
+#pragma unroll
+            for (int n = 0; n < T::output_tiles; ++n) {
+                output_[n][2 * r] = __fmul_rn(output_[n][2 * r], shrink);
+                output_[n][2 * r + 1] = __fmul_rn(output_[n][2 * r + 1], shrink);
+            }
+        }
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float* pair = &scores_[2 * step + i / 2][i % 2 * 2];
+                p_[step][i] = round_to_bf16(pair[0], pair[1]);
+            }
+        }
+    }
+
+    /// Row r of the lane; returns what shrinks its output.
+    __device__ float take_row(int seen, int r) {
+        const int first = lane_ % 4 * 2;
+        float maximum = rows_.maximum[r];
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float& score = scores_[n][2 * r + i];
+                score = 8 * n + first + i < seen ? __fmul_rn(score, args_.scale) : minus_infinity();
+                maximum = score > maximum ? score : maximum;
+            }
+        }
+        for (int step = 1; step <= 2; step *= 2) {
+            const float other = __shfl_xor_sync(full_warp, maximum, step);
+            maximum = other > maximum ? other : maximum;
+        }
+        const float base = maximum == minus_infinity() ? 0.0F : maximum;  // nothing seen so far: all p are 0
+        const float shrink = exp_of(__fsub_rn(rows_.maximum[r], base));
+        float sum = 0.0F;
+#pragma unroll
+        for (int n = 0; n < 8; ++n) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float& score = scores_[n][2 * r + i];
+                score = exp_of(__fsub_rn(score, base));
+                sum = __fadd_rn(sum, score);
+            }
+        }
+        rows_.maximum[r] = maximum;
+        rows_.sum[r] = __fadd_rn(__fmul_rn(rows_.sum[r], shrink), sum);
+        return shrink;
+    }
+
+    __device__ void add_values(int turn) {
+        // Matrices of an ldmatrix: 32 positions, 8 dimensions.
+        const std::byte* row = values(turn) + lane_ * T::stride + column_warp_ * T::output_tiles * 16;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int n = 0; n < T::output_tiles; ++n) {
+                std::uint32_t v[4];
+                load_matrix_x4_transposed(v, row + half * 32 * T::stride + n * 16);
+                mma_bf16(output_[n], p_[2 * half], {v[0], v[1]});
+                mma_bf16(output_[n], p_[2 * half + 1], {v[2], v[3]});
+            }
+        }
+    }
+
+    __device__ void begin_chunk() {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            rows_.maximum[r] = minus_infinity();
+            rows_.sum[r] = 0.0F;
+        }
+#pragma unroll
+        for (int n = 0; n < T::output_tiles; ++n) {
+            for (float& value : output_[n]) value = 0.0F;
+        }
+    }
+
+    /// Merges the chunk to those before it.
+    __device__ void end_chunk() {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float sum = rows_.sum[r];
+            for (int step = 1; step <= 2; step *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(full_warp, sum, step));
+            merge_row(sum, r);
+        }
+        any_merged_ = true;
+        begin_chunk();
+    }
+
+    __device__ void merge_row(float sum, int r) {
+        float left = 0.0F;
+        float right = 1.0F;
+        float maximum = rows_.maximum[r];
+        if (any_merged_) {
+            maximum = merged_.maximum[r] > maximum ? merged_.maximum[r] : maximum;
+            left = exp_of(__fsub_rn(merged_.maximum[r], maximum));
+            right = exp_of(__fsub_rn(rows_.maximum[r], maximum));
+        }
+        const auto merge = [&](float before, float now) {
+            return any_merged_ ? __fadd_rn(__fmul_rn(before, left), __fmul_rn(now, right)) : now;
+        };
+        merged_.maximum[r] = maximum;
+        merged_.sum[r] = merge(merged_.sum[r], sum);
+#pragma unroll
+        for (int n = 0; n < T::output_tiles; ++n) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                float& kept = span_.at(n * 4 + 2 * r + i);
+                kept = merge(kept, __fadd_rn(output_[n][2 * r + i], 0.0F));
+            }
+        }
+    }
+
+    __device__ void store() {
+        for (int r = 0; r < 2; ++r) {
+            if (query_[r].plan_row < 0 || position_[r] < std::int64_t{unit_.chunk_begin} * chunk_tokens) continue;
+            const std::int64_t entry = args_.rows[query_[r].plan_row].first_entry + unit_.entry;
+            const std::int64_t at = entry * args_.q_heads + query_[r].head;
+            const int first = column_warp_ * T::output_tiles * 8 + lane_ % 4 * 2;
+            float* to = args_.outputs + at * args_.shape.head_dim;
+#pragma unroll
+            for (int n = 0; n < T::output_tiles; ++n) {
+                const int d = first + n * 8;
+                if (d >= args_.shape.head_dim) continue;
+                *reinterpret_cast<float2*>(to + d) = make_float2(span_.at(n * 4 + 2 * r), span_.at(n * 4 + 2 * r + 1));
+            }
+            if (column_warp_ == 0 && lane_ % 4 == 0) {
+                args_.softmax[at] = make_float2(merged_.maximum[r], merged_.sum[r]);
+            }
+        }
+    }
+
+    const AttentionArgs& args_;
+    const PlanUnit& unit_;
+    int kv_head_;
+    std::byte* shared_;
+    int lane_;
+    int row_warp_;
+    int column_warp_;
+    std::int64_t last_position_;  ///< that a row of the unit sees
+    Query query_[2];
+    std::int64_t position_[2];
+    std::uint32_t q_[T::steps][4];
+    float scores_[8][4];
+    std::uint32_t p_[4][4];
+    LaneRows rows_;
+    float output_[T::output_tiles][4];
+    LaneRows merged_;
+    SpanOutput<T::output_tiles * 4, (T::column_warps > 1)> span_;
+    bool any_merged_ = false;
+};
+
+/// Grid [units, kv_heads].
+template <int DIM, int ROW_WARPS>
+__global__ void __launch_bounds__(attention_threads, (TensorTile<DIM, ROW_WARPS>::blocks))
+    tensor_kernel(AttentionArgs args) {
+    const PlanUnit unit = args.units[blockIdx.x];
+    TensorUnit<DIM, ROW_WARPS>(args, unit, static_cast<int>(blockIdx.y)).run();
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,145 @@
+// What the kernels of attention share: which pages a unit of the plan goes through, and how the keys or values of 64
+// positions come into shared memory, each at its place, whether they lie in a page or on a row's own path.
+#pragma once
+
+#include "kernels/cuda/attention_plan.hpp"
+#include "kernels/cuda/gpu.hpp"
+#include "kernels/cuda/kv_shape.hpp"
+#include "kernels/device.hpp"
+
+namespace longhaul::kernels::cuda {
+
+constexpr int tile_tokens = static_cast<int>(KvLayout::page_tokens);
+constexpr int chunk_pages = 8;                          ///< a chunk of 512 positions
+constexpr int chunk_tokens = chunk_pages * tile_tokens;  ///< numerics.hpp
+constexpr int attention_threads = 128;                  ///< of a block
+
+/// Pointers to device memory.
+struct AttentionArgs {
+    KvShape shape;
+    std::int64_t first_block;  ///< byte of a page: keys of the layer's first KV head
+    const PlanUnit* units;     ///< those of this launch
+    const PlanRow* rows;
+    const std::int32_t* paths;
+    const std::byte* const* pages;
+    const std::byte* q;  ///< query_type [rows of the pass, q_heads, head_dim]
+    int q_heads;
+    int group_heads;
+    float scale;       ///< 1 / sqrt(head_dim)
+    float* outputs;    ///< [entries, q_heads, head_dim]
+    float2* softmax;   ///< [entries, q_heads]: maximum, sum
+
+    [[nodiscard]] __device__ std::int64_t block(int kv_head, bool values) const {
+        return first_block + (std::int64_t{kv_head} * 2 + (values ? 1 : 0)) * shape.block_bytes;
+    }
+};
+
+/// A query of a unit: a row of the plan and a query head.
+struct Query {
+    int plan_row = -1;  ///< -1: the tile has fewer queries
+    int head = 0;
+};
+__device__ __forceinline__ Query query_of(const AttentionArgs& args, const PlanUnit& unit, int i, int kv_head) {
+    if (i >= unit.num_queries) return {};
+    const int query = unit.first_query + i;
+    return {unit.first_row + query / args.group_heads, kv_head * args.group_heads + query % args.group_heads};
+}
+/// Rows of the plan that a unit has queries of: [first, end).
+__device__ __forceinline__ int first_row_of(const AttentionArgs& args, const PlanUnit& unit) {
+    return unit.first_row + unit.first_query / args.group_heads;
+}
+__device__ __forceinline__ int end_row_of(const AttentionArgs& args, const PlanUnit& unit) {
+    return unit.first_row + (unit.first_query + unit.num_queries - 1) / args.group_heads + 1;
+}
+
+/// The tiles of a unit, one after the other: its common pages, then the own pages of each of its rows.
+class TileWalk {
+  public:
+    __device__ TileWalk(const AttentionArgs& args, const PlanUnit& unit)
+        : rows_(args.rows),
+          unit_end_page_(unit.chunk_end * chunk_pages),
+          common_end_(unit.common_end),
+          row_(-1),
+          end_row_(unit.has_own != 0 ? end_row_of(args, unit) : 0),
+          first_own_row_(first_row_of(args, unit)),
+          unit_first_page_(unit.chunk_begin * chunk_pages),
+          page_(unit_first_page_),
+          end_page_(common_end_ < unit_end_page_ ? common_end_ : unit_end_page_) {
+        find();
+    }
+
+    [[nodiscard]] __device__ bool ended() const { return ended_; }
+    [[nodiscard]] __device__ int page() const { return page_; }
+    [[nodiscard]] __device__ int row() const { return row_; }  ///< of the plan, whose own page it is; -1: common
+    __device__ void advance() {
+        ++page_;
+        find();
+    }
+
+  private:
+    __device__ void find() {
+        while (page_ >= end_page_) {
+            row_ = row_ < 0 ? first_own_row_ : row_ + 1;
+            if (row_ >= end_row_) {
+                ended_ = true;
+                return;
+            }
+            page_ = common_end_ > unit_first_page_ ? common_end_ : unit_first_page_;
+            const int pages = static_cast<int>(rows_[row_].position / tile_tokens) + 1;
+            end_page_ = pages < unit_end_page_ ? pages : unit_end_page_;
+        }
+    }
+
+    const PlanRow* rows_;
+    int unit_end_page_;
+    int common_end_;
+    int row_;
+    int end_row_;
+    int first_own_row_;
+    int unit_first_page_;
+    int page_;
+    int end_page_;
+    bool ended_ = false;
+};
+
+/// Where one slot of a tile lies: the page, and the slot in it.
+struct TokenPlace {
+    const std::byte* page;
+    int slot;
+};
+
+__device__ __forceinline__ TokenPlace place_of(const AttentionArgs& args, const PlanRow& row, std::int64_t position) {
+    if (position < row.in_pages) {
+        return {args.pages[row.pages + position / tile_tokens], static_cast<int>(position % tile_tokens)};
+    }
+    const int slot = args.paths[row.first_path + (position - row.in_pages)];
+    return {args.pages[row.scratch + slot / tile_tokens], slot % tile_tokens};
+}
+
+/// Asks for the rows of a tile: slot s to shared + s * stride, in pieces of 16 bytes, `row_pieces` of them, a power of
+/// two, of which a page has `pieces`. Slots from `end_slot` on, which nobody may see, become zeros where `zeros`.
+__device__ __forceinline__ void load_tile(const AttentionArgs& args, const TileWalk& tile, const PlanRow& row,
+                                          std::int64_t block, int end_slot, bool zeros, int row_pieces_log2,
+                                          std::byte* shared, int stride) {
+    const int pieces = args.shape.row_bytes / 16;
+    const int row_pieces = 1 << row_pieces_log2;
+    const std::byte* common = tile.row() < 0 ? args.pages[row.pages + tile.page()] + block : nullptr;
+    for (int i = static_cast<int>(threadIdx.x); i < tile_tokens << row_pieces_log2; i += attention_threads) {
+        const int slot = i >> row_pieces_log2;
+        const int piece = i & (row_pieces - 1);
+        if (piece >= pieces) continue;
+        std::byte* to = shared + slot * stride + piece * 16;
+        if (slot >= end_slot) {
+            if (zeros) *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+            continue;
+        }
+        if (common != nullptr) {
+            copy_async_16(to, common + slot * args.shape.row_bytes + piece * 16);
+        } else {
+            const TokenPlace place = place_of(args, row, std::int64_t{tile.page()} * tile_tokens + slot);
+            copy_async_16(to, place.page + block + place.slot * args.shape.row_bytes + piece * 16);
+        }
+    }
+}
+
+}  // namespace longhaul::kernels::cuda

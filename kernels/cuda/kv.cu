@@ -1,0 +1,298 @@
+// Keys and values of CudaDevice: rotation and storing, moves, and the way of checkpoints in and out of pages.
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/checks.hpp"
+#include "kernels/cuda/cuda_state.hpp"
+#include "kernels/cuda/gpu.hpp"
+#include "kernels/cuda/math.cuh"
+#include "kernels/kv_int8.hpp"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+constexpr int warp_size = 32;
+constexpr int heads_per_block = 4;  // a warp each
+
+/// Arguments of rope_store; pointers to device memory.
+struct RopeArgs {
+    KvShape shape;
+    DType dtype;
+    std::int64_t layer;
+    int q_heads;
+    const KvSlot* slots;  ///< [rows]
+    const float* cos;     ///< [rows, head_dim / 2]
+    const float* sin;
+    const float* qkv;  ///< [rows, (q_heads + 2 kv_heads) * head_dim]
+    std::byte* q_out;  ///< query_type [rows, q_heads, head_dim]
+};
+
+/// Element d of a head as it is stored: rotated where `angles` are given.
+struct HeadRow {
+    const float* x;
+    const float* c;  ///< nullptr: not rotated
+    const float* s;
+    int half;
+
+    __device__ float at(int d) const {
+        if (c == nullptr) return x[d];
+        if (d < half) return __fsub_rn(__fmul_rn(x[d], c[d]), __fmul_rn(x[d + half], s[d]));
+        const int i = d - half;
+        return __fadd_rn(__fmul_rn(x[d], c[i]), __fmul_rn(x[i], s[i]));
+    }
+};
+
+/// The largest magnitude of a head, by one warp; infinite where a number is not finite.
+__device__ float largest_of_head(const HeadRow& row, int head_dim, int lane) {
+    float largest = 0.0F;
+    for (int d = lane; d < head_dim; d += warp_size) {
+        const float magnitude = __builtin_fabsf(row.at(d));
+        if (!(magnitude <= largest)) largest = magnitude < __builtin_inff() ? magnitude : __builtin_inff();
+    }
+    for (int step = warp_size / 2; step > 0; step /= 2) {
+        const float other = __shfl_xor_sync(full_warp, largest, step);
+        largest = other > largest ? other : largest;
+    }
+    return largest;
+}
+
+__device__ void store_elements(DType dtype, const HeadRow& row, int head_dim, int lane, std::byte* to) {
+    for (int d = lane; d < head_dim; d += warp_size) {
+        const float value = row.at(d);
+        if (dtype == DType::f32) {
+            reinterpret_cast<float*>(to)[d] = value;
+        } else {
+            reinterpret_cast<std::uint16_t*>(to)[d] = f32_to_bf16(value);
+        }
+    }
+}
+
+/// A key (value) to slot `slot` of its block.
+__device__ void store_token(const RopeArgs& args, const HeadRow& row, int lane, std::byte* block, int slot) {
+    std::byte* to = block + static_cast<std::int64_t>(slot) * args.shape.row_bytes;
+    const int head_dim = args.shape.head_dim;
+    if (args.dtype != DType::int8) return store_elements(args.dtype, row, head_dim, lane, to);
+    const WholeScale whole = WholeScale::of(largest_of_head(row, head_dim, lane), kv_int8_most);
+    for (int d = lane; d < head_dim; d += warp_size) to[d] = static_cast<std::byte>(whole.whole(row.at(d)));
+    if (lane == 0) reinterpret_cast<float*>(block + args.shape.scales())[slot] = whole.scale;
+}
+
+/// Grid [rows, heads / heads_per_block]; a warp for each head of queries, keys and values.
+__global__ void __launch_bounds__(warp_size * heads_per_block) rope_store_kernel(RopeArgs args) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_size;
+    const int head = static_cast<int>(blockIdx.y) * heads_per_block + static_cast<int>(threadIdx.x) / warp_size;
+    const int num_heads = args.q_heads + 2 * args.shape.num_kv_heads;
+    if (head >= num_heads) return;
+    const auto row = static_cast<std::int64_t>(blockIdx.x);
+    const int head_dim = args.shape.head_dim;
+    const int half = head_dim / 2;
+    const bool is_value = head >= args.q_heads + args.shape.num_kv_heads;
+    const HeadRow from{args.qkv + (row * num_heads + head) * head_dim, is_value ? nullptr : args.cos + row * half,
+                       args.sin + row * half, half};
+    if (head < args.q_heads) {
+        const DType type = args.dtype == DType::bf16 ? DType::bf16 : DType::f32;
+        const std::int64_t element = type == DType::bf16 ? 2 : 4;
+        return store_elements(type, from, head_dim, lane, args.q_out + (row * args.q_heads + head) * head_dim * element);
+    }
+    const KvSlot slot = args.slots[row];
+    if (slot.page == nullptr) return;
+    const int kv_head = (head - args.q_heads) % args.shape.num_kv_heads;
+    store_token(args, from, lane, slot.page + args.shape.block(args.layer, kv_head, is_value), slot.slot);
+}
+
+/// Grid [blocks of a page, moves]: a key or value of one head each.
+__global__ void move_kernel(KvShape shape, bool has_scales, const KvPart::Move* moves) {
+    const KvPart::Move move = moves[blockIdx.y];
+    const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) * shape.block_bytes;
+    const std::byte* from = move.from.page + block;
+    std::byte* to = move.to.page + block;
+    const int pieces = shape.row_bytes / 16;
+    for (int i = static_cast<int>(threadIdx.x); i < pieces; i += static_cast<int>(blockDim.x)) {
+        reinterpret_cast<uint4*>(to)[move.to.slot * pieces + i] =
+            reinterpret_cast<const uint4*>(from)[move.from.slot * pieces + i];
+    }
+    if (has_scales && threadIdx.x == 0) {
+        reinterpret_cast<float*>(to + shape.scales())[move.to.slot] =
+            reinterpret_cast<const float*>(from + shape.scales())[move.from.slot];
+    }
+}
+
+bool same(const KvSlot& a, const KvSlot& b) {
+    return a.page == b.page && a.slot == b.slot;
+}
+
+bool covers(const std::byte* page, const KvRange& range, const KvSlot& slot) {
+    return slot.page == page && slot.slot >= range.first && slot.slot < range.first + range.count;
+}
+
+/// Rows as pages hold them to rows of token_bytes, and back.
+struct Rows {
+    Rows(const KvLayout& layout, const KvRange& range)
+        : shape(layout),
+          element_bytes(layout.token_bytes() - (layout.dtype == DType::int8 ? 4 : 0)),
+          token_bytes(layout.token_bytes()),
+          count(static_cast<std::size_t>(range.count)),
+          row_bytes(static_cast<std::size_t>(shape.row_bytes)),
+          first_row(static_cast<std::size_t>(shape.block(range.layer, range.kv_head, range.values)) +
+                    static_cast<std::size_t>(range.first) * row_bytes),
+          first_scale(static_cast<std::size_t>(shape.block(range.layer, range.kv_head, range.values) + shape.scales()) +
+                      static_cast<std::size_t>(range.first) * 4) {}
+
+    [[nodiscard]] bool has_scales() const { return token_bytes > element_bytes; }
+    [[nodiscard]] std::size_t rows_bytes() const { return count * row_bytes; }
+    [[nodiscard]] std::size_t staged_bytes() const { return rows_bytes() + count * 4; }
+
+    void unpack(const std::byte* staged, std::byte* to) const {
+        for (std::size_t i = 0; i < count; ++i) {
+            std::memcpy(to + i * token_bytes, staged + i * row_bytes, element_bytes);
+            if (has_scales()) std::memcpy(to + i * token_bytes + element_bytes, staged + rows_bytes() + i * 4, 4);
+        }
+    }
+    void pack(const std::byte* from, std::byte* staged) const {
+        for (std::size_t i = 0; i < count; ++i) {
+            std::memcpy(staged + i * row_bytes, from + i * token_bytes, element_bytes);
+            std::memset(staged + i * row_bytes + element_bytes, 0, row_bytes - element_bytes);
+            if (has_scales()) std::memcpy(staged + rows_bytes() + i * 4, from + i * token_bytes + element_bytes, 4);
+        }
+    }
+
+    KvShape shape;
+    std::size_t element_bytes;
+    std::size_t token_bytes;
+    std::size_t count;
+    std::size_t row_bytes;
+    std::size_t first_row;    ///< byte of the page
+    std::size_t first_scale;  ///< likewise
+};
+
+}  // namespace
+
+std::size_t CudaDevice::kv_page_bytes(const KvLayout& layout) const {
+    return static_cast<std::size_t>(KvShape(layout).block(layout.num_layers, 0, false));
+}
+
+void CudaDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                            std::byte* q_out) {
+    check_layout(layout, layer, q_heads);
+    const Pass& pass = state_->pass.on_device();
+    const RopeArgs args{KvShape(layout), layout.dtype, layer, static_cast<int>(q_heads), pass.slots, pass.cos,
+                        pass.sin,        qkv,          q_out};
+    const auto num_heads = static_cast<unsigned>(q_heads + 2 * layout.num_kv_heads);
+    const dim3 grid(static_cast<unsigned>(pass.num_slots), (num_heads + heads_per_block - 1) / heads_per_block);
+    launch(state_->stream, rope_store_kernel, grid, dim3(warp_size * heads_per_block), 0, args);
+}
+
+void CudaDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
+    check_slot(from);
+    check_slot(to);
+    state_->kv.move(layout, from, to);
+}
+
+void CudaDevice::kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                           bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const {
+    check_slots(layout, layer, kv_head, first, count);
+    use_gpu(state_->gpu);
+    state_->kv.export_range(layout, page, {layer, kv_head, values, first, count}, to_host);
+}
+
+void CudaDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
+                           bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) {
+    check_slots(layout, layer, kv_head, first, count);
+    use_gpu(state_->gpu);
+    state_->kv.import_range(layout, page, {layer, kv_head, values, first, count}, from_host);
+}
+
+void KvPart::pass_begins(std::span<const KvSlot> slots) {
+    const std::lock_guard lock(mutex_);
+    launch_moves();
+    pass_slots_.clear();
+    for (const KvSlot& slot : slots) {
+        if (slot.page != nullptr) pass_slots_.push_back(slot);
+    }
+    before_pass_.record(stream_);
+    marked_ = true;
+}
+
+void KvPart::move(const KvLayout& layout, KvSlot from, KvSlot to) {
+    const std::lock_guard lock(mutex_);
+    const auto in_the_way = [&](const Move& earlier) {
+        return same(earlier.to, from) || same(earlier.to, to) || same(earlier.from, to);
+    };
+    const bool other_pages = layout.dtype != moves_layout_.dtype || layout.num_layers != moves_layout_.num_layers ||
+                             layout.num_kv_heads != moves_layout_.num_kv_heads ||
+                             layout.head_dim != moves_layout_.head_dim;
+    if (other_pages || std::any_of(moves_.begin(), moves_.end(), in_the_way)) launch_moves();
+    moves_layout_ = layout;
+    moves_.push_back({from, to});
+}
+
+void KvPart::flush_moves() {
+    const std::lock_guard lock(mutex_);
+    launch_moves();
+}
+
+void KvPart::launch_moves() {
+    if (moves_.empty()) return;
+    auto* moves = device_moves_.get<Move>(stream_, static_cast<std::int64_t>(moves_.size()));
+    ring_.send(reinterpret_cast<std::byte*>(moves), moves_.data(), moves_.size() * sizeof(Move));
+    const KvShape shape(moves_layout_);
+    const auto blocks = static_cast<unsigned>(moves_layout_.num_layers * moves_layout_.num_kv_heads * 2);
+    launch(stream_, move_kernel, dim3(blocks, static_cast<unsigned>(moves_.size())), dim3(warp_size), 0, shape,
+           moves_layout_.dtype == DType::int8,
+           static_cast<const Move*>(moves));
+    moves_.clear();
+}
+
+bool KvPart::may_be_on_its_way(const std::byte* page, const KvRange& range) const {
+    return !marked_ || std::any_of(pass_slots_.begin(), pass_slots_.end(),
+                                   [&](const KvSlot& slot) { return covers(page, range, slot); });
+}
+
+/// Makes the transfers wait for what may still write these slots.
+void KvPart::wait_for_writes(const std::byte* page, const KvRange& range) {
+    const std::lock_guard lock(mutex_);
+    if (moves_.empty() && !may_be_on_its_way(page, range)) return before_pass_.make_wait(transfers_);
+    wait_for_all();
+}
+
+void KvPart::wait_for_all() {
+    launch_moves();
+    reached_.record(stream_);
+    reached_.make_wait(transfers_);
+}
+
+std::byte* KvPart::staging(std::size_t num_bytes) {
+    if (staged_.num_bytes() < num_bytes) staged_ = Pinned(num_bytes);
+    return staged_.data();
+}
+
+void KvPart::export_range(const KvLayout& layout, const std::byte* page, const KvRange& range,
+                          std::byte* to_host) {
+    if (range.count == 0) return;
+    const Rows rows(layout, range);
+    const std::lock_guard lock(transfer_mutex_);
+    wait_for_writes(page, range);
+    std::byte* staged = staging(rows.staged_bytes());
+    copy(transfers_, staged, page + rows.first_row, rows.rows_bytes());
+    if (rows.has_scales()) copy(transfers_, staged + rows.rows_bytes(), page + rows.first_scale, rows.count * 4);
+    transfers_.synchronize();
+    rows.unpack(staged, to_host);
+}
+
+void KvPart::import_range(const KvLayout& layout, std::byte* page, const KvRange& range,
+                          const std::byte* from_host) {
+    if (range.count == 0) return;
+    const Rows rows(layout, range);
+    const std::lock_guard lock(transfer_mutex_);
+    {
+        const std::lock_guard state_lock(mutex_);
+        wait_for_all();  // the page may be new, its zeros still on their way
+    }
+    std::byte* staged = staging(rows.staged_bytes());
+    rows.pack(from_host, staged);
+    copy(transfers_, page + rows.first_row, staged, rows.rows_bytes());
+    if (rows.has_scales()) copy(transfers_, page + rows.first_scale, staged + rows.rows_bytes(), rows.count * 4);
+    transfers_.synchronize();
+}
+
+}  // namespace longhaul::kernels::cuda

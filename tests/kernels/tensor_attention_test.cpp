@@ -1,0 +1,88 @@
+// Attention on tensor cores: near the reference, whose bits it has not; and equal to itself however the work is cut.
+// (PathContract in attention_test.cpp runs on it, too.)
+#include <cmath>
+
+#include "tests/kernels/attention_scene.hpp"
+
+namespace longhaul::kernels::testing {
+namespace {
+
+class TensorAttention : public ContractTest {};
+
+/// Root of the mean square of the differences, by that of the expected values.
+double relative_error(const std::vector<float>& expected, const std::vector<float>& actual) {
+    double error = 0.0;
+    double size = 0.0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+        error += std::pow(static_cast<double>(expected[i]) - static_cast<double>(actual[i]), 2);
+        size += std::pow(static_cast<double>(expected[i]), 2);
+    }
+    return std::sqrt(error / size);
+}
+
+/// Both round p to bf16, relative to maxima of their own: each weight is off by up to 2^-9, not all to the same side.
+TEST_P(TensorAttention, IsNearTheReference) {
+    const auto reference = make_cpu_device(CpuVariant::reference, 2);
+    const auto device = GetParam().make(1);
+    std::uint64_t seed = 500;
+    for (const Case& c : {Case{DType::bf16, 128, 2, 4, 1100, 1, true}, Case{DType::bf16, 128, 1, 4, 700, 20, true},
+                          Case{DType::bf16, 64, 1, 8, 530, 9, false}, Case{DType::bf16, 40, 2, 5, 1025, 3, true},
+                          Case{DType::bf16, 2, 1, 50, 70, 2, true}, Case{DType::bf16, 144, 1, 2, 600, 12, true},
+                          Case{DType::bf16, 256, 1, 1, 130, 70, false}, Case{DType::bf16, 96, 1, 6, 90, 90, false},
+                          Case{DType::bf16, 264, 1, 1, 130, 3, true}}) {
+        SCOPED_TRACE(::testing::Message() << c << ", seed " << ++seed);
+        const Guarded expected = Scene(*reference, c, seed).run(*reference, DType::f32);
+        const Guarded actual = Scene(*device, c, seed).run(*device, DType::f32);
+        EXPECT_TRUE(actual.intact());
+        EXPECT_LT(relative_error(expected.values(), actual.values()), 0x1p-9);
+    }
+}
+
+/// Rows of a tree together fill tiles of 64 queries and spans of chunks; one alone takes tiles of 16, chunk by chunk.
+TEST_P(TensorAttention, RowsTogetherEqualRowsAlone) {
+    Comparison comparison(GetParam());
+    const auto device = GetParam().make(1);
+    for (const bool tree : {true, false}) {
+        const Case c{DType::bf16, 32, 3, 2, 8900, 40, tree};
+        SCOPED_TRACE(::testing::Message() << c);
+        const Scene scene(*device, c, 600);
+        const std::vector<std::byte> together = scene.run(*device, DType::f32).bytes();
+        const auto out_bytes = static_cast<std::ptrdiff_t>(together.size() / scene.rows.size());
+        const auto q_bytes = static_cast<std::ptrdiff_t>(scene.q.size() / scene.rows.size());
+        for (std::size_t r = 0; r < scene.rows.size(); r += 13) {
+            const auto i = static_cast<std::ptrdiff_t>(r);
+            const Guarded alone = attend(*device, scene.layout, 1, {&scene.sequence, 1}, {&scene.rows[r], 1},
+                                         scene.q.data() + i * q_bytes, scene.q_heads, DType::f32);
+            ASSERT_TRUE(comparison.equal({together.begin() + i * out_bytes, together.begin() + (i + 1) * out_bytes},
+                                         alone.bytes(), DType::f32))
+                << "row " << r;
+        }
+    }
+}
+
+/// Half of the rows and the others, in another order: tiles hold other rows.
+TEST_P(TensorAttention, CompanyInATileDoesNotMatter) {
+    Comparison comparison(GetParam());
+    const auto device = GetParam().make(1);
+    const Case c{DType::bf16, 64, 1, 3, 500, 48, true};  // paths run over the end of a chunk
+    const Scene scene(*device, c, 601);
+    const std::vector<std::byte> all = scene.run(*device, DType::f32).bytes();
+    const auto out_bytes = static_cast<std::ptrdiff_t>(all.size() / scene.rows.size());
+    const auto q_bytes = static_cast<std::ptrdiff_t>(scene.q.size() / scene.rows.size());
+    std::vector<AttentionRow> rows;
+    std::vector<std::byte> q;
+    std::vector<std::byte> expected;
+    for (std::ptrdiff_t i = c.num_rows - 1; i >= 0; i -= 2) {
+        rows.push_back(scene.rows[static_cast<std::size_t>(i)]);
+        q.insert(q.end(), scene.q.begin() + i * q_bytes, scene.q.begin() + (i + 1) * q_bytes);
+        expected.insert(expected.end(), all.begin() + i * out_bytes, all.begin() + (i + 1) * out_bytes);
+    }
+    const Guarded some =
+        attend(*device, scene.layout, 1, {&scene.sequence, 1}, rows, q.data(), scene.q_heads, DType::f32);
+    ASSERT_TRUE(comparison.equal(expected, some.bytes(), DType::f32));
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, TensorAttention, ::testing::Values(tensor_gpu()), name_of);
+
+}  // namespace
+}  // namespace longhaul::kernels::testing
