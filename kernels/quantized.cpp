@@ -3,12 +3,8 @@
 #include <algorithm>
 
 #include "kernels/convert.hpp"
-#include "kernels/quantize_block.hpp"
 
 namespace longhaul::kernels {
-std::uint16_t quantize_block(DType dtype, const float* values, std::int64_t count, std::int8_t* q) {
-    return quantize_block_of(dtype, values, count, q);
-}
 
 void load_columns(const WeightRows& part, std::int64_t row, std::int64_t first, std::int64_t count, float* values) {
     const std::int64_t there = std::clamp<std::int64_t>(part.num_columns - first, 0, count);

@@ -37,14 +37,12 @@ enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 find_library(LONGHAUL_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
 find_path(LONGHAUL_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-set(CMAKE_CUDA_EXTENSIONS OFF)
 
 # As on the CPU, the flags that change arithmetic stand here: no contraction of a*b+c, divisions and roots rounded to
 # the nearest, denormals flushed as the contract says.
 # --expt-relaxed-constexpr: kernels call what std makes constexpr (bit_cast).
-set(cuda_flags -ftz=true -fmad=false -prec-div=true -prec-sqrt=true --expt-relaxed-constexpr -lineinfo
+# -std: CMake 3.25 does not know that nvcc knows C++20.
+set(cuda_flags -std=c++20 -ftz=true -fmad=false -prec-div=true -prec-sqrt=true --expt-relaxed-constexpr -lineinfo
   -Xcompiler=-Wall,-Wextra)
 if(LONGHAUL_WERROR)
   list(APPEND cuda_flags -Werror=all-warnings -Xcompiler=-Werror)

@@ -1,6 +1,5 @@
 // Weights into the GPU's own order (weight_layout.hpp), by the GPU: rounding and quantizing are those of all devices
-// (convert.hpp, quantized.hpp), and billions of values take no time of the host's but a copy. This file is compiled
-// without flushing of denormals: quantizing on the host does not flush either.
+// (convert.hpp, quantize_block.hpp), and billions of values take no time of the host's but a copy.
 #include <algorithm>
 #include <cstring>
 
@@ -9,7 +8,7 @@
 #include "kernels/cuda/cuda_state.hpp"
 #include "kernels/cuda/gpu.hpp"
 #include "kernels/cuda/weight_layout.hpp"
-#include "kernels/quantize_block.hpp"
+#include "kernels/quantized.hpp"
 #include "kernels/source_rows.hpp"
 
 namespace longhaul::kernels::cuda {
@@ -61,7 +60,7 @@ __device__ void pack_block(const PackJob& job, const PieceRow& row, std::int64_t
     const std::int64_t first = block * length, rest = job.layout.slice_length - first;
     const int count = static_cast<int>(rest < length ? rest : length);
     load_inputs(row, slice * job.layout.slice_length + first, values);
-    const std::uint16_t scale = quantize_block_of(type, values, count, q);
+    const std::uint16_t scale = quantize_block(type, values, count, q);
     for (int i = count; i < length; ++i) q[i] = 0;
     *reinterpret_cast<std::uint16_t*>(job.to + job.layout.scale_of(output, slice, block)) = scale;
     const int place = static_cast<int>(output % tile_outputs), in_step = static_cast<int>(first % step_inputs(type));
@@ -71,8 +70,7 @@ __device__ void pack_block(const PackJob& job, const PieceRow& row, std::int64_t
     } else {
         for (int i = 0; i < length; i += 8) {
             for (int k = i; k < i + 4; ++k) {
-                to[byte_in_step(type, place, in_step + k)] =
-                    static_cast<std::byte>((q[k] & 15) | (q[k + 4] & 15) << 4);
+                to[byte_in_step(type, place, in_step + k)] = static_cast<std::byte>((q[k] & 15) | (q[k + 4] & 15) << 4);
             }
         }
     }
@@ -109,8 +107,8 @@ void launch_pack(const Stream& stream, const PackJob& job) {
 }
 
 /// Grid: 256 columns; rows.
-__global__ void __launch_bounds__(256) embed_rows(const std::byte* table, WeightLayout layout, const std::int32_t* rows,
-                                                  std::int64_t dim, float* out) {
+__global__ void __launch_bounds__(256)
+    embed_rows(const std::byte* table, WeightLayout layout, const std::int32_t* rows, std::int64_t dim, float* out) {
     const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
     if (k >= dim) return;
     const std::int64_t row = rows[blockIdx.y], slice = k / layout.slice_length, in_slice = k % layout.slice_length;

@@ -42,8 +42,8 @@ class Product {
     void tensor() {
         align_inputs();
         if (job_.num_rows <= 8) return stream<1, 1, 4, 8>();
-        if (job_.num_rows <= 16) return stream<2, 2, 3, 8>();
-        if (job_.num_rows <= 32) return stream<2, 4, 3, 8>();
+        if (job_.num_rows <= 16) return stream<2, 2, 4, 8>();
+        if (job_.num_rows <= 32) return stream<2, 4, 4, 8>();
         if (job_.num_rows <= most_stream_rows) return stream<4, 8, 3, 4>();
         using Shape = TileShape;
         const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, Shape::tiles));

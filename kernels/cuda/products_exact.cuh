@@ -70,8 +70,7 @@ __global__ void __launch_bounds__(256) exact_product(ProductJob job) {
     float sum[rows][2] = {};
     if (first_tile + tile < job.layout.num_tiles) {
         const std::byte* const weights =
-            job.weights +
-            ((first_tile + tile) * num_slices + slice) * job.layout.steps * step_bytes(type);
+            job.weights + ((first_tile + tile) * num_slices + slice) * job.layout.steps * step_bytes(type);
         const std::byte* x[rows];
 #pragma unroll
         for (int r = 0; r < rows; ++r) {

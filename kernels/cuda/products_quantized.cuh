@@ -2,7 +2,8 @@
 // block's products are added in integers by the tensor cores. That is exact, so these are the bits of all CPU devices.
 //
 // The kernel is that of products_stream.cuh but for two things: int4 weights become bytes in registers, and the scales
-// of a step travel in its queue too. A lane reads scales that others fetched, so the lanes of a warp wait for each other.
+// of a step travel in its queue too. A lane reads scales that others fetched, so the lanes of a warp wait for each
+// other.
 #pragma once
 
 #include "kernels/convert.hpp"
@@ -74,7 +75,9 @@ __global__ void __launch_bounds__(256) quantize_inputs(QuantizeJob job) {
     auto* const to = reinterpret_cast<uint2*>(job.whole + (row * num_steps + step) * 64 + place);
     *to = make_uint2(words[0], words[1]);
     if (lane % lanes != 0) return;
-    const float scale = usable ? __fdiv_rn(largest, 127.0F) : largest_bits < infinity ? 0.0F : __uint_as_float(0x7fc00000U);
+    const float scale = usable                    ? __fdiv_rn(largest, 127.0F)
+                        : largest_bits < infinity ? 0.0F
+                                                  : __uint_as_float(0x7fc00000U);
     job.scales[(step * step_blocks(type) + lane / lanes) * job.scale_rows + row] = scale;
 }
 
@@ -84,7 +87,7 @@ struct QuantizedShape {
     static constexpr int blocks = step_blocks(type);
     static constexpr int halves = step_bytes(type) / 512;
     static constexpr int pieces = halves * MT + NT;
-    static constexpr int weight_scales = pieces * 512;                                ///< [MT][blocks][8][2] bf16
+    static constexpr int weight_scales = pieces * 512;                              ///< [MT][blocks][8][2] bf16
     static constexpr int input_scales = weight_scales + MT * blocks * scale_bytes;  ///< [blocks][NT * 8] f32
     static constexpr int stage_bytes = input_scales + blocks * NT * 32;
     static constexpr std::size_t queue_bytes = static_cast<std::size_t>(stages) * stage_bytes;
@@ -107,8 +110,8 @@ struct QuantizedQueue {
     int weights_at[MT], x_at[NT];    ///< bytes from there to the tile, to this lane's row
     int input_scale_step;            ///< bytes from step to step
 
-    __device__ QuantizedQueue(const ProductJob& job, std::byte* queue, std::int64_t first_tile,
-                              std::int64_t first_row, int slice)
+    __device__ QuantizedQueue(const ProductJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
+                              int slice)
         : queue(queue) {
         const WeightLayout& layout = job.layout;
         const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -124,8 +127,8 @@ struct QuantizedQueue {
             x_at[n] = no_further(n * 8 + lane / 4, job.num_rows - first_row) * static_cast<int>(job.x_stride);
         }
         const std::int64_t scale_step = first_step + no_further(lane / lane_scales, tiles) * tile_steps;
-        weight_scales = job.weights + layout.scales_offset() + scale_step * Shape::blocks * scale_bytes +
-                        lane % lane_scales * 16;
+        weight_scales =
+            job.weights + layout.scales_offset() + scale_step * Shape::blocks * scale_bytes + lane % lane_scales * 16;
         // Rows come in eights, 32 bytes of scales; an eight beyond the last is the last again.
         const int block = lane / (2 * NT);
         const std::int64_t wanted = first_row + lane % (2 * NT) * 4, last = job.scale_rows - 8 + lane % 2 * 4;
@@ -135,7 +138,9 @@ struct QuantizedQueue {
             job.x_scales + (slice * layout.steps * Shape::blocks + block) * job.scale_rows + row);
     }
 
-    __device__ std::byte* stage(int step) const { return queue + step % stages * Shape::stage_bytes; }
+    __device__ std::byte* stage(int step) const {
+        return queue + step % stages * Shape::stage_bytes;
+    }
 
     __device__ void fetch(int step) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -153,8 +158,7 @@ struct QuantizedQueue {
             copy_async_16(to + (MT * Shape::halves + n) * 512 + lane * 16, x + (x_at[n] + step * 64));
         }
         if (lane < MT * lane_scales) {
-            copy_async_16(to + Shape::weight_scales + lane * 16,
-                          weight_scales + step * (Shape::blocks * scale_bytes));
+            copy_async_16(to + Shape::weight_scales + lane * 16, weight_scales + step * (Shape::blocks * scale_bytes));
         }
         if (lane < NT * lane_scales) {
             copy_async_16(to + Shape::input_scales + lane * 16, input_scales + step * input_scale_step);
@@ -188,8 +192,8 @@ struct QuantizedQueue {
                 multiply(m, b, whole);
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
-                    const float scale = __fmul_rn(i < 2 ? low_of(w[m]) : high_of(w[m]),
-                                                  i % 2 == 0 ? x_scales.x : x_scales.y);
+                    const float scale =
+                        __fmul_rn(i < 2 ? low_of(w[m]) : high_of(w[m]), i % 2 == 0 ? x_scales.x : x_scales.y);
                     sum[m][n][i] = __fmaf_rn(__int2float_rn(whole[i] >> shift), scale, sum[m][n][i]);
                 }
             }
@@ -203,7 +207,7 @@ struct QuantizedQueue {
             a[m][0] = piece(step, 2 * m);
             a[m][1] = piece(step, 2 * m + 1);
         }
-        add_block<0>(step, 0, sum, [&](int m, const uint4& b, std::int32_t (&whole)[4]) {
+        add_block<0>(step, 0, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
             mma_int8(whole, {a[m][0].x, a[m][0].y, a[m][0].z, a[m][0].w}, {b.x, b.y});
             mma_int8(whole, {a[m][1].x, a[m][1].y, a[m][1].z, a[m][1].w}, {b.z, b.w});
         });
@@ -215,11 +219,11 @@ struct QuantizedQueue {
         uint4 a[MT];
 #pragma unroll
         for (int m = 0; m < MT; ++m) a[m] = piece(step, m);
-        add_block<4>(step, 0, sum, [&](int m, const uint4& b, std::int32_t (&whole)[4]) {
+        add_block<4>(step, 0, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
             mma_int8(whole, {a[m].x << 4 & upper, a[m].y << 4 & upper, a[m].x & upper, a[m].y & upper}, {b.x, b.y});
         });
         if (num_blocks < 2) return;
-        add_block<4>(step, 1, sum, [&](int m, const uint4& b, std::int32_t (&whole)[4]) {
+        add_block<4>(step, 1, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
             mma_int8(whole, {a[m].z << 4 & upper, a[m].w << 4 & upper, a[m].z & upper, a[m].w & upper}, {b.z, b.w});
         });
     }

@@ -50,7 +50,9 @@ struct TileQueue {
         length = static_cast<int>(job.layout.slice_length) - thread % 4 * 8;
     }
 
-    __device__ std::byte* stage(int index) const { return slots + index % TileShape::stages * TileShape::stage_bytes; }
+    __device__ std::byte* stage(int index) const {
+        return slots + index % TileShape::stages * TileShape::stage_bytes;
+    }
 
     /// Step `step` of slice `slice` into the `index`-th place of the queue.
     __device__ void fetch(int index, int slice, int step) const {
@@ -118,7 +120,8 @@ __device__ __forceinline__ void add_from(TileSums& sum, const float* a) {
 }
 __device__ __forceinline__ void store_to(const TileSums& sum, float* a) {
 #pragma unroll
-    for (int i = 0; i < TileShape::MT * TileShape::NT * 4; ++i) a[i * TileShape::threads] = sum[i / 16][i / 4 % 4][i % 4];
+    for (int i = 0; i < TileShape::MT * TileShape::NT * 4; ++i)
+        a[i * TileShape::threads] = sum[i / 16][i / 4 % 4][i % 4];
 }
 
 /// Grid: 128 rows; 128 outputs; subtrees of slices (rows first: their blocks read the same weights).

@@ -1,5 +1,5 @@
-// Where the values of a packed matrix lie on the GPU: in the order in which the lanes of a warp hold them for an mma, so
-// that weights go from device memory to registers by reads of 512 bytes in a row, each lane its own 16 bytes, and
+// Where the values of a packed matrix lie on the GPU: in the order in which the lanes of a warp hold them for an mma,
+// so that weights go from device memory to registers by reads of 512 bytes in a row, each lane its own 16 bytes, and
 // nothing has to be exchanged or transposed on the way.
 //
 // A matrix is [tile of 16 outputs][slice][step][step_bytes] and, of quantized weights, behind all that the scales
@@ -10,9 +10,9 @@
 //   int8  64 inputs: two fragments of m16n8k32, 512 bytes each; a step is a block, which shares a scale
 //   int4  64 inputs: two fragments of m16n8k32 in 512 bytes; either is a block
 //
-// Which inputs of a step meet in one mma is ours to choose, as long as weights and inputs of the product agree: lane (g,
-// t) = (lane / 4, lane % 4) holds of its outputs a run of inputs, 8t.. (bf16) or 16t.. (int8) of the step, one half of
-// the run in either fragment. So what it must hold of a row of inputs is 16 bytes in a row as well.
+// Which inputs of a step meet in one mma is ours to choose, as long as weights and inputs of the product agree: lane
+// (g, t) = (lane / 4, lane % 4) holds of its outputs a run of inputs, 8t.. (bf16) or 16t.. (int8) of the step, one half
+// of the run in either fragment. So what it must hold of a row of inputs is 16 bytes in a row as well.
 #pragma once
 
 #include <cstdint>
@@ -82,8 +82,8 @@ struct WeightLayout {
     [[nodiscard]] constexpr std::int64_t byte_of(std::int64_t output, std::int64_t slice, std::int64_t in_slice) const {
         const int inputs = step_inputs(dtype);
         const std::int64_t step = (output / tile_outputs * num_slices + slice) * steps + in_slice / inputs;
-        return step * step_bytes(dtype) + byte_in_step(dtype, static_cast<int>(output % tile_outputs),
-                                                       static_cast<int>(in_slice % inputs));
+        return step * step_bytes(dtype) +
+               byte_in_step(dtype, static_cast<int>(output % tile_outputs), static_cast<int>(in_slice % inputs));
     }
     [[nodiscard]] constexpr std::int64_t scale_of(std::int64_t output, std::int64_t slice, std::int64_t block) const {
         const std::int64_t place = (output / tile_outputs * num_slices + slice) * steps * step_blocks(dtype) + block;
