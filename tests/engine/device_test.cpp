@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
@@ -70,6 +71,16 @@ class OtherDevice : public ::testing::TestWithParam<DeviceCase> {
     fs::path folder_;
 };
 
+/// Length of the difference over that of `right`.
+double distance(const std::vector<float>& values, const std::vector<float>& right) {
+    double difference = 0, length = 0;
+    for (std::size_t i = 0; i < right.size(); ++i) {
+        difference += std::pow(static_cast<double>(values[i]) - static_cast<double>(right[i]), 2);
+        length += std::pow(static_cast<double>(right[i]), 2);
+    }
+    return std::sqrt(difference / length);
+}
+
 TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
     const DeviceMaker cpu = [] { return kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1); };
     for (const char* model : {"llama-default-bf16", "qwen2", "opt-post-norm-bf16"}) {
@@ -77,6 +88,7 @@ TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
             SCOPED_TRACE(std::string(model) + " " + std::to_string(static_cast<int>(precision)));
             const DeviceMaker& judge = GetParam().as_cpu ? cpu : GetParam().make;
             const std::vector<float> right = logits(model, precision, judge, 1, 64).logits();
+            EXPECT_LT(distance(right, logits(model, precision, cpu, 1, 64).logits()), 0.01) << "bf16 keeps 8 bits";
             EXPECT_EQ(logits(model, precision, GetParam().make, 1, 3).logits(), right);
             for (const std::vector<float>& rank : logits(model, precision, GetParam().make, 2, 64).all_ranks)
                 EXPECT_EQ(rank, right);
