@@ -66,6 +66,19 @@ TEST_P(GpuProducts, ARowIsTheSameAmongAnyOthers) {
     }
 }
 
+// Were the sums those of the CPU, the other tests would not have seen tensor cores.
+TEST(GpuNumerics, TensorCoresHaveBitsOfTheirOwn) {
+    const auto gpu = tensor_gpu().make(1), exact = exact_gpu().make(1);
+    if (gpu == nullptr || exact == nullptr) GTEST_SKIP() << tensor_gpu().name << " needs " << tensor_gpu().needs;
+    for (const std::int64_t num_rows : {1, 70}) {
+        const std::vector<float> own = Problem(*gpu, DType::bf16, {150, 512}, num_rows, 93).product(150, 0, num_rows);
+        const std::vector<float> contract =
+            Problem(*exact, DType::bf16, {150, 512}, num_rows, 93).product(150, 0, num_rows);
+        EXPECT_NE(own, contract);
+        for (std::size_t i = 0; i < own.size(); ++i) ASSERT_NEAR(own[i], contract[i], 1e-4F);
+    }
+}
+
 // Few outputs are computed by blocks that hold some of the slices each.
 TEST_P(GpuProducts, AnOutputIsTheSameAmongAnyOthers) {
     const auto device = GetParam().make(1);
