@@ -21,6 +21,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/device_error.hpp"
+
 namespace longhaul::kernels {
 
 /// f16 only as a source of weights; int8 and int4 only as packed weights (quantized.hpp).
@@ -193,8 +195,8 @@ class DeviceLinks {
     virtual std::unique_ptr<DeviceLink> join(std::span<const std::byte> id, int rank, int size) = 0;
 };
 
-/// Operations of one device. Implementations throw std::bad_alloc when memory ends and std::logic_error when called
-/// wrongly.
+/// Operations of one device. Implementations throw std::bad_alloc when memory ends, DeviceError when the device
+/// fails, and std::logic_error when called wrongly.
 class Device {
   public:
     virtual ~Device() = default;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/device.hpp"
+#include "runner/device_choice.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -76,6 +77,12 @@ std::string kernels_text() {
     return text;
 }
 
+std::string gpus_text() {
+    const Gpus gpus = gpus_here();
+    if (!gpus.built) return "not built";
+    return "built; " + std::to_string(gpus.visible) + (gpus.visible == 1 ? " GPU here" : " GPUs here");
+}
+
 std::string mpi_text() {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
@@ -124,7 +131,8 @@ std::string version_text() {
     const std::string hdf5 =
         std::to_string(H5_VERS_MAJOR) + "." + std::to_string(H5_VERS_MINOR) + "." + std::to_string(H5_VERS_RELEASE);
     return "longhaul " LONGHAUL_VERSION "\ncompiler: " LONGHAUL_COMPILER "\nbuild: " LONGHAUL_BUILD_TYPE "\nMPI: " +
-           mpi_text() + "\nHDF5: " + hdf5 + "\nkernels this processor runs: " + kernels_text() + "\nCUDA: not built\n";
+           mpi_text() + "\nHDF5: " + hdf5 + "\nkernels this processor runs: " + kernels_text() +
+           "\nCUDA: " + gpus_text() + "\n";
 }
 
 }  // namespace longhaul::runner

@@ -7,10 +7,12 @@
 #include "engine/model/model_plan.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "kernels/numerics.hpp"
+#include "runner/device_choice.hpp"
 #include "runner/draft_models.hpp"
 #include "runner/files.hpp"
 #include "runner/lease.hpp"
 #include "runner/machine.hpp"
+#include "runner/memory_plan.hpp"
 #include "runner/results.hpp"
 #include "runner/run_folder.hpp"
 #include "runner/shard_folder.hpp"
@@ -69,6 +71,11 @@ class JobChecker {
             add("job", line, ExitCode::usage);
         };
         const std::vector<Assignment> file = read_job_file(job_file, sink);
+        for (const auto* place : {&file, &command_line}) {
+            for (const Assignment& given : *place) {
+                if (given.key == "device" || given.key == "kernels") device_is_auto_ &= given.value == "auto";
+            }
+        }
         report_.settings = parse_settings(file, command_line, fs::absolute(job_file).parent_path(),
                                           {"task", "data", "model", "output"}, sink);
     }
@@ -125,10 +132,16 @@ class JobChecker {
         attempt("job", [&] { packed_folder(settings); });
         try {
             device_ = make_device(settings, 1);
-        } catch (const UsageError& error) {  // that of the job's node may
-            report_.warnings.emplace_back(error.what());
+        } catch (const UsageError& error) {
+            if (settings.device == "cuda" && !gpus_here().built) {
+                add("job", error.what(), ExitCode::usage);
+            } else {
+                report_.warnings.emplace_back(error.what());  // the job's node may have it
+            }
             Settings any = settings;
             any.kernels = "auto";
+            any.device = "cpu";
+            device_is_here_ = settings.device == "cpu";
             device_ = make_device(any, 1);
         }
     }
@@ -157,9 +170,11 @@ class JobChecker {
         });
         if (!usable) return;
         // With faults among its keys the job is not known well enough to be compared.
+        Settings there = settings;
+        there.allow_device_change |= device_is_auto_;  // the job's node decides
         const bool same = !faulty_keys_.empty() || attempt("output", [&] {
-            check_identity(folder, settings, fingerprints_);
-            if (settings.shard.is_part()) check_other_shards(settings, fingerprints_);
+            check_identity(folder, there, fingerprints_);
+            if (settings.shard.is_part()) check_other_shards(there, fingerprints_);
         });
         if (!same || !fs::exists(folder.root / "identity.json")) return;
         report_.is_begun = true;
@@ -195,35 +210,27 @@ class JobChecker {
         return scores() ? std::min(positions, window > 0 ? window : report_.model->config.max_positions) : positions;
     }
 
-    /// A rank's part of a draft model.
-    struct DraftPart {
-        engine::ModelConfig config;
-        engine::Split split;
-        kernels::KvLayout layout;
-    };
-
     /// Keys and values of an item on a rank, the draft models' among them.
     [[nodiscard]] std::int64_t kv_bytes(std::int64_t positions) const {
-        const auto pages = [&](const kernels::KvLayout& layout, std::int64_t seen) {
-            return engine::PagePool::pages_for(seen) * static_cast<std::int64_t>(device_->kv_page_bytes(layout));
-        };
-        std::int64_t bytes = pages(*layout_, held(positions));
-        for (const DraftPart& draft : drafts_)
-            bytes += pages(draft.layout, std::min(positions, draft.config.max_positions));
-        return bytes;
+        return item_kv_bytes(parts(), *device_, held(positions), positions);
+    }
+
+    [[nodiscard]] ModelParts parts() const {
+        ModelParts all{{report_.model->config, *split_, *layout_}};
+        all.insert(all.end(), drafts_.begin(), drafts_.end());
+        return all;
     }
 
     void estimate_memory() {
         const Settings& settings = report_.settings;
         MemoryNeed need;
-        need.weights = engine::packed_weight_bytes(report_.model->config, *split_, precision_of(settings), *device_);
-        for (const DraftPart& draft : drafts_)
-            need.weights += engine::packed_weight_bytes(draft.config, draft.split, precision_of(settings), *device_);
+        need.weights = weight_bytes(settings, parts(), *device_);
         for (const std::int64_t positions : longest_items()) need.batch_kv += kv_bytes(positions);
         need.longest_kv = kv_bytes(report_.items->positions.largest());
-        need.available = available_memory_bytes();
-        need.host = ProcessId::mine().host;
-        need.most_kv = settings.memory > 0 ? settings.memory : kv_share(need.available - need.weights);
+        need.available = device_is_here_ ? available_bytes(*device_, 1) : 0;
+        need.host = place_of_memory(*device_);
+        need.most_kv = kv_memory_bytes(settings, *device_, 1, need.weights);
+        if (!attempt("memory", [&] { check_memory(settings, *device_, 1); })) return;
         warn_of_memory(need);
         report_.memory = std::move(need);
     }
@@ -286,7 +293,9 @@ class JobChecker {
     Fingerprints fingerprints_;
     std::unique_ptr<engine::Tokenizer> tokenizer_;
     std::unique_ptr<kernels::Device> device_;
-    std::vector<DraftPart> drafts_;
+    bool device_is_auto_ = true;
+    bool device_is_here_ = true;  ///< and not another that stands for it
+    ModelParts drafts_;
     std::optional<engine::Split> split_;
     std::optional<kernels::KvLayout> layout_;
 };

@@ -10,6 +10,7 @@
 
 #include "engine/error.hpp"
 #include "runner/dataset_source.hpp"
+#include "runner/device_choice.hpp"
 #include "runner/files.hpp"
 #include "runner/log.hpp"
 #include "runner/machine.hpp"
@@ -61,6 +62,19 @@ std::optional<Finished> open_folder(Launch& launch) {
     return std::nullopt;
 }
 
+std::string kernels_text(const kernels::Device& device) {
+    const std::string place = device.place();
+    return std::string(device.name()) + " kernels" + (place.empty() ? "" : " on " + place);
+}
+
+/// What there is to say where the launches before were of another kind of device; "" where they were not.
+std::string device_change(const Launch& launch) {
+    const std::string now = device_kind(launch.settings);
+    if (launch.kinds_before.empty() || launch.kinds_before.back() == now) return "";
+    return "device: this run was computed with " + launch.kinds_before.back() + " so far and goes on with " + now +
+           ", as allow-device-change says: its texts may be those of neither alone";
+}
+
 void log_start(const Launch& launch) {
     const World& world = launch.world;
     Log log(launch.folder.log() / (std::to_string(launch.epoch) + ".log"));
@@ -68,6 +82,14 @@ void log_start(const Launch& launch) {
             " ranks, " + std::to_string(world.num_replicas()) + " replicas of " +
             std::to_string(launch.settings.tensor_parallel));
     log.say("rank 0: " + launch.loaded.placement.describe() + ", kernels " + std::string(launch.loaded.device->name()));
+    for (std::size_t rank = 0; rank < launch.loaded.devices.size(); ++rank) {
+        if (const std::string& device = launch.loaded.devices[rank]; !device.empty())
+            log.say("rank " + std::to_string(rank) + " on " + device);
+    }
+    if (const std::string change = device_change(launch); !change.empty()) {
+        log.say("note: " + change);
+        std::fprintf(stderr, "note: %s\n", change.c_str());
+    }
     const engine::LoadReport& load = launch.loaded.model->load_report();
     std::array<char, 64> seconds{};
     std::snprintf(seconds.data(), seconds.size(), "model loaded in %.2f s, ", load.seconds);
@@ -79,10 +101,10 @@ void log_start(const Launch& launch) {
     }
     launch.loaded.notices_said = true;
     const std::int64_t items = num_items(launch);
-    std::fprintf(stderr, "longhaul: %s %s; %d %s, rank 0 on %s, %s kernels; run folder %s (launch %lld)\n",
+    std::fprintf(stderr, "longhaul: %s %s; %d %s, rank 0 on %s, %s; run folder %s (launch %lld)\n",
                  grouped(items).c_str(), items == 1 ? "item" : "items", world.size(),
                  world.size() == 1 ? "rank" : "ranks", launch.loaded.placement.describe().c_str(),
-                 std::string(launch.loaded.device->name()).c_str(), launch.folder.root.c_str(),
+                 kernels_text(*launch.loaded.device).c_str(), launch.folder.root.c_str(),
                  static_cast<long long>(launch.epoch));
 }
 
@@ -162,6 +184,8 @@ Summary make_summary(const Launch& launch, const JobOutcome& outcome) {
             .replicas = launch.world.num_replicas(),
             .threads = launch.loaded.placement.threads,
             .kernels = std::string(launch.loaded.device->name()),
+            .devices = launch.loaded.devices,
+            .device_kinds = device_kinds(launch.folder),
             .baseline = {}};
 }
 
@@ -273,6 +297,7 @@ void load_run(Launch& launch) {
             if (launch.previous_ending) launch.hold->set_ending(*launch.previous_ending);
             throw;
         }
+        launch.kinds_before = device_kinds(launch.folder);
         write_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
         write_job(launch);
         log_start(launch);

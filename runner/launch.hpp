@@ -57,6 +57,7 @@ struct Launch {
     std::unique_ptr<Hold> hold{};                     ///< rank 0, from open_run on
     std::optional<nlohmann::json> previous_ending{};  ///< rank 0: how the launch before this one ended
     std::int64_t epoch = 0;
+    std::vector<std::string> kinds_before{};  ///< rank 0: of the devices of earlier launches
 };
 
 /// How a launch ended. The same on all ranks.

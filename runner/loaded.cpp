@@ -4,8 +4,11 @@
 #include <cstdlib>
 
 #include "engine/error.hpp"
+#include "engine/json.hpp"
 #include "kernels/numerics.hpp"
+#include "runner/device_choice.hpp"
 #include "runner/machine.hpp"
+#include "runner/memory_plan.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -59,15 +62,44 @@ void Loaded::unload() {
     notices_said = false;
 }
 
+/// Where `device` was left to each rank, they may have found different ones.
+static void check_same_device(const World& world, const Settings& settings) {
+    std::string first = settings.device;
+    world.broadcast(first);
+    world.agree([&] {
+        if (first == settings.device) return;
+        throw UsageError("device: expected " + first + " as on rank 0, got " + settings.device + " on rank " +
+                         std::to_string(world.rank()) + " (host " + world.host() +
+                         "); give nodes of one kind, or device = cpu");
+    });
+}
+
+/// Every rank's device with its host, where they are no processors; how many ranks share this one.
+static void look_at_devices(const World& world, Loaded& loaded) {
+    const std::string place = loaded.device->place();
+    const std::string mine = place.empty() ? "" : world.host() + ": " + place;
+    const std::vector<std::string> places = world.gather(mine);
+    std::string all = engine::json_text(nlohmann::json(places));
+    world.broadcast(all);
+    loaded.devices = engine::try_parse_json(all).get<std::vector<std::string>>();
+    const auto sharing = std::count(loaded.devices.begin(), loaded.devices.end(), mine);
+    loaded.ranks_on_device = mine.empty() ? world.node_size() : static_cast<int>(sharing);
+}
+
 void load(const World& world, const Settings& settings, Loaded& loaded) {
     const bool fresh = !loaded.model;
+    check_same_device(world, settings);
     world.agree([&] {
         if (fresh) loaded.tokenizer = load_tokenizer(settings.model, engine::ModelConfig::load(settings.model));
         puts_bos(settings, *loaded.tokenizer);  // throws where it is asked for in vain
         if (!loaded.data && world.rank_in_replica() == 0) loaded.data = DataSet::open(settings);
-        if (fresh) loaded.device = make_device(settings, loaded.placement.threads);
+        if (fresh) loaded.device = make_device(settings, loaded.placement.threads, world.node_rank());
     });
-    if (fresh) load_target(world, settings, loaded);
+    if (fresh) {
+        look_at_devices(world, loaded);
+        world.agree([&] { check_memory(settings, *loaded.device, loaded.ranks_on_device); });
+        load_target(world, settings, loaded);
+    }
     load_drafts(world, settings, loaded);
 }
 
@@ -85,13 +117,6 @@ engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const F
     identity.num_kv_heads = config.num_kv_heads;
     identity.head_dim = config.head_dim;
     return identity;
-}
-
-std::int64_t kv_memory_bytes(const World& world, const Settings& settings) {
-    if (settings.memory > 0) return settings.memory;
-    constexpr std::int64_t unknown = std::int64_t{8} << 30;
-    const std::int64_t available = available_memory_bytes(world.node_size());
-    return (available > 0 ? kv_share(available) : unknown) / world.node_size();
 }
 
 }  // namespace longhaul::runner

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "engine/checkpoint/checkpoint.hpp"
 #include "engine/model/model.hpp"
@@ -26,9 +27,11 @@ struct Loaded {
     std::unique_ptr<engine::Group> group;
     std::unique_ptr<engine::Model> model;
     DraftModels drafts;
-    double first_token_seconds = 0;  ///< from the program's start to the first token here; 0: none yet
-    Fingerprints fingerprints;       ///< data (rank 0's), model, tokenizer, numerics
-    bool notices_said = false;       ///< what the model had to say was printed
+    int ranks_on_device = 1;           ///< that share this rank's device, and with it its memory
+    std::vector<std::string> devices;  ///< of each rank, "HOST: GPU 0 of 4, …"; "" where processors compute
+    double first_token_seconds = 0;    ///< from the program's start to the first token here; 0: none yet
+    Fingerprints fingerprints;         ///< data (rank 0's), model, tokenizer, numerics
+    bool notices_said = false;         ///< what the model had to say was printed
 
     /// Model and all that came with it, for another one; the data too, which only some ranks of a replica hold.
     void unload();
@@ -41,8 +44,5 @@ void load(const World& world, const Settings& settings, Loaded& loaded);
 /// Who may read a checkpoint of this job.
 engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const Fingerprints& fingerprints,
                                                const engine::ModelConfig& config);
-
-/// Bytes a rank may use for KV: `memory`, or its share of what is free on the node.
-std::int64_t kv_memory_bytes(const World& world, const Settings& settings);
 
 }  // namespace longhaul::runner

@@ -65,19 +65,6 @@ std::int64_t kv_share(std::int64_t available_bytes) {
     return std::max<std::int64_t>(available_bytes, 0) / 4 * 3;
 }
 
-std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threads) {
-    const std::vector<kernels::CpuVariant> variants = kernels::available_cpu_variants();
-    std::vector<std::string> names;
-    for (const kernels::CpuVariant variant : variants) {
-        names.emplace_back(kernels::variant_name(variant));
-        if (settings.kernels == names.back()) return kernels::make_cpu_device(variant, threads);
-    }
-    if (settings.kernels == "auto" && !variants.empty()) return kernels::make_cpu_device(variants.back(), threads);
-    names.insert(names.begin(), "auto");
-    throw UsageError(InputError::format("job", "kernels", list_words(names), "'" + settings.kernels + "'",
-                                        "this processor cannot run it"));
-}
-
 std::unique_ptr<engine::Tokenizer> load_tokenizer(const std::filesystem::path& folder,
                                                   const engine::ModelConfig& config) {
     auto tokenizer = engine::Tokenizer::load(folder);

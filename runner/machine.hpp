@@ -23,10 +23,6 @@ std::int64_t available_memory_bytes(int ranks = 1);
 /// Of the memory that is free once the weights are there, what keys and values may take.
 std::int64_t kv_share(std::int64_t available_bytes);
 
-/// The device of `settings` with `threads` threads. Throws UsageError when this processor lacks what `kernels` asks
-/// for.
-std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threads);
-
 /// The tokenizer of a model folder. Throws InputError, also where it has ids that the model has no embedding for.
 std::unique_ptr<engine::Tokenizer> load_tokenizer(const std::filesystem::path& folder,
                                                   const engine::ModelConfig& config);

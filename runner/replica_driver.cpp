@@ -7,6 +7,7 @@
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "runner/machine.hpp"
+#include "runner/memory_plan.hpp"
 #include "runner/signals.hpp"
 
 namespace longhaul::runner {
@@ -108,7 +109,7 @@ engine::ReplicaOptions ReplicaDriver::options() const {
     const Settings& settings = phase_.settings;
     engine::ReplicaOptions options = replica_options(settings, loaded_.model->config());
     options.draft.models = loaded_.drafts.pointers();
-    options.kv_memory_bytes = kv_memory_bytes(world_, settings);
+    options.kv_memory_bytes = kv_memory_bytes(settings, *loaded_.device, loaded_.ranks_on_device);
     options.checkpoint.folder = phase_.folder.checkpoints();
     options.checkpoint.identity = checkpoint_identity(settings, loaded_.fingerprints, loaded_.model->config());
     options.checkpoint.replica = world_.replica();

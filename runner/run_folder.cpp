@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
+#include "runner/device_choice.hpp"
 #include "runner/draft_models.hpp"
 #include "runner/files.hpp"
 #include "runner/shard_folder.hpp"
@@ -46,10 +47,15 @@ Json extensions_of(const Settings& settings) {
     return {{"limit", settings.limit}, {"samples", settings.samples}, {"max-tokens", settings.max_tokens}};
 }
 
+constexpr const char* other_value = "change it back, or take another output";
+constexpr const char* other_device =
+    "their texts differ: device = cpu, or kernels = cuda-exact on a GPU, goes on with what a processor began, "
+    "--allow-device-change goes on all the same";
+
 [[noreturn]] void refuse(const RunFolder& folder, const std::string& key, const std::string& old_value,
-                         const std::string& new_value) {
+                         const std::string& new_value, const char* mend = other_value) {
     throw UsageError(folder.root.string() + ": " + key + ": expected " + old_value +
-                     " (this run was started with it), got " + new_value + "; change it back, or take another output");
+                     " (this run was started with it), got " + new_value + "; " + mend);
 }
 
 std::string shown(const std::string& value) {
@@ -65,7 +71,8 @@ void compare(const RunFolder& folder, const std::map<std::string, std::string>& 
             const auto now = new_values.find(key);
             const std::string old_value = before == old_values.end() ? "" : before->second;
             const std::string new_value = now == new_values.end() ? "" : now->second;
-            if (old_value != new_value) refuse(folder, key, shown(old_value), shown(new_value));
+            if (old_value == new_value) continue;
+            refuse(folder, key, shown(old_value), shown(new_value), key == "device" ? other_device : other_value);
         }
     }
 }
@@ -201,11 +208,25 @@ void check_same_job(const RunFolder& other, const Settings& settings, const Fing
     check_identity(other, settings, fingerprints, false);
 }
 
+std::vector<std::string> device_kinds(const RunFolder& folder) {
+    const Json json = engine::try_parse_json(read_if_there(folder.root / "identity.json"));
+    try {
+        if (!json.is_object()) return {};
+        if (json.contains("devices")) return json.at("devices").get<std::vector<std::string>>();
+        return {json.at("keys").at("device").get<std::string>()};
+    } catch (const Json::exception&) {
+        return {};
+    }
+}
+
 void write_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints) {
-    const Json json{{"format", 1},
-                    {"keys", key_values(settings)},
-                    {"extensions", extensions_of(settings)},
-                    {"fingerprints", fingerprints}};
+    Json json{{"format", 1},
+              {"keys", key_values(settings)},
+              {"extensions", extensions_of(settings)},
+              {"fingerprints", fingerprints}};
+    std::vector<std::string> devices = device_kinds(folder);
+    if (devices.empty() || devices.back() != device_kind(settings)) devices.push_back(device_kind(settings));
+    if (devices.size() > 1) json["devices"] = devices;
     replace_file(folder.root / "identity.json", engine::json_text(json, 2) + "\n", Durable::yes, "own");
 }
 
@@ -225,6 +246,7 @@ Fingerprints read_fingerprints(const RunFolder& folder) {
 std::string identity_hash(const Settings& settings, const Fingerprints& fingerprints) {
     std::map<std::string, std::string> keys = key_values(settings);
     if (settings.draft_tree == own_tree(settings)) keys.erase("draft-tree");  // as in checkpoints of earlier versions
+    keys["device"] = "cpu";  // likewise: what another kind left is read where the run folder lets it go on
     std::string text;
     for (const auto& [key, value] : keys) text.append(key).append("=").append(value).append("\n");
     for (const auto& [name, value] : fingerprints) text.append(name).append(":").append(value).append("\n");

@@ -68,8 +68,12 @@ void check_identity(const RunFolder& folder, const Settings& settings, const Fin
 /// The same for a run beside it, of another shard of the same job: that may be extended sooner or later.
 void check_same_job(const RunFolder& other, const Settings& settings, const Fingerprints& fingerprints);
 
-/// Records keys and fingerprints, and how far `limit`, `samples` and `max-tokens` are raised now.
+/// Records keys and fingerprints, how far `limit`, `samples` and `max-tokens` are raised now, and where launches with
+/// --allow-device-change were of another kind of device than those before, the kinds in their order.
 void write_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints);
+
+/// Kinds of device that the folder's launches were of, in their order; empty where nothing is recorded.
+std::vector<std::string> device_kinds(const RunFolder& folder);
 
 /// The fingerprints that `write_identity` recorded. Throws InputError where there are none.
 Fingerprints read_fingerprints(const RunFolder& folder);

@@ -1,5 +1,6 @@
 #include "runner/settings.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -9,6 +10,7 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "engine/verify/verifier.hpp"
+#include "runner/device_choice.hpp"
 #include "runner/values.hpp"
 #include "runner/vocabulary.hpp"
 
@@ -123,7 +125,7 @@ class Origins {
 void resolve(Settings& settings) {
     if (settings.kv_precision.empty()) settings.kv_precision = settings.precision == "fp32" ? "fp32" : "bf16";
     // The device kind decides the bits, so the resolved job names it.
-    if (settings.device.empty() || settings.device == "auto") settings.device = "cpu";
+    settings.device = resolved_device(settings.device, settings.kernels, gpus_here());
     if (settings.draft_tree.empty()) settings.draft_tree = own_tree(settings);
 }
 
@@ -211,6 +213,10 @@ void check_together(const Settings& settings, const Origins& origins, Faults& fa
                          const std::string& got, const std::string& mend) {
         if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(origin_key), key, expected, got, mend);
     };
+    const std::vector<std::string>& kernels = kernels_of_device(settings.device);
+    if (!faults.has("device") && std::find(kernels.begin(), kernels.end(), settings.kernels) == kernels.end())
+        add("kernels", "kernels", list_words(kernels) + " with device = " + settings.device, shown(settings.kernels),
+            "");
     check_drafts(settings, origins, faults);
     for (const char* key : {"resample-threshold", "partial-cache", "partial-cache-mode"}) {
         const auto value = [&](const Settings& of) { return find_key(key)->get(of); };
@@ -321,6 +327,10 @@ std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
         const KeyKind kind = kind_of(key.info.key, settings);
         if (kind == KeyKind::execution || (kind == KeyKind::extension && !extensions)) continue;
         if (later_keys.contains(key.info.key) && key.get(settings) == key.get(defaults)) continue;
+        if (key.info.key == "device") {
+            identity.push_back({"device", device_kind(settings), "job"});
+            continue;
+        }
         for (const std::string& value : key.get(settings)) identity.push_back({key.info.key, value, "job"});
     }
     return identity;

@@ -38,7 +38,7 @@ struct Settings {
     // How precise, where
     std::string precision = "bf16";
     std::string kv_precision;     // "": fp32 with fp32, else bf16; resolved by parse_settings
-    std::string device = "auto";  // resolved by parse_settings: the device kind is part of the identity
+    std::string device = "auto";  // resolved by parse_settings; its kind (device_choice.hpp) is part of the identity
     bool allow_device_change = false;
     // Execution
     Shard shard;

@@ -66,7 +66,10 @@ nlohmann::ordered_json Summary::to_json() const {
                           {"threads", threads},
                           {"kernels", kernels},
                           {"checkpoint_rounds", outcome.rounds}};
+        if (std::any_of(devices.begin(), devices.end(), [](const std::string& device) { return !device.empty(); }))
+            json["launch"]["devices"] = devices;
     }
+    if (device_kinds.size() > 1) json["device_kinds"] = device_kinds;
     json["draft"] = settings.draft;
     json["target_calls"] = outcome.target_calls;
     json["block_efficiency"] = ratio(outcome.total_tokens, outcome.target_calls);

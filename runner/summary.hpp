@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/json.hpp"
 #include "runner/job_run.hpp"
@@ -24,6 +25,9 @@ struct Summary {
     std::int64_t epoch = 1;    ///< of the launch that says it
     int ranks = 1, replicas = 1, threads = 1;
     std::string kernels;
+    std::vector<std::string> devices{};  ///< of each rank, "HOST: GPU 0 of 4, …"; "" where processors compute
+    std::vector<std::string>
+        device_kinds{};  ///< of the launches, in their order; more than one with allow-device-change
     std::optional<BaselineReport> baseline;
     std::int64_t shards =
         0;  ///< joined here: no launch speaks, so neither epoch nor ranks mean anything; 0: a run's own

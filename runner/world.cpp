@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "engine/json.hpp"
+#include "kernels/device_error.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -72,6 +73,10 @@ std::string describe_failure(int& code) {
     } catch (const std::bad_alloc&) {
         code = static_cast<int>(ExitCode::error);
         return "memory: expected enough for this job, got no more; lower batch or memory, or take a smaller model";
+    } catch (const kernels::DeviceError& error) {
+        code = static_cast<int>(ExitCode::error);
+        return "device: expected it to go on, got '" + engine::printable(error.what(), 300) +
+               "'; what was saved is kept: run again";
     } catch (const std::exception& error) {
         code = static_cast<int>(ExitCode::error);
         return "internal: expected no failure here, got '" + engine::printable(error.what(), 300) +

@@ -82,6 +82,19 @@ std::int64_t packed_weight_bytes(const ModelConfig& config, const Split& split, 
     return bytes;
 }
 
+std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision precision, std::int64_t rows,
+                        std::int64_t logit_rows) {
+    constexpr std::int64_t f32 = 4;
+    const auto act = static_cast<std::int64_t>(kernels::bytes_of(kernels::act_type(weight_types(precision).layers)));
+    const std::int64_t heads = split.num_heads * config.head_dim;
+    const std::int64_t qkv = heads + 2 * split.num_kv_heads * config.head_dim;
+    const std::int64_t up = (config.gated_mlp ? 2 : 1) * split.intermediate;
+    const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
+    const std::int64_t a_row = 2 * f32 * config.hidden_size + act * width + f32 * std::max({qkv, up, width}) +
+                               f32 * heads + act * std::max(heads, split.intermediate);
+    return rows * a_row + logit_rows * f32 * split.vocab;
+}
+
 std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights) {
     ByteWriter writer;
     for (const std::int64_t value :

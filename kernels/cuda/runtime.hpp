@@ -4,8 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
+
+#include "kernels/device_error.hpp"
 
 // CUDA's own names for these; the emulation never looks inside.
 struct CUstream_st;
@@ -14,8 +15,8 @@ struct CUevent_st;
 namespace longhaul::kernels::cuda {
 
 /// A call of CUDA's failed: which, where, and CUDA's own words.
-class CudaError : public std::runtime_error {
-    using std::runtime_error::runtime_error;
+class CudaError : public DeviceError {
+    using DeviceError::DeviceError;
 };
 
 using NativeStream = CUstream_st*;

@@ -11,8 +11,8 @@
 #include "engine/json.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
-#include "kernels/ceilings.hpp"
 #include "kernels/device.hpp"
+#include "runner/bench/ceilings.hpp"
 #include "runner/bench/timed_device.hpp"
 #include "runner/settings.hpp"
 #include "runner/world.hpp"
@@ -42,11 +42,10 @@ struct BenchSetup {
     const World* world = nullptr;          ///< the ranks that measure together; nullptr: this process alone
     std::unique_ptr<engine::Group> group;  ///< all of them, as one tensor-parallel engine
     int threads = 1;                       ///< of a rank
-    kernels::CpuVariant variant{};
-    std::unique_ptr<kernels::ReadBandwidth> read_bandwidth;
     std::unique_ptr<kernels::Device> device;
-    TimedDevice* timed = nullptr;  ///< the device, where the parts of a pass are asked for
-    engine::ModelConfig shape;     ///< of a name, or of the model folder
+    std::unique_ptr<Ceilings> ceilings;  ///< of the device, once they are asked for
+    TimedDevice* timed = nullptr;        ///< the device, where the parts of a pass are asked for
+    engine::ModelConfig shape;           ///< of a name, or of the model folder
     std::string shape_name;
     std::int64_t rows = 0;    ///< of a pass; 0: several, as the benchmark has them
     std::string model;        ///< folder; "": random weights
@@ -89,7 +88,7 @@ double bench_median(std::vector<double> values);
 /// Collective over the group.
 struct BenchTiming {
     double seconds = 0;              ///< median
-    double bandwidth = 0, peak = 0;  ///< of the machine, medians
+    double bandwidth = 0, peak = 0;  ///< of the machine, medians; peak 0: not known
     double share = 0;                ///< median of (time at the nearer ceiling / time taken)
 };
 BenchTiming time_against_ceilings(BenchSetup& setup, double bytes, double flops, int repeats,

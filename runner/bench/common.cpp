@@ -6,7 +6,6 @@
 
 #include "engine/error.hpp"
 #include "engine/model/model.hpp"
-#include "kernels/ceilings.hpp"
 #include "runner/bench/bench.hpp"
 #include "runner/machine.hpp"
 #include "runner/values.hpp"
@@ -80,7 +79,7 @@ double bench_median(std::vector<double> values) {
 
 BenchTiming time_against_ceilings(BenchSetup& setup, double bytes, double flops, int repeats,
                                   const std::function<void()>& run) {
-    if (!setup.read_bandwidth) setup.read_bandwidth = std::make_unique<kernels::ReadBandwidth>(setup.threads);
+    if (!setup.ceilings) setup.ceilings = make_ceilings(*setup.device, setup.threads);
     const auto seconds_of_run = [&] {
         const auto start = std::chrono::steady_clock::now();
         run();
@@ -91,14 +90,14 @@ BenchTiming time_against_ceilings(BenchSetup& setup, double bytes, double flops,
     double last = repeats > 1 ? seconds_of_run() : 1e9;
     std::vector<double> seconds, shares, bandwidths, peaks;
     for (int i = 0; i < repeats; ++i) {
-        bandwidths.push_back(together(*setup.group, [&] { return setup.read_bandwidth->measure(); }));
-        peaks.push_back(
-            together(*setup.group, [&] { return kernels::measure_peak_flops(setup.variant, setup.threads); }));
+        bandwidths.push_back(together(*setup.group, [&] { return setup.ceilings->bytes_per_second(); }));
+        peaks.push_back(together(*setup.group, [&] { return setup.ceilings->flops_per_second(); }));
         const bool again = engine::least_of(*setup.group, last < 0.5 ? 1 : 0) > 0;
         if (again) run();
         last = seconds_of_run();
         seconds.push_back(last);
-        shares.push_back(std::max(bytes / bandwidths.back(), flops / peaks.back()) / last);
+        const double computing = peaks.back() > 0 ? flops / peaks.back() : 0;
+        shares.push_back(std::max(bytes / bandwidths.back(), computing) / last);
     }
     return {bench_median(seconds), bench_median(bandwidths), bench_median(peaks), bench_median(shares)};
 }

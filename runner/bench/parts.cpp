@@ -46,7 +46,9 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
     }
     // As pairs of bf16 or as single f32: numbers of like size either way.
     const std::vector<std::uint16_t> q = random_bf16(static_cast<std::size_t>(nodes * width * 2));
-    std::vector<std::uint16_t> out(static_cast<std::size_t>(nodes * width));
+    const kernels::Buffer queries(device, q.size() * sizeof q[0]);
+    device.upload(queries.data(), q.data(), queries.num_bytes());
+    const kernels::Buffer out(device, static_cast<std::size_t>(nodes * width) * sizeof q[0]);
     const kernels::AttentionSequence sequence{kv.pages(), kv.scratch_pages()};
     std::vector<std::int32_t> slots;
     for (std::int32_t i = 0; i < nodes; ++i) slots.push_back(i);
@@ -61,9 +63,9 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
     const auto run = [&] {
         for (int i = 0; i < calls; ++i) {
             layer = (layer + 1) % layout.num_layers;
-            device.attention(layout, layer, reinterpret_cast<const std::byte*>(q.data()), q_heads, kernels::DType::bf16,
-                             reinterpret_cast<std::byte*>(out.data()), width);
+            device.attention(layout, layer, queries.data(), q_heads, kernels::DType::bf16, out.data(), width);
         }
+        device.finish();
     };
     const auto bytes = static_cast<double>(context * token_bytes);
     const double flops = 4.0 * static_cast<double>(context * nodes * width);

@@ -17,6 +17,7 @@
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
+#include "kernels/host_memory.hpp"
 #include "runner/bench/bench.hpp"
 #include "runner/machine.hpp"
 
@@ -76,11 +77,11 @@ std::int64_t take_peak_resident_bytes() {
 
 /// Has the system find so much free memory beforehand: a virtual machine gives what is free back to its host, and takes
 /// seconds to get gigabytes of it again.
-void find_memory(kernels::Device& device, std::int64_t bytes) {
-    const kernels::Buffer memory(device, static_cast<std::size_t>(bytes));
-    for (std::size_t i = 0; i < memory.num_bytes(); i += 4096) {
-        *static_cast<volatile std::byte*>(memory.data() + i) = std::byte{1};
-    }
+void find_memory(std::int64_t bytes) {
+    const auto num_bytes = static_cast<std::size_t>(bytes);
+    std::byte* const memory = kernels::allocate_host(num_bytes);
+    for (std::size_t i = 0; i < num_bytes; i += 4096) *static_cast<volatile std::byte*>(memory + i) = std::byte{1};
+    kernels::release_host(memory, num_bytes);
 }
 
 /// A folder of its own, gone with the object.
@@ -180,7 +181,7 @@ class StartBench {
         starts_[name].push_back({seconds, seconds, 0});
     }
     void time(const std::string& name, const fs::path& packed) {
-        if (packed.empty()) find_memory(*setup_.device, bytes_);
+        if (packed.empty()) find_memory(bytes_);
         starts_[name].push_back(start(setup_, packed));
     }
 

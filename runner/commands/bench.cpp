@@ -13,19 +13,13 @@
 #include "runner/bench/bench.hpp"
 #include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
+#include "runner/device_choice.hpp"
 #include "runner/machine.hpp"
 #include "runner/placement.hpp"
 #include "runner/values.hpp"
 
 namespace longhaul::runner {
 namespace {
-
-kernels::CpuVariant variant_of(const kernels::Device& device) {
-    for (const kernels::CpuVariant variant : kernels::available_cpu_variants()) {
-        if (kernels::variant_name(variant) == device.name()) return variant;
-    }
-    throw std::logic_error("no processor variant '" + std::string(device.name()) + "'");
-}
 
 std::string cell(const BenchColumn& column, const nlohmann::ordered_json& line) {
     const auto& value = line.at(column.key);
@@ -127,7 +121,6 @@ BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     const auto asked = static_cast<int>(setup.settings.threads);
     setup.threads = threads > 0 ? threads : asked > 0 ? asked : usable_processors();
     setup.device = make_device(setup.settings, setup.threads);
-    setup.variant = variant_of(*setup.device);
     if (line.has("rows")) setup.rows = count_of(line, "rows", 65536);
     if (line.has("rounds")) setup.rounds = count_of(line, "rounds", 1000);
     for (const Assignment& key : line.keys) {

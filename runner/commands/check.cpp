@@ -62,10 +62,11 @@ void add_needs(Rows& rows, const JobReport& report) {
         const MemoryNeed& need = *report.memory;
         const char* drafts =
             !wanted_draft_models(report.settings).empty() ? " of weights (draft models and all), " : " of weights, ";
-        rows.emplace_back("memory a rank", size_text(need.weights) + drafts + size_text(need.batch_kv) +
-                                               " of keys and values for the " +
-                                               counted(report.settings.batch, "longest item", "longest items") + "; " +
-                                               need.host + " has " + size_text(need.available) + " free");
+        rows.emplace_back(
+            "memory a rank",
+            size_text(need.weights) + drafts + size_text(need.batch_kv) + " of keys and values for the " +
+                counted(report.settings.batch, "longest item", "longest items") +
+                (need.available > 0 ? "; " + need.host + " has " + size_text(need.available) + " free" : ""));
     }
     if (report.disk) {
         rows.emplace_back("disk", "at most about " + size_text(report.disk->checkpoints) +

@@ -11,8 +11,10 @@
 #include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/dataset.hpp"
+#include "runner/device_choice.hpp"
 #include "runner/draft_models.hpp"
 #include "runner/machine.hpp"
+#include "runner/memory_plan.hpp"
 #include "runner/text_stream.hpp"
 #include "runner/values.hpp"
 
@@ -62,13 +64,6 @@ Settings read_settings(const CommandLine& line) {
     std::vector<Assignment> keys = line.keys;
     keys.push_back({.key = "model", .value = line.places.front(), .origin = "command line"});
     return parse_settings({}, keys, std::filesystem::current_path(), {"model"});
-}
-
-std::int64_t kv_memory(const Settings& settings) {
-    if (settings.memory > 0) return settings.memory;
-    constexpr std::int64_t unknown = std::int64_t{8} << 30;
-    const std::int64_t available = available_memory_bytes();
-    return available > 0 ? available / 4 * 3 : unknown;
 }
 
 /// What the replica's hooks fill.
@@ -162,6 +157,7 @@ int generate_command(const std::vector<std::string>& arguments) {
 
     const int threads = settings.threads > 0 ? static_cast<int>(settings.threads) : usable_processors();
     const auto device = make_device(settings, threads);
+    check_memory(settings, *device, 1);
     const auto group = engine::make_local_group();
     const auto model = engine::Model::load(settings.model, precision_of(settings), *device, *group,
                                            kv_dtype_of(settings), packed_folder(settings));
@@ -173,7 +169,7 @@ int generate_command(const std::vector<std::string>& arguments) {
     engine::ReplicaOptions options = replica_options(settings, config);
     options.draft.models = drafts.pointers();
     options.batch = 1;
-    options.kv_memory_bytes = kv_memory(settings);
+    options.kv_memory_bytes = kv_memory_bytes(settings, *device, 1);
     Session session(*tokenizer, settings);
     stop_on_interrupt();
     engine::Replica replica(*model, *group, *tokenizer, options,

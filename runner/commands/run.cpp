@@ -5,6 +5,7 @@
 #include "engine/error.hpp"
 #include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
+#include "runner/device_choice.hpp"
 #include "runner/files.hpp"
 #include "runner/launch.hpp"
 #include "runner/placement.hpp"
@@ -35,6 +36,7 @@ Settings read_settings(const World& world, const std::vector<std::string>& argum
     world.agree([&] {
         settings = parse_settings(file, keys, folder);
         check_ranks(world, settings);
+        check_device(settings, gpus_here());
     });
     return settings;
 }

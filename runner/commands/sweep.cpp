@@ -10,6 +10,7 @@
 #include "engine/error.hpp"
 #include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
+#include "runner/device_choice.hpp"
 #include "runner/launch.hpp"
 #include "runner/placement.hpp"
 #include "runner/progress.hpp"
@@ -117,7 +118,10 @@ SweepRun::SweepRun(World& world, const Placement& placement, const Sweep& sweep,
     : world_(world), sweep_(sweep), table_(sweep, std::move(points)) {
     loaded_.placement = placement;
     world.agree([&] {
-        for (const SweepPoint& point : table_.points()) check_ranks(world, point.settings);
+        for (const SweepPoint& point : table_.points()) {
+            check_ranks(world, point.settings);
+            check_device(point.settings, gpus_here());
+        }
         if (world.is_first()) look_at_all();
     });
     world.broadcast(done_);

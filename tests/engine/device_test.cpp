@@ -5,11 +5,13 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
 
+#include "tests/engine/device_cases.hpp"
 #include "tests/engine/model_harness.hpp"
 #include "tests/engine/remote_device.hpp"
 #include "tests/engine/replica_harness.hpp"
@@ -26,28 +28,22 @@ std::unique_ptr<RemoteDevice> make_remote() {
     return std::make_unique<RemoteDevice>(kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1));
 }
 
-struct Case {
-    std::string name;
-    DeviceMaker make;
-    bool as_cpu;        ///< its bits are the CPU's
-    int items, tokens;  ///< of a job: as many as are done in a second
-};
-
-void PrintTo(const Case& device, std::ostream* out) {
-    *out << device.name;
+std::vector<DeviceCase> cases() {
+    std::vector<DeviceCase> all = gpu_cases();
+    all.push_back({"remote", [] { return make_remote(); }, true, 4, 40});
+    return all;
 }
 
-std::vector<Case> cases() {
-    return {{"remote", [] { return make_remote(); }, true, 4, 40}};
-}
-
-class OtherDevice : public ::testing::TestWithParam<Case> {
+class OtherDevice : public ::testing::TestWithParam<DeviceCase> {
   protected:
     OtherDevice() : folder_(fs::temp_directory_path() / ("longhaul-other-device-" + std::to_string(::getpid()))) {
         fs::remove_all(folder_);
         fs::create_directories(folder_);
     }
     ~OtherDevice() override { fs::remove_all(folder_); }
+    void SetUp() override {
+        if (GetParam().make() == nullptr) GTEST_SKIP() << "needs an NVIDIA GPU";
+    }
 
     [[nodiscard]] static Job job() {
         Job job{base_options()};
@@ -65,8 +61,8 @@ class OtherDevice : public ::testing::TestWithParam<Case> {
         if (GetParam().as_cpu) plain.make_device = {};
         return tokens_of(launch(plain).items);
     }
-    [[nodiscard]] static engine::testing::Run logits(const char* model, Precision precision, const DeviceMaker& make, int ranks,
-                                    std::int64_t chunk, const fs::path& packed = {}) {
+    [[nodiscard]] static engine::testing::Run logits(const char* model, Precision precision, const DeviceMaker& make,
+                                                     int ranks, std::int64_t chunk, const fs::path& packed = {}) {
         std::vector<std::int32_t> tokens;
         for (std::int32_t i = 0; i < 23; ++i) tokens.push_back(1 + i * i % 60);
         return run_model(parity / model, precision, make, tokens, {0, 3, 21, 22}, ranks, chunk, {}, packed);
@@ -75,6 +71,16 @@ class OtherDevice : public ::testing::TestWithParam<Case> {
     fs::path folder_;
 };
 
+/// Length of the difference over that of `right`.
+double distance(const std::vector<float>& values, const std::vector<float>& right) {
+    double difference = 0, length = 0;
+    for (std::size_t i = 0; i < right.size(); ++i) {
+        difference += std::pow(static_cast<double>(values[i]) - static_cast<double>(right[i]), 2);
+        length += std::pow(static_cast<double>(right[i]), 2);
+    }
+    return std::sqrt(difference / length);
+}
+
 TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
     const DeviceMaker cpu = [] { return kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1); };
     for (const char* model : {"llama-default-bf16", "qwen2", "opt-post-norm-bf16"}) {
@@ -82,6 +88,7 @@ TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
             SCOPED_TRACE(std::string(model) + " " + std::to_string(static_cast<int>(precision)));
             const DeviceMaker& judge = GetParam().as_cpu ? cpu : GetParam().make;
             const std::vector<float> right = logits(model, precision, judge, 1, 64).logits();
+            EXPECT_LT(distance(right, logits(model, precision, cpu, 1, 64).logits()), 0.01) << "bf16 keeps 8 bits";
             EXPECT_EQ(logits(model, precision, GetParam().make, 1, 3).logits(), right);
             for (const std::vector<float>& rank : logits(model, precision, GetParam().make, 2, 64).all_ranks)
                 EXPECT_EQ(rank, right);

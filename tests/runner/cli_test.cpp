@@ -134,8 +134,6 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
         {{"run", "job.cfg", "--verify=tokenswift-paper"},
          "verify: expected coupled, rejection, multi-round, k-seq or recursive, got 'tokenswift-paper'; it is not in "
          "this version"},
-        {{"run", "job.cfg", "--device=cuda"},
-         "device: expected auto or cpu, got 'cuda'; built without CUDA support: cuda is not in this version"},
         {{"generate", "m"}, "prompt: expected one of --prompt and --prompt-file, got none"},
         {{"generate", "m", "--prompt=a", "--prompt-file=b"},
          "prompt: expected one of --prompt and --prompt-file, got both"},

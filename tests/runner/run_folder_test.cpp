@@ -157,6 +157,33 @@ TEST_F(RunFolderTest, AnIdentityWithoutATreeHasTheMethodsOwn) {
     EXPECT_EQ(refusal(now, fingerprints), "");
 }
 
+// Another kind of device is another text, unless it computes as a processor does: allowed, it is on record, and what
+// checkpoints hold still counts.
+TEST_F(RunFolderTest, AnotherKindOfDeviceIsRefusedOrRecorded) {
+    EXPECT_EQ(device_kinds(folder), std::vector<std::string>{"cpu"});
+    Settings now = settings;
+    now.device = "cuda";
+    now.kernels = "cuda-exact";
+    EXPECT_EQ(refusal(now, fingerprints), "");
+    write_identity(folder, now, fingerprints);
+    EXPECT_EQ(device_kinds(folder), std::vector<std::string>{"cpu"});
+    now.kernels = "auto";
+    EXPECT_EQ(refusal(now, fingerprints),
+              folder.root.string() +
+                  ": device: expected cpu (this run was started with it), got cuda; their texts differ: device = cpu, "
+                  "or kernels = cuda-exact on a GPU, goes on with what a processor began, --allow-device-change goes "
+                  "on all the same");
+    now.allow_device_change = true;
+    EXPECT_EQ(refusal(now, fingerprints), "");
+    EXPECT_EQ(identity_hash(now, fingerprints), identity_hash(settings, fingerprints));
+    write_identity(folder, now, fingerprints);
+    write_identity(folder, now, fingerprints);
+    EXPECT_EQ(device_kinds(folder), (std::vector<std::string>{"cpu", "cuda"}));
+    now.allow_device_change = false;
+    EXPECT_EQ(refusal(now, fingerprints), "") << "it is a run of this kind now";
+    EXPECT_NE(refusal(settings, fingerprints), "");
+}
+
 TEST_F(RunFolderTest, DamagedIdentityIsAnError) {
     std::ofstream(folder.root / "identity.json") << "[1]";
     EXPECT_THROW(check_identity(folder, settings, fingerprints), InputError);

@@ -79,7 +79,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"chat-template", "llama",
          "chat-template: expected auto, llama2, llama3, llama3.1 or qwen2.5, got 'llama'; did you mean 'llama2'?"},
         {"overlong", "truncate", "overlong: expected error or truncate-left, got 'truncate'"},
-        {"kernels", "avx3", "kernels: expected auto, reference, avx2 or avx512, got 'avx3'; did you mean 'avx2'?"},
+        {"kernels", "avx3",
+         "kernels: expected auto, reference, avx2, avx512, cuda or cuda-exact, got 'avx3'; did you mean 'avx2'?"},
         {"draft-tree", "wide",
          "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got 'wide'"},
         {"draft-tree", "2,,1",
@@ -127,8 +128,7 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "verify: expected coupled, rejection, multi-round, k-seq or recursive, got 'tokenswift-paper'; it is not in "
          "this version"},
         {"kv-precision", "int4", "kv-precision: expected auto, bf16, fp32 or int8, got 'int4'; did you mean 'int8'?"},
-        {"device", "cuda",
-         "device: expected auto or cpu, got 'cuda'; built without CUDA support: cuda is not in this version"},
+        {"device", "gpu", "device: expected auto, cpu or cuda, got 'gpu'; did you mean 'cpu'?"},
         {"logprobs", "1001", "logprobs: expected an integer from 0 to 1000, got '1001'"},
         {"mode", "perplexty", "mode: expected generate or perplexity, got 'perplexty'; did you mean 'perplexity'?"},
     };
@@ -136,6 +136,21 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         const std::string message = message_of([&] { with(row.key, row.value); });
         EXPECT_EQ(message, std::string("command line: ") + row.message) << row.key << " = " << row.value;
     }
+}
+
+TEST(Settings, KernelsAreOfTheDevice) {
+    const auto message = [](const char* device, const char* kernels) {
+        return message_of([&] {
+            parse_settings(whole_job, {{"device", device, "command line"}, {"kernels", kernels, "command line"}},
+                           "/jobs");
+        });
+    };
+    EXPECT_EQ(message("cpu", "cuda"),
+              "command line: kernels: expected auto, reference, avx2 or avx512 with device = cpu, got 'cuda'");
+    EXPECT_EQ(message("cuda", "avx2"),
+              "command line: kernels: expected auto, cuda or cuda-exact with device = cuda, got 'avx2'");
+    EXPECT_EQ(message("cuda", "cuda-exact"), "(no error)");
+    EXPECT_EQ(message("auto", "cuda"), "(no error)");
 }
 
 // What a draft method needs, the trees it has, and the rules that may check it.

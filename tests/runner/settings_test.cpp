@@ -1,5 +1,6 @@
 // The vocabulary: what each key takes, what is refused and in which words. The rows are the documentation.
 #include "runner/settings.hpp"
+#include "runner/device_choice.hpp"
 
 #include <gtest/gtest.h>
 
@@ -73,7 +74,7 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
         EXPECT_EQ(with(key.key, key.value), job) << key.key;
     }
     EXPECT_EQ(job.kv_precision, "bf16");
-    EXPECT_EQ(job.device, "cpu");
+    EXPECT_EQ(job.device, gpus_here().visible > 0 ? "cuda" : "cpu");
     EXPECT_EQ(with("precision", "fp32").kv_precision, "fp32");
     EXPECT_EQ(with("kv-precision", "int8").kv_precision, "int8");
 }
@@ -321,7 +322,7 @@ TEST(Settings, IdentityHoldsWhatDecidesTheTextAndNoPath) {
     };
     const auto identity = lines(identity_of(with("stop", "x")));
     EXPECT_TRUE(identity.contains("seed = 1"));
-    EXPECT_TRUE(identity.contains("device = cpu"));
+    EXPECT_TRUE(identity.contains("device = " + with("stop", "x").device));
     EXPECT_TRUE(identity.contains("stop = \"x\""));
     EXPECT_FALSE(identity.contains("max-tokens = 1024"));
     EXPECT_TRUE(lines(identity_of(with("stop", "x"), true)).contains("max-tokens = 1024"));

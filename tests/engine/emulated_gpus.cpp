@@ -1,0 +1,18 @@
+// The GPU's kernels on the host (kernels/cuda/emulation.hpp), behind memory that the host cannot touch.
+#include "kernels/cuda/cuda_device.hpp"
+#include "tests/engine/device_cases.hpp"
+#include "tests/engine/remote_device.hpp"
+
+namespace longhaul::engine::testing {
+
+std::vector<DeviceCase> gpu_cases() {
+    const auto maker = [](kernels::cuda::Arithmetic arithmetic) {
+        return [arithmetic] {
+            return std::make_unique<RemoteDevice>(std::make_unique<kernels::cuda::CudaDevice>(arithmetic, 0));
+        };
+    };
+    return {{"cuda_exact_emulated", maker(kernels::cuda::Arithmetic::exact), true, 2, 8},
+            {"cuda_emulated", maker(kernels::cuda::Arithmetic::tensor), false, 2, 8}};
+}
+
+}  // namespace longhaul::engine::testing

@@ -1,0 +1,17 @@
+// The first GPU of this machine.
+#include "kernels/gpu_devices.hpp"
+#include "tests/engine/device_cases.hpp"
+
+namespace longhaul::engine::testing {
+
+std::vector<DeviceCase> gpu_cases() {
+    const auto maker = [](kernels::GpuArithmetic arithmetic) {
+        return [arithmetic]() -> std::unique_ptr<kernels::Device> {
+            return kernels::num_gpus() > 0 ? kernels::make_gpu_device(arithmetic, 0) : nullptr;
+        };
+    };
+    return {{"cuda_exact", maker(kernels::GpuArithmetic::exact), true, 4, 40},
+            {"cuda", maker(kernels::GpuArithmetic::tensor), false, 4, 40}};
+}
+
+}  // namespace longhaul::engine::testing

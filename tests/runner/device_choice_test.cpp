@@ -1,0 +1,89 @@
+// Which device a job gets: from the keys `device` and `kernels`, this build and this machine.
+#include "runner/device_choice.hpp"
+
+#include <gtest/gtest.h>
+
+#include "engine/error.hpp"
+#include "runner/world.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+constexpr Gpus no_build{.built = false, .visible = 0}, none{.built = true, .visible = 0},
+    two{.built = true, .visible = 2};
+
+std::string refusal(const Settings& settings, const Gpus& gpus) {
+    try {
+        check_device(settings, gpus);
+    } catch (const UsageError& error) {
+        return error.what();
+    }
+    return "";
+}
+
+TEST(DeviceChoice, AutoIsAGpuWhereThereIsOneAndNothingSpeaksAgainstIt) {
+    struct Case {
+        const char *device, *kernels;
+        Gpus gpus;
+        const char* resolved;
+    };
+    for (const Case& row :
+         {Case{"auto", "auto", no_build, "cpu"}, Case{"auto", "auto", none, "cpu"}, Case{"auto", "auto", two, "cuda"},
+          Case{"", "auto", two, "cuda"}, Case{"auto", "avx2", two, "cpu"}, Case{"auto", "reference", two, "cpu"},
+          Case{"auto", "cuda", no_build, "cuda"}, Case{"auto", "cuda-exact", none, "cuda"},
+          Case{"cpu", "auto", two, "cpu"}, Case{"cuda", "auto", no_build, "cuda"}}) {
+        EXPECT_EQ(resolved_device(row.device, row.kernels, row.gpus), row.resolved)
+            << row.device << " " << row.kernels << " " << row.gpus.visible;
+    }
+}
+
+// The identity of a job: what decides its bits.
+TEST(DeviceChoice, AGpuThatComputesAsTheProcessorIsOfItsKind) {
+    Settings settings;
+    settings.device = "cpu";
+    EXPECT_EQ(device_kind(settings), "cpu");
+    settings.device = "cuda";
+    EXPECT_EQ(device_kind(settings), "cuda");
+    settings.kernels = "cuda";
+    EXPECT_EQ(device_kind(settings), "cuda");
+    settings.kernels = "cuda-exact";
+    EXPECT_EQ(device_kind(settings), "cpu");
+}
+
+TEST(DeviceChoice, SaysWhatIsMissingForAGpu) {
+    Settings settings;
+    settings.device = "cuda";
+    EXPECT_EQ(refusal(settings, two), "");
+    EXPECT_EQ(refusal(settings, no_build),
+              "job: device: expected auto or cpu, got 'cuda'; this program was built without GPU kernels: configure it "
+              "with -DLONGHAUL_CUDA=ON");
+    EXPECT_EQ(refusal(settings, none),
+              "job: device: expected auto or cpu, got 'cuda'; the driver shows this process no GPU: see nvidia-smi and "
+              "CUDA_VISIBLE_DEVICES, under Slurm ask for one (--gpus-per-node)");
+    settings.kernels = "cuda-exact";
+    EXPECT_EQ(refusal(settings, no_build),
+              "job: kernels: expected auto, reference, avx2 or avx512, got 'cuda-exact'; this program was built "
+              "without GPU kernels: configure it with -DLONGHAUL_CUDA=ON");
+    settings.device = "cpu";
+    settings.kernels = "auto";
+    EXPECT_EQ(refusal(settings, no_build), "");
+}
+
+TEST(DeviceChoice, AGpuThatFailsIsNoBugOfOurs) {
+    int code = 0;
+    std::string line;
+    try {
+        throw kernels::DeviceError(
+            "CUDA: uncorrectable ECC error encountered (cudaErrorECCUncorrectable) in synchronize");
+    } catch (const std::exception&) {
+        line = describe_failure(code);
+    }
+    EXPECT_EQ(code, 1);
+    EXPECT_EQ(
+        line,
+        "device: expected it to go on, got 'CUDA: uncorrectable ECC error encountered (cudaErrorECCUncorrectable) "
+        "in synchronize'; what was saved is kept: run again");
+}
+
+}  // namespace
+}  // namespace longhaul::runner
