@@ -168,13 +168,15 @@ struct QuantizedQueue {
         }
     }
 
-    __device__ uint4 piece(int place, int index) const {
-        return load_16(queue + place + index * 512 + threadIdx.x % 32 * 16);
+    /// This lane's 16 bytes of a piece.
+    __device__ const std::byte* piece(int place, int index) const {
+        return queue + place + index * 512 + threadIdx.x % 32 * 16;
     }
 
     /// Adds block `block` of the step: sum = fma(f32(whole sum), weight scale * input scale, sum). `multiply(m, b,
-    /// whole)` adds `times` the whole sums of one tile with a lane's 16 bytes of 8 rows. They start from the bits of
-    /// 1.5 * 2^23, to which numbers below 2^22 are added as to an integer: what comes out is an f32 without conversion.
+    /// whole)` adds `times` the whole sums of one tile with 8 rows, of which this lane has 16 bytes. They start from
+    /// the bits of 1.5 * 2^23, to which numbers below 2^22 are added as to an integer: what comes out is an f32 without
+    /// conversion.
     template <int times, class Multiply>
     __device__ __forceinline__ void add_block(int place, int block, float (&sum)[MT][NT][4], Multiply multiply) const {
         const int g = static_cast<int>(threadIdx.x) % 32 / 4, t = static_cast<int>(threadIdx.x) % 4;
@@ -187,7 +189,7 @@ struct QuantizedQueue {
         }
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
-            const uint4 b = piece(place, MT * Shape::halves + n);
+            const std::byte* const b = piece(place, MT * Shape::halves + n);
             const int at = Shape::input_scales + ((block * NT + n) * 8 + 2 * t) * 4;
             const auto x_scales = *reinterpret_cast<const float2*>(from + at);
 #pragma unroll
@@ -210,10 +212,11 @@ struct QuantizedQueue {
         uint4 a[MT][2];
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
-            a[m][0] = piece(place, 2 * m);
-            a[m][1] = piece(place, 2 * m + 1);
+            a[m][0] = load_16(piece(place, 2 * m));
+            a[m][1] = load_16(piece(place, 2 * m + 1));
         }
-        add_block<1>(place, 0, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
+        add_block<1>(place, 0, sum, [&](int m, const std::byte* inputs, std::int32_t(&whole)[4]) {
+            const uint4 b = load_16(inputs);
             mma_int8(whole, {a[m][0].x, a[m][0].y, a[m][0].z, a[m][0].w}, {b.x, b.y});
             mma_int8(whole, {a[m][1].x, a[m][1].y, a[m][1].z, a[m][1].w}, {b.z, b.w});
         });
@@ -222,16 +225,16 @@ struct QuantizedQueue {
     /// Nibbles stay in the upper halves of their bytes: 16 times their value, and so is the sum, exactly.
     __device__ void multiply_add_int4(int place, int num_blocks, float (&sum)[MT][NT][4]) const {
         constexpr unsigned upper = 0xf0f0f0f0U;
-        uint4 a[MT];
+#pragma unroll 1  // both at once take more registers than there are
+        for (int block = 0; block < 2 && block < num_blocks; ++block) {
+            uint2 a[MT];  // of outputs g and g + 8
 #pragma unroll
-        for (int m = 0; m < MT; ++m) a[m] = piece(place, m);
-        add_block<16>(place, 0, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
-            mma_int8(whole, {a[m].x << 4 & upper, a[m].y << 4 & upper, a[m].x & upper, a[m].y & upper}, {b.x, b.y});
-        });
-        if (num_blocks < 2) return;
-        add_block<16>(place, 1, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
-            mma_int8(whole, {a[m].z << 4 & upper, a[m].w << 4 & upper, a[m].z & upper, a[m].w & upper}, {b.z, b.w});
-        });
+            for (int m = 0; m < MT; ++m) a[m] = *reinterpret_cast<const uint2*>(piece(place, m) + block * 8);
+            add_block<16>(place, block, sum, [&](int m, const std::byte* inputs, std::int32_t(&whole)[4]) {
+                const auto b = *reinterpret_cast<const uint2*>(inputs + block * 8);
+                mma_int8(whole, {a[m].x << 4 & upper, a[m].y << 4 & upper, a[m].x & upper, a[m].y & upper}, {b.x, b.y});
+            });
+        }
     }
 };
 
@@ -242,8 +245,8 @@ __global__ void __launch_bounds__(max_warps * 32) quantized_product(ProductJob j
     using Sums = typename Shape::Sums;
     std::byte* const shared = shared_memory<std::byte>();
     const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
-    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.x) * MT;
-    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * Sums::rows;
+    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.y) * MT;
+    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * Sums::rows;
     const QuantizedQueue<type, MT, NT, stages> queue(job, shared + warp * Shape::queue_bytes, first_tile, first_row,
                                                      static_cast<int>(blockIdx.z) * warps + warp);
     const int steps = static_cast<int>(job.layout.steps);

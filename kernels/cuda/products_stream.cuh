@@ -133,14 +133,14 @@ __device__ __forceinline__ void put_sums(const float (&sum)[MT][NT][4], float* t
     }
 }
 
-/// Grid: MT tiles of outputs; NT * 8 rows; subtrees of slices. Block: a warp for each slice of a subtree.
+/// Grid: NT * 8 rows; MT tiles of outputs; subtrees of slices. Block: a warp for each slice of a subtree.
 template <int MT, int NT, int stages, int max_warps>
 __global__ void __launch_bounds__(max_warps * 32) stream_product(ProductJob job) {
     using Shape = StreamShape<MT, NT, stages>;
     std::byte* const shared = shared_memory<std::byte>();
     const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
-    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.x) * MT;
-    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * Shape::rows;
+    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.y) * MT;
+    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * Shape::rows;
     const SliceQueue<MT, NT, stages> queue(job, shared + warp * Shape::queue_bytes, first_tile, first_row,
                                            static_cast<int>(blockIdx.z) * warps + warp);
     const int steps = static_cast<int>(job.layout.steps);
