@@ -186,7 +186,8 @@ class ExactUnit {
     }
     __device__ void load(const TileWalk& tile, bool values, int turn) {
         if (tile.ended()) return;
-        const PlanRow& row = args_.rows[tile.row() < 0 ? first_row_of(args_, unit_) : tile.row()];
+        // Of a common page: as the unit's last row, which sees all that is loaded of it, finds it.
+        const PlanRow& row = args_.rows[tile.row() < 0 ? end_row_of(args_, unit_) - 1 : tile.row()];
         const std::int64_t end = (tile.row() < 0 ? last_position_ : row.position) + 1;
         const std::int64_t first = std::int64_t{tile.page()} * tile_tokens;
         const int end_slot = end - first < tile_tokens ? static_cast<int>(end - first) : tile_tokens;

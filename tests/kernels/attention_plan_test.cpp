@@ -105,7 +105,9 @@ class Checker {
     /// Common pages are in the pages of all rows; what is not common to them is gathered.
     static void check_pages(const PlanUnit& unit, const PlanRow& row) {
         const bool has_path = row.in_pages <= row.position;
-        if (has_path) ASSERT_LE(unit.common_end * std::int64_t{64}, row.in_pages);
+        if (has_path) {
+            ASSERT_LE(unit.common_end * std::int64_t{64}, row.in_pages);
+        }
         if (unit.has_own != 0) {
             ASSERT_TRUE(has_path);
             ASSERT_EQ(unit.common_end, row.in_pages / 64);
@@ -127,7 +129,9 @@ void check_plan(const RandomPass& random, const PlanShape& shape) {
     for (const PlanRound& round : plan.rounds) {
         ASSERT_EQ(round.first_row, next);
         next += round.num_rows;
-        if (round.num_rows > 1) ASSERT_LE(round.num_entries * shape.entry_bytes(), shape.most_bytes);
+        if (round.num_rows > 1) {
+            ASSERT_LE(round.num_entries * shape.entry_bytes(), shape.most_bytes);
+        }
         checker.check_units(round.first_narrow, round.num_narrow, shape.narrow_queries);
         checker.check_units(round.first_wide, round.num_wide, shape.wide_queries);
         checker.check_rows(round);

@@ -1,0 +1,81 @@
+// Keys and values in pages: what comes out is what went in, in the order of the calls, whatever a device puts off.
+#include "tests/kernels/attention_testing.hpp"
+
+namespace longhaul::kernels::testing {
+namespace {
+
+class KvTest : public ContractTest {
+  protected:
+    KvTest() : numbers_(70) {}
+
+    /// Keys of head 0 of layer 1, one slot.
+    static std::vector<std::byte> key_at(const Device& device, const KvLayout& layout, const KvSlot& slot) {
+        std::vector<std::byte> key(layout.token_bytes());
+        device.kv_export(layout, slot.page, 1, 0, false, slot.slot, 1, key.data());
+        return key;
+    }
+
+    Numbers numbers_;
+};
+
+KvLayout layout_of(DType dtype) {
+    return {.dtype = dtype, .num_layers = 2, .num_kv_heads = 2, .head_dim = 24};
+}
+
+/// A slot that one move fills and the next empties, and one that two moves fill.
+TEST_P(KvTest, MovesHappenInTheirOrder) {
+    const auto device = GetParam().make(1);
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
+        const KvLayout layout = layout_of(dtype);
+        const Tokens tokens(numbers_, layout, 2, 3);
+        const PageSet pages(*device, layout, 128);
+        const std::vector<KvSlot> slots{pages.slot(0), pages.slot(1), pages.slot(2)};
+        store(*device, layout, 1, tokens, 0, slots);
+        std::vector<std::vector<std::byte>> keys;
+        for (const KvSlot& slot : slots) keys.push_back(key_at(*device, layout, slot));
+        ASSERT_NE(keys[0], keys[1]);
+        device->kv_move(layout, pages.slot(0), pages.slot(70));
+        device->kv_move(layout, pages.slot(70), pages.slot(71));  // what came by the first
+        device->kv_move(layout, pages.slot(1), pages.slot(70));
+        device->kv_move(layout, pages.slot(2), pages.slot(1));  // over what was read before
+        EXPECT_EQ(key_at(*device, layout, pages.slot(71)), keys[0]);
+        EXPECT_EQ(key_at(*device, layout, pages.slot(70)), keys[1]);
+        EXPECT_EQ(key_at(*device, layout, pages.slot(1)), keys[2]);
+    }
+}
+
+/// Moves of two layouts at a time (a target's pages and a draft model's).
+TEST_P(KvTest, MovesOfTwoLayoutsDoNotMix) {
+    const auto device = GetParam().make(1);
+    KvLayout other = layout_of(DType::f32);
+    other.num_layers = 3;
+    const KvLayout layout = layout_of(DType::bf16);
+    const PageSet pages(*device, layout, 64);
+    const PageSet other_pages(*device, other, 64);
+    const std::vector<KvSlot> slots{pages.slot(0)};
+    const std::vector<KvSlot> other_slots{other_pages.slot(0)};
+    store(*device, layout, 1, Tokens(numbers_, layout, 2, 1), 0, slots);
+    store(*device, other, 1, Tokens(numbers_, other, 2, 1), 0, other_slots);
+    device->kv_move(layout, pages.slot(0), pages.slot(5));
+    device->kv_move(other, other_pages.slot(0), other_pages.slot(6));
+    EXPECT_EQ(key_at(*device, layout, pages.slot(5)), key_at(*device, layout, pages.slot(0)));
+    EXPECT_EQ(key_at(*device, other, other_pages.slot(6)), key_at(*device, other, other_pages.slot(0)));
+}
+
+/// The memory of a sequence that has ended may go while a move into it still waits.
+TEST_P(KvTest, PagesMayGoWithMovesUnderWay) {
+    const auto device = GetParam().make(1);
+    const KvLayout layout = layout_of(DType::bf16);
+    for (int i = 0; i < 3; ++i) {
+        const PageSet pages(*device, layout, 64);
+        const std::vector<KvSlot> slots{pages.slot(0)};
+        store(*device, layout, 1, Tokens(numbers_, layout, 2, 1), 0, slots);
+        device->kv_move(layout, pages.slot(0), pages.slot(9));
+    }
+    device->begin_pass({});
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, KvTest, ::testing::ValuesIn(all_devices()), name_of);
+
+}  // namespace
+}  // namespace longhaul::kernels::testing
