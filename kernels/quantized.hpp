@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/device.hpp"
+#include "kernels/quantize_block.hpp"
 
 namespace longhaul::kernels {
 
@@ -24,11 +25,6 @@ constexpr std::int64_t quantized_block(DType dtype) {
 constexpr std::int64_t quantized_blocks(DType dtype, std::int64_t slice_length) {
     return (slice_length + quantized_block(dtype) - 1) / quantized_block(dtype);
 }
-
-/// Quantizes `count` values of one block to the nearest and returns their scale as bf16 bits. int8: the largest value
-/// becomes 127. int4: of some scales near "the largest becomes -8" the one with the least squared error. NaN and
-/// infinity make the scale NaN and all q 0.
-std::uint16_t quantize_block(DType dtype, const float* values, std::int64_t count, std::int8_t* q);
 
 /// Calls `put(slice, block, i, q)` for each input of a source row's block and `put_scale(slice, block, bf16 bits)`.
 template <typename Put, typename PutScale>

@@ -58,6 +58,7 @@ DeviceLinks* CudaDevice::links() {
 }
 
 void CudaDevice::finish() {
+    state_->kv.flush_moves();
     state_->stream.synchronize();
 }
 

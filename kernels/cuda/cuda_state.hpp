@@ -5,7 +5,9 @@
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/kv_part.hpp"
 #include "kernels/cuda/links.hpp"
+#include "kernels/cuda/pack_buffers.hpp"
 #include "kernels/cuda/pass.hpp"
+#include "kernels/cuda/product_memory.hpp"
 #include "kernels/cuda/staging.hpp"
 
 namespace longhaul::kernels::cuda {
@@ -26,6 +28,8 @@ struct CudaDevice::State {
     KvPart kv;
     AttentionPart attention;
     Workspace row_numbers;
+    PackBuffers pack_buffers;
+    ProductMemory products;
 };
 
 }  // namespace longhaul::kernels::cuda

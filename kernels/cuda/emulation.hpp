@@ -7,6 +7,7 @@
 // rounded once).
 #pragma once
 
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -204,6 +205,14 @@ T __ldg(const T* from) {
 template <typename T>
 T __ldcs(const T* from) {
     return *from;
+}
+
+template <typename T>
+T __ldcg(const T* from) {
+    return *from;
+}
+inline unsigned atomicAdd(unsigned* to, unsigned value) {
+    return std::atomic_ref(*to).fetch_add(value);
 }
 
 inline void copy_async_16(void* shared, const void* global) {

@@ -46,7 +46,7 @@ constexpr std::int64_t prompt_tokens = 16, text_tokens = 64;
 /// Plain decoding beside drafts is asked for its rate alone, which fewer tokens show.
 constexpr std::int64_t plain_tokens = 16;
 /// So many that what a choice costs at first is a small part.
-constexpr std::int64_t auto_tokens = 256;
+constexpr std::int64_t auto_tokens = 640;
 
 engine::DraftOptions plain_decoding() {
     engine::DraftOptions draft;

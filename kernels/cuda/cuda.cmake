@@ -6,6 +6,9 @@
 set(LONGHAUL_CUDA AUTO CACHE STRING "kernels for NVIDIA GPUs: AUTO (where nvcc and a GPU are there), ON, OFF")
 set_property(CACHE LONGHAUL_CUDA PROPERTY STRINGS AUTO ON OFF)
 
+if(CMAKE_CUDA_COMPILER)
+  set(LONGHAUL_NVCC ${CMAKE_CUDA_COMPILER})
+endif()
 find_program(LONGHAUL_NVCC nvcc HINTS ENV CUDA_PATH ENV CUDA_HOME PATHS /usr/local/cuda PATH_SUFFIXES bin)
 set(LONGHAUL_WITH_CUDA OFF)
 if(LONGHAUL_CUDA STREQUAL "AUTO")
@@ -24,9 +27,7 @@ if(NOT LONGHAUL_WITH_CUDA)
   return()
 endif()
 
-if(NOT CMAKE_CUDA_COMPILER)
-  set(CMAKE_CUDA_COMPILER ${LONGHAUL_NVCC})
-endif()
+set(CMAKE_CUDA_COMPILER ${LONGHAUL_NVCC})
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # A100 and its kin; H100, H200, and by the intermediate code what follows
 endif()
@@ -37,14 +38,12 @@ enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 find_library(LONGHAUL_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
 find_path(LONGHAUL_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
-set(CMAKE_CUDA_STANDARD 20)
-set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-set(CMAKE_CUDA_EXTENSIONS OFF)
 
 # As on the CPU, the flags that change arithmetic stand here: no contraction of a*b+c, divisions and roots rounded to
 # the nearest, denormals flushed as the contract says.
 # --expt-relaxed-constexpr: kernels call what std makes constexpr (bit_cast).
-set(cuda_flags -ftz=true -fmad=false -prec-div=true -prec-sqrt=true --expt-relaxed-constexpr -lineinfo
+# -std: CMake 3.25 does not know that nvcc knows C++20.
+set(cuda_flags -std=c++20 -ftz=true -fmad=false -prec-div=true -prec-sqrt=true --expt-relaxed-constexpr -lineinfo
   -Xcompiler=-Wall,-Wextra)
 if(LONGHAUL_WERROR)
   list(APPEND cuda_flags -Werror=all-warnings -Xcompiler=-Werror)

@@ -1,0 +1,174 @@
+// Matrix products: which kernel, in which shape. The choice never changes a bit (products.cuh).
+#include <algorithm>
+
+#include "kernels/checks.hpp"
+#include "kernels/cuda/cuda_state.hpp"
+#include "kernels/cuda/products_exact.cuh"
+#include "kernels/cuda/products_quantized.cuh"
+#include "kernels/cuda/products_stream.cuh"
+#include "kernels/cuda/products_tile.cuh"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+constexpr std::int64_t most_stream_rows = 64;
+
+unsigned pieces(std::int64_t whole, std::int64_t piece) {
+    return static_cast<unsigned>((whole + piece - 1) / piece);
+}
+
+/// Bf16 rows with slices padded to whole steps by zeros. Grid: 256 words; rows.
+__global__ void __launch_bounds__(256) pad_slices(const std::uint32_t* x, std::int64_t x_stride, int num_slices,
+                                                  std::int64_t slice_length, std::int64_t padded, std::uint32_t* to) {
+    const std::int64_t word = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x, words = padded / 2;
+    if (word >= num_slices * words) return;
+    const std::int64_t slice = word / words, k = word % words * 2;
+    to[blockIdx.y * num_slices * words + word] =
+        k < slice_length ? x[(blockIdx.y * x_stride + slice * slice_length + k) / 2] : 0;
+}
+
+/// Asks for the kernels of one product.
+class Product {
+  public:
+    Product(const Stream& stream, const GpuProperties& gpu, ProductMemory& memory, const ProductJob& job)
+        : stream_(stream), gpu_(gpu), memory_(memory), job_(job) {}
+
+    template <DType type>
+    void exact() {
+        if (job_.num_rows == 1) return exact_rows<type, 1>();
+        exact_rows<type, 4>();
+    }
+
+    void tensor() {
+        align_inputs();
+        if (job_.num_rows <= 8) return stream<1, 1, 4, 8>();
+        if (job_.num_rows <= 16) return stream<2, 2, 4, 8>();
+        if (job_.num_rows <= 32) return stream<2, 4, 4, 8>();
+        if (job_.num_rows <= most_stream_rows) return stream<4, 8, 3, 4>();
+        using Shape = TileShape;
+        const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, Shape::tiles));
+        launch(stream_, tile_product, split_among(tiles, 8), dim3(Shape::threads), Shape::shared_bytes, job_);
+    }
+
+    template <DType type>
+    void quantized() {
+        quantize<type>();
+        if (job_.num_rows <= 8) return quantized_stream<type, 1, 1, 4, 8>();
+        if (job_.num_rows <= 16) return quantized_stream<type, 2, 2, 3, 8>();
+        if (job_.num_rows <= 32) return quantized_stream<type, 2, 4, 3, 8>();
+        quantized_stream<type, 4, 8, 3, 4>();
+    }
+
+  private:
+    template <DType type, int rows>
+    void exact_rows() {
+        const dim3 grid(pieces(job_.layout.num_tiles, exact_tiles), pieces(job_.num_rows, rows));
+        const int num_slices = job_.layout.num_slices;
+        launch(stream_, exact_product<type, rows>, grid,
+               dim3(static_cast<unsigned>(num_slices * exact_threads_of_slice)), exact_bytes(num_slices, rows), job_);
+    }
+
+    template <int MT, int NT, int stages, int max_warps>
+    void stream() {
+        using Shape = StreamShape<MT, NT, stages>;
+        const dim3 tiles(pieces(job_.layout.num_tiles, MT), pieces(job_.num_rows, Shape::rows));
+        const dim3 grid = split_among(tiles, max_warps);
+        const int warps = job_.layout.num_slices / job_.split;
+        launch(stream_, stream_product<MT, NT, stages, max_warps>, grid, dim3(static_cast<unsigned>(warps) * 32),
+               Shape::shared_bytes(warps), job_);
+    }
+
+    template <DType type, int MT, int NT, int stages, int max_warps>
+    void quantized_stream() {
+        using Shape = QuantizedShape<type, MT, NT, stages>;
+        const dim3 tiles(pieces(job_.layout.num_tiles, MT), pieces(job_.num_rows, Shape::Sums::rows));
+        const dim3 grid = split_among(tiles, max_warps);
+        const int warps = job_.layout.num_slices / job_.split;
+        launch(stream_, quantized_product<type, MT, NT, stages, max_warps>, grid,
+               dim3(static_cast<unsigned>(warps) * 32), Shape::shared_bytes(warps), job_);
+    }
+
+    /// Gives blocks subtrees of the slices, at most `max_slices`, where their tiles would leave multiprocessors idle.
+    dim3 split_among(dim3 tiles, int max_slices) {
+        const auto num_tiles = static_cast<std::int64_t>(tiles.x) * tiles.y;
+        const auto idle = [&] { return 2 * num_tiles * job_.split <= gpu_.multiprocessors; };
+        while (job_.split < job_.layout.num_slices && (job_.layout.num_slices / job_.split > max_slices || idle())) {
+            job_.split *= 2;
+        }
+        if (job_.split > 1) {
+            job_.parts = memory_.parts.get<float>(stream_, job_.split * job_.num_rows * job_.num_outputs);
+            job_.arrived = memory_.zeros(stream_, num_tiles);
+        }
+        return {tiles.x, tiles.y, static_cast<unsigned>(job_.split)};
+    }
+
+    /// Tensor kernels fetch inputs 16 bytes at a time. Of the sizes that models have, all are aligned so.
+    void align_inputs() {
+        const WeightLayout& layout = job_.layout;
+        const bool aligned = layout.slice_length % 8 == 0 && job_.x_stride % 8 == 0 &&
+                             reinterpret_cast<std::uintptr_t>(job_.x) % 16 == 0;
+        if (aligned) return;
+        const std::int64_t padded = layout.steps * step_inputs(DType::bf16), row = layout.num_slices * padded;
+        auto* const to = memory_.inputs.get<std::uint32_t>(stream_, job_.num_rows * row / 2);
+        const dim3 grid(pieces(row / 2, 256), static_cast<unsigned>(job_.num_rows));
+        launch(stream_, pad_slices, grid, dim3(256), 0, reinterpret_cast<const std::uint32_t*>(job_.x), job_.x_stride,
+               layout.num_slices, layout.slice_length, padded, to);
+        job_.x = reinterpret_cast<const std::byte*>(to);
+        job_.x_stride = row;
+        job_.x_slice = padded;
+        job_.layout.slice_length = padded;
+    }
+
+    template <DType type>
+    void quantize() {
+        const WeightLayout& layout = job_.layout;
+        const std::int64_t num_steps = layout.num_slices * layout.steps;
+        const std::int64_t scale_rows = (job_.num_rows + 7) / 8 * 8;
+        QuantizeJob quantize{.layout = layout, .x = job_.x, .x_stride = job_.x_stride, .num_rows = job_.num_rows};
+        quantize.whole = memory_.inputs.get<std::int8_t>(stream_, scale_rows * num_steps * 64);
+        quantize.scales = memory_.scales.get<float>(stream_, num_steps * step_blocks(type) * scale_rows);
+        quantize.scale_rows = scale_rows;
+        const dim3 grid(pieces(num_steps, 32), static_cast<unsigned>(scale_rows));
+        launch(stream_, quantize_inputs<type>, grid, dim3(256), 0, quantize);
+        job_.x = reinterpret_cast<const std::byte*>(quantize.whole);
+        job_.x_stride = num_steps * 64;
+        job_.x_slice = layout.steps * 64;
+        job_.x_scales = quantize.scales;
+        job_.scale_rows = scale_rows;
+    }
+
+    const Stream& stream_;
+    const GpuProperties& gpu_;
+    ProductMemory& memory_;
+    ProductJob job_;
+};
+
+}  // namespace
+
+void CudaDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
+    check_matmul(w, x_stride, num_rows);
+    if (num_rows == 0 || w.num_outputs == 0) return;
+    const ProductJob job{.weights = w.data.data(),
+                         .layout = WeightLayout::of(w),
+                         .num_outputs = w.num_outputs,
+                         .x = x,
+                         .x_stride = x_stride,
+                         .x_slice = w.slice_length,
+                         .num_rows = num_rows,
+                         .y = y};
+    Product product(state_->stream, state_->properties, state_->products, job);
+    switch (w.dtype) {
+        case DType::int8:
+            return product.quantized<DType::int8>();
+        case DType::int4:
+            return product.quantized<DType::int4>();
+        case DType::f32:
+            return product.exact<DType::f32>();
+        default:
+            break;
+    }
+    if (state_->arithmetic == Arithmetic::exact) return product.exact<DType::bf16>();
+    product.tensor();
+}
+
+}  // namespace longhaul::kernels::cuda

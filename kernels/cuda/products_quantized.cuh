@@ -1,0 +1,272 @@
+// Products of int8 and int4 weights: the inputs of each row and block become int8 first (a kernel of its own), then a
+// block's products are added in integers by the tensor cores. That is exact, so these are the bits of all CPU devices.
+//
+// The kernel is that of products_stream.cuh but for two things: int4 weights become bytes in registers, and the scales
+// of a step travel in its queue too. A lane reads scales that others fetched, so the lanes of a warp wait for each
+// other.
+#pragma once
+
+#include "kernels/convert.hpp"
+#include "kernels/cuda/products_stream.cuh"
+
+namespace longhaul::kernels::cuda {
+
+/// Inputs of a product as whole numbers: int8 [rows, slice, step, 64], in a step [t][16] what lane t of a group holds;
+/// scales f32 [slice, step, block, rows], those of blocks that are not there 0.
+struct QuantizeJob {
+    WeightLayout layout;
+    const std::byte* x = nullptr;  ///< bf16 [num_rows, x_stride]
+    std::int64_t x_stride = 0;
+    std::int64_t num_rows = 0;
+    std::int8_t* whole = nullptr;
+    float* scales = nullptr;
+    std::int64_t scale_rows = 0;  ///< num_rows, up to a multiple of 8; those behind are zeros
+};
+
+/// Inputs first..first + 7 of a slice (an even number of them is there) as f32.
+__device__ inline void load_inputs(const QuantizeJob& job, std::int64_t row, std::int64_t slice, std::int64_t first,
+                                   float (&values)[8]) {
+    const auto* x = reinterpret_cast<const std::uint32_t*>(
+        job.x + (row * job.x_stride + slice * job.layout.slice_length + first) * 2);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const bool there = row < job.num_rows && first + 2 * i < job.layout.slice_length;
+        const std::uint32_t pair = there ? x[i] : 0;
+        values[2 * i] = low_of(pair);
+        values[2 * i + 1] = high_of(pair);
+    }
+}
+
+/// Grid: steps of all slices, rows; a thread takes 8 inputs, so 8 neighbours a step. Block: 32 steps.
+template <DType type>
+__global__ void __launch_bounds__(256) quantize_inputs(QuantizeJob job) {
+    constexpr int lanes = static_cast<int>(quantized_block(type)) / 8;  // that share a scale
+    const int lane = static_cast<int>(threadIdx.x) % 8;
+    const std::int64_t num_steps = job.layout.num_slices * job.layout.steps;
+    const std::int64_t step = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x / 8;
+    const std::int64_t row = blockIdx.y, slice = step / job.layout.steps;
+    const std::int64_t first = step % job.layout.steps * 64 + lane * 8;
+    float values[8] = {};
+    if (step < num_steps) load_inputs(job, row, slice, first, values);
+    unsigned largest_bits = 0;  // of numbers without sign their bits have their order, and NaN comes last
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const unsigned bits = __float_as_uint(values[i]) & 0x7fffffffU;
+        largest_bits = bits > largest_bits ? bits : largest_bits;
+    }
+#pragma unroll
+    for (int distance = 1; distance < lanes; distance *= 2) {
+        const unsigned other = __shfl_xor_sync(full_warp, largest_bits, distance);
+        largest_bits = other > largest_bits ? other : largest_bits;
+    }
+    if (step >= num_steps) return;
+    constexpr unsigned infinity = 0x7f800000U, smallest = (127U - 100U) << 23;
+    const float largest = __uint_as_float(largest_bits);
+    const bool usable = largest_bits < infinity && largest_bits >= smallest;
+    const float inverse = __fdiv_rn(127.0F, usable ? largest : 1.0F);
+    constexpr float to_nearest = 12582912.0F;
+    unsigned words[2] = {};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+        const float whole = __fsub_rn(__fmaf_rn(values[i], inverse, to_nearest), to_nearest);
+        words[i / 4] |= (static_cast<unsigned>(__float2int_rn(usable ? whole : 0.0F)) & 0xffU) << (i % 4 * 8);
+    }
+    const int place = type == DType::int8 ? lane * 8 : lane % 4 * 16 + lane / 4 * 8;
+    auto* const to = reinterpret_cast<uint2*>(job.whole + (row * num_steps + step) * 64 + place);
+    *to = make_uint2(words[0], words[1]);
+    if (lane % lanes != 0) return;
+    const float scale = usable                    ? __fdiv_rn(largest, 127.0F)
+                        : largest_bits < infinity ? 0.0F
+                                                  : __uint_as_float(0x7fc00000U);
+    job.scales[(step * step_blocks(type) + lane / lanes) * job.scale_rows + row] = scale;
+}
+
+template <DType type, int MT, int NT, int stages>
+struct QuantizedShape {
+    using Sums = StreamShape<MT, NT, stages>;
+    static constexpr int blocks = step_blocks(type);
+    static constexpr int halves = step_bytes(type) / 512;
+    static constexpr int pieces = halves * MT + NT;
+    static constexpr int weight_scales = pieces * 512;                              ///< [MT][blocks][8][2] bf16
+    static constexpr int input_scales = weight_scales + MT * blocks * scale_bytes;  ///< [blocks][NT * 8] f32
+    static constexpr int stage_bytes = input_scales + blocks * NT * 32;
+    static constexpr std::size_t queue_bytes = static_cast<std::size_t>(stages) * stage_bytes;
+    static constexpr std::size_t shared_bytes(int warps) {
+        return static_cast<std::size_t>(warps) * (queue_bytes > Sums::sums_bytes ? queue_bytes : Sums::sums_bytes);
+    }
+};
+
+/// A lane's view of its warp's slice.
+template <DType type, int MT, int NT, int stages>
+struct QuantizedQueue {
+    using Shape = QuantizedShape<type, MT, NT, stages>;
+    static constexpr int lane_scales = Shape::blocks * 2;  ///< 16-byte pieces of a tile's scales in a step
+
+    std::byte* queue;                ///< the warp's
+    const std::byte* weights;        ///< of step 0 and the first tile, this lane's piece
+    const std::byte* x;              ///< of step 0 and row 0, this lane's piece
+    const std::byte* weight_scales;  ///< of a lane below MT * lane_scales: its piece
+    const std::byte* input_scales;   ///< of a lane below NT * lane_scales
+    int weights_at[MT], x_at[NT];    ///< bytes from there to the tile, to this lane's row
+    int input_scale_step;            ///< bytes from step to step
+
+    __device__ QuantizedQueue(const ProductJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
+                              int slice)
+        : queue(queue) {
+        const WeightLayout& layout = job.layout;
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        const std::int64_t first_step = (first_tile * layout.num_slices + slice) * layout.steps;
+        const int tile_steps = static_cast<int>(layout.num_slices * layout.steps);
+        const std::int64_t tiles = layout.num_tiles - first_tile;
+        weights = job.weights + first_step * step_bytes(type) + lane * 16;
+        x = job.x + first_row * job.x_stride + slice * job.x_slice + lane % 4 * 16;
+#pragma unroll
+        for (int m = 0; m < MT; ++m) weights_at[m] = no_further(m, tiles) * tile_steps * step_bytes(type);
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            x_at[n] = no_further(n * 8 + lane / 4, job.num_rows - first_row) * static_cast<int>(job.x_stride);
+        }
+        const std::int64_t scale_step = first_step + no_further(lane / lane_scales, tiles) * tile_steps;
+        weight_scales =
+            job.weights + layout.scales_offset() + scale_step * Shape::blocks * scale_bytes + lane % lane_scales * 16;
+        // Rows come in eights, 32 bytes of scales; an eight beyond the last is the last again.
+        const int block = lane / (2 * NT);
+        const std::int64_t wanted = first_row + lane % (2 * NT) * 4, last = job.scale_rows - 8 + lane % 2 * 4;
+        const std::int64_t row = wanted < job.scale_rows ? wanted : last;
+        input_scale_step = static_cast<int>(job.scale_rows * Shape::blocks * 4);
+        input_scales = reinterpret_cast<const std::byte*>(
+            job.x_scales + (slice * layout.steps * Shape::blocks + block) * job.scale_rows + row);
+    }
+
+    __device__ std::byte* stage(int step) const {
+        return queue + step % stages * Shape::stage_bytes;
+    }
+
+    __device__ void fetch(int step) const {
+        const int lane = static_cast<int>(threadIdx.x) % 32;
+        std::byte* const to = stage(step);
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+#pragma unroll
+            for (int half = 0; half < Shape::halves; ++half) {
+                copy_async_16(to + (m * Shape::halves + half) * 512 + lane * 16,
+                              weights + (weights_at[m] + step * step_bytes(type) + half * 512));
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            copy_async_16(to + (MT * Shape::halves + n) * 512 + lane * 16, x + (x_at[n] + step * 64));
+        }
+        if (lane < MT * lane_scales) {
+            copy_async_16(to + Shape::weight_scales + lane * 16, weight_scales + step * (Shape::blocks * scale_bytes));
+        }
+        if (lane < NT * lane_scales) {
+            copy_async_16(to + Shape::input_scales + lane * 16, input_scales + step * input_scale_step);
+        }
+    }
+
+    __device__ uint4 piece(int step, int index) const {
+        return load_16(stage(step) + index * 512 + threadIdx.x % 32 * 16);
+    }
+
+    /// Adds block `block` of the step: sum = fma(f32(whole sum), weight scale * input scale, sum). `multiply(m, b,
+    /// whole)` makes the whole sums of one tile with a lane's 16 bytes of 8 rows.
+    template <int shift, class Multiply>
+    __device__ __forceinline__ void add_block(int step, int block, float (&sum)[MT][NT][4], Multiply multiply) const {
+        const int g = static_cast<int>(threadIdx.x) % 32 / 4, t = static_cast<int>(threadIdx.x) % 4;
+        const std::byte* const from = stage(step);
+        std::uint32_t w[MT];  // scales of outputs g and g + 8
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            const int place = Shape::weight_scales + (m * Shape::blocks + block) * scale_bytes + g * 4;
+            w[m] = *reinterpret_cast<const std::uint32_t*>(from + place);
+        }
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            const uint4 b = piece(step, MT * Shape::halves + n);
+            const int place = Shape::input_scales + ((block * NT + n) * 8 + 2 * t) * 4;
+            const auto x_scales = *reinterpret_cast<const float2*>(from + place);
+#pragma unroll
+            for (int m = 0; m < MT; ++m) {
+                std::int32_t whole[4] = {};
+                multiply(m, b, whole);
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const float scale =
+                        __fmul_rn(i < 2 ? low_of(w[m]) : high_of(w[m]), i % 2 == 0 ? x_scales.x : x_scales.y);
+                    sum[m][n][i] = __fmaf_rn(__int2float_rn(whole[i] >> shift), scale, sum[m][n][i]);
+                }
+            }
+        }
+    }
+
+    __device__ void multiply_add_int8(int step, float (&sum)[MT][NT][4]) const {
+        uint4 a[MT][2];
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            a[m][0] = piece(step, 2 * m);
+            a[m][1] = piece(step, 2 * m + 1);
+        }
+        add_block<0>(step, 0, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
+            mma_int8(whole, {a[m][0].x, a[m][0].y, a[m][0].z, a[m][0].w}, {b.x, b.y});
+            mma_int8(whole, {a[m][1].x, a[m][1].y, a[m][1].z, a[m][1].w}, {b.z, b.w});
+        });
+    }
+
+    /// Nibbles stay in the upper halves of their bytes: 16 times their value, and so is the sum, exactly.
+    __device__ void multiply_add_int4(int step, int num_blocks, float (&sum)[MT][NT][4]) const {
+        constexpr unsigned upper = 0xf0f0f0f0U;
+        uint4 a[MT];
+#pragma unroll
+        for (int m = 0; m < MT; ++m) a[m] = piece(step, m);
+        add_block<4>(step, 0, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
+            mma_int8(whole, {a[m].x << 4 & upper, a[m].y << 4 & upper, a[m].x & upper, a[m].y & upper}, {b.x, b.y});
+        });
+        if (num_blocks < 2) return;
+        add_block<4>(step, 1, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
+            mma_int8(whole, {a[m].z << 4 & upper, a[m].w << 4 & upper, a[m].z & upper, a[m].w & upper}, {b.z, b.w});
+        });
+    }
+};
+
+/// Grid and block as of stream_product.
+template <DType type, int MT, int NT, int stages, int max_warps>
+__global__ void __launch_bounds__(max_warps * 32) quantized_product(ProductJob job) {
+    using Shape = QuantizedShape<type, MT, NT, stages>;
+    using Sums = typename Shape::Sums;
+    std::byte* const shared = shared_memory<std::byte>();
+    const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
+    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.x) * MT;
+    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * Sums::rows;
+    const QuantizedQueue<type, MT, NT, stages> queue(job, shared + warp * Shape::queue_bytes, first_tile, first_row,
+                                                     static_cast<int>(blockIdx.z) * warps + warp);
+    const int steps = static_cast<int>(job.layout.steps);
+    const int num_blocks = static_cast<int>(quantized_blocks(type, job.layout.slice_length));
+    float sum[MT][NT][4] = {};
+#pragma unroll
+    for (int step = 0; step < stages - 1; ++step) {
+        if (step < steps) queue.fetch(step);
+        commit_copies();
+    }
+    for (int step = 0; step < steps; ++step) {
+        wait_copies<stages - 2>();
+        __syncwarp();  // the others' copies are there, and they have done with the place that is filled next
+        if (step + stages - 1 < steps) queue.fetch(step + stages - 1);
+        commit_copies();
+        if constexpr (type == DType::int8) {
+            queue.multiply_add_int8(step, sum);
+        } else {
+            queue.multiply_add_int4(step, num_blocks - 2 * step, sum);
+        }
+    }
+    wait_copies<0>();
+    __syncthreads();
+    auto* const sums = reinterpret_cast<float*>(shared);
+    put_sums(sum, sums + warp * (Sums::rows * Sums::row_floats), Sums::row_floats);
+    __syncthreads();
+    const BlockTile tile{first_tile * tile_outputs, first_row, Sums::outputs, Sums::rows,
+                         static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)};
+    add_slices(job, tile, sums, warps, Sums::row_floats);
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,157 @@
+// Products of bf16 weights on tensor cores for few rows (decoding, trees): weights pass by once, and memory sets the
+// pace.
+//
+// A warp makes one slice of `MT` tiles of 16 outputs for `NT` times 8 rows; the warps of a block hold different slices
+// of the same outputs. Both operands go through a queue of `stages` steps in shared memory, and since a lane uses just
+// the 16-byte pieces that it fetched itself (weight_layout.hpp), the queue needs no barrier: no warp waits for another
+// until its sums are complete. So 48 to 96 KB a multiprocessor are on their way without a register.
+//
+// Inputs are fetched by each block from the second cache: for each byte of weights NT / (2 MT) bytes of inputs. That is
+// why more rows go with more tiles, and why blocks then hold half of the slices (ProductJob::split): there would be too
+// few of them.
+#pragma once
+
+#include "kernels/cuda/products.cuh"
+
+namespace longhaul::kernels::cuda {
+
+template <int MT, int NT, int stages>
+struct StreamShape {
+    static constexpr int outputs = MT * tile_outputs;
+    static constexpr int rows = NT * 8;
+    static constexpr int pieces = 2 * MT + NT;      ///< of 512 bytes, of a step
+    static constexpr int row_floats = outputs + 4;  ///< so the lanes of a group write to different banks
+    static constexpr std::size_t queue_bytes = static_cast<std::size_t>(stages) * pieces * 512;
+    static constexpr std::size_t sums_bytes = sizeof(float) * rows * row_floats;
+    static constexpr std::size_t shared_bytes(int warps) {
+        return static_cast<std::size_t>(warps) * (queue_bytes > sums_bytes ? queue_bytes : sums_bytes);
+    }
+};
+
+/// `index`, but of what lies beyond the last of `count` the last again: it is computed, and nobody writes its sums.
+__device__ __forceinline__ int no_further(int index, std::int64_t count) {
+    return index < count ? index : static_cast<int>(count) - 1;
+}
+
+/// A lane's view of its warp's slice: where its pieces come from, and its queue of them.
+template <int MT, int NT, int stages>
+struct SliceQueue {
+    using Shape = StreamShape<MT, NT, stages>;
+
+    std::byte* slots;          ///< this lane's
+    const std::byte* weights;  ///< of step 0 and the first tile, this lane's piece
+    const std::byte* x;        ///< of step 0 and row 0, this lane's piece
+    int weights_at[MT];        ///< bytes from there to the tile
+    int x_at[NT];              ///< bytes from there to this lane's row
+    int length;                ///< inputs of the slice from this lane's first one
+
+    __device__ SliceQueue(const ProductJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
+                          int slice)
+        : slots(queue + threadIdx.x % 32 * 16) {
+        const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
+        const std::int64_t slice_bytes = job.layout.steps * 1024;
+        weights = job.weights + (first_tile * job.layout.num_slices + slice) * slice_bytes + lane * 16;
+        x = job.x + (first_row * job.x_stride + slice * job.x_slice + 8 * t) * 2;
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            weights_at[m] = no_further(m, job.layout.num_tiles - first_tile) *
+                            static_cast<int>(job.layout.num_slices * slice_bytes);
+        }
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            x_at[n] = no_further(n * 8 + lane / 4, job.num_rows - first_row) * static_cast<int>(job.x_stride * 2);
+        }
+        length = static_cast<int>(job.layout.slice_length) - 8 * t;
+    }
+
+    __device__ std::byte* slot(int step, int piece) const {
+        return slots + (step % stages * Shape::pieces + piece) * 512;
+    }
+
+    __device__ void fetch(int step) const {
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            const std::byte* const from = weights + (weights_at[m] + step * 1024);
+            copy_async_16(slot(step, 2 * m), from);
+            copy_async_16(slot(step, 2 * m + 1), from + 512);
+        }
+        const bool inside = step * 32 < length;
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            std::byte* const to = slot(step, 2 * MT + n);
+            if (inside) {
+                copy_async_16(to, x + (x_at[n] + step * 64));
+            } else {
+                *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
+            }
+        }
+    }
+
+    __device__ void multiply_add(int step, float (&sum)[MT][NT][4]) const {
+        uint4 a[MT][2];
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            a[m][0] = load_16(slot(step, 2 * m));
+            a[m][1] = load_16(slot(step, 2 * m + 1));
+        }
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            const uint4 b = load_16(slot(step, 2 * MT + n));
+#pragma unroll
+            for (int m = 0; m < MT; ++m) mma_bf16(sum[m][n], {a[m][0].x, a[m][0].y, a[m][0].z, a[m][0].w}, {b.x, b.y});
+#pragma unroll
+            for (int m = 0; m < MT; ++m) mma_bf16(sum[m][n], {a[m][1].x, a[m][1].y, a[m][1].z, a[m][1].w}, {b.z, b.w});
+        }
+    }
+};
+
+/// A warp's sums to shared memory, [rows][row_floats].
+template <int MT, int NT>
+__device__ __forceinline__ void put_sums(const float (&sum)[MT][NT][4], float* to, int row_floats) {
+    const int g = static_cast<int>(threadIdx.x) % 32 / 4, t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+    for (int m = 0; m < MT; ++m) {
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                to[(n * 8 + 2 * t + i % 2) * row_floats + m * tile_outputs + g + i / 2 * 8] = sum[m][n][i];
+            }
+        }
+    }
+}
+
+/// Grid: MT tiles of outputs; NT * 8 rows; subtrees of slices. Block: a warp for each slice of a subtree.
+template <int MT, int NT, int stages, int max_warps>
+__global__ void __launch_bounds__(max_warps * 32) stream_product(ProductJob job) {
+    using Shape = StreamShape<MT, NT, stages>;
+    std::byte* const shared = shared_memory<std::byte>();
+    const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
+    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.x) * MT;
+    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * Shape::rows;
+    const SliceQueue<MT, NT, stages> queue(job, shared + warp * Shape::queue_bytes, first_tile, first_row,
+                                           static_cast<int>(blockIdx.z) * warps + warp);
+    const int steps = static_cast<int>(job.layout.steps);
+    float sum[MT][NT][4] = {};
+#pragma unroll
+    for (int step = 0; step < stages - 1; ++step) {
+        if (step < steps) queue.fetch(step);
+        commit_copies();
+    }
+    for (int step = 0; step < steps; ++step) {
+        wait_copies<stages - 2>();
+        if (step + stages - 1 < steps) queue.fetch(step + stages - 1);  // where the step before this one was
+        commit_copies();
+        queue.multiply_add(step, sum);
+    }
+    wait_copies<0>();
+    __syncthreads();  // the queues' memory is free
+    auto* const sums = reinterpret_cast<float*>(shared);
+    put_sums(sum, sums + warp * (Shape::rows * Shape::row_floats), Shape::row_floats);
+    __syncthreads();
+    const BlockTile tile{first_tile * tile_outputs, first_row, Shape::outputs, Shape::rows,
+                         static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)};
+    add_slices(job, tile, sums, warps, Shape::row_floats);
+}
+
+}  // namespace longhaul::kernels::cuda

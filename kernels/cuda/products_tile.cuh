@@ -1,0 +1,196 @@
+// Products of bf16 weights on tensor cores for many rows (prompts): 128 outputs x 128 rows a block, arithmetic sets the
+// pace. The bits of products_stream.cuh: the same chains, one slice after the other, added as the same tree.
+//
+// Eight warps hold 64 outputs x 32 rows each. Weights and inputs of a step (8 KB each) come through a queue that the
+// block shares; a warp reads them as they lie, 512 bytes in a row, without conflicts of banks. When a slice is complete
+// it joins the tree at once: the sum that waits for its first partner stays in registers, the one of two slices in
+// shared memory, the one of four in y itself.
+#pragma once
+
+#include "kernels/cuda/products.cuh"
+
+namespace longhaul::kernels::cuda {
+
+struct TileShape {
+    static constexpr int threads = 256;
+    static constexpr int tiles = 8;  ///< of 16 outputs
+    static constexpr int outputs = tiles * tile_outputs;
+    static constexpr int rows = 128;
+    static constexpr int MT = 4, NT = 4;  ///< of a warp: 4 tiles of outputs, 4 times 8 rows
+    static constexpr int stages = 4;
+    static constexpr int weight_bytes = tiles * 1024;
+    static constexpr int stage_bytes = weight_bytes + rows * 64;
+    static constexpr std::size_t pair_bytes = sizeof(float) * outputs * rows;  ///< sums of two slices
+    static constexpr std::size_t shared_bytes = stages * stage_bytes + pair_bytes;
+};
+
+using TileSums = float[TileShape::MT][TileShape::NT][4];
+
+/// What one thread fetches of each step: two pieces of weights, two of inputs.
+struct TileQueue {
+    std::byte* slots;
+    const std::byte* weights[2];  ///< step 0 of slice 0
+    const std::byte* x[2];
+    std::int64_t slice_weights, slice_x;  ///< bytes from slice to slice
+    int place[2];
+    int length;  ///< inputs of a slice from this thread's first one
+
+    __device__ TileQueue(const ProductJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row)
+        : slots(queue), slice_weights(job.layout.steps * 1024), slice_x(job.x_slice * 2) {
+        const int thread = static_cast<int>(threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int piece = thread + i * TileShape::threads;
+            place[i] = piece * 16;
+            const std::int64_t wanted = first_tile + piece / 64, row = first_row + piece / 4;
+            const std::int64_t tile = wanted < job.layout.num_tiles ? wanted : job.layout.num_tiles - 1;
+            weights[i] = job.weights + tile * job.layout.num_slices * slice_weights + piece % 64 * 16;
+            x[i] = job.x + (row < job.num_rows ? row : job.num_rows - 1) * job.x_stride * 2 + piece % 4 * 16;
+        }
+        length = static_cast<int>(job.layout.slice_length) - thread % 4 * 8;
+    }
+
+    __device__ std::byte* stage(int index) const {
+        return slots + index % TileShape::stages * TileShape::stage_bytes;
+    }
+
+    /// Step `step` of slice `slice` into the `index`-th place of the queue.
+    __device__ void fetch(int index, int slice, int step) const {
+        std::byte* const to = stage(index);
+        const bool inside = step * 32 < length;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            copy_async_16(to + place[i], weights[i] + slice * slice_weights + static_cast<std::int64_t>(step) * 1024);
+            std::byte* const input = to + TileShape::weight_bytes + place[i];
+            if (inside) {
+                copy_async_16(input, x[i] + slice * slice_x + static_cast<std::int64_t>(step) * 64);
+            } else {
+                *reinterpret_cast<uint4*>(input) = make_uint4(0, 0, 0, 0);
+            }
+        }
+    }
+
+    /// Adds the products of one step; the warp's outputs and rows begin at its own bytes of weights and inputs.
+    __device__ void multiply_add(int index, int weight_at, int input_at, TileSums& sum) const {
+        const std::byte* const from = stage(index);
+        uint4 b[TileShape::NT];
+#pragma unroll
+        for (int n = 0; n < TileShape::NT; ++n) b[n] = load_16(from + TileShape::weight_bytes + input_at + n * 512);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+            for (int m = 0; m < TileShape::MT; ++m) {
+                const uint4 a = load_16(from + weight_at + m * 1024 + half * 512);
+#pragma unroll
+                for (int n = 0; n < TileShape::NT; ++n) {
+                    mma_bf16(sum[m][n], {a.x, a.y, a.z, a.w},
+                             {half == 0 ? b[n].x : b[n].z, half == 0 ? b[n].y : b[n].w});
+                }
+            }
+        }
+    }
+};
+
+/// Where a thread's sums belong: calls `place(sum, at)` for those that are outputs and rows of the product.
+template <class Place>
+__device__ __forceinline__ void for_each_sum(const ProductJob& job, std::int64_t output, std::int64_t row,
+                                             TileSums& sum, Place place) {
+#pragma unroll
+    for (int m = 0; m < TileShape::MT; ++m) {
+#pragma unroll
+        for (int n = 0; n < TileShape::NT; ++n) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const std::int64_t at_output = output + m * tile_outputs + i / 2 * 8, at_row = row + n * 8 + i % 2;
+                if (at_output < job.num_outputs && at_row < job.num_rows) {
+                    place(sum[m][n][i], at_row * job.num_outputs + at_output);
+                }
+            }
+        }
+    }
+}
+
+/// sum = a + sum, and a = sum, element by element of a thread's memory (a[i * threads], one after the other).
+__device__ __forceinline__ void add_from(TileSums& sum, const float* a) {
+#pragma unroll
+    for (int i = 0; i < TileShape::MT * TileShape::NT * 4; ++i) {
+        float& to = sum[i / 16][i / 4 % 4][i % 4];
+        to = __fadd_rn(a[i * TileShape::threads], to);
+    }
+}
+__device__ __forceinline__ void store_to(const TileSums& sum, float* a) {
+#pragma unroll
+    for (int i = 0; i < TileShape::MT * TileShape::NT * 4; ++i)
+        a[i * TileShape::threads] = sum[i / 16][i / 4 % 4][i % 4];
+}
+
+/// Grid: 128 rows; 128 outputs; subtrees of slices (rows first: their blocks read the same weights).
+__global__ void __launch_bounds__(TileShape::threads, 1) tile_product(ProductJob job) {
+    using Shape = TileShape;
+    std::byte* const shared = shared_memory<std::byte>();
+    const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.y) * Shape::tiles;
+    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * Shape::rows;
+    const int weight_at = warp % 2 * Shape::MT * 1024 + lane * 16;
+    const int input_at = warp / 2 * Shape::NT * 512 + lane * 16;
+    const std::int64_t output = first_tile * tile_outputs + warp % 2 * Shape::MT * tile_outputs + lane / 4;
+    const std::int64_t row = first_row + warp / 2 * Shape::NT * 8 + lane % 4 * 2;
+    const TileQueue queue(job, shared, first_tile, first_row);
+    float* const pair = reinterpret_cast<float*>(shared + Shape::stages * Shape::stage_bytes) + thread;
+    float* const to = job.split == 1 ? job.y : job.parts + blockIdx.z * job.num_rows * job.num_outputs;
+
+    const int slices = job.layout.num_slices / job.split, steps = static_cast<int>(job.layout.steps);
+    int next_slice = static_cast<int>(blockIdx.z) * slices, next_step = 0;
+    const int end_slice = next_slice + slices;
+    int fetched = 0;
+    const auto fetch_next = [&] {
+        if (next_slice < end_slice) queue.fetch(fetched, next_slice, next_step);
+        commit_copies();
+        ++fetched;
+        if (++next_step == steps) {
+            next_step = 0;
+            ++next_slice;
+        }
+    };
+#pragma unroll
+    for (int i = 0; i < Shape::stages - 1; ++i) fetch_next();
+    TileSums sum = {}, single = {};
+    for (int slice = 0, index = 0; slice < slices; ++slice) {
+#pragma unroll
+        for (int i = 0; i < Shape::MT * Shape::NT * 4; ++i) sum[i / 16][i / 4 % 4][i % 4] = 0.0F;
+        for (int step = 0; step < steps; ++step, ++index) {
+            wait_copies<Shape::stages - 2>();
+            __syncthreads();  // this step is there, and all have done with the place that is filled next
+            fetch_next();
+            queue.multiply_add(index, weight_at, input_at, sum);
+        }
+        if (slice % 2 == 0) {
+#pragma unroll
+            for (int i = 0; i < Shape::MT * Shape::NT * 4; ++i) {
+                single[i / 16][i / 4 % 4][i % 4] = sum[i / 16][i / 4 % 4][i % 4];
+            }
+            continue;
+        }
+#pragma unroll
+        for (int i = 0; i < Shape::MT * Shape::NT * 4; ++i) {
+            float& s = single[i / 16][i / 4 % 4][i % 4];
+            s = __fadd_rn(s, sum[i / 16][i / 4 % 4][i % 4]);
+        }
+        // `single` is the sum of two slices now, and what stays of the last round.
+        if (slice % 4 == 1 && slice + 1 < slices) store_to(single, pair);
+        if (slice % 4 == 3) add_from(single, pair);
+        if (slice == 3 && slices == 8) {
+            for_each_sum(job, output, row, single, [&](float s, std::int64_t at) { to[at] = s; });
+        }
+        if (slice == 7) {
+            for_each_sum(job, output, row, single, [&](float& s, std::int64_t at) { s = __fadd_rn(to[at], s); });
+        }
+    }
+    for_each_sum(job, output, row, single, [&](float s, std::int64_t at) { to[at] = s; });
+    if (job.split == 1) return;
+    const BlockTile tile{first_tile * tile_outputs, first_row, Shape::outputs, Shape::rows,
+                         static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)};
+    if (last_of_tile(job, tile.index)) add_parts(job, tile);
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# Everything that needs an NVIDIA GPU, in one call of under nine minutes: the tests on the GPU, some of them again under
+# compute-sanitizer, whole runs that must give the same bytes however they compute, benchmarks beside PyTorch's where
+# that is there; one table at the end.
+#
+#   tests/gpu.sh          runs it all; builds first where build-gpu/ is not there
+#   tests/gpu.sh pack     only builds build-gpu/: the programs, and the libraries that a bare machine lacks. A GPU is not
+#                         needed for that; the repository with build-gpu/ in it can then be carried to a machine that
+#                         has a GPU and its driver, and perhaps the CUDA toolkit and PyTorch, and nothing else.
+#
+# Benchmarks and logs are left in build-gpu/results (or $OUT).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+packed=$PWD/build-gpu
+programs=(tests/gpu_test tests/gpu_engine_test tests/gpu_bench runner/longhaul)
+
+# The C library and the driver belong to the machine; NCCL is large, and where there are several GPUs it is there.
+carried() { ! [[ $1 =~ ^(ld-linux|libc\.|libm\.|libdl\.|librt\.|libpthread\.|libcuda\.|libnccl\.) ]]; }
+
+pack() {
+  local program name library
+  mkdir -p build-cuda "$packed/bin" "$packed/lib"
+  cmake --preset cuda >build-cuda/configure.log 2>&1 || {
+    cat build-cuda/configure.log >&2
+    exit 1
+  }
+  cmake --build build-cuda --target "${programs[@]##*/}"
+  for program in "${programs[@]}"; do
+    install -s "build-cuda/$program" "$packed/bin/"
+    while read -r name _ library _; do
+      if [ -e "$library" ] && carried "$name"; then cp -L "$library" "$packed/lib/"; fi
+    done < <(ldd "build-cuda/$program")
+  done
+  # One rank alone needs no more of Open MPI than its library and those of its parts that load without others.
+  mkdir -p "$packed/mpi"
+  cp -rL "$(ompi_info --path pkglibdir | sed 's/^.*: *//')" "$packed/mpi/plugins"
+  cp -rL "$(ompi_info --path pkgdatadir | sed 's/^.*: *//')" "$packed/mpi/share"
+  git rev-parse HEAD >"$packed/commit" 2>/dev/null || true
+}
+
+if [ "${1:-}" = pack ] || [ ! -x "$packed/bin/longhaul" ]; then pack; fi
+if [ "${1:-}" = pack ]; then exit 0; fi
+
+if [ ! -e /dev/nvidia0 ] && ! nvidia-smi -L >/dev/null 2>&1; then
+  echo "error: GPU: expected one that the driver shows, got none" >&2
+  exit 1
+fi
+results=${OUT:-$packed/results}
+mkdir -p "$results"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
+cuda=/usr/local/cuda
+export PATH=$PATH:$cuda/bin
+export LD_LIBRARY_PATH=$packed/lib:$cuda/lib64:$nccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export OMPI_MCA_mca_component_path=$packed/mpi/plugins OMPI_MCA_mca_base_component_show_load_errors=0
+export OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self OMPI_MCA_plm_rsh_agent=
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+table=()
+failed=0
+deadline=$((SECONDS + 500))
+# step NAME SECONDS COMMAND…: runs it for so long at most, with its output in a log, and notes how it ended.
+step() {
+  local name=$1 limit=$2 code=0 start=$SECONDS verdict=passed
+  shift 2
+  if [ "$limit" -gt $((deadline - start)) ]; then limit=$((deadline > start ? deadline - start : 1)); fi
+  timeout "$limit" "$@" >"$results/$name.log" 2>&1 || code=$?
+  if [ "$code" -eq 124 ]; then verdict="not done in $limit s"; elif [ "$code" -ne 0 ]; then verdict="failed ($code)"; fi
+  if [ "$code" -ne 0 ]; then
+    failed=$((failed + 1))
+    echo "--- $name: the end of its log" && tail -n 25 "$results/$name.log"
+  fi
+  table+=("$(printf '%-28s %-20s %4d s' "$name" "$verdict" $((SECONDS - start)))")
+}
+
+gpu_cases='--gtest_filter=*/cuda:*/cuda_exact'
+step kernels 100 "$packed/bin/gpu_test" "$gpu_cases"
+step engine 100 "$packed/bin/gpu_engine_test" "$gpu_cases"
+
+if command -v compute-sanitizer >/dev/null; then
+  small='--gtest_filter=*NormsAndActivations*/cuda:*Gather*/cuda*:*PartsAreStacked*/cuda*:*MixedBatch*/cuda*:*SlotsThat*/cuda*'
+  for tool in memcheck racecheck initcheck; do
+    step "$tool" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 "$packed/bin/gpu_test" "$small"
+  done
+else
+  table+=("compute-sanitizer            not here")
+fi
+
+# shellcheck disable=SC2317  # called by other shells, below
+# run NAME KEYS…: the demo's novels on the GPU; results.jsonl is copied to $work/NAME.
+run() {
+  local name=$1
+  shift
+  "$packed/bin/longhaul" run jobs/demo/demo.cfg --baseline=false --max-tokens=300 --output="$work/run-$name" "$@" &&
+    cp "$work/run-$name/results.jsonl" "$work/$name"
+}
+# shellcheck disable=SC2317
+one_text() {
+  run plain --device=cuda --draft=ar --batch=1
+  run drafts --device=cuda --draft=ngram --batch=3
+  run together --device=cuda --draft=ar --batch=5
+  cmp "$work/plain" "$work/drafts" && cmp "$work/plain" "$work/together"
+}
+# shellcheck disable=SC2317
+bits_of_the_processor() {
+  run exact --device=cuda --kernels=cuda-exact --draft=ngram --batch=5 --limit=2
+  run processor --device=cpu --draft=ngram --batch=5 --limit=2
+  cmp "$work/exact" "$work/processor"
+}
+export -f run one_text bits_of_the_processor
+export packed work
+step one_text 60 bash -euc one_text
+step bits_of_the_processor 60 bash -euc bits_of_the_processor
+
+step gpu_bench 100 "$packed/bin/gpu_bench"
+step bench_decode 60 "$packed/bin/longhaul" bench decode --shape 8b --device=cuda
+step bench_verify 60 "$packed/bin/longhaul" bench verify --shape 8b --device=cuda
+if python3 -c 'import torch' 2>/dev/null; then step gpu_peer 60 python3 tests/bench/gpu_peer.py; fi
+
+for log in gpu_bench gpu_peer bench_decode bench_verify; do
+  if [ -e "$results/$log.log" ]; then echo "=== $log" && cat "$results/$log.log"; fi
+done
+echo "=== commit $(cat "$packed/commit" 2>/dev/null || echo unknown), $(nvidia-smi -L 2>/dev/null | head -n 1)"
+printf '%s\n' "${table[@]}"
+exit $((failed > 0))
