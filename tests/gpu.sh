@@ -15,7 +15,7 @@ packed=$PWD/build-gpu
 programs=(tests/gpu_test tests/gpu_engine_test tests/gpu_bench runner/longhaul)
 
 # The C library and the driver belong to the machine; NCCL is large, and where there are several GPUs it is there.
-carried() { ! [[ $1 =~ ^(ld-linux|libc\.|libm\.|libdl\.|librt\.|libpthread\.|libcuda\.|libnccl\.) ]]; }
+carried() { ! [[ $1 =~ ^(ld-linux|libc\.|libm\.|libdl\.|librt\.|libpthread\.|libresolv\.|libcuda\.|libnccl\.) ]]; }
 
 pack() {
   local program name library
@@ -53,8 +53,8 @@ nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")'
 cuda=/usr/local/cuda
 export PATH=$PATH:$cuda/bin
 export LD_LIBRARY_PATH=$packed/lib:$cuda/lib64:$nccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export OMPI_MCA_mca_component_path=$packed/mpi/plugins OMPI_MCA_mca_base_component_show_load_errors=0
-export OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self OMPI_MCA_plm_rsh_agent=
+export OPAL_PKGLIBDIR=$packed/mpi/plugins OPAL_PKGDATADIR=$packed/mpi/share
+export OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_mca_base_component_show_load_errors=0 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self OMPI_MCA_plm_rsh_agent=
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 table=()
