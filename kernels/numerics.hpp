@@ -23,6 +23,8 @@
 //   Chunks merge left to right, starting from m = -inf, l = 0, o = 0:
 //   m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b and o = o*a + oc*b,
 //   each product and the sum rounded on its own; out = o / l.
+// GPU tensor cores (device `cuda`) add the products of bf16 otherwise, in an order of their own that is as fixed:
+//   cuda/attention_tensor.cuh says which for attention.
 // exp, log, rsqrt: from + - * / sqrt and fma alone (exp_constants.hpp for f32, scalar_math.hpp for f64), never libm.
 //   FTZ and DAZ are set in every thread that computes: vdpbf16ps always flushes denormals.
 #pragma once

@@ -129,12 +129,18 @@ void AttentionPart::run_round(const Stream& stream, const AttentionCall& call, A
     const dim3 narrow(static_cast<unsigned>(round.num_narrow), kv_heads);
     const dim3 wide(static_cast<unsigned>(round.num_wide), kv_heads);
     args.units = device_.units + round.first_narrow;
-    if (call.tensor_cores) {
+    if (!call.tensor_cores) {
+        launch_exact(stream, call.layout.dtype, args, narrow);
+    } else if (round.num_wide == 0) {
         launch_narrow(stream, args, narrow);
+    } else {  // neither waits for the last blocks of the other
+        forked_.record(stream);
+        forked_.make_wait(beside_);
+        launch_narrow(beside_, args, narrow);
+        joined_.record(beside_);
         args.units = device_.units + round.first_wide;
         launch_wide(stream, args, wide);
-    } else {
-        launch_exact(stream, call.layout.dtype, args, narrow);
+        joined_.make_wait(stream);
     }
     merge(stream, call, args, round);
 }

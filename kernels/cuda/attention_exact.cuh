@@ -105,14 +105,14 @@ class ExactUnit {
 
     __device__ void run() {
         load_queries();
-        for_each_tile(false, [&](const TileWalk& tile, int turn) { compute_scores(tile, turn); });
+        for_each_tile(false, [&](const Tile& tile, int turn) { compute_scores(tile, turn); });
         __syncthreads();
         take_probabilities();
         for (int i = 0; i < DIMS; ++i) {
             for (typename Keys::Sum& value : output_[i]) value = 0;
         }
-        for_each_tile(true, [&](const TileWalk& tile, int turn) {
-            if (tile.row() < 0) {
+        for_each_tile(true, [&](const Tile& tile, int turn) {
+            if (tile.row < 0) {
                 add_values<true>(tile, turn);
             } else {
                 add_values<false>(tile, turn);
@@ -172,24 +172,26 @@ class ExactUnit {
     /// Calls `compute(tile, turn)` with each tile's keys (values) in stage(turn).
     template <typename Compute>
     __device__ void for_each_tile(bool values, Compute compute) {
-        TileWalk loading(args_, unit_);
-        TileWalk tile = loading;
-        load(loading, values, 0);
-        for (int turn = 0; !tile.ended(); turn ^= 1, tile.advance()) {
+        TileWalk walk(args_, unit_);
+        Tile tile = walk.tile();
+        load(tile, values, 0);
+        for (int turn = 0; tile.is_there; turn ^= 1) {
             wait_copies<0>();
             __syncthreads();
-            loading.advance();
-            load(loading, values, turn ^ 1);
+            walk.advance();
+            const Tile next = walk.tile();
+            load(next, values, turn ^ 1);
             compute(tile, turn);
+            tile = next;
         }
         __syncthreads();
     }
-    __device__ void load(const TileWalk& tile, bool values, int turn) {
-        if (tile.ended()) return;
+    __device__ void load(const Tile& tile, bool values, int turn) {
+        if (!tile.is_there) return;
         // Of a common page: as the unit's last row, which sees all that is loaded of it, finds it.
-        const PlanRow& row = args_.rows[tile.row() < 0 ? end_row_of(args_, unit_) - 1 : tile.row()];
-        const std::int64_t end = (tile.row() < 0 ? last_position_ : row.position) + 1;
-        const std::int64_t first = std::int64_t{tile.page()} * tile_tokens;
+        const PlanRow& row = args_.rows[tile.row < 0 ? end_row_of(args_, unit_) - 1 : tile.row];
+        const std::int64_t end = (tile.row < 0 ? last_position_ : row.position) + 1;
+        const std::int64_t first = std::int64_t{tile.page} * tile_tokens;
         const int end_slot = end - first < tile_tokens ? static_cast<int>(end - first) : tile_tokens;
         const std::int64_t block = args_.block(kv_head_, values);
         load_tile(args_, tile, row, block, end_slot, values, shape_.pieces_log2, stage(turn), shape_.stride);
@@ -203,8 +205,8 @@ class ExactUnit {
     }
 
     /// Whether a tile is about query i.
-    [[nodiscard]] __device__ bool concerns(const TileWalk& tile, int i) const {
-        return tile.row() < 0 || query_of(args_, unit_, i, kv_head_).plan_row == tile.row();
+    [[nodiscard]] __device__ bool concerns(const Tile& tile, int i) const {
+        return tile.row < 0 || query_of(args_, unit_, i, kv_head_).plan_row == tile.row;
     }
     /// Positions of the chunk that query i sees: the first so many.
     [[nodiscard]] __device__ int visible(int i) const {
@@ -214,7 +216,7 @@ class ExactUnit {
         return seen < 0 ? 0 : seen < chunk_tokens ? static_cast<int>(seen) : chunk_tokens;
     }
 
-    __device__ void compute_scores(const TileWalk& tile, int turn) {
+    __device__ void compute_scores(const Tile& tile, int turn) {
         const int slot = thread_ % tile_tokens;
         const int first = thread_ / tile_tokens * half_queries;
         const auto* key = reinterpret_cast<const uint4*>(stage(turn) + slot * shape_.stride);
@@ -227,7 +229,7 @@ class ExactUnit {
                     elements, q_ + (first + i) * shape_.query_elements + piece * Keys::elements, sums[i]);
             }
         }
-        float* to = p_ + (tile.page() % chunk_pages * tile_tokens + slot) * exact_queries + first;
+        float* to = p_ + (tile.page % chunk_pages * tile_tokens + slot) * exact_queries + first;
         for (int i = 0; i < half_queries; ++i) {
             if (!concerns(tile, first + i)) continue;
             if constexpr (KV == DType::int8) {
@@ -294,10 +296,10 @@ class ExactUnit {
     }
 
     template <bool all>
-    __device__ void add_values(const TileWalk& tile, int turn) {
+    __device__ void add_values(const Tile& tile, int turn) {
         bool concerned[exact_queries];
         for (int i = 0; i < exact_queries; ++i) concerned[i] = all || concerns(tile, i);
-        const float* p = p_ + tile.page() % chunk_pages * tile_tokens * exact_queries;
+        const float* p = p_ + tile.page % chunk_pages * tile_tokens * exact_queries;
 #pragma unroll 4
         for (int s = 0; s < tile_tokens; ++s) {
             const int slot = KV == DType::bf16 ? s ^ 1 : s;

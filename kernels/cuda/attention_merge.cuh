@@ -112,6 +112,25 @@ class MergeFactorTable {
     float* part_maxima_;
 };
 
+constexpr int merge_loads = 32;  ///< on their way at a time: the entries of a row are few, and each is far away
+
+/// One dimension of a row's output, and the sum that it is divided by.
+struct MergedDimension {
+    float span = 0.0F;
+    float span_sum = 0.0F;
+    float whole = 0.0F;
+    float whole_sum = 0.0F;
+
+    __device__ void add(float value, const MergeFactors& f) {
+        span = __fadd_rn(__fmul_rn(span, f.left), __fmul_rn(value, f.right));
+        span_sum = __fadd_rn(__fmul_rn(span_sum, f.left), __fmul_rn(f.sum, f.right));
+        if (f.ends_span == 0) return;
+        whole = __fadd_rn(__fmul_rn(whole, f.whole_left), __fmul_rn(span, f.whole_right));
+        whole_sum = __fadd_rn(__fmul_rn(whole_sum, f.whole_left), __fmul_rn(span_sum, f.whole_right));
+    }
+    [[nodiscard]] __device__ float result() const { return __fdiv_rn(whole, whole_sum); }
+};
+
 /// Grid [rows of the round, q_heads].
 __global__ void __launch_bounds__(attention_threads) merge_kernel(MergeArgs args) {
     const PlanRow row = args.rows[blockIdx.x];
@@ -129,20 +148,19 @@ __global__ void __launch_bounds__(attention_threads) merge_kernel(MergeArgs args
     };
     for (int d = static_cast<int>(threadIdx.x); d < args.head_dim; d += attention_threads) {
         const float* from = args.outputs + row.first_entry * step + std::int64_t{head} * args.head_dim + d;
-        float span = 0.0F;
-        float span_sum = 0.0F;
-        float whole = 0.0F;
-        float whole_sum = 0.0F;
-#pragma unroll 8
-        for (int i = 0; i < row.num_entries; ++i) {
-            const MergeFactors& f = factors.at(i);
-            span = __fadd_rn(__fmul_rn(span, f.left), __fmul_rn(__ldg(from + i * step), f.right));
-            span_sum = __fadd_rn(__fmul_rn(span_sum, f.left), __fmul_rn(f.sum, f.right));
-            if (f.ends_span == 0) continue;
-            whole = __fadd_rn(__fmul_rn(whole, f.whole_left), __fmul_rn(span, f.whole_right));
-            whole_sum = __fadd_rn(__fmul_rn(whole_sum, f.whole_left), __fmul_rn(span_sum, f.whole_right));
+        MergedDimension merged;
+        for (int i = 0; i < row.num_entries; i += merge_loads) {
+            float values[merge_loads];
+#pragma unroll
+            for (int k = 0; k < merge_loads; ++k) {
+                values[k] = i + k < row.num_entries ? __ldg(from + (i + k) * step) : 0.0F;
+            }
+#pragma unroll
+            for (int k = 0; k < merge_loads; ++k) {
+                if (i + k < row.num_entries) merged.add(values[k], factors.at(i + k));
+            }
         }
-        put(std::int64_t{head} * args.head_dim + d, __fdiv_rn(whole, whole_sum));
+        put(std::int64_t{head} * args.head_dim + d, merged.result());
     }
     if (head + 1 < args.q_heads) return;
     for (std::int64_t column = step + threadIdx.x; column < args.out_stride; column += attention_threads) {

@@ -51,6 +51,9 @@ class AttentionPart {
     Workspace plan_memory_;
     Workspace outputs_;
     Workspace softmax_;
+    Stream beside_;  ///< narrow units beside wide ones
+    Event forked_;
+    Event joined_;
 };
 
 }  // namespace longhaul::kernels::cuda

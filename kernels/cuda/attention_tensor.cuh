@@ -79,30 +79,30 @@ class TensorUnit {
           lane_(static_cast<int>(threadIdx.x) % 32),
           row_warp_(static_cast<int>(threadIdx.x) / 32 / T::column_warps),
           column_warp_(static_cast<int>(threadIdx.x) / 32 % T::column_warps),
-          last_position_(args.rows[end_row_of(args, unit) - 1].position),
+          last_seen_(seen_of(args.rows[end_row_of(args, unit) - 1])),
           span_(reinterpret_cast<float*>(shared_ + 2 * T::stage_bytes)) {}
 
     __device__ void run() {
         find_queries();
         load_queries();
         clear_padding();
-        TileWalk loading(args_, unit_);
-        TileWalk tile = loading;
-        load(loading, 0);
+        TileWalk walk(args_, unit_);
+        Tile tile = walk.tile();
+        load(tile, 0);
         begin_chunk();
-        for (int turn = 0; !tile.ended(); turn ^= 1) {
+        for (int turn = 0; tile.is_there; turn ^= 1) {
             wait_copies<1>();  // the keys of this page; its values may be on their way
             __syncthreads();   // and nobody reads the other stage any more
-            loading.advance();
-            load(loading, turn ^ 1);
+            walk.advance();
+            const Tile next = walk.tile();
+            load(next, turn ^ 1);
             compute_scores(turn);
             wait_copies<2>();
             __syncthreads();
             take_scores(tile);
             add_values(turn);
-            const int chunk = tile.page() / chunk_pages;
-            tile.advance();
-            if (tile.ended() || tile.page() / chunk_pages != chunk) end_chunk();
+            if (!next.is_there || next.page / chunk_pages != tile.page / chunk_pages) end_chunk();
+            tile = next;
         }
         store();
     }
@@ -114,8 +114,18 @@ class TensorUnit {
     __device__ void find_queries() {
         for (int r = 0; r < 2; ++r) {
             query_[r] = query_of(args_, unit_, row_warp_ * 16 + lane_ / 4 + 8 * r, kv_head_);
-            position_[r] = query_[r].plan_row < 0 ? -1 : args_.rows[query_[r].plan_row].position;
+            seen_[r] = query_[r].plan_row < 0 ? 0 : seen_of(args_.rows[query_[r].plan_row]);
         }
+    }
+    /// Positions of the unit's chunks that a row sees: the first so many.
+    [[nodiscard]] __device__ int seen_of(const PlanRow& row) const {
+        const std::int64_t seen = row.position + 1 - std::int64_t{unit_.chunk_begin} * chunk_tokens;
+        const int all = (unit_.chunk_end - unit_.chunk_begin) * chunk_tokens;
+        return seen < 0 ? 0 : seen < all ? static_cast<int>(seen) : all;
+    }
+    /// Positions of the unit before a tile.
+    [[nodiscard]] __device__ int before(const Tile& tile) const {
+        return (tile.page - unit_.chunk_begin * chunk_pages) * tile_tokens;
     }
 
     /// The warp's queries as fragments, straight from memory.
@@ -149,17 +159,16 @@ class TensorUnit {
     }
 
     /// Asks for keys and values of a tile, a group each; two empty groups where there is none.
-    __device__ void load(const TileWalk& tile, int turn) {
-        if (tile.ended()) {
+    __device__ void load(const Tile& tile, int turn) {
+        if (!tile.is_there) {
             commit_copies();
             commit_copies();
             return;
         }
-        const int plan_row = tile.row() < 0 ? first_row_of(args_, unit_) : tile.row();
+        const int plan_row = tile.row < 0 ? first_row_of(args_, unit_) : tile.row;
         const PlanRow& row = args_.rows[plan_row];
-        const std::int64_t end = (tile.row() < 0 ? last_position_ : row.position) + 1;
-        const std::int64_t left = end - std::int64_t{tile.page()} * tile_tokens;
-        const int end_slot = left < tile_tokens ? static_cast<int>(left) : tile_tokens;
+        const int left = (tile.row < 0 ? last_seen_ : seen_of(row)) - before(tile);
+        const int end_slot = left < tile_tokens ? left : tile_tokens;
         load_tile(args_, tile, row, args_.block(kv_head_, false), end_slot, false, T::pieces_log2, keys(turn),
                   T::stride);
         commit_copies();
@@ -208,15 +217,14 @@ class TensorUnit {
         return reinterpret_cast<float*>(shared_ + 2 * T::stage_bytes) + row_warp_ * 16 * T::score_stride;
     }
 
-    /// The positions of this page that row r of the lane sees: the first so many.
-    __device__ int visible(const TileWalk& tile, int r) const {
-        if (tile.row() >= 0 && tile.row() != query_[r].plan_row) return 0;
-        const std::int64_t seen = position_[r] + 1 - std::int64_t{tile.page()} * tile_tokens;
-        return seen < tile_tokens ? static_cast<int>(seen) : tile_tokens;
+    /// The positions of this page that row r of the lane sees: the first so many, all from 64 on.
+    __device__ int visible(const Tile& tile, int r) const {
+        if (tile.row >= 0 && tile.row != query_[r].plan_row) return 0;
+        return seen_[r] - before(tile);
     }
 
     /// Scores to probabilities; maxima, sums and outputs so far to the new maxima.
-    __device__ void take_scores(const TileWalk& tile) {
+    __device__ void take_scores(const Tile& tile) {
         if constexpr (T::column_warps > 1) {
             const float* from = exchanged() + lane_ / 4 * T::score_stride + lane_ % 4 * 2;
 #pragma unroll
@@ -347,7 +355,7 @@ class TensorUnit {
 
     __device__ void store() {
         for (int r = 0; r < 2; ++r) {
-            if (query_[r].plan_row < 0 || position_[r] < std::int64_t{unit_.chunk_begin} * chunk_tokens) continue;
+            if (seen_[r] == 0) continue;
             const std::int64_t entry = args_.rows[query_[r].plan_row].first_entry + unit_.entry;
             const std::int64_t at = entry * args_.q_heads + query_[r].head;
             const int first = column_warp_ * T::output_tiles * 8 + lane_ % 4 * 2;
@@ -371,9 +379,9 @@ class TensorUnit {
     int lane_;
     int row_warp_;
     int column_warp_;
-    std::int64_t last_position_;  ///< that a row of the unit sees
+    int last_seen_;  ///< positions of the unit that its last row sees
     Query query_[2];
-    std::int64_t position_[2];
+    int seen_[2];  ///< likewise the lane's rows; 0: none of them, or there is no query
     std::uint32_t q_[T::steps][4];
     float scores_[8][4];
     std::uint32_t p_[4][4];

@@ -52,6 +52,13 @@ __device__ __forceinline__ int end_row_of(const AttentionArgs& args, const PlanU
     return unit.first_row + (unit.first_query + unit.num_queries - 1) / args.group_heads + 1;
 }
 
+/// 64 positions that a unit works on.
+struct Tile {
+    int page;  ///< of the sequence
+    int row;   ///< of the plan, whose own page it is; -1: common
+    bool is_there;
+};
+
 /// The tiles of a unit, one after the other: its common pages, then the own pages of each of its rows.
 class TileWalk {
   public:
@@ -68,9 +75,7 @@ class TileWalk {
         find();
     }
 
-    [[nodiscard]] __device__ bool ended() const { return ended_; }
-    [[nodiscard]] __device__ int page() const { return page_; }
-    [[nodiscard]] __device__ int row() const { return row_; }  ///< of the plan, whose own page it is; -1: common
+    [[nodiscard]] __device__ Tile tile() const { return {page_, row_, !ended_}; }
     __device__ void advance() {
         ++page_;
         find();
@@ -118,12 +123,12 @@ __device__ __forceinline__ TokenPlace place_of(const AttentionArgs& args, const 
 
 /// Asks for the rows of a tile: slot s to shared + s * stride, in pieces of 16 bytes, `row_pieces` of them, a power of
 /// two, of which a page has `pieces`. Slots from `end_slot` on, which nobody may see, become zeros where `zeros`.
-__device__ __forceinline__ void load_tile(const AttentionArgs& args, const TileWalk& tile, const PlanRow& row,
+__device__ __forceinline__ void load_tile(const AttentionArgs& args, const Tile& tile, const PlanRow& row,
                                           std::int64_t block, int end_slot, bool zeros, int row_pieces_log2,
                                           std::byte* shared, int stride) {
     const int pieces = args.shape.row_bytes / 16;
     const int row_pieces = 1 << row_pieces_log2;
-    const std::byte* common = tile.row() < 0 ? args.pages[row.pages + tile.page()] + block : nullptr;
+    const std::byte* common = tile.row < 0 ? args.pages[row.pages + tile.page] + block : nullptr;
     for (int i = static_cast<int>(threadIdx.x); i < tile_tokens << row_pieces_log2; i += attention_threads) {
         const int slot = i >> row_pieces_log2;
         const int piece = i & (row_pieces - 1);
@@ -136,7 +141,7 @@ __device__ __forceinline__ void load_tile(const AttentionArgs& args, const TileW
         if (common != nullptr) {
             copy_async_16(to, common + slot * args.shape.row_bytes + piece * 16);
         } else {
-            const TokenPlace place = place_of(args, row, std::int64_t{tile.page()} * tile_tokens + slot);
+            const TokenPlace place = place_of(args, row, std::int64_t{tile.page} * tile_tokens + slot);
             copy_async_16(to, place.page + block + place.slot * args.shape.row_bytes + piece * 16);
         }
     }

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(256) pad_slices(const std::uint32_t* x, std::i
         k < slice_length ? x[(blockIdx.y * x_stride + slice * slice_length + k) / 2] : 0;
 }
 
-/// Asks for the kernels of one product.
+/// Asks for the kernels of one product. Grids go over rows first: blocks that run at a time read the same weights.
 class Product {
   public:
     Product(const Stream& stream, const GpuProperties& gpu, ProductMemory& memory, const ProductJob& job)
@@ -62,7 +62,7 @@ class Product {
   private:
     template <DType type, int rows>
     void exact_rows() {
-        const dim3 grid(pieces(job_.layout.num_tiles, exact_tiles), pieces(job_.num_rows, rows));
+        const dim3 grid(pieces(job_.num_rows, rows), pieces(job_.layout.num_tiles, exact_tiles));
         const int num_slices = job_.layout.num_slices;
         launch(stream_, exact_product<type, rows>, grid,
                dim3(static_cast<unsigned>(num_slices * exact_threads_of_slice)), exact_bytes(num_slices, rows), job_);
@@ -71,7 +71,7 @@ class Product {
     template <int MT, int NT, int stages, int max_warps>
     void stream() {
         using Shape = StreamShape<MT, NT, stages>;
-        const dim3 tiles(pieces(job_.layout.num_tiles, MT), pieces(job_.num_rows, Shape::rows));
+        const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, MT));
         const dim3 grid = split_among(tiles, max_warps);
         const int warps = job_.layout.num_slices / job_.split;
         launch(stream_, stream_product<MT, NT, stages, max_warps>, grid, dim3(static_cast<unsigned>(warps) * 32),
@@ -81,7 +81,7 @@ class Product {
     template <DType type, int MT, int NT, int stages, int max_warps>
     void quantized_stream() {
         using Shape = QuantizedShape<type, MT, NT, stages>;
-        const dim3 tiles(pieces(job_.layout.num_tiles, MT), pieces(job_.num_rows, Shape::Sums::rows));
+        const dim3 tiles(pieces(job_.num_rows, Shape::Sums::rows), pieces(job_.layout.num_tiles, MT));
         const dim3 grid = split_among(tiles, max_warps);
         const int warps = job_.layout.num_slices / job_.split;
         launch(stream_, quantized_product<type, MT, NT, stages, max_warps>, grid,

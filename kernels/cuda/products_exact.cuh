@@ -58,15 +58,15 @@ __device__ __forceinline__ float add_pair(float sum, const float* w, const std::
     }
 }
 
-/// Grid: 4 tiles of outputs, `rows` rows; block: [slice][tile][g].
+/// Grid: `rows` rows; 4 tiles of outputs. Block: [slice][tile][g].
 template <DType type, int rows>
 __global__ void __launch_bounds__(256) exact_product(ProductJob job) {
     float* const sums = shared_memory<float>();  // [slice][rows][outputs]
     const int num_slices = job.layout.num_slices;
     const int slice = static_cast<int>(threadIdx.x) / exact_threads_of_slice;
     const int tile = static_cast<int>(threadIdx.x) % exact_threads_of_slice / 8, g = static_cast<int>(threadIdx.x) % 8;
-    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.x) * exact_tiles;
-    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * rows;
+    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.y) * exact_tiles;
+    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * rows;
     float sum[rows][2] = {};
     if (first_tile + tile < job.layout.num_tiles) {
         const std::byte* const weights =

@@ -90,7 +90,7 @@ struct QuantizedShape {
     static constexpr int weight_scales = pieces * 512;                              ///< [MT][blocks][8][2] bf16
     static constexpr int input_scales = weight_scales + MT * blocks * scale_bytes;  ///< [blocks][NT * 8] f32
     static constexpr int stage_bytes = input_scales + blocks * NT * 32;
-    static constexpr std::size_t queue_bytes = static_cast<std::size_t>(stages) * stage_bytes;
+    static constexpr int queue_bytes = stages * stage_bytes;
     static constexpr std::size_t shared_bytes(int warps) {
         return static_cast<std::size_t>(warps) * (queue_bytes > Sums::sums_bytes ? queue_bytes : Sums::sums_bytes);
     }
@@ -100,6 +100,8 @@ struct QuantizedShape {
 template <DType type, int MT, int NT, int stages>
 struct QuantizedQueue {
     using Shape = QuantizedShape<type, MT, NT, stages>;
+    static constexpr float float_start = 12582912.0F;
+    static constexpr std::int32_t float_bits = 0x4b400000;
     static constexpr int lane_scales = Shape::blocks * 2;  ///< 16-byte pieces of a tile's scales in a step
 
     std::byte* queue;                ///< the warp's
@@ -107,7 +109,8 @@ struct QuantizedQueue {
     const std::byte* x;              ///< of step 0 and row 0, this lane's piece
     const std::byte* weight_scales;  ///< of a lane below MT * lane_scales: its piece
     const std::byte* input_scales;   ///< of a lane below NT * lane_scales
-    int weights_at[MT], x_at[NT];    ///< bytes from there to the tile, to this lane's row
+    int weights_at[MT];              ///< bytes from there to the tile
+    int last_row, row_bytes;         ///< last row there is, and from row to row
     int input_scale_step;            ///< bytes from step to step
 
     __device__ QuantizedQueue(const ProductJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
@@ -122,10 +125,8 @@ struct QuantizedQueue {
         x = job.x + first_row * job.x_stride + slice * job.x_slice + lane % 4 * 16;
 #pragma unroll
         for (int m = 0; m < MT; ++m) weights_at[m] = no_further(m, tiles) * tile_steps * step_bytes(type);
-#pragma unroll
-        for (int n = 0; n < NT; ++n) {
-            x_at[n] = no_further(n * 8 + lane / 4, job.num_rows - first_row) * static_cast<int>(job.x_stride);
-        }
+        last_row = no_further(Shape::Sums::rows - 1, job.num_rows - first_row);
+        row_bytes = static_cast<int>(job.x_stride);
         const std::int64_t scale_step = first_step + no_further(lane / lane_scales, tiles) * tile_steps;
         weight_scales =
             job.weights + layout.scales_offset() + scale_step * Shape::blocks * scale_bytes + lane % lane_scales * 16;
@@ -138,13 +139,15 @@ struct QuantizedQueue {
             job.x_scales + (slice * layout.steps * Shape::blocks + block) * job.scale_rows + row);
     }
 
-    __device__ std::byte* stage(int step) const {
-        return queue + step % stages * Shape::stage_bytes;
+    /// Bytes from row 0 to this lane's n-th.
+    __device__ int row_at(int n) const {
+        const int row = n * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+        return (row < last_row ? row : last_row) * row_bytes;
     }
 
-    __device__ void fetch(int step) const {
+    __device__ void fetch(int step, int place) const {
         const int lane = static_cast<int>(threadIdx.x) % 32;
-        std::byte* const to = stage(step);
+        std::byte* const to = queue + place;
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
 #pragma unroll
@@ -155,7 +158,7 @@ struct QuantizedQueue {
         }
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
-            copy_async_16(to + (MT * Shape::halves + n) * 512 + lane * 16, x + (x_at[n] + step * 64));
+            copy_async_16(to + (MT * Shape::halves + n) * 512 + lane * 16, x + (row_at(n) + step * 64));
         }
         if (lane < MT * lane_scales) {
             copy_async_16(to + Shape::weight_scales + lane * 16, weight_scales + step * (Shape::blocks * scale_bytes));
@@ -165,67 +168,73 @@ struct QuantizedQueue {
         }
     }
 
-    __device__ uint4 piece(int step, int index) const {
-        return load_16(stage(step) + index * 512 + threadIdx.x % 32 * 16);
+    /// This lane's 16 bytes of a piece.
+    __device__ const std::byte* piece(int place, int index) const {
+        return queue + place + index * 512 + threadIdx.x % 32 * 16;
     }
 
     /// Adds block `block` of the step: sum = fma(f32(whole sum), weight scale * input scale, sum). `multiply(m, b,
-    /// whole)` makes the whole sums of one tile with a lane's 16 bytes of 8 rows.
-    template <int shift, class Multiply>
-    __device__ __forceinline__ void add_block(int step, int block, float (&sum)[MT][NT][4], Multiply multiply) const {
+    /// whole)` adds `times` the whole sums of one tile with 8 rows, of which this lane has 16 bytes. They start from
+    /// the bits of 1.5 * 2^23, to which numbers below 2^22 are added as to an integer: what comes out is an f32 without
+    /// conversion.
+    template <int times, class Multiply>
+    __device__ __forceinline__ void add_block(int place, int block, float (&sum)[MT][NT][4], Multiply multiply) const {
         const int g = static_cast<int>(threadIdx.x) % 32 / 4, t = static_cast<int>(threadIdx.x) % 4;
-        const std::byte* const from = stage(step);
+        const std::byte* const from = queue + place;
         std::uint32_t w[MT];  // scales of outputs g and g + 8
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
-            const int place = Shape::weight_scales + (m * Shape::blocks + block) * scale_bytes + g * 4;
-            w[m] = *reinterpret_cast<const std::uint32_t*>(from + place);
+            const int at = Shape::weight_scales + (m * Shape::blocks + block) * scale_bytes + g * 4;
+            w[m] = *reinterpret_cast<const std::uint32_t*>(from + at);
         }
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
-            const uint4 b = piece(step, MT * Shape::halves + n);
-            const int place = Shape::input_scales + ((block * NT + n) * 8 + 2 * t) * 4;
-            const auto x_scales = *reinterpret_cast<const float2*>(from + place);
+            const std::byte* const b = piece(place, MT * Shape::halves + n);
+            const int at = Shape::input_scales + ((block * NT + n) * 8 + 2 * t) * 4;
+            const auto x_scales = *reinterpret_cast<const float2*>(from + at);
 #pragma unroll
             for (int m = 0; m < MT; ++m) {
-                std::int32_t whole[4] = {};
+                std::int32_t whole[4] = {float_bits, float_bits, float_bits, float_bits};
                 multiply(m, b, whole);
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
                     const float scale =
                         __fmul_rn(i < 2 ? low_of(w[m]) : high_of(w[m]), i % 2 == 0 ? x_scales.x : x_scales.y);
-                    sum[m][n][i] = __fmaf_rn(__int2float_rn(whole[i] >> shift), scale, sum[m][n][i]);
+                    constexpr float quotient = 1.0F / times;
+                    const float product = __fmaf_rn(__int_as_float(whole[i]), quotient, -float_start * quotient);
+                    sum[m][n][i] = __fmaf_rn(product, scale, sum[m][n][i]);
                 }
             }
         }
     }
 
-    __device__ void multiply_add_int8(int step, float (&sum)[MT][NT][4]) const {
+    __device__ void multiply_add_int8(int place, float (&sum)[MT][NT][4]) const {
         uint4 a[MT][2];
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
-            a[m][0] = piece(step, 2 * m);
-            a[m][1] = piece(step, 2 * m + 1);
+            a[m][0] = load_16(piece(place, 2 * m));
+            a[m][1] = load_16(piece(place, 2 * m + 1));
         }
-        add_block<0>(step, 0, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
+        add_block<1>(place, 0, sum, [&](int m, const std::byte* inputs, std::int32_t(&whole)[4]) {
+            const uint4 b = load_16(inputs);
             mma_int8(whole, {a[m][0].x, a[m][0].y, a[m][0].z, a[m][0].w}, {b.x, b.y});
             mma_int8(whole, {a[m][1].x, a[m][1].y, a[m][1].z, a[m][1].w}, {b.z, b.w});
         });
     }
 
     /// Nibbles stay in the upper halves of their bytes: 16 times their value, and so is the sum, exactly.
-    __device__ void multiply_add_int4(int step, int num_blocks, float (&sum)[MT][NT][4]) const {
+    __device__ void multiply_add_int4(int place, int num_blocks, float (&sum)[MT][NT][4]) const {
         constexpr unsigned upper = 0xf0f0f0f0U;
-        uint4 a[MT];
+#pragma unroll 1  // both at once take more registers than there are
+        for (int block = 0; block < 2 && block < num_blocks; ++block) {
+            uint2 a[MT];  // of outputs g and g + 8
 #pragma unroll
-        for (int m = 0; m < MT; ++m) a[m] = piece(step, m);
-        add_block<4>(step, 0, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
-            mma_int8(whole, {a[m].x << 4 & upper, a[m].y << 4 & upper, a[m].x & upper, a[m].y & upper}, {b.x, b.y});
-        });
-        if (num_blocks < 2) return;
-        add_block<4>(step, 1, sum, [&](int m, const uint4& b, std::int32_t(&whole)[4]) {
-            mma_int8(whole, {a[m].z << 4 & upper, a[m].w << 4 & upper, a[m].z & upper, a[m].w & upper}, {b.z, b.w});
-        });
+            for (int m = 0; m < MT; ++m) a[m] = *reinterpret_cast<const uint2*>(piece(place, m) + block * 8);
+            add_block<16>(place, block, sum, [&](int m, const std::byte* inputs, std::int32_t(&whole)[4]) {
+                const auto b = *reinterpret_cast<const uint2*>(inputs + block * 8);
+                mma_int8(whole, {a[m].x << 4 & upper, a[m].y << 4 & upper, a[m].x & upper, a[m].y & upper}, {b.x, b.y});
+            });
+        }
     }
 };
 
@@ -236,8 +245,8 @@ __global__ void __launch_bounds__(max_warps * 32) quantized_product(ProductJob j
     using Sums = typename Shape::Sums;
     std::byte* const shared = shared_memory<std::byte>();
     const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
-    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.x) * MT;
-    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * Sums::rows;
+    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.y) * MT;
+    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * Sums::rows;
     const QuantizedQueue<type, MT, NT, stages> queue(job, shared + warp * Shape::queue_bytes, first_tile, first_row,
                                                      static_cast<int>(blockIdx.z) * warps + warp);
     const int steps = static_cast<int>(job.layout.steps);
@@ -245,19 +254,22 @@ __global__ void __launch_bounds__(max_warps * 32) quantized_product(ProductJob j
     float sum[MT][NT][4] = {};
 #pragma unroll
     for (int step = 0; step < stages - 1; ++step) {
-        if (step < steps) queue.fetch(step);
+        if (step < steps) queue.fetch(step, step * Shape::stage_bytes);
         commit_copies();
     }
+    int place = 0, free = (stages - 1) * Shape::stage_bytes;
     for (int step = 0; step < steps; ++step) {
         wait_copies<stages - 2>();
         __syncwarp();  // the others' copies are there, and they have done with the place that is filled next
-        if (step + stages - 1 < steps) queue.fetch(step + stages - 1);
+        if (step + stages - 1 < steps) queue.fetch(step + stages - 1, free);
         commit_copies();
         if constexpr (type == DType::int8) {
-            queue.multiply_add_int8(step, sum);
+            queue.multiply_add_int8(place, sum);
         } else {
-            queue.multiply_add_int4(step, num_blocks - 2 * step, sum);
+            queue.multiply_add_int4(place, num_blocks - 2 * step, sum);
         }
+        free = place;
+        place = place_after<Shape>(place);
     }
     wait_copies<0>();
     __syncthreads();

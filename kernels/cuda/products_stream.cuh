@@ -21,12 +21,20 @@ struct StreamShape {
     static constexpr int rows = NT * 8;
     static constexpr int pieces = 2 * MT + NT;      ///< of 512 bytes, of a step
     static constexpr int row_floats = outputs + 4;  ///< so the lanes of a group write to different banks
-    static constexpr std::size_t queue_bytes = static_cast<std::size_t>(stages) * pieces * 512;
-    static constexpr std::size_t sums_bytes = sizeof(float) * rows * row_floats;
+    static constexpr int stage_bytes = pieces * 512;
+    static constexpr int queue_bytes = stages * stage_bytes;
+    static constexpr int sums_bytes = static_cast<int>(sizeof(float)) * rows * row_floats;
     static constexpr std::size_t shared_bytes(int warps) {
         return static_cast<std::size_t>(warps) * (queue_bytes > sums_bytes ? queue_bytes : sums_bytes);
     }
 };
+
+/// The place behind a place of a queue, as bytes from its start.
+template <class Shape>
+__device__ __forceinline__ int place_after(int place) {
+    const int next = place + Shape::stage_bytes;
+    return next == Shape::queue_bytes ? 0 : next;
+}
 
 /// `index`, but of what lies beyond the last of `count` the last again: it is computed, and nobody writes its sums.
 __device__ __forceinline__ int no_further(int index, std::int64_t count) {
@@ -42,7 +50,7 @@ struct SliceQueue {
     const std::byte* weights;  ///< of step 0 and the first tile, this lane's piece
     const std::byte* x;        ///< of step 0 and row 0, this lane's piece
     int weights_at[MT];        ///< bytes from there to the tile
-    int x_at[NT];              ///< bytes from there to this lane's row
+    int last_row, row_bytes;   ///< last row there is, and from row to row
     int length;                ///< inputs of the slice from this lane's first one
 
     __device__ SliceQueue(const ProductJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
@@ -57,46 +65,50 @@ struct SliceQueue {
             weights_at[m] = no_further(m, job.layout.num_tiles - first_tile) *
                             static_cast<int>(job.layout.num_slices * slice_bytes);
         }
-#pragma unroll
-        for (int n = 0; n < NT; ++n) {
-            x_at[n] = no_further(n * 8 + lane / 4, job.num_rows - first_row) * static_cast<int>(job.x_stride * 2);
-        }
+        last_row = no_further(Shape::rows - 1, job.num_rows - first_row);
+        row_bytes = static_cast<int>(job.x_stride * 2);
         length = static_cast<int>(job.layout.slice_length) - 8 * t;
     }
 
-    __device__ std::byte* slot(int step, int piece) const {
-        return slots + (step % stages * Shape::pieces + piece) * 512;
+    __device__ std::byte* slot(int place, int piece) const {
+        return slots + place + piece * 512;
     }
 
-    __device__ void fetch(int step) const {
+    /// Bytes from row 0 to this lane's n-th.
+    __device__ int row_at(int n) const {
+        const int row = n * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
+        return (row < last_row ? row : last_row) * row_bytes;
+    }
+
+    __device__ void fetch(int step, int place) const {
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
             const std::byte* const from = weights + (weights_at[m] + step * 1024);
-            copy_async_16(slot(step, 2 * m), from);
-            copy_async_16(slot(step, 2 * m + 1), from + 512);
+            copy_async_16(slot(place, 2 * m), from);
+            copy_async_16(slot(place, 2 * m + 1), from + 512);
         }
         const bool inside = step * 32 < length;
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
-            std::byte* const to = slot(step, 2 * MT + n);
+            std::byte* const to = slot(place, 2 * MT + n);
             if (inside) {
-                copy_async_16(to, x + (x_at[n] + step * 64));
+                copy_async_16(to, x + (row_at(n) + step * 64));
             } else {
                 *reinterpret_cast<uint4*>(to) = make_uint4(0, 0, 0, 0);
             }
         }
     }
 
-    __device__ void multiply_add(int step, float (&sum)[MT][NT][4]) const {
+    __device__ void multiply_add(int place, float (&sum)[MT][NT][4]) const {
         uint4 a[MT][2];
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
-            a[m][0] = load_16(slot(step, 2 * m));
-            a[m][1] = load_16(slot(step, 2 * m + 1));
+            a[m][0] = load_16(slot(place, 2 * m));
+            a[m][1] = load_16(slot(place, 2 * m + 1));
         }
 #pragma unroll
         for (int n = 0; n < NT; ++n) {
-            const uint4 b = load_16(slot(step, 2 * MT + n));
+            const uint4 b = load_16(slot(place, 2 * MT + n));
 #pragma unroll
             for (int m = 0; m < MT; ++m) mma_bf16(sum[m][n], {a[m][0].x, a[m][0].y, a[m][0].z, a[m][0].w}, {b.x, b.y});
 #pragma unroll
@@ -121,28 +133,31 @@ __device__ __forceinline__ void put_sums(const float (&sum)[MT][NT][4], float* t
     }
 }
 
-/// Grid: MT tiles of outputs; NT * 8 rows; subtrees of slices. Block: a warp for each slice of a subtree.
+/// Grid: NT * 8 rows; MT tiles of outputs; subtrees of slices. Block: a warp for each slice of a subtree.
 template <int MT, int NT, int stages, int max_warps>
 __global__ void __launch_bounds__(max_warps * 32) stream_product(ProductJob job) {
     using Shape = StreamShape<MT, NT, stages>;
     std::byte* const shared = shared_memory<std::byte>();
     const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;
-    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.x) * MT;
-    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * Shape::rows;
+    const std::int64_t first_tile = static_cast<std::int64_t>(blockIdx.y) * MT;
+    const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * Shape::rows;
     const SliceQueue<MT, NT, stages> queue(job, shared + warp * Shape::queue_bytes, first_tile, first_row,
                                            static_cast<int>(blockIdx.z) * warps + warp);
     const int steps = static_cast<int>(job.layout.steps);
     float sum[MT][NT][4] = {};
 #pragma unroll
     for (int step = 0; step < stages - 1; ++step) {
-        if (step < steps) queue.fetch(step);
+        if (step < steps) queue.fetch(step, step * Shape::stage_bytes);
         commit_copies();
     }
+    int place = 0, free = (stages - 1) * Shape::stage_bytes;  // where the step before this one was
     for (int step = 0; step < steps; ++step) {
         wait_copies<stages - 2>();
-        if (step + stages - 1 < steps) queue.fetch(step + stages - 1);  // where the step before this one was
+        if (step + stages - 1 < steps) queue.fetch(step + stages - 1, free);
         commit_copies();
-        queue.multiply_add(step, sum);
+        queue.multiply_add(place, sum);
+        free = place;
+        place = place_after<Shape>(place);
     }
     wait_copies<0>();
     __syncthreads();  // the queues' memory is free

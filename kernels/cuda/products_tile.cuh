@@ -91,40 +91,57 @@ struct TileQueue {
     }
 };
 
-/// Where a thread's sums belong: calls `place(sum, at)` for those that are outputs and rows of the product.
-template <class Place>
-__device__ __forceinline__ void for_each_sum(const ProductJob& job, std::int64_t output, std::int64_t row,
-                                             TileSums& sum, Place place) {
+/// visit(m, n, i) for each of a thread's sums.
+template <class Visit>
+__device__ __forceinline__ void for_each_sum(Visit visit) {
 #pragma unroll
     for (int m = 0; m < TileShape::MT; ++m) {
 #pragma unroll
         for (int n = 0; n < TileShape::NT; ++n) {
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const std::int64_t at_output = output + m * tile_outputs + i / 2 * 8, at_row = row + n * 8 + i % 2;
-                if (at_output < job.num_outputs && at_row < job.num_rows) {
-                    place(sum[m][n][i], at_row * job.num_outputs + at_output);
-                }
-            }
+            for (int i = 0; i < 4; ++i) visit(m, n, i);
         }
     }
 }
 
-/// sum = a + sum, and a = sum, element by element of a thread's memory (a[i * threads], one after the other).
-__device__ __forceinline__ void add_from(TileSums& sum, const float* a) {
-#pragma unroll
-    for (int i = 0; i < TileShape::MT * TileShape::NT * 4; ++i) {
-        float& to = sum[i / 16][i / 4 % 4][i % 4];
-        to = __fadd_rn(a[i * TileShape::threads], to);
-    }
-}
-__device__ __forceinline__ void store_to(const TileSums& sum, float* a) {
-#pragma unroll
-    for (int i = 0; i < TileShape::MT * TileShape::NT * 4; ++i)
-        a[i * TileShape::threads] = sum[i / 16][i / 4 % 4][i % 4];
-}
+/// One thread's part of the tree of slices.
+struct TileTree {
+    const ProductJob& job;
+    std::int64_t output, row;  ///< of the thread's first sum
+    float* pair;               ///< shared memory: this thread's sums of two slices, TileShape::threads apart
+    float* to;                 ///< y, or the block's part: sums of four slices, and at the end of all
+    TileSums sum = {};         ///< of the slices that came last
 
-/// Grid: 128 rows; 128 outputs; subtrees of slices (rows first: their blocks read the same weights).
+    /// visit(sum, its place in `to`) for each sum that is one of the product's.
+    template <class Visit>
+    __device__ __forceinline__ void for_each_output(Visit visit) {
+        for_each_sum([&](int m, int n, int i) {
+            const std::int64_t at_output = output + m * tile_outputs + i / 2 * 8, at_row = row + n * 8 + i % 2;
+            if (at_output < job.num_outputs && at_row < job.num_rows) {
+                visit(sum[m][n][i], to + at_row * job.num_outputs + at_output);
+            }
+        });
+    }
+
+    /// Takes in the `slice`-th of the block's 1, 2, 4 or 8 slices, in their order; the last leaves the whole in `to`.
+    __device__ __forceinline__ void join(int slice, int slices, const TileSums& newest) {
+        const auto place = [](int m, int n, int i) { return ((m * TileShape::NT + n) * 4 + i) * TileShape::threads; };
+        const bool odd = slice % 2 == 1;
+        for_each_sum([&](int m, int n, int i) {
+            sum[m][n][i] = odd ? __fadd_rn(sum[m][n][i], newest[m][n][i]) : newest[m][n][i];
+        });
+        if (slice + 1 < slices && slice % 4 == 1) {
+            for_each_sum([&](int m, int n, int i) { pair[place(m, n, i)] = sum[m][n][i]; });
+        }
+        if (slice % 4 == 3) {
+            for_each_sum([&](int m, int n, int i) { sum[m][n][i] = __fadd_rn(pair[place(m, n, i)], sum[m][n][i]); });
+        }
+        if (slice == 7) for_each_output([](float& s, const float* four) { s = __fadd_rn(*four, s); });
+        if (slice == 3 || slice + 1 == slices) for_each_output([](float s, float* at) { *at = s; });
+    }
+};
+
+/// Grid: 128 rows; 128 outputs; subtrees of slices.
 __global__ void __launch_bounds__(TileShape::threads, 1) tile_product(ProductJob job) {
     using Shape = TileShape;
     std::byte* const shared = shared_memory<std::byte>();
@@ -133,18 +150,17 @@ __global__ void __launch_bounds__(TileShape::threads, 1) tile_product(ProductJob
     const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.x) * Shape::rows;
     const int weight_at = warp % 2 * Shape::MT * 1024 + lane * 16;
     const int input_at = warp / 2 * Shape::NT * 512 + lane * 16;
-    const std::int64_t output = first_tile * tile_outputs + warp % 2 * Shape::MT * tile_outputs + lane / 4;
-    const std::int64_t row = first_row + warp / 2 * Shape::NT * 8 + lane % 4 * 2;
     const TileQueue queue(job, shared, first_tile, first_row);
-    float* const pair = reinterpret_cast<float*>(shared + Shape::stages * Shape::stage_bytes) + thread;
-    float* const to = job.split == 1 ? job.y : job.parts + blockIdx.z * job.num_rows * job.num_outputs;
+    TileTree tree{job, (first_tile + warp % 2 * Shape::MT) * tile_outputs + lane / 4,
+                  first_row + warp / 2 * Shape::NT * 8 + lane % 4 * 2,
+                  reinterpret_cast<float*>(shared + Shape::stages * Shape::stage_bytes) + thread,
+                  job.split == 1 ? job.y : job.parts + blockIdx.z * job.num_rows * job.num_outputs};
 
     const int slices = job.layout.num_slices / job.split, steps = static_cast<int>(job.layout.steps);
-    int next_slice = static_cast<int>(blockIdx.z) * slices, next_step = 0;
-    const int end_slice = next_slice + slices;
-    int fetched = 0;
+    const int first_slice = static_cast<int>(blockIdx.z) * slices;
+    int next_slice = 0, next_step = 0, fetched = 0;
     const auto fetch_next = [&] {
-        if (next_slice < end_slice) queue.fetch(fetched, next_slice, next_step);
+        if (next_slice < slices) queue.fetch(fetched, first_slice + next_slice, next_step);
         commit_copies();
         ++fetched;
         if (++next_step == steps) {
@@ -154,39 +170,16 @@ __global__ void __launch_bounds__(TileShape::threads, 1) tile_product(ProductJob
     };
 #pragma unroll
     for (int i = 0; i < Shape::stages - 1; ++i) fetch_next();
-    TileSums sum = {}, single = {};
     for (int slice = 0, index = 0; slice < slices; ++slice) {
-#pragma unroll
-        for (int i = 0; i < Shape::MT * Shape::NT * 4; ++i) sum[i / 16][i / 4 % 4][i % 4] = 0.0F;
+        TileSums sum = {};
         for (int step = 0; step < steps; ++step, ++index) {
             wait_copies<Shape::stages - 2>();
             __syncthreads();  // this step is there, and all have done with the place that is filled next
             fetch_next();
             queue.multiply_add(index, weight_at, input_at, sum);
         }
-        if (slice % 2 == 0) {
-#pragma unroll
-            for (int i = 0; i < Shape::MT * Shape::NT * 4; ++i) {
-                single[i / 16][i / 4 % 4][i % 4] = sum[i / 16][i / 4 % 4][i % 4];
-            }
-            continue;
-        }
-#pragma unroll
-        for (int i = 0; i < Shape::MT * Shape::NT * 4; ++i) {
-            float& s = single[i / 16][i / 4 % 4][i % 4];
-            s = __fadd_rn(s, sum[i / 16][i / 4 % 4][i % 4]);
-        }
-        // `single` is the sum of two slices now, and what stays of the last round.
-        if (slice % 4 == 1 && slice + 1 < slices) store_to(single, pair);
-        if (slice % 4 == 3) add_from(single, pair);
-        if (slice == 3 && slices == 8) {
-            for_each_sum(job, output, row, single, [&](float s, std::int64_t at) { to[at] = s; });
-        }
-        if (slice == 7) {
-            for_each_sum(job, output, row, single, [&](float& s, std::int64_t at) { s = __fadd_rn(to[at], s); });
-        }
+        tree.join(slice, slices, sum);
     }
-    for_each_sum(job, output, row, single, [&](float s, std::int64_t at) { to[at] = s; });
     if (job.split == 1) return;
     const BlockTile tile{first_tile * tile_outputs, first_row, Shape::outputs, Shape::rows,
                          static_cast<int>(blockIdx.y * gridDim.x + blockIdx.x)};

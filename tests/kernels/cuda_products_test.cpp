@@ -25,16 +25,34 @@ struct Problem {
 
     /// Rows first.. times the first `num_outputs` outputs.
     [[nodiscard]] std::vector<float> product(std::int64_t num_outputs, std::int64_t first, std::int64_t count) const {
-        const WeightRows rows{.data = weights.data(),
-                              .dtype = act_type(dtype),
-                              .num_rows = num_outputs,
-                              .row_stride = shape.num_inputs,
-                              .num_columns = shape.num_inputs};
-        const Matrix w = device.pack(dtype, {&rows, 1}, 8, shape.num_inputs / 8);
-        const auto row_bytes = shape.num_inputs * static_cast<std::int64_t>(bytes_of(act_type(dtype)));
-        const OnDevice inputs(device, std::span(x).subspan(static_cast<std::size_t>(first * row_bytes),
-                                                           static_cast<std::size_t>(count * row_bytes)));
-        const Guarded y(device, static_cast<std::size_t>(count * num_outputs) * 4);
+        return product_of({.data = weights.data(),
+                           .dtype = act_type(dtype),
+                           .num_rows = num_outputs,
+                           .row_stride = shape.num_inputs,
+                           .num_columns = shape.num_inputs},
+                          8, first * shape.num_inputs, count);
+    }
+
+    /// What rank `rank` of `ranks` adds to the first `count` rows.
+    [[nodiscard]] std::vector<float> part(int rank, int ranks, std::int64_t count) const {
+        const std::int64_t inputs = shape.num_inputs / ranks;
+        return product_of({.data = weights.data(),
+                           .dtype = act_type(dtype),
+                           .num_rows = shape.num_outputs,
+                           .row_stride = shape.num_inputs,
+                           .first_column = rank * inputs,
+                           .num_columns = inputs},
+                          8 / ranks, rank * inputs, count);
+    }
+
+    /// `first_input`: element of x from which on rows begin.
+    [[nodiscard]] std::vector<float> product_of(const WeightRows& rows, int num_slices, std::int64_t first_input,
+                                                std::int64_t count) const {
+        const Matrix w = device.pack(dtype, {&rows, 1}, num_slices, shape.num_inputs / 8);
+        const auto first = static_cast<std::size_t>(first_input) * bytes_of(act_type(dtype));
+        const auto end = static_cast<std::size_t>(count * shape.num_inputs) * bytes_of(act_type(dtype));
+        const OnDevice inputs(device, std::span(x).subspan(first, std::min(end, x.size() - first)));
+        const Guarded y(device, static_cast<std::size_t>(count * rows.num_rows) * 4);
         device.matmul(w, inputs.data(), shape.num_inputs, count, y.floats());
         EXPECT_TRUE(y.intact());
         return y.values();
@@ -96,6 +114,25 @@ TEST_P(GpuProducts, AnOutputIsTheSameAmongAnyOthers) {
                     }
                 }
             }
+        }
+    }
+}
+
+// As matmul_test's, for the kernels of more rows.
+TEST_P(GpuProducts, SlicesOfManyRowsAddUpOnAnyNumberOfRanks) {
+    const auto device = GetParam().make(1);
+    const Problem problem(*device, DType::bf16, {300, 512}, 70, 94);
+    for (const std::int64_t num_rows : {40, 70}) {
+        const std::vector<float> whole = problem.product(300, 0, num_rows);
+        for (const int ranks : {2, 4, 8}) {
+            std::vector<std::vector<float>> sums;
+            for (int rank = 0; rank < ranks; ++rank) sums.push_back(problem.part(rank, ranks, num_rows));
+            for (std::size_t step = 1; step < sums.size(); step *= 2) {
+                for (std::size_t rank = 0; rank < sums.size(); rank += 2 * step) {
+                    for (std::size_t i = 0; i < whole.size(); ++i) sums[rank][i] += sums[rank + step][i];
+                }
+            }
+            ASSERT_EQ(sums[0], whole) << ranks << " ranks, " << num_rows << " rows";
         }
     }
 }
