@@ -3,23 +3,26 @@
 # compute-sanitizer, whole runs that must give the same bytes however they compute, benchmarks beside PyTorch's where
 # that is there; one table at the end.
 #
-#   tests/gpu.sh          runs it all; builds first where build-gpu/ is not there
-#   tests/gpu.sh pack     only builds build-gpu/: the programs, and the libraries that a bare machine lacks. A GPU is not
-#                         needed for that; the repository with build-gpu/ in it can then be carried to a machine that
-#                         has a GPU and its driver, and perhaps the CUDA toolkit and PyTorch, and nothing else.
+#   tests/gpu.sh          runs it all; packs first where build-gpu/programs.tar.gz is not there
+#   tests/gpu.sh pack     builds, and packs the programs with the libraries that a bare machine lacks. A GPU is not needed
+#                         for that; the repository with build-gpu/ in it can then be carried to a machine that has a GPU
+#                         and its driver, and perhaps the CUDA toolkit, NCCL and PyTorch, and nothing else.
 #
 # Benchmarks and logs are left in build-gpu/results (or $OUT).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-packed=$PWD/build-gpu
+archive=$PWD/build-gpu/programs.tar.gz
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+packed=$work/programs
 programs=(tests/gpu_test tests/gpu_engine_test tests/gpu_bench runner/longhaul)
 
 # The C library and the driver belong to the machine; NCCL is large, and where there are several GPUs it is there.
-carried() { ! [[ $1 =~ ^(ld-linux|libc\.|libm\.|libdl\.|librt\.|libpthread\.|libcuda\.|libnccl\.) ]]; }
+carried() { ! [[ $1 =~ ^(ld-linux|libc\.|libm\.|libdl\.|librt\.|libpthread\.|libresolv\.|libcuda\.|libnccl\.) ]]; }
 
 pack() {
   local program name library
-  mkdir -p build-cuda "$packed/bin" "$packed/lib"
+  mkdir -p build-cuda build-gpu "$packed/bin" "$packed/lib"
   cmake --preset cuda >build-cuda/configure.log 2>&1 || {
     cat build-cuda/configure.log >&2
     exit 1
@@ -36,25 +39,25 @@ pack() {
   cp -rL "$(ompi_info --path pkglibdir | sed 's/^.*: *//')" "$packed/mpi/plugins"
   cp -rL "$(ompi_info --path pkgdatadir | sed 's/^.*: *//')" "$packed/mpi/share"
   git rev-parse HEAD >"$packed/commit" 2>/dev/null || true
+  tar -C "$work" -czf "$archive" programs
 }
 
-if [ "${1:-}" = pack ] || [ ! -x "$packed/bin/longhaul" ]; then pack; fi
+if [ "${1:-}" = pack ] || [ ! -e "$archive" ]; then pack; fi
 if [ "${1:-}" = pack ]; then exit 0; fi
+tar -C "$work" -xzf "$archive"
 
 if [ ! -e /dev/nvidia0 ] && ! nvidia-smi -L >/dev/null 2>&1; then
   echo "error: GPU: expected one that the driver shows, got none" >&2
   exit 1
 fi
-results=${OUT:-$packed/results}
+results=${OUT:-$PWD/build-gpu/results}
 mkdir -p "$results"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
 cuda=/usr/local/cuda
 export PATH=$PATH:$cuda/bin
 export LD_LIBRARY_PATH=$packed/lib:$cuda/lib64:$nccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export OMPI_MCA_mca_component_path=$packed/mpi/plugins OMPI_MCA_mca_base_component_show_load_errors=0
-export OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self OMPI_MCA_plm_rsh_agent=
+export OPAL_PKGLIBDIR=$packed/mpi/plugins OPAL_PKGDATADIR=$packed/mpi/share
+export OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_mca_base_component_show_load_errors=0 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self OMPI_MCA_plm_rsh_agent=
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 table=()

@@ -17,6 +17,7 @@
 #include "kernels/convert.hpp"
 #include "kernels/cuda/runtime.hpp"
 
+// NOLINTBEGIN(bugprone-reserved-identifier): these are CUDA's names.
 #define __global__
 #define __device__
 #define __host__
@@ -243,3 +244,4 @@ void launch(const Stream& /*stream*/, void (*kernel)(Params...), dim3 grid, dim3
 }
 
 }  // namespace longhaul::kernels::cuda
+// NOLINTEND(bugprone-reserved-identifier)
