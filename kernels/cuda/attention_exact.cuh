@@ -18,7 +18,9 @@ struct ExactShape {
     explicit ExactShape(const KvShape& shape, DType dtype)
         : pieces(shape.row_bytes / 16),
           stride((pieces % 2 == 0 ? pieces + 1 : pieces) * 16),
-          query_elements(pieces * (dtype == DType::f32 ? 4 : dtype == DType::bf16 ? 8 : 16)) {
+          query_elements(pieces * (dtype == DType::f32    ? 4
+                                   : dtype == DType::bf16 ? 8
+                                                          : 16)) {
         while (1 << pieces_log2 < pieces) ++pieces_log2;
     }
     int pieces;  ///< of 16 bytes, in a row
@@ -234,8 +236,8 @@ class ExactUnit {
             const uint4 elements = key[piece];
 #pragma unroll
             for (int i = 0; i < half_queries; ++i) {
-                sums[i] = Keys::add_piece(
-                    elements, q_ + (first + i) * shape_.query_elements + piece * Keys::elements, sums[i]);
+                sums[i] = Keys::add_piece(elements, q_ + (first + i) * shape_.query_elements + piece * Keys::elements,
+                                          sums[i]);
             }
         }
         float* to = p_ + (tile.page % chunk_pages * tile_tokens + slot) * exact_queries + first;
@@ -370,8 +372,7 @@ class ExactUnit {
         for (int i = 0; i < exact_queries; ++i) {
             if (visible(i) == 0) continue;
             const Query query = query_of(args_, unit_, i, kv_head_);
-            const std::int64_t at =
-                (args_.rows[query.plan_row].first_entry + unit_.entry) * args_.q_heads + query.head;
+            const std::int64_t at = (args_.rows[query.plan_row].first_entry + unit_.entry) * args_.q_heads + query.head;
             store_output(i, args_.outputs + at * args_.shape.head_dim);
             if (thread_ == 0) args_.softmax[at] = make_float2(maximum_[i], sum_[i]);
         }
