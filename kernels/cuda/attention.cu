@@ -76,8 +76,8 @@ void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std
     check_layout(layout, layer, q_heads);
     const auto num_rows = static_cast<std::int64_t>(state_->pass.on_host().rows.size());
     check_act_rows("attention", act, num_rows, q_heads * layout.head_dim, out_stride);
-    const AttentionCall call{on_tensor_cores(state_->arithmetic, layout), layout, layer, q, q_heads, act, out,
-                             out_stride};
+    const AttentionCall call{
+        on_tensor_cores(state_->arithmetic, layout), layout, layer, q, q_heads, act, out, out_stride};
     const PlanShape shape = plan_shape(call, state_->properties.multiprocessors);
     state_->attention.run(state_->stream, state_->ring, state_->pass, shape, call);
 }

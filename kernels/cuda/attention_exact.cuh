@@ -18,7 +18,9 @@ struct ExactShape {
     explicit ExactShape(const KvShape& shape, DType dtype)
         : pieces(shape.row_bytes / 16),
           stride((pieces % 2 == 0 ? pieces + 1 : pieces) * 16),
-          query_elements(pieces * (dtype == DType::f32 ? 4 : dtype == DType::bf16 ? 8 : 16)) {
+          query_elements(pieces * (dtype == DType::f32    ? 4
+                                   : dtype == DType::bf16 ? 8
+                                                          : 16)) {
         while (1 << pieces_log2 < pieces) ++pieces_log2;
     }
     int pieces;  ///< of 16 bytes, in a row
@@ -58,32 +60,41 @@ struct ExactKeys {
         if constexpr (KV == DType::f32) return reinterpret_cast<const float*>(row)[d];
         return bf16_to_f32(reinterpret_cast<const std::uint16_t*>(row)[d]);
     }
-    static __device__ Sum add_value(float p, float v, Sum sum) { return __fmaf_rn(p, v, sum); }
 };
 
+/// Whole numbers: 16 bits of a query (probability) with 8 of a key (value), two products an instruction.
 template <>
 struct ExactKeys<DType::int8> {
-    using Query = std::int32_t;
+    using Query = std::int16_t;
     using Sum = std::int32_t;
 
     static __device__ Sum add_piece(uint4 piece, const Query* q, Sum sum) {
-        const std::uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+        const std::uint32_t keys[4] = {piece.x, piece.y, piece.z, piece.w};
+        const auto* pairs = reinterpret_cast<const uint2*>(q);
 #pragma unroll
-        for (int i = 0; i < 16; ++i) sum += static_cast<std::int8_t>(words[i / 4] >> (8 * (i % 4))) * q[i];
+        for (int i = 0; i < 4; ++i) sum = add_four(pairs[i].x, pairs[i].y, keys[i], sum);
         return sum;
     }
-    static constexpr int elements = 16;
-    static __device__ std::int32_t value(const std::byte* row, int d) {
-        return reinterpret_cast<const std::int8_t*>(row)[d];
+    /// Four products: of two pairs of 16 bits with the bytes of a word.
+    static __device__ Sum add_four(std::uint32_t first, std::uint32_t second, std::uint32_t bytes, Sum sum) {
+        sum = __dp2a_lo(static_cast<int>(first), static_cast<int>(bytes), sum);
+        return __dp2a_hi(static_cast<int>(second), static_cast<int>(bytes), sum);
     }
-    static __device__ Sum add_value(std::int32_t p, std::int32_t v, Sum sum) { return sum + p * v; }
+    static constexpr int elements = 16;
+    /// Dimension d of four values, a byte each.
+    static __device__ std::uint32_t values(const std::byte* row, int stride, int d) {
+        const auto* bytes = reinterpret_cast<const std::uint8_t*>(row) + d;
+        const std::uint32_t low = __byte_perm(bytes[0], bytes[stride], 0x0040);
+        const std::uint32_t high = __byte_perm(bytes[2 * stride], bytes[3 * stride], 0x0040);
+        return __byte_perm(low, high, 0x5410);
+    }
 };
 
 /// DIMS: dimensions of a thread, head_dim <= DIMS * 128.
 template <DType KV, int DIMS>
 class ExactUnit {
     using Keys = ExactKeys<KV>;
-    using Number = typename Keys::Query;  ///< what stands for a query's element and for a probability
+    using Number = typename Keys::Query;  ///< an element of a query
     static constexpr int half_queries = exact_queries / 2;
 
   public:
@@ -98,7 +109,7 @@ class ExactUnit {
           stages_(shared_memory<std::byte>()),
           key_scales_(reinterpret_cast<float*>(stages_ + 2 * shape.stage_bytes())),
           q_(reinterpret_cast<Number*>(key_scales_ + 2 * tile_tokens)),
-          p_(reinterpret_cast<float*>(q_ + exact_queries * shape.query_elements)),
+          p_(reinterpret_cast<float*>(q_) + exact_queries * shape.query_elements),
           maximum_(p_ + chunk_tokens * exact_queries),
           sum_(maximum_ + exact_queries),
           scale_(sum_ + exact_queries) {}
@@ -145,7 +156,7 @@ class ExactUnit {
                 const bool is_there = from != nullptr && d < args_.shape.head_dim;
                 Number value = 0;
                 if constexpr (KV == DType::int8) {
-                    if (is_there) value = whole.whole(from[d]);
+                    if (is_there) value = static_cast<Number>(whole.whole(from[d]));
                 } else if constexpr (KV == DType::f32) {
                     if (is_there) value = from[d];
                 } else {
@@ -225,8 +236,8 @@ class ExactUnit {
             const uint4 elements = key[piece];
 #pragma unroll
             for (int i = 0; i < half_queries; ++i) {
-                sums[i] = Keys::add_piece(
-                    elements, q_ + (first + i) * shape_.query_elements + piece * Keys::elements, sums[i]);
+                sums[i] = Keys::add_piece(elements, q_ + (first + i) * shape_.query_elements + piece * Keys::elements,
+                                          sums[i]);
             }
         }
         float* to = p_ + (tile.page % chunk_pages * tile_tokens + slot) * exact_queries + first;
@@ -290,7 +301,9 @@ class ExactUnit {
         const WholeScale whole = WholeScale::of(largest_of_lanes(largest), kv_product_most);
         for (int position = lane; position < chunk_tokens; position += 16) {
             float& p = p_[position * exact_queries + i];
-            p = __int_as_float(whole.whole(p));
+            const auto mine = static_cast<std::uint32_t>(whole.whole(p));
+            const std::uint32_t next = __shfl_xor_sync(full_warp, mine, 1);
+            if (lane % 2 == 0) p = __uint_as_float((mine & 0xffffU) | next << 16);
         }
         if (lane == 0) scale_[i] = whole.scale;
     }
@@ -300,44 +313,66 @@ class ExactUnit {
         bool concerned[exact_queries];
         for (int i = 0; i < exact_queries; ++i) concerned[i] = all || concerns(tile, i);
         const float* p = p_ + tile.page % chunk_pages * tile_tokens * exact_queries;
+        if constexpr (KV == DType::int8) {
+            add_whole_values(p, stage(turn), concerned);
+        } else {
+            add_values(p, stage(turn), concerned);
+        }
+    }
+    __device__ void add_values(const float* p, const std::byte* rows, const bool (&concerned)[exact_queries]) {
 #pragma unroll 4
         for (int s = 0; s < tile_tokens; ++s) {
             const int slot = KV == DType::bf16 ? s ^ 1 : s;
-            const std::byte* row = stage(turn) + slot * shape_.stride;
-            Number weights[exact_queries];
+            const std::byte* row = rows + slot * shape_.stride;
+            float weights[exact_queries];
             load_weights(p + slot * exact_queries, weights);
 #pragma unroll
             for (int k = 0; k < DIMS; ++k) {
                 const int d = thread_ + k * attention_threads;
                 if (d >= args_.shape.head_dim) continue;
-                const auto v = Keys::value(row, d);
+                const float v = Keys::value(row, d);
 #pragma unroll
                 for (int i = 0; i < exact_queries; ++i) {
-                    if (concerned[i]) output_[k][i] = Keys::add_value(weights[i], v, output_[k][i]);
+                    if (concerned[i]) output_[k][i] = __fmaf_rn(weights[i], v, output_[k][i]);
                 }
             }
         }
     }
-    __device__ static void load_weights(const float* from, Number (&weights)[exact_queries]) {
+    /// Four positions at a time; sums of whole numbers have no order.
+    __device__ void add_whole_values(const float* p, const std::byte* rows, const bool (&concerned)[exact_queries]) {
+#pragma unroll 2
+        for (int slot = 0; slot < tile_tokens; slot += 4) {
+            float first[exact_queries];
+            float second[exact_queries];
+            load_weights(p + slot * exact_queries, first);
+            load_weights(p + (slot + 2) * exact_queries, second);
+#pragma unroll
+            for (int k = 0; k < DIMS; ++k) {
+                const int d = thread_ + k * attention_threads;
+                if (d >= args_.shape.head_dim) continue;
+                const std::uint32_t v = Keys::values(rows + slot * shape_.stride, shape_.stride, d);
+#pragma unroll
+                for (int i = 0; i < exact_queries; ++i) {
+                    if (!concerned[i]) continue;
+                    output_[k][i] =
+                        Keys::add_four(__float_as_uint(first[i]), __float_as_uint(second[i]), v, output_[k][i]);
+                }
+            }
+        }
+    }
+    __device__ static void load_weights(const float* from, float (&weights)[exact_queries]) {
         const float4 low = reinterpret_cast<const float4*>(from)[0];
         const float4 high = reinterpret_cast<const float4*>(from)[1];
         const float all[exact_queries] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-        for (int i = 0; i < exact_queries; ++i) {
-            if constexpr (KV == DType::int8) {
-                weights[i] = __float_as_int(all[i]);
-            } else {
-                weights[i] = all[i];
-            }
-        }
+        for (int i = 0; i < exact_queries; ++i) weights[i] = all[i];
     }
 
     __device__ void store() {
         for (int i = 0; i < exact_queries; ++i) {
             if (visible(i) == 0) continue;
             const Query query = query_of(args_, unit_, i, kv_head_);
-            const std::int64_t at =
-                (args_.rows[query.plan_row].first_entry + unit_.entry) * args_.q_heads + query.head;
+            const std::int64_t at = (args_.rows[query.plan_row].first_entry + unit_.entry) * args_.q_heads + query.head;
             store_output(i, args_.outputs + at * args_.shape.head_dim);
             if (thread_ == 0) args_.softmax[at] = make_float2(maximum_[i], sum_[i]);
         }
@@ -369,7 +404,7 @@ class ExactUnit {
     std::byte* stages_;
     float* key_scales_;  ///< [2, 64]
     Number* q_;          ///< [8, query_elements]
-    float* p_;           ///< [512, 8]: scores, then probabilities; int8: whole numbers
+    float* p_;           ///< [512, 8]: scores, then probabilities; int8: whole numbers, two in a word of each other row
     float* maximum_;     ///< [8], as the next two
     float* sum_;
     float* scale_;  ///< int8: of scores, then of outputs

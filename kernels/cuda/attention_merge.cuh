@@ -29,7 +29,7 @@ struct MergeArgs {
 struct MergeFactors {
     float left, right;
     float whole_left, whole_right;
-    float sum;       ///< the entry's
+    float sum;  ///< the entry's
     int ends_span;
 };
 
@@ -112,7 +112,7 @@ class MergeFactorTable {
     float* part_maxima_;
 };
 
-constexpr int merge_loads = 32;  ///< on their way at a time: the entries of a row are few, and each is far away
+constexpr int merge_loads = 16;  ///< on their way at a time: the entries of a row are few, and each is far away
 
 /// One dimension of a row's output, and the sum that it is divided by.
 struct MergedDimension {
@@ -132,7 +132,7 @@ struct MergedDimension {
 };
 
 /// Grid [rows of the round, q_heads].
-__global__ void __launch_bounds__(attention_threads) merge_kernel(MergeArgs args) {
+__global__ void __launch_bounds__(attention_threads, 4) merge_kernel(MergeArgs args) {
     const PlanRow row = args.rows[blockIdx.x];
     const int head = static_cast<int>(blockIdx.y);
     MergeFactorTable factors(args, row, head);

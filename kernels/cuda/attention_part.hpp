@@ -25,8 +25,8 @@ struct AttentionCall {
     std::int64_t out_stride;
 };
 
-/// Partial results take 4 * (head_dim + 2) bytes for each query head, row and 512 positions (where rows are many: 4096),
-/// at most 512 MB at a time unless a single row takes more; the plan some 40 bytes a row and unit of work.
+/// Partial results take 4 * (head_dim + 2) bytes for each query head, row and 512 positions (where rows are many:
+/// 4096), at most 512 MB at a time unless a single row takes more; the plan some 40 bytes a row and unit of work.
 class AttentionPart {
   public:
     void run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape,

@@ -203,8 +203,8 @@ void Planner::add_common(const Class& rows, bool wide) {
     for (std::int32_t begin = 0; begin < chunks; begin += plan_.unit_chunks) {
         for_each_tile(rows, wide ? shape_.wide_queries : shape_.narrow_queries,
                       [&](std::int32_t first_query, std::int32_t num_queries, const PlanRow& last_row) {
-                          const std::int32_t end = std::min({begin + plan_.unit_chunks, chunks,
-                                                             rows.common_chunks(last_chunk_of(last_row))});
+                          const std::int32_t end = std::min(
+                              {begin + plan_.unit_chunks, chunks, rows.common_chunks(last_chunk_of(last_row))});
                           if (end <= begin) return;
                           const auto pages = static_cast<std::int32_t>(last_row.position / page_tokens + 1);
                           plan_.units.push_back({.first_row = rows.first_row,

@@ -29,8 +29,8 @@ struct PlanRow {
     std::int64_t first_entry;  ///< of the round's workspace
     std::int32_t row;          ///< of the pass: where its query and its result are
     std::int32_t num_entries;
-    std::int32_t num_common;   ///< of the entries; they cover `unit_chunks` chunks each, from chunk 0
-    std::int32_t first_own;    ///< chunk of the first own entry; those cover one each
+    std::int32_t num_common;  ///< of the entries; they cover `unit_chunks` chunks each, from chunk 0
+    std::int32_t first_own;   ///< chunk of the first own entry; those cover one each
 };
 
 struct PlanUnit {
@@ -53,7 +53,7 @@ struct PlanRound {
 
 /// What the kernels want of a plan.
 struct PlanShape {
-    int group_heads = 1;     ///< queries of a row
+    int group_heads = 1;  ///< queries of a row
     int num_kv_heads = 1;
     int head_dim = 1;
     int narrow_queries = 8;  ///< of a tile

@@ -1,8 +1,8 @@
 // Attention over bf16 keys and values on tensor cores: one block takes one unit of the plan and one KV head.
 //
 // Order of sums (another numerics than the CPU's). Chunks of 512 absolute positions are worked off page by page, 64
-// positions each. score = (q·k, a chain of mma over ascending steps of 16 dimensions, from 0) * scale. Over the pages of
-// a chunk run m (maximum so far), l and o: with a = exp(m before - m), lane t of four keeps l = l * a + the p of its
+// positions each. score = (q·k, a chain of mma over ascending steps of 16 dimensions, from 0) * scale. Over the pages
+// of a chunk run m (maximum so far), l and o: with a = exp(m before - m), lane t of four keeps l = l * a + the p of its
 // positions (2t, 2t + 1 of each 8, ascending), p = exp(score - m); o = o * a, then a chain of mma over ascending steps
 // of 16 positions adds bf16(p) * v. At the chunk's end l = (l0 + l1) + (l2 + l3) and o + 0. Chunks merge as in
 // numerics.hpp, but in spans of 8 from multiples of 8 on; spans merge likewise.
@@ -31,16 +31,16 @@ struct TensorTile {
     static constexpr int warps = attention_threads / 32;
     static constexpr int column_warps = warps / ROW_WARPS;
     static constexpr int queries = ROW_WARPS * 16;
-    static constexpr int steps = DIM / 16;                              ///< of a score
-    static constexpr int score_tiles = 8 / column_warps;                ///< of 8 positions, that a warp computes
-    static constexpr int output_tiles = DIM / 8 / column_warps;         ///< of 8 dimensions
+    static constexpr int steps = DIM / 16;                       ///< of a score
+    static constexpr int score_tiles = 8 / column_warps;         ///< of 8 positions, that a warp computes
+    static constexpr int output_tiles = DIM / 8 / column_warps;  ///< of 8 dimensions
     static constexpr int pieces_log2 = DIM == 32 ? 2 : DIM == 64 ? 3 : DIM == 128 ? 4 : 5;
-    static constexpr int stride = DIM * 2 + 16;                         ///< odd in 16 bytes: no two rows in one bank
-    static constexpr int matrix_bytes = tile_tokens * stride;           ///< keys (values) of a page
+    static constexpr int stride = DIM * 2 + 16;                ///< odd in 16 bytes: no two rows in one bank
+    static constexpr int matrix_bytes = tile_tokens * stride;  ///< keys (values) of a page
     static constexpr int stage_bytes = 2 * matrix_bytes;
-    static constexpr int score_stride = tile_tokens + 8;                ///< of exchanged scores
-    static constexpr int exchange_bytes = column_warps > 1 ? queries * score_stride * 4 : 0;
-    static constexpr int span_bytes = column_warps > 1 ? 0 : queries * DIM * 4;
+    static constexpr int score_stride = tile_tokens + 8;  ///< of exchanged scores
+    static constexpr int exchange_bytes = column_warps > 1 ? queries* score_stride * 4 : 0;
+    static constexpr int span_bytes = column_warps > 1 ? 0 : queries* DIM * 4;
     static constexpr int shared_bytes = 2 * stage_bytes + exchange_bytes + span_bytes;
     static constexpr int blocks = DIM > 128 ? 1 : column_warps == 1 ? 2 : 3;  ///< of a multiprocessor, at least
 };
@@ -133,8 +133,8 @@ class TensorUnit {
         const std::uint32_t* from[2];
         for (int r = 0; r < 2; ++r) {
             const std::int64_t row = query_[r].plan_row < 0 ? 0 : args_.rows[query_[r].plan_row].row;
-            from[r] = reinterpret_cast<const std::uint32_t*>(
-                args_.q + (row * args_.q_heads + query_[r].head) * args_.shape.head_dim * 2);
+            from[r] = reinterpret_cast<const std::uint32_t*>(args_.q + (row * args_.q_heads + query_[r].head) *
+                                                                           args_.shape.head_dim * 2);
         }
         const int words = args_.shape.head_dim / 2;
 #pragma unroll

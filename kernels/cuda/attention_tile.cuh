@@ -10,9 +10,9 @@
 namespace longhaul::kernels::cuda {
 
 constexpr int tile_tokens = static_cast<int>(KvLayout::page_tokens);
-constexpr int chunk_pages = 8;                          ///< a chunk of 512 positions
+constexpr int chunk_pages = 8;                           ///< a chunk of 512 positions
 constexpr int chunk_tokens = chunk_pages * tile_tokens;  ///< numerics.hpp
-constexpr int attention_threads = 128;                  ///< of a block
+constexpr int attention_threads = 128;                   ///< of a block
 
 /// Pointers to device memory.
 struct AttentionArgs {
@@ -25,9 +25,9 @@ struct AttentionArgs {
     const std::byte* q;  ///< query_type [rows of the pass, q_heads, head_dim]
     int q_heads;
     int group_heads;
-    float scale;       ///< 1 / sqrt(head_dim)
-    float* outputs;    ///< [entries, q_heads, head_dim]
-    float2* softmax;   ///< [entries, q_heads]: maximum, sum
+    float scale;      ///< 1 / sqrt(head_dim)
+    float* outputs;   ///< [entries, q_heads, head_dim]
+    float2* softmax;  ///< [entries, q_heads]: maximum, sum
 
     [[nodiscard]] __device__ std::int64_t block(int kv_head, bool values) const {
         return first_block + (std::int64_t{kv_head} * 2 + (values ? 1 : 0)) * shape.block_bytes;

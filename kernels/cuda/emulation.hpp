@@ -181,6 +181,17 @@ inline int __dp4a(int a, int b, int c) {
     }
     return c;
 }
+/// c + the products of two signed 16-bit numbers with the lower (upper) two of four signed bytes.
+inline int __dp2a_lo(int halves, int bytes, int c) {
+    for (int i = 0; i < 2; ++i) {
+        c += static_cast<std::int16_t>(static_cast<unsigned>(halves) >> (16 * i)) *
+             static_cast<std::int8_t>(static_cast<unsigned>(bytes) >> (8 * i));
+    }
+    return c;
+}
+inline int __dp2a_hi(int halves, int bytes, int c) {
+    return __dp2a_lo(halves, static_cast<int>(static_cast<unsigned>(bytes) >> 16), c);
+}
 inline int __popc(unsigned bits) {
     return std::popcount(bits);
 }

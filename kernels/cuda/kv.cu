@@ -78,7 +78,7 @@ __device__ void store_token(const RopeArgs& args, const HeadRow& row, int lane, 
 }
 
 /// Grid [rows, heads / heads_per_block]; a warp for each head of queries, keys and values.
-__global__ void __launch_bounds__(warp_size * heads_per_block) rope_store_kernel(RopeArgs args) {
+__global__ void __launch_bounds__(warp_size* heads_per_block) rope_store_kernel(RopeArgs args) {
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
     const int head = static_cast<int>(blockIdx.y) * heads_per_block + static_cast<int>(threadIdx.x) / warp_size;
     const int num_heads = args.q_heads + 2 * args.shape.num_kv_heads;
@@ -92,7 +92,8 @@ __global__ void __launch_bounds__(warp_size * heads_per_block) rope_store_kernel
     if (head < args.q_heads) {
         const DType type = args.dtype == DType::bf16 ? DType::bf16 : DType::f32;
         const std::int64_t element = type == DType::bf16 ? 2 : 4;
-        return store_elements(type, from, head_dim, lane, args.q_out + (row * args.q_heads + head) * head_dim * element);
+        return store_elements(type, from, head_dim, lane,
+                              args.q_out + (row * args.q_heads + head) * head_dim * element);
     }
     const KvSlot slot = args.slots[row];
     if (slot.page == nullptr) return;
@@ -238,8 +239,7 @@ void KvPart::launch_moves() {
     const KvShape shape(moves_layout_);
     const auto blocks = static_cast<unsigned>(moves_layout_.num_layers * moves_layout_.num_kv_heads * 2);
     launch(stream_, move_kernel, dim3(blocks, static_cast<unsigned>(moves_.size())), dim3(warp_size), 0, shape,
-           moves_layout_.dtype == DType::int8,
-           static_cast<const Move*>(moves));
+           moves_layout_.dtype == DType::int8, static_cast<const Move*>(moves));
     moves_.clear();
 }
 
@@ -266,8 +266,7 @@ std::byte* KvPart::staging(std::size_t num_bytes) {
     return staged_.data();
 }
 
-void KvPart::export_range(const KvLayout& layout, const std::byte* page, const KvRange& range,
-                          std::byte* to_host) {
+void KvPart::export_range(const KvLayout& layout, const std::byte* page, const KvRange& range, std::byte* to_host) {
     if (range.count == 0) return;
     const Rows rows(layout, range);
     const std::lock_guard lock(transfer_mutex_);
@@ -279,8 +278,7 @@ void KvPart::export_range(const KvLayout& layout, const std::byte* page, const K
     rows.unpack(staged, to_host);
 }
 
-void KvPart::import_range(const KvLayout& layout, std::byte* page, const KvRange& range,
-                          const std::byte* from_host) {
+void KvPart::import_range(const KvLayout& layout, std::byte* page, const KvRange& range, const std::byte* from_host) {
     if (range.count == 0) return;
     const Rows rows(layout, range);
     const std::lock_guard lock(transfer_mutex_);

@@ -52,7 +52,8 @@ struct RandomPass {
 
 /// Chunks that the merging kernel takes an entry for.
 std::pair<int, int> chunks_of(const Plan& plan, const PlanRow& row, int entry) {
-    if (entry >= row.num_common) return {row.first_own + entry - row.num_common, row.first_own + entry + 1 - row.num_common};
+    if (entry >= row.num_common)
+        return {row.first_own + entry - row.num_common, row.first_own + entry + 1 - row.num_common};
     return {entry * plan.unit_chunks, std::min((entry + 1) * plan.unit_chunks, row.first_own)};
 }
 
@@ -99,7 +100,8 @@ class Checker {
             const auto [begin, end] = chunks_of(plan_, row, unit.entry);
             ASSERT_EQ(begin, unit.chunk_begin);
             ASSERT_LE(end, unit.chunk_end);  // a tile reaches as far as its last row
-            ASSERT_TRUE(written_.emplace(std::pair(row.first_entry + unit.entry, query % shape_.group_heads), r).second);
+            ASSERT_TRUE(
+                written_.emplace(std::pair(row.first_entry + unit.entry, query % shape_.group_heads), r).second);
         }
     }
     /// Common pages are in the pages of all rows; what is not common to them is gathered.
