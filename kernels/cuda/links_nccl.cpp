@@ -3,9 +3,15 @@
 // Few numbers (a decode step): every rank gets all parts and adds them itself, one collective. Many: a rank gets and
 // adds the parts of its share of the numbers, then the shares go to all: twice the latency for 2 / num_ranks of the
 // bytes.
+//
+// Calls return before NCCL is done with them, so that none waits without end for a rank that is gone: each wait looks
+// at NCCL's errors and at the clock.
+//
+// Compiled, never run: there was no machine with two GPUs, nor with one.
 #include <nccl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <source_location>
 #include <span>
@@ -21,6 +27,9 @@ namespace {
 
 constexpr std::int64_t few_bytes = 1 << 20;  ///< what a rank receives when all get all
 
+/// The ranks meet within seconds; a pass over many rows of a large model may take longer.
+constexpr std::chrono::seconds patience_to_meet{60}, patience_with_a_pass{600}, patience_to_part{5};
+
 void check(ncclResult_t result, std::source_location where = std::source_location::current()) {
     if (result == ncclSuccess || result == ncclInProgress) return;
     throw CudaError(std::string("NCCL: ") + ncclGetErrorString(result) + " in " + where.function_name());
@@ -30,10 +39,25 @@ class NcclLink final : public DeviceLink {
   public:
     NcclLink(const Stream& stream, const ncclUniqueId& id, int rank, int size)
         : stream_(stream), rank_(rank), size_(size) {
-        check(ncclCommInitRank(&group_, size, id, rank));
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.blocking = 0;
+        try {
+            check(ncclCommInitRankConfig(&group_, size, id, rank, &config));
+            wait(patience_to_meet, [&] { return !in_progress(); });
+        } catch (const CudaError&) {
+            abort();
+            throw;
+        }
     }
     ~NcclLink() override {
-        if (group_ != nullptr) static_cast<void>(ncclCommDestroy(group_));
+        if (group_ == nullptr) return;
+        try {
+            check(ncclCommFinalize(group_));  // others may still read what this rank sent
+            wait(patience_to_part, [&] { return !in_progress(); });
+            check(ncclCommDestroy(group_));
+        } catch (const CudaError&) {
+            abort();
+        }
     }
     NcclLink(const NcclLink&) = delete;
     NcclLink& operator=(const NcclLink&) = delete;
@@ -43,7 +67,7 @@ class NcclLink final : public DeviceLink {
         if (group_ == nullptr) throw CudaError("NCCL: the ranks are no longer connected");
         if (count * (size_ - 1) * static_cast<std::int64_t>(sizeof(float)) <= few_bytes) {
             auto* const parts = parts_.get<float>(stream_, count * size_);
-            check(ncclAllGather(data, parts, static_cast<std::size_t>(count), ncclFloat32, group_, stream_.native()));
+            queued(ncclAllGather(data, parts, static_cast<std::size_t>(count), ncclFloat32, group_, stream_.native()));
             return sum_parts(stream_, data, parts, size_, count);
         }
         const std::int64_t share = (count + size_ - 1) / size_;
@@ -64,15 +88,12 @@ class NcclLink final : public DeviceLink {
     }
 
     void finish() override {
-        while (!stream_.done()) {
-            ncclResult_t failure = ncclSuccess;
-            check(ncclCommGetAsyncError(group_, &failure));
-            if (failure != ncclSuccess && failure != ncclInProgress) {
-                static_cast<void>(ncclCommAbort(group_));  // kernels that wait for the lost rank end with it
-                group_ = nullptr;
-                check(failure);
-            }
-            std::this_thread::yield();
+        if (group_ == nullptr) throw CudaError("NCCL: the ranks are no longer connected");
+        try {
+            wait(patience_with_a_pass, [&] { return !in_progress() && stream_.done(); });
+        } catch (const CudaError&) {
+            abort();  // kernels that wait for the lost rank end with it
+            throw;
         }
     }
 
@@ -84,12 +105,39 @@ class NcclLink final : public DeviceLink {
         std::int64_t first, count;
     };
 
+    /// Whether NCCL still works at what was asked for last; what the stream does with it comes after that. Throws its
+    /// errors.
+    [[nodiscard]] bool in_progress() const {
+        ncclResult_t state = ncclSuccess;
+        check(ncclCommGetAsyncError(group_, &state));
+        check(state);
+        return state == ncclInProgress;
+    }
+    template <typename Done>
+    static void wait(std::chrono::seconds patience, const Done& done) {
+        const auto end = std::chrono::steady_clock::now() + patience;
+        while (!done()) {
+            if (std::chrono::steady_clock::now() > end)
+                throw CudaError("NCCL: no answer from the other ranks for " + std::to_string(patience.count()) + " s");
+            std::this_thread::yield();
+        }
+    }
+    /// An operation is behind the others in the stream only once NCCL has put it there.
+    void queued(ncclResult_t result) {
+        check(result);
+        if (result == ncclInProgress) wait(patience_to_meet, [&] { return !in_progress(); });
+    }
+    void abort() noexcept {
+        if (group_ != nullptr) static_cast<void>(ncclCommAbort(group_));
+        group_ = nullptr;
+    }
+
     /// Calls `send_and_receive` for each rank as one operation of the group.
     template <typename SendAndReceive>
     void exchange(SendAndReceive send_and_receive) {
         check(ncclGroupStart());
         for (int peer = 0; peer < size_; ++peer) send_and_receive(peer);
-        check(ncclGroupEnd());
+        queued(ncclGroupEnd());
     }
     void send(const float* from, std::int64_t count, int peer) {
         if (count == 0) return;
