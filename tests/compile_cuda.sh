@@ -9,4 +9,4 @@ cmake --preset cuda >build-cuda/configure.log 2>&1 || {
   cat build-cuda/configure.log >&2
   exit 1
 }
-cmake --build build-cuda --target gpu_test
+cmake --build build-cuda --target gpu_test gpu_engine_test gpu_bench longhaul
