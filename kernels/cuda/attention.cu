@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <string>
 
 #include "kernels/checks.hpp"
 #include "kernels/cuda/attention_exact.cuh"
@@ -63,7 +64,10 @@ void launch_exact_of(const Stream& stream, const AttentionArgs& args, dim3 grid)
 }
 
 void launch_exact(const Stream& stream, DType dtype, const AttentionArgs& args, dim3 grid) {
-    if (args.shape.head_dim > most_exact_dims) throw std::logic_error("attention: head_dim is at most 512 on a GPU");
+    if (args.shape.head_dim > most_exact_dims || ExactShape(args.shape, dtype).shared_bytes() > block_shared_bytes) {
+        throw std::logic_error("attention: keys of head_dim " + std::to_string(args.shape.head_dim) +
+                               " are too wide for a GPU");
+    }
     if (dtype == DType::bf16) return launch_exact_of<DType::bf16>(stream, args, grid);
     if (dtype == DType::f32) return launch_exact_of<DType::f32>(stream, args, grid);
     launch_exact_of<DType::int8>(stream, args, grid);
@@ -76,8 +80,8 @@ void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std
     check_layout(layout, layer, q_heads);
     const auto num_rows = static_cast<std::int64_t>(state_->pass.on_host().rows.size());
     check_act_rows("attention", act, num_rows, q_heads * layout.head_dim, out_stride);
-    const AttentionCall call{on_tensor_cores(state_->arithmetic, layout), layout, layer, q, q_heads, act, out,
-                             out_stride};
+    const AttentionCall call{
+        on_tensor_cores(state_->arithmetic, layout), layout, layer, q, q_heads, act, out, out_stride};
     const PlanShape shape = plan_shape(call, state_->properties.multiprocessors);
     state_->attention.run(state_->stream, state_->ring, state_->pass, shape, call);
 }
