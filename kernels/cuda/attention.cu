@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
+#include <string>
 
 #include "kernels/checks.hpp"
 #include "kernels/cuda/attention_exact.cuh"
@@ -63,7 +64,10 @@ void launch_exact_of(const Stream& stream, const AttentionArgs& args, dim3 grid)
 }
 
 void launch_exact(const Stream& stream, DType dtype, const AttentionArgs& args, dim3 grid) {
-    if (args.shape.head_dim > most_exact_dims) throw std::logic_error("attention: head_dim is at most 512 on a GPU");
+    if (args.shape.head_dim > most_exact_dims || ExactShape(args.shape, dtype).shared_bytes() > block_shared_bytes) {
+        throw std::logic_error("attention: keys of head_dim " + std::to_string(args.shape.head_dim) +
+                               " are too wide for a GPU");
+    }
     if (dtype == DType::bf16) return launch_exact_of<DType::bf16>(stream, args, grid);
     if (dtype == DType::f32) return launch_exact_of<DType::f32>(stream, args, grid);
     launch_exact_of<DType::int8>(stream, args, grid);

@@ -1,4 +1,6 @@
 // Memory of the device, and what goes there and back.
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "kernels/checks.hpp"
@@ -15,10 +17,28 @@ void Workspace::grow(const Stream& stream, std::size_t num_bytes) {
     num_bytes_ = num_bytes;
 }
 
+void check_gpu(const GpuProperties& gpu) {
+    if (gpu.major >= 8 && gpu.shared_bytes >= block_shared_bytes) return;
+    const auto kilobytes = [](std::size_t bytes) { return std::to_string(bytes >> 10) + " KB"; };
+    throw std::invalid_argument("GPU: expected compute capability 8.0 or later with " + kilobytes(block_shared_bytes) +
+                                " of shared memory a block (A100, H100 and their kin), got " + gpu.name + " with " +
+                                std::to_string(gpu.major) + "." + std::to_string(gpu.minor) + " and " +
+                                kilobytes(gpu.shared_bytes) + "; compute on another, or with device = cpu");
+}
+
+namespace {
+GpuProperties usable_gpu(int gpu) {
+    use_gpu(gpu);
+    GpuProperties properties = properties_of(gpu);
+    check_gpu(properties);
+    return properties;
+}
+}  // namespace
+
 CudaDevice::State::State(Arithmetic arithmetic, int gpu)
     : arithmetic(arithmetic),
       gpu(gpu),
-      properties((use_gpu(gpu), properties_of(gpu))),
+      properties(usable_gpu(gpu)),
       ring(stream),
       links(make_links(stream, gpu)),
       kv(stream) {}
@@ -78,10 +98,10 @@ std::byte* CudaDevice::allocate(std::size_t num_bytes) {
 
 void CudaDevice::release(std::byte* data, std::size_t /*num_bytes*/) noexcept {
     try {
-        state_->kv.flush_moves();  // one may be about this memory
-    } catch (const CudaError&) {   // whoever waits for results is told
+        finish();                      // moves that wait may be about this memory, too
+    } catch (const std::exception&) {  // whoever waits for results is told
     }
-    release_memory(data);  // waits for all that runs
+    release_memory(data);
 }
 
 void CudaDevice::upload(std::byte* to, const void* from_host, std::size_t num_bytes) {

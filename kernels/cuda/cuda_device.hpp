@@ -41,6 +41,9 @@ class Workspace {
     std::size_t num_bytes_ = 0;
 };
 
+/// Throws std::invalid_argument where the kernels cannot run on this GPU.
+void check_gpu(const GpuProperties& gpu);
+
 class CudaDevice final : public Device {
   public:
     CudaDevice(Arithmetic arithmetic, int gpu);

@@ -27,7 +27,8 @@ namespace {
 
 constexpr int warp_lanes = 32;
 constexpr std::size_t stack_bytes = 64 << 10;
-constexpr std::size_t max_shared_bytes = 227 << 10;
+constexpr std::size_t guard_bytes = 256;  // behind the block's shared memory: stay as they are
+constexpr std::byte untouched{0xff};
 constexpr unsigned max_block_threads = 1024;
 constexpr std::size_t exchange_bytes = 64;  // of a lane, at most
 
@@ -37,6 +38,7 @@ struct Warp {
     int num_lanes = 0;
     int num_waiting = 0;
     std::int64_t generation = 0;  ///< of its barrier
+    bool exchanges = false;       ///< those who wait do so for values
     alignas(16) std::byte table[2][warp_lanes][exchange_bytes]{};
 };
 
@@ -71,6 +73,8 @@ class Processor {
     [[nodiscard]] Lane& lane() { return *lanes_[static_cast<std::size_t>(current_)]; }
     [[nodiscard]] int lane_of_warp() const { return current_ % warp_lanes; }
     [[nodiscard]] std::byte* shared() { return shared_.get(); }
+    /// Throws where these 16 bytes are not a piece of the block's shared memory.
+    void check_piece(const char* operation, const void* data) const;
 
   private:
     void begin_block(dim3 block, std::size_t shared_bytes);
@@ -80,6 +84,7 @@ class Processor {
     void leave();
     void open(Warp& barrier) {
         barrier.num_waiting = 0;
+        barrier.exchanges = false;
         ++barrier.generation;
     }
     void make_lanes(std::size_t count);
@@ -89,12 +94,14 @@ class Processor {
     Warp block_;  ///< the block's own barrier
     int current_ = 0;
     int num_threads_ = 0;
+    std::size_t shared_bytes_ = 0;
     const std::function<void()>* body_ = nullptr;
     std::exception_ptr failure_;
     struct Free {
         void operator()(std::byte* data) const { std::free(data); }
     };
-    std::unique_ptr<std::byte, Free> shared_{static_cast<std::byte*>(std::aligned_alloc(256, 256 << 10))};
+    std::unique_ptr<std::byte, Free> shared_{
+        static_cast<std::byte*>(std::aligned_alloc(256, block_shared_bytes + (1 << 10)))};
 };
 
 thread_local Processor* processor = nullptr;
@@ -136,7 +143,8 @@ void Processor::begin_block(dim3 block, std::size_t shared_bytes) {
     warps_.assign(static_cast<std::size_t>((num_threads_ + warp_lanes - 1) / warp_lanes), Warp{});
     block_ = Warp{};
     block_.num_lanes = num_threads_;
-    std::memset(shared_.get(), 0xff, shared_bytes);
+    shared_bytes_ = shared_bytes;
+    std::fill_n(shared_.get(), shared_bytes + guard_bytes, untouched);
     for (int i = 0; i < num_threads_; ++i) {
         Lane& lane = *lanes_[static_cast<std::size_t>(i)];
         const auto flat = static_cast<unsigned>(i);
@@ -170,9 +178,23 @@ void Processor::run_block(dim3 block, uint3 index, std::size_t shared_bytes, con
                                (state == State::at_block_barrier ? "block" : "warp") +
                                " barrier that others never reach");
     }
-    if (failure_ == nullptr) return;
-    lanes_.clear();
-    std::rethrow_exception(failure_);
+    if (failure_ != nullptr) {
+        lanes_.clear();
+        std::rethrow_exception(failure_);
+    }
+    const std::byte* const behind = shared_.get() + shared_bytes;
+    if (std::any_of(behind, behind + guard_bytes, [](std::byte byte) { return byte != untouched; })) {
+        throw std::logic_error("emulated kernel: wrote behind its " + std::to_string(shared_bytes) +
+                               " bytes of shared memory");
+    }
+}
+
+void Processor::check_piece(const char* operation, const void* data) const {
+    const auto at = reinterpret_cast<std::uintptr_t>(data), begin = reinterpret_cast<std::uintptr_t>(shared_.get());
+    if (at % 16 != 0) throw std::logic_error(std::string(operation) + ": not a multiple of 16 bytes");
+    if (at < begin || at + 16 > begin + shared_bytes_) {
+        throw std::logic_error(std::string(operation) + ": outside of the block's shared memory");
+    }
 }
 
 void Processor::resume(int index) {
@@ -208,6 +230,10 @@ void Processor::arrive(Warp& barrier, State state) {
 /// Barriers do not wait for threads that have ended.
 void Processor::leave() {
     lane().state = State::done;
+    if (warp().exchanges && failure_ == nullptr) {
+        failure_ =
+            std::make_exception_ptr(std::logic_error("emulated warp: a lane ended while others exchange values"));
+    }
     for (Warp* const barrier : {&warp(), &block_}) {
         if (--barrier->num_lanes > 0 && barrier->num_waiting == barrier->num_lanes) open(*barrier);
     }
@@ -218,21 +244,26 @@ Processor& here() {
     return *processor;
 }
 
-void check_launch(dim3 block, std::size_t shared_bytes) {
+}  // namespace
+
+void check_launch(dim3 grid, dim3 block, std::size_t shared_bytes) {
+    constexpr unsigned most_blocks = 0x7fffffff, most_blocks_beside = 65535, most_deep = 64;
     const unsigned threads = block.x * block.y * block.z;
-    if (threads == 0 || threads > max_block_threads) {
+    if (threads == 0 || threads > max_block_threads || block.z > most_deep) {
         throw std::logic_error("launch: a block has 1 to 1024 threads, not " + std::to_string(threads));
     }
-    if (shared_bytes > max_shared_bytes) {
-        throw std::logic_error("launch: a block has at most 227 KB of shared memory, not " +
+    if (grid.x > most_blocks || grid.y > most_blocks_beside || grid.z > most_blocks_beside) {
+        throw std::logic_error("launch: a grid has at most 2^31 - 1 x 65535 x 65535 blocks, not " +
+                               std::to_string(grid.x) + " x " + std::to_string(grid.y) + " x " +
+                               std::to_string(grid.z));
+    }
+    if (shared_bytes > block_shared_bytes) {
+        throw std::logic_error("launch: a block has at most 163 KB of shared memory, not " +
                                std::to_string(shared_bytes) + " bytes");
     }
 }
 
-}  // namespace
-
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
-    check_launch(block, shared_bytes);
     const auto width = static_cast<std::int64_t>(grid.x), height = static_cast<std::int64_t>(grid.y);
     const std::int64_t num_blocks = width * height * static_cast<std::int64_t>(grid.z);
     std::exception_ptr failure;
@@ -265,6 +296,8 @@ void exchange(const void* mine, std::size_t num_bytes, void* all) {
     Processor& p = here();
     Warp& warp = p.warp();
     if (num_bytes > exchange_bytes) throw std::logic_error("emulated warp: more bytes than lanes exchange");
+    if (warp.num_lanes != warp_lanes) throw std::logic_error("emulated warp: lacks lanes that exchange values");
+    warp.exchanges = true;
     auto& table = warp.table[warp.generation % 2];
     std::memcpy(table[p.lane_of_warp()], mine, num_bytes);
     p.wait_in_warp();
@@ -286,7 +319,15 @@ int lane() {
     return here().lane_of_warp();
 }
 
+void check_matrix_row(const void* row) {
+    here().check_piece("ldmatrix", row);
+}
+
 void copy_later(void* to, const void* from, std::size_t num_bytes) {
+    here().check_piece("cp.async", to);
+    if (reinterpret_cast<std::uintptr_t>(from) % num_bytes != 0) {
+        throw std::logic_error("cp.async: reads at no multiple of 16 bytes");
+    }
     std::memset(to, 0xff, num_bytes);  // nobody may count on what was there
     Lane& lane = here().lane();
     lane.copies.push_back({to, from, num_bytes, lane.group});
@@ -396,9 +437,7 @@ void load_matrices(std::uint32_t (&to)[count], const void* row, bool transposed)
     emulation::exchange(&row, sizeof row, all);
     const int g = emulation::lane() / 4, t = emulation::lane() % 4;
     for (int i = 0; i < count; ++i) {
-        if (reinterpret_cast<std::uintptr_t>(all[8 * i + g]) % 16 != 0) {
-            throw std::logic_error("ldmatrix: a row does not begin at a multiple of 16 bytes");
-        }
+        emulation::check_matrix_row(all[8 * i + g]);
         to[i] = matrix_pair(all + std::ptrdiff_t{8} * i, g, 2 * t, transposed);
     }
 }

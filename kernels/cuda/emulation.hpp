@@ -3,6 +3,10 @@
 // asynchronous copies arrive when they are waited for and not before, and LONGHAUL_EMULATION_ORDER=reverse lets the
 // last lane run first: what relies on anything that CUDA does not promise shows as a wrong number or as an error.
 //
+// What CUDA or the smallest GPU would refuse is refused: grids and blocks too large, copies and matrices that are not
+// aligned, shared memory that was not asked for, operations of a warp that lacks lanes. A launch waits in its stream
+// until somebody waits for it (runtime_emulated.cpp).
+//
 // Not emulated: time, races between blocks, what tensor cores round inside of one mma (here: a sum of exact products,
 // rounded once).
 #pragma once
@@ -70,12 +74,16 @@ constexpr unsigned full_warp = 0xffffffffU;
 
 namespace emulation {
 
+/// Behind what the stream holds already.
+void ask(const Stream& stream, std::function<void()> operation);
+/// Throws std::logic_error where CUDA refuses a launch.
+void check_launch(dim3 grid, dim3 block, std::size_t shared_bytes);
 /// Runs `body` once for each thread of each block. Throws what a thread threw, std::logic_error where a barrier is not
 /// reached by all.
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
 
-/// Hands `num_bytes` from each lane of the warp to all: `all` [32, num_bytes] when every lane came. A lane that has
-/// ended, or that the warp never had, holds zeros.
+/// Hands `num_bytes` from each lane of the warp to all: `all` [32, num_bytes] when every lane came. An error where the
+/// warp has not all lanes, or one ends instead.
 void exchange(const void* mine, std::size_t num_bytes, void* all);
 void block_barrier();
 void warp_barrier();
@@ -249,9 +257,12 @@ void load_matrix_x4_transposed(std::uint32_t (&to)[4], const void* row);
 void load_matrix_x2(std::uint32_t (&to)[2], const void* row);
 
 template <typename... Params, typename... Args>
-void launch(const Stream& /*stream*/, void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
+void launch(const Stream& stream, void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
             Args... args) {
-    emulation::run(grid, block, shared_bytes, [&] { kernel(static_cast<Params>(args)...); });
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+    emulation::check_launch(grid, block, shared_bytes);
+    emulation::ask(stream,
+                   [=] { emulation::run(grid, block, shared_bytes, [&] { kernel(static_cast<Params>(args)...); }); });
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -85,7 +85,11 @@ struct GpuProperties {
     int multiprocessors = 0;
     std::size_t memory_bytes = 0;
     std::size_t l2_bytes = 0;
+    std::size_t shared_bytes = 0;  ///< of a block, at most
 };
+
+/// What a block may have of shared memory on the smallest GPU that the kernels are for (A100).
+constexpr std::size_t block_shared_bytes = 163 << 10;
 
 /// GPUs that this process sees; 0 where there is no driver.
 int num_gpus();

@@ -94,7 +94,8 @@ GpuProperties properties_of(int gpu) {
             .minor = found.minor,
             .multiprocessors = found.multiProcessorCount,
             .memory_bytes = found.totalGlobalMem,
-            .l2_bytes = static_cast<std::size_t>(found.l2CacheSize)};
+            .l2_bytes = static_cast<std::size_t>(found.l2CacheSize),
+            .shared_bytes = found.sharedMemPerBlockOptin};
 }
 
 void use_gpu(int gpu) {
@@ -118,11 +119,11 @@ void release_memory(std::byte* data) noexcept {
 }
 
 void fill_zero(const Stream& stream, std::byte* to, std::size_t num_bytes) {
-    check(cudaMemsetAsync(to, 0, num_bytes, stream.native()));
+    if (num_bytes > 0) check(cudaMemsetAsync(to, 0, num_bytes, stream.native()));
 }
 
 void copy(const Stream& stream, void* to, const void* from, std::size_t num_bytes) {
-    check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDefault, stream.native()));
+    if (num_bytes > 0) check(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyDefault, stream.native()));
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -1,26 +1,141 @@
-// The runtime in host memory: every operation is done when it is asked for. New memory is filled with NaN, as a GPU's
-// would hold anything.
+// The runtime in host memory, as lazy as a GPU may be: what is asked of a stream is done when the host waits for it, or
+// another stream does, and not before. So what reads results without waiting, or changes memory that a copy still
+// reads, shows. New memory is filled with NaN, as a GPU's would hold anything.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <new>
+#include <stdexcept>
 #include <utility>
+#include <vector>
 
+#include "kernels/cuda/emulation.hpp"
 #include "kernels/cuda/runtime.hpp"
 
 namespace longhaul::kernels::cuda {
+namespace {
 
-Stream::Stream() = default;
-Stream::~Stream() = default;
-void Stream::synchronize() const {}
+class Queue;
+
+/// What streams and threads share.
+struct Machine {
+    std::recursive_mutex mutex;
+    std::vector<Queue*> queues;
+    std::exception_ptr failure;                        ///< the first that nobody was told
+    std::map<const std::byte*, std::size_t> memories;  ///< of the device, and page-locked
+
+    /// Whether a copy may come back to this memory later.
+    bool knows(const void* data) const {
+        const auto* const at = static_cast<const std::byte*>(data);
+        const auto behind = memories.upper_bound(at);
+        return behind != memories.begin() && at < std::prev(behind)->first + std::prev(behind)->second;
+    }
+    void tell_failure() {
+        if (failure != nullptr) std::rethrow_exception(std::exchange(failure, nullptr));
+    }
+};
+
+Machine& machine() {
+    static auto* const only = new Machine;  // outlives whatever releases memory at the end of the program
+    return *only;
+}
+
+using Lock = std::lock_guard<std::recursive_mutex>;
+
+/// The operations of one stream.
+class Queue {
+  public:
+    void ask(std::function<void()> operation) {
+        operations_.push_back(std::move(operation));
+        ++num_asked_;
+    }
+    [[nodiscard]] std::uint64_t num_asked() const { return num_asked_; }
+
+    void run_to(std::uint64_t num_operations) {
+        while (num_done_ < num_operations) {
+            if (runs_) throw std::logic_error("emulated streams wait for each other");
+            const std::function<void()> operation = std::move(operations_.front());
+            operations_.pop_front();
+            runs_ = true;
+            try {
+                operation();
+            } catch (...) {
+                if (machine().failure == nullptr) machine().failure = std::current_exception();
+            }
+            runs_ = false;
+            ++num_done_;
+        }
+    }
+    void run_all() { run_to(num_asked_); }
+
+  private:
+    std::deque<std::function<void()>> operations_;
+    std::uint64_t num_asked_ = 0, num_done_ = 0;
+    bool runs_ = false;
+};
+
+}  // namespace
+}  // namespace longhaul::kernels::cuda
+
+struct CUstream_st {
+    std::shared_ptr<longhaul::kernels::cuda::Queue> queue;
+};
+struct CUevent_st {
+    std::shared_ptr<longhaul::kernels::cuda::Queue> queue;  ///< nullptr: never recorded
+    std::uint64_t num_operations = 0;
+};
+
+namespace longhaul::kernels::cuda {
+
+Stream::Stream() : native_(new CUstream_st{std::make_shared<Queue>()}) {
+    const Lock lock(machine().mutex);
+    machine().queues.push_back(native_->queue.get());
+}
+Stream::~Stream() {
+    const Lock lock(machine().mutex);
+    native_->queue->run_all();
+    std::erase(machine().queues, native_->queue.get());
+    delete native_;
+}
+void Stream::synchronize() const {
+    const Lock lock(machine().mutex);
+    native_->queue->run_all();
+    machine().tell_failure();
+}
 bool Stream::done() const {
+    synchronize();
     return true;
 }
 
-Event::Event() = default;
-Event::~Event() = default;
-void Event::record(const Stream& /*stream*/) {}
-void Event::make_wait(const Stream& /*stream*/) const {}
-void Event::synchronize() const {}
+Event::Event() : native_(new CUevent_st) {}
+Event::~Event() {
+    delete native_;
+}
+void Event::record(const Stream& stream) {
+    const Lock lock(machine().mutex);
+    *native_ = {stream.native()->queue, stream.native()->queue->num_asked()};
+}
+void Event::make_wait(const Stream& stream) const {
+    const Lock lock(machine().mutex);
+    if (native_->queue == nullptr) return;
+    stream.native()->queue->ask([recorded = *native_] { recorded.queue->run_to(recorded.num_operations); });
+}
+void Event::synchronize() const {
+    const Lock lock(machine().mutex);
+    if (native_->queue != nullptr) native_->queue->run_to(native_->num_operations);
+    machine().tell_failure();
+}
+
+void emulation::ask(const Stream& stream, std::function<void()> operation) {
+    const Lock lock(machine().mutex);
+    stream.native()->queue->ask(std::move(operation));
+}
 
 std::byte* allocate_pinned(std::size_t num_bytes) {
     return allocate_memory(num_bytes);
@@ -38,7 +153,7 @@ Pinned& Pinned::operator=(Pinned&& other) noexcept {
     return *this;
 }
 Pinned::~Pinned() {
-    release_memory(data_);
+    if (data_ != nullptr) release_memory(data_);
 }
 
 int num_gpus() {
@@ -51,7 +166,8 @@ GpuProperties properties_of(int /*gpu*/) {
             .minor = 0,
             .multiprocessors = 4,
             .memory_bytes = std::size_t{4} << 30,
-            .l2_bytes = std::size_t{1} << 20};
+            .l2_bytes = std::size_t{1} << 20,
+            .shared_bytes = block_shared_bytes};
 }
 void use_gpu(int /*gpu*/) {}
 std::size_t free_memory_bytes() {
@@ -60,20 +176,37 @@ std::size_t free_memory_bytes() {
 
 std::byte* allocate_memory(std::size_t num_bytes) {
     constexpr std::size_t alignment = 256;
-    const std::size_t whole = (num_bytes + alignment - 1) / alignment * alignment;
-    void* data = std::aligned_alloc(alignment, whole == 0 ? alignment : whole);
+    const std::size_t whole = std::max((num_bytes + alignment - 1) / alignment * alignment, alignment);
+    auto* const data = static_cast<std::byte*>(std::aligned_alloc(alignment, whole));
     if (data == nullptr) throw std::bad_alloc();
     std::memset(data, 0xff, whole);
-    return static_cast<std::byte*>(data);
+    const Lock lock(machine().mutex);
+    machine().memories[data] = whole;
+    return data;
 }
+/// Waits for all streams, as CUDA does.
 void release_memory(std::byte* data) noexcept {
+    const Lock lock(machine().mutex);
+    for (Queue* const queue : machine().queues) queue->run_all();
+    machine().memories.erase(data);
     std::free(data);
 }
-void fill_zero(const Stream& /*stream*/, std::byte* to, std::size_t num_bytes) {
-    if (num_bytes > 0) std::memset(to, 0, num_bytes);
+void fill_zero(const Stream& stream, std::byte* to, std::size_t num_bytes) {
+    if (num_bytes > 0) emulation::ask(stream, [=] { std::memset(to, 0, num_bytes); });
 }
-void copy(const Stream& /*stream*/, void* to, const void* from, std::size_t num_bytes) {
-    if (num_bytes > 0) std::memcpy(to, from, num_bytes);
+/// What is not page-locked is read before the call returns, and written before.
+void copy(const Stream& stream, void* to, const void* from, std::size_t num_bytes) {
+    if (num_bytes == 0) return;
+    const Lock lock(machine().mutex);
+    if (machine().knows(from)) {
+        emulation::ask(stream, [=] { std::memcpy(to, from, num_bytes); });
+    } else {
+        const auto* const bytes = static_cast<const std::byte*>(from);
+        emulation::ask(stream, [to, taken = std::vector<std::byte>(bytes, bytes + num_bytes)] {
+            std::memcpy(to, taken.data(), taken.size());
+        });
+    }
+    if (!machine().knows(to)) stream.native()->queue->run_all();
 }
 
 }  // namespace longhaul::kernels::cuda

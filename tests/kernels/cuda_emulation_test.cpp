@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <functional>
 #include <stdexcept>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/gpu.hpp"
 
 namespace longhaul::kernels::cuda {
@@ -19,6 +23,7 @@ template <class Body>
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, Body body) {
     const Stream stream;
     launch(stream, call<Body>, grid, block, shared_bytes, body);
+    stream.synchronize();
 }
 
 TEST(CudaEmulation, EveryThreadOfEveryBlockRunsOnce) {
@@ -183,8 +188,109 @@ TEST(CudaEmulation, ErrorsOfThreadsReachTheCaller) {
                          __syncthreads();
                      }),
                  std::runtime_error);
-    EXPECT_THROW(run({1}, {1025}, 0, [] {}), std::logic_error);
     EXPECT_THROW(__syncthreads(), std::logic_error) << "outside of a kernel";
+}
+
+TEST(CudaEmulation, WhatAGpuRefusesIsRefused) {
+    const auto nothing = [] {};
+    EXPECT_THROW(run({1}, {1025}, 0, nothing), std::logic_error);
+    EXPECT_THROW(run({1}, {1, 1, 65}, 0, nothing), std::logic_error);
+    EXPECT_THROW(run({1, 65536}, {1}, 0, nothing), std::logic_error);
+    EXPECT_THROW(run({1, 1, 65536}, {1}, 0, nothing), std::logic_error);
+    EXPECT_NO_THROW(run({1}, {1}, block_shared_bytes, nothing));
+    EXPECT_THROW(run({1}, {1}, block_shared_bytes + 1, nothing), std::logic_error);
+    EXPECT_NO_THROW(run({0, 65536}, {1}, 0, nothing)) << "nothing is launched";
+}
+
+TEST(CudaEmulation, ReachesOfAKernelAreChecked) {
+    alignas(16) const std::byte from[32]{};
+    EXPECT_THROW(run({1}, {1}, 64, [&] { copy_async_16(shared_memory<std::byte>() + 8, from); }), std::logic_error);
+    EXPECT_THROW(run({1}, {1}, 64, [&] { copy_async_16(shared_memory<std::byte>(), from + 8); }), std::logic_error);
+    EXPECT_THROW(run({1}, {1}, 64, [&] { copy_async_16(shared_memory<std::byte>() + 64, from); }), std::logic_error);
+    EXPECT_THROW(run({1}, {1}, 64, [] { shared_memory<std::byte>()[64] = std::byte{1}; }), std::logic_error);
+    EXPECT_NO_THROW(run({1}, {1}, 64, [] { shared_memory<std::byte>()[63] = std::byte{1}; }));
+    EXPECT_THROW(run({1}, {32}, 64,
+                     [] {
+                         std::uint32_t to[4];
+                         load_matrix_x4(to, shared_memory<std::byte>() + 64);
+                     }),
+                 std::logic_error);
+}
+
+TEST(CudaEmulation, AWarpExchangesWithAllItsLanes) {
+    const auto exchange = [] { static_cast<void>(__shfl_xor_sync(full_warp, 1, 1)); };
+    EXPECT_THROW(run({1}, {16}, 0, exchange), std::logic_error);
+    for (const unsigned missing : {0U, 31U}) {
+        EXPECT_THROW(run({1}, {32}, 0,
+                         [&] {
+                             if (threadIdx.x != missing) exchange();
+                         }),
+                     std::logic_error);
+    }
+}
+
+TEST(CudaEmulation, StreamsDoNothingUntilTheyAreWaitedFor) {
+    const Stream stream;
+    const Pinned page_locked(sizeof(int));
+    auto* const here = reinterpret_cast<int*>(page_locked.data());
+    std::vector<int> seen(3, -1);
+    auto* const on_device = reinterpret_cast<int*>(allocate_memory(sizeof(int)));
+    const auto look = [&](int i) {
+        launch(stream, call<std::function<void()>>, 1, 1, 0, [&, i] { seen[i] = *on_device; });
+    };
+    *here = 1;
+    copy(stream, on_device, here, sizeof *here);
+    *here = 2;  // the copy reads this
+    look(0);
+    int pageable = 3;
+    copy(stream, on_device, &pageable, sizeof pageable);
+    pageable = 4;  // but not this
+    look(1);
+    EXPECT_EQ(seen, std::vector<int>(3, -1));
+    stream.synchronize();
+    EXPECT_EQ(seen, (std::vector<int>{2, 3, -1}));
+    look(2);
+    release_memory(reinterpret_cast<std::byte*>(on_device));  // waits
+    EXPECT_EQ(seen[2], 3);
+}
+
+TEST(CudaEmulation, EventsBringStreamsInOrder) {
+    std::vector<int> order;
+    const Stream one, other;
+    const auto note = [&](const Stream& stream, int what) {
+        launch(stream, call<std::function<void()>>, 1, 1, 0, [&, what] { order.push_back(what); });
+    };
+    Event half;
+    note(one, 1);
+    half.record(one);
+    note(one, 3);
+    half.make_wait(other);
+    note(other, 2);
+    other.synchronize();
+    EXPECT_EQ(order, (std::vector<int>{1, 2}));
+    one.synchronize();
+    EXPECT_EQ(order, (std::vector<int>{1, 2, 3}));
+}
+
+TEST(CudaDevice, GpusThatLackWhatKernelsNeedAreNamed) {
+    GpuProperties gpu;
+    gpu.name = "Some GPU";
+    gpu.major = 9;
+    gpu.shared_bytes = 227 << 10;
+    EXPECT_NO_THROW(check_gpu(gpu));
+    for (const auto& [major, shared] : {std::pair{7, 227}, std::pair{8, 99}}) {
+        gpu.major = major;
+        gpu.shared_bytes = static_cast<std::size_t>(shared) << 10;
+        try {
+            check_gpu(gpu);
+            ADD_FAILURE() << major << ", " << shared;
+        } catch (const std::invalid_argument& error) {
+            const std::string message = error.what();
+            EXPECT_NE(message.find("Some GPU with " + std::to_string(major) + ".0 and " + std::to_string(shared)),
+                      std::string::npos)
+                << message;
+        }
+    }
 }
 
 }  // namespace

@@ -17,6 +17,7 @@ TEST(SumParts, HasTheBitsOfTheHostsSum) {
             std::vector<float> expected(static_cast<std::size_t>(count)), actual(expected.size(), -1.0F);
             sum_ranks(expected.data(), pointers, count, 1);
             cuda::sum_parts(stream, actual.data(), parts.data(), num_parts, count);
+            stream.synchronize();
             EXPECT_EQ(expected, actual) << num_parts << " parts of " << count;
         }
     }

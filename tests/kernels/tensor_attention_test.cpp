@@ -82,6 +82,13 @@ TEST_P(TensorAttention, CompanyInATileDoesNotMatter) {
     ASSERT_TRUE(comparison.equal(expected, some.bytes(), DType::f32));
 }
 
+/// More than a block of the smallest GPU has shared memory for.
+TEST_P(TensorAttention, HeadsThatAreTooWideAreRefused) {
+    const auto device = GetParam().make(1);
+    const Scene scene(*device, {DType::f32, 320, 1, 1, 3, 1, true}, 602);
+    EXPECT_THROW(static_cast<void>(scene.run(*device, DType::f32)), std::logic_error);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, TensorAttention, ::testing::Values(tensor_gpu()), name_of);
 
 }  // namespace
