@@ -159,22 +159,27 @@ TEST_P(OtherDevice, StoppedAndResumedTheTextGoesOn) {
 INSTANTIATE_TEST_SUITE_P(Devices, OtherDevice, ::testing::ValuesIn(cases()),
                          [](const auto& of) { return of.param.name; });
 
-/// Lets one thread wait for passes of another.
+/// Lets an export wait for passes; and the passes, after a few, for an export to begin, however late its thread is.
 class PassCount {
   public:
     void pass() {
-        const std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
         ++passes_;
         changed_.notify_all();
+        if (passes_ > 20) changed_.wait_for(lock, patience, [&] { return export_began_; });
     }
     /// False: they did not come.
     bool wait_for_more(int passes) {
         std::unique_lock lock(mutex_);
+        export_began_ = true;
+        changed_.notify_all();
         const int until = passes_ + passes;
-        return changed_.wait_for(lock, std::chrono::seconds(20), [&] { return passes_ >= until; });
+        return changed_.wait_for(lock, patience, [&] { return passes_ >= until; });
     }
 
   private:
+    static constexpr std::chrono::seconds patience{20};
+    bool export_began_ = false;
     std::mutex mutex_;
     std::condition_variable changed_;
     int passes_ = 0;
@@ -189,6 +194,8 @@ TEST(ExportFromADevice, RunsBesideDecoding) {
     bool came = false;
     Job job{base_options()};
     job.items = 1;
+    job.options.draft.method = "ar";
+    job.generation.max_tokens = 40;
     job.options.checkpoint.folder = folder;
     job.options.checkpoint.epoch = 1;
     job.options.checkpoint.every_tokens = 8;
