@@ -19,6 +19,12 @@ int num_gpus() {
     return cuda::num_gpus();
 }
 
+std::string gpu_generation() {
+    if (num_gpus() == 0) return "";
+    const cuda::GpuProperties gpu = cuda::properties_of(0);
+    return "sm_" + std::to_string(gpu.major) + std::to_string(gpu.minor);
+}
+
 std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu) {
     const int found = num_gpus();
     if (gpu < 0 || gpu >= found) {
@@ -37,6 +43,10 @@ bool built_for_gpus() {
 
 int num_gpus() {
     return 0;
+}
+
+std::string gpu_generation() {
+    return "";
 }
 
 std::unique_ptr<Device> make_gpu_device(GpuArithmetic /*arithmetic*/, int /*gpu*/) {

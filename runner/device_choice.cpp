@@ -49,8 +49,9 @@ std::string resolved_device(const std::string& device, const std::string& kernel
     return gpus.visible > 0 && !is_of(kernels, cpu_kernels) ? "cuda" : "cpu";
 }
 
-std::string device_kind(const Settings& settings) {
-    return settings.kernels == "cuda-exact" ? "cpu" : settings.device;
+std::string device_kind(const Settings& settings, const std::string& generation) {
+    if (settings.kernels == "cuda-exact") return "cpu";
+    return settings.device == "cuda" && !generation.empty() ? "cuda " + generation : settings.device;
 }
 
 void check_device(const Settings& settings, const Gpus& gpus) {

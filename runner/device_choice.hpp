@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/device.hpp"
+#include "kernels/gpu_devices.hpp"
 #include "runner/settings.hpp"
 
 namespace longhaul::runner {
@@ -24,9 +25,9 @@ const std::vector<std::string>& kernels_of_device(const std::string& device);
 /// nothing speaks against it.
 std::string resolved_device(const std::string& device, const std::string& kernels, const Gpus& gpus);
 
-/// What decides the bits of a job's results, and so belongs to its identity: "cuda", or "cpu" also of a GPU that
-/// computes as the CPU does.
-std::string device_kind(const Settings& settings);
+/// What decides the bits of a job's results, and so belongs to its identity: "cuda sm_90", since another generation of
+/// GPUs has other bits, or "cpu" also of a GPU that computes as the CPU does.
+std::string device_kind(const Settings& settings, const std::string& generation = kernels::gpu_generation());
 
 /// Throws UsageError where this program, or this machine, does not have the device of `settings`.
 void check_device(const Settings& settings, const Gpus& gpus);

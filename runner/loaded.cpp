@@ -62,13 +62,15 @@ void Loaded::unload() {
     notices_said = false;
 }
 
-/// Where `device` was left to each rank, they may have found different ones.
+/// Where `device` was left to each rank, they may have found different ones; and GPUs of two generations have different
+/// bits.
 static void check_same_device(const World& world, const Settings& settings) {
-    std::string first = settings.device;
+    const std::string mine = settings.kernels == "cuda-exact" ? settings.device : device_kind(settings);
+    std::string first = mine;
     world.broadcast(first);
     world.agree([&] {
-        if (first == settings.device) return;
-        throw UsageError("device: expected " + first + " as on rank 0, got " + settings.device + " on rank " +
+        if (first == mine) return;
+        throw UsageError("device: expected " + first + " as on rank 0, got " + mine + " on rank " +
                          std::to_string(world.rank()) + " (host " + world.host() +
                          "); give nodes of one kind, or device = cpu");
     });

@@ -41,13 +41,13 @@ TEST(DeviceChoice, AutoIsAGpuWhereThereIsOneAndNothingSpeaksAgainstIt) {
 TEST(DeviceChoice, AGpuThatComputesAsTheProcessorIsOfItsKind) {
     Settings settings;
     settings.device = "cpu";
-    EXPECT_EQ(device_kind(settings), "cpu");
+    EXPECT_EQ(device_kind(settings, "sm_90"), "cpu");
     settings.device = "cuda";
-    EXPECT_EQ(device_kind(settings), "cuda");
+    EXPECT_EQ(device_kind(settings, "sm_90"), "cuda sm_90");
     settings.kernels = "cuda";
-    EXPECT_EQ(device_kind(settings), "cuda");
+    EXPECT_EQ(device_kind(settings, "sm_80"), "cuda sm_80");
     settings.kernels = "cuda-exact";
-    EXPECT_EQ(device_kind(settings), "cpu");
+    EXPECT_EQ(device_kind(settings, "sm_80"), "cpu");
 }
 
 TEST(DeviceChoice, SaysWhatIsMissingForAGpu) {
