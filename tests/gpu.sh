@@ -8,7 +8,7 @@
 #                         for that; the repository with build-gpu/ in it can then be carried to a machine that has a GPU
 #                         and its driver, and perhaps the CUDA toolkit, NCCL and PyTorch, and nothing else.
 #
-# Benchmarks and logs are left in build-gpu/results (or $OUT).
+# Benchmarks and logs are left in build-gpu/results (or $RESULTS).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 archive=$PWD/build-gpu/programs.tar.gz
@@ -50,7 +50,7 @@ if [ ! -e /dev/nvidia0 ] && ! nvidia-smi -L >/dev/null 2>&1; then
   echo "error: GPU: expected one that the driver shows, got none" >&2
   exit 1
 fi
-results=${OUT:-$PWD/build-gpu/results}
+results=${RESULTS:-$PWD/build-gpu/results}
 mkdir -p "$results"
 nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
 cuda=/usr/local/cuda
