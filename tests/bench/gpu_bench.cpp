@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <numeric>
 #include <string>
@@ -216,12 +217,17 @@ int main(int argc, char** argv) {
         if (std::string(argv[i]) == "--quick") quick = true;
         if (std::string(argv[i]) == "--exact") arithmetic = GpuArithmetic::exact;
     }
-    Bench bench(arithmetic, quick);
-    bench.products(DType::bf16, "bf16");
-    if (!quick) bench.products(DType::int8, "int8");
-    if (!quick) bench.products(DType::int4, "int4");
-    bench.attention(DType::bf16, "bf16");
-    if (!quick) bench.attention(DType::int8, "int8");
-    bench.rows();
+    try {
+        Bench bench(arithmetic, quick);
+        bench.products(DType::bf16, "bf16");
+        if (!quick) bench.products(DType::int8, "int8");
+        if (!quick) bench.products(DType::int4, "int4");
+        bench.attention(DType::bf16, "bf16");
+        if (!quick) bench.attention(DType::int8, "int8");
+        bench.rows();
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "error: GPU: %s\n", error.what());
+        return 1;
+    }
     return 0;
 }
