@@ -1,9 +1,9 @@
 // The operations one device offers to the engine. kernels/reference (plain loops, the judge), kernels/cpu (AVX2 and
-// AVX-512) and later kernels/cuda fill the same list; the caller cannot tell which it got.
+// AVX-512) and kernels/cuda fill the same list; the caller cannot tell which it got.
 //
 // The contract is arithmetic, not "close": order of summation, rounding and elementary functions are those of
-// algorithms.md section 7, so all CPU variants give the same bits. numerics.hpp states the order in words and holds
-// its version number.
+// algorithms.md section 7, so all CPU variants and `cuda-exact` give the same bits. numerics.hpp states the order in
+// words and holds its version number.
 //
 // Shapes are written slowest dimension first. "act" is the type that matrix products read: bf16 or f32 (act_type).
 // Pointers are to device memory unless a span is given (host). What lies behind a span is read before the call returns,
@@ -201,7 +201,7 @@ class Device {
   public:
     virtual ~Device() = default;
 
-    /// "reference", "avx2", "avx512": what the log and the run folder record.
+    /// "reference", "avx2", "avx512", "cuda", "cuda-exact": what the log and the run folder record.
     [[nodiscard]] virtual std::string_view name() const = 0;
     [[nodiscard]] virtual int threads() const = 0;
     /// Which one of several, "GPU 1 of 4, NVIDIA H200"; "" where the name says all.

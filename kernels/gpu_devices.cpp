@@ -19,10 +19,10 @@ int num_gpus() {
     return cuda::num_gpus();
 }
 
-std::string gpu_generation() {
-    if (num_gpus() == 0) return "";
-    const cuda::GpuProperties gpu = cuda::properties_of(0);
-    return "sm_" + std::to_string(gpu.major) + std::to_string(gpu.minor);
+std::string gpu_generation(int gpu) {
+    if (gpu >= num_gpus()) return "";
+    const cuda::GpuProperties properties = cuda::properties_of(gpu);
+    return "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
 }
 
 std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu) {
@@ -45,7 +45,7 @@ int num_gpus() {
     return 0;
 }
 
-std::string gpu_generation() {
+std::string gpu_generation(int /*gpu*/) {
     return "";
 }
 

@@ -17,9 +17,9 @@ enum class GpuArithmetic : std::uint8_t { exact, tensor };
 bool built_for_gpus();
 /// GPUs that this process sees.
 int num_gpus();
-/// "sm_90" of those that this process sees, the first one's; "" where there is none. Tensor cores of two generations
-/// add the products of one instruction in other groups, so their bits differ.
-std::string gpu_generation();
+/// "sm_90" of GPU number `gpu`; "" where this process does not see it. Tensor cores of two generations add the products
+/// of one instruction in other groups, so their bits differ.
+std::string gpu_generation(int gpu);
 /// GPU number `gpu`. Throws std::invalid_argument with what is missing and how to get it.
 std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu);
 

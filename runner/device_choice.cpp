@@ -43,6 +43,10 @@ const std::vector<std::string>& kernels_of_device(const std::string& device) {
     return device == "cuda" ? gpu_kernels : cpu_kernels;
 }
 
+int gpu_of(int node_rank) {
+    return node_rank % std::max(kernels::num_gpus(), 1);
+}
+
 std::string resolved_device(const std::string& device, const std::string& kernels, const Gpus& gpus) {
     if (!device.empty() && device != "auto") return device;
     if (is_of(kernels, gpu_kernels)) return "cuda";
@@ -70,11 +74,10 @@ void check_device(const Settings& settings, const Gpus& gpus) {
 
 std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threads, int node_rank) {
     if (settings.device != "cuda") return make_cpu_device(settings, threads);
-    const Gpus gpus = gpus_here();
-    check_device(settings, gpus);
+    check_device(settings, gpus_here());
     const auto arithmetic =
         settings.kernels == "cuda-exact" ? kernels::GpuArithmetic::exact : kernels::GpuArithmetic::tensor;
-    return kernels::make_gpu_device(arithmetic, node_rank % gpus.visible);
+    return kernels::make_gpu_device(arithmetic, gpu_of(node_rank));
 }
 
 }  // namespace longhaul::runner

@@ -21,13 +21,16 @@ Gpus gpus_here();
 /// Values of `kernels` that belong to a device, "auto" among them.
 const std::vector<std::string>& kernels_of_device(const std::string& device);
 
+/// GPU of the node's rank number `node_rank`: they take turns.
+int gpu_of(int node_rank);
+
 /// "cpu" or "cuda", from the keys as they were given ("auto" or "" where they were not): a GPU where there is one and
 /// nothing speaks against it.
 std::string resolved_device(const std::string& device, const std::string& kernels, const Gpus& gpus);
 
 /// What decides the bits of a job's results, and so belongs to its identity: "cuda sm_90", since another generation of
 /// GPUs has other bits, or "cpu" also of a GPU that computes as the CPU does.
-std::string device_kind(const Settings& settings, const std::string& generation = kernels::gpu_generation());
+std::string device_kind(const Settings& settings, const std::string& generation = kernels::gpu_generation(0));
 
 /// Throws UsageError where this program, or this machine, does not have the device of `settings`.
 void check_device(const Settings& settings, const Gpus& gpus);

@@ -171,7 +171,7 @@ class JobChecker {
         if (!usable) return;
         // With faults among its keys the job is not known well enough to be compared.
         Settings there = settings;
-        there.allow_device_change |= device_is_auto_;  // the job's node decides
+        there.allow_device_change |= device_is_auto_ || !device_is_here_;  // the job's node decides
         const bool same = !faulty_keys_.empty() || attempt("output", [&] {
             check_identity(folder, there, fingerprints_);
             if (settings.shard.is_part()) check_other_shards(there, fingerprints_);

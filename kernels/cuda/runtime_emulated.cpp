@@ -144,18 +144,6 @@ void release_pinned(std::byte* data) noexcept {
     release_memory(data);
 }
 
-Pinned::Pinned(std::size_t num_bytes) : data_(allocate_memory(num_bytes)), num_bytes_(num_bytes) {}
-Pinned::Pinned(Pinned&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
-Pinned& Pinned::operator=(Pinned&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(num_bytes_, other.num_bytes_);
-    return *this;
-}
-Pinned::~Pinned() {
-    if (data_ != nullptr) release_memory(data_);
-}
-
 int num_gpus() {
     return 1;
 }

@@ -5,6 +5,18 @@
 
 namespace longhaul::kernels::cuda {
 
+Pinned::Pinned(std::size_t num_bytes) : data_(allocate_pinned(num_bytes)), num_bytes_(num_bytes) {}
+Pinned::Pinned(Pinned&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+Pinned& Pinned::operator=(Pinned&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(num_bytes_, other.num_bytes_);
+    return *this;
+}
+Pinned::~Pinned() {
+    if (data_ != nullptr) release_pinned(data_);
+}
+
 void PinnedRing::send(std::byte* to, const void* from, std::size_t num_bytes) {
     const auto* bytes = static_cast<const std::byte*>(from);
     for (std::size_t at = 0; at < num_bytes; at += piece_bytes) {
