@@ -25,14 +25,16 @@ std::string gpu_generation(int gpu) {
     return "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
 }
 
-std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu) {
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches) {
     const int found = num_gpus();
     if (gpu < 0 || gpu >= found) {
         throw std::invalid_argument("expected GPU " + std::to_string(gpu) + ", got " + std::to_string(found) +
                                     " that the driver shows this process (nvidia-smi, CUDA_VISIBLE_DEVICES)");
     }
     const bool exact = arithmetic == GpuArithmetic::exact;
-    return std::make_unique<cuda::CudaDevice>(exact ? cuda::Arithmetic::exact : cuda::Arithmetic::tensor, gpu);
+    return std::make_unique<cuda::CudaDevice>(
+        exact ? cuda::Arithmetic::exact : cuda::Arithmetic::tensor, gpu,
+        launches == GpuLaunches::graphs ? cuda::GraphPolicy{} : cuda::GraphPolicy::none());
 }
 
 #else
@@ -49,7 +51,7 @@ std::string gpu_generation(int /*gpu*/) {
     return "";
 }
 
-std::unique_ptr<Device> make_gpu_device(GpuArithmetic /*arithmetic*/, int /*gpu*/) {
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic /*arithmetic*/, int /*gpu*/, GpuLaunches /*launches*/) {
     throw std::invalid_argument("this program was built without GPU kernels; configure it with -DLONGHAUL_CUDA=ON");
 }
 

@@ -13,6 +13,9 @@ namespace longhaul::kernels {
 /// own.
 enum class GpuArithmetic : std::uint8_t { exact, tensor };
 
+/// How a step's kernels reach the GPU (cuda/launches.hpp): most of them in graphs, or each by itself, for comparison.
+enum class GpuLaunches : std::uint8_t { graphs, single };
+
 /// Whether this program has kernels for GPUs.
 bool built_for_gpus();
 /// GPUs that this process sees.
@@ -21,6 +24,6 @@ int num_gpus();
 /// of one instruction in other groups, so their bits differ.
 std::string gpu_generation(int gpu);
 /// GPU number `gpu`. Throws std::invalid_argument with what is missing and how to get it.
-std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu);
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches = GpuLaunches::graphs);
 
 }  // namespace longhaul::kernels
