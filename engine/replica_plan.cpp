@@ -227,6 +227,7 @@ StepHeader Replica::State::plan() {
         if (waiting.empty() && !next && !work_left) header.kind = StepHeader::Kind::finish;
     }
     plan_trees(header);
+    header.prefill_rows = pace.rows();
     header.begin_round = rounds.due();
     header.store_kv = rounds.may_store_kv();
     return header;

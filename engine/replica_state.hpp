@@ -21,6 +21,7 @@
 #include "engine/draft/tree_chooser.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
+#include "engine/prefill_pace.hpp"
 #include "engine/replica.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "engine/sampling/pipeline.hpp"
@@ -71,6 +72,7 @@ struct Replica::State {
           log_softmax(model.config().vocab_size),
           pool(model.device(), model.kv_layout(), memory_limit()),
           rounds(options.checkpoint, model, group),
+          pace(2.0 * static_cast<double>(num_parameters(model.config())) / group.size(), options.prefill_chunk),
           chooser(make_chooser()) {}
 
     static DraftOptions plain_decoding() {
@@ -119,6 +121,7 @@ struct Replica::State {
     LogSoftmax log_softmax;
     PagePool pool;
     CheckpointRounds rounds;
+    PrefillPace pace;                    // first rank
     DraftEconomy economy;                // first rank
     std::optional<TreeChooser> chooser;  // where draft-tree = auto; the first rank's says
 
@@ -163,19 +166,18 @@ struct Replica::State {
     void learn_from(const TreeChooser::Step& step);
     void propose(const StepHeader& header);
     void add_decode_rows(DecodeSlice& slice);
-    std::int64_t add_prefill_rows();
+    std::int64_t add_prefill_rows(std::int64_t most_rows);
     void accept(DecodeSlice& slice, std::span<const float> logits);
     bool append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason);
     void record(Sequence& sequence, std::span<const float> logits, std::int32_t token);
     [[nodiscard]] std::int64_t num_logprobs(const WorkItem& item) const;
-    void score_step();
+    void score_step(const StepHeader& header);
     void add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row);
     void take_scores(const ScoreSlice& slice, std::span<const float> logits);
     [[nodiscard]] std::int64_t unscored_bytes(const Sequence& sequence) const;
     void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
     void begin_round(bool store_kv);
     void report(const char* phase);
-    [[nodiscard]] std::int64_t prefill_rows() const;
     [[nodiscard]] std::int64_t depth_limit(std::int64_t num_tokens, std::int64_t tokens_left) const;
     [[nodiscard]] bool is_coupled() const { return options.draft.verify == "coupled"; }
     [[nodiscard]] Noise noise_of(const Sequence& sequence) const;

@@ -6,12 +6,6 @@
 
 namespace longhaul::engine {
 
-/// A pass should end within seconds: between passes the replica hears stop requests. Rows do not change results.
-std::int64_t Replica::State::prefill_rows() const {
-    const auto flops_a_row = 2.0 * static_cast<double>(num_parameters(model.config())) / group.size();
-    return std::clamp<std::int64_t>(static_cast<std::int64_t>(1.5e11 / flops_a_row), 16, options.prefill_chunk);
-}
-
 /// What the drafter may know of the draws that are to come. A given token owes nothing to the noise.
 Noise Replica::State::noise_of(const Sequence& sequence) const {
     if (!is_coupled()) return {sequence.noise_key, Noise::Kind::own};
@@ -77,22 +71,24 @@ void Replica::State::add_decode_rows(DecodeSlice& slice) {
     outcome.calls_without_drafts += tree.num_nodes() == 1 ? 1 : 0;
 }
 
-std::int64_t Replica::State::add_prefill_rows() {
+std::int64_t Replica::State::add_prefill_rows(std::int64_t most_rows) {
     const auto oldest = std::find_if(in_flight.begin(), in_flight.end(), [](const auto& s) { return s->prefilling(); });
     if (oldest == in_flight.end()) return 0;
     Sequence& sequence = **oldest;
-    if (sequence.feeds_drafter) drafter->follow(*sequence.drafter, sequence.tokens, prefill_rows());
+    if (sequence.feeds_drafter) drafter->follow(*sequence.drafter, sequence.tokens, most_rows);
     const std::int64_t first = sequence.kv->committed();
     if (first >= sequence.num_tokens() - 1) return 0;  // the drafter alone lacked something
     const auto index = static_cast<std::int32_t>(kv_sequences.size());
     kv_sequences.push_back(sequence.kv.get());
-    const std::int64_t last = std::min(first + prefill_rows(), sequence.num_tokens() - 1);
+    const std::int64_t last = std::min(first + most_rows, sequence.num_tokens() - 1);
     for (std::int64_t position = first; position < last; ++position) {
         ForwardRow& row = rows.emplace_back();
         row.token_id = sequence.tokens[static_cast<std::size_t>(position)];
         row.position = position;
         row.sequence = index;
         row.in_pages = position + 1;
+        // By position alone: the prompt's last token is a tree's root, and output comes here after a resume.
+        row.of_prompt = position < sequence.prompt_size() - 1;
     }
     return last - first;
 }
@@ -250,7 +246,7 @@ void Replica::State::step(const StepHeader& header) {
         slice.first_logits = logits_row;
         logits_row += slice.tree.num_nodes();
     }
-    const std::int64_t num_prefill = add_prefill_rows();
+    const std::int64_t num_prefill = add_prefill_rows(header.prefill_rows);
     times.drafted = std::chrono::steady_clock::now();
     const std::span<const float> logits = model.forward(rows, kv_sequences);
     times.computed = std::chrono::steady_clock::now();
@@ -258,6 +254,7 @@ void Replica::State::step(const StepHeader& header) {
         KvSequence& kv = *kv_sequences.back();
         kv.set_committed(kv.committed() + num_prefill);
         progress.prefilled_tokens += num_prefill;
+        pace.took(num_prefill, std::chrono::duration<double>(times.computed - times.start).count());
         rounds.count_tokens(num_prefill);
     }
     for (DecodeSlice& slice : slices) accept(slice, logits);

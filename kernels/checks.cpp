@@ -65,6 +65,10 @@ void check_pass(const PassRows& pass) {
     for (const KvSlot& slot : pass.slots) {
         if (slot.page != nullptr) check_slot(slot);
     }
+    const auto num_rows = static_cast<std::int64_t>(pass.rows.size());
+    require(pass.first_prompt_row >= 0 && pass.num_prompt_rows >= 0 &&
+                pass.first_prompt_row + pass.num_prompt_rows <= num_rows,
+            "pass", "rows of prompts that it has not");
     require(pass.slots.empty() || (pass.cos != nullptr && pass.sin != nullptr && pass.num_angles > 0), "pass",
             "no angles for the slots");
     for (const AttentionRow& row : pass.rows) {

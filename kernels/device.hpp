@@ -164,6 +164,9 @@ struct PassRows {
     const float* cos = nullptr;          ///< [slots, num_angles], as sin
     const float* sin = nullptr;
     std::int64_t num_angles = 0;  ///< head_dim / 2
+    /// Rows of given text, decided by their places in it alone: a device may sum their products in an order of its own
+    /// (layer_matmul).
+    std::int64_t first_prompt_row = 0, num_prompt_rows = 0;
 };
 
 /// Of a device whose memory is not the host's.
@@ -188,6 +191,7 @@ class DeviceLinks {
   public:
     virtual ~DeviceLinks() = default;
     /// The same for two devices only where they are one; of one device in all processes. Names the kind of link, too.
+    /// Throws std::runtime_error where this process lacks what links need.
     [[nodiscard]] virtual std::string address() const = 0;
     /// One rank makes it, all join with it.
     [[nodiscard]] virtual std::vector<std::byte> new_id() const = 0;
@@ -201,11 +205,15 @@ class Device {
   public:
     virtual ~Device() = default;
 
-    /// "reference", "avx2", "avx512", "cuda", "cuda-exact": what the log and the run folder record.
+    /// "reference", "avx2", "avx512", "cuda", "cuda-exact", "cuda-cublas": what the log and the run folder record.
     [[nodiscard]] virtual std::string_view name() const = 0;
     [[nodiscard]] virtual int threads() const = 0;
     /// Which one of several, "GPU 1 of 4, NVIDIA H200"; "" where the name says all.
     [[nodiscard]] virtual std::string place() const { return ""; }
+    /// Operations a second of its bf16 multiply-adds on registers alone, measured now; 0: it cannot say.
+    [[nodiscard]] virtual double measure_peak_flops() { return 0; }
+    /// What it chose for itself so far that decides bits, a line each, for the log.
+    [[nodiscard]] virtual std::vector<std::string> choices() const { return {}; }
     /// nullopt: it computes in the host's memory, and a pointer means the same to both.
     [[nodiscard]] virtual std::optional<DeviceMemory> own_memory() const { return std::nullopt; }
     /// nullptr: there is no way but over the host.
@@ -245,6 +253,13 @@ class Device {
     /// w.num_outputs].
     virtual void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                         float* y) = 0;
+
+    /// The same for a layer's matrix and all rows of the pass. Where a device sums otherwise for rows of prompts, a
+    /// row's result depends on the row and the matrix alone just the same.
+    virtual void layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                              float* y) {
+        matmul(w, x, x_stride, num_rows, y);
+    }
 
     /// out[r] = x[rows[r]] for f32 rows of `dim`.
     virtual void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;

@@ -65,8 +65,10 @@ void Loaded::unload() {
 /// Where `device` was left to each rank, they may have found different ones; and GPUs of two generations have different
 /// bits.
 static void check_same_device(const World& world, const Settings& settings) {
-    const std::string generation = kernels::gpu_generation(gpu_of(world.node_rank()));
-    const std::string mine = settings.kernels == "cuda-exact" ? settings.device : device_kind(settings, generation);
+    std::string mine;
+    world.agree([&] {
+        mine = settings.kernels == "cuda-exact" ? settings.device : device_kind(settings, gpu_of(world.node_rank()));
+    });
     std::string first = mine;
     world.broadcast(first);
     world.agree([&] {

@@ -142,11 +142,22 @@ std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& devic
     return bytes;
 }
 
+/// What prompts by a library take beside: a layer's largest matrix by rows, and a block of rows with its outputs.
+static std::int64_t library_bytes(const ModelPart& target) {
+    constexpr std::int64_t bf16 = 2, f32 = 4, block_rows = 512;
+    const engine::ModelConfig& config = target.config;
+    const std::int64_t hidden = target.split.padded_hidden, heads = target.split.num_heads * config.head_dim;
+    const std::int64_t qkv = heads + 2 * target.split.num_kv_heads * config.head_dim;
+    const std::int64_t up = (config.gated_mlp ? 2 : 1) * target.split.intermediate;
+    const std::int64_t widest = std::max({qkv, up, hidden});
+    return hidden * widest * bf16 + block_rows * widest * (bf16 + f32);
+}
+
 std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) {
     const std::int64_t nodes = settings.batch * (1 + tree_nodes(settings));
-    const std::int64_t rows = nodes + engine::ReplicaOptions{}.prefill_chunk;
+    const std::int64_t rows = nodes + engine::prefill_chunk_of(settings.device == "cuda");
     const std::int64_t logit_rows = settings.mode == "perplexity" ? rows : nodes;
-    std::int64_t bytes = 0;
+    std::int64_t bytes = settings.kernels == "cuda-cublas" ? library_bytes(parts.front()) : 0;
     for (const ModelPart& part : parts)
         bytes += engine::pass_bytes(part.config, part.split, precision_of(settings), rows, logit_rows);
     return bytes;

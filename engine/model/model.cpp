@@ -120,6 +120,7 @@ struct Model::State {
     std::vector<KvSlot> slots;
     std::vector<AttentionRow> attention_rows;
     std::vector<AttentionSequence> attention_sequences;
+    std::int64_t first_prompt_row = 0, num_prompt_rows = 0;  ///< of the pass
 
     void load(const SafetensorsFolder& tensors, const std::filesystem::path& packed_folder);
     bool adopt_packed(const SafetensorsFolder& tensors, const std::vector<WeightPlan>& plans,
@@ -127,6 +128,7 @@ struct Model::State {
     void note_bad(const SafetensorsFolder& tensors, const std::vector<std::string>& names);
 
     void prepare(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
+    void find_prompt_rows(std::span<const ForwardRow> rows);
     [[nodiscard]] std::int32_t position_row(const ForwardRow& row) const;
     void embed(std::int64_t num_rows, float* x);
     const std::byte* rounded(const float* x, std::int64_t width, std::int64_t num_rows);
@@ -262,6 +264,7 @@ void Model::State::prepare(std::span<const ForwardRow> rows, std::span<KvSequenc
     slots.clear();
     attention_rows.clear();
     attention_sequences.clear();
+    find_prompt_rows(rows);
     for (const KvSequence* sequence : sequences)
         attention_sequences.push_back({sequence->pages(), sequence->scratch_pages()});
     for (std::size_t r = 0; r < num_rows; ++r) {
@@ -282,7 +285,19 @@ void Model::State::prepare(std::span<const ForwardRow> rows, std::span<KvSequenc
                        .slots = slots,
                        .cos = cos.data(),
                        .sin = sin.data(),
-                       .num_angles = half});
+                       .num_angles = half,
+                       .first_prompt_row = first_prompt_row,
+                       .num_prompt_rows = num_prompt_rows});
+}
+
+void Model::State::find_prompt_rows(std::span<const ForwardRow> rows) {
+    const auto of_prompt = [](const ForwardRow& row) { return row.of_prompt; };
+    const auto first = std::find_if(rows.begin(), rows.end(), of_prompt);
+    const auto end = std::find_if_not(first, rows.end(), of_prompt);
+    if (std::any_of(end, rows.end(), of_prompt)) throw std::logic_error("rows of prompts do not stand together");
+    first_prompt_row = first - rows.begin();
+    num_prompt_rows = end - first;
+    if (num_prompt_rows == 0) first_prompt_row = 0;
 }
 
 void Model::State::embed(std::int64_t num_rows, float* x) {
@@ -357,7 +372,7 @@ void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, fl
     const LayerWeights& w = weights.layers[static_cast<std::size_t>(layer)];
     const std::byte* input = block_input(w.attention_norm, x, num_rows);
     float* qkv = projected.floats(num_rows * w.qkv.num_outputs);
-    device.matmul(w.qkv, input, split.padded_hidden, num_rows, qkv);
+    device.layer_matmul(w.qkv, input, split.padded_hidden, num_rows, qkv);
     if (w.qkv_bias) device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows, w.qkv.num_outputs);
 
     std::byte* q = queries_of(num_rows);
@@ -365,7 +380,7 @@ void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, fl
     const std::byte* heads = attend(layer, num_rows);
 
     float* out = sum.floats(num_rows * config.hidden_size);
-    device.matmul(w.output, heads, w.output.num_inputs, num_rows, out);
+    device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows, out);
     leave_block(w.attention_norm, w.output_bias, out, num_rows, x);
 }
 
@@ -373,7 +388,7 @@ void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, fl
 void Model::State::mlp_block(const LayerWeights& w, std::int64_t num_rows, float* x) {
     const std::byte* input = block_input(w.mlp_norm, x, num_rows);
     float* gate_up = projected.floats(num_rows * w.gate_up.num_outputs);
-    device.matmul(w.gate_up, input, split.padded_hidden, num_rows, gate_up);
+    device.layer_matmul(w.gate_up, input, split.padded_hidden, num_rows, gate_up);
     if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows, w.gate_up.num_outputs);
 
     const std::int64_t width = split.intermediate;
@@ -384,7 +399,7 @@ void Model::State::mlp_block(const LayerWeights& w, std::int64_t num_rows, float
         device.relu(gate_up, num_rows, width, act, active, width);
     }
     float* out = sum.floats(num_rows * config.hidden_size);
-    device.matmul(w.down, active, width, num_rows, out);
+    device.layer_matmul(w.down, active, width, num_rows, out);
     leave_block(w.mlp_norm, w.down_bias, out, num_rows, x);
 }
 

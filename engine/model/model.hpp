@@ -31,6 +31,7 @@ struct ForwardRow {
     std::vector<std::int32_t>
         path;  ///< scratch slots of positions in_pages..position; empty: the row goes to the pages
     bool wants_logits = false;
+    bool of_prompt = false;  ///< given text, by its position alone; such rows stand together (PassRows)
 };
 
 /// How a rank came by its weights.

@@ -15,7 +15,7 @@ namespace longhaul::kernels::cuda {
 namespace {
 
 bool on_tensor_cores(Arithmetic arithmetic, const KvLayout& layout) {
-    return arithmetic == Arithmetic::tensor && layout.dtype == DType::bf16 && layout.head_dim <= 256;
+    return arithmetic != Arithmetic::exact && layout.dtype == DType::bf16 && layout.head_dim <= 256;
 }
 
 PlanShape plan_shape(const AttentionCall& call, int multiprocessors) {

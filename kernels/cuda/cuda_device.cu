@@ -42,7 +42,10 @@ CudaDevice::State::State(Arithmetic arithmetic, int gpu, const GraphPolicy& poli
       stream(policy),
       ring(stream),
       links(make_links(stream, gpu)),
-      kv(stream) {}
+      kv(stream) {
+    if (arithmetic != Arithmetic::library) return;
+    prompts = std::make_unique<PromptProducts>(stream, make_block_library(stream));
+}
 
 const std::int32_t* CudaDevice::State::send_rows(std::span<const std::int32_t> rows) {
     auto* numbers = row_numbers.get<std::int32_t>(stream, static_cast<std::int64_t>(rows.size()));
@@ -61,7 +64,15 @@ CudaDevice::~CudaDevice() {
 }
 
 std::string_view CudaDevice::name() const {
-    return state_->arithmetic == Arithmetic::exact ? "cuda-exact" : "cuda";
+    switch (state_->arithmetic) {
+        case Arithmetic::exact:
+            return "cuda-exact";
+        case Arithmetic::tensor:
+            return "cuda";
+        case Arithmetic::library:
+            return "cuda-cublas";
+    }
+    throw std::logic_error("no such arithmetic");
 }
 
 std::string CudaDevice::place() const {

@@ -1,9 +1,10 @@
 // The GPU as a Device. Operations are asked for on one stream and run behind the host's back; only `download` waits.
 // The kernels of a step become graphs as `policy` says (launches.hpp).
 //
-// Two arithmetics. `exact` is the contract of all CPU devices, bit for bit. `tensor` computes products of bf16 weights
-// and attention over bf16 keys on tensor cores, whose sums round otherwise: another numerics, in which a row's result
-// depends on its own path alone just the same.
+// Three arithmetics. `exact` is the contract of all CPU devices, bit for bit. `tensor` computes products of bf16
+// weights and attention over bf16 keys on tensor cores, whose sums round otherwise: another numerics, in which a row's
+// result depends on its own path alone just the same. `library` is `tensor`, but that rows of prompts are multiplied by
+// a library (prompt_products.hpp).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace longhaul::kernels::cuda {
 
-enum class Arithmetic : std::uint8_t { exact, tensor };
+enum class Arithmetic : std::uint8_t { exact, tensor, library };
 
 /// Device memory that only grows; contents are lost when it does.
 class Workspace {
@@ -73,6 +74,14 @@ class CudaDevice final : public Device {
     [[nodiscard]] std::string_view packed_layout() const override;
     void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
+
+    // prompt_products.cu
+    void layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                      float* y) override;
+    [[nodiscard]] std::vector<std::string> choices() const override;
+
+    // peak.cu
+    [[nodiscard]] double measure_peak_flops() override;
 
     // rows.cu
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;

@@ -8,6 +8,7 @@
 #include "kernels/cuda/pack_buffers.hpp"
 #include "kernels/cuda/pass.hpp"
 #include "kernels/cuda/product_memory.hpp"
+#include "kernels/cuda/prompt_products.hpp"
 #include "kernels/cuda/staging.hpp"
 
 namespace longhaul::kernels::cuda {
@@ -30,6 +31,7 @@ struct CudaDevice::State {
     Workspace row_numbers;
     PackBuffers pack_buffers;
     ProductMemory products;
+    std::unique_ptr<PromptProducts> prompts;  ///< nullptr: as all other rows
 };
 
 }  // namespace longhaul::kernels::cuda

@@ -41,10 +41,18 @@ void TimedDevice::embed(const Matrix& table, std::span<const std::int32_t> rows,
 }
 
 void TimedDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
+    timed_product(w, num_rows, [&] { inner_.matmul(w, x, x_stride, num_rows, y); });
+}
+
+void TimedDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                               float* y) {
+    timed_product(w, num_rows, [&] { inner_.layer_matmul(w, x, x_stride, num_rows, y); });
+}
+
+void TimedDevice::timed_product(const Matrix& w, std::int64_t num_rows, const std::function<void()>& run) {
     const std::string part = "product " + std::to_string(w.num_outputs) + " x " + std::to_string(w.num_inputs);
     timed(part, static_cast<double>(w.data.num_bytes()),
-          2.0 * static_cast<double>(w.num_outputs * w.num_inputs * num_rows),
-          [&] { inner_.matmul(w, x, x_stride, num_rows, y); });
+          2.0 * static_cast<double>(w.num_outputs * w.num_inputs * num_rows), run);
 }
 
 void TimedDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {

@@ -31,6 +31,8 @@ class TimedDevice final : public kernels::Device {
     [[nodiscard]] std::string_view name() const override { return inner_.name(); }
     [[nodiscard]] int threads() const override { return inner_.threads(); }
     [[nodiscard]] std::string place() const override { return inner_.place(); }
+    [[nodiscard]] double measure_peak_flops() override { return inner_.measure_peak_flops(); }
+    [[nodiscard]] std::vector<std::string> choices() const override { return inner_.choices(); }
     [[nodiscard]] std::optional<kernels::DeviceMemory> own_memory() const override { return inner_.own_memory(); }
     [[nodiscard]] kernels::DeviceLinks* links() override { return inner_.links(); }
     void finish() override { inner_.finish(); }
@@ -54,6 +56,8 @@ class TimedDevice final : public kernels::Device {
     void embed(const kernels::Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                 float* y) override;
+    void layer_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                      float* y) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
@@ -80,6 +84,7 @@ class TimedDevice final : public kernels::Device {
                    bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) override;
 
   private:
+    void timed_product(const kernels::Matrix& w, std::int64_t num_rows, const std::function<void()>& run);
     void timed(const std::string& part, double bytes, double flops, const std::function<void()>& run);
 
     std::unique_ptr<kernels::Device> owned_;

@@ -1,11 +1,13 @@
 // Question: how near are the kernels to what the GPU can do?
-// Machine: one NVIDIA GPU; prints the bandwidth of a copy, measured in the same run, as the ceiling.
-// Command: gpu_bench [--exact] [--quick]
+// Machine: one NVIDIA GPU; prints the bandwidth of a copy and the peak of mma.sync on registers alone, measured in the
+// same run, as the ceilings.
+// Command: gpu_bench [--exact|--cublas] [--quick]
 // Answer: of the products and the attention of an 8 B Llama (hidden 4096, 32 query and 8 KV heads of 128, feed-forward
 // 14336) and of single rows' operations: time, GB/s of the bytes that must move, their share of the copy's bandwidth,
-// and TFLOP/s. Medians; each product runs over enough copies of its matrix to be out of the second cache. tests/bench/
-// gpu_peer.py does the same with PyTorch. Then all layers of a pass, as a model asks for them, launched in graphs and
-// kernel by kernel.
+// TFLOP/s and their share of the peak. Medians; each product runs over enough copies of its matrix to be out of the
+// second cache. --cublas: products of 512 rows and more by cuBLASLt alone, as of prompts with `kernels = cuda-cublas`
+// (weights brought into rows included). tests/bench/gpu_peer.py does the same with PyTorch. Then all layers of a pass,
+// as a model asks for them, launched in graphs and kernel by kernel.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -34,35 +36,60 @@ struct Layers {
 constexpr Layers layers_8b{"8b", 32, 4096, q_heads, kv_heads, head_dim, 14336};
 constexpr Layers layers_1b{"1b", 16, 2048, 32, 8, 64, 8192};
 
+/// A pass whose rows are all of a prompt.
+class Prompt {
+  public:
+    Prompt(Device& device, std::int64_t num_rows)
+        : page_(device,
+                device.kv_page_bytes({.dtype = DType::bf16, .num_layers = 1, .num_kv_heads = 1, .head_dim = 2})),
+          pages_{page_.data()},
+          rows_(static_cast<std::size_t>(num_rows), AttentionRow{.position = 0, .in_pages = 1}),
+          sequence_{pages_, {}} {
+        device.begin_pass({.sequences = {&sequence_, 1}, .rows = rows_, .slots = {}, .num_prompt_rows = num_rows});
+    }
+
+  private:
+    Buffer page_;
+    std::vector<std::byte*> pages_;
+    std::vector<AttentionRow> rows_;
+    AttentionSequence sequence_;
+};
+
 class Bench {
   public:
     Bench(GpuArithmetic arithmetic, GpuLaunches launches, bool quick)
-        : device_(make_gpu_device(arithmetic, 0, launches)), quick_(quick) {
-        constexpr std::int64_t rows = 32768, dim = 8192;  // 1 GiB there, 1 GiB back
+        : device_(make_gpu_device(arithmetic, 0, launches)),
+          quick_(quick),
+          least_rows_(arithmetic == GpuArithmetic::library ? 512 : 1) {  // fewer are our kernels' business
+        constexpr std::int64_t rows = 32768, dim = 8192;                 // 1 GiB there, 1 GiB back
         const Buffer from = random_floats(rows * dim);
         const Buffer to(*device_, rows * dim * 4);
         std::vector<std::int32_t> all(rows);
         std::iota(all.begin(), all.end(), 0);
         copy_bandwidth_ =
             2.0 * rows * dim * 4 / seconds_of(1, [&] { device_->gather(from.as<float>(), all, dim, to.as<float>()); });
-        std::printf("%s: a copy moves %.0f GB/s\n", std::string(device_->name()).c_str(), copy_bandwidth_ * 1e-9);
+        peak_ = device_->measure_peak_flops();
+        std::printf("%s: a copy moves %.0f GB/s, tensor cores on registers alone %.1f TFLOP/s\n",
+                    std::string(device_->name()).c_str(), copy_bandwidth_ * 1e-9, peak_ * 1e-12);
     }
 
     void products(DType dtype, const char* name) {
         const std::vector<std::pair<std::int64_t, std::int64_t>> shapes = {
             {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
-        for (const std::int64_t num_rows : {1, 8, 64, 512}) {
-            double layer_seconds = 0.0, layer_bytes = 0.0;
+        for (const std::int64_t num_rows : {1, 8, 64, 512, 2048}) {
+            if (num_rows < least_rows_) continue;
+            double layer_seconds = 0.0, layer_bytes = 0.0, layer_operations = 0.0;
             for (const auto& [outputs, inputs] : shapes) {
                 const Timed timed = product(dtype, outputs, inputs, num_rows);
                 layer_seconds += timed.seconds;
                 layer_bytes += timed.bytes;
+                layer_operations += timed.operations;
                 line(std::string(name) + " " + std::to_string(outputs) + "x" + std::to_string(inputs) + ", " +
                          std::to_string(num_rows) + " rows",
                      timed);
             }
             line(std::string(name) + " products of 32 layers, " + std::to_string(num_rows) + " rows",
-                 {32 * layer_seconds, 32 * layer_bytes, 0.0});
+                 {32 * layer_seconds, 32 * layer_bytes, layer_operations * 32});
         }
     }
 
@@ -190,9 +217,10 @@ class Bench {
         const std::vector<Matrix> matrices = matrices_of(dtype, outputs, inputs);
         const Buffer x = random_inputs(num_rows * inputs);
         const Buffer y(*device_, static_cast<std::size_t>(num_rows * outputs) * 4);
+        const Prompt prompt(*device_, num_rows);
         std::size_t next = 0;
         const double seconds = seconds_of(static_cast<int>(2 * matrices.size()), [&] {
-            device_->matmul(matrices[next++ % matrices.size()], x.data(), inputs, num_rows, y.as<float>());
+            device_->layer_matmul(matrices[next++ % matrices.size()], x.data(), inputs, num_rows, y.as<float>());
         });
         return {seconds, static_cast<double>(matrices.front().data.num_bytes()),
                 2.0 * static_cast<double>(outputs * inputs * num_rows)};
@@ -278,16 +306,16 @@ class Bench {
                               m.normed.data(), l.hidden);
         };
         norm();
-        device_->matmul(of(m.qkv), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
+        device_->layer_matmul(of(m.qkv), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
         device_->rope_store(layout, index, m.wide.as<float>(), l.q_heads, m.queries.data());
         const std::int64_t heads = l.q_heads * l.head_dim;
         device_->attention(layout, index, m.queries.data(), l.q_heads, DType::bf16, m.attended.data(), heads);
-        device_->matmul(of(m.output), m.attended.data(), heads, num_rows, m.sum.as<float>());
+        device_->layer_matmul(of(m.output), m.attended.data(), heads, num_rows, m.sum.as<float>());
         device_->add(m.x.as<float>(), m.sum.as<float>(), num_rows * l.hidden);
         norm();
-        device_->matmul(of(m.gate_up), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
+        device_->layer_matmul(of(m.gate_up), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
         device_->silu_mul(m.wide.as<float>(), num_rows, l.feed_forward, DType::bf16, m.attended.data(), l.feed_forward);
-        device_->matmul(of(m.down), m.attended.data(), l.feed_forward, num_rows, m.sum.as<float>());
+        device_->layer_matmul(of(m.down), m.attended.data(), l.feed_forward, num_rows, m.sum.as<float>());
         device_->add(m.x.as<float>(), m.sum.as<float>(), num_rows * l.hidden);
     }
 
@@ -310,16 +338,18 @@ class Bench {
     }
 
     void line(const std::string& what, const Timed& timed) const {
-        std::printf("%-44s %10.1f us %8.0f GB/s %5.2f of a copy %8.1f TFLOP/s\n", what.c_str(), timed.seconds * 1e6,
-                    timed.bytes / timed.seconds * 1e-9, timed.bytes / timed.seconds / copy_bandwidth_,
-                    timed.operations / timed.seconds * 1e-12);
+        std::printf("%-44s %10.1f us %8.0f GB/s %5.2f of a copy %8.1f TFLOP/s %5.2f of the peak\n", what.c_str(),
+                    timed.seconds * 1e6, timed.bytes / timed.seconds * 1e-9,
+                    timed.bytes / timed.seconds / copy_bandwidth_, timed.operations / timed.seconds * 1e-12,
+                    timed.operations / timed.seconds / peak_);
         std::fflush(stdout);
     }
 
     std::unique_ptr<Device> device_;
     Buffer small_{*device_, 64};
     bool quick_;
-    double copy_bandwidth_ = 0.0;
+    std::int64_t least_rows_;  ///< of products
+    double copy_bandwidth_ = 0.0, peak_ = 0.0;
 };
 
 }  // namespace
@@ -330,10 +360,12 @@ int main(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
         if (std::string(argv[i]) == "--quick") quick = true;
         if (std::string(argv[i]) == "--exact") arithmetic = GpuArithmetic::exact;
+        if (std::string(argv[i]) == "--cublas") arithmetic = GpuArithmetic::library;
     }
     try {
         Bench bench(arithmetic, GpuLaunches::graphs, quick);
         bench.products(DType::bf16, "bf16");
+        if (arithmetic == GpuArithmetic::library) return 0;  // all else is as without it
         if (!quick) bench.products(DType::int8, "int8");
         if (!quick) bench.products(DType::int4, "int4");
         bench.attention(DType::bf16, "bf16");

@@ -22,6 +22,7 @@ struct Fabric {
     std::vector<std::string> addresses;  ///< of each rank's device
     int rank_that_cannot_join = -1;
     bool no_id = false;
+    int rank_without_library = -1;
     std::vector<std::unique_ptr<Group>> groups = make_thread_groups(static_cast<int>(addresses.size()));
     std::atomic<int> sums{0}, finished{0};
 };
@@ -48,7 +49,10 @@ class FabricLink final : public kernels::DeviceLink {
 class FabricLinks final : public kernels::DeviceLinks {
   public:
     FabricLinks(Fabric& fabric, RemoteDevice& device, int rank) : fabric_(fabric), device_(device), rank_(rank) {}
-    [[nodiscard]] std::string address() const override { return fabric_.addresses[static_cast<std::size_t>(rank_)]; }
+    [[nodiscard]] std::string address() const override {
+        if (rank_ == fabric_.rank_without_library) throw std::runtime_error("no library here");
+        return fabric_.addresses[static_cast<std::size_t>(rank_)];
+    }
     [[nodiscard]] std::vector<std::byte> new_id() const override {
         if (fabric_.no_id) throw std::runtime_error("no id to be had");
         return {std::byte{42}};
@@ -130,7 +134,9 @@ TEST(DeviceGroup, GoesOverTheHostWhereTwoRanksShareADeviceOrOneHasNoLinks) {
 TEST(DeviceGroup, SaysWhyDevicesCouldNotBeConnectedAndGoesOverTheHost) {
     Fabric cut{.addresses = {"a/0", "a/1", "b/0", "b/1"}, .rank_that_cannot_join = 2};
     Fabric nameless{.addresses = {"a/0", "a/1", "b/0", "b/1"}, .no_id = true};
-    for (const auto& [fabric, why] : {std::pair{&cut, "the cable is out"}, {&nameless, "no id to be had"}}) {
+    Fabric bare{.addresses = {"a/0", "a/1", "b/0", "b/1"}, .rank_without_library = 3};
+    for (const auto& [fabric, why] :
+         {std::pair{&cut, "the cable is out"}, {&nameless, "no id to be had"}, {&bare, "no library here"}}) {
         const Outcome outcome = add_over(*fabric);
         expect_sums(outcome);
         EXPECT_EQ(fabric->sums, 0);

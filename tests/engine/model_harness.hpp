@@ -42,6 +42,7 @@ inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>
             row.token_id = tokens[p];
             row.position = static_cast<std::int64_t>(p);
             row.in_pages = row.position + 1;
+            row.of_prompt = p + 1 < tokens.size();
             row.wants_logits = std::find(positions.begin(), positions.end(), row.position) != positions.end();
             rows.push_back(row);
         }

@@ -118,6 +118,13 @@ void RemoteDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_st
     });
 }
 
+void RemoteDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                                float* y) {
+    later([=, this, w = std::make_shared<Matrix>(inner_matrix(w)), x = inner(x), y = inner(y)] {
+        inner_->layer_matmul(*w, x, x_stride, num_rows, y);
+    });
+}
+
 void RemoteDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
     later([this, x = inner(x), rows = std::vector<std::int32_t>(rows.begin(), rows.end()), dim, out = inner(out)] {
         inner_->gather(x, rows, dim, out);

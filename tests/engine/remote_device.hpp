@@ -50,6 +50,8 @@ class RemoteDevice final : public kernels::Device {
     void embed(const kernels::Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                 float* y) override;
+    void layer_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                      float* y) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;

@@ -78,6 +78,7 @@ struct Job {
     std::chrono::milliseconds step{0};  // at least; leaves the writer time for several rounds
     kernels::CpuVariant variant = kernels::available_cpu_variants().back();
     std::function<std::unique_ptr<kernels::Device>()> make_device{};  // a rank's; else one of `variant`
+    std::function<void(int rank, ReplicaOptions& options)> adapt{};   // a rank's own options
 };
 
 struct JobResult {
@@ -132,6 +133,7 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                 const auto device = job.make_device ? job.make_device() : kernels::make_cpu_device(job.variant, 1);
                 const auto model = Model::load(job.model, job.precision, *device, group);
                 ReplicaOptions options = job.options;
+                if (job.adapt) job.adapt(rank, options);
                 const auto alone = make_local_group();
                 std::vector<std::unique_ptr<Model>> drafts;
                 for (const auto& folder : job.draft_models) {

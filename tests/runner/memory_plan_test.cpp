@@ -118,6 +118,12 @@ TEST_F(MemoryPlan, KeysAndValuesGetWhatIsLeft) {
     EXPECT_EQ(kv_memory_bytes(settings, device, 1), gib);
 }
 
+TEST_F(MemoryPlan, PromptsByALibraryTakeMore) {
+    const std::int64_t without = workspace_bytes(settings, parts_of(settings));
+    settings.kernels = "cuda-cublas";
+    EXPECT_GT(workspace_bytes(settings, parts_of(settings)), without);
+}
+
 // Of the node's memory more may be had than is free: nothing is refused.
 TEST_F(MemoryPlan, ProcessorsRefuseNothing) {
     const auto cpu = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
