@@ -41,7 +41,8 @@ CudaDevice::State::State(Arithmetic arithmetic, int gpu)
       properties(usable_gpu(gpu)),
       ring(stream),
       links(make_links(stream, gpu)),
-      kv(stream) {}
+      kv(stream),
+      far(stream) {}
 
 const std::int32_t* CudaDevice::State::send_rows(std::span<const std::int32_t> rows) {
     auto* numbers = row_numbers.get<std::int32_t>(stream, static_cast<std::int64_t>(rows.size()));
@@ -96,12 +97,16 @@ std::byte* CudaDevice::allocate(std::size_t num_bytes) {
     return data;
 }
 
+std::byte* CudaDevice::allocate_far(std::size_t num_bytes) {
+    return state_->far.allocate(num_bytes);
+}
+
 void CudaDevice::release(std::byte* data, std::size_t /*num_bytes*/) noexcept {
     try {
         finish();                      // moves that wait may be about this memory, too
     } catch (const std::exception&) {  // whoever waits for results is told
     }
-    release_memory(data);
+    if (!state_->far.release(data)) release_memory(data);
 }
 
 void CudaDevice::upload(std::byte* to, const void* from_host, std::size_t num_bytes) {
@@ -122,6 +127,7 @@ Buffer CudaDevice::adopt(const std::byte* data, std::size_t num_bytes) {
 void CudaDevice::begin_pass(const PassRows& pass) {
     check_pass(pass);
     state_->kv.pass_begins(pass.slots);
+    state_->far.pass_begins(pass);
     state_->pass.begin(state_->stream, state_->ring, pass);
 }
 
