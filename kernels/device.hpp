@@ -191,6 +191,7 @@ struct PassSize {
     std::int64_t rows = 0;
     std::int64_t positions = 0;
     std::int64_t q_heads = 0;
+    std::int64_t ranks = 1;  ///< of the group
 };
 
 /// Sums over the devices of several processes that reach each other without the host. Every rank calls the same in the

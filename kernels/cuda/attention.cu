@@ -76,8 +76,8 @@ void launch_exact(const Stream& stream, DType dtype, const AttentionArgs& args, 
 }  // namespace
 
 std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize& pass) const {
-    // Plans, sums of products' parts, what checkpoints pass through.
-    constexpr std::int64_t small_things = std::int64_t{96} << 20;
+    // Plans, sums of products' parts, what checkpoints pass through; buffers of links to other GPUs.
+    constexpr std::int64_t small_things = std::int64_t{96} << 20, link_buffers = std::int64_t{512} << 20;
     const PlanShape shape = plan_shape({.tensor_cores = false,
                                         .layout = layout,
                                         .layer = 0,
@@ -88,7 +88,8 @@ std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize&
                                         .out_stride = 0},
                                        state_->properties.multiprocessors);
     const std::int64_t of_row = (pass.positions / chunk_tokens + 2) * shape.entry_bytes();
-    return small_things + std::min(pass.rows * of_row, std::max(of_row, shape.most_bytes));
+    return small_things + (pass.ranks > 1 && state_->links ? link_buffers : 0) +
+           std::min(pass.rows * of_row, std::max(of_row, shape.most_bytes));
 }
 
 void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,

@@ -65,6 +65,27 @@ class Bench {
         }
     }
 
+    /// Over the link to the host: pages that lie there, and what a checkpoint takes.
+    void link() {
+        for (const std::int64_t nodes : {1, 64})
+            line("attention bf16, 20000 tokens in host memory, " + std::to_string(nodes) + " nodes",
+                 attention_of(DType::bf16, 20'000, nodes, true));
+        const KvLayout layout{.dtype = DType::bf16, .num_layers = 8, .num_kv_heads = kv_heads, .head_dim = head_dim};
+        const KvBox box{.num_layers = 2, .num_heads = kv_heads, .first = 10, .count = 2000};
+        const std::size_t page_bytes = device_->kv_page_bytes(layout), head_bytes = box.bytes(layout) / (2 * kv_heads);
+        const Buffer memory(*device_, 32 * page_bytes);
+        std::vector<std::byte*> pages;
+        for (std::size_t i = 0; i < 32; ++i) pages.push_back(memory.data() + i * page_bytes);
+        std::vector<std::byte> there(box.bytes(layout));
+        const auto bytes = static_cast<double>(there.size());
+        line(
+            "export of 2000 keys, 2 layers",
+            {seconds_of(4, [&] { device_->kv_export_box(layout, pages, box, there.data(), head_bytes); }), bytes, 0.0});
+        line(
+            "import of 2000 keys, 2 layers",
+            {seconds_of(4, [&] { device_->kv_import_box(layout, pages, box, there.data(), head_bytes); }), bytes, 0.0});
+    }
+
     void rows() {
         const Buffer x = random_floats(std::int64_t{512} * 28672), gain = random_floats(4096);
         const Buffer out(*device_, std::size_t{512} * 28672 * 4);
@@ -166,12 +187,13 @@ class Bench {
     }
 
     /// A chain of `nodes` scratch slots behind a context in pages.
-    Timed attention_of(DType dtype, std::int64_t context, std::int64_t nodes) {
+    Timed attention_of(DType dtype, std::int64_t context, std::int64_t nodes, bool far = false) {
         constexpr std::int64_t layers = 4;  // in turn, out of the second cache
         const KvLayout layout{.dtype = dtype, .num_layers = layers, .num_kv_heads = kv_heads, .head_dim = head_dim};
         const std::size_t page_bytes = device_->kv_page_bytes(layout);
         const std::int64_t num_pages = (context + 63) / 64;
-        const Buffer memory(*device_, static_cast<std::size_t>(num_pages + 1) * page_bytes);
+        const std::size_t num_bytes = static_cast<std::size_t>(num_pages + 1) * page_bytes;
+        const Buffer memory = far ? Buffer::far(*device_, num_bytes) : Buffer(*device_, num_bytes);
         fill(memory);
         std::vector<std::byte*> pages, scratch;
         for (std::int64_t i = 0; i < num_pages; ++i) {
@@ -224,6 +246,7 @@ int main(int argc, char** argv) {
         if (!quick) bench.products(DType::int4, "int4");
         bench.attention(DType::bf16, "bf16");
         if (!quick) bench.attention(DType::int8, "int8");
+        bench.link();
         bench.rows();
     } catch (const std::exception& error) {
         std::fprintf(stderr, "error: GPU: %s\n", error.what());

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -137,23 +138,28 @@ TEST_P(OtherDevice, DraftModelsGiveTheTextOfPlainDecoding) {
 }
 
 TEST_P(OtherDevice, StoppedAndResumedTheTextGoesOn) {
-    std::map<std::int64_t, FinishedItem> done;
-    std::int64_t recomputed = 0;
-    const auto items = static_cast<std::size_t>(GetParam().items);
-    for (int epoch = 1; epoch < 30 && done.size() < items; ++epoch) {
-        Job part = job();
-        part.ranks = 1 + epoch % 2;
-        part.options.checkpoint.folder = folder_;
-        part.options.checkpoint.epoch = epoch;
-        part.options.checkpoint.every_tokens = 16;
-        part.stop_after = GetParam().tokens;
-        const JobResult result = launch(part, done);
-        EXPECT_EQ(result.outcome.checkpoint_error, "");
-        recomputed += result.sum.recomputed_rows;
-        for (const auto& [index, item] : result.items) done[index] = item;
-    }
-    EXPECT_EQ(tokens_of(done), expected());
-    EXPECT_EQ(recomputed, 0);
+    Job two_ranks = job();
+    two_ranks.ranks = 2;
+    const JobResult result = launch_in_parts({two_ranks, job()}, folder_, GetParam().tokens);
+    EXPECT_EQ(tokens_of(result.items), expected());
+    EXPECT_EQ(result.outcome.checkpoint_error, "");
+    EXPECT_GT(result.sum.resumes, 0);
+    EXPECT_EQ(result.sum.recomputed_rows, 0);
+}
+
+// What `allow-device-change` allows: each goes on from the keys and values that the other computed.
+TEST_P(OtherDevice, GoesOnFromAProcessorAndBack) {
+    Job on_processor = job();
+    on_processor.make_device = {};
+    const auto processors = tokens_of(launch(on_processor).items);
+    const auto tokens = static_cast<std::size_t>(GetParam().tokens);
+    const JobResult result = launch_in_parts({on_processor, job()}, folder_, GetParam().tokens * GetParam().items / 4);
+    EXPECT_EQ(result.outcome.checkpoint_error, "");
+    EXPECT_GT(result.sum.resumes, 1) << "there and back";
+    EXPECT_EQ(result.sum.recomputed_rows, 0);
+    ASSERT_EQ(result.items.size(), processors.size());
+    for (const auto& [index, item] : result.items) EXPECT_EQ(item.tokens.size(), tokens);
+    EXPECT_TRUE(tokens_of(result.items) == processors || !GetParam().as_cpu);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, OtherDevice, ::testing::ValuesIn(cases()),
@@ -192,6 +198,7 @@ TEST(ExportFromADevice, RunsBesideDecoding) {
     PassCount count;
     std::once_flag first;
     bool came = false;
+    std::atomic<std::int64_t> exports = 0;
     Job job{base_options()};
     job.items = 1;
     job.options.draft.method = "ar";
@@ -203,13 +210,18 @@ TEST(ExportFromADevice, RunsBesideDecoding) {
     job.make_device = [&] {
         auto device = make_remote();
         device->pass_begins = [&] { count.pass(); };
-        device->export_begins = [&] { std::call_once(first, [&] { came = count.wait_for_more(3); }); };
+        device->export_begins = [&] {
+            ++exports;
+            std::call_once(first, [&] { came = count.wait_for_more(3); });
+        };
         return device;
     };
     const JobResult result = launch(job);
     EXPECT_TRUE(came);
     EXPECT_EQ(result.outcome.checkpoint_error, "");
-    EXPECT_GT(result.outcome.progress.checkpoint_rounds, 0);
+    const std::int64_t rounds = result.outcome.progress.checkpoint_rounds;
+    EXPECT_GT(rounds, 0);
+    EXPECT_LE(exports, 2 * (rounds + 1)) << "keys of all layers and heads at once, and values";
     fs::remove_all(folder);
 }
 
