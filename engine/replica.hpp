@@ -64,6 +64,9 @@ struct ReplicaOptions {
     CheckpointOptions checkpoint;
     std::int64_t kv_memory_bytes =
         0;  ///< a rank's KV at most; admission waits, and the youngest item is put back, rather than exceed it
+    /// Beyond that of the host's memory, where the device has_far_memory(): for what items in flight grow to, and for
+    /// one alone. No item is admitted beside others but where the device's own memory holds them all.
+    std::int64_t kv_far_bytes = 0;
     std::int64_t prefill_chunk = prefill_chunk_of(false);  ///< prompt tokens a forward pass takes at most
 };
 

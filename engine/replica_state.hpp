@@ -101,13 +101,21 @@ struct Replica::State {
 
     /// The first rank decides about memory for all, by what the poorest of them has; the others follow it and may be a
     /// page behind with giving back. Collective.
-    std::int64_t memory_limit() {
+    KvMemory memory_limit() {
+        constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
+        const bool has_far = model.device().has_far_memory();
         options.kv_memory_bytes = least_of(group, options.kv_memory_bytes);
-        if (!group.is_first()) return std::numeric_limits<std::int64_t>::max();
-        // A drafter holds no more tokens than the target's own cache, and takes its share.
-        const std::int64_t target = model.kv_layout().position_bytes();
-        const double share = static_cast<double>(target) / static_cast<double>(target + drafter->bytes_a_token());
-        return static_cast<std::int64_t>(share * static_cast<double>(options.kv_memory_bytes));
+        options.kv_far_bytes = least_of(group, has_far ? options.kv_far_bytes : 0);
+        // A drafter holds no more tokens than the target's own cache, and takes its share, of near memory alone.
+        const auto target = static_cast<double>(model.kv_layout().position_bytes());
+        const auto drafts = static_cast<double>(drafter->bytes_a_token());
+        const double share = target / (target + drafts);
+        double near = share * static_cast<double>(options.kv_memory_bytes);
+        auto far = static_cast<double>(options.kv_far_bytes);
+        if (drafts > 0) far = std::min(far, near * target / (share * drafts));
+        near -= far * (1 - share);
+        if (group.is_first()) return {static_cast<std::int64_t>(near), static_cast<std::int64_t>(far)};
+        return options.kv_far_bytes > 0 ? KvMemory{static_cast<std::int64_t>(near), unlimited} : KvMemory{unlimited, 0};
     }
 
     Model& model;
@@ -160,6 +168,7 @@ struct Replica::State {
     void admit(Admission& admission);
     void restore_kv(Sequence& sequence);
     void put_back(std::int64_t number);
+    void bring_near();
     void step(const StepHeader& header);
     [[nodiscard]] bool prefills() const;
     void keep_time(const StepTimes& times);

@@ -99,4 +99,15 @@ void check_slot(const KvSlot& slot) {
     require(slot.slot >= 0 && slot.slot < KvLayout::page_tokens, "kv", "slot outside the page");
 }
 
+void check_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box, std::size_t head_stride) {
+    require(box.first_layer >= 0 && box.num_layers >= 0 && box.first_layer + box.num_layers <= layout.num_layers, "kv",
+            "no such layers");
+    require(box.first_head >= 0 && box.num_heads >= 0 && box.first_head + box.num_heads <= layout.num_kv_heads, "kv",
+            "no such heads");
+    require(
+        box.first >= 0 && box.count >= 0 && pages_for(box.first + box.count) <= static_cast<std::int64_t>(pages.size()),
+        "kv", "positions outside the pages");
+    require(head_stride >= static_cast<std::size_t>(box.count) * layout.token_bytes(), "kv", "heads overlap");
+}
+
 }  // namespace longhaul::kernels

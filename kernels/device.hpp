@@ -59,6 +59,8 @@ class Buffer {
 
     /// Memory that stays its owner's, who keeps it until the buffer is gone.
     static Buffer borrowed(std::byte* data, std::size_t num_bytes);
+    /// Of the host's memory, for pages (Device::allocate_far).
+    static Buffer far(Device& device, std::size_t num_bytes);
 
   private:
     Device* device_ = nullptr;  ///< nullptr: borrowed
@@ -135,6 +137,18 @@ struct KvLayout {
     }
 };
 
+/// A part of a sequence's keys (values): so many layers, heads of the rank, and positions.
+struct KvBox {
+    std::int64_t first_layer = 0, num_layers = 1;
+    std::int64_t first_head = 0, num_heads = 1;
+    bool values = false;
+    std::int64_t first = 0, count = 0;  ///< positions
+
+    [[nodiscard]] std::size_t bytes(const KvLayout& layout) const {
+        return static_cast<std::size_t>(num_layers * num_heads * count) * layout.token_bytes();
+    }
+};
+
 /// A place for the key and value of one token: in all layers and heads of `page`, slot `slot`.
 struct KvSlot {
     std::byte* page = nullptr;
@@ -173,6 +187,14 @@ struct PassRows {
 struct DeviceMemory {
     std::int64_t total_bytes = 0;
     std::int64_t free_bytes = 0;  ///< nobody has taken them
+};
+
+/// What passes are like, at most.
+struct PassSize {
+    std::int64_t rows = 0;
+    std::int64_t positions = 0;
+    std::int64_t q_heads = 0;
+    std::int64_t ranks = 1;  ///< of the group
 };
 
 /// Sums over the devices of several processes that reach each other without the host. Every rank calls the same in the
@@ -216,6 +238,10 @@ class Device {
     [[nodiscard]] virtual std::vector<std::string> choices() const { return {}; }
     /// nullopt: it computes in the host's memory, and a pointer means the same to both.
     [[nodiscard]] virtual std::optional<DeviceMemory> own_memory() const { return std::nullopt; }
+    /// Of own_memory(), what operations of such passes take for themselves: not what callers allocate.
+    [[nodiscard]] virtual std::int64_t operation_bytes(const KvLayout& /*layout*/, const PassSize& /*pass*/) const {
+        return 0;
+    }
     /// nullptr: there is no way but over the host.
     [[nodiscard]] virtual DeviceLinks* links() { return nullptr; }
     /// Waits until all that was asked for is done: for measurements. Errors of operations appear here at the latest.
@@ -223,6 +249,11 @@ class Device {
 
     // --- memory -----------------------------------------------------------------------------------------------------
     virtual std::byte* allocate(std::size_t num_bytes) = 0;  ///< zero-filled, 64-byte aligned
+    /// Whether pages of keys and values may also lie in memory of the host (own_memory() is too small for them).
+    [[nodiscard]] virtual bool has_far_memory() const { return false; }
+    /// Memory of the host for pages, zero-filled, 64-byte aligned; released as other memory. All operations on keys and
+    /// values take such pages as they take others; attention over them is as fast as the link to the host.
+    virtual std::byte* allocate_far(std::size_t num_bytes);
     virtual void release(std::byte* data, std::size_t num_bytes) noexcept = 0;
     virtual void upload(std::byte* to, const void* from_host, std::size_t num_bytes) = 0;
     virtual void download(void* to_host, const std::byte* from, std::size_t num_bytes) = 0;
@@ -323,6 +354,14 @@ class Device {
                            bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const = 0;
     virtual void kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
                            bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) = 0;
+
+    /// The same of a whole box: [layers, heads, positions, token_bytes] in host memory, `head_stride` bytes from one
+    /// head to the next. Page i holds positions [64 i, 64 (i+1)). Devices that are asked less often for more are faster
+    /// with this; others go from page to page.
+    virtual void kv_export_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
+                               std::byte* to_host, std::size_t head_stride) const;
+    virtual void kv_import_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
+                               const std::byte* from_host, std::size_t head_stride);
 };
 
 enum class CpuVariant { reference, avx2, avx512 };

@@ -102,7 +102,10 @@ void load(const World& world, const Settings& settings, Loaded& loaded) {
     });
     if (fresh) {
         look_at_devices(world, loaded);
-        world.agree([&] { check_memory(settings, *loaded.device, loaded.ranks_on_device); });
+        world.agree([&] {
+            check_memory(settings, *loaded.device, loaded.ranks_on_device);
+            check_host_memory(settings, *loaded.device, world.node_size());
+        });
         load_target(world, settings, loaded);
     }
     load_drafts(world, settings, loaded);

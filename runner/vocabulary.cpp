@@ -405,6 +405,9 @@ Section machine_section() {
          packed_weights_key(),
          size("memory", Kind::execution, &Settings::memory, "auto",
               "bytes a rank may use for keys and values, 8GiB for example"),
+         size("host-memory", Kind::execution, &Settings::host_memory, "0",
+              "on a GPU: bytes of the node's memory that a rank may use for keys and values beyond the GPU's own, "
+              "for long items; every token then waits for the link between them"),
          integer("max-failures", Kind::execution, &Settings::max_failures, 0, any,
                  "stop after so many failed items; 0 = never"),
          flag("retry-failed", Kind::execution, &Settings::retry_failed, "try failed items again"),

@@ -62,6 +62,8 @@ class CudaDevice final : public Device {
     std::byte* allocate_staging(std::size_t num_bytes) override;
     void release_staging(std::byte* data, std::size_t num_bytes) noexcept override;
     std::byte* allocate(std::size_t num_bytes) override;
+    [[nodiscard]] bool has_far_memory() const override { return true; }
+    std::byte* allocate_far(std::size_t num_bytes) override;
     void release(std::byte* data, std::size_t num_bytes) noexcept override;
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
@@ -98,7 +100,8 @@ class CudaDevice final : public Device {
     void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                   std::int64_t out_stride) override;
 
-    // kv.cu, attention.cu
+    // kv.cu, kv_transfers.cu, attention.cu
+    [[nodiscard]] std::int64_t operation_bytes(const KvLayout& layout, const PassSize& pass) const override;
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
@@ -109,6 +112,10 @@ class CudaDevice final : public Device {
                    std::int64_t first, std::int64_t count, std::byte* to_host) const override;
     void kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head, bool values,
                    std::int64_t first, std::int64_t count, const std::byte* from_host) override;
+    void kv_export_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box, std::byte* to_host,
+                       std::size_t head_stride) const override;
+    void kv_import_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
+                       const std::byte* from_host, std::size_t head_stride) override;
 
   private:
     struct State;  // what the files above keep between calls, each in a part of its own (cuda_state.hpp)

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/attention_part.hpp"
 #include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/far_pages.hpp"
 #include "kernels/cuda/kv_part.hpp"
 #include "kernels/cuda/links.hpp"
 #include "kernels/cuda/pack_buffers.hpp"
@@ -27,6 +28,7 @@ struct CudaDevice::State {
     std::unique_ptr<DeviceLinks> links;
     CurrentPass pass;
     KvPart kv;
+    FarPages far;
     AttentionPart attention;
     Workspace row_numbers;
     PackBuffers pack_buffers;

@@ -103,6 +103,27 @@ class Bench {
         }
     }
 
+    /// Over the link to the host: pages that lie there, and what a checkpoint takes.
+    void link() {
+        for (const std::int64_t nodes : {1, 64})
+            line("attention bf16, 20000 tokens in host memory, " + std::to_string(nodes) + " nodes",
+                 attention_of(DType::bf16, 20'000, nodes, true));
+        const KvLayout layout{.dtype = DType::bf16, .num_layers = 8, .num_kv_heads = kv_heads, .head_dim = head_dim};
+        const KvBox box{.num_layers = 2, .num_heads = kv_heads, .first = 10, .count = 2000};
+        const std::size_t page_bytes = device_->kv_page_bytes(layout), head_bytes = box.bytes(layout) / (2 * kv_heads);
+        const Buffer memory(*device_, 32 * page_bytes);
+        std::vector<std::byte*> pages;
+        for (std::size_t i = 0; i < 32; ++i) pages.push_back(memory.data() + i * page_bytes);
+        std::vector<std::byte> there(box.bytes(layout));
+        const auto bytes = static_cast<double>(there.size());
+        line(
+            "export of 2000 keys, 2 layers",
+            {seconds_of(4, [&] { device_->kv_export_box(layout, pages, box, there.data(), head_bytes); }), bytes, 0.0});
+        line(
+            "import of 2000 keys, 2 layers",
+            {seconds_of(4, [&] { device_->kv_import_box(layout, pages, box, there.data(), head_bytes); }), bytes, 0.0});
+    }
+
     void rows() {
         const Buffer x = random_floats(std::int64_t{512} * 28672), gain = random_floats(4096);
         const Buffer out(*device_, std::size_t{512} * 28672 * 4);
@@ -227,10 +248,13 @@ class Bench {
     }
 
     /// A chain of `nodes` scratch slots behind a context in pages.
+    Buffer memory_of(std::size_t num_bytes, bool far) {
+        return far ? Buffer::far(*device_, num_bytes) : Buffer(*device_, num_bytes);
+    }
     struct Chain {
-        Chain(Bench& bench, const KvLayout& layout, std::int64_t context, std::int64_t nodes)
-            : memory(*bench.device_,
-                     static_cast<std::size_t>((context + 63) / 64 + 1) * bench.device_->kv_page_bytes(layout)),
+        Chain(Bench& bench, const KvLayout& layout, std::int64_t context, std::int64_t nodes, bool far = false)
+            : memory(bench.memory_of(static_cast<std::size_t>((context + 63) / 64 + 1) *
+                                         bench.device_->kv_page_bytes(layout), far)),
               path(static_cast<std::size_t>(nodes)) {
             bench.fill(memory);
             const std::size_t page_bytes = bench.device_->kv_page_bytes(layout);
@@ -255,10 +279,10 @@ class Bench {
         std::vector<KvSlot> slots;
     };
 
-    Timed attention_of(DType dtype, std::int64_t context, std::int64_t nodes) {
+    Timed attention_of(DType dtype, std::int64_t context, std::int64_t nodes, bool far = false) {
         constexpr std::int64_t layers = 4;  // in turn, out of the second cache
         const KvLayout layout{.dtype = dtype, .num_layers = layers, .num_kv_heads = kv_heads, .head_dim = head_dim};
-        const Chain chain(*this, layout, context, nodes);
+        const Chain chain(*this, layout, context, nodes, far);
         device_->begin_pass({.sequences = {&chain.sequence, 1}, .rows = chain.rows, .slots = {}});
         const Buffer q = random_floats(nodes * q_heads * head_dim);
         const Buffer out(*device_, static_cast<std::size_t>(nodes * q_heads * head_dim) * 2);
@@ -370,6 +394,7 @@ int main(int argc, char** argv) {
         if (!quick) bench.products(DType::int4, "int4");
         bench.attention(DType::bf16, "bf16");
         if (!quick) bench.attention(DType::int8, "int8");
+        bench.link();
         bench.rows();
         bench.passes("in graphs");
         Bench(arithmetic, GpuLaunches::single, quick).passes("one by one");

@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -98,7 +99,6 @@ TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
 }
 
 TEST_P(OtherDevice, PackedWeightsAreWrittenAndTakenBack) {
-    if (!GetParam().any_split) GTEST_SKIP() << "as without a library";
     const auto run = [&](const fs::path& packed) {
         return logits("llama-default-bf16", Precision::bf16, GetParam().make, 2, 64, packed);
     };
@@ -124,15 +124,15 @@ TEST_P(OtherDevice, OneTextForEveryBatchDraftAndSplit) {
 }
 
 TEST_P(OtherDevice, DraftModelsGiveTheTextOfPlainDecoding) {
-    if (!GetParam().any_split) GTEST_SKIP() << "as without a library";
     const auto right = expected();
     for (const bool sharded : {false, true}) {
+        if (sharded && !GetParam().any_split) continue;
         Job drafted = job();
         drafted.options.draft.method = "rsd-s";
         drafted.options.draft.tree = "3x3";
         drafted.options.draft.verify = "coupled";
         drafted.draft_models = {parity / "llama-yarn-bf16"};
-        drafted.ranks = 2;
+        drafted.ranks = GetParam().any_split ? 2 : 1;
         drafted.draft_sharded = sharded;
         const JobResult result = launch(drafted);
         EXPECT_EQ(tokens_of(result.items), right) << "sharded " << sharded;
@@ -141,30 +141,36 @@ TEST_P(OtherDevice, DraftModelsGiveTheTextOfPlainDecoding) {
 }
 
 TEST_P(OtherDevice, StoppedAndResumedTheTextGoesOn) {
-    if (!GetParam().any_split) GTEST_SKIP() << "WhatIsComputedAgainIsTheSame is more";
-    std::map<std::int64_t, FinishedItem> done;
-    std::int64_t recomputed = 0;
-    const auto items = static_cast<std::size_t>(GetParam().items);
-    for (int epoch = 1; epoch < 30 && done.size() < items; ++epoch) {
-        Job part = job();
-        part.ranks = 1 + epoch % 2;
-        part.options.checkpoint.folder = folder_;
-        part.options.checkpoint.epoch = epoch;
-        part.options.checkpoint.every_tokens = 16;
-        part.stop_after = GetParam().tokens;
-        const JobResult result = launch(part, done);
-        EXPECT_EQ(result.outcome.checkpoint_error, "");
-        recomputed += result.sum.recomputed_rows;
-        for (const auto& [index, item] : result.items) done[index] = item;
-    }
-    EXPECT_EQ(tokens_of(done), expected());
-    EXPECT_EQ(recomputed, 0);
+    Job two_ranks = job();
+    two_ranks.ranks = GetParam().any_split ? 2 : 1;
+    const JobResult result = launch_in_parts({two_ranks, job()}, folder_, GetParam().tokens);
+    EXPECT_EQ(tokens_of(result.items), expected());
+    EXPECT_EQ(result.outcome.checkpoint_error, "");
+    EXPECT_GT(result.sum.resumes, 0);
+    EXPECT_EQ(result.sum.recomputed_rows, 0);
 }
+
+// What `allow-device-change` allows: each goes on from the keys and values that the other computed.
+TEST_P(OtherDevice, GoesOnFromAProcessorAndBack) {
+    Job on_processor = job();
+    on_processor.make_device = {};
+    const auto processors = tokens_of(launch(on_processor).items);
+    const auto tokens = static_cast<std::size_t>(GetParam().tokens);
+    const JobResult result = launch_in_parts({on_processor, job()}, folder_, GetParam().tokens * GetParam().items / 4);
+    EXPECT_EQ(result.outcome.checkpoint_error, "");
+    EXPECT_GT(result.sum.resumes, 1) << "there and back";
+    EXPECT_EQ(result.sum.recomputed_rows, 0);
+    ASSERT_EQ(result.items.size(), processors.size());
+    for (const auto& [index, item] : result.items) EXPECT_EQ(item.tokens.size(), tokens);
+    EXPECT_TRUE(tokens_of(result.items) == processors || !GetParam().as_cpu);
+}
+
+/// One of prompts, another of all that follows.
+class TwoArithmetics : public OtherDevice {};
 
 // A position's arithmetic follows from the position, also where keys and values of prompt and output are computed in
 // one go, and in chunks that fall otherwise.
-TEST_P(OtherDevice, WhatIsComputedAgainIsTheSame) {
-    if (GetParam().any_split) GTEST_SKIP() << "one arithmetic for all positions";
+TEST_P(TwoArithmetics, WhatIsComputedAgainIsTheSame) {
     const auto right = expected();
     Job job = this->job();
     job.options.prefill_chunk = 7;
@@ -183,8 +189,7 @@ TEST_P(OtherDevice, WhatIsComputedAgainIsTheSame) {
     EXPECT_EQ(tokens_of(ended.items), right);
 }
 
-TEST_P(OtherDevice, ScoresAreTheSameHoweverPassesFall) {
-    if (GetParam().any_split) GTEST_SKIP() << "one arithmetic for all rows";
+TEST_P(TwoArithmetics, ScoresAreTheSameHoweverPassesFall) {
     const auto losses = [](std::int64_t batch, std::int64_t chunk) {
         Job scored = job();
         scored.items = 2;
@@ -203,7 +208,15 @@ TEST_P(OtherDevice, ScoresAreTheSameHoweverPassesFall) {
     EXPECT_EQ(losses(2, 64), alone);
 }
 
+static std::vector<DeviceCase> cases_of_two_arithmetics() {
+    std::vector<DeviceCase> all = cases();
+    std::erase_if(all, [](const DeviceCase& device) { return device.any_split; });
+    return all;
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, OtherDevice, ::testing::ValuesIn(cases()),
+                         [](const auto& of) { return of.param.name; });
+INSTANTIATE_TEST_SUITE_P(Devices, TwoArithmetics, ::testing::ValuesIn(cases_of_two_arithmetics()),
                          [](const auto& of) { return of.param.name; });
 
 /// Lets an export wait for passes; and the passes, after a few, for an export to begin, however late its thread is.
@@ -239,6 +252,7 @@ TEST(ExportFromADevice, RunsBesideDecoding) {
     PassCount count;
     std::once_flag first;
     bool came = false;
+    std::atomic<std::int64_t> exports = 0;
     Job job{base_options()};
     job.items = 1;
     job.options.draft.method = "ar";
@@ -250,13 +264,18 @@ TEST(ExportFromADevice, RunsBesideDecoding) {
     job.make_device = [&] {
         auto device = make_remote();
         device->pass_begins = [&] { count.pass(); };
-        device->export_begins = [&] { std::call_once(first, [&] { came = count.wait_for_more(3); }); };
+        device->export_begins = [&] {
+            ++exports;
+            std::call_once(first, [&] { came = count.wait_for_more(3); });
+        };
         return device;
     };
     const JobResult result = launch(job);
     EXPECT_TRUE(came);
     EXPECT_EQ(result.outcome.checkpoint_error, "");
-    EXPECT_GT(result.outcome.progress.checkpoint_rounds, 0);
+    const std::int64_t rounds = result.outcome.progress.checkpoint_rounds;
+    EXPECT_GT(rounds, 0);
+    EXPECT_LE(exports, 2 * (rounds + 1)) << "keys of all layers and heads at once, and values";
     fs::remove_all(folder);
 }
 

@@ -194,6 +194,26 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
     return result;
 }
 
+/// Launch after launch, of `jobs` in turn, each stopped after so many tokens and going on where the one before was,
+/// until all items are done: these, the recomputed rows, and the error of a checkpoint if there was one.
+inline JobResult launch_in_parts(const std::vector<Job>& jobs, const std::filesystem::path& folder,
+                                 std::int64_t tokens) {
+    JobResult all;
+    for (int epoch = 1; epoch < 40 && all.items.size() < static_cast<std::size_t>(jobs[0].items); ++epoch) {
+        Job part = jobs[static_cast<std::size_t>(epoch - 1) % jobs.size()];
+        part.options.checkpoint.folder = folder;
+        part.options.checkpoint.epoch = epoch;
+        part.options.checkpoint.every_tokens = 16;
+        part.stop_after = tokens;
+        const JobResult result = launch(part, all.items);
+        if (all.outcome.checkpoint_error.empty()) all.outcome.checkpoint_error = result.outcome.checkpoint_error;
+        all.sum.recomputed_rows += result.sum.recomputed_rows;
+        all.sum.resumes += result.sum.resumes;
+        all.items.insert(result.items.begin(), result.items.end());
+    }
+    return all;
+}
+
 inline std::map<std::int64_t, std::vector<std::int32_t>> tokens_of(const std::map<std::int64_t, FinishedItem>& items) {
     std::map<std::int64_t, std::vector<std::int32_t>> tokens;
     for (const auto& [index, item] : items) tokens[index] = item.tokens;
