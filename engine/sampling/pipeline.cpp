@@ -7,7 +7,7 @@
 #include <limits>
 #include <numeric>
 
-#include "engine/sampling/exp_nonpositive.hpp"
+#include "kernels/exp_nonpositive.hpp"
 #include "kernels/scalar_math.hpp"
 
 namespace longhaul::engine {
@@ -63,7 +63,8 @@ void LogitsPipeline::keep_top_k() {
 void LogitsPipeline::weigh() {
     const double greatest = out_.log_weights[most_probable(out_)];
     out_.q.resize(out_.ids.size());
-    for (std::size_t i = 0; i < out_.q.size(); ++i) out_.q[i] = exp_nonpositive(out_.log_weights[i] - greatest);
+    for (std::size_t i = 0; i < out_.q.size(); ++i)
+        out_.q[i] = kernels::scalar::exp_nonpositive(out_.log_weights[i] - greatest);
 }
 
 void LogitsPipeline::renormalise() {
@@ -289,7 +290,7 @@ std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noi
     std::size_t best = first;
     double best_score = weights[first] + static_cast<double>(noise.gumbel(distribution.ids[first]));
     for (std::size_t i = 0; i < weights.size(); ++i) {
-        if (i == first || weights[i] + max_gumbel < best_score) continue;
+        if (i == first || weights[i] + kernels::max_gumbel < best_score) continue;
         if (weights[i] + noise.gumbel_bound(distribution.ids[i]) < best_score) continue;
         const double score = weights[i] + static_cast<double>(noise.gumbel(distribution.ids[i]));
         if (score > best_score || (score == best_score && i < best)) {
@@ -346,7 +347,7 @@ std::vector<Perturbed> gumbel_top_k(const Distribution& distribution, const Nois
     for (std::size_t i = 0; i < weights.size(); ++i) {
         if (weights[i] >= floor) continue;
         const bool full = best.size() == most;
-        if (full && weights[i] + max_gumbel < best.front().score) continue;
+        if (full && weights[i] + kernels::max_gumbel < best.front().score) continue;
         if (full && weights[i] + noise.gumbel_bound(distribution.ids[i]) < best.front().score) continue;
         take(i);
     }
