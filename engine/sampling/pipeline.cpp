@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
 
 #include "kernels/exp_nonpositive.hpp"
+#include "kernels/flush_denormals.hpp"
+#include "kernels/numerics.hpp"
 #include "kernels/scalar_math.hpp"
 
 namespace longhaul::engine {
@@ -67,8 +70,28 @@ void LogitsPipeline::weigh() {
         out_.q[i] = kernels::scalar::exp_nonpositive(out_.log_weights[i] - greatest);
 }
 
+template <typename Term>
+double LogitsPipeline::sum_over_tokens(Term term) {
+    // Lanes that a small vocabulary leaves empty would add zeros.
+    const std::size_t lanes = std::min(std::bit_ceil(logits_.size()), std::size_t{kernels::vocabulary_lanes});
+    lanes_.assign(lanes, 0.0);
+    const std::size_t count = out_.ids.size();
+    if (count == logits_.size()) {  // all tokens: lanes side by side in registers
+        for (std::size_t first = 0; first < count; first += lanes) {
+            const std::size_t end = std::min(lanes, count - first);
+            for (std::size_t lane = 0; lane < end; ++lane) lanes_[lane] += term(first + lane);
+        }
+    } else {
+        for (std::size_t i = 0; i < count; ++i) lanes_[static_cast<std::size_t>(out_.ids[i]) % lanes] += term(i);
+    }
+    for (std::size_t half = lanes / 2; half > 0; half /= 2) {
+        for (std::size_t lane = 0; lane < half; ++lane) lanes_[lane] += lanes_[lane + half];
+    }
+    return lanes_[0];
+}
+
 void LogitsPipeline::renormalise() {
-    const double sum = std::accumulate(out_.q.begin(), out_.q.end(), 0.0);
+    const double sum = sum_over_tokens([&](std::size_t i) { return out_.q[i]; });
     for (double& q : out_.q) q /= sum;
 }
 
@@ -152,10 +175,10 @@ void LogitsPipeline::keep_top_p() {
 
 void LogitsPipeline::keep_eta() {
     if (params_.eta <= 0) return;
-    double entropy = 0;
-    for (const double q : out_.q) {
-        if (q > 0) entropy -= q * kernels::scalar::det_log(q);
-    }
+    const double entropy = -sum_over_tokens([&](std::size_t i) {
+        const double q = out_.q[i];
+        return q > 0 ? q * kernels::scalar::det_log(q) : 0.0;
+    });
     const double eta = std::min(params_.eta, std::sqrt(params_.eta) * kernels::scalar::det_exp(-entropy));
     keep_if([&](double q) { return q >= eta; });
     renormalise();
@@ -231,6 +254,7 @@ void LogitsPipeline::take_by_min_p() {
 }
 
 const Distribution& LogitsPipeline::apply(std::span<const float> logits, const NodeContext& context, bool with_q) {
+    const kernels::FlushDenormals flush;
     take(logits);
     penalise(context);
     if (params_.temperature == 0) {

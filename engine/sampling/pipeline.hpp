@@ -42,6 +42,9 @@ class LogitsPipeline {
     void take_by_min_p();  // where min-p is the first filter: the few that pass are found among the logits
     void keep_top_k();
     void weigh();  // log weights to q times a constant, the greatest 1
+    /// Of term(place) over the survivors, in the order of kernels/numerics.hpp.
+    template <typename Term>
+    double sum_over_tokens(Term term);
     void renormalise();
     void keep_top_p();
     template <typename Keep>
@@ -53,6 +56,7 @@ class LogitsPipeline {
     std::vector<std::uint32_t> seen_;  // call number in which a token was penalised last
     std::uint32_t call_ = 0;
     std::vector<std::int32_t> order_;
+    std::vector<double> lanes_;
     Distribution out_;
 };
 
