@@ -1,3 +1,4 @@
+#include <stdexcept>
 #include <utility>
 
 #include "kernels/device.hpp"
@@ -40,6 +41,11 @@ std::byte* Device::allocate_staging(std::size_t num_bytes) {
 
 void Device::release_staging(std::byte* data, std::size_t num_bytes) noexcept {
     release_host(data, num_bytes);
+}
+
+void Device::choose(float* /*logits*/, std::int64_t /*stride*/, std::int64_t /*vocab_size*/,
+                    std::span<const Choice> /*choices*/, std::span<std::int32_t> /*tokens*/) {
+    throw std::logic_error("this device does not choose tokens");
 }
 
 Staging::Staging(Device& device, std::size_t num_bytes) : device_(&device), num_bytes_(num_bytes) {

@@ -24,22 +24,45 @@ void LogitsPipeline::set_params(const SamplingParams& params) {
     params_.min_keep = std::max<std::int64_t>(params_.min_keep, 1);
 }
 
-void LogitsPipeline::penalise(const NodeContext& context) {
+template <typename Take>
+void LogitsPipeline::for_penalised(const NodeContext& context, Take take) {
     if (params_.repetition_penalty == 1.0 || params_.penalty_window <= 0) return;
-    const auto theta = static_cast<float>(params_.repetition_penalty);
     ++call_;
-    const auto penalise_once = [&](std::int32_t token) {
+    const auto take_once = [&](std::int32_t token) {
         const auto v = static_cast<std::size_t>(token);
         if (token < 0 || v >= logits_.size() || seen_[v] == call_) return;
         seen_[v] = call_;
-        logits_[v] = logits_[v] > 0 ? logits_[v] / theta : logits_[v] * theta;
+        take(token);
     };
     auto window = static_cast<std::size_t>(params_.penalty_window);
     const std::size_t from_path = std::min(window, context.path.size());
-    for (const std::int32_t token : context.path.last(from_path)) penalise_once(token);
+    for (const std::int32_t token : context.path.last(from_path)) take_once(token);
     window -= from_path;
-    for (const std::int32_t token : context.sequence.last(std::min(window, context.sequence.size())))
-        penalise_once(token);
+    for (const std::int32_t token : context.sequence.last(std::min(window, context.sequence.size()))) take_once(token);
+}
+
+void LogitsPipeline::penalise(const NodeContext& context) {
+    const auto theta = static_cast<float>(params_.repetition_penalty);
+    for_penalised(context, [&](std::int32_t token) {
+        float& logit = logits_[static_cast<std::size_t>(token)];
+        logit = logit > 0 ? logit / theta : logit * theta;
+    });
+}
+
+kernels::Choice LogitsPipeline::choice(const NodeContext& context, std::uint64_t key, std::int64_t position,
+                                       std::vector<std::int32_t>& penalised) {
+    penalised.clear();
+    for_penalised(context, [&](std::int32_t token) { penalised.push_back(token); });
+    return {.temperature = params_.temperature,
+            .top_k = params_.top_k,
+            .top_p = params_.top_p,
+            .min_p = params_.min_p,
+            .eta = params_.eta,
+            .min_keep = params_.min_keep,
+            .penalty = static_cast<float>(params_.repetition_penalty),
+            .penalised = penalised,
+            .noise_key = key,
+            .position = position};
 }
 
 void LogitsPipeline::keep_top_k() {
@@ -285,6 +308,10 @@ const Distribution& LogitsPipeline::apply(std::span<const float> logits, const N
     if (params_.min_p > 0) {
         const double least = params_.min_p * *std::max_element(out_.q.begin(), out_.q.end());
         keep_if([&](double q) { return q >= least; });
+    }
+    if (!with_q && params_.eta <= 0) {  // nobody asks for what the last filter left of the probabilities
+        out_.q.clear();
+        return out_;
     }
     renormalise();
     keep_eta();

@@ -100,6 +100,11 @@ class CudaDevice final : public Device {
     void kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head, bool values,
                    std::int64_t first, std::int64_t count, const std::byte* from_host) override;
 
+    // choose.cu
+    [[nodiscard]] bool can_choose() const override { return true; }
+    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
+                std::span<std::int32_t> tokens) override;
+
   private:
     struct State;  // what the files above keep between calls, each in a part of its own (cuda_state.hpp)
     std::unique_ptr<State> state_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_part.hpp"
+#include "kernels/cuda/choose_part.hpp"
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/kv_part.hpp"
 #include "kernels/cuda/links.hpp"
@@ -30,6 +31,7 @@ struct CudaDevice::State {
     Workspace row_numbers;
     PackBuffers pack_buffers;
     ProductMemory products;
+    ChoosePart choose;
 };
 
 }  // namespace longhaul::kernels::cuda

@@ -78,6 +78,9 @@ class TimedDevice final : public kernels::Device {
                    bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const override;
     void kv_import(const kernels::KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
                    bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) override;
+    [[nodiscard]] bool can_choose() const override { return inner_.can_choose(); }
+    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
+                std::span<std::int32_t> tokens) override;
 
   private:
     void timed(const std::string& part, double bytes, double flops, const std::function<void()>& run);

@@ -2,9 +2,9 @@
 // Machine: one NVIDIA GPU; prints the bandwidth of a copy, measured in the same run, as the ceiling.
 // Command: gpu_bench [--exact] [--quick]
 // Answer: of the products and the attention of an 8 B Llama (hidden 4096, 32 query and 8 KV heads of 128, feed-forward
-// 14336) and of single rows' operations: time, GB/s of the bytes that must move, their share of the copy's bandwidth,
-// and TFLOP/s. Medians; each product runs over enough copies of its matrix to be out of the second cache. tests/bench/
-// gpu_peer.py does the same with PyTorch.
+// 14336) of single rows' operations, and of choosing tokens from rows of 128K logits: time, GB/s of the bytes that must
+// move, their share of the copy's bandwidth, and TFLOP/s. Medians; each product runs over enough copies of its matrix
+// to be out of the second cache. tests/bench/ gpu_peer.py does the same with PyTorch.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -83,6 +83,39 @@ class Bench {
             line("add 4096, " + std::to_string(n) + " rows",
                  {seconds_of(100, [&] { device_->add(out.as<float>(), x.as<float>(), n * 4096); }), count * 4096 * 12,
                   0.0});
+        }
+    }
+
+    /// Tokens from rows of logits with a few likely tokens and many that are not.
+    void choices() {
+        constexpr std::int64_t vocab = 128256, most_rows = 64;
+        std::vector<float> values(static_cast<std::size_t>(vocab * most_rows));
+        std::uint32_t state = 1;
+        for (float& value : values) {
+            value = 0.0F;
+            for (int i = 0; i < 6; ++i) value += static_cast<float>((state = state * 1664525U + 1013904223U) >> 8);
+            value *= 4.0F * 0x1p-24F;  // about normal, spread 2.8
+        }
+        const Buffer logits(*device_, values.size() * 4);
+        device_->upload(logits.data(), values.data(), logits.num_bytes());
+        const std::vector<std::pair<const char*, Choice>> kinds = {{"greedy", {.temperature = 0.0}},
+                                                                   {"no filter", {}},
+                                                                   {"min-p 0.05", {.min_p = 0.05}},
+                                                                   {"top-p 0.5", {.top_p = 0.5}},
+                                                                   {"top-k 50, top-p 0.9", {.top_k = 50, .top_p = 0.9}},
+                                                                   {"eta 0.001", {.eta = 1e-3}}};
+        for (const auto& [name, kind] : kinds) {
+            for (const std::int64_t num_rows : {std::int64_t{1}, most_rows}) {
+                std::vector<Choice> rows(static_cast<std::size_t>(num_rows), kind);
+                for (std::int64_t r = 0; r < num_rows; ++r) rows[static_cast<std::size_t>(r)].row = r;
+                std::vector<std::int32_t> tokens(rows.size());
+                const double seconds =
+                    seconds_of(20, [&] { device_->choose(logits.as<float>(), vocab, vocab, rows, tokens); });
+                const auto left = std::count(tokens.begin(), tokens.end(), -1);
+                line(std::string("choose, ") + name + ", " + std::to_string(num_rows) + " rows" +
+                         (left > 0 ? ", " + std::to_string(left) + " left to the host" : ""),
+                     {seconds, static_cast<double>(num_rows * vocab * 4), 0.0});
+            }
         }
     }
 
@@ -225,6 +258,7 @@ int main(int argc, char** argv) {
         bench.attention(DType::bf16, "bf16");
         if (!quick) bench.attention(DType::int8, "int8");
         bench.rows();
+        bench.choices();
     } catch (const std::exception& error) {
         std::fprintf(stderr, "error: GPU: %s\n", error.what());
         return 1;

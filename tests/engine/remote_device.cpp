@@ -86,6 +86,7 @@ void RemoteDevice::upload(std::byte* to, const void* from_host, std::size_t num_
 }
 
 void RemoteDevice::download(void* to_host, const std::byte* from, std::size_t num_bytes) {
+    if (downloads) downloads(num_bytes);
     const Lock lock(mutex_);
     run_queue();
     inner_->download(to_host, inner(from), num_bytes);
@@ -218,6 +219,13 @@ void RemoteDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64
     later([=, this, page = inner(page), bytes = std::vector<std::byte>(from_host, from_host + num_bytes)] {
         inner_->kv_import(layout, page, layer, kv_head, values, first, count, bytes.data());
     });
+}
+
+void RemoteDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                          std::span<const kernels::Choice> choices, std::span<std::int32_t> tokens) {
+    const Lock lock(mutex_);
+    run_queue();
+    inner_->choose(inner(logits), stride, vocab_size, choices, tokens);
 }
 
 }  // namespace longhaul::engine::testing

@@ -27,6 +27,7 @@ class RemoteDevice final : public kernels::Device {
     kernels::DeviceMemory memory{std::int64_t{4} << 30, std::int64_t{4} << 30};  ///< what it says it has
     kernels::DeviceLinks* device_links = nullptr;
     std::function<void()> pass_begins;            ///< called by each begin_pass
+    std::function<void(std::size_t)> downloads;   ///< called by each download, with its bytes
     mutable std::function<void()> export_begins;  ///< called by each kv_export, in its thread, before it does anything
 
     [[nodiscard]] std::string_view name() const override { return inner_->name(); }
@@ -76,6 +77,9 @@ class RemoteDevice final : public kernels::Device {
                    bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const override;
     void kv_import(const kernels::KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
                    bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) override;
+    [[nodiscard]] bool can_choose() const override { return inner_->can_choose(); }
+    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
+                std::span<std::int32_t> tokens) override;
 
   private:
     struct Block {
