@@ -44,9 +44,8 @@ void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left,
     logits_row += slice.num_logits;
 }
 
-void Replica::State::take_scores(const ScoreSlice& slice, std::span<const float> logits) {
+void Replica::State::take_scores(const ScoreSlice& slice, Logits& logits) {
     Sequence& sequence = *slice.sequence;
-    const auto vocab = static_cast<std::size_t>(model.config().vocab_size);
     const std::int64_t before = sequence.num_tokens();
     std::optional<FinishReason> reason;
     if (slice.num_rows == 0) {
@@ -55,7 +54,7 @@ void Replica::State::take_scores(const ScoreSlice& slice, std::span<const float>
     }
     for (std::int64_t i = 0; i < slice.num_logits; ++i) {
         const std::int32_t token = sequence.document(sequence.num_tokens());
-        record(sequence, logits.subspan(static_cast<std::size_t>(slice.first_logits + i) * vocab, vocab), token);
+        record(sequence, logits, slice.first_logits + i, token);
         append(sequence, token, reason);
     }
     sequence.kv->set_committed(sequence.kv->committed() + slice.num_rows);
@@ -84,7 +83,7 @@ void Replica::State::score_step(const StepHeader& header) {
     for (const auto& sequence : in_flight) {
         if (rows_left > 0) add_score_rows(*sequence, rows_left, logits_row);
     }
-    const std::span<const float> logits = model.forward(rows, kv_sequences);
+    Logits& logits = model.forward(rows, kv_sequences);
     const double forward_seconds = seconds_since(start);
     pace.took(static_cast<std::int64_t>(rows.size()), forward_seconds);
     for (const auto& sequence : in_flight) sequence->statistics.seconds += forward_seconds;

@@ -40,6 +40,7 @@ struct DecodeSlice {
     Sequence* sequence = nullptr;
     TokenTree tree;
     std::int64_t first_logits = 0;       // row of the root's logits; node i follows at + i
+    std::vector<std::int32_t> chosen;    // by the device, of each node: the token after it, -1 unknown; or empty
     std::int64_t num_new = 0;            // tokens this step emitted
     std::vector<std::int32_t> accepted;  // nodes of the tree among them
     std::optional<FinishReason> reason;  // set when this step ended the item
@@ -176,13 +177,16 @@ struct Replica::State {
     void propose(const StepHeader& header);
     void add_decode_rows(DecodeSlice& slice);
     std::int64_t add_prefill_rows(std::int64_t most_rows);
-    void accept(DecodeSlice& slice, std::span<const float> logits);
+    [[nodiscard]] bool draws_coupled(const DecodeSlice& slice) const;
+    void choose_tokens(Logits& logits);
+    Verdict verify(const DecodeSlice& slice, Logits& logits);
+    void accept(DecodeSlice& slice, Logits& logits);
     bool append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason);
-    void record(Sequence& sequence, std::span<const float> logits, std::int32_t token);
+    void record(Sequence& sequence, Logits& logits, std::int64_t row, std::int32_t token);
     [[nodiscard]] std::int64_t num_logprobs(const WorkItem& item) const;
     void score_step(const StepHeader& header);
     void add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row);
-    void take_scores(const ScoreSlice& slice, std::span<const float> logits);
+    void take_scores(const ScoreSlice& slice, Logits& logits);
     [[nodiscard]] std::int64_t unscored_bytes(const Sequence& sequence) const;
     void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
     void begin_round(bool store_kv);

@@ -55,6 +55,11 @@ void Device::release_staging(std::byte* data, std::size_t num_bytes) noexcept {
     release_host(data, num_bytes);
 }
 
+void Device::choose(float* /*logits*/, std::int64_t /*stride*/, std::int64_t /*vocab_size*/,
+                    std::span<const Choice> /*choices*/, std::span<std::int32_t> /*tokens*/) {
+    throw std::logic_error("this device does not choose tokens");
+}
+
 Staging::Staging(Device& device, std::size_t num_bytes) : device_(&device), num_bytes_(num_bytes) {
     if (num_bytes > 0) data_ = device.allocate_staging(num_bytes);
 }

@@ -197,13 +197,15 @@ struct PassSize {
     std::int64_t ranks = 1;  ///< of the group
 };
 
-/// Sums over the devices of several processes that reach each other without the host. Every rank calls the same in the
-/// same order.
+/// Sums and rows of the devices of several processes that reach each other without the host. Every rank calls the same
+/// in the same order.
 class DeviceLink {
   public:
     virtual ~DeviceLink() = default;
     /// data[i] summed over the ranks in the order of sum_ranks.hpp, in place; an operation like those of the device.
     virtual void all_reduce(float* data, std::int64_t count) = 0;
+    /// received [ranks, count] = every rank's `data` [count]; an operation like those of the device.
+    virtual void all_gather(const float* data, float* received, std::int64_t count) = 0;
     /// Waits until the sums asked for are there. Throws std::runtime_error where they cannot come any more.
     virtual void finish() = 0;
 };
@@ -219,6 +221,23 @@ class DeviceLinks {
     [[nodiscard]] virtual std::vector<std::byte> new_id() const = 0;
     /// Collective over the `size` ranks, each with a device of its own. Throws std::runtime_error.
     virtual std::unique_ptr<DeviceLink> join(std::span<const std::byte> id, int rank, int size) = 0;
+};
+
+/// How a token is to be chosen from a row of logits: penalty, temperature, top-k, top-p, min-p, eta, in this order,
+/// each over what the one before left; then the greatest sum of log weight and Gumbel noise (noise.hpp), the lowest
+/// token at ties. Sums over tokens as numerics.hpp states.
+struct Choice {
+    std::int64_t row = 0;      ///< of the logits; of one call none twice
+    double temperature = 1.0;  ///< 0: the greatest logit
+    std::int64_t top_k = 0;    ///< 0: off
+    double top_p = 1.0;        ///< 1: off
+    double min_p = 0.0;        ///< 0: off
+    double eta = 0.0;          ///< 0: off
+    std::int64_t min_keep = 1;
+    float penalty = 1.0F;                       ///< divides logits above 0 and multiplies the others, of these tokens:
+    std::span<const std::int32_t> penalised{};  ///< none twice
+    std::uint64_t noise_key = 0;
+    std::int64_t position = 0;
 };
 
 /// Operations of one device. Implementations throw std::bad_alloc when memory ends, DeviceError when the device
@@ -324,6 +343,16 @@ class Device {
     /// x: f32 [num_rows, 2 * width]; out: act [num_rows, out_stride], the columns beyond width set to zero.
     virtual void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                           std::int64_t out_stride) = 0;
+
+    // --- choosing tokens --------------------------------------------------------------------------------------------
+    /// Whether there is `choose`; devices that compute in the host's memory leave that to the host.
+    [[nodiscard]] virtual bool can_choose() const { return false; }
+
+    /// tokens[i] = what choices[i] says of its row of `logits` (f32 [rows, stride], of which the first `vocab_size` of
+    /// a row count; they are as before when this is done); -1 where that is the host's to find out, by the same
+    /// arithmetic. Waits for the result.
+    virtual void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
+                        std::span<std::int32_t> tokens);
 
     // --- attention --------------------------------------------------------------------------------------------------
     [[nodiscard]] virtual std::size_t kv_page_bytes(const KvLayout& layout) const = 0;

@@ -95,7 +95,10 @@ struct Model::State {
           queries(on),
           attended(on),
           sum(on),
-          logits_local(on) {}
+          logits_local(on),
+          gathered(on),
+          whole(on),
+          logits(on, config.vocab_size) {}
 
     ModelConfig config;
     Precision precision;
@@ -113,10 +116,12 @@ struct Model::State {
     std::vector<std::string> notices;
     std::function<void()> layer_hook;
 
-    Scratch hidden, normed, projected, queries, attended, sum, logits_local;
-    std::vector<float> cos, sin, logits;
+    Scratch hidden, normed, projected, queries, attended, sum;
+    Scratch logits_local, gathered, whole;  ///< this rank's part, all ranks' parts, the rows of these
+    std::vector<float> cos, sin, logits_whole;
     kernels::Staging logits_here;  ///< this rank's part, on the host
-    std::vector<std::int32_t> table_rows, position_rows, wanted;
+    Logits logits;
+    std::vector<std::int32_t> table_rows, position_rows, wanted, part_rows;
     std::vector<KvSlot> slots;
     std::vector<AttentionRow> attention_rows;
     std::vector<AttentionSequence> attention_sequences;
@@ -143,8 +148,10 @@ struct Model::State {
     void connect();
     void finish();
     const float* to_host(const float* local, std::int64_t count);
+    bool keep_on_device(float* local, std::int64_t num_rows);
+    std::span<const float> bring_to_host(const float* local, std::int64_t num_rows);
     const std::byte* head_input(const float* rows, std::int64_t num_rows);
-    std::span<const float> head(const float* x);
+    void head(const float* x);
 };
 
 Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -434,12 +441,53 @@ const float* Model::State::to_host(const float* local, std::int64_t count) {
     return logits_here.floats();
 }
 
-// Logits of the wanted rows alone; the vocabulary's parts are brought together in the order of the ids.
-std::span<const float> Model::State::head(const float* x) {
+// Where the device chooses tokens, and has the whole vocabulary or can get it without the host: the ranks' parts of a
+// row become neighbours.
+bool Model::State::keep_on_device(float* local, std::int64_t num_rows) {
+    if (!device.can_choose()) return false;
+    float* rows = local;
+    if (split.size > 1) {
+        const std::int64_t part_size = num_rows * split.vocab;
+        float* parts = gathered.floats(part_size * split.size);
+        if (!sums->all_gather(local, parts, part_size)) return false;
+        part_rows.clear();
+        for (std::int64_t r = 0; r < num_rows; ++r) {
+            for (std::int64_t part = 0; part < split.size; ++part)
+                part_rows.push_back(static_cast<std::int32_t>(part * num_rows + r));
+        }
+        rows = whole.floats(part_size * split.size);
+        device.gather(parts, part_rows, split.vocab, rows);
+    }
+    logits.set_on_device(rows, num_rows, split.vocab * split.size);
+    return true;
+}
+
+// The vocabulary's parts are brought together in the order of the ids.
+std::span<const float> Model::State::bring_to_host(const float* local, std::int64_t num_rows) {
+    const std::int64_t vocab = config.vocab_size;
+    const std::int64_t part_size = num_rows * split.vocab;
+    const float* here = to_host(local, part_size);
+    if (split.size == 1) return {here, static_cast<std::size_t>(part_size)};  // no padding: the rows are the vocabulary
+    std::vector<float> parts(static_cast<std::size_t>(part_size * split.size));
+    group.all_gather(here, parts.data(), part_size);
+    logits_whole.resize(static_cast<std::size_t>(num_rows * vocab));
+    for (std::int64_t part = 0; part < split.size; ++part) {
+        const std::int64_t first = part * split.vocab;
+        const std::int64_t count = std::clamp<std::int64_t>(vocab - first, 0, split.vocab);
+        for (std::int64_t r = 0; r < num_rows; ++r) {
+            std::copy_n(parts.data() + part * part_size + r * split.vocab, count,
+                        logits_whole.data() + r * vocab + first);
+        }
+    }
+    return logits_whole;
+}
+
+// Logits of the wanted rows alone.
+void Model::State::head(const float* x) {
     const auto num_rows = static_cast<std::int64_t>(wanted.size());
     if (num_rows == 0) {
-        finish();
-        return {};
+        logits.set_on_host({});
+        return finish();
     }
     float* rows = sum.floats(num_rows * config.hidden_size);
     device.gather(x, wanted, config.hidden_size, rows);
@@ -447,34 +495,22 @@ std::span<const float> Model::State::head(const float* x) {
     float* local = logits_local.floats(num_rows * split.vocab);
     device.matmul(weights.head_or_embedding(), input, kernels::padded_inputs(config.embedding_width()), num_rows,
                   local);
+    if (keep_on_device(local, num_rows)) return finish();
     sums->finish();
-
-    const std::int64_t vocab = config.vocab_size;
-    const std::int64_t part_size = num_rows * split.vocab;
-    const float* here = to_host(local, part_size);
-    if (split.size == 1) return {here, static_cast<std::size_t>(part_size)};  // no padding: the rows are the vocabulary
-    std::vector<float> parts(static_cast<std::size_t>(part_size * split.size));
-    group.all_gather(here, parts.data(), part_size);
-    logits.resize(static_cast<std::size_t>(num_rows * vocab));
-    for (std::int64_t part = 0; part < split.size; ++part) {
-        const std::int64_t first = part * split.vocab;
-        const std::int64_t count = std::clamp<std::int64_t>(vocab - first, 0, split.vocab);
-        for (std::int64_t r = 0; r < num_rows; ++r) {
-            std::copy_n(parts.data() + part * part_size + r * split.vocab, count, logits.data() + r * vocab + first);
-        }
-    }
-    return logits;
+    logits.set_on_host(bring_to_host(local, num_rows));
 }
 
-std::span<const float> Model::forward(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences) {
+Logits& Model::forward(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences) {
     State& s = *state_;
     const auto num_rows = static_cast<std::int64_t>(rows.size());
-    if (num_rows == 0) return {};
+    s.logits.set_on_host({});
+    if (num_rows == 0) return s.logits;
     s.prepare(rows, sequences);
     float* x = s.hidden.floats(num_rows * s.config.hidden_size);
     s.embed(num_rows, x);
     s.run_layers(0, s.config.num_layers, num_rows, x);
-    return s.head(x);
+    s.head(x);
+    return s.logits;
 }
 
 void Model::forward_layers(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences, std::int64_t first,

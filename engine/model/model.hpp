@@ -13,6 +13,7 @@
 
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/config.hpp"
+#include "engine/model/logits.hpp"
 #include "engine/parallel/group.hpp"
 #include "kernels/device.hpp"
 
@@ -59,10 +60,10 @@ class Model {
     /// watchdog want to hear from us.
     void set_layer_hook(std::function<void()> hook);
 
-    /// Runs the rows through all layers, writing their keys and values. Returns logits f32 [rows that want them,
-    /// vocab_size] in the order of the rows, in host memory valid until the next call. Same bits on every rank.
-    /// A row's result depends on its own path alone.
-    std::span<const float> forward(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
+    /// Runs the rows through all layers, writing their keys and values. Returns the logits of the rows that want them,
+    /// in the order of the rows, valid until the next call. Same bits on every rank. A row's result depends on its own
+    /// path alone.
+    Logits& forward(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
 
     /// For measurements: the rows through `count` layers from `first` alone, nothing before and after. What it leaves
     /// in their pages means nothing.

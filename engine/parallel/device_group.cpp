@@ -47,6 +47,10 @@ class Linked final : public DeviceGroup {
   public:
     explicit Linked(std::unique_ptr<kernels::DeviceLink> link) : link_(std::move(link)) {}
     void all_reduce(float* data, std::int64_t count) override { link_->all_reduce(data, count); }
+    bool all_gather(const float* data, float* received, std::int64_t count) override {
+        link_->all_gather(data, received, count);
+        return true;
+    }
     void finish() override { link_->finish(); }
 
   private:

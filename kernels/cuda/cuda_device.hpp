@@ -117,6 +117,11 @@ class CudaDevice final : public Device {
     void kv_import_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
                        const std::byte* from_host, std::size_t head_stride) override;
 
+    // choose.cu
+    [[nodiscard]] bool can_choose() const override { return true; }
+    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
+                std::span<std::int32_t> tokens) override;
+
   private:
     struct State;  // what the files above keep between calls, each in a part of its own (cuda_state.hpp)
     std::unique_ptr<State> state_;

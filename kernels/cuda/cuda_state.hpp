@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_part.hpp"
+#include "kernels/cuda/choose_part.hpp"
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/far_pages.hpp"
 #include "kernels/cuda/kv_part.hpp"
@@ -34,6 +35,7 @@ struct CudaDevice::State {
     PackBuffers pack_buffers;
     ProductMemory products;
     std::unique_ptr<PromptProducts> prompts;  ///< nullptr: as all other rows
+    ChoosePart choose;
 };
 
 }  // namespace longhaul::kernels::cuda

@@ -235,6 +235,16 @@ T __ldcg(const T* from) {
 inline unsigned atomicAdd(unsigned* to, unsigned value) {
     return std::atomic_ref(*to).fetch_add(value);
 }
+inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long value) {
+    return std::atomic_ref(*to).fetch_add(value);
+}
+inline unsigned long long atomicMax(unsigned long long* to, unsigned long long value) {
+    const std::atomic_ref word(*to);
+    unsigned long long before = word;
+    while (before < value && !word.compare_exchange_weak(before, value)) {
+    }
+    return before;
+}
 
 inline void copy_async_16(void* shared, const void* global) {
     emulation::copy_later(shared, global, 16);

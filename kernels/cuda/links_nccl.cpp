@@ -127,6 +127,13 @@ class NcclLink final : public DeviceLink {
         });
     }
 
+    void all_gather(const float* data, float* received, std::int64_t count) override {
+        if (count == 0) return;
+        if (group_ == nullptr) throw CudaError("NCCL: the ranks are no longer connected");
+        queued(
+            nccl_.all_gather(data, received, static_cast<std::size_t>(count), ncclFloat32, group_, stream_.native()));
+    }
+
     void finish() override {
         if (group_ == nullptr) throw CudaError("NCCL: the ranks are no longer connected");
         try {

@@ -139,4 +139,9 @@ void TimedDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_
     inner_.kv_import(layout, page, layer, kv_head, values, first, count, from_host);
 }
 
+void TimedDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                         std::span<const kernels::Choice> choices, std::span<std::int32_t> tokens) {
+    timed("choosing tokens", 0, 0, [&] { inner_.choose(logits, stride, vocab_size, choices, tokens); });
+}
+
 }  // namespace longhaul::runner

@@ -96,6 +96,9 @@ class TimedDevice final : public kernels::Device {
                        const std::byte* from_host, std::size_t head_stride) override {
         inner_.kv_import_box(layout, pages, box, from_host, head_stride);
     }
+    [[nodiscard]] bool can_choose() const override { return inner_.can_choose(); }
+    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
+                std::span<std::int32_t> tokens) override;
 
   private:
     void timed_product(const kernels::Matrix& w, std::int64_t num_rows, const std::function<void()>& run);

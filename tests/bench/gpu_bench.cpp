@@ -3,11 +3,11 @@
 // same run, as the ceilings.
 // Command: gpu_bench [--exact|--cublas] [--quick]
 // Answer: of the products and the attention of an 8 B Llama (hidden 4096, 32 query and 8 KV heads of 128, feed-forward
-// 14336) and of single rows' operations: time, GB/s of the bytes that must move, their share of the copy's bandwidth,
-// TFLOP/s and their share of the peak. Medians; each product runs over enough copies of its matrix to be out of the
-// second cache. --cublas: products of 512 rows and more by cuBLASLt alone, as of prompts with `kernels = cuda-cublas`
-// (weights brought into rows included). tests/bench/gpu_peer.py does the same with PyTorch. Then all layers of a pass,
-// as a model asks for them, launched in graphs and kernel by kernel.
+// 14336), of single rows' operations, and of choosing tokens from rows of 128K logits: time, GB/s of the bytes that
+// must move, their share of the copy's bandwidth, TFLOP/s and their share of the peak. Medians; each product runs over
+// enough copies of its matrix to be out of the second cache. --cublas: products of 512 rows and more by cuBLASLt alone,
+// as of prompts with `kernels = cuda-cublas` (weights brought into rows included). tests/bench/gpu_peer.py does the
+// same with PyTorch. Then all layers of a pass, as a model asks for them, launched in graphs and kernel by kernel.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -155,6 +155,38 @@ class Bench {
             }
         }
     }
+    /// Tokens from rows of logits with a few likely tokens and many that are not.
+    void choices() {
+        constexpr std::int64_t vocab = 128256, most_rows = 64;
+        std::vector<float> values(static_cast<std::size_t>(vocab * most_rows));
+        std::uint32_t state = 1;
+        for (float& value : values) {
+            value = 0.0F;
+            for (int i = 0; i < 6; ++i) value += static_cast<float>((state = state * 1664525U + 1013904223U) >> 8);
+            value *= 4.0F * 0x1p-24F;  // about normal, spread 2.8
+        }
+        const Buffer logits(*device_, values.size() * 4);
+        device_->upload(logits.data(), values.data(), logits.num_bytes());
+        const std::vector<std::pair<const char*, Choice>> kinds = {{"greedy", {.temperature = 0.0}},
+                                                                   {"no filter", {}},
+                                                                   {"min-p 0.05", {.min_p = 0.05}},
+                                                                   {"top-p 0.5", {.top_p = 0.5}},
+                                                                   {"top-k 50, top-p 0.9", {.top_k = 50, .top_p = 0.9}},
+                                                                   {"eta 0.001", {.eta = 1e-3}}};
+        for (const auto& [name, kind] : kinds) {
+            for (const std::int64_t num_rows : {std::int64_t{1}, most_rows}) {
+                std::vector<Choice> rows(static_cast<std::size_t>(num_rows), kind);
+                for (std::int64_t r = 0; r < num_rows; ++r) rows[static_cast<std::size_t>(r)].row = r;
+                std::vector<std::int32_t> tokens(rows.size());
+                const double seconds =
+                    seconds_of(20, [&] { device_->choose(logits.as<float>(), vocab, vocab, rows, tokens); });
+                const auto left = std::count(tokens.begin(), tokens.end(), -1);
+                line(std::string("choose, ") + name + ", " + std::to_string(num_rows) + " rows" +
+                         (left > 0 ? ", " + std::to_string(left) + " left to the host" : ""),
+                     {seconds, static_cast<double>(num_rows * vocab * 4), 0.0});
+            }
+        }
+    }
 
   private:
     struct Timed {
@@ -253,8 +285,8 @@ class Bench {
     }
     struct Chain {
         Chain(Bench& bench, const KvLayout& layout, std::int64_t context, std::int64_t nodes, bool far = false)
-            : memory(bench.memory_of(static_cast<std::size_t>((context + 63) / 64 + 1) *
-                                         bench.device_->kv_page_bytes(layout), far)),
+            : memory(bench.memory_of(
+                  static_cast<std::size_t>((context + 63) / 64 + 1) * bench.device_->kv_page_bytes(layout), far)),
               path(static_cast<std::size_t>(nodes)) {
             bench.fill(memory);
             const std::size_t page_bytes = bench.device_->kv_page_bytes(layout);
@@ -396,6 +428,7 @@ int main(int argc, char** argv) {
         if (!quick) bench.attention(DType::int8, "int8");
         bench.link();
         bench.rows();
+        bench.choices();
         bench.passes("in graphs");
         Bench(arithmetic, GpuLaunches::single, quick).passes("one by one");
     } catch (const std::exception& error) {

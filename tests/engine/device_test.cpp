@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "tests/engine/device_cases.hpp"
+#include "tests/engine/fabric.hpp"
 #include "tests/engine/model_harness.hpp"
 #include "tests/engine/remote_device.hpp"
 #include "tests/engine/replica_harness.hpp"
@@ -212,6 +213,112 @@ static std::vector<DeviceCase> cases_of_two_arithmetics() {
     std::vector<DeviceCase> all = cases();
     std::erase_if(all, [](const DeviceCase& device) { return device.any_split; });
     return all;
+}
+
+/// Downloads as large as a row of logits, of all devices made by `make`.
+struct Counted {
+    explicit Counted(DeviceMaker made_by) : inner(std::move(made_by)) {}
+
+    std::unique_ptr<RemoteDevice> make() {
+        std::unique_ptr<kernels::Device> device = inner();
+        std::unique_ptr<RemoteDevice> remote;
+        if (auto* already = dynamic_cast<RemoteDevice*>(device.get())) {
+            static_cast<void>(device.release());
+            remote.reset(already);
+        } else {
+            remote = std::make_unique<RemoteDevice>(std::move(device));
+        }
+        can_choose = remote->can_choose();
+        remote->downloads = [this](std::size_t num_bytes) { rows += num_bytes >= row_bytes ? 1 : 0; };
+        return remote;
+    }
+
+    DeviceMaker inner;
+    std::atomic<std::int64_t> rows{0};
+    std::atomic<bool> can_choose{false};
+    static constexpr std::size_t row_bytes = 96 * sizeof(float);  ///< of the tiny model
+};
+
+/// Items with settings of all kinds.
+Job with_all_settings(Job job) {
+    job.items = 5;
+    job.generation.max_tokens = 4;
+    job.options.batch = 5;
+    for (std::int32_t item = 0; item < 5; ++item) job.prompts[item] = {item, 5, 7, 5, 7, item};
+    GenerationOptions options = job.generation;
+    const auto set = [&](std::int64_t item, const SamplingParams& sampling) {
+        options.sampling = sampling;
+        job.own[item] = options;
+    };
+    set(0, {.temperature = 0});
+    set(1, {.temperature = 0.9, .top_p = 0.9});
+    set(2, {.temperature = 1.2, .top_k = 12, .top_p = 0.95, .eta = 1e-2, .repetition_penalty = 1.2});
+    set(3, {.temperature = 1.0, .eta = 1e-2});
+    set(4, {.temperature = 1.0});
+    return job;
+}
+
+TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
+    Job plain = with_all_settings(job());
+    if (GetParam().as_cpu) plain.make_device = {};
+    plain.options.draft.method = "ar";
+    const auto right = tokens_of(launch(plain).items);
+
+    Counted device(GetParam().make);
+    Job drafted = with_all_settings(job());
+    drafted.make_device = [&] { return device.make(); };
+    EXPECT_EQ(tokens_of(launch(drafted).items), right);
+    if (device.can_choose) {
+        EXPECT_EQ(device.rows, 0);
+    } else {
+        EXPECT_GT(device.rows, 0);
+    }
+
+    // Log-probabilities are made of the rows of the tokens that came out, and of no other.
+    device.rows = 0;
+    for (auto& [item, options] : drafted.own) options.logprobs = 2;
+    const JobResult with_logprobs = launch(drafted);
+    EXPECT_EQ(tokens_of(with_logprobs.items), right);
+    if (device.can_choose) {
+        EXPECT_EQ(device.rows, with_logprobs.sum.decode_tokens);
+    }
+}
+
+// What a device leaves to the host: those rows come over, and the text is the same.
+TEST_P(OtherDevice, LeavesToTheHostWhatItDoesNotKnow) {
+    Job plain = with_all_settings(job());
+    plain.items = 1;
+    plain.own[0].sampling = {.temperature = 1.0, .eta = 1e-2, .min_keep = 3};
+    Job drafted = plain;
+    if (GetParam().as_cpu) plain.make_device = {};
+    plain.options.draft.method = "ar";
+    Counted device(GetParam().make);
+    drafted.make_device = [&] { return device.make(); };
+    EXPECT_EQ(tokens_of(launch(drafted).items), tokens_of(launch(plain).items));
+    EXPECT_GT(device.rows, 0);
+}
+
+// Two devices that reach each other: parts of the vocabulary meet on them.
+TEST_P(OtherDevice, ChoosesTokensOfAllRanksPartsOverLinks) {
+    Job plain = with_all_settings(job());
+    const auto right = tokens_of(launch(plain).items);
+
+    Fabric fabric{.addresses = {"a/0", "a/1"}};
+    Counted device(GetParam().make);
+    std::atomic<std::size_t> made{0};
+    std::vector<std::unique_ptr<FabricLinks>> links(2);
+    Job split = with_all_settings(job());
+    split.ranks = 2;
+    split.make_device = [&] {
+        const std::size_t number = made++;
+        auto remote = device.make();
+        links[number] = std::make_unique<FabricLinks>(fabric, *remote, fabric.addresses[number]);
+        remote->device_links = links[number].get();
+        return remote;
+    };
+    EXPECT_EQ(tokens_of(launch(split).items), right);
+    EXPECT_GT(fabric.sums, 0);
+    EXPECT_EQ(fabric.gathers > 0, device.can_choose);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, OtherDevice, ::testing::ValuesIn(cases()),

@@ -47,7 +47,7 @@ inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>
             rows.push_back(row);
         }
         KvSequence* sequence = &kv;
-        const auto part = model.forward(rows, std::span(&sequence, 1));
+        const auto part = model.forward(rows, std::span(&sequence, 1)).all();
         logits.insert(logits.end(), part.begin(), part.end());
         kv.set_committed(static_cast<std::int64_t>(first + rows.size()));
     }

@@ -96,6 +96,7 @@ void RemoteDevice::upload(std::byte* to, const void* from_host, std::size_t num_
 }
 
 void RemoteDevice::download(void* to_host, const std::byte* from, std::size_t num_bytes) {
+    if (downloads) downloads(num_bytes);
     const Lock lock(mutex_);
     run_queue();
     inner_->download(to_host, inner(from), num_bytes);
@@ -256,6 +257,13 @@ void RemoteDevice::kv_import_box(const KvLayout& layout, std::span<std::byte* co
     later([=, this, pages = inner_pages(pages), bytes = std::vector<std::byte>(from_host, from_host + num_bytes)] {
         inner_->kv_import_box(layout, pages, box, bytes.data(), head_stride);
     });
+}
+
+void RemoteDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                          std::span<const kernels::Choice> choices, std::span<std::int32_t> tokens) {
+    const Lock lock(mutex_);
+    run_queue();
+    inner_->choose(inner(logits), stride, vocab_size, choices, tokens);
 }
 
 }  // namespace longhaul::engine::testing

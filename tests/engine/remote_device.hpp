@@ -27,6 +27,7 @@ class RemoteDevice final : public kernels::Device {
     kernels::DeviceMemory memory{std::int64_t{4} << 30, std::int64_t{4} << 30};  ///< what it says it has
     kernels::DeviceLinks* device_links = nullptr;
     std::function<void()> pass_begins;            ///< called by each begin_pass
+    std::function<void(std::size_t)> downloads;   ///< called by each download, with its bytes
     mutable std::function<void()> export_begins;  ///< called by each export, in its thread, before it does anything
     std::int64_t operations_take = 0;             ///< operation_bytes
     bool far_memory = true;                       ///< it says that it has
@@ -91,6 +92,9 @@ class RemoteDevice final : public kernels::Device {
                        std::byte* to_host, std::size_t head_stride) const override;
     void kv_import_box(const kernels::KvLayout& layout, std::span<std::byte* const> pages, const kernels::KvBox& box,
                        const std::byte* from_host, std::size_t head_stride) override;
+    [[nodiscard]] bool can_choose() const override { return inner_->can_choose(); }
+    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
+                std::span<std::int32_t> tokens) override;
 
   private:
     struct Block {
