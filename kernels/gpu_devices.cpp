@@ -44,13 +44,15 @@ static cuda::Arithmetic arithmetic_of(GpuArithmetic arithmetic) {
     throw std::logic_error("no such arithmetic");
 }
 
-std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu) {
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches) {
     const int found = num_gpus();
     if (gpu < 0 || gpu >= found) {
         throw std::invalid_argument("expected GPU " + std::to_string(gpu) + ", got " + std::to_string(found) +
                                     " that the driver shows this process (nvidia-smi, CUDA_VISIBLE_DEVICES)");
     }
-    return std::make_unique<cuda::CudaDevice>(arithmetic_of(arithmetic), gpu);
+    return std::make_unique<cuda::CudaDevice>(
+        arithmetic_of(arithmetic), gpu,
+        launches == GpuLaunches::graphs ? cuda::GraphPolicy{} : cuda::GraphPolicy::none());
 }
 
 #else
@@ -71,7 +73,7 @@ std::string gpu_library(int /*gpu*/) {
     return "";
 }
 
-std::unique_ptr<Device> make_gpu_device(GpuArithmetic /*arithmetic*/, int /*gpu*/) {
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic /*arithmetic*/, int /*gpu*/, GpuLaunches /*launches*/) {
     throw std::invalid_argument("this program was built without GPU kernels; configure it with -DLONGHAUL_CUDA=ON");
 }
 

@@ -13,6 +13,9 @@ namespace longhaul::kernels {
 /// own; or so, but prompts by cuBLASLt, whose bits belong to its version and the GPU.
 enum class GpuArithmetic : std::uint8_t { exact, tensor, library };
 
+/// How a step's kernels reach the GPU (cuda/launches.hpp): most of them in graphs, or each by itself, for comparison.
+enum class GpuLaunches : std::uint8_t { graphs, single };
+
 /// Whether this program has kernels for GPUs.
 bool built_for_gpus();
 /// GPUs that this process sees.
@@ -24,6 +27,6 @@ std::string gpu_generation(int gpu);
 /// not see the GPU. Throws DeviceError where the library is not there.
 std::string gpu_library(int gpu);
 /// GPU number `gpu`. Throws std::invalid_argument with what is missing and how to get it.
-std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu);
+std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches = GpuLaunches::graphs);
 
 }  // namespace longhaul::kernels

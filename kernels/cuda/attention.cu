@@ -33,24 +33,24 @@ PlanShape plan_shape(const AttentionCall& call, int multiprocessors) {
 }
 
 template <int DIM, int ROW_WARPS>
-void launch_tensor(const Stream& stream, const AttentionArgs& args, dim3 grid) {
-    launch(stream, tensor_kernel<DIM, ROW_WARPS>, grid, dim3(attention_threads),
+void launch_tensor(const Place& place, const AttentionArgs& args, dim3 grid) {
+    launch(place, tensor_kernel<DIM, ROW_WARPS>, grid, dim3(attention_threads),
            static_cast<std::size_t>(TensorTile<DIM, ROW_WARPS>::shared_bytes), args);
 }
 
-void launch_narrow(const Stream& stream, const AttentionArgs& args, dim3 grid) {
+void launch_narrow(const Place& place, const AttentionArgs& args, dim3 grid) {
     const int dim = args.shape.head_dim;
-    if (dim <= 32) return launch_tensor<32, 1>(stream, args, grid);
-    if (dim <= 64) return launch_tensor<64, 1>(stream, args, grid);
-    if (dim <= 128) return launch_tensor<128, 1>(stream, args, grid);
-    launch_tensor<256, 1>(stream, args, grid);
+    if (dim <= 32) return launch_tensor<32, 1>(place, args, grid);
+    if (dim <= 64) return launch_tensor<64, 1>(place, args, grid);
+    if (dim <= 128) return launch_tensor<128, 1>(place, args, grid);
+    launch_tensor<256, 1>(place, args, grid);
 }
 
-void launch_wide(const Stream& stream, const AttentionArgs& args, dim3 grid) {
+void launch_wide(const Place& place, const AttentionArgs& args, dim3 grid) {
     const int dim = args.shape.head_dim;
-    if (dim <= 32) return launch_tensor<32, 4>(stream, args, grid);
-    if (dim <= 64) return launch_tensor<64, 4>(stream, args, grid);
-    launch_tensor<128, 4>(stream, args, grid);
+    if (dim <= 32) return launch_tensor<32, 4>(place, args, grid);
+    if (dim <= 64) return launch_tensor<64, 4>(place, args, grid);
+    launch_tensor<128, 4>(place, args, grid);
 }
 
 template <DType KV>
@@ -138,13 +138,9 @@ void AttentionPart::run_round(const Stream& stream, const AttentionCall& call, A
     } else if (round.num_wide == 0) {
         launch_narrow(stream, args, narrow);
     } else {  // neither waits for the last blocks of the other
-        forked_.record(stream);
-        forked_.make_wait(beside_);
-        launch_narrow(beside_, args, narrow);
-        joined_.record(beside_);
+        launch_narrow(beside_the_next(stream), args, narrow);
         args.units = device_.units + round.first_wide;
         launch_wide(stream, args, wide);
-        joined_.make_wait(stream);
     }
     merge(stream, call, args, round);
 }

@@ -51,9 +51,6 @@ class AttentionPart {
     Workspace plan_memory_;
     Workspace outputs_;
     Workspace softmax_;
-    Stream beside_;  ///< narrow units beside wide ones
-    Event forked_;
-    Event joined_;
 };
 
 }  // namespace longhaul::kernels::cuda

@@ -35,10 +35,11 @@ GpuProperties usable_gpu(int gpu) {
 }
 }  // namespace
 
-CudaDevice::State::State(Arithmetic arithmetic, int gpu)
+CudaDevice::State::State(Arithmetic arithmetic, int gpu, const GraphPolicy& policy)
     : arithmetic(arithmetic),
       gpu(gpu),
       properties(usable_gpu(gpu)),
+      stream(policy),
       ring(stream),
       links(make_links(stream, gpu)),
       kv(stream) {
@@ -52,7 +53,8 @@ const std::int32_t* CudaDevice::State::send_rows(std::span<const std::int32_t> r
     return numbers;
 }
 
-CudaDevice::CudaDevice(Arithmetic arithmetic, int gpu) : state_(std::make_unique<State>(arithmetic, gpu)) {}
+CudaDevice::CudaDevice(Arithmetic arithmetic, int gpu, const GraphPolicy& policy)
+    : state_(std::make_unique<State>(arithmetic, gpu, policy)) {}
 
 CudaDevice::~CudaDevice() {
     try {

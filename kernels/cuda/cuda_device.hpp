@@ -1,4 +1,5 @@
 // The GPU as a Device. Operations are asked for on one stream and run behind the host's back; only `download` waits.
+// The kernels of a step become graphs as `policy` says (launches.hpp).
 //
 // Three arithmetics. `exact` is the contract of all CPU devices, bit for bit. `tensor` computes products of bf16
 // weights and attention over bf16 keys on tensor cores, whose sums round otherwise: another numerics, in which a row's
@@ -47,7 +48,7 @@ void check_gpu(const GpuProperties& gpu);
 
 class CudaDevice final : public Device {
   public:
-    CudaDevice(Arithmetic arithmetic, int gpu);
+    CudaDevice(Arithmetic arithmetic, int gpu, const GraphPolicy& policy = {});
     ~CudaDevice() override;
 
     [[nodiscard]] std::string_view name() const override;

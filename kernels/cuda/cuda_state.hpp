@@ -14,7 +14,7 @@
 namespace longhaul::kernels::cuda {
 
 struct CudaDevice::State {
-    State(Arithmetic arithmetic, int gpu);
+    State(Arithmetic arithmetic, int gpu, const GraphPolicy& policy);
 
     /// Row numbers on the device until the next call.
     const std::int32_t* send_rows(std::span<const std::int32_t> rows);

@@ -29,7 +29,6 @@ constexpr int warp_lanes = 32;
 constexpr std::size_t stack_bytes = 64 << 10;
 constexpr std::size_t guard_bytes = 256;  // behind the block's shared memory: stay as they are
 constexpr std::byte untouched{0xff};
-constexpr unsigned max_block_threads = 1024;
 constexpr std::size_t exchange_bytes = 64;  // of a lane, at most
 
 /// What the lanes of a warp lay down for each other. Two tables in turn: a lane may be at the next exchange while
@@ -245,23 +244,6 @@ Processor& here() {
 }
 
 }  // namespace
-
-void check_launch(dim3 grid, dim3 block, std::size_t shared_bytes) {
-    constexpr unsigned most_blocks = 0x7fffffff, most_blocks_beside = 65535, most_deep = 64;
-    const unsigned threads = block.x * block.y * block.z;
-    if (threads == 0 || threads > max_block_threads || block.z > most_deep) {
-        throw std::logic_error("launch: a block has 1 to 1024 threads, not " + std::to_string(threads));
-    }
-    if (grid.x > most_blocks || grid.y > most_blocks_beside || grid.z > most_blocks_beside) {
-        throw std::logic_error("launch: a grid has at most 2^31 - 1 x 65535 x 65535 blocks, not " +
-                               std::to_string(grid.x) + " x " + std::to_string(grid.y) + " x " +
-                               std::to_string(grid.z));
-    }
-    if (shared_bytes > block_shared_bytes) {
-        throw std::logic_error("launch: a block has at most 163 KB of shared memory, not " +
-                               std::to_string(shared_bytes) + " bytes");
-    }
-}
 
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
     const auto width = static_cast<std::int64_t>(grid.x), height = static_cast<std::int64_t>(grid.y);

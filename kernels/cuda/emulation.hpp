@@ -75,9 +75,7 @@ constexpr unsigned full_warp = 0xffffffffU;
 namespace emulation {
 
 /// Behind what the stream holds already.
-void ask(const Stream& stream, std::function<void()> operation);
-/// Throws std::logic_error where CUDA refuses a launch.
-void check_launch(dim3 grid, dim3 block, std::size_t shared_bytes);
+void ask(NativeStream stream, std::function<void()> operation);
 /// Runs `body` once for each thread of each block. Throws what a thread threw, std::logic_error where a barrier is not
 /// reached by all.
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
@@ -256,14 +254,7 @@ void load_matrix_x4(std::uint32_t (&to)[4], const void* row);
 void load_matrix_x4_transposed(std::uint32_t (&to)[4], const void* row);
 void load_matrix_x2(std::uint32_t (&to)[2], const void* row);
 
-template <typename... Params, typename... Args>
-void launch(const Stream& stream, void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
-            Args... args) {
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-    emulation::check_launch(grid, block, shared_bytes);
-    emulation::ask(stream,
-                   [=] { emulation::run(grid, block, shared_bytes, [&] { kernel(static_cast<Params>(args)...); }); });
-}
-
 }  // namespace longhaul::kernels::cuda
 // NOLINTEND(bugprone-reserved-identifier)
+
+#include "kernels/cuda/launch.hpp"

@@ -14,8 +14,6 @@
 
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/check.hpp"
-
 namespace longhaul::kernels::cuda {
 
 constexpr unsigned full_warp = 0xffffffffU;
@@ -99,22 +97,9 @@ __device__ __forceinline__ std::uint32_t round_to_bf16(float low, float high) {
     return pair;
 }
 
-/// Runs `kernel` over `grid` blocks of `block` threads behind what the stream holds already; nothing for an empty grid.
-/// `shared_bytes`: of dynamic shared memory.
-template <typename... Params, typename... Args>
-void launch(const Stream& stream, void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
-            Args... args) {
-    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-    constexpr std::size_t granted_bytes = 48 << 10;  // more must be asked for
-    if (shared_bytes > granted_bytes) {
-        check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   static_cast<int>(shared_bytes)));
-    }
-    kernel<<<grid, block, shared_bytes, stream.native()>>>(static_cast<Params>(args)...);
-    check(cudaGetLastError());
-}
-
 }  // namespace longhaul::kernels::cuda
+
+#include "kernels/cuda/launch.hpp"
 
 #else
 #include "kernels/cuda/emulation.hpp"

@@ -101,10 +101,10 @@ __global__ void __launch_bounds__(warp_size* heads_per_block) rope_store_kernel(
     store_token(args, from, lane, slot.page + args.shape.block(args.layer, kv_head, is_value), slot.slot);
 }
 
-/// Grid [blocks of a page, moves]: a key or value of one head each.
+/// Grid [moves, blocks of a page]: a key or value of one head each.
 __global__ void move_kernel(KvShape shape, bool has_scales, const KvPart::Move* moves) {
-    const KvPart::Move move = moves[blockIdx.y];
-    const std::int64_t block = static_cast<std::int64_t>(blockIdx.x) * shape.block_bytes;
+    const KvPart::Move move = moves[blockIdx.x];
+    const std::int64_t block = static_cast<std::int64_t>(blockIdx.y) * shape.block_bytes;
     const std::byte* from = move.from.page + block;
     std::byte* to = move.to.page + block;
     const int pieces = shape.row_bytes / 16;
@@ -240,7 +240,7 @@ void KvPart::launch_moves() {
     ring_.send(reinterpret_cast<std::byte*>(moves), moves_.data(), moves_.size() * sizeof(Move));
     const KvShape shape(moves_layout_);
     const auto blocks = static_cast<unsigned>(moves_layout_.num_layers * moves_layout_.num_kv_heads * 2);
-    launch(stream_, move_kernel, dim3(blocks, static_cast<unsigned>(moves_.size())), dim3(warp_size), 0, shape,
+    launch(stream_, move_kernel, dim3(static_cast<unsigned>(moves_.size()), blocks), dim3(warp_size), 0, shape,
            moves_layout_.dtype == DType::int8, static_cast<const Move*>(moves));
     moves_.clear();
 }

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <source_location>
 #include <span>
 #include <string>
@@ -87,12 +88,13 @@ class NcclLink final : public DeviceLink {
         }
     }
     ~NcclLink() override {
-        if (group_ == nullptr) return;
         try {
+            static_cast<void>(stream_.native());  // sums that read parts_ are handed over before it is released
+            if (group_ == nullptr) return;
             check(nccl_.comm_finalize(group_));  // others may still read what this rank sent
             wait(patience_to_part, [&] { return !in_progress(); });
             check(nccl_.comm_destroy(group_));
-        } catch (const CudaError&) {
+        } catch (const std::exception&) {
             abort();
         }
     }

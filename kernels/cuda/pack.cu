@@ -108,13 +108,13 @@ void launch_pack(const Stream& stream, const PackJob& job) {
     launch(stream, kernel, grid, dim3(128), 0, job);
 }
 
-/// Grid: 256 columns; rows.
-__global__ void __launch_bounds__(256)
+/// Grid: rows; a block's columns.
+__global__ void __launch_bounds__(most_row_threads)
     embed_rows(const std::byte* table, WeightLayout layout, const std::int32_t* rows, std::int64_t dim, float* out) {
-    const std::int64_t k = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x;
+    const std::int64_t k = std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
     if (k >= dim) return;
-    const std::int64_t row = rows[blockIdx.y], slice = k / layout.slice_length, in_slice = k % layout.slice_length;
-    float& to = out[blockIdx.y * dim + k];
+    const std::int64_t row = rows[blockIdx.x], slice = k / layout.slice_length, in_slice = k % layout.slice_length;
+    float& to = out[blockIdx.x * dim + k];
     to = 0.0F;
     if (row < 0) return;
     const std::byte* const from = table + layout.byte_of(row, slice, in_slice);
@@ -212,9 +212,10 @@ void CudaDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, 
     check_embed(table, rows, dim);
     if (rows.empty()) return;
     const std::int32_t* const on_device = state_->send_rows(rows);
-    const dim3 grid(static_cast<unsigned>((dim + 255) / 256), static_cast<unsigned>(rows.size()));
-    launch(state_->stream, embed_rows, grid, dim3(256), 0, table.data.data(), WeightLayout::of(table), on_device, dim,
-           out);
+    const unsigned threads = threads_for(dim);
+    const dim3 grid(static_cast<unsigned>(rows.size()), static_cast<unsigned>((dim + threads - 1) / threads));
+    launch(state_->stream, embed_rows, grid, dim3(threads), 0, table.data.data(), WeightLayout::of(table), on_device,
+           dim, out);
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -17,14 +17,16 @@ unsigned pieces(std::int64_t whole, std::int64_t piece) {
     return static_cast<unsigned>((whole + piece - 1) / piece);
 }
 
-/// Bf16 rows with slices padded to whole steps by zeros. Grid: 256 words; rows.
-__global__ void __launch_bounds__(256) pad_slices(const std::uint32_t* x, std::int64_t x_stride, int num_slices,
-                                                  std::int64_t slice_length, std::int64_t padded, std::uint32_t* to) {
-    const std::int64_t word = static_cast<std::int64_t>(blockIdx.x) * 256 + threadIdx.x, words = padded / 2;
+/// Bf16 rows with slices padded to whole steps by zeros. Grid: rows (of which there may be more than a grid's other
+/// dimensions hold); a block's words.
+__global__ void __launch_bounds__(most_row_threads)
+    pad_slices(const std::uint32_t* x, std::int64_t x_stride, int num_slices, std::int64_t slice_length,
+               std::int64_t padded, std::uint32_t* to) {
+    const std::int64_t word = std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x, words = padded / 2;
     if (word >= num_slices * words) return;
     const std::int64_t slice = word / words, k = word % words * 2;
-    to[blockIdx.y * num_slices * words + word] =
-        k < slice_length ? x[(blockIdx.y * x_stride + slice * slice_length + k) / 2] : 0;
+    to[blockIdx.x * num_slices * words + word] =
+        k < slice_length ? x[(blockIdx.x * x_stride + slice * slice_length + k) / 2] : 0;
 }
 
 /// Asks for the kernels of one product. Grids go over rows first: blocks that run at a time read the same weights.
@@ -110,9 +112,10 @@ class Product {
         if (aligned) return;
         const std::int64_t padded = layout.steps * step_inputs(DType::bf16), row = layout.num_slices * padded;
         auto* const to = memory_.inputs.get<std::uint32_t>(stream_, job_.num_rows * row / 2);
-        const dim3 grid(pieces(row / 2, 256), static_cast<unsigned>(job_.num_rows));
-        launch(stream_, pad_slices, grid, dim3(256), 0, reinterpret_cast<const std::uint32_t*>(job_.x), job_.x_stride,
-               layout.num_slices, layout.slice_length, padded, to);
+        const unsigned threads = threads_for(row / 2);
+        const dim3 grid(static_cast<unsigned>(job_.num_rows), pieces(row / 2, threads));
+        launch(stream_, pad_slices, grid, dim3(threads), 0, reinterpret_cast<const std::uint32_t*>(job_.x),
+               job_.x_stride, layout.num_slices, layout.slice_length, padded, to);
         job_.x = reinterpret_cast<const std::byte*>(to);
         job_.x_stride = row;
         job_.x_slice = padded;
@@ -128,8 +131,9 @@ class Product {
         quantize.whole = memory_.inputs.get<std::int8_t>(stream_, scale_rows * num_steps * 64);
         quantize.scales = memory_.scales.get<float>(stream_, num_steps * step_blocks(type) * scale_rows);
         quantize.scale_rows = scale_rows;
-        const dim3 grid(pieces(num_steps, 32), static_cast<unsigned>(scale_rows));
-        launch(stream_, quantize_inputs<type>, grid, dim3(256), 0, quantize);
+        const unsigned threads = threads_for(num_steps * 8);
+        const dim3 grid(static_cast<unsigned>(scale_rows), pieces(num_steps * 8, threads));
+        launch(stream_, quantize_inputs<type>, grid, dim3(threads), 0, quantize);
         job_.x = reinterpret_cast<const std::byte*>(quantize.whole);
         job_.x_stride = num_steps * 64;
         job_.x_slice = layout.steps * 64;

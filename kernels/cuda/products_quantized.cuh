@@ -37,14 +37,14 @@ __device__ inline void load_inputs(const QuantizeJob& job, std::int64_t row, std
     }
 }
 
-/// Grid: steps of all slices, rows; a thread takes 8 inputs, so 8 neighbours a step. Block: 32 steps.
+/// Grid: rows; steps of all slices. A thread takes 8 inputs, so 8 neighbours a step.
 template <DType type>
-__global__ void __launch_bounds__(256) quantize_inputs(QuantizeJob job) {
+__global__ void __launch_bounds__(most_row_threads) quantize_inputs(QuantizeJob job) {
     constexpr int lanes = static_cast<int>(quantized_block(type)) / 8;  // that share a scale
     const int lane = static_cast<int>(threadIdx.x) % 8;
     const std::int64_t num_steps = job.layout.num_slices * job.layout.steps;
-    const std::int64_t step = static_cast<std::int64_t>(blockIdx.x) * 32 + threadIdx.x / 8;
-    const std::int64_t row = blockIdx.y, slice = step / job.layout.steps;
+    const std::int64_t step = (std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x) / 8;
+    const std::int64_t row = blockIdx.x, slice = step / job.layout.steps;
     const std::int64_t first = step % job.layout.steps * 64 + lane * 8;
     float values[8] = {};
     if (step < num_steps) load_inputs(job, row, slice, first, values);

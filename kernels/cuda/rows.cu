@@ -12,7 +12,6 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
-constexpr int max_threads = 256;
 constexpr std::int64_t tile = 8192;  ///< floats of a row in shared memory
 
 /// Rows in and out. x: f32 [num_rows, x_stride], of which `width` columns are read; out: act [num_rows, out_stride],
@@ -44,11 +43,6 @@ int columns_at_once(const Rows& rows) {
     const bool pointers =
         aligned(rows.x, 16) && aligned(rows.out, 16) && aligned(rows.gain, 16) && aligned(rows.bias, 16);
     return sizes && pointers ? 4 : 1;
-}
-
-unsigned whole_warps(std::int64_t threads) {
-    const std::int64_t warps = (threads + 31) / 32;
-    return static_cast<unsigned>(warps < max_threads / 32 ? warps : max_threads / 32) * 32;
 }
 
 // --- sums over a row ------------------------------------------------------------------------------------------------
@@ -112,7 +106,7 @@ __device__ void write_row(const Rows& rows, std::int64_t row, Function normed) {
 }
 
 template <int count>
-__global__ void __launch_bounds__(max_threads) rms_norm_kernel(Rows rows) {
+__global__ void __launch_bounds__(most_row_threads) rms_norm_kernel(Rows rows) {
     float* const shared = shared_memory<float>();
     const std::int64_t row = blockIdx.x;
     const float squares = row_sum<count>(rows.x + row * rows.x_stride, rows.width, shared, Squares{});
@@ -121,7 +115,7 @@ __global__ void __launch_bounds__(max_threads) rms_norm_kernel(Rows rows) {
 }
 
 template <int count>
-__global__ void __launch_bounds__(max_threads) layer_norm_kernel(Rows rows) {
+__global__ void __launch_bounds__(most_row_threads) layer_norm_kernel(Rows rows) {
     float* const shared = shared_memory<float>();
     const std::int64_t row = blockIdx.x;
     const float* const x = rows.x + row * rows.x_stride;
@@ -136,7 +130,7 @@ __global__ void __launch_bounds__(max_threads) layer_norm_kernel(Rows rows) {
 void launch_norm(const Stream& stream, void (*four)(Rows), void (*one)(Rows), const Rows& rows) {
     const int count = columns_at_once(rows);
     launch(stream, count == 4 ? four : one, dim3(static_cast<unsigned>(rows.num_rows)),
-           dim3(whole_warps((rows.width + count - 1) / count)), (tile + 1) * sizeof(float), rows);
+           dim3(threads_for((rows.width + count - 1) / count)), (tile + 1) * sizeof(float), rows);
 }
 
 // --- element by element ---------------------------------------------------------------------------------------------
@@ -146,7 +140,7 @@ void launch_norm(const Stream& stream, void (*four)(Rows), void (*one)(Rows), co
 struct Cover {
     Cover(std::int64_t num_rows, std::int64_t width, int count) {
         const std::int64_t threads = (width + count - 1) / count;
-        block = dim3(whole_warps(threads));
+        block = dim3(threads_for(threads));
         grid = dim3(static_cast<unsigned>((threads + block.x - 1) / block.x),
                     static_cast<unsigned>(num_rows < 65535 ? num_rows : 65535));
     }
@@ -168,7 +162,7 @@ struct SiluMul {
 
 /// out[r, i] = function(x[r, i], x[r, width + i]).
 template <class Function, int count>
-__global__ void __launch_bounds__(max_threads) map_kernel(Rows rows) {
+__global__ void __launch_bounds__(most_row_threads) map_kernel(Rows rows) {
     const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * count;
     if (i >= rows.out_stride) return;
     for (std::int64_t row = blockIdx.y; row < rows.num_rows; row += gridDim.y) {
@@ -193,7 +187,7 @@ void launch_map(const Stream& stream, const Rows& rows) {
 
 /// x[r, i] += y[i].
 template <int count>
-__global__ void __launch_bounds__(max_threads)
+__global__ void __launch_bounds__(most_row_threads)
     add_kernel(float* x, const float* y, std::int64_t num_rows, std::int64_t width) {
     const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * count;
     if (i >= width) return;
@@ -214,7 +208,7 @@ void launch_add(const Stream& stream, float* x, const float* y, std::int64_t num
 
 /// out[r] = x[rows[r]].
 template <int count>
-__global__ void __launch_bounds__(max_threads)
+__global__ void __launch_bounds__(most_row_threads)
     gather_kernel(const float* x, const std::int32_t* rows, std::int64_t num_rows, std::int64_t dim, float* out) {
     const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * count;
     if (i >= dim) return;

@@ -1,11 +1,12 @@
 // What the device asks of the CUDA runtime: memory, copies, streams, events; each handle with one owner, each call
-// checked. runtime_cuda.cpp fills it; runtime_emulated.cpp does the same in host memory, at once and in order.
+// checked. runtime_cuda.cpp fills it; runtime_emulated.cpp does the same in host memory.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "kernels/cuda/launches.hpp"
 #include "kernels/device_error.hpp"
 
 // CUDA's own names for these; the emulation never looks inside.
@@ -25,20 +26,30 @@ using NativeEvent = CUevent_st*;
 /// A queue of operations that run one behind the other, beside those of other streams and of the host.
 class Stream {
   public:
-    Stream();
+    explicit Stream(const GraphPolicy& policy = {});
     ~Stream();
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
 
-    [[nodiscard]] NativeStream native() const { return native_; }
+    /// CUDA's stream, in which all that was asked for so far is now: for whatever is not a kernel.
+    [[nodiscard]] NativeStream native() const {
+        launches_.flush();
+        return native_;
+    }
+    /// Where launch() puts its calls.
+    [[nodiscard]] Launches& launches() const { return launches_; }
     /// Waits until all that was asked for is done; errors of kernels appear here.
     void synchronize() const;
     /// Whether all that was asked for is done.
     [[nodiscard]] bool done() const;
 
   private:
-    NativeStream native_{};
+    NativeStream native_;
+    mutable Launches launches_;
 };
+
+/// Launches in this stream (launcher_cuda.cpp, launcher_emulated.cpp), which outlives it.
+std::unique_ptr<Launcher> make_launcher(NativeStream stream);
 
 /// A place in a stream that others can wait for.
 class Event {

@@ -16,18 +16,28 @@ void check(cudaError_t result, std::source_location where) {
                     where.function_name());
 }
 
-Stream::Stream() {
-    check(cudaStreamCreateWithFlags(&native_, cudaStreamNonBlocking));
+namespace {
+NativeStream new_stream() {
+    NativeStream stream{};
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
 }
+}  // namespace
+
+Stream::Stream(const GraphPolicy& policy) : native_(new_stream()), launches_(make_launcher(native_), policy) {}
 Stream::~Stream() {
+    try {
+        launches_.flush();
+    } catch (const std::exception&) {  // whoever waited for results was told
+    }
     static_cast<void>(cudaStreamDestroy(native_));
 }
 void Stream::synchronize() const {
-    check(cudaStreamSynchronize(native_));
+    check(cudaStreamSynchronize(native()));
 }
 
 bool Stream::done() const {
-    const cudaError_t result = cudaStreamQuery(native_);
+    const cudaError_t result = cudaStreamQuery(native());
     if (result == cudaErrorNotReady) return false;
     check(result);
     return true;

@@ -93,19 +93,24 @@ struct CUevent_st {
 
 namespace longhaul::kernels::cuda {
 
-Stream::Stream() : native_(new CUstream_st{std::make_shared<Queue>()}) {
+// A stream's calls are handed over (native()) before the machine is locked: handing over locks it, too.
+
+Stream::Stream(const GraphPolicy& policy)
+    : native_(new CUstream_st{std::make_shared<Queue>()}), launches_(make_launcher(native_), policy) {
     const Lock lock(machine().mutex);
     machine().queues.push_back(native_->queue.get());
 }
 Stream::~Stream() {
+    launches_.flush();
     const Lock lock(machine().mutex);
     native_->queue->run_all();
     std::erase(machine().queues, native_->queue.get());
     delete native_;
 }
 void Stream::synchronize() const {
+    const NativeStream stream = native();
     const Lock lock(machine().mutex);
-    native_->queue->run_all();
+    stream->queue->run_all();
     machine().tell_failure();
 }
 bool Stream::done() const {
@@ -118,13 +123,15 @@ Event::~Event() {
     delete native_;
 }
 void Event::record(const Stream& stream) {
+    const NativeStream native = stream.native();
     const Lock lock(machine().mutex);
-    *native_ = {stream.native()->queue, stream.native()->queue->num_asked()};
+    *native_ = {native->queue, native->queue->num_asked()};
 }
 void Event::make_wait(const Stream& stream) const {
+    const NativeStream native = stream.native();
     const Lock lock(machine().mutex);
     if (native_->queue == nullptr) return;
-    stream.native()->queue->ask([recorded = *native_] { recorded.queue->run_to(recorded.num_operations); });
+    native->queue->ask([recorded = *native_] { recorded.queue->run_to(recorded.num_operations); });
 }
 void Event::synchronize() const {
     const Lock lock(machine().mutex);
@@ -132,9 +139,9 @@ void Event::synchronize() const {
     machine().tell_failure();
 }
 
-void emulation::ask(const Stream& stream, std::function<void()> operation) {
+void emulation::ask(NativeStream stream, std::function<void()> operation) {
     const Lock lock(machine().mutex);
-    stream.native()->queue->ask(std::move(operation));
+    stream->queue->ask(std::move(operation));
 }
 
 std::byte* allocate_pinned(std::size_t num_bytes) {
@@ -172,7 +179,7 @@ std::byte* allocate_memory(std::size_t num_bytes) {
     machine().memories[data] = whole;
     return data;
 }
-/// Waits for all streams, as CUDA does.
+/// Waits for all that streams hold, as CUDA does, but not for calls that were not handed over.
 void release_memory(std::byte* data) noexcept {
     const Lock lock(machine().mutex);
     for (Queue* const queue : machine().queues) queue->run_all();
@@ -180,21 +187,22 @@ void release_memory(std::byte* data) noexcept {
     std::free(data);
 }
 void fill_zero(const Stream& stream, std::byte* to, std::size_t num_bytes) {
-    if (num_bytes > 0) emulation::ask(stream, [=] { std::memset(to, 0, num_bytes); });
+    if (num_bytes > 0) emulation::ask(stream.native(), [=] { std::memset(to, 0, num_bytes); });
 }
 /// What is not page-locked is read before the call returns, and written before.
 void copy(const Stream& stream, void* to, const void* from, std::size_t num_bytes) {
     if (num_bytes == 0) return;
+    const NativeStream native = stream.native();
     const Lock lock(machine().mutex);
     if (machine().knows(from)) {
-        emulation::ask(stream, [=] { std::memcpy(to, from, num_bytes); });
+        emulation::ask(native, [=] { std::memcpy(to, from, num_bytes); });
     } else {
         const auto* const bytes = static_cast<const std::byte*>(from);
-        emulation::ask(stream, [to, taken = std::vector<std::byte>(bytes, bytes + num_bytes)] {
+        emulation::ask(native, [to, taken = std::vector<std::byte>(bytes, bytes + num_bytes)] {
             std::memcpy(to, taken.data(), taken.size());
         });
     }
-    if (!machine().knows(to)) stream.native()->queue->run_all();
+    if (!machine().knows(to)) native->queue->run_all();
 }
 
 }  // namespace longhaul::kernels::cuda

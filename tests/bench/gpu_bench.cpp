@@ -6,7 +6,8 @@
 // 14336) and of single rows' operations: time, GB/s of the bytes that must move, their share of the copy's bandwidth,
 // TFLOP/s and their share of the peak. Medians; each product runs over enough copies of its matrix to be out of the
 // second cache. --cublas: products of 512 rows and more by cuBLASLt alone, as of prompts with `kernels = cuda-cublas`
-// (weights brought into rows included). tests/bench/gpu_peer.py does the same with PyTorch.
+// (weights brought into rows included). tests/bench/gpu_peer.py does the same with PyTorch. Then all layers of a pass,
+// as a model asks for them, launched in graphs and kernel by kernel.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -25,6 +26,15 @@ using namespace longhaul::kernels;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t head_dim = 128, q_heads = 32, kv_heads = 8;
+
+/// The layers of a model, whose weights and activations are bf16.
+struct Layers {
+    const char* name;
+    std::int64_t count, hidden, q_heads, kv_heads, head_dim, feed_forward;
+    [[nodiscard]] std::int64_t qkv_width() const { return (q_heads + 2 * kv_heads) * head_dim; }
+};
+constexpr Layers layers_8b{"8b", 32, 4096, q_heads, kv_heads, head_dim, 14336};
+constexpr Layers layers_1b{"1b", 16, 2048, 32, 8, 64, 8192};
 
 /// A pass whose rows are all of a prompt.
 class Prompt {
@@ -47,8 +57,8 @@ class Prompt {
 
 class Bench {
   public:
-    Bench(GpuArithmetic arithmetic, bool quick)
-        : device_(make_gpu_device(arithmetic, 0)),
+    Bench(GpuArithmetic arithmetic, GpuLaunches launches, bool quick)
+        : device_(make_gpu_device(arithmetic, 0, launches)),
           quick_(quick),
           least_rows_(arithmetic == GpuArithmetic::library ? 512 : 1) {  // fewer are our kernels' business
         constexpr std::int64_t rows = 32768, dim = 8192;                 // 1 GiB there, 1 GiB back
@@ -114,6 +124,17 @@ class Bench {
         }
     }
 
+    /// All layers of a pass. `how` they are launched.
+    void passes(const std::string& how) {
+        for (const Layers& layers : {layers_8b, layers_1b}) {
+            const LayerMemory memory(*this, layers, 64);
+            for (const std::int64_t num_rows : {1, 8, 64}) {
+                line("layers of " + std::string(layers.name) + ", " + std::to_string(num_rows) + " rows, " + how,
+                     layers_of(layers, num_rows, memory));
+            }
+        }
+    }
+
   private:
     struct Timed {
         double seconds, bytes, operations;
@@ -168,51 +189,77 @@ class Bench {
         }
     }
 
-    Timed product(DType dtype, std::int64_t outputs, std::int64_t inputs, std::int64_t num_rows) {
+    /// Enough copies of a random matrix to be out of the second cache.
+    std::vector<Matrix> matrices_of(DType dtype, std::int64_t outputs, std::int64_t inputs) {
         const std::vector<std::uint16_t> values = random_bf16(outputs * inputs);
         const WeightRows rows{
             reinterpret_cast<const std::byte*>(values.data()), DType::bf16, outputs, inputs, 0, inputs};
         std::vector<Matrix> matrices;
         matrices.push_back(device_->pack(dtype, {&rows, 1}, 8, inputs / 8));
-        const auto bytes = static_cast<double>(matrices.front().data.num_bytes());
-        std::vector<std::byte> packed(matrices.front().data.num_bytes());
+        const std::size_t bytes = matrices.front().data.num_bytes();
+        std::vector<std::byte> packed(bytes);
         device_->download(packed.data(), matrices.front().data.data(), packed.size());
-        while (static_cast<double>(matrices.size()) * bytes < 300e6) {
+        while (static_cast<double>(matrices.size() * bytes) < 300e6) {
             const Matrix& first = matrices.front();
             matrices.push_back({first.dtype, first.num_outputs, first.num_inputs, first.num_slices, first.slice_length,
                                 device_->adopt(packed.data(), packed.size())});
         }
-        const std::vector<std::uint16_t> x_values = random_bf16(num_rows * inputs);
-        const Buffer x(*device_, x_values.size() * 2);
-        device_->upload(x.data(), x_values.data(), x.num_bytes());
+        return matrices;
+    }
+    Buffer random_inputs(std::int64_t count) {
+        const std::vector<std::uint16_t> values = random_bf16(count);
+        Buffer buffer(*device_, values.size() * 2);
+        device_->upload(buffer.data(), values.data(), buffer.num_bytes());
+        return buffer;
+    }
+
+    Timed product(DType dtype, std::int64_t outputs, std::int64_t inputs, std::int64_t num_rows) {
+        const std::vector<Matrix> matrices = matrices_of(dtype, outputs, inputs);
+        const Buffer x = random_inputs(num_rows * inputs);
         const Buffer y(*device_, static_cast<std::size_t>(num_rows * outputs) * 4);
         const Prompt prompt(*device_, num_rows);
         std::size_t next = 0;
         const double seconds = seconds_of(static_cast<int>(2 * matrices.size()), [&] {
             device_->layer_matmul(matrices[next++ % matrices.size()], x.data(), inputs, num_rows, y.as<float>());
         });
-        return {seconds, bytes, 2.0 * static_cast<double>(outputs * inputs * num_rows)};
+        return {seconds, static_cast<double>(matrices.front().data.num_bytes()),
+                2.0 * static_cast<double>(outputs * inputs * num_rows)};
     }
 
     /// A chain of `nodes` scratch slots behind a context in pages.
+    struct Chain {
+        Chain(Bench& bench, const KvLayout& layout, std::int64_t context, std::int64_t nodes)
+            : memory(*bench.device_,
+                     static_cast<std::size_t>((context + 63) / 64 + 1) * bench.device_->kv_page_bytes(layout)),
+              path(static_cast<std::size_t>(nodes)) {
+            bench.fill(memory);
+            const std::size_t page_bytes = bench.device_->kv_page_bytes(layout);
+            for (std::size_t at = 0; at < memory.num_bytes(); at += page_bytes) pages.push_back(memory.data() + at);
+            scratch.push_back(pages.back());
+            pages.pop_back();
+            sequence = {pages, scratch};
+            std::iota(path.begin(), path.end(), 0);
+            for (std::int64_t n = 0; n < nodes; ++n) {
+                rows.push_back({0, context + n, context, path.data()});
+                slots.push_back({scratch[0], static_cast<std::int32_t>(n)});
+            }
+        }
+        Chain(const Chain&) = delete;
+        Chain& operator=(const Chain&) = delete;
+
+        Buffer memory;
+        std::vector<std::byte*> pages, scratch;
+        AttentionSequence sequence;
+        std::vector<std::int32_t> path;
+        std::vector<AttentionRow> rows;
+        std::vector<KvSlot> slots;
+    };
+
     Timed attention_of(DType dtype, std::int64_t context, std::int64_t nodes) {
         constexpr std::int64_t layers = 4;  // in turn, out of the second cache
         const KvLayout layout{.dtype = dtype, .num_layers = layers, .num_kv_heads = kv_heads, .head_dim = head_dim};
-        const std::size_t page_bytes = device_->kv_page_bytes(layout);
-        const std::int64_t num_pages = (context + 63) / 64;
-        const Buffer memory(*device_, static_cast<std::size_t>(num_pages + 1) * page_bytes);
-        fill(memory);
-        std::vector<std::byte*> pages, scratch;
-        for (std::int64_t i = 0; i < num_pages; ++i) {
-            pages.push_back(memory.data() + static_cast<std::size_t>(i) * page_bytes);
-        }
-        scratch.push_back(memory.data() + static_cast<std::size_t>(num_pages) * page_bytes);
-        const AttentionSequence sequence{pages, scratch};
-        std::vector<std::int32_t> path(static_cast<std::size_t>(nodes));
-        std::iota(path.begin(), path.end(), 0);
-        std::vector<AttentionRow> rows;
-        for (std::int64_t n = 0; n < nodes; ++n) rows.push_back({0, context + n, context, path.data()});
-        device_->begin_pass({.sequences = {&sequence, 1}, .rows = rows, .slots = {}});
+        const Chain chain(*this, layout, context, nodes);
+        device_->begin_pass({.sequences = {&chain.sequence, 1}, .rows = chain.rows, .slots = {}});
         const Buffer q = random_floats(nodes * q_heads * head_dim);
         const Buffer out(*device_, static_cast<std::size_t>(nodes * q_heads * head_dim) * 2);
         std::int64_t layer = 0;
@@ -222,6 +269,72 @@ class Bench {
         });
         const double bytes = static_cast<double>(context) * static_cast<double>(layout.position_bytes()) / layers;
         return {seconds, bytes, 4.0 * static_cast<double>(context * nodes * q_heads * head_dim)};
+    }
+
+    /// What a layer reads and writes beside keys and values.
+    struct LayerMemory {
+        LayerMemory(Bench& bench, const Layers& l, std::int64_t most_rows)
+            : qkv(bench.matrices_of(DType::bf16, l.qkv_width(), l.hidden)),
+              output(bench.matrices_of(DType::bf16, l.hidden, l.q_heads * l.head_dim)),
+              gate_up(bench.matrices_of(DType::bf16, 2 * l.feed_forward, l.hidden)),
+              down(bench.matrices_of(DType::bf16, l.hidden, l.feed_forward)),
+              gain(bench.random_floats(l.hidden)),
+              x(bench.random_floats(most_rows * l.hidden)),
+              normed(bench.random_inputs(most_rows * l.hidden)),
+              wide(bench.random_floats(most_rows * 2 * l.feed_forward)),
+              queries(bench.random_inputs(most_rows * l.q_heads * l.head_dim)),
+              attended(bench.random_inputs(most_rows * l.feed_forward)),
+              sum(bench.random_floats(most_rows * l.hidden)) {}
+        [[nodiscard]] double weight_bytes() const {
+            double bytes = 0.0;
+            for (const auto* matrices : {&qkv, &output, &gate_up, &down}) {
+                bytes += static_cast<double>(matrices->front().data.num_bytes());
+            }
+            return bytes;
+        }
+        std::vector<Matrix> qkv, output, gate_up, down;
+        Buffer gain, x, normed, wide, queries, attended, sum;
+    };
+
+    void layer(const Layers& l, const KvLayout& layout, std::int64_t index, std::int64_t num_rows,
+               const LayerMemory& m) {
+        const auto of = [&](const std::vector<Matrix>& all) -> const Matrix& {
+            return all[static_cast<std::size_t>(index) % all.size()];
+        };
+        const auto norm = [&] {
+            device_->rms_norm(m.x.as<float>(), m.gain.as<float>(), 1e-5F, num_rows, l.hidden, DType::bf16,
+                              m.normed.data(), l.hidden);
+        };
+        norm();
+        device_->layer_matmul(of(m.qkv), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
+        device_->rope_store(layout, index, m.wide.as<float>(), l.q_heads, m.queries.data());
+        const std::int64_t heads = l.q_heads * l.head_dim;
+        device_->attention(layout, index, m.queries.data(), l.q_heads, DType::bf16, m.attended.data(), heads);
+        device_->layer_matmul(of(m.output), m.attended.data(), heads, num_rows, m.sum.as<float>());
+        device_->add(m.x.as<float>(), m.sum.as<float>(), num_rows * l.hidden);
+        norm();
+        device_->layer_matmul(of(m.gate_up), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
+        device_->silu_mul(m.wide.as<float>(), num_rows, l.feed_forward, DType::bf16, m.attended.data(), l.feed_forward);
+        device_->layer_matmul(of(m.down), m.attended.data(), l.feed_forward, num_rows, m.sum.as<float>());
+        device_->add(m.x.as<float>(), m.sum.as<float>(), num_rows * l.hidden);
+    }
+
+    Timed layers_of(const Layers& l, std::int64_t num_rows, const LayerMemory& memory) {
+        constexpr std::int64_t context = 1000;
+        const KvLayout layout{
+            .dtype = DType::bf16, .num_layers = l.count, .num_kv_heads = l.kv_heads, .head_dim = l.head_dim};
+        const Chain chain(*this, layout, context, num_rows);
+        const std::vector<float> angles(static_cast<std::size_t>(num_rows * l.head_dim / 2), 0.5F);
+        const double seconds = seconds_of(1, [&] {
+            device_->begin_pass({.sequences = {&chain.sequence, 1},
+                                 .rows = chain.rows,
+                                 .slots = chain.slots,
+                                 .cos = angles.data(),
+                                 .sin = angles.data(),
+                                 .num_angles = l.head_dim / 2});
+            for (std::int64_t index = 0; index < l.count; ++index) layer(l, layout, index, num_rows, memory);
+        });
+        return {seconds, static_cast<double>(l.count) * memory.weight_bytes(), 0.0};
     }
 
     void line(const std::string& what, const Timed& timed) const {
@@ -250,7 +363,7 @@ int main(int argc, char** argv) {
         if (std::string(argv[i]) == "--cublas") arithmetic = GpuArithmetic::library;
     }
     try {
-        Bench bench(arithmetic, quick);
+        Bench bench(arithmetic, GpuLaunches::graphs, quick);
         bench.products(DType::bf16, "bf16");
         if (arithmetic == GpuArithmetic::library) return 0;  // all else is as without it
         if (!quick) bench.products(DType::int8, "int8");
@@ -258,6 +371,8 @@ int main(int argc, char** argv) {
         bench.attention(DType::bf16, "bf16");
         if (!quick) bench.attention(DType::int8, "int8");
         bench.rows();
+        bench.passes("in graphs");
+        Bench(arithmetic, GpuLaunches::single, quick).passes("one by one");
     } catch (const std::exception& error) {
         std::fprintf(stderr, "error: GPU: %s\n", error.what());
         return 1;

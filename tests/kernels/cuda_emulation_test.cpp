@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <functional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,6 +16,11 @@ namespace {
 template <class Body>
 __global__ void call(Body body) {
     body();
+}
+
+template <class Body>
+void ask(const Stream& stream, Body body) {
+    launch(stream, call<Body>, 1, 1, 0, body);
 }
 
 template <class Body>
@@ -235,9 +239,7 @@ TEST(CudaEmulation, StreamsDoNothingUntilTheyAreWaitedFor) {
     auto* const here = reinterpret_cast<int*>(page_locked.data());
     std::vector<int> seen(3, -1);
     auto* const on_device = reinterpret_cast<int*>(allocate_memory(sizeof(int)));
-    const auto look = [&](int i) {
-        launch(stream, call<std::function<void()>>, 1, 1, 0, [&, i] { seen[i] = *on_device; });
-    };
+    const auto look = [&](int i) { ask(stream, [&, i] { seen[i] = *on_device; }); };
     *here = 1;
     copy(stream, on_device, here, sizeof *here);
     *here = 2;  // the copy reads this
@@ -250,6 +252,7 @@ TEST(CudaEmulation, StreamsDoNothingUntilTheyAreWaitedFor) {
     stream.synchronize();
     EXPECT_EQ(seen, (std::vector<int>{2, 3, -1}));
     look(2);
+    static_cast<void>(stream.native());                       // hands over, and does not wait
     release_memory(reinterpret_cast<std::byte*>(on_device));  // waits
     EXPECT_EQ(seen[2], 3);
 }
@@ -257,9 +260,7 @@ TEST(CudaEmulation, StreamsDoNothingUntilTheyAreWaitedFor) {
 TEST(CudaEmulation, EventsBringStreamsInOrder) {
     std::vector<int> order;
     const Stream one, other;
-    const auto note = [&](const Stream& stream, int what) {
-        launch(stream, call<std::function<void()>>, 1, 1, 0, [&, what] { order.push_back(what); });
-    };
+    const auto note = [&](const Stream& stream, int what) { ask(stream, [&, what] { order.push_back(what); }); };
     Event half;
     note(one, 1);
     half.record(one);

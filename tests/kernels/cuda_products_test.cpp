@@ -137,6 +137,33 @@ TEST_P(GpuProducts, SlicesOfManyRowsAddUpOnAnyNumberOfRanks) {
     }
 }
 
+class GpuGrids : public ContractTest {};
+
+// A grid ends at 65,535 in all dimensions but the first. Three rows in turn, as narrow as there are.
+TEST_P(GpuGrids, RowsMayBeMoreThanAGridIsHigh) {
+    constexpr std::int64_t num_rows = 65'537;
+    const auto device = GetParam().make(1);
+    const std::vector<float> values = {1.0F, 0.5F, -2.0F, 0.25F, 4.0F, -1.0F};
+    const std::vector<std::byte> bytes = rounded(values, DType::bf16);
+    const WeightRows rows{bytes.data(), DType::bf16, 3, 2, 0, 2};
+    std::vector<std::int32_t> turns(num_rows);
+    for (std::size_t r = 0; r < turns.size(); ++r) turns[r] = static_cast<std::int32_t>(r % 3);
+    for (const DType dtype : {DType::bf16, DType::int8}) {
+        const Matrix w = device->pack(dtype, {&rows, 1}, 1, 2);
+        const Guarded embedded(*device, num_rows * 2 * 4), x(*device, num_rows * 2 * 2), y(*device, num_rows * 3 * 4);
+        device->embed(w, turns, 2, embedded.floats());
+        device->round_rows(embedded.floats(), num_rows, 2, DType::bf16, x.data(), 2);
+        device->matmul(w, x.data(), 2, num_rows, y.floats());
+        const std::vector<float> products = y.values();
+        for (std::size_t i = 0; i < products.size(); ++i) {
+            const std::size_t row = i / 3 % 3 * 2, output = i % 3 * 2;
+            const float expected = values[row] * values[output] + values[row + 1] * values[output + 1];
+            ASSERT_NEAR(products[i], expected, 0.1F) << "row " << i / 3;
+            ASSERT_EQ(products[i], products[i % 9]);
+        }
+    }
+}
+
 TEST_P(GpuProducts, HaveACeiling) {
     EXPECT_GT(GetParam().make(1)->measure_peak_flops(), 0.0);
 }
@@ -169,6 +196,8 @@ TEST(WeightLayout, EachWeightHasAPlaceOfItsOwn) {
     }
 }
 
+// Kernels that both arithmetics have, and those of tensor cores.
+INSTANTIATE_TEST_SUITE_P(Devices, GpuGrids, ::testing::Values(tensor_gpu()), name_of);
 INSTANTIATE_TEST_SUITE_P(Devices, GpuProducts, ::testing::Values(tensor_gpu(), exact_gpu()), name_of);
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The GPU's kernels on the host (kernels/cuda/emulation.hpp), as devices under test.
 #include "kernels/cuda/cuda_device.hpp"
+#include "tests/kernels/eager_graphs.hpp"
 #include "tests/kernels/kernels_testing.hpp"
 
 namespace longhaul::kernels::testing {
@@ -7,7 +8,7 @@ namespace {
 
 DeviceCase emulated(std::string name, cuda::Arithmetic arithmetic) {
     return {std::move(name), "nothing", [arithmetic](int /*threads*/) -> std::unique_ptr<Device> {
-                return std::make_unique<cuda::CudaDevice>(arithmetic, 0);
+                return std::make_unique<cuda::CudaDevice>(arithmetic, 0, eager_graphs);
             }};
 }
 

@@ -1,22 +1,25 @@
 // The first GPU of this machine, as devices under test.
-#include "kernels/gpu_devices.hpp"
+#include "kernels/cuda/cuda_device.hpp"
+#include "tests/kernels/eager_graphs.hpp"
 #include "tests/kernels/kernels_testing.hpp"
 
 namespace longhaul::kernels::testing {
 namespace {
 
-DeviceCase real(std::string name, GpuArithmetic arithmetic) {
-    return {std::move(name), "an NVIDIA GPU",
-            [arithmetic](int /*threads*/) { return num_gpus() > 0 ? make_gpu_device(arithmetic, 0) : nullptr; }};
+DeviceCase real(std::string name, cuda::Arithmetic arithmetic) {
+    return {std::move(name), "an NVIDIA GPU", [arithmetic](int /*threads*/) -> std::unique_ptr<Device> {
+                if (cuda::num_gpus() == 0) return nullptr;
+                return std::make_unique<cuda::CudaDevice>(arithmetic, 0, eager_graphs);
+            }};
 }
 
 }  // namespace
 
 DeviceCase exact_gpu() {
-    return real("cuda_exact", GpuArithmetic::exact);
+    return real("cuda_exact", cuda::Arithmetic::exact);
 }
 DeviceCase tensor_gpu() {
-    return real("cuda", GpuArithmetic::tensor);
+    return real("cuda", cuda::Arithmetic::tensor);
 }
 DeviceCase library_gpu() {
     DeviceCase device = real("cuda_cublas", GpuArithmetic::library);

@@ -1,0 +1,106 @@
+// launch(): a kernel and its arguments as a call in the list of a stream. For gpu.hpp and emulation.hpp, of whose dim3
+// it speaks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cuda/runtime.hpp"
+
+namespace longhaul::kernels::cuda {
+
+/// Where a call goes: behind all others of a stream, or beside the next one.
+struct Place {
+    Place(const Stream& stream) : stream(stream) {}  // any stream is a place
+    Place(const Stream& stream, bool beside) : stream(stream), beside(beside) {}
+    const Stream& stream;
+    bool beside = false;
+};
+
+/// The next call on the stream does not wait for the one launched here, nor this for that one: for two kernels that
+/// leave multiprocessors idle and touch nothing that the other writes.
+inline Place beside_the_next(const Stream& stream) {
+    return {stream, true};
+}
+
+/// The parameters of a call, each at a multiple of 16 bytes.
+template <typename... Params>
+class Parameters {
+    static_assert((std::is_trivially_copyable_v<Params> && ...));
+    static_assert(((alignof(Params) <= 16) && ...));
+
+  public:
+    static constexpr std::size_t padded(std::size_t num_bytes) { return (num_bytes + 15) / 16 * 16; }
+    static constexpr std::array<std::size_t, sizeof...(Params)> offsets = [] {
+        std::array<std::size_t, sizeof...(Params)> at{};
+        std::size_t i = 0, next = 0;
+        ((at[i++] = next, next += padded(sizeof(Params))), ...);
+        return at;
+    }();
+    static constexpr std::size_t num_bytes = (std::size_t{0} + ... + padded(sizeof(Params)));
+
+    explicit Parameters(Params... values) {
+        std::size_t i = 0;
+        (put(offsets[i++], values), ...);
+    }
+    [[nodiscard]] const std::byte* bytes() const { return bytes_.data(); }
+
+#if !defined(__CUDACC__)
+    static void call(const void* kernel, const std::byte* parameters) {
+        call_each(kernel, parameters, std::index_sequence_for<Params...>());
+    }
+    static constexpr KernelType type{offsets, num_bytes, call};
+#else
+    static constexpr KernelType type{offsets, num_bytes, nullptr};
+#endif
+
+  private:
+    /// Equal values are equal bytes: what a struct has between its members is not compared.
+    template <typename T>
+    void put(std::size_t offset, T value) {
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+        __builtin_clear_padding(&value);
+#endif
+#endif
+        std::memcpy(bytes_.data() + offset, &value, sizeof value);
+    }
+#if !defined(__CUDACC__)
+    template <std::size_t... indices>
+    static void call_each(const void* kernel, const std::byte* parameters, std::index_sequence<indices...> /*of*/) {
+        const auto function = reinterpret_cast<void (*)(Params...)>(const_cast<void*>(kernel));
+        function(*reinterpret_cast<const Params*>(parameters + offsets[indices])...);
+    }
+#endif
+
+    alignas(16) std::array<std::byte, num_bytes> bytes_{};
+};
+
+/// Threads of a block where a row has so many units of work: whole warps, at most `most_row_threads`.
+constexpr int most_row_threads = 256;
+constexpr unsigned threads_for(std::int64_t units) {
+    const std::int64_t warps = (units + 31) / 32, most = most_row_threads / 32;
+    return static_cast<unsigned>(warps < most ? warps : most) * 32;
+}
+
+/// Runs `kernel` over `grid` blocks of `block` threads behind what the stream holds already; nothing for an empty grid.
+/// `shared_bytes`: of dynamic shared memory.
+template <typename... Params, typename... Args>
+void launch(const Place& place, void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
+            Args... args) {
+    using Given = Parameters<Params...>;
+    const Given parameters(static_cast<Params>(args)...);
+    const KernelCall call{.kernel = reinterpret_cast<const void*>(kernel),
+                          .type = &Given::type,
+                          .grid = {grid.x, grid.y, grid.z},
+                          .block = {block.x, block.y, block.z},
+                          .shared_bytes = shared_bytes,
+                          .beside = place.beside};
+    place.stream.launches().add(call, parameters.bytes());
+}
+
+}  // namespace longhaul::kernels::cuda

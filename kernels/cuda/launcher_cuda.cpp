@@ -1,0 +1,169 @@
+// Lists of calls on the GPU: call by call, pairs on two streams; or as CUDA's graphs.
+//
+// Compiled, never run: there was no machine with a GPU. What lists and graphs hold, and which calls wait for which, is
+// decided in launches.cpp, which the emulation runs, too.
+//
+// Not used: programmatic dependent launches (sm_90), by which a kernel begins while the one before it ends. Every
+// thread of every kernel would have to wait for the kernel before at its start, and the emulation cannot show who
+// forgot it.
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "kernels/cuda/check.hpp"
+#include "kernels/cuda/launches.hpp"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+dim3 dimensions(const Extent& extent) {
+    return {extent.x, extent.y, extent.z};
+}
+
+/// Where the parameters of a call lie, as CUDA wants it; `list` outlives it.
+std::vector<void*> arguments_of(const LaunchList& list, std::size_t i) {
+    std::vector<void*> arguments;
+    auto* const bytes = const_cast<std::byte*>(list.parameters(i));  // CUDA reads them
+    for (const std::size_t offset : list[i].type->offsets) arguments.push_back(bytes + offset);
+    return arguments;
+}
+
+cudaKernelNodeParams node_of(const KernelCall& call, std::vector<void*>& arguments) {
+    cudaKernelNodeParams node{};
+    node.func = const_cast<void*>(call.kernel);
+    node.gridDim = dimensions(call.grid);
+    node.blockDim = dimensions(call.block);
+    node.sharedMemBytes = static_cast<unsigned>(call.shared_bytes);
+    node.kernelParams = arguments.data();
+    return node;
+}
+
+struct Destroy {
+    void operator()(cudaGraph_t graph) const { static_cast<void>(cudaGraphDestroy(graph)); }
+    void operator()(cudaGraphExec_t graph) const { static_cast<void>(cudaGraphExecDestroy(graph)); }
+    void operator()(cudaStream_t stream) const { static_cast<void>(cudaStreamDestroy(stream)); }
+    void operator()(cudaEvent_t event) const { static_cast<void>(cudaEventDestroy(event)); }
+};
+
+class CudaGraph final : public Graph {
+  public:
+    CudaGraph(NativeStream stream, const LaunchList& list) : stream_(stream) {
+        cudaGraph_t graph{};
+        check(cudaGraphCreate(&graph, 0));
+        graph_.reset(graph);
+        for (std::size_t i = 0; i < list.size(); ++i) add_node(list, i);
+        cudaGraphExec_t executable{};
+        check(cudaGraphInstantiate(&executable, graph, 0));
+        executable_.reset(executable);
+    }
+
+    void set(std::size_t i, const LaunchList& list) override {
+        std::vector<void*> arguments = arguments_of(list, i);
+        const cudaKernelNodeParams node = node_of(list[i], arguments);
+        check(cudaGraphExecKernelNodeSetParams(executable_.get(), nodes_[i], &node));
+    }
+    void launch() override { check(cudaGraphLaunch(executable_.get(), stream_)); }
+
+  private:
+    void add_node(const LaunchList& list, std::size_t i) {
+        std::vector<cudaGraphNode_t> before;
+        for (const std::size_t b : list.before(i)) before.push_back(nodes_[b]);
+        std::vector<void*> arguments = arguments_of(list, i);
+        const cudaKernelNodeParams node = node_of(list[i], arguments);
+        cudaGraphNode_t added{};
+        check(cudaGraphAddKernelNode(&added, graph_.get(), before.data(), before.size(), &node));
+        nodes_.push_back(added);
+    }
+
+    NativeStream stream_;
+    std::unique_ptr<CUgraph_st, Destroy> graph_;  ///< by whose nodes those of the executable are named
+    std::unique_ptr<CUgraphExec_st, Destroy> executable_;
+    std::vector<cudaGraphNode_t> nodes_;
+};
+
+/// A second stream, on which the first call of a pair runs.
+class SideStream {
+  public:
+    SideStream() {
+        cudaStream_t stream{};
+        check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        stream_.reset(stream);
+        forked_ = new_event();
+        joined_ = new_event();
+    }
+
+    /// The side stream, where what comes next waits for what `main` holds.
+    cudaStream_t fork(cudaStream_t main) {
+        check(cudaEventRecord(forked_.get(), main));
+        check(cudaStreamWaitEvent(stream_.get(), forked_.get(), 0));
+        return stream_.get();
+    }
+    /// What comes next in `main` waits for what the side stream holds.
+    void join(cudaStream_t main) {
+        check(cudaEventRecord(joined_.get(), stream_.get()));
+        check(cudaStreamWaitEvent(main, joined_.get(), 0));
+    }
+
+  private:
+    using OwnEvent = std::unique_ptr<CUevent_st, Destroy>;
+    static OwnEvent new_event() {
+        cudaEvent_t event{};
+        check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        return OwnEvent(event);
+    }
+
+    std::unique_ptr<CUstream_st, Destroy> stream_;
+    OwnEvent forked_, joined_;
+};
+
+class CudaLauncher final : public Launcher {
+  public:
+    explicit CudaLauncher(NativeStream stream) : stream_(stream) {}
+
+    void launch(const LaunchList& list) override {
+        for (std::size_t i = 0; i < list.size(); ++i) {
+            if (list[i].beside) {
+                launch_call(list, i, side().fork(stream_));
+            } else {
+                launch_call(list, i, stream_);
+            }
+            const bool ends_pair = i > 0 && list[i - 1].beside;
+            const bool has_no_partner = list[i].beside && i + 1 == list.size();
+            if (ends_pair || has_no_partner) side().join(stream_);
+        }
+    }
+    std::unique_ptr<Graph> instantiate(const LaunchList& list) override {
+        return std::make_unique<CudaGraph>(stream_, list);  // of kernels that launch() has prepared
+    }
+
+  private:
+    void launch_call(const LaunchList& list, std::size_t i, cudaStream_t stream) {
+        const KernelCall& call = list[i];
+        prepare(call.kernel);
+        std::vector<void*> arguments = arguments_of(list, i);
+        check(cudaLaunchKernel(call.kernel, dimensions(call.grid), dimensions(call.block), arguments.data(),
+                               call.shared_bytes, stream));
+    }
+    /// More than 48 KB of shared memory must be allowed: once, for whatever a kernel asks for later.
+    void prepare(const void* kernel) {
+        if (!prepared_.insert(kernel).second) return;
+        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                   static_cast<int>(block_shared_bytes)));
+    }
+    SideStream& side() {
+        if (side_ == nullptr) side_ = std::make_unique<SideStream>();
+        return *side_;
+    }
+
+    NativeStream stream_;
+    std::set<const void*> prepared_;
+    std::unique_ptr<SideStream> side_;
+};
+
+}  // namespace
+
+std::unique_ptr<Launcher> make_launcher(NativeStream stream) {
+    return std::make_unique<CudaLauncher>(stream);
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,79 @@
+// Lists of calls on the host. A call waits for those that LaunchList::before names and for no other: the last call that
+// may run is the next. A graph runs what it was given, not what it should have been given.
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "kernels/cuda/emulation.hpp"
+#include "kernels/cuda/launches.hpp"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+dim3 dimensions(const Extent& extent) {
+    return {extent.x, extent.y, extent.z};
+}
+
+std::vector<std::size_t> latest_first(const LaunchList& list) {
+    std::vector<std::size_t> order;
+    std::vector<std::vector<std::size_t>> before;
+    for (std::size_t i = 0; i < list.size(); ++i) before.push_back(list.before(i));
+    std::vector<bool> done(list.size());
+    const auto may_run = [&](std::size_t i) {
+        return !done[i] && std::all_of(before[i].begin(), before[i].end(), [&](std::size_t b) { return done[b]; });
+    };
+    while (order.size() < list.size()) {
+        std::size_t next = list.size();
+        while (next > 0 && !may_run(next - 1)) --next;
+        if (next == 0) throw std::logic_error("launches wait for each other");
+        done[next - 1] = true;
+        order.push_back(next - 1);
+    }
+    return order;
+}
+
+/// `list` as it is now, in the stream.
+void ask_for(NativeStream stream, const LaunchList& list) {
+    const auto asked = std::make_shared<const LaunchList>(list);
+    for (const std::size_t i : latest_first(list)) {
+        emulation::ask(stream, [asked, i] {
+            const KernelCall& call = (*asked)[i];
+            emulation::run(dimensions(call.grid), dimensions(call.block), call.shared_bytes,
+                           [&] { call.type->call(call.kernel, asked->parameters(i)); });
+        });
+    }
+}
+
+class EmulatedGraph final : public Graph {
+  public:
+    EmulatedGraph(NativeStream stream, LaunchList list) : stream_(stream), list_(std::move(list)) {}
+
+    void set(std::size_t i, const LaunchList& list) override { list_.set(i, list); }
+    void launch() override { ask_for(stream_, list_); }
+
+  private:
+    NativeStream stream_;
+    LaunchList list_;
+};
+
+class EmulatedLauncher final : public Launcher {
+  public:
+    explicit EmulatedLauncher(NativeStream stream) : stream_(stream) {}
+
+    void launch(const LaunchList& list) override { ask_for(stream_, list); }
+    std::unique_ptr<Graph> instantiate(const LaunchList& list) override {
+        return std::make_unique<EmulatedGraph>(stream_, list);
+    }
+
+  private:
+    NativeStream stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<Launcher> make_launcher(NativeStream stream) {
+    return std::make_unique<EmulatedLauncher>(stream);
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,125 @@
+#include "kernels/cuda/launches.hpp"
+
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "kernels/cuda/runtime.hpp"
+
+namespace longhaul::kernels::cuda {
+
+void check_call(const KernelCall& call) {
+    constexpr unsigned most_blocks = 0x7fffffff, most_blocks_beside = 65535, most_threads = 1024, most_deep = 64;
+    const unsigned threads = call.block.x * call.block.y * call.block.z;
+    if (threads == 0 || threads > most_threads || call.block.z > most_deep) {
+        throw std::logic_error("launch: a block has 1 to 1024 threads, not " + std::to_string(threads));
+    }
+    const Extent& grid = call.grid;
+    if (grid.x > most_blocks || grid.y > most_blocks_beside || grid.z > most_blocks_beside) {
+        throw std::logic_error("launch: a grid has at most 2^31 - 1 x 65535 x 65535 blocks, not " +
+                               std::to_string(grid.x) + " x " + std::to_string(grid.y) + " x " +
+                               std::to_string(grid.z));
+    }
+    if (call.shared_bytes > block_shared_bytes) {
+        throw std::logic_error("launch: a block has at most 163 KB of shared memory, not " +
+                               std::to_string(call.shared_bytes) + " bytes");
+    }
+}
+
+void LaunchList::add(const KernelCall& call, const std::byte* parameters) {
+    if (call.beside) end_pair();
+    calls_.push_back(call);
+    first_bytes_.push_back(bytes_.size());
+    bytes_.insert(bytes_.end(), parameters, parameters + call.type->num_bytes);
+}
+
+void LaunchList::end_pair() {
+    if (!calls_.empty()) calls_.back().beside = false;
+}
+
+void LaunchList::set(std::size_t i, const LaunchList& list) {
+    calls_[i] = list.calls_[i];
+    std::memcpy(bytes_.data() + first_bytes_[i], list.parameters(i), calls_[i].type->num_bytes);
+}
+
+void LaunchList::clear() {
+    calls_.clear();
+    first_bytes_.clear();
+    bytes_.clear();
+}
+
+std::vector<std::size_t> LaunchList::before(std::size_t i) const {
+    if (i > 0 && calls_[i - 1].beside) --i;  // a pair begins together
+    if (i == 0) return {};
+    if (i > 1 && calls_[i - 2].beside) return {i - 2, i - 1};
+    return {i - 1};
+}
+
+bool LaunchList::turns_into(const LaunchList& other, std::size_t most, std::vector<std::size_t>& changed) const {
+    changed.clear();
+    if (size() != other.size()) return false;
+    for (std::size_t i = 0; i < size(); ++i) {
+        const KernelCall &mine = calls_[i], &theirs = other.calls_[i];
+        if (mine.kernel != theirs.kernel || mine.beside != theirs.beside) return false;
+        if (mine == theirs && std::memcmp(parameters(i), other.parameters(i), mine.type->num_bytes) == 0) continue;
+        if (changed.size() == most) return false;
+        changed.push_back(i);
+    }
+    return true;
+}
+
+void GraphCache::launch(LaunchList& list) {
+    if (full_ || list.size() < policy_.least_calls) return launcher_->launch(list);
+    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+        if (!entry->list.turns_into(list, list.size() / policy_.change_part, changed_)) continue;
+        entries_.splice(entries_.begin(), entries_, entry);
+        return launch_again(*entry, list);
+    }
+    launcher_->launch(list);
+    if (entries_.size() == policy_.most_lists) entries_.pop_back();
+    std::swap(entries_.emplace_front().list, list);
+}
+
+void GraphCache::launch_again(Entry& entry, LaunchList& list) {
+    std::unique_ptr<Graph> graph = std::exchange(entry.graph, nullptr);  // gone where something fails half-way
+    if (graph != nullptr) {
+        for (const std::size_t i : changed_) graph->set(i, list);
+    } else {
+        try {
+            graph = launcher_->instantiate(list);
+        } catch (const std::bad_alloc&) {
+            full_ = true;
+            entries_.clear();
+            return launcher_->launch(list);
+        }
+    }
+    graph->launch();
+    std::swap(entry.list, list);
+    entry.graph = std::move(graph);
+}
+
+void Launches::add(const KernelCall& call, const std::byte* parameters) {
+    const std::lock_guard lock(mutex_);
+    if (call.grid.x == 0 || call.grid.y == 0 || call.grid.z == 0) return list_.end_pair();
+    check_call(call);
+    list_.add(call, parameters);
+    if (list_.size() >= most_calls_ && !call.beside) hand_over();
+}
+
+void Launches::flush() {
+    const std::lock_guard lock(mutex_);
+    hand_over();
+}
+
+void Launches::hand_over() {
+    if (list_.empty()) return;
+    struct Clearing {
+        LaunchList& list;
+        ~Clearing() { list.clear(); }
+    } clearing{list_};
+    cache_.launch(list_);
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,10 @@
+// Whatever comes for the second time is a graph, whose parameters may all have to be set: one that is not shows.
+#pragma once
+
+#include "kernels/cuda/launches.hpp"
+
+namespace longhaul::kernels::testing {
+
+constexpr cuda::GraphPolicy eager_graphs{.least_calls = 1, .most_calls = 5, .change_part = 1, .most_lists = 16};
+
+}  // namespace longhaul::kernels::testing

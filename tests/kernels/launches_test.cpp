@@ -1,0 +1,293 @@
+// Lists of kernel calls and their graphs: what the GPU is told is what was asked for, in an order that keeps what waits
+// for what, and a list becomes a graph when it comes again.
+#include "kernels/cuda/launches.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <new>
+#include <random>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/cuda/gpu.hpp"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+constexpr std::array<std::size_t, 1> only_offset{0};
+constexpr KernelType one_number{only_offset, 16, nullptr};
+constexpr char names[] = "abcdefgh";
+
+/// Calls by name and number: "a1 b2". '&' behind a call: beside the next.
+struct Calls {
+    std::string text;
+
+    template <class Add>
+    void for_each(Add add) const {
+        for (std::size_t at = 0; at < text.size();) {
+            const std::size_t end = std::min(text.find(' ', at), text.size());
+            const std::string word = text.substr(at, end - at);
+            const int number = std::stoi(word.substr(1));
+            std::array<std::byte, 16> bytes{};
+            std::memcpy(bytes.data(), &number, sizeof number);
+            add(KernelCall{.kernel = names + (word[0] - 'a'), .type = &one_number, .beside = word.back() == '&'},
+                bytes.data());
+            at = end + 1;
+        }
+    }
+};
+
+std::string text_of(const LaunchList& list) {
+    std::string text;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+        int number = 0;
+        std::memcpy(&number, list.parameters(i), sizeof number);
+        text += (i == 0 ? "" : " ") + std::string(1, *static_cast<const char*>(list[i].kernel)) +
+                std::to_string(number) + (list[i].beside ? "&" : "");
+    }
+    return text;
+}
+
+LaunchList list_of(const std::string& text) {
+    LaunchList list;
+    Calls{text}.for_each([&](const KernelCall& call, const std::byte* bytes) { list.add(call, bytes); });
+    return list;
+}
+
+/// What a GPU was told.
+struct Told {
+    std::vector<std::string> lines;
+    int num_graphs = 0;  ///< that are there
+    bool no_memory = false, refuses_changes = false;
+
+    std::vector<std::string> take() { return std::exchange(lines, {}); }
+};
+using Lines = std::vector<std::string>;
+
+class FakeGraph final : public Graph {
+  public:
+    FakeGraph(Told& told, LaunchList list) : told_(told), list_(std::move(list)) { ++told_.num_graphs; }
+    ~FakeGraph() override { --told_.num_graphs; }
+    FakeGraph(const FakeGraph&) = delete;
+    FakeGraph& operator=(const FakeGraph&) = delete;
+
+    void set(std::size_t i, const LaunchList& list) override {
+        if (told_.refuses_changes) throw std::runtime_error("no");
+        list_.set(i, list);
+        told_.lines.push_back("set " + std::to_string(i));
+    }
+    void launch() override { told_.lines.push_back("graph " + text_of(list_)); }
+
+  private:
+    Told& told_;
+    LaunchList list_;
+};
+
+class FakeLauncher final : public Launcher {
+  public:
+    explicit FakeLauncher(Told& told) : told_(told) {}
+
+    void launch(const LaunchList& list) override { told_.lines.push_back(text_of(list)); }
+    std::unique_ptr<Graph> instantiate(const LaunchList& list) override {
+        if (told_.no_memory) throw std::bad_alloc();
+        told_.lines.emplace_back("new");
+        return std::make_unique<FakeGraph>(told_, list);
+    }
+
+  private:
+    Told& told_;
+};
+
+class LaunchesTest : public ::testing::Test {
+  protected:
+    void make(const GraphPolicy& policy) {
+        launches_ = std::make_unique<Launches>(std::make_unique<FakeLauncher>(told_), policy);
+    }
+    /// What the GPU is told of these calls and the flush behind them.
+    Lines tell(const std::string& text) {
+        add(text);
+        launches_->flush();
+        return told_.take();
+    }
+    void add(const std::string& text) {
+        Calls{text}.for_each([&](const KernelCall& call, const std::byte* bytes) { launches_->add(call, bytes); });
+    }
+
+    Told told_;
+    std::unique_ptr<Launches> launches_;
+};
+
+TEST_F(LaunchesTest, AListThatComesAgainIsAGraphInWhichOnlyChangesAreSet) {
+    make({.least_calls = 3});
+    EXPECT_EQ(tell("a1 b2 c3 d4"), (Lines{"a1 b2 c3 d4"}));
+    EXPECT_EQ(tell("a1 b2 c3 d5"), (Lines{"new", "graph a1 b2 c3 d5"}));
+    EXPECT_EQ(tell("a1 b2 c3 d5"), (Lines{"graph a1 b2 c3 d5"}));
+    EXPECT_EQ(tell("a1 b6 c3 d7"), (Lines{"set 1", "set 3", "graph a1 b6 c3 d7"}));
+    EXPECT_EQ(tell("a1 b6 c8 d7"), (Lines{"set 2", "graph a1 b6 c8 d7"}));
+    EXPECT_EQ(tell(""), Lines());
+}
+
+TEST_F(LaunchesTest, OtherKernelsOrMostlyOtherArgumentsAreAnotherList) {
+    make({.least_calls = 1});
+    tell("a1 b2 c3 d4");
+    tell("a1 b2 c3 d4");
+    EXPECT_EQ(tell("a1 b2 d4 c3"), (Lines{"a1 b2 d4 c3"}));
+    EXPECT_EQ(tell("a1 b2 c3"), (Lines{"a1 b2 c3"}));
+    EXPECT_EQ(tell("a1 b2& c3 d4"), (Lines{"a1 b2& c3 d4"}));
+    EXPECT_EQ(tell("a5 b6 c7 d4"), (Lines{"a5 b6 c7 d4"}));
+    EXPECT_EQ(tell("a5 b6 c7 d4"), (Lines{"new", "graph a5 b6 c7 d4"})) << "another shape has a graph of its own";
+    EXPECT_EQ(tell("a1 b2 c3 d4"), (Lines{"graph a1 b2 c3 d4"}));
+}
+
+TEST_F(LaunchesTest, ShortListsAreLaunchedCallByCall) {
+    make({.least_calls = 3});
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(tell("a1 b2"), (Lines{"a1 b2"}));
+}
+
+TEST_F(LaunchesTest, LongListsAreCutButNeverInAPair) {
+    make({.least_calls = 9, .most_calls = 3});
+    EXPECT_EQ(tell("a1 b2 c3 d4 e5 f6& g7 h8"), (Lines{"a1 b2 c3", "d4 e5 f6& g7", "h8"}));
+    make(GraphPolicy::none());
+    add("a1");
+    EXPECT_EQ(told_.take(), (Lines{"a1"})) << "without graphs a call does not wait for others";
+}
+
+TEST_F(LaunchesTest, TheListThatCameLeastRecentlyIsForgotten) {
+    make({.least_calls = 1, .most_lists = 2});
+    for (const char* text : {"a1", "a1", "b1", "b1", "a1"}) tell(text);
+    EXPECT_EQ(told_.num_graphs, 2);
+    EXPECT_EQ(tell("c1"), (Lines{"c1"}));
+    EXPECT_EQ(told_.num_graphs, 1);
+    EXPECT_EQ(tell("a1"), (Lines{"graph a1"}));
+    EXPECT_EQ(tell("b1"), (Lines{"b1"}));
+}
+
+TEST_F(LaunchesTest, WhereMemoryEndsThereAreNoGraphs) {
+    make({.least_calls = 1});
+    tell("a1");
+    tell("a1");
+    tell("b1");
+    told_.no_memory = true;
+    EXPECT_EQ(tell("b1"), (Lines{"b1"}));
+    EXPECT_EQ(told_.num_graphs, 0) << "what they held is needed more elsewhere";
+    told_.no_memory = false;
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(tell("a1"), (Lines{"a1"}));
+}
+
+TEST_F(LaunchesTest, AGraphWhoseChangesFailedIsGone) {
+    make({.least_calls = 1, .change_part = 1});
+    tell("a1 b2");
+    tell("a1 b2");
+    told_.refuses_changes = true;
+    add("a3 b4");
+    EXPECT_THROW(launches_->flush(), std::runtime_error);
+    EXPECT_EQ(told_.num_graphs, 0);
+    told_.refuses_changes = false;
+    EXPECT_EQ(tell("a1 b2"), (Lines{"new", "graph a1 b2"})) << "the failed list is gone, too";
+}
+
+TEST_F(LaunchesTest, CallsThatNoGPUTakesAreRefusedAndEmptyGridsAreNone) {
+    make({});
+    const std::array<std::byte, 16> bytes{};
+    KernelCall call{.kernel = names, .type = &one_number};
+    call.grid = {1, 65536, 1};
+    EXPECT_THROW(launches_->add(call, bytes.data()), std::logic_error);
+    call.grid = {1, 1, 1};
+    call.block = {1025, 1, 1};
+    EXPECT_THROW(launches_->add(call, bytes.data()), std::logic_error);
+    call.block = {1, 1, 1};
+    call.shared_bytes = block_shared_bytes + 1;
+    EXPECT_THROW(launches_->add(call, bytes.data()), std::logic_error);
+    call.shared_bytes = 0;
+    call.grid = {3, 0, 1};
+    add("a1&");
+    launches_->add(call, bytes.data());
+    EXPECT_EQ(tell("b2"), (Lines{"a1 b2"})) << "what a1 may run beside is not b2, but the call that was none";
+}
+
+TEST(LaunchList, CallsWaitForThoseBeforeThem) {
+    const LaunchList list = list_of("a1 b1& c1 d1& e1 f1 g1");
+    const std::vector<std::vector<std::size_t>> before = {{}, {0}, {0}, {1, 2}, {1, 2}, {3, 4}, {5}};
+    for (std::size_t i = 0; i < before.size(); ++i) EXPECT_EQ(list.before(i), before[i]) << i;
+    EXPECT_TRUE(list_of("a1& b1").before(1).empty());
+    EXPECT_EQ(text_of(list_of("a1& b1& c1")), "a1 b1& c1") << "no more than two at a time";
+}
+
+// Lists at random, with a small memory of them: whatever becomes of a list, its calls are what runs.
+TEST_F(LaunchesTest, WhatRunsIsWhatWasAskedFor) {
+    make({.least_calls = 2, .most_calls = 6, .change_part = 2, .most_lists = 3});
+    std::mt19937 random(7);
+    int num_graphs = 0;
+    for (int i = 0; i < 2000; ++i) {
+        std::string text;
+        const auto shape = random() % 4;
+        for (unsigned call = 0; call < 3 + shape; ++call) {
+            const bool beside = call == 1 && shape % 2 == 1;
+            text += (call == 0 ? "" : " ") + std::string(1, names[(call + shape) % 8]) +
+                    std::to_string(random() % 3 == 0 ? random() % 4 : 1) + (beside ? "&" : "");
+        }
+        Lines told = tell(text);
+        ASSERT_FALSE(told.empty());
+        std::string ran = told.back();
+        if (ran.starts_with("graph ")) {
+            ran = ran.substr(6);
+            ++num_graphs;
+        }
+        ASSERT_EQ(ran, text);
+    }
+    EXPECT_GT(num_graphs, 500);
+    EXPECT_LT(num_graphs, 2000);
+}
+
+struct Padded {
+    std::int8_t small;
+    double large;
+};
+
+__global__ void store(double* to, Padded from) {
+    *to = from.small + from.large;
+}
+
+TEST(Parameters, EqualValuesAreEqualBytes) {
+    using Given = Parameters<double*, Padded>;
+    std::array<Padded, 2> twice{};
+    std::memset(&twice[0], 0xff, sizeof(Padded));
+    for (Padded& padded : twice) {
+        padded.small = 3;
+        padded.large = 0.5;
+    }
+    double result = 0;
+    const Given first(&result, twice[0]), second(&result, twice[1]);
+    EXPECT_EQ(std::memcmp(first.bytes(), second.bytes(), Given::num_bytes), 0);
+    Given::call(reinterpret_cast<const void*>(store), first.bytes());
+    EXPECT_EQ(result, 3.5);
+}
+
+// The calls of a pair run in the order in which they were not made: who relies on it finds out here.
+TEST(Launches, NeitherOfAPairWaitsForTheOther) {
+    const auto order_of = [](const GraphPolicy& policy, int times) {
+        std::string order;
+        const Stream stream(policy);
+        const auto mark = [&](const Place& place, char name) {
+            const auto body = [&order, name] { order += name; };
+            launch(
+                place, +[](decltype(body) run) { run(); }, dim3(1), dim3(1), 0, body);
+        };
+        for (int i = 0; i < times; ++i) {
+            mark(stream, 'a');
+            mark(beside_the_next(stream), 'b');
+            mark(stream, 'c');
+            mark(stream, 'd');
+            stream.synchronize();
+        }
+        return order;
+    };
+    EXPECT_EQ(order_of({}, 1), "acbd");
+    EXPECT_EQ(order_of({.least_calls = 2}, 3), "acbdacbdacbd");
+    EXPECT_EQ(order_of(GraphPolicy::none(), 1), "acbd");
+}
+
+}  // namespace
+}  // namespace longhaul::kernels::cuda
