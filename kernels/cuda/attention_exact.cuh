@@ -31,8 +31,9 @@ struct ExactShape {
     [[nodiscard]] LONGHAUL_HOST_DEVICE int stage_bytes() const { return tile_tokens * stride; }
     /// Two stages with the scales of keys, queries, probabilities [512, 8], three numbers a query.
     [[nodiscard]] std::size_t shared_bytes() const {
-        return static_cast<std::size_t>(2 * (stage_bytes() + tile_tokens * 4) + exact_queries * query_elements * 4 +
-                                        chunk_tokens * exact_queries * 4 + 3 * exact_queries * 4);
+        const int bytes = 2 * (stage_bytes() + tile_tokens * 4) + exact_queries * query_elements * 4 +
+                          chunk_tokens * exact_queries * 4 + 3 * exact_queries * 4;
+        return static_cast<std::size_t>(bytes);
     }
 };
 

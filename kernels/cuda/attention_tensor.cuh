@@ -100,11 +100,7 @@ class TensorUnit {
             wait_copies<2>();
             __syncthreads();
             take_scores(tile);
-            if (all_see(tile)) {
-                add_values<true>(tile, turn);
-            } else {
-                add_values<false>(tile, turn);
-            }
+            add_values(tile, turn, all_see(tile));
             if (!next.is_there || next.page / chunk_pages != tile.page / chunk_pages) end_chunk();
             tile = next;
         }
@@ -303,8 +299,7 @@ class TensorUnit {
 
     /// Where queries do not see all of a tile (`all` is false), their p are 0, but 0 times a value that is not finite
     /// would be NaN: such values are taken out, and given back to those who see them.
-    template <bool all>
-    __device__ void add_values(const Tile& tile, int turn) {
+    __device__ void add_values(const Tile& tile, int turn, bool all) {
         std::uint32_t taken_out = 0;
         // Matrices of an ldmatrix: 32 positions, 8 dimensions.
         const std::byte* row = values(turn) + lane_ * T::stride + column_warp_ * T::output_tiles * 16;
@@ -314,16 +309,14 @@ class TensorUnit {
             for (int n = 0; n < T::output_tiles; ++n) {
                 std::uint32_t v[4];
                 load_matrix_x4_transposed(v, row + half * 32 * T::stride + n * 16);
-                if constexpr (!all) {
+                if (!all) {
                     for (std::uint32_t& pair : v) taken_out |= take_out_infinite(pair);
                 }
                 mma_bf16(output_[n], p_[2 * half], {v[0], v[1]});
                 mma_bf16(output_[n], p_[2 * half + 1], {v[2], v[3]});
             }
         }
-        if constexpr (!all) {
-            if (__any_sync(full_warp, taken_out != 0 ? 1 : 0) != 0) give_back_infinite(tile, turn);
-        }
+        if (!all && __any_sync(full_warp, taken_out != 0 ? 1 : 0) != 0) give_back_infinite(tile, turn);
     }
 
     /// Of two bf16 those become 0 that are infinite or NaN; not 0 where there was one.

@@ -2,11 +2,11 @@
 // emulated GPUs (block_library_emulated.cpp).
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
 
 #include "kernels/cuda/runtime.hpp"
 
@@ -16,7 +16,9 @@ namespace longhaul::kernels::cuda {
 /// outputs], all aligned to 16 bytes.
 struct BlockShape {
     std::int64_t outputs = 0, inputs = 0, x_stride = 0;
-    friend auto operator<=>(const BlockShape&, const BlockShape&) = default;
+    friend bool operator<(const BlockShape& a, const BlockShape& b) {
+        return std::tie(a.outputs, a.inputs, a.x_stride) < std::tie(b.outputs, b.inputs, b.x_stride);
+    }
 };
 
 class BlockLibrary {

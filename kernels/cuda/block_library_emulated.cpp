@@ -28,7 +28,7 @@ class EmulatedLibrary final : public BlockLibrary {
         return algorithm == 0 ? "uneven loops" : "plain loops";
     }
     void multiply(const BlockShape& shape, int algorithm, const std::byte* w, const std::byte* x, float* y) override {
-        emulation::ask(stream_, [=] {
+        emulation::ask(stream_.native(), [=] {
             for (std::int64_t r = 0; r < rows_of_a_call; ++r) {
                 const auto* const row = reinterpret_cast<const std::uint16_t*>(x) + r * shape.x_stride;
                 for (std::int64_t n = 0; n < shape.outputs; ++n) {

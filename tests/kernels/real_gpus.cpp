@@ -22,7 +22,7 @@ DeviceCase tensor_gpu() {
     return real("cuda", cuda::Arithmetic::tensor);
 }
 DeviceCase library_gpu() {
-    DeviceCase device = real("cuda_cublas", GpuArithmetic::library);
+    DeviceCase device = real("cuda_cublas", cuda::Arithmetic::library);
     device.needs += " and cuBLASLt";
     device.make = [make = device.make](int threads) -> std::unique_ptr<Device> {
         try {
