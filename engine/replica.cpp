@@ -41,7 +41,7 @@ ReplicaOutcome Replica::run() {
         if (header.wait) {
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
         } else if (s.options.scoring) {
-            s.score_step();
+            s.score_step(header);
         } else {
             s.step(header);
         }

@@ -52,6 +52,11 @@ struct CheckpointOptions {
     std::int64_t quota_bytes = 0;  ///< 0 = no limit; beyond it rounds are written without KV
 };
 
+/// Rows of prompts that a pass takes at most: products of a device with memory of its own want hundreds at a time.
+constexpr std::int64_t prefill_chunk_of(bool own_memory) {
+    return own_memory ? 2048 : 256;
+}
+
 struct ReplicaOptions {
     std::int64_t batch = 4;
     DraftOptions draft;
@@ -59,7 +64,10 @@ struct ReplicaOptions {
     CheckpointOptions checkpoint;
     std::int64_t kv_memory_bytes =
         0;  ///< a rank's KV at most; admission waits, and the youngest item is put back, rather than exceed it
-    std::int64_t prefill_chunk = 256;  ///< prompt tokens a forward pass takes at most
+    /// Beyond that of the host's memory, where the device has_far_memory(): for what items in flight grow to, and for
+    /// one alone. No item is admitted beside others but where the device's own memory holds them all.
+    std::int64_t kv_far_bytes = 0;
+    std::int64_t prefill_chunk = prefill_chunk_of(false);  ///< prompt tokens a forward pass takes at most
 };
 
 /// Counters of one item, cumulative over launches and tied to its tokens so far; the fields of stats.jsonl.

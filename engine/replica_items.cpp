@@ -12,14 +12,17 @@ namespace {
 void read_stretch(CheckpointStore& store, const Model& model, Sequence& sequence, std::int64_t first,
                   std::int64_t end) {
     const kernels::KvLayout& layout = model.kv_layout();
-    std::vector<std::byte> buffer(static_cast<std::size_t>(end - first) * layout.token_bytes());
-    for (std::int64_t layer = 0; layer < layout.num_layers; ++layer) {
-        for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
-            for (const bool values : {false, true}) {
-                store.read_kv(sequence.item.checkpoint_key, layer, model.first_kv_head() + head, values, first,
-                              end - first, buffer.data());
-                sequence.kv->import_range(layer, head, values, first, end - first, buffer.data());
+    kernels::KvBox box{.num_heads = layout.num_kv_heads, .first = first, .count = end - first};
+    std::vector<std::byte> buffer(box.bytes(layout));
+    const std::size_t head_bytes = buffer.size() / static_cast<std::size_t>(layout.num_kv_heads);
+    for (box.first_layer = 0; box.first_layer < layout.num_layers; ++box.first_layer) {
+        for (const bool values : {false, true}) {
+            box.values = values;
+            for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
+                store.read_kv(sequence.item.checkpoint_key, box.first_layer, model.first_kv_head() + head, values,
+                              first, box.count, buffer.data() + static_cast<std::size_t>(head) * head_bytes);
             }
+            model.device().kv_import_box(layout, sequence.kv->pages(), box, buffer.data(), head_bytes);
         }
     }
 }
@@ -120,6 +123,17 @@ void Replica::State::put_back(std::int64_t number) {
     in_flight.erase(at);
 }
 
+/// Where items have gone, others come back from far memory: a page crosses the link once to be near, and in each pass
+/// where it stays. A few a step, which ends soon. Whose pages a checkpoint's writer reads, waits.
+void Replica::State::bring_near() {
+    constexpr std::int64_t pages_a_step = 8;
+    if (pool.far_pages_in_use() == 0) return;
+    std::int64_t left = pages_a_step;
+    for (const auto& sequence : in_flight) {
+        if (sequence->kv.use_count() == 1) left -= sequence->kv->bring_near(left);
+    }
+}
+
 void Replica::State::apply(StepHeader& header) {
     if (header.poll_round || (group.size() == 1 && rounds.enabled())) {
         const auto start = std::chrono::steady_clock::now();
@@ -138,6 +152,7 @@ void Replica::State::apply(StepHeader& header) {
         give_up_in(waiting);
     }
     for (const std::int64_t number : header.put_back) put_back(number);
+    bring_near();
     for (Admission& admission : header.admissions) admit(admission);
     if (header.begin_round) begin_round(header.store_kv);
 }

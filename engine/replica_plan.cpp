@@ -146,7 +146,8 @@ std::string Replica::State::memory_error(const WorkItem& item) const {
     const std::int64_t most = static_cast<std::int64_t>(item.prompt.size()) + output_limit(item);
     return "memory: expected room for keys and values of up to " +
            std::to_string(options.scoring ? std::min(most, options.scoring->window) : most) +
-           " tokens, got less; raise memory or tensor-parallel and run again with retry-failed = true";
+           " tokens, got less; raise memory, host-memory (on a GPU) or tensor-parallel and run again with retry-failed "
+           "= true";
 }
 
 void Replica::State::plan_admissions(StepHeader& header) {
@@ -174,8 +175,9 @@ void Replica::State::plan_admissions(StepHeader& header) {
             continue;
         }
         // Beside others an item needs a stretch of output as well; alone it starts with what there is.
+        // Not from far memory: there every page costs each step more than the item gains.
         const std::int64_t wanted = in_batch == 0 ? least : least + PagePool::pages_for(reserved_output);
-        if (wanted > free) return;
+        if (wanted > (in_batch == 0 ? free : free - pool.max_far_pages())) return;
         free -= wanted;
         ++in_batch;
         if (is_waiting) {
@@ -227,6 +229,7 @@ StepHeader Replica::State::plan() {
         if (waiting.empty() && !next && !work_left) header.kind = StepHeader::Kind::finish;
     }
     plan_trees(header);
+    header.prefill_rows = pace.rows();
     header.begin_round = rounds.due();
     header.store_kv = rounds.may_store_kv();
     return header;

@@ -8,9 +8,9 @@
 
 namespace longhaul::engine {
 
-/// Logits that a scoring pass may make: some 64 MiB.
-static std::int64_t most_logits_rows(std::int64_t vocab_size) {
-    constexpr std::int64_t bytes = std::int64_t{64} << 20;
+/// Logits that a scoring pass may make: some 64 MiB; 256 of a device that wants hundreds of rows.
+static std::int64_t most_logits_rows(std::int64_t vocab_size, bool own_memory) {
+    const std::int64_t bytes = std::int64_t{own_memory ? 256 : 64} << 20;
     return std::max<std::int64_t>(bytes / (vocab_size * static_cast<std::int64_t>(sizeof(float))), 16);
 }
 
@@ -37,15 +37,15 @@ void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left,
         row.sequence = index;
         row.in_pages = position + 1;
         row.wants_logits = begin + position + 1 >= next;
+        row.of_prompt = true;  // all of it is given
         slice.num_logits += row.wants_logits ? 1 : 0;
     }
     rows_left -= slice.num_rows;
     logits_row += slice.num_logits;
 }
 
-void Replica::State::take_scores(const ScoreSlice& slice, std::span<const float> logits) {
+void Replica::State::take_scores(const ScoreSlice& slice, Logits& logits) {
     Sequence& sequence = *slice.sequence;
-    const auto vocab = static_cast<std::size_t>(model.config().vocab_size);
     const std::int64_t before = sequence.num_tokens();
     std::optional<FinishReason> reason;
     if (slice.num_rows == 0) {
@@ -54,7 +54,7 @@ void Replica::State::take_scores(const ScoreSlice& slice, std::span<const float>
     }
     for (std::int64_t i = 0; i < slice.num_logits; ++i) {
         const std::int32_t token = sequence.document(sequence.num_tokens());
-        record(sequence, logits.subspan(static_cast<std::size_t>(slice.first_logits + i) * vocab, vocab), token);
+        record(sequence, logits, slice.first_logits + i, token);
         append(sequence, token, reason);
     }
     sequence.kv->set_committed(sequence.kv->committed() + slice.num_rows);
@@ -72,18 +72,20 @@ void Replica::State::take_scores(const ScoreSlice& slice, std::span<const float>
     std::erase_if(in_flight, [&](const auto& s) { return s.get() == &sequence; });
 }
 
-void Replica::State::score_step() {
+void Replica::State::score_step(const StepHeader& header) {
     const auto start = std::chrono::steady_clock::now();
     rows.clear();
     kv_sequences.clear();
     score_slices.clear();
-    std::int64_t rows_left = std::min(prefill_rows(), most_logits_rows(model.config().vocab_size));
+    std::int64_t rows_left = std::min(
+        header.prefill_rows, most_logits_rows(model.config().vocab_size, model.device().own_memory().has_value()));
     std::int64_t logits_row = 0;
     for (const auto& sequence : in_flight) {
         if (rows_left > 0) add_score_rows(*sequence, rows_left, logits_row);
     }
-    const std::span<const float> logits = model.forward(rows, kv_sequences);
+    Logits& logits = model.forward(rows, kv_sequences);
     const double forward_seconds = seconds_since(start);
+    pace.took(static_cast<std::int64_t>(rows.size()), forward_seconds);
     for (const auto& sequence : in_flight) sequence->statistics.seconds += forward_seconds;
     for (const ScoreSlice& slice : score_slices) take_scores(slice, logits);
     outcome.forward_seconds += forward_seconds;

@@ -21,6 +21,7 @@
 #include "engine/draft/tree_chooser.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
+#include "engine/prefill_pace.hpp"
 #include "engine/replica.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "engine/sampling/pipeline.hpp"
@@ -39,6 +40,7 @@ struct DecodeSlice {
     Sequence* sequence = nullptr;
     TokenTree tree;
     std::int64_t first_logits = 0;       // row of the root's logits; node i follows at + i
+    std::vector<std::int32_t> chosen;    // by the device, of each node: the token after it, -1 unknown; or empty
     std::int64_t num_new = 0;            // tokens this step emitted
     std::vector<std::int32_t> accepted;  // nodes of the tree among them
     std::optional<FinishReason> reason;  // set when this step ended the item
@@ -71,6 +73,7 @@ struct Replica::State {
           log_softmax(model.config().vocab_size),
           pool(model.device(), model.kv_layout(), memory_limit()),
           rounds(options.checkpoint, model, group),
+          pace(2.0 * static_cast<double>(num_parameters(model.config())) / group.size(), options.prefill_chunk),
           chooser(make_chooser()) {}
 
     static DraftOptions plain_decoding() {
@@ -99,13 +102,21 @@ struct Replica::State {
 
     /// The first rank decides about memory for all, by what the poorest of them has; the others follow it and may be a
     /// page behind with giving back. Collective.
-    std::int64_t memory_limit() {
+    KvMemory memory_limit() {
+        constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
+        const bool has_far = model.device().has_far_memory();
         options.kv_memory_bytes = least_of(group, options.kv_memory_bytes);
-        if (!group.is_first()) return std::numeric_limits<std::int64_t>::max();
-        // A drafter holds no more tokens than the target's own cache, and takes its share.
-        const std::int64_t target = model.kv_layout().position_bytes();
-        const double share = static_cast<double>(target) / static_cast<double>(target + drafter->bytes_a_token());
-        return static_cast<std::int64_t>(share * static_cast<double>(options.kv_memory_bytes));
+        options.kv_far_bytes = least_of(group, has_far ? options.kv_far_bytes : 0);
+        // A drafter holds no more tokens than the target's own cache, and takes its share, of near memory alone.
+        const auto target = static_cast<double>(model.kv_layout().position_bytes());
+        const auto drafts = static_cast<double>(drafter->bytes_a_token());
+        const double share = target / (target + drafts);
+        double near = share * static_cast<double>(options.kv_memory_bytes);
+        auto far = static_cast<double>(options.kv_far_bytes);
+        if (drafts > 0) far = std::min(far, near * target / (share * drafts));
+        near -= far * (1 - share);
+        if (group.is_first()) return {static_cast<std::int64_t>(near), static_cast<std::int64_t>(far)};
+        return options.kv_far_bytes > 0 ? KvMemory{static_cast<std::int64_t>(near), unlimited} : KvMemory{unlimited, 0};
     }
 
     Model& model;
@@ -119,6 +130,7 @@ struct Replica::State {
     LogSoftmax log_softmax;
     PagePool pool;
     CheckpointRounds rounds;
+    PrefillPace pace;                    // first rank
     DraftEconomy economy;                // first rank
     std::optional<TreeChooser> chooser;  // where draft-tree = auto; the first rank's says
 
@@ -157,25 +169,28 @@ struct Replica::State {
     void admit(Admission& admission);
     void restore_kv(Sequence& sequence);
     void put_back(std::int64_t number);
+    void bring_near();
     void step(const StepHeader& header);
     [[nodiscard]] bool prefills() const;
     void keep_time(const StepTimes& times);
     void learn_from(const TreeChooser::Step& step);
     void propose(const StepHeader& header);
     void add_decode_rows(DecodeSlice& slice);
-    std::int64_t add_prefill_rows();
-    void accept(DecodeSlice& slice, std::span<const float> logits);
+    std::int64_t add_prefill_rows(std::int64_t most_rows);
+    [[nodiscard]] bool draws_coupled(const DecodeSlice& slice) const;
+    void choose_tokens(Logits& logits);
+    Verdict verify(const DecodeSlice& slice, Logits& logits);
+    void accept(DecodeSlice& slice, Logits& logits);
     bool append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason);
-    void record(Sequence& sequence, std::span<const float> logits, std::int32_t token);
+    void record(Sequence& sequence, Logits& logits, std::int64_t row, std::int32_t token);
     [[nodiscard]] std::int64_t num_logprobs(const WorkItem& item) const;
-    void score_step();
+    void score_step(const StepHeader& header);
     void add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row);
-    void take_scores(const ScoreSlice& slice, std::span<const float> logits);
+    void take_scores(const ScoreSlice& slice, Logits& logits);
     [[nodiscard]] std::int64_t unscored_bytes(const Sequence& sequence) const;
     void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
     void begin_round(bool store_kv);
     void report(const char* phase);
-    [[nodiscard]] std::int64_t prefill_rows() const;
     [[nodiscard]] std::int64_t depth_limit(std::int64_t num_tokens, std::int64_t tokens_left) const;
     [[nodiscard]] bool is_coupled() const { return options.draft.verify == "coupled"; }
     [[nodiscard]] Noise noise_of(const Sequence& sequence) const;

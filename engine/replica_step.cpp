@@ -6,12 +6,6 @@
 
 namespace longhaul::engine {
 
-/// A pass should end within seconds: between passes the replica hears stop requests. Rows do not change results.
-std::int64_t Replica::State::prefill_rows() const {
-    const auto flops_a_row = 2.0 * static_cast<double>(num_parameters(model.config())) / group.size();
-    return std::clamp<std::int64_t>(static_cast<std::int64_t>(1.5e11 / flops_a_row), 16, options.prefill_chunk);
-}
-
 /// What the drafter may know of the draws that are to come. A given token owes nothing to the noise.
 Noise Replica::State::noise_of(const Sequence& sequence) const {
     if (!is_coupled()) return {sequence.noise_key, Noise::Kind::own};
@@ -77,30 +71,32 @@ void Replica::State::add_decode_rows(DecodeSlice& slice) {
     outcome.calls_without_drafts += tree.num_nodes() == 1 ? 1 : 0;
 }
 
-std::int64_t Replica::State::add_prefill_rows() {
+std::int64_t Replica::State::add_prefill_rows(std::int64_t most_rows) {
     const auto oldest = std::find_if(in_flight.begin(), in_flight.end(), [](const auto& s) { return s->prefilling(); });
     if (oldest == in_flight.end()) return 0;
     Sequence& sequence = **oldest;
-    if (sequence.feeds_drafter) drafter->follow(*sequence.drafter, sequence.tokens, prefill_rows());
+    if (sequence.feeds_drafter) drafter->follow(*sequence.drafter, sequence.tokens, most_rows);
     const std::int64_t first = sequence.kv->committed();
     if (first >= sequence.num_tokens() - 1) return 0;  // the drafter alone lacked something
     const auto index = static_cast<std::int32_t>(kv_sequences.size());
     kv_sequences.push_back(sequence.kv.get());
-    const std::int64_t last = std::min(first + prefill_rows(), sequence.num_tokens() - 1);
+    const std::int64_t last = std::min(first + most_rows, sequence.num_tokens() - 1);
     for (std::int64_t position = first; position < last; ++position) {
         ForwardRow& row = rows.emplace_back();
         row.token_id = sequence.tokens[static_cast<std::size_t>(position)];
         row.position = position;
         row.sequence = index;
         row.in_pages = position + 1;
+        // By position alone: the prompt's last token is a tree's root, and output comes here after a resume.
+        row.of_prompt = position < sequence.prompt_size() - 1;
     }
     return last - first;
 }
 
-/// What the results say of a token beside its id, from the logits it was chosen by. Before it is appended.
-void Replica::State::record(Sequence& sequence, std::span<const float> logits, std::int32_t token) {
+/// What the results say of a token beside its id, from the row of logits it was chosen by. Before it is appended.
+void Replica::State::record(Sequence& sequence, Logits& logits, std::int64_t row, std::int32_t token) {
     if (!group.is_first() || (sequence.num_logprobs == 0 && !sequence.is_forced())) return;
-    log_softmax.set(logits);
+    log_softmax.set(logits.row(row));
     if (sequence.is_forced()) sequence.statistics.loss.add(sequence.num_tokens(), log_softmax(token));
     if (sequence.num_logprobs == 0) return;
     append_logprobs(log_softmax, token, sequence.num_logprobs, sequence.logprobs);
@@ -125,27 +121,72 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
     return !reason;
 }
 
-void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
+/// Tokens of the path to `node`, itself the last.
+static std::vector<std::int32_t> path_tokens(const TokenTree& tree, std::int32_t node) {
+    std::vector<std::int32_t> path = tree.path_to(node);
+    for (std::int32_t& at : path) at = tree.token[static_cast<std::size_t>(at)];
+    return path;
+}
+
+/// Whether the target's token after a node follows from its logits and the shared noise alone.
+bool Replica::State::draws_coupled(const DecodeSlice& slice) const {
+    return !verifier->needs_probabilities() && !slice.sequence->is_forced();
+}
+
+/// What the target says after every node, where the device can tell: the logits stay there.
+void Replica::State::choose_tokens(Logits& logits) {
+    if (!logits.can_choose()) return;
+    std::vector<kernels::Choice> choices;
+    std::deque<std::vector<std::int32_t>> penalised;  // choices point there
+    for (const DecodeSlice& slice : slices) {
+        if (!draws_coupled(slice)) continue;
+        const Sequence& sequence = *slice.sequence;
+        pipeline.set_params(sequence.item.options->sampling);
+        for (std::int32_t node = 0; node < slice.tree.num_nodes(); ++node) {
+            const std::vector<std::int32_t> path = path_tokens(slice.tree, node);
+            const std::int64_t position = sequence.num_tokens() + slice.tree.depth[static_cast<std::size_t>(node)];
+            choices.push_back(
+                pipeline.choice({sequence.tokens, path}, sequence.noise_key, position, penalised.emplace_back()));
+            choices.back().row = slice.first_logits + node;
+        }
+    }
+    const std::vector<std::int32_t> tokens = logits.choose(choices);
+    auto next = tokens.begin();
+    for (DecodeSlice& slice : slices) {
+        if (!draws_coupled(slice)) continue;
+        slice.chosen.assign(next, next + slice.tree.num_nodes());
+        next += slice.tree.num_nodes();
+    }
+}
+
+Verdict Replica::State::verify(const DecodeSlice& slice, Logits& logits) {
+    const Sequence& sequence = *slice.sequence;
+    const TokenTree& tree = slice.tree;
+    const std::int64_t position = sequence.num_tokens();
+    pipeline.set_params(sequence.item.options->sampling);
+    const auto target = [&](std::int32_t node) -> const Distribution& {
+        const std::vector<std::int32_t> path = path_tokens(tree, node);
+        return pipeline.apply(logits.row(slice.first_logits + node), {sequence.tokens, path},
+                              verifier->needs_probabilities());
+    };
+    if (sequence.is_forced()) {
+        const auto coming =
+            std::span(sequence.item.continuation).subspan(static_cast<std::size_t>(sequence.num_output()));
+        return ForcedVerifier(coming).verify(tree, target, sequence.noise_key, position);
+    }
+    if (slice.chosen.empty()) return verifier->verify(tree, target, sequence.noise_key, position);
+    return CoupledVerifier::walk(tree, [&](std::int32_t node) {
+        const std::int32_t token = slice.chosen[static_cast<std::size_t>(node)];
+        if (token >= 0) return token;
+        const std::int32_t depth = tree.depth[static_cast<std::size_t>(node)];
+        return CoupledVerifier::draw(target(node), sequence.noise_key, position + depth);
+    });
+}
+
+void Replica::State::accept(DecodeSlice& slice, Logits& logits) {
     Sequence& sequence = *slice.sequence;
     const TokenTree& tree = slice.tree;
-    const std::int64_t vocab = model.config().vocab_size;
-    std::vector<std::int32_t> path_tokens;
-    pipeline.set_params(sequence.item.options->sampling);
-    const auto logits_of = [&](std::int32_t node) {
-        return logits.subspan(static_cast<std::size_t>((slice.first_logits + node) * vocab),
-                              static_cast<std::size_t>(vocab));
-    };
-    const auto target = [&](std::int32_t node) -> const Distribution& {
-        path_tokens.clear();
-        for (const std::int32_t above : tree.path_to(node))
-            path_tokens.push_back(tree.token[static_cast<std::size_t>(above)]);
-        return pipeline.apply(logits_of(node), {sequence.tokens, path_tokens}, verifier->needs_probabilities());
-    };
-    const auto coming = std::span(sequence.item.continuation)
-                            .subspan(sequence.is_forced() ? static_cast<std::size_t>(sequence.num_output()) : 0);
-    const ForcedVerifier forced(coming);
-    const Verifier& rule = sequence.is_forced() ? static_cast<const Verifier&>(forced) : *verifier;
-    const Verdict verdict = rule.verify(tree, target, sequence.noise_key, sequence.num_tokens());
+    const Verdict verdict = verify(slice, logits);
 
     sequence.kv->set_committed(sequence.kv->committed() + 1);
     const std::int64_t before = sequence.num_tokens();
@@ -154,7 +195,7 @@ void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
     std::int32_t above = 0;  // the node whose logits the next token was chosen by
     for (const std::int32_t node : verdict.nodes) {
         if (!goes_on) break;
-        record(sequence, logits_of(above), tree.token[static_cast<std::size_t>(node)]);
+        record(sequence, logits, slice.first_logits + above, tree.token[static_cast<std::size_t>(node)]);
         above = node;
         goes_on = append(sequence, tree.token[static_cast<std::size_t>(node)], reason);
         slice.accepted.push_back(node);
@@ -162,7 +203,7 @@ void Replica::State::accept(DecodeSlice& slice, std::span<const float> logits) {
         sequence.statistics.accepted_ngram += tree.origin[static_cast<std::size_t>(node)] == Origin::ngram ? 1 : 0;
     }
     if (goes_on) {
-        record(sequence, logits_of(above), verdict.next_token);
+        record(sequence, logits, slice.first_logits + above, verdict.next_token);
         append(sequence, verdict.next_token, reason);
     }
     std::vector<std::int32_t> slots = slice.accepted;  // node i lies in scratch slot i - 1
@@ -250,16 +291,18 @@ void Replica::State::step(const StepHeader& header) {
         slice.first_logits = logits_row;
         logits_row += slice.tree.num_nodes();
     }
-    const std::int64_t num_prefill = add_prefill_rows();
+    const std::int64_t num_prefill = add_prefill_rows(header.prefill_rows);
     times.drafted = std::chrono::steady_clock::now();
-    const std::span<const float> logits = model.forward(rows, kv_sequences);
+    Logits& logits = model.forward(rows, kv_sequences);
     times.computed = std::chrono::steady_clock::now();
     if (num_prefill > 0) {
         KvSequence& kv = *kv_sequences.back();
         kv.set_committed(kv.committed() + num_prefill);
         progress.prefilled_tokens += num_prefill;
+        pace.took(num_prefill, std::chrono::duration<double>(times.computed - times.start).count());
         rounds.count_tokens(num_prefill);
     }
+    choose_tokens(logits);
     for (DecodeSlice& slice : slices) accept(slice, logits);
     times.verified = std::chrono::steady_clock::now();
     for (DecodeSlice& slice : slices)

@@ -73,6 +73,7 @@ void fields(Archive& archive, StepHeader& header) {
     archive(header.min_probability);
     archive(header.trees);
     archive(header.feed_drafter);
+    archive(header.prefill_rows);
     archive(header.begin_round);
     archive(header.store_kv);
     archive(header.poll_round);

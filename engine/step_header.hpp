@@ -28,9 +28,10 @@ struct Admission {
 struct StepHeader {
     enum class Kind : std::uint8_t { step, stop, finish };
     Kind kind = Kind::step;
-    double min_probability = 0;  // of a draft node
-    TreeLimits trees;            // of this step
-    bool feed_drafter = true;    // false: drafting pauses, no sequence waits for what its drafter lacks
+    double min_probability = 0;     // of a draft node
+    TreeLimits trees;               // of this step
+    bool feed_drafter = true;       // false: drafting pauses, no sequence waits for what its drafter lacks
+    std::int64_t prefill_rows = 0;  // of a prompt, in this step's pass
     bool begin_round = false, store_kv = false, poll_round = false;
     bool wait = false;                   // no forward pass: memory that a checkpoint still reads has to come back first
     std::vector<std::int64_t> put_back;  // sequence numbers, youngest first

@@ -1,3 +1,4 @@
+#include <stdexcept>
 #include <utility>
 
 #include "kernels/device.hpp"
@@ -13,6 +14,14 @@ Buffer Buffer::borrowed(std::byte* data, std::size_t num_bytes) {
     Buffer buffer;
     buffer.data_ = data;
     buffer.num_bytes_ = num_bytes;
+    return buffer;
+}
+
+Buffer Buffer::far(Device& device, std::size_t num_bytes) {
+    Buffer buffer;
+    buffer.device_ = &device;
+    buffer.num_bytes_ = num_bytes;
+    if (num_bytes > 0) buffer.data_ = device.allocate_far(num_bytes);
     return buffer;
 }
 
@@ -34,12 +43,21 @@ Buffer::~Buffer() {
     if (device_ != nullptr && data_ != nullptr) device_->release(data_, num_bytes_);
 }
 
+std::byte* Device::allocate_far(std::size_t /*num_bytes*/) {
+    throw std::logic_error("allocate_far: this device has no other memory than its own");
+}
+
 std::byte* Device::allocate_staging(std::size_t num_bytes) {
     return allocate_host(num_bytes);
 }
 
 void Device::release_staging(std::byte* data, std::size_t num_bytes) noexcept {
     release_host(data, num_bytes);
+}
+
+void Device::choose(float* /*logits*/, std::int64_t /*stride*/, std::int64_t /*vocab_size*/,
+                    std::span<const Choice> /*choices*/, std::span<std::int32_t> /*tokens*/) {
+    throw std::logic_error("this device does not choose tokens");
 }
 
 Staging::Staging(Device& device, std::size_t num_bytes) : device_(&device), num_bytes_(num_bytes) {

@@ -65,6 +65,10 @@ void check_pass(const PassRows& pass) {
     for (const KvSlot& slot : pass.slots) {
         if (slot.page != nullptr) check_slot(slot);
     }
+    const auto num_rows = static_cast<std::int64_t>(pass.rows.size());
+    require(pass.first_prompt_row >= 0 && pass.num_prompt_rows >= 0 &&
+                pass.first_prompt_row + pass.num_prompt_rows <= num_rows,
+            "pass", "rows of prompts that it has not");
     require(pass.slots.empty() || (pass.cos != nullptr && pass.sin != nullptr && pass.num_angles > 0), "pass",
             "no angles for the slots");
     for (const AttentionRow& row : pass.rows) {
@@ -93,6 +97,17 @@ void check_slots(const KvLayout& layout, std::int64_t layer, std::int64_t kv_hea
 
 void check_slot(const KvSlot& slot) {
     require(slot.slot >= 0 && slot.slot < KvLayout::page_tokens, "kv", "slot outside the page");
+}
+
+void check_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box, std::size_t head_stride) {
+    require(box.first_layer >= 0 && box.num_layers >= 0 && box.first_layer + box.num_layers <= layout.num_layers, "kv",
+            "no such layers");
+    require(box.first_head >= 0 && box.num_heads >= 0 && box.first_head + box.num_heads <= layout.num_kv_heads, "kv",
+            "no such heads");
+    require(
+        box.first >= 0 && box.count >= 0 && pages_for(box.first + box.count) <= static_cast<std::int64_t>(pages.size()),
+        "kv", "positions outside the pages");
+    require(head_stride >= static_cast<std::size_t>(box.count) * layout.token_bytes(), "kv", "heads overlap");
 }
 
 }  // namespace longhaul::kernels

@@ -2,6 +2,7 @@
 // operation. Nothing that a user supplies reaches these.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -19,5 +20,6 @@ void check_pass(const PassRows& pass);
 void check_slots(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, std::int64_t first,
                  std::int64_t count);
 void check_slot(const KvSlot& slot);
+void check_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box, std::size_t head_stride);
 
 }  // namespace longhaul::kernels

@@ -59,6 +59,8 @@ class Buffer {
 
     /// Memory that stays its owner's, who keeps it until the buffer is gone.
     static Buffer borrowed(std::byte* data, std::size_t num_bytes);
+    /// Of the host's memory, for pages (Device::allocate_far).
+    static Buffer far(Device& device, std::size_t num_bytes);
 
   private:
     Device* device_ = nullptr;  ///< nullptr: borrowed
@@ -135,6 +137,18 @@ struct KvLayout {
     }
 };
 
+/// A part of a sequence's keys (values): so many layers, heads of the rank, and positions.
+struct KvBox {
+    std::int64_t first_layer = 0, num_layers = 1;
+    std::int64_t first_head = 0, num_heads = 1;
+    bool values = false;
+    std::int64_t first = 0, count = 0;  ///< positions
+
+    [[nodiscard]] std::size_t bytes(const KvLayout& layout) const {
+        return static_cast<std::size_t>(num_layers * num_heads * count) * layout.token_bytes();
+    }
+};
+
 /// A place for the key and value of one token: in all layers and heads of `page`, slot `slot`.
 struct KvSlot {
     std::byte* page = nullptr;
@@ -164,6 +178,9 @@ struct PassRows {
     const float* cos = nullptr;          ///< [slots, num_angles], as sin
     const float* sin = nullptr;
     std::int64_t num_angles = 0;  ///< head_dim / 2
+    /// Rows of given text, decided by their places in it alone: a device may sum their products in an order of its own
+    /// (layer_matmul).
+    std::int64_t first_prompt_row = 0, num_prompt_rows = 0;
 };
 
 /// Of a device whose memory is not the host's.
@@ -172,13 +189,23 @@ struct DeviceMemory {
     std::int64_t free_bytes = 0;  ///< nobody has taken them
 };
 
-/// Sums over the devices of several processes that reach each other without the host. Every rank calls the same in the
-/// same order.
+/// What passes are like, at most.
+struct PassSize {
+    std::int64_t rows = 0;
+    std::int64_t positions = 0;
+    std::int64_t q_heads = 0;
+    std::int64_t ranks = 1;  ///< of the group
+};
+
+/// Sums and rows of the devices of several processes that reach each other without the host. Every rank calls the same
+/// in the same order.
 class DeviceLink {
   public:
     virtual ~DeviceLink() = default;
     /// data[i] summed over the ranks in the order of sum_ranks.hpp, in place; an operation like those of the device.
     virtual void all_reduce(float* data, std::int64_t count) = 0;
+    /// received [ranks, count] = every rank's `data` [count]; an operation like those of the device.
+    virtual void all_gather(const float* data, float* received, std::int64_t count) = 0;
     /// Waits until the sums asked for are there. Throws std::runtime_error where they cannot come any more.
     virtual void finish() = 0;
 };
@@ -188,11 +215,29 @@ class DeviceLinks {
   public:
     virtual ~DeviceLinks() = default;
     /// The same for two devices only where they are one; of one device in all processes. Names the kind of link, too.
+    /// Throws std::runtime_error where this process lacks what links need.
     [[nodiscard]] virtual std::string address() const = 0;
     /// One rank makes it, all join with it.
     [[nodiscard]] virtual std::vector<std::byte> new_id() const = 0;
     /// Collective over the `size` ranks, each with a device of its own. Throws std::runtime_error.
     virtual std::unique_ptr<DeviceLink> join(std::span<const std::byte> id, int rank, int size) = 0;
+};
+
+/// How a token is to be chosen from a row of logits: penalty, temperature, top-k, top-p, min-p, eta, in this order,
+/// each over what the one before left; then the greatest sum of log weight and Gumbel noise (noise.hpp), the lowest
+/// token at ties. Sums over tokens as numerics.hpp states.
+struct Choice {
+    std::int64_t row = 0;      ///< of the logits; of one call none twice
+    double temperature = 1.0;  ///< 0: the greatest logit
+    std::int64_t top_k = 0;    ///< 0: off
+    double top_p = 1.0;        ///< 1: off
+    double min_p = 0.0;        ///< 0: off
+    double eta = 0.0;          ///< 0: off
+    std::int64_t min_keep = 1;
+    float penalty = 1.0F;                       ///< divides logits above 0 and multiplies the others, of these tokens:
+    std::span<const std::int32_t> penalised{};  ///< none twice
+    std::uint64_t noise_key = 0;
+    std::int64_t position = 0;
 };
 
 /// Operations of one device. Implementations throw std::bad_alloc when memory ends, DeviceError when the device
@@ -201,13 +246,21 @@ class Device {
   public:
     virtual ~Device() = default;
 
-    /// "reference", "avx2", "avx512", "cuda", "cuda-exact": what the log and the run folder record.
+    /// "reference", "avx2", "avx512", "cuda", "cuda-exact", "cuda-cublas": what the log and the run folder record.
     [[nodiscard]] virtual std::string_view name() const = 0;
     [[nodiscard]] virtual int threads() const = 0;
     /// Which one of several, "GPU 1 of 4, NVIDIA H200"; "" where the name says all.
     [[nodiscard]] virtual std::string place() const { return ""; }
+    /// Operations a second of its bf16 multiply-adds on registers alone, measured now; 0: it cannot say.
+    [[nodiscard]] virtual double measure_peak_flops() { return 0; }
+    /// What it chose for itself so far that decides bits, a line each, for the log.
+    [[nodiscard]] virtual std::vector<std::string> choices() const { return {}; }
     /// nullopt: it computes in the host's memory, and a pointer means the same to both.
     [[nodiscard]] virtual std::optional<DeviceMemory> own_memory() const { return std::nullopt; }
+    /// Of own_memory(), what operations of such passes take for themselves: not what callers allocate.
+    [[nodiscard]] virtual std::int64_t operation_bytes(const KvLayout& /*layout*/, const PassSize& /*pass*/) const {
+        return 0;
+    }
     /// nullptr: there is no way but over the host.
     [[nodiscard]] virtual DeviceLinks* links() { return nullptr; }
     /// Waits until all that was asked for is done: for measurements. Errors of operations appear here at the latest.
@@ -215,6 +268,11 @@ class Device {
 
     // --- memory -----------------------------------------------------------------------------------------------------
     virtual std::byte* allocate(std::size_t num_bytes) = 0;  ///< zero-filled, 64-byte aligned
+    /// Whether pages of keys and values may also lie in memory of the host (own_memory() is too small for them).
+    [[nodiscard]] virtual bool has_far_memory() const { return false; }
+    /// Memory of the host for pages, zero-filled, 64-byte aligned; released as other memory. All operations on keys and
+    /// values take such pages as they take others; attention over them is as fast as the link to the host.
+    virtual std::byte* allocate_far(std::size_t num_bytes);
     virtual void release(std::byte* data, std::size_t num_bytes) noexcept = 0;
     virtual void upload(std::byte* to, const void* from_host, std::size_t num_bytes) = 0;
     virtual void download(void* to_host, const std::byte* from, std::size_t num_bytes) = 0;
@@ -245,6 +303,13 @@ class Device {
     /// w.num_outputs].
     virtual void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                         float* y) = 0;
+
+    /// The same for a layer's matrix and all rows of the pass. Where a device sums otherwise for rows of prompts, a
+    /// row's result depends on the row and the matrix alone just the same.
+    virtual void layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                              float* y) {
+        matmul(w, x, x_stride, num_rows, y);
+    }
 
     /// out[r] = x[rows[r]] for f32 rows of `dim`.
     virtual void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
@@ -279,6 +344,16 @@ class Device {
     virtual void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                           std::int64_t out_stride) = 0;
 
+    // --- choosing tokens --------------------------------------------------------------------------------------------
+    /// Whether there is `choose`; devices that compute in the host's memory leave that to the host.
+    [[nodiscard]] virtual bool can_choose() const { return false; }
+
+    /// tokens[i] = what choices[i] says of its row of `logits` (f32 [rows, stride], of which the first `vocab_size` of
+    /// a row count; they are as before when this is done); -1 where that is the host's to find out, by the same
+    /// arithmetic. Waits for the result.
+    virtual void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
+                        std::span<std::int32_t> tokens);
+
     // --- attention --------------------------------------------------------------------------------------------------
     [[nodiscard]] virtual std::size_t kv_page_bytes(const KvLayout& layout) const = 0;
 
@@ -308,6 +383,14 @@ class Device {
                            bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const = 0;
     virtual void kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
                            bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) = 0;
+
+    /// The same of a whole box: [layers, heads, positions, token_bytes] in host memory, `head_stride` bytes from one
+    /// head to the next. Page i holds positions [64 i, 64 (i+1)). Devices that are asked less often for more are faster
+    /// with this; others go from page to page.
+    virtual void kv_export_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
+                               std::byte* to_host, std::size_t head_stride) const;
+    virtual void kv_import_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
+                               const std::byte* from_host, std::size_t head_stride);
 };
 
 enum class CpuVariant { reference, avx2, avx512 };

@@ -4,6 +4,7 @@
 #include <string>
 
 #if defined(LONGHAUL_WITH_CUDA)
+#include "kernels/cuda/block_library.hpp"
 #include "kernels/cuda/cuda_device.hpp"
 #endif
 
@@ -25,15 +26,32 @@ std::string gpu_generation(int gpu) {
     return "sm_" + std::to_string(properties.major) + std::to_string(properties.minor);
 }
 
+std::string gpu_library(int gpu) {
+    if (gpu >= num_gpus()) return "";
+    return cuda::block_library_version() + " on " + std::to_string(cuda::properties_of(gpu).multiprocessors) +
+           " multiprocessors";
+}
+
+static cuda::Arithmetic arithmetic_of(GpuArithmetic arithmetic) {
+    switch (arithmetic) {
+        case GpuArithmetic::exact:
+            return cuda::Arithmetic::exact;
+        case GpuArithmetic::tensor:
+            return cuda::Arithmetic::tensor;
+        case GpuArithmetic::library:
+            return cuda::Arithmetic::library;
+    }
+    throw std::logic_error("no such arithmetic");
+}
+
 std::unique_ptr<Device> make_gpu_device(GpuArithmetic arithmetic, int gpu, GpuLaunches launches) {
     const int found = num_gpus();
     if (gpu < 0 || gpu >= found) {
         throw std::invalid_argument("expected GPU " + std::to_string(gpu) + ", got " + std::to_string(found) +
                                     " that the driver shows this process (nvidia-smi, CUDA_VISIBLE_DEVICES)");
     }
-    const bool exact = arithmetic == GpuArithmetic::exact;
     return std::make_unique<cuda::CudaDevice>(
-        exact ? cuda::Arithmetic::exact : cuda::Arithmetic::tensor, gpu,
+        arithmetic_of(arithmetic), gpu,
         launches == GpuLaunches::graphs ? cuda::GraphPolicy{} : cuda::GraphPolicy::none());
 }
 
@@ -48,6 +66,10 @@ int num_gpus() {
 }
 
 std::string gpu_generation(int /*gpu*/) {
+    return "";
+}
+
+std::string gpu_library(int /*gpu*/) {
     return "";
 }
 

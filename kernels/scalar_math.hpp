@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/host_device.hpp"
+
 namespace longhaul::kernels::scalar {
 
 namespace detail {
@@ -21,13 +23,13 @@ inline constexpr double ln2_high = 0x1.62e42fefa3800p-1;
 inline constexpr double ln2_low = 0x1.ef35793c76730p-45;
 
 /// `x` rounded to the nearest integer, ties to even, for |x| < 2^51: adding 1.5 * 2^52 leaves no room for a fraction.
-inline double round_to_integer(double x) {
+inline LONGHAUL_HOST_DEVICE double round_to_integer(double x) {
     constexpr double shift = 0x1.8p52;
     return (x + shift) - shift;
 }
 
 /// 2^k for k in [-1022, 1023].
-inline double power_of_two(std::int64_t k) {
+inline LONGHAUL_HOST_DEVICE double power_of_two(std::int64_t k) {
     return std::bit_cast<double>(static_cast<std::uint64_t>(k + 1023) << 52);
 }
 
@@ -38,12 +40,12 @@ struct Parts {
     std::int64_t exponent;
 };
 
-inline Parts split(double x) {
+inline LONGHAUL_HOST_DEVICE Parts split(double x) {
     constexpr auto sqrt_half = std::bit_cast<std::uint64_t>(0x1.6a09e667f3bcdp-1);
     auto bits = std::bit_cast<std::uint64_t>(x);
     std::int64_t subnormal_shift = 0;
     if (bits < (std::uint64_t{1} << 52)) {  // in integers: under DAZ arithmetic sees a zero here
-        subnormal_shift = std::countl_zero(bits) - 11;
+        subnormal_shift = leading_zeros(bits) - 11;
         bits <<= subnormal_shift;
     }
     const std::int64_t exponent = static_cast<std::int64_t>(bits - sqrt_half) >> 52;
@@ -54,7 +56,7 @@ inline Parts split(double x) {
 /// log((1 + f) * (1 + c) * 2^k) for 1 + f in [sqrt(1/2), sqrt(2)) and a tiny c. With s = f / (2 + f),
 /// log(1 + f) = 2 atanh(s) = 2s + sR, R = 2s^2/3 + 2s^4/5 + …; and 2s = f - (f^2/2 - s f^2/2), so that f, which is
 /// exact, is the large term and all that is rounded is small against it.
-inline double log_of_parts(double f, std::int64_t k, double c) {
+inline LONGHAUL_HOST_DEVICE double log_of_parts(double f, std::int64_t k, double c) {
     const double s = f / (2.0 + f);
     const double z = s * s;
     const double z2 = z * z;
@@ -120,7 +122,7 @@ inline double cos_series(double high, double low) {
 }  // namespace detail
 
 /// e^x. Results below the smallest normal number are 0.
-inline double det_exp(double x) {
+inline LONGHAUL_HOST_DEVICE double det_exp(double x) {
     if (!(x >= -0x1.6232bdd7abcd2p+9)) return x != x ? x : 0.0;  // ln of the smallest normal number
     if (x > 0x1.62e42fefa39efp+9) return std::numeric_limits<double>::infinity();
     constexpr double one_over_ln2 = 0x1.71547652b82fep+0;
@@ -138,7 +140,7 @@ inline double det_exp(double x) {
 }
 
 /// Natural logarithm; -infinity of 0, NaN of negative numbers.
-inline double det_log(double x) {
+inline LONGHAUL_HOST_DEVICE double det_log(double x) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     const auto bits = std::bit_cast<std::uint64_t>(x);
     if (bits << 1 == 0) return -infinity;
@@ -149,7 +151,7 @@ inline double det_log(double x) {
 }
 
 /// log(1 + x) with full relative precision for tiny x; -infinity of -1, NaN below.
-inline double det_log1p(double x) {
+inline LONGHAUL_HOST_DEVICE double det_log1p(double x) {
     constexpr double infinity = std::numeric_limits<double>::infinity();
     if (x > -0x1p-54 && x < 0x1p-54) return x;
     if (x > -0x1.2bec333018866p-2 && x < 0x1.a827999fcef32p-2) return detail::log_of_parts(x, 0, 0.0);

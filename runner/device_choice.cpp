@@ -10,7 +10,7 @@ namespace longhaul::runner {
 namespace {
 
 const std::vector<std::string> cpu_kernels{"auto", "reference", "avx2", "avx512"};
-const std::vector<std::string> gpu_kernels{"auto", "cuda", "cuda-exact"};
+const std::vector<std::string> gpu_kernels{"auto", "cuda", "cuda-exact", "cuda-cublas"};
 
 bool is_of(const std::string& kernels, const std::vector<std::string>& device) {
     return kernels != "auto" && std::find(device.begin(), device.end(), kernels) != device.end();
@@ -33,6 +33,21 @@ std::unique_ptr<kernels::Device> make_cpu_device(const Settings& settings, int t
     refuse("kernels", list_words(names), settings.kernels, "this processor cannot run it");
 }
 
+/// What `kernels = cuda-cublas` needs to be called by name; "" for other kernels, and where there is no GPU.
+std::string library_of(const Settings& settings, int gpu) {
+    if (settings.kernels != "cuda-cublas") return "";
+    try {
+        return kernels::gpu_library(gpu);
+    } catch (const kernels::DeviceError& error) {
+        refuse("kernels", "auto, cuda or cuda-exact", settings.kernels, error.what());
+    }
+}
+
+kernels::GpuArithmetic arithmetic_of(const std::string& kernels) {
+    if (kernels == "cuda-exact") return kernels::GpuArithmetic::exact;
+    return kernels == "cuda-cublas" ? kernels::GpuArithmetic::library : kernels::GpuArithmetic::tensor;
+}
+
 }  // namespace
 
 Gpus gpus_here() {
@@ -53,9 +68,16 @@ std::string resolved_device(const std::string& device, const std::string& kernel
     return gpus.visible > 0 && !is_of(kernels, cpu_kernels) ? "cuda" : "cpu";
 }
 
-std::string device_kind(const Settings& settings, const std::string& generation) {
+std::string device_kind(const Settings& settings, const std::string& generation, const std::string& library) {
     if (settings.kernels == "cuda-exact") return "cpu";
-    return settings.device == "cuda" && !generation.empty() ? "cuda " + generation : settings.device;
+    if (settings.device != "cuda" || generation.empty()) return settings.device;
+    const std::string kind = "cuda " + generation;
+    if (settings.kernels != "cuda-cublas") return kind;
+    return kind + ", " + library + ", tensor-parallel " + std::to_string(settings.tensor_parallel);
+}
+
+std::string device_kind(const Settings& settings, int gpu) {
+    return device_kind(settings, kernels::gpu_generation(gpu), library_of(settings, gpu));
 }
 
 void check_device(const Settings& settings, const Gpus& gpus) {
@@ -75,9 +97,8 @@ void check_device(const Settings& settings, const Gpus& gpus) {
 std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threads, int node_rank) {
     if (settings.device != "cuda") return make_cpu_device(settings, threads);
     check_device(settings, gpus_here());
-    const auto arithmetic =
-        settings.kernels == "cuda-exact" ? kernels::GpuArithmetic::exact : kernels::GpuArithmetic::tensor;
-    return kernels::make_gpu_device(arithmetic, gpu_of(node_rank));
+    static_cast<void>(library_of(settings, gpu_of(node_rank)));
+    return kernels::make_gpu_device(arithmetic_of(settings.kernels), gpu_of(node_rank));
 }
 
 }  // namespace longhaul::runner

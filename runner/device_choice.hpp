@@ -29,8 +29,11 @@ int gpu_of(int node_rank);
 std::string resolved_device(const std::string& device, const std::string& kernels, const Gpus& gpus);
 
 /// What decides the bits of a job's results, and so belongs to its identity: "cuda sm_90", since another generation of
-/// GPUs has other bits, or "cpu" also of a GPU that computes as the CPU does.
-std::string device_kind(const Settings& settings, const std::string& generation = kernels::gpu_generation(0));
+/// GPUs has other bits; with what its library's bits follow from where prompts are computed by one ("cuda sm_90,
+/// cuBLASLt 13.1.0 on 132 multiprocessors, tensor-parallel 2"); or "cpu" also of a GPU that computes as the CPU does.
+std::string device_kind(const Settings& settings, const std::string& generation, const std::string& library);
+/// The same with this GPU of the node. Throws UsageError where the library is not there.
+std::string device_kind(const Settings& settings, int gpu = 0);
 
 /// Throws UsageError where this program, or this machine, does not have the device of `settings`.
 void check_device(const Settings& settings, const Gpus& gpus);

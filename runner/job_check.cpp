@@ -229,8 +229,10 @@ class JobChecker {
         need.longest_kv = kv_bytes(report_.items->positions.largest());
         need.available = device_is_here_ ? available_bytes(*device_, 1) : 0;
         need.host = place_of_memory(*device_);
-        need.most_kv = kv_memory_bytes(settings, *device_, 1, need.weights);
+        need.far = far_bytes(settings, *device_);
+        need.most_kv = kv_memory_bytes(settings, *device_, 1, need.weights) + need.far;
         if (!attempt("memory", [&] { check_memory(settings, *device_, 1); })) return;
+        if (!attempt("host-memory", [&] { check_host_memory(settings, *device_, 1); })) return;
         warn_of_memory(need);
         report_.memory = std::move(need);
     }
@@ -246,10 +248,12 @@ class JobChecker {
         }
         if (need.available == 0 && report_.settings.memory == 0) return;
         const std::string room = size_text(need.most_kv) +
-                                 (report_.settings.memory > 0 ? " (memory)" : " for a single rank on " + need.host);
+                                 (report_.settings.memory > 0 ? " (memory)" : " for a single rank on " + need.host) +
+                                 (need.far > 0 ? ", host-memory among them" : "");
+        const std::string far = device_->has_far_memory() ? "memory, host-memory" : "memory";
         if (need.longest_kv > need.most_kv) {
             warn("room for keys and values of the longest item, " + size_text(need.longest_kv) + " a rank", room,
-                 "items of this length fail; raise memory or tensor-parallel, or take kv-precision = int8");
+                 "items of this length fail; raise " + far + " or tensor-parallel, or take kv-precision = int8");
         } else if (need.batch_kv > need.most_kv) {
             warn("room for keys and values of the longest items, " + size_text(need.batch_kv) + " a rank", room,
                  "fewer than batch will be in flight at a time");

@@ -28,7 +28,8 @@ struct MemoryNeed {
     std::int64_t longest_kv = 0;  ///< keys and values of the longest item at its end
     std::int64_t batch_kv = 0;    ///< of the `batch` longest together
     std::int64_t available = 0;   ///< on this machine, now; 0: unknown
-    std::int64_t most_kv = 0;     ///< `memory`, or what `run` would take here as the only rank; 0: unknown
+    std::int64_t most_kv = 0;     ///< `memory`, or what `run` would take here as the only rank, and `far`; 0: unknown
+    std::int64_t far = 0;         ///< of `host-memory`
     std::string host;
 };
 

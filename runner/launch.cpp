@@ -86,6 +86,12 @@ void log_start(const Launch& launch) {
         if (const std::string& device = launch.loaded.devices[rank]; !device.empty())
             log.say("rank " + std::to_string(rank) + " on " + device);
     }
+    if (launch.settings.kernels == "cuda-cublas") {
+        log.say(
+            "note: kernels = cuda-cublas: prompts are computed by cuBLASLt; the text is one for any batch, drafts and "
+            "resumes, but only on " +
+            device_kind(launch.settings));
+    }
     if (const std::string change = device_change(launch); !change.empty()) {
         log.say("note: " + change);
         std::fprintf(stderr, "note: %s\n", change.c_str());
@@ -106,6 +112,12 @@ void log_start(const Launch& launch) {
                  world.size() == 1 ? "rank" : "ranks", launch.loaded.placement.describe().c_str(),
                  kernels_text(*launch.loaded.device).c_str(), launch.folder.root.c_str(),
                  static_cast<long long>(launch.epoch));
+}
+
+/// What the device chose by itself, known at the end.
+void log_choices(const Launch& launch) {
+    Log log(launch.folder.log() / (std::to_string(launch.epoch) + ".log"));
+    for (const std::string& line : launch.loaded.device->choices()) log.say("rank 0: " + line);
 }
 
 std::int64_t shared_epoch(const World& world, std::int64_t mine) {
@@ -321,6 +333,7 @@ LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& r
         summary.baseline = run_baseline(launch, end.code);
     world.agree([&] {
         if (!world.is_first()) return;
+        log_choices(launch);
         if (outcome.all_done) summary.results_hash = file_hash(launch.folder.root / "results.jsonl");
         try {
             write_summary(launch, summary);

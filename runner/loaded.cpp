@@ -65,8 +65,10 @@ void Loaded::unload() {
 /// Where `device` was left to each rank, they may have found different ones; and GPUs of two generations have different
 /// bits.
 static void check_same_device(const World& world, const Settings& settings) {
-    const std::string generation = kernels::gpu_generation(gpu_of(world.node_rank()));
-    const std::string mine = settings.kernels == "cuda-exact" ? settings.device : device_kind(settings, generation);
+    std::string mine;
+    world.agree([&] {
+        mine = settings.kernels == "cuda-exact" ? settings.device : device_kind(settings, gpu_of(world.node_rank()));
+    });
     std::string first = mine;
     world.broadcast(first);
     world.agree([&] {
@@ -100,7 +102,10 @@ void load(const World& world, const Settings& settings, Loaded& loaded) {
     });
     if (fresh) {
         look_at_devices(world, loaded);
-        world.agree([&] { check_memory(settings, *loaded.device, loaded.ranks_on_device); });
+        world.agree([&] {
+            check_memory(settings, *loaded.device, loaded.ranks_on_device);
+            check_host_memory(settings, *loaded.device, world.node_size());
+        });
         load_target(world, settings, loaded);
     }
     load_drafts(world, settings, loaded);

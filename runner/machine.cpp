@@ -170,6 +170,7 @@ engine::ReplicaOptions replica_options(const Settings& settings, const engine::M
     options.batch = settings.batch;
     if (settings.mode == "perplexity") options.scoring = windows_of(settings, config);
     options.draft = draft_of(settings);
+    options.prefill_chunk = engine::prefill_chunk_of(settings.device == "cuda");
     return options;
 }
 

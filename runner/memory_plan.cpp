@@ -17,20 +17,29 @@
 namespace longhaul::runner {
 namespace {
 
-/// Of a device's own memory, what its operations may need for themselves (partial results of attention over many
-/// chunks), and what its driver and others take.
-constexpr std::int64_t reserved_part = 16;
+// Of a device's own memory, what no one here allocates. A process's context is there before anybody asks what is free.
+constexpr std::int64_t mebibyte = std::int64_t{1} << 20;
+constexpr std::int64_t driver_bytes = 256 * mebibyte;  ///< code of kernels, which comes as they are used; their stacks
+constexpr std::int64_t granule = 2 * mebibyte;         ///< memory is given out in such pieces
+constexpr std::int64_t matrices_of_layer = 5;
 
 /// Of a device's own memory, what one of `ranks` that share it may take.
 std::int64_t own_room(const kernels::Device& device, int ranks) {
-    const kernels::DeviceMemory memory = device.own_memory().value();
-    return std::max<std::int64_t>(memory.free_bytes - memory.total_bytes / reserved_part, 0) / ranks;
+    return device.own_memory().value().free_bytes / ranks;
 }
 
 std::int64_t tree_nodes(const Settings& settings) {
     const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
     if (settings.mode != "generate" || settings.draft_tree.empty()) return 0;
     return engine::tree_of(method, settings.draft_tree).num_nodes();
+}
+
+/// Of a pass.
+std::int64_t decode_rows(const Settings& settings) {
+    return settings.batch * (1 + tree_nodes(settings));
+}
+std::int64_t most_rows(const Settings& settings) {
+    return decode_rows(settings) + engine::prefill_chunk_of(settings.device == "cuda");
 }
 
 /// Of one item, at the least: its new tokens, and one of a prompt.
@@ -43,14 +52,44 @@ std::int64_t least_positions(const Settings& settings, const engine::ModelConfig
 
 /// A job's memory on one rank.
 struct Need {
-    std::int64_t weights = 0, workspace = 0, kv = 0;
-    [[nodiscard]] std::int64_t sum() const { return weights + workspace + kv; }
+    std::int64_t weights = 0, passes = 0, kv = 0;
+    std::int64_t far = 0;  ///< what keys and values may take elsewhere
+
+    /// Of the device's own memory, beside keys and values.
+    [[nodiscard]] std::int64_t fixed() const { return weights + passes; }
+    /// Too little for it.
+    [[nodiscard]] std::int64_t lack(std::int64_t room) const {
+        return std::max(fixed() - room, fixed() + kv - far - room);
+    }
 };
+
+/// All of a device's own memory but weights, keys and values.
+std::int64_t pass_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
+    return workspace_bytes(settings, parts) + reserved_bytes(settings, parts, device) +
+           window_bytes(parts, device, far_bytes(settings, device));
+}
+
+/// Of pages, that the device has `bytes` for: it gives whole granules for each slab.
+std::int64_t pages_within(std::int64_t bytes, const ModelParts& parts, const kernels::Device& device) {
+    if (bytes <= 0) return 0;
+    const auto page = static_cast<std::int64_t>(device.kv_page_bytes(parts.front().layout));
+    const std::int64_t slab = engine::PagePool::slab_pages(page) * page;
+    const std::int64_t taken = (slab + granule - 1) / granule * granule;
+    return bytes - (bytes + taken - 1) / taken * (taken - slab);
+}
 
 Need need_of(const Settings& settings, const ModelParts& parts, const kernels::Device& device, std::int64_t positions) {
     return {.weights = weight_bytes(settings, parts, device),
-            .workspace = workspace_bytes(settings, parts),
-            .kv = item_kv_bytes(parts, device, positions, positions)};
+            .passes = pass_bytes(settings, parts, device),
+            .kv = item_kv_bytes(parts, device, positions, positions),
+            .far = far_bytes(settings, device)};
+}
+
+/// Bytes as the job file takes them, rounded up.
+std::string whole_size(std::int64_t bytes) {
+    const bool large = bytes > std::int64_t{16} << 30;
+    const int shift = large ? 30 : 20;
+    return std::to_string((bytes + (std::int64_t{1} << shift) - 1) >> shift) + (large ? "GiB" : "MiB");
 }
 
 /// What of a job may be made smaller, one thing at a time, until it fits into `room`.
@@ -75,6 +114,7 @@ class Ways {
             const auto change = [&](Settings& s) { s.tensor_parallel = ranks; };
             if (try_out("tensor-parallel = " + std::to_string(ranks) + " with a device for each rank", change)) break;
         }
+        host_memory();
         return std::move(found_);
     }
 
@@ -84,7 +124,7 @@ class Ways {
         Settings changed = settings_;
         change(changed);
         try {
-            if (need_of(changed, parts_of(changed), device_, positions_).sum() > room_) return false;
+            if (need_of(changed, parts_of(changed), device_, positions_).lack(room_) > 0) return false;
         } catch (const Error&) {  // the model cannot be split or held so
             return false;
         }
@@ -92,12 +132,30 @@ class Ways {
         return true;
     }
 
+    /// The window that far pages pass through grows with them, and takes of the device's own memory.
+    void host_memory() {
+        if (!device_.has_far_memory()) return;
+        const ModelParts parts = parts_of(settings_);
+        Settings changed = settings_;
+        const std::int64_t available = available_memory_bytes(1);
+        for (int i = 0; i < 16; ++i) {
+            const std::int64_t lack = need_of(changed, parts, device_, positions_).lack(room_);
+            if (lack <= 0) {
+                const std::string size = whole_size(changed.host_memory);
+                try_out("host-memory = " + size + " (slow)", [&](Settings& s) { s.host_memory = parse_size(size); });
+                return;
+            }
+            changed.host_memory += lack + (std::int64_t{1} << 20);
+            if (available > 0 && changed.host_memory > available) return;
+        }
+    }
+
     void shorter_items() {
         const ModelParts parts = parts_of(settings_);
         const Need none = need_of(settings_, parts, device_, 0);
         const std::int64_t a_page = item_kv_bytes(parts, device_, 1, 1);
         const std::int64_t positions =
-            (room_ - none.sum()) / std::max<std::int64_t>(a_page, 1) * kernels::KvLayout::page_tokens;
+            (room_ - none.fixed() + none.far) / std::max<std::int64_t>(a_page, 1) * kernels::KvLayout::page_tokens;
         const std::int64_t tokens = settings_.max_tokens - (positions_ - positions);
         if (settings_.mode == "generate" && positions < positions_ && tokens > 0)
             found_.push_back("max-tokens = " + std::to_string(tokens));
@@ -142,14 +200,49 @@ std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& devic
     return bytes;
 }
 
+/// What prompts by a library take beside: a layer's largest matrix by rows, and a block of rows with its outputs.
+static std::int64_t library_bytes(const ModelPart& target) {
+    constexpr std::int64_t bf16 = 2, f32 = 4, block_rows = 512;
+    const engine::ModelConfig& config = target.config;
+    const std::int64_t hidden = target.split.padded_hidden, heads = target.split.num_heads * config.head_dim;
+    const std::int64_t qkv = heads + 2 * target.split.num_kv_heads * config.head_dim;
+    const std::int64_t up = (config.gated_mlp ? 2 : 1) * target.split.intermediate;
+    const std::int64_t widest = std::max({qkv, up, hidden});
+    return hidden * widest * bf16 + block_rows * widest * (bf16 + f32);
+}
+
 std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) {
-    const std::int64_t nodes = settings.batch * (1 + tree_nodes(settings));
-    const std::int64_t rows = nodes + engine::ReplicaOptions{}.prefill_chunk;
-    const std::int64_t logit_rows = settings.mode == "perplexity" ? rows : nodes;
-    std::int64_t bytes = 0;
+    const std::int64_t rows = most_rows(settings);
+    const std::int64_t logit_rows = settings.mode == "perplexity" ? rows : decode_rows(settings);
+    std::int64_t bytes = settings.kernels == "cuda-cublas" ? library_bytes(parts.front()) : 0;
     for (const ModelPart& part : parts)
         bytes += engine::pass_bytes(part.config, part.split, precision_of(settings), rows, logit_rows);
     return bytes;
+}
+
+std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
+    std::int64_t bytes = driver_bytes;
+    std::int64_t operations = 0;  // of one model after the other
+    for (const ModelPart& part : parts) {
+        bytes += granule * matrices_of_layer * part.config.num_layers;
+        operations = std::max(operations, device.operation_bytes(part.layout, {.rows = most_rows(settings),
+                                                                               .positions = part.config.max_positions,
+                                                                               .q_heads = part.split.num_heads,
+                                                                               .ranks = settings.tensor_parallel}));
+    }
+    return bytes + operations;
+}
+
+std::int64_t far_bytes(const Settings& settings, const kernels::Device& device) {
+    return device.has_far_memory() ? settings.host_memory : 0;
+}
+
+std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t far) {
+    if (far == 0) return 0;
+    constexpr std::int64_t windows = 2, step_pages = 16;  // it grows by so many
+    const kernels::KvLayout& layout = parts.front().layout;
+    const std::int64_t page_bytes = static_cast<std::int64_t>(device.kv_page_bytes(layout));
+    return windows * (far / page_bytes + step_pages) * (page_bytes / layout.num_layers);
 }
 
 std::int64_t available_bytes(const kernels::Device& device, int ranks) {
@@ -168,21 +261,22 @@ std::int64_t kv_memory_bytes(const Settings& settings, const kernels::Device& de
         const std::int64_t available = available_bytes(device, ranks);
         return (available > 0 ? kv_share(available - weights) : unknown) / ranks;
     }
-    const std::int64_t rest = own_room(device, ranks) - weights;
-    return std::max<std::int64_t>(rest - workspace_bytes(settings, parts_of(settings)), 0);
+    const ModelParts parts = parts_of(settings);
+    const std::int64_t passes = pass_bytes(settings, parts, device);
+    return pages_within(own_room(device, ranks) - weights - passes, parts, device);
 }
 
 std::string memory_refusal(const Settings& settings, const kernels::Device& device, std::int64_t room,
                            std::int64_t positions) {
     const Need need = need_of(settings, parts_of(settings), device, positions);
-    if (need.sum() <= room) return "";
+    if (need.lack(room) <= 0) return "";
     const std::vector<std::string> ways = Ways(settings, device, room, positions).find();
     return InputError::format(
         "memory", "",
-        "room on a rank's device for weights of " + size_text(need.weights) + ", passes of " +
-            size_text(need.workspace) + ", and keys and values of " + std::to_string(positions) + " tokens, " +
-            size_text(need.kv),
-        size_text(room) + " on " + place_of_memory(device),
+        "room on a rank's device for weights of " + size_text(need.weights) + ", passes of " + size_text(need.passes) +
+            ", and keys and values of " + std::to_string(positions) + " tokens, " + size_text(need.kv),
+        size_text(room) + " on " + place_of_memory(device) +
+            (need.far > 0 ? " and host-memory of " + size_text(need.far) : ""),
         ways.empty() ? "a device with more memory, or a smaller model" : "what fits: " + list_words(ways));
 }
 
@@ -191,6 +285,16 @@ void check_memory(const Settings& settings, const kernels::Device& device, int r
     const std::int64_t positions = least_positions(settings, engine::ModelConfig::load(settings.model));
     const std::string line = memory_refusal(settings, device, own_room(device, ranks), positions);
     if (!line.empty()) throw Error(line);
+}
+
+void check_host_memory(const Settings& settings, const kernels::Device& device, int ranks) {
+    const std::int64_t wanted = far_bytes(settings, device), available = available_memory_bytes(ranks);
+    if (wanted == 0 || available == 0 || wanted <= available / ranks) return;
+    throw Error(InputError::format("host-memory", "",
+                                   "at most " + size_text(available / ranks) + " a rank, which " +
+                                       ProcessId::mine().host + " has free for " + std::to_string(ranks) +
+                                       (ranks == 1 ? " rank" : " ranks"),
+                                   size_text(wanted), "page-locked memory cannot be swapped; give less"));
 }
 
 }  // namespace longhaul::runner

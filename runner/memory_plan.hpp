@@ -32,8 +32,17 @@ std::int64_t weight_bytes(const Settings& settings, const ModelParts& parts, con
 std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t held,
                            std::int64_t positions);
 
-/// What the passes of `batch` items take beside weights, keys and values.
+/// What the passes of `batch` items take beside weights, keys and values, allocated by us.
 std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts);
+
+/// What else goes of a device's own memory: to its driver, and to operations themselves.
+std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device);
+
+/// Bytes of the node's memory that a rank may use for keys and values: `host-memory`, where `device` has a use for it.
+std::int64_t far_bytes(const Settings& settings, const kernels::Device& device);
+
+/// What of the device's own memory those pass through.
+std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t far);
 
 /// Memory where `device` computes that `ranks` of us may take now: its own, or the node's. 0 where nobody says.
 std::int64_t available_bytes(const kernels::Device& device, int ranks);
@@ -41,7 +50,8 @@ std::int64_t available_bytes(const kernels::Device& device, int ranks);
 /// Where that is: the device, or this host.
 std::string place_of_memory(const kernels::Device& device);
 
-/// Bytes a rank may use for keys and values: `memory`, or its share of what is free where `ranks` compute.
+/// Bytes of the device that a rank may use for keys and values: `memory`, or its share of what is free where `ranks`
+/// compute.
 /// `weights`: of what is not there yet.
 std::int64_t kv_memory_bytes(const Settings& settings, const kernels::Device& device, int ranks,
                              std::int64_t weights = 0);
@@ -54,5 +64,8 @@ std::string memory_refusal(const Settings& settings, const kernels::Device& devi
 /// Throws Error where the model, and one item of it, do not fit into the memory of a device that has its own; of the
 /// node's memory more may be had than is free, and items that find none fail alone.
 void check_memory(const Settings& settings, const kernels::Device& device, int ranks);
+
+/// Throws Error where `ranks` of a node would page-lock more for `host-memory` than the node has.
+void check_host_memory(const Settings& settings, const kernels::Device& device, int ranks);
 
 }  // namespace longhaul::runner

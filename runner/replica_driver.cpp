@@ -110,6 +110,7 @@ engine::ReplicaOptions ReplicaDriver::options() const {
     engine::ReplicaOptions options = replica_options(settings, loaded_.model->config());
     options.draft.models = loaded_.drafts.pointers();
     options.kv_memory_bytes = kv_memory_bytes(settings, *loaded_.device, loaded_.ranks_on_device);
+    options.kv_far_bytes = far_bytes(settings, *loaded_.device);
     options.checkpoint.folder = phase_.folder.checkpoints();
     options.checkpoint.identity = checkpoint_identity(settings, loaded_.fingerprints, loaded_.model->config());
     options.checkpoint.replica = world_.replica();

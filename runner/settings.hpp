@@ -48,6 +48,7 @@ struct Settings {
     std::string kernels = "auto";
     std::filesystem::path packed_weights;  // "": off; "auto": packed_folder() says where
     std::int64_t memory = 0;               // bytes; 0 = auto
+    std::int64_t host_memory = 0;          // bytes
     std::int64_t max_failures = 0;
     bool retry_failed = false;
     bool baseline = false;

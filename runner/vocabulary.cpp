@@ -398,12 +398,16 @@ Section machine_section() {
          tensor_parallel_key(),
          integer("threads", Kind::execution, &Settings::threads, 0, 4096, "threads a rank; 0 = its share of the node"),
          choice("kernels", Kind::execution, &Settings::kernels,
-                {"auto", "reference", "avx2", "avx512", "cuda", "cuda-exact"}, {},
+                {"auto", "reference", "avx2", "avx512", "cuda", "cuda-exact", "cuda-cublas"}, {},
                 "code of the processor, all with the same bits, or of a GPU: cuda is fast and has bits of its own, "
-                "cuda-exact has the processor's; auto = the fastest that runs here"),
+                "cuda-exact has the processor's, cuda-cublas leaves prompts to cuBLASLt, whose bits change with its "
+                "version, the GPU and tensor-parallel; auto = the fastest that runs here"),
          packed_weights_key(),
          size("memory", Kind::execution, &Settings::memory, "auto",
               "bytes a rank may use for keys and values, 8GiB for example"),
+         size("host-memory", Kind::execution, &Settings::host_memory, "0",
+              "on a GPU: bytes of the node's memory that a rank may use for keys and values beyond the GPU's own, "
+              "for long items; every token then waits for the link between them"),
          integer("max-failures", Kind::execution, &Settings::max_failures, 0, any,
                  "stop after so many failed items; 0 = never"),
          flag("retry-failed", Kind::execution, &Settings::retry_failed, "try failed items again"),

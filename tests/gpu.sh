@@ -17,8 +17,9 @@ trap 'rm -rf "$work"' EXIT
 packed=$work/programs
 programs=(tests/gpu_test tests/gpu_engine_test tests/gpu_bench runner/longhaul)
 
-# The C library and the driver belong to the machine; NCCL is large, and where there are several GPUs it is there.
-carried() { ! [[ $1 =~ ^(ld-linux|libc\.|libm\.|libdl\.|librt\.|libpthread\.|libresolv\.|libcuda\.|libnccl\.) ]]; }
+# The C library and the driver belong to the machine. NCCL and cuBLASLt, which the program loads when it needs them, are
+# large; a machine with the CUDA toolkit or PyTorch has them.
+carried() { ! [[ $1 =~ ^(ld-linux|libc\.|libm\.|libdl\.|librt\.|libpthread\.|libresolv\.|libcuda\.) ]]; }
 
 pack() {
   local program name library
@@ -52,13 +53,23 @@ if [ ! -e /dev/nvidia0 ] && ! nvidia-smi -L >/dev/null 2>&1; then
 fi
 results=${RESULTS:-$PWD/build-gpu/results}
 mkdir -p "$results"
-nccl=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
+wheels=$(python3 -c 'import glob, nvidia; print(":".join(f for p in nvidia.__path__ for f in glob.glob(p + "/*/lib")))' 2>/dev/null || true)
 cuda=/usr/local/cuda
 export PATH=$PATH:$cuda/bin
-export LD_LIBRARY_PATH=$packed/lib:$cuda/lib64:$nccl${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH=$packed/lib:$cuda/lib64:$wheels${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export OPAL_PKGLIBDIR=$packed/mpi/plugins OPAL_PKGDATADIR=$packed/mpi/share
 export OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_mca_base_component_show_load_errors=0 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self OMPI_MCA_plm_rsh_agent=
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+# Whether cuBLASLt is here; without it no prompt can be left to it.
+has_cublas() {
+  local folder folders
+  IFS=: read -ra folders <<<"$LD_LIBRARY_PATH"
+  for folder in "${folders[@]}"; do
+    if compgen -G "$folder/libcublasLt.so.*" >/dev/null; then return 0; fi
+  done
+  return 1
+}
 
 table=()
 failed=0
@@ -77,7 +88,7 @@ step() {
   table+=("$(printf '%-28s %-20s %4d s' "$name" "$verdict" $((SECONDS - start)))")
 }
 
-gpu_cases='--gtest_filter=*/cuda:*/cuda_exact'
+gpu_cases='--gtest_filter=*/cuda:*/cuda_exact:*/cuda_cublas'
 step kernels 100 "$packed/bin/gpu_test" "$gpu_cases"
 step engine 100 "$packed/bin/gpu_engine_test" "$gpu_cases"
 
@@ -106,22 +117,34 @@ one_text() {
   cmp "$work/plain" "$work/drafts" && cmp "$work/plain" "$work/together"
 }
 # shellcheck disable=SC2317
+one_text_with_cublas() {
+  run library --device=cuda --kernels=cuda-cublas --draft=ar --batch=1
+  run library-drafts --device=cuda --kernels=cuda-cublas --draft=ngram --batch=5
+  cmp "$work/library" "$work/library-drafts"
+}
+# shellcheck disable=SC2317
 bits_of_the_processor() {
   run exact --device=cuda --kernels=cuda-exact --draft=ngram --batch=5 --limit=2
   run processor --device=cpu --draft=ngram --batch=5 --limit=2
   cmp "$work/exact" "$work/processor"
 }
-export -f run one_text bits_of_the_processor
+export -f run one_text one_text_with_cublas bits_of_the_processor
 export packed work
 step one_text 60 bash -euc one_text
 step bits_of_the_processor 60 bash -euc bits_of_the_processor
+if has_cublas; then
+  step one_text_with_cublas 40 bash -euc one_text_with_cublas
+else
+  table+=("cuBLASLt                     not here")
+fi
 
 step gpu_bench 100 "$packed/bin/gpu_bench"
+if has_cublas; then step gpu_bench_cublas 30 "$packed/bin/gpu_bench" --cublas; fi
 step bench_decode 60 "$packed/bin/longhaul" bench decode --shape 8b --device=cuda
 step bench_verify 60 "$packed/bin/longhaul" bench verify --shape 8b --device=cuda
 if python3 -c 'import torch' 2>/dev/null; then step gpu_peer 60 python3 tests/bench/gpu_peer.py; fi
 
-for log in gpu_bench gpu_peer bench_decode bench_verify; do
+for log in gpu_bench gpu_bench_cublas gpu_peer bench_decode bench_verify; do
   if [ -e "$results/$log.log" ]; then echo "=== $log" && cat "$results/$log.log"; fi
 done
 echo "=== commit $(cat "$packed/commit" 2>/dev/null || echo unknown), $(nvidia-smi -L 2>/dev/null | head -n 1)"

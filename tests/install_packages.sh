@@ -7,7 +7,7 @@ set -euo pipefail
 daemons=(munge slurmctld slurmd)
 packages=(
   build-essential cmake ninja-build pkg-config
-  openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev librandom123-dev nlohmann-json3-dev
+  openmpi-bin libopenmpi-dev libhdf5-dev libboost-program-options-dev nlohmann-json3-dev
   libpcre2-dev libxxhash-dev libhwloc-dev libutf8proc-dev libgtest-dev libboost-context-dev python3 python3-venv shellcheck
   "${daemons[@]}" slurm-client
 )

@@ -22,6 +22,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device.hpp"
+
 namespace longhaul::engine {
 
 inline constexpr int checkpoint_format_version = 2;
@@ -80,10 +82,8 @@ struct Commit {
     std::vector<KvFile> kv_files;
 };
 
-/// Reads slots of one item out of the device: [count, head_dim] of keys (or values) of local `kv_head`, positions from
-/// `first`.
-using KvExport = std::function<void(std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t first,
-                                    std::int64_t count, std::byte* to)>;
+/// Reads positions of one item out of the device, heads by their number on this rank (Device::kv_export_box).
+using KvExport = std::function<void(const kernels::KvBox& box, std::byte* to, std::size_t head_stride)>;
 
 struct KvSource {
     std::string key;  ///< item

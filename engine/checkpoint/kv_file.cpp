@@ -65,44 +65,63 @@ Block chunk_of(const Block& whole, std::size_t element_bytes) {
     return chunk;
 }
 
-/// Reads rows [first, first + count) of the token axis, whichever items they belong to.
-void export_rows(const std::vector<KvSource>& items, std::int64_t layer, std::int64_t kv_head, bool values,
-                 std::int64_t first, std::int64_t count, std::size_t row_bytes, std::byte* to) {
+/// Chunks that go from device to file together: one after the other, as many as make it worth a trip.
+Block piece_of(const Block& whole, const Block& chunk, std::size_t element_bytes) {
+    constexpr std::int64_t piece_bytes = 8 << 20;
+    const std::int64_t most = piece_bytes / static_cast<std::int64_t>(element_bytes);
+    Block piece = chunk;
+    const auto fill = [&](std::int64_t& axis, std::int64_t chunk_extent, std::int64_t extent) {
+        if (axis >= extent) return true;
+        axis = std::min(chunk_extent * std::max<std::int64_t>(most / piece.elements(), 1), extent);
+        return axis == extent;  // only then may the next axis grow
+    };
+    if (piece.elements() == 0) return piece;
+    if (fill(piece.rows, chunk.rows, whole.rows) && fill(piece.heads, chunk.heads, whole.heads))
+        fill(piece.layers, chunk.layers, whole.layers);
+    return piece;
+}
+
+/// Reads the rows of the token axis that `part` has from `start` on, whichever items they belong to.
+void export_rows(const std::vector<KvSource>& items, bool values, const Block& start, const Block& part,
+                 std::size_t row_bytes, std::byte* to) {
     std::int64_t item_row = 0;
     for (const KvSource& item : items) {
         const std::int64_t item_end = item_row + item.kv_end - item.kv_begin;
-        const std::int64_t begin = std::max(first, item_row);
-        const std::int64_t end = std::min(first + count, item_end);
+        const std::int64_t begin = std::max(start.rows, item_row);
+        const std::int64_t end = std::min(start.rows + part.rows, item_end);
         if (begin < end) {
-            item.read(layer, kv_head, values, item.kv_begin + begin - item_row, end - begin,
-                      to + static_cast<std::size_t>(begin - first) * row_bytes);
+            item.read({.first_layer = start.layers,
+                       .num_layers = part.layers,
+                       .first_head = start.heads,
+                       .num_heads = part.heads,
+                       .values = values,
+                       .first = item.kv_begin + begin - item_row,
+                       .count = end - begin},
+                      to + static_cast<std::size_t>(begin - start.rows) * row_bytes,
+                      static_cast<std::size_t>(part.rows) * row_bytes);
         }
         item_row = item_end;
     }
 }
 
-/// Writes one of the two datasets, a chunk at a time: memory beside the image is one chunk.
+/// Writes one of the two datasets, a piece at a time: memory beside the image is one piece.
 void write_dataset(hid_t file, bool values, hdf5::Type type, const Block& whole, const std::vector<KvSource>& items) {
-    const Block chunk = chunk_of(whole, hdf5::type_bytes(type));
+    const std::size_t element_bytes = hdf5::type_bytes(type);
+    const Block chunk = chunk_of(whole, element_bytes);
+    const Block piece = piece_of(whole, chunk, element_bytes);
     const hdf5::Handle dataset =
         hdf5::create_dataset(file, values ? "values" : "keys", type, whole.dims(), chunk.dims());
-    const std::size_t row_bytes = static_cast<std::size_t>(whole.dim) * hdf5::type_bytes(type);
-    hdf5::Bytes buffer(static_cast<std::size_t>(chunk.elements()) * hdf5::type_bytes(type));
-    for (std::int64_t layer = 0; layer < whole.layers; layer += chunk.layers) {
-        for (std::int64_t head = 0; head < whole.heads; head += chunk.heads) {
-            for (std::int64_t row = 0; row < whole.rows; row += chunk.rows) {
-                const Block part{std::min(chunk.layers, whole.layers - layer),
-                                 std::min(chunk.heads, whole.heads - head), std::min(chunk.rows, whole.rows - row),
-                                 whole.dim};
-                std::byte* to = buffer.data.get();
-                for (std::int64_t l = 0; l < part.layers; ++l) {
-                    for (std::int64_t h = 0; h < part.heads; ++h) {
-                        export_rows(items, layer + l, head + h, values, row, part.rows, row_bytes, to);
-                        to += static_cast<std::size_t>(part.rows) * row_bytes;
-                    }
-                }
-                hdf5::write_block(dataset.get(), type, Block{layer, head, row, 0}.dims(), part.dims(),
-                                  buffer.data.get());
+    const std::size_t row_bytes = static_cast<std::size_t>(whole.dim) * element_bytes;
+    hdf5::Bytes buffer(static_cast<std::size_t>(piece.elements()) * element_bytes);
+    Block start;
+    for (start.layers = 0; start.layers < whole.layers; start.layers += piece.layers) {
+        for (start.heads = 0; start.heads < whole.heads; start.heads += piece.heads) {
+            for (start.rows = 0; start.rows < whole.rows; start.rows += piece.rows) {
+                const Block part{std::min(piece.layers, whole.layers - start.layers),
+                                 std::min(piece.heads, whole.heads - start.heads),
+                                 std::min(piece.rows, whole.rows - start.rows), whole.dim};
+                export_rows(items, values, start, part, row_bytes, buffer.data.get());
+                hdf5::write_block(dataset.get(), type, start.dims(), part.dims(), buffer.data.get());
             }
         }
     }

@@ -100,13 +100,11 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
             // Committed positions never change: the writer may read them while decoding appends. It holds the KV itself
             // (the item may finish meanwhile) and its own list of pages (the sequence's list may grow).
             std::vector<std::byte*> pages(sequence->kv->pages().begin(), sequence->kv->pages().end());
-            job.kv.push_back(
-                {delta.key, delta.kv_begin, delta.kv_end,
-                 [kv = sequence->kv, pages = std::move(pages)](std::int64_t layer, std::int64_t kv_head, bool values,
-                                                               std::int64_t first, std::int64_t count, std::byte* to) {
-                     KvSequence::export_range(kv->pool().device(), kv->layout(), pages, layer, kv_head, values, first,
-                                              count, to);
-                 }});
+            job.kv.push_back({delta.key, delta.kv_begin, delta.kv_end,
+                              [kv = sequence->kv, pages = std::move(pages)](const kernels::KvBox& box, std::byte* to,
+                                                                            std::size_t head_stride) {
+                                  kv->pool().device().kv_export_box(kv->layout(), pages, box, to, head_stride);
+                              }});
         }
         sequence->saved_tokens = sequence->num_output();
         sequence->saved_kv = delta.kv_end;

@@ -255,7 +255,7 @@ void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
         if (any) kv_.push_back(tree.sequence->of_model[model].kv.get());
     }
     if (rows_.empty()) return;
-    const std::span<const float> logits = models_[model]->forward(rows_, kv_);
+    const std::span<const float> logits = models_[model]->forward(rows_, kv_).all();
     const auto vocab = static_cast<std::size_t>(models_[model]->config().vocab_size);
     const auto shared_vocab = static_cast<std::size_t>(vocab_sizes_[model]);
     std::size_t row = 0;

@@ -1,52 +1,88 @@
 #include "engine/kv/kv_cache.hpp"
 
 #include <algorithm>
-#include <stdexcept>
+#include <utility>
 
 namespace longhaul::engine {
 namespace {
 constexpr std::int64_t page_tokens = kernels::KvLayout::page_tokens;
 }
 
-PagePool::PagePool(kernels::Device& device, kernels::KvLayout layout, std::int64_t max_bytes)
-    : device_(device),
-      layout_(layout),
-      page_bytes_(device.kv_page_bytes(layout)),
-      max_pages_(std::max<std::int64_t>(max_bytes / static_cast<std::int64_t>(page_bytes_), 0)) {}
+PagePool::PagePool(kernels::Device& device, kernels::KvLayout layout, KvMemory memory)
+    : device_(device), layout_(layout), page_bytes_(device.kv_page_bytes(layout)) {
+    near_.max_pages = pages_in(memory.near_bytes);
+    if (device.has_far_memory()) far_.max_pages = pages_in(memory.far_bytes);
+}
 
 PagePool::~PagePool() = default;
 
+std::int64_t PagePool::pages_in(std::int64_t num_bytes) const {
+    return std::max<std::int64_t>(num_bytes / static_cast<std::int64_t>(page_bytes_), 0);
+}
+
 std::byte* PagePool::take() {
     const std::scoped_lock lock(mutex_);
-    if (free_.empty() && !grow()) return nullptr;
-    std::byte* page = free_.back();
-    free_.pop_back();
+    std::byte* const near = take_of(near_, false);
+    return near != nullptr ? near : take_of(far_, true);
+}
+
+std::byte* PagePool::take_near() {
+    const std::scoped_lock lock(mutex_);
+    return take_of(near_, false);
+}
+
+std::byte* PagePool::take_of(Tier& tier, bool far) {
+    if (tier.free.empty() && !grow(tier, far)) return nullptr;
+    std::byte* page = tier.free.back();
+    tier.free.pop_back();
     return page;
 }
 
-bool PagePool::grow() {
-    constexpr std::size_t slab_bytes = std::size_t{16} << 20;
-    const std::int64_t left = max_pages_ - allocated_;
+bool PagePool::grow(Tier& tier, bool far) {
+    const std::int64_t left = tier.max_pages - tier.allocated;
     if (left <= 0) return false;
-    const std::int64_t count = std::clamp<std::int64_t>(static_cast<std::int64_t>(slab_bytes / page_bytes_), 1, left);
-    slabs_.emplace_back(device_, static_cast<std::size_t>(count) * page_bytes_);
-    for (std::int64_t i = count; i-- > 0;) {
-        free_.push_back(slabs_.back().data() + static_cast<std::size_t>(i) * page_bytes_);
-    }
-    allocated_ += count;
+    constexpr std::int64_t far_slabs = 8;  // page-locking memory takes the system a while, however little it is
+    const std::int64_t wanted = slab_pages(static_cast<std::int64_t>(page_bytes_)) * (far ? far_slabs : 1);
+    const std::int64_t count = std::min(wanted, left);
+    const std::size_t num_bytes = static_cast<std::size_t>(count) * page_bytes_;
+    kernels::Buffer slab = far ? kernels::Buffer::far(device_, num_bytes) : kernels::Buffer(device_, num_bytes);
+    for (std::int64_t i = count; i-- > 0;) tier.free.push_back(slab.data() + static_cast<std::size_t>(i) * page_bytes_);
+    tier.slabs.push_back(std::move(slab));
+    tier.allocated += count;
     return true;
+}
+
+bool PagePool::is_far(const std::byte* page) const {
+    const std::scoped_lock lock(mutex_);
+    return lies_far(page);
+}
+
+bool PagePool::lies_far(const std::byte* page) const {
+    return std::any_of(far_.slabs.begin(), far_.slabs.end(), [&](const kernels::Buffer& slab) {
+        return page >= slab.data() && page < slab.data() + slab.num_bytes();
+    });
 }
 
 // A page keeps its old contents: attention never reads a slot that was not written for its sequence, and what it
 // multiplies by zero (absent places) is finite because only finite keys and values are ever stored.
 void PagePool::give_back(std::byte* page) noexcept {
     const std::scoped_lock lock(mutex_);
-    free_.push_back(page);
+    (lies_far(page) ? far_ : near_).free.push_back(page);
 }
 
 std::int64_t PagePool::pages_in_use() const {
     const std::scoped_lock lock(mutex_);
-    return allocated_ - static_cast<std::int64_t>(free_.size());
+    return near_.in_use() + far_.in_use();
+}
+
+std::int64_t PagePool::far_pages_in_use() const {
+    const std::scoped_lock lock(mutex_);
+    return far_.in_use();
+}
+
+std::int64_t PagePool::slab_pages(std::int64_t page_bytes) {
+    constexpr std::int64_t slab_bytes = 16 << 20;
+    return std::max<std::int64_t>(slab_bytes / page_bytes, 1);
 }
 
 std::int64_t PagePool::pages_for(std::int64_t num_tokens) {
@@ -82,6 +118,22 @@ bool KvSequence::reserve_scratch(std::int64_t num_slots) {
     return grow(pool_, scratch_, PagePool::pages_for(num_slots));
 }
 
+std::int64_t KvSequence::bring_near(std::int64_t most_pages) {
+    std::int64_t num_moved = 0;
+    for (std::byte*& page : pages_) {
+        if (num_moved == most_pages) break;
+        if (!pool_.is_far(page)) continue;
+        std::byte* const near = pool_.take_near();
+        if (near == nullptr) break;
+        for (std::int32_t slot = 0; slot < page_tokens; ++slot)
+            pool_.device().kv_move(layout(), {page, slot}, {near, slot});
+        pool_.give_back(page);
+        page = near;
+        ++num_moved;
+    }
+    return num_moved;
+}
+
 void KvSequence::accept(std::span<const std::int32_t> scratch_slots) {
     for (const std::int32_t slot : scratch_slots) {
         pool_.device().kv_move(layout(), scratch_slot(slot), position_slot(committed_));
@@ -96,37 +148,6 @@ kernels::KvSlot KvSequence::position_slot(std::int64_t position) const {
 
 kernels::KvSlot KvSequence::scratch_slot(std::int32_t slot) const {
     return {scratch_.at(static_cast<std::size_t>(slot / page_tokens)), static_cast<std::int32_t>(slot % page_tokens)};
-}
-
-namespace {
-/// Calls `part(page, slot, count, done)` for each page of positions [first, first + count).
-template <typename Part>
-void for_each_page(std::span<std::byte* const> pages, std::int64_t first, std::int64_t count, Part part) {
-    for (std::int64_t done = 0; done < count;) {
-        const std::int64_t position = first + done;
-        const std::int64_t slot = position % page_tokens;
-        const std::int64_t here = std::min(count - done, page_tokens - slot);
-        part(pages[static_cast<std::size_t>(position / page_tokens)], slot, here, done);
-        done += here;
-    }
-}
-}  // namespace
-
-void KvSequence::export_range(const kernels::Device& device, const kernels::KvLayout& layout,
-                              std::span<std::byte* const> pages, std::int64_t layer, std::int64_t kv_head, bool values,
-                              std::int64_t first, std::int64_t count, std::byte* to) {
-    const std::int64_t row = static_cast<std::int64_t>(layout.token_bytes());
-    for_each_page(pages, first, count, [&](std::byte* page, std::int64_t slot, std::int64_t here, std::int64_t done) {
-        device.kv_export(layout, page, layer, kv_head, values, slot, here, to + done * row);
-    });
-}
-
-void KvSequence::import_range(std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t first,
-                              std::int64_t count, const std::byte* from) {
-    const std::int64_t row = static_cast<std::int64_t>(layout().token_bytes());
-    for_each_page(pages_, first, count, [&](std::byte* page, std::int64_t slot, std::int64_t here, std::int64_t done) {
-        pool_.device().kv_import(layout(), page, layer, kv_head, values, slot, here, from + done * row);
-    });
 }
 
 }  // namespace longhaul::engine

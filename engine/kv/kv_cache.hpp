@@ -12,40 +12,65 @@
 
 namespace longhaul::engine {
 
+/// What pages may take: of the device's memory, and when that is full of the host's (Device::allocate_far).
+struct KvMemory {
+    std::int64_t near_bytes = 0;
+    std::int64_t far_bytes = 0;
+};
+
 /// Pages of one rank, with a ceiling. Thread-safe: a checkpoint's writer may give back the last reference.
 class PagePool {
   public:
-    PagePool(kernels::Device& device, kernels::KvLayout layout, std::int64_t max_bytes);
+    PagePool(kernels::Device& device, kernels::KvLayout layout, KvMemory memory);
+    PagePool(kernels::Device& device, kernels::KvLayout layout, std::int64_t near_bytes)
+        : PagePool(device, layout, KvMemory{near_bytes}) {}
     ~PagePool();
     PagePool(const PagePool&) = delete;
     PagePool& operator=(const PagePool&) = delete;
 
-    /// nullptr when the ceiling is reached.
+    /// A far page only where no near one is left; nullptr when the ceiling is reached.
     std::byte* take();
+    std::byte* take_near();
     void give_back(std::byte* page) noexcept;
 
     [[nodiscard]] const kernels::KvLayout& layout() const { return layout_; }
     [[nodiscard]] kernels::Device& device() const { return device_; }
     [[nodiscard]] std::size_t page_bytes() const { return page_bytes_; }
-    [[nodiscard]] std::int64_t max_pages() const { return max_pages_; }
+    [[nodiscard]] std::int64_t max_pages() const { return near_.max_pages + far_.max_pages; }
+    [[nodiscard]] std::int64_t max_far_pages() const { return far_.max_pages; }
     [[nodiscard]] std::int64_t pages_in_use() const;
+    [[nodiscard]] std::int64_t far_pages_in_use() const;
+    [[nodiscard]] bool is_far(const std::byte* page) const;
+
+    /// Of near memory, taken at a time.
+    static std::int64_t slab_pages(std::int64_t page_bytes);
 
     /// Pages that hold `num_tokens` positions.
     static std::int64_t pages_for(std::int64_t num_tokens);
 
   private:
+    /// Pages of one kind of memory.
+    struct Tier {
+        std::int64_t max_pages = 0;
+        std::vector<kernels::Buffer> slabs{};
+        std::vector<std::byte*> free{};
+        std::int64_t allocated = 0;  ///< pages
+
+        [[nodiscard]] std::int64_t in_use() const { return allocated - static_cast<std::int64_t>(free.size()); }
+    };
+
+    [[nodiscard]] std::int64_t pages_in(std::int64_t num_bytes) const;
+    std::byte* take_of(Tier& tier, bool far);
     /// Takes memory for several pages at once, so that the system can back it with huge ones: attention walks through
     /// all of a long sequence's pages in each layer. False: the ceiling is reached.
-    bool grow();
+    bool grow(Tier& tier, bool far);
+    [[nodiscard]] bool lies_far(const std::byte* page) const;  ///< under the lock
 
     kernels::Device& device_;
     kernels::KvLayout layout_;
     std::size_t page_bytes_;
-    std::int64_t max_pages_;
     mutable std::mutex mutex_;
-    std::vector<kernels::Buffer> slabs_;
-    std::vector<std::byte*> free_;
-    std::int64_t allocated_ = 0;  ///< pages
+    Tier near_, far_;
 };
 
 /// Keys and values of one sequence on this rank.
@@ -60,6 +85,10 @@ class KvSequence {
     bool reserve(std::int64_t num_tokens);
     bool reserve_scratch(std::int64_t num_slots);
 
+    /// Moves pages from far to near memory where there is room, so many at most, and says how many. Not while a
+    /// checkpoint's writer reads `pages()` of before.
+    std::int64_t bring_near(std::int64_t most_pages);
+
     /// Positions [0, committed) hold keys and values of accepted tokens.
     [[nodiscard]] std::int64_t committed() const { return committed_; }
     void set_committed(std::int64_t num_tokens) { committed_ = num_tokens; }
@@ -73,14 +102,6 @@ class KvSequence {
     [[nodiscard]] std::span<std::byte* const> scratch_pages() const { return scratch_; }
     [[nodiscard]] const kernels::KvLayout& layout() const { return pool_.layout(); }
     [[nodiscard]] PagePool& pool() const { return pool_; }
-
-    /// [count, token_bytes] of positions first.. ; see Device::kv_export. Safe beside decoding for committed positions
-    /// as long as `pages` (a copy of `pages()` taken by the owner's thread) is given.
-    static void export_range(const kernels::Device& device, const kernels::KvLayout& layout,
-                             std::span<std::byte* const> pages, std::int64_t layer, std::int64_t kv_head, bool values,
-                             std::int64_t first, std::int64_t count, std::byte* to);
-    void import_range(std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t first, std::int64_t count,
-                      const std::byte* from);
 
   private:
     PagePool& pool_;

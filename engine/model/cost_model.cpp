@@ -49,12 +49,14 @@ std::vector<ForwardRow> make_rows(std::int64_t count, std::int64_t context) {
 /// Keys and values of the layers are written: memory that was never touched reads faster than any other.
 void touch(KvSequence& kv, std::span<const std::int64_t> layers, std::int64_t num_tokens) {
     const kernels::KvLayout& layout = kv.layout();
-    const std::vector<std::byte> zeros(static_cast<std::size_t>(num_tokens) * layout.token_bytes());
+    kernels::KvBox box{.num_heads = layout.num_kv_heads, .count = num_tokens};
+    const std::vector<std::byte> zeros(box.bytes(layout));
+    const std::size_t head_bytes = zeros.size() / static_cast<std::size_t>(layout.num_kv_heads);
     for (const std::int64_t layer : layers) {
-        for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
-            for (const bool values : {false, true}) {
-                kv.import_range(layer, head, values, 0, num_tokens, zeros.data());
-            }
+        for (const bool values : {false, true}) {
+            box.first_layer = layer;
+            box.values = values;
+            kv.pool().device().kv_import_box(layout, kv.pages(), box, zeros.data(), head_bytes);
         }
     }
 }

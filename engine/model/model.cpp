@@ -95,7 +95,10 @@ struct Model::State {
           queries(on),
           attended(on),
           sum(on),
-          logits_local(on) {}
+          logits_local(on),
+          gathered(on),
+          whole(on),
+          logits(on, config.vocab_size) {}
 
     ModelConfig config;
     Precision precision;
@@ -113,13 +116,16 @@ struct Model::State {
     std::vector<std::string> notices;
     std::function<void()> layer_hook;
 
-    Scratch hidden, normed, projected, queries, attended, sum, logits_local;
-    std::vector<float> cos, sin, logits;
+    Scratch hidden, normed, projected, queries, attended, sum;
+    Scratch logits_local, gathered, whole;  ///< this rank's part, all ranks' parts, the rows of these
+    std::vector<float> cos, sin, logits_whole;
     kernels::Staging logits_here;  ///< this rank's part, on the host
-    std::vector<std::int32_t> table_rows, position_rows, wanted;
+    Logits logits;
+    std::vector<std::int32_t> table_rows, position_rows, wanted, part_rows;
     std::vector<KvSlot> slots;
     std::vector<AttentionRow> attention_rows;
     std::vector<AttentionSequence> attention_sequences;
+    std::int64_t first_prompt_row = 0, num_prompt_rows = 0;  ///< of the pass
 
     void load(const SafetensorsFolder& tensors, const std::filesystem::path& packed_folder);
     bool adopt_packed(const SafetensorsFolder& tensors, const std::vector<WeightPlan>& plans,
@@ -127,6 +133,7 @@ struct Model::State {
     void note_bad(const SafetensorsFolder& tensors, const std::vector<std::string>& names);
 
     void prepare(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
+    void find_prompt_rows(std::span<const ForwardRow> rows);
     [[nodiscard]] std::int32_t position_row(const ForwardRow& row) const;
     void embed(std::int64_t num_rows, float* x);
     const std::byte* rounded(const float* x, std::int64_t width, std::int64_t num_rows);
@@ -141,8 +148,10 @@ struct Model::State {
     void connect();
     void finish();
     const float* to_host(const float* local, std::int64_t count);
+    bool keep_on_device(float* local, std::int64_t num_rows);
+    std::span<const float> bring_to_host(const float* local, std::int64_t num_rows);
     const std::byte* head_input(const float* rows, std::int64_t num_rows);
-    std::span<const float> head(const float* x);
+    void head(const float* x);
 };
 
 Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -262,6 +271,7 @@ void Model::State::prepare(std::span<const ForwardRow> rows, std::span<KvSequenc
     slots.clear();
     attention_rows.clear();
     attention_sequences.clear();
+    find_prompt_rows(rows);
     for (const KvSequence* sequence : sequences)
         attention_sequences.push_back({sequence->pages(), sequence->scratch_pages()});
     for (std::size_t r = 0; r < num_rows; ++r) {
@@ -282,7 +292,19 @@ void Model::State::prepare(std::span<const ForwardRow> rows, std::span<KvSequenc
                        .slots = slots,
                        .cos = cos.data(),
                        .sin = sin.data(),
-                       .num_angles = half});
+                       .num_angles = half,
+                       .first_prompt_row = first_prompt_row,
+                       .num_prompt_rows = num_prompt_rows});
+}
+
+void Model::State::find_prompt_rows(std::span<const ForwardRow> rows) {
+    const auto of_prompt = [](const ForwardRow& row) { return row.of_prompt; };
+    const auto first = std::find_if(rows.begin(), rows.end(), of_prompt);
+    const auto end = std::find_if_not(first, rows.end(), of_prompt);
+    if (std::any_of(end, rows.end(), of_prompt)) throw std::logic_error("rows of prompts do not stand together");
+    first_prompt_row = first - rows.begin();
+    num_prompt_rows = end - first;
+    if (num_prompt_rows == 0) first_prompt_row = 0;
 }
 
 void Model::State::embed(std::int64_t num_rows, float* x) {
@@ -357,7 +379,7 @@ void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, fl
     const LayerWeights& w = weights.layers[static_cast<std::size_t>(layer)];
     const std::byte* input = block_input(w.attention_norm, x, num_rows);
     float* qkv = projected.floats(num_rows * w.qkv.num_outputs);
-    device.matmul(w.qkv, input, split.padded_hidden, num_rows, qkv);
+    device.layer_matmul(w.qkv, input, split.padded_hidden, num_rows, qkv);
     if (w.qkv_bias) device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows, w.qkv.num_outputs);
 
     std::byte* q = queries_of(num_rows);
@@ -365,7 +387,7 @@ void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, fl
     const std::byte* heads = attend(layer, num_rows);
 
     float* out = sum.floats(num_rows * config.hidden_size);
-    device.matmul(w.output, heads, w.output.num_inputs, num_rows, out);
+    device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows, out);
     leave_block(w.attention_norm, w.output_bias, out, num_rows, x);
 }
 
@@ -373,7 +395,7 @@ void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, fl
 void Model::State::mlp_block(const LayerWeights& w, std::int64_t num_rows, float* x) {
     const std::byte* input = block_input(w.mlp_norm, x, num_rows);
     float* gate_up = projected.floats(num_rows * w.gate_up.num_outputs);
-    device.matmul(w.gate_up, input, split.padded_hidden, num_rows, gate_up);
+    device.layer_matmul(w.gate_up, input, split.padded_hidden, num_rows, gate_up);
     if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows, w.gate_up.num_outputs);
 
     const std::int64_t width = split.intermediate;
@@ -384,7 +406,7 @@ void Model::State::mlp_block(const LayerWeights& w, std::int64_t num_rows, float
         device.relu(gate_up, num_rows, width, act, active, width);
     }
     float* out = sum.floats(num_rows * config.hidden_size);
-    device.matmul(w.down, active, width, num_rows, out);
+    device.layer_matmul(w.down, active, width, num_rows, out);
     leave_block(w.mlp_norm, w.down_bias, out, num_rows, x);
 }
 
@@ -419,12 +441,53 @@ const float* Model::State::to_host(const float* local, std::int64_t count) {
     return logits_here.floats();
 }
 
-// Logits of the wanted rows alone; the vocabulary's parts are brought together in the order of the ids.
-std::span<const float> Model::State::head(const float* x) {
+// Where the device chooses tokens, and has the whole vocabulary or can get it without the host: the ranks' parts of a
+// row become neighbours.
+bool Model::State::keep_on_device(float* local, std::int64_t num_rows) {
+    if (!device.can_choose()) return false;
+    float* rows = local;
+    if (split.size > 1) {
+        const std::int64_t part_size = num_rows * split.vocab;
+        float* parts = gathered.floats(part_size * split.size);
+        if (!sums->all_gather(local, parts, part_size)) return false;
+        part_rows.clear();
+        for (std::int64_t r = 0; r < num_rows; ++r) {
+            for (std::int64_t part = 0; part < split.size; ++part)
+                part_rows.push_back(static_cast<std::int32_t>(part * num_rows + r));
+        }
+        rows = whole.floats(part_size * split.size);
+        device.gather(parts, part_rows, split.vocab, rows);
+    }
+    logits.set_on_device(rows, num_rows, split.vocab * split.size);
+    return true;
+}
+
+// The vocabulary's parts are brought together in the order of the ids.
+std::span<const float> Model::State::bring_to_host(const float* local, std::int64_t num_rows) {
+    const std::int64_t vocab = config.vocab_size;
+    const std::int64_t part_size = num_rows * split.vocab;
+    const float* here = to_host(local, part_size);
+    if (split.size == 1) return {here, static_cast<std::size_t>(part_size)};  // no padding: the rows are the vocabulary
+    std::vector<float> parts(static_cast<std::size_t>(part_size * split.size));
+    group.all_gather(here, parts.data(), part_size);
+    logits_whole.resize(static_cast<std::size_t>(num_rows * vocab));
+    for (std::int64_t part = 0; part < split.size; ++part) {
+        const std::int64_t first = part * split.vocab;
+        const std::int64_t count = std::clamp<std::int64_t>(vocab - first, 0, split.vocab);
+        for (std::int64_t r = 0; r < num_rows; ++r) {
+            std::copy_n(parts.data() + part * part_size + r * split.vocab, count,
+                        logits_whole.data() + r * vocab + first);
+        }
+    }
+    return logits_whole;
+}
+
+// Logits of the wanted rows alone.
+void Model::State::head(const float* x) {
     const auto num_rows = static_cast<std::int64_t>(wanted.size());
     if (num_rows == 0) {
-        finish();
-        return {};
+        logits.set_on_host({});
+        return finish();
     }
     float* rows = sum.floats(num_rows * config.hidden_size);
     device.gather(x, wanted, config.hidden_size, rows);
@@ -432,34 +495,22 @@ std::span<const float> Model::State::head(const float* x) {
     float* local = logits_local.floats(num_rows * split.vocab);
     device.matmul(weights.head_or_embedding(), input, kernels::padded_inputs(config.embedding_width()), num_rows,
                   local);
+    if (keep_on_device(local, num_rows)) return finish();
     sums->finish();
-
-    const std::int64_t vocab = config.vocab_size;
-    const std::int64_t part_size = num_rows * split.vocab;
-    const float* here = to_host(local, part_size);
-    if (split.size == 1) return {here, static_cast<std::size_t>(part_size)};  // no padding: the rows are the vocabulary
-    std::vector<float> parts(static_cast<std::size_t>(part_size * split.size));
-    group.all_gather(here, parts.data(), part_size);
-    logits.resize(static_cast<std::size_t>(num_rows * vocab));
-    for (std::int64_t part = 0; part < split.size; ++part) {
-        const std::int64_t first = part * split.vocab;
-        const std::int64_t count = std::clamp<std::int64_t>(vocab - first, 0, split.vocab);
-        for (std::int64_t r = 0; r < num_rows; ++r) {
-            std::copy_n(parts.data() + part * part_size + r * split.vocab, count, logits.data() + r * vocab + first);
-        }
-    }
-    return logits;
+    logits.set_on_host(bring_to_host(local, num_rows));
 }
 
-std::span<const float> Model::forward(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences) {
+Logits& Model::forward(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences) {
     State& s = *state_;
     const auto num_rows = static_cast<std::int64_t>(rows.size());
-    if (num_rows == 0) return {};
+    s.logits.set_on_host({});
+    if (num_rows == 0) return s.logits;
     s.prepare(rows, sequences);
     float* x = s.hidden.floats(num_rows * s.config.hidden_size);
     s.embed(num_rows, x);
     s.run_layers(0, s.config.num_layers, num_rows, x);
-    return s.head(x);
+    s.head(x);
+    return s.logits;
 }
 
 void Model::forward_layers(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences, std::int64_t first,

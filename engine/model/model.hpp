@@ -13,6 +13,7 @@
 
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/config.hpp"
+#include "engine/model/logits.hpp"
 #include "engine/parallel/group.hpp"
 #include "kernels/device.hpp"
 
@@ -31,6 +32,7 @@ struct ForwardRow {
     std::vector<std::int32_t>
         path;  ///< scratch slots of positions in_pages..position; empty: the row goes to the pages
     bool wants_logits = false;
+    bool of_prompt = false;  ///< given text, by its position alone; such rows stand together (PassRows)
 };
 
 /// How a rank came by its weights.
@@ -58,10 +60,10 @@ class Model {
     /// watchdog want to hear from us.
     void set_layer_hook(std::function<void()> hook);
 
-    /// Runs the rows through all layers, writing their keys and values. Returns logits f32 [rows that want them,
-    /// vocab_size] in the order of the rows, in host memory valid until the next call. Same bits on every rank.
-    /// A row's result depends on its own path alone.
-    std::span<const float> forward(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
+    /// Runs the rows through all layers, writing their keys and values. Returns the logits of the rows that want them,
+    /// in the order of the rows, valid until the next call. Same bits on every rank. A row's result depends on its own
+    /// path alone.
+    Logits& forward(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
 
     /// For measurements: the rows through `count` layers from `first` alone, nothing before and after. What it leaves
     /// in their pages means nothing.

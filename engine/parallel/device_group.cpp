@@ -47,25 +47,41 @@ class Linked final : public DeviceGroup {
   public:
     explicit Linked(std::unique_ptr<kernels::DeviceLink> link) : link_(std::move(link)) {}
     void all_reduce(float* data, std::int64_t count) override { link_->all_reduce(data, count); }
+    bool all_gather(const float* data, float* received, std::int64_t count) override {
+        link_->all_gather(data, received, count);
+        return true;
+    }
     void finish() override { link_->finish(); }
 
   private:
     std::unique_ptr<kernels::DeviceLink> link_;
 };
 
-/// What the ranks join with; empty on all of them where some rank's device has no links, or two ranks share one.
+/// What the ranks join with; empty on all of them where some rank's device has no links, or two ranks share one. Throws
+/// on the first rank where there is none to be had, or a rank lacks what links need.
 std::vector<std::byte> agreed_id(kernels::Device& device, Group& group) {
     kernels::DeviceLinks* links = device.links();
+    std::string address, lacking;
+    try {
+        if (links != nullptr) address = links->address();
+    } catch (const std::exception& error) {
+        lacking = error.what();  // the others wait for this rank's part
+    }
     ByteWriter mine;
-    mine.put(links != nullptr ? links->address() : std::string());
+    mine.put(address);
+    mine.put(lacking);
     std::set<std::string> addresses;
     for (const std::vector<std::byte>& part : group.gather(mine.bytes())) {
-        addresses.insert(ByteReader(part).get_string());
+        ByteReader reader(part);
+        addresses.insert(reader.get_string());
+        if (const std::string fault = reader.get_string(); lacking.empty()) lacking = fault;
     }
     std::vector<std::byte> id;
     std::exception_ptr failure;
-    if (group.is_first() && static_cast<int>(addresses.size()) == group.size() && !addresses.contains("")) {
+    const bool linked = static_cast<int>(addresses.size()) == group.size() && !addresses.contains("");
+    if (group.is_first() && (linked || !lacking.empty())) {
         try {
+            if (!lacking.empty()) throw Error(lacking);
             id = links->new_id();
         } catch (const std::exception&) {
             failure = std::current_exception();  // the others wait for the broadcast

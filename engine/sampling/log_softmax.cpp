@@ -5,7 +5,7 @@
 #include <bit>
 #include <limits>
 
-#include "engine/sampling/exp_nonpositive.hpp"
+#include "kernels/exp_nonpositive.hpp"
 #include "kernels/scalar_math.hpp"
 
 namespace longhaul::engine {
@@ -21,7 +21,7 @@ double sum_of_exponentials(const std::vector<float>& logits, double greatest) {
     for (std::size_t first = 0; first < logits.size(); first += block) {
         const std::size_t count = std::min(block, logits.size() - first);
         for (std::size_t i = 0; i < count; ++i)
-            terms[i] = exp_nonpositive(static_cast<double>(logits[first + i]) - greatest);
+            terms[i] = kernels::scalar::exp_nonpositive(static_cast<double>(logits[first + i]) - greatest);
         for (std::size_t i = count; i < block; ++i) terms[i] = 0;
         for (std::size_t i = 0; i < block; i += lanes) {
             for (std::size_t lane = 0; lane < lanes; ++lane) sums[lane] += terms[i + lane];

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kernels/noise.hpp"
+
 namespace longhaul::engine {
 
 /// What a draw is for. Shared noise (`target`) is for coupled verification alone; the sampling rules have their own.
@@ -16,12 +18,6 @@ std::uint64_t noise_key(std::uint64_t seed, std::string_view item_id, std::int64
 /// 32 random bits for token `v` at `position` under `purpose`, `lane` (< 2^24) and `node`.
 std::uint32_t noise_bits(std::uint64_t key, std::int64_t position, Purpose purpose, std::uint32_t lane,
                          std::uint32_t node, std::uint32_t v);
-
-/// Gumbel noise of 32 random bits: -log(-log1p(-u)), u = (bits + 1/2) 2^-32 in f32. -inf where u rounds to 1.
-float gumbel_of_bits(std::uint32_t bits);
-
-/// No Gumbel noise is greater: u >= 2^-33. Lets a search for the maximum leave out hopeless tokens.
-inline constexpr double max_gumbel = 22.8739;
 
 /// Noise of one row: a position (and lane) of one item. What a drafter is handed; it does not know who verifies.
 class NoiseRow {
@@ -52,7 +48,7 @@ class NoiseRow {
     std::uint32_t lane_;
     std::uint32_t node_;
     mutable std::uint32_t cached_block_ = ~std::uint32_t{0};  // of four tokens: neighbours share one Philox call
-    mutable std::uint32_t cached_[4] = {};
+    mutable kernels::NoiseWords cached_{};
 };
 
 /// The random numbers of one sequence, as a drafter is handed them; it does not know who verifies.

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <numeric>
 
-#include "engine/sampling/exp_nonpositive.hpp"
+#include "kernels/exp_nonpositive.hpp"
+#include "kernels/flush_denormals.hpp"
+#include "kernels/numerics.hpp"
 #include "kernels/scalar_math.hpp"
 
 namespace longhaul::engine {
@@ -21,22 +24,45 @@ void LogitsPipeline::set_params(const SamplingParams& params) {
     params_.min_keep = std::max<std::int64_t>(params_.min_keep, 1);
 }
 
-void LogitsPipeline::penalise(const NodeContext& context) {
+template <typename Take>
+void LogitsPipeline::for_penalised(const NodeContext& context, Take take) {
     if (params_.repetition_penalty == 1.0 || params_.penalty_window <= 0) return;
-    const auto theta = static_cast<float>(params_.repetition_penalty);
     ++call_;
-    const auto penalise_once = [&](std::int32_t token) {
+    const auto take_once = [&](std::int32_t token) {
         const auto v = static_cast<std::size_t>(token);
         if (token < 0 || v >= logits_.size() || seen_[v] == call_) return;
         seen_[v] = call_;
-        logits_[v] = logits_[v] > 0 ? logits_[v] / theta : logits_[v] * theta;
+        take(token);
     };
     auto window = static_cast<std::size_t>(params_.penalty_window);
     const std::size_t from_path = std::min(window, context.path.size());
-    for (const std::int32_t token : context.path.last(from_path)) penalise_once(token);
+    for (const std::int32_t token : context.path.last(from_path)) take_once(token);
     window -= from_path;
-    for (const std::int32_t token : context.sequence.last(std::min(window, context.sequence.size())))
-        penalise_once(token);
+    for (const std::int32_t token : context.sequence.last(std::min(window, context.sequence.size()))) take_once(token);
+}
+
+void LogitsPipeline::penalise(const NodeContext& context) {
+    const auto theta = static_cast<float>(params_.repetition_penalty);
+    for_penalised(context, [&](std::int32_t token) {
+        float& logit = logits_[static_cast<std::size_t>(token)];
+        logit = logit > 0 ? logit / theta : logit * theta;
+    });
+}
+
+kernels::Choice LogitsPipeline::choice(const NodeContext& context, std::uint64_t key, std::int64_t position,
+                                       std::vector<std::int32_t>& penalised) {
+    penalised.clear();
+    for_penalised(context, [&](std::int32_t token) { penalised.push_back(token); });
+    return {.temperature = params_.temperature,
+            .top_k = params_.top_k,
+            .top_p = params_.top_p,
+            .min_p = params_.min_p,
+            .eta = params_.eta,
+            .min_keep = params_.min_keep,
+            .penalty = static_cast<float>(params_.repetition_penalty),
+            .penalised = penalised,
+            .noise_key = key,
+            .position = position};
 }
 
 void LogitsPipeline::keep_top_k() {
@@ -63,11 +89,32 @@ void LogitsPipeline::keep_top_k() {
 void LogitsPipeline::weigh() {
     const double greatest = out_.log_weights[most_probable(out_)];
     out_.q.resize(out_.ids.size());
-    for (std::size_t i = 0; i < out_.q.size(); ++i) out_.q[i] = exp_nonpositive(out_.log_weights[i] - greatest);
+    for (std::size_t i = 0; i < out_.q.size(); ++i)
+        out_.q[i] = kernels::scalar::exp_nonpositive(out_.log_weights[i] - greatest);
+}
+
+template <typename Term>
+double LogitsPipeline::sum_over_tokens(Term term) {
+    // Lanes that a small vocabulary leaves empty would add zeros.
+    const std::size_t lanes = std::min(std::bit_ceil(logits_.size()), std::size_t{kernels::vocabulary_lanes});
+    lanes_.assign(lanes, 0.0);
+    const std::size_t count = out_.ids.size();
+    if (count == logits_.size()) {  // all tokens: lanes side by side in registers
+        for (std::size_t first = 0; first < count; first += lanes) {
+            const std::size_t end = std::min(lanes, count - first);
+            for (std::size_t lane = 0; lane < end; ++lane) lanes_[lane] += term(first + lane);
+        }
+    } else {
+        for (std::size_t i = 0; i < count; ++i) lanes_[static_cast<std::size_t>(out_.ids[i]) % lanes] += term(i);
+    }
+    for (std::size_t half = lanes / 2; half > 0; half /= 2) {
+        for (std::size_t lane = 0; lane < half; ++lane) lanes_[lane] += lanes_[lane + half];
+    }
+    return lanes_[0];
 }
 
 void LogitsPipeline::renormalise() {
-    const double sum = std::accumulate(out_.q.begin(), out_.q.end(), 0.0);
+    const double sum = sum_over_tokens([&](std::size_t i) { return out_.q[i]; });
     for (double& q : out_.q) q /= sum;
 }
 
@@ -151,10 +198,10 @@ void LogitsPipeline::keep_top_p() {
 
 void LogitsPipeline::keep_eta() {
     if (params_.eta <= 0) return;
-    double entropy = 0;
-    for (const double q : out_.q) {
-        if (q > 0) entropy -= q * kernels::scalar::det_log(q);
-    }
+    const double entropy = -sum_over_tokens([&](std::size_t i) {
+        const double q = out_.q[i];
+        return q > 0 ? q * kernels::scalar::det_log(q) : 0.0;
+    });
     const double eta = std::min(params_.eta, std::sqrt(params_.eta) * kernels::scalar::det_exp(-entropy));
     keep_if([&](double q) { return q >= eta; });
     renormalise();
@@ -230,6 +277,7 @@ void LogitsPipeline::take_by_min_p() {
 }
 
 const Distribution& LogitsPipeline::apply(std::span<const float> logits, const NodeContext& context, bool with_q) {
+    const kernels::FlushDenormals flush;
     take(logits);
     penalise(context);
     if (params_.temperature == 0) {
@@ -261,6 +309,10 @@ const Distribution& LogitsPipeline::apply(std::span<const float> logits, const N
         const double least = params_.min_p * *std::max_element(out_.q.begin(), out_.q.end());
         keep_if([&](double q) { return q >= least; });
     }
+    if (!with_q && params_.eta <= 0) {  // nobody asks for what the last filter left of the probabilities
+        out_.q.clear();
+        return out_;
+    }
     renormalise();
     keep_eta();
     return out_;
@@ -289,7 +341,7 @@ std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noi
     std::size_t best = first;
     double best_score = weights[first] + static_cast<double>(noise.gumbel(distribution.ids[first]));
     for (std::size_t i = 0; i < weights.size(); ++i) {
-        if (i == first || weights[i] + max_gumbel < best_score) continue;
+        if (i == first || weights[i] + kernels::max_gumbel < best_score) continue;
         if (weights[i] + noise.gumbel_bound(distribution.ids[i]) < best_score) continue;
         const double score = weights[i] + static_cast<double>(noise.gumbel(distribution.ids[i]));
         if (score > best_score || (score == best_score && i < best)) {
@@ -346,7 +398,7 @@ std::vector<Perturbed> gumbel_top_k(const Distribution& distribution, const Nois
     for (std::size_t i = 0; i < weights.size(); ++i) {
         if (weights[i] >= floor) continue;
         const bool full = best.size() == most;
-        if (full && weights[i] + max_gumbel < best.front().score) continue;
+        if (full && weights[i] + kernels::max_gumbel < best.front().score) continue;
         if (full && weights[i] + noise.gumbel_bound(distribution.ids[i]) < best.front().score) continue;
         take(i);
     }

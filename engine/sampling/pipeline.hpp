@@ -10,6 +10,7 @@
 #include "engine/sampling/distribution.hpp"
 #include "engine/sampling/noise.hpp"
 #include "engine/sampling/params.hpp"
+#include "kernels/device.hpp"
 
 namespace longhaul::engine {
 
@@ -31,10 +32,18 @@ class LogitsPipeline {
     /// probabilities are wanted (the coupled rule needs none). The result lives until the next call.
     const Distribution& apply(std::span<const float> logits, const NodeContext& context, bool with_q = true);
 
+    /// What a device is told to choose as `apply` and gumbel_argmax do, under the shared noise of `key` and `position`.
+    /// `penalised`: where the tokens that the context penalises are put; the choice points there.
+    [[nodiscard]] kernels::Choice choice(const NodeContext& context, std::uint64_t key, std::int64_t position,
+                                         std::vector<std::int32_t>& penalised);
+
     [[nodiscard]] const SamplingParams& params() const { return params_; }
 
   private:
     void take(std::span<const float> logits);
+    /// Calls take(token) for each token that the context penalises, once.
+    template <typename Take>
+    void for_penalised(const NodeContext& context, Take take);
     void penalise(const NodeContext& context);
     [[nodiscard]] float greatest_logit() const;
     void take_greedy();
@@ -42,6 +51,9 @@ class LogitsPipeline {
     void take_by_min_p();  // where min-p is the first filter: the few that pass are found among the logits
     void keep_top_k();
     void weigh();  // log weights to q times a constant, the greatest 1
+    /// Of term(place) over the survivors, in the order of kernels/numerics.hpp.
+    template <typename Term>
+    double sum_over_tokens(Term term);
     void renormalise();
     void keep_top_p();
     template <typename Keep>
@@ -53,6 +65,7 @@ class LogitsPipeline {
     std::vector<std::uint32_t> seen_;  // call number in which a token was penalised last
     std::uint32_t call_ = 0;
     std::vector<std::int32_t> order_;
+    std::vector<double> lanes_;
     Distribution out_;
 };
 

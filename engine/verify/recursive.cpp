@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "engine/sampling/exp_nonpositive.hpp"
 #include "engine/verify/sampling.hpp"
+#include "kernels/exp_nonpositive.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -48,7 +48,7 @@ class Remaining {
             if (!gone) greatest = std::max(greatest, p_.log_weights[i]);
         }
         for (std::size_t i = 0; i < weights_.size(); ++i)
-            weights_[i] = exp_nonpositive(std::min(p_.log_weights[i] - greatest, 0.0));
+            weights_[i] = kernels::scalar::exp_nonpositive(std::min(p_.log_weights[i] - greatest, 0.0));
         for (const std::size_t place : gone_) weights_[place] = 0;
         align();
     }

@@ -34,12 +34,20 @@ class Verifier {
                            std::int64_t position) const = 0;
 };
 
+/// The token that the target says after a node of the tree.
+using TargetToken = std::function<std::int32_t(std::int32_t node)>;
+
 /// The rule that emits autoregressive decoding's own text (algorithms.md section 3, "coupled").
 class CoupledVerifier final : public Verifier {
   public:
     [[nodiscard]] bool needs_probabilities() const override { return false; }
     Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
                    std::int64_t position) const override;
+
+    /// The target's token at absolute `position`, drawn from its distribution.
+    static std::int32_t draw(const Distribution& target, std::uint64_t noise_key, std::int64_t position);
+    /// The rule where somebody drew these tokens already.
+    static Verdict walk(const TokenTree& tree, const TargetToken& token_after);
 };
 
 /// The rule where the target's tokens are given.

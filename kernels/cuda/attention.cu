@@ -15,7 +15,7 @@ namespace longhaul::kernels::cuda {
 namespace {
 
 bool on_tensor_cores(Arithmetic arithmetic, const KvLayout& layout) {
-    return arithmetic == Arithmetic::tensor && layout.dtype == DType::bf16 && layout.head_dim <= 256;
+    return arithmetic != Arithmetic::exact && layout.dtype == DType::bf16 && layout.head_dim <= 256;
 }
 
 PlanShape plan_shape(const AttentionCall& call, int multiprocessors) {
@@ -75,6 +75,23 @@ void launch_exact(const Stream& stream, DType dtype, const AttentionArgs& args, 
 
 }  // namespace
 
+std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize& pass) const {
+    // Plans, sums of products' parts, what checkpoints pass through; buffers of links to other GPUs.
+    constexpr std::int64_t small_things = std::int64_t{96} << 20, link_buffers = std::int64_t{512} << 20;
+    const PlanShape shape = plan_shape({.tensor_cores = false,
+                                        .layout = layout,
+                                        .layer = 0,
+                                        .q = nullptr,
+                                        .q_heads = pass.q_heads,
+                                        .act = DType::f32,
+                                        .out = nullptr,
+                                        .out_stride = 0},
+                                       state_->properties.multiprocessors);
+    const std::int64_t of_row = (pass.positions / chunk_tokens + 2) * shape.entry_bytes();
+    return small_things + (pass.ranks > 1 && state_->links ? link_buffers : 0) +
+           std::min(pass.rows * of_row, std::max(of_row, shape.most_bytes));
+}
+
 void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                            DType act, std::byte* out, std::int64_t out_stride) {
     check_layout(layout, layer, q_heads);
@@ -83,30 +100,33 @@ void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std
     const AttentionCall call{
         on_tensor_cores(state_->arithmetic, layout), layout, layer, q, q_heads, act, out, out_stride};
     const PlanShape shape = plan_shape(call, state_->properties.multiprocessors);
-    state_->attention.run(state_->stream, state_->ring, state_->pass, shape, call);
+    state_->attention.run(state_->stream, state_->ring, state_->pass, state_->far, shape, call);
 }
 
-void AttentionPart::prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape) {
+void AttentionPart::prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const FarPages& far,
+                            const PlanShape& shape) {
     if (planned_ == pass.number() && shape_ == shape) return;
     plan_ = make_plan(pass.on_host(), shape);
     parcel_.clear();
     const std::size_t at_units = parcel_.add(std::span<const PlanUnit>(plan_.units));
     const std::size_t at_rows = parcel_.add(std::span<const PlanRow>(plan_.rows));
     const std::size_t at_paths = parcel_.add(std::span<const std::int32_t>(plan_.paths));
-    const std::size_t at_pages = parcel_.add(std::span<std::byte* const>(plan_.pages));
+    std::vector<PageEntry> pages;
+    pages.reserve(plan_.pages.size());
+    for (const std::byte* page : plan_.pages) pages.push_back(far.entry_of(page));
+    const std::size_t at_pages = parcel_.add(std::span<const PageEntry>(pages));
     const std::span<const std::byte> bytes = parcel_.bytes();
     auto* const at = plan_memory_.get<std::byte>(stream, static_cast<std::int64_t>(bytes.size()));
     ring.send(at, bytes.data(), bytes.size());
     device_ = {reinterpret_cast<const PlanUnit*>(at + at_units), reinterpret_cast<const PlanRow*>(at + at_rows),
-               reinterpret_cast<const std::int32_t*>(at + at_paths),
-               reinterpret_cast<const std::byte* const*>(at + at_pages)};
+               reinterpret_cast<const std::int32_t*>(at + at_paths), reinterpret_cast<const PageEntry*>(at + at_pages)};
     planned_ = pass.number();
     shape_ = shape;
 }
 
-void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape,
-                        const AttentionCall& call) {
-    prepare(stream, ring, pass, shape);
+void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, FarPages& far,
+                        const PlanShape& shape, const AttentionCall& call) {
+    prepare(stream, ring, pass, far, shape);
     std::int64_t entries = 0;
     for (const PlanRound& round : plan_.rounds) entries = std::max(entries, round.num_entries);
     const KvShape kv(call.layout);
@@ -117,6 +137,7 @@ void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPas
         .rows = device_.rows,
         .paths = device_.paths,
         .pages = device_.pages,
+        .far_window = far.bring(call.layout, call.layer),
         .q = call.q,
         .q_heads = static_cast<int>(call.q_heads),
         .group_heads = shape.group_heads,
@@ -125,6 +146,7 @@ void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPas
         .softmax = softmax_.get<float2>(stream, entries * call.q_heads),
     };
     for (const PlanRound& round : plan_.rounds) run_round(stream, call, args, round);
+    far.done(call.layout, call.layer);
 }
 
 void AttentionPart::run_round(const Stream& stream, const AttentionCall& call, AttentionArgs args,

@@ -122,8 +122,9 @@ class ExactUnit {
         for (int i = 0; i < DIMS; ++i) {
             for (typename Keys::Sum& value : output_[i]) value = 0;
         }
+        const int all_see = seen_by_all();
         for_each_tile(true, [&](const Tile& tile, int turn) {
-            if (tile.row < 0) {
+            if (tile.row < 0 && (tile.page % chunk_pages + 1) * tile_tokens <= all_see) {
                 add_values<true>(tile, turn);
             } else {
                 add_values<false>(tile, turn);
@@ -227,6 +228,20 @@ class ExactUnit {
         return seen < 0 ? 0 : seen < chunk_tokens ? static_cast<int>(seen) : chunk_tokens;
     }
 
+    /// Positions of the chunk that every query of the unit sees: the first so many.
+    [[nodiscard]] __device__ int seen_by_all() const {
+        int least = chunk_tokens;
+        for (int i = 0; i < unit_.num_queries; ++i) {
+            const int seen = visible(i);
+            least = seen < least ? seen : least;
+        }
+        return least;
+    }
+    /// Of a tile's positions those that query i sees: the first so many.
+    [[nodiscard]] __device__ int visible(const Tile& tile, int i) const {
+        return concerns(tile, i) ? visible(i) - tile.page % chunk_pages * tile_tokens : 0;
+    }
+
     __device__ void compute_scores(const Tile& tile, int turn) {
         const int slot = thread_ % tile_tokens;
         const int first = thread_ / tile_tokens * half_queries;
@@ -308,18 +323,21 @@ class ExactUnit {
         if (lane == 0) scale_[i] = whole.scale;
     }
 
+    /// `all`: all queries see the whole tile.
     template <bool all>
     __device__ void add_values(const Tile& tile, int turn) {
-        bool concerned[exact_queries];
-        for (int i = 0; i < exact_queries; ++i) concerned[i] = all || concerns(tile, i);
+        int seen[exact_queries];
+        for (int i = 0; i < exact_queries; ++i) seen[i] = all ? tile_tokens : visible(tile, i);
         const float* p = p_ + tile.page % chunk_pages * tile_tokens * exact_queries;
         if constexpr (KV == DType::int8) {
-            add_whole_values(p, stage(turn), concerned);
+            add_whole_values<all>(p, stage(turn), seen);
         } else {
-            add_values(p, stage(turn), concerned);
+            add_values<all>(p, stage(turn), seen);
         }
     }
-    __device__ void add_values(const float* p, const std::byte* rows, const bool (&concerned)[exact_queries]) {
+    /// What a query does not see is left out: its p is 0, but 0 times a value that is not finite is none.
+    template <bool all>
+    __device__ void add_values(const float* p, const std::byte* rows, const int (&seen)[exact_queries]) {
 #pragma unroll 4
         for (int s = 0; s < tile_tokens; ++s) {
             const int slot = KV == DType::bf16 ? s ^ 1 : s;
@@ -333,13 +351,14 @@ class ExactUnit {
                 const float v = Keys::value(row, d);
 #pragma unroll
                 for (int i = 0; i < exact_queries; ++i) {
-                    if (concerned[i]) output_[k][i] = __fmaf_rn(weights[i], v, output_[k][i]);
+                    if (all || slot < seen[i]) output_[k][i] = __fmaf_rn(weights[i], v, output_[k][i]);
                 }
             }
         }
     }
-    /// Four positions at a time; sums of whole numbers have no order.
-    __device__ void add_whole_values(const float* p, const std::byte* rows, const bool (&concerned)[exact_queries]) {
+    /// Four positions at a time; sums of whole numbers have no order, and all are finite.
+    template <bool all>
+    __device__ void add_whole_values(const float* p, const std::byte* rows, const int (&seen)[exact_queries]) {
 #pragma unroll 2
         for (int slot = 0; slot < tile_tokens; slot += 4) {
             float first[exact_queries];
@@ -353,7 +372,7 @@ class ExactUnit {
                 const std::uint32_t v = Keys::values(rows + slot * shape_.stride, shape_.stride, d);
 #pragma unroll
                 for (int i = 0; i < exact_queries; ++i) {
-                    if (!concerned[i]) continue;
+                    if (!all && seen[i] <= 0) continue;
                     output_[k][i] =
                         Keys::add_four(__float_as_uint(first[i]), __float_as_uint(second[i]), v, output_[k][i]);
                 }

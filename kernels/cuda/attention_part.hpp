@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/attention_plan.hpp"
 #include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/far_pages.hpp"
 #include "kernels/cuda/pass.hpp"
 #include "kernels/cuda/staging.hpp"
 
@@ -29,7 +30,7 @@ struct AttentionCall {
 /// 4096), at most 512 MB at a time unless a single row takes more; the plan some 40 bytes a row and unit of work.
 class AttentionPart {
   public:
-    void run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape,
+    void run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, FarPages& far, const PlanShape& shape,
              const AttentionCall& call);
 
   private:
@@ -37,9 +38,10 @@ class AttentionPart {
         const PlanUnit* units;
         const PlanRow* rows;
         const std::int32_t* paths;
-        const std::byte* const* pages;
+        const PageEntry* pages;
     };
-    void prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const PlanShape& shape);
+    void prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const FarPages& far,
+                 const PlanShape& shape);
     void run_round(const Stream& stream, const AttentionCall& call, AttentionArgs args, const PlanRound& round);
     void merge(const Stream& stream, const AttentionCall& call, const AttentionArgs& args, const PlanRound& round);
 

@@ -4,11 +4,11 @@
 // positions each. score = (q·k, a chain of mma over ascending steps of 16 dimensions, from 0) * scale. Over the pages
 // of a chunk run m (maximum so far), l and o: with a = exp(m before - m), lane t of four keeps l = l * a + the p of its
 // positions (2t, 2t + 1 of each 8, ascending), p = exp(score - m); o = o * a, then a chain of mma over ascending steps
-// of 16 positions adds bf16(p) * v. At the chunk's end l = (l0 + l1) + (l2 + l3) and o + 0. Chunks merge as in
-// numerics.hpp, but in spans of 8 from multiples of 8 on; spans merge likewise.
+// of 16 positions adds bf16(p) * v. At the chunk's end l = (l0 + l1) + (l2 + l3) and o + 0, NaN where that is not
+// finite. Chunks merge as in numerics.hpp, but in spans of 8 from multiples of 8 on; spans merge likewise.
 // All of it is by absolute position: an element of an mma depends on its row of one operand and its column of the other
-// alone, and positions that a row does not see have p = 0 and finite values. So a result is the same whatever tile,
-// unit or block it was computed in, and wherever the keys lay.
+// alone, and positions that a row does not see have p = 0 and are taken for finite. So a result is the same whatever
+// tile, unit or block it was computed in, and wherever the keys lay.
 //
 // The work of a block. Four warps, as ROW_WARPS x COLUMN_WARPS: of a tile of ROW_WARPS * 16 queries a warp takes 16.
 // A narrow tile (one row of warps) is for few queries, where memory sets the pace: its warps share each product by
@@ -100,7 +100,11 @@ class TensorUnit {
             wait_copies<2>();
             __syncthreads();
             take_scores(tile);
-            add_values(turn);
+            if (all_see(tile)) {
+                add_values<true>(tile, turn);
+            } else {
+                add_values<false>(tile, turn);
+            }
             if (!next.is_there || next.page / chunk_pages != tile.page / chunk_pages) end_chunk();
             tile = next;
         }
@@ -223,6 +227,13 @@ class TensorUnit {
         return seen_[r] - before(tile);
     }
 
+    /// Whether all of the warp's queries see all positions of the tile.
+    __device__ bool all_see(const Tile& tile) const {
+        bool misses = false;
+        for (int r = 0; r < 2; ++r) misses |= query_[r].plan_row >= 0 && visible(tile, r) < tile_tokens;
+        return __any_sync(full_warp, misses ? 1 : 0) == 0;
+    }
+
     /// Scores to probabilities; maxima, sums and outputs so far to the new maxima.
     __device__ void take_scores(const Tile& tile) {
         if constexpr (T::column_warps > 1) {
@@ -290,7 +301,11 @@ class TensorUnit {
         return shrink;
     }
 
-    __device__ void add_values(int turn) {
+    /// Where queries do not see all of a tile (`all` is false), their p are 0, but 0 times a value that is not finite
+    /// would be NaN: such values are taken out, and given back to those who see them.
+    template <bool all>
+    __device__ void add_values(const Tile& tile, int turn) {
+        std::uint32_t taken_out = 0;
         // Matrices of an ldmatrix: 32 positions, 8 dimensions.
         const std::byte* row = values(turn) + lane_ * T::stride + column_warp_ * T::output_tiles * 16;
 #pragma unroll
@@ -299,8 +314,39 @@ class TensorUnit {
             for (int n = 0; n < T::output_tiles; ++n) {
                 std::uint32_t v[4];
                 load_matrix_x4_transposed(v, row + half * 32 * T::stride + n * 16);
+                if constexpr (!all) {
+                    for (std::uint32_t& pair : v) taken_out |= take_out_infinite(pair);
+                }
                 mma_bf16(output_[n], p_[2 * half], {v[0], v[1]});
                 mma_bf16(output_[n], p_[2 * half + 1], {v[2], v[3]});
+            }
+        }
+        if constexpr (!all) {
+            if (__any_sync(full_warp, taken_out != 0 ? 1 : 0) != 0) give_back_infinite(tile, turn);
+        }
+    }
+
+    /// Of two bf16 those become 0 that are infinite or NaN; not 0 where there was one.
+    __device__ static std::uint32_t take_out_infinite(std::uint32_t& pair) {
+        constexpr std::uint32_t exponents = 0x7f807f80U, lowest = 0x00800080U, carries = 0x80008000U;
+        const std::uint32_t found = ((pair & exponents) + lowest) & carries;
+        pair &= ~((found >> 15) * 0xffffU);
+        return found;
+    }
+
+    /// A sum that has such a value is NaN in the end, whatever it is multiplied with (end_chunk).
+    __device__ void give_back_infinite(const Tile& tile, int turn) {
+        const int first = (column_warp_ * T::output_tiles * 8 + lane_ % 4 * 2) * 2;
+        for (int r = 0; r < 2; ++r) {
+            for (int slot = 0; slot < visible(tile, r) && slot < tile_tokens; ++slot) {
+                const std::byte* const row = values(turn) + slot * T::stride + first;
+#pragma unroll
+                for (int n = 0; n < T::output_tiles; ++n) {
+                    std::uint32_t pair = *reinterpret_cast<const std::uint32_t*>(row + n * 16);
+                    const std::uint32_t found = take_out_infinite(pair);
+                    if ((found & 0xffffU) != 0) output_[n][2 * r] = not_a_number();
+                    if (found >> 16 != 0) output_[n][2 * r + 1] = not_a_number();
+                }
             }
         }
     }
@@ -329,6 +375,11 @@ class TensorUnit {
         begin_chunk();
     }
 
+    /// A sum to keep, with + 0. An infinite one is none: where it came from depends on the tile.
+    __device__ static float finite_or_nan(float value) {
+        return (__float_as_uint(value) & 0x7f800000U) == 0x7f800000U ? not_a_number() : __fadd_rn(value, 0.0F);
+    }
+
     __device__ void merge_row(float sum, int r) {
         float left = 0.0F;
         float right = 1.0F;
@@ -348,7 +399,7 @@ class TensorUnit {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 float& kept = span_.at(n * 4 + 2 * r + i);
-                kept = merge(kept, __fadd_rn(output_[n][2 * r + i], 0.0F));
+                kept = merge(kept, finite_or_nan(output_[n][2 * r + i]));
             }
         }
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/attention_plan.hpp"
+#include "kernels/cuda/far_pages.hpp"
 #include "kernels/cuda/gpu.hpp"
 #include "kernels/cuda/kv_shape.hpp"
 #include "kernels/device.hpp"
@@ -21,16 +22,22 @@ struct AttentionArgs {
     const PlanUnit* units;     ///< those of this launch
     const PlanRow* rows;
     const std::int32_t* paths;
-    const std::byte* const* pages;
-    const std::byte* q;  ///< query_type [rows of the pass, q_heads, head_dim]
+    const PageEntry* pages;
+    const std::byte* far_window;  ///< the layer of the far pages
+    const std::byte* q;           ///< query_type [rows of the pass, q_heads, head_dim]
     int q_heads;
     int group_heads;
     float scale;      ///< 1 / sqrt(head_dim)
     float* outputs;   ///< [entries, q_heads, head_dim]
     float2* softmax;  ///< [entries, q_heads]: maximum, sum
 
+    /// A page's part of the layer.
+    [[nodiscard]] __device__ const std::byte* page(std::int64_t number) const {
+        return pages[number].layer(first_block, far_window, shape.block(1, 0, false));
+    }
+    /// Byte of such a part.
     [[nodiscard]] __device__ std::int64_t block(int kv_head, bool values) const {
-        return first_block + (std::int64_t{kv_head} * 2 + (values ? 1 : 0)) * shape.block_bytes;
+        return shape.block(0, kv_head, values);
     }
 };
 
@@ -107,7 +114,7 @@ class TileWalk {
     bool ended_ = false;
 };
 
-/// Where one slot of a tile lies: the page, and the slot in it.
+/// Where one slot of a tile lies: the page's part of the layer, and the slot in it.
 struct TokenPlace {
     const std::byte* page;
     int slot;
@@ -115,10 +122,10 @@ struct TokenPlace {
 
 __device__ __forceinline__ TokenPlace place_of(const AttentionArgs& args, const PlanRow& row, std::int64_t position) {
     if (position < row.in_pages) {
-        return {args.pages[row.pages + position / tile_tokens], static_cast<int>(position % tile_tokens)};
+        return {args.page(row.pages + position / tile_tokens), static_cast<int>(position % tile_tokens)};
     }
     const int slot = args.paths[row.first_path + (position - row.in_pages)];
-    return {args.pages[row.scratch + slot / tile_tokens], slot % tile_tokens};
+    return {args.page(row.scratch + slot / tile_tokens), slot % tile_tokens};
 }
 
 /// Asks for the rows of a tile: slot s to shared + s * stride, in pieces of 16 bytes, `row_pieces` of them, a power of
@@ -128,7 +135,7 @@ __device__ __forceinline__ void load_tile(const AttentionArgs& args, const Tile&
                                           std::byte* shared, int stride) {
     const int pieces = args.shape.row_bytes / 16;
     const int row_pieces = 1 << row_pieces_log2;
-    const std::byte* common = tile.row < 0 ? args.pages[row.pages + tile.page] + block : nullptr;
+    const std::byte* common = tile.row < 0 ? args.page(row.pages + tile.page) + block : nullptr;
     for (int i = static_cast<int>(threadIdx.x); i < tile_tokens << row_pieces_log2; i += attention_threads) {
         const int slot = i >> row_pieces_log2;
         const int piece = i & (row_pieces - 1);

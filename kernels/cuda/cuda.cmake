@@ -36,8 +36,8 @@ if(LONGHAUL_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
 endif()
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
-find_library(LONGHAUL_NCCL nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
 find_path(LONGHAUL_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+find_path(LONGHAUL_CUBLAS_INCLUDE cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 
 # As on the CPU, the flags that change arithmetic stand here: no contraction of a*b+c, divisions and roots rounded to
 # the nearest, denormals flushed as the contract says.

@@ -42,7 +42,11 @@ CudaDevice::State::State(Arithmetic arithmetic, int gpu, const GraphPolicy& poli
       stream(policy),
       ring(stream),
       links(make_links(stream, gpu)),
-      kv(stream) {}
+      kv(stream),
+      far(stream) {
+    if (arithmetic != Arithmetic::library) return;
+    prompts = std::make_unique<PromptProducts>(stream, make_block_library(stream));
+}
 
 const std::int32_t* CudaDevice::State::send_rows(std::span<const std::int32_t> rows) {
     auto* numbers = row_numbers.get<std::int32_t>(stream, static_cast<std::int64_t>(rows.size()));
@@ -61,7 +65,15 @@ CudaDevice::~CudaDevice() {
 }
 
 std::string_view CudaDevice::name() const {
-    return state_->arithmetic == Arithmetic::exact ? "cuda-exact" : "cuda";
+    switch (state_->arithmetic) {
+        case Arithmetic::exact:
+            return "cuda-exact";
+        case Arithmetic::tensor:
+            return "cuda";
+        case Arithmetic::library:
+            return "cuda-cublas";
+    }
+    throw std::logic_error("no such arithmetic");
 }
 
 std::string CudaDevice::place() const {
@@ -98,12 +110,16 @@ std::byte* CudaDevice::allocate(std::size_t num_bytes) {
     return data;
 }
 
+std::byte* CudaDevice::allocate_far(std::size_t num_bytes) {
+    return state_->far.allocate(num_bytes);
+}
+
 void CudaDevice::release(std::byte* data, std::size_t /*num_bytes*/) noexcept {
     try {
         finish();                      // moves that wait may be about this memory, too
     } catch (const std::exception&) {  // whoever waits for results is told
     }
-    release_memory(data);
+    if (!state_->far.release(data)) release_memory(data);
 }
 
 void CudaDevice::upload(std::byte* to, const void* from_host, std::size_t num_bytes) {
@@ -124,6 +140,7 @@ Buffer CudaDevice::adopt(const std::byte* data, std::size_t num_bytes) {
 void CudaDevice::begin_pass(const PassRows& pass) {
     check_pass(pass);
     state_->kv.pass_begins(pass.slots);
+    state_->far.pass_begins(pass);
     state_->pass.begin(state_->stream, state_->ring, pass);
 }
 

@@ -1,9 +1,10 @@
 // The GPU as a Device. Operations are asked for on one stream and run behind the host's back; only `download` waits.
 // The kernels of a step become graphs as `policy` says (launches.hpp).
 //
-// Two arithmetics. `exact` is the contract of all CPU devices, bit for bit. `tensor` computes products of bf16 weights
-// and attention over bf16 keys on tensor cores, whose sums round otherwise: another numerics, in which a row's result
-// depends on its own path alone just the same.
+// Three arithmetics. `exact` is the contract of all CPU devices, bit for bit. `tensor` computes products of bf16
+// weights and attention over bf16 keys on tensor cores, whose sums round otherwise: another numerics, in which a row's
+// result depends on its own path alone just the same. `library` is `tensor`, but that rows of prompts are multiplied by
+// a library (prompt_products.hpp).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace longhaul::kernels::cuda {
 
-enum class Arithmetic : std::uint8_t { exact, tensor };
+enum class Arithmetic : std::uint8_t { exact, tensor, library };
 
 /// Device memory that only grows; contents are lost when it does.
 class Workspace {
@@ -61,6 +62,8 @@ class CudaDevice final : public Device {
     std::byte* allocate_staging(std::size_t num_bytes) override;
     void release_staging(std::byte* data, std::size_t num_bytes) noexcept override;
     std::byte* allocate(std::size_t num_bytes) override;
+    [[nodiscard]] bool has_far_memory() const override { return true; }
+    std::byte* allocate_far(std::size_t num_bytes) override;
     void release(std::byte* data, std::size_t num_bytes) noexcept override;
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
@@ -73,6 +76,14 @@ class CudaDevice final : public Device {
     [[nodiscard]] std::string_view packed_layout() const override;
     void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
+
+    // prompt_products.cu
+    void layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                      float* y) override;
+    [[nodiscard]] std::vector<std::string> choices() const override;
+
+    // peak.cu
+    [[nodiscard]] double measure_peak_flops() override;
 
     // rows.cu
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
@@ -89,7 +100,8 @@ class CudaDevice final : public Device {
     void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                   std::int64_t out_stride) override;
 
-    // kv.cu, attention.cu
+    // kv.cu, kv_transfers.cu, attention.cu
+    [[nodiscard]] std::int64_t operation_bytes(const KvLayout& layout, const PassSize& pass) const override;
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
@@ -100,6 +112,15 @@ class CudaDevice final : public Device {
                    std::int64_t first, std::int64_t count, std::byte* to_host) const override;
     void kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head, bool values,
                    std::int64_t first, std::int64_t count, const std::byte* from_host) override;
+    void kv_export_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box, std::byte* to_host,
+                       std::size_t head_stride) const override;
+    void kv_import_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
+                       const std::byte* from_host, std::size_t head_stride) override;
+
+    // choose.cu
+    [[nodiscard]] bool can_choose() const override { return true; }
+    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
+                std::span<std::int32_t> tokens) override;
 
   private:
     struct State;  // what the files above keep between calls, each in a part of its own (cuda_state.hpp)

@@ -2,12 +2,15 @@
 #pragma once
 
 #include "kernels/cuda/attention_part.hpp"
+#include "kernels/cuda/choose_part.hpp"
 #include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/far_pages.hpp"
 #include "kernels/cuda/kv_part.hpp"
 #include "kernels/cuda/links.hpp"
 #include "kernels/cuda/pack_buffers.hpp"
 #include "kernels/cuda/pass.hpp"
 #include "kernels/cuda/product_memory.hpp"
+#include "kernels/cuda/prompt_products.hpp"
 #include "kernels/cuda/staging.hpp"
 
 namespace longhaul::kernels::cuda {
@@ -26,10 +29,13 @@ struct CudaDevice::State {
     std::unique_ptr<DeviceLinks> links;
     CurrentPass pass;
     KvPart kv;
+    FarPages far;
     AttentionPart attention;
     Workspace row_numbers;
     PackBuffers pack_buffers;
     ProductMemory products;
+    std::unique_ptr<PromptProducts> prompts;  ///< nullptr: as all other rows
+    ChoosePart choose;
 };
 
 }  // namespace longhaul::kernels::cuda

@@ -105,6 +105,8 @@ class Processor {
 
 thread_local Processor* processor = nullptr;
 
+}  // namespace
+
 bool reversed() {
     static const bool set = [] {
         const char* order = std::getenv("LONGHAUL_EMULATION_ORDER");
@@ -112,6 +114,8 @@ bool reversed() {
     }();
     return set;
 }
+
+namespace {
 
 void Processor::make_lanes(std::size_t count) {
     while (lanes_.size() < count) {

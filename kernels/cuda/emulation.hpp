@@ -1,7 +1,8 @@
 // CUDA's execution model on the host, for tests: a kernel's blocks run one by one on each of a few host threads, and
 // the threads of a block are fibers that take turns at barriers. Shared memory is filled with NaN before each block,
 // asynchronous copies arrive when they are waited for and not before, and LONGHAUL_EMULATION_ORDER=reverse lets the
-// last lane run first: what relies on anything that CUDA does not promise shows as a wrong number or as an error.
+// last lane run first, and streams as soon as they may instead of as late: what relies on anything that CUDA does not
+// promise shows as a wrong number or as an error.
 //
 // What CUDA or the smallest GPU would refuse is refused: grids and blocks too large, copies and matrices that are not
 // aligned, shared memory that was not asked for, operations of a warp that lacks lanes. A launch waits in its stream
@@ -74,6 +75,8 @@ constexpr unsigned full_warp = 0xffffffffU;
 
 namespace emulation {
 
+/// Whether LONGHAUL_EMULATION_ORDER=reverse is set.
+bool reversed();
 /// Behind what the stream holds already.
 void ask(NativeStream stream, std::function<void()> operation);
 /// Runs `body` once for each thread of each block. Throws what a thread threw, std::logic_error where a barrier is not
@@ -231,6 +234,16 @@ T __ldcg(const T* from) {
 }
 inline unsigned atomicAdd(unsigned* to, unsigned value) {
     return std::atomic_ref(*to).fetch_add(value);
+}
+inline unsigned long long atomicAdd(unsigned long long* to, unsigned long long value) {
+    return std::atomic_ref(*to).fetch_add(value);
+}
+inline unsigned long long atomicMax(unsigned long long* to, unsigned long long value) {
+    const std::atomic_ref word(*to);
+    unsigned long long before = word;
+    while (before < value && !word.compare_exchange_weak(before, value)) {
+    }
+    return before;
 }
 
 inline void copy_async_16(void* shared, const void* global) {

@@ -1,6 +1,5 @@
-// Keys and values of CudaDevice: rotation and storing, moves, and the way of checkpoints in and out of pages.
+// Keys and values of CudaDevice: rotation and storing, moves, and what an export beside them must wait for.
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/checks.hpp"
 #include "kernels/cuda/cuda_state.hpp"
@@ -122,50 +121,6 @@ bool same(const KvSlot& a, const KvSlot& b) {
     return a.page == b.page && a.slot == b.slot;
 }
 
-bool covers(const std::byte* page, const KvRange& range, const KvSlot& slot) {
-    return slot.page == page && slot.slot >= range.first && slot.slot < range.first + range.count;
-}
-
-/// Rows as pages hold them to rows of token_bytes, and back.
-struct Rows {
-    Rows(const KvLayout& layout, const KvRange& range)
-        : shape(layout),
-          element_bytes(layout.token_bytes() - (layout.dtype == DType::int8 ? 4 : 0)),
-          token_bytes(layout.token_bytes()),
-          count(static_cast<std::size_t>(range.count)),
-          row_bytes(static_cast<std::size_t>(shape.row_bytes)),
-          first_row(static_cast<std::size_t>(shape.block(range.layer, range.kv_head, range.values)) +
-                    static_cast<std::size_t>(range.first) * row_bytes),
-          first_scale(static_cast<std::size_t>(shape.block(range.layer, range.kv_head, range.values) + shape.scales()) +
-                      static_cast<std::size_t>(range.first) * 4) {}
-
-    [[nodiscard]] bool has_scales() const { return token_bytes > element_bytes; }
-    [[nodiscard]] std::size_t rows_bytes() const { return count * row_bytes; }
-    [[nodiscard]] std::size_t staged_bytes() const { return rows_bytes() + count * 4; }
-
-    void unpack(const std::byte* staged, std::byte* to) const {
-        for (std::size_t i = 0; i < count; ++i) {
-            std::memcpy(to + i * token_bytes, staged + i * row_bytes, element_bytes);
-            if (has_scales()) std::memcpy(to + i * token_bytes + element_bytes, staged + rows_bytes() + i * 4, 4);
-        }
-    }
-    void pack(const std::byte* from, std::byte* staged) const {
-        for (std::size_t i = 0; i < count; ++i) {
-            std::memcpy(staged + i * row_bytes, from + i * token_bytes, element_bytes);
-            std::memset(staged + i * row_bytes + element_bytes, 0, row_bytes - element_bytes);
-            if (has_scales()) std::memcpy(staged + rows_bytes() + i * 4, from + i * token_bytes + element_bytes, 4);
-        }
-    }
-
-    KvShape shape;
-    std::size_t element_bytes;
-    std::size_t token_bytes;
-    std::size_t count;
-    std::size_t row_bytes;
-    std::size_t first_row;    ///< byte of the page
-    std::size_t first_scale;  ///< likewise
-};
-
 }  // namespace
 
 std::size_t CudaDevice::kv_page_bytes(const KvLayout& layout) const {
@@ -175,6 +130,7 @@ std::size_t CudaDevice::kv_page_bytes(const KvLayout& layout) const {
 void CudaDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                             std::byte* q_out) {
     check_layout(layout, layer, q_heads);
+    state_->far.fetch(layout, layer);
     const Pass& pass = state_->pass.on_device();
     const RopeArgs args{KvShape(layout), layout.dtype, layer, static_cast<int>(q_heads), pass.slots, pass.cos,
                         pass.sin,        qkv,          q_out};
@@ -189,26 +145,17 @@ void CudaDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
     state_->kv.move(layout, from, to);
 }
 
-void CudaDevice::kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
-                           bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const {
-    check_slots(layout, layer, kv_head, first, count);
-    use_gpu(state_->gpu);
-    state_->kv.export_range(layout, page, {layer, kv_head, values, first, count}, to_host);
-}
-
-void CudaDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
-                           bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) {
-    check_slots(layout, layer, kv_head, first, count);
-    use_gpu(state_->gpu);
-    state_->kv.import_range(layout, page, {layer, kv_head, values, first, count}, from_host);
-}
-
 void KvPart::pass_begins(std::span<const KvSlot> slots) {
     const std::lock_guard lock(mutex_);
     launch_moves();
     pass_slots_.clear();
     for (const KvSlot& slot : slots) {
-        if (slot.page != nullptr) pass_slots_.push_back(slot);
+        if (slot.page == nullptr) continue;
+        if (pass_slots_.empty() || pass_slots_.back().page != slot.page)
+            pass_slots_.push_back({slot.page, slot.slot, slot.slot});
+        Run& run = pass_slots_.back();
+        run.first = std::min(run.first, slot.slot);
+        run.last = std::max(run.last, slot.slot);
     }
     before_pass_.record(stream_);
     marked_ = true;
@@ -245,15 +192,25 @@ void KvPart::launch_moves() {
     moves_.clear();
 }
 
-bool KvPart::may_be_on_its_way(const std::byte* page, const KvRange& range) const {
-    return !marked_ || std::any_of(pass_slots_.begin(), pass_slots_.end(),
-                                   [&](const KvSlot& slot) { return covers(page, range, slot); });
+/// `pages`: those of the box.
+bool KvPart::may_be_on_its_way(std::span<std::byte* const> pages, const KvBox& box) const {
+    if (!marked_) return true;
+    const std::int64_t first_page = box.first / KvLayout::page_tokens;
+    for (std::size_t p = 0; p < pages.size(); ++p) {
+        const std::int64_t position = (first_page + static_cast<std::int64_t>(p)) * KvLayout::page_tokens;
+        const auto reads = [&](const Run& run) {
+            return run.page == pages[p] && position + run.last >= box.first &&
+                   position + run.first < box.first + box.count;
+        };
+        if (std::any_of(pass_slots_.begin(), pass_slots_.end(), reads)) return true;
+    }
+    return false;
 }
 
 /// Makes the transfers wait for what may still write these slots.
-void KvPart::wait_for_writes(const std::byte* page, const KvRange& range) {
+void KvPart::wait_for_writes(std::span<std::byte* const> pages, const KvBox& box) {
     const std::lock_guard lock(mutex_);
-    if (moves_.empty() && !may_be_on_its_way(page, range)) return before_pass_.make_wait(transfers_);
+    if (moves_.empty() && !may_be_on_its_way(pages, box)) return before_pass_.make_wait(transfers_);
     wait_for_all();
 }
 
@@ -261,38 +218,6 @@ void KvPart::wait_for_all() {
     launch_moves();
     reached_.record(stream_);
     reached_.make_wait(transfers_);
-}
-
-std::byte* KvPart::staging(std::size_t num_bytes) {
-    if (staged_.num_bytes() < num_bytes) staged_ = Pinned(num_bytes);
-    return staged_.data();
-}
-
-void KvPart::export_range(const KvLayout& layout, const std::byte* page, const KvRange& range, std::byte* to_host) {
-    if (range.count == 0) return;
-    const Rows rows(layout, range);
-    const std::lock_guard lock(transfer_mutex_);
-    wait_for_writes(page, range);
-    std::byte* staged = staging(rows.staged_bytes());
-    copy(transfers_, staged, page + rows.first_row, rows.rows_bytes());
-    if (rows.has_scales()) copy(transfers_, staged + rows.rows_bytes(), page + rows.first_scale, rows.count * 4);
-    transfers_.synchronize();
-    rows.unpack(staged, to_host);
-}
-
-void KvPart::import_range(const KvLayout& layout, std::byte* page, const KvRange& range, const std::byte* from_host) {
-    if (range.count == 0) return;
-    const Rows rows(layout, range);
-    const std::lock_guard lock(transfer_mutex_);
-    {
-        const std::lock_guard state_lock(mutex_);
-        wait_for_all();  // the page may be new, its zeros still on their way
-    }
-    std::byte* staged = staging(rows.staged_bytes());
-    rows.pack(from_host, staged);
-    copy(transfers_, page + rows.first_row, staged, rows.rows_bytes());
-    if (rows.has_scales()) copy(transfers_, page + rows.first_scale, staged + rows.rows_bytes(), rows.count * 4);
-    transfers_.synchronize();
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -19,18 +19,9 @@
 
 namespace longhaul::kernels::cuda {
 
-/// The bytes of [count] keys (values) of a page, from slot `first`.
-struct KvRange {
-    std::int64_t layer;
-    std::int64_t kv_head;
-    bool values;
-    std::int64_t first;
-    std::int64_t count;
-};
-
 class KvPart {
   public:
-    explicit KvPart(const Stream& stream) : stream_(stream), ring_(stream) {}
+    explicit KvPart(const Stream& stream) : stream_(stream), ring_(stream), transfer_ring_(transfers_) {}
 
     /// The pass that follows writes `slots`. Launches the moves that wait.
     void pass_begins(std::span<const KvSlot> slots);
@@ -38,20 +29,30 @@ class KvPart {
     void move(const KvLayout& layout, KvSlot from, KvSlot to);
     void flush_moves();
 
-    // From any thread.
-    void export_range(const KvLayout& layout, const std::byte* page, const KvRange& range, std::byte* to_host);
-    void import_range(const KvLayout& layout, std::byte* page, const KvRange& range, const std::byte* from_host);
+    // From any thread. `pages`: those that the box has positions in.
+    void export_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box, std::byte* to_host,
+                    std::size_t head_stride);
+    void import_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
+                    const std::byte* from_host, std::size_t head_stride);
 
     struct Move {
         KvSlot from, to;
     };
 
   private:
+    /// Slots of a page, the last one among them.
+    struct Run {
+        const std::byte* page;
+        std::int32_t first, last;
+    };
+
     void launch_moves();
-    [[nodiscard]] bool may_be_on_its_way(const std::byte* page, const KvRange& range) const;
-    void wait_for_writes(const std::byte* page, const KvRange& range);
+    [[nodiscard]] bool may_be_on_its_way(std::span<std::byte* const> pages, const KvBox& box) const;
+    void wait_for_writes(std::span<std::byte* const> pages, const KvBox& box);
     void wait_for_all();
     std::byte* staging(std::size_t num_bytes);
+    template <bool to_pages>
+    void ask_for_rows(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box);
 
     const Stream& stream_;
 
@@ -60,13 +61,16 @@ class KvPart {
     KvLayout moves_layout_;    ///< of all of them
     PinnedRing ring_;
     Workspace device_moves_;
-    std::vector<KvSlot> pass_slots_;  ///< of the pass that runs, those that are written
+    std::vector<Run> pass_slots_;  ///< of the pass that runs, what it writes
     Event before_pass_;
     bool marked_ = false;  ///< before_pass_ says something
 
     std::mutex transfer_mutex_;  ///< of what follows
     Stream transfers_;
     Event reached_;
+    PinnedRing transfer_ring_;
+    Workspace device_pages_;
+    Workspace device_rows_;  ///< of a box, as files have them
     Pinned staged_;
 };
 

@@ -22,9 +22,46 @@
 
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/links.hpp"
+#include "kernels/cuda/shared_library.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {
+
+/// The library's functions that we call; loaded when ranks want to be connected.
+struct Nccl {
+    Nccl() {
+        const SharedLibrary library("NCCL", {"libnccl.so.2", "libnccl.so"});
+        library.find(get_error_string, "ncclGetErrorString");
+        library.find(get_unique_id, "ncclGetUniqueId");
+        library.find(comm_init, "ncclCommInitRankConfig");
+        library.find(comm_finalize, "ncclCommFinalize");
+        library.find(comm_destroy, "ncclCommDestroy");
+        library.find(comm_abort, "ncclCommAbort");
+        library.find(comm_get_async_error, "ncclCommGetAsyncError");
+        library.find(all_gather, "ncclAllGather");
+        library.find(group_start, "ncclGroupStart");
+        library.find(group_end, "ncclGroupEnd");
+        library.find(send, "ncclSend");
+        library.find(receive, "ncclRecv");
+    }
+    static const Nccl& get() {
+        static const Nccl only;
+        return only;
+    }
+
+    decltype(&ncclGetErrorString) get_error_string{};
+    decltype(&ncclGetUniqueId) get_unique_id{};
+    decltype(&ncclCommInitRankConfig) comm_init{};
+    decltype(&ncclCommFinalize) comm_finalize{};
+    decltype(&ncclCommDestroy) comm_destroy{};
+    decltype(&ncclCommAbort) comm_abort{};
+    decltype(&ncclCommGetAsyncError) comm_get_async_error{};
+    decltype(&ncclAllGather) all_gather{};
+    decltype(&ncclGroupStart) group_start{};
+    decltype(&ncclGroupEnd) group_end{};
+    decltype(&ncclSend) send{};
+    decltype(&ncclRecv) receive{};
+};
 
 constexpr std::int64_t few_bytes = 1 << 20;  ///< what a rank receives when all get all
 
@@ -33,7 +70,7 @@ constexpr std::chrono::seconds patience_to_meet{60}, patience_with_a_pass{600}, 
 
 void check(ncclResult_t result, std::source_location where = std::source_location::current()) {
     if (result == ncclSuccess || result == ncclInProgress) return;
-    throw CudaError(std::string("NCCL: ") + ncclGetErrorString(result) + " in " + where.function_name());
+    throw CudaError(std::string("NCCL: ") + Nccl::get().get_error_string(result) + " in " + where.function_name());
 }
 
 class NcclLink final : public DeviceLink {
@@ -43,7 +80,7 @@ class NcclLink final : public DeviceLink {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;
         try {
-            check(ncclCommInitRankConfig(&group_, size, id, rank, &config));
+            check(nccl_.comm_init(&group_, size, id, rank, &config));
             wait(patience_to_meet, [&] { return !in_progress(); });
         } catch (const CudaError&) {
             abort();
@@ -54,9 +91,9 @@ class NcclLink final : public DeviceLink {
         try {
             static_cast<void>(stream_.native());  // sums that read parts_ are handed over before it is released
             if (group_ == nullptr) return;
-            check(ncclCommFinalize(group_));  // others may still read what this rank sent
+            check(nccl_.comm_finalize(group_));  // others may still read what this rank sent
             wait(patience_to_part, [&] { return !in_progress(); });
-            check(ncclCommDestroy(group_));
+            check(nccl_.comm_destroy(group_));
         } catch (const std::exception&) {
             abort();
         }
@@ -69,7 +106,8 @@ class NcclLink final : public DeviceLink {
         if (group_ == nullptr) throw CudaError("NCCL: the ranks are no longer connected");
         if (count * (size_ - 1) * static_cast<std::int64_t>(sizeof(float)) <= few_bytes) {
             auto* const parts = parts_.get<float>(stream_, count * size_);
-            queued(ncclAllGather(data, parts, static_cast<std::size_t>(count), ncclFloat32, group_, stream_.native()));
+            queued(
+                nccl_.all_gather(data, parts, static_cast<std::size_t>(count), ncclFloat32, group_, stream_.native()));
             return sum_parts(stream_, data, parts, size_, count);
         }
         const std::int64_t share = (count + size_ - 1) / size_;
@@ -87,6 +125,13 @@ class NcclLink final : public DeviceLink {
             send(data + mine.first, mine.count, peer);
             receive(data + theirs.first, theirs.count, peer);
         });
+    }
+
+    void all_gather(const float* data, float* received, std::int64_t count) override {
+        if (count == 0) return;
+        if (group_ == nullptr) throw CudaError("NCCL: the ranks are no longer connected");
+        queued(
+            nccl_.all_gather(data, received, static_cast<std::size_t>(count), ncclFloat32, group_, stream_.native()));
     }
 
     void finish() override {
@@ -111,7 +156,7 @@ class NcclLink final : public DeviceLink {
     /// errors.
     [[nodiscard]] bool in_progress() const {
         ncclResult_t state = ncclSuccess;
-        check(ncclCommGetAsyncError(group_, &state));
+        check(nccl_.comm_get_async_error(group_, &state));
         check(state);
         return state == ncclInProgress;
     }
@@ -130,26 +175,27 @@ class NcclLink final : public DeviceLink {
         if (result == ncclInProgress) wait(patience_to_meet, [&] { return !in_progress(); });
     }
     void abort() noexcept {
-        if (group_ != nullptr) static_cast<void>(ncclCommAbort(group_));
+        if (group_ != nullptr) static_cast<void>(nccl_.comm_abort(group_));
         group_ = nullptr;
     }
 
     /// Calls `send_and_receive` for each rank as one operation of the group.
     template <typename SendAndReceive>
     void exchange(SendAndReceive send_and_receive) {
-        check(ncclGroupStart());
+        check(nccl_.group_start());
         for (int peer = 0; peer < size_; ++peer) send_and_receive(peer);
-        queued(ncclGroupEnd());
+        queued(nccl_.group_end());
     }
     void send(const float* from, std::int64_t count, int peer) {
         if (count == 0) return;
-        check(ncclSend(from, static_cast<std::size_t>(count), ncclFloat32, peer, group_, stream_.native()));
+        check(nccl_.send(from, static_cast<std::size_t>(count), ncclFloat32, peer, group_, stream_.native()));
     }
     void receive(float* to, std::int64_t count, int peer) {
         if (count == 0) return;
-        check(ncclRecv(to, static_cast<std::size_t>(count), ncclFloat32, peer, group_, stream_.native()));
+        check(nccl_.receive(to, static_cast<std::size_t>(count), ncclFloat32, peer, group_, stream_.native()));
     }
 
+    const Nccl& nccl_ = Nccl::get();
     const Stream& stream_;
     int rank_;
     int size_;
@@ -161,10 +207,13 @@ class NcclLinks final : public DeviceLinks {
   public:
     NcclLinks(const Stream& stream, int gpu) : stream_(stream), gpu_(gpu) {}
 
-    [[nodiscard]] std::string address() const override { return "nccl " + properties_of(gpu_).uuid; }
+    [[nodiscard]] std::string address() const override {
+        static_cast<void>(Nccl::get());
+        return "nccl " + properties_of(gpu_).uuid;
+    }
     [[nodiscard]] std::vector<std::byte> new_id() const override {
         ncclUniqueId id;
-        check(ncclGetUniqueId(&id));
+        check(Nccl::get().get_unique_id(&id));
         const auto bytes = std::as_bytes(std::span(&id, 1));
         return {bytes.begin(), bytes.end()};
     }

@@ -46,6 +46,9 @@ __device__ __forceinline__ float bf16_high(std::uint32_t pair) {
 __device__ __forceinline__ float minus_infinity() {
     return __uint_as_float(0xff800000U);
 }
+__device__ __forceinline__ float not_a_number() {
+    return __uint_as_float(0x7fc00000U);
+}
 
 /// `count` floats from memory aligned to them.
 template <int count>

@@ -40,12 +40,14 @@ __device__ void pack_step(const PackJob& job, const PieceRow& row, std::int64_t 
     load_inputs(row, slice * job.layout.slice_length + in_slice, values);
     std::byte* const to = job.to + job.layout.byte_of(output, slice, in_slice);
     const int start = byte_in_step(type, static_cast<int>(output % tile_outputs), 0);
-    for (int i = 0; i < inputs && in_slice + i < job.layout.slice_length; ++i) {
+    constexpr int in_word = type == DType::f32 ? 1 : 2;  // slices are of whole pairs
+    for (int i = 0; i < inputs && in_slice + i < job.layout.slice_length; i += in_word) {
         std::byte* const at = to - start + byte_in_step(type, static_cast<int>(output % tile_outputs), i);
         if constexpr (type == DType::f32) {
             *reinterpret_cast<float*>(at) = values[i];
         } else {
-            *reinterpret_cast<std::uint16_t*>(at) = f32_to_bf16(values[i]);
+            *reinterpret_cast<std::uint32_t*>(at) =
+                f32_to_bf16(values[i]) | static_cast<std::uint32_t>(f32_to_bf16(values[i + 1])) << 16;
         }
     }
 }

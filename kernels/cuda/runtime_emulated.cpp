@@ -1,6 +1,6 @@
 // The runtime in host memory, as lazy as a GPU may be: what is asked of a stream is done when the host waits for it, or
-// another stream does, and not before. So what reads results without waiting, or changes memory that a copy still
-// reads, shows. New memory is filled with NaN, as a GPU's would hold anything.
+// another stream does, and not before (or, in the reverse order, at once). So what reads results without waiting, or
+// changes memory that a copy still reads, shows. New memory is filled with NaN, as a GPU's would hold anything.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -54,6 +54,7 @@ class Queue {
     void ask(std::function<void()> operation) {
         operations_.push_back(std::move(operation));
         ++num_asked_;
+        if (emulation::reversed()) run_all();
     }
     [[nodiscard]] std::uint64_t num_asked() const { return num_asked_; }
 

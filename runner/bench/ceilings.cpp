@@ -46,7 +46,7 @@ class DeviceCeilings final : public Ceilings {
         const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         return 3.0 * repeats * static_cast<double>(x_.num_bytes()) / seconds;
     }
-    double flops_per_second() override { return 0; }
+    double flops_per_second() override { return device_.measure_peak_flops(); }
 
   private:
     /// More than any cache holds, and little of the memory.

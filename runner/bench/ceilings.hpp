@@ -15,7 +15,7 @@ class Ceilings {
 };
 
 /// Of the processor's memory and units with `threads` threads; of a device with memory of its own, the bytes that an
-/// addition of two long vectors moves (its peak is known to its makers alone). `device` must outlive them.
+/// addition of two long vectors moves (and its peak by the device itself). `device` must outlive them.
 std::unique_ptr<Ceilings> make_ceilings(kernels::Device& device, int threads);
 
 }  // namespace longhaul::runner

@@ -12,6 +12,7 @@
 #include "engine/model/cost_model.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
+#include "engine/replica.hpp"
 #include "runner/bench/bench.hpp"
 
 namespace longhaul::runner {
@@ -38,6 +39,7 @@ std::vector<ForwardRow> make_rows(std::int64_t rows, std::int64_t context, bool 
             row.position += static_cast<std::int64_t>(row.path.size());
         }
         row.wants_logits = !prompt || i + 1 == rows;
+        row.of_prompt = prompt;
         pass.push_back(row);
     }
     return pass;
@@ -117,7 +119,7 @@ void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t co
     kv.set_committed(context);
     const std::vector<ForwardRow> pass = make_rows(rows, context, prompt);
     // A prompt goes in chunks, as it does in a run.
-    const std::int64_t chunk = prompt ? 512 : rows;
+    const std::int64_t chunk = !prompt ? rows : model.device().own_memory() ? engine::prefill_chunk_of(true) : 512;
     KvSequence* sequence = &kv;
     const auto run = [&] {
         for (std::int64_t first = 0; first < rows; first += chunk) {

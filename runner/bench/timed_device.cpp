@@ -41,10 +41,18 @@ void TimedDevice::embed(const Matrix& table, std::span<const std::int32_t> rows,
 }
 
 void TimedDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
+    timed_product(w, num_rows, [&] { inner_.matmul(w, x, x_stride, num_rows, y); });
+}
+
+void TimedDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                               float* y) {
+    timed_product(w, num_rows, [&] { inner_.layer_matmul(w, x, x_stride, num_rows, y); });
+}
+
+void TimedDevice::timed_product(const Matrix& w, std::int64_t num_rows, const std::function<void()>& run) {
     const std::string part = "product " + std::to_string(w.num_outputs) + " x " + std::to_string(w.num_inputs);
     timed(part, static_cast<double>(w.data.num_bytes()),
-          2.0 * static_cast<double>(w.num_outputs * w.num_inputs * num_rows),
-          [&] { inner_.matmul(w, x, x_stride, num_rows, y); });
+          2.0 * static_cast<double>(w.num_outputs * w.num_inputs * num_rows), run);
 }
 
 void TimedDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
@@ -129,6 +137,11 @@ void TimedDevice::kv_export(const KvLayout& layout, const std::byte* page, std::
 void TimedDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
                             bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) {
     inner_.kv_import(layout, page, layer, kv_head, values, first, count, from_host);
+}
+
+void TimedDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                         std::span<const kernels::Choice> choices, std::span<std::int32_t> tokens) {
+    timed("choosing tokens", 0, 0, [&] { inner_.choose(logits, stride, vocab_size, choices, tokens); });
 }
 
 }  // namespace longhaul::runner

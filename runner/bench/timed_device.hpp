@@ -31,7 +31,13 @@ class TimedDevice final : public kernels::Device {
     [[nodiscard]] std::string_view name() const override { return inner_.name(); }
     [[nodiscard]] int threads() const override { return inner_.threads(); }
     [[nodiscard]] std::string place() const override { return inner_.place(); }
+    [[nodiscard]] double measure_peak_flops() override { return inner_.measure_peak_flops(); }
+    [[nodiscard]] std::vector<std::string> choices() const override { return inner_.choices(); }
     [[nodiscard]] std::optional<kernels::DeviceMemory> own_memory() const override { return inner_.own_memory(); }
+    [[nodiscard]] std::int64_t operation_bytes(const kernels::KvLayout& layout,
+                                               const kernels::PassSize& pass) const override {
+        return inner_.operation_bytes(layout, pass);
+    }
     [[nodiscard]] kernels::DeviceLinks* links() override { return inner_.links(); }
     void finish() override { inner_.finish(); }
     std::byte* allocate_staging(std::size_t num_bytes) override { return inner_.allocate_staging(num_bytes); }
@@ -39,6 +45,8 @@ class TimedDevice final : public kernels::Device {
         inner_.release_staging(data, num_bytes);
     }
     std::byte* allocate(std::size_t num_bytes) override { return inner_.allocate(num_bytes); }
+    [[nodiscard]] bool has_far_memory() const override { return inner_.has_far_memory(); }
+    std::byte* allocate_far(std::size_t num_bytes) override { return inner_.allocate_far(num_bytes); }
     void release(std::byte* data, std::size_t num_bytes) noexcept override { inner_.release(data, num_bytes); }
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
@@ -54,6 +62,8 @@ class TimedDevice final : public kernels::Device {
     void embed(const kernels::Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                 float* y) override;
+    void layer_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                      float* y) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
@@ -78,8 +88,20 @@ class TimedDevice final : public kernels::Device {
                    bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const override;
     void kv_import(const kernels::KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
                    bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) override;
+    void kv_export_box(const kernels::KvLayout& layout, std::span<std::byte* const> pages, const kernels::KvBox& box,
+                       std::byte* to_host, std::size_t head_stride) const override {
+        inner_.kv_export_box(layout, pages, box, to_host, head_stride);
+    }
+    void kv_import_box(const kernels::KvLayout& layout, std::span<std::byte* const> pages, const kernels::KvBox& box,
+                       const std::byte* from_host, std::size_t head_stride) override {
+        inner_.kv_import_box(layout, pages, box, from_host, head_stride);
+    }
+    [[nodiscard]] bool can_choose() const override { return inner_.can_choose(); }
+    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
+                std::span<std::int32_t> tokens) override;
 
   private:
+    void timed_product(const kernels::Matrix& w, std::int64_t num_rows, const std::function<void()>& run);
     void timed(const std::string& part, double bytes, double flops, const std::function<void()>& run);
 
     std::unique_ptr<kernels::Device> owned_;

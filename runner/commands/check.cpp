@@ -66,7 +66,8 @@ void add_needs(Rows& rows, const JobReport& report) {
             "memory a rank",
             size_text(need.weights) + drafts + size_text(need.batch_kv) + " of keys and values for the " +
                 counted(report.settings.batch, "longest item", "longest items") +
-                (need.available > 0 ? "; " + need.host + " has " + size_text(need.available) + " free" : ""));
+                (need.available > 0 ? "; " + need.host + " has " + size_text(need.available) + " free" : "") +
+                (need.far > 0 ? ", host-memory adds " + size_text(need.far) : ""));
     }
     if (report.disk) {
         rows.emplace_back("disk", "at most about " + size_text(report.disk->checkpoints) +
@@ -157,7 +158,8 @@ Json to_json(const JobReport& report) {
     if (report.memory) {
         json["memory"] = {{"weights", report.memory->weights},       {"batch_kv", report.memory->batch_kv},
                           {"longest_kv", report.memory->longest_kv}, {"most_kv", report.memory->most_kv},
-                          {"available", report.memory->available},   {"host", report.memory->host}};
+                          {"available", report.memory->available},   {"host", report.memory->host},
+                          {"host_memory", report.memory->far}};
     }
     if (report.disk) {
         json["disk"] = {{"checkpoints", report.disk->checkpoints},

@@ -158,6 +158,7 @@ int generate_command(const std::vector<std::string>& arguments) {
     const int threads = settings.threads > 0 ? static_cast<int>(settings.threads) : usable_processors();
     const auto device = make_device(settings, threads);
     check_memory(settings, *device, 1);
+    check_host_memory(settings, *device, 1);
     const auto group = engine::make_local_group();
     const auto model = engine::Model::load(settings.model, precision_of(settings), *device, *group,
                                            kv_dtype_of(settings), packed_folder(settings));
@@ -170,6 +171,7 @@ int generate_command(const std::vector<std::string>& arguments) {
     options.draft.models = drafts.pointers();
     options.batch = 1;
     options.kv_memory_bytes = kv_memory_bytes(settings, *device, 1);
+    options.kv_far_bytes = far_bytes(settings, *device);
     Session session(*tokenizer, settings);
     stop_on_interrupt();
     engine::Replica replica(*model, *group, *tokenizer, options,

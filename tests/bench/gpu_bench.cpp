@@ -1,11 +1,13 @@
 // Question: how near are the kernels to what the GPU can do?
-// Machine: one NVIDIA GPU; prints the bandwidth of a copy, measured in the same run, as the ceiling.
-// Command: gpu_bench [--exact] [--quick]
+// Machine: one NVIDIA GPU; prints the bandwidth of a copy and the peak of mma.sync on registers alone, measured in the
+// same run, as the ceilings.
+// Command: gpu_bench [--exact|--cublas] [--quick]
 // Answer: of the products and the attention of an 8 B Llama (hidden 4096, 32 query and 8 KV heads of 128, feed-forward
-// 14336) and of single rows' operations: time, GB/s of the bytes that must move, their share of the copy's bandwidth,
-// and TFLOP/s. Medians; each product runs over enough copies of its matrix to be out of the second cache. tests/bench/
-// gpu_peer.py does the same with PyTorch. Then all layers of a pass, as a model asks for them, launched in graphs and
-// kernel by kernel.
+// 14336), of single rows' operations, and of choosing tokens from rows of 128K logits: time, GB/s of the bytes that
+// must move, their share of the copy's bandwidth, TFLOP/s and their share of the peak. Medians; each product runs over
+// enough copies of its matrix to be out of the second cache. --cublas: products of 512 rows and more by cuBLASLt alone,
+// as of prompts with `kernels = cuda-cublas` (weights brought into rows included). tests/bench/gpu_peer.py does the
+// same with PyTorch. Then all layers of a pass, as a model asks for them, launched in graphs and kernel by kernel.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -34,35 +36,60 @@ struct Layers {
 constexpr Layers layers_8b{"8b", 32, 4096, q_heads, kv_heads, head_dim, 14336};
 constexpr Layers layers_1b{"1b", 16, 2048, 32, 8, 64, 8192};
 
+/// A pass whose rows are all of a prompt.
+class Prompt {
+  public:
+    Prompt(Device& device, std::int64_t num_rows)
+        : page_(device,
+                device.kv_page_bytes({.dtype = DType::bf16, .num_layers = 1, .num_kv_heads = 1, .head_dim = 2})),
+          pages_{page_.data()},
+          rows_(static_cast<std::size_t>(num_rows), AttentionRow{.position = 0, .in_pages = 1}),
+          sequence_{pages_, {}} {
+        device.begin_pass({.sequences = {&sequence_, 1}, .rows = rows_, .slots = {}, .num_prompt_rows = num_rows});
+    }
+
+  private:
+    Buffer page_;
+    std::vector<std::byte*> pages_;
+    std::vector<AttentionRow> rows_;
+    AttentionSequence sequence_;
+};
+
 class Bench {
   public:
     Bench(GpuArithmetic arithmetic, GpuLaunches launches, bool quick)
-        : device_(make_gpu_device(arithmetic, 0, launches)), quick_(quick) {
-        constexpr std::int64_t rows = 32768, dim = 8192;  // 1 GiB there, 1 GiB back
+        : device_(make_gpu_device(arithmetic, 0, launches)),
+          quick_(quick),
+          least_rows_(arithmetic == GpuArithmetic::library ? 512 : 1) {  // fewer are our kernels' business
+        constexpr std::int64_t rows = 32768, dim = 8192;                 // 1 GiB there, 1 GiB back
         const Buffer from = random_floats(rows * dim);
         const Buffer to(*device_, rows * dim * 4);
         std::vector<std::int32_t> all(rows);
         std::iota(all.begin(), all.end(), 0);
         copy_bandwidth_ =
             2.0 * rows * dim * 4 / seconds_of(1, [&] { device_->gather(from.as<float>(), all, dim, to.as<float>()); });
-        std::printf("%s: a copy moves %.0f GB/s\n", std::string(device_->name()).c_str(), copy_bandwidth_ * 1e-9);
+        peak_ = device_->measure_peak_flops();
+        std::printf("%s: a copy moves %.0f GB/s, tensor cores on registers alone %.1f TFLOP/s\n",
+                    std::string(device_->name()).c_str(), copy_bandwidth_ * 1e-9, peak_ * 1e-12);
     }
 
     void products(DType dtype, const char* name) {
         const std::vector<std::pair<std::int64_t, std::int64_t>> shapes = {
             {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
-        for (const std::int64_t num_rows : {1, 8, 64, 512}) {
-            double layer_seconds = 0.0, layer_bytes = 0.0;
+        for (const std::int64_t num_rows : {1, 8, 64, 512, 2048}) {
+            if (num_rows < least_rows_) continue;
+            double layer_seconds = 0.0, layer_bytes = 0.0, layer_operations = 0.0;
             for (const auto& [outputs, inputs] : shapes) {
                 const Timed timed = product(dtype, outputs, inputs, num_rows);
                 layer_seconds += timed.seconds;
                 layer_bytes += timed.bytes;
+                layer_operations += timed.operations;
                 line(std::string(name) + " " + std::to_string(outputs) + "x" + std::to_string(inputs) + ", " +
                          std::to_string(num_rows) + " rows",
                      timed);
             }
             line(std::string(name) + " products of 32 layers, " + std::to_string(num_rows) + " rows",
-                 {32 * layer_seconds, 32 * layer_bytes, 0.0});
+                 {32 * layer_seconds, 32 * layer_bytes, layer_operations * 32});
         }
     }
 
@@ -74,6 +101,27 @@ class Bench {
                      attention_of(dtype, context, nodes));
             }
         }
+    }
+
+    /// Over the link to the host: pages that lie there, and what a checkpoint takes.
+    void link() {
+        for (const std::int64_t nodes : {1, 64})
+            line("attention bf16, 20000 tokens in host memory, " + std::to_string(nodes) + " nodes",
+                 attention_of(DType::bf16, 20'000, nodes, true));
+        const KvLayout layout{.dtype = DType::bf16, .num_layers = 8, .num_kv_heads = kv_heads, .head_dim = head_dim};
+        const KvBox box{.num_layers = 2, .num_heads = kv_heads, .first = 10, .count = 2000};
+        const std::size_t page_bytes = device_->kv_page_bytes(layout), head_bytes = box.bytes(layout) / (2 * kv_heads);
+        const Buffer memory(*device_, 32 * page_bytes);
+        std::vector<std::byte*> pages;
+        for (std::size_t i = 0; i < 32; ++i) pages.push_back(memory.data() + i * page_bytes);
+        std::vector<std::byte> there(box.bytes(layout));
+        const auto bytes = static_cast<double>(there.size());
+        line(
+            "export of 2000 keys, 2 layers",
+            {seconds_of(4, [&] { device_->kv_export_box(layout, pages, box, there.data(), head_bytes); }), bytes, 0.0});
+        line(
+            "import of 2000 keys, 2 layers",
+            {seconds_of(4, [&] { device_->kv_import_box(layout, pages, box, there.data(), head_bytes); }), bytes, 0.0});
     }
 
     void rows() {
@@ -104,6 +152,38 @@ class Bench {
             for (const std::int64_t num_rows : {1, 8, 64}) {
                 line("layers of " + std::string(layers.name) + ", " + std::to_string(num_rows) + " rows, " + how,
                      layers_of(layers, num_rows, memory));
+            }
+        }
+    }
+    /// Tokens from rows of logits with a few likely tokens and many that are not.
+    void choices() {
+        constexpr std::int64_t vocab = 128256, most_rows = 64;
+        std::vector<float> values(static_cast<std::size_t>(vocab * most_rows));
+        std::uint32_t state = 1;
+        for (float& value : values) {
+            value = 0.0F;
+            for (int i = 0; i < 6; ++i) value += static_cast<float>((state = state * 1664525U + 1013904223U) >> 8);
+            value *= 4.0F * 0x1p-24F;  // about normal, spread 2.8
+        }
+        const Buffer logits(*device_, values.size() * 4);
+        device_->upload(logits.data(), values.data(), logits.num_bytes());
+        const std::vector<std::pair<const char*, Choice>> kinds = {{"greedy", {.temperature = 0.0}},
+                                                                   {"no filter", {}},
+                                                                   {"min-p 0.05", {.min_p = 0.05}},
+                                                                   {"top-p 0.5", {.top_p = 0.5}},
+                                                                   {"top-k 50, top-p 0.9", {.top_k = 50, .top_p = 0.9}},
+                                                                   {"eta 0.001", {.eta = 1e-3}}};
+        for (const auto& [name, kind] : kinds) {
+            for (const std::int64_t num_rows : {std::int64_t{1}, most_rows}) {
+                std::vector<Choice> rows(static_cast<std::size_t>(num_rows), kind);
+                for (std::int64_t r = 0; r < num_rows; ++r) rows[static_cast<std::size_t>(r)].row = r;
+                std::vector<std::int32_t> tokens(rows.size());
+                const double seconds =
+                    seconds_of(20, [&] { device_->choose(logits.as<float>(), vocab, vocab, rows, tokens); });
+                const auto left = std::count(tokens.begin(), tokens.end(), -1);
+                line(std::string("choose, ") + name + ", " + std::to_string(num_rows) + " rows" +
+                         (left > 0 ? ", " + std::to_string(left) + " left to the host" : ""),
+                     {seconds, static_cast<double>(num_rows * vocab * 4), 0.0});
             }
         }
     }
@@ -190,19 +270,23 @@ class Bench {
         const std::vector<Matrix> matrices = matrices_of(dtype, outputs, inputs);
         const Buffer x = random_inputs(num_rows * inputs);
         const Buffer y(*device_, static_cast<std::size_t>(num_rows * outputs) * 4);
+        const Prompt prompt(*device_, num_rows);
         std::size_t next = 0;
         const double seconds = seconds_of(static_cast<int>(2 * matrices.size()), [&] {
-            device_->matmul(matrices[next++ % matrices.size()], x.data(), inputs, num_rows, y.as<float>());
+            device_->layer_matmul(matrices[next++ % matrices.size()], x.data(), inputs, num_rows, y.as<float>());
         });
         return {seconds, static_cast<double>(matrices.front().data.num_bytes()),
                 2.0 * static_cast<double>(outputs * inputs * num_rows)};
     }
 
     /// A chain of `nodes` scratch slots behind a context in pages.
+    Buffer memory_of(std::size_t num_bytes, bool far) {
+        return far ? Buffer::far(*device_, num_bytes) : Buffer(*device_, num_bytes);
+    }
     struct Chain {
-        Chain(Bench& bench, const KvLayout& layout, std::int64_t context, std::int64_t nodes)
-            : memory(*bench.device_,
-                     static_cast<std::size_t>((context + 63) / 64 + 1) * bench.device_->kv_page_bytes(layout)),
+        Chain(Bench& bench, const KvLayout& layout, std::int64_t context, std::int64_t nodes, bool far = false)
+            : memory(bench.memory_of(
+                  static_cast<std::size_t>((context + 63) / 64 + 1) * bench.device_->kv_page_bytes(layout), far)),
               path(static_cast<std::size_t>(nodes)) {
             bench.fill(memory);
             const std::size_t page_bytes = bench.device_->kv_page_bytes(layout);
@@ -227,10 +311,10 @@ class Bench {
         std::vector<KvSlot> slots;
     };
 
-    Timed attention_of(DType dtype, std::int64_t context, std::int64_t nodes) {
+    Timed attention_of(DType dtype, std::int64_t context, std::int64_t nodes, bool far = false) {
         constexpr std::int64_t layers = 4;  // in turn, out of the second cache
         const KvLayout layout{.dtype = dtype, .num_layers = layers, .num_kv_heads = kv_heads, .head_dim = head_dim};
-        const Chain chain(*this, layout, context, nodes);
+        const Chain chain(*this, layout, context, nodes, far);
         device_->begin_pass({.sequences = {&chain.sequence, 1}, .rows = chain.rows, .slots = {}});
         const Buffer q = random_floats(nodes * q_heads * head_dim);
         const Buffer out(*device_, static_cast<std::size_t>(nodes * q_heads * head_dim) * 2);
@@ -278,16 +362,16 @@ class Bench {
                               m.normed.data(), l.hidden);
         };
         norm();
-        device_->matmul(of(m.qkv), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
+        device_->layer_matmul(of(m.qkv), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
         device_->rope_store(layout, index, m.wide.as<float>(), l.q_heads, m.queries.data());
         const std::int64_t heads = l.q_heads * l.head_dim;
         device_->attention(layout, index, m.queries.data(), l.q_heads, DType::bf16, m.attended.data(), heads);
-        device_->matmul(of(m.output), m.attended.data(), heads, num_rows, m.sum.as<float>());
+        device_->layer_matmul(of(m.output), m.attended.data(), heads, num_rows, m.sum.as<float>());
         device_->add(m.x.as<float>(), m.sum.as<float>(), num_rows * l.hidden);
         norm();
-        device_->matmul(of(m.gate_up), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
+        device_->layer_matmul(of(m.gate_up), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
         device_->silu_mul(m.wide.as<float>(), num_rows, l.feed_forward, DType::bf16, m.attended.data(), l.feed_forward);
-        device_->matmul(of(m.down), m.attended.data(), l.feed_forward, num_rows, m.sum.as<float>());
+        device_->layer_matmul(of(m.down), m.attended.data(), l.feed_forward, num_rows, m.sum.as<float>());
         device_->add(m.x.as<float>(), m.sum.as<float>(), num_rows * l.hidden);
     }
 
@@ -310,16 +394,18 @@ class Bench {
     }
 
     void line(const std::string& what, const Timed& timed) const {
-        std::printf("%-44s %10.1f us %8.0f GB/s %5.2f of a copy %8.1f TFLOP/s\n", what.c_str(), timed.seconds * 1e6,
-                    timed.bytes / timed.seconds * 1e-9, timed.bytes / timed.seconds / copy_bandwidth_,
-                    timed.operations / timed.seconds * 1e-12);
+        std::printf("%-44s %10.1f us %8.0f GB/s %5.2f of a copy %8.1f TFLOP/s %5.2f of the peak\n", what.c_str(),
+                    timed.seconds * 1e6, timed.bytes / timed.seconds * 1e-9,
+                    timed.bytes / timed.seconds / copy_bandwidth_, timed.operations / timed.seconds * 1e-12,
+                    timed.operations / timed.seconds / peak_);
         std::fflush(stdout);
     }
 
     std::unique_ptr<Device> device_;
     Buffer small_{*device_, 64};
     bool quick_;
-    double copy_bandwidth_ = 0.0;
+    std::int64_t least_rows_;  ///< of products
+    double copy_bandwidth_ = 0.0, peak_ = 0.0;
 };
 
 }  // namespace
@@ -330,15 +416,19 @@ int main(int argc, char** argv) {
     for (int i = 1; i < argc; ++i) {
         if (std::string(argv[i]) == "--quick") quick = true;
         if (std::string(argv[i]) == "--exact") arithmetic = GpuArithmetic::exact;
+        if (std::string(argv[i]) == "--cublas") arithmetic = GpuArithmetic::library;
     }
     try {
         Bench bench(arithmetic, GpuLaunches::graphs, quick);
         bench.products(DType::bf16, "bf16");
+        if (arithmetic == GpuArithmetic::library) return 0;  // all else is as without it
         if (!quick) bench.products(DType::int8, "int8");
         if (!quick) bench.products(DType::int4, "int4");
         bench.attention(DType::bf16, "bf16");
         if (!quick) bench.attention(DType::int8, "int8");
+        bench.link();
         bench.rows();
+        bench.choices();
         bench.passes("in graphs");
         Bench(arithmetic, GpuLaunches::single, quick).passes("one by one");
     } catch (const std::exception& error) {

@@ -147,12 +147,17 @@ class PretendedReplica {
         std::vector<KvSource> sources;
         for (const auto& [key, item] : items) {
             const std::int64_t kv_end = item.prompt_tokens + item.num_tokens + num_tokens - 1;
-            sources.push_back(
-                {key, item.kv_tokens, kv_end,
-                 [identity = identity_, key = key, first_head](std::int64_t layer, std::int64_t head, bool values,
-                                                               std::int64_t first, std::int64_t count, std::byte* to) {
-                     fill_kv(identity, key, layer, first_head + head, values, first, count, to);
-                 }});
+            sources.push_back({key, item.kv_tokens, kv_end,
+                               [identity = identity_, key = key, first_head](const kernels::KvBox& box, std::byte* to,
+                                                                             std::size_t head_stride) {
+                                   for (std::int64_t layer = 0; layer < box.num_layers; ++layer) {
+                                       for (std::int64_t head = 0; head < box.num_heads; ++head, to += head_stride) {
+                                           fill_kv(identity, key, box.first_layer + layer,
+                                                   first_head + box.first_head + head, box.values, box.first, box.count,
+                                                   to);
+                                       }
+                                   }
+                               }});
         }
         return sources;
     }

@@ -151,6 +151,25 @@ TEST(Checkpoint, FloatsOverSeveralChunks) {
     expect_item(store, "b", 100, 1899, identity);
 }
 
+// 8 MB go from the device to the file at a time: most positions of a head, and four of five layers.
+TEST(Checkpoint, LargeRoundsGoInPieces) {
+    CheckpointIdentity identity = small_identity();
+    const FastFiles fast;
+    for (const auto& [layers, heads, positions] : {std::tuple{1, 1, 8500}, std::tuple{5, 2, 900}}) {
+        identity.num_layers = layers;
+        identity.num_kv_heads = heads;
+        identity.head_dim = 512;
+        const TemporaryFolder folder;
+        PretendedReplica replica(folder.path(), 0, 0, {{0, heads}}, identity);
+        replica.start("a", positions - 100);
+        replica.start("b", 100);
+        replica.write_round(3);
+        CheckpointStore store(folder.path(), identity, 0);
+        expect_item(store, "a", 3, positions - 98, identity);
+        expect_item(store, "b", 3, 102, identity);
+    }
+}
+
 TEST(Checkpoint, Int8WithItsScales) {
     CheckpointIdentity identity = small_identity();
     identity.kv_dtype = "int8";

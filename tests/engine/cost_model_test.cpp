@@ -58,7 +58,7 @@ TEST(CostModel, MeasuresAModelAndLeavesItsAnswersAlone) {
     const std::vector<ForwardRow> row{
         {.token_id = 3, .position = 0, .sequence = 0, .in_pages = 1, .path = {}, .wants_logits = true}};
     const auto logits = [&] {
-        const auto answer = model->forward(row, std::span(&sequence, 1));
+        const auto answer = model->forward(row, std::span(&sequence, 1)).all();
         return std::vector<float>(answer.begin(), answer.end());
     };
     const std::vector<float> before = logits();

@@ -64,7 +64,7 @@ struct Demo {
         }
         KvSequence* const one = &kv;
         LogitsPipeline pipeline(params(), target->config().vocab_size);
-        return distributions[text] = pipeline.apply(target->forward(rows, std::span(&one, 1)), {context, {}});
+        return distributions[text] = pipeline.apply(target->forward(rows, std::span(&one, 1)).all(), {context, {}});
     }
 
     std::map<Tokens, double> joint() {

@@ -4,92 +4,46 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <mutex>
-#include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "tests/engine/fabric.hpp"
 #include "tests/engine/remote_device.hpp"
 
 namespace longhaul::engine {
 namespace {
 
+using testing::Fabric;
+using testing::FabricLinks;
 using testing::RemoteDevice;
-
-/// Links as a test wants them; their sums go through groups of threads of their own.
-struct Fabric {
-    std::vector<std::string> addresses;  ///< of each rank's device
-    int rank_that_cannot_join = -1;
-    bool no_id = false;
-    std::vector<std::unique_ptr<Group>> groups = make_thread_groups(static_cast<int>(addresses.size()));
-    std::atomic<int> sums{0}, finished{0};
-};
-
-class FabricLink final : public kernels::DeviceLink {
-  public:
-    FabricLink(Fabric& fabric, RemoteDevice& device, int rank) : fabric_(fabric), device_(device), rank_(rank) {}
-    void all_reduce(float* data, std::int64_t count) override {
-        ++fabric_.sums;
-        std::vector<float> here(static_cast<std::size_t>(count));
-        auto* bytes = reinterpret_cast<std::byte*>(data);
-        device_.download(here.data(), bytes, here.size() * sizeof(float));
-        fabric_.groups[static_cast<std::size_t>(rank_)]->all_reduce(here.data(), count);
-        device_.upload(bytes, here.data(), here.size() * sizeof(float));
-    }
-    void finish() override { ++fabric_.finished; }
-
-  private:
-    Fabric& fabric_;
-    RemoteDevice& device_;
-    int rank_;
-};
-
-class FabricLinks final : public kernels::DeviceLinks {
-  public:
-    FabricLinks(Fabric& fabric, RemoteDevice& device, int rank) : fabric_(fabric), device_(device), rank_(rank) {}
-    [[nodiscard]] std::string address() const override { return fabric_.addresses[static_cast<std::size_t>(rank_)]; }
-    [[nodiscard]] std::vector<std::byte> new_id() const override {
-        if (fabric_.no_id) throw std::runtime_error("no id to be had");
-        return {std::byte{42}};
-    }
-    std::unique_ptr<kernels::DeviceLink> join(std::span<const std::byte> id, int rank, int size) override {
-        EXPECT_EQ(id.size(), 1U);
-        EXPECT_EQ(id[0], std::byte{42});
-        EXPECT_EQ(rank, rank_);
-        EXPECT_EQ(size, static_cast<int>(fabric_.addresses.size()));
-        if (rank == fabric_.rank_that_cannot_join) throw std::runtime_error("the cable is out");
-        return std::make_unique<FabricLink>(fabric_, device_, rank_);
-    }
-
-  private:
-    Fabric& fabric_;
-    RemoteDevice& device_;
-    int rank_;
-};
 
 /// What each rank's device holds after a sum of numbers that tell orders apart, and what it had to say.
 struct Outcome {
     std::vector<std::vector<float>> sums;
+    std::vector<std::vector<float>> gathered;  ///< of a rank; empty where it would have gone over the host
     std::vector<std::string> notices;
 };
 
 Outcome add_over(Fabric& fabric) {
     const int size = static_cast<int>(fabric.addresses.size());
     auto groups = make_thread_groups(size);
-    Outcome outcome{std::vector<std::vector<float>>(groups.size()), std::vector<std::string>(groups.size())};
+    Outcome outcome{std::vector<std::vector<float>>(groups.size()), std::vector<std::vector<float>>(groups.size()),
+                    std::vector<std::string>(groups.size())};
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
         threads.emplace_back([&, rank] {
             const auto r = static_cast<std::size_t>(rank);
             RemoteDevice device(kernels::make_cpu_device(kernels::CpuVariant::reference, 1));
-            FabricLinks links(fabric, device, rank);
+            FabricLinks links(fabric, device, fabric.addresses[r]);
             if (!fabric.addresses[r].empty()) device.device_links = &links;
             const auto sums = make_device_group(device, *groups[r], outcome.notices[r]);
             const float values[] = {1.0F, 1e8F, -1e8F, 3.0F};
             const std::vector<float> mine(100, values[rank]);
-            const kernels::Buffer data(device, 400);
+            const kernels::Buffer data(device, 400), all(device, 12 * groups.size());
             device.upload(data.data(), mine.data(), 400);
+            if (sums->all_gather(data.as<float>() + 7, all.as<float>(), 3))
+                outcome.gathered[r].resize(3 * groups.size());
+            device.download(outcome.gathered[r].data(), all.data(), outcome.gathered[r].size() * sizeof(float));
             sums->all_reduce(data.as<float>(), 40);
             sums->all_reduce(data.as<float>() + 40, 60);
             sums->finish();
@@ -112,6 +66,9 @@ TEST(DeviceGroup, GoesFromDeviceToDeviceWhereEachRankHasItsOwn) {
     const Outcome outcome = add_over(fabric);
     expect_sums(outcome);
     EXPECT_EQ(fabric.sums, 8);
+    EXPECT_EQ(fabric.gathers, 4);
+    for (const std::vector<float>& all : outcome.gathered)
+        EXPECT_EQ(all, (std::vector<float>{1, 1, 1, 1e8F, 1e8F, 1e8F, -1e8F, -1e8F, -1e8F, 3, 3, 3}));
     EXPECT_EQ(fabric.finished, 4);
     for (const std::string& notice : outcome.notices) EXPECT_EQ(notice, "");
 }
@@ -123,6 +80,7 @@ TEST(DeviceGroup, GoesOverTheHostWhereTwoRanksShareADeviceOrOneHasNoLinks) {
         const Outcome outcome = add_over(fabric);
         expect_sums(outcome);
         EXPECT_EQ(fabric.sums, 0);
+        for (const std::vector<float>& all : outcome.gathered) EXPECT_TRUE(all.empty());
         for (const std::string& notice : outcome.notices) EXPECT_EQ(notice, "");
     }
 }
@@ -130,7 +88,9 @@ TEST(DeviceGroup, GoesOverTheHostWhereTwoRanksShareADeviceOrOneHasNoLinks) {
 TEST(DeviceGroup, SaysWhyDevicesCouldNotBeConnectedAndGoesOverTheHost) {
     Fabric cut{.addresses = {"a/0", "a/1", "b/0", "b/1"}, .rank_that_cannot_join = 2};
     Fabric nameless{.addresses = {"a/0", "a/1", "b/0", "b/1"}, .no_id = true};
-    for (const auto& [fabric, why] : {std::pair{&cut, "the cable is out"}, {&nameless, "no id to be had"}}) {
+    Fabric bare{.addresses = {"a/0", "a/1", "b/0", "b/1"}, .address_without_library = "b/1"};
+    for (const auto& [fabric, why] :
+         {std::pair{&cut, "the cable is out"}, {&nameless, "no id to be had"}, {&bare, "no library here"}}) {
         const Outcome outcome = add_over(*fabric);
         expect_sums(outcome);
         EXPECT_EQ(fabric->sums, 0);

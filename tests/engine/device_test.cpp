@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -12,6 +13,7 @@
 #include <mutex>
 
 #include "tests/engine/device_cases.hpp"
+#include "tests/engine/fabric.hpp"
 #include "tests/engine/model_harness.hpp"
 #include "tests/engine/remote_device.hpp"
 #include "tests/engine/replica_harness.hpp"
@@ -85,13 +87,14 @@ TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
     const DeviceMaker cpu = [] { return kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1); };
     for (const char* model : {"llama-default-bf16", "qwen2", "opt-post-norm-bf16"}) {
         for (const Precision precision : {Precision::bf16, Precision::fp32, Precision::int8, Precision::int4}) {
+            if (!GetParam().any_split && precision != Precision::bf16) continue;  // as without a library
             SCOPED_TRACE(std::string(model) + " " + std::to_string(static_cast<int>(precision)));
             const DeviceMaker& judge = GetParam().as_cpu ? cpu : GetParam().make;
             const std::vector<float> right = logits(model, precision, judge, 1, 64).logits();
             EXPECT_LT(distance(right, logits(model, precision, cpu, 1, 64).logits()), 0.01) << "bf16 keeps 8 bits";
             EXPECT_EQ(logits(model, precision, GetParam().make, 1, 3).logits(), right);
-            for (const std::vector<float>& rank : logits(model, precision, GetParam().make, 2, 64).all_ranks)
-                EXPECT_EQ(rank, right);
+            const auto ranks = logits(model, precision, GetParam().make, 2, 64).all_ranks;
+            for (const std::vector<float>& rank : ranks) EXPECT_EQ(rank, GetParam().any_split ? right : ranks.front());
         }
     }
 }
@@ -112,6 +115,7 @@ TEST_P(OtherDevice, OneTextForEveryBatchDraftAndSplit) {
     ASSERT_EQ(right.begin()->second.size(), static_cast<std::size_t>(GetParam().tokens));
     for (const std::int64_t batch : {1, 3}) {
         for (const int ranks : {1, 2}) {
+            if (ranks > 1 && !GetParam().any_split) continue;
             Job drafted = job();
             drafted.options.batch = batch;
             drafted.ranks = ranks;
@@ -123,12 +127,13 @@ TEST_P(OtherDevice, OneTextForEveryBatchDraftAndSplit) {
 TEST_P(OtherDevice, DraftModelsGiveTheTextOfPlainDecoding) {
     const auto right = expected();
     for (const bool sharded : {false, true}) {
+        if (sharded && !GetParam().any_split) continue;
         Job drafted = job();
         drafted.options.draft.method = "rsd-s";
         drafted.options.draft.tree = "3x3";
         drafted.options.draft.verify = "coupled";
         drafted.draft_models = {parity / "llama-yarn-bf16"};
-        drafted.ranks = 2;
+        drafted.ranks = GetParam().any_split ? 2 : 1;
         drafted.draft_sharded = sharded;
         const JobResult result = launch(drafted);
         EXPECT_EQ(tokens_of(result.items), right) << "sharded " << sharded;
@@ -137,26 +142,188 @@ TEST_P(OtherDevice, DraftModelsGiveTheTextOfPlainDecoding) {
 }
 
 TEST_P(OtherDevice, StoppedAndResumedTheTextGoesOn) {
-    std::map<std::int64_t, FinishedItem> done;
-    std::int64_t recomputed = 0;
-    const auto items = static_cast<std::size_t>(GetParam().items);
-    for (int epoch = 1; epoch < 30 && done.size() < items; ++epoch) {
-        Job part = job();
-        part.ranks = 1 + epoch % 2;
-        part.options.checkpoint.folder = folder_;
-        part.options.checkpoint.epoch = epoch;
-        part.options.checkpoint.every_tokens = 16;
-        part.stop_after = GetParam().tokens;
-        const JobResult result = launch(part, done);
-        EXPECT_EQ(result.outcome.checkpoint_error, "");
-        recomputed += result.sum.recomputed_rows;
-        for (const auto& [index, item] : result.items) done[index] = item;
+    Job two_ranks = job();
+    two_ranks.ranks = GetParam().any_split ? 2 : 1;
+    const JobResult result = launch_in_parts({two_ranks, job()}, folder_, GetParam().tokens);
+    EXPECT_EQ(tokens_of(result.items), expected());
+    EXPECT_EQ(result.outcome.checkpoint_error, "");
+    EXPECT_GT(result.sum.resumes, 0);
+    EXPECT_EQ(result.sum.recomputed_rows, 0);
+}
+
+// What `allow-device-change` allows: each goes on from the keys and values that the other computed.
+TEST_P(OtherDevice, GoesOnFromAProcessorAndBack) {
+    Job on_processor = job();
+    on_processor.make_device = {};
+    const auto processors = tokens_of(launch(on_processor).items);
+    const auto tokens = static_cast<std::size_t>(GetParam().tokens);
+    const JobResult result = launch_in_parts({on_processor, job()}, folder_, GetParam().tokens * GetParam().items / 4);
+    EXPECT_EQ(result.outcome.checkpoint_error, "");
+    EXPECT_GT(result.sum.resumes, 1) << "there and back";
+    EXPECT_EQ(result.sum.recomputed_rows, 0);
+    ASSERT_EQ(result.items.size(), processors.size());
+    for (const auto& [index, item] : result.items) EXPECT_EQ(item.tokens.size(), tokens);
+    EXPECT_TRUE(tokens_of(result.items) == processors || !GetParam().as_cpu);
+}
+
+/// One of prompts, another of all that follows.
+class TwoArithmetics : public OtherDevice {};
+
+// A position's arithmetic follows from the position, also where keys and values of prompt and output are computed in
+// one go, and in chunks that fall otherwise.
+TEST_P(TwoArithmetics, WhatIsComputedAgainIsTheSame) {
+    const auto right = expected();
+    Job job = this->job();
+    job.options.prefill_chunk = 7;
+    job.options.checkpoint.folder = folder_;
+    job.options.checkpoint.store_kv = false;
+    job.options.checkpoint.every_tokens = 8;
+    job.options.checkpoint.epoch = 1;
+    job.stop_after = GetParam().tokens * 3 / 2;  // the first item's text, and half of the next one's
+    const JobResult begun = launch(job);
+    job.options.prefill_chunk = 40;
+    job.options.checkpoint.epoch = 2;
+    job.stop_after = -1;
+    JobResult ended = launch(job, begun.items);
+    EXPECT_GT(ended.sum.recomputed_rows, 0);
+    ended.items.insert(begun.items.begin(), begun.items.end());
+    EXPECT_EQ(tokens_of(ended.items), right);
+}
+
+TEST_P(TwoArithmetics, ScoresAreTheSameHoweverPassesFall) {
+    const auto losses = [](std::int64_t batch, std::int64_t chunk) {
+        Job scored = job();
+        scored.items = 2;
+        for (std::int64_t i = 0; i < 2; ++i) scored.continuations[i] = prompt_of(1 + i);
+        scored.options.scoring = ScoringWindows{.window = 40, .stride = 20};
+        scored.options.batch = batch;
+        scored.options.prefill_chunk = chunk;
+        std::vector<double> all;
+        for (const auto& [index, item] : launch(scored).items) {
+            for (const auto& bucket : item.statistics.loss.buckets) all.push_back(bucket.nll);
+        }
+        return all;
+    };
+    const std::vector<double> alone = losses(1, 7);
+    EXPECT_FALSE(alone.empty());
+    EXPECT_EQ(losses(2, 64), alone);
+}
+
+static std::vector<DeviceCase> cases_of_two_arithmetics() {
+    std::vector<DeviceCase> all = cases();
+    std::erase_if(all, [](const DeviceCase& device) { return device.any_split; });
+    return all;
+}
+
+/// Downloads as large as a row of logits, of all devices made by `make`.
+struct Counted {
+    explicit Counted(DeviceMaker made_by) : inner(std::move(made_by)) {}
+
+    std::unique_ptr<RemoteDevice> make() {
+        std::unique_ptr<kernels::Device> device = inner();
+        std::unique_ptr<RemoteDevice> remote;
+        if (auto* already = dynamic_cast<RemoteDevice*>(device.get())) {
+            static_cast<void>(device.release());
+            remote.reset(already);
+        } else {
+            remote = std::make_unique<RemoteDevice>(std::move(device));
+        }
+        can_choose = remote->can_choose();
+        remote->downloads = [this](std::size_t num_bytes) { rows += num_bytes >= row_bytes ? 1 : 0; };
+        return remote;
     }
-    EXPECT_EQ(tokens_of(done), expected());
-    EXPECT_EQ(recomputed, 0);
+
+    DeviceMaker inner;
+    std::atomic<std::int64_t> rows{0};
+    std::atomic<bool> can_choose{false};
+    static constexpr std::size_t row_bytes = 96 * sizeof(float);  ///< of the tiny model
+};
+
+/// Items with settings of all kinds.
+Job with_all_settings(Job job) {
+    job.items = 5;
+    job.generation.max_tokens = 4;
+    job.options.batch = 5;
+    for (std::int32_t item = 0; item < 5; ++item) job.prompts[item] = {item, 5, 7, 5, 7, item};
+    GenerationOptions options = job.generation;
+    const auto set = [&](std::int64_t item, const SamplingParams& sampling) {
+        options.sampling = sampling;
+        job.own[item] = options;
+    };
+    set(0, {.temperature = 0});
+    set(1, {.temperature = 0.9, .top_p = 0.9});
+    set(2, {.temperature = 1.2, .top_k = 12, .top_p = 0.95, .eta = 1e-2, .repetition_penalty = 1.2});
+    set(3, {.temperature = 1.0, .eta = 1e-2});
+    set(4, {.temperature = 1.0});
+    return job;
+}
+
+TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
+    Job plain = with_all_settings(job());
+    if (GetParam().as_cpu) plain.make_device = {};
+    plain.options.draft.method = "ar";
+    const auto right = tokens_of(launch(plain).items);
+
+    Counted device(GetParam().make);
+    Job drafted = with_all_settings(job());
+    drafted.make_device = [&] { return device.make(); };
+    EXPECT_EQ(tokens_of(launch(drafted).items), right);
+    if (device.can_choose) {
+        EXPECT_EQ(device.rows, 0);
+    } else {
+        EXPECT_GT(device.rows, 0);
+    }
+
+    // Log-probabilities are made of the rows of the tokens that came out, and of no other.
+    device.rows = 0;
+    for (auto& [item, options] : drafted.own) options.logprobs = 2;
+    const JobResult with_logprobs = launch(drafted);
+    EXPECT_EQ(tokens_of(with_logprobs.items), right);
+    if (device.can_choose) {
+        EXPECT_EQ(device.rows, with_logprobs.sum.decode_tokens);
+    }
+}
+
+// What a device leaves to the host: those rows come over, and the text is the same.
+TEST_P(OtherDevice, LeavesToTheHostWhatItDoesNotKnow) {
+    Job plain = with_all_settings(job());
+    plain.items = 1;
+    plain.own[0].sampling = {.temperature = 1.0, .eta = 1e-2, .min_keep = 3};
+    Job drafted = plain;
+    if (GetParam().as_cpu) plain.make_device = {};
+    plain.options.draft.method = "ar";
+    Counted device(GetParam().make);
+    drafted.make_device = [&] { return device.make(); };
+    EXPECT_EQ(tokens_of(launch(drafted).items), tokens_of(launch(plain).items));
+    EXPECT_GT(device.rows, 0);
+}
+
+// Two devices that reach each other: parts of the vocabulary meet on them.
+TEST_P(OtherDevice, ChoosesTokensOfAllRanksPartsOverLinks) {
+    Job plain = with_all_settings(job());
+    const auto right = tokens_of(launch(plain).items);
+
+    Fabric fabric{.addresses = {"a/0", "a/1"}};
+    Counted device(GetParam().make);
+    std::atomic<std::size_t> made{0};
+    std::vector<std::unique_ptr<FabricLinks>> links(2);
+    Job split = with_all_settings(job());
+    split.ranks = 2;
+    split.make_device = [&] {
+        const std::size_t number = made++;
+        auto remote = device.make();
+        links[number] = std::make_unique<FabricLinks>(fabric, *remote, fabric.addresses[number]);
+        remote->device_links = links[number].get();
+        return remote;
+    };
+    EXPECT_EQ(tokens_of(launch(split).items), right);
+    EXPECT_GT(fabric.sums, 0);
+    EXPECT_EQ(fabric.gathers > 0, device.can_choose);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, OtherDevice, ::testing::ValuesIn(cases()),
+                         [](const auto& of) { return of.param.name; });
+INSTANTIATE_TEST_SUITE_P(Devices, TwoArithmetics, ::testing::ValuesIn(cases_of_two_arithmetics()),
                          [](const auto& of) { return of.param.name; });
 
 /// Lets an export wait for passes; and the passes, after a few, for an export to begin, however late its thread is.
@@ -192,6 +359,7 @@ TEST(ExportFromADevice, RunsBesideDecoding) {
     PassCount count;
     std::once_flag first;
     bool came = false;
+    std::atomic<std::int64_t> exports = 0;
     Job job{base_options()};
     job.items = 1;
     job.options.draft.method = "ar";
@@ -203,13 +371,18 @@ TEST(ExportFromADevice, RunsBesideDecoding) {
     job.make_device = [&] {
         auto device = make_remote();
         device->pass_begins = [&] { count.pass(); };
-        device->export_begins = [&] { std::call_once(first, [&] { came = count.wait_for_more(3); }); };
+        device->export_begins = [&] {
+            ++exports;
+            std::call_once(first, [&] { came = count.wait_for_more(3); });
+        };
         return device;
     };
     const JobResult result = launch(job);
     EXPECT_TRUE(came);
     EXPECT_EQ(result.outcome.checkpoint_error, "");
-    EXPECT_GT(result.outcome.progress.checkpoint_rounds, 0);
+    const std::int64_t rounds = result.outcome.progress.checkpoint_rounds;
+    EXPECT_GT(rounds, 0);
+    EXPECT_LE(exports, 2 * (rounds + 1)) << "keys of all layers and heads at once, and values";
     fs::remove_all(folder);
 }
 

@@ -14,7 +14,8 @@ std::vector<DeviceCase> gpu_cases() {
     };
     return {
         {"cuda_exact_emulated", maker(kernels::cuda::Arithmetic::exact, kernels::testing::eager_graphs), true, 2, 8},
-        {"cuda_emulated", maker(kernels::cuda::Arithmetic::tensor, {}), false, 2, 8}};
+        {"cuda_emulated", maker(kernels::cuda::Arithmetic::tensor, {}), false, 2, 8},
+        {"cuda_cublas_emulated", maker(kernels::cuda::Arithmetic::library, {}), false, 2, 8, false}};
 }
 
 }  // namespace longhaul::engine::testing

@@ -42,11 +42,12 @@ inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>
             row.token_id = tokens[p];
             row.position = static_cast<std::int64_t>(p);
             row.in_pages = row.position + 1;
+            row.of_prompt = p + 1 < tokens.size();
             row.wants_logits = std::find(positions.begin(), positions.end(), row.position) != positions.end();
             rows.push_back(row);
         }
         KvSequence* sequence = &kv;
-        const auto part = model.forward(rows, std::span(&sequence, 1));
+        const auto part = model.forward(rows, std::span(&sequence, 1)).all();
         logits.insert(logits.end(), part.begin(), part.end());
         kv.set_committed(static_cast<std::int64_t>(first + rows.size()));
     }

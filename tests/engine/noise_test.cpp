@@ -5,9 +5,25 @@
 
 #include <cmath>
 #include <set>
+#include <vector>
 
 namespace longhaul::engine {
 namespace {
+
+using kernels::gumbel_of_bits;
+
+// The vectors that the authors of Philox4x32-10 publish with it.
+TEST(Noise, WordsArePhilox) {
+    const auto words = [](std::uint64_t key, const kernels::NoisePlace& place) {
+        const kernels::NoiseWords drawn = kernels::noise_words(key, place);
+        return std::vector<std::uint32_t>(drawn.word, drawn.word + 4);
+    };
+    EXPECT_EQ(words(0, {}), (std::vector<std::uint32_t>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+    EXPECT_EQ(words(~std::uint64_t{0}, {-1, ~0U, ~0U, ~0U}),
+              (std::vector<std::uint32_t>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+    EXPECT_EQ(words(0x299f31d0a4093822, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}),
+              (std::vector<std::uint32_t>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
 
 // The seed decides every text that was ever generated: these values may never change.
 TEST(Noise, BoundIsNoLess) {
@@ -54,7 +70,7 @@ TEST(Noise, GumbelOfBitsEqualsLibmAndKeepsTheTail) {
         EXPECT_NEAR(gumbel_of_bits(bits), -std::log(-std::log1p(-u)), 2e-6 * (1 + std::abs(std::log(-std::log1p(-u)))))
             << bits;
     }
-    EXPECT_LE(static_cast<double>(gumbel_of_bits(0)), max_gumbel);
+    EXPECT_LE(static_cast<double>(gumbel_of_bits(0)), kernels::max_gumbel);
     EXPECT_GT(gumbel_of_bits(0), 22.87F);       // the winners' end has full precision
     EXPECT_EQ(gumbel_of_bits(~0U), -INFINITY);  // u rounds to 1: never chosen, harmless
     for (std::uint32_t bits = 1; bits < 1000000; bits += 77777)

@@ -227,7 +227,7 @@ void expect_nodes_equal_their_chains(const char* name, const std::vector<std::in
             tree.push_back(
                 {node.token, context + static_cast<std::int64_t>(node.path.size()), 0, context + 1, node.path, true});
         }
-        const auto span = model->forward(tree, std::span(&sequence, 1));
+        const auto span = model->forward(tree, std::span(&sequence, 1)).all();
         const std::vector<float> from_tree(span.begin(), span.end());
 
         std::size_t compared = 0;
@@ -247,8 +247,10 @@ void expect_nodes_equal_their_chains(const char* name, const std::vector<std::in
         kv.set_committed(context + 1);
         kv.accept(nodes[5].path);
         EXPECT_EQ(kv.committed(), context + 4);
-        const auto next = model->forward(std::vector<ForwardRow>{{21, context + 4, 0, context + 5, {}, true}},
-                                         std::span(&sequence, 1));
+        const auto next =
+            model
+                ->forward(std::vector<ForwardRow>{{21, context + 4, 0, context + 5, {}, true}}, std::span(&sequence, 1))
+                .all();
         std::vector<std::int32_t> chain(golden.tokens.begin(), golden.tokens.begin() + context);
         for (const std::int32_t token : {7, 11, 14, 17, 21}) chain.push_back(token);
         EXPECT_TRUE(same_bits({next.begin(), next.end()}, testing::run_rank(*model, chain, {context + 4}, 50)));
@@ -293,10 +295,8 @@ TEST(LearnedPositions, EndWhereTheTableEnds) {
         rows.push_back({tokens[static_cast<std::size_t>(p)], p, 0, p + 1, {}, false});
     model->forward(rows, std::span(&sequence, 1));
     kv.set_committed(127);
-    const auto logits = model->forward(
-        std::vector<ForwardRow>{
-            {tokens[127], 127, 0, 128, {}, true}, {8, 128, 0, 128, {0}, false}, {9, 129, 0, 128, {0, 1}, false}},
-        std::span(&sequence, 1));
+    rows = {{tokens[127], 127, 0, 128, {}, true}, {8, 128, 0, 128, {0}, false}, {9, 129, 0, 128, {0, 1}, false}};
+    const auto logits = model->forward(rows, std::span(&sequence, 1)).all();
     EXPECT_TRUE(same_bits({logits.begin(), logits.end()}, last));
 
     tokens.push_back(1);

@@ -9,6 +9,9 @@
 #include <random>
 #include <set>
 
+#include "kernels/exp_nonpositive.hpp"
+#include "kernels/scalar_math.hpp"
+
 namespace longhaul::engine {
 namespace {
 
@@ -120,6 +123,51 @@ TEST(Pipeline, EqualsItsDefinition) {
             const Distribution& order = pipeline.apply(logits, node, false);
             EXPECT_EQ(order.ids, whole.ids) << "case " << c;
             EXPECT_EQ(order.log_weights, whole.log_weights) << "case " << c;
+        }
+    }
+}
+
+/// A sum over tokens in the order that kernels/numerics.hpp states, word for word.
+double sum_in_lanes_of_ids(const std::vector<std::int32_t>& ids, const std::vector<double>& terms) {
+    std::vector<double> lanes(1024, 0.0);
+    for (std::size_t i = 0; i < ids.size(); ++i) lanes[static_cast<std::size_t>(ids[i]) % 1024] += terms[i];
+    for (std::size_t half = 512; half > 0; half /= 2) {
+        for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    return lanes[0];
+}
+
+// Bit for bit: another device must be able to add the same numbers in the same order.
+TEST(Pipeline, AddsProbabilitiesInLanesOfTokenIds) {
+    std::mt19937 random(7);
+    std::normal_distribution<float> normal(0, 3);
+    for (const std::size_t vocab : {3, 700, 1024, 5000}) {
+        for (const bool holes : {false, true}) {
+            std::vector<float> logits(vocab);
+            for (float& l : logits) l = holes && random() % 3 == 0 ? NAN : normal(random);
+            logits[0] = 0.5F;
+            SamplingParams params;
+            params.temperature = 0.7;
+            const Distribution got = LogitsPipeline(params, static_cast<std::int64_t>(vocab)).apply(logits, {});
+            const double most = *std::max_element(got.log_weights.begin(), got.log_weights.end());
+            std::vector<double> weights;
+            for (const double log_weight : got.log_weights)
+                weights.push_back(kernels::scalar::exp_nonpositive(log_weight - most));
+            const double sum = sum_in_lanes_of_ids(got.ids, weights);
+            for (double& weight : weights) weight /= sum;
+            EXPECT_EQ(got.q, weights) << vocab;
+
+            params.eta = 0.01;
+            const Distribution kept = LogitsPipeline(params, static_cast<std::int64_t>(vocab)).apply(logits, {});
+            std::vector<double> terms;
+            for (const double q : weights) terms.push_back(q * kernels::scalar::det_log(q));
+            const double entropy = -sum_in_lanes_of_ids(got.ids, terms);
+            const double least = std::min(params.eta, std::sqrt(params.eta) * kernels::scalar::det_exp(-entropy));
+            std::vector<std::int32_t> above;
+            for (std::size_t i = 0; i < weights.size(); ++i) {
+                if (weights[i] >= least) above.push_back(got.ids[i]);
+            }
+            EXPECT_EQ(kept.ids, above) << vocab;
         }
     }
 }

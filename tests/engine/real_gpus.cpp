@@ -10,8 +10,16 @@ std::vector<DeviceCase> gpu_cases() {
             return kernels::num_gpus() > 0 ? kernels::make_gpu_device(arithmetic, 0) : nullptr;
         };
     };
+    const auto with_library = [maker]() -> std::unique_ptr<kernels::Device> {
+        try {
+            return maker(kernels::GpuArithmetic::library)();
+        } catch (const kernels::DeviceError&) {  // it is not here
+            return nullptr;
+        }
+    };
     return {{"cuda_exact", maker(kernels::GpuArithmetic::exact), true, 4, 40},
-            {"cuda", maker(kernels::GpuArithmetic::tensor), false, 4, 40}};
+            {"cuda", maker(kernels::GpuArithmetic::tensor), false, 4, 40},
+            {"cuda_cublas", with_library, false, 4, 40, false}};
 }
 
 }  // namespace longhaul::engine::testing

@@ -60,12 +60,22 @@ void RemoteDevice::finish() {
 }
 
 std::byte* RemoteDevice::allocate(std::size_t num_bytes) {
+    return map_block(inner_->allocate(num_bytes), num_bytes);
+}
+
+std::byte* RemoteDevice::allocate_far(std::size_t num_bytes) {
+    if (far_allocates) far_allocates();
+    return map_block(inner_->has_far_memory() ? inner_->allocate_far(num_bytes) : inner_->allocate(num_bytes),
+                     num_bytes);
+}
+
+std::byte* RemoteDevice::map_block(std::byte* inner, std::size_t num_bytes) {
     constexpr std::size_t page = 4096;
     const std::size_t mapped_bytes = (num_bytes + page) / page * page;
     void* address = ::mmap(nullptr, mapped_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (address == MAP_FAILED) throw std::bad_alloc();
     const Lock lock(mutex_);
-    blocks_[static_cast<std::byte*>(address)] = {inner_->allocate(num_bytes), num_bytes, mapped_bytes};
+    blocks_[static_cast<std::byte*>(address)] = {inner, num_bytes, mapped_bytes};
     return static_cast<std::byte*>(address);
 }
 
@@ -86,6 +96,7 @@ void RemoteDevice::upload(std::byte* to, const void* from_host, std::size_t num_
 }
 
 void RemoteDevice::download(void* to_host, const std::byte* from, std::size_t num_bytes) {
+    if (downloads) downloads(num_bytes);
     const Lock lock(mutex_);
     run_queue();
     inner_->download(to_host, inner(from), num_bytes);
@@ -115,6 +126,13 @@ void RemoteDevice::embed(const Matrix& table, std::span<const std::int32_t> rows
 void RemoteDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
     later([=, this, w = std::make_shared<Matrix>(inner_matrix(w)), x = inner(x), y = inner(y)] {
         inner_->matmul(*w, x, x_stride, num_rows, y);
+    });
+}
+
+void RemoteDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                                float* y) {
+    later([=, this, w = std::make_shared<Matrix>(inner_matrix(w)), x = inner(x), y = inner(y)] {
+        inner_->layer_matmul(*w, x, x_stride, num_rows, y);
     });
 }
 
@@ -170,19 +188,23 @@ void RemoteDevice::begin_pass(const kernels::PassRows& pass) {
 
 void RemoteDevice::begin_inner_pass(const kernels::PassRows& pass) {
     pass_ = {};
-    const auto inner_pages = [&](std::span<std::byte* const> pages) -> std::span<std::byte* const> {
-        std::vector<std::byte*>& list = pass_.pages.emplace_back();
-        for (std::byte* page : pages) list.push_back(inner(page));
-        return list;
+    const auto moved_pages = [&](std::span<std::byte* const> pages) -> std::span<std::byte* const> {
+        return pass_.pages.emplace_back(inner_pages(pages));
     };
     pass_.pages.reserve(2 * pass.sequences.size());
     for (const kernels::AttentionSequence& sequence : pass.sequences)
-        pass_.sequences.push_back({inner_pages(sequence.pages), inner_pages(sequence.scratch_pages)});
+        pass_.sequences.push_back({moved_pages(sequence.pages), moved_pages(sequence.scratch_pages)});
     for (const KvSlot& slot : pass.slots) pass_.slots.push_back({inner(slot.page), slot.slot});
     kernels::PassRows moved = pass;
     moved.sequences = pass_.sequences;
     moved.slots = pass_.slots;
     inner_->begin_pass(moved);
+}
+
+std::vector<std::byte*> RemoteDevice::inner_pages(std::span<std::byte* const> pages) const {
+    std::vector<std::byte*> list;
+    for (std::byte* page : pages) list.push_back(inner(page));
+    return list;
 }
 
 void RemoteDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
@@ -218,6 +240,30 @@ void RemoteDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64
     later([=, this, page = inner(page), bytes = std::vector<std::byte>(from_host, from_host + num_bytes)] {
         inner_->kv_import(layout, page, layer, kv_head, values, first, count, bytes.data());
     });
+}
+
+void RemoteDevice::kv_export_box(const KvLayout& layout, std::span<std::byte* const> pages, const kernels::KvBox& box,
+                                 std::byte* to_host, std::size_t head_stride) const {
+    if (export_begins) export_begins();
+    const Lock lock(mutex_);
+    run_queue();
+    inner_->kv_export_box(layout, inner_pages(pages), box, to_host, head_stride);
+}
+
+void RemoteDevice::kv_import_box(const KvLayout& layout, std::span<std::byte* const> pages, const kernels::KvBox& box,
+                                 const std::byte* from_host, std::size_t head_stride) {
+    const auto num_heads = static_cast<std::size_t>(box.num_layers * box.num_heads);
+    const std::size_t num_bytes = (num_heads - 1) * head_stride + box.bytes(layout) / num_heads;
+    later([=, this, pages = inner_pages(pages), bytes = std::vector<std::byte>(from_host, from_host + num_bytes)] {
+        inner_->kv_import_box(layout, pages, box, bytes.data(), head_stride);
+    });
+}
+
+void RemoteDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                          std::span<const kernels::Choice> choices, std::span<std::int32_t> tokens) {
+    const Lock lock(mutex_);
+    run_queue();
+    inner_->choose(inner(logits), stride, vocab_size, choices, tokens);
 }
 
 }  // namespace longhaul::engine::testing

@@ -27,16 +27,26 @@ class RemoteDevice final : public kernels::Device {
     kernels::DeviceMemory memory{std::int64_t{4} << 30, std::int64_t{4} << 30};  ///< what it says it has
     kernels::DeviceLinks* device_links = nullptr;
     std::function<void()> pass_begins;            ///< called by each begin_pass
-    mutable std::function<void()> export_begins;  ///< called by each kv_export, in its thread, before it does anything
+    std::function<void(std::size_t)> downloads;   ///< called by each download, with its bytes
+    mutable std::function<void()> export_begins;  ///< called by each export, in its thread, before it does anything
+    std::int64_t operations_take = 0;             ///< operation_bytes
+    bool far_memory = true;                       ///< it says that it has
+    std::function<void()> far_allocates;          ///< called by each allocate_far
 
     [[nodiscard]] std::string_view name() const override { return inner_->name(); }
     [[nodiscard]] int threads() const override { return inner_->threads(); }
     [[nodiscard]] std::string place() const override { return "far away"; }
     [[nodiscard]] std::optional<kernels::DeviceMemory> own_memory() const override { return memory; }
+    [[nodiscard]] std::int64_t operation_bytes(const kernels::KvLayout& /*layout*/,
+                                               const kernels::PassSize& /*pass*/) const override {
+        return operations_take;
+    }
     [[nodiscard]] kernels::DeviceLinks* links() override { return device_links; }
     void finish() override;
 
     std::byte* allocate(std::size_t num_bytes) override;
+    [[nodiscard]] bool has_far_memory() const override { return far_memory; }
+    std::byte* allocate_far(std::size_t num_bytes) override;
     void release(std::byte* data, std::size_t num_bytes) noexcept override;
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
@@ -50,6 +60,8 @@ class RemoteDevice final : public kernels::Device {
     void embed(const kernels::Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                 float* y) override;
+    void layer_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                      float* y) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
@@ -76,6 +88,13 @@ class RemoteDevice final : public kernels::Device {
                    bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const override;
     void kv_import(const kernels::KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
                    bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) override;
+    void kv_export_box(const kernels::KvLayout& layout, std::span<std::byte* const> pages, const kernels::KvBox& box,
+                       std::byte* to_host, std::size_t head_stride) const override;
+    void kv_import_box(const kernels::KvLayout& layout, std::span<std::byte* const> pages, const kernels::KvBox& box,
+                       const std::byte* from_host, std::size_t head_stride) override;
+    [[nodiscard]] bool can_choose() const override { return inner_->can_choose(); }
+    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
+                std::span<std::int32_t> tokens) override;
 
   private:
     struct Block {
@@ -92,6 +111,8 @@ class RemoteDevice final : public kernels::Device {
     /// Where an address of this device's memory is in the inner device's.
     template <typename T>
     T* inner(T* data) const;
+    [[nodiscard]] std::vector<std::byte*> inner_pages(std::span<std::byte* const> pages) const;
+    std::byte* map_block(std::byte* inner, std::size_t num_bytes);
     [[nodiscard]] kernels::Matrix inner_matrix(const kernels::Matrix& matrix) const;
     void begin_inner_pass(const kernels::PassRows& pass);
     void later(std::function<void()> operation);

@@ -78,6 +78,7 @@ struct Job {
     std::chrono::milliseconds step{0};  // at least; leaves the writer time for several rounds
     kernels::CpuVariant variant = kernels::available_cpu_variants().back();
     std::function<std::unique_ptr<kernels::Device>()> make_device{};  // a rank's; else one of `variant`
+    std::function<void(int rank, ReplicaOptions& options)> adapt{};   // a rank's own options
 };
 
 struct JobResult {
@@ -132,6 +133,7 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                 const auto device = job.make_device ? job.make_device() : kernels::make_cpu_device(job.variant, 1);
                 const auto model = Model::load(job.model, job.precision, *device, group);
                 ReplicaOptions options = job.options;
+                if (job.adapt) job.adapt(rank, options);
                 const auto alone = make_local_group();
                 std::vector<std::unique_ptr<Model>> drafts;
                 for (const auto& folder : job.draft_models) {
@@ -190,6 +192,26 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
         result.sum.decode_tokens += item.statistics.decode_tokens;
     }
     return result;
+}
+
+/// Launch after launch, of `jobs` in turn, each stopped after so many tokens and going on where the one before was,
+/// until all items are done: these, the recomputed rows, and the error of a checkpoint if there was one.
+inline JobResult launch_in_parts(const std::vector<Job>& jobs, const std::filesystem::path& folder,
+                                 std::int64_t tokens) {
+    JobResult all;
+    for (int epoch = 1; epoch < 40 && all.items.size() < static_cast<std::size_t>(jobs[0].items); ++epoch) {
+        Job part = jobs[static_cast<std::size_t>(epoch - 1) % jobs.size()];
+        part.options.checkpoint.folder = folder;
+        part.options.checkpoint.epoch = epoch;
+        part.options.checkpoint.every_tokens = 16;
+        part.stop_after = tokens;
+        const JobResult result = launch(part, all.items);
+        if (all.outcome.checkpoint_error.empty()) all.outcome.checkpoint_error = result.outcome.checkpoint_error;
+        all.sum.recomputed_rows += result.sum.recomputed_rows;
+        all.sum.resumes += result.sum.resumes;
+        all.items.insert(result.items.begin(), result.items.end());
+    }
+    return all;
 }
 
 inline std::map<std::int64_t, std::vector<std::int32_t>> tokens_of(const std::map<std::int64_t, FinishedItem>& items) {

@@ -95,6 +95,14 @@ TEST(Replica, OneTextForEverySplit) {
 }
 
 // ngram-top = 0 is "no table": as autoregressive decoding.
+// Ranks learn for themselves what a row costs; a pass has the same rows on all of them.
+TEST(Replica, AllRanksTakeTheFirstOnesRowsOfPrompts) {
+    Job job{base_options()};
+    job.ranks = 2;
+    job.adapt = [](int rank, ReplicaOptions& options) { options.prefill_chunk = rank == 0 ? 24 : 7; };
+    EXPECT_EQ(tokens_of(launch(job).items), expected());
+}
+
 TEST(Replica, NoTableNoDrafts) {
     Job job{base_options()};
     job.options.draft.ngram_top = 0;

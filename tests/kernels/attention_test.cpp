@@ -226,6 +226,55 @@ TEST_P(PathContract, SlotsThatARowDoesNotSeeDoNotMatter) {
 
 /// Softmax in double precision over the stored (rounded) keys and values. p is rounded to bf16 (2^-9 relative), each
 /// weighs its value: the error of the output is at most 2^-9 of the weighted magnitudes, f32 steps far below that.
+/// Makes two numbers of a token's value in the first KV head NaN and infinite, at the dimensions below, and stores it
+/// again.
+constexpr std::int64_t broken_dims[] = {3, 9};
+void break_value(Device& device, const Scene& scene, Tokens tokens, std::int64_t token, KvSlot slot) {
+    const std::int64_t value =
+        token * tokens.width + (scene.q_heads + scene.layout.num_kv_heads) * scene.layout.head_dim;
+    tokens.qkv[static_cast<std::size_t>(value + broken_dims[0])] = std::nanf("");
+    tokens.qkv[static_cast<std::size_t>(value + broken_dims[1])] = -INFINITY;
+    store(device, scene.layout, 1, tokens, token, {&slot, 1});
+}
+
+/// Draft nodes, and tokens of a prompt that stand in one tile with those before them.
+class BrokenValues : public ContractTest {};
+TEST_P(BrokenValues, ReachThoseAloneWhoSeeThem) {
+    const auto device = GetParam().make(1);
+    for (const Case& c : {Case{DType::bf16, 64, 1, 4, 70, 21, true}, Case{DType::bf16, 40, 2, 3, 130, 90, false},
+                          Case{DType::f32, 40, 1, 2, 100, 30, true}, Case{DType::f32, 64, 1, 1, 100, 70, false}}) {
+        SCOPED_TRACE(::testing::Message() << c);
+        const Scene scene(*device, c, 210);
+        const std::vector<float> before = scene.run(*device, DType::f32).values();
+        const std::int64_t broken = c.tree ? 4 : c.context - 20;
+        if (c.tree) {
+            break_value(*device, scene, scene.nodes, broken, scene.scratch.slot(scene.tree.slot_of[4]));
+        } else {
+            break_value(*device, scene, scene.context, broken, scene.pages.slot(broken));
+        }
+        const std::vector<float> after = scene.run(*device, DType::f32).values();
+        const std::size_t stride = after.size() / scene.rows.size();
+        std::int64_t num_seeing = 0;
+        for (std::size_t i = 0; i < after.size(); ++i) {
+            const std::size_t r = i / stride;
+            const auto& path = scene.tree.paths[r];
+            const bool sees = c.tree ? std::find(path.begin(), path.end(), scene.tree.slot_of[4]) != path.end()
+                                     : scene.rows[r].position >= broken;
+            const auto in_row = static_cast<std::int64_t>(i % stride);
+            const std::int64_t dim = in_row % c.head_dim;
+            const bool is_broken =
+                in_row < c.group_heads * c.head_dim && (dim == broken_dims[0] || dim == broken_dims[1]);
+            num_seeing += sees && is_broken ? 1 : 0;
+            if (sees && is_broken) {
+                ASSERT_FALSE(std::isfinite(after[i])) << "row " << r << ", dimension " << dim;
+            } else {
+                ASSERT_EQ(after[i], before[i]) << "row " << r << ", dimension " << dim;
+            }
+        }
+        EXPECT_GT(num_seeing, 0);
+    }
+}
+
 TEST_P(PathContract, AttentionIsRightInDoublePrecision) {
     const auto device = GetParam().make(1);
     for (const DType dtype : {DType::bf16, DType::f32}) {
@@ -292,6 +341,8 @@ TEST_P(PathContract, Int8IsNearF32) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, AttentionTest, ::testing::ValuesIn(exact_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, BrokenValues,
+                         ::testing::Values(device_case(CpuVariant::reference), exact_gpu(), tensor_gpu()), name_of);
 INSTANTIATE_TEST_SUITE_P(Devices, PathContract, ::testing::ValuesIn(all_devices()), name_of);
 
 }  // namespace

@@ -166,6 +166,10 @@ TEST_P(GpuGrids, RowsMayBeMoreThanAGridIsHigh) {
     }
 }
 
+TEST_P(GpuProducts, HaveACeiling) {
+    EXPECT_GT(GetParam().make(1)->measure_peak_flops(), 0.0);
+}
+
 TEST(WeightLayout, EachWeightHasAPlaceOfItsOwn) {
     for (const DType dtype : {DType::bf16, DType::f32, DType::int8, DType::int4}) {
         const Matrix matrix{

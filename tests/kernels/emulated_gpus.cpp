@@ -20,5 +20,8 @@ DeviceCase exact_gpu() {
 DeviceCase tensor_gpu() {
     return emulated("cuda_emulated", cuda::Arithmetic::tensor);
 }
+DeviceCase library_gpu() {
+    return emulated("cuda_cublas_emulated", cuda::Arithmetic::library);
+}
 
 }  // namespace longhaul::kernels::testing

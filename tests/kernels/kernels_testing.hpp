@@ -42,8 +42,9 @@ inline DeviceCase device_case(CpuVariant variant) {
 }
 
 // The GPU: of this machine, or emulated, as the test program has it (real_gpus.cpp, emulated_gpus.cpp).
-DeviceCase exact_gpu();   ///< the bits of the reference
-DeviceCase tensor_gpu();  ///< bits of its own where tensor cores are used
+DeviceCase exact_gpu();    ///< the bits of the reference
+DeviceCase tensor_gpu();   ///< bits of its own where tensor cores are used
+DeviceCase library_gpu();  ///< the same, with others for rows of prompts
 
 /// All that have the bits of the reference, but for itself. avx512_emulated: the blocking of avx512 with its
 /// instruction spelled out, where avx2 runs.

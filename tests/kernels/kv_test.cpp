@@ -75,6 +75,61 @@ TEST_P(KvTest, PagesMayGoWithMovesUnderWay) {
     device->begin_pass({});
 }
 
+/// Boxes over pages, heads and layers are what their pages give one by one, and come back.
+TEST_P(KvTest, BoxesAreTheirPages) {
+    const auto device = GetParam().make(1);
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
+        for (const std::int64_t head_dim : {6, 32}) {
+            const KvLayout layout{.dtype = dtype, .num_layers = 3, .num_kv_heads = 3, .head_dim = head_dim};
+            const PageSet pages(*device, layout, 192), copy(*device, layout, 192);
+            std::vector<KvSlot> slots;
+            for (std::int64_t i = 40; i < 160; ++i) slots.push_back(pages.slot(i));
+            for (std::int64_t layer = 1; layer < 3; ++layer)
+                store(*device, layout, layer, Tokens(numbers_, layout, 3, 120), 0, slots);
+            const KvBox box{.first_layer = 1,
+                            .num_layers = 2,
+                            .first_head = 1,
+                            .num_heads = 2,
+                            .values = true,
+                            .first = 50,
+                            .count = 100};
+            const std::size_t token = layout.token_bytes(), stride = 100 * token + 12;
+            std::vector<std::byte> right(4 * stride), whole(4 * stride), back(4 * stride);
+            std::byte* to = right.data();
+            for (const std::int64_t layer : {1, 2}) {
+                for (const std::int64_t head : {1, 2}) {
+                    device->kv_export(layout, pages.pages()[0], layer, head, true, 50, 14, to);
+                    device->kv_export(layout, pages.pages()[1], layer, head, true, 0, 64, to + 14 * token);
+                    device->kv_export(layout, pages.pages()[2], layer, head, true, 0, 22, to + 78 * token);
+                    to += stride;
+                }
+            }
+            device->kv_export_box(layout, pages.pages(), box, whole.data(), stride);
+            EXPECT_EQ(whole, right) << "head_dim " << head_dim;
+            device->kv_import_box(layout, copy.pages(), box, whole.data(), stride);
+            device->kv_export_box(layout, copy.pages(), box, back.data(), stride);
+            EXPECT_EQ(back, right) << "head_dim " << head_dim;
+        }
+    }
+}
+
+/// More than a device stages at a time.
+TEST_P(KvTest, LargeBoxesGoInParts) {
+    const auto device = GetParam().make(1);
+    const KvLayout layout{.dtype = DType::f32, .num_layers = 1, .num_kv_heads = 2, .head_dim = 512};
+    const std::int64_t count = 64 * 130;  // 16.25 MiB a head
+    const PageSet pages(*device, layout, count);
+    const KvBox box{.num_heads = 2, .count = count};
+    std::vector<std::byte> in(box.bytes(layout)), out(in.size());
+    for (std::size_t i = 0; i < in.size(); i += 4) std::memcpy(&in[i], &i, 4);
+    device->kv_import_box(layout, pages.pages(), box, in.data(), in.size() / 2);
+    device->kv_export_box(layout, pages.pages(), box, out.data(), in.size() / 2);
+    EXPECT_TRUE(in == out);
+    KvLayout one = layout;
+    one.num_kv_heads = 1;
+    EXPECT_THROW(device->kv_export_box(one, pages.pages(), box, out.data(), in.size() / 2), std::logic_error);
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, KvTest, ::testing::ValuesIn(all_devices()), name_of);
 
 }  // namespace

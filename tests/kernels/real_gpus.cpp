@@ -21,5 +21,17 @@ DeviceCase exact_gpu() {
 DeviceCase tensor_gpu() {
     return real("cuda", cuda::Arithmetic::tensor);
 }
+DeviceCase library_gpu() {
+    DeviceCase device = real("cuda_cublas", GpuArithmetic::library);
+    device.needs += " and cuBLASLt";
+    device.make = [make = device.make](int threads) -> std::unique_ptr<Device> {
+        try {
+            return make(threads);
+        } catch (const DeviceError&) {
+            return nullptr;
+        }
+    };
+    return device;
+}
 
 }  // namespace longhaul::kernels::testing

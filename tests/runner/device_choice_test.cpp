@@ -31,7 +31,8 @@ TEST(DeviceChoice, AutoIsAGpuWhereThereIsOneAndNothingSpeaksAgainstIt) {
          {Case{"auto", "auto", no_build, "cpu"}, Case{"auto", "auto", none, "cpu"}, Case{"auto", "auto", two, "cuda"},
           Case{"", "auto", two, "cuda"}, Case{"auto", "avx2", two, "cpu"}, Case{"auto", "reference", two, "cpu"},
           Case{"auto", "cuda", no_build, "cuda"}, Case{"auto", "cuda-exact", none, "cuda"},
-          Case{"cpu", "auto", two, "cpu"}, Case{"cuda", "auto", no_build, "cuda"}}) {
+          Case{"auto", "cuda-cublas", none, "cuda"}, Case{"cpu", "auto", two, "cpu"},
+          Case{"cuda", "auto", no_build, "cuda"}}) {
         EXPECT_EQ(resolved_device(row.device, row.kernels, row.gpus), row.resolved)
             << row.device << " " << row.kernels << " " << row.gpus.visible;
     }
@@ -41,13 +42,24 @@ TEST(DeviceChoice, AutoIsAGpuWhereThereIsOneAndNothingSpeaksAgainstIt) {
 TEST(DeviceChoice, AGpuThatComputesAsTheProcessorIsOfItsKind) {
     Settings settings;
     settings.device = "cpu";
-    EXPECT_EQ(device_kind(settings, "sm_90"), "cpu");
+    EXPECT_EQ(device_kind(settings, "sm_90", ""), "cpu");
     settings.device = "cuda";
-    EXPECT_EQ(device_kind(settings, "sm_90"), "cuda sm_90");
+    EXPECT_EQ(device_kind(settings, "sm_90", ""), "cuda sm_90");
+    EXPECT_EQ(device_kind(settings, "", ""), "cuda");
     settings.kernels = "cuda";
-    EXPECT_EQ(device_kind(settings, "sm_80"), "cuda sm_80");
+    EXPECT_EQ(device_kind(settings, "sm_80", ""), "cuda sm_80");
     settings.kernels = "cuda-exact";
-    EXPECT_EQ(device_kind(settings, "sm_80"), "cpu");
+    EXPECT_EQ(device_kind(settings, "sm_80", ""), "cpu");
+}
+
+// A library's sums follow from its version and the GPU, and ranks' parts of them do not add up to those of one.
+TEST(DeviceChoice, ALibrarysBitsBelongToItsVersionTheGpuAndTheSplit) {
+    Settings settings;
+    settings.device = "cuda";
+    settings.kernels = "cuda-cublas";
+    settings.tensor_parallel = 2;
+    EXPECT_EQ(device_kind(settings, "sm_90", "cuBLASLt 13.1.0 on 132 multiprocessors"),
+              "cuda sm_90, cuBLASLt 13.1.0 on 132 multiprocessors, tensor-parallel 2");
 }
 
 TEST(DeviceChoice, SaysWhatIsMissingForAGpu) {

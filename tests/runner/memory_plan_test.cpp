@@ -23,8 +23,7 @@ struct MemoryPlan : testing::Test {
 
     static constexpr std::int64_t gib = std::int64_t{1} << 30;
 
-    /// So much of 16 GiB is free beside the sixteenth that is the device's own.
-    void set_room(std::int64_t bytes) { device.memory = {16 * gib, gib + bytes}; }
+    void set_room(std::int64_t bytes) { device.memory = {16 * gib, bytes}; }
 
     [[nodiscard]] std::string refusal(int ranks = 1) const {
         try {
@@ -40,6 +39,7 @@ struct MemoryPlan : testing::Test {
     [[nodiscard]] std::int64_t need() const {
         const ModelParts parts = parts_of(settings);
         return weight_bytes(settings, parts, device) + workspace_bytes(settings, parts) +
+               reserved_bytes(settings, parts, device) +
                item_kv_bytes(parts, device, settings.max_tokens + 1, settings.max_tokens + 1);
     }
 
@@ -109,13 +109,68 @@ TEST_F(MemoryPlan, DraftModelsCount) {
 
 TEST_F(MemoryPlan, KeysAndValuesGetWhatIsLeft) {
     set_room(7 * gib);
-    const std::int64_t workspace = workspace_bytes(settings, parts_of(settings));
-    EXPECT_GT(workspace, 0);
-    EXPECT_EQ(kv_memory_bytes(settings, device, 1), 7 * gib - workspace);
-    EXPECT_EQ(kv_memory_bytes(settings, device, 2), 7 * gib / 2 - workspace);
-    EXPECT_EQ(kv_memory_bytes(settings, device, 1, gib), 6 * gib - workspace);
+    const ModelParts parts = parts_of(settings);
+    const std::int64_t passes = workspace_bytes(settings, parts) + reserved_bytes(settings, parts, device);
+    EXPECT_EQ(kv_memory_bytes(settings, device, 1), 7 * gib - passes);
+    EXPECT_EQ(kv_memory_bytes(settings, device, 2), 7 * gib / 2 - passes);
+    EXPECT_EQ(kv_memory_bytes(settings, device, 1, gib), 6 * gib - passes);
     settings.memory = gib;
     EXPECT_EQ(kv_memory_bytes(settings, device, 1), gib);
+}
+
+TEST_F(MemoryPlan, PromptsByALibraryTakeMore) {
+    const std::int64_t without = workspace_bytes(settings, parts_of(settings));
+    settings.kernels = "cuda-cublas";
+    EXPECT_GT(workspace_bytes(settings, parts_of(settings)), without);
+}
+
+TEST_F(MemoryPlan, WhatIsReservedIsCounted) {
+    const ModelParts parts = parts_of(settings);
+    const std::int64_t before = reserved_bytes(settings, parts, device);
+    set_room(need());
+    device.operations_take = 1000;
+    EXPECT_EQ(reserved_bytes(settings, parts, device), before + 1000);
+    EXPECT_NE(refusal(), "");
+}
+
+// Half of the keys and values elsewhere, and the window that they pass through.
+TEST_F(MemoryPlan, HostMemoryHoldsWhatTheDeviceCannot) {
+    settings.max_tokens = 100'000;
+    const ModelParts parts = parts_of(settings);
+    const std::int64_t fixed = weight_bytes(settings, parts, device) + workspace_bytes(settings, parts) +
+                               reserved_bytes(settings, parts, device);
+    set_room(fixed + (need() - fixed) / 2);
+    const std::string line = refusal();
+    const std::size_t at = line.find("host-memory = ");
+    ASSERT_NE(at, std::string::npos) << line;
+    const std::int64_t mebibytes = std::stoll(line.substr(at + 14));
+    EXPECT_EQ(line.substr(line.find("MiB", at)), "MiB (slow)") << line;
+    settings.host_memory = mebibytes << 20;
+    EXPECT_EQ(refusal(), "");
+    const std::int64_t window = window_bytes(parts, device, far_bytes(settings, device));
+    EXPECT_GT(window, settings.host_memory / 4) << "two of the model's eight layers";
+    EXPECT_EQ(kv_memory_bytes(settings, device, 1, weight_bytes(settings, parts, device)),
+              (need() - fixed) / 2 - window);
+    EXPECT_NO_THROW(check_host_memory(settings, device, 1));
+    settings.host_memory -= 4 << 20;
+    EXPECT_NE(refusal().find(" and host-memory of "), std::string::npos) << refusal();
+    device.far_memory = false;
+    EXPECT_EQ(far_bytes(settings, device), 0);
+    EXPECT_EQ(refusal().find("host-memory"), std::string::npos) << refusal();
+}
+
+TEST_F(MemoryPlan, HostMemoryThatTheNodeHasNotIsRefused) {
+    settings.host_memory = std::int64_t{1} << 50;
+    try {
+        check_host_memory(settings, device, 4);
+        FAIL() << "not refused";
+    } catch (const Error& error) {
+        const std::string line = error.what();
+        EXPECT_EQ(line.find("host-memory: expected at most "), 0U) << line;
+        EXPECT_NE(line.find(" free for 4 ranks, got 1024.0 TiB; "), std::string::npos) << line;
+    }
+    device.far_memory = false;
+    EXPECT_NO_THROW(check_host_memory(settings, device, 4));
 }
 
 // Of the node's memory more may be had than is free: nothing is refused.

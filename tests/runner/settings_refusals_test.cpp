@@ -80,7 +80,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "chat-template: expected auto, llama2, llama3, llama3.1 or qwen2.5, got 'llama'; did you mean 'llama2'?"},
         {"overlong", "truncate", "overlong: expected error or truncate-left, got 'truncate'"},
         {"kernels", "avx3",
-         "kernels: expected auto, reference, avx2, avx512, cuda or cuda-exact, got 'avx3'; did you mean 'avx2'?"},
+         "kernels: expected auto, reference, avx2, avx512, cuda, cuda-exact or cuda-cublas, got 'avx3'; did you mean "
+         "'avx2'?"},
         {"draft-tree", "wide",
          "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got 'wide'"},
         {"draft-tree", "2,,1",
@@ -148,7 +149,7 @@ TEST(Settings, KernelsAreOfTheDevice) {
     EXPECT_EQ(message("cpu", "cuda"),
               "command line: kernels: expected auto, reference, avx2 or avx512 with device = cpu, got 'cuda'");
     EXPECT_EQ(message("cuda", "avx2"),
-              "command line: kernels: expected auto, cuda or cuda-exact with device = cuda, got 'avx2'");
+              "command line: kernels: expected auto, cuda, cuda-exact or cuda-cublas with device = cuda, got 'avx2'");
     EXPECT_EQ(message("cuda", "cuda-exact"), "(no error)");
     EXPECT_EQ(message("auto", "cuda"), "(no error)");
 }

@@ -34,6 +34,7 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"kernels", "auto", ""},
                                            {"packed-weights", "off", ""},
                                            {"memory", "auto", ""},
+                                           {"host-memory", "0", ""},
                                            {"temperature", "1", ""},
                                            {"top-k", "0", ""},
                                            {"top-p", "1", ""},
@@ -145,6 +146,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "kernels",
                                      "packed-weights",
                                      "memory",
+                                     "host-memory",
                                      "temperature",
                                      "top-k",
                                      "top-p",
@@ -297,11 +299,13 @@ TEST(Settings, PackedWeightsAreOffInTheCacheOrInAFolder) {
 
 TEST(Settings, KindsOfKeys) {
     const Settings job = parse_settings(whole_job, {}, "/jobs");
-    for (const char* key :
-         {"batch",         "tensor-parallel", "threads",           "kernels",       "packed-weights",
-          "memory",        "baseline",        "checkpoint-tokens", "checkpoint-kv", "watchdog-seconds",
-          "lease-seconds", "max-failures",    "retry-failed",      "data",          "model",
-          "output",        "draft",           "ngram-order",       "draft-tree",    "allow-device-change"}) {
+    for (const char* key : {"batch",         "tensor-parallel",  "threads",
+                            "kernels",       "packed-weights",   "memory",
+                            "host-memory",   "baseline",         "checkpoint-tokens",
+                            "checkpoint-kv", "watchdog-seconds", "lease-seconds",
+                            "max-failures",  "retry-failed",     "data",
+                            "model",         "output",           "draft",
+                            "ngram-order",   "draft-tree",       "allow-device-change"}) {
         EXPECT_TRUE(is_execution_key(key, job)) << key;
     }
     for (const char* key :

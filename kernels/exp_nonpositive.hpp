@@ -4,11 +4,13 @@
 #include <bit>
 #include <cstdint>
 
-namespace longhaul::engine {
+#include "kernels/host_device.hpp"
+
+namespace longhaul::kernels::scalar {
 
 /// exp for x <= 0, to about 1e-11: 2^k times a polynomial in the remainder. Branch-free, so the compiler vectorises
 /// loops of it (with -fno-trapping-math); the same bits on every machine.
-inline double exp_nonpositive(double x) {
+inline LONGHAUL_HOST_DEVICE double exp_nonpositive(double x) {
     constexpr double log2e = 1.4426950408889634;
     constexpr double ln2_high = 0.693147180369123816490;
     constexpr double ln2_low = 1.90821492927058770002e-10;
@@ -32,4 +34,4 @@ inline double exp_nonpositive(double x) {
     return std::bit_cast<double>(std::bit_cast<std::uint64_t>(sum) + bits);
 }
 
-}  // namespace longhaul::engine
+}  // namespace longhaul::kernels::scalar

@@ -1,0 +1,54 @@
+#include "engine/model/logits.hpp"
+
+namespace longhaul::engine {
+
+void Logits::set_on_host(std::span<const float> rows) {
+    on_device_ = nullptr;
+    on_host_ = rows;
+    num_rows_ = static_cast<std::int64_t>(rows.size()) / vocab_size_;
+}
+
+void Logits::set_on_device(float* rows, std::int64_t num_rows, std::int64_t stride) {
+    on_device_ = rows;
+    num_rows_ = num_rows;
+    stride_ = stride;
+    came_.assign(static_cast<std::size_t>(num_rows), false);
+}
+
+/// For all rows at the first one, so that none moves.
+void Logits::make_room() {
+    const auto num_bytes = static_cast<std::size_t>(num_rows_ * vocab_size_) * sizeof(float);
+    if (here_.num_bytes() < num_bytes) here_ = kernels::Staging(device_, num_bytes);
+}
+
+std::span<const float> Logits::row(std::int64_t row) {
+    const auto count = static_cast<std::size_t>(vocab_size_);
+    if (on_device_ == nullptr) return on_host_.subspan(static_cast<std::size_t>(row) * count, count);
+    make_room();
+    if (!came_[static_cast<std::size_t>(row)]) {
+        device_.download(place_of(row), reinterpret_cast<const std::byte*>(on_device_ + row * stride_),
+                         count * sizeof(float));
+        came_[static_cast<std::size_t>(row)] = true;
+    }
+    return {place_of(row), count};
+}
+
+std::span<const float> Logits::all() {
+    if (on_device_ == nullptr) return on_host_;
+    make_room();
+    const auto count = static_cast<std::size_t>(num_rows_ * vocab_size_);
+    if (stride_ == vocab_size_) {
+        device_.download(here_.data(), reinterpret_cast<const std::byte*>(on_device_), count * sizeof(float));
+        came_.assign(came_.size(), true);
+    }
+    for (std::int64_t r = 0; r < num_rows_; ++r) static_cast<void>(row(r));
+    return {here_.floats(), count};
+}
+
+std::vector<std::int32_t> Logits::choose(std::span<const kernels::Choice> choices) {
+    std::vector<std::int32_t> tokens(choices.size());
+    device_.choose(on_device_, stride_, vocab_size_, choices, tokens);
+    return tokens;
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,469 @@
+// Tokens chosen from rows of logits: contextual penalty, temperature, top-k, top-p, min-p, eta, Gumbel noise, argmax,
+// bit for bit as the host does it. A token a row goes to the host in the place of a vocabulary of logits.
+//
+// One row alone must not be one multiprocessor's work, so what reads the whole row is spread over many blocks, and what
+// comes out of it is independent of their order: greatest numbers, counts, whole numbers added; and sums of doubles in
+// 1024 lanes (numerics.hpp), each the work of one thread. Kernels follow each other:
+//   penalise  the penalised tokens' logits, in place (decide puts back what stood there)
+//   scan      the greatest logit
+//   survey    lanes of the sum of weights; a histogram of distances to the greatest logit: how many tokens, what mass
+//   settle    the sum; the bin down to which top-k or top-p may reach
+//   gather    tokens of these bins, in any order: a few hundred as a rule
+//   decide    one block a row filters these in shared memory (choose_few.cuh), and draws
+// Without filters, or with eta alone, survivors are many and found by comparison: `draw` takes the place of gather, and
+// leaves out logarithms where the noise's order of magnitude tells that a token cannot win.
+#include <cmath>
+#include <stdexcept>
+
+#include "kernels/cuda/choose_few.cuh"
+#include "kernels/cuda/cuda_state.hpp"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+constexpr std::int64_t part_tokens = 4096;  ///< of a row, for a block that adds nothing up
+constexpr int lanes_a_block = 128;
+constexpr int num_bins = 1024;
+constexpr double bins_a_nat = 32;
+constexpr double mass_unit = 4294967296.0;  ///< of a weight of 1
+
+struct Histogram {
+    Word mass[num_bins];            ///< of weights, rounded down
+    std::uint32_t count[num_bins];  ///< tokens
+};
+
+/// What all kernels are told. One of each a row; of draws, one a part.
+struct Call {
+    const ChosenRow* rows;
+    RowState* states;
+    Histogram* histograms;
+    double* lanes;        ///< [rows, vocabulary_lanes]
+    std::int32_t* lists;  ///< [rows, most_candidates]
+    Draw* draws;          ///< [rows, num_parts]
+    std::int32_t* tokens;
+    std::int64_t vocab_size;
+    int num_parts;
+};
+
+__global__ void __launch_bounds__(choose_threads) penalise_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < row.num_penalised; i += choose_threads) {
+        float& logit = row.logits[row.penalised[i]];
+        row.saved[i] = logit;
+        const float x = taken(logit);
+        logit = x > 0.0F ? x / row.penalty : x * row.penalty;
+        // A penalty below 1 can push a huge logit to infinity, where the host's arithmetic ends in NaN.
+        if (logit > std::numeric_limits<float>::max()) call.states[blockIdx.x].undecided = 1;
+    }
+}
+
+/// Tokens of a block's part of the row.
+struct Range {
+    std::int64_t first, end;
+};
+__device__ __forceinline__ Range part_of(const Call& call) {
+    const std::int64_t first = std::int64_t{blockIdx.y} * part_tokens, end = first + part_tokens;
+    return {first, end < call.vocab_size ? end : call.vocab_size};
+}
+
+__global__ void __launch_bounds__(choose_threads) scan_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    if (row.way == Way::none) return;
+    const Range part = part_of(call);
+    Word best = 0;
+    std::uint32_t num_possible = 0;
+#pragma unroll 8
+    for (std::int64_t v = part.first + threadIdx.x; v < part.end; v += choose_threads) {
+        const float logit = taken(row.logits[v]);
+        if (!possible(logit)) continue;
+        const Word one = Word{order_of(logit)} << 32 | ~static_cast<std::uint32_t>(v);
+        best = one > best ? one : best;
+        ++num_possible;
+    }
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+        const Word other = __shfl_xor_sync(full_warp, best, lanes);
+        best = other > best ? other : best;
+        num_possible += __shfl_xor_sync(full_warp, num_possible, lanes);
+    }
+    if (threadIdx.x % warpSize != 0) return;
+    atomicMax(&call.states[blockIdx.x].best, best);
+    atomicAdd(&call.states[blockIdx.x].num_possible, num_possible);
+}
+
+/// By the distance to the greatest logit, monotone.
+__device__ __forceinline__ int bin_of(const ChosenRow& row, float greatest, float logit) {
+    const float distance = (greatest - logit) * static_cast<float>(bins_a_nat / row.temperature);
+    return distance < static_cast<float>(num_bins - 1) ? static_cast<int>(distance) : num_bins - 1;
+}
+
+/// A thread is a lane of the sum.
+__global__ void __launch_bounds__(lanes_a_block) survey_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    if (!row.counts_bins && !row.adds_up) return;
+    Histogram& here = *shared_memory<Histogram>();
+    for (int bin = static_cast<int>(threadIdx.x); bin < num_bins; bin += lanes_a_block) {
+        here.mass[bin] = 0;
+        here.count[bin] = 0;
+    }
+    __syncthreads();
+    const float greatest = greatest_logit(call.states[blockIdx.x]);
+    const double greatest_weight = log_weight(row, greatest);
+    const unsigned lane = blockIdx.y * lanes_a_block + threadIdx.x;
+    double sum = 0;
+#pragma unroll 4
+    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) {
+        const float logit = taken(row.logits[v]);
+        if (!possible(logit)) continue;
+        const double weight = row.adds_up ? weight_of(row, logit, greatest_weight) : 0.0;
+        sum += weight;
+        if (!row.counts_bins) continue;
+        const int bin = bin_of(row, greatest, logit);
+        atomicAdd(&here.count[bin], 1U);
+        if (row.adds_up) atomicAdd(&here.mass[bin], static_cast<Word>(weight * mass_unit));
+    }
+    call.lanes[std::int64_t{blockIdx.x} * vocabulary_lanes + lane] = sum;
+    __syncthreads();
+    Histogram& all = call.histograms[blockIdx.x];
+    for (int bin = static_cast<int>(threadIdx.x); bin < num_bins && row.counts_bins; bin += lanes_a_block) {
+        if (here.count[bin] == 0) continue;
+        atomicAdd(&all.count[bin], here.count[bin]);
+        atomicAdd(&all.mass[bin], here.mass[bin]);
+    }
+}
+
+/// The sum of the row's lanes, to all threads. shared: [vocabulary_lanes].
+__device__ double sum_of_lanes(const Call& call, double* shared) {
+    const double* const lanes = call.lanes + std::int64_t{blockIdx.x} * vocabulary_lanes;
+    for (unsigned i = threadIdx.x; i < vocabulary_lanes; i += choose_threads) shared[i] = lanes[i];
+    return tree_of_lanes(shared);
+}
+
+/// The first bin at which `wanted` is reached; the last one where it is not. room: [32].
+template <class Amount>
+__device__ int cut_of(Word wanted, Word* room, Amount amount_of) {
+    constexpr int group = num_bins / 32;
+    if (threadIdx.x < 32) {
+        Word sum = 0;
+        for (int bin = 0; bin < group; ++bin) sum += amount_of(static_cast<int>(threadIdx.x) * group + bin);
+        room[threadIdx.x] = sum;
+    }
+    __syncthreads();
+    Word sum = 0;
+    int bin = 0;
+    while (bin < num_bins - group && sum + room[bin / group] < wanted) {
+        sum += room[bin / group];
+        bin += group;
+    }
+    while (bin < num_bins - 1 && (sum += amount_of(bin)) < wanted) ++bin;
+    return bin;
+}
+
+__global__ void __launch_bounds__(choose_threads) settle_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    RowState& state = call.states[blockIdx.x];
+    auto* const lanes = shared_memory<double>();
+    auto* const room = reinterpret_cast<Word*>(lanes + vocabulary_lanes);
+    const Histogram& histogram = call.histograms[blockIdx.x];
+    if (row.adds_up) {
+        const double sum = sum_of_lanes(call, lanes);
+        if (threadIdx.x == 0) state.sum = sum;
+        if (!row.counts_bins) return;
+        // A little more than top_p: masses are rounded down, and the exact sum of q is not 1.
+        const double wanted = row.top_p * (1.0 + 1e-6) * sum * mass_unit + 1.0;
+        const int cut = cut_of(static_cast<Word>(wanted), room, [&](int bin) { return histogram.mass[bin]; });
+        if (threadIdx.x == 0) state.cut = cut;
+    } else if (row.counts_bins) {
+        const auto wanted = static_cast<Word>(row.top_k);
+        const int cut = cut_of(wanted, room, [&](int bin) { return Word{histogram.count[bin]}; });
+        if (threadIdx.x == 0) state.cut = cut;
+    }
+}
+
+/// Lanes of minus the entropy, for rows with eta alone.
+__global__ void __launch_bounds__(lanes_a_block) entropy_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    if (row.way != Way::eta) return;
+    const RowState& state = call.states[blockIdx.x];
+    const double greatest = log_weight(row, greatest_logit(state)), all = state.sum;
+    const unsigned lane = blockIdx.y * lanes_a_block + threadIdx.x;
+    double sum = 0;
+#pragma unroll 4
+    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) {
+        const float logit = taken(row.logits[v]);
+        if (possible(logit)) sum += entropy_term(flushed(weight_of(row, logit, greatest) / all));
+    }
+    call.lanes[std::int64_t{blockIdx.x} * vocabulary_lanes + lane] = sum;
+}
+
+__global__ void __launch_bounds__(choose_threads) settle_eta_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    if (row.way != Way::eta) return;
+    RowState& state = call.states[blockIdx.x];
+    const double entropy = -sum_of_lanes(call, shared_memory<double>());
+    if (threadIdx.x != 0) return;
+    state.least = eta_of(row, entropy);
+    // The greatest probability, that of a weight of 1.
+    if (flushed(1.0 / state.sum) < state.least) state.undecided = 1;
+}
+
+/// Where min-p is the first filter: no logit below this can pass.
+__device__ __forceinline__ float least_logit(const ChosenRow& row, float greatest) {
+    const double cut = static_cast<double>(greatest) + row.temperature * row.log_min_p;
+    const auto rounded = static_cast<float>(cut);
+    return static_cast<double>(rounded) > cut ? value_of(order_of(rounded) - 1) : rounded;
+}
+
+__global__ void __launch_bounds__(choose_threads) gather_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    if (row.way != Way::few) return;
+    RowState& state = call.states[blockIdx.x];
+    std::int32_t* const list = call.lists + std::int64_t{blockIdx.x} * most_candidates;
+    const Range part = part_of(call);
+    const float greatest = greatest_logit(state);
+    const float least = row.counts_bins ? minus_infinity() : least_logit(row, greatest);
+    const int cut = row.counts_bins ? state.cut : num_bins;
+#pragma unroll 8
+    for (std::int64_t v = part.first + threadIdx.x; v < part.end; v += choose_threads) {
+        const float logit = taken(row.logits[v]);
+        if (!possible(logit) || logit < least) continue;
+        if (row.counts_bins && bin_of(row, greatest, logit) > cut) continue;
+        const std::uint32_t place = atomicAdd(&state.num_candidates, 1U);
+        if (place < most_candidates) list[place] = static_cast<std::int32_t>(v);
+    }
+}
+
+/// A thread's search for the best draw, in steps of four neighbouring tokens, which share their random words. In f32,
+/// with room for its errors, it tells what cannot win; what may, is drawn exactly.
+struct Search {
+    static constexpr float room = 1e-3F;
+
+    const ChosenRow& row;
+    const RowState& state;
+    float greatest, per_temperature;
+    double greatest_weight;
+    Draw best;
+    float mark;  ///< the best score, against the greatest log weight
+
+    __device__ Search(const ChosenRow& of_row, const RowState& of_state, const Draw& first)
+        : row(of_row),
+          state(of_state),
+          greatest(greatest_logit(of_state)),
+          per_temperature(static_cast<float>(1.0 / of_row.temperature)),
+          greatest_weight(log_weight(of_row, greatest)),
+          best(no_draw()) {
+        take(first);
+    }
+
+    __device__ void take(const Draw& draw) {
+        best = better_of(best, draw);
+        mark = static_cast<float>(best.score - greatest_weight) - room;
+    }
+    [[nodiscard]] __device__ float distance(float logit) const { return (logit - greatest) * per_temperature; }
+    [[nodiscard]] __device__ bool survives(float logit) const {
+        return row.way == Way::all || flushed(weight_of(row, logit, greatest_weight) / state.sum) >= state.least;
+    }
+
+    __device__ void look_at(std::int64_t token, std::int64_t end) {
+        float logits[4];
+        bool any = false;
+        for (int i = 0; i < 4; ++i) {
+            logits[i] = token + i < end ? taken(row.logits[token + i]) : minus_infinity();
+            any = any || (possible(logits[i]) && distance(logits[i]) + static_cast<float>(max_gumbel) >= mark);
+        }
+        if (!any) return;
+        const NoiseWords words = words_of(row, token);
+        for (int i = 0; i < 4; ++i) {
+            const auto bound = static_cast<float>(gumbel_bound_of_bits(words.word[i]));
+            if (!possible(logits[i]) || distance(logits[i]) + bound < mark || !survives(logits[i])) continue;
+            take(draw_of(row, logits[i], static_cast<std::int32_t>(token + i), words.word[i]));
+        }
+    }
+};
+
+__global__ void __launch_bounds__(choose_threads) draw_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    if (row.way != Way::all && row.way != Way::eta) return;
+    const RowState& state = call.states[blockIdx.x];
+    auto* const room = shared_memory<Draw>();
+    if (threadIdx.x == 0 && state.best != 0) {
+        const std::int32_t first = most_probable(state);
+        room[0] = draw_of(row, greatest_logit(state), first, words_of(row, first).word[first % 4]);
+    }
+    __syncthreads();
+    if (state.best == 0) return;
+    Search search(row, state, room[0]);
+    const Range part = part_of(call);
+    for (std::int64_t v = part.first + 4 * std::int64_t{threadIdx.x}; v < part.end; v += 4 * choose_threads)
+        search.look_at(v, part.end);
+    const Draw best = block_best(search.best, room);
+    if (threadIdx.x == 0) call.draws[std::int64_t{blockIdx.x} * call.num_parts + blockIdx.y] = best;
+}
+
+__device__ std::int32_t best_of_parts(const Call& call, Draw* room) {
+    Draw best = no_draw();
+    for (int part = static_cast<int>(threadIdx.x); part < call.num_parts; part += choose_threads)
+        best = better_of(best, call.draws[std::int64_t{blockIdx.x} * call.num_parts + part]);
+    return block_best(best, room).token;
+}
+
+__global__ void __launch_bounds__(choose_threads) decide_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    const RowState& state = call.states[blockIdx.x];
+    auto* const shared = shared_memory<unsigned char>();
+    std::int32_t token = -1;
+    if (row.way != Way::none && state.undecided == 0) {
+        if (state.best == 0) {
+            token = 0;  // nothing but NaN: the item shall end, not the program
+        } else if (row.way == Way::greedy) {
+            token = most_probable(state);
+        } else if (row.way == Way::few) {
+            token = choose_of_few(row, state, call.lists + std::int64_t{blockIdx.x} * most_candidates, shared);
+        } else {
+            token = best_of_parts(call, reinterpret_cast<Draw*>(shared));
+        }
+    }
+    if (threadIdx.x == 0) call.tokens[blockIdx.x] = token;
+    __syncthreads();
+    for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < row.num_penalised; i += choose_threads)
+        row.logits[row.penalised[i]] = row.saved[i];
+}
+
+/// How a row can be decided here.
+Way way_of(const Choice& choice) {
+    if (choice.temperature == 0) return Way::greedy;
+    // Beyond, quotients leave the range in which f32 can tell what is hopeless.
+    if (choice.temperature < 1e-6 || choice.temperature > 1e6) return Way::none;
+    const bool candidates = choice.top_k > 0 || choice.top_p < 1.0 || choice.min_p > 0;
+    if (candidates) return Way::few;
+    if (choice.eta <= 0) return Way::all;
+    return choice.min_keep > 1 ? Way::none : Way::eta;
+}
+
+ChosenRow row_of(const Choice& choice, float* logits) {
+    const bool from_top = choice.top_k > 0 || choice.top_p < 1.0;
+    ChosenRow row{};
+    row.logits = logits;
+    row.temperature = choice.temperature;
+    row.top_p = choice.top_p;
+    row.min_p = choice.min_p;
+    row.eta = choice.eta;
+    row.log_min_p = choice.min_p > 0 ? scalar::det_log(choice.min_p) - 1e-6 : 0.0;
+    row.eta_root = choice.eta > 0 ? std::sqrt(choice.eta) : 0.0;
+    row.noise_key = choice.noise_key;
+    row.position = choice.position;
+    row.min_keep = choice.min_keep > 1 ? choice.min_keep : 1;
+    row.top_k = choice.top_k <= 0 ? 0 : choice.top_k > row.min_keep ? choice.top_k : row.min_keep;
+    row.penalty = choice.penalty;
+    row.way = way_of(choice);
+    row.counts_bins = row.way == Way::few && from_top;
+    row.adds_up = row.way == Way::eta || (row.counts_bins && row.top_k == 0);
+    return row;
+}
+
+/// The rows of a call, and which kernels they need.
+struct Batch {
+    struct Needs {
+        bool penalty = false, survey = false, eta = false, gather = false, draw = false;
+    };
+    std::vector<ChosenRow> rows;
+    std::vector<std::int32_t> penalised;  ///< of all rows, one behind the other
+    Needs needs;
+
+    Batch(std::span<const Choice> choices, float* logits, std::int64_t stride) {
+        for (const Choice& choice : choices) add(choice, logits + choice.row * stride);
+    }
+    [[nodiscard]] std::int64_t num_rows() const { return static_cast<std::int64_t>(rows.size()); }
+    [[nodiscard]] std::int64_t num_penalised() const { return static_cast<std::int64_t>(penalised.size()); }
+
+  private:
+    void add(const Choice& choice, float* logits) {
+        ChosenRow& row = rows.emplace_back(row_of(choice, logits));
+        if (choice.penalty != 1.0F && row.way != Way::none) {
+            row.num_penalised = static_cast<std::int32_t>(choice.penalised.size());
+            penalised.insert(penalised.end(), choice.penalised.begin(), choice.penalised.end());
+        }
+        needs.penalty = needs.penalty || row.num_penalised > 0;
+        needs.survey = needs.survey || row.counts_bins || row.adds_up;
+        needs.eta = needs.eta || row.way == Way::eta;
+        needs.gather = needs.gather || row.way == Way::few;
+        needs.draw = needs.draw || row.way == Way::all || row.way == Way::eta;
+    }
+};
+
+/// What the kernels write to; states and histograms as zeros.
+Call memory_of(ChoosePart& part, const Stream& stream, const Batch& batch, std::int64_t vocab_size) {
+    const std::int64_t num_rows = batch.num_rows();
+    Call call{};
+    call.vocab_size = vocab_size;
+    call.num_parts = static_cast<int>((vocab_size + part_tokens - 1) / part_tokens);
+    const std::size_t state_bytes = batch.rows.size() * sizeof(RowState);
+    const std::size_t zero_bytes = state_bytes + (batch.needs.survey ? batch.rows.size() * sizeof(Histogram) : 0);
+    auto* const zeros = part.states.get<std::byte>(stream, static_cast<std::int64_t>(zero_bytes));
+    fill_zero(stream, zeros, zero_bytes);
+    call.states = reinterpret_cast<RowState*>(zeros);
+    call.histograms = reinterpret_cast<Histogram*>(zeros + state_bytes);
+    call.lanes = part.lanes.get<double>(stream, batch.needs.survey ? num_rows * vocabulary_lanes : 0);
+    call.lists = part.lists.get<std::int32_t>(stream, batch.needs.gather ? num_rows * most_candidates : 0);
+    call.draws = part.draws.get<Draw>(stream, batch.needs.draw ? num_rows * call.num_parts : 0);
+    call.tokens = part.tokens.get<std::int32_t>(stream, num_rows);
+    return call;
+}
+
+/// Rows and the tokens they penalise, in one copy; where the rows are on the device.
+const ChosenRow* send(ChoosePart& part, const Stream& stream, PinnedRing& ring, Batch& batch) {
+    Parcel& parcel = part.parcel;
+    parcel.clear();
+    parcel.add(std::span<const ChosenRow>(batch.rows));  // room for them
+    const std::size_t at_penalised = parcel.add(std::span<const std::int32_t>(batch.penalised));
+    auto* const there = part.sent.get<std::byte>(stream, static_cast<std::int64_t>(parcel.bytes().size()));
+    const auto* tokens = reinterpret_cast<const std::int32_t*>(there + at_penalised);
+    float* saved = part.saved.get<float>(stream, batch.num_penalised());
+    for (ChosenRow& row : batch.rows) {
+        row.penalised = tokens;
+        row.saved = saved;
+        tokens += row.num_penalised;
+        saved += row.num_penalised;
+    }
+    parcel.clear();
+    parcel.add(std::span<const ChosenRow>(batch.rows));  // now that they know where all is
+    parcel.add(std::span<const std::int32_t>(batch.penalised));
+    ring.send(there, parcel.bytes().data(), parcel.bytes().size());
+    return reinterpret_cast<const ChosenRow*>(there);
+}
+
+void launch_all(const Stream& stream, const Call& call, std::int64_t num_rows, const Batch::Needs& needs) {
+    const auto rows = static_cast<unsigned>(num_rows);
+    const dim3 a_row(rows), parts(rows, static_cast<unsigned>(call.num_parts)),
+        lanes(rows, vocabulary_lanes / lanes_a_block);
+    const dim3 threads(choose_threads), lane_threads(lanes_a_block);
+    constexpr std::size_t lane_bytes = vocabulary_lanes * sizeof(double);
+    constexpr std::size_t room_bytes = choose_threads * sizeof(Draw);
+    if (needs.penalty) launch(stream, penalise_kernel, a_row, threads, 0, call);
+    launch(stream, scan_kernel, parts, threads, 0, call);
+    if (needs.survey) {
+        launch(stream, survey_kernel, lanes, lane_threads, sizeof(Histogram), call);
+        launch(stream, settle_kernel, a_row, threads, lane_bytes + 32 * sizeof(Word), call);
+    }
+    if (needs.eta) {
+        launch(stream, entropy_kernel, lanes, lane_threads, 0, call);
+        launch(stream, settle_eta_kernel, a_row, threads, lane_bytes, call);
+    }
+    if (needs.gather) launch(stream, gather_kernel, parts, threads, 0, call);
+    if (needs.draw) launch(stream, draw_kernel, parts, threads, room_bytes, call);
+    launch(stream, decide_kernel, a_row, threads, needs.gather ? few_bytes : room_bytes, call);
+}
+
+}  // namespace
+
+void CudaDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
+                        std::span<std::int32_t> tokens) {
+    if (choices.size() != tokens.size()) throw std::logic_error("choose: a token a choice");
+    if (choices.empty()) return;
+    Batch batch(choices, logits, stride);
+    Call call = memory_of(state_->choose, state_->stream, batch, vocab_size);
+    call.rows = send(state_->choose, state_->stream, state_->ring, batch);
+    launch_all(state_->stream, call, batch.num_rows(), batch.needs);
+    download(tokens.data(), reinterpret_cast<const std::byte*>(call.tokens), tokens.size_bytes());
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,232 @@
+// The filters over a row's candidates, by one block: top-k, top-p, min-p, eta, each over what the one before left, then
+// the draw. Candidates are all tokens that may survive, in any order; the sums and comparisons are those that the host
+// makes over the whole vocabulary.
+#pragma once
+
+#include "kernels/cuda/choose_rows.cuh"
+
+namespace longhaul::kernels::cuda {
+
+/// The candidates in shared memory. A candidate that was filtered has a negative weight.
+struct Few {
+    double* weight;             ///< [most_candidates]
+    std::int32_t* token;        ///< [most_candidates]
+    std::uint16_t* order;       ///< [most_candidates]: places, in the order that was asked for last
+    std::uint16_t* lane_order;  ///< [most_candidates]: places by lane of the sum, then token
+    double* lanes;              ///< [vocabulary_lanes]
+    Draw* room;                 ///< [choose_threads]
+    std::int32_t* counter;      ///< [2]
+    int size;                   ///< candidates
+    int left;                   ///< of them, not filtered
+};
+
+constexpr std::size_t few_bytes =
+    most_candidates * (sizeof(double) + sizeof(std::int32_t) + 2 * sizeof(std::uint16_t)) +
+    vocabulary_lanes * sizeof(double) + choose_threads * sizeof(Draw) + 16;
+
+__device__ inline Few few_in(unsigned char* shared) {
+    Few few{};
+    few.weight = reinterpret_cast<double*>(shared);
+    few.lanes = few.weight + most_candidates;
+    few.room = reinterpret_cast<Draw*>(few.lanes + vocabulary_lanes);
+    few.token = reinterpret_cast<std::int32_t*>(few.room + choose_threads);
+    few.counter = few.token + most_candidates;
+    few.order = reinterpret_cast<std::uint16_t*>(few.counter + 4);
+    few.lane_order = few.order + most_candidates;
+    return few;
+}
+
+/// Places 0..size-1 sorted by `less`, a total order. The whole block calls.
+template <class Less>
+__device__ void sort_places(std::uint16_t* order, int size, Less less) {
+    int padded = 1;
+    while (padded < size) padded *= 2;
+    const auto thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+    for (int i = thread; i < padded; i += threads) order[i] = static_cast<std::uint16_t>(i);
+    const auto before = [&](std::uint16_t a, std::uint16_t b) { return a < size && (b >= size || less(a, b)); };
+    for (int run = 2; run <= padded; run *= 2) {
+        for (int step = run / 2; step > 0; step /= 2) {
+            __syncthreads();
+            for (int i = thread; i < padded / 2; i += threads) {
+                const int low = 2 * i - (i & (step - 1)), high = low + step;
+                const std::uint16_t a = order[low], b = order[high];
+                if (before(b, a) != ((low & run) == 0)) continue;
+                order[low] = b;
+                order[high] = a;
+            }
+        }
+    }
+    __syncthreads();
+}
+
+/// By descending weight, then ascending token.
+__device__ inline void sort_by_weight(Few& few) {
+    sort_places(few.order, few.size, [&](std::uint16_t a, std::uint16_t b) {
+        return few.weight[a] != few.weight[b] ? few.weight[a] > few.weight[b] : few.token[a] < few.token[b];
+    });
+}
+
+/// Filters those behind the first `count` of the order.
+__device__ inline void keep_first(Few& few, int count) {
+    for (int i = count + static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x))
+        few.weight[few.order[i]] = -1.0;
+    few.left = count;
+    __syncthreads();
+}
+
+__device__ inline void sort_by_lane(Few& few) {
+    sort_places(few.lane_order, few.size, [&](std::uint16_t a, std::uint16_t b) {
+        const int lane_a = few.token[a] % vocabulary_lanes, lane_b = few.token[b] % vocabulary_lanes;
+        return lane_a != lane_b ? lane_a < lane_b : few.token[a] < few.token[b];
+    });
+}
+
+/// The sum of term(weight) over what is left, in the order of numerics.hpp. After sort_by_lane.
+template <class Term>
+__device__ double sum_over_tokens(const Few& few, Term term) {
+    const auto lane_at = [&](int i) { return few.token[few.lane_order[i]] % vocabulary_lanes; };
+    __syncthreads();
+    for (int lane = static_cast<int>(threadIdx.x); lane < vocabulary_lanes; lane += static_cast<int>(blockDim.x)) {
+        int first = 0;
+        for (int end = few.size; first < end;) {
+            const int middle = (first + end) / 2;
+            if (lane_at(middle) < lane) {
+                first = middle + 1;
+            } else {
+                end = middle;
+            }
+        }
+        double sum = 0;
+        for (int i = first; i < few.size && lane_at(i) == lane; ++i) {
+            const double weight = few.weight[few.lane_order[i]];
+            if (weight >= 0) sum += term(weight);
+        }
+        few.lanes[lane] = sum;
+    }
+    const double sum = tree_of_lanes(few.lanes);
+    __syncthreads();
+    return sum;
+}
+
+__device__ inline double sum_of_weights(const Few& few) {
+    return sum_over_tokens(few, [](double weight) { return weight; });
+}
+
+__device__ inline void divide_weights(const Few& few, double by) {
+    for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
+        if (few.weight[i] >= 0) few.weight[i] = flushed(few.weight[i] / by);
+    }
+    __syncthreads();
+}
+
+/// How many of the sorted weights make up top_p, summed one by one; -1: what was gathered does not tell. One thread's
+/// work: every sum is an operand of the next.
+__device__ inline int prefix_of(const Few& few, const ChosenRow& row, std::int64_t all) {
+    const double hopeless = (1.0 - row.top_p) / static_cast<double>(all);  // the host does not even look at these
+    constexpr int ahead = 8;                                               // loads that run before the sum
+    double sum = 0;
+    for (int first = 0; first < few.left; first += ahead) {
+        double next[ahead];
+        for (int i = 0; i < ahead; ++i) next[i] = first + i < few.left ? few.weight[few.order[first + i]] : -1.0;
+        for (int i = 0; i < ahead && first + i < few.left; ++i) {
+            if (!(sum < row.top_p) && first + i >= row.min_keep) return first + i;
+            if (next[i] < hopeless) return -1;
+            sum += next[i];
+        }
+    }
+    const bool enough = !(sum < row.top_p) && few.left >= row.min_keep;
+    return enough || few.left == all ? few.left : -1;
+}
+
+/// Keeps weights of at least `least`. False: fewer than min_keep are; which others stay is the host's to say.
+__device__ inline bool keep_above(Few& few, const ChosenRow& row, double least) {
+    if (threadIdx.x == 0) few.counter[0] = 0;
+    __syncthreads();
+    unsigned mine = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
+        if (few.weight[i] < 0) continue;
+        if (few.weight[i] >= least) {
+            ++mine;
+        } else {
+            few.weight[i] = -1.0;
+        }
+    }
+    atomicAdd(reinterpret_cast<unsigned*>(few.counter), mine);
+    __syncthreads();
+    const int kept = few.counter[0];
+    __syncthreads();
+    if (kept == 0 || (kept < row.min_keep && kept < few.left)) return false;
+    few.left = kept;
+    return true;
+}
+
+__device__ inline double greatest_weight(const Few& few) {
+    Draw mine = no_draw();
+    for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x))
+        mine = better_of(mine, {few.weight[i], few.token[i]});
+    return block_best(mine, few.room).score;
+}
+
+/// The first `top_k` logits stay.
+__device__ inline void keep_top_k(Few& few, const ChosenRow& row) {
+    for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x))
+        few.weight[i] = static_cast<double>(taken(row.logits[few.token[i]]));
+    __syncthreads();
+    sort_by_weight(few);
+    keep_first(few, static_cast<int>(row.top_k));
+}
+
+/// `state.sum` counts where nothing came before.
+__device__ inline bool keep_top_p(Few& few, const ChosenRow& row, const RowState& state) {
+    divide_weights(few, row.top_k > 0 ? sum_of_weights(few) : state.sum);
+    sort_by_weight(few);
+    if (threadIdx.x == 0) few.counter[1] = prefix_of(few, row, row.top_k > 0 ? few.left : state.num_possible);
+    __syncthreads();
+    const int kept = few.counter[1];
+    if (kept < 0) return false;
+    keep_first(few, kept > 1 ? kept : 1);
+    if (row.min_p > 0 || row.eta > 0) divide_weights(few, sum_of_weights(few));
+    return true;
+}
+
+/// Applies the filters; false where the host must.
+__device__ inline bool filter(Few& few, const ChosenRow& row, const RowState& state) {
+    const bool drops = row.top_k > 0 && row.top_k < state.num_possible;
+    if (row.top_k == 0 && row.top_p >= 1.0 && few.left < row.min_keep) return false;  // min-p left too few
+    if (drops) keep_top_k(few, row);
+    // Weights of those that are left. Where they alone decide, no sum is needed.
+    const double greatest = log_weight(row, greatest_logit(state));
+    for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
+        const bool filtered = drops && i >= few.left;
+        const int place = drops ? few.order[i] : i;
+        few.weight[place] = filtered ? -1.0 : weight_of(row, taken(row.logits[few.token[place]]), greatest);
+    }
+    __syncthreads();
+    if (row.top_p < 1.0 || row.eta > 0) sort_by_lane(few);
+    if (row.top_p < 1.0 && !keep_top_p(few, row, state)) return false;
+    if (row.min_p > 0 && !keep_above(few, row, row.min_p * greatest_weight(few))) return false;
+    if (row.eta <= 0) return true;
+    divide_weights(few, sum_of_weights(few));
+    const double entropy = -sum_over_tokens(few, [](double q) { return entropy_term(q); });
+    return keep_above(few, row, eta_of(row, entropy));
+}
+
+/// The token of a row whose candidates are `list` [num_candidates]; -1: the host decides.
+__device__ inline std::int32_t choose_of_few(const ChosenRow& row, const RowState& state, const std::int32_t* list,
+                                             unsigned char* shared) {
+    if (state.num_candidates > most_candidates) return -1;
+    Few few = few_in(shared);
+    few.size = few.left = static_cast<int>(state.num_candidates);
+    for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) few.token[i] = list[i];
+    __syncthreads();
+    if (!filter(few, row, state)) return -1;
+    Draw best = no_draw();
+    for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
+        if (few.weight[i] < 0) continue;
+        const std::int32_t token = few.token[i];
+        best = better_of(best, draw_of(row, taken(row.logits[token]), token, words_of(row, token).word[token % 4]));
+    }
+    return block_best(best, few.room).token;
+}
+
+}  // namespace longhaul::kernels::cuda

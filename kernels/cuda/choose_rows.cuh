@@ -1,0 +1,158 @@
+// What the kernels that choose tokens (choose.cu) share: a row as they see it, its log weights, the noise, and
+// reductions over a block.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cuda/gpu.hpp"
+#include "kernels/cuda/math.cuh"
+#include "kernels/exp_nonpositive.hpp"
+#include "kernels/noise.hpp"
+#include "kernels/numerics.hpp"
+#include "kernels/scalar_math.hpp"
+
+namespace longhaul::kernels::cuda {
+
+using Word = unsigned long long;  ///< what atomics of 64 bits take
+
+constexpr int choose_threads = 256;
+constexpr int most_candidates = 8192;  ///< survivors' superset that one block sorts
+
+/// How a row is decided.
+enum class Way : std::uint8_t {
+    none,    ///< by the host
+    greedy,  ///< the greatest logit
+    all,     ///< no filter: every token is a survivor
+    eta,     ///< eta alone: survivors are found by comparison, in place
+    few,     ///< the greatest ones are gathered, and one block filters them
+};
+
+/// A row, as the host sends it.
+struct ChosenRow {
+    float* logits;
+    const std::int32_t* penalised;  ///< [num_penalised], no token twice
+    float* saved;                   ///< [num_penalised]: what stood there
+    double temperature, top_p, min_p, eta;
+    double log_min_p;  ///< a little below log min_p
+    double eta_root;   ///< sqrt(eta)
+    Word noise_key;
+    std::int64_t position;
+    std::int64_t top_k;  ///< 0: off; at least min_keep
+    std::int64_t min_keep;
+    std::int32_t num_penalised;
+    float penalty;
+    Way way;
+    bool counts_bins;  ///< candidates are found by a histogram of distances to the greatest logit
+    bool adds_up;      ///< the sum over the vocabulary is needed
+};
+
+/// What the kernels find out about a row, one after the other. Zeros at first.
+struct RowState {
+    Word best;  ///< order_of(logit) and ~token of the greatest logit, the lowest token at ties; 0: none is possible
+    double sum;
+    double least;                  ///< Way::eta: probability of survivors
+    std::uint32_t num_possible;    ///< tokens above -inf
+    std::uint32_t num_candidates;  ///< found; more than most_candidates are not written down
+    std::int32_t cut;              ///< last bin of candidates
+    std::uint32_t undecided;
+};
+
+/// A token and its log weight + noise.
+struct Draw {
+    double score;
+    std::int32_t token;
+};
+
+__device__ __forceinline__ bool possible(float logit) {
+    return logit > minus_infinity();
+}
+
+/// NaN as -inf, +inf as the greatest number.
+__device__ __forceinline__ float taken(float logit) {
+    constexpr float greatest = std::numeric_limits<float>::max();
+    const float capped = logit > greatest ? greatest : logit;
+    return capped >= minus_infinity() ? capped : minus_infinity();
+}
+
+/// Integers in the order of the numbers; zeros are alike.
+__device__ __forceinline__ std::uint32_t order_of(float value) {
+    const std::uint32_t bits = value == 0.0F ? 0 : __float_as_uint(value);
+    return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
+}
+__device__ __forceinline__ float value_of(std::uint32_t order) {
+    return __uint_as_float((order & 0x80000000U) != 0 ? order & 0x7fffffffU : ~order);
+}
+
+__device__ __forceinline__ float greatest_logit(const RowState& state) {
+    return value_of(static_cast<std::uint32_t>(state.best >> 32));
+}
+__device__ __forceinline__ std::int32_t most_probable(const RowState& state) {
+    return static_cast<std::int32_t>(~static_cast<std::uint32_t>(state.best));
+}
+
+/// The host flushes denormals, a GPU does so in f32 alone.
+__device__ __forceinline__ double flushed(double value) {
+    constexpr double least_normal = std::numeric_limits<double>::min();
+    return value < least_normal && value > -least_normal ? 0.0 : value;
+}
+
+__device__ __forceinline__ double log_weight(const ChosenRow& row, float logit) {
+    const auto exact = static_cast<double>(logit);
+    return row.temperature == 1.0 ? exact : exact / row.temperature;
+}
+/// Against the greatest log weight.
+__device__ __forceinline__ double weight_of(const ChosenRow& row, float logit, double greatest) {
+    return scalar::exp_nonpositive(log_weight(row, logit) - greatest);
+}
+/// A token's part of minus the entropy.
+__device__ __forceinline__ double entropy_term(double q) {
+    return q > 0 ? flushed(q * scalar::det_log(q)) : 0.0;
+}
+__device__ __forceinline__ double eta_of(const ChosenRow& row, double entropy) {
+    const double spread = row.eta_root * scalar::det_exp(-entropy);
+    return spread < row.eta ? spread : row.eta;
+}
+
+/// The random words of four neighbouring tokens.
+__device__ __forceinline__ NoiseWords words_of(const ChosenRow& row, std::int64_t token) {
+    return noise_words(
+        row.noise_key,
+        {.position = row.position, .purpose = 0, .node = 0, .block = static_cast<std::uint32_t>(token / 4)});
+}
+__device__ __forceinline__ Draw draw_of(const ChosenRow& row, float logit, std::int32_t token, std::uint32_t bits) {
+    return {log_weight(row, logit) + static_cast<double>(gumbel_of_bits(bits)), token};
+}
+
+__device__ __forceinline__ Draw no_draw() {
+    return {-std::numeric_limits<double>::infinity(), std::numeric_limits<std::int32_t>::max()};
+}
+__device__ __forceinline__ Draw better_of(const Draw& a, const Draw& b) {
+    const bool second = b.score > a.score || (b.score == a.score && b.token < a.token);
+    return second ? b : a;
+}
+
+/// The best of all threads' draws, to all of them. room: [blockDim.x].
+__device__ inline Draw block_best(const Draw& mine, Draw* room) {
+    __syncthreads();
+    room[threadIdx.x] = mine;
+    __syncthreads();
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) room[threadIdx.x] = better_of(room[threadIdx.x], room[threadIdx.x + half]);
+        __syncthreads();
+    }
+    return room[0];
+}
+
+/// The lanes of a sum over tokens as a balanced tree, to all threads. lanes: [vocabulary_lanes], written before by any
+/// thread, and lost.
+__device__ inline double tree_of_lanes(double* lanes) {
+    for (unsigned half = vocabulary_lanes / 2; half > 0; half /= 2) {
+        __syncthreads();
+        for (unsigned i = threadIdx.x; i < half; i += blockDim.x) lanes[i] += lanes[i + half];
+    }
+    __syncthreads();
+    return lanes[0];
+}
+
+}  // namespace longhaul::kernels::cuda

@@ -1,0 +1,58 @@
+// What tensor cores can do at best, for benchmarks: the multiply-add of our products, again and again, on registers
+// alone. It is the ceiling of mma.sync, which all our kernels use; the instructions of Hopper that work on whole groups
+// of warps, as in cuBLAS's kernels, reach about half as much again.
+#include <algorithm>
+#include <chrono>
+
+#include "kernels/cuda/cuda_state.hpp"
+#include "kernels/cuda/gpu.hpp"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+constexpr unsigned block_threads = 256, blocks_a_multiprocessor = 4;
+constexpr int sums_of_a_warp = 8;  // independent, so that none waits for the one before
+constexpr double mma_operations = 2.0 * 16 * 8 * 16;
+constexpr double wanted_seconds = 0.02;
+constexpr int passes = 7, most_growth = 64;
+
+__global__ void __launch_bounds__(block_threads) multiply_registers(std::int64_t rounds, float* sink) {
+    // Numbers around 2^-7: on zeros a GPU is faster than on anything else.
+    const std::uint32_t some = 0x3c003c00U + threadIdx.x % 32 * 0x00030005U;
+    const std::uint32_t a[4] = {some, some + 0x00110007U, some ^ 0x80000000U, some + 0x00050013U};
+    const std::uint32_t b[2] = {some ^ 0x00008000U, some + 0x000b0003U};
+    float sums[sums_of_a_warp][4] = {};
+    for (std::int64_t round = 0; round < rounds; ++round) {
+#pragma unroll
+        for (auto& sum : sums) mma_bf16(sum, a, b);
+    }
+    float all = 0.0F;
+    for (const auto& sum : sums) {
+        for (const float part : sum) all += part;
+    }
+    if (all == 0x1p100F) *sink = all;  // never; but who knows that
+}
+
+}  // namespace
+
+double CudaDevice::measure_peak_flops() {
+    const unsigned blocks = blocks_a_multiprocessor * static_cast<unsigned>(state_->properties.multiprocessors);
+    const double a_round = mma_operations * sums_of_a_warp * (block_threads / 32) * blocks;
+    Workspace sink;
+    auto* const to = sink.get<float>(state_->stream, 1);
+    double best = 0.0;
+    std::int64_t rounds = 1;
+    for (int pass = 0; pass < passes; ++pass) {  // the first ones are too short
+        state_->stream.synchronize();
+        const auto start = std::chrono::steady_clock::now();
+        launch(state_->stream, multiply_registers, dim3(blocks), dim3(block_threads), 0, rounds, to);
+        state_->stream.synchronize();
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+        best = std::max(best, a_round * static_cast<double>(rounds) / taken.count());
+        const double growth = std::min<double>(wanted_seconds / taken.count(), most_growth);
+        rounds = std::max<std::int64_t>(static_cast<std::int64_t>(growth * static_cast<double>(rounds)), 1);
+    }
+    return best;
+}
+
+}  // namespace longhaul::kernels::cuda

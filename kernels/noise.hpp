@@ -1,0 +1,59 @@
+// Random numbers without state, as the host and kernels draw them: Philox4x32-10 (Salmon et al., "Parallel random
+// numbers: as easy as 1, 2, 3") of a key and a place, and Gumbel noise of its words. The same bits everywhere.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/host_device.hpp"
+#include "kernels/scalar_math.hpp"
+
+namespace longhaul::kernels {
+
+/// A place in the stream of one key: four words, as they are counted.
+struct NoisePlace {
+    std::int64_t position = 0;  ///< its lower 32 bits count
+    std::uint32_t purpose = 0;  ///< 0: the target's own draw; engine/sampling/noise.hpp has the others
+    std::uint32_t node = 0;
+    std::uint32_t block = 0;  ///< of four tokens: token / 4
+};
+
+struct NoiseWords {
+    std::uint32_t word[4];
+};
+
+inline LONGHAUL_HOST_DEVICE NoiseWords noise_words(std::uint64_t key, const NoisePlace& place) {
+    constexpr std::uint64_t multiplier0 = 0xD2511F53, multiplier1 = 0xCD9E8D57;
+    constexpr std::uint32_t step0 = 0x9E3779B9, step1 = 0xBB67AE85;
+    NoiseWords c{{static_cast<std::uint32_t>(place.position), place.purpose, place.node, place.block}};
+    auto key0 = static_cast<std::uint32_t>(key), key1 = static_cast<std::uint32_t>(key >> 32);
+    for (int round = 0; round < 10; ++round) {
+        const std::uint64_t product0 = multiplier0 * c.word[0], product1 = multiplier1 * c.word[2];
+        c = {{static_cast<std::uint32_t>(product1 >> 32) ^ c.word[1] ^ key0, static_cast<std::uint32_t>(product1),
+              static_cast<std::uint32_t>(product0 >> 32) ^ c.word[3] ^ key1, static_cast<std::uint32_t>(product0)}};
+        key0 += step0;
+        key1 += step1;
+    }
+    return c;
+}
+
+/// Gumbel noise of 32 random bits: -log(-log1p(-u)), u = (bits + 1/2) 2^-32 in f32. -inf where u rounds to 1.
+inline LONGHAUL_HOST_DEVICE float gumbel_of_bits(std::uint32_t bits) {
+    const auto u = static_cast<float>((static_cast<double>(bits) + 0.5) * 0x1p-32);
+    if (u >= 1.0F) return -std::numeric_limits<float>::infinity();
+    const double exponential = -scalar::det_log1p(-static_cast<double>(u));
+    return static_cast<float>(-scalar::det_log(exponential));
+}
+
+/// No Gumbel noise is greater: u >= 2^-33. Lets a search for the maximum leave out hopeless tokens.
+inline constexpr double max_gumbel = 22.8739;
+
+/// No less than gumbel_of_bits(bits), by their order of magnitude.
+inline LONGHAUL_HOST_DEVICE double gumbel_bound_of_bits(std::uint32_t bits) {
+    // u >= 2^-(z + 1) with z zeros before the first bit, and -log(-log1p(-u)) <= -log(u); the rest is f32's rounding.
+    constexpr double ln2 = 0.6931471805599453;
+    return (leading_zeros(bits) + 1) * ln2 + 1e-5;
+}
+
+}  // namespace longhaul::kernels

@@ -1,0 +1,263 @@
+// Tokens that a device chooses are those of the host's pipeline, whatever the logits and the filters; what the device
+// does not know it leaves to the host, and says so.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "engine/sampling/pipeline.hpp"
+#include "tests/engine/device_cases.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using namespace testing;
+using kernels::Choice;
+
+/// Rows of logits with their contexts and settings.
+struct Scene {
+    std::int64_t vocab = 0, stride = 0;
+    std::vector<float> logits{};  ///< [rows, stride]
+    std::vector<SamplingParams> params{};
+    std::vector<std::vector<std::int32_t>> contexts{};
+
+    void add(std::vector<float> row, const SamplingParams& with, std::vector<std::int32_t> context = {}) {
+        row.resize(static_cast<std::size_t>(stride), 1e30F);  // padding that nobody may choose
+        logits.insert(logits.end(), row.begin(), row.end());
+        params.push_back(with);
+        contexts.push_back(std::move(context));
+    }
+    [[nodiscard]] std::span<const float> row(std::size_t r) const {
+        return std::span(logits).subspan(r * static_cast<std::size_t>(stride), static_cast<std::size_t>(vocab));
+    }
+    [[nodiscard]] static std::uint64_t key(std::size_t row) { return 77 + row % 3; }
+    [[nodiscard]] static std::int64_t position(std::size_t row) { return static_cast<std::int64_t>(row) * 7; }
+};
+
+std::vector<std::int32_t> on_host(const Scene& scene) {
+    LogitsPipeline pipeline({}, scene.vocab);
+    std::vector<std::int32_t> tokens;
+    for (std::size_t r = 0; r < scene.params.size(); ++r) {
+        pipeline.set_params(scene.params[r]);
+        const Distribution& target = pipeline.apply(scene.row(r), {scene.contexts[r], {}}, false);
+        tokens.push_back(gumbel_argmax(target, NoiseRow(Scene::key(r), Scene::position(r))));
+    }
+    return tokens;
+}
+
+/// Rows last to first: a choice says which row it is about.
+std::vector<std::int32_t> on_device(kernels::Device& device, const Scene& scene) {
+    const std::size_t count = scene.params.size();
+    const std::size_t num_bytes = scene.logits.size() * sizeof(float);
+    const kernels::Buffer logits(device, num_bytes);
+    device.upload(logits.data(), scene.logits.data(), num_bytes);
+    LogitsPipeline pipeline({}, scene.vocab);
+    std::vector<std::vector<std::int32_t>> penalised(count);
+    std::vector<Choice> choices;
+    for (std::size_t r = count; r-- > 0;) {
+        pipeline.set_params(scene.params[r]);
+        choices.push_back(pipeline.choice({scene.contexts[r], {}}, Scene::key(r), Scene::position(r), penalised[r]));
+        choices.back().row = static_cast<std::int64_t>(r);
+    }
+    std::vector<std::int32_t> tokens(count);
+    device.choose(logits.as<float>(), scene.stride, scene.vocab, choices, tokens);
+    std::vector<float> after(scene.logits.size());
+    device.download(after.data(), logits.data(), num_bytes);
+    EXPECT_EQ(std::memcmp(after.data(), scene.logits.data(), num_bytes), 0) << "logits were changed";
+    std::reverse(tokens.begin(), tokens.end());
+    return tokens;
+}
+
+/// How many rows the device left to the host; the others must be the host's tokens.
+int num_left(kernels::Device& device, const Scene& scene) {
+    const std::vector<std::int32_t> expected = on_host(scene), chosen = on_device(device, scene);
+    int left = 0;
+    for (std::size_t r = 0; r < chosen.size(); ++r) {
+        left += chosen[r] < 0 ? 1 : 0;
+        const SamplingParams& with = scene.params[r];
+        if (chosen[r] >= 0) {
+            EXPECT_EQ(chosen[r], expected[r])
+                << "row " << r << ": temperature " << with.temperature << ", top-k " << with.top_k << ", top-p "
+                << with.top_p << ", min-p " << with.min_p << ", eta " << with.eta << ", penalty "
+                << with.repetition_penalty << ", min_keep " << with.min_keep;
+        }
+    }
+    return left;
+}
+
+constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+constexpr float infinity = std::numeric_limits<float>::infinity();
+
+class Rows {
+  public:
+    explicit Rows(unsigned seed) : random_(seed) {}
+
+    std::vector<float> normal(std::int64_t vocab, float spread) {
+        std::normal_distribution<float> draw(0, spread);
+        std::vector<float> row(static_cast<std::size_t>(vocab));
+        for (float& logit : row) logit = draw(random_);
+        return row;
+    }
+    std::vector<float> tied(std::int64_t vocab) {
+        std::vector<float> row = normal(vocab, 1.0F);
+        for (float& logit : row) logit = std::round(logit) * 0.5F;
+        return row;
+    }
+    std::vector<float> with_holes(std::int64_t vocab) {
+        std::vector<float> row = normal(vocab, 2.0F);
+        for (float& logit : row) {
+            if (random_() % 2 == 0) logit = random_() % 2 == 0 ? nan : -infinity;
+        }
+        return row;
+    }
+    std::vector<std::int32_t> context(std::int64_t vocab) {
+        std::vector<std::int32_t> tokens(40);
+        for (auto& token : tokens)
+            token = static_cast<std::int32_t>(random_() % static_cast<std::uint64_t>(vocab + 3)) - 1;
+        return tokens;
+    }
+
+  private:
+    std::mt19937 random_;
+};
+
+std::vector<SamplingParams> all_filters() {
+    std::vector<SamplingParams> cases;
+    for (int filters = 0; filters < 32; ++filters) {
+        SamplingParams params;
+        constexpr double temperatures[] = {1.0, 0.3, 1.7};
+        params.temperature = temperatures[filters % 3];
+        if (filters & 1) params.top_k = 20;
+        if (filters & 2) params.top_p = 0.9;
+        if (filters & 4) params.min_p = 0.05;
+        if (filters & 8) params.eta = 2e-2;
+        if (filters & 16) params.repetition_penalty = 1.3;
+        params.penalty_window = 24;
+        cases.push_back(params);
+    }
+    SamplingParams greedy;
+    greedy.temperature = 0;
+    cases.push_back(greedy);
+    greedy.repetition_penalty = 1.3;
+    cases.push_back(greedy);
+    return cases;
+}
+
+class Choosing : public ::testing::TestWithParam<DeviceCase> {
+  protected:
+    void SetUp() override {
+        device_ = GetParam().make();
+        if (device_ == nullptr) GTEST_SKIP() << "needs an NVIDIA GPU";
+        ASSERT_TRUE(device_->can_choose());
+    }
+    std::unique_ptr<kernels::Device> device_;
+};
+
+TEST_P(Choosing, IsThePipelineForEveryFilter) {
+    Rows rows(1);
+    for (const auto& [vocab, stride] : {std::pair<std::int64_t, std::int64_t>{300, 300}, {5001, 5004}}) {
+        Scene scene{.vocab = vocab, .stride = stride};
+        for (const SamplingParams& params : all_filters()) {
+            scene.add(rows.normal(vocab, 3.0F), params, rows.context(vocab));
+            if (vocab > 300) continue;
+            scene.add(rows.tied(vocab), params, rows.context(vocab));
+            scene.add(rows.with_holes(vocab), params, rows.context(vocab));
+        }
+        EXPECT_EQ(num_left(*device_, scene), 0) << vocab;
+    }
+}
+
+TEST_P(Choosing, IsThePipelineWhereFewerThanAskedForAreThere) {
+    Rows rows(2);
+    Scene scene{.vocab = 60, .stride = 60};
+    for (SamplingParams params : all_filters()) {
+        std::vector<float> one(60, -infinity);
+        scene.add(one, params);  // none at all: token 0
+        one[37] = -2.0F;
+        scene.add(one, params);
+        std::vector<float> low(60, -300.0F);
+        low[5] = low[6] = 300.0F;
+        scene.add(low, params);
+        params.top_k *= 10;
+        scene.add(rows.normal(60, 1.0F), params);
+        params.top_p = 0.999;
+        scene.add(rows.normal(60, 1.0F), params);
+    }
+    EXPECT_EQ(num_left(*device_, scene), 0);
+}
+
+// Flat rows have more tokens that may survive than a block sorts; without top-p they need no sorting.
+TEST_P(Choosing, LeavesFlatRowsToTheHost) {
+    Rows rows(3);
+    Scene scene{.vocab = 20'000, .stride = 20'000};
+    SamplingParams params;
+    scene.add(rows.normal(scene.vocab, 0.1F), params);
+    params.eta = 1e-3;
+    scene.add(rows.normal(scene.vocab, 0.1F), params);
+    params = {};
+    params.top_k = 50;
+    scene.add(rows.normal(scene.vocab, 1.0F), params);
+    EXPECT_EQ(num_left(*device_, scene), 0);
+
+    Scene flat{.vocab = 20'000, .stride = 20'000};
+    params = {};
+    params.top_p = 0.9;
+    flat.add(rows.normal(flat.vocab, 0.1F), params);
+    params = {};
+    params.min_p = 0.01;
+    flat.add(rows.normal(flat.vocab, 0.1F), params);
+    params = {};
+    params.top_k = 50;
+    flat.add(std::vector<float>(20'000, 1.0F), params);
+    EXPECT_EQ(num_left(*device_, flat), 3);
+}
+
+// Few tokens of much: many tokens at the edge of each filter.
+TEST_P(Choosing, BreaksTiesAtTheEdgeOfAFilterAsTheHost) {
+    Scene scene{.vocab = 2500, .stride = 2500};
+    for (const double top_p : {0.01, 0.2, 0.5, 0.77}) {
+        for (const std::int64_t top_k : {0, 1, 3, 1500}) {
+            SamplingParams params;
+            params.top_p = top_p;
+            params.top_k = top_k;
+            scene.add(std::vector<float>(2500, 1.5F), params);
+            params.min_keep = 4;
+            scene.add(std::vector<float>(2500, 1.5F), params);
+        }
+    }
+    EXPECT_EQ(num_left(*device_, scene), 0);
+}
+
+TEST_P(Choosing, TakesWhateverABrokenModelSays) {
+    Rows rows(4);
+    Scene scene{.vocab = 300, .stride = 300};
+    for (const SamplingParams& params : all_filters()) {
+        std::vector<float> row = rows.normal(300, 2.0F);
+        row[7] = infinity;
+        row[9] = std::numeric_limits<float>::max();
+        row[100] = -std::numeric_limits<float>::max();
+        scene.add(row, params, {7, 100});
+        scene.add(std::vector<float>(300, nan), params, {3});
+        row = std::vector<float>(300, 1e-40F);  // denormals count as zeros
+        row[11] = -1e-41F;
+        row[12] = -0.0F;
+        scene.add(row, params, {11, 12});
+    }
+    EXPECT_EQ(num_left(*device_, scene), 0);
+    // The kept ones of few: the host's to find out, or the same.
+    Scene kept{.vocab = 300, .stride = 300};
+    for (SamplingParams params : all_filters()) {
+        params.min_keep = 5;
+        kept.add(rows.normal(300, 8.0F), params);
+    }
+    EXPECT_LT(num_left(*device_, kept), static_cast<int>(kept.params.size()));
+}
+
+// Both arithmetics of a GPU choose alike.
+INSTANTIATE_TEST_SUITE_P(Devices, Choosing, ::testing::Values(gpu_cases().front()),
+                         [](const auto& of) { return of.param.name; });
+
+}  // namespace
+}  // namespace longhaul::engine

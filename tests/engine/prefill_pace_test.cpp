@@ -1,0 +1,58 @@
+// Rows of prompts a pass, learned from how long passes took.
+#include "engine/prefill_pace.hpp"
+
+#include <gtest/gtest.h>
+
+namespace longhaul::engine {
+namespace {
+
+/// Rows after so many passes on a device of `flops` operations a second, all of them full.
+std::int64_t rows_after(int passes, double row_flops, double flops, std::int64_t ceiling) {
+    PrefillPace pace(row_flops, ceiling);
+    for (int i = 0; i < passes; ++i) {
+        pace.took(pace.rows(), static_cast<double>(pace.rows()) * row_flops / flops);
+    }
+    return pace.rows();
+}
+
+TEST(PrefillPace, ReachesHalfASecondToASecondOnAnyDevice) {
+    constexpr double row_flops = 1.6e10;  // 8 billion parameters
+    EXPECT_EQ(rows_after(0, row_flops, 0, 1 << 20), 16);
+    for (const double flops : {1e12, 2e13, 5e14}) {
+        const std::int64_t rows = rows_after(20, row_flops, flops, 1 << 20);
+        const double seconds = static_cast<double>(rows) * row_flops / flops;
+        EXPECT_GE(seconds, 0.35) << flops << ": whole blocks may be somewhat less than wanted";
+        EXPECT_LE(seconds, 1.0) << flops;
+    }
+    EXPECT_EQ(rows_after(4, row_flops, 5e14, 2048), 2048) << "soon";
+}
+
+TEST(PrefillPace, StaysWithinItsBounds) {
+    EXPECT_EQ(PrefillPace(1e6, 256).rows(), 256);
+    EXPECT_EQ(PrefillPace(1e6, 7).rows(), 7);
+    EXPECT_EQ(PrefillPace(1e12, 7).rows(), 7);
+    EXPECT_EQ(rows_after(5, 1e9, 1e7, 256), 16) << "minutes a row";
+    EXPECT_EQ(rows_after(5, 1e6, 1e15, 300), 300);
+}
+
+TEST(PrefillPace, LargeNumbersAreWholeBlocks) {
+    const std::int64_t rows = rows_after(20, 1.6e10, 3e13, 4096);
+    EXPECT_EQ(rows % 512, 0);
+    EXPECT_GE(rows, 512);
+}
+
+// The rows of a longer context cost more; the last, short chunk of a prompt says nothing of a full one.
+TEST(PrefillPace, FollowsWhatRowsCost) {
+    PrefillPace pace(1e9, 2048);
+    pace.took(2048, 0.1);
+    const std::int64_t before = pace.rows();
+    pace.took(3, 0.01);
+    EXPECT_EQ(pace.rows(), before);
+    pace.took(before, 0.8);
+    EXPECT_EQ(pace.rows(), before);
+    pace.took(before, 2.8);
+    EXPECT_EQ(pace.rows(), before / 4 / 16 * 16);
+}
+
+}  // namespace
+}  // namespace longhaul::engine

@@ -1,0 +1,117 @@
+// Pages in the host's memory: attention gives the bits that it gives over the device's own, pass after pass, wherever
+// each page lies and whatever the pass itself writes there.
+#include "tests/kernels/attention_testing.hpp"
+
+namespace longhaul::kernels::testing {
+namespace {
+
+constexpr std::int64_t num_layers = 3, q_heads = 4, prompt = 70, num_nodes = 6;
+
+/// Pages of a sequence, each near or far.
+class MixedPages {
+  public:
+    template <typename IsFar>
+    MixedPages(Device& device, const KvLayout& layout, int count, IsFar is_far) {
+        for (int i = 0; i < count; ++i) {
+            const std::size_t bytes = device.kv_page_bytes(layout);
+            buffers_.push_back(is_far(i) ? Buffer::far(device, bytes) : Buffer(device, bytes));
+            pages.push_back(buffers_.back().data());
+        }
+    }
+    [[nodiscard]] KvSlot slot(std::int64_t slot) const {
+        return {pages[static_cast<std::size_t>(slot / KvLayout::page_tokens)],
+                static_cast<std::int32_t>(slot % KvLayout::page_tokens)};
+    }
+
+    std::vector<std::byte*> pages;
+
+  private:
+    std::vector<Buffer> buffers_;
+};
+
+/// A sequence as a model computes it: in each pass, layer after layer, keys and values are stored and attended to.
+class Passes {
+  public:
+    template <typename IsFar>
+    Passes(Device& device, DType dtype, IsFar is_far)
+        : device_(device),
+          layout_{.dtype = dtype, .num_layers = num_layers, .num_kv_heads = 2, .head_dim = 24},
+          pages_(device, layout_, 2, is_far),
+          scratch_(device, layout_, 1, [&](int) { return is_far(1); }) {}
+
+    /// What attention gave, of all passes and layers.
+    std::vector<std::byte> run() {
+        std::vector<AttentionRow> rows;
+        std::vector<KvSlot> slots;
+        for (std::int64_t i = 0; i < prompt; ++i) {
+            rows.push_back({0, i, i + 1, nullptr});
+            slots.push_back(pages_.slot(i));
+        }
+        pass(rows, slots);
+        std::vector<std::int32_t> path;  // a chain behind its root
+        rows.assign(1, {0, prompt, prompt + 1, nullptr});
+        slots.assign(1, pages_.slot(prompt));
+        for (std::int32_t node = 1; node < num_nodes; ++node) path.push_back(node);
+        for (std::int32_t node = 1; node < num_nodes; ++node) {
+            rows.push_back({0, prompt + node, prompt + 1, path.data()});
+            slots.push_back(scratch_.slot(node));
+        }
+        pass(rows, slots);
+        for (std::int64_t node = 1; node < num_nodes; ++node)
+            device_.kv_move(layout_, scratch_.slot(node), pages_.slot(prompt + node));
+        rows.assign(1, {0, prompt + num_nodes, prompt + num_nodes + 1, nullptr});
+        slots.assign(1, pages_.slot(prompt + num_nodes));
+        pass(rows, slots);
+        return all_;
+    }
+
+  private:
+    void pass(std::span<const AttentionRow> rows, std::span<const KvSlot> slots) {
+        const auto count = static_cast<std::int64_t>(rows.size());
+        const std::int64_t stride = padded_inputs(q_heads * layout_.head_dim);
+        const AttentionSequence sequence{pages_.pages, scratch_.pages};
+        const Tokens tokens(numbers_, layout_, q_heads, num_layers * count);
+        const OnDevice qkv(device_, tokens.qkv);
+        const Guarded q(device_, static_cast<std::size_t>(count * q_heads * layout_.head_dim) * 4);
+        std::vector<Guarded> outs;
+        device_.begin_pass({.sequences = {&sequence, 1},
+                            .rows = rows,
+                            .slots = slots,
+                            .cos = tokens.cos.data(),
+                            .sin = tokens.sin.data(),
+                            .num_angles = tokens.half});
+        for (std::int64_t layer = 0; layer < num_layers; ++layer) {
+            outs.emplace_back(device_, static_cast<std::size_t>(count * stride) * 4);
+            device_.rope_store(layout_, layer, qkv.floats() + layer * count * tokens.width, q_heads, q.data());
+            device_.attention(layout_, layer, q.data(), q_heads, DType::f32, outs.back().data(), stride);
+        }
+        for (const Guarded& out : outs) {
+            const std::vector<std::byte> bytes = out.bytes();
+            all_.insert(all_.end(), bytes.begin(), bytes.end());
+        }
+    }
+
+    Device& device_;
+    KvLayout layout_;
+    MixedPages pages_, scratch_;
+    Numbers numbers_{90};
+    std::vector<std::byte> all_;
+};
+
+class FarPagesTest : public ContractTest {};
+
+TEST_P(FarPagesTest, AttentionIsThatOverNearPages) {
+    const auto device = GetParam().make(1);
+    ASSERT_TRUE(device->has_far_memory());
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
+        const std::vector<std::byte> near = Passes(*device, dtype, [](int) { return false; }).run();
+        EXPECT_EQ(Passes(*device, dtype, [](int page) { return page == 0; }).run(), near) << "the first page";
+        EXPECT_EQ(Passes(*device, dtype, [](int page) { return page > 0; }).run(), near) << "the newest, and scratch";
+        EXPECT_EQ(Passes(*device, dtype, [](int) { return true; }).run(), near) << "all";
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, FarPagesTest, ::testing::Values(exact_gpu(), tensor_gpu()), name_of);
+
+}  // namespace
+}  // namespace longhaul::kernels::testing
