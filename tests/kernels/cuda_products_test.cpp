@@ -148,11 +148,13 @@ TEST_P(GpuGrids, RowsMayBeMoreThanAGridIsHigh) {
     const WeightRows rows{bytes.data(), DType::bf16, 3, 2, 0, 2};
     std::vector<std::int32_t> turns(num_rows);
     for (std::size_t r = 0; r < turns.size(); ++r) turns[r] = static_cast<std::int32_t>(r % 3);
+    const Matrix table = device->pack(DType::bf16, {&rows, 1}, 1, 2);
+    const Guarded embedded(*device, num_rows * 2 * 4), x(*device, num_rows * 2 * 2);
+    device->embed(table, turns, 2, embedded.floats());
+    device->round_rows(embedded.floats(), num_rows, 2, DType::bf16, x.data(), 2);
     for (const DType dtype : {DType::bf16, DType::int8}) {
         const Matrix w = device->pack(dtype, {&rows, 1}, 1, 2);
-        const Guarded embedded(*device, num_rows * 2 * 4), x(*device, num_rows * 2 * 2), y(*device, num_rows * 3 * 4);
-        device->embed(w, turns, 2, embedded.floats());
-        device->round_rows(embedded.floats(), num_rows, 2, DType::bf16, x.data(), 2);
+        const Guarded y(*device, num_rows * 3 * 4);
         device->matmul(w, x.data(), 2, num_rows, y.floats());
         const std::vector<float> products = y.values();
         for (std::size_t i = 0; i < products.size(); ++i) {
