@@ -18,12 +18,31 @@ PrefillPace::PrefillPace(double row_flops, std::int64_t ceiling) : ceiling_(ceil
 }
 
 void PrefillPace::took(std::int64_t num_rows, double seconds) {
-    const double fitting = static_cast<double>(num_rows) * wanted_seconds / seconds;
-    if (seconds > longest_seconds) {
-        if (fitting < static_cast<double>(rows_)) set(fitting);
-    } else if (seconds < shortest_seconds && num_rows >= rows_) {  // fewer rows cost more each
+    if (num_rows < rows_) return;  // the end of a prompt
+    learn_fixed_part(num_rows, seconds);
+    const double scale = std::max(1.0, 2 * fixed_seconds_ / wanted_seconds);  // of what is short, wanted and long
+    const double a_row = (seconds - fixed_seconds_) / static_cast<double>(num_rows);
+    const double fitting = (scale * wanted_seconds - fixed_seconds_) / a_row;
+    if (seconds < scale * shortest_seconds) {
         set(std::min(fitting, most_growth * static_cast<double>(rows_)));
+    } else if (!tried_more_ && rows_ < block_rows && seconds < 4 * longest_seconds) {
+        tried_more_ = true;  // are these few rows what takes so long?
+        set(2.0 * static_cast<double>(rows_));
+    } else if (seconds > scale * longest_seconds && fitting < static_cast<double>(rows_)) {
+        set(fitting);
     }
+}
+
+void PrefillPace::learn_fixed_part(std::int64_t num_rows, double seconds) {
+    const auto more_rows = static_cast<double>(num_rows - last_rows_);
+    if (last_rows_ > 0 && num_rows != last_rows_) {
+        const double a_row = (seconds - last_seconds_) / more_rows;
+        const double fixed = seconds - a_row * static_cast<double>(num_rows);
+        // Otherwise the two say nothing: the machine was busy.
+        if (a_row > 0) fixed_seconds_ = std::clamp(fixed, 0.0, 0.99 * std::min(seconds, last_seconds_));
+    }
+    last_rows_ = num_rows;
+    last_seconds_ = seconds;
 }
 
 void PrefillPace::set(double rows) {

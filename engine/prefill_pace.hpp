@@ -1,7 +1,8 @@
 // How many rows of a prompt a pass takes. Between passes the replica hears stop requests and others' messages, so a
 // pass should end within a second; and on a device that computes thousands of rows in that time, fewer waste it. What a
-// row costs depends on the model, the device and the context, so it is learned from the passes themselves. Rows do not
-// change results; the group's first rank counts for all.
+// row costs depends on the model, the device and the context, so it is learned from the passes themselves; and so is
+// what any pass costs, however few its rows are (keys and values that cross a link, drafts): rows take as long as that
+// at least, where it is much. Rows do not change results; the group's first rank counts for all.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +20,15 @@ class PrefillPace {
 
   private:
     void set(double rows);
+    /// From two full passes of different sizes.
+    void learn_fixed_part(std::int64_t num_rows, double seconds);
 
     std::int64_t ceiling_;
     std::int64_t rows_ = 0;
+    std::int64_t last_rows_ = 0;  ///< of the full pass before
+    double last_seconds_ = 0;
+    double fixed_seconds_ = 0;
+    bool tried_more_ = false;
 };
 
 }  // namespace longhaul::engine

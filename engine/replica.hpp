@@ -57,6 +57,9 @@ constexpr std::int64_t prefill_chunk_of(bool own_memory) {
     return own_memory ? 2048 : 256;
 }
 
+/// Rows of logits that a scoring pass may make: some 64 MiB; 256 of a device that wants hundreds of rows.
+std::int64_t most_logits_rows(std::int64_t vocab_size, bool own_memory);
+
 struct ReplicaOptions {
     std::int64_t batch = 4;
     DraftOptions draft;

@@ -8,8 +8,7 @@
 
 namespace longhaul::engine {
 
-/// Logits that a scoring pass may make: some 64 MiB; 256 of a device that wants hundreds of rows.
-static std::int64_t most_logits_rows(std::int64_t vocab_size, bool own_memory) {
+std::int64_t most_logits_rows(std::int64_t vocab_size, bool own_memory) {
     const std::int64_t bytes = std::int64_t{own_memory ? 256 : 64} << 20;
     return std::max<std::int64_t>(bytes / (vocab_size * static_cast<std::int64_t>(sizeof(float))), 16);
 }

@@ -195,6 +195,8 @@ struct PassSize {
     std::int64_t positions = 0;
     std::int64_t q_heads = 0;
     std::int64_t ranks = 1;  ///< of the group
+    std::int64_t logit_rows = 0;
+    std::int64_t widest_quantized = 0;  ///< inputs or outputs of a matrix of int8 or int4
 };
 
 /// Sums and rows of the devices of several processes that reach each other without the host. Every rank calls the same

@@ -42,6 +42,11 @@ std::int64_t most_rows(const Settings& settings) {
     return decode_rows(settings) + engine::prefill_chunk_of(settings.device == "cuda");
 }
 
+std::int64_t most_logit_rows(const Settings& settings, const ModelPart& target) {
+    if (settings.mode != "perplexity") return decode_rows(settings);
+    return std::min(most_rows(settings), engine::most_logits_rows(target.config.vocab_size, settings.device == "cuda"));
+}
+
 /// Of one item, at the least: its new tokens, and one of a prompt.
 std::int64_t least_positions(const Settings& settings, const engine::ModelConfig& config) {
     if (settings.mode == "perplexity")
@@ -53,14 +58,13 @@ std::int64_t least_positions(const Settings& settings, const engine::ModelConfig
 /// A job's memory on one rank.
 struct Need {
     std::int64_t weights = 0, passes = 0, kv = 0;
-    std::int64_t far = 0;  ///< what keys and values may take elsewhere
+    std::int64_t drafts_kv = 0;  ///< of kv, what draft models have: never elsewhere
+    std::int64_t far = 0;        ///< what keys and values may take elsewhere
 
     /// Of the device's own memory, beside keys and values.
     [[nodiscard]] std::int64_t fixed() const { return weights + passes; }
     /// Too little for it.
-    [[nodiscard]] std::int64_t lack(std::int64_t room) const {
-        return std::max(fixed() - room, fixed() + kv - far - room);
-    }
+    [[nodiscard]] std::int64_t lack(std::int64_t room) const { return fixed() + std::max(drafts_kv, kv - far) - room; }
 };
 
 /// All of a device's own memory but weights, keys and values.
@@ -75,13 +79,14 @@ std::int64_t pages_within(std::int64_t bytes, const ModelParts& parts, const ker
     const auto page = static_cast<std::int64_t>(device.kv_page_bytes(parts.front().layout));
     const std::int64_t slab = engine::PagePool::slab_pages(page) * page;
     const std::int64_t taken = (slab + granule - 1) / granule * granule;
-    return bytes - (bytes + taken - 1) / taken * (taken - slab);
+    return std::max<std::int64_t>(bytes - (bytes + taken - 1) / taken * (taken - slab), 0);
 }
 
 Need need_of(const Settings& settings, const ModelParts& parts, const kernels::Device& device, std::int64_t positions) {
     return {.weights = weight_bytes(settings, parts, device),
             .passes = pass_bytes(settings, parts, device),
             .kv = item_kv_bytes(parts, device, positions, positions),
+            .drafts_kv = item_kv_bytes(parts, device, 0, positions),
             .far = far_bytes(settings, device)};
 }
 
@@ -200,20 +205,24 @@ std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& devic
     return bytes;
 }
 
+/// Inputs or outputs of a layer's widest matrix.
+static std::int64_t widest(const ModelPart& part) {
+    const engine::ModelConfig& config = part.config;
+    const std::int64_t heads = part.split.num_heads * config.head_dim;
+    const std::int64_t qkv = heads + 2 * part.split.num_kv_heads * config.head_dim;
+    const std::int64_t up = (config.gated_mlp ? 2 : 1) * part.split.intermediate;
+    return std::max({qkv, up, part.split.padded_hidden});
+}
+
 /// What prompts by a library take beside: a layer's largest matrix by rows, and a block of rows with its outputs.
 static std::int64_t library_bytes(const ModelPart& target) {
     constexpr std::int64_t bf16 = 2, f32 = 4, block_rows = 512;
-    const engine::ModelConfig& config = target.config;
-    const std::int64_t hidden = target.split.padded_hidden, heads = target.split.num_heads * config.head_dim;
-    const std::int64_t qkv = heads + 2 * target.split.num_kv_heads * config.head_dim;
-    const std::int64_t up = (config.gated_mlp ? 2 : 1) * target.split.intermediate;
-    const std::int64_t widest = std::max({qkv, up, hidden});
-    return hidden * widest * bf16 + block_rows * widest * (bf16 + f32);
+    const std::int64_t hidden = target.split.padded_hidden;
+    return hidden * widest(target) * bf16 + block_rows * widest(target) * (bf16 + f32);
 }
 
 std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) {
-    const std::int64_t rows = most_rows(settings);
-    const std::int64_t logit_rows = settings.mode == "perplexity" ? rows : decode_rows(settings);
+    const std::int64_t rows = most_rows(settings), logit_rows = most_logit_rows(settings, parts.front());
     std::int64_t bytes = settings.kernels == "cuda-cublas" ? library_bytes(parts.front()) : 0;
     for (const ModelPart& part : parts)
         bytes += engine::pass_bytes(part.config, part.split, precision_of(settings), rows, logit_rows);
@@ -223,12 +232,20 @@ std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) 
 std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
     std::int64_t bytes = driver_bytes;
     std::int64_t operations = 0;  // of one model after the other
+    const std::int64_t logit_rows = most_logit_rows(settings, parts.front());
+    if (settings.tensor_parallel > 1 && device.can_choose()) {  // the parts of all ranks, as they come and by rows
+        bytes += 2 * logit_rows * std::int64_t{sizeof(float)} * parts.front().split.vocab * settings.tensor_parallel;
+    }
+    const bool quantized = settings.precision == "int8" || settings.precision == "int4";
     for (const ModelPart& part : parts) {
         bytes += granule * matrices_of_layer * part.config.num_layers;
-        operations = std::max(operations, device.operation_bytes(part.layout, {.rows = most_rows(settings),
-                                                                               .positions = part.config.max_positions,
-                                                                               .q_heads = part.split.num_heads,
-                                                                               .ranks = settings.tensor_parallel}));
+        operations = std::max(operations,
+                              device.operation_bytes(part.layout, {.rows = most_rows(settings),
+                                                                   .positions = part.config.max_positions,
+                                                                   .q_heads = part.split.num_heads,
+                                                                   .ranks = settings.tensor_parallel,
+                                                                   .logit_rows = logit_rows,
+                                                                   .widest_quantized = quantized ? widest(part) : 0}));
     }
     return bytes + operations;
 }

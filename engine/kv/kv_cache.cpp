@@ -46,8 +46,9 @@ bool PagePool::grow(Tier& tier, bool far) {
     const std::int64_t count = std::min(wanted, left);
     const std::size_t num_bytes = static_cast<std::size_t>(count) * page_bytes_;
     kernels::Buffer slab = far ? kernels::Buffer::far(device_, num_bytes) : kernels::Buffer(device_, num_bytes);
-    for (std::int64_t i = count; i-- > 0;) tier.free.push_back(slab.data() + static_cast<std::size_t>(i) * page_bytes_);
+    std::byte* const first = slab.data();
     tier.slabs.push_back(std::move(slab));
+    for (std::int64_t i = count; i-- > 0;) tier.free.push_back(first + static_cast<std::size_t>(i) * page_bytes_);
     tier.allocated += count;
     return true;
 }
@@ -120,6 +121,13 @@ bool KvSequence::reserve_scratch(std::int64_t num_slots) {
 
 std::int64_t KvSequence::bring_near(std::int64_t most_pages) {
     std::int64_t num_moved = 0;
+    for (std::byte*& page : scratch_) {  // between steps nothing is in them that is not on its way elsewhere
+        if (!pool_.is_far(page)) continue;
+        std::byte* const near = pool_.take_near();
+        if (near == nullptr) return num_moved;
+        pool_.give_back(page);
+        page = near;
+    }
     for (std::byte*& page : pages_) {
         if (num_moved == most_pages) break;
         if (!pool_.is_far(page)) continue;

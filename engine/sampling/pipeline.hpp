@@ -62,8 +62,8 @@ class LogitsPipeline {
 
     SamplingParams params_;
     std::vector<float> logits_;
-    std::vector<std::uint32_t> seen_;  // call number in which a token was penalised last
-    std::uint32_t call_ = 0;
+    std::vector<std::uint64_t> seen_;  // call number in which a token was penalised last
+    std::uint64_t call_ = 0;
     std::vector<std::int32_t> order_;
     std::vector<double> lanes_;
     Distribution out_;

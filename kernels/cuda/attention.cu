@@ -87,8 +87,13 @@ std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize&
                                         .out = nullptr,
                                         .out_stride = 0},
                                        state_->properties.multiprocessors);
+    // Products of whole numbers (products.cu): the inputs, and two sums of each output where rows are many. Choosing a
+    // token (choose.cu): lists of candidates, lanes, counts.
+    constexpr std::int64_t of_logits = std::int64_t{64} << 10;
+    const std::int64_t products = pass.rows * pass.widest_quantized * (1 + 2 * std::int64_t{sizeof(float)});
     const std::int64_t of_row = (pass.positions / chunk_tokens + 2) * shape.entry_bytes();
-    return small_things + (pass.ranks > 1 && state_->links ? link_buffers : 0) +
+    return small_things + products + pass.logit_rows * of_logits +
+           (pass.ranks > 1 && state_->links ? link_buffers : 0) +
            std::min(pass.rows * of_row, std::max(of_row, shape.most_bytes));
 }
 

@@ -188,11 +188,12 @@ class CublasLibrary final : public BlockLibrary {
         if (status == CUBLAS_STATUS_NOT_SUPPORTED) return;  // there is none
         check(status);
         for (const auto& each : std::span(found).first(static_cast<std::size_t>(count))) {
+            // Of others nothing is said.
+            if (each.state != CUBLAS_STATUS_SUCCESS || each.workspaceSize != 0) continue;
             const bool one_sum = attribute<std::int32_t>(each.algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1 &&
                                  attribute<std::uint32_t>(each.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) ==
                                      CUBLASLT_REDUCTION_SCHEME_NONE;
-            if (each.state == CUBLAS_STATUS_SUCCESS && each.workspaceSize == 0 && one_sum)
-                plan.algorithms.push_back(each.algo);
+            if (one_sum) plan.algorithms.push_back(each.algo);
         }
     }
 

@@ -146,9 +146,10 @@ class CudaLauncher final : public Launcher {
     }
     /// More than 48 KB of shared memory must be allowed: once, for whatever a kernel asks for later.
     void prepare(const void* kernel) {
-        if (!prepared_.insert(kernel).second) return;
+        if (prepared_.contains(kernel)) return;
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                    static_cast<int>(block_shared_bytes)));
+        prepared_.insert(kernel);
     }
     SideStream& side() {
         if (side_ == nullptr) side_ = std::make_unique<SideStream>();

@@ -1,6 +1,7 @@
 #include "kernels/cuda/launches.hpp"
 
 #include <cstring>
+#include <exception>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -84,24 +85,26 @@ void GraphCache::launch(LaunchList& list) {
 
 void GraphCache::launch_again(Entry& entry, LaunchList& list) {
     std::unique_ptr<Graph> graph = std::exchange(entry.graph, nullptr);  // gone where something fails half-way
-    if (graph != nullptr) {
-        for (const std::size_t i : changed_) graph->set(i, list);
-    } else {
-        try {
+    try {
+        if (graph != nullptr) {
+            for (const std::size_t i : changed_) graph->set(i, list);
+        } else {
             graph = launcher_->instantiate(list);
-        } catch (const std::bad_alloc&) {
-            full_ = true;
-            entries_.clear();
-            return launcher_->launch(list);
         }
+        graph->launch();  // all of it or nothing
+    } catch (const std::bad_alloc&) {
+        full_ = true;
+        graph = nullptr;
+        entries_.clear();
+        return launcher_->launch(list);
     }
-    graph->launch();
     std::swap(entry.list, list);
     entry.graph = std::move(graph);
 }
 
 void Launches::add(const KernelCall& call, const std::byte* parameters) {
     const std::lock_guard lock(mutex_);
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
     if (call.grid.x == 0 || call.grid.y == 0 || call.grid.z == 0) return list_.end_pair();
     check_call(call);
     list_.add(call, parameters);
@@ -114,12 +117,18 @@ void Launches::flush() {
 }
 
 void Launches::hand_over() {
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
     if (list_.empty()) return;
     struct Clearing {
         LaunchList& list;
         ~Clearing() { list.clear(); }
     } clearing{list_};
-    cache_.launch(list_);
+    try {
+        cache_.launch(list_);
+    } catch (...) {
+        failure_ = std::current_exception();
+        throw;
+    }
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -131,7 +132,8 @@ class Launches {
 
     /// Behind all calls before, when the list is handed over; nothing for an empty grid. Throws as check_call.
     void add(const KernelCall& call, const std::byte* parameters);
-    /// Hands over what was added so far. Throws what launching throws; the list is gone then, too.
+    /// Hands over what was added so far. Throws what launching throws, and so does every call after it: what the list
+    /// held is lost, and the thread that gave it may be another one.
     void flush();
 
   private:
@@ -141,6 +143,7 @@ class Launches {
     GraphCache cache_;
     std::size_t most_calls_;
     LaunchList list_;
+    std::exception_ptr failure_;
 };
 
 }  // namespace longhaul::kernels::cuda

@@ -54,5 +54,20 @@ TEST(PrefillPace, FollowsWhatRowsCost) {
     EXPECT_EQ(pace.rows(), before / 4 / 16 * 16);
 }
 
+// Keys and values that cross a link, or drafts: half of a pass's time for them, and no more.
+TEST(PrefillPace, WhatAnyPassCostsIsNoReasonForFewRows) {
+    for (const double fixed : {0.3, 0.7, 1.5, 3.0}) {
+        for (const double row_flops : {1e6, 1.6e10}) {  // from many rows down, and from few up
+            PrefillPace pace(row_flops, 2048);
+            for (int i = 0; i < 30; ++i) pace.took(pace.rows(), fixed + 2e-4 * static_cast<double>(pace.rows()));
+            EXPECT_GE(pace.rows(), 1024) << fixed << " s, " << row_flops;
+        }
+    }
+    PrefillPace slow(1e6, 2048);
+    for (int i = 0; i < 30; ++i) slow.took(slow.rows(), 1.5 + 0.01 * static_cast<double>(slow.rows()));
+    EXPECT_GE(slow.rows(), 64);
+    EXPECT_LE(slow.rows(), 300);
+}
+
 }  // namespace
 }  // namespace longhaul::engine
