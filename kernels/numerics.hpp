@@ -23,11 +23,10 @@
 //   Chunks merge left to right, starting from m = -inf, l = 0, o = 0:
 //   m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b and o = o*a + oc*b,
 //   each product and the sum rounded on its own; out = o / l.
-// Sum over the tokens of a vocabulary (probabilities, eta's entropy; f64): 1024 lanes; token v joins lane v modulo
-// 1024,
-//   ascending; lanes are added as a balanced tree (i with i+512, +256, …, +1). Tokens that a filter took away add
-//   nothing. Only the prefix of top-p is summed one by one, in order of descending probability, equal ones by ascending
-//   id.
+// Sum over the tokens of a vocabulary in the logits pipeline (probabilities, eta's entropy; f64): 1024 lanes, token v
+//   in lane v modulo 1024, ascending; lanes are added as a balanced tree (i with i+512, +256, …, +1). Tokens that a
+//   filter took away add nothing. Only the prefix of top-p is summed one by one, in order of descending probability,
+//   equal ones by ascending id.
 // GPU tensor cores (device `cuda`) add the products of bf16 otherwise, in an order of their own that is as fixed:
 //   cuda/attention_tensor.cuh says which for attention.
 // exp, log, rsqrt: from + - * / sqrt and fma alone (exp_constants.hpp for f32, scalar_math.hpp for f64), never libm.
