@@ -75,9 +75,7 @@ void launch_exact(const Stream& stream, DType dtype, const AttentionArgs& args, 
 
 }  // namespace
 
-std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize& pass) const {
-    // Plans, sums of products' parts, what checkpoints pass through; buffers of links to other GPUs.
-    constexpr std::int64_t small_things = std::int64_t{96} << 20, link_buffers = std::int64_t{512} << 20;
+std::int64_t AttentionPart::bytes(const KvLayout& layout, const PassSize& pass, int multiprocessors) {
     const PlanShape shape = plan_shape({.tensor_cores = false,
                                         .layout = layout,
                                         .layer = 0,
@@ -86,15 +84,9 @@ std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize&
                                         .act = DType::f32,
                                         .out = nullptr,
                                         .out_stride = 0},
-                                       state_->properties.multiprocessors);
-    // Products of whole numbers (products.cu): the inputs, and two sums of each output where rows are many. Choosing a
-    // token (choose.cu): lists of candidates, lanes, counts.
-    constexpr std::int64_t of_logits = std::int64_t{64} << 10;
-    const std::int64_t products = pass.rows * pass.widest_quantized * (1 + 2 * std::int64_t{sizeof(float)});
+                                       multiprocessors);
     const std::int64_t of_row = (pass.positions / chunk_tokens + 2) * shape.entry_bytes();
-    return small_things + products + pass.logit_rows * of_logits +
-           (pass.ranks > 1 && state_->links ? link_buffers : 0) +
-           std::min(pass.rows * of_row, std::max(of_row, shape.most_bytes));
+    return std::min(pass.rows * of_row, std::max(of_row, shape.most_bytes));
 }
 
 void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,

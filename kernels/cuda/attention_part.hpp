@@ -30,6 +30,8 @@ struct AttentionCall {
 /// 4096), at most 512 MB at a time unless a single row takes more; the plan some 40 bytes a row and unit of work.
 class AttentionPart {
   public:
+    /// What passes of this size take at most, but for plans.
+    static std::int64_t bytes(const KvLayout& layout, const PassSize& pass, int multiprocessors);
     void run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, FarPages& far, const PlanShape& shape,
              const AttentionCall& call);
 

@@ -32,6 +32,11 @@ struct Histogram {
     std::uint32_t count[num_bins];  ///< tokens
 };
 
+static_assert(sizeof(RowState) + sizeof(Histogram) + vocabulary_lanes * sizeof(double) +
+                      most_candidates * sizeof(std::int32_t) + 256 * sizeof(Draw) <=
+                  ChoosePart::row_bytes,
+              "with draws of 256 parts, a million tokens");
+
 /// What all kernels are told. One of each a row; of draws, one a part.
 struct Call {
     const ChosenRow* rows;

@@ -7,6 +7,8 @@
 namespace longhaul::kernels::cuda {
 
 struct ChoosePart {
+    static constexpr std::int64_t row_bytes = std::int64_t{64} << 10;  ///< of all that follows, for a row, at most
+
     Parcel parcel;
     Workspace sent;    ///< rows and the tokens they penalise
     Workspace states;  ///< of rows, and their histograms: zeros at first

@@ -87,6 +87,14 @@ std::optional<DeviceMemory> CudaDevice::own_memory() const {
                         .free_bytes = static_cast<std::int64_t>(free_memory_bytes())};
 }
 
+std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize& pass) const {
+    // Plans, rows' numbers, what checkpoints pass through; buffers of links to other GPUs.
+    constexpr std::int64_t small_things = std::int64_t{96} << 20, link_buffers = std::int64_t{512} << 20;
+    return small_things + (pass.ranks > 1 && state_->links ? link_buffers : 0) + ProductMemory::bytes(pass) +
+           pass.logit_rows * ChoosePart::row_bytes +
+           AttentionPart::bytes(layout, pass, state_->properties.multiprocessors);
+}
+
 DeviceLinks* CudaDevice::links() {
     return state_->links.get();
 }

@@ -6,6 +6,11 @@
 namespace longhaul::kernels::cuda {
 
 struct ProductMemory {
+    /// What passes of this size take at most, but for what few rows take: inputs as whole numbers, and two sums of each
+    /// output (many rows of int8 and int4 are split by two).
+    static std::int64_t bytes(const PassSize& pass) {
+        return pass.rows * pass.widest_quantized * (1 + 2 * std::int64_t{sizeof(float)});
+    }
     /// Zeros that every user leaves as zeros.
     unsigned* zeros(const Stream& stream, std::int64_t count) {
         if (count > num_zeros) {

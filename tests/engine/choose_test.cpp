@@ -9,6 +9,7 @@
 
 #include "engine/sampling/pipeline.hpp"
 #include "tests/engine/device_cases.hpp"
+#include "tests/engine/filters.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -126,15 +127,9 @@ class Rows {
 std::vector<SamplingParams> all_filters() {
     std::vector<SamplingParams> cases;
     for (int filters = 0; filters < 32; ++filters) {
-        SamplingParams params;
+        SamplingParams params = filters_of(filters);
         constexpr double temperatures[] = {1.0, 0.3, 1.7};
         params.temperature = temperatures[filters % 3];
-        if (filters & 1) params.top_k = 20;
-        if (filters & 2) params.top_p = 0.9;
-        if (filters & 4) params.min_p = 0.05;
-        if (filters & 8) params.eta = 2e-2;
-        if (filters & 16) params.repetition_penalty = 1.3;
-        params.penalty_window = 24;
         cases.push_back(params);
     }
     SamplingParams greedy;

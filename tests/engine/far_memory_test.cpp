@@ -81,6 +81,23 @@ TEST_F(FarPages, ComeNearWithWhatTheyHold) {
     EXPECT_EQ(out, in);
 }
 
+// They hold nothing from one step to the next; far ones would cross the link in each.
+TEST_F(FarPages, OfDraftNodesComeNearAsTheyAre) {
+    PagePool pool(*device_, layout_, KvMemory{page_bytes_, 2 * page_bytes_});
+    auto other = std::make_unique<KvSequence>(pool);
+    ASSERT_TRUE(other->reserve(64));
+    KvSequence kv(pool);
+    ASSERT_TRUE(kv.reserve_scratch(64));
+    EXPECT_TRUE(pool.is_far(kv.scratch_pages()[0]));
+    EXPECT_EQ(kv.bring_near(8), 0);
+    EXPECT_TRUE(pool.is_far(kv.scratch_pages()[0])) << "there is no room";
+    other.reset();
+    EXPECT_EQ(kv.bring_near(8), 0) << "nothing was moved";
+    EXPECT_FALSE(pool.is_far(kv.scratch_pages()[0]));
+    EXPECT_EQ(pool.far_pages_in_use(), 0);
+    EXPECT_EQ(pool.pages_in_use(), 1);
+}
+
 /// One GPU: how its kernels find pages is for their own tests.
 std::vector<DeviceCase> cases() {
     return {gpu_cases().front(), {"remote", [] { return make_remote(); }, true, 4, 40}};

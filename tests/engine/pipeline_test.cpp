@@ -11,6 +11,7 @@
 
 #include "kernels/exp_nonpositive.hpp"
 #include "kernels/scalar_math.hpp"
+#include "tests/engine/filters.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -96,14 +97,8 @@ TEST(Pipeline, EqualsItsDefinition) {
     std::vector<SamplingParams> cases;
     for (const double temperature : {0.0, 0.3, 0.8, 1.0, 1.7}) {
         for (int filters = 0; filters < 32; ++filters) {
-            SamplingParams params;
+            SamplingParams params = testing::filters_of(filters);
             params.temperature = temperature;
-            if (filters & 1) params.top_k = 20;
-            if (filters & 2) params.top_p = 0.9;
-            if (filters & 4) params.min_p = 0.05;
-            if (filters & 8) params.eta = 2e-2;
-            if (filters & 16) params.repetition_penalty = 1.3;
-            params.penalty_window = 24;
             params.min_keep = filters % 3 == 0 ? 3 : 1;
             cases.push_back(params);
         }

@@ -30,6 +30,8 @@ class RemoteDevice final : public kernels::Device {
     std::function<void(std::size_t)> downloads;   ///< called by each download, with its bytes
     mutable std::function<void()> export_begins;  ///< called by each export, in its thread, before it does anything
     std::int64_t operations_take = 0;             ///< operation_bytes
+    mutable kernels::PassSize last_pass{};        ///< that operation_bytes was asked about
+    bool chooses = false;                         ///< it says that it can, where what is inside cannot
     bool far_memory = true;                       ///< it says that it has
     std::function<void()> far_allocates;          ///< called by each allocate_far
 
@@ -38,7 +40,8 @@ class RemoteDevice final : public kernels::Device {
     [[nodiscard]] std::string place() const override { return "far away"; }
     [[nodiscard]] std::optional<kernels::DeviceMemory> own_memory() const override { return memory; }
     [[nodiscard]] std::int64_t operation_bytes(const kernels::KvLayout& /*layout*/,
-                                               const kernels::PassSize& /*pass*/) const override {
+                                               const kernels::PassSize& pass) const override {
+        last_pass = pass;
         return operations_take;
     }
     [[nodiscard]] kernels::DeviceLinks* links() override { return device_links; }
@@ -92,7 +95,7 @@ class RemoteDevice final : public kernels::Device {
                        std::byte* to_host, std::size_t head_stride) const override;
     void kv_import_box(const kernels::KvLayout& layout, std::span<std::byte* const> pages, const kernels::KvBox& box,
                        const std::byte* from_host, std::size_t head_stride) override;
-    [[nodiscard]] bool can_choose() const override { return inner_->can_choose(); }
+    [[nodiscard]] bool can_choose() const override { return chooses || inner_->can_choose(); }
     void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
                 std::span<std::int32_t> tokens) override;
 

@@ -133,6 +133,59 @@ TEST_F(MemoryPlan, WhatIsReservedIsCounted) {
     EXPECT_NE(refusal(), "");
 }
 
+TEST_F(MemoryPlan, OperationsAreAskedAboutTheJobsPasses) {
+    settings.batch = 6;
+    settings.draft = "ngram";
+    settings.draft_tree = "4x3:10";
+    settings.precision = "bf16";
+    const ModelParts parts = parts_of(settings);
+    reserved_bytes(settings, parts, device);
+    EXPECT_EQ(device.last_pass.logit_rows, 6 * 11);
+    EXPECT_EQ(device.last_pass.rows, 6 * 11 + 256);
+    EXPECT_EQ(device.last_pass.widest_quantized, 0);
+    settings.precision = "int8";
+    reserved_bytes(settings, parts, device);
+    EXPECT_EQ(device.last_pass.widest_quantized, 2 * parts.front().split.intermediate) << "gate and up";
+}
+
+TEST_F(MemoryPlan, LogitsThatDevicesGatherAreCounted) {
+    settings.batch = 8;
+    settings.tensor_parallel = 2;
+    const ModelParts parts = parts_of(settings);
+    const std::int64_t on_host = reserved_bytes(settings, parts, device);
+    device.chooses = true;
+    EXPECT_EQ(reserved_bytes(settings, parts, device), on_host + 2 * 8 * 4 * (2 * parts.front().split.vocab));
+    settings.tensor_parallel = 1;
+    EXPECT_EQ(reserved_bytes(settings, parts, device), on_host) << "alone it has them whole";
+}
+
+// A scoring pass makes no more logits than some megabytes, however many rows it may have.
+TEST_F(MemoryPlan, LogitsOfScoringAreBounded) {
+    settings.mode = "perplexity";
+    ModelParts parts = parts_of(settings);
+    const std::int64_t all = workspace_bytes(settings, parts);
+    parts.front().config.vocab_size = 1 << 20;
+    const std::int64_t rows = 256 + settings.batch, bounded_rows = 16;
+    EXPECT_EQ(all - workspace_bytes(settings, parts), (rows - bounded_rows) * 4 * parts.front().split.vocab);
+}
+
+// Far memory is for the target's keys and values alone.
+TEST_F(MemoryPlan, HostMemoryIsNothingToDraftModels) {
+    settings.draft = "sd";
+    settings.draft_tree = "4";
+    settings.draft_model = {std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / "draft"};
+    settings.host_memory = gib;
+    const ModelParts parts = parts_of(settings);
+    const std::int64_t drafts = item_kv_bytes(parts, device, 0, settings.max_tokens + 1);
+    EXPECT_GT(drafts, 0);
+    const std::int64_t least = weight_bytes(settings, parts, device) + workspace_bytes(settings, parts) +
+                               reserved_bytes(settings, parts, device) + window_bytes(parts, device, gib) + drafts;
+    set_room(least);
+    EXPECT_EQ(refusal(), "");
+    set_room(least - 1);
+    EXPECT_NE(refusal(), "");
+}
+
 // Half of the keys and values elsewhere, and the window that they pass through.
 TEST_F(MemoryPlan, HostMemoryHoldsWhatTheDeviceCannot) {
     settings.max_tokens = 100'000;
