@@ -83,6 +83,12 @@ void ask(NativeStream stream, std::function<void()> operation);
 /// reached by all.
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
 
+/// Graphs launched so far in this process, and the calls in them.
+struct GraphLaunches {
+    std::int64_t graphs = 0, calls = 0;
+};
+GraphLaunches graph_launches();
+
 /// Hands `num_bytes` from each lane of the warp to all: `all` [32, num_bytes] when every lane came. An error where the
 /// warp has not all lanes, or one ends instead.
 void exchange(const void* mine, std::size_t num_bytes, void* all);

@@ -1,6 +1,7 @@
 // Lists of calls on the host. A call waits for those that LaunchList::before names and for no other: the last call that
 // may run is the next. A graph runs what it was given, not what it should have been given.
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -45,12 +46,18 @@ void ask_for(NativeStream stream, const LaunchList& list) {
     }
 }
 
+std::atomic<std::int64_t> num_graphs = 0, num_graph_calls = 0;
+
 class EmulatedGraph final : public Graph {
   public:
     EmulatedGraph(NativeStream stream, LaunchList list) : stream_(stream), list_(std::move(list)) {}
 
     void set(std::size_t i, const LaunchList& list) override { list_.set(i, list); }
-    void launch() override { ask_for(stream_, list_); }
+    void launch() override {
+        ++num_graphs;
+        num_graph_calls += static_cast<std::int64_t>(list_.size());
+        ask_for(stream_, list_);
+    }
 
   private:
     NativeStream stream_;
@@ -71,6 +78,10 @@ class EmulatedLauncher final : public Launcher {
 };
 
 }  // namespace
+
+emulation::GraphLaunches emulation::graph_launches() {
+    return {num_graphs, num_graph_calls};
+}
 
 std::unique_ptr<Launcher> make_launcher(NativeStream stream) {
     return std::make_unique<EmulatedLauncher>(stream);

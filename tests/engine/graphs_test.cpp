@@ -1,0 +1,33 @@
+// The engine asks for the same kernels in each step of plain decoding: they come to the GPU in graphs.
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/emulation.hpp"
+#include "tests/engine/remote_device.hpp"
+#include "tests/engine/replica_harness.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using namespace testing;
+
+TEST(Graphs, StepsOfPlainDecodingAreLaunchedAsGraphs) {
+    Job job{base_options()};
+    job.items = 1;
+    job.options.draft.method = "ar";
+    job.options.draft.tree = "";
+    job.generation.max_tokens = 24;
+    job.make_device = [] {
+        return std::make_unique<RemoteDevice>(
+            std::make_unique<kernels::cuda::CudaDevice>(kernels::cuda::Arithmetic::tensor, 0));
+    };
+    const auto before = kernels::cuda::emulation::graph_launches();
+    ASSERT_EQ(launch(job).items.at(0).tokens.size(), 24U);
+    const auto after = kernels::cuda::emulation::graph_launches();
+    // The first steps make lists and graphs; then a page may begin, and a longer path be another shape.
+    EXPECT_GE(after.graphs - before.graphs, 24 / 2);
+    EXPECT_GE(after.calls - before.calls, 8 * (after.graphs - before.graphs));
+}
+
+}  // namespace
+}  // namespace longhaul::engine
