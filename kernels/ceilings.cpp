@@ -13,6 +13,7 @@
 #include "kernels/cpu/kernel_table.hpp"
 #include "kernels/cpu/share.hpp"
 #include "kernels/host_memory.hpp"
+#include "kernels/quantized.hpp"
 
 namespace longhaul::kernels {
 namespace {
@@ -88,13 +89,16 @@ double ReadBandwidth::measure() {
     return static_cast<double>(num_bytes_ * passes) / std::min(one, four);
 }
 
-double measure_peak_flops(CpuVariant variant, int threads) {
+double measure_peak_flops(CpuVariant variant, int threads, DType weights) {
     const std::vector<CpuVariant> available = available_cpu_variants();
     const bool runs = std::find(available.begin(), available.end(), variant) != available.end();
     if (variant == CpuVariant::reference || !runs) {
         throw std::invalid_argument("no peak to measure for kernels " + std::string(variant_name(variant)));
     }
     const cpu::KernelTable& table = variant == CpuVariant::avx2 ? *cpu::avx2_kernels() : *cpu::avx512_kernels();
+    const auto peak_loop = is_quantized(weights)   ? table.peak_int8
+                           : weights == DType::f32 ? table.peak_f32
+                                                   : table.peak_bf16;
     constexpr std::int64_t iterations = 4'000'000;  // about 10 ms a pass
     double best = 0.0;
     for (int pass = 0; pass < 8; ++pass) {
@@ -106,7 +110,7 @@ double measure_peak_flops(CpuVariant variant, int threads) {
 #pragma omp barrier
 #pragma omp master
             start = Clock::now();
-            operations += table.peak_loop(iterations, &sink);
+            operations += peak_loop(iterations, &sink);
         }
         best = std::max(best, operations / seconds_since(start));
     }

@@ -26,8 +26,9 @@ class ReadBandwidth {
     std::byte* data_;
 };
 
-/// Operations per second (a multiply-add is two) of `threads` threads. Throws std::invalid_argument where the processor
-/// cannot run `variant`; the reference has no ceiling of its own and is refused too.
-double measure_peak_flops(CpuVariant variant, int threads);
+/// Operations per second (a multiply-add is two) of `threads` threads by the instruction that multiplies `weights`;
+/// int4 as int8. Throws std::invalid_argument where the processor cannot run `variant`; the reference has no ceiling of
+/// its own and is refused too.
+double measure_peak_flops(CpuVariant variant, int threads, DType weights = DType::bf16);
 
 }  // namespace longhaul::kernels

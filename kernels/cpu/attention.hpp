@@ -87,24 +87,19 @@ void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const A
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t first = tiles.first(t);
         const std::int64_t rows = tiles.first(t + 1) - first;
-        for (std::int64_t r = 0; r < rows; ++r) {
+        const auto head_of = [&](std::int64_t r) {  // of q: its place among the heads of all rows
             const std::int64_t head = unit.kv_head * job.group_heads + (first + r) % job.group_heads;
-            const std::int64_t row = unit.rows[(first + r) / job.group_heads].index;
-            const auto* from = reinterpret_cast<const std::uint32_t*>(job.q) + (row * job.q_heads + head) * groups;
-            std::uint32_t* to = scratch.q_words + first * groups * Dot::steps + r;
-            if constexpr (is_int8_kv<Dot>) {
-                const float* x = reinterpret_cast<const float*>(job.q) + (row * job.q_heads + head) * job.head_dim;
-                scratch.q_scales[first + r] = pack_whole_query<Isa>(x, job.head_dim, to, rows) * job.scale;
-                continue;
+            return unit.rows[(first + r) / job.group_heads].index * job.q_heads + head;
+        };
+        std::uint32_t* to = scratch.q_words + first * groups * Dot::steps;
+        if constexpr (is_int8_kv<Dot>) {
+            for (std::int64_t r = 0; r < rows; ++r) {
+                const float* x = reinterpret_cast<const float*>(job.q) + head_of(r) * job.head_dim;
+                scratch.q_scales[first + r] = pack_whole_query<Isa>(x, job.head_dim, to + r, rows) * job.scale;
             }
-            for (std::int64_t g = 0; g < groups; ++g) {
-                if constexpr (Dot::steps == 2) {
-                    to[2 * g * rows] = from[g] & 0xffff0000U;
-                    to[(2 * g + 1) * rows] = from[g] << 16;
-                } else {
-                    to[g * rows] = from[g];
-                }
-            }
+        } else {
+            const auto* q = reinterpret_cast<const std::uint32_t*>(job.q);
+            pack_tile<Dot>([&](std::int64_t r) { return q + head_of(r) * groups; }, rows, groups, to);
         }
     }
 }

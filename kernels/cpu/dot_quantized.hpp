@@ -16,8 +16,10 @@ struct DotInt8 {
     using Weights = Ints;
     static constexpr std::int64_t block = 64;  ///< inputs that share a scale
     static constexpr int steps = 1;            ///< words of a group
-    static constexpr int max_rows = 12;
-    static constexpr int latency = 8;  ///< sums that keep the units busy
+    static constexpr int max_rows = 6;
+    static constexpr int latency = 8;           ///< sums that keep the units busy
+    static constexpr bool sums_words = true;    ///< of 32 bits from the first group on
+    static constexpr bool rows_outside = true;  ///< the weights of a tile wait in registers, rows pass by
     static constexpr int offset = 128;
 
     static Weights weights(const std::byte* from) { return Isa::load_ints(from); }
@@ -38,7 +40,9 @@ struct DotInt8Signed {
     static constexpr int steps = 1;
     static constexpr int max_rows = 4;
     static constexpr int latency = 1;
-    static constexpr int offset = 0;  ///< `weights` takes it away
+    static constexpr bool sums_words = false;    ///< of 32 bits from the first group on
+    static constexpr bool rows_outside = false;  ///< the weights of a tile wait in registers, rows pass by
+    static constexpr int offset = 0;             ///< `weights` takes it away
 
     static Weights weights(const std::byte* from) {
         const Ints value = Isa::flip_sign_bits(Isa::load_ints(from));
@@ -60,8 +64,10 @@ struct DotInt4 {
     };
     static constexpr std::int64_t block = 32;
     static constexpr int steps = 2;
-    static constexpr int max_rows = 12;
+    static constexpr int max_rows = 6;
     static constexpr int latency = 4;
+    static constexpr bool sums_words = true;    ///< of 32 bits from the first group on
+    static constexpr bool rows_outside = true;  ///< the weights of a tile wait in registers, rows pass by
     static constexpr int offset = 8;
 
     static Weights weights(const std::byte* from) {
@@ -85,6 +91,8 @@ struct DotInt4Pairs {
     static constexpr int steps = 2;
     static constexpr int max_rows = 4;
     static constexpr int latency = 1;
+    static constexpr bool sums_words = false;    ///< of 32 bits from the first group on
+    static constexpr bool rows_outside = false;  ///< the weights of a tile wait in registers, rows pass by
     static constexpr int offset = 8;
 
     static Weights weights(const std::byte* from) { return DotInt4<Isa>::weights(from); }

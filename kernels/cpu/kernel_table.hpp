@@ -212,9 +212,12 @@ struct KernelTable {
     /// output / sum, rounded to act, to its place in out.
     void (*attention_end)(const AttentionJob& job, const AttentionUnit& unit, const Softmax& state);
 
-    /// Multiply-adds of the bf16 product on registers alone, as many as the units take; returns the operations (a
-    /// multiply and an add are two). The sum goes to `sink` so that nothing is optimised away.
-    double (*peak_loop)(std::int64_t iterations, float* sink);
+    /// Multiply-adds on registers alone, as many as the units take, by the instruction of each kind of product (int8:
+    /// VNNI, or as bf16 where there is none). They return the operations (a multiply and an add are two) and leave
+    /// something of the sum in `sink`, so that nothing is optimised away.
+    double (*peak_bf16)(std::int64_t iterations, float* sink);
+    double (*peak_f32)(std::int64_t iterations, float* sink);
+    double (*peak_int8)(std::int64_t iterations, float* sink);
 };
 
 /// nullptr: this build has no such variant.

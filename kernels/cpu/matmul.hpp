@@ -8,25 +8,14 @@ namespace longhaul::kernels::cpu {
 template <class Dot>
 void pack_words(const PackJob& job, std::int64_t first_group, std::int64_t end_group) {
     const RowTiles tiles = product_tiles<Dot>(job.num_rows);
+    // A group is 4 bytes of a row in either type: one f32 or one pair of bf16.
+    const std::int64_t stride = job.row_stride / (Dot::is_bf16 ? 2 : 1);
+    const auto* from = reinterpret_cast<const std::uint32_t*>(job.rows) + first_group;
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t first = tiles.first(t);
         const std::int64_t rows = tiles.first(t + 1) - first;
-        std::uint32_t* words = job.words + first * job.num_groups * Dot::steps;
-        for (std::int64_t r = 0; r < rows; ++r) {
-            // A group is 4 bytes of a row in either type: one f32 or one pair of bf16.
-            const auto* from = reinterpret_cast<const std::uint32_t*>(job.rows) +
-                               (first + r) * job.row_stride / (Dot::is_bf16 ? 2 : 1);
-            std::uint32_t* to = words + r;
-            for (std::int64_t g = first_group; g < end_group; ++g) {
-                const std::uint32_t word = from[g];
-                if constexpr (Dot::steps == 2) {
-                    to[2 * g * rows] = word & 0xffff0000U;
-                    to[(2 * g + 1) * rows] = word << 16;
-                } else {
-                    to[g * rows] = word;
-                }
-            }
-        }
+        pack_tile<Dot>([&](std::int64_t r) { return from + (first + r) * stride; }, rows, end_group - first_group,
+                       job.words + (first * job.num_groups + first_group * rows) * Dot::steps);
     }
 }
 
@@ -128,8 +117,9 @@ void multiply_slice(const MatmulJob& job, RowTiles tiles, const SlicePlace& plac
     const std::int64_t first_group = place.slice * job.groups_per_slice;
     const std::int64_t slice_bytes = job.groups_per_slice * group_bytes;
     const std::int64_t block_bytes = num_groups * group_bytes;
-    const WeightStream stream = WeightStream::of(job.weights, block_bytes, place, first_group * group_bytes,
-                                                 block_bytes, ask_near<Isa>(tiles) ? prefetch_bytes : slice_bytes);
+    const WeightStream stream =
+        WeightStream::of(job.weights, block_bytes, place, first_group * group_bytes, block_bytes,
+                         ask_near<Isa>(tiles) ? prefetch_bytes<Isa>(tiles.num_rows) : slice_bytes);
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t row = tiles.first(t);
         const std::int64_t rows = tiles.first(t + 1) - row;

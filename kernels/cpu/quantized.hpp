@@ -92,6 +92,7 @@ void quantized_tile(const QuantizedTile& job) {
     constexpr int W = B * regs;
     constexpr std::int64_t reg_bytes = group_bytes / regs;
     constexpr std::int64_t groups_a_block = Dot::block / (4 * Dot::steps);
+    constexpr bool corrects_first = Dot::offset != 0 && Dot::sums_words;
     constexpr int wanted = (Dot::latency + W * R - 1) / (W * R);
     constexpr int chains = wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;  // of a block's 16 or 4 groups
     Floats sum[R][W];
@@ -103,14 +104,28 @@ void quantized_tile(const QuantizedTile& job) {
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     const std::byte* ahead = job.ahead;
-    const auto add_group = [&](Ints(&ints)[W][R]) {
+    const auto add_group = [&](Ints(&ints)[W][R]) __attribute__((always_inline)) {
 #pragma GCC unroll 16
         for (int b = 0; b < B; ++b) __builtin_prefetch(ahead + b * job.block_bytes, 0, 3);
+        const auto weights_of = [&](int i) {
+            return Dot::weights(w + i / regs * job.block_bytes + i % regs * reg_bytes);
+        };
+        if constexpr (Dot::rows_outside) {
+            typename Dot::Weights weights[W];
 #pragma GCC unroll 16
-        for (int i = 0; i < W; ++i) {
-            const auto weights = Dot::weights(w + i / regs * job.block_bytes + i % regs * reg_bytes);
+            for (int i = 0; i < W; ++i) weights[i] = weights_of(i);
 #pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) Dot::multiply_add(ints[i][r], weights, x + r, R);
+            for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+                for (int i = 0; i < W; ++i) Dot::multiply_add(ints[i][r], weights[i], x + r, R);
+            }
+        } else {
+#pragma GCC unroll 16
+            for (int i = 0; i < W; ++i) {
+                const auto weights = weights_of(i);
+#pragma GCC unroll 16
+                for (int r = 0; r < R; ++r) Dot::multiply_add(ints[i][r], weights, x + r, R);
+            }
         }
         w += group_bytes;
         ahead += job.ahead_bytes;
@@ -119,16 +134,30 @@ void quantized_tile(const QuantizedTile& job) {
     for (std::int64_t b = 0; b < job.num_blocks; ++b) {
         const std::int64_t left = job.num_groups - b * groups_a_block;
         const std::int64_t groups = left < groups_a_block ? left : groups_a_block;
+        const auto correction = [&](int r) {
+            return Isa::all_ints(static_cast<std::uint32_t>(job.corrections[b * R + r]));
+        };
+        const auto start = [&](int r) {
+            if constexpr (corrects_first) return correction(r);
+            return Isa::no_ints();
+        };
         Ints ints[chains][W][R];
 #pragma GCC unroll 4
         for (int c = 0; c < chains; ++c) {
 #pragma GCC unroll 16
             for (int i = 0; i < W; ++i) {
 #pragma GCC unroll 16
-                for (int r = 0; r < R; ++r) ints[c][i][r] = Isa::no_ints();
+                for (int r = 0; r < R; ++r) ints[c][i][r] = c == 0 ? start(r) : Isa::no_ints();
             }
         }
         std::int64_t g = 0;
+        if (Dot::rows_outside && groups == groups_a_block) {
+#pragma GCC unroll 4
+            for (; g < groups_a_block; g += chains) {
+#pragma GCC unroll 4
+                for (int c = 0; c < chains; ++c) add_group(ints[c]);
+            }
+        }
         for (; g + chains <= groups; g += chains) {
 #pragma GCC unroll 4
             for (int c = 0; c < chains; ++c) add_group(ints[c]);
@@ -144,9 +173,7 @@ void quantized_tile(const QuantizedTile& job) {
 #pragma GCC unroll 4
                 for (int c = 1; c < chains; ++c) total = Isa::add_ints(total, ints[c][i][r]);
                 total = Dot::total(total);
-                if constexpr (Dot::offset != 0) {
-                    total = Isa::add_ints(total, Isa::all_ints(static_cast<std::uint32_t>(job.corrections[b * R + r])));
-                }
+                if constexpr (Dot::offset != 0 && !corrects_first) total = Isa::add_ints(total, correction(r));
                 const Floats both = Isa::mul(scale, Isa::all(job.input_scales[b * R + r]));
                 sum[r][i] = Isa::fma(Isa::to_floats(total), both, sum[r][i]);
             }
@@ -155,15 +182,19 @@ void quantized_tile(const QuantizedTile& job) {
     add_and_store<Isa>(sum, job.addends, job.out, job.out_stride);
 }
 
-/// Blocks of outputs side by side: with few rows memory sets the pace, and several streams read it faster than one.
+/// Blocks of outputs side by side: with few rows memory sets the pace, and several streams read it faster than one;
+/// with AVX-512 an input that is broadcast meets as many weights as 12 sums in whole numbers and 12 in floats leave
+/// room for.
+template <class Isa>
 constexpr std::int64_t quantized_blocks_at_once(std::int64_t rows) {
+    if (Isa::width == 16) return rows <= 3 ? 4 : rows == 4 ? 3 : 2;
     return rows == 1 ? 4 : rows == 2 ? 2 : 1;
 }
 
 template <class Isa, class Dot, int R = 1>
 void run_quantized_tile(QuantizedTile job, std::int64_t num_rows, std::int64_t num_blocks) {
     if (num_rows == R) {
-        constexpr int at_once = quantized_blocks_at_once(R);
+        constexpr int at_once = quantized_blocks_at_once<Isa>(R);
         const auto advance = [&](std::int64_t blocks) {
             job.weights += blocks * job.block_bytes;
             job.scales += blocks * job.block_bytes;
@@ -173,7 +204,12 @@ void run_quantized_tile(QuantizedTile job, std::int64_t num_rows, std::int64_t n
         };
         std::int64_t left = num_blocks;
         for (; left >= at_once; left -= at_once, advance(at_once)) quantized_tile<Isa, Dot, at_once, R>(job);
-        for (; left > 0; --left, advance(1)) quantized_tile<Isa, Dot, 1, R>(job);
+        if constexpr (at_once > 2) {
+            for (; left >= 2; left -= 2, advance(2)) quantized_tile<Isa, Dot, 2, R>(job);
+        }
+        if constexpr (at_once > 1) {
+            for (; left > 0; --left, advance(1)) quantized_tile<Isa, Dot, 1, R>(job);
+        }
         return;
     }
     if constexpr (R < Dot::max_rows) return run_quantized_tile<Isa, Dot, R + 1>(job, num_rows, num_blocks);
@@ -192,7 +228,7 @@ void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, 
         const std::int64_t first_scale = place.slice * job.blocks_per_slice;
         const WeightStream stream =
             WeightStream::of(job.weights, job.block_bytes, place, first_group * group_bytes, num_groups * group_bytes,
-                             tiles.num_tiles == 1 ? prefetch_bytes : slice_bytes);
+                             tiles.num_tiles == 1 ? prefetch_bytes<Isa>(1) : slice_bytes);
         for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
             const std::int64_t row = tiles.first(t);
             const std::int64_t rows = tiles.first(t + 1) - row;
@@ -212,7 +248,7 @@ void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, 
             run_quantized_tile<Isa, Dot>(tile, rows, place.num_blocks);
         }
     };
-    for_each_slice(job, quantized_blocks_at_once(largest), first_block, end_block, run);
+    for_each_slice(job, quantized_blocks_at_once<Isa>(largest), first_block, end_block, run);
 }
 
 }  // namespace longhaul::kernels::cpu

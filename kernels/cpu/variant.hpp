@@ -31,28 +31,45 @@ struct Variant {
         return attention_chunk_of<Isa, F32>(job, unit, chunk, ahead, scratch, result);
     }
 
-    static double peak_loop(std::int64_t iterations, float* sink) {
-        using Floats = typename Isa::Floats;
-        constexpr int chains = 12;  // two pipes of latency 4 to 6 are busy from 8 to 12 on
-        Floats sum[chains];
-#pragma GCC unroll 16
-        for (int c = 0; c < chains; ++c) sum[c] = Isa::zero();
-        const Floats w = Isa::all(*sink);
-        const Floats x = Isa::all(*sink);
+    /// As many sums as keep two units busy: multiply-adds take 4 cycles, vdpbf16ps takes 6.
+    static constexpr int peak_chains = Isa::width == 16 ? 24 : 12;
+
+    template <class Sum, class MultiplyAdd>
+    static void multiply_on_registers(std::int64_t iterations, Sum zero, MultiplyAdd multiply_add, float* sink) {
+        Sum sum[peak_chains];
+#pragma GCC unroll 32
+        for (int c = 0; c < peak_chains; ++c) sum[c] = zero;
         for (std::int64_t i = 0; i < iterations; ++i) {
-#pragma GCC unroll 16
-            for (int c = 0; c < chains; ++c) {
-                Bf16::multiply_add(sum[c], w, x);
-                asm volatile("" : "+x"(sum[c]));  // or the compiler sees that all chains are the same
+#pragma GCC unroll 32
+            for (int c = 0; c < peak_chains; ++c) {
+                multiply_add(sum[c]);
+                asm volatile("" : "+v"(sum[c]));  // or the compiler sees that all chains are the same
             }
         }
-#pragma GCC unroll 16
-        for (int c = 1; c < chains; ++c) sum[0] = Isa::add(sum[0], sum[c]);
-        float out[Isa::width];
-        Isa::store(out, sum[0]);
-        *sink = out[0];
+        Sum all = sum[0];
+#pragma GCC unroll 32
+        for (int c = 1; c < peak_chains; ++c) all = all + sum[c];
+        __builtin_memcpy(sink, &all, sizeof *sink);
+    }
+
+    template <class Dot>
+    static double peak_loop(std::int64_t iterations, float* sink) {
+        const auto w = Isa::all(*sink);
+        multiply_on_registers(
+            iterations, Isa::zero(), [&](typename Isa::Floats& sum) { Dot::multiply_add(sum, w, w); }, sink);
         // A multiply-add is one product of 32-bit lanes in FMA form and two in pairs.
-        return static_cast<double>(iterations) * chains * Isa::width * 2 * (Bf16::steps == 2 ? 1 : 2);
+        return static_cast<double>(iterations) * peak_chains * Isa::width * 2 *
+               (Dot::is_bf16 && Dot::steps == 1 ? 2 : 1);
+    }
+    static double peak_loop_int8(std::int64_t iterations, float* sink) {
+        if constexpr (Isa::width == 16) {
+            const auto w = Isa::all_ints(0x01020304);
+            multiply_on_registers(
+                iterations, Isa::no_ints(), [&](typename Isa::Ints& sum) { sum = Isa::add_byte_products(sum, w, w); },
+                sink);
+            return static_cast<double>(iterations) * peak_chains * Isa::width * 8;
+        }
+        return peak_loop<Bf16>(iterations, sink);
     }
 
     static constexpr KernelTable table(const char* name) {
@@ -76,7 +93,9 @@ struct Variant {
                            .attention_chunk = chunk,
                            .attention_merge = attention_merge_of<Isa>,
                            .attention_end = attention_end_of<Isa>,
-                           .peak_loop = peak_loop};
+                           .peak_bf16 = peak_loop<Bf16>,
+                           .peak_f32 = peak_loop<F32>,
+                           .peak_int8 = peak_loop_int8};
     }
 };
 

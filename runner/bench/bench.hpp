@@ -84,14 +84,14 @@ const engine::ModelConfig& bench_shape(const std::string& name);
 
 double bench_median(std::vector<double> values);
 
-/// Seconds of `run`, next to the ceilings measured right before each repetition, by all ranks at once and added up.
-/// Collective over the group.
+/// Seconds of `run`, next to the ceilings (the peak by the instruction for such weights) measured right before each
+/// repetition, by all ranks at once and added up. Collective over the group.
 struct BenchTiming {
     double seconds = 0;              ///< median
     double bandwidth = 0, peak = 0;  ///< of the machine, medians; peak 0: not known
     double share = 0;                ///< median of (time at the nearer ceiling / time taken)
 };
-BenchTiming time_against_ceilings(BenchSetup& setup, double bytes, double flops, int repeats,
+BenchTiming time_against_ceilings(BenchSetup& setup, kernels::DType weights, double bytes, double flops, int repeats,
                                   const std::function<void()>& run);
 
 }  // namespace longhaul::runner

@@ -22,7 +22,9 @@ class ProcessorCeilings final : public Ceilings {
     ProcessorCeilings(kernels::CpuVariant variant, int threads)
         : variant_(variant), threads_(threads), bandwidth_(threads) {}
     double bytes_per_second() override { return bandwidth_.measure(); }
-    double flops_per_second() override { return kernels::measure_peak_flops(variant_, threads_); }
+    double flops_per_second(kernels::DType weights) override {
+        return kernels::measure_peak_flops(variant_, threads_, weights);
+    }
 
   private:
     kernels::CpuVariant variant_;
@@ -46,7 +48,7 @@ class DeviceCeilings final : public Ceilings {
         const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         return 3.0 * repeats * static_cast<double>(x_.num_bytes()) / seconds;
     }
-    double flops_per_second() override { return device_.measure_peak_flops(); }
+    double flops_per_second(kernels::DType) override { return device_.measure_peak_flops(); }
 
   private:
     /// More than any cache holds, and little of the memory.

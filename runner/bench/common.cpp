@@ -77,7 +77,7 @@ double bench_median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-BenchTiming time_against_ceilings(BenchSetup& setup, double bytes, double flops, int repeats,
+BenchTiming time_against_ceilings(BenchSetup& setup, kernels::DType weights, double bytes, double flops, int repeats,
                                   const std::function<void()>& run) {
     if (!setup.ceilings) setup.ceilings = make_ceilings(*setup.device, setup.threads);
     const auto seconds_of_run = [&] {
@@ -91,7 +91,7 @@ BenchTiming time_against_ceilings(BenchSetup& setup, double bytes, double flops,
     std::vector<double> seconds, shares, bandwidths, peaks;
     for (int i = 0; i < repeats; ++i) {
         bandwidths.push_back(together(*setup.group, [&] { return setup.ceilings->bytes_per_second(); }));
-        peaks.push_back(together(*setup.group, [&] { return setup.ceilings->flops_per_second(); }));
+        peaks.push_back(together(*setup.group, [&] { return setup.ceilings->flops_per_second(weights); }));
         const bool again = engine::least_of(*setup.group, last < 0.5 ? 1 : 0) > 0;
         if (again) run();
         last = seconds_of_run();

@@ -11,6 +11,7 @@
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/cost_model.hpp"
 #include "engine/model/model.hpp"
+#include "engine/model/model_plan.hpp"
 #include "engine/parallel/group.hpp"
 #include "engine/replica.hpp"
 #include "runner/bench/bench.hpp"
@@ -132,7 +133,8 @@ void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t co
                           kv_bytes(model, context + (prompt ? rows / 2 : 0))) *
                          setup.group->size();
     const double flops = flops_of(model.config(), rows, context, prompt);
-    const BenchTiming timing = time_against_ceilings(setup, bytes, flops, repeats, run);
+    const BenchTiming timing =
+        time_against_ceilings(setup, engine::weight_types(model.precision()).layers, bytes, flops, repeats, run);
     nlohmann::ordered_json line{{"rows", rows},
                                 {"context", context},
                                 {"seconds", timing.seconds},

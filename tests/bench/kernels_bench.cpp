@@ -4,7 +4,8 @@
 // Answer: per product of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the read
 // bandwidth, GFLOP/s and its share of the peak, and the larger of the two shares (1.0: the roofline); and the time of
 // single small operations, where overhead is all there is. Each product runs over enough copies of its matrix to be out
-// of cache. Medians. (Attention: `longhaul bench attention`.)
+// of cache. Medians over rounds, in each of which the bandwidth is measured before and behind the product: on shared
+// machines it halves within seconds. (Attention: `longhaul bench attention`.)
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -27,22 +28,29 @@ struct Bench {
     int threads = 2;
     DType weights = DType::bf16;  ///< of the products
     bool quick = false;
-    double bandwidth = 0.0;  ///< bytes/s
-    double peak = 0.0;       ///< operations/s
+    std::unique_ptr<ReadBandwidth> bandwidth;
+    double peak = 0.0;  ///< operations/s
     std::unique_ptr<Device> device;
 };
 
-/// Median seconds of `run` over at least `repeats` calls.
+double median(std::vector<double> values) {
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
+double seconds_of(const std::function<void()>& run) {
+    const auto start = Clock::now();
+    run();
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Median seconds of `run`, which has been warmed up.
 double median_seconds(int repeats, const std::function<void()>& run) {
     std::vector<double> seconds;
     run();
-    for (int i = 0; i < repeats; ++i) {
-        const auto start = Clock::now();
-        run();
-        seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
-    }
-    std::nth_element(seconds.begin(), seconds.begin() + repeats / 2, seconds.end());
-    return seconds[static_cast<std::size_t>(repeats / 2)];
+    for (int i = 0; i < repeats; ++i) seconds.push_back(seconds_of(run));
+    return median(std::move(seconds));
 }
 
 std::vector<std::uint16_t> random_bf16(std::size_t count) {
@@ -55,11 +63,24 @@ std::vector<std::uint16_t> random_bf16(std::size_t count) {
     return values;
 }
 
-void print_line(const Bench& bench, const char* what, double seconds, double bytes, double operations) {
-    const double memory = bytes / seconds / bench.bandwidth;
-    const double arithmetic = operations / seconds / bench.peak;
-    std::printf("%-34s %10.1f us  %6.1f GB/s %5.2f  %7.1f GFLOP/s %5.2f  roofline %4.2f\n", what, seconds * 1e6,
-                bytes / seconds * 1e-9, memory, operations / seconds * 1e-9, arithmetic, std::max(memory, arithmetic));
+/// Times `run`, which reads `copies` times `bytes` and takes as many `operations`, between measurements of the
+/// bandwidth.
+void product_line(const Bench& bench, const std::string& what, int rounds, double bytes, double operations,
+                  std::size_t copies, const std::function<void()>& run) {
+    std::vector<double> seconds, memory;
+    run();
+    double bandwidth = bench.bandwidth->measure();
+    for (int i = 0; i < rounds; ++i) {
+        seconds.push_back(seconds_of(run) / static_cast<double>(copies));
+        const double after = bench.bandwidth->measure();
+        memory.push_back(bytes / seconds.back() / ((bandwidth + after) / 2));
+        bandwidth = after;
+    }
+    const double time = median(std::move(seconds));
+    const double of_bandwidth = median(std::move(memory));
+    const double of_peak = operations / time / bench.peak;
+    std::printf("%-34s %10.1f us  %6.1f GB/s %5.2f  %7.1f GFLOP/s %5.2f  roofline %4.2f\n", what.c_str(), time * 1e6,
+                bytes / time * 1e-9, of_bandwidth, operations / time * 1e-9, of_peak, std::max(of_bandwidth, of_peak));
 }
 
 void bench_matmul(Bench& bench, std::int64_t num_outputs, std::int64_t num_inputs) {
@@ -79,20 +100,16 @@ void bench_matmul(Bench& bench, std::int64_t num_outputs, std::int64_t num_input
     std::vector<float> y(static_cast<std::size_t>(512 * num_outputs));
     for (const std::int64_t num_rows : {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 512}) {
         if (num_rows == 512 && num_outputs > 10'000) continue;
-        const double seconds =
-            median_seconds(num_rows > 64 ? 2 : 7,
-                           [&] {
-                               for (const Matrix& w : matrices) {
-                                   bench.device->matmul(w, reinterpret_cast<const std::byte*>(x.data()), num_inputs,
-                                                        num_rows, y.data());
-                                   if (num_rows > 64) break;
-                               }
-                           }) /
-            static_cast<double>(num_rows > 64 ? 1 : copies);
-        char what[64];
-        std::snprintf(what, sizeof what, "matmul %lldx%lld, %lld rows", static_cast<long long>(num_outputs),
-                      static_cast<long long>(num_inputs), static_cast<long long>(num_rows));
-        print_line(bench, what, seconds, bytes, operations * static_cast<double>(num_rows));
+        const std::size_t used = num_rows > 64 ? 1 : copies;
+        product_line(bench,
+                     "matmul " + std::to_string(num_outputs) + "x" + std::to_string(num_inputs) + ", " +
+                         std::to_string(num_rows) + " rows",
+                     num_rows > 64 ? 2 : 7, bytes, operations * static_cast<double>(num_rows), used, [&] {
+                         for (std::size_t i = 0; i < used; ++i) {
+                             bench.device->matmul(matrices[i], reinterpret_cast<const std::byte*>(x.data()), num_inputs,
+                                                  num_rows, y.data());
+                         }
+                     });
     }
 }
 
@@ -175,10 +192,11 @@ int main(int argc, char** argv) {
         }
     }
     bench.device = make_cpu_device(bench.variant, bench.threads);
-    bench.bandwidth = ReadBandwidth(bench.threads).measure();
-    bench.peak = measure_peak_flops(bench.variant, bench.threads);
+    bench.bandwidth = std::make_unique<ReadBandwidth>(bench.threads);
+    bench.peak = measure_peak_flops(bench.variant, bench.threads, bench.weights);
     std::printf("kernels %s, %d threads: read bandwidth %.1f GB/s, peak %.1f GFLOP/s\n",
-                std::string(bench.device->name()).c_str(), bench.threads, bench.bandwidth * 1e-9, bench.peak * 1e-9);
+                std::string(bench.device->name()).c_str(), bench.threads, bench.bandwidth->measure() * 1e-9,
+                bench.peak * 1e-9);
     const auto wanted = [&](const char* part) { return only.empty() || only == part; };
     if (wanted("overhead")) bench_overhead(bench);
     if (wanted("matmul")) {
