@@ -171,7 +171,7 @@ struct Probabilities {
     /// In place of scores or behind what was read of them: `i` ascends.
     static void store(float* row, std::int64_t i, typename Isa::Floats p) {
         if constexpr (in_halves && Dot::is_bf16) {
-            Isa::store_bf16(reinterpret_cast<std::byte*>(row) + 2 * i, p);
+            Isa::store_bf16_quiet(reinterpret_cast<std::byte*>(row) + 2 * i, p);
         } else if constexpr (Dot::is_bf16) {
             Isa::store(row + i, Isa::round_bf16_quiet(p));
         } else {
@@ -202,17 +202,18 @@ void softmax_row(float* scores, std::int64_t count, float* maximum, float* sum) 
     constexpr std::int64_t regs = lanes / Isa::width;
     const std::int64_t padded = (count + lanes - 1) / lanes * lanes;
     for (std::int64_t i = count; i < padded; ++i) scores[i] = -__builtin_inff();
-    Floats largest[regs];
-    for (Floats& of_lane : largest) of_lane = Isa::all(-__builtin_inff());
-    for (std::int64_t i = 0; i < padded; i += lanes) {
-        for (std::int64_t v = 0; v < regs; ++v) {
-            largest[v] = Isa::max(Isa::load(scores + i + v * Isa::width), largest[v]);
+    constexpr std::int64_t chains = 4;  // of maxima: one would wait for itself
+    Floats largest[chains];
+    for (Floats& of_chain : largest) of_chain = Isa::all(-__builtin_inff());
+    std::int64_t read = 0;
+    for (; read + chains * Isa::width <= padded; read += chains * Isa::width) {
+#pragma GCC unroll 4
+        for (std::int64_t c = 0; c < chains; ++c) {
+            largest[c] = Isa::max(Isa::load(scores + read + c * Isa::width), largest[c]);
         }
     }
-    float lane[lanes];
-    for (std::int64_t v = 0; v < regs; ++v) Isa::store(lane + v * Isa::width, largest[v]);
-    float top = lane[0];
-    for (const float value : lane) top = value > top ? value : top;
+    for (; read < padded; read += Isa::width) largest[0] = Isa::max(Isa::load(scores + read), largest[0]);
+    const float top = Isa::largest(Isa::max(Isa::max(largest[0], largest[1]), Isa::max(largest[2], largest[3])));
     const Floats tops = Isa::all(top);
     Floats sums[regs];
     for (Floats& lane_sum : sums) lane_sum = Isa::zero();
@@ -225,7 +226,7 @@ void softmax_row(float* scores, std::int64_t count, float* maximum, float* sum) 
         }
     }
     *maximum = top;
-    *sum = lane_total<Isa>(sums);
+    *sum = Isa::lane_total(sums);
 }
 
 /// The scales of the values at the places of the chunk that the row sees.

@@ -95,7 +95,7 @@ void CpuDevice::matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_
     // From 4 rows on arithmetic costs more than reading.
     const std::int64_t work = num_blocks * num_groups * group_bytes * (num_rows + 3) / 4;
     const int team = threads_for(work, matmul_bytes_per_thread);
-    queue_.fill(num_blocks, team, blocks_a_piece);
+    queue_.fill(num_blocks, team, table_.blocks_a_piece);
 #pragma omp parallel num_threads(team) if (team > 1)
     {
         const FlushDenormals flush;

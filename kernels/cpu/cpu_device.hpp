@@ -46,7 +46,6 @@ class Workspace {
 constexpr std::int64_t matmul_bytes_per_thread = 64 << 10;
 constexpr std::int64_t elements_per_thread = 16 << 10;
 constexpr std::int64_t words_packed_alone = 16 << 10;
-constexpr std::int64_t blocks_a_piece = 6;  // of outputs: tiles take 1, 2, 3 or 4 of them side by side
 
 /// Blocks of 16 outputs.
 constexpr std::int64_t blocks_of(std::int64_t num_outputs) {

@@ -185,7 +185,7 @@ void CpuDevice::matmul_quantized(const Matrix& w, const std::byte* x, std::int64
     const std::int64_t num_blocks = blocks_of(w.num_outputs);
     const std::int64_t work = num_blocks * packed.block_bytes * (num_rows + 1) / 2;
     const int team = threads_for(work, matmul_bytes_per_thread);
-    queue_.fill(num_blocks, team, blocks_a_piece);
+    queue_.fill(num_blocks, team, table_.blocks_a_piece);
 #pragma omp parallel num_threads(team) if (team > 1)
     {
         const FlushDenormals flush;

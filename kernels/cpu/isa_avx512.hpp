@@ -53,6 +53,21 @@ struct Avx512 {
         const __m512i high = _mm512_srli_epi32(_mm512_castps_si512(round_bf16(x)), 16);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(high));
     }
+    static void store_bf16_quiet(std::byte* to, Floats x) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+    }
+    static float largest(Floats x) {
+        const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+        const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+        const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+    }
+    static float lane_total(const Floats (&sums)[1]) {
+        const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(sums[0]), _mm512_extractf32x8_ps(sums[0], 1));
+        const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    }
     static Floats load_words(const std::byte* from) { return _mm512_load_ps(reinterpret_cast<const float*>(from)); }
     static Floats odd_of(Floats pairs) {
         return _mm512_castsi512_ps(

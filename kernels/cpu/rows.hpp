@@ -31,17 +31,6 @@ float exp_of_one(float x) {
     return out[0];
 }
 
-/// 16 lanes as a balanced tree: i with i + 8, then + 4, + 2, + 1.
-template <class Isa>
-float lane_total(const typename Isa::Floats (&sums)[lanes / Isa::width]) {
-    float lane[lanes];
-    for (std::int64_t i = 0; i < lanes / Isa::width; ++i) Isa::store(lane + i * Isa::width, sums[i]);
-    for (std::int64_t half = lanes / 2; half > 0; half /= 2) {
-        for (std::int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
-    }
-    return lane[0];
-}
-
 /// Loads up to a register from the end of an array, zeros beyond.
 template <class Isa>
 typename Isa::Floats load_some(const float* from, std::int64_t count) {
@@ -83,7 +72,7 @@ void rms_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
                 squares[v] = Isa::fma(value, value, squares[v]);
             }
         }
-        const float mean = lane_total<Isa>(squares) / static_cast<float>(job.width);
+        const float mean = Isa::lane_total(squares) / static_cast<float>(job.width);
         const Floats scale = Isa::all(1.0F / __builtin_sqrtf(mean + job.eps));
         for (std::int64_t i = 0; i < job.width; i += Isa::width) {
             const std::int64_t left = job.width - i;
@@ -119,14 +108,14 @@ struct RowMoments {
             Floats& sum = sums[i / Isa::width % regs];
             sum = Isa::add(sum, load_some<Isa>(x + i, width - i));
         }
-        mean = lane_total<Isa>(sums) / static_cast<float>(width);
+        mean = Isa::lane_total(sums) / static_cast<float>(width);
         for (Floats& sum : sums) sum = Isa::zero();
         for (std::int64_t i = 0; i < width; i += Isa::width) {
             const Floats value = load_centred<Isa>(x + i, width - i, mean);
             Floats& sum = sums[i / Isa::width % regs];
             sum = Isa::fma(value, value, sum);
         }
-        scale = 1.0F / __builtin_sqrtf(lane_total<Isa>(sums) / static_cast<float>(width) + eps);
+        scale = 1.0F / __builtin_sqrtf(Isa::lane_total(sums) / static_cast<float>(width) + eps);
     }
 };
 
