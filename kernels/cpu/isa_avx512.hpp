@@ -10,6 +10,7 @@
 namespace longhaul::kernels::cpu {
 namespace {
 
+/// (Where an intrinsic is `maskz` with all lanes: GCC 12's plain one warns of variables in its own header.)
 struct Avx512 {
     using Floats = __m512;
     static constexpr int width = 16;
@@ -30,7 +31,7 @@ struct Avx512 {
     }
     template <class T>
     static void load_after(const T*&, Floats&) {}
-    static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+    static Floats max(Floats a, Floats b) { return _mm512_maskz_max_ps(0xffff, a, b); }
     static Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
     static Floats zero_below(Floats x, Floats bound, Floats value) {
         return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), value);
@@ -56,14 +57,18 @@ struct Avx512 {
     static void store_bf16_quiet(std::byte* to, Floats x) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
     }
+    template <int Half>
+    static __m256 half_of(Floats x) {
+        return _mm512_maskz_extractf32x8_ps(0xff, x, Half);
+    }
     static float largest(Floats x) {
-        const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+        const __m256 eight = _mm256_max_ps(half_of<0>(x), half_of<1>(x));
         const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
         const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
         return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
     }
     static float lane_total(const Floats (&sums)[1]) {
-        const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(sums[0]), _mm512_extractf32x8_ps(sums[0], 1));
+        const __m256 eight = _mm256_add_ps(half_of<0>(sums[0]), half_of<1>(sums[0]));
         const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
         const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
         return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
@@ -85,9 +90,7 @@ struct Avx512 {
         sum = _mm512_castsi512_ps(
             _mm512_dpwssd_epi32(_mm512_castps_si512(sum), _mm512_castps_si512(a), _mm512_castps_si512(b)));
     }
-    static Floats from_whole(Floats x) {
-        return _mm512_maskz_cvtepi32_ps(0xffff, _mm512_castps_si512(x));
-    }  // maskz: GCC 12's plain one warns
+    static Floats from_whole(Floats x) { return _mm512_maskz_cvtepi32_ps(0xffff, _mm512_castps_si512(x)); }
     static void store_low_halves(std::byte* to, Floats x) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_castps_si512(x)));
     }
