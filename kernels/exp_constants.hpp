@@ -1,4 +1,4 @@
-// The exponential of the contract, as constants and words; reference/reference_math.hpp and cpu/vector_math.hpp spell
+// The exponential of the contract, as constants and words; reference/reference_math.hpp and cpu/rows.hpp spell
 // it out for one value and for a register.
 //
 //   x' = max(exp_lowest, min(exp_highest, x))            (so exp saturates at exp(88); below -87 the result is 0)

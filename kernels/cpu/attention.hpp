@@ -258,11 +258,7 @@ float whole_weights(float* row, std::int64_t count, const float* value_scales) {
         Isa::store(row + i, weight);
         largest = Isa::max(weight, largest);
     }
-    float lane[Isa::width];
-    Isa::store(lane, largest);
-    float top = lane[0];
-    for (const float value : lane) top = value > top ? value : top;
-    const WholeScale whole = WholeScale::of(top, kv_product_most);
+    const WholeScale whole = WholeScale::of(Isa::largest(largest), kv_product_most);
     const Floats inverse = Isa::all(whole.inverse);
     for (std::int64_t i = 0; i < padded; i += Isa::width) {
         const Floats sum = Isa::add(Isa::mul(Isa::load(row + i), inverse), Isa::all(0x1.8p23F));

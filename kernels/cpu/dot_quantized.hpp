@@ -9,6 +9,11 @@
 
 namespace longhaul::kernels::cpu {
 
+// Of all four: `block` inputs share a scale; `steps` words make a group; `latency` sums keep the units busy; `offset`
+// is what stored weights have too much. sums_words: sums have 32 bits from the first group on, so that what the offset
+// costs can be their start. rows_outside: a tile loads its weights once and lets rows pass by; else it loads weight by
+// weight.
+
 /// int8 by the instruction unsigned x signed bytes -> 32 bits (VNNI).
 template <class Isa>
 struct DotInt8 {
@@ -17,9 +22,9 @@ struct DotInt8 {
     static constexpr std::int64_t block = 64;  ///< inputs that share a scale
     static constexpr int steps = 1;            ///< words of a group
     static constexpr int max_rows = 6;
-    static constexpr int latency = 8;           ///< sums that keep the units busy
-    static constexpr bool sums_words = true;    ///< of 32 bits from the first group on
-    static constexpr bool rows_outside = true;  ///< the weights of a tile wait in registers, rows pass by
+    static constexpr int latency = 8;  ///< sums that keep the units busy
+    static constexpr bool sums_words = true;
+    static constexpr bool rows_outside = true;
     static constexpr int offset = 128;
 
     static Weights weights(const std::byte* from) { return Isa::load_ints(from); }
@@ -40,9 +45,9 @@ struct DotInt8Signed {
     static constexpr int steps = 1;
     static constexpr int max_rows = 4;
     static constexpr int latency = 1;
-    static constexpr bool sums_words = false;    ///< of 32 bits from the first group on
-    static constexpr bool rows_outside = false;  ///< the weights of a tile wait in registers, rows pass by
-    static constexpr int offset = 0;             ///< `weights` takes it away
+    static constexpr bool sums_words = false;
+    static constexpr bool rows_outside = false;
+    static constexpr int offset = 0;  ///< `weights` takes it away
 
     static Weights weights(const std::byte* from) {
         const Ints value = Isa::flip_sign_bits(Isa::load_ints(from));
@@ -66,8 +71,8 @@ struct DotInt4 {
     static constexpr int steps = 2;
     static constexpr int max_rows = 6;
     static constexpr int latency = 4;
-    static constexpr bool sums_words = true;    ///< of 32 bits from the first group on
-    static constexpr bool rows_outside = true;  ///< the weights of a tile wait in registers, rows pass by
+    static constexpr bool sums_words = true;
+    static constexpr bool rows_outside = true;
     static constexpr int offset = 8;
 
     static Weights weights(const std::byte* from) {
@@ -91,8 +96,8 @@ struct DotInt4Pairs {
     static constexpr int steps = 2;
     static constexpr int max_rows = 4;
     static constexpr int latency = 1;
-    static constexpr bool sums_words = false;    ///< of 32 bits from the first group on
-    static constexpr bool rows_outside = false;  ///< the weights of a tile wait in registers, rows pass by
+    static constexpr bool sums_words = false;
+    static constexpr bool rows_outside = false;
     static constexpr int offset = 8;
 
     static Weights weights(const std::byte* from) { return DotInt4<Isa>::weights(from); }

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/eight_lanes.hpp"
+
 namespace longhaul::kernels::cpu {
 namespace {
 
@@ -93,18 +95,9 @@ struct Avx2 {
     /// Of what arithmetic gives, which has flushed its denormals.
     static void store_bf16_quiet(std::byte* to, Floats x) { store_bf16(to, x); }
     /// Of all lanes; no NaN among them.
-    static float largest(Floats x) {
-        const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-        const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-        return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
-    }
+    static float largest(Floats x) { return largest_of_eight(x); }
     /// 16 lanes as a balanced tree: i with i + 8, then + 4, + 2, + 1.
-    static float lane_total(const Floats (&sums)[2]) {
-        const __m256 eight = _mm256_add_ps(sums[0], sums[1]);
-        const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-    }
+    static float lane_total(const Floats (&sums)[2]) { return total_of_eight(_mm256_add_ps(sums[0], sums[1])); }
     static Floats load_words(const std::byte* from) { return _mm256_load_ps(reinterpret_cast<const float*>(from)); }
     /// The odd (high) and even (low) bf16 of each 32-bit lane, widened.
     static Floats odd_of(Floats pairs) {

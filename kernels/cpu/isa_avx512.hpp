@@ -7,10 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/eight_lanes.hpp"
+
 namespace longhaul::kernels::cpu {
 namespace {
 
-/// (Where an intrinsic is `maskz` with all lanes: GCC 12's plain one warns of variables in its own header.)
+/// Some intrinsics are `maskz` with all lanes: GCC 12's plain ones warn of variables in its own header.
 struct Avx512 {
     using Floats = __m512;
     static constexpr int width = 16;
@@ -61,17 +63,9 @@ struct Avx512 {
     static __m256 half_of(Floats x) {
         return _mm512_maskz_extractf32x8_ps(0xff, x, Half);
     }
-    static float largest(Floats x) {
-        const __m256 eight = _mm256_max_ps(half_of<0>(x), half_of<1>(x));
-        const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-        const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-        return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
-    }
+    static float largest(Floats x) { return largest_of_eight(_mm256_max_ps(half_of<0>(x), half_of<1>(x))); }
     static float lane_total(const Floats (&sums)[1]) {
-        const __m256 eight = _mm256_add_ps(half_of<0>(sums[0]), half_of<1>(sums[0]));
-        const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+        return total_of_eight(_mm256_add_ps(half_of<0>(sums[0]), half_of<1>(sums[0])));
     }
     static Floats load_words(const std::byte* from) { return _mm512_load_ps(reinterpret_cast<const float*>(from)); }
     static Floats odd_of(Floats pairs) {

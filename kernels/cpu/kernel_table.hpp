@@ -188,7 +188,7 @@ struct KernelTable {
     std::int64_t bf16_steps;     ///< words of a bf16 group and row: 2 or 1
     std::int64_t max_tile_bf16;  ///< rows of a tile at most
     std::int64_t max_tile_f32;
-    std::int64_t blocks_a_piece;  ///< of outputs, that a thread takes at a time at least: what tiles take side by side
+    std::int64_t blocks_a_piece;  ///< of outputs, that a thread takes at a time at least: few tiles are cut short
 
     void (*pack_bf16)(const PackJob& job, std::int64_t first_group, std::int64_t end_group);
     void (*pack_f32)(const PackJob& job, std::int64_t first_group, std::int64_t end_group);

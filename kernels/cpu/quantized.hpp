@@ -151,7 +151,7 @@ void quantized_tile(const QuantizedTile& job) {
             }
         }
         std::int64_t g = 0;
-        if (Dot::rows_outside && groups == groups_a_block) {
+        if (Dot::rows_outside && groups == groups_a_block) {  // whole: unrolled, a number of turns known beforehand
 #pragma GCC unroll 4
             for (; g < groups_a_block; g += chains) {
 #pragma GCC unroll 4
@@ -183,18 +183,18 @@ void quantized_tile(const QuantizedTile& job) {
 }
 
 /// Blocks of outputs side by side: with few rows memory sets the pace, and several streams read it faster than one;
-/// with AVX-512 an input that is broadcast meets as many weights as 12 sums in whole numbers and 12 in floats leave
-/// room for.
-template <class Isa>
+/// where weights wait in registers, an input that is broadcast meets as many of them as 12 sums in whole numbers and 12
+/// in floats leave room for.
+template <class Dot>
 constexpr std::int64_t quantized_blocks_at_once(std::int64_t rows) {
-    if (Isa::width == 16) return rows <= 3 ? 4 : rows == 4 ? 3 : 2;
+    if (Dot::rows_outside) return rows <= 3 ? 4 : rows == 4 ? 3 : 2;
     return rows == 1 ? 4 : rows == 2 ? 2 : 1;
 }
 
 template <class Isa, class Dot, int R = 1>
 void run_quantized_tile(QuantizedTile job, std::int64_t num_rows, std::int64_t num_blocks) {
     if (num_rows == R) {
-        constexpr int at_once = quantized_blocks_at_once<Isa>(R);
+        constexpr int at_once = quantized_blocks_at_once<Dot>(R);
         const auto advance = [&](std::int64_t blocks) {
             job.weights += blocks * job.block_bytes;
             job.scales += blocks * job.block_bytes;
@@ -228,7 +228,7 @@ void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, 
         const std::int64_t first_scale = place.slice * job.blocks_per_slice;
         const WeightStream stream =
             WeightStream::of(job.weights, job.block_bytes, place, first_group * group_bytes, num_groups * group_bytes,
-                             tiles.num_tiles == 1 ? prefetch_bytes<Isa>(1) : slice_bytes);
+                             tiles.num_tiles == 1 ? near_prefetch_bytes : slice_bytes);
         for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
             const std::int64_t row = tiles.first(t);
             const std::int64_t rows = tiles.first(t + 1) - row;
@@ -248,7 +248,7 @@ void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, 
             run_quantized_tile<Isa, Dot>(tile, rows, place.num_blocks);
         }
     };
-    for_each_slice(job, quantized_blocks_at_once<Isa>(largest), first_block, end_block, run);
+    for_each_slice(job, quantized_blocks_at_once<Dot>(largest), first_block, end_block, run);
 }
 
 }  // namespace longhaul::kernels::cpu

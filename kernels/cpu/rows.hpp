@@ -1,4 +1,4 @@
-// Operations on rows: norms and activations, and the exponential and lane sum they share with attention.
+// Operations on rows: norms and activations, and the exponential they share with attention.
 #pragma once
 
 #include "kernels/cpu/kernel_table.hpp"

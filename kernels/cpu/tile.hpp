@@ -63,11 +63,11 @@ template <class Dot>
     }
 }
 
-/// Four groups of four rows, transposed in registers.
-template <class Dot, class RowAt>
-[[gnu::always_inline]] inline void pack_square(const RowAt& row, std::int64_t r, std::int64_t g, std::int64_t num_rows,
-                                               std::uint32_t* to) {
-    const auto load = [&](std::int64_t i) { return _mm_loadu_ps(reinterpret_cast<const float*>(row(r + i) + g)); };
+/// Four groups from `g` of four rows, transposed in registers, to row `r` and the next three.
+template <class Dot>
+[[gnu::always_inline]] inline void pack_square(const std::uint32_t* const* rows, std::int64_t r, std::int64_t g,
+                                               std::int64_t num_rows, std::uint32_t* to) {
+    const auto load = [&](std::int64_t i) { return _mm_loadu_ps(reinterpret_cast<const float*>(rows[i] + g)); };
     __m128 words[4] = {load(0), load(1), load(2), load(3)};
     _MM_TRANSPOSE4_PS(words[0], words[1], words[2], words[3]);
     for (std::int64_t i = 0; i < 4; ++i) {
@@ -87,10 +87,11 @@ template <class Dot, class RowAt>
 /// vdpbf16ps 3 % of a small product (12 rows, Zen 5); transposed in squares it is a third of that.
 template <class Dot, class RowAt>
 void pack_tile(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups, std::uint32_t* to) {
-    const std::int64_t square_rows = num_groups < 4 ? 0 : num_rows / 4 * 4;
+    const std::int64_t square_rows = num_rows / 4 * 4;
     const std::int64_t square_groups = num_groups / 4 * 4;
     for (std::int64_t r = 0; r < square_rows; r += 4) {
-        for (std::int64_t g = 0; g < square_groups; g += 4) pack_square<Dot>(row, r, g, num_rows, to);
+        const std::uint32_t* const rows[4] = {row(r), row(r + 1), row(r + 2), row(r + 3)};
+        for (std::int64_t g = 0; g < square_groups; g += 4) pack_square<Dot>(rows, r, g, num_rows, to);
     }
     for (std::int64_t r = 0; r < num_rows; ++r) {
         const std::uint32_t* from = row(r);
@@ -100,13 +101,16 @@ void pack_tile(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups,
     }
 }
 
-/// How far ahead of its use a weight is asked for, in each of the blocks that a tile of `rows` rows reads side by side.
-/// 2 KB of each hide DRAM's 100 ns at one core's bandwidth. Where only two blocks are read and arithmetic takes almost
-/// as long as reading, more has to be under way, or each waits for the other (Zen 5, 72 GB/s on 2 cores: 8 rows 0.82 of
-/// the nearer ceiling with 2 KB, 0.92 with 4, 0.98 with 8; four blocks, 4 rows, 0.91 with 2 KB and 0.83 with 8).
+/// How far ahead of its use a weight is asked for, in each of the blocks that are read side by side: 2 KB of each hide
+/// DRAM's 100 ns at one core's bandwidth.
+constexpr std::int64_t near_prefetch_bytes = 2048;
+
+/// The same for a tile of `rows` rows. Where only two blocks are read and arithmetic takes almost as long as reading,
+/// more has to be under way, or each waits for the other (Zen 5, 72 GB/s on 2 cores: 8 rows 0.82 of the nearer ceiling
+/// with 2 KB, 0.92 with 4, 0.98 with 8; four blocks, 4 rows, 0.91 with 2 KB and 0.83 with 8).
 template <class Isa>
 constexpr std::int64_t prefetch_bytes(std::int64_t rows) {
-    return Isa::width == 16 && rows > 4 ? 8192 : 2048;
+    return Isa::width == 16 && rows > 4 ? 4 * near_prefetch_bytes : near_prefetch_bytes;
 }
 
 /// One group of a tile: sum[r][i] += weights at place(i) times input r, in each step.

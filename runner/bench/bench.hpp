@@ -84,8 +84,8 @@ const engine::ModelConfig& bench_shape(const std::string& name);
 
 double bench_median(std::vector<double> values);
 
-/// Seconds of `run`, next to the ceilings (the peak by the instruction for such weights) measured right before each
-/// repetition, by all ranks at once and added up. Collective over the group.
+/// Seconds of `run`, next to the ceilings (the peak by the instruction for such weights, attention's operations counted
+/// as theirs) measured right before each repetition, by all ranks at once and added up. Collective over the group.
 struct BenchTiming {
     double seconds = 0;              ///< median
     double bandwidth = 0, peak = 0;  ///< of the machine, medians; peak 0: not known

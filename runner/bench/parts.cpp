@@ -69,7 +69,8 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
     };
     const auto bytes = static_cast<double>(context * token_bytes);
     const double flops = 4.0 * static_cast<double>(context * nodes * width);
-    const BenchTiming timing = time_against_ceilings(setup, kernels::DType::bf16, bytes * calls, flops * calls, 3, run);
+    const auto products = layout.dtype == kernels::DType::f32 ? kernels::DType::f32 : kernels::DType::bf16;
+    const BenchTiming timing = time_against_ceilings(setup, products, bytes * calls, flops * calls, 3, run);
     return {{"context", context},
             {"nodes", nodes},
             {"query_heads_per_kv_head", group},

@@ -63,8 +63,8 @@ std::vector<std::uint16_t> random_bf16(std::size_t count) {
     return values;
 }
 
-/// Times `run`, which reads `copies` times `bytes` and takes as many `operations`, between measurements of the
-/// bandwidth.
+/// Medians, each by itself. Times `run`, which reads `copies` times `bytes` and takes as many `operations`, between
+/// measurements of the bandwidth.
 void product_line(const Bench& bench, const std::string& what, int rounds, double bytes, double operations,
                   std::size_t copies, const std::function<void()>& run) {
     std::vector<double> seconds, memory;
@@ -104,7 +104,7 @@ void bench_matmul(Bench& bench, std::int64_t num_outputs, std::int64_t num_input
         product_line(bench,
                      "matmul " + std::to_string(num_outputs) + "x" + std::to_string(num_inputs) + ", " +
                          std::to_string(num_rows) + " rows",
-                     num_rows > 64 ? 2 : 7, bytes, operations * static_cast<double>(num_rows), used, [&] {
+                     num_rows > 64 ? 3 : 7, bytes, operations * static_cast<double>(num_rows), used, [&] {
                          for (std::size_t i = 0; i < used; ++i) {
                              bench.device->matmul(matrices[i], reinterpret_cast<const std::byte*>(x.data()), num_inputs,
                                                   num_rows, y.data());

@@ -116,7 +116,7 @@ def stop_request(bench):
 
 def stop_one_rank(bench):
     """SIGTERM to a single rank, not the launcher: all stop, all is saved."""
-    make_prompts(bench.folder / "prompts.jsonl", 6)
+    make_prompts(bench.folder / "prompts.jsonl", 60)
     job = bench.job(max_tokens=3000, checkpoint_tokens=400)
     launch = bench.start(job, 3)
     wait_for_checkpoint(bench.folder / "run")
@@ -133,7 +133,7 @@ def in_flight_status(bench, run):
 
 def two_at_once(bench):
     """A second launch on a live run folder is refused, naming the holder; a dead holder is taken over."""
-    make_prompts(bench.folder / "prompts.jsonl", 4)
+    make_prompts(bench.folder / "prompts.jsonl", 40)  # more than there is time for, on any machine
     job = bench.job(max_tokens=4000, checkpoint_tokens=400)
     run = bench.folder / "run"
     first = bench.start(job, 1)
