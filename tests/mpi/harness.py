@@ -4,6 +4,7 @@ A case gets a folder of its own, output goes to files, waiting is for a conditio
 was started may be left at the end.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -124,6 +125,18 @@ class Launch:
 
     def signal(self, number):
         self.process.send_signal(number)
+
+    @contextlib.contextmanager
+    def frozen(self):
+        """Its ranks stand still meanwhile."""
+        pids = self.rank_pids()
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
 
     def rank_pids(self):
         """Processes of the program below this mpirun, in the order of their ranks."""

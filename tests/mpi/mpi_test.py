@@ -264,14 +264,10 @@ def suspended(bench):
     run = bench.folder / "run"
     launch = bench.start(job, 3)
     wait_for_checkpoint(run)
-    pids = launch.rank_pids()
-    check(len(pids) == 3 and launch.alive(), "the run is under way when it is suspended")
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(4)
-    check(not journal_keys(run), "items were in flight when it was suspended")
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
+    check(len(launch.rank_pids()) == 3 and launch.alive(), "the run is under way when it is suspended")
+    with launch.frozen():
+        time.sleep(4)
+        check(not journal_keys(run), "items were in flight when it was suspended")
     expect(launch.wait(), 0, "suspended and continued")
 
 

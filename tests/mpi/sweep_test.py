@@ -99,7 +99,8 @@ def stopped(bench):
     wait_in_point(launch, folder / "draft-tree=2")
     status = json.loads(bench.command("status", folder, "--json").output)
     check(status["state"] == "running" and status["running"] == "draft-tree=2", f"{status}")
-    second = expect(bench.run(sweep, 1, verb="sweep"), 2, "a second launch")
+    with launch.frozen():  # or a fast machine would be done before the second launch has started
+        second = expect(bench.run(sweep, 1, verb="sweep"), 2, "a second launch")
     check("held by" in second.error_lines()[0] and len(second.error_lines()) == 1, second.errors)
     launch.signal(signal.SIGUSR1)
     expect(launch.wait(30), 75, "stopped")
