@@ -9,10 +9,8 @@
 
 namespace longhaul::kernels::cpu {
 
-// Of all four: `block` inputs share a scale; `steps` words make a group; `latency` sums keep the units busy; `offset`
-// is what stored weights have too much. sums_words: sums have 32 bits from the first group on, so that what the offset
-// costs can be their start. rows_outside: a tile loads its weights once and lets rows pass by; else it loads weight by
-// weight.
+// sums_words: sums have 32 bits from the first group on, so that what the offset costs can be their start.
+// rows_outside: a tile loads its weights once and lets rows pass by; else it loads weight by weight.
 
 /// int8 by the instruction unsigned x signed bytes -> 32 bits (VNNI).
 template <class Isa>

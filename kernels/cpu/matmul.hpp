@@ -90,9 +90,9 @@ void for_each_slice(const Job& job, std::int64_t blocks_at_once, std::int64_t fi
 }
 
 /// Weights of all blocks of a place, and what is to be read meanwhile: `distance` further in each block. Behind the end
-/// of a block comes not its neighbour, which is here already, but the next group of blocks: from the slice on that ends
-/// less than `distance` before it (of a shorter distance the last slice asks for its end in vain, a hundredth to a
-/// twentieth of the bytes, which the processor's own prefetch then finds).
+/// of a block comes not its neighbour, which is here already, but the next group of blocks: for slices that begin
+/// within `distance` of it. Where slices are longer, the last one asks for that much of the neighbour in vain, and the
+/// next group begins without having been asked for (at most 5 % of the bytes).
 struct WeightStream {
     const std::byte* weights;
     const std::byte* ahead;
