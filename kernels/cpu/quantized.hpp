@@ -68,19 +68,17 @@ void quantize_blocks(const QuantizeJob& job, std::int64_t first_block, std::int6
 }
 
 struct QuantizedTile {
-    const std::byte* weights;         ///< first group of the slice, of the first block of outputs
-    const std::byte* scales;          ///< bf16 [block][16], of the first block of outputs
+    const std::byte* weights;         ///< first group of the first slice, of the first block of outputs
+    const std::byte* scales;          ///< bf16 [block][16], of the first slice, of the first block of outputs
     std::int64_t block_bytes;         ///< from one block of outputs to the next, of both
     const std::uint32_t* words;       ///< [group][step][R]
     const float* input_scales;        ///< [block][R]
     const std::int32_t* corrections;  ///< [block][R]
-    std::int64_t num_groups;
-    std::int64_t num_blocks;   ///< of inputs
-    const std::byte* ahead;    ///< what will be read next
-    std::int64_t ahead_bytes;  ///< asked for a block and group
-    float* out;
-    std::int64_t out_stride;
-    Addends addends;
+    SliceRange slices;
+    std::int64_t groups_per_slice;
+    std::int64_t blocks_per_slice;  ///< of inputs
+    TileAhead ahead;
+    SliceSums sums;
 };
 
 /// B x 16 outputs, R rows, one slice.
@@ -95,15 +93,9 @@ void quantized_tile(const QuantizedTile& job) {
     constexpr bool corrects_first = Dot::offset != 0 && Dot::sums_words;
     constexpr int wanted = (Dot::latency + W * R - 1) / (W * R);
     constexpr int chains = wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;  // of a block's 16 or 4 groups
-    Floats sum[R][W];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
-        for (int i = 0; i < W; ++i) sum[r][i] = Isa::zero();
-    }
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
-    const std::byte* ahead = job.ahead;
+    const std::byte* ahead = nullptr;
     const auto add_group = [&](Ints(&ints)[W][R]) __attribute__((always_inline)) {
 #pragma GCC unroll 16
         for (int b = 0; b < B; ++b) __builtin_prefetch(ahead + b * job.block_bytes, 0, 3);
@@ -128,58 +120,68 @@ void quantized_tile(const QuantizedTile& job) {
             }
         }
         w += group_bytes;
-        ahead += job.ahead_bytes;
+        ahead += job.ahead.bytes;
         x += Dot::steps * R;
     };
-    for (std::int64_t b = 0; b < job.num_blocks; ++b) {
-        const std::int64_t left = job.num_groups - b * groups_a_block;
-        const std::int64_t groups = left < groups_a_block ? left : groups_a_block;
-        const auto correction = [&](int r) {
-            return Isa::all_ints(static_cast<std::uint32_t>(job.corrections[b * R + r]));
-        };
-        const auto start = [&](int r) {
-            if constexpr (corrects_first) return correction(r);
-            return Isa::no_ints();
-        };
-        Ints ints[chains][W][R];
-#pragma GCC unroll 4
-        for (int c = 0; c < chains; ++c) {
+    for (std::int64_t s = job.slices.first; s < job.slices.end; ++s) {
+        const std::int64_t first_block = (s - job.slices.first) * job.blocks_per_slice;
+        ahead = job.ahead.of_slice(job.slices, s, job.groups_per_slice);
+        Floats sum[R][W];
 #pragma GCC unroll 16
-            for (int i = 0; i < W; ++i) {
+        for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
-                for (int r = 0; r < R; ++r) ints[c][i][r] = c == 0 ? start(r) : Isa::no_ints();
-            }
+            for (int i = 0; i < W; ++i) sum[r][i] = Isa::zero();
         }
-        std::int64_t g = 0;
-        if (Dot::rows_outside && groups == groups_a_block) {  // whole: unrolled, a number of turns known beforehand
+        for (std::int64_t b = 0; b < job.blocks_per_slice; ++b) {
+            const std::int64_t left = job.groups_per_slice - b * groups_a_block;
+            const std::int64_t groups = left < groups_a_block ? left : groups_a_block;
+            const auto correction = [&](int r) {
+                return Isa::all_ints(static_cast<std::uint32_t>(job.corrections[(first_block + b) * R + r]));
+            };
+            const auto start = [&](int r) {
+                if constexpr (corrects_first) return correction(r);
+                return Isa::no_ints();
+            };
+            Ints ints[chains][W][R];
 #pragma GCC unroll 4
-            for (; g < groups_a_block; g += chains) {
+            for (int c = 0; c < chains; ++c) {
+#pragma GCC unroll 16
+                for (int i = 0; i < W; ++i) {
+#pragma GCC unroll 16
+                    for (int r = 0; r < R; ++r) ints[c][i][r] = c == 0 ? start(r) : Isa::no_ints();
+                }
+            }
+            std::int64_t g = 0;
+            if (Dot::rows_outside && groups == groups_a_block) {  // whole: unrolled, a number of turns known beforehand
+#pragma GCC unroll 4
+                for (; g < groups_a_block; g += chains) {
+#pragma GCC unroll 4
+                    for (int c = 0; c < chains; ++c) add_group(ints[c]);
+                }
+            }
+            for (; g + chains <= groups; g += chains) {
 #pragma GCC unroll 4
                 for (int c = 0; c < chains; ++c) add_group(ints[c]);
             }
-        }
-        for (; g + chains <= groups; g += chains) {
-#pragma GCC unroll 4
-            for (int c = 0; c < chains; ++c) add_group(ints[c]);
-        }
-        for (; g < groups; ++g) add_group(ints[0]);
+            for (; g < groups; ++g) add_group(ints[0]);
 #pragma GCC unroll 16
-        for (int i = 0; i < W; ++i) {
-            const std::byte* scales = job.scales + i / regs * job.block_bytes + i % regs * Isa::width * 2;
-            const Floats scale = Isa::load_bf16(scales + b * lanes * 2);
+            for (int i = 0; i < W; ++i) {
+                const std::byte* scales = job.scales + i / regs * job.block_bytes + i % regs * Isa::width * 2;
+                const Floats scale = Isa::load_bf16(scales + (first_block + b) * lanes * 2);
 #pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-                Ints total = ints[0][i][r];
+                for (int r = 0; r < R; ++r) {
+                    Ints total = ints[0][i][r];
 #pragma GCC unroll 4
-                for (int c = 1; c < chains; ++c) total = Isa::add_ints(total, ints[c][i][r]);
-                total = Dot::total(total);
-                if constexpr (Dot::offset != 0 && !corrects_first) total = Isa::add_ints(total, correction(r));
-                const Floats both = Isa::mul(scale, Isa::all(job.input_scales[b * R + r]));
-                sum[r][i] = Isa::fma(Isa::to_floats(total), both, sum[r][i]);
+                    for (int c = 1; c < chains; ++c) total = Isa::add_ints(total, ints[c][i][r]);
+                    total = Dot::total(total);
+                    if constexpr (Dot::offset != 0 && !corrects_first) total = Isa::add_ints(total, correction(r));
+                    const Floats both = Isa::mul(scale, Isa::all(job.input_scales[(first_block + b) * R + r]));
+                    sum[r][i] = Isa::fma(Isa::to_floats(total), both, sum[r][i]);
+                }
             }
         }
+        add_and_store<Isa>(sum, job.sums, job.slices, s);
     }
-    add_and_store<Isa>(sum, job.addends, job.out, job.out_stride);
 }
 
 /// Blocks of outputs side by side: with few rows memory sets the pace, and several streams read it faster than one;
@@ -198,9 +200,8 @@ void run_quantized_tile(QuantizedTile job, std::int64_t num_rows, std::int64_t n
         const auto advance = [&](std::int64_t blocks) {
             job.weights += blocks * job.block_bytes;
             job.scales += blocks * job.block_bytes;
-            job.ahead += blocks * job.block_bytes;
-            job.out += blocks * lanes;
-            job.addends.first += blocks * lanes;
+            job.ahead.from += blocks * job.block_bytes;
+            job.sums.move(0, blocks * lanes);
         };
         std::int64_t left = num_blocks;
         for (; left >= at_once; left -= at_once, advance(at_once)) quantized_tile<Isa, Dot, at_once, R>(job);
@@ -221,34 +222,31 @@ void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, 
     const std::int64_t num_blocks = job.num_slices * job.blocks_per_slice;
     const RowTiles tiles = tiles_of<Dot>(job.num_rows);
     const std::int64_t largest = (job.num_rows + tiles.num_tiles - 1) / tiles.num_tiles;
-    const std::int64_t slice_bytes = job.groups_per_slice * group_bytes;
+    const WeightGeometry geometry{job.weights, job.block_bytes, job.groups_per_slice * group_bytes};
+    const std::int64_t blocks_at_once = quantized_blocks_at_once<Dot>(largest);
     const auto run = [&](const SlicePlace& place) {
         const std::byte* scales = job.weights + place.block * job.block_bytes + num_groups * group_bytes;
-        const std::int64_t first_group = place.slice * job.groups_per_slice;
-        const std::int64_t first_scale = place.slice * job.blocks_per_slice;
-        const WeightStream stream =
-            WeightStream::of(job.weights, job.block_bytes, place, first_group * group_bytes, num_groups * group_bytes,
-                             tiles.num_tiles == 1 ? near_prefetch_bytes : slice_bytes);
+        const std::int64_t first_group = place.slices.first * job.groups_per_slice;
+        const std::int64_t first_block_in = place.slices.first * job.blocks_per_slice;
         for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
             const std::int64_t row = tiles.first(t);
             const std::int64_t rows = tiles.first(t + 1) - row;
-            const QuantizedTile tile{.weights = stream.weights,
-                                     .scales = scales + first_scale * lanes * 2,
+            const QuantizedTile tile{.weights = geometry.at(place),
+                                     .scales = scales + first_block_in * lanes * 2,
                                      .block_bytes = job.block_bytes,
                                      .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
-                                     .input_scales = job.scales + row * num_blocks + first_scale * rows,
-                                     .corrections = job.corrections + row * num_blocks + first_scale * rows,
-                                     .num_groups = job.groups_per_slice,
-                                     .num_blocks = job.blocks_per_slice,
-                                     .ahead = stream.ahead + t * slice_bytes / tiles.num_tiles,
-                                     .ahead_bytes = group_bytes / tiles.num_tiles,
-                                     .out = place.out_of(row),
-                                     .out_stride = place.out_stride,
-                                     .addends = place.addends_of(row)};
+                                     .input_scales = job.scales + row * num_blocks + first_block_in * rows,
+                                     .corrections = job.corrections + row * num_blocks + first_block_in * rows,
+                                     .slices = place.slices,
+                                     .groups_per_slice = job.groups_per_slice,
+                                     .blocks_per_slice = job.blocks_per_slice,
+                                     .ahead = geometry.ahead(place, near_prefetch_bytes, t, tiles.num_tiles),
+                                     .sums = place.sums_of(row)};
             run_quantized_tile<Isa, Dot>(tile, rows, place.num_blocks);
         }
     };
-    for_each_slice(job, quantized_blocks_at_once<Dot>(largest), first_block, end_block, run);
+    for_each_place(job, blocks_at_once, geometry.slices_at_once(job.num_slices, blocks_at_once, tiles.num_tiles),
+                   first_block, end_block, run);
 }
 
 }  // namespace longhaul::kernels::cpu
