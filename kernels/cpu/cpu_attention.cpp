@@ -1,11 +1,14 @@
 // Attention of CpuDevice: cuts a call into units (attention.hpp) and deals them out.
 //
-// The chunks of all units stand in one list, unit by unit, which is cut into pieces, longer ones first. A thread walks
-// through a piece, so that it knows what it reads next, and merges the chunks of units that begin there. Where a piece
-// begins inside a unit its chunks wait and are merged behind those before them when all pieces are done. Chunks are
-// independent and merge left to right wherever the cuts are: they change no bit.
+// The chunks of all units stand in one list, unit by unit, of which each thread has a part: the same heads in each
+// layer, so that what it read and wrote stays near it. A part is cut into pieces, longer ones first, so that others can
+// help. A thread walks through a piece, so that it knows what it reads next, and merges the chunks of units that begin
+// there. Where a piece begins inside a unit its chunks wait and are merged behind those before them when all pieces are
+// done. Chunks are independent and merge left to right wherever the cuts are: they change no bit.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "kernels/checks.hpp"
@@ -18,7 +21,7 @@ namespace longhaul::kernels::cpu {
 namespace {
 
 // Each piece starts without having asked for its memory: few of them, and none too short.
-constexpr std::int64_t rounds_of_pieces = 4;
+constexpr std::int64_t pieces_of_part = 4;
 constexpr std::int64_t work_of_piece = 1 << 20;      ///< multiply-adds, at least: 20 microseconds or more
 constexpr std::int64_t work_per_thread = 128 << 10;  ///< multiply-adds worth a fork
 
@@ -43,8 +46,9 @@ struct Plan {
     std::vector<Task> tasks;
     std::vector<std::int64_t> work_before;  ///< of each task: multiply-adds, roughly, of those before it
     std::vector<Piece> pieces;
-    std::int64_t tile_rows = 0;  ///< of the largest unit
-    std::int64_t work = 0;       ///< of all tasks
+    std::vector<std::int64_t> first_pieces;  ///< of the threads' parts, and the end
+    std::int64_t tile_rows = 0;              ///< of the largest unit
+    std::int64_t work = 0;                   ///< of all tasks
     std::int64_t num_waiting = 0;
 };
 
@@ -72,64 +76,89 @@ std::int64_t add_piece(Plan& plan, std::int64_t first, std::int64_t until) {
     return piece.end;
 }
 
-/// Cuts the tasks into rounds of a piece a thread, each round half of what is left: long pieces first, short ones last,
-/// so that all threads end together though one of them was kept waiting.
+/// Cuts the tasks into a part a thread, and each into pieces of half of what is left: all threads end together though
+/// one of them was kept waiting.
 void cut(Plan& plan, std::int64_t team) {
     std::int64_t first = 0, done = 0;
-    for (std::int64_t round = 1; done < plan.work; ++round) {
-        const std::int64_t left = plan.work - done;
-        const bool last = team == 1 || round == rounds_of_pieces || left < 2 * team * work_of_piece;
-        const std::int64_t part = last ? left : left / 2;
-        for (std::int64_t i = 1; i <= team; ++i) first = add_piece(plan, first, done + part * i / team);
-        done += part;
+    plan.first_pieces.push_back(0);
+    for (std::int64_t t = 1; t <= team; ++t) {
+        const std::int64_t end = plan.work * t / team;
+        for (std::int64_t piece = 1; done < end; ++piece) {
+            const std::int64_t left = end - done;
+            const bool last = team == 1 || piece == pieces_of_part || left < 2 * work_of_piece;
+            done += last ? left : left / 2;
+            first = add_piece(plan, first, done);
+        }
+        plan.first_pieces.push_back(static_cast<std::int64_t>(plan.pieces.size()));
     }
 }
 
-/// Rows of one sequence stand together, in ascending order of what they read from pages (tiles rely on it).
+/// Where the rows stand in a plan: those of one sequence together, in ascending order of what they read from pages
+/// (tiles rely on it).
+std::vector<std::int64_t> order_of(std::span<const AttentionRow> rows) {
+    std::vector<std::int64_t> order(rows.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+        const AttentionRow& left = rows[static_cast<std::size_t>(a)];
+        const AttentionRow& right = rows[static_cast<std::size_t>(b)];
+        return std::tie(left.sequence, left.in_pages, left.position) <
+               std::tie(right.sequence, right.in_pages, right.position);
+    });
+    return order;
+}
+
+/// Rows of one sequence that share every key and value that is loaded.
+struct RowBlock {
+    std::int64_t first, end;  ///< of the plan's rows
+    std::int64_t num_tokens;  ///< positions that some of them see
+};
+
+/// The blocks of the sequence whose rows are first..end.
+std::vector<RowBlock> blocks_of_rows(const std::vector<UnitRow>& rows, std::int64_t first, std::int64_t end,
+                                     std::int64_t rows_of_block) {
+    std::vector<RowBlock> blocks;
+    for (std::int64_t at = first; at < end; at += rows_of_block) {
+        RowBlock block{at, std::min(at + rows_of_block, end), 0};
+        for (std::int64_t r = block.first; r < block.end; ++r) {
+            block.num_tokens = std::max(block.num_tokens, rows[static_cast<std::size_t>(r)].position + 1);
+        }
+        blocks.push_back(block);
+    }
+    return blocks;
+}
+
+/// Units of a sequence stand head by head: all that share keys and values come one after another.
 Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows,
              std::int64_t group_heads) {
-    std::vector<std::int64_t> order(rows.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
-    const auto row_at = [&](std::int64_t index) -> const AttentionRow& {
-        return rows[static_cast<std::size_t>(index)];
-    };
-    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-        const AttentionRow& left = row_at(a);
-        const AttentionRow& right = row_at(b);
-        if (left.sequence != right.sequence) return left.sequence < right.sequence;
-        if (left.in_pages != right.in_pages) return left.in_pages < right.in_pages;
-        return left.position < right.position;
-    });
     Plan plan;
-    plan.rows.reserve(rows.size());
-    for (const std::int64_t index : order) {
-        const AttentionRow& row = row_at(index);
+    std::vector<std::int32_t> sequence_of;
+    for (const std::int64_t index : order_of(rows)) {
+        const AttentionRow& row = rows[static_cast<std::size_t>(index)];
         plan.rows.push_back({index, row.position, row.in_pages, row.path});
+        sequence_of.push_back(row.sequence);
     }
-    const std::int64_t rows_of_unit = std::max<std::int64_t>(1, block_rows / group_heads);
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const std::int64_t rows_of_block = std::max<std::int64_t>(1, block_rows / group_heads);
     std::vector<std::int64_t> tokens;  // of each unit
-    for (std::int64_t first = 0, end = 0; first < num_rows; first = end) {
-        const std::int32_t sequence = row_at(order[static_cast<std::size_t>(first)]).sequence;
-        std::int64_t last_position = 0;
-        for (end = first; end < num_rows && end - first < rows_of_unit; ++end) {
-            const AttentionRow& row = row_at(order[static_cast<std::size_t>(end)]);
-            if (row.sequence != sequence) break;
-            last_position = std::max(last_position, row.position);
-        }
-        plan.tile_rows = std::max(plan.tile_rows, (end - first) * group_heads);
+    for (auto first = sequence_of.begin(); first != sequence_of.end();) {
+        const auto end = std::upper_bound(first, sequence_of.end(), *first);
+        const AttentionSequence& memory = sequences[static_cast<std::size_t>(*first)];
+        const std::vector<RowBlock> blocks =
+            blocks_of_rows(plan.rows, first - sequence_of.begin(), end - sequence_of.begin(), rows_of_block);
         for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
-            const AttentionSequence& memory = sequences[static_cast<std::size_t>(sequence)];
-            plan.units.push_back({.rows = plan.rows.data() + first,
-                                  .num_rows = end - first,
-                                  .kv_head = head,
-                                  .pages = memory.pages.data(),
-                                  .scratch_pages = memory.scratch_pages.data()});
-            tokens.push_back(last_position + 1);
+            for (const RowBlock& block : blocks) {
+                plan.units.push_back({.rows = plan.rows.data() + block.first,
+                                      .num_rows = block.end - block.first,
+                                      .kv_head = head,
+                                      .pages = memory.pages.data(),
+                                      .scratch_pages = memory.scratch_pages.data()});
+                tokens.push_back(block.num_tokens);
+            }
         }
+        first = end;
     }
     for (std::size_t u = 0; u < plan.units.size(); ++u) {
         const std::int64_t tile_rows = plan.units[u].num_rows * group_heads;
+        plan.tile_rows = std::max(plan.tile_rows, tile_rows);
         add_tasks(plan, plan.units[u], tokens[u], 2 * std::max<std::int64_t>(4, tile_rows) * layout.head_dim);
     }
     return plan;
@@ -175,6 +204,7 @@ struct Call {
     Sizes sizes;
     int team;
     Workspace& workspace;
+    WorkQueue& queue;
 
     void run() const {
         const auto num_pieces = static_cast<std::int64_t>(plan.pieces.size());
@@ -182,16 +212,19 @@ struct Call {
         float* memory = workspace.get<float>(per_thread * team + sizes.softmax() * (num_pieces + plan.num_waiting));
         float* states = memory + per_thread * team;
         float* waiting = states + sizes.softmax() * num_pieces;
+        queue.fill_parts(team, 1, [&](int t) { return plan.first_pieces[static_cast<std::size_t>(t)]; });
 #pragma omp parallel num_threads(team) if (team > 1)
         {
             const FlushDenormals flush;
             float* mine = memory + per_thread * omp_get_thread_num();
-#pragma omp for schedule(dynamic)
-            for (std::int64_t i = 0; i < num_pieces; ++i) {
-                run_piece(plan.pieces[static_cast<std::size_t>(i)], sizes.scratch_at(mine),
-                          sizes.softmax_at(mine + sizes.scratch()), sizes.softmax_at(states + sizes.softmax() * i),
-                          waiting);
-            }
+            queue.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end) {
+                for (std::int64_t i = first; i < end; ++i) {
+                    run_piece(plan.pieces[static_cast<std::size_t>(i)], sizes.scratch_at(mine),
+                              sizes.softmax_at(mine + sizes.scratch()), sizes.softmax_at(states + sizes.softmax() * i),
+                              waiting);
+                }
+            });
+#pragma omp barrier
 #pragma omp for schedule(dynamic)
             for (std::int64_t i = 0; i < num_pieces; ++i) {
                 merge_waiting(i, sizes.softmax_at(states + sizes.softmax() * i), waiting);
@@ -282,7 +315,7 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std:
     Plan plan = plan_of(layout, pass().sequences, rows, group_heads);
     const int team = threads_for(plan.work, work_per_thread);
     cut(plan, team);
-    Call{table_, job, plan, {plan.tile_rows, layout.head_dim, pages.padded_dim()}, team, attention_}.run();
+    Call{table_, job, plan, {plan.tile_rows, layout.head_dim, pages.padded_dim()}, team, attention_, queue_}.run();
     const auto act_bytes = static_cast<std::int64_t>(bytes_of(act));
     for (std::int64_t r = 0; r < static_cast<std::int64_t>(rows.size()); ++r) {
         std::fill_n(out + (r * out_stride + width) * act_bytes, (out_stride - width) * act_bytes, std::byte{0});

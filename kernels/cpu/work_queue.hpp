@@ -17,11 +17,17 @@ class WorkQueue {
 
     /// Before the parallel region: 0..count for `team` threads, at least `least` at a time.
     void fill(std::int64_t count, int team, std::int64_t least) {
+        fill_parts(team, least, [&](std::int64_t part) { return part * count / team; });
+    }
+
+    /// The same where part `t` of the team begins at begin_of(t).
+    template <class BeginOf>
+    void fill_parts(int team, std::int64_t least, const BeginOf& begin_of) {
         team_ = std::min(team, threads_);
         least_ = least;
         for (int t = 0; t < team_; ++t) {
-            parts_[t].next.store(t * count / team_, std::memory_order_relaxed);
-            parts_[t].end = (t + 1) * count / team_;
+            parts_[t].next.store(begin_of(t), std::memory_order_relaxed);
+            parts_[t].end = begin_of(t + 1);
         }
     }
 
