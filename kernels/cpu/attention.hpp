@@ -194,15 +194,17 @@ struct Probabilities {
     }
 };
 
-/// Scores of one row become probabilities in place, zeros behind `count` up to the next 16. Returns maximum and sum
-/// through the pointers.
-template <class Isa, class Dot>
-void softmax_row(float* scores, std::int64_t count, float* maximum, float* sum) {
+constexpr std::int64_t padded_to_lanes(std::int64_t count) {
+    return (count + lanes - 1) / lanes * lanes;
+}
+
+/// The largest of a row's scores; -infinity behind them up to the next 16.
+template <class Isa>
+float largest_score(float* scores, std::int64_t count) {
     using Floats = typename Isa::Floats;
-    constexpr std::int64_t regs = lanes / Isa::width;
-    const std::int64_t padded = (count + lanes - 1) / lanes * lanes;
+    const std::int64_t padded = padded_to_lanes(count);
     for (std::int64_t i = count; i < padded; ++i) scores[i] = -__builtin_inff();
-    constexpr std::int64_t chains = 4;  // of maxima: one would wait for itself
+    constexpr std::int64_t chains = 4;  // one would wait for itself
     Floats largest[chains];
     for (Floats& of_chain : largest) of_chain = Isa::all(-__builtin_inff());
     std::int64_t read = 0;
@@ -213,20 +215,35 @@ void softmax_row(float* scores, std::int64_t count, float* maximum, float* sum) 
         }
     }
     for (; read < padded; read += Isa::width) largest[0] = Isa::max(Isa::load(scores + read), largest[0]);
-    const float top = Isa::largest(Isa::max(Isa::max(largest[0], largest[1]), Isa::max(largest[2], largest[3])));
-    const Floats tops = Isa::all(top);
+    return Isa::largest(Isa::max(Isa::max(largest[0], largest[1]), Isa::max(largest[2], largest[3])));
+}
+
+/// Scores of one row (largest_score has padded them) become probabilities in place; returns their sum.
+template <class Isa, class Dot>
+float probabilities_of_row(float* scores, std::int64_t count, float largest) {
+    using Floats = typename Isa::Floats;
+    constexpr int regs = lanes / Isa::width;
+    constexpr int at_once = Isa::width == 16 ? 4 : regs;
+    const Floats tops = Isa::all(largest);
     Floats sums[regs];
     for (Floats& lane_sum : sums) lane_sum = Isa::zero();
-    for (std::int64_t i = 0; i < padded; i += lanes) {
-        for (std::int64_t v = 0; v < regs; ++v) {
-            const std::int64_t at = i + v * Isa::width;
-            const Floats p = exp_of<Isa>(Isa::sub(Isa::load(scores + at), tops));
-            sums[v] = Isa::add(sums[v], p);
-            Probabilities<Isa, Dot>::store(scores, at, p);
-        }
+    const auto registers = [&]<int N>(std::int64_t at) __attribute__((always_inline)) {
+        Floats p[N];
+#pragma GCC unroll 4
+        for (int v = 0; v < N; ++v) p[v] = Isa::sub(Isa::load(scores + at + v * Isa::width), tops);
+        exps_of_bounded<Isa>(p);
+#pragma GCC unroll 4
+        for (int v = 0; v < N; ++v) sums[v % regs] = Isa::add(sums[v % regs], p[v]);
+#pragma GCC unroll 4
+        for (int v = 0; v < N; ++v) Probabilities<Isa, Dot>::store(scores, at + v * Isa::width, p[v]);
+    };
+    const std::int64_t padded = padded_to_lanes(count);
+    std::int64_t i = 0;
+    for (; i + at_once * Isa::width <= padded; i += at_once * Isa::width) {
+        registers.template operator()<at_once>(i);
     }
-    *maximum = top;
-    *sum = Isa::lane_total(sums);
+    for (; i < padded; i += lanes) registers.template operator()<regs>(i);
+    return Isa::lane_total(sums);
 }
 
 /// The scales of the values at the places of the chunk that the row sees.
@@ -251,7 +268,7 @@ void gather_value_scales(const ChunkTile<Isa, Dot>& tile, const UnitRow& row, fl
 template <class Isa>
 float whole_weights(float* row, std::int64_t count, const float* value_scales) {
     using Floats = typename Isa::Floats;
-    const std::int64_t padded = (count + lanes - 1) / lanes * lanes;
+    const std::int64_t padded = padded_to_lanes(count);
     Floats largest = Isa::zero();
     for (std::int64_t i = 0; i < padded; i += Isa::width) {
         const Floats weight = Isa::max(Isa::mul(Isa::load(row + i), Isa::load(value_scales + i)), Isa::zero());
@@ -358,13 +375,17 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
     }
     scratch_scores<Isa, Dot, R>(tile, q_words, scratch);
     using P = Probabilities<Isa, Dot>;
+    for (std::int64_t r = 0; r < R; ++r) {  // all maxima first: the way from one to its exponentials is long
+        const std::int64_t visible = tile.visible(tile.row_of(r));
+        if (visible > 0) result.maximum[r] = largest_score<Isa>(scratch.scores + r * score_stride, visible);
+    }
     std::int64_t kept = 0;
     float weight_scales[R];
     for (std::int64_t r = 0; r < R; ++r) {
         float* row = scratch.scores + r * score_stride;
         const std::int64_t visible = tile.visible(tile.row_of(r));
         const std::int64_t tiled = tile.tiled(tile.row_of(r));
-        if (visible > 0) softmax_row<Isa, Dot>(row, visible, result.maximum + r, result.sum + r);
+        if (visible > 0) result.sum[r] = probabilities_of_row<Isa, Dot>(row, visible, result.maximum[r]);
         if constexpr (is_int8_kv<Dot>) {
             if (r == 0 || &tile.row_of(r) != &tile.row_of(r - 1)) {
                 gather_value_scales(tile, tile.row_of(r), scratch.value_scales);

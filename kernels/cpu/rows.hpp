@@ -6,21 +6,46 @@
 
 namespace longhaul::kernels::cpu {
 
-/// e^x, step by step as exp_constants.hpp states it.
-template <class Isa>
-typename Isa::Floats exp_of(typename Isa::Floats x) {
+/// e^x for x <= highest (or NaN), step by step as exp_constants.hpp states it, in place. Several registers at once keep
+/// the processor's units busy while each waits for itself.
+template <class Isa, int N>
+[[gnu::always_inline]] inline void exps_of_bounded(typename Isa::Floats (&x)[N]) {
     namespace c = exp_constants;
     using Floats = typename Isa::Floats;
-    const Floats clamped = Isa::max(Isa::all(c::lowest), Isa::min(Isa::all(c::highest), x));
-    const Floats t = Isa::fma(clamped, Isa::all(c::log2_e), Isa::all(c::round_magic));
-    const Floats n = Isa::sub(t, Isa::all(c::round_magic));
-    const Floats r = Isa::fma(n, Isa::all(-c::ln2_low), Isa::fma(n, Isa::all(-c::ln2_high), clamped));
-    Floats q = Isa::fma(r, Isa::all(c::c4), Isa::all(c::c3));
-    q = Isa::fma(r, q, Isa::all(c::c2));
-    q = Isa::fma(r, q, Isa::all(c::c1));
-    q = Isa::fma(r, q, Isa::all(c::c0));
-    const Floats mantissa = Isa::add(Isa::fma(Isa::mul(r, r), q, r), Isa::all(1.0F));
-    return Isa::zero_below(x, Isa::all(c::lowest), Isa::mul(mantissa, Isa::power_of_two(t)));
+    Floats t[N], n[N], r[N], q[N], clamped[N];
+    const auto each = [](const auto& step) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+        for (int i = 0; i < N; ++i) step(i);
+    };
+    const auto fold = [&](float constant) __attribute__((always_inline)) {
+        each([&](int i) __attribute__((always_inline)) { q[i] = Isa::fma(r[i], q[i], Isa::all(constant)); });
+    };
+    each([&](int i) __attribute__((always_inline)) { clamped[i] = Isa::max(Isa::all(c::lowest), x[i]); });
+    each([&](int i) __attribute__((always_inline)) {
+        t[i] = Isa::fma(clamped[i], Isa::all(c::log2_e), Isa::all(c::round_magic));
+    });
+    each([&](int i) __attribute__((always_inline)) { n[i] = Isa::sub(t[i], Isa::all(c::round_magic)); });
+    each([&](int i) __attribute__((always_inline)) { r[i] = Isa::fma(n[i], Isa::all(-c::ln2_high), clamped[i]); });
+    each([&](int i) __attribute__((always_inline)) { r[i] = Isa::fma(n[i], Isa::all(-c::ln2_low), r[i]); });
+    each([&](int i) __attribute__((always_inline)) { q[i] = Isa::all(c::c4); });
+    fold(c::c3);
+    fold(c::c2);
+    fold(c::c1);
+    fold(c::c0);
+    each([&](int i) __attribute__((always_inline)) {
+        q[i] = Isa::add(Isa::fma(Isa::mul(r[i], r[i]), q[i], r[i]), Isa::all(1.0F));
+    });
+    each([&](int i) __attribute__((always_inline)) {
+        x[i] = Isa::zero_below(x[i], Isa::all(c::lowest), Isa::mul(q[i], Isa::power_of_two(t[i])));
+    });
+}
+
+/// e^x of any x.
+template <class Isa>
+typename Isa::Floats exp_of(typename Isa::Floats x) {
+    typename Isa::Floats bounded[1] = {Isa::min(Isa::all(exp_constants::highest), x)};
+    exps_of_bounded<Isa>(bounded);
+    return bounded[0];
 }
 
 /// e^x of one value, by the same code.
