@@ -314,7 +314,7 @@ void page_values(const ChunkTile<Isa, Dot>& tile, const float* probabilities, Ah
 /// Where one value stands: its group in the first block of 16 dimensions, and its half of the pair.
 struct ValuePlace {
     const std::byte* group;
-    bool odd;
+    int shift;           ///< that brings its bf16 into the upper half of a word; of int8 the probability's
     std::int64_t place;  ///< of its position, from the first that is not tiled
 };
 
@@ -335,33 +335,52 @@ std::int64_t list_values(const ChunkTile<Isa, Dot>& tile, const UnitRow& row, Va
         const std::int64_t slot = paged ? position : std::int64_t{row.path[position - row.in_pages]};
         const std::byte* page = (paged ? tile.unit.pages : tile.unit.scratch_pages)[slot / page_tokens];
         const std::int64_t group = slot % page_tokens / elements;
-        list[count++] = {tile.values_of(page) + group * kv_group_bytes<Dot>, slot % 2 != 0, place - begin};
+        const bool odd = slot % 2 != 0;
+        list[count++] = {tile.values_of(page) + group * kv_group_bytes<Dot>, odd == is_int8_kv<Dot> ? 16 : 0,
+                         place - begin};
     }
     return count;
 }
 
-/// output += p * value for the listed values of one row, + 0.
-template <class Isa, class Dot>
-void add_listed(std::int64_t padded_dim, const ValuePlace* list, std::int64_t count, const float* p, float* output) {
+/// output += p * value for the listed values of one row, + 0: W registers from `first` on.
+template <class Isa, class Dot, int W>
+void add_listed_registers(std::int64_t first, const ValuePlace* list, std::int64_t count, const float* p,
+                          float* output) {
     using Floats = typename Isa::Floats;
     constexpr std::int64_t regs = lanes / Isa::width;
     constexpr std::int64_t reg_bytes = kv_group_bytes<Dot> / regs;
     constexpr std::int64_t block_stride = page_tokens / elements_of_group<Dot> * kv_group_bytes<Dot>;
-    for (std::int64_t i = 0; i < padded_dim / Isa::width; ++i) {
-        const std::int64_t offset = i / regs * block_stride + i % regs * reg_bytes;
-        Floats sum = Isa::load(output + i * Isa::width);
-        for (std::int64_t e = 0; e < count; ++e) {
+    Floats sum[W];
+#pragma GCC unroll 4
+    for (int i = 0; i < W; ++i) sum[i] = Isa::load(output + (first + i) * Isa::width);
+    for (std::int64_t e = 0; e < count; ++e) {
+        const float probability = p[list[e].place];
+        const std::uint32_t weight = is_int8_kv<Dot> ? static_cast<std::uint32_t>(probability) << list[e].shift : 0;
+#pragma GCC unroll 4
+        for (int i = 0; i < W; ++i) {
+            const std::int64_t offset = (first + i) / regs * block_stride + (first + i) % regs * reg_bytes;
+            const std::byte* from = list[e].group + offset;
             if constexpr (is_int8_kv<Dot>) {
-                const std::uint32_t weight = static_cast<std::uint32_t>(p[list[e].place]) << (list[e].odd ? 16 : 0);
-                Dot::multiply_add(sum, Isa::widen_bytes(list[e].group + offset), Dot::input(&weight));
-                continue;
+                Dot::multiply_add(sum[i], Isa::widen_bytes(from), Dot::input(&weight));
+            } else {
+                const Floats words = Isa::load_words(from);
+                const Floats value = Dot::is_bf16 ? Isa::odd_of(Isa::shift_up(words, list[e].shift)) : words;
+                sum[i] = Isa::fma(Isa::all(probability), value, sum[i]);
             }
-            const Floats words = Isa::load_words(list[e].group + offset);
-            const Floats value = !Dot::is_bf16 ? words : list[e].odd ? Isa::odd_of(words) : Isa::even_of(words);
-            sum = Isa::fma(Isa::all(p[list[e].place]), value, sum);
         }
-        Isa::store(output + i * Isa::width, is_int8_kv<Dot> ? sum : Isa::add(sum, Isa::zero()));
     }
+#pragma GCC unroll 4
+    for (int i = 0; i < W; ++i) {
+        Isa::store(output + (first + i) * Isa::width, is_int8_kv<Dot> ? sum[i] : Isa::add(sum[i], Isa::zero()));
+    }
+}
+
+template <class Isa, class Dot>
+void add_listed(std::int64_t padded_dim, const ValuePlace* list, std::int64_t count, const float* p, float* output) {
+    const std::int64_t registers = padded_dim / Isa::width;
+    std::int64_t i = 0;
+    for (; i + 4 <= registers; i += 4) add_listed_registers<Isa, Dot, 4>(i, list, count, p, output);
+    for (; i < registers; ++i) add_listed_registers<Isa, Dot, 1>(i, list, count, p, output);
 }
 
 /// One tile of R rows over one chunk: scores, softmax, values.
@@ -450,13 +469,23 @@ void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std:
     }
 }
 
-/// m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b; o = o*a + oc*b.
+/// m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b; o = o*a + oc*b. To begin with m = -inf, l = o =
+/// 0: then a finite mc gives lc and 0 + oc.
 template <class Isa>
 void attention_merge_of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const Softmax& result,
                         const Softmax& state) {
     for (std::int64_t m = 0; m < unit.num_rows * job.group_heads; ++m) {
         float* output = state.output + m * job.padded_dim;
         if (chunk == 0) {
+            if (__builtin_fabsf(result.maximum[m]) < __builtin_inff()) {
+                state.maximum[m] = result.maximum[m];
+                state.sum[m] = result.sum[m];
+                const float* first = result.output + m * job.padded_dim;
+                for (std::int64_t i = 0; i < job.padded_dim; i += Isa::width) {
+                    Isa::store(output + i, Isa::add(Isa::zero(), Isa::load(first + i)));
+                }
+                continue;
+            }
             state.maximum[m] = -__builtin_inff();
             state.sum[m] = 0.0F;
             for (std::int64_t i = 0; i < job.padded_dim; i += Isa::width) Isa::store(output + i, Isa::zero());

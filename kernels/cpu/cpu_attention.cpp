@@ -23,13 +23,15 @@ namespace {
 // Each piece starts without having asked for its memory: few of them, and none too short.
 constexpr std::int64_t pieces_of_part = 4;
 constexpr std::int64_t work_of_piece = 1 << 20;      ///< multiply-adds, at least: 20 microseconds or more
+constexpr std::int64_t tokens_of_task = 64;          ///< worth of work that the shortest chunk takes
 constexpr std::int64_t work_per_thread = 128 << 10;  ///< multiply-adds worth a fork
 
 /// One chunk of one unit.
 struct Task {
     const AttentionUnit* unit;
     std::int64_t chunk;
-    bool last;  ///< of its unit
+    bool last;     ///< of its unit
+    bool is_rest;  ///< a short one, that goes with those before it: that of a tree often is
 };
 
 /// Consecutive tasks of one thread. The first `num_waiting` belong to a unit that began in a piece before.
@@ -55,9 +57,11 @@ struct Plan {
 void add_tasks(Plan& plan, const AttentionUnit& unit, std::int64_t num_tokens, std::int64_t work_of_token) {
     const std::int64_t num_chunks = (num_tokens + chunk_tokens - 1) / chunk_tokens;
     for (std::int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-        plan.tasks.push_back({&unit, chunk, chunk + 1 == num_chunks});
+        const bool last = chunk + 1 == num_chunks;
         plan.work_before.push_back(plan.work);
-        plan.work += std::min<std::int64_t>(num_tokens - chunk * chunk_tokens, chunk_tokens) * work_of_token;
+        const std::int64_t tokens = std::min<std::int64_t>(num_tokens - chunk * chunk_tokens, chunk_tokens);
+        plan.tasks.push_back({&unit, chunk, last, last && chunk > 0 && tokens <= tokens_of_task});
+        plan.work += (tokens + tokens_of_task) * work_of_token;
     }
 }
 
@@ -65,6 +69,9 @@ void add_tasks(Plan& plan, const AttentionUnit& unit, std::int64_t num_tokens, s
 std::int64_t add_piece(Plan& plan, std::int64_t first, std::int64_t until) {
     const auto at = std::lower_bound(plan.work_before.begin() + first, plan.work_before.end(), until);
     Piece piece{first, at - plan.work_before.begin(), 0, plan.num_waiting};
+    if (piece.end > first && at != plan.work_before.end() && plan.tasks[static_cast<std::size_t>(piece.end)].is_rest) {
+        ++piece.end;
+    }
     if (first == piece.end) return first;
     const AttentionUnit* unit = plan.tasks[static_cast<std::size_t>(first)].unit;
     const bool begins_inside = plan.tasks[static_cast<std::size_t>(first)].chunk > 0;

@@ -68,6 +68,9 @@ struct Avx512 {
         return total_of_eight(_mm256_add_ps(half_of<0>(sums[0]), half_of<1>(sums[0])));
     }
     static Floats load_words(const std::byte* from) { return _mm512_load_ps(reinterpret_cast<const float*>(from)); }
+    static Floats shift_up(Floats x, int bits) {
+        return _mm512_castsi512_ps(_mm512_sll_epi32(_mm512_castps_si512(x), _mm_cvtsi32_si128(bits)));
+    }
     static Floats odd_of(Floats pairs) {
         return _mm512_castsi512_ps(
             _mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32(static_cast<int>(0xffff0000U))));
