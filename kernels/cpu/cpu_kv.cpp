@@ -1,5 +1,4 @@
-// Keys and values of CpuDevice: storing, moving, taking out and putting back. Compiled for any x86-64: only rounded
-// products and sums, which every processor computes alike.
+// Keys and values of CpuDevice: storing, moving, taking out and putting back.
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -14,14 +13,6 @@
 
 namespace longhaul::kernels::cpu {
 namespace {
-
-/// x, y: [head_dim] f32. Halves convention: dimension i pairs with i + head_dim / 2.
-void rotate(const float* x, const float* c, const float* s, std::int64_t half, float* y) {
-    for (std::int64_t i = 0; i < half; ++i) {
-        y[i] = x[i] * c[i] - x[i + half] * s[i];
-        y[i + half] = x[i + half] * c[i] + x[i] * s[i];
-    }
-}
 
 /// As KvLayout::token_bytes says.
 void round_row(const float* from, std::int64_t count, DType dtype, std::byte* to) {
@@ -77,6 +68,7 @@ void token_from_page(const KvLayout& layout, const KvPages& pages, const std::by
 
 /// One row of a rope_store call. `work`: [2 * head_dim + 1] f32.
 struct RopeRow {
+    const KernelTable& table;
     const KvLayout& layout;
     const KvPages& pages;
     std::int64_t layer;
@@ -87,15 +79,15 @@ struct RopeRow {
         const std::int64_t head_dim = layout.head_dim;
         const auto head_bytes = head_dim * static_cast<std::int64_t>(bytes_of(layout.query_type()));
         for (std::int64_t h = 0; h < q_heads; ++h) {
-            rotate(x + h * head_dim, c, s, head_dim / 2, work);
-            round_row(work, head_dim, layout.query_type(), q_out + h * head_bytes);
+            table.rotate(
+                {x + h * head_dim, c, s, head_dim / 2, layout.query_type() == DType::bf16, q_out + h * head_bytes});
         }
         if (slot.page == nullptr) return;
         const float* keys = x + q_heads * head_dim;
         const float* values = keys + layout.num_kv_heads * head_dim;
         for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
             const std::int64_t base = pages.head(layer, h);
-            rotate(keys + h * head_dim, c, s, head_dim / 2, work);
+            table.rotate({keys + h * head_dim, c, s, head_dim / 2, false, reinterpret_cast<std::byte*>(work)});
             put(work, slot, base, false, work + head_dim);
             put(values + h * head_dim, slot, base, true, work + head_dim);
         }
@@ -120,7 +112,7 @@ void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const flo
     check_layout(layout, layer, q_heads);
     const std::span<const KvSlot> slots = pass().slots;
     const KvPages pages(layout);
-    const RopeRow row{layout, pages, layer, q_heads};
+    const RopeRow row{table_, layout, pages, layer, q_heads};
     const auto num_rows = static_cast<std::int64_t>(slots.size());
     const std::int64_t width = (q_heads + 2 * layout.num_kv_heads) * layout.head_dim;
     const std::int64_t q_bytes = q_heads * layout.head_dim * static_cast<std::int64_t>(bytes_of(layout.query_type()));

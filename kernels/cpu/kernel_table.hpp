@@ -116,6 +116,16 @@ struct RowsJob {
     std::int64_t out_stride;
 };
 
+/// A query or key before attention: x [2 * half], cosines and sines [half]; dimension i pairs with i + half.
+struct RotateJob {
+    const float* x;
+    const float* cos;
+    const float* sin;
+    std::int64_t half;
+    bool bf16;
+    std::byte* out;
+};
+
 // --- attention
 // --------------------------------------------------------------------------------------------------------
 
@@ -201,6 +211,7 @@ struct KernelTable {
     void (*relu)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*round_rows)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*silu_mul)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void (*rotate)(const RotateJob& job);
 
     /// Packs the unit's queries into scratch.q_words.
     void (*attention_begin)(const AttentionJob& job, const AttentionUnit& unit, const AttentionScratch& scratch);

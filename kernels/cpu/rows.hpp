@@ -199,15 +199,46 @@ void silu_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
         const float* gates = job.x + r * 2 * job.width;
         const float* ups = gates + job.width;
         std::byte* out = job.out + r * job.out_stride * element;
-        for (std::int64_t i = 0; i < job.width; i += Isa::width) {
-            const std::int64_t left = job.width - i;
-            const Floats gate = load_some<Isa>(gates + i, left);
-            const Floats one_plus = Isa::add(Isa::all(1.0F), exp_of<Isa>(Isa::negate(gate)));
-            const Floats up = load_some<Isa>(ups + i, left);
-            store_act<Isa>(out, job.bf16, i, left, Isa::mul(Isa::div(gate, one_plus), up));
+        const auto registers = [&]<int N>(std::int64_t i) __attribute__((always_inline)) {
+            Floats gate[N], e[N];
+#pragma GCC unroll 4
+            for (int v = 0; v < N; ++v) {
+                const std::int64_t at = i + v * Isa::width;
+                gate[v] = load_some<Isa>(gates + at, job.width - at);
+                e[v] = Isa::min(Isa::all(exp_constants::highest), Isa::negate(gate[v]));
+            }
+            exps_of_bounded<Isa>(e);
+#pragma GCC unroll 4
+            for (int v = 0; v < N; ++v) {
+                const std::int64_t at = i + v * Isa::width;
+                const Floats up = load_some<Isa>(ups + at, job.width - at);
+                const Floats gated = Isa::div(gate[v], Isa::add(Isa::all(1.0F), e[v]));
+                store_act<Isa>(out, job.bf16, at, job.width - at, Isa::mul(gated, up));
+            }
+        };
+        constexpr int at_once = Isa::width == 16 ? 4 : 2;
+        std::int64_t i = 0;
+        for (; i + at_once * Isa::width <= job.width; i += at_once * Isa::width) {
+            registers.template operator()<at_once>(i);
         }
+        for (; i < job.width; i += Isa::width) registers.template operator()<1>(i);
         __builtin_memset(out + job.width * element, 0,
                          static_cast<std::size_t>((job.out_stride - job.width) * element));
+    }
+}
+
+/// y[i] = x[i] cos[i] - x[i + half] sin[i], y[i + half] = x[i + half] cos[i] + x[i] sin[i], each operation rounded.
+template <class Isa>
+void rotate_row(const RotateJob& job) {
+    using Floats = typename Isa::Floats;
+    for (std::int64_t i = 0; i < job.half; i += Isa::width) {
+        const std::int64_t left = job.half - i;
+        const Floats low = load_some<Isa>(job.x + i, left), high = load_some<Isa>(job.x + job.half + i, left);
+        const Floats c = load_some<Isa>(job.cos + i, left), s = load_some<Isa>(job.sin + i, left);
+        const Floats turned_low = Isa::sub(Isa::mul(low, c), Isa::mul(high, s));
+        const Floats turned_high = Isa::add(Isa::mul(high, c), Isa::mul(low, s));
+        store_act<Isa>(job.out, job.bf16, i, left, turned_low);
+        store_act<Isa>(job.out, job.bf16, job.half + i, left, turned_high);
     }
 }
 

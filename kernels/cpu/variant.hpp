@@ -91,6 +91,7 @@ struct Variant {
                            .relu = relu_rows<Isa>,
                            .round_rows = round_rows<Isa>,
                            .silu_mul = silu_mul_rows<Isa>,
+                           .rotate = rotate_row<Isa>,
                            .attention_begin = begin,
                            .attention_chunk = chunk,
                            .attention_merge = attention_merge_of<Isa>,
