@@ -194,7 +194,7 @@ struct Probabilities {
     }
 };
 
-constexpr std::int64_t padded_to_lanes(std::int64_t count) {
+[[gnu::always_inline]] constexpr std::int64_t padded_to_lanes(std::int64_t count) {
     return (count + lanes - 1) / lanes * lanes;
 }
 
@@ -223,7 +223,7 @@ template <class Isa, class Dot>
 float probabilities_of_row(float* scores, std::int64_t count, float largest) {
     using Floats = typename Isa::Floats;
     constexpr int regs = lanes / Isa::width;
-    constexpr int at_once = Isa::width == 16 ? 4 : regs;
+    constexpr int at_once = exps_at_once<Isa>;
     const Floats tops = Isa::all(largest);
     Floats sums[regs];
     for (Floats& lane_sum : sums) lane_sum = Isa::zero();
@@ -342,7 +342,7 @@ std::int64_t list_values(const ChunkTile<Isa, Dot>& tile, const UnitRow& row, Va
     return count;
 }
 
-/// output += p * value for the listed values of one row, + 0: W registers from `first` on.
+/// output [padded_dim] += p * value for the listed values [count] of one row, + 0: W registers from `first` on.
 template <class Isa, class Dot, int W>
 void add_listed_registers(std::int64_t first, const ValuePlace* list, std::int64_t count, const float* p,
                           float* output) {

@@ -21,7 +21,7 @@ namespace longhaul::kernels::cpu {
 namespace {
 
 // Each piece starts without having asked for its memory: few of them, and none too short.
-constexpr std::int64_t pieces_of_part = 4;
+constexpr std::int64_t pieces_of_part = 4;           // fewer than 8, or the queue gives two at a time
 constexpr std::int64_t work_of_piece = 1 << 20;      ///< multiply-adds, at least: 20 microseconds or more
 constexpr std::int64_t tokens_of_task = 64;          ///< worth of work that the shortest chunk takes
 constexpr std::int64_t work_per_thread = 128 << 10;  ///< multiply-adds worth a fork
@@ -69,7 +69,7 @@ void add_tasks(Plan& plan, const AttentionUnit& unit, std::int64_t num_tokens, s
 std::int64_t add_piece(Plan& plan, std::int64_t first, std::int64_t until) {
     const auto at = std::lower_bound(plan.work_before.begin() + first, plan.work_before.end(), until);
     Piece piece{first, at - plan.work_before.begin(), 0, plan.num_waiting};
-    if (piece.end > first && at != plan.work_before.end() && plan.tasks[static_cast<std::size_t>(piece.end)].is_rest) {
+    if (at != plan.work_before.end() && plan.tasks[static_cast<std::size_t>(piece.end)].is_rest) {
         ++piece.end;
     }
     if (first == piece.end) return first;

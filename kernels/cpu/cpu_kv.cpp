@@ -79,15 +79,24 @@ struct RopeRow {
         const std::int64_t head_dim = layout.head_dim;
         const auto head_bytes = head_dim * static_cast<std::int64_t>(bytes_of(layout.query_type()));
         for (std::int64_t h = 0; h < q_heads; ++h) {
-            table.rotate(
-                {x + h * head_dim, c, s, head_dim / 2, layout.query_type() == DType::bf16, q_out + h * head_bytes});
+            table.rotate({.x = x + h * head_dim,
+                          .cos = c,
+                          .sin = s,
+                          .half = head_dim / 2,
+                          .bf16 = layout.query_type() == DType::bf16,
+                          .out = q_out + h * head_bytes});
         }
         if (slot.page == nullptr) return;
         const float* keys = x + q_heads * head_dim;
         const float* values = keys + layout.num_kv_heads * head_dim;
         for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
             const std::int64_t base = pages.head(layer, h);
-            table.rotate({keys + h * head_dim, c, s, head_dim / 2, false, reinterpret_cast<std::byte*>(work)});
+            table.rotate({.x = keys + h * head_dim,
+                          .cos = c,
+                          .sin = s,
+                          .half = head_dim / 2,
+                          .bf16 = false,
+                          .out = reinterpret_cast<std::byte*>(work)});
             put(work, slot, base, false, work + head_dim);
             put(values + h * head_dim, slot, base, true, work + head_dim);
         }

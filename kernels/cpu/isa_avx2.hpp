@@ -100,14 +100,15 @@ struct Avx2 {
     static float lane_total(const Floats (&sums)[2]) { return total_of_eight(_mm256_add_ps(sums[0], sums[1])); }
     static Floats load_words(const std::byte* from) { return _mm256_load_ps(reinterpret_cast<const float*>(from)); }
     /// The odd (high) and even (low) bf16 of each 32-bit lane, widened.
-    static Floats shift_up(Floats x, int bits) {
-        return _mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x), _mm_cvtsi32_si128(bits)));
-    }
     static Floats odd_of(Floats pairs) {
         return _mm256_and_ps(pairs, _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(0xffff0000U))));
     }
     static Floats even_of(Floats pairs) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
+    }
+    /// The words of all lanes, shifted to the left.
+    static Floats shift_up(Floats x, int bits) {
+        return _mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x), _mm_cvtsi32_si128(bits)));
     }
     /// The same of words in memory, in one piece and loaded anew each time: held between the two, the pairs push sums
     /// out of the registers; and the mask stays in memory, a tile needs all 16 of them.

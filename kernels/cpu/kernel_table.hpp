@@ -123,7 +123,7 @@ struct RotateJob {
     const float* sin;
     std::int64_t half;
     bool bf16;
-    std::byte* out;
+    std::byte* out;  ///< [2 * half], bf16 or f32
 };
 
 // --- attention

@@ -87,15 +87,15 @@ struct WeightGeometry {
     [[gnu::always_inline]] const std::byte* at(const SlicePlace& place) const {
         return weights + place.block * block_bytes + place.slices.first * slice_bytes;
     }
-    /// What tile `t` of `num_tiles` asks for: one tile for what it will use `distance` bytes later, several for the
-    /// slices that come next, each for a part. So memory is busy all the time and not during the first of them alone.
-    /// Behind the end of a block comes not its neighbour, which is here already, but the next group of blocks: for
-    /// slices that begin within `distance` of it. Where slices are longer, the last one asks for that much of the
+    /// What tile `t` of `num_tiles` asks for: one tile for what it will use `distance_of_one` bytes later, several for
+    /// the slices that come next, each for a part. So memory is busy all the time and not during the first of them
+    /// alone. Behind the end of a block comes not its neighbour, which is here already, but the next group of blocks:
+    /// for slices that begin within the distance of it. Where slices are longer, the last one asks for that much of the
     /// neighbour in vain, and the next group begins without having been asked for (at most 5 % of the bytes).
-    [[gnu::always_inline]] TileAhead ahead(const SlicePlace& place, std::int64_t distance, std::int64_t t,
+    [[gnu::always_inline]] TileAhead ahead(const SlicePlace& place, std::int64_t distance_of_one, std::int64_t t,
                                            std::int64_t num_tiles) const {
         const std::int64_t bytes = (place.slices.end - place.slices.first) * slice_bytes;
-        if (num_tiles > 1) distance = bytes;
+        const std::int64_t distance = num_tiles == 1 ? distance_of_one : bytes;
         const std::int64_t before = place.slices.all * slice_bytes - distance;
         return {.from = at(place) + distance + t * bytes / num_tiles,
                 .bytes = group_bytes / num_tiles,
@@ -115,10 +115,11 @@ struct WeightGeometry {
     }
 };
 
-/// Whether one tile of rows asks for what it will use soon (but not where its tiles share a block, TileAhead).
+/// How far ahead one tile of `num_rows` rows asks: for what it will use soon, but where tiles of outputs share a block
+/// (TileAsking) for the next slice.
 template <class Isa>
-bool ask_near(RowTiles tiles) {
-    return tiles.num_tiles == 1 && (Isa::width == 16 || tiles.num_rows != 4);
+std::int64_t distance_of_one(std::int64_t num_rows, std::int64_t slice_bytes) {
+    return Isa::width == 16 || num_rows != 4 ? prefetch_bytes<Isa>(num_rows) : slice_bytes;
 }
 
 /// All rows through the weights of a place as they are.
@@ -126,7 +127,7 @@ template <class Isa, class Dot>
 void multiply_place(const MatmulJob& job, const WeightGeometry& geometry, RowTiles tiles, const SlicePlace& place) {
     const std::int64_t num_groups = job.num_slices * job.groups_per_slice;
     const std::int64_t first_group = place.slices.first * job.groups_per_slice;
-    const std::int64_t distance = ask_near<Isa>(tiles) ? prefetch_bytes<Isa>(tiles.num_rows) : geometry.slice_bytes;
+    const std::int64_t distance_of_one = cpu::distance_of_one<Isa>(tiles.num_rows, geometry.slice_bytes);
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t row = tiles.first(t);
         const std::int64_t rows = tiles.first(t + 1) - row;
@@ -135,7 +136,7 @@ void multiply_place(const MatmulJob& job, const WeightGeometry& geometry, RowTil
                            .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
                            .slices = place.slices,
                            .groups_per_slice = job.groups_per_slice,
-                           .ahead = geometry.ahead(place, distance, t, tiles.num_tiles),
+                           .ahead = geometry.ahead(place, distance_of_one, t, tiles.num_tiles),
                            .sums = place.sums_of(row)};
         run_tile<Isa, Dot>(tile, rows, place.num_blocks);
     }

@@ -81,7 +81,7 @@ struct QuantizedTile {
     SliceSums sums;
 };
 
-/// B x 16 outputs, R rows, one slice.
+/// B x 16 outputs, R rows, slice after slice.
 template <class Isa, class Dot, int B, int R>
 void quantized_tile(const QuantizedTile& job) {
     using Floats = typename Isa::Floats;

@@ -6,6 +6,10 @@
 
 namespace longhaul::kernels::cpu {
 
+/// Registers of exponentials at once that a loop should take.
+template <class Isa>
+constexpr int exps_at_once = Isa::width == 16 ? 4 : 2;
+
 /// e^x for x <= highest (or NaN), step by step as exp_constants.hpp states it, in place. Several registers at once keep
 /// the processor's units busy while each waits for itself.
 template <class Isa, int N>
@@ -216,7 +220,7 @@ void silu_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
                 store_act<Isa>(out, job.bf16, at, job.width - at, Isa::mul(gated, up));
             }
         };
-        constexpr int at_once = Isa::width == 16 ? 4 : 2;
+        constexpr int at_once = exps_at_once<Isa>;
         std::int64_t i = 0;
         for (; i + at_once * Isa::width <= job.width; i += at_once * Isa::width) {
             registers.template operator()<at_once>(i);

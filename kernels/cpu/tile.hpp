@@ -16,11 +16,11 @@ struct SliceRange {
     std::int64_t first, end, all;
 };
 
-/// What memory is asked for while a tile computes: for what will be read next, as much as this and standing alike.
+/// Where a tile prefetches: what will be read next, as much as the tile reads and standing alike.
 struct TileAhead {
-    const std::byte* from;  ///< for the first group of the range
-    std::int64_t bytes;     ///< further a group: less than a group where several tiles share the work
-    std::int64_t skip;      ///< bytes that what is asked for stands further from slice `skips_from` on
+    const std::byte* from;  ///< with the first group of the range
+    std::int64_t bytes;     ///< further with each group: less than a group where several tiles share the work
+    std::int64_t skip;      ///< added from slice `skips_from` on
     std::int64_t skips_from;
 
     [[gnu::always_inline]] const std::byte* of_slice(const SliceRange& slices, std::int64_t s,

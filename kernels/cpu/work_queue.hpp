@@ -12,18 +12,17 @@ namespace longhaul::kernels::cpu {
 
 class WorkQueue {
   public:
-    explicit WorkQueue(int threads)
-        : threads_(threads), parts_(std::make_unique<Part[]>(static_cast<std::size_t>(threads))) {}
+    explicit WorkQueue(int threads) : parts_(std::make_unique<Part[]>(static_cast<std::size_t>(threads))) {}
 
-    /// Before the parallel region: 0..count for `team` threads, at least `least` at a time.
+    /// Before the parallel region: 0..count for `team` threads, at most those of the queue, at least `least` at a time.
     void fill(std::int64_t count, int team, std::int64_t least) {
         fill_parts(team, least, [&](std::int64_t part) { return part * count / team; });
     }
 
-    /// The same where part `t` of the team begins at begin_of(t).
+    /// The same where part `t` begins at begin_of(t).
     template <class BeginOf>
     void fill_parts(int team, std::int64_t least, const BeginOf& begin_of) {
-        team_ = std::min(team, threads_);
+        team_ = team;
         least_ = least;
         for (int t = 0; t < team_; ++t) {
             parts_[t].next.store(begin_of(t), std::memory_order_relaxed);
@@ -53,7 +52,6 @@ class WorkQueue {
         std::atomic<std::int64_t> next = 0;
         std::int64_t end = 0;
     };
-    int threads_;
     int team_ = 1;
     std::int64_t least_ = 1;
     std::unique_ptr<Part[]> parts_;
