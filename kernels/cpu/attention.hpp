@@ -218,9 +218,10 @@ float largest_score(float* scores, std::int64_t count) {
     return Isa::largest(Isa::max(Isa::max(largest[0], largest[1]), Isa::max(largest[2], largest[3])));
 }
 
-/// Scores of one row (largest_score has padded them) become probabilities in place; returns their sum.
+/// Scores of one row (largest_score has padded them) become probabilities in place; returns their sum. Memory is asked
+/// for what comes next here too, or it would rest for a seventh of the time.
 template <class Isa, class Dot>
-float probabilities_of_row(float* scores, std::int64_t count, float largest) {
+float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahead& next) {
     using Floats = typename Isa::Floats;
     constexpr int regs = lanes / Isa::width;
     constexpr int at_once = exps_at_once<Isa>;
@@ -239,7 +240,9 @@ float probabilities_of_row(float* scores, std::int64_t count, float largest) {
     };
     const std::int64_t padded = padded_to_lanes(count);
     std::int64_t i = 0;
+    Ahead::Share ahead = next.take(padded / (at_once * Isa::width), reinterpret_cast<const std::byte*>(scores));
     for (; i + at_once * Isa::width <= padded; i += at_once * Isa::width) {
+        ahead.template ask<Isa, Ahead::max_streams>();
         registers.template operator()<at_once>(i);
     }
     for (; i < padded; i += lanes) registers.template operator()<regs>(i);
@@ -404,7 +407,7 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
         float* row = scratch.scores + r * score_stride;
         const std::int64_t visible = tile.visible(tile.row_of(r));
         const std::int64_t tiled = tile.tiled(tile.row_of(r));
-        if (visible > 0) result.sum[r] = probabilities_of_row<Isa, Dot>(row, visible, result.maximum[r]);
+        if (visible > 0) result.sum[r] = probabilities_of_row<Isa, Dot>(row, visible, result.maximum[r], ahead);
         if constexpr (is_int8_kv<Dot>) {
             if (r == 0 || &tile.row_of(r) != &tile.row_of(r - 1)) {
                 gather_value_scales(tile, tile.row_of(r), scratch.value_scales);
@@ -448,7 +451,9 @@ std::int64_t turns_of_chunk(const AttentionJob& job, const RowTiles& tiles, std:
         if (tiles.first(1) != R) return turns_of_chunk<Isa, Dot, R - 1>(job, tiles, num_tokens);
     }
     const std::int64_t num_pages = (num_tokens + page_tokens - 1) / page_tokens;
-    return tiles.num_tiles * (num_pages * tiles_in<Isa, R>(page_tokens / Isa::width) *
+    const std::int64_t of_softmax = tiles.num_rows * num_tokens / (exps_at_once<Isa> * Isa::width);
+    return of_softmax +
+           tiles.num_tiles * (num_pages * tiles_in<Isa, R>(page_tokens / Isa::width) *
                               (job.head_dim / elements_of_group<Dot>)+tiles_in<Isa, R>(job.padded_dim / Isa::width) *
                               (num_tokens / elements_of_group<Dot>));
 }

@@ -80,6 +80,16 @@ class Ahead {
     struct Share {
         const std::byte* from[max_streams];
         std::int64_t step;
+        std::int64_t at = 0;
+
+        /// One turn.
+        template <class Isa, int Streams>
+        [[gnu::always_inline]] void ask() {
+            constexpr int cache = Isa::width == 16 ? 3 : 2;  // the first, the second
+#pragma GCC unroll 4
+            for (int s = 0; s < Streams; ++s) __builtin_prefetch(from[s] + at, 0, cache);
+            at += step;
+        }
     };
     [[gnu::always_inline]] Share take(std::int64_t turns, const std::byte* harmless) {
         Share share{{harmless, harmless, harmless, harmless}, 0};
@@ -145,14 +155,9 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
     using Floats = typename Isa::Floats;
     constexpr int regs = lanes / Isa::width;
     constexpr std::int64_t reg_bytes = kv_group_bytes<Dot> / regs;
-    constexpr int streams = streams_of<Isa>(R);
-    constexpr int cache = Isa::width == 16 ? 3 : 2;  // the first cache, the second
-    const Ahead::Share ahead = next.take(num_groups, w);
-    std::int64_t ahead_at = 0;
+    Ahead::Share ahead = next.take(num_groups, w);
     for (std::int64_t g = 0; g < num_groups; ++g) {
-#pragma GCC unroll 4
-        for (int s = 0; s < streams; ++s) __builtin_prefetch(ahead.from[s] + ahead_at, 0, cache);
-        ahead_at += ahead.step;
+        ahead.template ask<Isa, streams_of<Isa>(R)>();
 #pragma GCC unroll 2
         for (int step = 0; step < Dot::steps; ++step) {
             // Loads the weights anew in each step: held across steps they push sums out of the registers.
