@@ -101,7 +101,7 @@ def references(bench):
 
 def stopped(bench):
     """A shard that is asked to stop says what that took, and goes on; tokens that scripts see only grow."""
-    make_prompts(bench.folder / "prompts.jsonl", 4)
+    make_prompts(bench.folder / "prompts.jsonl", 12)
     job = bench.job(max_tokens=900, checkpoint_tokens=100)
     whole, run_folder = bench.folder / "whole", bench.folder / "run"
     expect(bench.run(job, 1, f"--output={whole}"), 0, "undivided")
