@@ -82,7 +82,7 @@ void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t sl
 struct WeightGeometry {
     const std::byte* weights;
     std::int64_t block_bytes;  ///< from block to block
-    std::int64_t slice_bytes;  ///< the first `num_slices` times as many bytes of a block are slices
+    std::int64_t slice_bytes;  ///< slices come first in a block
 
     [[gnu::always_inline]] const std::byte* at(const SlicePlace& place) const {
         return weights + place.block * block_bytes + place.slices.first * slice_bytes;
