@@ -219,7 +219,7 @@ float largest_score(float* scores, std::int64_t count) {
 }
 
 /// Scores of one row (largest_score has padded them) become probabilities in place; returns their sum. Memory is asked
-/// for what comes next here too, or it would rest for a seventh of the time.
+/// for what comes next here too (8 rows at 100K positions, Zen 5: about 3 % of the time).
 template <class Isa, class Dot>
 float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahead& next) {
     using Floats = typename Isa::Floats;

@@ -1,5 +1,4 @@
 // Keys and values of CpuDevice: storing, moving, taking out and putting back.
-#include <cmath>
 #include <cstring>
 #include <vector>
 
