@@ -120,8 +120,11 @@ struct Matrix {
 struct KvLayout {
     DType dtype = DType::bf16;  ///< bf16, f32, or int8: whole numbers and an f32 scale for each token and head
     std::int64_t num_layers = 0;
-    std::int64_t num_kv_heads = 0;                   ///< of this rank
-    std::int64_t head_dim = 0;                       ///< even
+    std::int64_t num_kv_heads = 0;  ///< of this rank
+    std::int64_t head_dim = 0;      ///< even
+    /// So many pages of a slab stand in each other's gaps: the keys of one (layer, head) of the first page, of the
+    /// second and so on, then values likewise, then the next head. What Device::kv_pages_together says.
+    std::int64_t pages_together = 1;
     static constexpr std::int64_t page_tokens = 64;  ///< slots of a page; divides the attention chunk
 
     /// What queries are rounded to: as keys, but f32 where keys are int8.
@@ -134,6 +137,11 @@ struct KvLayout {
     /// Of the keys and values of one token, all layers and heads, outside of pages.
     [[nodiscard]] std::int64_t position_bytes() const {
         return 2 * num_layers * num_kv_heads * static_cast<std::int64_t>(token_bytes());
+    }
+    /// From the start of a slab (of a multiple of pages_together) to its page `index`, of kv_page_bytes.
+    [[nodiscard]] std::int64_t place_of_page(std::int64_t index, std::int64_t page_bytes) const {
+        const std::int64_t in_group = index % pages_together;
+        return (index - in_group) * page_bytes + in_group * (page_bytes / (2 * num_layers * num_kv_heads));
     }
 };
 
@@ -358,6 +366,8 @@ class Device {
 
     // --- attention --------------------------------------------------------------------------------------------------
     [[nodiscard]] virtual std::size_t kv_page_bytes(const KvLayout& layout) const = 0;
+    /// KvLayout::pages_together that this device reads fastest; one that says 1 knows no other.
+    [[nodiscard]] virtual std::int64_t kv_pages_together(const KvLayout& /*layout*/) const { return 1; }
 
     /// From here on `rope_store` and `attention` are about these rows: a device that keeps them elsewhere brings them
     /// there once, not in each layer.

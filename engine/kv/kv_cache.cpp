@@ -1,6 +1,7 @@
 #include "engine/kv/kv_cache.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace longhaul::engine {
@@ -33,23 +34,33 @@ std::byte* PagePool::take_near() {
 
 std::byte* PagePool::take_of(Tier& tier, bool far) {
     if (tier.free.empty() && !grow(tier, far)) return nullptr;
+    std::pop_heap(tier.free.begin(), tier.free.end(), std::greater<>());
     std::byte* page = tier.free.back();
     tier.free.pop_back();
     return page;
+}
+
+void PagePool::Tier::put_back(std::byte* page) noexcept {
+    free.push_back(page);  // there is room for all
+    std::push_heap(free.begin(), free.end(), std::greater<>());
 }
 
 bool PagePool::grow(Tier& tier, bool far) {
     const std::int64_t left = tier.max_pages - tier.allocated;
     if (left <= 0) return false;
     constexpr std::int64_t far_slabs = 8;  // page-locking memory takes the system a while, however little it is
-    const std::int64_t wanted = slab_pages(static_cast<std::int64_t>(page_bytes_)) * (far ? far_slabs : 1);
-    const std::int64_t count = std::min(wanted, left);
-    const std::size_t num_bytes = static_cast<std::size_t>(count) * page_bytes_;
+    const auto page_bytes = static_cast<std::int64_t>(page_bytes_);
+    const auto whole_groups = [&](std::int64_t pages) {
+        return (pages + layout_.pages_together - 1) / layout_.pages_together * layout_.pages_together;
+    };
+    const std::int64_t count = std::min(whole_groups(slab_pages(page_bytes) * (far ? far_slabs : 1)), left);
+    const std::size_t num_bytes = static_cast<std::size_t>(whole_groups(count) * page_bytes);
     kernels::Buffer slab = far ? kernels::Buffer::far(device_, num_bytes) : kernels::Buffer(device_, num_bytes);
     std::byte* const first = slab.data();
     tier.slabs.push_back(std::move(slab));
-    for (std::int64_t i = count; i-- > 0;) tier.free.push_back(first + static_cast<std::size_t>(i) * page_bytes_);
     tier.allocated += count;
+    tier.free.reserve(static_cast<std::size_t>(tier.allocated));
+    for (std::int64_t i = 0; i < count; ++i) tier.put_back(first + layout_.place_of_page(i, page_bytes));
     return true;
 }
 
@@ -68,7 +79,7 @@ bool PagePool::lies_far(const std::byte* page) const {
 // multiplies by zero (absent places) is finite because only finite keys and values are ever stored.
 void PagePool::give_back(std::byte* page) noexcept {
     const std::scoped_lock lock(mutex_);
-    (lies_far(page) ? far_ : near_).free.push_back(page);
+    (lies_far(page) ? far_ : near_).put_back(page);
 }
 
 std::int64_t PagePool::pages_in_use() const {

@@ -18,7 +18,8 @@ struct KvMemory {
     std::int64_t far_bytes = 0;
 };
 
-/// Pages of one rank, with a ceiling. Thread-safe: a checkpoint's writer may give back the last reference.
+/// Pages of one rank, with a ceiling (the last slab is a whole number of KvLayout::pages_together all the same).
+/// Thread-safe: a checkpoint's writer may give back the last reference.
 class PagePool {
   public:
     PagePool(kernels::Device& device, kernels::KvLayout layout, KvMemory memory);
@@ -53,10 +54,11 @@ class PagePool {
     struct Tier {
         std::int64_t max_pages = 0;
         std::vector<kernels::Buffer> slabs{};
-        std::vector<std::byte*> free{};
-        std::int64_t allocated = 0;  ///< pages
+        std::vector<std::byte*> free{};  ///< a heap, the lowest first: those of a sequence stand one behind another
+        std::int64_t allocated = 0;      ///< pages
 
         [[nodiscard]] std::int64_t in_use() const { return allocated - static_cast<std::int64_t>(free.size()); }
+        void put_back(std::byte* page) noexcept;
     };
 
     [[nodiscard]] std::int64_t pages_in(std::int64_t num_bytes) const;

@@ -98,7 +98,9 @@ struct Model::State {
           logits_local(on),
           gathered(on),
           whole(on),
-          logits(on, config.vocab_size) {}
+          logits(on, config.vocab_size) {
+        layout.pages_together = on.kv_pages_together(layout);
+    }
 
     ModelConfig config;
     Precision precision;

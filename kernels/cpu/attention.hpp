@@ -62,7 +62,7 @@ struct ChunkTile {
         return in_chunk < whole ? in_chunk : whole;
     }
     [[nodiscard]] const std::byte* keys_of(const std::byte* page) const {
-        return page + job.keys_offset + unit.kv_head * job.head_bytes;
+        return page + job.keys_offset + unit.kv_head * job.head_stride;
     }
     [[nodiscard]] const std::byte* values_of(const std::byte* page) const { return keys_of(page) + job.values_offset; }
     [[nodiscard]] std::byte* const* pages() const { return unit.pages + first_position / page_tokens; }
@@ -149,7 +149,7 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
         end_slot = slot + 1 > end_slot ? slot + 1 : end_slot;
         first_slot = slot < first_slot ? slot : first_slot;
     });
-    Ahead nothing({nullptr, 0, 0}, 0, streams_of<Isa>(R), 0);
+    Ahead nothing({}, lines_a_turn<Isa>(R), 0);
     for (std::int64_t page = first_slot / page_tokens; page * page_tokens < end_slot; ++page) {
         const std::int64_t first = page * page_tokens;
         const std::int64_t slots = end_slot - first < page_tokens ? end_slot - first : std::int64_t{page_tokens};
@@ -242,7 +242,7 @@ float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahe
     std::int64_t i = 0;
     Ahead::Share ahead = next.take(padded / (at_once * Isa::width), reinterpret_cast<const std::byte*>(scores));
     for (; i + at_once * Isa::width <= padded; i += at_once * Isa::width) {
-        ahead.template ask<Isa, Ahead::max_streams>();
+        ahead.template ask<Isa, Ahead::max_lines>();
         registers.template operator()<at_once>(i);
     }
     for (; i < padded; i += lanes) registers.template operator()<regs>(i);
@@ -464,7 +464,7 @@ void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std:
     const RowTiles tiles = product_tiles<Dot>(unit.num_rows * job.group_heads);
     const std::int64_t groups = job.head_dim / elements_of_group<Dot>;
     const std::int64_t paged = ChunkTile<Isa, Dot>::clamp(unit.rows[unit.num_rows - 1].in_pages - chunk * chunk_tokens);
-    Ahead ahead(wanted, job.head_bytes, streams_of<Isa>(tiles.first(1)), turns_of_chunk<Isa, Dot>(job, tiles, paged));
+    Ahead ahead(wanted, lines_a_turn<Isa>(tiles.first(1)), turns_of_chunk<Isa, Dot>(job, tiles, paged));
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t first = tiles.first(t);
         const ChunkTile<Isa, Dot> tile(job, unit, chunk, first, tiles.first(t + 1) - first);

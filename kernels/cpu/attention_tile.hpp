@@ -57,74 +57,80 @@ struct ProbabilityWords {
     }
 };
 
-/// Asks for the keys and values that the thread needs next, a little in each turn of the inner loops and several pages
-/// at a time (always inlined: see the wall in kernel_table.hpp): one core of Zen 3 reads 13 GB/s where it follows keys
-/// and values of one page after another, and 18 to 20 from four pages at once (measured), because each stream that the
-/// processor notices is read ahead by itself. What comes goes to the second cache where the first, of 32 KB, is full of
-/// scores (8 rows at 100K positions, Zen 3: 7.6 to 10 ms instead of 10).
+/// Asks for the keys and values that the thread needs next, a few lines in each turn of the inner loops, in the order
+/// in which they stand in memory: processors read such a stream ahead by themselves as well (Zen 5 at 100K positions;
+/// four pages at a time gave 5 to 20 % less).
 class Ahead {
   public:
-    static constexpr int max_streams = 4;
+    static constexpr int max_lines = 4;
     /// A line is not asked for again and again while it is under way: rather do some loops ask for nothing.
     static constexpr std::int64_t least_step = 32;
 
-    /// `num_turns`: turns of the inner loops to spread over; each asks for one line of each stream.
-    [[gnu::always_inline]] Ahead(const KvAhead& wanted, std::int64_t head_bytes, int num_streams,
-                                 std::int64_t num_turns)
-        : wanted_(wanted), head_bytes_(head_bytes), num_streams_(num_streams) {
-        const std::int64_t rounds = (wanted.num_pages + num_streams - 1) / num_streams;
-        due_ = num_turns > 0 ? (rounds * head_bytes + num_turns - 1) / num_turns : group_bytes;
-        step_ = due_ < least_step ? least_step : due_ < group_bytes ? due_ : group_bytes;
+    /// `num_turns`: turns of the inner loops to spread over; each asks for `lines` lines at most.
+    [[gnu::always_inline]] Ahead(const KvAhead& wanted, int lines, std::int64_t num_turns) : wanted_(wanted) {
+        const std::int64_t num_bytes = 2 * wanted.num_pages * wanted.part_bytes;
+        const std::int64_t most = lines * line_bytes;
+        due_ = num_turns > 0 ? (num_bytes + num_turns - 1) / num_turns : most;
+        step_ = due_ < least_step ? least_step : due_ < most ? due_ : most;
+        begin_run();
     }
-    /// What a loop of `turns` asks for: a line of each stream a turn, `step` bytes further each time.
+    /// What a loop asks for: some lines a turn, `step` bytes further each time.
     struct Share {
-        const std::byte* from[max_streams];
+        const std::byte* from;
         std::int64_t step;
-        std::int64_t at = 0;
 
         /// One turn.
-        template <class Isa, int Streams>
+        template <class Isa, int Lines>
         [[gnu::always_inline]] void ask() {
-            constexpr int cache = Isa::width == 16 ? 3 : 2;  // the first, the second
+            constexpr int cache = Isa::width == 16 ? 3 : 2;  // the first; the second where the first is of 32 KB
 #pragma GCC unroll 4
-            for (int s = 0; s < Streams; ++s) __builtin_prefetch(from[s] + at, 0, cache);
-            at += step;
+            for (int line = 0; line < Lines; ++line) __builtin_prefetch(from + line * line_bytes, 0, cache);
+            from += step;
         }
     };
     [[gnu::always_inline]] Share take(std::int64_t turns, const std::byte* harmless) {
-        Share share{{harmless, harmless, harmless, harmless}, 0};
         saved_ += turns * due_;
-        if (first_page_ >= wanted_.num_pages || saved_ < turns * step_) return share;
+        if (at_ == end_ || saved_ < turns * step_) return {harmless, 0};
         saved_ -= turns * step_;
-        for (int s = 0; s < num_streams_; ++s) {
-            const std::int64_t page = first_page_ + s;
-            if (page < wanted_.num_pages) share.from[s] = wanted_.pages[page] + wanted_.offset + done_;
-        }
-        share.step = step_;
-        done_ += turns * step_;
-        if (done_ >= head_bytes_) {
-            first_page_ += num_streams_;
-            done_ = 0;
-        }
+        const Share share{at_, step_};
+        at_ += turns * step_;
+        if (at_ >= end_) begin_run();
         return share;
     }
 
   private:
+    static constexpr std::int64_t line_bytes = 64;
+
+    /// The next keys, or behind all of them values, that stand one behind another.
+    void begin_run() {
+        if (next_page_ == wanted_.num_pages && !in_values_) {
+            in_values_ = true;
+            next_page_ = 0;
+        }
+        at_ = end_ = nullptr;
+        if (next_page_ == wanted_.num_pages) return;
+        const std::int64_t offset = wanted_.keys_offset + (in_values_ ? wanted_.values_offset : 0);
+        at_ = end_ = wanted_.pages[next_page_] + offset;
+        do {
+            ++next_page_;
+            end_ += wanted_.part_bytes;
+        } while (next_page_ < wanted_.num_pages && wanted_.pages[next_page_] + offset == end_);
+    }
+
     KvAhead wanted_;
-    std::int64_t head_bytes_;
-    int num_streams_;
-    std::int64_t due_;   ///< bytes of each stream a turn, to be done in time
-    std::int64_t step_;  ///< bytes of each stream a turn, where a loop asks at all
+    std::int64_t due_;   ///< bytes a turn, to be done in time
+    std::int64_t step_;  ///< bytes a turn, where a loop asks at all
     std::int64_t saved_ = 0;
-    std::int64_t first_page_ = 0;
-    std::int64_t done_ = 0;  ///< bytes asked for of the pages from first_page_ on
+    bool in_values_ = false;
+    std::int64_t next_page_ = 0;
+    const std::byte* at_ = nullptr;
+    const std::byte* end_ = nullptr;
 };
 
-/// Streams that tiles of `num_rows` rows ask for: on Zen 3 one row leaves time for little else; Zen 5 (8 rows at 100K
-/// positions) needs 5 to 15 % less time with four to the first cache than with two to the second; six gain nothing.
+/// Lines a turn that tiles of `num_rows` rows ask for: with few rows the turns of a chunk are few.
 template <class Isa>
-[[gnu::always_inline]] constexpr int streams_of(std::int64_t num_rows) {
-    return Isa::width == 16 || num_rows == 1 ? 4 : 2;
+[[gnu::always_inline]] constexpr int lines_a_turn(std::int64_t num_rows) {
+    return num_rows <= (Isa::width == 16 ? 4 : 1) ? 4 : 2;
 }
 
 template <class Isa, int R, int W>
@@ -157,7 +163,7 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
     constexpr std::int64_t reg_bytes = kv_group_bytes<Dot> / regs;
     Ahead::Share ahead = next.take(num_groups, w);
     for (std::int64_t g = 0; g < num_groups; ++g) {
-        ahead.template ask<Isa, streams_of<Isa>(R)>();
+        ahead.template ask<Isa, lines_a_turn<Isa>(R)>();
 #pragma GCC unroll 2
         for (int step = 0; step < Dot::steps; ++step) {
             // Loads the weights anew in each step: held across steps they push sums out of the registers.

@@ -255,7 +255,7 @@ struct Call {
             const Task& task = task_at(t);
             if (begun != task.unit) table.attention_begin(job, *task.unit, scratch);
             begun = task.unit;
-            const KvAhead ahead = t + 1 < piece.end ? memory_of(task_at(t + 1)) : KvAhead{nullptr, 0, 0};
+            const KvAhead ahead = t + 1 < piece.end ? memory_of(task_at(t + 1)) : KvAhead{};
             if (t - piece.first < piece.num_waiting) {
                 table.attention_chunk(job, *task.unit, task.chunk, ahead, scratch,
                                       waiting_at(waiting, piece.first_waiting + t - piece.first));
@@ -274,7 +274,7 @@ struct Call {
         const std::int64_t paged =
             std::clamp<std::int64_t>(unit.rows[unit.num_rows - 1].in_pages - first, 0, std::int64_t{chunk_tokens});
         return {unit.pages + first / page_tokens, (paged + page_tokens - 1) / page_tokens,
-                job.keys_offset + unit.kv_head * job.head_bytes};
+                job.keys_offset + unit.kv_head * job.head_stride, job.values_offset, job.part_bytes};
     }
 
     /// Finishes the unit that begins in piece `i` and ends in another.
@@ -312,8 +312,9 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std:
                            .group_heads = group_heads,
                            .q_heads = q_heads,
                            .keys_offset = pages.head(layer, 0) * element,
-                           .head_bytes = pages.head_elements() * element,
-                           .values_offset = pages.keys_elements() * element,
+                           .part_bytes = pages.values_elements() * element,
+                           .head_stride = pages.head(0, 1) * element,
+                           .values_offset = pages.values() * element,
                            .scale = 1.0F / std::sqrt(static_cast<float>(layout.head_dim)),
                            .q = q,
                            .act_bf16 = act == DType::bf16,

@@ -79,6 +79,7 @@ class CpuDevice final : public HostDevice {
                   std::int64_t out_stride) override;
 
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
+    [[nodiscard]] std::int64_t kv_pages_together(const KvLayout& layout) const override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
     void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads, DType act,

@@ -1,4 +1,5 @@
 // Keys and values of CpuDevice: storing, moving, taking out and putting back.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -12,6 +13,10 @@
 
 namespace longhaul::kernels::cpu {
 namespace {
+
+/// Keys and values of one head that stand behind one another. Attention follows one head through all pages; Zen 5's two
+/// cores read runs of 16 KB (a page of 64 dimensions) at 60 to 75 % of their bandwidth, of 128 KB at 85 to 97 %.
+constexpr std::int64_t run_bytes = 128 << 10;
 
 /// As KvLayout::token_bytes says.
 void round_row(const float* from, std::int64_t count, DType dtype, std::byte* to) {
@@ -113,6 +118,12 @@ struct RopeRow {
 
 std::size_t CpuDevice::kv_page_bytes(const KvLayout& layout) const {
     return static_cast<std::size_t>(KvPages(layout).elements() * KvPages(layout).element_bytes());
+}
+
+std::int64_t CpuDevice::kv_pages_together(const KvLayout& layout) const {
+    const KvPages pages(layout);
+    if (pages.keys_elements() != pages.values_elements()) return 1;
+    return std::max<std::int64_t>(1, run_bytes / (pages.head_elements() * pages.element_bytes()));
 }
 
 void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,

@@ -155,7 +155,8 @@ struct AttentionJob {
     std::int64_t group_heads;  ///< query heads of a KV head
     std::int64_t q_heads;
     std::int64_t keys_offset;    ///< bytes from the start of a page to the keys of (layer, KV head 0)
-    std::int64_t head_bytes;     ///< bytes of keys and values of one (layer, KV head) in a page
+    std::int64_t part_bytes;     ///< of the values of one (layer, KV head) in a page; of the keys at most
+    std::int64_t head_stride;    ///< bytes from the keys of a KV head to those of the next
     std::int64_t values_offset;  ///< bytes from keys to values of the same head
     float scale;
     const std::byte* q;  ///< [rows, q_heads, head_dim]
@@ -186,11 +187,13 @@ struct AttentionScratch {
     float* path_p;           ///< [max_tile_rows * 512], probabilities of what rows add one by one
 };
 
-/// The chunk that the thread takes next: head (layer, KV head) of `num_pages` pages, `offset` bytes into each.
+/// Keys and values of one head in the chunk that the thread takes next; AttentionJob has the same names.
 struct KvAhead {
-    std::byte* const* pages;
-    std::int64_t num_pages;
-    std::int64_t offset;
+    std::byte* const* pages = nullptr;
+    std::int64_t num_pages = 0;
+    std::int64_t keys_offset = 0;  ///< of this head
+    std::int64_t values_offset = 0;
+    std::int64_t part_bytes = 0;
 };
 
 struct KernelTable {

@@ -1,8 +1,8 @@
-// Where keys and values stand in a page of the CPU devices, in elements:
-//   page  [layer, kv_head, {keys, values}]; int8: each followed by its scales, f32 [slot]
+// Where keys and values stand in a slab of the CPU devices, in elements:
+//   slab    [layer, kv_head, {keys, values}, page]: KvLayout::pages_together pages, each a part of what stands there
 //   keys    bf16, int8 [slot/16][dim/2][16 slots][2 dims]    f32 [slot/16][dim][16 slots]
-//   values  bf16, int8 [dim/16][slot/2][16 dims][2 slots]    f32 [dim/16][slot][16 dims]     dims padded to 16 with
-//   zeros
+//   values  bf16, int8 [dim/16][slot/2][16 dims][2 slots]    f32 [dim/16][slot][16 dims]
+// dims of values padded to 16 with zeros; each followed by the scales of int8, f32 [slot].
 // Both are the weight layout of kernel_table.hpp: keys with tokens as outputs, values with dimensions as outputs.
 #pragma once
 
@@ -26,13 +26,17 @@ class KvPages {
     [[nodiscard]] std::int64_t padded_dim() const { return padded_dim_; }
     [[nodiscard]] std::int64_t element_bytes() const { return element_bytes_; }
     [[nodiscard]] bool has_scales() const { return scales_ > 0; }
+    /// Of one (layer, head) and page. Pages stand together only where keys and values are as large.
     [[nodiscard]] std::int64_t keys_elements() const { return page_tokens * layout_.head_dim + scales_; }
-    [[nodiscard]] std::int64_t head_elements() const { return keys_elements() + page_tokens * padded_dim_ + scales_; }
-    /// First element of the keys of one head.
+    [[nodiscard]] std::int64_t values_elements() const { return page_tokens * padded_dim_ + scales_; }
+    [[nodiscard]] std::int64_t head_elements() const { return keys_elements() + values_elements(); }
+    /// From the page's place to where its keys of one head begin.
     [[nodiscard]] std::int64_t head(std::int64_t layer, std::int64_t kv_head) const {
-        return (layer * layout_.num_kv_heads + kv_head) * head_elements();
+        return (layer * layout_.num_kv_heads + kv_head) * head_elements() * layout_.pages_together;
     }
-    [[nodiscard]] std::int64_t elements() const { return head(layout_.num_layers, 0); }
+    /// From keys to values of the same head.
+    [[nodiscard]] std::int64_t values() const { return keys_elements() * layout_.pages_together; }
+    [[nodiscard]] std::int64_t elements() const { return layout_.num_layers * layout_.num_kv_heads * head_elements(); }
 
     /// Element of dimension `dim` of the key (value) in `slot`, from the start of its head.
     [[nodiscard]] std::int64_t key(std::int64_t slot, std::int64_t dim) const {
@@ -43,14 +47,14 @@ class KvPages {
         const std::int64_t at = element_bytes_ != 4 ? ((dim / lanes) * (page_tokens / 2) + slot / 2) * 2 * lanes +
                                                           dim % lanes * 2 + slot % 2
                                                     : ((dim / lanes) * page_tokens + slot) * lanes + dim % lanes;
-        return keys_elements() + at;
+        return values() + at;
     }
     /// The scale of a key (value), in bytes from the start of its head; int8 only.
-    [[nodiscard]] std::int64_t scale_at(bool values, std::int64_t slot) const {
-        return (values ? keys_elements() + page_tokens * padded_dim_ : page_tokens * layout_.head_dim) + slot * 4;
+    [[nodiscard]] std::int64_t scale_at(bool is_value, std::int64_t slot) const {
+        return (is_value ? values() + page_tokens * padded_dim_ : page_tokens * layout_.head_dim) + slot * 4;
     }
-    [[nodiscard]] std::int64_t at(bool values, std::int64_t slot, std::int64_t dim) const {
-        return values ? value(slot, dim) : key(slot, dim);
+    [[nodiscard]] std::int64_t at(bool is_value, std::int64_t slot, std::int64_t dim) const {
+        return is_value ? value(slot, dim) : key(slot, dim);
     }
 
   private:

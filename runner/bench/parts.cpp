@@ -24,6 +24,20 @@ std::vector<std::uint16_t> random_bf16(std::size_t count) {
     return values;
 }
 
+/// Keys and values of some such numbers.
+void fill(kernels::Device& device, const kernels::KvLayout& layout, std::span<std::byte* const> pages) {
+    kernels::KvBox box{.num_heads = layout.num_kv_heads,
+                       .count = static_cast<std::int64_t>(pages.size()) * kernels::KvLayout::page_tokens};
+    const std::vector<std::uint16_t> numbers = random_bf16(box.bytes(layout) / 2);
+    const auto* from = reinterpret_cast<const std::byte*>(numbers.data());
+    for (; box.first_layer < layout.num_layers; ++box.first_layer) {
+        for (const bool values : {false, true}) {
+            box.values = values;
+            device.kv_import_box(layout, pages, box, from, box.bytes(layout) / static_cast<std::size_t>(box.num_heads));
+        }
+    }
+}
+
 /// One layer's attention at `context`, of the shape's KV heads with `group` query heads each. As many layers as are not
 /// in cache take turns.
 nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context, std::int64_t nodes,
@@ -36,14 +50,12 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
     const std::int64_t token_bytes = 2 * layout.num_kv_heads * static_cast<std::int64_t>(layout.token_bytes());
     layout.num_layers = std::clamp<std::int64_t>((std::int64_t{200} << 20) / (context * token_bytes), 1, 64);
     const std::int64_t q_heads = layout.num_kv_heads * group, width = q_heads * layout.head_dim;
-    const std::size_t page_bytes = device.kv_page_bytes(layout);
-    const std::vector<std::uint16_t> values = random_bf16(page_bytes / 2);
+    layout.pages_together = device.kv_pages_together(layout);
     engine::PagePool pool(device, layout, std::int64_t{1} << 40);
     engine::KvSequence kv(pool);
     if (!kv.reserve(context + 1) || !kv.reserve_scratch(nodes)) throw std::bad_alloc();
-    for (const auto pages : {kv.pages(), kv.scratch_pages()}) {
-        for (std::byte* page : pages) device.upload(page, values.data(), page_bytes);
-    }
+    fill(device, layout, kv.pages());
+    fill(device, layout, kv.scratch_pages());
     // As pairs of bf16 or as single f32: numbers of like size either way.
     const std::vector<std::uint16_t> q = random_bf16(static_cast<std::size_t>(nodes * width * 2));
     const kernels::Buffer queries(device, q.size() * sizeof q[0]);

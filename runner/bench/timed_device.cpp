@@ -96,6 +96,10 @@ std::size_t TimedDevice::kv_page_bytes(const KvLayout& layout) const {
     return inner_.kv_page_bytes(layout);
 }
 
+std::int64_t TimedDevice::kv_pages_together(const KvLayout& layout) const {
+    return inner_.kv_pages_together(layout);
+}
+
 void TimedDevice::begin_pass(const kernels::PassRows& pass) {
     pass_ = pass;
     inner_.begin_pass(pass);

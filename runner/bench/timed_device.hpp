@@ -78,6 +78,7 @@ class TimedDevice final : public kernels::Device {
     void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
                   std::int64_t out_stride) override;
     [[nodiscard]] std::size_t kv_page_bytes(const kernels::KvLayout& layout) const override;
+    [[nodiscard]] std::int64_t kv_pages_together(const kernels::KvLayout& layout) const override;
     void begin_pass(const kernels::PassRows& pass) override;
     void rope_store(const kernels::KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;

@@ -50,6 +50,31 @@ TEST_F(PagePoolTest, PagesStandSideBySide) {
     EXPECT_EQ(page_bytes_ % 64, 0);
 }
 
+// A device that follows a head through all pages finds them one behind another, in slabs of whole groups.
+TEST_F(PagePoolTest, PagesOfAGroupStandInEachOthersGaps) {
+    layout_.pages_together = 4;
+    PagePool pool(*device_, layout_, 10 * page_bytes_);
+    std::vector<std::byte*> pages;
+    for (int i = 0; i < 10; ++i) pages.push_back(pool.take());
+    EXPECT_EQ(pool.take(), nullptr);
+    const std::int64_t part_bytes = page_bytes_ / 4;  // keys or values of one of two layers
+    for (const std::int64_t group : {0, 4, 8}) {
+        EXPECT_EQ(pages[static_cast<std::size_t>(group)] - pages[0], group * page_bytes_);
+        for (std::int64_t i = group + 1; i < std::min<std::int64_t>(group + 4, 10); ++i) {
+            EXPECT_EQ(pages[static_cast<std::size_t>(i)] - pages[static_cast<std::size_t>(i - 1)], part_bytes);
+        }
+    }
+}
+
+// What ended sequences leave is handed out from its beginning again.
+TEST_F(PagePoolTest, TheLowestPageComesFirst) {
+    PagePool pool(*device_, layout_, 5 * page_bytes_);
+    std::vector<std::byte*> pages;
+    for (int i = 0; i < 5; ++i) pages.push_back(pool.take());
+    for (const std::size_t i : {3U, 0U, 4U, 1U}) pool.give_back(pages[i]);
+    for (const std::size_t i : {0U, 1U, 3U, 4U}) EXPECT_EQ(pool.take(), pages[i]);
+}
+
 TEST_F(PagePoolTest, ACeilingBelowAPageHoldsNone) {
     PagePool pool(*device_, layout_, page_bytes_ - 1);
     EXPECT_EQ(pool.take(), nullptr);

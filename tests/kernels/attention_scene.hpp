@@ -53,7 +53,7 @@ struct Tree {
 struct Scene {
     Scene(Device& device, const Case& c, std::uint64_t seed)
         : numbers(seed),
-          layout{.dtype = c.dtype, .num_layers = 2, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim},
+          layout(layout_on(device, c)),
           q_heads(c.kv_heads * c.group_heads),
           context(numbers, layout, q_heads, c.context),
           nodes(numbers, layout, q_heads, c.num_rows),
@@ -81,6 +81,12 @@ struct Scene {
                      context_q.end());
             for (std::int64_t p = first; p < c.context; ++p) rows.push_back({0, p, p + 1, nullptr});
         }
+    }
+    /// As the device likes it.
+    static KvLayout layout_on(const Device& device, const Case& c) {
+        KvLayout layout{.dtype = c.dtype, .num_layers = 2, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim};
+        layout.pages_together = device.kv_pages_together(layout);
+        return layout;
     }
     Guarded run(Device& device, DType act) const {
         return attend(device, layout, 1, {&sequence, 1}, rows, q.data(), q_heads, act);

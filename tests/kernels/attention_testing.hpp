@@ -5,13 +5,15 @@
 
 namespace longhaul::kernels::testing {
 
-/// Pages on one device.
+/// Pages on one device, as the layout puts them together.
 class PageSet {
   public:
-    PageSet(Device& device, const KvLayout& layout, std::int64_t num_slots) : layout_(layout) {
-        for (std::int64_t i = 0; i < num_slots; i += KvLayout::page_tokens) {
-            buffers_.emplace_back(device, device.kv_page_bytes(layout));
-            pages_.push_back(buffers_.back().data());
+    PageSet(Device& device, const KvLayout& layout, std::int64_t num_slots) {
+        const auto page_bytes = static_cast<std::int64_t>(device.kv_page_bytes(layout));
+        for (std::int64_t i = 0; i * KvLayout::page_tokens < num_slots; ++i) {
+            const std::int64_t in_slab = i % layout.pages_together;
+            if (in_slab == 0) slabs_.emplace_back(device, static_cast<std::size_t>(layout.pages_together * page_bytes));
+            pages_.push_back(slabs_.back().data() + layout.place_of_page(in_slab, page_bytes));
         }
     }
     [[nodiscard]] std::span<std::byte* const> pages() const { return pages_; }
@@ -21,8 +23,7 @@ class PageSet {
     }
 
   private:
-    KvLayout layout_;
-    std::vector<Buffer> buffers_;
+    std::vector<Buffer> slabs_;
     std::vector<std::byte*> pages_;
 };
 

@@ -113,6 +113,38 @@ TEST_P(KvTest, BoxesAreTheirPages) {
     }
 }
 
+/// Pages that stand in each other's gaps hold what pages do that stand alone, whatever is put into the others.
+TEST_P(KvTest, PagesTogetherAreAsPagesAlone) {
+    const auto device = GetParam().make(1);
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
+        KvLayout alone{.dtype = dtype, .num_layers = 3, .num_kv_heads = 2, .head_dim = 32}, together = alone;
+        together.pages_together = device->kv_pages_together(alone);
+        const std::int64_t count = 64 * (together.pages_together + 2);  // more than a slab
+        const PageSet pages(*device, alone, count), neighbours(*device, together, count);
+        KvBox box{.num_layers = 3, .num_heads = 2, .count = count};
+        const std::size_t stride = box.bytes(alone) / 6;
+        for (const bool values : {false, true}) {
+            box.values = values;
+            const std::vector<float> numbers = numbers_.normals(static_cast<std::int64_t>(box.bytes(alone) / 4) + 1);
+            std::vector<std::byte> in(box.bytes(alone)), out(in.size());
+            std::memcpy(in.data(), numbers.data(), in.size());
+            device->kv_import_box(alone, pages.pages(), box, in.data(), stride);
+            device->kv_import_box(together, neighbours.pages(), box, in.data(), stride);
+            device->kv_export_box(together, neighbours.pages(), box, out.data(), stride);
+            EXPECT_TRUE(in == out) << "values " << values;
+        }
+        device->kv_move(alone, pages.slot(1), pages.slot(count - 1));
+        device->kv_move(together, neighbours.slot(1), neighbours.slot(count - 1));
+        for (const bool values : {false, true}) {
+            box.values = values;
+            std::vector<std::byte> right(box.bytes(alone)), out(right.size());
+            device->kv_export_box(alone, pages.pages(), box, right.data(), stride);
+            device->kv_export_box(together, neighbours.pages(), box, out.data(), stride);
+            EXPECT_TRUE(out == right) << "values " << values;
+        }
+    }
+}
+
 /// More than a device stages at a time.
 TEST_P(KvTest, LargeBoxesGoInParts) {
     const auto device = GetParam().make(1);
