@@ -326,7 +326,9 @@ const std::vector<CommandSyntax>& command_table() {
          .options = {{"shape", "NAME", "random weights of this shape: 135m, 1.1b (default), 3b, 8b"},
                      {"model", "FOLDER", "instead of a shape"},
                      {"rows", "NUMBER", "only so many rows: verify, prefill"},
-                     {"rounds", "NUMBER", "rounds whose medians are shown: speculation (default 3)"},
+                     {"rounds", "NUMBER",
+                      "rounds whose medians are shown: speculation (default 3); with lines for each: decode, verify, "
+                      "prefill (1)"},
                      {"explain", "", "also where the time of a pass goes: decode, verify, prefill"},
                      {"json", "", "for programs"}},
          .keys = true,

@@ -49,7 +49,7 @@ struct BenchSetup {
     std::string shape_name;
     std::int64_t rows = 0;    ///< of a pass; 0: several, as the benchmark has them
     std::string model;        ///< folder; "": random weights
-    std::int64_t rounds = 3;  ///< of speculation, whose medians are shown
+    std::int64_t rounds = 1;  ///< of passes, each with lines of its own; of speculation, whose medians are shown
     std::string tree;         ///< of speculation; "": several
     /// Told of each line as soon as it is measured; benchmarks take minutes with large models.
     std::function<void(const BenchTable& so_far)> line_done;

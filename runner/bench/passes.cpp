@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -152,6 +153,26 @@ void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t co
     table.details.push_back(explain(*setup.timed, std::to_string(rows) + " rows", timing, run));
 }
 
+/// The numbers of rows of one round.
+std::vector<std::int64_t> row_counts(const BenchSetup& setup, std::vector<std::int64_t> all) {
+    return setup.rows > 0 ? std::vector<std::int64_t>{setup.rows} : std::move(all);
+}
+
+void measure_prefill(BenchSetup& setup, Model& model, BenchTable& table) {
+    for (const std::int64_t tokens : row_counts(setup, {128, 1024, 8192})) {
+        if (setup.rows == 0 && tokens > model.config().max_positions) break;
+        measure(setup, model, tokens, 0, true, tokens > 1024 ? 1 : 3, nullptr, table);
+    }
+}
+
+void measure_nodes(BenchSetup& setup, Model& model, bool decode, const engine::CostModel& costs, BenchTable& table) {
+    constexpr std::int64_t context = 512;
+    if (decode) return measure(setup, model, 1, context, false, 9, &costs, table);
+    for (const std::int64_t nodes : row_counts(setup, {1, 2, 4, 8, 12, 16, 24, 32, 48, 64})) {
+        measure(setup, model, nodes, context, false, 5, &costs, table);
+    }
+}
+
 }  // namespace
 
 BenchTable bench_passes(BenchSetup& setup, const std::string& what) {
@@ -168,25 +189,17 @@ BenchTable bench_passes(BenchSetup& setup, const std::string& what) {
                                  {"share", "share %", 100, 1}},
                      .lines = {},
                      .details = {}};
-    const auto row_counts = [&](std::vector<std::int64_t> all) {
-        return setup.rows > 0 ? std::vector<std::int64_t>{setup.rows} : all;
-    };
-    if (what == "prefill") {
-        for (const std::int64_t tokens : row_counts({128, 1024, 8192})) {
-            if (setup.rows == 0 && tokens > model->config().max_positions) break;
-            measure(setup, *model, tokens, 0, true, tokens > 1024 ? 1 : 3, nullptr, table);
+    std::optional<engine::CostModel> costs;
+    if (what != "prefill") {
+        table.columns.push_back({"modelled_seconds", "cost model ms", 1e3, 2});
+        costs = engine::CostModel::measure(*model);
+    }
+    for (std::int64_t round = 0; round < setup.rounds; ++round) {
+        if (what == "prefill") {
+            measure_prefill(setup, *model, table);
+        } else {
+            measure_nodes(setup, *model, what == "decode", *costs, table);
         }
-        return table;
-    }
-    table.columns.push_back({"modelled_seconds", "cost model ms", 1e3, 2});
-    const engine::CostModel costs = engine::CostModel::measure(*model);
-    const std::int64_t context = 512;
-    if (what == "decode") {
-        measure(setup, *model, 1, context, false, 9, &costs, table);
-        return table;
-    }
-    for (const std::int64_t nodes : row_counts({1, 2, 4, 8, 12, 16, 24, 32, 48, 64})) {
-        measure(setup, *model, nodes, context, false, 5, &costs, table);
     }
     return table;
 }

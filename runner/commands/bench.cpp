@@ -122,7 +122,7 @@ BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     setup.threads = threads > 0 ? threads : asked > 0 ? asked : usable_processors();
     setup.device = make_device(setup.settings, setup.threads);
     if (line.has("rows")) setup.rows = count_of(line, "rows", 65536);
-    if (line.has("rounds")) setup.rounds = count_of(line, "rounds", 1000);
+    setup.rounds = line.has("rounds") ? count_of(line, "rounds", 1000) : line.places.at(0) == "speculation" ? 3 : 1;
     for (const Assignment& key : line.keys) {
         if (key.key == "draft-tree") setup.tree = key.value;
     }

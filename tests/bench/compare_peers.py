@@ -4,9 +4,9 @@
 usage: compare_peers.py LONGHAUL [--shape 1.1b] [--precision bf16|int8|int4] [--threads 2] [--repeats 3]
                         [--peers llama.cpp transformers transformers-fp32]
 
-Needs `pip install llama-cpp-python gguf numpy`, for transformers `torch transformers`. Weights are random: only time is measured. Each
-round runs all programs one after the other, so that a machine that drifts drifts for all; printed are medians over the rounds and the
-ratio of medians. llama.cpp's formats: bf16 as BF16, int8 as Q8_0, int4 as Q4_0 (all matrices, as ours but that our embedding and head
+Needs `pip install llama-cpp-python gguf numpy`, for transformers `torch transformers`. Weights are random: only time is measured. All
+programs are loaded at once and take turns, number of rows by number of rows, longhaul stopped meanwhile (SIGSTOP): where memory is
+shared with others it may change its speed within seconds. Printed are medians over the rounds, and of the ratios within each. llama.cpp's formats: bf16 as BF16, int8 as Q8_0, int4 as Q4_0 (all matrices, as ours but that our embedding and head
 are int8). transformers runs in bf16, which PyTorch does slowly on a processor without instructions for it; transformers-fp32 holds
 twice the bytes, and is what its users take there.
 
@@ -15,7 +15,7 @@ A pass is decode (1 row) and verification (n rows at once at 512 positions); pre
 
 import argparse
 import ctypes
-import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -104,6 +104,7 @@ class LlamaCpp:
         self.context = llama_cpp.llama_init_from_model(self.model, params)
         if not self.context:
             sys.exit("compare_peers.py: llama.cpp refused the model it was given")
+        self.filled = 0
 
     def run(self, first, count, all_logits):
         """Seconds of one call over `count` tokens from position `first`."""
@@ -124,17 +125,21 @@ class LlamaCpp:
     def forget(self, first):
         self.api.llama_memory_seq_rm(self.api.llama_get_memory(self.context), 0, first, -1)
 
-    def measure(self):
+    def prefill(self):
         self.forget(0)
-        results = {("prefill", PREFILL): self.run(0, PREFILL, False)}
-        self.forget(CONTEXT)
-        for rows in ROWS:
-            times = []
-            for _ in range(5):
-                times.append(self.run(CONTEXT, rows, True))
-                self.forget(CONTEXT)
-            results["pass", rows] = statistics.median(times)
-        return results
+        self.filled = 0
+        return self.run(0, PREFILL, False)
+
+    def passes(self, rows):
+        if self.filled != CONTEXT:
+            self.forget(0)
+            self.run(0, CONTEXT, False)
+            self.filled = CONTEXT
+        times = []
+        for _ in range(5):
+            times.append(self.run(CONTEXT, rows, True))
+            self.forget(CONTEXT)
+        return statistics.median(times)
 
 
 class Transformers:
@@ -149,25 +154,26 @@ class Transformers:
         config = LlamaConfig(vocab_size=vocab, hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers,
                              num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head_dim, tie_word_embeddings=tied)
         torch.set_default_dtype(getattr(torch, self.dtype))
-        self.torch, self.model = torch, LlamaForCausalLM(config).eval()
+        self.torch, self.model, self.cache = torch, LlamaForCausalLM(config).eval(), None
+        self.prompt = torch.arange(PREFILL)[None] % 1000
 
-    def measure(self):
-        torch, results = self.torch, {}
-        with torch.inference_mode():
-            prompt = torch.arange(PREFILL)[None] % 1000
+    def prefill(self):
+        with self.torch.inference_mode():
             start = time.perf_counter()
-            self.model(prompt, logits_to_keep=1, use_cache=True)
-            results["prefill", PREFILL] = time.perf_counter() - start
-            cache = self.model(prompt[:, :CONTEXT], logits_to_keep=1, use_cache=True).past_key_values
-            for rows in ROWS:
-                times = []
-                for _ in range(3):
-                    start = time.perf_counter()
-                    self.model(prompt[:, :rows], past_key_values=cache, use_cache=True)
-                    times.append(time.perf_counter() - start)
-                    cache.crop(-rows)
-                results["pass", rows] = statistics.median(times)
-        return results
+            self.model(self.prompt, logits_to_keep=1, use_cache=True)
+            return time.perf_counter() - start
+
+    def passes(self, rows):
+        times = []
+        with self.torch.inference_mode():
+            if self.cache is None:
+                self.cache = self.model(self.prompt[:, :CONTEXT], logits_to_keep=1, use_cache=True).past_key_values
+            for _ in range(3):
+                start = time.perf_counter()
+                self.model(self.prompt[:, :rows], past_key_values=self.cache, use_cache=True)
+                times.append(time.perf_counter() - start)
+                self.cache.crop(-rows)
+        return statistics.median(times)
 
 
 class TransformersFp32(Transformers):
@@ -177,13 +183,43 @@ class TransformersFp32(Transformers):
 PEERS = {peer.name: peer for peer in (LlamaCpp, Transformers, TransformersFp32)}
 
 
-def measure_longhaul(binary, shape, precision, threads):
-    results = {}
-    for what, options in (("verify", []), ("prefill", [f"--rows={PREFILL}"])):
-        command = [binary, "bench", what, "--json", *options, f"--shape={shape}", f"--precision={precision}", f"--threads={threads}"]
-        for line in json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["lines"]:
-            results["pass" if what == "verify" else "prefill", line["rows"]] = line["seconds"]
-    return results
+class Longhaul:
+    """`longhaul bench` that goes on only while it is asked for its next line."""
+
+    def __init__(self, args, what, *options):
+        command = [args.longhaul, "bench", what, *options, f"--rounds={args.repeats}", f"--shape={args.shape}",
+                   f"--precision={args.precision}", f"--threads={args.threads}"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    def line_of(self, rows):
+        """Seconds a pass of so many rows takes, by the next line about them."""
+        self.process.send_signal(signal.SIGCONT)
+        for line in self.process.stdout:
+            words = line.split()
+            if words[:1] == [str(rows)]:
+                self.process.send_signal(signal.SIGSTOP)
+                return float(words[2]) * 1e-3
+        sys.exit("compare_peers.py: longhaul bench ended early")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):  # it may be stopped
+        self.process.kill()
+        self.process.wait()
+
+
+def compare(args, peers):
+    """{(what, rows): a list for each round of the seconds of all programs}"""
+    seconds = {}
+    with Longhaul(args, "verify") as ours:
+        for _ in range(args.repeats):
+            for rows in ROWS:
+                seconds.setdefault(("pass", rows), []).append([ours.line_of(rows)] + [peer.passes(rows) for peer in peers])
+    with Longhaul(args, "prefill", f"--rows={PREFILL}") as ours:
+        for _ in range(args.repeats):
+            seconds.setdefault(("prefill", PREFILL), []).append([ours.line_of(PREFILL)] + [peer.prefill() for peer in peers])
+    return seconds
 
 
 def main():
@@ -200,15 +236,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         peers = [PEERS[name](SHAPES[args.shape], args.precision, args.threads, folder) for name in args.peers]
         names = ["longhaul"] + [peer.name for peer in peers]
-        rounds = []
-        for _ in range(args.repeats):
-            rounds.append([measure_longhaul(args.longhaul, args.shape, args.precision, args.threads)] + [peer.measure() for peer in peers])
+        seconds = compare(args, peers)
     print(f"shape {args.shape}, {args.precision}, {args.threads} threads, medians of {args.repeats} rounds; ratio: the peer's time over longhaul's")
     print(f"{'':16}" + "".join(f"{name + ' ms':>21}" for name in names) + "".join(f"{'x ' + name:>21}" for name in names[1:]))
-    for key in [("pass", rows) for rows in ROWS] + [("prefill", PREFILL)]:
-        medians = [statistics.median(one[i][key] for one in rounds) for i in range(len(names))]
-        label = f"{key[0]} {key[1]}"
-        print(f"{label:16}" + "".join(f"{m * 1e3:21.1f}" for m in medians) + "".join(f"{m / medians[0]:21.2f}" for m in medians[1:]))
+    for (what, rows), rounds in seconds.items():
+        medians = [statistics.median(one[i] for one in rounds) for i in range(len(names))]
+        ratios = [statistics.median(one[i] / one[0] for one in rounds) for i in range(1, len(names))]
+        print(f"{what + ' ' + str(rows):16}" + "".join(f"{m * 1e3:21.1f}" for m in medians) + "".join(f"{r:21.2f}" for r in ratios))
 
 
 if __name__ == "__main__":
