@@ -120,7 +120,7 @@ std::string Summary::to_table() const {
                                             counted(outcome.scored_tokens, "scored token", "scored tokens") +
                                             (bits_per_byte() ? text(", %.4f bits a byte", *bits_per_byte()) : ""));
     }
-    if (settings.mode == "generate") {
+    if (settings.mode == "generate" && outcome.target_calls > 0) {  // none: stopped before the first
         rows.emplace_back("block efficiency",
                           text("%.2f tokens a target call", ratio(outcome.total_tokens, outcome.target_calls)) +
                               (mbsu() ? text(", memory-bound speedup (MBSU) %.2f", *mbsu()) : ""));

@@ -131,14 +131,15 @@ void print_statistics(const Session& session, const engine::ReplicaOutcome& outc
     const engine::ReplicaProgress& progress = outcome.progress;
     const double seconds = outcome.decode_seconds;
     const auto tokens = static_cast<double>(progress.emitted_tokens);
-    const double efficiency = progress.target_calls > 0 ? static_cast<double>(progress.decode_tokens) /
-                                                              static_cast<double>(progress.target_calls)
-                                                        : 0;
-    std::fprintf(
-        stderr,
-        "longhaul: %lld tokens in %.2f s (%.1f tokens/s), block efficiency %.2f; prompt of %zu tokens in %.2f s; %s\n",
-        static_cast<long long>(progress.emitted_tokens), seconds, seconds > 0 ? tokens / seconds : 0, efficiency,
-        prompt_tokens, outcome.prefill_seconds, session.result ? reason_text(session.result->reason) : "interrupted");
+    char efficiency[48] = "";
+    if (progress.target_calls > 0) {
+        std::snprintf(efficiency, sizeof efficiency, ", block efficiency %.2f",
+                      static_cast<double>(progress.decode_tokens) / static_cast<double>(progress.target_calls));
+    }
+    std::fprintf(stderr, "longhaul: %lld tokens in %.2f s (%.1f tokens/s)%s; prompt of %zu tokens in %.2f s; %s\n",
+                 static_cast<long long>(progress.emitted_tokens), seconds, seconds > 0 ? tokens / seconds : 0,
+                 efficiency, prompt_tokens, outcome.prefill_seconds,
+                 session.result ? reason_text(session.result->reason) : "interrupted");
 }
 
 }  // namespace

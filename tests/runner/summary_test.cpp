@@ -44,6 +44,13 @@ TEST(Summary, MemoryBoundSpeedupWhereDraftsAreMade) {
     EXPECT_EQ(summary.to_table().find("MBSU"), std::string::npos);
 }
 
+TEST(Summary, NoBlockEfficiencyBeforeTheFirstTargetCall) {
+    Summary summary;
+    EXPECT_EQ(summary.to_table().find("block efficiency"), std::string::npos) << summary.to_table();
+    summary.outcome.total_tokens = summary.outcome.target_calls = 1;
+    EXPECT_NE(summary.to_table().find("block efficiency"), std::string::npos) << summary.to_table();
+}
+
 TEST(Outcome, TheRateIsThatOfPassesThatDecodeAlone) {
     const TemporaryFolder run;
     std::filesystem::create_directories(run.path() / "status");
