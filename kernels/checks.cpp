@@ -50,11 +50,12 @@ void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std
     require(out_stride >= width, operation, "out_stride is less than the width");
 }
 
-void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads) {
+void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, bool together) {
     const bool known = layout.dtype == DType::bf16 || layout.dtype == DType::f32 || layout.dtype == DType::int8;
     require(known, "kv layout", "dtype is bf16, f32 or int8");
     require(layout.head_dim > 0 && layout.head_dim % 2 == 0, "kv layout", "head_dim is even");
-    require(layout.pages_together >= 1, "kv layout", "pages_together is 1 or more");
+    require(layout.pages_together == 1 || (together && layout.pages_together > 1), "kv layout",
+            "pages stand together as Device::kv_pages_together says");
     // 512 products of 16 and 8 bits are what 32 bits hold (kv_int8.hpp).
     require(layout.dtype != DType::int8 || layout.head_dim <= 512, "kv layout", "int8 goes with head_dim up to 512");
     require(layer >= 0 && layer < layout.num_layers, "kv layout", "no such layer");

@@ -15,7 +15,8 @@ void check_embed(const Matrix& table, std::span<const std::int32_t> rows, std::i
 void check_matmul(const Matrix& w, std::int64_t x_stride, std::int64_t num_rows);
 void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std::int64_t width,
                     std::int64_t out_stride);
-void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads);
+/// `together`: the device knows pages that stand in each other's gaps.
+void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, bool together = false);
 void check_pass(const PassRows& pass);
 void check_slots(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, std::int64_t first,
                  std::int64_t count);

@@ -123,7 +123,7 @@ struct KvLayout {
     std::int64_t num_kv_heads = 0;  ///< of this rank
     std::int64_t head_dim = 0;      ///< even
     /// So many pages of a slab stand in each other's gaps: the keys of one (layer, head) of the first page, of the
-    /// second and so on, then values likewise, then the next head. What Device::kv_pages_together says.
+    /// second and so on, then as many bytes of values, then the next head. What Device::kv_pages_together says.
     std::int64_t pages_together = 1;
     static constexpr std::int64_t page_tokens = 64;  ///< slots of a page; divides the attention chunk
 

@@ -36,14 +36,13 @@ class PagePool {
 
     [[nodiscard]] const kernels::KvLayout& layout() const { return layout_; }
     [[nodiscard]] kernels::Device& device() const { return device_; }
-    [[nodiscard]] std::size_t page_bytes() const { return page_bytes_; }
     [[nodiscard]] std::int64_t max_pages() const { return near_.max_pages + far_.max_pages; }
     [[nodiscard]] std::int64_t max_far_pages() const { return far_.max_pages; }
     [[nodiscard]] std::int64_t pages_in_use() const;
     [[nodiscard]] std::int64_t far_pages_in_use() const;
     [[nodiscard]] bool is_far(const std::byte* page) const;
 
-    /// Of near memory, taken at a time.
+    /// Of near memory, taken at a time (whole groups, so up to KvLayout::pages_together - 1 more).
     static std::int64_t slab_pages(std::int64_t page_bytes);
 
     /// Pages that hold `num_tokens` positions.
@@ -54,7 +53,7 @@ class PagePool {
     struct Tier {
         std::int64_t max_pages = 0;
         std::vector<kernels::Buffer> slabs{};
-        std::vector<std::byte*> free{};  ///< a heap, the lowest first: those of a sequence stand one behind another
+        std::vector<std::byte*> free{};  ///< a heap, the lowest first: pages taken in one go are neighbours
         std::int64_t allocated = 0;      ///< pages
 
         [[nodiscard]] std::int64_t in_use() const { return allocated - static_cast<std::int64_t>(free.size()); }

@@ -220,7 +220,7 @@ float largest_score(float* scores, std::int64_t count) {
 
 /// Scores of one row (largest_score has padded them) become probabilities in place; returns their sum. Memory is asked
 /// for what comes next here too (8 rows at 100K positions, Zen 5: about 3 % of the time).
-template <class Isa, class Dot>
+template <class Isa, class Dot, int Lines>
 float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahead& next) {
     using Floats = typename Isa::Floats;
     constexpr int regs = lanes / Isa::width;
@@ -242,7 +242,7 @@ float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahe
     std::int64_t i = 0;
     Ahead::Share ahead = next.take(padded / (at_once * Isa::width), reinterpret_cast<const std::byte*>(scores));
     for (; i + at_once * Isa::width <= padded; i += at_once * Isa::width) {
-        ahead.template ask<Isa, Ahead::max_lines>();
+        ahead.template ask<Isa, Lines>();
         registers.template operator()<at_once>(i);
     }
     for (; i < padded; i += lanes) registers.template operator()<regs>(i);
@@ -407,7 +407,9 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
         float* row = scratch.scores + r * score_stride;
         const std::int64_t visible = tile.visible(tile.row_of(r));
         const std::int64_t tiled = tile.tiled(tile.row_of(r));
-        if (visible > 0) result.sum[r] = probabilities_of_row<Isa, Dot>(row, visible, result.maximum[r], ahead);
+        if (visible > 0)
+            result.sum[r] =
+                probabilities_of_row<Isa, Dot, lines_a_turn<Isa>(R)>(row, visible, result.maximum[r], ahead);
         if constexpr (is_int8_kv<Dot>) {
             if (r == 0 || &tile.row_of(r) != &tile.row_of(r - 1)) {
                 gather_value_scales(tile, tile.row_of(r), scratch.value_scales);

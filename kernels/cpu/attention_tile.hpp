@@ -59,19 +59,16 @@ struct ProbabilityWords {
 
 /// Asks for the keys and values that the thread needs next, a few lines in each turn of the inner loops, in the order
 /// in which they stand in memory: processors read such a stream ahead by themselves as well (Zen 5 at 100K positions;
-/// four pages at a time gave 5 to 20 % less).
+/// four pages at a time gave 5 to 20 % less). Always inlined: see the wall in kernel_table.hpp.
 class Ahead {
   public:
-    static constexpr int max_lines = 4;
-    /// A line is not asked for again and again while it is under way: rather do some loops ask for nothing.
-    static constexpr std::int64_t least_step = 32;
-
-    /// `num_turns`: turns of the inner loops to spread over; each asks for `lines` lines at most.
+    /// `num_turns`: turns of the inner loops to spread over; each asks for `lines` lines. None is asked for again and
+    /// again while it is under way: rather do some loops ask for nothing.
     [[gnu::always_inline]] Ahead(const KvAhead& wanted, int lines, std::int64_t num_turns) : wanted_(wanted) {
         const std::int64_t num_bytes = 2 * wanted.num_pages * wanted.part_bytes;
-        const std::int64_t most = lines * line_bytes;
+        const std::int64_t most = lines * line_bytes, least = most / 2;
         due_ = num_turns > 0 ? (num_bytes + num_turns - 1) / num_turns : most;
-        step_ = due_ < least_step ? least_step : due_ < most ? due_ : most;
+        step_ = due_ < least ? least : due_ < most ? due_ : most;
         begin_run();
     }
     /// What a loop asks for: some lines a turn, `step` bytes further each time.
@@ -82,7 +79,8 @@ class Ahead {
         /// One turn.
         template <class Isa, int Lines>
         [[gnu::always_inline]] void ask() {
-            constexpr int cache = Isa::width == 16 ? 3 : 2;  // the first; the second where the first is of 32 KB
+            constexpr int cache =
+                Isa::width == 16 ? 3 : 2;  // the first; the second, as in Zen 3 the first is full of scores
 #pragma GCC unroll 4
             for (int line = 0; line < Lines; ++line) __builtin_prefetch(from + line * line_bytes, 0, cache);
             from += step;
@@ -102,7 +100,7 @@ class Ahead {
     static constexpr std::int64_t line_bytes = 64;
 
     /// The next keys, or behind all of them values, that stand one behind another.
-    void begin_run() {
+    [[gnu::always_inline]] void begin_run() {
         if (next_page_ == wanted_.num_pages && !in_values_) {
             in_values_ = true;
             next_page_ = 0;

@@ -298,7 +298,7 @@ struct Call {
 
 void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                           DType act, std::byte* out, std::int64_t out_stride) {
-    check_layout(layout, layer, q_heads);
+    check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
     const std::span<const AttentionRow> rows = pass().rows;
     const std::int64_t width = q_heads * layout.head_dim;
     check_act_rows("attention", act, static_cast<std::int64_t>(rows.size()), width, out_stride);

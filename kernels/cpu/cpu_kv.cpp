@@ -1,5 +1,6 @@
 // Keys and values of CpuDevice: storing, moving, taking out and putting back.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <vector>
 
@@ -123,12 +124,15 @@ std::size_t CpuDevice::kv_page_bytes(const KvLayout& layout) const {
 std::int64_t CpuDevice::kv_pages_together(const KvLayout& layout) const {
     const KvPages pages(layout);
     if (pages.keys_elements() != pages.values_elements()) return 1;
-    return std::max<std::int64_t>(1, run_bytes / (pages.head_elements() * pages.element_bytes()));
+    const std::int64_t pages_a_run = run_bytes / (pages.head_elements() * pages.element_bytes());
+    // A chunk of attention, 8 pages, lies in as few runs as it can.
+    return static_cast<std::int64_t>(
+        std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, pages_a_run))));
 }
 
 void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                            std::byte* q_out) {
-    check_layout(layout, layer, q_heads);
+    check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
     const std::span<const KvSlot> slots = pass().slots;
     const KvPages pages(layout);
     const RopeRow row{table_, layout, pages, layer, q_heads};

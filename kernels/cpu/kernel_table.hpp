@@ -155,7 +155,7 @@ struct AttentionJob {
     std::int64_t group_heads;  ///< query heads of a KV head
     std::int64_t q_heads;
     std::int64_t keys_offset;    ///< bytes from the start of a page to the keys of (layer, KV head 0)
-    std::int64_t part_bytes;     ///< of the values of one (layer, KV head) in a page; of the keys at most
+    std::int64_t part_bytes;     ///< of a page's values of one (layer, KV head); its keys are no larger
     std::int64_t head_stride;    ///< bytes from the keys of a KV head to those of the next
     std::int64_t values_offset;  ///< bytes from keys to values of the same head
     float scale;

@@ -24,7 +24,7 @@ std::vector<std::uint16_t> random_bf16(std::size_t count) {
     return values;
 }
 
-/// Keys and values of some such numbers.
+/// Random keys and values.
 void fill(kernels::Device& device, const kernels::KvLayout& layout, std::span<std::byte* const> pages) {
     kernels::KvBox box{.num_heads = layout.num_kv_heads,
                        .count = static_cast<std::int64_t>(pages.size()) * kernels::KvLayout::page_tokens};

@@ -6,9 +6,10 @@ usage: compare_peers.py LONGHAUL [--shape 1.1b] [--precision bf16|int8|int4] [--
 
 Needs `pip install llama-cpp-python gguf numpy`, for transformers `torch transformers`. Weights are random: only time is measured. All
 programs are loaded at once and take turns, number of rows by number of rows, longhaul stopped meanwhile (SIGSTOP): where memory is
-shared with others it may change its speed within seconds. Printed are medians over the rounds, and of the ratios within each. llama.cpp's formats: bf16 as BF16, int8 as Q8_0, int4 as Q4_0 (all matrices, as ours but that our embedding and head
-are int8). transformers runs in bf16, which PyTorch does slowly on a processor without instructions for it; transformers-fp32 holds
-twice the bytes, and is what its users take there.
+shared with others it may change its speed within seconds. Printed are medians over the rounds, and of the ratios within each.
+llama.cpp's formats: bf16 as BF16, int8 as Q8_0, int4 as Q4_0 (all matrices, as ours but that our embedding and head are int8).
+transformers runs in bf16, which PyTorch does slowly on a processor without instructions for it; transformers-fp32 holds twice the
+bytes, and is what its users take there.
 
 A pass is decode (1 row) and verification (n rows at once at 512 positions); prefill is 1024 tokens in one call.
 """
@@ -231,6 +232,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=["llama.cpp"])
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a stopped process would stay behind
     if args.precision != "bf16" and args.peers != ["llama.cpp"]:
         parser.error("transformers is compared with --precision bf16 alone")
     with tempfile.TemporaryDirectory() as folder:

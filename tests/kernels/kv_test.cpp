@@ -113,6 +113,17 @@ TEST_P(KvTest, BoxesAreTheirPages) {
     }
 }
 
+/// Where keys and values are not as large as each other pages stand alone.
+TEST_P(KvTest, OddHeadsStandAlone) {
+    const auto device = GetParam().make(1);
+    EXPECT_EQ(device->kv_pages_together(layout_of(DType::bf16)), 1);
+    KvLayout layout = layout_of(DType::bf16);
+    layout.pages_together = 2;
+    const Buffer pages(*device, 2 * device->kv_page_bytes(layout));
+    const std::vector<KvSlot> slots{{pages.data(), 0}};
+    EXPECT_THROW(store(*device, layout, 1, Tokens(numbers_, layout, 2, 1), 0, slots), std::logic_error);
+}
+
 /// Pages that stand in each other's gaps hold what pages do that stand alone, whatever is put into the others.
 TEST_P(KvTest, PagesTogetherAreAsPagesAlone) {
     const auto device = GetParam().make(1);

@@ -335,6 +335,15 @@ TEST_F(Cli, BenchExplainsAPassByItsParts) {
     EXPECT_NEAR(shares, 1, 0.01) << "and take the time it takes";
 }
 
+TEST_F(Cli, BenchVerifyTakesRounds) {
+    const Ended ended = run({"bench", "verify", std::string("--model=") + LONGHAUL_DEMO_MODEL, "--rows=2", "--rounds=3",
+                             "--threads=1", "--json"});
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    const auto lines = nlohmann::json::parse(ended.out).at("lines");
+    ASSERT_EQ(lines.size(), 3U);
+    for (const auto& line : lines) EXPECT_EQ(line.at("rows"), 2);
+}
+
 TEST_F(Cli, BenchSpeculationTakesRoundsAndATree) {
     std::vector<std::string> arguments{"bench",      "speculation",    std::string("--model=") + LONGHAUL_DEMO_MODEL,
                                        "--rounds=1", "--draft-tree=3", "--threads=1"};
