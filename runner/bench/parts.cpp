@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <vector>
 
 #include "engine/kv/kv_cache.hpp"
@@ -62,8 +63,8 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
     device.upload(queries.data(), q.data(), queries.num_bytes());
     const kernels::Buffer out(device, static_cast<std::size_t>(nodes * width) * sizeof q[0]);
     const kernels::AttentionSequence sequence{kv.pages(), kv.scratch_pages()};
-    std::vector<std::int32_t> slots;
-    for (std::int32_t i = 0; i < nodes; ++i) slots.push_back(i);
+    std::vector<std::int32_t> slots(static_cast<std::size_t>(nodes));
+    std::iota(slots.begin(), slots.end(), 0);
     std::vector<kernels::AttentionRow> rows;
     for (std::int64_t i = 0; i < nodes; ++i) {  // a path of 8 nodes at most, ending in the row's own slot
         const std::int64_t above = std::min<std::int64_t>(i, 7);
