@@ -9,6 +9,8 @@
 #include <set>
 #include <vector>
 
+#include "engine/model/model.hpp"
+#include "engine/parallel/group.hpp"
 #include "kernels/device.hpp"
 
 namespace longhaul::engine {
@@ -64,6 +66,21 @@ TEST_F(PagePoolTest, PagesOfAGroupStandInEachOthersGaps) {
             EXPECT_EQ(pages[static_cast<std::size_t>(i)] - pages[static_cast<std::size_t>(i - 1)], part_bytes);
         }
     }
+}
+
+// What a model's sequences have: on the processor, whole runs of a head.
+TEST(ModelPages, StandAsTheDeviceLikesThem) {
+    ModelConfig config;
+    config.vocab_size = config.hidden_size = 64;
+    config.intermediate_size = 64;
+    config.num_layers = config.num_heads = config.num_kv_heads = 2;
+    config.head_dim = 32;
+    config.max_positions = 512;
+    const auto group = make_local_group();
+    const auto device = kernels::make_cpu_device(kernels::CpuVariant::avx2, 1);
+    const auto model = Model::random(config, Precision::bf16, *device, *group, 1);
+    EXPECT_GT(model->kv_layout().pages_together, 1);
+    EXPECT_EQ(model->kv_layout().pages_together, device->kv_pages_together(model->kv_layout()));
 }
 
 // What ended sequences leave is handed out from its beginning again.

@@ -124,6 +124,20 @@ TEST_P(KvTest, OddHeadsStandAlone) {
     EXPECT_THROW(store(*device, layout, 1, Tokens(numbers_, layout, 2, 1), 0, slots), std::logic_error);
 }
 
+/// Attention of the processor's variants reads runs of 128 KB of a head; the reference knows single pages alone.
+TEST(KvPages, StandTogetherOnTheProcessor) {
+    const auto on = [](CpuVariant variant, DType dtype, std::int64_t head_dim) {
+        const KvLayout layout{.dtype = dtype, .num_layers = 2, .num_kv_heads = 4, .head_dim = head_dim};
+        return make_cpu_device(variant, 1)->kv_pages_together(layout);
+    };
+    EXPECT_EQ(on(CpuVariant::avx2, DType::bf16, 64), 8);
+    EXPECT_EQ(on(CpuVariant::avx2, DType::bf16, 128), 4);
+    EXPECT_EQ(on(CpuVariant::avx2, DType::f32, 64), 4);
+    EXPECT_EQ(on(CpuVariant::avx2, DType::int8, 64), 8) << "a power of two: 15 would cut chunks in pieces";
+    EXPECT_EQ(on(CpuVariant::avx2, DType::bf16, 1024), 1);
+    EXPECT_EQ(on(CpuVariant::reference, DType::bf16, 64), 1);
+}
+
 /// Pages that stand in each other's gaps hold what pages do that stand alone, whatever is put into the others.
 TEST_P(KvTest, PagesTogetherAreAsPagesAlone) {
     const auto device = GetParam().make(1);

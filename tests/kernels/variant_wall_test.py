@@ -16,7 +16,7 @@ if len(variants) < 2:
 weak = []
 for path in variants:
     symbols = subprocess.run([nm, "-C", "--defined-only", str(path)], check=True, capture_output=True, text=True).stdout
-    weak += [f"{path.name}: {line}" for line in symbols.splitlines() if line[17:18] in "WVu"]
+    weak += [f"{path.name}: {line}" for line in symbols.splitlines() if line.split()[1] in ("W", "V", "u")]
 if weak:
     sys.exit("the linker may keep these for every processor; make them always_inline or templates on the variant:\n" + "\n".join(weak))
 print(f"{len(variants)} objects, no weak symbol")
