@@ -149,7 +149,7 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
         end_slot = slot + 1 > end_slot ? slot + 1 : end_slot;
         first_slot = slot < first_slot ? slot : first_slot;
     });
-    Ahead nothing({}, lines_a_turn<Isa>(R), 0);
+    Ahead nothing(tile.job, {}, lines_a_turn<Isa>(R), 0);
     for (std::int64_t page = first_slot / page_tokens; page * page_tokens < end_slot; ++page) {
         const std::int64_t first = page * page_tokens;
         const std::int64_t slots = end_slot - first < page_tokens ? end_slot - first : std::int64_t{page_tokens};
@@ -466,7 +466,7 @@ void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std:
     const RowTiles tiles = product_tiles<Dot>(unit.num_rows * job.group_heads);
     const std::int64_t groups = job.head_dim / elements_of_group<Dot>;
     const std::int64_t paged = ChunkTile<Isa, Dot>::clamp(unit.rows[unit.num_rows - 1].in_pages - chunk * chunk_tokens);
-    Ahead ahead(wanted, lines_a_turn<Isa>(tiles.first(1)), turns_of_chunk<Isa, Dot>(job, tiles, paged));
+    Ahead ahead(job, wanted, lines_a_turn<Isa>(tiles.first(1)), turns_of_chunk<Isa, Dot>(job, tiles, paged));
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t first = tiles.first(t);
         const ChunkTile<Isa, Dot> tile(job, unit, chunk, first, tiles.first(t + 1) - first);

@@ -64,8 +64,9 @@ class Ahead {
   public:
     /// `num_turns`: turns of the inner loops to spread over; each asks for `lines` lines. None is asked for again and
     /// again while it is under way: rather do some loops ask for nothing.
-    [[gnu::always_inline]] Ahead(const KvAhead& wanted, int lines, std::int64_t num_turns) : wanted_(wanted) {
-        const std::int64_t num_bytes = 2 * wanted.num_pages * wanted.part_bytes;
+    [[gnu::always_inline]] Ahead(const AttentionJob& job, const KvAhead& wanted, int lines, std::int64_t num_turns)
+        : wanted_(wanted), values_offset_(job.values_offset), part_bytes_(job.part_bytes) {
+        const std::int64_t num_bytes = 2 * wanted.num_pages * part_bytes_;
         const std::int64_t most = lines * line_bytes, least = most / 2;
         due_ = num_turns > 0 ? (num_bytes + num_turns - 1) / num_turns : most;
         step_ = due_ < least ? least : due_ < most ? due_ : most;
@@ -107,15 +108,17 @@ class Ahead {
         }
         at_ = end_ = nullptr;
         if (next_page_ == wanted_.num_pages) return;
-        const std::int64_t offset = wanted_.keys_offset + (in_values_ ? wanted_.values_offset : 0);
+        const std::int64_t offset = wanted_.keys_offset + (in_values_ ? values_offset_ : 0);
         at_ = end_ = wanted_.pages[next_page_] + offset;
         do {
             ++next_page_;
-            end_ += wanted_.part_bytes;
+            end_ += part_bytes_;
         } while (next_page_ < wanted_.num_pages && wanted_.pages[next_page_] + offset == end_);
     }
 
     KvAhead wanted_;
+    std::int64_t values_offset_;
+    std::int64_t part_bytes_;
     std::int64_t due_;   ///< bytes a turn, to be done in time
     std::int64_t step_;  ///< bytes a turn, where a loop asks at all
     std::int64_t saved_ = 0;

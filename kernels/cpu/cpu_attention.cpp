@@ -274,7 +274,7 @@ struct Call {
         const std::int64_t paged =
             std::clamp<std::int64_t>(unit.rows[unit.num_rows - 1].in_pages - first, 0, std::int64_t{chunk_tokens});
         return {unit.pages + first / page_tokens, (paged + page_tokens - 1) / page_tokens,
-                job.keys_offset + unit.kv_head * job.head_stride, job.values_offset, job.part_bytes};
+                job.keys_offset + unit.kv_head * job.head_stride};
     }
 
     /// Finishes the unit that begins in piece `i` and ends in another.

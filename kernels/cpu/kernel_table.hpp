@@ -187,13 +187,11 @@ struct AttentionScratch {
     float* path_p;           ///< [max_tile_rows * 512], probabilities of what rows add one by one
 };
 
-/// Keys and values of one head in the chunk that the thread takes next; AttentionJob has the same names.
+/// Keys and values of one head in the chunk that the thread takes next.
 struct KvAhead {
     std::byte* const* pages = nullptr;
     std::int64_t num_pages = 0;
-    std::int64_t keys_offset = 0;  ///< of this head
-    std::int64_t values_offset = 0;
-    std::int64_t part_bytes = 0;
+    std::int64_t keys_offset = 0;  ///< bytes from the start of a page to the keys of this head
 };
 
 struct KernelTable {
