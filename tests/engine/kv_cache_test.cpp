@@ -16,6 +16,12 @@
 namespace longhaul::engine {
 namespace {
 
+std::vector<std::byte*> take(PagePool& pool, std::size_t count) {
+    std::vector<std::byte*> pages(count);
+    std::generate(pages.begin(), pages.end(), [&] { return pool.take(); });
+    return pages;
+}
+
 class PagePoolTest : public ::testing::Test {
   protected:
     std::unique_ptr<kernels::Device> device_ = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
@@ -44,8 +50,7 @@ TEST_F(PagePoolTest, HandsOutPagesUpToItsCeiling) {
 // Memory that the system can back with huge pages: attention over long sequences needs its translations to stay cached.
 TEST_F(PagePoolTest, PagesStandSideBySide) {
     PagePool pool(*device_, layout_, 100 * page_bytes_);
-    std::vector<std::byte*> pages;
-    for (int i = 0; i < 100; ++i) pages.push_back(pool.take());
+    std::vector<std::byte*> pages = take(pool, 100);
     std::sort(pages.begin(), pages.end());
     for (std::size_t i = 1; i < pages.size(); ++i) EXPECT_EQ(pages[i] - pages[i - 1], page_bytes_);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(pages.front()) % 64, 0U);
@@ -56,8 +61,7 @@ TEST_F(PagePoolTest, PagesStandSideBySide) {
 TEST_F(PagePoolTest, PagesOfAGroupStandInEachOthersGaps) {
     layout_.pages_together = 4;
     PagePool pool(*device_, layout_, 10 * page_bytes_);
-    std::vector<std::byte*> pages;
-    for (int i = 0; i < 10; ++i) pages.push_back(pool.take());
+    const std::vector<std::byte*> pages = take(pool, 10);
     EXPECT_EQ(pool.take(), nullptr);
     const std::int64_t part_bytes = page_bytes_ / 4;  // keys or values of one of two layers
     for (const std::int64_t group : {0, 4, 8}) {
@@ -86,8 +90,7 @@ TEST(ModelPages, StandAsTheDeviceLikesThem) {
 // What ended sequences leave is handed out from its beginning again.
 TEST_F(PagePoolTest, TheLowestPageComesFirst) {
     PagePool pool(*device_, layout_, 5 * page_bytes_);
-    std::vector<std::byte*> pages;
-    for (int i = 0; i < 5; ++i) pages.push_back(pool.take());
+    const std::vector<std::byte*> pages = take(pool, 5);
     for (const std::size_t i : {3U, 0U, 4U, 1U}) pool.give_back(pages[i]);
     for (const std::size_t i : {0U, 1U, 3U, 4U}) EXPECT_EQ(pool.take(), pages[i]);
 }
