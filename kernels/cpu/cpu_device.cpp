@@ -91,7 +91,7 @@ void CpuDevice::matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_
     const auto pack_words = bf16 ? table_.pack_bf16 : table_.pack_f32;
     const auto multiply = bf16 ? table_.matmul_bf16 : table_.matmul_f32;
     const bool alone = num_words <= words_packed_alone;
-    if (alone) pack_words(pack, 0, num_groups);
+    if (alone) pack_words(pack, 0, 1);
     // From 4 rows on arithmetic costs more than reading.
     const std::int64_t work = num_blocks * num_groups * group_bytes * (num_rows + 3) / 4;
     const int team = threads_for(work, matmul_bytes_per_thread);
@@ -100,8 +100,7 @@ void CpuDevice::matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_
     {
         const FlushDenormals flush;
         if (!alone) {
-            const Share groups = Share::of(num_groups);
-            pack_words(pack, groups.first, groups.end);
+            pack_words(pack, omp_get_thread_num(), omp_get_num_threads());
 #pragma omp barrier
         }
         queue_.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end) { multiply(job, first, end); });

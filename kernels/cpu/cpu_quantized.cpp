@@ -177,10 +177,10 @@ void CpuDevice::matmul_quantized(const Matrix& w, const std::byte* x, std::int64
                            .corrections = corrections,
                            .num_rows = num_rows,
                            .y = y};
-    const bool alone = num_words <= words_packed_alone / 4;
+    const bool alone = num_words <= words_packed_alone;
     if (alone) {
         const FlushDenormals flush;
-        kernels.quantize(quantize, 0, packed.num_blocks);
+        kernels.quantize(quantize, 0, 1);
     }
     const std::int64_t num_blocks = blocks_of(w.num_outputs);
     const std::int64_t work = num_blocks * packed.block_bytes * (num_rows + 1) / 2;
@@ -190,8 +190,7 @@ void CpuDevice::matmul_quantized(const Matrix& w, const std::byte* x, std::int64
     {
         const FlushDenormals flush;
         if (!alone) {
-            const Share blocks = Share::of(packed.num_blocks);
-            kernels.quantize(quantize, blocks.first, blocks.end);
+            kernels.quantize(quantize, omp_get_thread_num(), omp_get_num_threads());
 #pragma omp barrier
         }
         queue_.work(omp_get_thread_num(),

@@ -101,7 +101,7 @@ struct QuantizeWeightsJob {
 
 struct QuantizedKernels {
     std::int64_t steps;  ///< words of a group and row
-    void (*quantize)(const QuantizeJob& job, std::int64_t first_block, std::int64_t end_block);
+    void (*quantize)(const QuantizeJob& job, std::int64_t part, std::int64_t num_parts);
     void (*matmul)(const QuantizedJob& job, std::int64_t first_block, std::int64_t end_block);
 };
 
@@ -201,8 +201,8 @@ struct KernelTable {
     std::int64_t max_tile_f32;
     std::int64_t blocks_a_piece;  ///< of outputs, that a thread takes at a time at least: few tiles are cut short
 
-    void (*pack_bf16)(const PackJob& job, std::int64_t first_group, std::int64_t end_group);
-    void (*pack_f32)(const PackJob& job, std::int64_t first_group, std::int64_t end_group);
+    void (*pack_bf16)(const PackJob& job, std::int64_t part, std::int64_t num_parts);
+    void (*pack_f32)(const PackJob& job, std::int64_t part, std::int64_t num_parts);
     void (*matmul_bf16)(const MatmulJob& job, std::int64_t first_block, std::int64_t end_block);
     void (*matmul_f32)(const MatmulJob& job, std::int64_t first_block, std::int64_t end_block);
     QuantizedKernels int8, int4;

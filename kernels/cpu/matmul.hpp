@@ -6,17 +6,16 @@
 namespace longhaul::kernels::cpu {
 
 template <class Dot>
-void pack_words(const PackJob& job, std::int64_t first_group, std::int64_t end_group) {
-    const RowTiles tiles = product_tiles<Dot>(job.num_rows);
+void pack_words(const PackJob& job, std::int64_t part, std::int64_t num_parts) {
     // A group is 4 bytes of a row in either type: one f32 or one pair of bf16.
     const std::int64_t stride = job.row_stride / (Dot::is_bf16 ? 2 : 1);
-    const auto* from = reinterpret_cast<const std::uint32_t*>(job.rows) + first_group;
-    for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
-        const std::int64_t first = tiles.first(t);
-        const std::int64_t rows = tiles.first(t + 1) - first;
-        pack_tile<Dot>([&](std::int64_t r) { return from + (first + r) * stride; }, rows, end_group - first_group,
-                       job.words + (first * job.num_groups + first_group * rows) * Dot::steps);
-    }
+    const auto* from = reinterpret_cast<const std::uint32_t*>(job.rows);
+    each_tile_of_part(product_tiles<Dot>(job.num_rows), job.num_groups, part, num_parts,
+                      [&](std::int64_t first_row, std::int64_t rows, std::int64_t first, std::int64_t end) {
+                          pack_tile<Dot>([&](std::int64_t r) { return from + (first_row + r) * stride + first; }, rows,
+                                         end - first,
+                                         job.words + (first_row * job.num_groups + first * rows) * Dot::steps);
+                      });
 }
 
 /// Some slices of a group of blocks, all rows: where they stand and where their sums go.

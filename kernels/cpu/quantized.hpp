@@ -34,37 +34,36 @@ float quantize_inputs(const std::uint16_t* from, std::int64_t count, std::int8_t
     return most / 127.0F;
 }
 
-/// Blocks first_block..end_block of all rows; blocks are counted over the slices.
+/// Blocks are counted over the slices.
 template <class Dot>
-void quantize_blocks(const QuantizeJob& job, std::int64_t first_block, std::int64_t end_block) {
+void quantize_blocks(const QuantizeJob& job, std::int64_t part, std::int64_t num_parts) {
     constexpr std::int64_t group = 4 * Dot::steps, groups_a_block = Dot::block / group;
     const std::int64_t blocks_a_slice = (job.slice_length + Dot::block - 1) / Dot::block;
     const std::int64_t groups_a_slice = (job.slice_length + group - 1) / group;
-    const RowTiles tiles = tiles_of<Dot>(job.num_rows);
-    for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
-        const std::int64_t first = tiles.first(t);
-        const std::int64_t rows = tiles.first(t + 1) - first;
-        for (std::int64_t b = first_block; b < end_block; ++b) {
-            const std::int64_t slice = b / blocks_a_slice, in_slice = b % blocks_a_slice;
-            const std::int64_t begin = slice * job.slice_length + in_slice * Dot::block;
-            const std::int64_t left = job.slice_length - in_slice * Dot::block;
-            const std::int64_t count = left < Dot::block ? left : Dot::block;
-            const std::int64_t first_group = slice * groups_a_slice + in_slice * groups_a_block;
-            const std::int64_t num_words = (count + group - 1) / group * Dot::steps;
-            for (std::int64_t r = 0; r < rows; ++r) {
-                alignas(64) std::int8_t q[Dot::block];
-                const auto* row = reinterpret_cast<const std::uint16_t*>(job.rows) + (first + r) * job.row_stride;
-                const std::int64_t place = first * job.num_blocks + b * rows + r;
-                job.scales[place] = quantize_inputs<Dot>(row + begin, count, q);
-                std::int32_t sum = 0;
-                for (std::int64_t i = 0; i < Dot::block; ++i) sum += q[i];
-                job.corrections[place] = -Dot::offset * sum;
-                std::uint32_t* to =
-                    job.words + first * job.num_groups * Dot::steps + first_group * Dot::steps * rows + r;
-                for (std::int64_t w = 0; w < num_words; ++w) __builtin_memcpy(to + w * rows, q + 4 * w, 4);
-            }
+    const auto quantize = [&](std::int64_t first_row, std::int64_t rows, std::int64_t b) {
+        const std::int64_t slice = b / blocks_a_slice, in_slice = b % blocks_a_slice;
+        const std::int64_t begin = slice * job.slice_length + in_slice * Dot::block;
+        const std::int64_t left = job.slice_length - in_slice * Dot::block;
+        const std::int64_t count = left < Dot::block ? left : Dot::block;
+        const std::int64_t first_group = slice * groups_a_slice + in_slice * groups_a_block;
+        const std::int64_t num_words = (count + group - 1) / group * Dot::steps;
+        for (std::int64_t r = 0; r < rows; ++r) {
+            alignas(64) std::int8_t q[Dot::block];
+            const auto* row = reinterpret_cast<const std::uint16_t*>(job.rows) + (first_row + r) * job.row_stride;
+            const std::int64_t place = first_row * job.num_blocks + b * rows + r;
+            job.scales[place] = quantize_inputs<Dot>(row + begin, count, q);
+            std::int32_t sum = 0;
+            for (std::int64_t i = 0; i < Dot::block; ++i) sum += q[i];
+            job.corrections[place] = -Dot::offset * sum;
+            std::uint32_t* to =
+                job.words + first_row * job.num_groups * Dot::steps + first_group * Dot::steps * rows + r;
+            for (std::int64_t w = 0; w < num_words; ++w) __builtin_memcpy(to + w * rows, q + 4 * w, 4);
         }
-    }
+    };
+    each_tile_of_part(tiles_of<Dot>(job.num_rows), job.num_blocks, part, num_parts,
+                      [&](std::int64_t first_row, std::int64_t rows, std::int64_t first, std::int64_t end) {
+                          for (std::int64_t b = first; b < end; ++b) quantize(first_row, rows, b);
+                      });
 }
 
 struct QuantizedTile {
