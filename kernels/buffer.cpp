@@ -60,6 +60,11 @@ void Device::choose(float* /*logits*/, std::int64_t /*stride*/, std::int64_t /*v
     throw std::logic_error("this device does not choose tokens");
 }
 
+void Device::draw(float* /*logits*/, std::int64_t /*stride*/, std::int64_t /*vocab_size*/,
+                  std::span<const Choice> /*choices*/, std::int64_t /*count*/, std::span<Drawn> /*drawn*/) {
+    throw std::logic_error("this device does not choose tokens");
+}
+
 Staging::Staging(Device& device, std::size_t num_bytes) : device_(&device), num_bytes_(num_bytes) {
     if (num_bytes > 0) data_ = device.allocate_staging(num_bytes);
 }

@@ -248,7 +248,16 @@ struct Choice {
     std::span<const std::int32_t> penalised{};  ///< none twice
     std::uint64_t noise_key = 0;
     std::int64_t position = 0;
+    bool silent = false;  ///< no noise: the greatest log weights win
 };
+
+/// A token of a row, after all filters.
+struct Drawn {
+    std::int32_t token = -1;  ///< -1: there is none
+    double log_weight = 0;    ///< its logit over the temperature
+    double probability = 0;   ///< among the survivors
+};
+constexpr std::int64_t most_draws = 16;  ///< of a row
 
 /// Operations of one device. Implementations throw std::bad_alloc when memory ends, DeviceError when the device
 /// fails, and std::logic_error when called wrongly.
@@ -355,7 +364,7 @@ class Device {
                           std::int64_t out_stride) = 0;
 
     // --- choosing tokens --------------------------------------------------------------------------------------------
-    /// Whether there is `choose`; devices that compute in the host's memory leave that to the host.
+    /// Whether there are `choose` and `draw`; devices that compute in the host's memory leave that to the host.
     [[nodiscard]] virtual bool can_choose() const { return false; }
 
     /// tokens[i] = what choices[i] says of its row of `logits` (f32 [rows, stride], of which the first `vocab_size` of
@@ -363,6 +372,14 @@ class Device {
     /// arithmetic. Waits for the result.
     virtual void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
                         std::span<std::int32_t> tokens);
+
+    /// Several tokens of a row, with their probabilities: what draft trees are made of. drawn [choices, 1 + count]: of
+    /// each row the most probable survivor, then the `count` (at most most_draws) greatest sums of log weight and noise
+    /// in descending order: draws without replacement. Tokens of no survivor, and draws of noise -inf, are none. Where
+    /// the most probable one is none, all of the row is the host's to find out, by the same arithmetic. Temperatures
+    /// above 0. Otherwise as `choose`.
+    virtual void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
+                      std::int64_t count, std::span<Drawn> drawn);
 
     // --- attention --------------------------------------------------------------------------------------------------
     [[nodiscard]] virtual std::size_t kv_page_bytes(const KvLayout& layout) const = 0;

@@ -42,6 +42,8 @@ class ChainsGrowth final : public TreeGrowth {
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
 
+    [[nodiscard]] std::int64_t num_draws() const override { return ends_.size() == 1 ? 1 : 0; }
+
     void grow(std::span<Distribution> drafts) override {
         std::vector<std::int32_t> kept(drafts.size());
         for (std::size_t i = 0; i < drafts.size(); ++i) kept[i] = keep_draft(tree_, noise_, drafts[i]);

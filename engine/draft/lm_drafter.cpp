@@ -1,6 +1,7 @@
 #include "engine/draft/lm_drafter.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <stdexcept>
 
@@ -136,6 +137,29 @@ struct Growing {
     std::vector<Distribution> drafts;  ///< of growth->wanted()
 };
 
+/// A row of a model's logits: what is drafted behind a node of a tree.
+struct WantedRow {
+    Growing* tree;
+    std::size_t place;  ///< in growth->wanted()
+    std::int32_t node;
+    std::vector<std::int32_t> path;  ///< tokens from below the root to the node
+};
+
+/// In the order of the model's rows.
+std::vector<WantedRow> wanted_rows(std::size_t model, std::vector<Growing>& trees) {
+    std::vector<WantedRow> rows;
+    for (Growing& tree : trees) {
+        const std::span<const TreeGrowth::Wanted> wanted = tree.growth->wanted();
+        for (std::size_t i = 0; i < wanted.size(); ++i) {
+            if (wanted[i].model != static_cast<std::int32_t>(model)) continue;
+            const TokenTree& nodes = *tree.proposal->tree;
+            WantedRow& row = rows.emplace_back(WantedRow{&tree, i, wanted[i].node, nodes.path_to(wanted[i].node)});
+            for (std::int32_t& node : row.path) node = nodes.token[static_cast<std::size_t>(node)];
+        }
+    }
+    return rows;
+}
+
 class LmDrafter final : public Drafter {
   public:
     LmDrafter(const DraftOptions& options, std::unique_ptr<TreeMethod> method)
@@ -178,6 +202,8 @@ class LmDrafter final : public Drafter {
     void add_node_row(std::size_t model, const Growing& tree, std::int32_t index, std::int32_t node);
     bool grow_level(std::vector<Growing>& trees);
     void run_model(std::size_t model, std::vector<Growing>& trees);
+    [[nodiscard]] std::vector<Distribution> draw_on_device(std::size_t model, std::span<const WantedRow> rows,
+                                                           Logits& logits);
     [[nodiscard]] SamplingParams params_of(const Proposal& proposal) const;
 
     std::vector<Model*> models_;
@@ -255,25 +281,55 @@ void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
         if (any) kv_.push_back(tree.sequence->of_model[model].kv.get());
     }
     if (rows_.empty()) return;
-    const std::span<const float> logits = models_[model]->forward(rows_, kv_).all();
-    const auto vocab = static_cast<std::size_t>(models_[model]->config().vocab_size);
-    const auto shared_vocab = static_cast<std::size_t>(vocab_sizes_[model]);
-    std::size_t row = 0;
-    std::vector<std::int32_t> path;
-    for (Growing& tree : trees) {
-        const std::span<const TreeGrowth::Wanted> wanted = tree.growth->wanted();
-        for (std::size_t i = 0; i < wanted.size(); ++i) {
-            if (wanted[i].model != static_cast<std::int32_t>(model)) continue;
-            path = tree.proposal->tree->path_to(wanted[i].node);
-            for (std::int32_t& node : path) node = tree.proposal->tree->token[static_cast<std::size_t>(node)];
+    Logits& logits = models_[model]->forward(rows_, kv_);
+    const std::vector<WantedRow> rows = wanted_rows(model, trees);
+    std::vector<Distribution> drawn = draw_on_device(model, rows, logits);
+    if (drawn.empty()) static_cast<void>(logits.all());  // at once, where it is not here
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        Growing& tree = *rows[r].tree;
+        Distribution& draft = tree.drafts[rows[r].place];
+        if (drawn.empty() || drawn[r].ids.empty()) {
             pipelines_[model].set_params(params_of(*tree.proposal));
-            tree.drafts[i] =
-                pipelines_[model].apply(logits.subspan(row++ * vocab, shared_vocab), {tree.proposal->context, path});
-            if (wanted[i].node != 0) continue;
-            const DraftKv& draft = tree.sequence->of_model[model];
-            draft.kv->set_committed(static_cast<std::int64_t>(tree.proposal->context.size()) - draft.origin);
+            const auto vocab = static_cast<std::size_t>(vocab_sizes_[model]);
+            draft = pipelines_[model].apply(logits.row(static_cast<std::int64_t>(r)).first(vocab),
+                                            {tree.proposal->context, rows[r].path});
+        } else {
+            draft = std::move(drawn[r]);
         }
+        if (rows[r].node != 0) continue;
+        const DraftKv& kv = tree.sequence->of_model[model];
+        kv.kv->set_committed(static_cast<std::int64_t>(tree.proposal->context.size()) - kv.origin);
     }
+}
+
+/// The draws of every row, where the device makes them: a row of a vocabulary stays there. Empty: of none; an empty
+/// distribution: the host's to find out.
+std::vector<Distribution> LmDrafter::draw_on_device(std::size_t model, std::span<const WantedRow> rows,
+                                                    Logits& logits) {
+    if (!logits.can_choose()) return {};
+    std::int64_t most = 0;
+    std::vector<kernels::Choice> choices;
+    std::deque<std::vector<std::int32_t>> penalised;  // choices point there
+    for (const WantedRow& row : rows) {
+        const Proposal& proposal = *row.tree->proposal;
+        const std::int64_t draws = row.tree->growth->num_draws();
+        if (proposal.noise.is_own() || draws < 1 || draws > kernels::most_draws) return {};
+        most = std::max(most, draws);
+        pipelines_[model].set_params(params_of(proposal));
+        const auto position = static_cast<std::int64_t>(proposal.context.size() + row.path.size());
+        kernels::Choice& choice = choices.emplace_back(pipelines_[model].choice(
+            {proposal.context, row.path}, proposal.noise.key, position, penalised.emplace_back()));
+        choice.row = static_cast<std::int64_t>(choices.size()) - 1;
+        choice.silent = proposal.noise.kind == Noise::Kind::silent;
+    }
+    const std::vector<kernels::Drawn> drawn = logits.draw(choices, most, vocab_sizes_[model]);
+    std::vector<Distribution> distributions;
+    const auto of_row = static_cast<std::size_t>(1 + most);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        const std::span<const kernels::Drawn> mine = std::span(drawn).subspan(r * of_row, of_row);
+        distributions.push_back(mine.front().token < 0 ? Distribution{} : distribution_of(mine));
+    }
+    return distributions;
 }
 
 /// False when every tree is complete.

@@ -17,6 +17,8 @@ class RsdCGrowth final : public TreeGrowth {
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
 
+    [[nodiscard]] std::int64_t num_draws() const override { return branching_[level_]; }
+
     void grow(std::span<Distribution> drafts) override {
         std::vector<Wanted> next;
         for (std::size_t i = 0; i < drafts.size(); ++i) {

@@ -55,6 +55,8 @@ class RsdSGrowth final : public TreeGrowth {
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
 
+    [[nodiscard]] std::int64_t num_draws() const override { return width_; }
+
     void grow(std::span<Distribution> drafts) override {
         std::vector<Candidate> candidates;
         for (std::size_t i = 0; i < drafts.size(); ++i) add_candidates(drafts[i], i, candidates);

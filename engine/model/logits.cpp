@@ -51,4 +51,11 @@ std::vector<std::int32_t> Logits::choose(std::span<const kernels::Choice> choice
     return tokens;
 }
 
+std::vector<kernels::Drawn> Logits::draw(std::span<const kernels::Choice> choices, std::int64_t count,
+                                         std::int64_t vocab_size) {
+    std::vector<kernels::Drawn> drawn(choices.size() * static_cast<std::size_t>(1 + count));
+    device_.draw(on_device_, stride_, vocab_size, choices, count, drawn);
+    return drawn;
+}
+
 }  // namespace longhaul::engine

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <numeric>
 
@@ -316,6 +317,23 @@ const Distribution& LogitsPipeline::apply(std::span<const float> logits, const N
     renormalise();
     keep_eta();
     return out_;
+}
+
+Distribution distribution_of(std::span<const kernels::Drawn> drawn) {
+    std::vector<kernels::Drawn> sorted;
+    std::copy_if(drawn.begin(), drawn.end(), std::back_inserter(sorted),
+                 [](const kernels::Drawn& one) { return one.token >= 0; });
+    std::sort(sorted.begin(), sorted.end(),
+              [](const kernels::Drawn& a, const kernels::Drawn& b) { return a.token < b.token; });
+    const auto same = [](const kernels::Drawn& a, const kernels::Drawn& b) { return a.token == b.token; };
+    sorted.erase(std::unique(sorted.begin(), sorted.end(), same), sorted.end());  // the most probable one, drawn too
+    Distribution distribution;
+    for (const kernels::Drawn& one : sorted) {
+        distribution.ids.push_back(one.token);
+        distribution.log_weights.push_back(one.log_weight);
+        distribution.q.push_back(one.probability);
+    }
+    return distribution;
 }
 
 std::size_t most_probable(const Distribution& distribution) {

@@ -69,6 +69,10 @@ class LogitsPipeline {
     Distribution out_;
 };
 
+/// Of a distribution, the tokens that a device drew: gumbel_argmax, gumbel_top_k and most_probable say the same of it
+/// as of the whole one, under the noise that the device was told. `drawn`: of one choice.
+Distribution distribution_of(std::span<const kernels::Drawn> drawn);
+
 /// Place of the greatest log weight, the first of equal ones.
 std::size_t most_probable(const Distribution& distribution);
 

@@ -10,10 +10,12 @@
 //   settle    the sum; the bin down to which top-k or top-p may reach
 //   gather    tokens of these bins, in any order: a few hundred as a rule
 //   decide    one block a row filters these in shared memory (choose_few.cuh), and draws
-// Without filters, or with eta alone, survivors are many and found by comparison: `draw` takes the place of gather, and
-// leaves out logarithms where the noise's order of magnitude tells that a token cannot win.
+// Without filters, or with eta alone, survivors are many and found by comparison: `search` takes the place of gather,
+// and leaves out logarithms where the noise's order of magnitude tells that a token cannot win. Of several draws each
+// is a search for the best one behind the last.
 #include <cmath>
 #include <stdexcept>
+#include <string>
 
 #include "kernels/cuda/choose_few.cuh"
 #include "kernels/cuda/cuda_state.hpp"
@@ -33,7 +35,7 @@ struct Histogram {
 };
 
 static_assert(sizeof(RowState) + sizeof(Histogram) + vocabulary_lanes * sizeof(double) +
-                      most_candidates * sizeof(std::int32_t) + 256 * sizeof(Draw) <=
+                      most_candidates * sizeof(std::int32_t) + most_draws * 256 * sizeof(Draw) <=
                   ChoosePart::row_bytes,
               "with draws of 256 parts, a million tokens");
 
@@ -44,10 +46,16 @@ struct Call {
     Histogram* histograms;
     double* lanes;        ///< [rows, vocabulary_lanes]
     std::int32_t* lists;  ///< [rows, most_candidates]
-    Draw* draws;          ///< [rows, num_parts]
+    Draw* draws;          ///< [rows, searches, num_parts]
     std::int32_t* tokens;
+    Drawn* drawn;  ///< [rows, 1 + num_draws], in the place of tokens
     std::int64_t vocab_size;
-    int num_parts;
+    int num_parts, num_draws;
+
+    [[nodiscard]] __host__ __device__ int num_searches() const { return num_draws > 0 ? num_draws : 1; }
+    [[nodiscard]] __device__ Draw* draws_of(int search) const {
+        return draws + (std::int64_t{blockIdx.x} * num_searches() + search) * num_parts;
+    }
 };
 
 __global__ void __launch_bounds__(choose_threads) penalise_kernel(Call call) {
@@ -237,8 +245,8 @@ __global__ void __launch_bounds__(choose_threads) gather_kernel(Call call) {
     }
 }
 
-/// A thread's search for the best draw, in steps of four neighbouring tokens, which share their random words. In f32,
-/// with room for its errors, it tells what cannot win; what may, is drawn exactly.
+/// A thread's search for the best draw that comes after `before`, in steps of four neighbouring tokens, which share
+/// their random words. In f32, with room for its errors, it tells what cannot win; what may, is drawn exactly.
 struct Search {
     static constexpr float room = 1e-3F;
 
@@ -246,20 +254,22 @@ struct Search {
     const RowState& state;
     float greatest, per_temperature;
     double greatest_weight;
+    Draw before;
     Draw best;
     float mark;  ///< the best score, against the greatest log weight
 
-    __device__ Search(const ChosenRow& of_row, const RowState& of_state, const Draw& first)
+    __device__ Search(const ChosenRow& of_row, const RowState& of_state, const Draw& behind)
         : row(of_row),
           state(of_state),
           greatest(greatest_logit(of_state)),
           per_temperature(static_cast<float>(1.0 / of_row.temperature)),
           greatest_weight(log_weight(of_row, greatest)),
-          best(no_draw()) {
-        take(first);
-    }
+          before(behind),
+          best(no_draw()),
+          mark(minus_infinity()) {}
 
     __device__ void take(const Draw& draw) {
+        if (!comes_after(draw, before)) return;
         best = better_of(best, draw);
         mark = static_cast<float>(best.score - greatest_weight) - room;
     }
@@ -271,80 +281,127 @@ struct Search {
     __device__ void look_at(std::int64_t token, std::int64_t end) {
         float logits[4];
         bool any = false;
+        const float most = row.silent ? 0.0F : static_cast<float>(max_gumbel);
         for (int i = 0; i < 4; ++i) {
             logits[i] = token + i < end ? taken(row.logits[token + i]) : minus_infinity();
-            any = any || (possible(logits[i]) && distance(logits[i]) + static_cast<float>(max_gumbel) >= mark);
+            any = any || (possible(logits[i]) && distance(logits[i]) + most >= mark);
         }
         if (!any) return;
-        const NoiseWords words = words_of(row, token);
+        const NoiseWords words = row.silent ? NoiseWords{} : words_of(row, token);
         for (int i = 0; i < 4; ++i) {
-            const auto bound = static_cast<float>(gumbel_bound_of_bits(words.word[i]));
+            const float bound = row.silent ? 0.0F : static_cast<float>(gumbel_bound_of_bits(words.word[i]));
             if (!possible(logits[i]) || distance(logits[i]) + bound < mark || !survives(logits[i])) continue;
             take(draw_of(row, logits[i], static_cast<std::int32_t>(token + i), words.word[i]));
         }
     }
 };
 
-__global__ void __launch_bounds__(choose_threads) draw_kernel(Call call) {
+/// What one search found in all parts of the row.
+__device__ Draw best_of_parts(const Call& call, int search, Draw* room) {
+    const Draw* const draws = call.draws_of(search);
+    Draw best = no_draw();
+    for (int part = static_cast<int>(threadIdx.x); part < call.num_parts; part += choose_threads)
+        best = better_of(best, draws[part]);
+    return block_best(best, room);
+}
+
+__global__ void __launch_bounds__(choose_threads) search_kernel(Call call, int number) {
     const ChosenRow row = call.rows[blockIdx.x];
     if (row.way != Way::all && row.way != Way::eta) return;
     const RowState& state = call.states[blockIdx.x];
-    auto* const room = shared_memory<Draw>();
-    if (threadIdx.x == 0 && state.best != 0) {
-        const std::int32_t first = most_probable(state);
-        room[0] = draw_of(row, greatest_logit(state), first, words_of(row, first).word[first % 4]);
-    }
-    __syncthreads();
     if (state.best == 0) return;
-    Search search(row, state, room[0]);
+    auto* const room = shared_memory<Draw>();
+    const Draw before = number == 0 ? first_of_all() : best_of_parts(call, number - 1, room);
+    Search search(row, state, before);
+    // The most probable token first: what cannot beat it even with the greatest noise needs no noise drawn.
+    __syncthreads();
+    if (threadIdx.x == 0) room[0] = draw_of(row, greatest_logit(state), most_probable(state));
+    __syncthreads();
+    search.take(room[0]);
     const Range part = part_of(call);
     for (std::int64_t v = part.first + 4 * std::int64_t{threadIdx.x}; v < part.end; v += 4 * choose_threads)
         search.look_at(v, part.end);
     const Draw best = block_best(search.best, room);
-    if (threadIdx.x == 0) call.draws[std::int64_t{blockIdx.x} * call.num_parts + blockIdx.y] = best;
+    if (threadIdx.x == 0) call.draws_of(number)[blockIdx.y] = best;
 }
 
-__device__ std::int32_t best_of_parts(const Call& call, Draw* room) {
-    Draw best = no_draw();
-    for (int part = static_cast<int>(threadIdx.x); part < call.num_parts; part += choose_threads)
-        best = better_of(best, call.draws[std::int64_t{blockIdx.x} * call.num_parts + part]);
-    return block_best(best, room).token;
+/// The token of a row; -1: the host's to find out.
+__device__ std::int32_t choose_token(const Call& call, const ChosenRow& row, const RowState& state,
+                                     unsigned char* shared) {
+    if (row.way == Way::none || state.undecided != 0) return -1;
+    if (state.best == 0) return 0;  // nothing but NaN: the item shall end, not the program
+    if (row.way == Way::greedy) return most_probable(state);
+    if (row.way != Way::few) return best_of_parts(call, 0, reinterpret_cast<Draw*>(shared)).token;
+    Few few = few_in(shared);
+    const std::int32_t* const list = call.lists + std::int64_t{blockIdx.x} * most_candidates;
+    return take_few(few, row, state, list) ? next_of_few(few, row, first_of_all()).token : -1;
+}
+
+__device__ Drawn drawn_of(const ChosenRow& row, std::int32_t token, double probability) {
+    return {token, log_weight(row, taken(row.logits[token])), probability};
+}
+
+/// The most probable token and the row's draws, to drawn [1 + num_draws].
+__device__ void draw_tokens(const Call& call, const ChosenRow& row, const RowState& state, Drawn* drawn,
+                            unsigned char* shared) {
+    const bool first = threadIdx.x == 0;
+    for (int i = static_cast<int>(threadIdx.x); i <= call.num_draws; i += choose_threads) drawn[i] = {-1, 0, 0};
+    __syncthreads();
+    if (row.way == Way::none || state.undecided != 0 || state.best == 0) return;
+    const std::int32_t greatest = most_probable(state);
+    Draw draw = first_of_all();
+    if (row.way == Way::few) {
+        Few few = few_in(shared);
+        if (!take_few(few, row, state, call.lists + std::int64_t{blockIdx.x} * most_candidates)) return;
+        const double most = weight_in(few, greatest);
+        if (first) drawn[0] = drawn_of(row, greatest, most);
+        for (int i = 0; i < call.num_draws; ++i) {
+            draw = next_of_few(few, row, draw);
+            if (!is_draw(draw)) return;
+            const double probability = weight_in(few, draw.token);
+            if (first) drawn[1 + i] = drawn_of(row, draw.token, probability);
+        }
+        return;
+    }
+    const double most_weight = log_weight(row, greatest_logit(state));
+    const auto probability_of = [&](std::int32_t token) {
+        return flushed(weight_of(row, taken(row.logits[token]), most_weight) / state.sum);
+    };
+    if (first) drawn[0] = drawn_of(row, greatest, probability_of(greatest));
+    for (int i = 0; i < call.num_draws; ++i) {
+        draw = best_of_parts(call, i, reinterpret_cast<Draw*>(shared));
+        if (!is_draw(draw)) return;
+        if (first) drawn[1 + i] = drawn_of(row, draw.token, probability_of(draw.token));
+    }
 }
 
 __global__ void __launch_bounds__(choose_threads) decide_kernel(Call call) {
     const ChosenRow row = call.rows[blockIdx.x];
     const RowState& state = call.states[blockIdx.x];
     auto* const shared = shared_memory<unsigned char>();
-    std::int32_t token = -1;
-    if (row.way != Way::none && state.undecided == 0) {
-        if (state.best == 0) {
-            token = 0;  // nothing but NaN: the item shall end, not the program
-        } else if (row.way == Way::greedy) {
-            token = most_probable(state);
-        } else if (row.way == Way::few) {
-            token = choose_of_few(row, state, call.lists + std::int64_t{blockIdx.x} * most_candidates, shared);
-        } else {
-            token = best_of_parts(call, reinterpret_cast<Draw*>(shared));
-        }
+    if (call.num_draws > 0) {
+        draw_tokens(call, row, state, call.drawn + std::int64_t{blockIdx.x} * (1 + call.num_draws), shared);
+    } else {
+        const std::int32_t token = choose_token(call, row, state, shared);
+        if (threadIdx.x == 0) call.tokens[blockIdx.x] = token;
     }
-    if (threadIdx.x == 0) call.tokens[blockIdx.x] = token;
     __syncthreads();
     for (std::int32_t i = static_cast<std::int32_t>(threadIdx.x); i < row.num_penalised; i += choose_threads)
         row.logits[row.penalised[i]] = row.saved[i];
 }
 
-/// How a row can be decided here.
-Way way_of(const Choice& choice) {
-    if (choice.temperature == 0) return Way::greedy;
+/// How a row can be decided here. The probabilities that eta alone leaves would ask for one more sum.
+Way way_of(const Choice& choice, bool draws) {
+    if (choice.temperature == 0) return draws ? Way::none : Way::greedy;
     // Beyond, quotients leave the range in which f32 can tell what is hopeless.
     if (choice.temperature < 1e-6 || choice.temperature > 1e6) return Way::none;
     const bool candidates = choice.top_k > 0 || choice.top_p < 1.0 || choice.min_p > 0;
     if (candidates) return Way::few;
     if (choice.eta <= 0) return Way::all;
-    return choice.min_keep > 1 ? Way::none : Way::eta;
+    return choice.min_keep > 1 || draws ? Way::none : Way::eta;
 }
 
-ChosenRow row_of(const Choice& choice, float* logits) {
+ChosenRow row_of(const Choice& choice, float* logits, std::int64_t num_draws) {
     const bool from_top = choice.top_k > 0 || choice.top_p < 1.0;
     ChosenRow row{};
     row.logits = logits;
@@ -358,23 +415,26 @@ ChosenRow row_of(const Choice& choice, float* logits) {
     row.position = choice.position;
     row.min_keep = choice.min_keep > 1 ? choice.min_keep : 1;
     row.top_k = choice.top_k <= 0 ? 0 : choice.top_k > row.min_keep ? choice.top_k : row.min_keep;
+    row.num_draws = static_cast<std::int32_t>(num_draws);
     row.penalty = choice.penalty;
-    row.way = way_of(choice);
+    row.silent = choice.silent;
+    row.way = way_of(choice, num_draws > 0);
     row.counts_bins = row.way == Way::few && from_top;
-    row.adds_up = row.way == Way::eta || (row.counts_bins && row.top_k == 0);
+    row.adds_up = row.way == Way::eta || (row.way == Way::all && num_draws > 0) || (row.counts_bins && row.top_k == 0);
     return row;
 }
 
 /// The rows of a call, and which kernels they need.
 struct Batch {
     struct Needs {
-        bool penalty = false, survey = false, eta = false, gather = false, draw = false;
+        bool penalty = false, survey = false, eta = false, gather = false, search = false;
     };
     std::vector<ChosenRow> rows;
     std::vector<std::int32_t> penalised;  ///< of all rows, one behind the other
+    std::int64_t num_draws;               ///< of a row; 0: a token each
     Needs needs;
 
-    Batch(std::span<const Choice> choices, float* logits, std::int64_t stride) {
+    Batch(std::span<const Choice> choices, float* logits, std::int64_t stride, std::int64_t draws) : num_draws(draws) {
         for (const Choice& choice : choices) add(choice, logits + choice.row * stride);
     }
     [[nodiscard]] std::int64_t num_rows() const { return static_cast<std::int64_t>(rows.size()); }
@@ -382,7 +442,7 @@ struct Batch {
 
   private:
     void add(const Choice& choice, float* logits) {
-        ChosenRow& row = rows.emplace_back(row_of(choice, logits));
+        ChosenRow& row = rows.emplace_back(row_of(choice, logits, num_draws));
         if (choice.penalty != 1.0F && row.way != Way::none) {
             row.num_penalised = static_cast<std::int32_t>(choice.penalised.size());
             penalised.insert(penalised.end(), choice.penalised.begin(), choice.penalised.end());
@@ -391,7 +451,7 @@ struct Batch {
         needs.survey = needs.survey || row.counts_bins || row.adds_up;
         needs.eta = needs.eta || row.way == Way::eta;
         needs.gather = needs.gather || row.way == Way::few;
-        needs.draw = needs.draw || row.way == Way::all || row.way == Way::eta;
+        needs.search = needs.search || row.way == Way::all || row.way == Way::eta;
     }
 };
 
@@ -409,8 +469,14 @@ Call memory_of(ChoosePart& part, const Stream& stream, const Batch& batch, std::
     call.histograms = reinterpret_cast<Histogram*>(zeros + state_bytes);
     call.lanes = part.lanes.get<double>(stream, batch.needs.survey ? num_rows * vocabulary_lanes : 0);
     call.lists = part.lists.get<std::int32_t>(stream, batch.needs.gather ? num_rows * most_candidates : 0);
-    call.draws = part.draws.get<Draw>(stream, batch.needs.draw ? num_rows * call.num_parts : 0);
-    call.tokens = part.tokens.get<std::int32_t>(stream, num_rows);
+    call.num_draws = static_cast<int>(batch.num_draws);
+    const std::int64_t num_searched = num_rows * call.num_searches() * call.num_parts;
+    call.draws = part.draws.get<Draw>(stream, batch.needs.search ? num_searched : 0);
+    if (batch.num_draws > 0) {
+        call.drawn = part.tokens.get<Drawn>(stream, num_rows * (1 + batch.num_draws));
+    } else {
+        call.tokens = part.tokens.get<std::int32_t>(stream, num_rows);
+    }
     return call;
 }
 
@@ -454,8 +520,17 @@ void launch_all(const Stream& stream, const Call& call, std::int64_t num_rows, c
         launch(stream, settle_eta_kernel, a_row, threads, lane_bytes, call);
     }
     if (needs.gather) launch(stream, gather_kernel, parts, threads, 0, call);
-    if (needs.draw) launch(stream, draw_kernel, parts, threads, room_bytes, call);
+    for (int number = 0; needs.search && number < call.num_searches(); ++number)
+        launch(stream, search_kernel, parts, threads, room_bytes, call, number);
     launch(stream, decide_kernel, a_row, threads, needs.gather ? few_bytes : room_bytes, call);
+}
+
+/// Launches all; what it returns tells where the results will be.
+Call start(ChoosePart& part, const Stream& stream, PinnedRing& ring, Batch& batch, std::int64_t vocab_size) {
+    Call call = memory_of(part, stream, batch, vocab_size);
+    call.rows = send(part, stream, ring, batch);
+    launch_all(stream, call, batch.num_rows(), batch.needs);
+    return call;
 }
 
 }  // namespace
@@ -464,11 +539,20 @@ void CudaDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_s
                         std::span<std::int32_t> tokens) {
     if (choices.size() != tokens.size()) throw std::logic_error("choose: a token a choice");
     if (choices.empty()) return;
-    Batch batch(choices, logits, stride);
-    Call call = memory_of(state_->choose, state_->stream, batch, vocab_size);
-    call.rows = send(state_->choose, state_->stream, state_->ring, batch);
-    launch_all(state_->stream, call, batch.num_rows(), batch.needs);
+    Batch batch(choices, logits, stride, 0);
+    const Call call = start(state_->choose, state_->stream, state_->ring, batch, vocab_size);
     download(tokens.data(), reinterpret_cast<const std::byte*>(call.tokens), tokens.size_bytes());
+}
+
+void CudaDevice::draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
+                      std::int64_t count, std::span<Drawn> drawn) {
+    if (count < 1 || count > most_draws) throw std::logic_error("draw: 1 to " + std::to_string(most_draws));
+    if (drawn.size() != choices.size() * static_cast<std::size_t>(1 + count))
+        throw std::logic_error("draw: the most probable token and `count` others a choice");
+    if (choices.empty()) return;
+    Batch batch(choices, logits, stride, count);
+    const Call call = start(state_->choose, state_->stream, state_->ring, batch, vocab_size);
+    download(drawn.data(), reinterpret_cast<const std::byte*>(call.drawn), drawn.size_bytes());
 }
 
 }  // namespace longhaul::kernels::cuda

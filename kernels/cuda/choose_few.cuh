@@ -185,11 +185,11 @@ __device__ inline bool keep_top_p(Few& few, const ChosenRow& row, const RowState
     const int kept = few.counter[1];
     if (kept < 0) return false;
     keep_first(few, kept > 1 ? kept : 1);
-    if (row.min_p > 0 || row.eta > 0) divide_weights(few, sum_of_weights(few));
+    if (row.min_p > 0 || row.eta > 0 || row.num_draws > 0) divide_weights(few, sum_of_weights(few));
     return true;
 }
 
-/// Applies the filters; false where the host must.
+/// Applies the filters; false where the host must. For draws, weights become the survivors' probabilities.
 __device__ inline bool filter(Few& few, const ChosenRow& row, const RowState& state) {
     const bool drops = row.top_k > 0 && row.top_k < state.num_possible;
     if (row.top_k == 0 && row.top_p >= 1.0 && few.left < row.min_keep) return false;  // min-p left too few
@@ -202,31 +202,46 @@ __device__ inline bool filter(Few& few, const ChosenRow& row, const RowState& st
         few.weight[place] = filtered ? -1.0 : weight_of(row, taken(row.logits[few.token[place]]), greatest);
     }
     __syncthreads();
-    if (row.top_p < 1.0 || row.eta > 0) sort_by_lane(few);
+    if (row.top_p < 1.0 || row.eta > 0 || row.num_draws > 0) sort_by_lane(few);
     if (row.top_p < 1.0 && !keep_top_p(few, row, state)) return false;
     if (row.min_p > 0 && !keep_above(few, row, row.min_p * greatest_weight(few))) return false;
-    if (row.eta <= 0) return true;
-    divide_weights(few, sum_of_weights(few));
-    const double entropy = -sum_over_tokens(few, [](double q) { return entropy_term(q); });
-    return keep_above(few, row, eta_of(row, entropy));
+    if (row.eta > 0) {
+        divide_weights(few, sum_of_weights(few));
+        const double entropy = -sum_over_tokens(few, [](double q) { return entropy_term(q); });
+        if (!keep_above(few, row, eta_of(row, entropy))) return false;
+    }
+    if (row.num_draws > 0) divide_weights(few, sum_of_weights(few));
+    return true;
 }
 
-/// The token of a row whose candidates are `list` [num_candidates]; -1: the host decides.
-__device__ inline std::int32_t choose_of_few(const ChosenRow& row, const RowState& state, const std::int32_t* list,
-                                             unsigned char* shared) {
-    if (state.num_candidates > most_candidates) return -1;
-    Few few = few_in(shared);
+/// Takes the row's candidates, `list` [num_candidates], and filters them; false: the host must.
+__device__ inline bool take_few(Few& few, const ChosenRow& row, const RowState& state, const std::int32_t* list) {
+    if (state.num_candidates > most_candidates) return false;
     few.size = few.left = static_cast<int>(state.num_candidates);
     for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) few.token[i] = list[i];
     __syncthreads();
-    if (!filter(few, row, state)) return -1;
+    return filter(few, row, state);
+}
+
+/// The best draw of what is left that comes after `before`.
+__device__ inline Draw next_of_few(const Few& few, const ChosenRow& row, const Draw& before) {
     Draw best = no_draw();
     for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
         if (few.weight[i] < 0) continue;
-        const std::int32_t token = few.token[i];
-        best = better_of(best, draw_of(row, taken(row.logits[token]), token, words_of(row, token).word[token % 4]));
+        const Draw draw = draw_of(row, taken(row.logits[few.token[i]]), few.token[i]);
+        if (comes_after(draw, before)) best = better_of(best, draw);
     }
-    return block_best(best, few.room).token;
+    return block_best(best, few.room);
+}
+
+/// The weight of a token that is left, to all threads.
+__device__ inline double weight_in(const Few& few, std::int32_t token) {
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
+        if (few.token[i] == token) few.lanes[0] = few.weight[i];
+    }
+    __syncthreads();
+    return few.lanes[0];
 }
 
 }  // namespace longhaul::kernels::cuda

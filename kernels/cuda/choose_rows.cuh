@@ -41,7 +41,9 @@ struct ChosenRow {
     std::int64_t top_k;  ///< 0: off; at least min_keep
     std::int64_t min_keep;
     std::int32_t num_penalised;
+    std::int32_t num_draws;  ///< 0: one token, no probabilities
     float penalty;
+    bool silent;
     Way way;
     bool counts_bins;  ///< candidates are found by a histogram of distances to the greatest logit
     bool adds_up;      ///< the sum over the vocabulary is needed
@@ -121,11 +123,25 @@ __device__ __forceinline__ NoiseWords words_of(const ChosenRow& row, std::int64_
         {.position = row.position, .purpose = 0, .node = 0, .block = static_cast<std::uint32_t>(token / 4)});
 }
 __device__ __forceinline__ Draw draw_of(const ChosenRow& row, float logit, std::int32_t token, std::uint32_t bits) {
-    return {log_weight(row, logit) + static_cast<double>(gumbel_of_bits(bits)), token};
+    return {log_weight(row, logit) + (row.silent ? 0.0 : static_cast<double>(gumbel_of_bits(bits))), token};
+}
+__device__ __forceinline__ Draw draw_of(const ChosenRow& row, float logit, std::int32_t token) {
+    return draw_of(row, logit, token, row.silent ? 0 : words_of(row, token).word[token % 4]);
 }
 
 __device__ __forceinline__ Draw no_draw() {
     return {-std::numeric_limits<double>::infinity(), std::numeric_limits<std::int32_t>::max()};
+}
+__device__ __forceinline__ bool is_draw(const Draw& draw) {
+    return draw.score > -std::numeric_limits<double>::infinity();
+}
+/// What all draws come after.
+__device__ __forceinline__ Draw first_of_all() {
+    return {std::numeric_limits<double>::infinity(), -1};
+}
+/// Whether `draw` comes after `before` in the order of draws.
+__device__ __forceinline__ bool comes_after(const Draw& draw, const Draw& before) {
+    return draw.score < before.score || (draw.score == before.score && draw.token > before.token);
 }
 __device__ __forceinline__ Draw better_of(const Draw& a, const Draw& b) {
     const bool second = b.score > a.score || (b.score == a.score && b.token < a.token);

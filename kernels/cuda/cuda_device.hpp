@@ -121,6 +121,8 @@ class CudaDevice final : public Device {
     [[nodiscard]] bool can_choose() const override { return true; }
     void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
                 std::span<std::int32_t> tokens) override;
+    void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
+              std::int64_t count, std::span<Drawn> drawn) override;
 
   private:
     struct State;  // what the files above keep between calls, each in a part of its own (cuda_state.hpp)

@@ -148,4 +148,9 @@ void TimedDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_
     timed("choosing tokens", 0, 0, [&] { inner_.choose(logits, stride, vocab_size, choices, tokens); });
 }
 
+void TimedDevice::draw(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                       std::span<const kernels::Choice> choices, std::int64_t count, std::span<kernels::Drawn> drawn) {
+    timed("drawing tokens", 0, 0, [&] { inner_.draw(logits, stride, vocab_size, choices, count, drawn); });
+}
+
 }  // namespace longhaul::runner

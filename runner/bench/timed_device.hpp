@@ -100,6 +100,8 @@ class TimedDevice final : public kernels::Device {
     [[nodiscard]] bool can_choose() const override { return inner_.can_choose(); }
     void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
                 std::span<std::int32_t> tokens) override;
+    void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
+              std::int64_t count, std::span<kernels::Drawn> drawn) override;
 
   private:
     void timed_product(const kernels::Matrix& w, std::int64_t num_rows, const std::function<void()>& run);

@@ -2,6 +2,7 @@
 // does not know it leaves to the host, and says so.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -248,6 +249,137 @@ TEST_P(Choosing, TakesWhateverABrokenModelSays) {
         kept.add(rows.normal(300, 8.0F), params);
     }
     EXPECT_LT(num_left(*device_, kept), static_cast<int>(kept.params.size()));
+}
+
+/// What the device draws of each row, [rows, 1 + count].
+std::vector<kernels::Drawn> drawn_on(kernels::Device& device, const Scene& scene, std::int64_t count, bool silent) {
+    const std::size_t num_bytes = scene.logits.size() * sizeof(float);
+    const kernels::Buffer logits(device, num_bytes);
+    device.upload(logits.data(), scene.logits.data(), num_bytes);
+    LogitsPipeline pipeline({}, scene.vocab);
+    std::vector<std::vector<std::int32_t>> penalised(scene.params.size());
+    std::vector<Choice> choices;
+    for (std::size_t r = 0; r < scene.params.size(); ++r) {
+        pipeline.set_params(scene.params[r]);
+        choices.push_back(pipeline.choice({scene.contexts[r], {}}, Scene::key(r), Scene::position(r), penalised[r]));
+        choices.back().row = static_cast<std::int64_t>(r);
+        choices.back().silent = silent;
+    }
+    std::vector<kernels::Drawn> drawn(choices.size() * static_cast<std::size_t>(1 + count));
+    device.draw(logits.as<float>(), scene.stride, scene.vocab, choices, count, drawn);
+    std::vector<float> after(scene.logits.size());
+    device.download(after.data(), logits.data(), num_bytes);
+    EXPECT_EQ(std::memcmp(after.data(), scene.logits.data(), num_bytes), 0) << "logits were changed";
+    return drawn;
+}
+
+/// How many rows' draws the device left to the host; those of the others must be the host's, probabilities included,
+/// and must be drawn again by the host from what the device says of the distribution.
+int num_draws_left(kernels::Device& device, const Scene& scene, std::int64_t count, bool silent = false) {
+    const std::vector<kernels::Drawn> all = drawn_on(device, scene, count, silent);
+    LogitsPipeline pipeline({}, scene.vocab);
+    int left = 0;
+    for (std::size_t r = 0; r < scene.params.size(); ++r) {
+        SCOPED_TRACE("row " + std::to_string(r));
+        const auto of_row = static_cast<std::size_t>(1 + count);
+        const std::span<const kernels::Drawn> drawn = std::span(all).subspan(r * of_row, of_row);
+        if (drawn.front().token < 0) {
+            ++left;
+            continue;
+        }
+        pipeline.set_params(scene.params[r]);
+        const Distribution& whole = pipeline.apply(scene.row(r), {scene.contexts[r], {}});
+        const NoiseRow noise = silent ? NoiseRow::silence(0) : NoiseRow(Scene::key(r), Scene::position(r));
+        const auto expect = [&](const kernels::Drawn& got, std::size_t place) {
+            EXPECT_EQ(got.token, whole.ids[place]);
+            EXPECT_EQ(got.log_weight, whole.log_weights[place]);
+            EXPECT_EQ(got.probability, whole.q[place]);
+        };
+        expect(drawn.front(), most_probable(whole));
+        const std::vector<Perturbed> right = gumbel_top_k(whole, noise, count);
+        for (std::size_t i = 0; i < of_row - 1; ++i) {
+            if (i < right.size()) {
+                expect(drawn[1 + i], static_cast<std::size_t>(right[i].place));
+            } else {
+                EXPECT_EQ(drawn[1 + i].token, -1);
+            }
+        }
+        const Distribution few = distribution_of(drawn);
+        EXPECT_EQ(few.ids[most_probable(few)], whole.ids[most_probable(whole)]);
+        EXPECT_EQ(gumbel_argmax(few, noise), gumbel_argmax(whole, noise));
+        const std::vector<Perturbed> again = gumbel_top_k(few, noise, count);
+        EXPECT_EQ(again.size(), right.size());
+        for (std::size_t i = 0; i < std::min(again.size(), right.size()); ++i) {
+            EXPECT_EQ(few.ids[static_cast<std::size_t>(again[i].place)],
+                      whole.ids[static_cast<std::size_t>(right[i].place)]);
+            EXPECT_EQ(again[i].score, right[i].score);
+        }
+    }
+    return left;
+}
+
+/// Of those filters the device leaves eta alone to the host.
+int num_eta_alone(const Scene& scene) {
+    return static_cast<int>(std::count_if(scene.params.begin(), scene.params.end(), [](const SamplingParams& with) {
+        return with.eta > 0 && with.top_k == 0 && with.top_p >= 1.0 && with.min_p <= 0;
+    }));
+}
+
+Scene scene_of_draws(std::int64_t vocab, std::int64_t stride, unsigned seed) {
+    Rows rows(seed);
+    Scene scene{.vocab = vocab, .stride = stride};
+    for (const SamplingParams& params : all_filters()) {
+        if (params.temperature == 0) continue;
+        scene.add(rows.normal(vocab, 3.0F), params, rows.context(vocab));
+        if (vocab > 300) continue;
+        scene.add(rows.tied(vocab), params, rows.context(vocab));
+        scene.add(rows.with_holes(vocab), params, rows.context(vocab));
+    }
+    return scene;
+}
+
+TEST_P(Choosing, DrawsWhatTheHostDraws) {
+    for (const std::int64_t count : {1, 3, 16}) {
+        const Scene scene = scene_of_draws(300, 304, 5);
+        EXPECT_EQ(num_draws_left(*device_, scene, count), num_eta_alone(scene)) << count;
+    }
+    const Scene parts = scene_of_draws(5001, 5004, 6);  // more than one part
+    EXPECT_EQ(num_draws_left(*device_, parts, 4), num_eta_alone(parts));
+}
+
+// A greedy target's drafts: the most probable tokens, of equal ones the first.
+TEST_P(Choosing, DrawsTheMostProbableTokensWithoutNoise) {
+    const Scene scene = scene_of_draws(300, 300, 7);
+    EXPECT_EQ(num_draws_left(*device_, scene, 5, true), num_eta_alone(scene));
+}
+
+TEST_P(Choosing, DrawsFewerWhereFewerAreThere) {
+    Rows rows(8);
+    Scene scene{.vocab = 60, .stride = 60};
+    for (SamplingParams params : all_filters()) {
+        if (params.temperature == 0) continue;
+        std::vector<float> one(60, -infinity);
+        one[37] = -2.0F;
+        scene.add(one, params);
+        std::vector<float> low(60, -300.0F);
+        low[5] = low[6] = 300.0F;
+        scene.add(low, params);
+        params.top_k = 2;
+        scene.add(rows.normal(60, 1.0F), params);
+    }
+    EXPECT_EQ(num_draws_left(*device_, scene, 4), num_eta_alone(scene));
+    Scene broken{.vocab = 60, .stride = 60};
+    broken.add(std::vector<float>(60, nan), {});
+    broken.add(rows.normal(60, 1.0F), {.temperature = 0});
+    EXPECT_EQ(num_draws_left(*device_, broken, 2), 2);
+}
+
+TEST_P(Choosing, DrawsAreCounted) {
+    std::vector<kernels::Drawn> drawn(kernels::most_draws + 2);
+    const std::vector<Choice> choices(1);
+    EXPECT_THROW(device_->draw(nullptr, 8, 8, choices, 0, std::span(drawn).first(1)), std::logic_error);
+    EXPECT_THROW(device_->draw(nullptr, 8, 8, choices, kernels::most_draws + 1, drawn), std::logic_error);
+    EXPECT_THROW(device_->draw(nullptr, 8, 8, choices, 2, std::span(drawn).first(2)), std::logic_error);
 }
 
 // Both arithmetics of a GPU choose alike.

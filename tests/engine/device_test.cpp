@@ -285,6 +285,30 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
     }
 }
 
+// Draft models too: the nodes of trees and their probabilities come over, not the rows they were drawn from.
+TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
+    for (const auto& [method, tree] : {std::pair{"sd", "3"}, {"rsd-c", "2,2,1"}, {"rsd-s", "3x2"}}) {
+        SCOPED_TRACE(method);
+        Job job = with_all_settings(this->job());
+        job.own.erase(3);  // eta alone is the host's
+        job.options.draft.method = method;
+        job.options.draft.tree = tree;
+        job.options.draft.verify = "coupled";
+        job.draft_models = {parity / "llama-yarn-bf16"};
+        Job plain = job;
+        if (GetParam().as_cpu) plain.make_device = {};
+        const JobResult right = launch(plain);
+        Counted device(GetParam().make);
+        job.make_device = [&] { return device.make(); };
+        const JobResult drawn = launch(job);
+        EXPECT_EQ(tokens_of(drawn.items), tokens_of(right.items));
+        EXPECT_EQ(drawn.sum.drafted, right.sum.drafted);
+        EXPECT_EQ(drawn.sum.accepted, right.sum.accepted);
+        EXPECT_GT(drawn.sum.drafted, 0);
+        EXPECT_EQ(device.rows == 0, device.can_choose);
+    }
+}
+
 // What a device leaves to the host: those rows come over, and the text is the same.
 TEST_P(OtherDevice, LeavesToTheHostWhatItDoesNotKnow) {
     Job plain = with_all_settings(job());

@@ -266,4 +266,11 @@ void RemoteDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab
     inner_->choose(inner(logits), stride, vocab_size, choices, tokens);
 }
 
+void RemoteDevice::draw(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                        std::span<const kernels::Choice> choices, std::int64_t count, std::span<kernels::Drawn> drawn) {
+    const Lock lock(mutex_);
+    run_queue();
+    inner_->draw(inner(logits), stride, vocab_size, choices, count, drawn);
+}
+
 }  // namespace longhaul::engine::testing

@@ -98,6 +98,8 @@ class RemoteDevice final : public kernels::Device {
     [[nodiscard]] bool can_choose() const override { return chooses || inner_->can_choose(); }
     void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
                 std::span<std::int32_t> tokens) override;
+    void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
+              std::int64_t count, std::span<kernels::Drawn> drawn) override;
 
   private:
     struct Block {
