@@ -231,7 +231,7 @@ class JobChecker {
         need.host = place_of_memory(*device_);
         need.far = far_bytes(settings, *device_);
         need.most_kv = kv_memory_bytes(settings, *device_, 1, need.weights) + need.far;
-        if (!attempt("memory", [&] { check_memory(settings, *device_, 1); })) return;
+        if (!attempt("memory", [&] { check_memory(settings, *device_, 1, 1); })) return;
         if (!attempt("host-memory", [&] { check_host_memory(settings, *device_, 1); })) return;
         warn_of_memory(need);
         report_.memory = std::move(need);

@@ -89,6 +89,7 @@ static void look_at_devices(const World& world, Loaded& loaded) {
     loaded.devices = engine::try_parse_json(all).get<std::vector<std::string>>();
     const auto sharing = std::count(loaded.devices.begin(), loaded.devices.end(), mine);
     loaded.ranks_on_device = mine.empty() ? world.node_size() : static_cast<int>(sharing);
+    loaded.own_room = own_room(*loaded.device, loaded.ranks_on_device);
 }
 
 void load(const World& world, const Settings& settings, Loaded& loaded) {
@@ -103,7 +104,7 @@ void load(const World& world, const Settings& settings, Loaded& loaded) {
     if (fresh) {
         look_at_devices(world, loaded);
         world.agree([&] {
-            check_memory(settings, *loaded.device, loaded.ranks_on_device);
+            check_memory(settings, *loaded.device, loaded.ranks_on_device, world.node_size());
             check_host_memory(settings, *loaded.device, world.node_size());
         });
         load_target(world, settings, loaded);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,11 +28,12 @@ struct Loaded {
     std::unique_ptr<engine::Group> group;
     std::unique_ptr<engine::Model> model;
     DraftModels drafts;
-    int ranks_on_device = 1;           ///< that share this rank's device, and with it its memory
-    std::vector<std::string> devices;  ///< of each rank, "HOST: GPU 0 of 4, …"; "" where processors compute
-    double first_token_seconds = 0;    ///< from the program's start to the first token here; 0: none yet
-    Fingerprints fingerprints;         ///< data (rank 0's), model, tokenizer, numerics
-    bool notices_said = false;         ///< what the model had to say was printed
+    int ranks_on_device = 1;               ///< that share this rank's device, and with it its memory
+    std::optional<std::int64_t> own_room;  ///< bytes of it that are this rank's, before anything was there
+    std::vector<std::string> devices;      ///< of each rank, "HOST: GPU 0 of 4, …"; "" where processors compute
+    double first_token_seconds = 0;        ///< from the program's start to the first token here; 0: none yet
+    Fingerprints fingerprints;             ///< data (rank 0's), model, tokenizer, numerics
+    bool notices_said = false;             ///< what the model had to say was printed
 
     /// Model and all that came with it, for another one; the data too, which only some ranks of a replica hold.
     void unload();

@@ -23,11 +23,6 @@ constexpr std::int64_t driver_bytes = 256 * mebibyte;  ///< code of kernels, whi
 constexpr std::int64_t granule = 2 * mebibyte;         ///< memory is given out in such pieces
 constexpr std::int64_t matrices_of_layer = 5;
 
-/// Of a device's own memory, what one of `ranks` that share it may take.
-std::int64_t own_room(const kernels::Device& device, int ranks) {
-    return device.own_memory().value().free_bytes / ranks;
-}
-
 std::int64_t tree_nodes(const Settings& settings) {
     const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
     if (settings.mode != "generate" || settings.draft_tree.empty()) return 0;
@@ -100,8 +95,13 @@ std::string whole_size(std::int64_t bytes) {
 /// What of a job may be made smaller, one thing at a time, until it fits into `room`.
 class Ways {
   public:
-    Ways(const Settings& settings, const kernels::Device& device, std::int64_t room, std::int64_t positions)
-        : settings_(settings), device_(device), room_(room), positions_(positions) {}
+    Ways(const Settings& settings, const kernels::Device& device, std::int64_t room, std::int64_t positions,
+         int ranks_of_node)
+        : settings_(settings),
+          device_(device),
+          room_(room),
+          positions_(positions),
+          far_room_(available_memory_bytes(ranks_of_node) / ranks_of_node) {}
 
     std::vector<std::string> find() {
         for (std::int64_t batch = settings_.batch / 2; batch >= 1; batch /= 2) {
@@ -142,7 +142,6 @@ class Ways {
         if (!device_.has_far_memory()) return;
         const ModelParts parts = parts_of(settings_);
         Settings changed = settings_;
-        const std::int64_t available = available_memory_bytes(1);
         for (int i = 0; i < 16; ++i) {
             const std::int64_t lack = need_of(changed, parts, device_, positions_).lack(room_);
             if (lack <= 0) {
@@ -151,7 +150,7 @@ class Ways {
                 return;
             }
             changed.host_memory += lack + (std::int64_t{1} << 20);
-            if (available > 0 && changed.host_memory > available) return;
+            if (far_room_ > 0 && changed.host_memory > far_room_) return;
         }
     }
 
@@ -169,6 +168,7 @@ class Ways {
     const Settings& settings_;
     const kernels::Device& device_;
     std::int64_t room_, positions_;
+    std::int64_t far_room_;  ///< of the node's memory, for each of its ranks; 0 where nobody says
     std::vector<std::string> found_;
 };
 
@@ -279,15 +279,26 @@ std::int64_t kv_memory_bytes(const Settings& settings, const kernels::Device& de
         return (available > 0 ? kv_share(available - weights) : unknown) / ranks;
     }
     const ModelParts parts = parts_of(settings);
-    const std::int64_t passes = pass_bytes(settings, parts, device);
-    return pages_within(own_room(device, ranks) - weights - passes, parts, device);
+    return pages_within(own_room(device, ranks).value() - weights - pass_bytes(settings, parts, device), parts, device);
+}
+
+std::int64_t kv_memory_within(const Settings& settings, const kernels::Device& device, std::int64_t room) {
+    if (settings.memory > 0) return settings.memory;
+    const ModelParts parts = parts_of(settings);
+    const std::int64_t fixed = weight_bytes(settings, parts, device) + pass_bytes(settings, parts, device);
+    return pages_within(room - fixed, parts, device);
+}
+
+std::optional<std::int64_t> own_room(const kernels::Device& device, int ranks) {
+    const auto memory = device.own_memory();
+    return memory ? std::optional(memory->free_bytes / ranks) : std::nullopt;
 }
 
 std::string memory_refusal(const Settings& settings, const kernels::Device& device, std::int64_t room,
-                           std::int64_t positions) {
+                           std::int64_t positions, int ranks_of_node) {
     const Need need = need_of(settings, parts_of(settings), device, positions);
     if (need.lack(room) <= 0) return "";
-    const std::vector<std::string> ways = Ways(settings, device, room, positions).find();
+    const std::vector<std::string> ways = Ways(settings, device, room, positions, ranks_of_node).find();
     return InputError::format(
         "memory", "",
         "room on a rank's device for weights of " + size_text(need.weights) + ", passes of " + size_text(need.passes) +
@@ -297,10 +308,11 @@ std::string memory_refusal(const Settings& settings, const kernels::Device& devi
         ways.empty() ? "a device with more memory, or a smaller model" : "what fits: " + list_words(ways));
 }
 
-void check_memory(const Settings& settings, const kernels::Device& device, int ranks) {
-    if (!device.own_memory()) return;
+void check_memory(const Settings& settings, const kernels::Device& device, int ranks, int ranks_of_node) {
+    const std::optional<std::int64_t> room = own_room(device, ranks);
+    if (!room) return;
     const std::int64_t positions = least_positions(settings, engine::ModelConfig::load(settings.model));
-    const std::string line = memory_refusal(settings, device, own_room(device, ranks), positions);
+    const std::string line = memory_refusal(settings, device, *room, positions, ranks_of_node);
     if (!line.empty()) throw Error(line);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,14 +57,23 @@ std::string place_of_memory(const kernels::Device& device);
 std::int64_t kv_memory_bytes(const Settings& settings, const kernels::Device& device, int ranks,
                              std::int64_t weights = 0);
 
+/// The same on a device with memory of its own, of which `room` was this rank's before anything was there: what is free
+/// later lacks some of what passes take, but not all.
+std::int64_t kv_memory_within(const Settings& settings, const kernels::Device& device, std::int64_t room);
+
+/// Of a device's own memory, what one of `ranks` that share it may take; nullopt: it has none.
+std::optional<std::int64_t> own_room(const kernels::Device& device, int ranks);
+
 /// Why the job cannot be run in `room` bytes a rank of a device's own memory, and what would fit, in a line; "" where
 /// it can. At the least it takes weights, workspace, and keys and values of `positions` positions.
+/// `ranks_of_node`: that share the node's memory, which `host-memory` is of.
 std::string memory_refusal(const Settings& settings, const kernels::Device& device, std::int64_t room,
-                           std::int64_t positions);
+                           std::int64_t positions, int ranks_of_node);
 
 /// Throws Error where the model, and one item of it, do not fit into the memory of a device that has its own; of the
 /// node's memory more may be had than is free, and items that find none fail alone.
-void check_memory(const Settings& settings, const kernels::Device& device, int ranks);
+/// `ranks` share the device, `ranks_of_node` the node.
+void check_memory(const Settings& settings, const kernels::Device& device, int ranks, int ranks_of_node);
 
 /// Throws Error where `ranks` of a node would page-lock more for `host-memory` than the node has.
 void check_host_memory(const Settings& settings, const kernels::Device& device, int ranks);

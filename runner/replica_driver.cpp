@@ -109,7 +109,8 @@ engine::ReplicaOptions ReplicaDriver::options() const {
     const Settings& settings = phase_.settings;
     engine::ReplicaOptions options = replica_options(settings, loaded_.model->config());
     options.draft.models = loaded_.drafts.pointers();
-    options.kv_memory_bytes = kv_memory_bytes(settings, *loaded_.device, loaded_.ranks_on_device);
+    options.kv_memory_bytes = loaded_.own_room ? kv_memory_within(settings, *loaded_.device, *loaded_.own_room)
+                                               : kv_memory_bytes(settings, *loaded_.device, loaded_.ranks_on_device);
     options.kv_far_bytes = far_bytes(settings, *loaded_.device);
     options.checkpoint.folder = phase_.folder.checkpoints();
     options.checkpoint.identity = checkpoint_identity(settings, loaded_.fingerprints, loaded_.model->config());

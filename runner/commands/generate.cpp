@@ -158,7 +158,7 @@ int generate_command(const std::vector<std::string>& arguments) {
 
     const int threads = settings.threads > 0 ? static_cast<int>(settings.threads) : usable_processors();
     const auto device = make_device(settings, threads);
-    check_memory(settings, *device, 1);
+    check_memory(settings, *device, 1, 1);
     check_host_memory(settings, *device, 1);
     const auto group = engine::make_local_group();
     const auto model = engine::Model::load(settings.model, precision_of(settings), *device, *group,

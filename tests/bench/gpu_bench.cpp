@@ -186,6 +186,26 @@ class Bench {
                      {seconds, static_cast<double>(num_rows * vocab * 4), 0.0});
             }
         }
+        draws(logits.as<float>(), vocab);
+    }
+
+    /// Levels of draft trees, beside the way that they take without `draw`: rows to the host.
+    void draws(float* logits, std::int64_t vocab) {
+        constexpr std::int64_t count = 4, num_rows = 12;
+        std::vector<Choice> rows(num_rows);
+        for (std::int64_t r = 0; r < num_rows; ++r) rows[static_cast<std::size_t>(r)].row = r;
+        std::vector<Drawn> drawn(num_rows * (1 + count));
+        const auto bytes = static_cast<double>(num_rows * vocab * 4);
+        const std::string what = std::to_string(num_rows) + " rows";
+        line("draw 4 a row, " + what,
+             {seconds_of(20, [&] { device_->draw(logits, vocab, vocab, rows, count, drawn); }), bytes, 0.0});
+        const Staging here(*device_, static_cast<std::size_t>(num_rows * vocab * 4));
+        line(
+            "rows to the host, " + what,
+            {seconds_of(
+                 20,
+                 [&] { device_->download(here.data(), reinterpret_cast<const std::byte*>(logits), here.num_bytes()); }),
+             bytes, 0.0});
     }
 
   private:

@@ -27,7 +27,7 @@ struct MemoryPlan : testing::Test {
 
     [[nodiscard]] std::string refusal(int ranks = 1) const {
         try {
-            check_memory(settings, device, ranks);
+            check_memory(settings, device, ranks, ranks);
         } catch (const Error& error) {
             EXPECT_EQ(error.exit_code(), ExitCode::error);
             return error.what();
@@ -116,6 +116,21 @@ TEST_F(MemoryPlan, KeysAndValuesGetWhatIsLeft) {
     EXPECT_EQ(kv_memory_bytes(settings, device, 1, gib), 6 * gib - passes);
     settings.memory = gib;
     EXPECT_EQ(kv_memory_bytes(settings, device, 1), gib);
+    EXPECT_EQ(kv_memory_within(settings, device, 7 * gib), gib);
+}
+
+// The second job of a process finds the first one's workspace taken, which it will use itself.
+TEST_F(MemoryPlan, WhatIsFreeLaterDoesNotCount) {
+    const ModelParts parts = parts_of(settings);
+    const std::int64_t fixed = weight_bytes(settings, parts, device) + workspace_bytes(settings, parts) +
+                               reserved_bytes(settings, parts, device);
+    set_room(7 * gib);
+    const std::int64_t room = own_room(device, 2).value();
+    EXPECT_EQ(room, 7 * gib / 2);
+    set_room(gib);
+    EXPECT_EQ(kv_memory_within(settings, device, room), room - fixed);
+    const auto cpu = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
+    EXPECT_FALSE(own_room(*cpu, 1).has_value());
 }
 
 TEST_F(MemoryPlan, PromptsByALibraryTakeMore) {
@@ -230,7 +245,7 @@ TEST_F(MemoryPlan, HostMemoryThatTheNodeHasNotIsRefused) {
 TEST_F(MemoryPlan, ProcessorsRefuseNothing) {
     const auto cpu = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
     settings.max_tokens = std::int64_t{1} << 40;
-    EXPECT_NO_THROW(check_memory(settings, *cpu, 1));
+    EXPECT_NO_THROW(check_memory(settings, *cpu, 1, 1));
 }
 
 }  // namespace
