@@ -284,7 +284,7 @@ void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
     Logits& logits = models_[model]->forward(rows_, kv_);
     const std::vector<WantedRow> rows = wanted_rows(model, trees);
     std::vector<Distribution> drawn = draw_on_device(model, rows, logits);
-    if (drawn.empty()) static_cast<void>(logits.all());  // at once, where it is not here
+    if (drawn.empty()) static_cast<void>(logits.all());  // where they are not here, all at once
     for (std::size_t r = 0; r < rows.size(); ++r) {
         Growing& tree = *rows[r].tree;
         Distribution& draft = tree.drafts[rows[r].place];
@@ -302,8 +302,8 @@ void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
     }
 }
 
-/// The draws of every row, where the device makes them: a row of a vocabulary stays there. Empty: of none; an empty
-/// distribution: the host's to find out.
+/// The draws of every row, where the device makes them: a row of a vocabulary stays there. Empty: all rows are the
+/// host's to find out; an empty distribution: this one is.
 std::vector<Distribution> LmDrafter::draw_on_device(std::size_t model, std::span<const WantedRow> rows,
                                                     Logits& logits) {
     if (!logits.can_choose()) return {};
@@ -324,12 +324,14 @@ std::vector<Distribution> LmDrafter::draw_on_device(std::size_t model, std::span
     }
     const std::vector<kernels::Drawn> drawn = logits.draw(choices, most, vocab_sizes_[model]);
     std::vector<Distribution> distributions;
+    bool any = false;
     const auto of_row = static_cast<std::size_t>(1 + most);
     for (std::size_t r = 0; r < rows.size(); ++r) {
         const std::span<const kernels::Drawn> mine = std::span(drawn).subspan(r * of_row, of_row);
         distributions.push_back(mine.front().token < 0 ? Distribution{} : distribution_of(mine));
+        any = any || mine.front().token >= 0;
     }
-    return distributions;
+    return any ? std::move(distributions) : std::vector<Distribution>{};
 }
 
 /// False when every tree is complete.

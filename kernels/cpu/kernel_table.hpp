@@ -38,7 +38,7 @@ struct RowTiles {
 ///   f32                 1 step:  the input
 ///   bf16, FMA           2 steps: the odd element of the pair, then the even one, both widened to f32
 ///   bf16, vdpbf16ps     1 step:  the pair as it stands in memory
-/// Tile t begins at word first(t) * groups * steps.
+/// Tile t begins at word first(t) * groups * steps. Threads pack part `part` of `num_parts` each.
 struct PackJob {
     const std::byte* rows;    ///< [num_rows, row_stride] bf16 or f32
     std::int64_t row_stride;  ///< elements

@@ -34,10 +34,11 @@ struct Histogram {
     std::uint32_t count[num_bins];  ///< tokens
 };
 
-static_assert(sizeof(RowState) + sizeof(Histogram) + vocabulary_lanes * sizeof(double) +
+static_assert(sizeof(ChosenRow) + 2048 * (sizeof(std::int32_t) + sizeof(float)) + (1 + most_draws) * sizeof(Drawn) +
+                      sizeof(RowState) + sizeof(Histogram) + vocabulary_lanes * sizeof(double) +
                       most_candidates * sizeof(std::int32_t) + most_draws * 256 * sizeof(Draw) <=
                   ChoosePart::row_bytes,
-              "with draws of 256 parts, a million tokens");
+              "with 2048 penalised tokens, and draws of 256 parts, a million tokens");
 
 /// What all kernels are told. One of each a row; of draws, one a part.
 struct Call {
@@ -248,7 +249,7 @@ __global__ void __launch_bounds__(choose_threads) gather_kernel(Call call) {
 /// A thread's search for the best draw that comes after `before`, in steps of four neighbouring tokens, which share
 /// their random words. In f32, with room for its errors, it tells what cannot win; what may, is drawn exactly.
 struct Search {
-    static constexpr float room = 1e-3F;
+    static constexpr float room = 1e-3F, relative_room = 1e-6F;
 
     const ChosenRow& row;
     const RowState& state;
@@ -271,7 +272,8 @@ struct Search {
     __device__ void take(const Draw& draw) {
         if (!comes_after(draw, before)) return;
         best = better_of(best, draw);
-        mark = static_cast<float>(best.score - greatest_weight) - room;
+        mark = static_cast<float>(best.score - greatest_weight);
+        mark -= room + relative_room * fabsf(mark);
     }
     [[nodiscard]] __device__ float distance(float logit) const { return (logit - greatest) * per_temperature; }
     [[nodiscard]] __device__ bool survives(float logit) const {
@@ -296,13 +298,24 @@ struct Search {
     }
 };
 
-/// What one search found in all parts of the row.
-__device__ Draw best_of_parts(const Call& call, int search, Draw* room) {
+/// The best that comes after `before` of what one search found in the parts of the row.
+__device__ Draw best_of_parts(const Call& call, int search, const Draw& before, Draw* room) {
     const Draw* const draws = call.draws_of(search);
     Draw best = no_draw();
-    for (int part = static_cast<int>(threadIdx.x); part < call.num_parts; part += choose_threads)
-        best = better_of(best, draws[part]);
+    for (int part = static_cast<int>(threadIdx.x); part < call.num_parts; part += choose_threads) {
+        if (comes_after(draws[part], before)) best = better_of(best, draws[part]);
+    }
     return block_best(best, room);
+}
+
+/// A draw that search `number` may find, so that it need not look at worse ones: the most probable token's, as long as
+/// that was not drawn; the second best of what the search before it found.
+__device__ Draw known_draw(const Call& call, const ChosenRow& row, const RowState& state, int number,
+                           const Draw& before, Draw* room) {
+    if (number > 0) return best_of_parts(call, number - 1, before, room);
+    if (threadIdx.x == 0) room[0] = draw_of(row, greatest_logit(state), most_probable(state));
+    __syncthreads();
+    return room[0];
 }
 
 __global__ void __launch_bounds__(choose_threads) search_kernel(Call call, int number) {
@@ -311,13 +324,10 @@ __global__ void __launch_bounds__(choose_threads) search_kernel(Call call, int n
     const RowState& state = call.states[blockIdx.x];
     if (state.best == 0) return;
     auto* const room = shared_memory<Draw>();
-    const Draw before = number == 0 ? first_of_all() : best_of_parts(call, number - 1, room);
+    const Draw before = number == 0 ? first_of_all() : best_of_parts(call, number - 1, first_of_all(), room);
+    __syncthreads();
     Search search(row, state, before);
-    // The most probable token first: what cannot beat it even with the greatest noise needs no noise drawn.
-    __syncthreads();
-    if (threadIdx.x == 0) room[0] = draw_of(row, greatest_logit(state), most_probable(state));
-    __syncthreads();
-    search.take(room[0]);
+    search.take(known_draw(call, row, state, number, before, room));
     const Range part = part_of(call);
     for (std::int64_t v = part.first + 4 * std::int64_t{threadIdx.x}; v < part.end; v += 4 * choose_threads)
         search.look_at(v, part.end);
@@ -331,7 +341,7 @@ __device__ std::int32_t choose_token(const Call& call, const ChosenRow& row, con
     if (row.way == Way::none || state.undecided != 0) return -1;
     if (state.best == 0) return 0;  // nothing but NaN: the item shall end, not the program
     if (row.way == Way::greedy) return most_probable(state);
-    if (row.way != Way::few) return best_of_parts(call, 0, reinterpret_cast<Draw*>(shared)).token;
+    if (row.way != Way::few) return best_of_parts(call, 0, first_of_all(), reinterpret_cast<Draw*>(shared)).token;
     Few few = few_in(shared);
     const std::int32_t* const list = call.lists + std::int64_t{blockIdx.x} * most_candidates;
     return take_few(few, row, state, list) ? next_of_few(few, row, first_of_all()).token : -1;
@@ -348,11 +358,11 @@ __device__ void draw_tokens(const Call& call, const ChosenRow& row, const RowSta
     for (int i = static_cast<int>(threadIdx.x); i <= call.num_draws; i += choose_threads) drawn[i] = {-1, 0, 0};
     __syncthreads();
     if (row.way == Way::none || state.undecided != 0 || state.best == 0) return;
-    const std::int32_t greatest = most_probable(state);
     Draw draw = first_of_all();
     if (row.way == Way::few) {
         Few few = few_in(shared);
         if (!take_few(few, row, state, call.lists + std::int64_t{blockIdx.x} * most_candidates)) return;
+        const std::int32_t greatest = most_probable_of(few, row);
         const double most = weight_in(few, greatest);
         if (first) drawn[0] = drawn_of(row, greatest, most);
         for (int i = 0; i < call.num_draws; ++i) {
@@ -367,9 +377,9 @@ __device__ void draw_tokens(const Call& call, const ChosenRow& row, const RowSta
     const auto probability_of = [&](std::int32_t token) {
         return flushed(weight_of(row, taken(row.logits[token]), most_weight) / state.sum);
     };
-    if (first) drawn[0] = drawn_of(row, greatest, probability_of(greatest));
+    if (first) drawn[0] = drawn_of(row, most_probable(state), probability_of(most_probable(state)));
     for (int i = 0; i < call.num_draws; ++i) {
-        draw = best_of_parts(call, i, reinterpret_cast<Draw*>(shared));
+        draw = best_of_parts(call, i, first_of_all(), reinterpret_cast<Draw*>(shared));
         if (!is_draw(draw)) return;
         if (first) drawn[1 + i] = drawn_of(row, draw.token, probability_of(draw.token));
     }

@@ -234,6 +234,16 @@ __device__ inline Draw next_of_few(const Few& few, const ChosenRow& row, const D
     return block_best(best, few.room);
 }
 
+/// Of what is left. Not the greatest logit of all where two that hardly differ weigh the same: filters go by weights.
+__device__ inline std::int32_t most_probable_of(const Few& few, const ChosenRow& row) {
+    Draw best = no_draw();
+    for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
+        if (few.weight[i] < 0) continue;
+        best = better_of(best, {log_weight(row, taken(row.logits[few.token[i]])), few.token[i]});
+    }
+    return block_best(best, few.room).token;
+}
+
 /// The weight of a token that is left, to all threads.
 __device__ inline double weight_in(const Few& few, std::int32_t token) {
     __syncthreads();

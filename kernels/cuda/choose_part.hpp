@@ -7,7 +7,7 @@
 namespace longhaul::kernels::cuda {
 
 struct ChoosePart {
-    static constexpr std::int64_t row_bytes = std::int64_t{128} << 10;  ///< of all that follows, for a row, at most
+    static constexpr std::int64_t row_bytes = std::int64_t{160} << 10;  ///< of all that follows, for a row, at most
 
     Parcel parcel;
     Workspace sent;    ///< rows and the tokens they penalise

@@ -374,6 +374,37 @@ TEST_P(Choosing, DrawsFewerWhereFewerAreThere) {
     EXPECT_EQ(num_draws_left(*device_, broken, 2), 2);
 }
 
+// Two logits may differ and weigh the same: then filters keep the lower id, though it is not the greatest logit.
+TEST_P(Choosing, DrawsOfLogitsThatHardlyDiffer) {
+    Rows rows(9);
+    Scene scene{.vocab = 60, .stride = 60};
+    for (const SamplingParams& params : all_filters()) {
+        if (params.temperature == 0) continue;
+        std::vector<float> row(60, -50.0F);
+        row[3] = 1e-17F;
+        row[7] = 2e-17F;
+        scene.add(row, params);
+        row = rows.normal(60, 1e-20F);
+        scene.add(row, params);
+    }
+    SamplingParams half;
+    half.top_p = 0.3;
+    scene.add(std::vector<float>(scene.row(0).begin(), scene.row(0).end()), half);
+    EXPECT_EQ(num_draws_left(*device_, scene, 3), num_eta_alone(scene));
+}
+
+// Draws behind the likely tokens are far below them, where f32 is coarse.
+TEST_P(Choosing, DrawsFarBelowTheGreatestLogit) {
+    Scene scene{.vocab = 5000, .stride = 5000};
+    for (const auto& [temperature, low] : {std::pair{3e-6, -700.0F}, {0.007, -1.1e6F}, {1.0, -1e30F}}) {
+        std::vector<float> row(5000, low);
+        row[2000] = 0.0F;
+        row[4900] = -1.0F;
+        scene.add(row, {.temperature = temperature});
+    }
+    EXPECT_EQ(num_draws_left(*device_, scene, 16), 0);
+}
+
 TEST_P(Choosing, DrawsAreCounted) {
     std::vector<kernels::Drawn> drawn(kernels::most_draws + 2);
     const std::vector<Choice> choices(1);
