@@ -246,8 +246,9 @@ void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, 
             run_quantized_tile<Isa, Dot>(tile, rows, place.num_blocks);
         }
     };
-    for_each_place(job, blocks_at_once, geometry.slices_at_once(job.num_slices, blocks_at_once, tiles), first_block,
-                   end_block, run);
+    const std::int64_t slices =
+        geometry.slices_at_once(job.num_slices, blocks_at_once, tiles, many_rows<Isa>(Dot::steps == 2));
+    for_each_place(job, blocks_at_once, slices, first_block, end_block, run);
 }
 
 }  // namespace longhaul::kernels::cpu
