@@ -49,8 +49,9 @@ std::vector<std::int32_t> on_host(const Scene& scene) {
     return tokens;
 }
 
-/// Rows last to first: a choice says which row it is about.
-std::vector<std::int32_t> on_device(kernels::Device& device, const Scene& scene) {
+/// Calls ask(logits, choices) with the scene on the device, rows last to first: a choice says which row it is about.
+template <typename Ask>
+void ask_device(kernels::Device& device, const Scene& scene, bool silent, const Ask& ask) {
     const std::size_t count = scene.params.size();
     const std::size_t num_bytes = scene.logits.size() * sizeof(float);
     const kernels::Buffer logits(device, num_bytes);
@@ -62,12 +63,19 @@ std::vector<std::int32_t> on_device(kernels::Device& device, const Scene& scene)
         pipeline.set_params(scene.params[r]);
         choices.push_back(pipeline.choice({scene.contexts[r], {}}, Scene::key(r), Scene::position(r), penalised[r]));
         choices.back().row = static_cast<std::int64_t>(r);
+        choices.back().silent = silent;
     }
-    std::vector<std::int32_t> tokens(count);
-    device.choose(logits.as<float>(), scene.stride, scene.vocab, choices, tokens);
+    ask(logits.as<float>(), choices);
     std::vector<float> after(scene.logits.size());
     device.download(after.data(), logits.data(), num_bytes);
     EXPECT_EQ(std::memcmp(after.data(), scene.logits.data(), num_bytes), 0) << "logits were changed";
+}
+
+std::vector<std::int32_t> on_device(kernels::Device& device, const Scene& scene) {
+    std::vector<std::int32_t> tokens(scene.params.size());
+    ask_device(device, scene, false, [&](float* logits, std::span<const Choice> choices) {
+        device.choose(logits, scene.stride, scene.vocab, choices, tokens);
+    });
     std::reverse(tokens.begin(), tokens.end());
     return tokens;
 }
@@ -251,38 +259,29 @@ TEST_P(Choosing, TakesWhateverABrokenModelSays) {
     EXPECT_LT(num_left(*device_, kept), static_cast<int>(kept.params.size()));
 }
 
-/// What the device draws of each row, [rows, 1 + count].
-std::vector<kernels::Drawn> drawn_on(kernels::Device& device, const Scene& scene, std::int64_t count, bool silent) {
-    const std::size_t num_bytes = scene.logits.size() * sizeof(float);
-    const kernels::Buffer logits(device, num_bytes);
-    device.upload(logits.data(), scene.logits.data(), num_bytes);
-    LogitsPipeline pipeline({}, scene.vocab);
-    std::vector<std::vector<std::int32_t>> penalised(scene.params.size());
-    std::vector<Choice> choices;
-    for (std::size_t r = 0; r < scene.params.size(); ++r) {
-        pipeline.set_params(scene.params[r]);
-        choices.push_back(pipeline.choice({scene.contexts[r], {}}, Scene::key(r), Scene::position(r), penalised[r]));
-        choices.back().row = static_cast<std::int64_t>(r);
-        choices.back().silent = silent;
-    }
-    std::vector<kernels::Drawn> drawn(choices.size() * static_cast<std::size_t>(1 + count));
-    device.draw(logits.as<float>(), scene.stride, scene.vocab, choices, count, drawn);
-    std::vector<float> after(scene.logits.size());
-    device.download(after.data(), logits.data(), num_bytes);
-    EXPECT_EQ(std::memcmp(after.data(), scene.logits.data(), num_bytes), 0) << "logits were changed";
-    return drawn;
+/// What the device draws of each row, 1 + count.
+std::vector<std::vector<kernels::Drawn>> drawn_on(kernels::Device& device, const Scene& scene, std::int64_t count,
+                                                  bool silent) {
+    const auto of_row = static_cast<std::size_t>(1 + count);
+    std::vector<kernels::Drawn> all(scene.params.size() * of_row);
+    ask_device(device, scene, silent, [&](float* logits, std::span<const Choice> choices) {
+        device.draw(logits, scene.stride, scene.vocab, choices, count, all);
+    });
+    std::vector<std::vector<kernels::Drawn>> rows;
+    for (auto at = all.end(); at != all.begin(); at -= static_cast<std::ptrdiff_t>(of_row))
+        rows.emplace_back(at - static_cast<std::ptrdiff_t>(of_row), at);
+    return rows;
 }
 
 /// How many rows' draws the device left to the host; those of the others must be the host's, probabilities included,
 /// and must be drawn again by the host from what the device says of the distribution.
 int num_draws_left(kernels::Device& device, const Scene& scene, std::int64_t count, bool silent = false) {
-    const std::vector<kernels::Drawn> all = drawn_on(device, scene, count, silent);
+    const std::vector<std::vector<kernels::Drawn>> all = drawn_on(device, scene, count, silent);
     LogitsPipeline pipeline({}, scene.vocab);
     int left = 0;
     for (std::size_t r = 0; r < scene.params.size(); ++r) {
         SCOPED_TRACE("row " + std::to_string(r));
-        const auto of_row = static_cast<std::size_t>(1 + count);
-        const std::span<const kernels::Drawn> drawn = std::span(all).subspan(r * of_row, of_row);
+        const std::vector<kernels::Drawn>& drawn = all[r];
         if (drawn.front().token < 0) {
             ++left;
             continue;
@@ -297,7 +296,7 @@ int num_draws_left(kernels::Device& device, const Scene& scene, std::int64_t cou
         };
         expect(drawn.front(), most_probable(whole));
         const std::vector<Perturbed> right = gumbel_top_k(whole, noise, count);
-        for (std::size_t i = 0; i < of_row - 1; ++i) {
+        for (std::size_t i = 0; i + 1 < drawn.size(); ++i) {
             if (i < right.size()) {
                 expect(drawn[1 + i], static_cast<std::size_t>(right[i].place));
             } else {
