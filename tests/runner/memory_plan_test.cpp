@@ -213,6 +213,12 @@ TEST_F(MemoryPlan, HostMemoryHoldsWhatTheDeviceCannot) {
     ASSERT_NE(at, std::string::npos) << line;
     const std::int64_t mebibytes = std::stoll(line.substr(at + 14));
     EXPECT_EQ(line.substr(line.find("MiB", at)), "MiB (slow)") << line;
+    try {  // of the node's memory no rank of so many gets as much
+        check_memory(settings, device, 1, 1 << 20);
+        ADD_FAILURE() << "not refused";
+    } catch (const Error& error) {
+        EXPECT_EQ(std::string(error.what()).find("host-memory"), std::string::npos) << error.what();
+    }
     settings.host_memory = mebibytes << 20;
     EXPECT_EQ(refusal(), "");
     const std::int64_t window = window_bytes(parts, device, far_bytes(settings, device));
