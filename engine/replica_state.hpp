@@ -39,11 +39,11 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 struct DecodeSlice {
     Sequence* sequence = nullptr;
     TokenTree tree;
-    std::int64_t first_logits = 0;       // row of the root's logits; node i follows at + i
-    std::vector<std::int32_t> chosen;    // by the device, of each node: the token after it, -1 unknown; or empty
-    std::int64_t num_new = 0;            // tokens this step emitted
-    std::vector<std::int32_t> accepted;  // nodes of the tree among them
-    std::optional<FinishReason> reason;  // set when this step ended the item
+    std::int64_t first_logits = 0;                   // row of the root's logits; node i follows at + i
+    std::vector<std::optional<Decision>> decisions;  // of the device, after each node; nullopt: they are the host's
+    std::int64_t num_new = 0;                        // tokens this step emitted
+    std::vector<std::int32_t> accepted;              // nodes of the tree among them
+    std::optional<FinishReason> reason;              // set when this step ended the item
 };
 
 /// When the parts of a step were done.
@@ -177,9 +177,13 @@ struct Replica::State {
     void propose(const StepHeader& header);
     void add_decode_rows(DecodeSlice& slice);
     std::int64_t add_prefill_rows(std::int64_t most_rows);
-    [[nodiscard]] bool draws_coupled(const DecodeSlice& slice) const;
+    template <typename Tell>
+    void each_choice(const DecodeSlice& slice, std::deque<std::vector<std::int32_t>>& penalised, const Tell& tell);
     void choose_tokens(Logits& logits);
-    Verdict verify(const DecodeSlice& slice, Logits& logits);
+    void decide_nodes(Logits& logits, kernels::TrialRule rule);
+    void decide_on_device(Logits& logits);
+    void fetch_drafts(TokenTree& tree, std::int32_t node) const;
+    Verdict verify(DecodeSlice& slice, Logits& logits);
     void accept(DecodeSlice& slice, Logits& logits);
     bool append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason);
     void record(Sequence& sequence, Logits& logits, std::int64_t row, std::int32_t token);

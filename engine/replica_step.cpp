@@ -1,8 +1,10 @@
 // One step: a tree for every decoding sequence and a chunk of one prefilling one, in one forward pass.
 #include <algorithm>
+#include <deque>
 #include <stdexcept>
 
 #include "engine/replica_state.hpp"
+#include "engine/verify/sampling.hpp"
 
 namespace longhaul::engine {
 
@@ -128,40 +130,95 @@ static std::vector<std::int32_t> path_tokens(const TokenTree& tree, std::int32_t
     return path;
 }
 
-/// Whether the target's token after a node follows from its logits and the shared noise alone.
-bool Replica::State::draws_coupled(const DecodeSlice& slice) const {
-    return !verifier->needs_probabilities() && !slice.sequence->is_forced();
+/// Calls tell(node, choice) for the nodes of a tree: `choice` is about the node's row of the target's logits.
+template <typename Tell>
+void Replica::State::each_choice(const DecodeSlice& slice, std::deque<std::vector<std::int32_t>>& penalised,
+                                 const Tell& tell) {
+    const Sequence& sequence = *slice.sequence;
+    pipeline.set_params(sequence.item.options->sampling);
+    for (std::int32_t node = 0; node < slice.tree.num_nodes(); ++node) {
+        const std::vector<std::int32_t> path = path_tokens(slice.tree, node);
+        const std::int64_t position = sequence.num_tokens() + slice.tree.depth[static_cast<std::size_t>(node)];
+        kernels::Choice choice =
+            pipeline.choice({sequence.tokens, path}, NoiseRow(sequence.noise_key, position), penalised.emplace_back());
+        choice.row = slice.first_logits + node;
+        tell(node, choice);
+    }
 }
 
-/// What the target says after every node, where the device can tell: the logits stay there.
+/// What the target says after every node, where that follows from its logits and the shared noise alone.
 void Replica::State::choose_tokens(Logits& logits) {
-    if (!logits.can_choose()) return;
     std::vector<kernels::Choice> choices;
     std::deque<std::vector<std::int32_t>> penalised;  // choices point there
     for (const DecodeSlice& slice : slices) {
-        if (!draws_coupled(slice)) continue;
-        const Sequence& sequence = *slice.sequence;
-        pipeline.set_params(sequence.item.options->sampling);
-        for (std::int32_t node = 0; node < slice.tree.num_nodes(); ++node) {
-            const std::vector<std::int32_t> path = path_tokens(slice.tree, node);
-            const std::int64_t position = sequence.num_tokens() + slice.tree.depth[static_cast<std::size_t>(node)];
-            choices.push_back(
-                pipeline.choice({sequence.tokens, path}, sequence.noise_key, position, penalised.emplace_back()));
-            choices.back().row = slice.first_logits + node;
-        }
+        if (slice.sequence->is_forced()) continue;
+        each_choice(slice, penalised,
+                    [&](std::int32_t /*node*/, const kernels::Choice& choice) { choices.push_back(choice); });
     }
     const std::vector<std::int32_t> tokens = logits.choose(choices);
     auto next = tokens.begin();
     for (DecodeSlice& slice : slices) {
-        if (!draws_coupled(slice)) continue;
-        slice.chosen.assign(next, next + slice.tree.num_nodes());
-        next += slice.tree.num_nodes();
+        if (slice.sequence->is_forced()) continue;
+        for (std::int32_t node = 0; node < slice.tree.num_nodes(); ++node, ++next)
+            if (*next >= 0)
+                slice.decisions[static_cast<std::size_t>(node)] = CoupledVerifier::of_token(slice.tree, node, *next);
     }
 }
 
-Verdict Replica::State::verify(const DecodeSlice& slice, Logits& logits) {
+/// What a sampling rule says after every node.
+void Replica::State::decide_nodes(Logits& logits, kernels::TrialRule rule) {
+    struct Asked {
+        DecodeSlice* slice;
+        std::int32_t node;
+        std::vector<std::int32_t> children;
+    };
+    std::vector<Asked> asked;
+    std::vector<kernels::NodeTrials> nodes;
+    std::deque<std::vector<std::int32_t>> penalised;      // choices point there,
+    std::deque<std::vector<kernels::DraftTrial>> trials;  // and nodes
+    for (DecodeSlice& slice : slices) {
+        const Sequence& sequence = *slice.sequence;
+        if (sequence.is_forced()) continue;
+        each_choice(slice, penalised, [&](std::int32_t node, const kernels::Choice& choice) {
+            auto told = device_trials(slice.tree, node, sequence.noise_key, sequence.num_tokens());
+            if (!told || static_cast<std::int64_t>(told->trials.size()) > kernels::most_trials) return;
+            asked.push_back({&slice, node, std::move(told->children)});
+            trials.push_back(std::move(told->trials));
+            nodes.push_back({.choice = choice, .trials = trials.back(), .number = told->number});
+        });
+    }
+    const std::vector<kernels::Decided> decided = logits.decide(rule, nodes);
+    for (std::size_t i = 0; i < asked.size(); ++i) {
+        std::optional<Decision>& decision = asked[i].slice->decisions[static_cast<std::size_t>(asked[i].node)];
+        if (decided[i].trial >= 0) {
+            const std::int32_t child = asked[i].children[static_cast<std::size_t>(decided[i].trial)];
+            decision = {child, asked[i].slice->tree.token[static_cast<std::size_t>(child)]};
+        } else if (decided[i].token >= 0) {
+            decision = {-1, decided[i].token};
+        }
+    }
+}
+
+/// What can be decided where the logits are, so that they stay there.
+void Replica::State::decide_on_device(Logits& logits) {
+    for (DecodeSlice& slice : slices)
+        slice.decisions.assign(static_cast<std::size_t>(slice.tree.num_nodes()), std::nullopt);
+    if (!logits.can_choose()) return;
+    if (!verifier->needs_probabilities()) return choose_tokens(logits);
+    if (const auto rule = verifier->device_rule()) decide_nodes(logits, *rule);
+}
+
+/// The whole distributions of a node's drafts, where a device kept them.
+void Replica::State::fetch_drafts(TokenTree& tree, std::int32_t node) const {
+    for (const Trial& trial : tree.trials) {
+        Distribution& draft = tree.drafts[static_cast<std::size_t>(trial.draft)];
+        if (trial.parent == node && draft.kept != nullptr) draft = kept_distribution(model.device(), draft.kept);
+    }
+}
+
+Verdict Replica::State::verify(DecodeSlice& slice, Logits& logits) {
     const Sequence& sequence = *slice.sequence;
-    const TokenTree& tree = slice.tree;
+    TokenTree& tree = slice.tree;
     const std::int64_t position = sequence.num_tokens();
     pipeline.set_params(sequence.item.options->sampling);
     const auto target = [&](std::int32_t node) -> const Distribution& {
@@ -174,12 +231,10 @@ Verdict Replica::State::verify(const DecodeSlice& slice, Logits& logits) {
             std::span(sequence.item.continuation).subspan(static_cast<std::size_t>(sequence.num_output()));
         return ForcedVerifier(coming).verify(tree, target, sequence.noise_key, position);
     }
-    if (slice.chosen.empty()) return verifier->verify(tree, target, sequence.noise_key, position);
-    return CoupledVerifier::walk(tree, [&](std::int32_t node) {
-        const std::int32_t token = slice.chosen[static_cast<std::size_t>(node)];
-        if (token >= 0) return token;
-        const std::int32_t depth = tree.depth[static_cast<std::size_t>(node)];
-        return CoupledVerifier::draw(target(node), sequence.noise_key, position + depth);
+    return Verifier::walk([&](std::int32_t node) {
+        if (slice.decisions[static_cast<std::size_t>(node)]) return *slice.decisions[static_cast<std::size_t>(node)];
+        fetch_drafts(tree, node);
+        return verifier->decide(tree, node, target, sequence.noise_key, position);
     });
 }
 
@@ -302,7 +357,7 @@ void Replica::State::step(const StepHeader& header) {
         pace.took(num_prefill, std::chrono::duration<double>(times.computed - times.start).count());
         rounds.count_tokens(num_prefill);
     }
-    choose_tokens(logits);
+    decide_on_device(logits);
     for (DecodeSlice& slice : slices) accept(slice, logits);
     times.verified = std::chrono::steady_clock::now();
     for (DecodeSlice& slice : slices)

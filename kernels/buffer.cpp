@@ -65,6 +65,11 @@ void Device::draw(float* /*logits*/, std::int64_t /*stride*/, std::int64_t /*voc
     throw std::logic_error("this device does not choose tokens");
 }
 
+void Device::decide(float* /*logits*/, std::int64_t /*stride*/, std::int64_t /*vocab_size*/, TrialRule /*rule*/,
+                    std::span<const NodeTrials> /*nodes*/, std::span<Decided> /*decided*/) {
+    throw std::logic_error("this device does not choose tokens");
+}
+
 Staging::Staging(Device& device, std::size_t num_bytes) : device_(&device), num_bytes_(num_bytes) {
     if (num_bytes > 0) data_ = device.allocate_staging(num_bytes);
 }

@@ -205,6 +205,7 @@ struct PassSize {
     std::int64_t ranks = 1;  ///< of the group
     std::int64_t logit_rows = 0;
     std::int64_t widest_quantized = 0;  ///< inputs or outputs of a matrix of int8 or int4
+    std::int64_t decided_vocab = 0;     ///< tokens of a row where nodes are decided; 0: none are
 };
 
 /// Sums and rows of the devices of several processes that reach each other without the host. Every rank calls the same
@@ -246,9 +247,25 @@ struct Choice {
     std::int64_t min_keep = 1;
     float penalty = 1.0F;                       ///< divides logits above 0 and multiplies the others, of these tokens:
     std::span<const std::int32_t> penalised{};  ///< none twice
-    std::uint64_t noise_key = 0;
+    std::uint64_t noise_key = 0;                ///< of the noise, as its place: noise.hpp
     std::int64_t position = 0;
-    bool silent = false;  ///< no noise: the greatest log weights win
+    std::uint32_t purpose = 0, node = 0;
+    bool silent = false;        ///< no noise: the greatest log weights win
+    std::byte* keep = nullptr;  ///< device memory where the row's distribution shall be left (KeptDistribution)
+};
+
+/// The head of a distribution that a device keeps; behind it, f32 [vocab_size], each token's logit, penalised, and
+/// -inf where a filter took the token away. A probability: exp(log weight - greatest) / sum (numerics.hpp), a log
+/// weight being logit / temperature.
+struct alignas(64) KeptDistribution {
+    double temperature = 1;
+    double greatest = 0;  ///< log weight, of all tokens
+    double sum = 0;       ///< 0: nothing is kept here, the row was the host's to find out
+    std::int64_t vocab_size = 0;
+
+    static constexpr std::size_t num_bytes(std::int64_t vocab_size) {
+        return sizeof(KeptDistribution) + (static_cast<std::size_t>(vocab_size) * sizeof(float) + 63) / 64 * 64;
+    }
 };
 
 /// A token of a row, after all filters.
@@ -258,6 +275,32 @@ struct Drawn {
     double probability = 0;   ///< among the survivors
 };
 constexpr std::int64_t most_draws = 16;  ///< of a row
+
+/// Rejection sampling over the drafts of a tree's node, in their order: a draft is accepted where its random number
+/// times its probability is less than what earlier rejections left of the target's.
+enum class TrialRule : std::uint8_t {
+    multi_round,  ///< independent drafts: a rejected one takes its distribution away from what is left
+    recursive,    ///< all of one distribution, without replacement: it takes away what of that was left before it
+};
+
+struct DraftTrial {
+    std::int32_t token = 0;
+    const std::byte* drawn_from = nullptr;  ///< a KeptDistribution; nullptr: the draft was certain
+    double number = 0;                      ///< 0 <= number < 1
+};
+
+/// A node of a tree, with the row of logits that the target gave after it.
+struct NodeTrials {
+    Choice choice;  ///< of the row: its filters; there is no noise
+    std::span<const DraftTrial> trials;
+    double number = 0;  ///< 0 <= number < 1, of the draw from what all rejections left
+};
+
+struct Decided {
+    std::int32_t trial = -1;  ///< the accepted one; -1: none
+    std::int32_t token = -1;  ///< where there is none: what was drawn instead; -1: that is the host's to find out
+};
+constexpr std::int64_t most_trials = 64;  ///< of a node
 
 /// Operations of one device. Implementations throw std::bad_alloc when memory ends, DeviceError when the device
 /// fails, and std::logic_error when called wrongly.
@@ -364,7 +407,8 @@ class Device {
                           std::int64_t out_stride) = 0;
 
     // --- choosing tokens --------------------------------------------------------------------------------------------
-    /// Whether there are `choose` and `draw`; devices that compute in the host's memory leave that to the host.
+    /// Whether there are `choose`, `draw` and `decide`; devices that compute in the host's memory leave that to the
+    /// host.
     [[nodiscard]] virtual bool can_choose() const { return false; }
 
     /// tokens[i] = what choices[i] says of its row of `logits` (f32 [rows, stride], of which the first `vocab_size` of
@@ -380,6 +424,10 @@ class Device {
     /// above 0. Otherwise as `choose`.
     virtual void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
                       std::int64_t count, std::span<Drawn> drawn);
+
+    /// decided[i] = what `rule` says of nodes[i], by the host's arithmetic. Otherwise as `choose`.
+    virtual void decide(float* logits, std::int64_t stride, std::int64_t vocab_size, TrialRule rule,
+                        std::span<const NodeTrials> nodes, std::span<Decided> decided);
 
     // --- attention --------------------------------------------------------------------------------------------------
     [[nodiscard]] virtual std::size_t kv_page_bytes(const KvLayout& layout) const = 0;

@@ -26,7 +26,10 @@
 // Sum over the tokens of a vocabulary in the logits pipeline (probabilities, eta's entropy; f64): 1024 lanes, token v
 //   in lane v modulo 1024, ascending; lanes are added as a balanced tree (i with i+512, +256, …, +1). Tokens that a
 //   filter took away add nothing. Only the prefix of top-p is summed one by one, in order of descending probability,
-//   equal ones by ascending id.
+//   equal ones by ascending id. A probability is exp(log weight - greatest log weight of all) over the sum of these
+//   over the survivors of all filters; filters compare what each found. What a sampling rule leaves of a distribution
+//   is summed in these lanes, too. Its draw (f64): the sum over tokens goes up in chunks of 256 tokens, each summed
+//   one by one from 0, and from token to token in the chunk where it passes the mark.
 // GPU tensor cores (device `cuda`) add the products of bf16 otherwise, in an order of their own that is as fixed:
 //   cuda/attention_tensor.cuh says which for attention.
 // exp, log, rsqrt: from + - * / sqrt and fma alone (exp_constants.hpp for f32, scalar_math.hpp for f64), never libm.
@@ -38,12 +41,14 @@
 namespace longhaul::kernels {
 
 /// Recorded in every checkpoint; raised whenever a sum's order or an elementary function changes.
-/// 2: min-p compares weights, not quotients. 3: sums over the vocabulary in lanes.
-inline constexpr int numerics_version = 3;
+/// 2: min-p compares weights, not quotients. 3: sums over the vocabulary in lanes. 4: likewise in the sampling rules;
+/// probabilities are divided once.
+inline constexpr int numerics_version = 4;
 
 inline constexpr int num_slices = 8;                  ///< of every product over K
 inline constexpr std::int64_t attention_chunk = 512;  ///< absolute positions
 inline constexpr int vocabulary_lanes = 1024;         ///< of a sum over tokens
+inline constexpr int draw_chunk = 256;                ///< tokens, of a draw by a mark
 
 /// Inputs padded so that 8 slices are whole bf16 pairs.
 constexpr std::int64_t padded_inputs(std::int64_t num_inputs) {

@@ -236,16 +236,21 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
     if (settings.tensor_parallel > 1 && device.can_choose()) {  // the parts of all ranks, as they come and by rows
         bytes += 2 * logit_rows * std::int64_t{sizeof(float)} * parts.front().split.vocab * settings.tensor_parallel;
     }
+    const std::int64_t vocab = parts.front().config.vocab_size;
+    const bool decides = device.can_choose() && settings.verify != "coupled";
+    if (decides && parts.size() > 1)  // what the drafts were drawn from
+        bytes += decode_rows(settings) * static_cast<std::int64_t>(kernels::KeptDistribution::num_bytes(vocab));
     const bool quantized = settings.precision == "int8" || settings.precision == "int4";
     for (const ModelPart& part : parts) {
         bytes += granule * matrices_of_layer * part.config.num_layers;
-        operations = std::max(operations,
-                              device.operation_bytes(part.layout, {.rows = most_rows(settings),
-                                                                   .positions = part.config.max_positions,
-                                                                   .q_heads = part.split.num_heads,
-                                                                   .ranks = settings.tensor_parallel,
-                                                                   .logit_rows = logit_rows,
-                                                                   .widest_quantized = quantized ? widest(part) : 0}));
+        operations =
+            std::max(operations, device.operation_bytes(part.layout, {.rows = most_rows(settings),
+                                                                      .positions = part.config.max_positions,
+                                                                      .q_heads = part.split.num_heads,
+                                                                      .ranks = settings.tensor_parallel,
+                                                                      .logit_rows = logit_rows,
+                                                                      .widest_quantized = quantized ? widest(part) : 0,
+                                                                      .decided_vocab = decides ? vocab : 0}));
     }
     return bytes + operations;
 }

@@ -42,7 +42,8 @@ class ChainsGrowth final : public TreeGrowth {
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
 
-    [[nodiscard]] std::int64_t num_draws() const override { return ends_.size() == 1 ? 1 : 0; }
+    [[nodiscard]] std::int64_t num_draws() const override { return 1; }
+    [[nodiscard]] std::int64_t num_lanes() const override { return static_cast<std::int64_t>(ends_.size()); }
 
     void grow(std::span<Distribution> drafts) override {
         std::vector<std::int32_t> kept(drafts.size());
@@ -53,7 +54,7 @@ class ChainsGrowth final : public TreeGrowth {
         for (std::size_t chain = 0; chain < ends_.size(); ++chain) {
             const std::size_t from = source_of(chain);
             const Distribution& p = draft_of(from);
-            const NoiseRow row = noise_.row(position_ + level_, static_cast<std::uint32_t>(chain), 0);
+            const NoiseRow row = noise_.row(position_ + level_, static_cast<std::uint32_t>(chain), ends_[chain]);
             const std::int32_t token = gumbel_argmax(p, row);
             ends_[chain] = add_draw(tree_, ends_[chain], token, p.probability(token), kept[from]);
         }

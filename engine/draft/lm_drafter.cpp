@@ -167,7 +167,9 @@ class LmDrafter final : public Drafter {
           method_(std::move(method)),
           max_nodes_(std::min(method_->max_nodes(), tree_of(find_draft_method(options.method), options.tree).budget)),
           pauses_(chooses_tree(find_draft_method(options.method), options.tree)),
-          temperature_(options.model_temperature) {
+          temperature_(options.model_temperature),
+          kept_(models_.size()),
+          num_kept_(models_.size(), 0) {
         for (Model* model : models_) {
             // The replica's plan counts these pages with the target's (bytes_a_token).
             pools_.push_back(std::make_unique<PagePool>(model->device(), model->kv_layout(),
@@ -204,6 +206,7 @@ class LmDrafter final : public Drafter {
     void run_model(std::size_t model, std::vector<Growing>& trees);
     [[nodiscard]] std::vector<Distribution> draw_on_device(std::size_t model, std::span<const WantedRow> rows,
                                                            Logits& logits);
+    std::byte* room_to_keep(std::size_t model);
     [[nodiscard]] SamplingParams params_of(const Proposal& proposal) const;
 
     std::vector<Model*> models_;
@@ -215,6 +218,8 @@ class LmDrafter final : public Drafter {
     std::vector<std::int64_t> vocab_sizes_;  // of each model, what it shares with the target
     std::vector<std::unique_ptr<PagePool>> pools_;
     std::vector<LogitsPipeline> pipelines_;
+    std::vector<std::vector<kernels::Buffer>> kept_;  // of each model: distributions of this proposal's drafts
+    std::vector<std::size_t> num_kept_;
     std::vector<ForwardRow> rows_;
     std::vector<KvSequence*> kv_;
 };
@@ -307,31 +312,52 @@ void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
 std::vector<Distribution> LmDrafter::draw_on_device(std::size_t model, std::span<const WantedRow> rows,
                                                     Logits& logits) {
     if (!logits.can_choose()) return {};
-    std::int64_t most = 0;
-    std::vector<kernels::Choice> choices;
-    std::deque<std::vector<std::int32_t>> penalised;  // choices point there
+    std::int64_t most = 0, lanes = 0;
     for (const WantedRow& row : rows) {
-        const Proposal& proposal = *row.tree->proposal;
-        const std::int64_t draws = row.tree->growth->num_draws();
-        if (proposal.noise.is_own() || draws < 1 || draws > kernels::most_draws) return {};
-        most = std::max(most, draws);
-        pipelines_[model].set_params(params_of(proposal));
-        const auto position = static_cast<std::int64_t>(proposal.context.size() + row.path.size());
-        kernels::Choice& choice = choices.emplace_back(pipelines_[model].choice(
-            {proposal.context, row.path}, proposal.noise.key, position, penalised.emplace_back()));
-        choice.row = static_cast<std::int64_t>(choices.size()) - 1;
-        choice.silent = proposal.noise.kind == Noise::Kind::silent;
+        most = std::max(most, row.tree->growth->num_draws());
+        lanes = std::max(lanes, row.tree->growth->num_lanes());
     }
-    const std::vector<kernels::Drawn> drawn = logits.draw(choices, most, vocab_sizes_[model]);
-    std::vector<Distribution> distributions;
-    bool any = false;
-    const auto of_row = static_cast<std::size_t>(1 + most);
+    if (most < 1 || most > kernels::most_draws) return {};
+    std::vector<std::vector<kernels::Drawn>> drawn(rows.size());
+    std::vector<Distribution> distributions(rows.size());
+    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+        std::vector<kernels::Choice> choices;
+        std::deque<std::vector<std::int32_t>> penalised;  // choices point there
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+            const Proposal& proposal = *rows[r].tree->proposal;
+            pipelines_[model].set_params(params_of(proposal));
+            const auto position = static_cast<std::int64_t>(proposal.context.size() + rows[r].path.size());
+            choices.push_back(
+                pipelines_[model].choice({proposal.context, rows[r].path},
+                                         proposal.noise.row(position, static_cast<std::uint32_t>(lane), rows[r].node),
+                                         penalised.emplace_back()));
+            choices.back().row = static_cast<std::int64_t>(r);
+            if (lane > 0 || !proposal.noise.is_own()) continue;
+            choices.back().keep = room_to_keep(model);
+            distributions[r].kept = choices.back().keep;
+        }
+        const std::vector<kernels::Drawn> all = logits.draw(choices, most, vocab_sizes_[model]);
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+            const auto first = all.begin() + static_cast<std::ptrdiff_t>(r) * (1 + most);
+            drawn[r].insert(drawn[r].end(), first, first + 1 + most);
+        }
+    }
     for (std::size_t r = 0; r < rows.size(); ++r) {
-        const std::span<const kernels::Drawn> mine = std::span(drawn).subspan(r * of_row, of_row);
-        distributions.push_back(mine.front().token < 0 ? Distribution{} : distribution_of(mine));
-        any = any || mine.front().token >= 0;
+        const std::byte* const kept = distributions[r].kept;
+        distributions[r] = drawn[r].front().token < 0 ? Distribution{} : distribution_of(drawn[r]);
+        if (!distributions[r].ids.empty()) distributions[r].kept = kept;
     }
+    const bool any = std::any_of(distributions.begin(), distributions.end(),
+                                 [](const Distribution& one) { return !one.ids.empty(); });
     return any ? std::move(distributions) : std::vector<Distribution>{};
+}
+
+/// Device memory for what a verifier will ask for, until the next proposal.
+std::byte* LmDrafter::room_to_keep(std::size_t model) {
+    std::vector<kernels::Buffer>& rooms = kept_[model];
+    if (num_kept_[model] == rooms.size())
+        rooms.emplace_back(models_[model]->device(), kernels::KeptDistribution::num_bytes(vocab_sizes_[model]));
+    return rooms[num_kept_[model]++].data();
 }
 
 /// False when every tree is complete.
@@ -348,6 +374,7 @@ bool LmDrafter::grow_level(std::vector<Growing>& trees) {
 }
 
 void LmDrafter::propose(std::span<Proposal> proposals) {
+    std::fill(num_kept_.begin(), num_kept_.end(), std::size_t{0});
     std::vector<Growing> trees;
     for (Proposal& proposal : proposals) {
         auto* sequence = static_cast<LmSequence*>(proposal.sequence);

@@ -28,10 +28,10 @@ class TreeGrowth {
     /// What the next level needs, nodes ascending within a model; empty: the tree is complete.
     [[nodiscard]] virtual std::span<const Wanted> wanted() const = 0;
 
-    /// Draws that `grow` takes of each of wanted(), all under the first lane's noise: these tokens and the most
-    /// probable one will do in the place of a whole distribution, unless the noise is the tree's own. 0: they will not
-    /// do.
+    /// Draws that `grow` takes of each of wanted() under the noise of each of num_lanes() lanes: these tokens and the
+    /// most probable one will do in the place of a whole distribution (distribution_of). 0: they will not do.
     [[nodiscard]] virtual std::int64_t num_draws() const { return 0; }
+    [[nodiscard]] virtual std::int64_t num_lanes() const { return 1; }
 
     /// Adds the next level to the tree. `drafts`: with q, of wanted(), in its order; the tree may take them. Fewer
     /// children than asked for where filters left fewer tokens.

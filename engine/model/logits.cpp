@@ -58,4 +58,10 @@ std::vector<kernels::Drawn> Logits::draw(std::span<const kernels::Choice> choice
     return drawn;
 }
 
+std::vector<kernels::Decided> Logits::decide(kernels::TrialRule rule, std::span<const kernels::NodeTrials> nodes) {
+    std::vector<kernels::Decided> decided(nodes.size());
+    device_.decide(on_device_, stride_, vocab_size_, rule, nodes, decided);
+    return decided;
+}
+
 }  // namespace longhaul::engine

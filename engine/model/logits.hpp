@@ -24,13 +24,17 @@ class Logits {
     /// f32 [num_rows, vocab_size].
     [[nodiscard]] std::span<const float> all();
 
-    /// Whether `choose` and `draw` may be called.
+    /// Whether `choose`, `draw` and `decide` may be called.
     [[nodiscard]] bool can_choose() const { return on_device_ != nullptr; }
     /// A token a choice; -1: whoever asks must decide by the row.
     [[nodiscard]] std::vector<std::int32_t> choose(std::span<const kernels::Choice> choices);
     /// As Device::draw, of the first `vocab_size` tokens: [choices, 1 + count].
     [[nodiscard]] std::vector<kernels::Drawn> draw(std::span<const kernels::Choice> choices, std::int64_t count,
                                                    std::int64_t vocab_size);
+
+    /// As Device::decide.
+    [[nodiscard]] std::vector<kernels::Decided> decide(kernels::TrialRule rule,
+                                                       std::span<const kernels::NodeTrials> nodes);
 
     // For the model: where they are. `rows` [num_rows, vocab_size] of the host; or [num_rows, stride] of the device,
     // whose first columns count. Both stay what they are until the next call.

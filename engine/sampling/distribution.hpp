@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -12,6 +13,8 @@ struct Distribution {
     std::vector<std::int32_t> ids;
     std::vector<double> log_weights;  ///< log q up to one constant a distribution
     std::vector<double> q;            ///< empty where it was not asked for and no filter needed it
+    /// Device memory that holds all of it (kernels::KeptDistribution); what stands here is then but a part.
+    const std::byte* kept = nullptr;
 
     /// Place of `token` in `ids`; -1 where it was filtered.
     [[nodiscard]] std::int64_t place_of(std::int32_t token) const {

@@ -7,12 +7,14 @@
 namespace longhaul::engine {
 namespace {
 
+std::uint32_t purpose_word(Purpose purpose, std::uint32_t lane) {
+    return static_cast<std::uint32_t>(purpose) << 24 | (lane & 0xffffff);
+}
+
 kernels::NoiseWords words_of(std::uint64_t key, std::int64_t position, Purpose purpose, std::uint32_t lane,
                              std::uint32_t node, std::uint32_t block) {
-    return kernels::noise_words(key, {.position = position,
-                                      .purpose = static_cast<std::uint32_t>(purpose) << 24 | (lane & 0xffffff),
-                                      .node = node,
-                                      .block = block});
+    return kernels::noise_words(
+        key, {.position = position, .purpose = purpose_word(purpose, lane), .node = node, .block = block});
 }
 
 }  // namespace
@@ -43,6 +45,10 @@ std::uint32_t NoiseRow::bits(std::int32_t token_id) const {
         cached_block_ = v / 4;
     }
     return cached_.word[v % 4];
+}
+
+std::uint32_t NoiseRow::purpose() const {
+    return purpose_word(purpose_, lane_);
 }
 
 float NoiseRow::gumbel(std::int32_t token_id) const {

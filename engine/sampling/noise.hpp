@@ -36,7 +36,12 @@ class NoiseRow {
     [[nodiscard]] float gumbel(std::int32_t token_id) const;
     /// No less than gumbel(token_id), by its bits' order of magnitude: tells hopeless tokens without a logarithm.
     [[nodiscard]] double gumbel_bound(std::int32_t token_id) const;
+    // The row's place, as devices are told it (kernels::NoisePlace).
+    [[nodiscard]] std::uint64_t key() const { return key_; }
     [[nodiscard]] std::int64_t position() const { return position_; }
+    [[nodiscard]] std::uint32_t purpose() const;
+    [[nodiscard]] std::uint32_t node() const { return node_; }
+    [[nodiscard]] bool is_silent() const { return silent_; }
 
   private:
     [[nodiscard]] std::uint32_t bits(std::int32_t token_id) const;

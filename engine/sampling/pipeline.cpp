@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <functional>
 #include <iterator>
 #include <limits>
 #include <numeric>
 
+#include "engine/sampling/sum_over_tokens.hpp"
 #include "kernels/exp_nonpositive.hpp"
 #include "kernels/flush_denormals.hpp"
-#include "kernels/numerics.hpp"
 #include "kernels/scalar_math.hpp"
 
 namespace longhaul::engine {
@@ -50,11 +49,12 @@ void LogitsPipeline::penalise(const NodeContext& context) {
     });
 }
 
-kernels::Choice LogitsPipeline::choice(const NodeContext& context, std::uint64_t key, std::int64_t position,
+kernels::Choice LogitsPipeline::choice(const NodeContext& context, const NoiseRow& noise,
                                        std::vector<std::int32_t>& penalised) {
     penalised.clear();
     for_penalised(context, [&](std::int32_t token) { penalised.push_back(token); });
-    return {.temperature = params_.temperature,
+    return {.row = 0,
+            .temperature = params_.temperature,
             .top_k = params_.top_k,
             .top_p = params_.top_p,
             .min_p = params_.min_p,
@@ -62,8 +62,12 @@ kernels::Choice LogitsPipeline::choice(const NodeContext& context, std::uint64_t
             .min_keep = params_.min_keep,
             .penalty = static_cast<float>(params_.repetition_penalty),
             .penalised = penalised,
-            .noise_key = key,
-            .position = position};
+            .noise_key = noise.key(),
+            .position = noise.position(),
+            .purpose = noise.purpose(),
+            .node = noise.node(),
+            .silent = noise.is_silent(),
+            .keep = nullptr};
 }
 
 void LogitsPipeline::keep_top_k() {
@@ -87,35 +91,14 @@ void LogitsPipeline::keep_top_k() {
     out_.log_weights.resize(k);
 }
 
-void LogitsPipeline::weigh() {
-    const double greatest = out_.log_weights[most_probable(out_)];
+void LogitsPipeline::weigh(double greatest) {
     out_.q.resize(out_.ids.size());
     for (std::size_t i = 0; i < out_.q.size(); ++i)
         out_.q[i] = kernels::scalar::exp_nonpositive(out_.log_weights[i] - greatest);
 }
 
-template <typename Term>
-double LogitsPipeline::sum_over_tokens(Term term) {
-    // Lanes that a small vocabulary leaves empty would add zeros.
-    const std::size_t lanes = std::min(std::bit_ceil(logits_.size()), std::size_t{kernels::vocabulary_lanes});
-    lanes_.assign(lanes, 0.0);
-    const std::size_t count = out_.ids.size();
-    if (count == logits_.size()) {  // all tokens: lanes side by side in registers
-        for (std::size_t first = 0; first < count; first += lanes) {
-            const std::size_t end = std::min(lanes, count - first);
-            for (std::size_t lane = 0; lane < end; ++lane) lanes_[lane] += term(first + lane);
-        }
-    } else {
-        for (std::size_t i = 0; i < count; ++i) lanes_[static_cast<std::size_t>(out_.ids[i]) % lanes] += term(i);
-    }
-    for (std::size_t half = lanes / 2; half > 0; half /= 2) {
-        for (std::size_t lane = 0; lane < half; ++lane) lanes_[lane] += lanes_[lane + half];
-    }
-    return lanes_[0];
-}
-
 void LogitsPipeline::renormalise() {
-    const double sum = sum_over_tokens([&](std::size_t i) { return out_.q[i]; });
+    const double sum = sum_over_tokens(out_.ids, [&](std::size_t i) { return out_.q[i]; });
     for (double& q : out_.q) q /= sum;
 }
 
@@ -199,7 +182,7 @@ void LogitsPipeline::keep_top_p() {
 
 void LogitsPipeline::keep_eta() {
     if (params_.eta <= 0) return;
-    const double entropy = -sum_over_tokens([&](std::size_t i) {
+    const double entropy = -sum_over_tokens(out_.ids, [&](std::size_t i) {
         const double q = out_.q[i];
         return q > 0 ? q * kernels::scalar::det_log(q) : 0.0;
     });
@@ -301,7 +284,8 @@ const Distribution& LogitsPipeline::apply(std::span<const float> logits, const N
     }
     keep_top_k();
     if (!with_q && params_.top_p >= 1.0 && params_.min_p <= 0 && params_.eta <= 0) return out_;
-    weigh();
+    const double greatest = out_.log_weights[most_probable(out_)];
+    weigh(greatest);
     if (params_.top_p < 1.0) {
         renormalise();
         keep_top_p();
@@ -316,6 +300,10 @@ const Distribution& LogitsPipeline::apply(std::span<const float> logits, const N
     }
     renormalise();
     keep_eta();
+    if (with_q && (params_.top_p < 1.0 || params_.eta > 0)) {
+        weigh(greatest);
+        renormalise();
+    }
     return out_;
 }
 
@@ -332,6 +320,23 @@ Distribution distribution_of(std::span<const kernels::Drawn> drawn) {
         distribution.ids.push_back(one.token);
         distribution.log_weights.push_back(one.log_weight);
         distribution.q.push_back(one.probability);
+    }
+    return distribution;
+}
+
+Distribution kept_distribution(kernels::Device& device, const std::byte* kept) {
+    const kernels::FlushDenormals flush;
+    kernels::KeptDistribution head;
+    device.download(&head, kept, sizeof head);
+    std::vector<float> logits(static_cast<std::size_t>(head.vocab_size));
+    device.download(logits.data(), kept + sizeof head, logits.size() * sizeof(float));
+    Distribution distribution;
+    for (std::size_t v = 0; v < logits.size(); ++v) {
+        if (!(logits[v] > -std::numeric_limits<float>::infinity())) continue;
+        distribution.ids.push_back(static_cast<std::int32_t>(v));
+        distribution.log_weights.push_back(static_cast<double>(logits[v]) / head.temperature);
+        distribution.q.push_back(kernels::scalar::exp_nonpositive(distribution.log_weights.back() - head.greatest) /
+                                 head.sum);
     }
     return distribution;
 }

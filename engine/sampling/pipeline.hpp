@@ -32,9 +32,9 @@ class LogitsPipeline {
     /// probabilities are wanted (the coupled rule needs none). The result lives until the next call.
     const Distribution& apply(std::span<const float> logits, const NodeContext& context, bool with_q = true);
 
-    /// What a device is told to choose as `apply` and gumbel_argmax do, under the shared noise of `key` and `position`.
-    /// `penalised`: where the tokens that the context penalises are put; the choice points there.
-    [[nodiscard]] kernels::Choice choice(const NodeContext& context, std::uint64_t key, std::int64_t position,
+    /// What a device is told to choose as `apply` and gumbel_argmax do. `penalised`: where the tokens that the context
+    /// penalises are put; the choice points there.
+    [[nodiscard]] kernels::Choice choice(const NodeContext& context, const NoiseRow& noise,
                                          std::vector<std::int32_t>& penalised);
 
     [[nodiscard]] const SamplingParams& params() const { return params_; }
@@ -50,10 +50,7 @@ class LogitsPipeline {
     void take_all();
     void take_by_min_p();  // where min-p is the first filter: the few that pass are found among the logits
     void keep_top_k();
-    void weigh();  // log weights to q times a constant, the greatest 1
-    /// Of term(place) over the survivors, in the order of kernels/numerics.hpp.
-    template <typename Term>
-    double sum_over_tokens(Term term);
+    void weigh(double greatest);  // log weights to q times a constant, 1 for log weight `greatest`
     void renormalise();
     void keep_top_p();
     template <typename Keep>
@@ -65,13 +62,15 @@ class LogitsPipeline {
     std::vector<std::uint64_t> seen_;  // call number in which a token was penalised last
     std::uint64_t call_ = 0;
     std::vector<std::int32_t> order_;
-    std::vector<double> lanes_;
     Distribution out_;
 };
 
 /// Of a distribution, the tokens that a device drew: gumbel_argmax, gumbel_top_k and most_probable say the same of it
 /// as of the whole one, under the noise that the device was told. `drawn`: of one choice.
 Distribution distribution_of(std::span<const kernels::Drawn> drawn);
+
+/// All of a distribution that a device kept (Choice::keep).
+Distribution kept_distribution(kernels::Device& device, const std::byte* kept);
 
 /// Place of the greatest log weight, the first of equal ones.
 std::size_t most_probable(const Distribution& distribution);

@@ -8,27 +8,10 @@
 
 namespace longhaul::engine {
 
-std::int32_t CoupledVerifier::draw(const Distribution& target, std::uint64_t noise_key, std::int64_t position) {
-    return gumbel_argmax(target, NoiseRow(noise_key, position));
-}
-
-Verdict CoupledVerifier::verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
-                                std::int64_t position) const {
-    return walk(tree, [&](std::int32_t node) {
-        return draw(target(node), noise_key, position + tree.depth[static_cast<std::size_t>(node)]);
-    });
-}
-
-Verdict CoupledVerifier::walk(const TokenTree& tree, const TargetToken& token_after) {
-    Verdict verdict;
-    std::int32_t node = 0;
-    for (;;) {
-        verdict.next_token = token_after(node);
-        const std::int32_t child = tree.find_child(node, verdict.next_token);
-        if (child < 0) return verdict;
-        verdict.nodes.push_back(child);
-        node = child;
-    }
+Decision CoupledVerifier::decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
+                                 std::uint64_t noise_key, std::int64_t position) const {
+    const std::int64_t at = position + tree.depth[static_cast<std::size_t>(node)];
+    return of_token(tree, node, gumbel_argmax(target(node), NoiseRow(noise_key, at)));
 }
 
 }  // namespace longhaul::engine

@@ -5,17 +5,12 @@
 
 namespace longhaul::engine {
 
-Verdict ForcedVerifier::verify(const TokenTree& tree, const TargetDistribution&, std::uint64_t, std::int64_t) const {
-    Verdict verdict;
-    std::int32_t node = 0;
-    for (std::size_t depth = 0;; ++depth) {
-        verdict.next_token = coming_[depth];
-        // The last token ends the item: nothing follows it, so it is emitted, not accepted.
-        const std::int32_t child = depth + 1 < coming_.size() ? tree.find_child(node, verdict.next_token) : -1;
-        if (child < 0) return verdict;
-        verdict.nodes.push_back(child);
-        node = child;
-    }
+Decision ForcedVerifier::decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& /*target*/,
+                                std::uint64_t /*noise_key*/, std::int64_t /*position*/) const {
+    const auto depth = static_cast<std::size_t>(tree.depth[static_cast<std::size_t>(node)]);
+    const std::int32_t token = coming_[depth];
+    // The last token ends the item: nothing follows it, so it is emitted, not accepted.
+    return {depth + 1 < coming_.size() ? tree.find_child(node, token) : -1, token};
 }
 
 }  // namespace longhaul::engine

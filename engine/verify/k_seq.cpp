@@ -1,12 +1,28 @@
 // K-SEQ (SpecTr; algorithms.md section 3): K independent drafts of one distribution p, all with one discount gamma of
 // the acceptance, the least for which the accepted mass never exceeds the target's.
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #include "engine/verify/sampling.hpp"
 
 namespace longhaul::engine {
 namespace {
+
+/// The sum of term(0..count-1), in eight lanes that are added pairwise: registers side by side, and one order always.
+template <typename Term>
+double sum_in_lanes(std::size_t count, Term term) {
+    std::array<double, 8> lanes{};
+    std::size_t i = 0;
+    for (; i + lanes.size() <= count; i += lanes.size()) {
+        for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] += term(i + lane);
+    }
+    for (std::size_t lane = 0; i + lane < count; ++lane) lanes[lane] += term(i + lane);
+    for (std::size_t half = lanes.size() / 2; half > 0; half /= 2) {
+        for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    return lanes[0];
+}
 
 /// beta(gamma) = sum of min(p, q / gamma): the chance that one draft is accepted. It is asked for many gamma in [1, K],
 /// and most tokens are on one side of the minimum for all of them.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/sampling/sum_over_tokens.hpp"
 #include "engine/verify/sampling.hpp"
 #include "kernels/exp_nonpositive.hpp"
 
@@ -54,7 +55,7 @@ class Remaining {
     }
     /// The mass is summed anew: a difference would lose the digits of what little may be left.
     void align() {
-        mass_ = sum_in_lanes(weights_.size(), [&](std::size_t i) { return weights_[i]; });
+        mass_ = sum_over_tokens(p_.ids, [&](std::size_t i) { return weights_[i]; });
         if (!same_support_) over_ = over_ids(weights_, p_.ids, ids_);
     }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "engine/sampling/noise.hpp"
+#include "engine/sampling/sum_over_tokens.hpp"
+#include "kernels/flush_denormals.hpp"
 
 namespace longhaul::engine {
 
@@ -27,84 +29,111 @@ void Residual::reduce(std::span<const double> by, double scale) {
     less_.resize(left_.size());
     const auto take = [](double left, double less) { return left > less ? left - less : 0.0; };
     for (std::size_t i = 0; i < left_.size(); ++i) less_[i] = take(left_[i], by[i] * scale);
-    replace_left(sum_in_lanes(less_.size(), [&](std::size_t i) { return less_[i]; }));
+    replace_left();
 }
 
 void Residual::remove(std::int32_t token) {
     less_ = left_;
     const auto at = std::lower_bound(ids_.begin(), ids_.end(), token);
     if (at != ids_.end() && *at == token) less_[static_cast<std::size_t>(at - ids_.begin())] = 0;
-    replace_left(sum_in_lanes(less_.size(), [&](std::size_t i) { return less_[i]; }));
+    replace_left();
 }
 
-void Residual::replace_left(double mass) {
+void Residual::replace_left() {
+    const double mass = sum_over_tokens(ids_, [&](std::size_t i) { return less_[i]; });
     if (!(mass > 0)) return;
     for (double& q : less_) q /= mass;
     std::swap(left_, less_);
 }
 
 std::int32_t Residual::draw(double u) const {
-    const double mark = u * sum_in_lanes(left_.size(), [&](std::size_t i) { return left_[i]; });
+    const double mark = u * sum_over_tokens(ids_, [&](std::size_t i) { return left_[i]; });
+    const auto chunk_of = [&](std::size_t i) { return ids_[i] / kernels::draw_chunk; };
     double sum = 0;
     std::int32_t last = ids_.front();
-    for (std::size_t i = 0; i < left_.size(); ++i) {
-        if (!(left_[i] > 0)) continue;
-        last = ids_[i];
-        sum += left_[i];
-        if (mark < sum) return last;
+    for (std::size_t first = 0, end = 0; first < ids_.size(); first = end) {
+        double of_chunk = 0;
+        for (end = first; end < ids_.size() && chunk_of(end) == chunk_of(first); ++end) {
+            of_chunk += left_[end];
+            last = left_[end] > 0 ? ids_[end] : last;
+        }
+        if (!(mark < sum + of_chunk)) {
+            sum += of_chunk;
+            continue;
+        }
+        double up_to = sum;
+        for (std::size_t i = first; i < end; ++i) {
+            up_to += left_[i];
+            if (left_[i] > 0 && mark < up_to) return ids_[i];
+        }
+        return last;  // of this chunk: its parts came to less than its sum
     }
     return last;
 }
 
 namespace {
 
+double number_of(std::uint64_t key, std::int64_t at, Purpose purpose, std::size_t index) {
+    return uniform(key, at, purpose, static_cast<std::uint32_t>(index));
+}
+
+std::vector<DraftToken> drafts_of(const TokenTree& tree, std::int32_t node) {
+    std::vector<DraftToken> drafts;
+    const auto token = [&](std::int32_t child) { return tree.token[static_cast<std::size_t>(child)]; };
+    for (const Trial& trial : tree.trials) {
+        if (trial.parent == node)
+            drafts.push_back({token(trial.child), trial.child, &tree.drafts[static_cast<std::size_t>(trial.draft)]});
+    }
+    for (std::int32_t child = node + 1; !tree.sampled && child < tree.num_nodes(); ++child) {
+        if (tree.parent[static_cast<std::size_t>(child)] == node) drafts.push_back({token(child), child, nullptr});
+    }
+    return drafts;
+}
+
 class SamplingVerifier final : public Verifier {
   public:
-    explicit SamplingVerifier(std::unique_ptr<NodeRule> rule) : rule_(std::move(rule)) {}
+    SamplingVerifier(std::unique_ptr<NodeRule> rule, std::optional<kernels::TrialRule> on_device)
+        : rule_(std::move(rule)), on_device_(on_device) {}
     [[nodiscard]] bool needs_probabilities() const override { return true; }
+    [[nodiscard]] std::optional<kernels::TrialRule> device_rule() const override { return on_device_; }
 
-    Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
-                   std::int64_t position) const override {
-        Verdict verdict;
-        std::int32_t node = 0;
-        for (;;) {
-            const std::int64_t at = position + tree.depth[static_cast<std::size_t>(node)];
-            const std::vector<DraftToken> drafts = drafts_of(tree, node);
-            Residual residual(target(node));
-            const std::size_t taken = rule_->decide(drafts, residual, [&](std::size_t trial) {
-                return uniform(noise_key, at, Purpose::accept, static_cast<std::uint32_t>(trial));
-            });
-            if (taken == drafts.size()) {
-                verdict.next_token = residual.draw(uniform(noise_key, at, Purpose::residual, 0));
-                return verdict;
-            }
-            node = drafts[taken].node;
-            verdict.nodes.push_back(node);
-        }
+    [[nodiscard]] Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
+                                  std::uint64_t noise_key, std::int64_t position) const override {
+        const kernels::FlushDenormals flush;
+        const std::int64_t at = position + tree.depth[static_cast<std::size_t>(node)];
+        const std::vector<DraftToken> drafts = drafts_of(tree, node);
+        Residual residual(target(node));
+        const std::size_t taken = rule_->decide(
+            drafts, residual, [&](std::size_t trial) { return number_of(noise_key, at, Purpose::accept, trial); });
+        if (taken < drafts.size()) return {drafts[taken].node, drafts[taken].token};
+        return {-1, residual.draw(number_of(noise_key, at, Purpose::residual, 0))};
     }
 
   private:
-    static std::vector<DraftToken> drafts_of(const TokenTree& tree, std::int32_t node) {
-        std::vector<DraftToken> drafts;
-        const auto token = [&](std::int32_t child) { return tree.token[static_cast<std::size_t>(child)]; };
-        for (const Trial& trial : tree.trials) {
-            if (trial.parent == node)
-                drafts.push_back(
-                    {token(trial.child), trial.child, &tree.drafts[static_cast<std::size_t>(trial.draft)]});
-        }
-        for (std::int32_t child = node + 1; !tree.sampled && child < tree.num_nodes(); ++child) {
-            if (tree.parent[static_cast<std::size_t>(child)] == node) drafts.push_back({token(child), child, nullptr});
-        }
-        return drafts;
-    }
-
     std::unique_ptr<NodeRule> rule_;
+    std::optional<kernels::TrialRule> on_device_;
 };
 
 }  // namespace
 
-std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule) {
-    return std::make_unique<SamplingVerifier>(std::move(rule));
+std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule,
+                                                 std::optional<kernels::TrialRule> on_device) {
+    return std::make_unique<SamplingVerifier>(std::move(rule), on_device);
+}
+
+std::optional<DeviceTrials> device_trials(const TokenTree& tree, std::int32_t node, std::uint64_t noise_key,
+                                          std::int64_t position) {
+    const std::int64_t at = position + tree.depth[static_cast<std::size_t>(node)];
+    DeviceTrials told{.trials = {}, .children = {}, .number = number_of(noise_key, at, Purpose::residual, 0)};
+    for (const DraftToken& draft : drafts_of(tree, node)) {
+        const bool drawn = draft.drawn_from != nullptr;
+        if (drawn && draft.drawn_from->kept == nullptr) return std::nullopt;
+        told.trials.push_back({.token = draft.token,
+                               .drawn_from = drawn ? draft.drawn_from->kept : nullptr,
+                               .number = number_of(noise_key, at, Purpose::accept, told.trials.size())});
+        told.children.push_back(draft.node);
+    }
+    return told;
 }
 
 }  // namespace longhaul::engine

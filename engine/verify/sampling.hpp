@@ -1,10 +1,10 @@
 // What the sampling rules share: the walk down a tree, and arithmetic on what is left of the target's distribution.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,21 +21,6 @@ struct DraftToken {
 
     [[nodiscard]] double probability() const { return drawn_from == nullptr ? 1.0 : drawn_from->probability(token); }
 };
-
-/// The sum of term(0..count-1), in eight lanes that are added pairwise: registers side by side, and one order always.
-template <typename Term>
-double sum_in_lanes(std::size_t count, Term term) {
-    std::array<double, 8> lanes{};
-    std::size_t i = 0;
-    for (; i + lanes.size() <= count; i += lanes.size()) {
-        for (std::size_t lane = 0; lane < lanes.size(); ++lane) lanes[lane] += term(i + lane);
-    }
-    for (std::size_t lane = 0; i + lane < count; ++lane) lanes[lane] += term(i + lane);
-    for (std::size_t half = lanes.size() / 2; half > 0; half /= 2) {
-        for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-    }
-    return lanes[0];
-}
 
 /// `values`, of `from` (ascending), at the places of `ids` (ascending); 0 where `from` lacks an id.
 std::vector<double> over_ids(std::span<const double> values, const std::vector<std::int32_t>& from,
@@ -58,11 +43,11 @@ class Residual {
     [[nodiscard]] const std::vector<std::int32_t>& ids() const { return ids_; }
     [[nodiscard]] std::span<const double> left() const { return left_; }
 
-    /// The token at which the sum of what is left passes `u` of it, 0 <= u < 1.
+    /// The token at which the sum of what is left passes `u` of it, 0 <= u < 1, in the order of kernels/numerics.hpp.
     [[nodiscard]] std::int32_t draw(double u) const;
 
   private:
-    void replace_left(double mass);
+    void replace_left();
 
     const std::vector<std::int32_t>& ids_;
     std::vector<double> left_;
@@ -81,9 +66,20 @@ class NodeRule {
                                const TrialNumbers& numbers) const = 0;
 };
 
-/// Walks the tree from its root with one rule. Accepting and residual draws have random numbers of their own
-/// (algorithms.md section 2).
-std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule);
+/// A verifier of one rule; `on_device`: the same rule, as devices have it. Accepting and residual draws have random
+/// numbers of their own (algorithms.md section 2).
+std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule,
+                                                 std::optional<kernels::TrialRule> on_device);
+
+/// What a device is told of the drafts of `node` and their random numbers, but for the target's row; `position` as in
+/// Verifier::decide. nullopt: the device does not have what one of them was drawn from.
+struct DeviceTrials {
+    std::vector<kernels::DraftTrial> trials;
+    std::vector<std::int32_t> children;  ///< of each trial
+    double number = 0;                   ///< of the draw from what is left
+};
+std::optional<DeviceTrials> device_trials(const TokenTree& tree, std::int32_t node, std::uint64_t noise_key,
+                                          std::int64_t position);
 
 std::unique_ptr<NodeRule> make_multi_round_rule();
 std::unique_ptr<NodeRule> make_k_seq_rule();

@@ -5,12 +5,28 @@
 
 namespace longhaul::engine {
 
+Verdict Verifier::walk(const std::function<Decision(std::int32_t node)>& decide_after) {
+    Verdict verdict;
+    for (std::int32_t node = 0;; node = verdict.nodes.back()) {
+        const Decision decision = decide_after(node);
+        verdict.next_token = decision.token;
+        if (decision.child < 0) return verdict;
+        verdict.nodes.push_back(decision.child);
+    }
+}
+
+Verdict Verifier::verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
+                         std::int64_t position) const {
+    return walk([&](std::int32_t node) { return decide(tree, node, target, noise_key, position); });
+}
+
 // Where rules are named: a new one is a line here, one in check_lossless, and a file beside this one.
 std::unique_ptr<Verifier> make_verifier(const std::string& rule) {
     if (rule == "coupled") return std::make_unique<CoupledVerifier>();
-    if (rule == "rejection" || rule == "multi-round") return make_sampling_verifier(make_multi_round_rule());
-    if (rule == "k-seq") return make_sampling_verifier(make_k_seq_rule());
-    if (rule == "recursive") return make_sampling_verifier(make_recursive_rule());
+    if (rule == "rejection" || rule == "multi-round")
+        return make_sampling_verifier(make_multi_round_rule(), kernels::TrialRule::multi_round);
+    if (rule == "k-seq") return make_sampling_verifier(make_k_seq_rule(), std::nullopt);
+    if (rule == "recursive") return make_sampling_verifier(make_recursive_rule(), kernels::TrialRule::recursive);
     throw UsageError("verify: expected coupled, rejection, multi-round, k-seq or recursive, got '" + rule + "'");
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "engine/draft/methods.hpp"
 #include "engine/sampling/distribution.hpp"
 #include "engine/token_tree.hpp"
+#include "kernels/device.hpp"
 
 namespace longhaul::engine {
 
@@ -19,6 +21,12 @@ namespace longhaul::engine {
 struct Verdict {
     std::vector<std::int32_t> nodes;
     std::int32_t next_token = 0;
+};
+
+/// What a rule says after one node: the child that is accepted, or the token that is emitted instead of all of them.
+struct Decision {
+    std::int32_t child = -1;  ///< -1: none
+    std::int32_t token = 0;   ///< where there is no child
 };
 
 /// The target's distribution after a node of the tree; evaluated only where the rule walks.
@@ -29,25 +37,28 @@ class Verifier {
     virtual ~Verifier() = default;
     /// Whether it reads Distribution::q.
     [[nodiscard]] virtual bool needs_probabilities() const = 0;
+    /// How a device decides as `decide` does (Device::decide); nullopt: that rule is the host's.
+    [[nodiscard]] virtual std::optional<kernels::TrialRule> device_rule() const { return std::nullopt; }
     /// `position`: absolute position of the token that follows the root.
-    virtual Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
-                           std::int64_t position) const = 0;
-};
+    [[nodiscard]] virtual Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
+                                          std::uint64_t noise_key, std::int64_t position) const = 0;
 
-/// The token that the target says after a node of the tree.
-using TargetToken = std::function<std::int32_t(std::int32_t node)>;
+    /// From the root down, as far as children are accepted.
+    [[nodiscard]] static Verdict walk(const std::function<Decision(std::int32_t node)>& decide_after);
+    [[nodiscard]] Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
+                                 std::int64_t position) const;
+};
 
 /// The rule that emits autoregressive decoding's own text (algorithms.md section 3, "coupled").
 class CoupledVerifier final : public Verifier {
   public:
     [[nodiscard]] bool needs_probabilities() const override { return false; }
-    Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
-                   std::int64_t position) const override;
-
-    /// The target's token at absolute `position`, drawn from its distribution.
-    static std::int32_t draw(const Distribution& target, std::uint64_t noise_key, std::int64_t position);
-    /// The rule where somebody drew these tokens already.
-    static Verdict walk(const TokenTree& tree, const TargetToken& token_after);
+    [[nodiscard]] Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
+                                  std::uint64_t noise_key, std::int64_t position) const override;
+    /// The rule where somebody drew the target's token after `node` already.
+    [[nodiscard]] static Decision of_token(const TokenTree& tree, std::int32_t node, std::int32_t token) {
+        return {tree.find_child(node, token), token};
+    }
 };
 
 /// The rule where the target's tokens are given.
@@ -57,8 +68,8 @@ class ForcedVerifier final : public Verifier {
     explicit ForcedVerifier(std::span<const std::int32_t> coming) : coming_(coming) {}
     [[nodiscard]] bool needs_probabilities() const override { return false; }
     /// Looks at neither `target` nor the noise.
-    Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
-                   std::int64_t position) const override;
+    [[nodiscard]] Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
+                                  std::uint64_t noise_key, std::int64_t position) const override;
 
   private:
     std::span<const std::int32_t> coming_;

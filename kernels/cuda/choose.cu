@@ -13,6 +13,8 @@
 // Without filters, or with eta alone, survivors are many and found by comparison: `search` takes the place of gather,
 // and leaves out logarithms where the noise's order of magnitude tells that a token cannot win. Of several draws each
 // is a search for the best one behind the last.
+//
+// A row's distribution can be kept: `keep` copies the logits that survive comparisons, decide those that it filtered.
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -220,6 +222,54 @@ __global__ void __launch_bounds__(choose_threads) settle_eta_kernel(Call call) {
     if (flushed(1.0 / state.sum) < state.least) state.undecided = 1;
 }
 
+/// Lanes of the weights that eta alone leaves.
+__global__ void __launch_bounds__(lanes_a_block) survivors_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    if (row.way != Way::eta || !row.weighs) return;
+    const RowState& state = call.states[blockIdx.x];
+    const double greatest = log_weight(row, greatest_logit(state));
+    const unsigned lane = blockIdx.y * lanes_a_block + threadIdx.x;
+    double sum = 0;
+#pragma unroll 4
+    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) {
+        const float logit = taken(row.logits[v]);
+        if (!possible(logit)) continue;
+        const double weight = weight_of(row, logit, greatest);
+        if (reaches_eta(state, weight)) sum += weight;
+    }
+    call.lanes[std::int64_t{blockIdx.x} * vocabulary_lanes + lane] = sum;
+}
+
+__global__ void __launch_bounds__(choose_threads) settle_survivors_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    if (row.way != Way::eta || !row.weighs) return;
+    const double sum = sum_of_lanes(call, shared_memory<double>());
+    if (threadIdx.x == 0) call.states[blockIdx.x].survivors = sum;
+}
+
+/// Of all survivors, where they were not gathered.
+__device__ __forceinline__ double sum_of_survivors(const ChosenRow& row, const RowState& state) {
+    return row.way == Way::eta ? state.survivors : state.sum;
+}
+
+/// The logits of a distribution that is kept: of survivors as they are found by comparison, and nothing else yet.
+__global__ void __launch_bounds__(choose_threads) keep_kernel(Call call) {
+    const ChosenRow row = call.rows[blockIdx.x];
+    if (row.keep == nullptr) return;
+    const RowState& state = call.states[blockIdx.x];
+    const double greatest = log_weight(row, greatest_logit(state));
+    float* const to = logits_of(row.keep);
+    const Range part = part_of(call);
+#pragma unroll 4
+    for (std::int64_t v = part.first + threadIdx.x; v < part.end; v += choose_threads) {
+        const float logit = taken(row.logits[v]);
+        const bool stays =
+            possible(logit) &&
+            (row.way == Way::all || (row.way == Way::eta && reaches_eta(state, weight_of(row, logit, greatest))));
+        to[v] = stays ? logit : minus_infinity();
+    }
+}
+
 /// Where min-p is the first filter: no logit below this can pass.
 __device__ __forceinline__ float least_logit(const ChosenRow& row, float greatest) {
     const double cut = static_cast<double>(greatest) + row.temperature * row.log_min_p;
@@ -277,7 +327,7 @@ struct Search {
     }
     [[nodiscard]] __device__ float distance(float logit) const { return (logit - greatest) * per_temperature; }
     [[nodiscard]] __device__ bool survives(float logit) const {
-        return row.way == Way::all || flushed(weight_of(row, logit, greatest_weight) / state.sum) >= state.least;
+        return row.way == Way::all || reaches_eta(state, weight_of(row, logit, greatest_weight));
     }
 
     __device__ void look_at(std::int64_t token, std::int64_t end) {
@@ -351,17 +401,32 @@ __device__ Drawn drawn_of(const ChosenRow& row, std::int32_t token, double proba
     return {token, log_weight(row, taken(row.logits[token])), probability};
 }
 
-/// The most probable token and the row's draws, to drawn [1 + num_draws].
-__device__ void draw_tokens(const Call& call, const ChosenRow& row, const RowState& state, Drawn* drawn,
+/// Leaves the row's distribution where it shall be: its head, and of gathered survivors their logits.
+__device__ void keep_row(const Call& call, const ChosenRow& row, const RowState& state, const Few& few) {
+    if (row.keep == nullptr) return;
+    const bool greedy = row.way == Way::greedy;
+    if (threadIdx.x == 0) {
+        const float greatest = greatest_logit(state);
+        if (greedy) logits_of(row.keep)[most_probable(state)] = greatest;
+        *row.keep = {.temperature = greedy ? 1.0 : row.temperature,
+                     .greatest = greedy ? static_cast<double>(greatest) : log_weight(row, greatest),
+                     .sum = greedy                ? 1.0
+                            : row.way == Way::few ? few.sum
+                                                  : sum_of_survivors(row, state),
+                     .vocab_size = call.vocab_size};
+    }
+    if (row.way != Way::few) return;
+    for (int i = static_cast<int>(threadIdx.x); i < few.size; i += choose_threads) {
+        if (few.weight[i] >= 0) logits_of(row.keep)[few.token[i]] = taken(row.logits[few.token[i]]);
+    }
+}
+
+/// The most probable token and the row's draws, to drawn [1 + num_draws]. After keep_row.
+__device__ void draw_tokens(const Call& call, const ChosenRow& row, const RowState& state, Few& few, Drawn* drawn,
                             unsigned char* shared) {
     const bool first = threadIdx.x == 0;
-    for (int i = static_cast<int>(threadIdx.x); i <= call.num_draws; i += choose_threads) drawn[i] = {-1, 0, 0};
-    __syncthreads();
-    if (row.way == Way::none || state.undecided != 0 || state.best == 0) return;
     Draw draw = first_of_all();
     if (row.way == Way::few) {
-        Few few = few_in(shared);
-        if (!take_few(few, row, state, call.lists + std::int64_t{blockIdx.x} * most_candidates)) return;
         const std::int32_t greatest = most_probable_of(few, row);
         const double most = weight_in(few, greatest);
         if (first) drawn[0] = drawn_of(row, greatest, most);
@@ -375,7 +440,7 @@ __device__ void draw_tokens(const Call& call, const ChosenRow& row, const RowSta
     }
     const double most_weight = log_weight(row, greatest_logit(state));
     const auto probability_of = [&](std::int32_t token) {
-        return flushed(weight_of(row, taken(row.logits[token]), most_weight) / state.sum);
+        return flushed(weight_of(row, taken(row.logits[token]), most_weight) / sum_of_survivors(row, state));
     };
     if (first) drawn[0] = drawn_of(row, most_probable(state), probability_of(most_probable(state)));
     for (int i = 0; i < call.num_draws; ++i) {
@@ -385,12 +450,31 @@ __device__ void draw_tokens(const Call& call, const ChosenRow& row, const RowSta
     }
 }
 
+/// The row's distribution and draws, or nothing.
+__device__ void weigh_row(const Call& call, const ChosenRow& row, const RowState& state, unsigned char* shared) {
+    const bool draws = call.num_draws > 0;
+    Drawn* const drawn = draws ? call.drawn + std::int64_t{blockIdx.x} * (1 + call.num_draws) : nullptr;
+    for (int i = static_cast<int>(threadIdx.x); draws && i <= call.num_draws; i += choose_threads)
+        drawn[i] = {-1, 0, 0};
+    if (threadIdx.x == 0 && row.keep != nullptr) row.keep->sum = 0;
+    __syncthreads();
+    if (row.way == Way::none || state.undecided != 0 || state.best == 0) return;
+    Few few{};
+    if (row.way == Way::few) {
+        few = few_in(shared);
+        if (!take_few(few, row, state, call.lists + std::int64_t{blockIdx.x} * most_candidates)) return;
+    }
+    keep_row(call, row, state, few);
+    __syncthreads();
+    if (draws) draw_tokens(call, row, state, few, drawn, shared);
+}
+
 __global__ void __launch_bounds__(choose_threads) decide_kernel(Call call) {
     const ChosenRow row = call.rows[blockIdx.x];
     const RowState& state = call.states[blockIdx.x];
     auto* const shared = shared_memory<unsigned char>();
-    if (call.num_draws > 0) {
-        draw_tokens(call, row, state, call.drawn + std::int64_t{blockIdx.x} * (1 + call.num_draws), shared);
+    if (row.weighs) {
+        weigh_row(call, row, state, shared);
     } else {
         const std::int32_t token = choose_token(call, row, state, shared);
         if (threadIdx.x == 0) call.tokens[blockIdx.x] = token;
@@ -400,7 +484,7 @@ __global__ void __launch_bounds__(choose_threads) decide_kernel(Call call) {
         row.logits[row.penalised[i]] = row.saved[i];
 }
 
-/// How a row can be decided here. The probabilities that eta alone leaves would ask for one more sum.
+/// How a row can be decided here.
 Way way_of(const Choice& choice, bool draws) {
     if (choice.temperature == 0) return draws ? Way::none : Way::greedy;
     // Beyond, quotients leave the range in which f32 can tell what is hopeless.
@@ -408,7 +492,7 @@ Way way_of(const Choice& choice, bool draws) {
     const bool candidates = choice.top_k > 0 || choice.top_p < 1.0 || choice.min_p > 0;
     if (candidates) return Way::few;
     if (choice.eta <= 0) return Way::all;
-    return choice.min_keep > 1 || draws ? Way::none : Way::eta;
+    return choice.min_keep > 1 ? Way::none : Way::eta;
 }
 
 ChosenRow row_of(const Choice& choice, float* logits, std::int64_t num_draws) {
@@ -423,25 +507,29 @@ ChosenRow row_of(const Choice& choice, float* logits, std::int64_t num_draws) {
     row.eta_root = choice.eta > 0 ? std::sqrt(choice.eta) : 0.0;
     row.noise_key = choice.noise_key;
     row.position = choice.position;
+    row.purpose = choice.purpose;
+    row.node = choice.node;
+    row.keep = reinterpret_cast<KeptDistribution*>(choice.keep);
     row.min_keep = choice.min_keep > 1 ? choice.min_keep : 1;
     row.top_k = choice.top_k <= 0 ? 0 : choice.top_k > row.min_keep ? choice.top_k : row.min_keep;
-    row.num_draws = static_cast<std::int32_t>(num_draws);
+    row.weighs = num_draws > 0 || row.keep != nullptr;
     row.penalty = choice.penalty;
     row.silent = choice.silent;
     row.way = way_of(choice, num_draws > 0);
     row.counts_bins = row.way == Way::few && from_top;
-    row.adds_up = row.way == Way::eta || (row.way == Way::all && num_draws > 0) || (row.counts_bins && row.top_k == 0);
+    row.adds_up = row.way == Way::eta || (row.way == Way::all && row.weighs) || (row.counts_bins && row.top_k == 0);
     return row;
 }
 
 /// The rows of a call, and which kernels they need.
 struct Batch {
     struct Needs {
-        bool penalty = false, survey = false, eta = false, gather = false, search = false;
+        bool penalty = false, survey = false, eta = false, survivors = false, gather = false, keep = false,
+             search = false;
     };
     std::vector<ChosenRow> rows;
     std::vector<std::int32_t> penalised;  ///< of all rows, one behind the other
-    std::int64_t num_draws;               ///< of a row; 0: a token each
+    std::int64_t num_draws;               ///< of a row; 0: a token each, or none where its distribution is kept
     Needs needs;
 
     Batch(std::span<const Choice> choices, float* logits, std::int64_t stride, std::int64_t draws) : num_draws(draws) {
@@ -460,8 +548,11 @@ struct Batch {
         needs.penalty = needs.penalty || row.num_penalised > 0;
         needs.survey = needs.survey || row.counts_bins || row.adds_up;
         needs.eta = needs.eta || row.way == Way::eta;
+        needs.survivors = needs.survivors || (row.way == Way::eta && row.weighs);
         needs.gather = needs.gather || row.way == Way::few;
-        needs.search = needs.search || row.way == Way::all || row.way == Way::eta;
+        needs.keep = needs.keep || row.keep != nullptr;
+        const bool searched = row.way == Way::all || row.way == Way::eta;
+        needs.search = needs.search || (searched && (num_draws > 0 || !row.weighs));
     }
 };
 
@@ -529,7 +620,12 @@ void launch_all(const Stream& stream, const Call& call, std::int64_t num_rows, c
         launch(stream, entropy_kernel, lanes, lane_threads, 0, call);
         launch(stream, settle_eta_kernel, a_row, threads, lane_bytes, call);
     }
+    if (needs.survivors) {
+        launch(stream, survivors_kernel, lanes, lane_threads, 0, call);
+        launch(stream, settle_survivors_kernel, a_row, threads, lane_bytes, call);
+    }
     if (needs.gather) launch(stream, gather_kernel, parts, threads, 0, call);
+    if (needs.keep) launch(stream, keep_kernel, parts, threads, 0, call);
     for (int number = 0; needs.search && number < call.num_searches(); ++number)
         launch(stream, search_kernel, parts, threads, room_bytes, call, number);
     launch(stream, decide_kernel, a_row, threads, needs.gather ? few_bytes : room_bytes, call);
@@ -544,6 +640,12 @@ Call start(ChoosePart& part, const Stream& stream, PinnedRing& ring, Batch& batc
 }
 
 }  // namespace
+
+void keep_rows(ChoosePart& part, const Stream& stream, PinnedRing& ring, float* logits, std::int64_t stride,
+               std::int64_t vocab_size, std::span<const Choice> choices) {
+    Batch batch(choices, logits, stride, 0);
+    start(part, stream, ring, batch, vocab_size);
+}
 
 void CudaDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
                         std::span<std::int32_t> tokens) {

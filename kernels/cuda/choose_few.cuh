@@ -18,6 +18,7 @@ struct Few {
     std::int32_t* counter;      ///< [2]
     int size;                   ///< candidates
     int left;                   ///< of them, not filtered
+    double sum;                 ///< of the survivors' weights, where probabilities are wanted
 };
 
 constexpr std::size_t few_bytes =
@@ -185,11 +186,20 @@ __device__ inline bool keep_top_p(Few& few, const ChosenRow& row, const RowState
     const int kept = few.counter[1];
     if (kept < 0) return false;
     keep_first(few, kept > 1 ? kept : 1);
-    if (row.min_p > 0 || row.eta > 0 || row.num_draws > 0) divide_weights(few, sum_of_weights(few));
+    if (row.min_p > 0 || row.eta > 0) divide_weights(few, sum_of_weights(few));
     return true;
 }
 
-/// Applies the filters; false where the host must. For draws, weights become the survivors' probabilities.
+/// Weights of what is left; -1 elsewhere.
+__device__ inline void weigh(const Few& few, const ChosenRow& row, const RowState& state) {
+    const double greatest = log_weight(row, greatest_logit(state));
+    for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
+        if (few.weight[i] >= 0) few.weight[i] = weight_of(row, taken(row.logits[few.token[i]]), greatest);
+    }
+    __syncthreads();
+}
+
+/// Applies the filters; false where the host must. In the end weights are the survivors' probabilities, if wanted.
 __device__ inline bool filter(Few& few, const ChosenRow& row, const RowState& state) {
     const bool drops = row.top_k > 0 && row.top_k < state.num_possible;
     if (row.top_k == 0 && row.top_p >= 1.0 && few.left < row.min_keep) return false;  // min-p left too few
@@ -202,7 +212,7 @@ __device__ inline bool filter(Few& few, const ChosenRow& row, const RowState& st
         few.weight[place] = filtered ? -1.0 : weight_of(row, taken(row.logits[few.token[place]]), greatest);
     }
     __syncthreads();
-    if (row.top_p < 1.0 || row.eta > 0 || row.num_draws > 0) sort_by_lane(few);
+    if (row.top_p < 1.0 || row.eta > 0 || row.weighs) sort_by_lane(few);
     if (row.top_p < 1.0 && !keep_top_p(few, row, state)) return false;
     if (row.min_p > 0 && !keep_above(few, row, row.min_p * greatest_weight(few))) return false;
     if (row.eta > 0) {
@@ -210,7 +220,10 @@ __device__ inline bool filter(Few& few, const ChosenRow& row, const RowState& st
         const double entropy = -sum_over_tokens(few, [](double q) { return entropy_term(q); });
         if (!keep_above(few, row, eta_of(row, entropy))) return false;
     }
-    if (row.num_draws > 0) divide_weights(few, sum_of_weights(few));
+    if (!row.weighs) return true;
+    if (row.top_p < 1.0 || row.eta > 0) weigh(few, row, state);  // they were divided on the way
+    few.sum = sum_of_weights(few);
+    divide_weights(few, few.sum);
     return true;
 }
 

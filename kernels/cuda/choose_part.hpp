@@ -15,4 +15,8 @@ struct ChoosePart {
     Workspace lanes, lists, draws, saved, tokens;
 };
 
+/// Leaves the distributions of rows where the choices say (Choice::keep); no sum where one is the host's to find out.
+void keep_rows(ChoosePart& part, const Stream& stream, PinnedRing& ring, float* logits, std::int64_t stride,
+               std::int64_t vocab_size, std::span<const Choice> choices);
+
 }  // namespace longhaul::kernels::cuda

@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/gpu.hpp"
 #include "kernels/cuda/math.cuh"
+#include "kernels/device.hpp"
 #include "kernels/exp_nonpositive.hpp"
 #include "kernels/noise.hpp"
 #include "kernels/numerics.hpp"
@@ -34,16 +35,18 @@ struct ChosenRow {
     const std::int32_t* penalised;  ///< [num_penalised], no token twice
     float* saved;                   ///< [num_penalised]: what stood there
     double temperature, top_p, min_p, eta;
-    double log_min_p;  ///< a little below log min_p
-    double eta_root;   ///< sqrt(eta)
+    double log_min_p;        ///< a little below log min_p
+    double eta_root;         ///< sqrt(eta)
+    KeptDistribution* keep;  ///< nullptr: nowhere
     Word noise_key;
     std::int64_t position;
+    std::uint32_t purpose, node;
     std::int64_t top_k;  ///< 0: off; at least min_keep
     std::int64_t min_keep;
     std::int32_t num_penalised;
-    std::int32_t num_draws;  ///< 0: one token, no probabilities
     float penalty;
     bool silent;
+    bool weighs;  ///< the survivors' probabilities are wanted, not one token alone
     Way way;
     bool counts_bins;  ///< candidates are found by a histogram of distances to the greatest logit
     bool adds_up;      ///< the sum over the vocabulary is needed
@@ -53,7 +56,8 @@ struct ChosenRow {
 struct RowState {
     Word best;  ///< order_of(logit) and ~token of the greatest logit, the lowest token at ties; 0: none is possible
     double sum;
-    double least;                  ///< Way::eta: probability of survivors
+    double least;                  ///< Way::eta: probability of survivors, and
+    double survivors;              ///< the sum of their weights
     std::uint32_t num_possible;    ///< tokens above -inf
     std::uint32_t num_candidates;  ///< found; more than most_candidates are not written down
     std::int32_t cut;              ///< last bin of candidates
@@ -107,6 +111,10 @@ __device__ __forceinline__ double log_weight(const ChosenRow& row, float logit) 
 __device__ __forceinline__ double weight_of(const ChosenRow& row, float logit, double greatest) {
     return scalar::exp_nonpositive(log_weight(row, logit) - greatest);
 }
+/// Way::eta: whether a token of this weight stays.
+__device__ __forceinline__ bool reaches_eta(const RowState& state, double weight) {
+    return flushed(weight / state.sum) >= state.least;
+}
 /// A token's part of minus the entropy.
 __device__ __forceinline__ double entropy_term(double q) {
     return q > 0 ? flushed(q * scalar::det_log(q)) : 0.0;
@@ -116,11 +124,20 @@ __device__ __forceinline__ double eta_of(const ChosenRow& row, double entropy) {
     return spread < row.eta ? spread : row.eta;
 }
 
+/// The logits of a kept distribution.
+__host__ __device__ __forceinline__ float* logits_of(KeptDistribution* kept) {
+    return reinterpret_cast<float*>(kept + 1);
+}
+__host__ __device__ __forceinline__ const float* logits_of(const KeptDistribution* kept) {
+    return reinterpret_cast<const float*>(kept + 1);
+}
+
 /// The random words of four neighbouring tokens.
 __device__ __forceinline__ NoiseWords words_of(const ChosenRow& row, std::int64_t token) {
-    return noise_words(
-        row.noise_key,
-        {.position = row.position, .purpose = 0, .node = 0, .block = static_cast<std::uint32_t>(token / 4)});
+    return noise_words(row.noise_key, {.position = row.position,
+                                       .purpose = row.purpose,
+                                       .node = row.node,
+                                       .block = static_cast<std::uint32_t>(token / 4)});
 }
 __device__ __forceinline__ Draw draw_of(const ChosenRow& row, float logit, std::int32_t token, std::uint32_t bits) {
     return {log_weight(row, logit) + (row.silent ? 0.0 : static_cast<double>(gumbel_of_bits(bits))), token};

@@ -91,7 +91,7 @@ std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize&
     // Plans, rows' numbers, what checkpoints pass through; buffers of links to other GPUs.
     constexpr std::int64_t small_things = std::int64_t{96} << 20, link_buffers = std::int64_t{512} << 20;
     return small_things + (pass.ranks > 1 && state_->links ? link_buffers : 0) + ProductMemory::bytes(pass) +
-           pass.logit_rows * ChoosePart::row_bytes +
+           pass.logit_rows * ChoosePart::row_bytes + DecidePart::bytes(pass) +
            AttentionPart::bytes(layout, pass, state_->properties.multiprocessors);
 }
 

@@ -124,6 +124,10 @@ class CudaDevice final : public Device {
     void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
               std::int64_t count, std::span<Drawn> drawn) override;
 
+    // decide.cu
+    void decide(float* logits, std::int64_t stride, std::int64_t vocab_size, TrialRule rule,
+                std::span<const NodeTrials> nodes, std::span<Decided> decided) override;
+
   private:
     struct State;  // what the files above keep between calls, each in a part of its own (cuda_state.hpp)
     std::unique_ptr<State> state_;

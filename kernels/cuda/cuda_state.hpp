@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention_part.hpp"
 #include "kernels/cuda/choose_part.hpp"
 #include "kernels/cuda/cuda_device.hpp"
+#include "kernels/cuda/decide_part.hpp"
 #include "kernels/cuda/far_pages.hpp"
 #include "kernels/cuda/kv_part.hpp"
 #include "kernels/cuda/links.hpp"
@@ -36,6 +37,7 @@ struct CudaDevice::State {
     ProductMemory products;
     std::unique_ptr<PromptProducts> prompts;  ///< nullptr: as all other rows
     ChoosePart choose;
+    DecidePart decide;
 };
 
 }  // namespace longhaul::kernels::cuda

@@ -153,4 +153,9 @@ void TimedDevice::draw(float* logits, std::int64_t stride, std::int64_t vocab_si
     timed("drawing tokens", 0, 0, [&] { inner_.draw(logits, stride, vocab_size, choices, count, drawn); });
 }
 
+void TimedDevice::decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
+                         std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) {
+    timed("deciding nodes", 0, 0, [&] { inner_.decide(logits, stride, vocab_size, rule, nodes, decided); });
+}
+
 }  // namespace longhaul::runner

@@ -102,6 +102,8 @@ class TimedDevice final : public kernels::Device {
                 std::span<std::int32_t> tokens) override;
     void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
               std::int64_t count, std::span<kernels::Drawn> drawn) override;
+    void decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
+                std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) override;
 
   private:
     void timed_product(const kernels::Matrix& w, std::int64_t num_rows, const std::function<void()>& run);

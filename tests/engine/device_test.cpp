@@ -287,10 +287,9 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
 
 // Draft models too: the nodes of trees and their probabilities come over, not the rows they were drawn from.
 TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
-    for (const auto& [method, tree] : {std::pair{"sd", "3"}, {"rsd-c", "2,2,1"}, {"rsd-s", "3x2"}}) {
+    for (const auto& [method, tree] : {std::pair{"sd", "3"}, {"rsd-c", "2,2,1"}, {"rsd-s", "3x2"}, {"spectr", "3x2"}}) {
         SCOPED_TRACE(method);
         Job job = with_all_settings(this->job());
-        job.own.erase(3);  // eta alone is the host's
         job.options.draft.method = method;
         job.options.draft.tree = tree;
         job.options.draft.verify = "coupled";
@@ -307,6 +306,60 @@ TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
         EXPECT_GT(drawn.sum.drafted, 0);
         EXPECT_EQ(device.rows == 0, device.can_choose);
     }
+}
+
+// The sampling rules: neither a draft's distribution nor the target's comes over, and the text is the processor's.
+TEST_P(OtherDevice, DecidesNodesWhereTheLogitsAre) {
+    if (!GetParam().as_cpu) return;  // its kernels for that are those of the exact one
+    struct Case {
+        const char *method, *tree, *rule;
+        bool on_device = true;
+    };
+    for (const Case& wanted : {Case{"sd", "3", "rejection"},
+                               {"sd", "2", "recursive"},
+                               {"rsd-c", "2,2", "recursive"},
+                               {"rsd-s", "3x2", "recursive"},
+                               {"spectr", "3x2", "multi-round"},
+                               {"ngram", "", "recursive"},
+                               {"spectr", "2x2", "k-seq", false}}) {
+        SCOPED_TRACE(std::string(wanted.method) + " " + wanted.rule);
+        Job job = with_all_settings(this->job());
+        job.options.draft.method = wanted.method;
+        job.options.draft.tree = wanted.tree;
+        job.options.draft.verify = wanted.rule;
+        if (std::string(wanted.method) != "ngram") job.draft_models = {parity / "llama-yarn-bf16"};
+        Job plain = job;
+        if (GetParam().as_cpu) plain.make_device = {};
+        const JobResult right = launch(plain);
+        Counted device(GetParam().make);
+        job.make_device = [&] { return device.make(); };
+        const JobResult decided = launch(job);
+        EXPECT_EQ(tokens_of(decided.items), tokens_of(right.items));
+        EXPECT_EQ(decided.sum.drafted, right.sum.drafted);
+        EXPECT_EQ(decided.sum.accepted, right.sum.accepted);
+        EXPECT_EQ(device.rows == 0, device.can_choose && wanted.on_device);
+    }
+}
+
+// Probabilities of a low temperature say nothing of unlikely tokens: the host decides those nodes by the logarithms,
+// with what the device kept of the drafts.
+TEST_P(OtherDevice, FetchesWhatTheHostMustDecideBy) {
+    if (!GetParam().as_cpu) return;  // as above
+    Job job = with_all_settings(this->job());
+    for (auto& [item, options] : job.own) options.sampling = {.temperature = 2e-5};
+    job.options.draft.method = "rsd-c";
+    job.options.draft.tree = "3,2";
+    job.options.draft.verify = "recursive";
+    job.draft_models = {parity / "llama-yarn-bf16"};
+    Job plain = job;
+    if (GetParam().as_cpu) plain.make_device = {};
+    const JobResult right = launch(plain);
+    Counted device(GetParam().make);
+    job.make_device = [&] { return device.make(); };
+    const JobResult decided = launch(job);
+    EXPECT_EQ(tokens_of(decided.items), tokens_of(right.items));
+    EXPECT_EQ(decided.sum.accepted, right.sum.accepted);
+    EXPECT_GT(device.rows, 0);
 }
 
 // What a device leaves to the host: those rows come over, and the text is the same.

@@ -270,7 +270,23 @@ void RemoteDevice::draw(float* logits, std::int64_t stride, std::int64_t vocab_s
                         std::span<const kernels::Choice> choices, std::int64_t count, std::span<kernels::Drawn> drawn) {
     const Lock lock(mutex_);
     run_queue();
-    inner_->draw(inner(logits), stride, vocab_size, choices, count, drawn);
+    std::vector<kernels::Choice> there(choices.begin(), choices.end());
+    for (kernels::Choice& choice : there) choice.keep = inner(choice.keep);
+    inner_->draw(inner(logits), stride, vocab_size, there, count, drawn);
+}
+
+void RemoteDevice::decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
+                          std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) {
+    const Lock lock(mutex_);
+    run_queue();
+    std::vector<std::vector<kernels::DraftTrial>> trials;
+    std::vector<kernels::NodeTrials> there(nodes.begin(), nodes.end());
+    for (kernels::NodeTrials& node : there) {
+        trials.emplace_back(node.trials.begin(), node.trials.end());
+        for (kernels::DraftTrial& trial : trials.back()) trial.drawn_from = inner(trial.drawn_from);
+        node.trials = trials.back();
+    }
+    inner_->decide(inner(logits), stride, vocab_size, rule, there, decided);
 }
 
 }  // namespace longhaul::engine::testing

@@ -100,6 +100,8 @@ class RemoteDevice final : public kernels::Device {
                 std::span<std::int32_t> tokens) override;
     void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
               std::int64_t count, std::span<kernels::Drawn> drawn) override;
+    void decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
+                std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) override;
 
   private:
     struct Block {

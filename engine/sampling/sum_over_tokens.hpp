@@ -1,0 +1,37 @@
+// Sums over the tokens of a vocabulary in the order of kernels/numerics.hpp.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <span>
+
+#include "kernels/numerics.hpp"
+
+namespace longhaul::engine {
+
+/// The sum of term(place) over the tokens `ids` (ascending, place by place).
+template <typename Term>
+double sum_over_tokens(std::span<const std::int32_t> ids, Term term) {
+    if (ids.empty()) return 0;
+    const auto tokens = static_cast<std::size_t>(ids.back()) + 1;
+    // Lanes that a small vocabulary leaves empty would add zeros.
+    const std::size_t num_lanes = std::min(std::bit_ceil(tokens), std::size_t{kernels::vocabulary_lanes});
+    std::array<double, kernels::vocabulary_lanes> lanes;
+    std::fill_n(lanes.begin(), num_lanes, 0.0);
+    if (ids.size() == tokens) {  // all of them: lanes side by side in registers
+        for (std::size_t first = 0; first < tokens; first += num_lanes) {
+            const std::size_t end = std::min(num_lanes, tokens - first);
+            for (std::size_t lane = 0; lane < end; ++lane) lanes[lane] += term(first + lane);
+        }
+    } else {
+        for (std::size_t i = 0; i < ids.size(); ++i) lanes[static_cast<std::size_t>(ids[i]) % num_lanes] += term(i);
+    }
+    for (std::size_t half = num_lanes / 2; half > 0; half /= 2) {
+        for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    return lanes[0];
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,383 @@
+// The sampling rules at the nodes of a tree, bit for bit as the host has them (engine/verify): drafts are tried one
+// after the other against what the rejected ones left of the target's distribution, and where none is accepted a token
+// is drawn of what is left. All nodes at once: what a rule says after a node follows from its row and its drafts alone,
+// so the host walks from answer to answer.
+//
+// Distributions are what choose.cu keeps, and probabilities are computed of their logits where they are asked for. What
+// is left stands beside them in doubles. Sums are in 1024 lanes (numerics.hpp), each the work of one thread, so that a
+// row is many blocks' work. Kernels follow each other:
+//   rest   lanes of the draft's mass (drafts without replacement)
+//   try    one block a node: sums the lanes, and says whether the next draft is accepted
+//   take   takes the rejected draft's distribution away, and adds up what is left
+//   sums   lanes and chunks of what is left in the end
+//   draw   one block a node: the token where the sum passes the node's number
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/cuda/choose_rows.cuh"
+#include "kernels/cuda/cuda_state.hpp"
+
+namespace longhaul::kernels::cuda {
+namespace {
+
+constexpr int lanes_a_block = 128;
+constexpr double least_mass = 1e-200;  ///< of drafts without replacement: below, the host weighs them anew
+
+struct TriedDraft {
+    const KeptDistribution* from;  ///< nullptr: it was certain
+    double number;
+    std::int32_t token;
+};
+
+/// A node, as the host sends it.
+struct TriedNode {
+    const KeptDistribution* target;
+    const TriedDraft* drafts;
+    double* left;    ///< [vocab_size], of the target before the draft tried last
+    double* less;    ///< [vocab_size], behind it, not normalised
+    double* lanes;   ///< [vocabulary_lanes], sums of `less`, in the end of what is left
+    double* rest;    ///< [vocabulary_lanes], sums of what is left of the drafts' distribution
+    double* chunks;  ///< [vocab_size / draw_chunk, rounded up]
+    double number;
+    std::int32_t num_drafts;
+};
+
+/// Zeros at first, but `taken`.
+struct NodeState {
+    double mass;       ///< of `less`; not above 0: it was lost to rounding, and `left` counts
+    double rest_mass;  ///< of what is left of the drafts' distribution
+    std::int32_t taken_plus_one;
+    std::uint32_t undecided;
+
+    [[nodiscard]] __device__ bool is_open() const { return taken_plus_one == 0 && undecided == 0; }
+};
+
+/// What all kernels are told.
+struct Call {
+    const TriedNode* nodes;
+    NodeState* states;
+    Decided* decided;
+    std::int64_t vocab_size;
+    std::int64_t num_chunks;
+    TrialRule rule;
+};
+
+__device__ __forceinline__ double probability(const KeptDistribution& of, std::int64_t token) {
+    if (token >= of.vocab_size) return 0;
+    const float logit = logits_of(&of)[token];
+    if (!possible(logit)) return 0;
+    const double log_weight = static_cast<double>(logit) / of.temperature;
+    return flushed(scalar::exp_nonpositive(log_weight - of.greatest) / of.sum);
+}
+__device__ __forceinline__ bool survived(const KeptDistribution& of, std::int64_t token) {
+    return token < of.vocab_size && possible(logits_of(&of)[token]);
+}
+
+/// What the first `num_tried` rejections left of the target's probability of a token.
+__device__ __forceinline__ double left_of(const TriedNode& node, const NodeState& state, int num_tried,
+                                          std::int64_t token) {
+    if (num_tried == 0) return probability(*node.target, token);
+    return state.mass > 0 ? flushed(node.less[token] / state.mass) : node.left[token];
+}
+
+/// A draft without replacement: its distribution's probability of a token, if that was not drawn before.
+__device__ __forceinline__ double rest_of(const TriedNode& node, int num_drawn, std::int64_t token) {
+    for (int i = 0; i < num_drawn; ++i) {
+        if (node.drafts[i].token == token) return 0;
+    }
+    return probability(*node.drafts[0].from, token);
+}
+
+__device__ __forceinline__ double difference(double left, double less) {
+    return left > less ? flushed(left - less) : 0.0;
+}
+
+/// Whether the drafts' own distribution shrinks from draw to draw.
+__device__ __forceinline__ bool shrinks(const Call& call, const TriedNode& node) {
+    return call.rule == TrialRule::recursive && node.num_drafts > 0 && node.drafts[0].from != nullptr;
+}
+
+__device__ double sum_of_lanes(const double* lanes, double* shared) {
+    for (unsigned i = threadIdx.x; i < vocabulary_lanes; i += blockDim.x) shared[i] = lanes[i];
+    return tree_of_lanes(shared);
+}
+
+__global__ void __launch_bounds__(lanes_a_block) rest_kernel(Call call) {
+    const TriedNode node = call.nodes[blockIdx.x];
+    if (!shrinks(call, node)) return;
+    const unsigned lane = blockIdx.y * lanes_a_block + threadIdx.x;
+    double sum = 0;
+#pragma unroll 4
+    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) sum += rest_of(node, 0, v);
+    node.rest[lane] = sum;
+}
+
+/// The chance that draft `k` had of being drawn.
+__device__ double chance_of(const Call& call, const TriedNode& node, const NodeState& state, int k) {
+    const TriedDraft draft = node.drafts[k];
+    if (draft.from == nullptr) return 1;
+    if (!shrinks(call, node)) return probability(*draft.from, draft.token);
+    if (!survived(*draft.from, draft.token)) return 1;  // it was drawn all the same
+    return state.rest_mass > 0 ? flushed(rest_of(node, k, draft.token) / state.rest_mass) : 0.0;
+}
+
+/// Draft `k`: behind the last one, too, for the sum of what is left.
+__global__ void __launch_bounds__(choose_threads) try_kernel(Call call, int k) {
+    const TriedNode node = call.nodes[blockIdx.x];
+    NodeState state = call.states[blockIdx.x];
+    if (!state.is_open() || k > node.num_drafts) return;
+    auto* const shared = shared_memory<double>();
+    if (k > 0) state.mass = sum_of_lanes(node.lanes, shared);
+    __syncthreads();
+    if (shrinks(call, node)) state.rest_mass = sum_of_lanes(node.rest, shared);
+    if (threadIdx.x != 0) return;
+    if (!(node.target->sum > 0)) state.undecided = 1;
+    if (k < node.num_drafts && state.undecided == 0) {
+        const TriedDraft draft = node.drafts[k];
+        const bool is_known = draft.from == nullptr || draft.from->sum > 0;
+        const bool is_weighed = k == 0 || !shrinks(call, node) || state.rest_mass >= least_mass;
+        if (!is_known || !is_weighed) {
+            state.undecided = 1;
+        } else if (flushed(draft.number * chance_of(call, node, state, k)) < left_of(node, state, k, draft.token)) {
+            state.taken_plus_one = k + 1;
+        }
+    }
+    call.states[blockIdx.x] = state;
+}
+
+__global__ void __launch_bounds__(lanes_a_block) take_kernel(Call call, int k) {
+    const TriedNode node = call.nodes[blockIdx.x];
+    const NodeState state = call.states[blockIdx.x];
+    if (!state.is_open() || k >= node.num_drafts) return;
+    const TriedDraft draft = node.drafts[k];
+    const bool shrinking = shrinks(call, node);
+    const double scale = state.rest_mass > 0 ? flushed(1.0 / state.rest_mass) : 0.0;
+    const unsigned lane = blockIdx.y * lanes_a_block + threadIdx.x;
+    double sum = 0, rest = 0;
+    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) {
+        const double left = left_of(node, state, k, v);
+        double less;
+        if (draft.from == nullptr) {
+            less = v == draft.token ? 0.0 : left;
+        } else if (shrinking) {
+            const double drawn = rest_of(node, k, v);
+            less = difference(left, flushed(drawn * scale));
+            if (v != draft.token) rest += drawn;
+        } else {
+            less = difference(left, probability(*draft.from, v));
+        }
+        node.left[v] = left;
+        node.less[v] = less;
+        sum += less;
+    }
+    node.lanes[lane] = sum;
+    if (shrinking) node.rest[lane] = rest;
+}
+
+__global__ void __launch_bounds__(lanes_a_block) sums_kernel(Call call) {
+    const TriedNode node = call.nodes[blockIdx.x];
+    const NodeState state = call.states[blockIdx.x];
+    if (!state.is_open()) return;
+    const unsigned lane = blockIdx.y * lanes_a_block + threadIdx.x;
+    double sum = 0;
+#pragma unroll 4
+    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes)
+        sum += left_of(node, state, node.num_drafts, v);
+    node.lanes[lane] = sum;
+    for (std::int64_t chunk = lane; chunk < call.num_chunks; chunk += vocabulary_lanes) {
+        const std::int64_t first = chunk * draw_chunk, end = first + draw_chunk;
+        double of_chunk = 0;
+        for (std::int64_t v = first; v < end && v < call.vocab_size; ++v)
+            of_chunk += left_of(node, state, node.num_drafts, v);
+        node.chunks[chunk] = of_chunk;
+    }
+}
+
+/// Where a sum over chunks passes a mark.
+struct Passed {
+    double before;       ///< the sum of the chunks before it
+    std::int32_t chunk;  ///< -1: it does not; then `last` is the last one that holds anything, -1: none
+    std::int32_t last;
+};
+
+__device__ Passed chunk_that_passes(const Call& call, const TriedNode& node, double mark) {
+    Passed passed{0, -1, -1};
+    for (std::int64_t chunk = 0; chunk < call.num_chunks; ++chunk) {
+        const double of_chunk = node.chunks[chunk];
+        if (of_chunk > 0) passed.last = static_cast<std::int32_t>(chunk);
+        if (mark < passed.before + of_chunk) {
+            passed.chunk = static_cast<std::int32_t>(chunk);
+            return passed;
+        }
+        passed.before += of_chunk;
+    }
+    return passed;
+}
+
+__global__ void __launch_bounds__(choose_threads) draw_kernel(Call call) {
+    const TriedNode node = call.nodes[blockIdx.x];
+    const NodeState state = call.states[blockIdx.x];
+    Decided& decided = call.decided[blockIdx.x];
+    if (!state.is_open()) {
+        if (threadIdx.x == 0) decided = {.trial = state.taken_plus_one - 1, .token = -1};
+        return;
+    }
+    static_assert(draw_chunk == choose_threads);
+    auto* const lanes = shared_memory<double>();
+    auto* const passed = reinterpret_cast<Passed*>(lanes + vocabulary_lanes);
+    const double mark = flushed(node.number * sum_of_lanes(node.lanes, lanes));
+    if (threadIdx.x == 0) *passed = chunk_that_passes(call, node, mark);
+    __syncthreads();
+    const std::int32_t chunk = passed->chunk >= 0 ? passed->chunk : passed->last;
+    const std::int64_t first = std::int64_t{chunk} * draw_chunk, token = first + threadIdx.x;
+    const bool is_there = chunk >= 0 && token < call.vocab_size;
+    lanes[threadIdx.x] = is_there ? left_of(node, state, node.num_drafts, token) : 0.0;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    double sum = passed->before;
+    std::int32_t drawn = -1;
+    for (int i = 0; chunk >= 0 && i < draw_chunk; ++i) {
+        sum += lanes[i];
+        if (!(lanes[i] > 0)) continue;
+        drawn = static_cast<std::int32_t>(first + i);
+        if (passed->chunk >= 0 && mark < sum) break;
+    }
+    decided = {.trial = -1, .token = drawn};
+}
+
+/// The kernels' memory for nodes [first, first + count) of a call.
+class Nodes {
+  public:
+    Nodes(DecidePart& part, const Stream& stream, std::int64_t vocab_size, std::span<const NodeTrials> nodes)
+        : vocab_size_(vocab_size), nodes_(nodes) {
+        const auto count = static_cast<std::int64_t>(nodes.size());
+        targets_ = part.targets.get<std::byte>(stream, count * kept_bytes());
+        left_ = part.left.get<double>(stream, count * 2 * vocab_size);
+        sums_ = part.sums.get<double>(stream, count * num_sums());
+        choices.reserve(nodes.size());
+        for (std::int64_t i = 0; i < count; ++i) {
+            choices.push_back(nodes[static_cast<std::size_t>(i)].choice);
+            choices.back().keep = targets_ + i * kept_bytes();
+        }
+    }
+
+    /// What is sent: the nodes and, behind them, their drafts. `there`: where that will be.
+    void fill(Parcel& parcel, const std::byte* there) const {
+        std::vector<TriedDraft> drafts;
+        for (const NodeTrials& node : nodes_) {
+            for (const DraftTrial& trial : node.trials)
+                drafts.push_back({.from = reinterpret_cast<const KeptDistribution*>(trial.drawn_from),
+                                  .number = trial.number,
+                                  .token = trial.token});
+        }
+        const auto* next = reinterpret_cast<const TriedDraft*>(there + drafts_at(nodes_.size()));
+        std::vector<TriedNode> tried;
+        for (std::size_t i = 0; i < nodes_.size(); ++i) {
+            const auto at = static_cast<std::int64_t>(i);
+            double* const left = left_ + at * 2 * vocab_size_;
+            double* const sums = sums_ + at * num_sums();
+            tried.push_back({.target = reinterpret_cast<const KeptDistribution*>(choices[i].keep),
+                             .drafts = next,
+                             .left = left,
+                             .less = left + vocab_size_,
+                             .lanes = sums,
+                             .rest = sums + vocabulary_lanes,
+                             .chunks = sums + 2 * vocabulary_lanes,
+                             .number = nodes_[i].number,
+                             .num_drafts = static_cast<std::int32_t>(nodes_[i].trials.size())});
+            next += nodes_[i].trials.size();
+        }
+        parcel.clear();
+        parcel.add(std::span<const TriedNode>(tried));
+        parcel.add(std::span<const TriedDraft>(drafts));
+    }
+    [[nodiscard]] static std::size_t drafts_at(std::size_t num_nodes) {
+        return (num_nodes * sizeof(TriedNode) + 15) / 16 * 16;
+    }
+    [[nodiscard]] std::int64_t sent_bytes() const {
+        std::size_t num_drafts = 0;
+        for (const NodeTrials& node : nodes_) num_drafts += node.trials.size();
+        return static_cast<std::int64_t>(drafts_at(nodes_.size()) + (num_drafts * sizeof(TriedDraft) + 15) / 16 * 16);
+    }
+    [[nodiscard]] std::int64_t num_chunks() const { return (vocab_size_ + draw_chunk - 1) / draw_chunk; }
+
+    std::vector<Choice> choices;  ///< of the targets' rows
+
+  private:
+    [[nodiscard]] std::int64_t kept_bytes() const {
+        return static_cast<std::int64_t>(KeptDistribution::num_bytes(vocab_size_));
+    }
+    [[nodiscard]] std::int64_t num_sums() const { return 2 * vocabulary_lanes + num_chunks(); }
+
+    std::int64_t vocab_size_;
+    std::span<const NodeTrials> nodes_;
+    std::byte* targets_;
+    double* left_;
+    double* sums_;
+};
+
+void launch_all(const Stream& stream, const Call& call, std::span<const NodeTrials> nodes) {
+    std::size_t most = 0;
+    bool drawn = false;
+    for (const NodeTrials& node : nodes) {
+        most = std::max(most, node.trials.size());
+        drawn = drawn || (!node.trials.empty() && node.trials[0].drawn_from != nullptr);
+    }
+    const auto count = static_cast<unsigned>(nodes.size());
+    const dim3 a_node(count), lanes(count, vocabulary_lanes / lanes_a_block);
+    const dim3 threads(choose_threads), lane_threads(lanes_a_block);
+    constexpr std::size_t lane_bytes = vocabulary_lanes * sizeof(double);
+    if (call.rule == TrialRule::recursive && drawn) launch(stream, rest_kernel, lanes, lane_threads, 0, call);
+    for (std::size_t k = 0; k < most; ++k) {
+        launch(stream, try_kernel, a_node, threads, lane_bytes, call, static_cast<int>(k));
+        launch(stream, take_kernel, lanes, lane_threads, 0, call, static_cast<int>(k));
+    }
+    launch(stream, try_kernel, a_node, threads, lane_bytes, call, static_cast<int>(most));
+    launch(stream, sums_kernel, lanes, lane_threads, 0, call);
+    launch(stream, draw_kernel, a_node, threads, lane_bytes + sizeof(Passed), call);
+}
+
+}  // namespace
+
+std::int64_t DecidePart::bytes(const PassSize& pass) {
+    const std::int64_t vocab = pass.decided_vocab;
+    if (vocab == 0) return 0;
+    const std::int64_t of_node =
+        static_cast<std::int64_t>(KeptDistribution::num_bytes(vocab)) +
+        (2 * vocab + 2 * vocabulary_lanes + vocab / draw_chunk + 1) * std::int64_t{sizeof(double)};
+    return std::min(pass.logit_rows, static_cast<std::int64_t>(most_nodes)) * of_node;
+}
+
+void CudaDevice::decide(float* logits, std::int64_t stride, std::int64_t vocab_size, TrialRule rule,
+                        std::span<const NodeTrials> nodes, std::span<Decided> decided) {
+    if (decided.size() != nodes.size()) throw std::logic_error("decide: an answer a node");
+    for (const NodeTrials& node : nodes) {
+        if (static_cast<std::int64_t>(node.trials.size()) > most_trials)
+            throw std::logic_error("decide: at most " + std::to_string(most_trials) + " drafts a node");
+    }
+    if (nodes.empty()) return;
+    DecidePart& part = state_->decide;
+    const Stream& stream = state_->stream;
+    auto* const answers = part.decided.get<Decided>(stream, static_cast<std::int64_t>(nodes.size()));
+    for (std::size_t first = 0; first < nodes.size(); first += DecidePart::most_nodes) {
+        const auto some = nodes.subspan(first, std::min<std::size_t>(DecidePart::most_nodes, nodes.size() - first));
+        const Nodes memory(part, stream, vocab_size, some);
+        keep_rows(state_->choose, stream, state_->ring, logits, stride, vocab_size, memory.choices);
+        auto* const there = part.sent.get<std::byte>(stream, memory.sent_bytes());
+        memory.fill(part.parcel, there);
+        state_->ring.send(there, part.parcel.bytes().data(), part.parcel.bytes().size());
+        auto* const states = part.states.get<NodeState>(stream, static_cast<std::int64_t>(some.size()));
+        fill_zero(stream, reinterpret_cast<std::byte*>(states), some.size() * sizeof(NodeState));
+        const Call call{.nodes = reinterpret_cast<const TriedNode*>(there),
+                        .states = states,
+                        .decided = answers + first,
+                        .vocab_size = vocab_size,
+                        .num_chunks = memory.num_chunks(),
+                        .rule = rule};
+        launch_all(stream, call, some);
+    }
+    download(decided.data(), reinterpret_cast<const std::byte*>(answers), decided.size_bytes());
+}
+
+}  // namespace longhaul::kernels::cuda
