@@ -281,6 +281,7 @@ constexpr std::int64_t most_draws = 16;  ///< of a row
 enum class TrialRule : std::uint8_t {
     multi_round,  ///< independent drafts: a rejected one takes its distribution away from what is left
     recursive,    ///< all of one distribution, without replacement: it takes away what of that was left before it
+    k_seq,        ///< independent drafts of one distribution, all with one discount (numerics.hpp)
 };
 
 struct DraftTrial {

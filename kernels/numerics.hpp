@@ -29,7 +29,9 @@
 //   equal ones by ascending id. A probability is exp(log weight - greatest log weight of all) over the sum of these
 //   over the survivors of all filters; filters compare what each found. What a sampling rule leaves of a distribution
 //   is summed in these lanes, too. Its draw (f64): the sum over tokens goes up in chunks of 256 tokens, each summed
-//   one by one from 0, and from token to token in the chunk where it passes the mark.
+//   one by one from 0, and from token to token in the chunk where it passes the mark. K-SEQ's accepted mass at gamma:
+//   the sum of p over tokens of q >= K p (and q > p), plus that of q over tokens of q <= p over gamma, plus that of
+//   min(p, q / gamma) over the others; gamma itself: 1, or the upper end after gamma_steps halvings of [1, K].
 // GPU tensor cores (device `cuda`) add the products of bf16 otherwise, in an order of their own that is as fixed:
 //   cuda/attention_tensor.cuh says which for attention.
 // exp, log, rsqrt: from + - * / sqrt and fma alone (exp_constants.hpp for f32, scalar_math.hpp for f64), never libm.
@@ -49,6 +51,7 @@ inline constexpr int num_slices = 8;                  ///< of every product over
 inline constexpr std::int64_t attention_chunk = 512;  ///< absolute positions
 inline constexpr int vocabulary_lanes = 1024;         ///< of a sum over tokens
 inline constexpr int draw_chunk = 256;                ///< tokens, of a draw by a mark
+inline constexpr int gamma_steps = 50;
 
 /// Inputs padded so that 8 slices are whole bf16 pairs.
 constexpr std::int64_t padded_inputs(std::int64_t num_inputs) {

@@ -92,7 +92,7 @@ std::vector<DraftToken> drafts_of(const TokenTree& tree, std::int32_t node) {
 
 class SamplingVerifier final : public Verifier {
   public:
-    SamplingVerifier(std::unique_ptr<NodeRule> rule, std::optional<kernels::TrialRule> on_device)
+    SamplingVerifier(std::unique_ptr<NodeRule> rule, kernels::TrialRule on_device)
         : rule_(std::move(rule)), on_device_(on_device) {}
     [[nodiscard]] bool needs_probabilities() const override { return true; }
     [[nodiscard]] std::optional<kernels::TrialRule> device_rule() const override { return on_device_; }
@@ -111,13 +111,12 @@ class SamplingVerifier final : public Verifier {
 
   private:
     std::unique_ptr<NodeRule> rule_;
-    std::optional<kernels::TrialRule> on_device_;
+    kernels::TrialRule on_device_;
 };
 
 }  // namespace
 
-std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule,
-                                                 std::optional<kernels::TrialRule> on_device) {
+std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule, kernels::TrialRule on_device) {
     return std::make_unique<SamplingVerifier>(std::move(rule), on_device);
 }
 

@@ -68,8 +68,7 @@ class NodeRule {
 
 /// A verifier of one rule; `on_device`: the same rule, as devices have it. Accepting and residual draws have random
 /// numbers of their own (algorithms.md section 2).
-std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule,
-                                                 std::optional<kernels::TrialRule> on_device);
+std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule, kernels::TrialRule on_device);
 
 /// What a device is told of the drafts of `node` and their random numbers, but for the target's row; `position` as in
 /// Verifier::decide. nullopt: the device does not have what one of them was drawn from.

@@ -25,7 +25,7 @@ std::unique_ptr<Verifier> make_verifier(const std::string& rule) {
     if (rule == "coupled") return std::make_unique<CoupledVerifier>();
     if (rule == "rejection" || rule == "multi-round")
         return make_sampling_verifier(make_multi_round_rule(), kernels::TrialRule::multi_round);
-    if (rule == "k-seq") return make_sampling_verifier(make_k_seq_rule(), std::nullopt);
+    if (rule == "k-seq") return make_sampling_verifier(make_k_seq_rule(), kernels::TrialRule::k_seq);
     if (rule == "recursive") return make_sampling_verifier(make_recursive_rule(), kernels::TrialRule::recursive);
     throw UsageError("verify: expected coupled, rejection, multi-round, k-seq or recursive, got '" + rule + "'");
 }

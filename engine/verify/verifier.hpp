@@ -37,7 +37,7 @@ class Verifier {
     virtual ~Verifier() = default;
     /// Whether it reads Distribution::q.
     [[nodiscard]] virtual bool needs_probabilities() const = 0;
-    /// How a device decides as `decide` does (Device::decide); nullopt: that rule is the host's.
+    /// How a device decides as `decide` does (Device::decide); nullopt: the target's token alone says it.
     [[nodiscard]] virtual std::optional<kernels::TrialRule> device_rule() const { return std::nullopt; }
     /// `position`: absolute position of the token that follows the root.
     [[nodiscard]] virtual Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,

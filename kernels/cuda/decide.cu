@@ -5,7 +5,7 @@
 //
 // Distributions are what choose.cu keeps, and probabilities are computed of their logits where they are asked for. What
 // is left stands beside them in doubles. Sums are in 1024 lanes (numerics.hpp), each the work of one thread, so that a
-// row is many blocks' work. Kernels follow each other:
+// row is many blocks' work. Kernels follow each other (k-seq has its own in the place of the first three):
 //   rest   lanes of the draft's mass (drafts without replacement)
 //   try    one block a node: sums the lanes, and says whether the next draft is accepted
 //   take   takes the rejected draft's distribution away, and adds up what is left
@@ -15,98 +15,17 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/cuda/choose_rows.cuh"
 #include "kernels/cuda/cuda_state.hpp"
+#include "kernels/cuda/decide_k_seq.cuh"
+#include "kernels/cuda/decide_nodes.cuh"
 
 namespace longhaul::kernels::cuda {
 namespace {
 
-constexpr int lanes_a_block = 128;
-constexpr double least_mass = 1e-200;  ///< of drafts without replacement: below, the host weighs them anew
-
-struct TriedDraft {
-    const KeptDistribution* from;  ///< nullptr: it was certain
-    double number;
-    std::int32_t token;
-};
-
-/// A node, as the host sends it.
-struct TriedNode {
-    const KeptDistribution* target;
-    const TriedDraft* drafts;
-    double* left;    ///< [vocab_size], of the target before the draft tried last
-    double* less;    ///< [vocab_size], behind it, not normalised
-    double* lanes;   ///< [vocabulary_lanes], sums of `less`, in the end of what is left
-    double* rest;    ///< [vocabulary_lanes], sums of what is left of the drafts' distribution
-    double* chunks;  ///< [vocab_size / draw_chunk, rounded up]
-    double number;
-    std::int32_t num_drafts;
-};
-
-/// Zeros at first, but `taken`.
-struct NodeState {
-    double mass;       ///< of `less`; not above 0: it was lost to rounding, and `left` counts
-    double rest_mass;  ///< of what is left of the drafts' distribution
-    std::int32_t taken_plus_one;
-    std::uint32_t undecided;
-
-    [[nodiscard]] __device__ bool is_open() const { return taken_plus_one == 0 && undecided == 0; }
-};
-
-/// What all kernels are told.
-struct Call {
-    const TriedNode* nodes;
-    NodeState* states;
-    Decided* decided;
-    std::int64_t vocab_size;
-    std::int64_t num_chunks;
-    TrialRule rule;
-};
-
-__device__ __forceinline__ double probability(const KeptDistribution& of, std::int64_t token) {
-    if (token >= of.vocab_size) return 0;
-    const float logit = logits_of(&of)[token];
-    if (!possible(logit)) return 0;
-    const double log_weight = static_cast<double>(logit) / of.temperature;
-    return flushed(scalar::exp_nonpositive(log_weight - of.greatest) / of.sum);
-}
-__device__ __forceinline__ bool survived(const KeptDistribution& of, std::int64_t token) {
-    return token < of.vocab_size && possible(logits_of(&of)[token]);
-}
-
-/// What the first `num_tried` rejections left of the target's probability of a token.
-__device__ __forceinline__ double left_of(const TriedNode& node, const NodeState& state, int num_tried,
-                                          std::int64_t token) {
-    if (num_tried == 0) return probability(*node.target, token);
-    return state.mass > 0 ? flushed(node.less[token] / state.mass) : node.left[token];
-}
-
-/// A draft without replacement: its distribution's probability of a token, if that was not drawn before.
-__device__ __forceinline__ double rest_of(const TriedNode& node, int num_drawn, std::int64_t token) {
-    for (int i = 0; i < num_drawn; ++i) {
-        if (node.drafts[i].token == token) return 0;
-    }
-    return probability(*node.drafts[0].from, token);
-}
-
-__device__ __forceinline__ double difference(double left, double less) {
-    return left > less ? flushed(left - less) : 0.0;
-}
-
-/// Whether the drafts' own distribution shrinks from draw to draw.
-__device__ __forceinline__ bool shrinks(const Call& call, const TriedNode& node) {
-    return call.rule == TrialRule::recursive && node.num_drafts > 0 && node.drafts[0].from != nullptr;
-}
-
-__device__ double sum_of_lanes(const double* lanes, double* shared) {
-    for (unsigned i = threadIdx.x; i < vocabulary_lanes; i += blockDim.x) shared[i] = lanes[i];
-    return tree_of_lanes(shared);
-}
-
-__global__ void __launch_bounds__(lanes_a_block) rest_kernel(Call call) {
+__global__ void __launch_bounds__(lane_threads) rest_kernel(DecideCall call) {
     const TriedNode node = call.nodes[blockIdx.x];
     if (!shrinks(call, node)) return;
-    const unsigned lane = blockIdx.y * lanes_a_block + threadIdx.x;
+    const unsigned lane = blockIdx.y * lane_threads + threadIdx.x;
     double sum = 0;
 #pragma unroll 4
     for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) sum += rest_of(node, 0, v);
@@ -114,7 +33,7 @@ __global__ void __launch_bounds__(lanes_a_block) rest_kernel(Call call) {
 }
 
 /// The chance that draft `k` had of being drawn.
-__device__ double chance_of(const Call& call, const TriedNode& node, const NodeState& state, int k) {
+__device__ double chance_of(const DecideCall& call, const TriedNode& node, const NodeState& state, int k) {
     const TriedDraft draft = node.drafts[k];
     if (draft.from == nullptr) return 1;
     if (!shrinks(call, node)) return probability(*draft.from, draft.token);
@@ -122,11 +41,12 @@ __device__ double chance_of(const Call& call, const TriedNode& node, const NodeS
     return state.rest_mass > 0 ? flushed(rest_of(node, k, draft.token) / state.rest_mass) : 0.0;
 }
 
-/// Draft `k`: behind the last one, too, for the sum of what is left.
-__global__ void __launch_bounds__(choose_threads) try_kernel(Call call, int k) {
+/// Draft `k`; behind the last one, too, for the sum of what is left.
+__global__ void __launch_bounds__(choose_threads) try_kernel(DecideCall call, int k) {
     const TriedNode node = call.nodes[blockIdx.x];
     NodeState state = call.states[blockIdx.x];
     if (!state.is_open() || k > node.num_drafts) return;
+    state.num_rejected = k;
     auto* const shared = shared_memory<double>();
     if (k > 0) state.mass = sum_of_lanes(node.lanes, shared);
     __syncthreads();
@@ -139,24 +59,24 @@ __global__ void __launch_bounds__(choose_threads) try_kernel(Call call, int k) {
         const bool is_weighed = k == 0 || !shrinks(call, node) || state.rest_mass >= least_mass;
         if (!is_known || !is_weighed) {
             state.undecided = 1;
-        } else if (flushed(draft.number * chance_of(call, node, state, k)) < left_of(node, state, k, draft.token)) {
+        } else if (flushed(draft.number * chance_of(call, node, state, k)) < left_of(node, state, draft.token)) {
             state.taken_plus_one = k + 1;
         }
     }
     call.states[blockIdx.x] = state;
 }
 
-__global__ void __launch_bounds__(lanes_a_block) take_kernel(Call call, int k) {
+__global__ void __launch_bounds__(lane_threads) take_kernel(DecideCall call, int k) {
     const TriedNode node = call.nodes[blockIdx.x];
     const NodeState state = call.states[blockIdx.x];
     if (!state.is_open() || k >= node.num_drafts) return;
     const TriedDraft draft = node.drafts[k];
     const bool shrinking = shrinks(call, node);
     const double scale = state.rest_mass > 0 ? flushed(1.0 / state.rest_mass) : 0.0;
-    const unsigned lane = blockIdx.y * lanes_a_block + threadIdx.x;
+    const unsigned lane = blockIdx.y * lane_threads + threadIdx.x;
     double sum = 0, rest = 0;
     for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) {
-        const double left = left_of(node, state, k, v);
+        const double left = left_of(node, state, v);
         double less;
         if (draft.from == nullptr) {
             less = v == draft.token ? 0.0 : left;
@@ -175,21 +95,19 @@ __global__ void __launch_bounds__(lanes_a_block) take_kernel(Call call, int k) {
     if (shrinking) node.rest[lane] = rest;
 }
 
-__global__ void __launch_bounds__(lanes_a_block) sums_kernel(Call call) {
+__global__ void __launch_bounds__(lane_threads) sums_kernel(DecideCall call) {
     const TriedNode node = call.nodes[blockIdx.x];
     const NodeState state = call.states[blockIdx.x];
     if (!state.is_open()) return;
-    const unsigned lane = blockIdx.y * lanes_a_block + threadIdx.x;
+    const unsigned lane = blockIdx.y * lane_threads + threadIdx.x;
     double sum = 0;
 #pragma unroll 4
-    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes)
-        sum += left_of(node, state, node.num_drafts, v);
+    for (std::int64_t v = lane; v < call.vocab_size; v += vocabulary_lanes) sum += left_of(node, state, v);
     node.lanes[lane] = sum;
     for (std::int64_t chunk = lane; chunk < call.num_chunks; chunk += vocabulary_lanes) {
         const std::int64_t first = chunk * draw_chunk, end = first + draw_chunk;
         double of_chunk = 0;
-        for (std::int64_t v = first; v < end && v < call.vocab_size; ++v)
-            of_chunk += left_of(node, state, node.num_drafts, v);
+        for (std::int64_t v = first; v < end && v < call.vocab_size; ++v) of_chunk += left_of(node, state, v);
         node.chunks[chunk] = of_chunk;
     }
 }
@@ -201,7 +119,7 @@ struct Passed {
     std::int32_t last;
 };
 
-__device__ Passed chunk_that_passes(const Call& call, const TriedNode& node, double mark) {
+__device__ Passed chunk_that_passes(const DecideCall& call, const TriedNode& node, double mark) {
     Passed passed{0, -1, -1};
     for (std::int64_t chunk = 0; chunk < call.num_chunks; ++chunk) {
         const double of_chunk = node.chunks[chunk];
@@ -215,7 +133,7 @@ __device__ Passed chunk_that_passes(const Call& call, const TriedNode& node, dou
     return passed;
 }
 
-__global__ void __launch_bounds__(choose_threads) draw_kernel(Call call) {
+__global__ void __launch_bounds__(choose_threads) draw_kernel(DecideCall call) {
     const TriedNode node = call.nodes[blockIdx.x];
     const NodeState state = call.states[blockIdx.x];
     Decided& decided = call.decided[blockIdx.x];
@@ -232,7 +150,7 @@ __global__ void __launch_bounds__(choose_threads) draw_kernel(Call call) {
     const std::int32_t chunk = passed->chunk >= 0 ? passed->chunk : passed->last;
     const std::int64_t first = std::int64_t{chunk} * draw_chunk, token = first + threadIdx.x;
     const bool is_there = chunk >= 0 && token < call.vocab_size;
-    lanes[threadIdx.x] = is_there ? left_of(node, state, node.num_drafts, token) : 0.0;
+    lanes[threadIdx.x] = is_there ? left_of(node, state, token) : 0.0;
     __syncthreads();
     if (threadIdx.x != 0) return;
     double sum = passed->before;
@@ -246,6 +164,13 @@ __global__ void __launch_bounds__(choose_threads) draw_kernel(Call call) {
     decided = {.trial = -1, .token = drawn};
 }
 
+constexpr std::size_t lane_bytes = vocabulary_lanes * sizeof(double);
+
+/// Doubles a node, beside what is left of its row: lanes of two sums, counts in the place of a third, chunks.
+constexpr std::int64_t num_sums(std::int64_t vocab_size) {
+    return 3 * vocabulary_lanes + (vocab_size + draw_chunk - 1) / draw_chunk;
+}
+
 /// The kernels' memory for nodes [first, first + count) of a call.
 class Nodes {
   public:
@@ -254,7 +179,7 @@ class Nodes {
         const auto count = static_cast<std::int64_t>(nodes.size());
         targets_ = part.targets.get<std::byte>(stream, count * kept_bytes());
         left_ = part.left.get<double>(stream, count * 2 * vocab_size);
-        sums_ = part.sums.get<double>(stream, count * num_sums());
+        sums_ = part.sums.get<double>(stream, count * num_sums(vocab_size));
         choices.reserve(nodes.size());
         for (std::int64_t i = 0; i < count; ++i) {
             choices.push_back(nodes[static_cast<std::size_t>(i)].choice);
@@ -276,14 +201,15 @@ class Nodes {
         for (std::size_t i = 0; i < nodes_.size(); ++i) {
             const auto at = static_cast<std::int64_t>(i);
             double* const left = left_ + at * 2 * vocab_size_;
-            double* const sums = sums_ + at * num_sums();
+            double* const sums = sums_ + at * num_sums(vocab_size_);
             tried.push_back({.target = reinterpret_cast<const KeptDistribution*>(choices[i].keep),
                              .drafts = next,
                              .left = left,
                              .less = left + vocab_size_,
                              .lanes = sums,
                              .rest = sums + vocabulary_lanes,
-                             .chunks = sums + 2 * vocabulary_lanes,
+                             .counts = reinterpret_cast<std::int32_t*>(sums + 2 * vocabulary_lanes),
+                             .chunks = sums + 3 * vocabulary_lanes,
                              .number = nodes_[i].number,
                              .num_drafts = static_cast<std::int32_t>(nodes_[i].trials.size())});
             next += nodes_[i].trials.size();
@@ -308,7 +234,6 @@ class Nodes {
     [[nodiscard]] std::int64_t kept_bytes() const {
         return static_cast<std::int64_t>(KeptDistribution::num_bytes(vocab_size_));
     }
-    [[nodiscard]] std::int64_t num_sums() const { return 2 * vocabulary_lanes + num_chunks(); }
 
     std::int64_t vocab_size_;
     std::span<const NodeTrials> nodes_;
@@ -317,25 +242,38 @@ class Nodes {
     double* sums_;
 };
 
-void launch_all(const Stream& stream, const Call& call, std::span<const NodeTrials> nodes) {
-    std::size_t most = 0;
-    bool drawn = false;
-    for (const NodeTrials& node : nodes) {
-        most = std::max(most, node.trials.size());
-        drawn = drawn || (!node.trials.empty() && node.trials[0].drawn_from != nullptr);
-    }
-    const auto count = static_cast<unsigned>(nodes.size());
-    const dim3 a_node(count), lanes(count, vocabulary_lanes / lanes_a_block);
-    const dim3 threads(choose_threads), lane_threads(lanes_a_block);
-    constexpr std::size_t lane_bytes = vocabulary_lanes * sizeof(double);
-    if (call.rule == TrialRule::recursive && drawn) launch(stream, rest_kernel, lanes, lane_threads, 0, call);
-    for (std::size_t k = 0; k < most; ++k) {
+/// Drafts in turn: rejection sampling of one round after the other.
+void launch_trials(const Stream& stream, const DecideCall& call, unsigned num_nodes, std::size_t most_drafts) {
+    const dim3 a_node(num_nodes), lanes(num_nodes, vocabulary_lanes / lane_threads);
+    const dim3 threads(choose_threads), of_lanes(lane_threads);
+    if (call.rule == TrialRule::recursive) launch(stream, rest_kernel, lanes, of_lanes, 0, call);
+    for (std::size_t k = 0; k <= most_drafts; ++k) {
         launch(stream, try_kernel, a_node, threads, lane_bytes, call, static_cast<int>(k));
-        launch(stream, take_kernel, lanes, lane_threads, 0, call, static_cast<int>(k));
+        if (k < most_drafts) launch(stream, take_kernel, lanes, of_lanes, 0, call, static_cast<int>(k));
     }
-    launch(stream, try_kernel, a_node, threads, lane_bytes, call, static_cast<int>(most));
-    launch(stream, sums_kernel, lanes, lane_threads, 0, call);
-    launch(stream, draw_kernel, a_node, threads, lane_bytes + sizeof(Passed), call);
+}
+
+void launch_k_seq(const Stream& stream, const DecideCall& call, unsigned num_nodes) {
+    const dim3 a_node(num_nodes), lanes(num_nodes, vocabulary_lanes / lane_threads);
+    const dim3 threads(choose_threads), of_lanes(lane_threads);
+    launch(stream, split_kernel, lanes, of_lanes, 0, call);
+    launch(stream, discount_kernel, a_node, threads, lane_bytes, call);
+    launch(stream, remove_kernel, lanes, of_lanes, 0, call);
+    launch(stream, settle_kernel, a_node, threads, lane_bytes, call);
+}
+
+void launch_all(const Stream& stream, const DecideCall& call, std::span<const NodeTrials> nodes) {
+    std::size_t most_drafts = 0;
+    for (const NodeTrials& node : nodes) most_drafts = std::max(most_drafts, node.trials.size());
+    const auto num_nodes = static_cast<unsigned>(nodes.size());
+    if (call.rule == TrialRule::k_seq) {
+        launch_k_seq(stream, call, num_nodes);
+    } else {
+        launch_trials(stream, call, num_nodes, most_drafts);
+    }
+    const dim3 a_node(num_nodes), lanes(num_nodes, vocabulary_lanes / lane_threads);
+    launch(stream, sums_kernel, lanes, dim3(lane_threads), 0, call);
+    launch(stream, draw_kernel, a_node, dim3(choose_threads), lane_bytes + sizeof(Passed), call);
 }
 
 }  // namespace
@@ -343,9 +281,8 @@ void launch_all(const Stream& stream, const Call& call, std::span<const NodeTria
 std::int64_t DecidePart::bytes(const PassSize& pass) {
     const std::int64_t vocab = pass.decided_vocab;
     if (vocab == 0) return 0;
-    const std::int64_t of_node =
-        static_cast<std::int64_t>(KeptDistribution::num_bytes(vocab)) +
-        (2 * vocab + 2 * vocabulary_lanes + vocab / draw_chunk + 1) * std::int64_t{sizeof(double)};
+    const std::int64_t of_node = static_cast<std::int64_t>(KeptDistribution::num_bytes(vocab)) +
+                                 (2 * vocab + num_sums(vocab)) * std::int64_t{sizeof(double)};
     return std::min(pass.logit_rows, static_cast<std::int64_t>(most_nodes)) * of_node;
 }
 
@@ -369,12 +306,12 @@ void CudaDevice::decide(float* logits, std::int64_t stride, std::int64_t vocab_s
         state_->ring.send(there, part.parcel.bytes().data(), part.parcel.bytes().size());
         auto* const states = part.states.get<NodeState>(stream, static_cast<std::int64_t>(some.size()));
         fill_zero(stream, reinterpret_cast<std::byte*>(states), some.size() * sizeof(NodeState));
-        const Call call{.nodes = reinterpret_cast<const TriedNode*>(there),
-                        .states = states,
-                        .decided = answers + first,
-                        .vocab_size = vocab_size,
-                        .num_chunks = memory.num_chunks(),
-                        .rule = rule};
+        const DecideCall call{.nodes = reinterpret_cast<const TriedNode*>(there),
+                              .states = states,
+                              .decided = answers + first,
+                              .vocab_size = vocab_size,
+                              .num_chunks = memory.num_chunks(),
+                              .rule = rule};
         launch_all(stream, call, some);
     }
     download(decided.data(), reinterpret_cast<const std::byte*>(answers), decided.size_bytes());

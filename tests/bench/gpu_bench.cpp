@@ -206,6 +206,35 @@ class Bench {
                  20,
                  [&] { device_->download(here.data(), reinterpret_cast<const std::byte*>(logits), here.num_bytes()); }),
              bytes, 0.0});
+        decisions(logits, vocab);
+    }
+
+    /// A tree's nodes by a sampling rule: 12 with drafts, and as many leaves.
+    void decisions(float* logits, std::int64_t vocab) {
+        constexpr std::int64_t count = 3, num_drafted = 12, num_nodes = 24;
+        std::vector<Buffer> kept;
+        std::vector<Choice> rows(num_drafted);
+        for (std::int64_t r = 0; r < num_drafted; ++r) {
+            kept.emplace_back(*device_, KeptDistribution::num_bytes(vocab));
+            rows[static_cast<std::size_t>(r)] = {.row = num_nodes + r, .keep = kept.back().data()};
+        }
+        std::vector<Drawn> drawn(num_drafted * (1 + count));
+        const auto bytes = static_cast<double>(num_drafted * vocab * 4);
+        line("draw 3 a row and keep it, 12 rows",
+             {seconds_of(20, [&] { device_->draw(logits, vocab, vocab, rows, count, drawn); }), 2 * bytes, 0.0});
+        std::vector<std::vector<DraftTrial>> trials(num_nodes);
+        std::vector<NodeTrials> nodes;
+        for (std::size_t n = 0; n < num_nodes; ++n) {
+            for (std::size_t i = 1; n < num_drafted && i <= count; ++i)
+                trials[n].push_back({drawn[n * (1 + count) + i].token, kept[n].data(), 0.99});
+            nodes.push_back({.choice = {.row = static_cast<std::int64_t>(n)}, .trials = trials[n], .number = 0.5});
+        }
+        std::vector<Decided> decided(num_nodes);
+        for (const auto& [name, rule] : {std::pair{"recursive", TrialRule::recursive}, {"k-seq", TrialRule::k_seq}}) {
+            line(
+                std::string("decide 24 nodes, 12 of 3 drafts, ") + name,
+                {seconds_of(20, [&] { device_->decide(logits, vocab, vocab, rule, nodes, decided); }), 2 * bytes, 0.0});
+        }
     }
 
   private:

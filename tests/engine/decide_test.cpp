@@ -32,7 +32,7 @@ class KeptRows {
         rooms_.emplace_back(device_, KeptDistribution::num_bytes(vocab_));
     }
     [[nodiscard]] std::size_t size() const { return params_.size(); }
-    [[nodiscard]] const std::byte* room(std::size_t row) const { return rooms_[row].data(); }
+    [[nodiscard]] std::byte* room(std::size_t row) const { return rooms_[row].data(); }
     [[nodiscard]] bool is_kept(std::size_t row) const {
         KeptDistribution head;
         device_.download(&head, room(row), sizeof head);
@@ -139,12 +139,21 @@ TEST_P(Deciding, KeepsNothingOfWhatItDoesNotKnow) {
     rows.add(random.normal(20'000, 1.0F), {.temperature = 1.0, .eta = 1e-2, .min_keep = 3});
     rows.draw(1);
     for (std::size_t r = 0; r < rows.size(); ++r) EXPECT_FALSE(rows.is_kept(r)) << r;
+    // Nor what lay there before.
+    const KeptDistribution old{.temperature = 1, .greatest = 0, .sum = 7, .vocab_size = 20'000};
+    for (std::size_t r = 0; r < rows.size(); ++r) device_->upload(rows.room(r), &old, sizeof old);
+    rows.draw(1);
+    for (std::size_t r = 0; r < rows.size(); ++r) EXPECT_FALSE(rows.is_kept(r)) << r;
 }
 
 /// Nodes with their drafts: what the host decides, and the device.
 struct Trees {
-    Trees(kernels::Device& on, std::int64_t vocab, const std::string& by)
-        : device(on), rule(make_verifier(by)), targets(on, vocab), drafts(on, vocab), vocab_size(vocab) {}
+    Trees(kernels::Device& on, std::int64_t vocab, const std::string& by, std::int64_t draft_vocab = 0)
+        : device(on),
+          rule(make_verifier(by)),
+          targets(on, vocab),
+          drafts(on, draft_vocab > 0 ? draft_vocab : vocab),
+          vocab_size(vocab) {}
 
     static constexpr std::int64_t position = 9;
 
@@ -255,23 +264,95 @@ TEST_P(Deciding, IsTheHostsRuleForDraftsWithoutReplacement) {
     }
 }
 
-TEST_P(Deciding, IsTheHostsRuleForIndependentDrafts) {
-    const std::int64_t vocab = 60;
-    Rows random(4);
-    Trees trees(*device_, vocab, "multi-round");
-    const std::vector<SamplingParams> filters = pairs_of_filters();
-    for (const SamplingParams& params : filters) {  // each node has drafts of three models
-        const std::vector<float> row = random.normal(vocab, 2.0F);
-        trees.targets.add(row, params);
-        for (int model = 0; model < 3; ++model) trees.drafts.add(blurred(row, random, 2.0F), {.temperature = 1.2});
+// Where the draft model is often wrong, what is left after four drafts decides.
+TEST_P(Deciding, IsTheHostsRuleAfterManyRejections) {
+    const std::int64_t vocab = 50;
+    Rows random(8);
+    Trees trees(*device_, vocab, "recursive", vocab - 9);
+    for (int node = 0; node < 80; ++node) {
+        const std::vector<float> row = random.normal(vocab, 0.5F);
+        trees.targets.add(row, {});
+        std::vector<float> steep = blurred(row, random, 2.0F);
+        steep.resize(static_cast<std::size_t>(vocab - 9));
+        trees.drafts.add(steep, {.temperature = 0.6});
     }
-    const std::vector<kernels::Drawn> drawn = trees.drafts.draw(1);
-    for (std::size_t i = 0; i < filters.size(); ++i) trees.add_drawn(3 * i, 3 * i + 3, 1, drawn, 2);
+    const std::vector<kernels::Drawn> drawn = trees.drafts.draw(5);
+    for (std::size_t i = 0; i < 80; ++i) trees.add_drawn(i, i + 1, 5, drawn, 6);
     const Trees::Counts counts = trees.compare();
     EXPECT_EQ(counts.left, 0);
-    EXPECT_GT(counts.accepted, 15);
-    EXPECT_GT(counts.later, 3);
-    EXPECT_GT(counts.drawn, 10);
+    EXPECT_GT(counts.drawn, 20);
+    EXPECT_GT(counts.later, 10);
+}
+
+// A draft that its distribution cannot have given was drawn all the same.
+TEST_P(Deciding, TriesWhatItsDistributionLacks) {
+    Rows random(9);
+    Trees trees(*device_, 20, "recursive");
+    SamplingParams one;
+    one.top_k = 1;
+    for (int node = 0; node < 20; ++node) {
+        std::vector<float> row = random.normal(20, 0.3F);
+        row[4] = 3.0F;
+        trees.targets.add(row, {});
+        row[7] = 9.0F;
+        trees.drafts.add(row, one);
+    }
+    trees.drafts.draw(1);
+    for (std::size_t i = 0; i < 20; ++i) {
+        const std::vector<kernels::Drawn> lacking{{}, {.token = 4}, {.token = 7}};
+        trees.add_drawn(0, 1, 2, lacking, 3);
+        trees.trees.back().drafts.front() = trees.drafts.distribution(i);
+        trees.trees.back().drafts.front().kept = trees.drafts.room(i);
+    }
+    const Trees::Counts counts = trees.compare();
+    EXPECT_EQ(counts.left, 0);
+    EXPECT_GT(counts.accepted, 3);
+    EXPECT_GT(counts.drawn, 3);
+}
+
+TEST_P(Deciding, IsTheHostsRuleForIndependentDrafts) {
+    const std::int64_t vocab = 60;
+    for (const char* rule : {"multi-round", "k-seq"}) {
+        SCOPED_TRACE(rule);
+        const bool one_model = std::string(rule) == "k-seq";
+        Rows random(4);
+        Trees trees(*device_, vocab, rule, vocab - 5);
+        const std::vector<SamplingParams> filters = pairs_of_filters();
+        for (const SamplingParams& params : filters) {  // each node has drafts of three models, or three of one
+            const std::vector<float> row = random.normal(vocab, 2.0F);
+            trees.targets.add(row, params);
+            std::vector<float> draft;
+            for (int model = 0; model < 3; ++model) {
+                if (model == 0 || !one_model) draft = blurred(row, random, 2.0F);
+                draft.resize(static_cast<std::size_t>(vocab - 5));
+                trees.drafts.add(draft, {.temperature = 1.2});
+            }
+        }
+        const std::vector<kernels::Drawn> drawn = trees.drafts.draw(1);
+        for (std::size_t i = 0; i < filters.size(); ++i) trees.add_drawn(3 * i, 3 * i + i % 4, 1, drawn, 2);
+        const Trees::Counts counts = trees.compare();
+        EXPECT_EQ(counts.left, 0);
+        EXPECT_GT(counts.accepted, 15);
+        EXPECT_GT(counts.later, 3);
+        EXPECT_GT(counts.drawn, 10);
+    }
+}
+
+// Every token is gathered: p is flat, and q is between p and K p, or far above and below.
+TEST_P(Deciding, FindsTheDiscountOfManyTokens) {
+    const std::int64_t vocab = 2500;
+    Rows random(10);
+    Trees trees(*device_, vocab, "k-seq");
+    for (int node = 0; node < 6; ++node) {
+        trees.targets.add(random.normal(vocab, node < 3 ? 0.2F : 3.0F), {});
+        for (int i = 0; i < 4; ++i) trees.drafts.add(std::vector<float>(static_cast<std::size_t>(vocab), 1.0F), {});
+    }
+    const std::vector<kernels::Drawn> drawn = trees.drafts.draw(1);
+    for (std::size_t i = 0; i < 6; ++i) trees.add_drawn(4 * i, 4 * i + 4, 1, drawn, 2);
+    const Trees::Counts counts = trees.compare();
+    EXPECT_EQ(counts.left, 0);
+    EXPECT_GT(counts.drawn, 0);
+    EXPECT_GT(counts.accepted, 0);
 }
 
 TEST_P(Deciding, IsTheHostsRuleForCertainDrafts) {
@@ -331,6 +412,23 @@ TEST_P(Deciding, LeavesToTheHostWhatItDoesNotKnow) {
     for (std::size_t i = 0; i < trees.drafts.size(); ++i) trees.add_drawn(i, i + 1, 2, drawn, 3);
     trees.trees[1].trials.push_back({0, trees.trees[1].add(0, 4, Origin::model), 0});
     EXPECT_EQ(trees.compare().left, 4);
+}
+
+// A rejection that takes all away, by rounding alone: what was left before it stays.
+TEST_P(Deciding, KeepsWhatWasLeftWhereRoundingTookAll) {
+    for (const char* rule : {"multi-round", "recursive"}) {
+        Trees trees(*device_, 4, rule);
+        trees.targets.add({0, -700, -infinity, -infinity}, {});
+        trees.drafts.add({0, -40, -infinity, -infinity}, {});  // 1 + e^-40 is 1
+        trees.drafts.draw(1);
+        TokenTree& tree = trees.trees.emplace_back();
+        tree.reset(0);
+        tree.sampled = true;
+        tree.drafts.push_back(trees.drafts.distribution(0));
+        tree.drafts.back().kept = trees.drafts.room(0);
+        tree.trials.push_back({0, tree.add(0, 1, Origin::model), 0});
+        EXPECT_EQ(trees.compare().drawn, 1);
+    }
 }
 
 TEST_P(Deciding, ADraftOfAnotherDeviceIsTheHosts) {

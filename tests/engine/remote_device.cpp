@@ -60,6 +60,7 @@ void RemoteDevice::finish() {
 }
 
 std::byte* RemoteDevice::allocate(std::size_t num_bytes) {
+    if (allocates) allocates(num_bytes);
     return map_block(inner_->allocate(num_bytes), num_bytes);
 }
 

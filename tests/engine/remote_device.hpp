@@ -28,6 +28,7 @@ class RemoteDevice final : public kernels::Device {
     kernels::DeviceLinks* device_links = nullptr;
     std::function<void()> pass_begins;            ///< called by each begin_pass
     std::function<void(std::size_t)> downloads;   ///< called by each download, with its bytes
+    std::function<void(std::size_t)> allocates;   ///< called by each allocate, with its bytes
     mutable std::function<void()> export_begins;  ///< called by each export, in its thread, before it does anything
     std::int64_t operations_take = 0;             ///< operation_bytes
     mutable kernels::PassSize last_pass{};        ///< that operation_bytes was asked about

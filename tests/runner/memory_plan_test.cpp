@@ -174,6 +174,26 @@ TEST_F(MemoryPlan, LogitsThatDevicesGatherAreCounted) {
     EXPECT_EQ(reserved_bytes(settings, parts, device), on_host) << "alone it has them whole";
 }
 
+// What a device needs to decide nodes by the sampling rules: what drafts were drawn from, and room to work.
+TEST_F(MemoryPlan, DistributionsThatDevicesKeepAreCounted) {
+    settings.batch = 3;
+    settings.draft = "sd";
+    settings.draft_tree = "4";
+    settings.draft_model = {std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / "draft"};
+    device.chooses = true;
+    const ModelParts parts = parts_of(settings);
+    const std::int64_t coupled = reserved_bytes(settings, parts, device);
+    EXPECT_EQ(device.last_pass.decided_vocab, 0);
+    settings.verify = "rejection";
+    const std::int64_t vocab = parts.front().config.vocab_size;
+    EXPECT_EQ(reserved_bytes(settings, parts, device),
+              coupled + 3 * 5 * static_cast<std::int64_t>(kernels::KeptDistribution::num_bytes(vocab)));
+    EXPECT_EQ(device.last_pass.decided_vocab, vocab);
+    device.chooses = false;
+    EXPECT_EQ(reserved_bytes(settings, parts, device), coupled);
+    EXPECT_EQ(device.last_pass.decided_vocab, 0);
+}
+
 // A scoring pass makes no more logits than some megabytes, however many rows it may have.
 TEST_F(MemoryPlan, LogitsOfScoringAreBounded) {
     settings.mode = "perplexity";

@@ -1,0 +1,92 @@
+// What the kernels of the sampling rules (decide.cu) share: a node as they see it, probabilities, what is left.
+#pragma once
+
+#include "kernels/cuda/choose_rows.cuh"
+
+namespace longhaul::kernels::cuda {
+
+constexpr int lane_threads = 128;      ///< of a block whose threads are lanes of sums
+constexpr double least_mass = 1e-200;  ///< of drafts without replacement: below, the host weighs them anew
+
+struct TriedDraft {
+    const KeptDistribution* from;  ///< nullptr: it was certain
+    double number;
+    std::int32_t token;
+};
+
+/// A node, as the host sends it.
+struct TriedNode {
+    const KeptDistribution* target;
+    const TriedDraft* drafts;
+    double* left;          ///< [vocab_size], of the target before the rejection that came last
+    double* less;          ///< [vocab_size], behind it, not normalised
+    double* lanes;         ///< [vocabulary_lanes], sums of `less`, in the end of what is left
+    double* rest;          ///< [vocabulary_lanes], sums of what is left of the drafts' distribution
+    std::int32_t* counts;  ///< [vocabulary_lanes], of k-seq
+    double* chunks;        ///< [vocab_size / draw_chunk, rounded up]
+    double number;
+    std::int32_t num_drafts;
+};
+
+/// Zeros at first.
+struct NodeState {
+    double mass;                ///< of `less`; not above 0: it was lost to rounding, and `left` counts
+    double rest_mass;           ///< of what is left of the drafts' distribution
+    double gamma, scale;        ///< of k-seq: the discount; what accepted mass is multiplied by to take it away
+    std::int32_t num_rejected;  ///< drafts whose distributions were taken away from the target's
+    std::int32_t taken_plus_one;
+    std::uint32_t undecided;
+
+    [[nodiscard]] __device__ bool is_open() const { return taken_plus_one == 0 && undecided == 0; }
+};
+
+/// What all kernels are told.
+struct DecideCall {
+    const TriedNode* nodes;
+    NodeState* states;
+    Decided* decided;
+    std::int64_t vocab_size;
+    std::int64_t num_chunks;
+    TrialRule rule;
+};
+
+__device__ __forceinline__ double probability(const KeptDistribution& of, std::int64_t token) {
+    if (token >= of.vocab_size) return 0;
+    const float logit = logits_of(&of)[token];
+    if (!possible(logit)) return 0;
+    const double log_weight = static_cast<double>(logit) / of.temperature;
+    return flushed(scalar::exp_nonpositive(log_weight - of.greatest) / of.sum);
+}
+__device__ __forceinline__ bool survived(const KeptDistribution& of, std::int64_t token) {
+    return token < of.vocab_size && possible(logits_of(&of)[token]);
+}
+
+/// What rejections left of the target's probability of a token.
+__device__ __forceinline__ double left_of(const TriedNode& node, const NodeState& state, std::int64_t token) {
+    if (state.num_rejected == 0) return probability(*node.target, token);
+    return state.mass > 0 ? flushed(node.less[token] / state.mass) : node.left[token];
+}
+
+/// A draft without replacement: its distribution's probability of a token, if that was not drawn before.
+__device__ __forceinline__ double rest_of(const TriedNode& node, int num_drawn, std::int64_t token) {
+    for (int i = 0; i < num_drawn; ++i) {
+        if (node.drafts[i].token == token) return 0;
+    }
+    return probability(*node.drafts[0].from, token);
+}
+
+__device__ __forceinline__ double difference(double left, double less) {
+    return left > less ? flushed(left - less) : 0.0;
+}
+
+/// Whether the drafts' own distribution shrinks from draw to draw.
+__device__ __forceinline__ bool shrinks(const DecideCall& call, const TriedNode& node) {
+    return call.rule == TrialRule::recursive && node.num_drafts > 0 && node.drafts[0].from != nullptr;
+}
+
+__device__ inline double sum_of_lanes(const double* lanes, double* shared) {
+    for (unsigned i = threadIdx.x; i < vocabulary_lanes; i += blockDim.x) shared[i] = lanes[i];
+    return tree_of_lanes(shared);
+}
+
+}  // namespace longhaul::kernels::cuda
