@@ -18,6 +18,7 @@ namespace longhaul::kernels::cuda {
 using Word = unsigned long long;  ///< what atomics of 64 bits take
 
 constexpr int choose_threads = 256;
+constexpr int lane_threads = 128;      ///< of a block whose threads are lanes of sums
 constexpr int most_candidates = 8192;  ///< survivors' superset that one block sorts
 
 /// How a row is decided.
@@ -186,6 +187,12 @@ __device__ inline double tree_of_lanes(double* lanes) {
     }
     __syncthreads();
     return lanes[0];
+}
+
+/// The same of lanes in device memory. shared: [vocabulary_lanes].
+__device__ inline double sum_of_lanes(const double* lanes, double* shared) {
+    for (unsigned i = threadIdx.x; i < vocabulary_lanes; i += blockDim.x) shared[i] = lanes[i];
+    return tree_of_lanes(shared);
 }
 
 }  // namespace longhaul::kernels::cuda

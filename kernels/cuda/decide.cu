@@ -259,7 +259,7 @@ void launch_k_seq(const Stream& stream, const DecideCall& call, unsigned num_nod
     launch(stream, split_kernel, lanes, of_lanes, 0, call);
     launch(stream, discount_kernel, a_node, threads, lane_bytes, call);
     launch(stream, remove_kernel, lanes, of_lanes, 0, call);
-    launch(stream, settle_kernel, a_node, threads, lane_bytes, call);
+    launch(stream, mass_kernel, a_node, threads, lane_bytes, call);
 }
 
 void launch_all(const Stream& stream, const DecideCall& call, std::span<const NodeTrials> nodes) {

@@ -4,7 +4,7 @@
 //   split     lanes of the tokens whose side is known; the others' probabilities, gathered
 //   discount  one block a node: the bisection, and which draft is accepted
 //   remove    takes the accepted mass away from the target's, as much of it as the drafts' chances come to
-//   settle    the sum of what is left
+//   mass      the sum of what is left
 #pragma once
 
 #include "kernels/cuda/decide_nodes.cuh"
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(lane_threads) remove_kernel(DecideCall call) {
     node.lanes[lane] = sum;
 }
 
-__global__ void __launch_bounds__(choose_threads) settle_kernel(DecideCall call) {
+__global__ void __launch_bounds__(choose_threads) mass_kernel(DecideCall call) {
     const TriedNode node = call.nodes[blockIdx.x];
     NodeState& state = call.states[blockIdx.x];
     if (!state.is_open() || state.num_rejected == 0) return;

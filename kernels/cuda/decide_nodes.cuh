@@ -5,7 +5,6 @@
 
 namespace longhaul::kernels::cuda {
 
-constexpr int lane_threads = 128;      ///< of a block whose threads are lanes of sums
 constexpr double least_mass = 1e-200;  ///< of drafts without replacement: below, the host weighs them anew
 
 struct TriedDraft {
@@ -82,11 +81,6 @@ __device__ __forceinline__ double difference(double left, double less) {
 /// Whether the drafts' own distribution shrinks from draw to draw.
 __device__ __forceinline__ bool shrinks(const DecideCall& call, const TriedNode& node) {
     return call.rule == TrialRule::recursive && node.num_drafts > 0 && node.drafts[0].from != nullptr;
-}
-
-__device__ inline double sum_of_lanes(const double* lanes, double* shared) {
-    for (unsigned i = threadIdx.x; i < vocabulary_lanes; i += blockDim.x) shared[i] = lanes[i];
-    return tree_of_lanes(shared);
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <deque>
 
@@ -338,7 +339,7 @@ TEST_P(Deciding, IsTheHostsRuleForIndependentDrafts) {
     }
 }
 
-// Every token is gathered: p is flat, and q is between p and K p, or far above and below.
+// Every token is gathered: p is flat, and q is between p and K p, or far above and below; and a discount of about 4.
 TEST_P(Deciding, FindsTheDiscountOfManyTokens) {
     const std::int64_t vocab = 2500;
     Rows random(10);
@@ -347,8 +348,16 @@ TEST_P(Deciding, FindsTheDiscountOfManyTokens) {
         trees.targets.add(random.normal(vocab, node < 3 ? 0.2F : 3.0F), {});
         for (int i = 0; i < 4; ++i) trees.drafts.add(std::vector<float>(static_cast<std::size_t>(vocab), 1.0F), {});
     }
+    std::vector<float> apart(static_cast<std::size_t>(vocab), -30.0F);
+    std::fill_n(apart.begin() + 40, 3 * vocab / 10, std::log(2.2F));
+    apart[3] = std::log(0.34F * static_cast<float>(vocab));
+    for (int node = 0; node < 20; ++node) {
+        trees.targets.add(apart, {});
+        for (int i = 0; i < 6; ++i) trees.drafts.add(std::vector<float>(static_cast<std::size_t>(vocab), 1.0F), {});
+    }
     const std::vector<kernels::Drawn> drawn = trees.drafts.draw(1);
     for (std::size_t i = 0; i < 6; ++i) trees.add_drawn(4 * i, 4 * i + 4, 1, drawn, 2);
+    for (std::size_t i = 0; i < 20; ++i) trees.add_drawn(24 + 6 * i, 30 + 6 * i, 1, drawn, 2);
     const Trees::Counts counts = trees.compare();
     EXPECT_EQ(counts.left, 0);
     EXPECT_GT(counts.drawn, 0);
