@@ -404,8 +404,8 @@ TEST_P(Deciding, LeavesToTheHostWhatItDoesNotKnow) {
     Rows random(7);
     const std::int64_t vocab = 300;
     Trees trees(*device_, vocab, "recursive");
-    const auto add = [&](std::vector<float> target, const SamplingParams& of_target, std::vector<float> draft,
-                         const SamplingParams& of_draft) {
+    const auto add = [&](const std::vector<float>& target, const SamplingParams& of_target,
+                         const std::vector<float>& draft, const SamplingParams& of_draft) {
         trees.targets.add(target, of_target);
         trees.drafts.add(draft, of_draft);
     };
