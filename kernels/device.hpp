@@ -238,7 +238,7 @@ class DeviceLinks {
 /// each over what the one before left; then the greatest sum of log weight and Gumbel noise (noise.hpp), the lowest
 /// token at ties. Sums over tokens as numerics.hpp states.
 struct Choice {
-    std::int64_t row = 0;      ///< of the logits; of one call none twice
+    std::int64_t row = 0;      ///< of the logits; of one call none twice, where tokens are penalised
     double temperature = 1.0;  ///< 0: the greatest logit
     std::int64_t top_k = 0;    ///< 0: off
     double top_p = 1.0;        ///< 1: off
@@ -250,8 +250,9 @@ struct Choice {
     std::uint64_t noise_key = 0;                ///< of the noise, as its place: noise.hpp
     std::int64_t position = 0;
     std::uint32_t purpose = 0, node = 0;
-    bool silent = false;        ///< no noise: the greatest log weights win
-    std::byte* keep = nullptr;  ///< device memory where the row's distribution shall be left (KeptDistribution)
+    bool silent = false;  ///< no noise: the greatest log weights win
+    std::byte* keep =
+        nullptr;  ///< `draw` alone: device memory where it leaves the row's distribution (KeptDistribution)
 };
 
 /// The head of a distribution that a device keeps; behind it, f32 [vocab_size], each token's logit, penalised, and

@@ -44,7 +44,7 @@ namespace longhaul::kernels {
 
 /// Recorded in every checkpoint; raised whenever a sum's order or an elementary function changes.
 /// 2: min-p compares weights, not quotients. 3: sums over the vocabulary in lanes. 4: likewise in the sampling rules;
-/// probabilities are divided once.
+/// probabilities are divided once; chains are drawn with the noise of their nodes.
 inline constexpr int numerics_version = 4;
 
 inline constexpr int num_slices = 8;                  ///< of every product over K

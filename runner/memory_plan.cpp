@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "engine/draft/lm_drafter.hpp"
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "engine/kv/kv_cache.hpp"
@@ -214,6 +215,14 @@ static std::int64_t widest(const ModelPart& part) {
     return std::max({qkv, up, part.split.padded_hidden});
 }
 
+/// Of what the drafts of so many nodes were drawn from, by `num_models`: slabs in whole granules.
+static std::int64_t kept_bytes(std::int64_t num_nodes, std::int64_t vocab, std::size_t num_models) {
+    const std::int64_t slab =
+        engine::kept_a_slab * static_cast<std::int64_t>(kernels::KeptDistribution::num_bytes(vocab));
+    const std::int64_t slabs = num_nodes / engine::kept_a_slab + static_cast<std::int64_t>(num_models);
+    return slabs * ((slab + granule - 1) / granule * granule);
+}
+
 /// What prompts by a library take beside: a layer's largest matrix by rows, and a block of rows with its outputs.
 static std::int64_t library_bytes(const ModelPart& target) {
     constexpr std::int64_t bf16 = 2, f32 = 4, block_rows = 512;
@@ -238,8 +247,7 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
     }
     const std::int64_t vocab = parts.front().config.vocab_size;
     const bool decides = device.can_choose() && settings.verify != "coupled";
-    if (decides && parts.size() > 1)  // what the drafts were drawn from
-        bytes += decode_rows(settings) * static_cast<std::int64_t>(kernels::KeptDistribution::num_bytes(vocab));
+    if (decides && parts.size() > 1) bytes += kept_bytes(decode_rows(settings), vocab, parts.size() - 1);
     const bool quantized = settings.precision == "int8" || settings.precision == "int4";
     for (const ModelPart& part : parts) {
         bytes += granule * matrices_of_layer * part.config.num_layers;

@@ -43,7 +43,7 @@ class ChainsGrowth final : public TreeGrowth {
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
 
     [[nodiscard]] std::int64_t num_draws() const override { return 1; }
-    [[nodiscard]] std::int64_t num_lanes() const override { return static_cast<std::int64_t>(ends_.size()); }
+    [[nodiscard]] std::span<const std::uint32_t> lanes_of(std::size_t wanted) const override { return lanes_[wanted]; }
 
     void grow(std::span<Distribution> drafts) override {
         std::vector<std::int32_t> kept(drafts.size());
@@ -78,6 +78,9 @@ class ChainsGrowth final : public TreeGrowth {
         std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) {
             return a.model != b.model ? a.model < b.model : a.node < b.node;
         });
+        lanes_.assign(wanted_.size(), {});
+        for (std::size_t chain = 0; chain < ends_.size(); ++chain)
+            lanes_[source_of(chain)].push_back(static_cast<std::uint32_t>(chain));
     }
 
     TokenTree& tree_;
@@ -86,6 +89,7 @@ class ChainsGrowth final : public TreeGrowth {
     std::int64_t level_ = 0;
     std::vector<std::int32_t> ends_;  ///< of each chain
     std::vector<Wanted> wanted_;
+    std::vector<std::vector<std::uint32_t>> lanes_;  ///< of wanted_: the chains that go on there
 };
 
 class Chains final : public TreeMethod {

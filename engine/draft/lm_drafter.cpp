@@ -312,52 +312,57 @@ void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
 std::vector<Distribution> LmDrafter::draw_on_device(std::size_t model, std::span<const WantedRow> rows,
                                                     Logits& logits) {
     if (!logits.can_choose()) return {};
-    std::int64_t most = 0, lanes = 0;
-    for (const WantedRow& row : rows) {
-        most = std::max(most, row.tree->growth->num_draws());
-        lanes = std::max(lanes, row.tree->growth->num_lanes());
-    }
+    std::int64_t most = 0;
+    for (const WantedRow& row : rows) most = std::max(most, row.tree->growth->num_draws());
     if (most < 1 || most > kernels::most_draws) return {};
     std::vector<std::vector<kernels::Drawn>> drawn(rows.size());
-    std::vector<Distribution> distributions(rows.size());
-    for (std::int64_t lane = 0; lane < lanes; ++lane) {
+    std::vector<const std::byte*> kept(rows.size(), nullptr);
+    std::vector<std::size_t> lanes_done(rows.size(), 0);
+    for (bool left = true; left;) {
+        left = false;
         std::vector<kernels::Choice> choices;
         std::deque<std::vector<std::int32_t>> penalised;  // choices point there
         for (std::size_t r = 0; r < rows.size(); ++r) {
             const Proposal& proposal = *rows[r].tree->proposal;
-            pipelines_[model].set_params(params_of(proposal));
+            const std::span<const std::uint32_t> lanes = rows[r].tree->growth->lanes_of(rows[r].place);
             const auto position = static_cast<std::int64_t>(proposal.context.size() + rows[r].path.size());
-            choices.push_back(
-                pipelines_[model].choice({proposal.context, rows[r].path},
-                                         proposal.noise.row(position, static_cast<std::uint32_t>(lane), rows[r].node),
-                                         penalised.emplace_back()));
-            choices.back().row = static_cast<std::int64_t>(r);
-            if (lane > 0 || !proposal.noise.is_own()) continue;
-            choices.back().keep = room_to_keep(model);
-            distributions[r].kept = choices.back().keep;
+            pipelines_[model].set_params(params_of(proposal));
+            while (lanes_done[r] < lanes.size()) {
+                choices.push_back(pipelines_[model].choice(
+                    {proposal.context, rows[r].path},
+                    proposal.noise.row(position, lanes[lanes_done[r]++], rows[r].node), penalised.emplace_back()));
+                choices.back().row = static_cast<std::int64_t>(r);
+                if (proposal.noise.is_own() && kept[r] == nullptr) kept[r] = choices.back().keep = room_to_keep(model);
+                if (!choices.back().penalised.empty()) break;  // one a call
+            }
+            left = left || lanes_done[r] < lanes.size();
         }
         const std::vector<kernels::Drawn> all = logits.draw(choices, most, vocab_sizes_[model]);
-        for (std::size_t r = 0; r < rows.size(); ++r) {
-            const auto first = all.begin() + static_cast<std::ptrdiff_t>(r) * (1 + most);
-            drawn[r].insert(drawn[r].end(), first, first + 1 + most);
+        for (std::size_t i = 0; i < choices.size(); ++i) {
+            const auto first = all.begin() + static_cast<std::ptrdiff_t>(i) * (1 + most);
+            auto& of_row = drawn[static_cast<std::size_t>(choices[i].row)];
+            of_row.insert(of_row.end(), first, first + 1 + most);
         }
     }
+    std::vector<Distribution> distributions(rows.size());
+    bool any = false;
     for (std::size_t r = 0; r < rows.size(); ++r) {
-        const std::byte* const kept = distributions[r].kept;
-        distributions[r] = drawn[r].front().token < 0 ? Distribution{} : distribution_of(drawn[r]);
-        if (!distributions[r].ids.empty()) distributions[r].kept = kept;
+        if (drawn[r].empty() || drawn[r].front().token < 0) continue;
+        distributions[r] = distribution_of(drawn[r]);
+        distributions[r].kept = kept[r];
+        any = true;
     }
-    const bool any = std::any_of(distributions.begin(), distributions.end(),
-                                 [](const Distribution& one) { return !one.ids.empty(); });
     return any ? std::move(distributions) : std::vector<Distribution>{};
 }
 
 /// Device memory for what a verifier will ask for, until the next proposal.
 std::byte* LmDrafter::room_to_keep(std::size_t model) {
-    std::vector<kernels::Buffer>& rooms = kept_[model];
-    if (num_kept_[model] == rooms.size())
-        rooms.emplace_back(models_[model]->device(), kernels::KeptDistribution::num_bytes(vocab_sizes_[model]));
-    return rooms[num_kept_[model]++].data();
+    const std::size_t num_bytes = kernels::KeptDistribution::num_bytes(vocab_sizes_[model]);
+    const auto rooms_a_slab = static_cast<std::size_t>(kept_a_slab);
+    std::vector<kernels::Buffer>& slabs = kept_[model];
+    const std::size_t room = num_kept_[model]++;
+    if (room == slabs.size() * rooms_a_slab) slabs.emplace_back(models_[model]->device(), rooms_a_slab * num_bytes);
+    return slabs[room / rooms_a_slab].data() + room % rooms_a_slab * num_bytes;
 }
 
 /// False when every tree is complete.

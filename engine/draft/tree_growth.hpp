@@ -28,10 +28,13 @@ class TreeGrowth {
     /// What the next level needs, nodes ascending within a model; empty: the tree is complete.
     [[nodiscard]] virtual std::span<const Wanted> wanted() const = 0;
 
-    /// Draws that `grow` takes of each of wanted() under the noise of each of num_lanes() lanes: these tokens and the
-    /// most probable one will do in the place of a whole distribution (distribution_of). 0: they will not do.
+    /// Draws that `grow` takes of each of wanted() under the noise of each of its lanes: these tokens and the most
+    /// probable one will do in the place of a whole distribution (distribution_of). 0: they will not do.
     [[nodiscard]] virtual std::int64_t num_draws() const { return 0; }
-    [[nodiscard]] virtual std::int64_t num_lanes() const { return 1; }
+    [[nodiscard]] virtual std::span<const std::uint32_t> lanes_of(std::size_t /*wanted*/) const {
+        static constexpr std::uint32_t first = 0;
+        return {&first, 1};
+    }
 
     /// Adds the next level to the tree. `drafts`: with q, of wanted(), in its order; the tree may take them. Fewer
     /// children than asked for where filters left fewer tokens.

@@ -45,7 +45,8 @@ void LogitsPipeline::penalise(const NodeContext& context) {
     const auto theta = static_cast<float>(params_.repetition_penalty);
     for_penalised(context, [&](std::int32_t token) {
         float& logit = logits_[static_cast<std::size_t>(token)];
-        logit = logit > 0 ? logit / theta : logit * theta;
+        const float penalised = logit > 0 ? logit / theta : logit * theta;
+        logit = std::min(penalised, std::numeric_limits<float>::max());  // of a penalty below 1
     });
 }
 

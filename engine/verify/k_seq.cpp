@@ -26,19 +26,20 @@ class AcceptedMass {
             p_.push_back(p[i]);
             q_.push_back(q[i]);
         }
+        least_.resize(p_.size());
     }
-    [[nodiscard]] double at(double gamma) const {
-        const double open = sum_over_tokens(ids_, [&](std::size_t i) {
+    [[nodiscard]] double at(double gamma) {
+        for (std::size_t i = 0; i < p_.size(); ++i) {  // apart from the sum: several at once
             const double discounted = q_[i] / gamma;
-            return p_[i] < discounted ? p_[i] : discounted;
-        });
-        return p_sum_ + q_sum_ / gamma + open;
+            least_[i] = p_[i] < discounted ? p_[i] : discounted;
+        }
+        return p_sum_ + q_sum_ / gamma + sum_over_tokens(ids_, [&](std::size_t i) { return least_[i]; });
     }
 
   private:
     double p_sum_ = 0, q_sum_ = 0;
     std::vector<std::int32_t> ids_;  ///< tokens where gamma decides
-    std::vector<double> p_, q_;
+    std::vector<double> p_, q_, least_;
 };
 
 class KSeq final : public NodeRule {
@@ -49,7 +50,7 @@ class KSeq final : public NodeRule {
         if (drafts.front().drawn_from == nullptr) throw std::logic_error("k-seq was given drafts that were not drawn");
         const Distribution& drawn = *drafts.front().drawn_from;
         std::vector<double> accepted = over_ids(drawn.q, drawn.ids, residual.ids());
-        const AcceptedMass mass(residual.ids(), accepted, residual.left(), static_cast<double>(drafts.size()));
+        AcceptedMass mass(residual.ids(), accepted, residual.left(), static_cast<double>(drafts.size()));
         const auto num_drafts = static_cast<int>(drafts.size());
         const double gamma = kernels::least_gamma(num_drafts, [&](double at) { return mass.at(at); });
         for (std::size_t k = 0; k < drafts.size(); ++k) {

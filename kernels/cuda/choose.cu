@@ -380,6 +380,9 @@ void keep_rows(ChoosePart& part, const Stream& stream, PinnedRing& ring, float* 
 void CudaDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
                         std::span<std::int32_t> tokens) {
     if (choices.size() != tokens.size()) throw std::logic_error("choose: a token a choice");
+    for (const Choice& choice : choices) {
+        if (choice.keep != nullptr) throw std::logic_error("choose: only what is drawn is kept");
+    }
     if (choices.empty()) return;
     Batch batch(choices, logits, stride, 0);
     const ChooseCall call = start(state_->choose, state_->stream, state_->ring, batch, vocab_size);

@@ -48,9 +48,7 @@ __global__ void __launch_bounds__(choose_threads) penalise_kernel(ChooseCall cal
         float& logit = row.logits[row.penalised[i]];
         row.saved[i] = logit;
         const float x = taken(logit);
-        logit = x > 0.0F ? x / row.penalty : x * row.penalty;
-        // A penalty below 1 can push a huge logit to infinity, where the host's arithmetic ends in NaN.
-        if (logit > std::numeric_limits<float>::max()) call.states[blockIdx.x].undecided = 1;
+        logit = x > 0.0F ? x / row.penalty : x * row.penalty;  // `taken` caps it
     }
 }
 

@@ -78,7 +78,9 @@ __global__ void __launch_bounds__(choose_threads) discount_kernel(DecideCall cal
     const double q_sum = sum_of_lanes(node.lanes, shared);
     __syncthreads();
     const double p_sum = sum_of_lanes(node.rest, shared);
-    const auto mass_at = [&](double gamma) { return p_sum + q_sum / gamma + gathered_mass(node, gamma, shared); };
+    const auto mass_at = [&](double gamma) {
+        return p_sum + flushed(q_sum / gamma) + gathered_mass(node, gamma, shared);
+    };
     const double gamma = least_gamma(node.num_drafts, mass_at);
     const double beta = mass_at(gamma);
     if (!first) return;

@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -106,6 +107,12 @@ class Processor {
 thread_local Processor* processor = nullptr;
 
 }  // namespace
+
+/// Flushing is for the whole processor here, for f32 alone on a GPU: without it, f64 is as it is there.
+static bool keeps_denormals() {
+    static const bool keeps = std::getenv("LONGHAUL_EMULATION_DENORMALS") != nullptr;
+    return keeps;
+}
 
 bool reversed() {
     static const bool set = [] {
@@ -257,7 +264,7 @@ void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<vo
 #pragma omp parallel if (num_blocks > 1)
     {
         thread_local Processor mine;
-        const FlushDenormals flush;
+        const auto flush = keeps_denormals() ? std::nullopt : std::optional<FlushDenormals>(std::in_place);
         processor = &mine;
         blockDim = block;
         gridDim = grid;

@@ -4,6 +4,8 @@
 // last lane run first, and streams as soon as they may instead of as late: what relies on anything that CUDA does not
 // promise shows as a wrong number or as an error.
 //
+// Denormals are flushed as -ftz=true does, but f64's, too; with LONGHAUL_EMULATION_DENORMALS=keep neither are.
+//
 // What CUDA or the smallest GPU would refuse is refused: grids and blocks too large, copies and matrices that are not
 // aligned, shared memory that was not asked for, operations of a warp that lacks lanes. A launch waits in its stream
 // until somebody waits for it (runtime_emulated.cpp).

@@ -190,6 +190,9 @@ TEST_P(Choosing, TakesWhateverABrokenModelSays) {
         row[9] = std::numeric_limits<float>::max();
         row[100] = -std::numeric_limits<float>::max();
         scene.add(row, params, {7, 100});
+        SamplingParams pushed = params;  // up: beyond the greatest number it stays that
+        pushed.repetition_penalty = 0.5;
+        scene.add(row, pushed, {7, 9, 100});
         scene.add(std::vector<float>(300, nan), params, {3});
         row = std::vector<float>(300, 1e-40F);  // denormals count as zeros
         row[11] = -1e-41F;

@@ -265,6 +265,30 @@ TEST_P(Deciding, IsTheHostsRuleForDraftsWithoutReplacement) {
     }
 }
 
+// Probabilities of tokens far below the others are denormal numbers of doubles: nothing.
+TEST_P(Deciding, KeepsNothingOfTheFarthestTokens) {
+    const std::int64_t vocab = 30'000;
+    Rows random(11);
+    KeptRows rows(*device_, vocab);
+    std::vector<float> row = random.normal(vocab, 0.1F);
+    for (std::size_t v = 0; v < row.size(); v += 7) row[v] = -3000.0F;
+    rows.add(row, {});
+    rows.draw(1);
+    expect_kept(*device_, rows);
+    const Distribution& whole = rows.distribution(0);
+    EXPECT_EQ(whole.ids[7], 7);
+    EXPECT_EQ(whole.q[7], 0.0);
+    Trees trees(*device_, vocab, "recursive");
+    for (int node = 0; node < 4; ++node) {
+        trees.targets.add(row, {});
+        trees.drafts.add(row, {});
+    }
+    const std::vector<kernels::Drawn> drawn = trees.drafts.draw(2);
+    for (std::size_t i = 0; i < 4; ++i) trees.add_drawn(i, i + 1, 0, drawn, 3);
+    for (TokenTree& tree : trees.trees) tree.trials.push_back({0, tree.add(0, 7, Origin::model), 0});
+    EXPECT_EQ(trees.compare().drawn, 4);
+}
+
 // Where the draft model is often wrong, what is left after four drafts decides.
 TEST_P(Deciding, IsTheHostsRuleAfterManyRejections) {
     const std::int64_t vocab = 50;
@@ -459,6 +483,11 @@ TEST_P(Deciding, DecisionsAreCounted) {
     };
     EXPECT_THROW(ask(decided), std::logic_error);
     EXPECT_THROW(ask({}), std::logic_error);
+    KeptRows rows(*device_, 4);
+    rows.add({1, 2, 3, 4}, {});
+    Choice keeping{.keep = rows.room(0)};
+    std::int32_t token = 0;
+    EXPECT_THROW(device_->choose(nullptr, 4, 4, std::span(&keeping, 1), std::span(&token, 1)), std::logic_error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Deciding, ::testing::Values(gpu_cases().front()),

@@ -167,6 +167,21 @@ TEST(Pipeline, AddsProbabilitiesInLanesOfTokenIds) {
     }
 }
 
+// A penalty below 1 pushes up; the greatest number cannot be pushed, and something is left in the end.
+TEST(Pipeline, PenalisesTheGreatestNumberUpwards) {
+    for (int filters = 0; filters < 16; ++filters) {
+        SamplingParams params = testing::filters_of(filters);
+        params.repetition_penalty = 0.5;
+        const std::vector<float> logits{INFINITY, 1, 2, 3};
+        const std::vector<std::int32_t> context{0};
+        LogitsPipeline pipeline(params, 4);
+        const Distribution& got = pipeline.apply(logits, {context, {}});
+        ASSERT_FALSE(got.ids.empty()) << filters;
+        EXPECT_EQ(got.ids[0], 0);
+        EXPECT_GT(got.q[0], 0.99);
+    }
+}
+
 // Each tree node is penalised for its own path: a token drafted on this path counts, one on another path does not.
 TEST(Pipeline, PenaltyIsPerNode) {
     SamplingParams params;

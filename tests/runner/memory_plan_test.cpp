@@ -186,8 +186,16 @@ TEST_F(MemoryPlan, DistributionsThatDevicesKeepAreCounted) {
     EXPECT_EQ(device.last_pass.decided_vocab, 0);
     settings.verify = "rejection";
     const std::int64_t vocab = parts.front().config.vocab_size;
-    EXPECT_EQ(reserved_bytes(settings, parts, device),
-              coupled + 3 * 5 * static_cast<std::int64_t>(kernels::KeptDistribution::num_bytes(vocab)));
+    // A slab of 16, with the demo's vocabulary less than one granule.
+    ASSERT_LT(16 * kernels::KeptDistribution::num_bytes(vocab), std::size_t{2} << 20);
+    EXPECT_EQ(reserved_bytes(settings, parts, device), coupled + (std::int64_t{2} << 20));
+    settings.batch = 7;
+    EXPECT_EQ(device.last_pass.decided_vocab, vocab);
+    const std::int64_t three_slabs = 3 * (std::int64_t{2} << 20);
+    settings.verify = "coupled";
+    const std::int64_t larger = reserved_bytes(settings, parts, device);
+    settings.verify = "rejection";
+    EXPECT_EQ(reserved_bytes(settings, parts, device), larger + three_slabs);
     EXPECT_EQ(device.last_pass.decided_vocab, vocab);
     device.chooses = false;
     EXPECT_EQ(reserved_bytes(settings, parts, device), coupled);
