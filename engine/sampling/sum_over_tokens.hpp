@@ -11,6 +11,14 @@
 
 namespace longhaul::engine {
 
+/// The first `num_lanes` lanes, a power of two, as a balanced tree.
+inline double sum_of_lanes(std::array<double, kernels::vocabulary_lanes>& lanes, std::size_t num_lanes) {
+    for (std::size_t half = num_lanes / 2; half > 0; half /= 2) {
+        for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+    }
+    return lanes[0];
+}
+
 /// The sum of term(place) over the tokens `ids` (ascending, place by place).
 template <typename Term>
 double sum_over_tokens(std::span<const std::int32_t> ids, Term term) {
@@ -26,12 +34,10 @@ double sum_over_tokens(std::span<const std::int32_t> ids, Term term) {
             for (std::size_t lane = 0; lane < end; ++lane) lanes[lane] += term(first + lane);
         }
     } else {
-        for (std::size_t i = 0; i < ids.size(); ++i) lanes[static_cast<std::size_t>(ids[i]) % num_lanes] += term(i);
+        for (std::size_t i = 0; i < ids.size(); ++i)
+            lanes[static_cast<std::size_t>(ids[i]) & (num_lanes - 1)] += term(i);
     }
-    for (std::size_t half = num_lanes / 2; half > 0; half /= 2) {
-        for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
-    }
-    return lanes[0];
+    return sum_of_lanes(lanes, num_lanes);
 }
 
 }  // namespace longhaul::engine

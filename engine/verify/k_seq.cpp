@@ -1,6 +1,7 @@
 // K-SEQ (SpecTr; algorithms.md section 3): K independent drafts of one distribution p, all with one discount gamma of
 // the acceptance, the least for which the accepted mass never exceeds the target's.
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 
 #include "engine/sampling/sum_over_tokens.hpp"
@@ -20,26 +21,35 @@ class AcceptedMass {
         const auto above = [&](std::size_t i) { return q[i] >= most_gamma * p[i]; };
         q_sum_ = sum_over_tokens(ids, [&](std::size_t i) { return below(i) ? q[i] : 0.0; });
         p_sum_ = sum_over_tokens(ids, [&](std::size_t i) { return !below(i) && above(i) ? p[i] : 0.0; });
+        std::array<std::size_t, num_lanes> counts{};
         for (std::size_t i = 0; i < ids.size(); ++i) {
             if (below(i) || above(i)) continue;
-            ids_.push_back(ids[i]);
-            p_.push_back(p[i]);
-            q_.push_back(q[i]);
+            const std::size_t lane = static_cast<std::size_t>(ids[i]) % num_lanes;
+            const std::size_t at = counts[lane]++ * num_lanes + lane;
+            if (at >= p_.size()) {
+                p_.resize(p_.size() + num_lanes, 0.0);
+                q_.resize(p_.size(), 0.0);
+            }
+            p_[at] = p[i];
+            q_[at] = q[i];
         }
-        least_.resize(p_.size());
     }
-    [[nodiscard]] double at(double gamma) {
-        for (std::size_t i = 0; i < p_.size(); ++i) {  // apart from the sum: several at once
-            const double discounted = q_[i] / gamma;
-            least_[i] = p_[i] < discounted ? p_[i] : discounted;
+    [[nodiscard]] double at(double gamma) const {
+        std::array<double, num_lanes> lanes{};
+        for (std::size_t first = 0; first < p_.size(); first += num_lanes) {
+            for (std::size_t lane = 0; lane < num_lanes; ++lane) {
+                const double p = p_[first + lane], discounted = q_[first + lane] / gamma;
+                lanes[lane] += p < discounted ? p : discounted;
+            }
         }
-        return p_sum_ + q_sum_ / gamma + sum_over_tokens(ids_, [&](std::size_t i) { return least_[i]; });
+        return p_sum_ + q_sum_ / gamma + sum_of_lanes(lanes, num_lanes);
     }
 
   private:
+    static constexpr std::size_t num_lanes = kernels::vocabulary_lanes;
+
     double p_sum_ = 0, q_sum_ = 0;
-    std::vector<std::int32_t> ids_;  ///< tokens where gamma decides
-    std::vector<double> p_, q_, least_;
+    std::vector<double> p_, q_;  ///< [tokens of a lane, lane], of tokens where gamma decides; else zeros
 };
 
 class KSeq final : public NodeRule {
@@ -50,7 +60,7 @@ class KSeq final : public NodeRule {
         if (drafts.front().drawn_from == nullptr) throw std::logic_error("k-seq was given drafts that were not drawn");
         const Distribution& drawn = *drafts.front().drawn_from;
         std::vector<double> accepted = over_ids(drawn.q, drawn.ids, residual.ids());
-        AcceptedMass mass(residual.ids(), accepted, residual.left(), static_cast<double>(drafts.size()));
+        const AcceptedMass mass(residual.ids(), accepted, residual.left(), static_cast<double>(drafts.size()));
         const auto num_drafts = static_cast<int>(drafts.size());
         const double gamma = kernels::least_gamma(num_drafts, [&](double at) { return mass.at(at); });
         for (std::size_t k = 0; k < drafts.size(); ++k) {
