@@ -48,6 +48,8 @@ Json extensions_of(const Settings& settings) {
 }
 
 constexpr const char* other_value = "change it back, or take another output";
+constexpr const char* other_version =
+    "this version of longhaul computes otherwise: finish the run with the one that began it, or take another output";
 constexpr const char* other_device =
     "their texts differ: device = cpu, or kernels = cuda-exact on a GPU, goes on with what a processor began, "
     "--allow-device-change goes on all the same";
@@ -193,7 +195,7 @@ static void check_identity(const RunFolder& folder, const Settings& settings, co
         for (const auto& [name, value] : json.at("fingerprints").get<Fingerprints>()) {
             const auto now = fingerprints.find(name);
             if (now == fingerprints.end() || now->second == value) continue;
-            refuse(folder, name, "fingerprint " + value, now->second);
+            refuse(folder, name, "fingerprint " + value, now->second, name == "numerics" ? other_version : other_value);
         }
     } catch (const Json::exception& error) {
         throw InputError(file, "", "the identity of a run", error.what(), "take another output");

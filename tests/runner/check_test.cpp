@@ -278,6 +278,8 @@ TEST_F(CheckTest, ARunFolderOfAnotherJobIsRefusedAsRunDoes) {
                                                            "7; change it back, or take another output")});
     write_identity(run, settings, {{"data", "another"}});
     EXPECT_EQ(check().code(), ExitCode::usage);
+    write_identity(run, settings, {{"numerics", "2"}});
+    EXPECT_NE(lines_of(check()).front().find("finish the run with the one that began it"), std::string::npos);
     fs::create_directories(folder / "thesis");
     write("thesis/thesis.tex", "precious");
     EXPECT_EQ(lines_of(check({{"output", (folder / "thesis").string(), "command line"}})),
