@@ -97,6 +97,8 @@ if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck initcheck; do
     step "$tool" 60 compute-sanitizer --tool "$tool" --error-exitcode 9 "$packed/bin/gpu_test" "$small"
   done
+  step racecheck-rules 40 compute-sanitizer --tool racecheck --error-exitcode 9 "$packed/bin/gpu_engine_test" \
+    '--gtest_filter=*Deciding.IsTheHostsRuleForIndependentDrafts*:*Deciding.IsTheHostsRuleForCertainDrafts*'
 else
   table+=("compute-sanitizer            not here")
 fi
