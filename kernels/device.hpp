@@ -251,8 +251,8 @@ struct Choice {
     std::int64_t position = 0;
     std::uint32_t purpose = 0, node = 0;
     bool silent = false;  ///< no noise: the greatest log weights win
-    std::byte* keep =
-        nullptr;  ///< `draw` alone: device memory where it leaves the row's distribution (KeptDistribution)
+    /// Of `draw` alone: device memory where it leaves the row's distribution (KeptDistribution).
+    std::byte* keep = nullptr;
 };
 
 /// The head of a distribution that a device keeps; behind it, f32 [vocab_size], each token's logit, penalised, and
