@@ -224,7 +224,7 @@ struct Call {
         {
             const FlushDenormals flush;
             float* mine = memory + per_thread * omp_get_thread_num();
-            queue.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end) {
+            queue.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end, std::int64_t) {
                 for (std::int64_t i = first; i < end; ++i) {
                     run_piece(plan.pieces[static_cast<std::size_t>(i)], sizes.scratch_at(mine),
                               sizes.softmax_at(mine + sizes.scratch()), sizes.softmax_at(states + sizes.softmax() * i),

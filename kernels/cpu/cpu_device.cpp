@@ -103,7 +103,9 @@ void CpuDevice::matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_
             pack_words(pack, omp_get_thread_num(), omp_get_num_threads());
 #pragma omp barrier
         }
-        queue_.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end) { multiply(job, first, end); });
+        queue_.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end, std::int64_t part_end) {
+            multiply(job, {first, end, part_end});
+        });
     }
 }
 
@@ -112,7 +114,9 @@ void CpuDevice::gather(const float* x, std::span<const std::int32_t> rows, std::
 }
 
 void CpuDevice::add(float* x, const float* y, std::int64_t count) {
-    const int team = threads_for(count, 4 * elements_per_thread);
+    // Fewer elements a thread than the sums need: each thread finds its rows of x where the norms left them (16 rows on
+    // two Zen 5 cores that share no third cache: 11 us instead of 19).
+    const int team = threads_for(count, elements_per_thread);
 #pragma omp parallel num_threads(team) if (team > 1)
     {
         const FlushDenormals flush;

@@ -193,8 +193,9 @@ void CpuDevice::matmul_quantized(const Matrix& w, const std::byte* x, std::int64
             kernels.quantize(quantize, omp_get_thread_num(), omp_get_num_threads());
 #pragma omp barrier
         }
-        queue_.work(omp_get_thread_num(),
-                    [&](std::int64_t first, std::int64_t end) { kernels.matmul(job, first, end); });
+        queue_.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end, std::int64_t part_end) {
+            kernels.matmul(job, {first, end, part_end});
+        });
     }
 }
 

@@ -58,6 +58,11 @@ struct MatmulJob {
     float* y;  ///< [num_rows, num_outputs]
 };
 
+/// Blocks of 16 outputs that a thread computes, first..end; it goes on with those before `part_end`.
+struct BlockRange {
+    std::int64_t first, end, part_end;
+};
+
 /// Inputs of a product with quantized weights (kernels/quantized.hpp), from bf16 rows:
 ///   words        4 int8 each, [tile][group][step][row of tile]
 ///   scales       f32 [tile][block][row of tile]
@@ -102,7 +107,7 @@ struct QuantizeWeightsJob {
 struct QuantizedKernels {
     std::int64_t steps;  ///< words of a group and row
     void (*quantize)(const QuantizeJob& job, std::int64_t part, std::int64_t num_parts);
-    void (*matmul)(const QuantizedJob& job, std::int64_t first_block, std::int64_t end_block);
+    void (*matmul)(const QuantizedJob& job, BlockRange blocks);
 };
 
 struct RowsJob {
@@ -203,8 +208,8 @@ struct KernelTable {
 
     void (*pack_bf16)(const PackJob& job, std::int64_t part, std::int64_t num_parts);
     void (*pack_f32)(const PackJob& job, std::int64_t part, std::int64_t num_parts);
-    void (*matmul_bf16)(const MatmulJob& job, std::int64_t first_block, std::int64_t end_block);
-    void (*matmul_f32)(const MatmulJob& job, std::int64_t first_block, std::int64_t end_block);
+    void (*matmul_bf16)(const MatmulJob& job, BlockRange blocks);
+    void (*matmul_f32)(const MatmulJob& job, BlockRange blocks);
     QuantizedKernels int8, int4;
     void (*quantize_weights)(const QuantizeWeightsJob& job);
     void (*rms_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);

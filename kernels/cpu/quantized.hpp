@@ -218,12 +218,12 @@ void run_quantized_tile(QuantizedTile job, std::int64_t num_rows, std::int64_t n
 }
 
 template <class Isa, class Dot>
-void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, std::int64_t end_block) {
+void quantized_matmul_blocks(const QuantizedJob& job, BlockRange range) {
     const std::int64_t num_groups = job.num_slices * job.groups_per_slice;
     const std::int64_t num_blocks = job.num_slices * job.blocks_per_slice;
     const RowTiles tiles = tiles_of<Dot>(job.num_rows);
     const std::int64_t largest = (job.num_rows + tiles.num_tiles - 1) / tiles.num_tiles;
-    const WeightGeometry geometry{job.weights, job.block_bytes, job.groups_per_slice * group_bytes};
+    const WeightGeometry geometry{job.weights, job.block_bytes, job.groups_per_slice * group_bytes, false};
     const std::int64_t blocks_at_once = quantized_blocks_at_once<Dot>(largest);
     const auto run = [&](const SlicePlace& place) {
         const std::byte* scales = job.weights + place.block * job.block_bytes + num_groups * group_bytes;
@@ -232,23 +232,24 @@ void quantized_matmul_blocks(const QuantizedJob& job, std::int64_t first_block, 
         for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
             const std::int64_t row = tiles.first(t);
             const std::int64_t rows = tiles.first(t + 1) - row;
-            const QuantizedTile tile{.weights = geometry.at(place),
-                                     .scales = scales + first_block_in * lanes * 2,
-                                     .block_bytes = job.block_bytes,
-                                     .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
-                                     .input_scales = job.scales + row * num_blocks + first_block_in * rows,
-                                     .corrections = job.corrections + row * num_blocks + first_block_in * rows,
-                                     .slices = place.slices,
-                                     .groups_per_slice = job.groups_per_slice,
-                                     .blocks_per_slice = job.blocks_per_slice,
-                                     .ahead = geometry.ahead(place, near_prefetch_bytes, t, tiles.num_tiles),
-                                     .sums = place.sums_of(row)};
+            const QuantizedTile tile{
+                .weights = geometry.at(place),
+                .scales = scales + first_block_in * lanes * 2,
+                .block_bytes = job.block_bytes,
+                .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
+                .input_scales = job.scales + row * num_blocks + first_block_in * rows,
+                .corrections = job.corrections + row * num_blocks + first_block_in * rows,
+                .slices = place.slices,
+                .groups_per_slice = job.groups_per_slice,
+                .blocks_per_slice = job.blocks_per_slice,
+                .ahead = geometry.ahead(place, near_prefetch_bytes, t, tiles.num_tiles, range.part_end),
+                .sums = place.sums_of(row)};
             run_quantized_tile<Isa, Dot>(tile, rows, place.num_blocks);
         }
     };
     const std::int64_t slices =
         geometry.slices_at_once(job.num_slices, blocks_at_once, tiles, many_rows<Isa>(Dot::steps == 2));
-    for_each_place(job, blocks_at_once, slices, first_block, end_block, run);
+    for_each_place(job, blocks_at_once, slices, range, run);
 }
 
 }  // namespace longhaul::kernels::cpu

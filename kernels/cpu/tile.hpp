@@ -20,6 +20,7 @@ struct SliceRange {
 struct TileAhead {
     const std::byte* from;  ///< with the first group of the range
     std::int64_t bytes;     ///< further with each group: less than a group where several tiles share the work
+    std::int64_t stride;    ///< from block to block; 0: of one block alone
     std::int64_t skip;      ///< added from slice `skips_from` on
     std::int64_t skips_from;
 
@@ -132,15 +133,25 @@ template <class Visit>
     }
 }
 
+/// Asks for words that will be written: other threads read the last ones there (see claim_rows).
+[[gnu::always_inline]] inline void claim_words(const std::uint32_t* words, std::int64_t count) {
+    constexpr std::int64_t words_a_line = 16;
+    for (std::int64_t i = 0; i < count; i += words_a_line) __builtin_prefetch(words + i, 1, 3);
+}
+
 /// The words of a tile's rows, [group][step][row], from row(r)[group]. A word at a time costs a core that has
 /// vdpbf16ps 3 % of a small product (12 rows, Zen 5); transposed in squares it is a third of that.
 template <class Dot, class RowAt>
 void pack_tile(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups, std::uint32_t* to) {
+    constexpr std::int64_t claim_groups = 64;
     const std::int64_t square_rows = num_rows / 4 * 4;
     const std::int64_t square_groups = num_groups / 4 * 4;
-    for (std::int64_t r = 0; r < square_rows; r += 4) {
-        const std::uint32_t* const rows[4] = {row(r), row(r + 1), row(r + 2), row(r + 3)};
-        for (std::int64_t g = 0; g < square_groups; g += 4) pack_square<Dot>(rows, r, g, num_rows, to);
+    const std::uint32_t* rows[Dot::max_rows];
+    for (std::int64_t r = 0; r < square_rows; ++r) rows[r] = row(r);
+    for (std::int64_t g = 0; g < square_groups; g += 4) {
+        if (g + claim_groups < square_groups)
+            claim_words(to + (g + claim_groups) * Dot::steps * num_rows, 4 * Dot::steps * num_rows);
+        for (std::int64_t r = 0; r < square_rows; r += 4) pack_square<Dot>(rows + r, r, g, num_rows, to);
     }
     for (std::int64_t r = 0; r < num_rows; ++r) {
         const std::uint32_t* from = row(r);
@@ -215,7 +226,7 @@ template <class Isa, int W, int First>
 class TileAsking {
   public:
     [[gnu::always_inline]] TileAsking(const TileJob& job, std::int64_t slice)
-        : stride_(job.block_stride), bytes_(job.ahead.bytes) {
+        : stride_(job.ahead.stride), bytes_(job.ahead.bytes) {
         const std::byte* from = job.ahead.of_slice(job.slices, slice, job.groups_per_slice);
         whole_ = from + (First == 0 ? 0 : stride_);
         shared_ = from + (First == 0 ? stride_ : job.groups_per_slice * bytes_ / 2);

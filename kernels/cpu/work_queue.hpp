@@ -30,7 +30,7 @@ class WorkQueue {
         }
     }
 
-    /// Calls run(first, end) until nothing is left, in thread `thread` of the team.
+    /// Calls run(first, end, end of the part they belong to) until nothing is left, in thread `thread` of the team.
     template <class Run>
     void work(int thread, const Run& run) {
         for (int t = 0; t < team_; ++t) {
@@ -41,7 +41,7 @@ class WorkQueue {
                 const std::int64_t piece = std::max(least_, (part.end - first) / 4 / least_ * least_);
                 const std::int64_t end = std::min(first + piece, part.end);
                 if (!part.next.compare_exchange_weak(first, end, std::memory_order_relaxed)) continue;
-                run(first, end);
+                run(first, end, part.end);
                 first = part.next.load(std::memory_order_relaxed);
             }
         }

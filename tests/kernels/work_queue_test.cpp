@@ -16,7 +16,7 @@ std::vector<int> times_dealt(WorkQueue& queue, std::int64_t count, int team, int
     std::vector<std::thread> threads;
     for (int t = 0; t < workers; ++t) {
         threads.emplace_back([&, t] {
-            queue.work(t, [&](std::int64_t first, std::int64_t end) {
+            queue.work(t, [&](std::int64_t first, std::int64_t end, std::int64_t) {
                 EXPECT_LT(first, end);
                 for (std::int64_t i = first; i < end; ++i)
                     ++seen[static_cast<std::size_t>(t)][static_cast<std::size_t>(i)];
@@ -53,7 +53,7 @@ TEST(WorkQueue, GivesLongPiecesFirstAndNoneShorterThanAsked) {
     WorkQueue queue(1);
     queue.fill(100, 1, 6);
     std::vector<std::int64_t> pieces;
-    queue.work(0, [&](std::int64_t first, std::int64_t end) { pieces.push_back(end - first); });
+    queue.work(0, [&](std::int64_t first, std::int64_t end, std::int64_t) { pieces.push_back(end - first); });
     EXPECT_EQ(pieces.front(), 24);
     for (std::size_t i = 0; i + 1 < pieces.size(); ++i) {
         EXPECT_GE(pieces[i], 6);
