@@ -41,19 +41,23 @@ void CpuDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, s
     if (is_quantized(table.dtype)) return embed_quantized(table, rows, dim, out);
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     const bool bf16 = table.dtype == DType::bf16;
+    const BlockPlaces places = places_of(table);
 #pragma omp parallel for num_threads(threads_for(num_rows* dim, elements_per_thread))
     for (std::int64_t r = 0; r < num_rows; ++r) {
         const std::int64_t row = rows[static_cast<std::size_t>(r)];
         float* to = out + r * dim;
         if (row < 0) {
             std::fill_n(to, dim, 0.0F);
-        } else if (bf16) {
-            const auto* from =
-                table.data.as<std::uint16_t>() + row / lanes * table.num_inputs * lanes + row % lanes * 2;
-            for (std::int64_t k = 0; k < dim; ++k) to[k] = bf16_to_f32(from[k / 2 * 2 * lanes + k % 2]);
+            continue;
+        }
+        const std::byte* lane = table.data.data() + places.offset(row / lanes) + row % lanes * 4;
+        const std::int64_t stride = places.group_stride(row / lanes);
+        if (bf16) {
+            const auto* from = reinterpret_cast<const std::uint16_t*>(lane);
+            for (std::int64_t k = 0; k < dim; ++k) to[k] = bf16_to_f32(from[k / 2 * stride / 2 + k % 2]);
         } else {
-            const auto* from = table.data.as<float>() + row / lanes * table.num_inputs * lanes + row % lanes;
-            for (std::int64_t k = 0; k < dim; ++k) to[k] = from[k * lanes];
+            const auto* from = reinterpret_cast<const float*>(lane);
+            for (std::int64_t k = 0; k < dim; ++k) to[k] = from[k * stride / 4];
         }
     }
 }
@@ -95,7 +99,8 @@ void CpuDevice::matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_
     // From 4 rows on arithmetic costs more than reading.
     const std::int64_t work = num_blocks * num_groups * group_bytes * (num_rows + 3) / 4;
     const int team = threads_for(work, matmul_bytes_per_thread);
-    queue_.fill(num_blocks, team, table_.blocks_a_piece);
+    const std::int64_t together = table_.blocks_together;
+    queue_.fill((num_blocks + together - 1) / together, team, table_.blocks_a_piece / together);
 #pragma omp parallel num_threads(team) if (team > 1)
     {
         const FlushDenormals flush;
@@ -104,7 +109,8 @@ void CpuDevice::matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_
 #pragma omp barrier
         }
         queue_.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end, std::int64_t part_end) {
-            multiply(job, {first, end, part_end});
+            multiply(job, {first * together, std::min(end * together, num_blocks),
+                           std::min(part_end * together, num_blocks)});
         });
     }
 }

@@ -97,6 +97,10 @@ class CpuDevice final : public HostDevice {
     [[nodiscard]] int threads_for(std::int64_t work, std::int64_t per_thread) const;
     using RowsKernel = void (*)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void run_rows(RowsKernel kernel, const RowsJob& job, std::int64_t num_rows, std::int64_t per_thread) const;
+    /// Of f32 and bf16 weights.
+    [[nodiscard]] BlockPlaces places_of(const Matrix& w) const {
+        return {w.num_inputs / (w.dtype == DType::bf16 ? 2 : 1), blocks_of(w.num_outputs), table_.blocks_together};
+    }
     void matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y);
     // cpu_quantized.cpp
     void pack_quantized(std::span<const SourceRow> sources, Matrix& matrix);

@@ -17,20 +17,23 @@ std::int64_t first_element(const SourceRow& source) {
     return source.row * source.part->row_stride + source.part->first_column;
 }
 
-/// Inputs from..num_columns of one source row into lane `lane` of a block of 16 outputs.
-void pack_row(const SourceRow& source, DType dtype, std::int64_t from, std::byte* block, std::int64_t lane) {
+/// Inputs from..num_columns of one source row into lane `lane` of a block of 16 outputs, whose groups stand
+/// `group_stride` bytes apart.
+void pack_row(const SourceRow& source, DType dtype, std::int64_t from, std::byte* block, std::int64_t group_stride,
+              std::int64_t lane) {
     const WeightRows& part = *source.part;
     const std::int64_t first = first_element(source);
     const std::int64_t group_inputs = dtype == DType::bf16 ? 2 : 1;
     for (std::int64_t k = from; k < part.num_columns; ++k) {
-        const std::int64_t place = (k / group_inputs * lanes + lane) * group_inputs + k % group_inputs;
-        store_rounded(block, dtype, place, load_as_f32(part.data, part.dtype, first + k));
+        store_rounded(block + k / group_inputs * group_stride, dtype, lane * group_inputs + k % group_inputs,
+                      load_as_f32(part.data, part.dtype, first + k));
     }
 }
 
 /// bf16 to bf16: pairs of inputs are words that only change places, 4 x 4 at a time. Returns the inputs done, a
 /// multiple of 8. SSE2 is in every x86-64, and memory sets the pace.
-std::int64_t pack_pairs(const SourceRow* sources, std::int64_t num_columns, std::byte* block) {
+std::int64_t pack_pairs(const SourceRow* sources, std::int64_t num_columns, std::byte* block,
+                        std::int64_t group_stride) {
     const std::int64_t done = num_columns / 8 * 8;
     const std::byte* rows[lanes];
     for (std::int64_t lane = 0; lane < lanes; ++lane)
@@ -38,39 +41,40 @@ std::int64_t pack_pairs(const SourceRow* sources, std::int64_t num_columns, std:
     const auto load = [](const std::byte* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); };
     const auto store = [](std::byte* to, __m128i words) { _mm_store_si128(reinterpret_cast<__m128i*>(to), words); };
     for (std::int64_t k = 0; k < done; k += 8) {
-        std::byte* to = block + k / 2 * group_bytes;
+        std::byte* to = block + k / 2 * group_stride;
         for (std::int64_t lane = 0; lane < lanes; lane += 4, to += 16) {
             const __m128i a = load(rows[lane] + k * 2), b = load(rows[lane + 1] + k * 2);
             const __m128i c = load(rows[lane + 2] + k * 2), d = load(rows[lane + 3] + k * 2);
             const __m128i ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);
             const __m128i ab_high = _mm_unpackhi_epi32(a, b), cd_high = _mm_unpackhi_epi32(c, d);
             store(to, _mm_unpacklo_epi64(ab, cd));
-            store(to + group_bytes, _mm_unpackhi_epi64(ab, cd));
-            store(to + 2 * group_bytes, _mm_unpacklo_epi64(ab_high, cd_high));
-            store(to + 3 * group_bytes, _mm_unpackhi_epi64(ab_high, cd_high));
+            store(to + group_stride, _mm_unpackhi_epi64(ab, cd));
+            store(to + 2 * group_stride, _mm_unpacklo_epi64(ab_high, cd_high));
+            store(to + 3 * group_stride, _mm_unpackhi_epi64(ab_high, cd_high));
         }
     }
     return done;
 }
 
 /// Up to 16 source rows as one block of outputs (zero-filled).
-void pack_block(std::span<const SourceRow> sources, DType dtype, std::byte* block) {
+void pack_block(std::span<const SourceRow> sources, DType dtype, std::byte* block, std::int64_t group_stride) {
     const std::int64_t num_columns = sources.front().part->num_columns;
     const bool pairs =
         dtype == DType::bf16 && sources.size() == static_cast<std::size_t>(lanes) &&
         std::all_of(sources.begin(), sources.end(), [&](const SourceRow& source) {
             return !source.is_zeros() && source.part->dtype == DType::bf16 && source.part->num_columns == num_columns;
         });
-    const std::int64_t done = pairs ? pack_pairs(sources.data(), num_columns, block) : 0;
+    const std::int64_t done = pairs ? pack_pairs(sources.data(), num_columns, block, group_stride) : 0;
     for (std::size_t lane = 0; lane < sources.size(); ++lane) {
-        if (!sources[lane].is_zeros()) pack_row(sources[lane], dtype, done, block, static_cast<std::int64_t>(lane));
+        if (!sources[lane].is_zeros())
+            pack_row(sources[lane], dtype, done, block, group_stride, static_cast<std::int64_t>(lane));
     }
 }
 
 }  // namespace
 
 std::string_view CpuDevice::packed_layout() const {
-    return "blocks16-1";  // raise the number with any change of the layout
+    return table_.blocks_together == 2 ? "blocks32-1" : "blocks16-1";  // raise the number with any change
 }
 
 std::size_t CpuDevice::packed_bytes(const Matrix& geometry) const {
@@ -95,19 +99,21 @@ Matrix CpuDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_s
         pack_quantized(sources, matrix);
         return matrix;
     }
-    const std::int64_t num_blocks = blocks_of(matrix.num_outputs);
-    const std::int64_t block_bytes = matrix.num_inputs * lanes * static_cast<std::int64_t>(bytes_of(dtype));
+    const std::int64_t num_blocks = blocks_of(matrix.num_outputs), together = table_.blocks_together;
+    const BlockPlaces places = places_of(matrix);
     std::byte* data = matrix.data.data();
-#pragma omp parallel num_threads(threads_for(num_blocks* block_bytes, 1 << 20))
+#pragma omp parallel num_threads(threads_for(static_cast <std::int64_t>(packed_bytes(matrix)), 1 << 20))
     {
         // The same split as in matmul: on a machine of several memory nodes a thread's weights lie near it.
-        const Share blocks = Share::of(num_blocks);
-        SourceStream stream(sources, blocks.first * lanes);
-        for (std::int64_t b = blocks.first; b < blocks.end; ++b) {
+        const Share share = Share::of((num_blocks + together - 1) / together);
+        const std::int64_t first_block = share.first * together;
+        const std::int64_t end_block = std::min(share.end * together, num_blocks);
+        SourceStream stream(sources, first_block * lanes);
+        for (std::int64_t b = first_block; b < end_block; ++b) {
             const std::int64_t end = std::min((b + 1) * lanes, matrix.num_outputs);
             const auto rows = std::span(sources).subspan(static_cast<std::size_t>(b * lanes),
                                                          static_cast<std::size_t>(end - b * lanes));
-            pack_block(rows, dtype, data + b * block_bytes);
+            pack_block(rows, dtype, data + places.offset(b), places.group_stride(b));
             stream.packed(end);
         }
     }

@@ -21,7 +21,8 @@ namespace longhaul::kernels::cpu {
 
 constexpr std::int64_t lanes = 16;        ///< outputs of a block
 constexpr std::int64_t group_bytes = 64;  ///< 16 outputs x (2 bf16 | 1 f32)
-constexpr std::int64_t block_rows = 48;   ///< rows that share one pass over the weights; see row_tiles
+
+constexpr std::int64_t block_rows = 48;  ///< rows that share one pass over the weights; see row_tiles
 constexpr std::int64_t chunk_tokens = 512;
 constexpr std::int64_t page_tokens = 64;
 
@@ -32,6 +33,28 @@ struct RowTiles {
     std::int64_t num_tiles;
     /// (always inlined: see the wall above)
     [[gnu::always_inline]] std::int64_t first(std::int64_t tile) const { return tile * num_rows / num_tiles; }
+};
+
+/// How the blocks of packed f32 or bf16 weights stand in memory: `together` of them side by side, group by group, and
+/// those that are left one behind another.
+struct BlockPlaces {
+    std::int64_t groups;  ///< of a block
+    std::int64_t num_blocks;
+    std::int64_t together;
+
+    /// Of the first group.
+    [[nodiscard]] constexpr std::int64_t offset(std::int64_t block) const {
+        const std::int64_t beside = stands_alone(block) ? 0 : block % together;
+        return ((block - beside) * groups + beside) * group_bytes;
+    }
+    [[nodiscard]] constexpr std::int64_t group_stride(std::int64_t block) const {
+        return stands_alone(block) ? group_bytes : together * group_bytes;
+    }
+
+  private:
+    [[nodiscard]] constexpr bool stands_alone(std::int64_t block) const {
+        return block >= num_blocks / together * together;
+    }
 };
 
 /// Inputs of a product as the inner loops read them, 32-bit words [tile][group][step][row of tile]:
@@ -49,7 +72,7 @@ struct PackJob {
 
 /// y[r, n] for 16-output blocks first_block..end_block of all rows (at most block_rows).
 struct MatmulJob {
-    const std::byte* weights;  ///< [num_outputs/16, num_slices * groups_per_slice] groups
+    const std::byte* weights;  ///< where BlockPlaces says
     std::int64_t num_outputs;
     std::int64_t num_slices;
     std::int64_t groups_per_slice;
@@ -204,7 +227,8 @@ struct KernelTable {
     std::int64_t bf16_steps;     ///< words of a bf16 group and row: 2 or 1
     std::int64_t max_tile_bf16;  ///< rows of a tile at most
     std::int64_t max_tile_f32;
-    std::int64_t blocks_a_piece;  ///< of outputs, that a thread takes at a time at least: few tiles are cut short
+    std::int64_t blocks_a_piece;   ///< of outputs, that a thread takes at a time at least: few tiles are cut short
+    std::int64_t blocks_together;  ///< see BlockPlaces
 
     void (*pack_bf16)(const PackJob& job, std::int64_t part, std::int64_t num_parts);
     void (*pack_f32)(const PackJob& job, std::int64_t part, std::int64_t num_parts);

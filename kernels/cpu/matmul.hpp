@@ -77,39 +77,44 @@ void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t sl
     }
 }
 
-/// How weights stand: blocks of slices.
+/// How weights stand: blocks of slices, `together` of them side by side (BlockPlaces).
 struct WeightGeometry {
     const std::byte* weights;
-    std::int64_t block_bytes;  ///< from block to block
+    std::int64_t block_bytes;  ///< from block to block, as if each stood alone
     std::int64_t slice_bytes;  ///< slices come first in a block
-    bool in_turn;              ///< a pair of blocks is asked for one after the other, where tiles can share it so
+    std::int64_t together;
 
-    [[gnu::always_inline]] const std::byte* at(const SlicePlace& place) const {
-        return weights + place.block * block_bytes + place.slices.first * slice_bytes;
+    /// Blocks side by side at a place. (One that has more, and blocks alone behind them, takes all slices.)
+    [[gnu::always_inline]] std::int64_t bundle_of(const SlicePlace& place) const {
+        return place.num_blocks < together ? place.num_blocks : together;
     }
-    /// What tile `t` of `num_tiles` asks for: one tile for what it will use `distance_of_one` bytes later, several for
-    /// the slices that come next, each for a part. So memory is busy all the time and not during the first of them
-    /// alone. Behind the end of a block comes not its neighbour, which is here already, but the next group of blocks:
-    /// for slices that begin within the distance of it. Where slices are longer, the last one asks for that much of the
-    /// neighbour in vain, and the next group begins without having been asked for (at most 5 % of the bytes).
+    /// `place` begins with a bundle.
+    [[gnu::always_inline]] const std::byte* at(const SlicePlace& place) const {
+        return weights + place.block * block_bytes + place.slices.first * bundle_of(place) * slice_bytes;
+    }
+    /// What tile `t` of `num_tiles` asks for: one tile for what it will use `distance_of_one` bytes of each block
+    /// later, several for the slices that come next, each for a part. So memory is busy all the time and not during the
+    /// first of them alone. Behind the end of a bundle comes not its neighbour, where that is here already, but the
+    /// next group of blocks: for slices that begin within the distance of it. Where slices are longer, the last one
+    /// asks for that much of the neighbour in vain, and the next group begins without having been asked for (at most 5
+    /// % of the bytes).
     [[gnu::always_inline]] TileAhead ahead(const SlicePlace& place, std::int64_t distance_of_one, std::int64_t t,
                                            std::int64_t num_tiles, std::int64_t part_end) const {
-        const std::int64_t bytes = (place.slices.end - place.slices.first) * slice_bytes;
-        const std::int64_t distance = num_tiles == 1 ? distance_of_one : bytes;
-        const std::int64_t before = place.slices.all * slice_bytes - distance;
-        const bool one_stream = in_turn && place.num_blocks == 2 && num_tiles % 2 == 0;
-        const std::int64_t tiles_a_block = one_stream ? num_tiles / 2 : num_tiles;
-        const std::byte* share =
-            at(place) + t / tiles_a_block * block_bytes + t % tiles_a_block * bytes / tiles_a_block;
-        const std::int64_t share_bytes = group_bytes / tiles_a_block, stride = one_stream ? 0 : block_bytes;
+        const std::int64_t bundle = bundle_of(place), slice_stride = bundle * slice_bytes;
+        const std::int64_t bytes = (place.slices.end - place.slices.first) * slice_stride;
+        const std::int64_t distance = num_tiles == 1 ? bundle * distance_of_one : bytes;
+        const std::int64_t before = place.slices.all * slice_stride - distance;
+        const std::byte* share = at(place) + t * bytes / num_tiles;
+        const std::int64_t share_bytes = (bundle * group_bytes + num_tiles - 1) / num_tiles;
+        const std::int64_t beside = num_tiles == 1 ? group_bytes : 0;
         if (num_tiles > 1 && is_last(place, part_end)) {  // others use what follows, if anything: it asks for its own
-            return {.from = share, .bytes = share_bytes, .stride = stride, .skip = 0, .skips_from = 0};
+            return {.from = share, .bytes = share_bytes, .beside = beside, .skip = 0, .skips_from = 0};
         }
         return {.from = share + distance,
                 .bytes = share_bytes,
-                .stride = stride,
-                .skip = (place.num_blocks - 1) * block_bytes,
-                .skips_from = before <= 0 ? 0 : (before + slice_bytes - 1) / slice_bytes};
+                .beside = beside,
+                .skip = (place.num_blocks - bundle) * block_bytes,
+                .skips_from = before <= 0 ? 0 : (before + slice_stride - 1) / slice_stride};
     }
     [[gnu::always_inline]] static bool is_last(const SlicePlace& place, std::int64_t part_end) {
         return place.slices.end == place.slices.all && place.block + place.num_blocks >= part_end;
@@ -170,9 +175,7 @@ void matmul_blocks(const MatmulJob& job, BlockRange range) {
     const RowTiles tiles = product_tiles<Dot>(job.num_rows);
     const std::int64_t largest = (job.num_rows + tiles.num_tiles - 1) / tiles.num_tiles;
     const std::int64_t slice_bytes = job.groups_per_slice * group_bytes;
-    // In turn: memory reads one stream (16 rows, Zen 5: a pass takes 0.98, cores that share a third cache or not; int8
-    // and int4 take 1.00 to 1.02).
-    const WeightGeometry geometry{job.weights, job.num_slices * slice_bytes, slice_bytes, true};
+    const WeightGeometry geometry{job.weights, job.num_slices * slice_bytes, slice_bytes, blocks_together<Isa>};
     const std::int64_t blocks = blocks_of_tiles<Isa>(largest);
     const std::int64_t slices = geometry.slices_at_once(job.num_slices, blocks, tiles, many_rows<Isa>(false));
     for_each_place(job, blocks, slices, range, [&](const SlicePlace& place) {

@@ -223,7 +223,7 @@ void quantized_matmul_blocks(const QuantizedJob& job, BlockRange range) {
     const std::int64_t num_blocks = job.num_slices * job.blocks_per_slice;
     const RowTiles tiles = tiles_of<Dot>(job.num_rows);
     const std::int64_t largest = (job.num_rows + tiles.num_tiles - 1) / tiles.num_tiles;
-    const WeightGeometry geometry{job.weights, job.block_bytes, job.groups_per_slice * group_bytes, false};
+    const WeightGeometry geometry{job.weights, job.block_bytes, job.groups_per_slice * group_bytes, 1};
     const std::int64_t blocks_at_once = quantized_blocks_at_once<Dot>(largest);
     const auto run = [&](const SlicePlace& place) {
         const std::byte* scales = job.weights + place.block * job.block_bytes + num_groups * group_bytes;

@@ -20,7 +20,7 @@ struct SliceRange {
 struct TileAhead {
     const std::byte* from;  ///< with the first group of the range
     std::int64_t bytes;     ///< further with each group: less than a group where several tiles share the work
-    std::int64_t stride;    ///< from block to block; 0: of one block alone
+    std::int64_t beside;    ///< from block to block of those side by side: 0 where tiles share the work
     std::int64_t skip;      ///< added from slice `skips_from` on
     std::int64_t skips_from;
 
@@ -52,7 +52,7 @@ struct SliceSums {
 
 struct TileJob {
     const std::byte* weights;    ///< first group of the first slice of the first block
-    std::int64_t block_stride;   ///< bytes from block to block
+    std::int64_t block_stride;   ///< bytes from block to block, as if each stood alone
     const std::uint32_t* words;  ///< [group][step][R], from the first slice on
     SliceRange slices;
     std::int64_t groups_per_slice;
@@ -166,11 +166,12 @@ void pack_tile(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups,
 constexpr std::int64_t near_prefetch_bytes = 2048;
 
 /// The same for a tile of `rows` rows. Where only two blocks are read and arithmetic takes almost as long as reading,
-/// more has to be under way, or each waits for the other (Zen 5, 72 GB/s on 2 cores: 8 rows 0.82 of the nearer ceiling
-/// with 2 KB, 0.92 with 4, 0.98 with 8; four blocks, 4 rows, 0.91 with 2 KB and 0.83 with 8).
+/// more has to be under way, or each waits for the other (Zen 5, 66 GB/s on 2 cores, as multiples of the time with 2
+/// KB: 8 rows 0.88 with 4 KB, 0.91 with 8; 12 rows 0.95 with 8 KB of 4; four blocks, 4 rows, 1.06 with 4 KB).
 template <class Isa>
 constexpr std::int64_t prefetch_bytes(std::int64_t rows) {
-    return Isa::width == 16 && rows > 4 ? 4 * near_prefetch_bytes : near_prefetch_bytes;
+    if (Isa::width != 16 || rows <= 4) return near_prefetch_bytes;
+    return rows <= 8 ? 2 * near_prefetch_bytes : 4 * near_prefetch_bytes;
 }
 
 /// One group of a tile: sum[r][i] += weights at place(i) times input r, in each step.
@@ -219,6 +220,20 @@ template <class Isa, class Dot, int W, int R, class Places>
     }
 }
 
+/// Blocks of 16 outputs that stand side by side (BlockPlaces), so that memory is read in one stream, or for up to 4
+/// rows in two (Zen 5, against blocks that stand alone, on cores that share a third cache and cores that do not: 1 row
+/// 0.96 and 0.94, 4 rows 0.97 and 0.94, 8 rows 0.97 and 0.93, 16 rows 0.98 and 0.98 of a product's time). AVX2's tiles
+/// take one block or three.
+template <class Isa>
+constexpr std::int64_t blocks_together = Isa::width == 16 ? 2 : 1;
+
+/// Where block `b` of a tile stands, from its first: `stride` bytes from block to block, `beside` within a bundle.
+template <class Isa>
+[[gnu::always_inline]] constexpr std::int64_t place_of_block(std::int64_t b, std::int64_t stride, std::int64_t beside) {
+    constexpr std::int64_t together = blocks_together<Isa>;
+    return b / together * together * stride + b % together * beside;
+}
+
 /// A line or a part of it of each block of a tile in turn. Two tiles that share a block (W is odd) each ask for half of
 /// it and for one whole block: asked for by the first alone, as it once was, two thirds of the bytes come in half of
 /// the time, and memory, then arithmetic waits for the other (4 rows: a sixth).
@@ -226,7 +241,7 @@ template <class Isa, int W, int First>
 class TileAsking {
   public:
     [[gnu::always_inline]] TileAsking(const TileJob& job, std::int64_t slice)
-        : stride_(job.ahead.stride), bytes_(job.ahead.bytes) {
+        : stride_(job.block_stride), beside_(job.ahead.beside), bytes_(job.ahead.bytes) {
         const std::byte* from = job.ahead.of_slice(job.slices, slice, job.groups_per_slice);
         whole_ = from + (First == 0 ? 0 : stride_);
         shared_ = from + (First == 0 ? stride_ : job.groups_per_slice * bytes_ / 2);
@@ -235,7 +250,7 @@ class TileAsking {
     /// Once a group.
     [[gnu::always_inline]] void ask() {
 #pragma GCC unroll 16
-        for (int b = 0; b < W / regs; ++b) __builtin_prefetch(whole_ + b * stride_, 0, 3);
+        for (int b = 0; b < W / regs; ++b) __builtin_prefetch(whole_ + place_of_block<Isa>(b, stride_, beside_), 0, 3);
         whole_ += bytes_;
         if constexpr (W % regs != 0) {
             __builtin_prefetch(shared_, 0, 3);
@@ -247,7 +262,7 @@ class TileAsking {
     static constexpr int regs = lanes / Isa::width;
     const std::byte* whole_;
     const std::byte* shared_;
-    std::int64_t stride_, bytes_;
+    std::int64_t stride_, beside_, bytes_;
 };
 
 /// One slice after another: beside a call a slice, in one process, a product from the caches takes 2 to 10 % less (8 to
@@ -257,6 +272,8 @@ template <class Isa, class Dot, int W, int R, int First>
 void tile(const TileJob& job) {
     constexpr int regs = lanes / Isa::width;  // registers of a block
     constexpr std::int64_t reg_bytes = group_bytes / regs;
+    // A tile of a single block is one that stands alone.
+    constexpr std::int64_t group_stride = (W / regs < blocks_together<Isa> ? 1 : blocks_together<Isa>)*group_bytes;
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     for (std::int64_t s = job.slices.first; s < job.slices.end; ++s) {
@@ -272,10 +289,11 @@ void tile(const TileJob& job) {
         const auto next_group = [&]() __attribute__((always_inline)) {
             ahead.ask();
             const auto place = [&](int i) {
-                return w + (First + i) / regs * job.block_stride + (First + i) % regs * reg_bytes;
+                return w + place_of_block<Isa>((First + i) / regs, job.block_stride, group_bytes) +
+                       (First + i) % regs * reg_bytes;
             };
             multiply_group<Isa, Dot>(sum, place, x);
-            w += group_bytes;
+            w += group_stride;
             x += Dot::steps * R;
         };
         if constexpr (R < 4) {  // memory sets the pace

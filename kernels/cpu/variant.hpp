@@ -79,6 +79,7 @@ struct Variant {
                            .max_tile_bf16 = Bf16::max_rows,
                            .max_tile_f32 = F32::max_rows,
                            .blocks_a_piece = Isa::width == 16 ? 4 : 6,
+                           .blocks_together = blocks_together<Isa>,
                            .pack_bf16 = pack_words<Bf16>,
                            .pack_f32 = pack_words<F32>,
                            .matmul_bf16 = matmul_blocks<Isa, Bf16>,
