@@ -208,6 +208,8 @@ void silu_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
 #pragma GCC unroll 4
             for (int v = 0; v < N; ++v) {
                 const std::int64_t at = i + v * Isa::width;
+                ask_for_elements(gates + at);
+                ask_for_elements(ups + at);
                 gate[v] = load_some<Isa>(gates + at, job.width - at);
                 e[v] = Isa::min(Isa::all(exp_constants::highest), Isa::negate(gate[v]));
             }
@@ -237,6 +239,8 @@ void rotate_row(const RotateJob& job) {
     using Floats = typename Isa::Floats;
     for (std::int64_t i = 0; i < job.half; i += Isa::width) {
         const std::int64_t left = job.half - i;
+        ask_for_elements(job.x + i);
+        ask_for_elements(job.x + job.half + i);
         const Floats low = load_some<Isa>(job.x + i, left), high = load_some<Isa>(job.x + job.half + i, left);
         const Floats c = load_some<Isa>(job.cos + i, left), s = load_some<Isa>(job.sin + i, left);
         const Floats turned_low = Isa::sub(Isa::mul(low, c), Isa::mul(high, s));
