@@ -35,13 +35,6 @@ struct RowTiles {
     [[gnu::always_inline]] std::int64_t first(std::int64_t tile) const { return tile * num_rows / num_tiles; }
 };
 
-/// Asks for the elements that follow those at `x` by 2 KB: products leave half of a row in the cache of another core,
-/// and to fetch them from behind another third cache lasts 250 ns (Zen 5, 16 rows: SiLU 0.76 of its time, rotation
-/// 0.91).
-[[gnu::always_inline]] inline void ask_for_elements(const float* x) {
-    __builtin_prefetch(x + 512, 0, 3);
-}
-
 /// How the blocks of packed f32 or bf16 weights stand in memory: `together` of them side by side, group by group, and
 /// those that are left one behind another.
 struct BlockPlaces {
@@ -77,7 +70,7 @@ struct PackJob {
     std::uint32_t* words;
 };
 
-/// y[r, n] for 16-output blocks first_block..end_block of all rows (at most block_rows).
+/// y[r, n] of all rows (at most block_rows), for the outputs of a BlockRange.
 struct MatmulJob {
     const std::byte* weights;  ///< where BlockPlaces says
     std::int64_t num_outputs;

@@ -31,16 +31,6 @@ struct SlicePlace {
     }
 };
 
-/// Asks for the lines of rows first..end that a place's sums go to, for writing: whoever read the last results there
-/// may hold them, and to take them from a core behind another third cache lasts 250 ns, longer than stores can wait (8
-/// to 24 rows, Zen 5: 2 to 4 % of a product).
-[[gnu::always_inline]] inline void claim_rows(float* out, std::int64_t stride, std::int64_t width, std::int64_t first,
-                                              std::int64_t end) {
-    for (std::int64_t r = first; r < end; ++r) {
-        for (std::int64_t i = 0; i < width; i += lanes) __builtin_prefetch(out + r * stride + i, 1, 3);
-    }
-}
-
 /// Calls `run` for all slices of the blocks of a range, so that their sums end in job.y. Order of the loops:
 /// the weights of `slices_at_once` slices of one group of blocks stay in the near caches while all tiles of rows use
 /// them, so they come from memory once per block_rows rows.
@@ -64,7 +54,9 @@ void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t sl
                              .out_stride = to_y ? job.num_outputs : width};
         const auto rows_until = [&](std::int64_t slice) { return to_y ? slice * job.num_rows / job.num_slices : 0; };
         for (std::int64_t s = 0; s < job.num_slices; s += slices_at_once) {
-            claim_rows(sums.out, sums.out_stride, width, rows_until(s), rows_until(s + slices_at_once));
+            for (std::int64_t r = rows_until(s); r < rows_until(s + slices_at_once); ++r) {
+                claim(sums.out + r * sums.out_stride, width);
+            }
             run(SlicePlace{
                 .block = b, .num_blocks = blocks, .slices = {s, s + slices_at_once, job.num_slices}, .sums = sums});
         }
