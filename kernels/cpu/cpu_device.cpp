@@ -99,8 +99,8 @@ void CpuDevice::matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_
     // From 4 rows on arithmetic costs more than reading.
     const std::int64_t work = num_blocks * num_groups * group_bytes * (num_rows + 3) / 4;
     const int team = threads_for(work, matmul_bytes_per_thread);
-    const std::int64_t together = table_.blocks_together;
-    queue_.fill((num_blocks + together - 1) / together, team, table_.blocks_a_piece / together);
+    const BlockPlaces places = places_of(w);
+    queue_.fill(places.num_bundles(), team, table_.blocks_a_piece / places.together);
 #pragma omp parallel num_threads(team) if (team > 1)
     {
         const FlushDenormals flush;
@@ -109,8 +109,7 @@ void CpuDevice::matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_
 #pragma omp barrier
         }
         queue_.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end, std::int64_t part_end) {
-            multiply(job, {first * together, std::min(end * together, num_blocks),
-                           std::min(part_end * together, num_blocks)});
+            multiply(job, {places.first_block(first), places.first_block(end), places.first_block(part_end)});
         });
     }
 }

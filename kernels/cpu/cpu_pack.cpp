@@ -99,17 +99,15 @@ Matrix CpuDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_s
         pack_quantized(sources, matrix);
         return matrix;
     }
-    const std::int64_t num_blocks = blocks_of(matrix.num_outputs), together = table_.blocks_together;
     const BlockPlaces places = places_of(matrix);
     std::byte* data = matrix.data.data();
 #pragma omp parallel num_threads(threads_for(static_cast <std::int64_t>(packed_bytes(matrix)), 1 << 20))
     {
         // The same split as in matmul: on a machine of several memory nodes a thread's weights lie near it.
-        const Share share = Share::of((num_blocks + together - 1) / together);
-        const std::int64_t first_block = share.first * together;
-        const std::int64_t end_block = std::min(share.end * together, num_blocks);
+        const Share bundles = Share::of(places.num_bundles());
+        const std::int64_t first_block = places.first_block(bundles.first);
         SourceStream stream(sources, first_block * lanes);
-        for (std::int64_t b = first_block; b < end_block; ++b) {
+        for (std::int64_t b = first_block; b < places.first_block(bundles.end); ++b) {
             const std::int64_t end = std::min((b + 1) * lanes, matrix.num_outputs);
             const auto rows = std::span(sources).subspan(static_cast<std::size_t>(b * lanes),
                                                          static_cast<std::size_t>(end - b * lanes));

@@ -35,13 +35,20 @@ struct RowTiles {
     [[gnu::always_inline]] std::int64_t first(std::int64_t tile) const { return tile * num_rows / num_tiles; }
 };
 
-/// How the blocks of packed f32 or bf16 weights stand in memory: `together` of them side by side, group by group, and
-/// those that are left one behind another.
+/// How the blocks of packed f32 or bf16 weights stand in memory: in bundles of `together` side by side, group by group,
+/// and those that are left one behind another.
 struct BlockPlaces {
     std::int64_t groups;  ///< of a block
     std::int64_t num_blocks;
     std::int64_t together;
 
+    /// Bundles, and what is left as one more.
+    [[nodiscard]] constexpr std::int64_t num_bundles() const { return (num_blocks + together - 1) / together; }
+    /// The first block of a bundle; of the one behind the last: num_blocks.
+    [[nodiscard]] constexpr std::int64_t first_block(std::int64_t bundle) const {
+        const std::int64_t block = bundle * together;
+        return block < num_blocks ? block : num_blocks;
+    }
     /// Of the first group.
     [[nodiscard]] constexpr std::int64_t offset(std::int64_t block) const {
         const std::int64_t beside = stands_alone(block) ? 0 : block % together;

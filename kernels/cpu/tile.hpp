@@ -134,8 +134,8 @@ template <class Visit>
 }
 
 /// Asks for lines of floats or words that will be written: whoever read the last ones there may hold them, and to take
-/// them from a core behind another third cache lasts 250 ns, longer than stores can wait (8 to 24 rows, Zen 5: 2 to 4 %
-/// of a product by its sums, 0.5 % by its packed inputs).
+/// them from a core behind another third cache lasts 250 ns, longer than stores can wait (Zen 5: sums of 8 to 24 rows 2
+/// to 4 % of a product, packed inputs of 16 rows 0.5 %).
 template <class Element>
 [[gnu::always_inline]] inline void claim(const Element* to, std::int64_t count) {
     static_assert(sizeof(Element) == 4);

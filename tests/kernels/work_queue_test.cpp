@@ -49,6 +49,19 @@ TEST(WorkQueue, TheOthersDoThePartOfAThreadThatNeverComes) {
     EXPECT_EQ(times_dealt(queue, 500, 3, 1, 6), std::vector<int>(500, 1));
 }
 
+TEST(WorkQueue, TellsWhereThePartOfAPieceEnds) {
+    WorkQueue queue(2);
+    queue.fill(100, 2, 6);
+    std::vector<std::int64_t> ends;
+    queue.work(1, [&](std::int64_t first, std::int64_t end, std::int64_t part_end) {
+        EXPECT_LE(end, part_end);
+        EXPECT_EQ(part_end, first < 50 ? 50 : 100) << "the piece that begins at " << first;
+        ends.push_back(part_end);
+    });
+    EXPECT_EQ(ends.front(), 100);
+    EXPECT_EQ(ends.back(), 50);  // the other thread's part, which nobody else took
+}
+
 TEST(WorkQueue, GivesLongPiecesFirstAndNoneShorterThanAsked) {
     WorkQueue queue(1);
     queue.fill(100, 1, 6);
