@@ -43,7 +43,8 @@ void SourceStream::packed(std::int64_t end) {
     for (; next_ < end; ++next_) {
         const SourceRow& source = rows_[static_cast<std::size_t>(next_)];
         if (source.is_zeros() || source.part->listener == nullptr) continue;
-        if (source.part != part_ || (end_row_ - first_row_) * part_->row_stride >= bytes_at_once / 2) {
+        if (source.part != part_ || source.row != end_row_ ||
+            (end_row_ - first_row_) * part_->row_stride >= bytes_at_once / 2) {
             tell();
             part_ = source.part;
             first_row_ = source.row;

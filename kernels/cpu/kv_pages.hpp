@@ -53,9 +53,6 @@ class KvPages {
     [[nodiscard]] std::int64_t scale_at(bool is_value, std::int64_t slot) const {
         return (is_value ? values() + page_tokens * padded_dim_ : page_tokens * layout_.head_dim) + slot * 4;
     }
-    [[nodiscard]] std::int64_t at(bool is_value, std::int64_t slot, std::int64_t dim) const {
-        return is_value ? value(slot, dim) : key(slot, dim);
-    }
 
   private:
     KvLayout layout_;
