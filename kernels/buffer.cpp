@@ -1,6 +1,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "kernels/checks.hpp"
 #include "kernels/device.hpp"
 #include "kernels/host_memory.hpp"
 
@@ -53,6 +54,32 @@ std::byte* Device::allocate_staging(std::size_t num_bytes) {
 
 void Device::release_staging(std::byte* data, std::size_t num_bytes) noexcept {
     release_host(data, num_bytes);
+}
+
+Matrix Device::pack_gated(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) {
+    Matrix matrix = pack(dtype, parts, num_slices, slice_length);
+    matrix.gated = true;
+    return matrix;
+}
+
+void Device::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                          float* sums, DType act, std::byte* out, std::int64_t out_stride) {
+    check_gated(w, act, num_rows, out_stride);
+    layer_matmul(w, x, x_stride, num_rows, sums);
+    silu_mul(sums, num_rows, w.num_outputs / 2, act, out, out_stride);
+}
+
+void Device::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* qkv,
+                        const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, std::byte* q_out) {
+    check_qkv(w, layout, q_heads);
+    layer_matmul(w, x, x_stride, num_rows, qkv);
+    rope_store(layout, layer, qkv, q_heads, q_out);
+}
+
+void Device::add_rms_norm(float* x, const float* y, const float* gain, float eps, std::int64_t num_rows,
+                          std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) {
+    add(x, y, num_rows * dim);
+    rms_norm(x, gain, eps, num_rows, dim, act, out, out_stride);
 }
 
 void Device::choose(float* /*logits*/, std::int64_t /*stride*/, std::int64_t /*vocab_size*/,

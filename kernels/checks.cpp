@@ -43,6 +43,11 @@ void check_matmul(const Matrix& w, std::int64_t x_stride, std::int64_t num_rows)
     require(num_rows >= 0, "matmul", "negative number of rows");
 }
 
+void check_gated(const Matrix& w, DType act, std::int64_t num_rows, std::int64_t out_stride) {
+    require(w.gated && w.num_outputs % 2 == 0, "gated_matmul", "matrix is not of gates and ups");
+    check_act_rows("gated_matmul", act, num_rows, w.num_outputs / 2, out_stride);
+}
+
 void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std::int64_t width,
                     std::int64_t out_stride) {
     require(act != DType::f16, operation, "act is bf16 or f32");
@@ -61,6 +66,15 @@ void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_hea
     require(layer >= 0 && layer < layout.num_layers, "kv layout", "no such layer");
     require(layout.num_kv_heads > 0 && q_heads % layout.num_kv_heads == 0, "kv layout",
             "query heads are a multiple of the KV heads");
+}
+
+void check_qkv(const Matrix& w, const KvLayout& layout, std::int64_t q_heads) {
+    require(w.num_outputs == (q_heads + 2 * layout.num_kv_heads) * layout.head_dim, "qkv_matmul",
+            "matrix is not of these heads");
+}
+
+void check_rows_of_pass(const PassRows& pass, std::int64_t num_rows) {
+    require(num_rows == static_cast<std::int64_t>(pass.slots.size()), "qkv_matmul", "rows are not those of the pass");
 }
 
 void check_pass(const PassRows& pass) {

@@ -113,6 +113,7 @@ struct Matrix {
     std::int64_t num_inputs = 0;   ///< padded inputs on this rank: num_slices * slice_length
     int num_slices = 0;  ///< slices of the sum on this rank: 8, or 8 / tensor-parallel for row-parallel layers
     std::int64_t slice_length = 0;  ///< even
+    bool gated = false;             ///< of pack_gated: for gated_matmul alone
     Buffer data;
 };
 
@@ -350,6 +351,10 @@ class Device {
     /// says.
     virtual Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) = 0;
 
+    /// The same of gate rows and then as many up rows, for gated_matmul: a device may keep them in an order of its own.
+    virtual Matrix pack_gated(DType dtype, std::span<const WeightRows> parts, int num_slices,
+                              std::int64_t slice_length);
+
     /// Bytes of a matrix of this type and geometry, packed.
     [[nodiscard]] virtual std::size_t packed_bytes(const Matrix& geometry) const = 0;
     /// Name and version of the layout that `pack` gives: devices of one name read each other's packed matrices.
@@ -375,6 +380,12 @@ class Device {
         matmul(w, x, x_stride, num_rows, y);
     }
 
+    /// silu_mul of what layer_matmul gives, of a matrix of pack_gated, the same bits. `sums`: f32 [num_rows,
+    /// w.num_outputs], for devices that need it; out: act [num_rows, out_stride], the columns beyond w.num_outputs / 2
+    /// set to zero.
+    virtual void gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                              float* sums, DType act, std::byte* out, std::int64_t out_stride);
+
     /// out[r] = x[rows[r]] for f32 rows of `dim`.
     virtual void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
 
@@ -387,6 +398,10 @@ class Device {
     /// out: act [num_rows, out_stride], columns dim..out_stride are set to zero.
     virtual void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
                           DType act, std::byte* out, std::int64_t out_stride) = 0;
+
+    /// add, then rms_norm of the sums.
+    virtual void add_rms_norm(float* x, const float* y, const float* gain, float eps, std::int64_t num_rows,
+                              std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride);
 
     /// out[r] = (x[r] - mean) * (1 / sqrt(variance + eps)) * gain + bias, rounded to act; the last product and sum are
     /// fused. mean = sum(x[r]) / dim, then variance = sum((x[r] - mean)^2) / dim. Shapes as in rms_norm; `out` may be
@@ -445,6 +460,12 @@ class Device {
     /// * head_dim]; q_out: query_type [slots, q_heads, head_dim].
     virtual void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                             std::byte* q_out) = 0;
+
+    /// rope_store of what layer_matmul gives for the rows of the pass, as many as it has slots; the same bits. `qkv` is
+    /// for devices that need it.
+    virtual void qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                            float* qkv, const KvLayout& layout, std::int64_t layer, std::int64_t q_heads,
+                            std::byte* q_out);
 
     /// Attention of every row of the pass over its own positions 0..position, scale 1/sqrt(head_dim), chunks of 512
     /// absolute positions merged left to right. q: query_type [rows, q_heads, head_dim]; query head h reads KV head h /

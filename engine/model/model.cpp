@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
@@ -76,6 +77,12 @@ void gather_lines(Group& group, std::vector<std::string>& lines) {
     }
 }
 
+/// The rows between blocks, f32 [rows, hidden], and what the last block gave: the next norm adds it.
+struct Residual {
+    float* x;
+    const float* to_add = nullptr;
+};
+
 }  // namespace
 
 struct Model::State {
@@ -139,20 +146,21 @@ struct Model::State {
     [[nodiscard]] std::int32_t position_row(const ForwardRow& row) const;
     void embed(std::int64_t num_rows, float* x);
     const std::byte* rounded(const float* x, std::int64_t width, std::int64_t num_rows);
-    const std::byte* normalised(const Norm& norm, const float* x, std::int64_t num_rows);
-    const std::byte* block_input(const Norm& norm, const float* x, std::int64_t num_rows);
-    void leave_block(const Norm& norm, const Buffer& bias, float* part, std::int64_t num_rows, float* x);
+    const std::byte* normalised(const Norm& norm, Residual& rows, std::int64_t num_rows);
+    const std::byte* enter_block(const Norm& norm, Residual& rows, std::int64_t num_rows);
+    void leave_block(const Norm& norm, const Buffer& bias, float* part, std::int64_t num_rows, Residual& rows);
+    void add(Residual& rows, std::int64_t num_rows);
     std::byte* queries_of(std::int64_t num_rows);
     const std::byte* attend(std::int64_t layer, std::int64_t num_rows);
-    void attention_block(std::int64_t layer, std::int64_t num_rows, float* x);
-    void mlp_block(const LayerWeights& w, std::int64_t num_rows, float* x);
+    void attention_block(std::int64_t layer, std::int64_t num_rows, Residual& rows);
+    void mlp_block(const LayerWeights& w, std::int64_t num_rows, Residual& rows);
     void run_layers(std::int64_t first, std::int64_t end, std::int64_t num_rows, float* x);
     void connect();
     void finish();
     const float* to_host(const float* local, std::int64_t count);
     bool keep_on_device(float* local, std::int64_t num_rows);
     std::span<const float> bring_to_host(const float* local, std::int64_t num_rows);
-    const std::byte* head_input(const float* rows, std::int64_t num_rows);
+    const std::byte* head_input(float* rows, std::int64_t num_rows);
     void head(const float* x);
 };
 
@@ -333,34 +341,44 @@ const std::byte* Model::State::rounded(const float* x, std::int64_t width, std::
     return out;
 }
 
-// ... or normed ...
-const std::byte* Model::State::normalised(const Norm& norm, const float* x, std::int64_t num_rows) {
+// ... or normed, with what is still to be added ...
+const std::byte* Model::State::normalised(const Norm& norm, Residual& rows, std::int64_t num_rows) {
     const std::int64_t stride = split.padded_hidden;
     std::byte* out = normed.bytes(static_cast<std::size_t>(num_rows * stride) * kernels::bytes_of(act));
     const auto eps = static_cast<float>(config.norm_eps);
+    const auto* gain = norm.gain.as<float>();
     if (config.layer_norm) {
-        device.layer_norm(x, norm.gain.as<float>(), norm.bias.as<float>(), eps, num_rows, config.hidden_size, act, out,
-                          stride);
+        add(rows, num_rows);
+        device.layer_norm(rows.x, gain, norm.bias.as<float>(), eps, num_rows, config.hidden_size, act, out, stride);
+    } else if (const float* to_add = std::exchange(rows.to_add, nullptr)) {
+        device.add_rms_norm(rows.x, to_add, gain, eps, num_rows, config.hidden_size, act, out, stride);
     } else {
-        device.rms_norm(x, norm.gain.as<float>(), eps, num_rows, config.hidden_size, act, out, stride);
+        device.rms_norm(rows.x, gain, eps, num_rows, config.hidden_size, act, out, stride);
     }
     return out;
 }
 
 // ... as the block that they enter wants them.
-const std::byte* Model::State::block_input(const Norm& norm, const float* x, std::int64_t num_rows) {
-    return config.norm_after ? rounded(x, config.hidden_size, num_rows) : normalised(norm, x, num_rows);
+const std::byte* Model::State::enter_block(const Norm& norm, Residual& rows, std::int64_t num_rows) {
+    return config.norm_after ? rounded(rows.x, config.hidden_size, num_rows) : normalised(norm, rows, num_rows);
 }
 
-// x += the ranks' sum of what stands in `part`, and the bias; then the norm, where it comes last.
-void Model::State::leave_block(const Norm& norm, const Buffer& bias, float* part, std::int64_t num_rows, float* x) {
+// What is to be added: the ranks' sum of what stands in `part`, and the bias; then the norm, where it comes last.
+void Model::State::leave_block(const Norm& norm, const Buffer& bias, float* part, std::int64_t num_rows,
+                               Residual& rows) {
     const std::int64_t hidden_size = config.hidden_size;
     sums->all_reduce(part, num_rows * hidden_size);
     if (bias) device.add_bias(part, bias.as<float>(), num_rows, hidden_size);
-    device.add(x, part, num_rows * hidden_size);
+    rows.to_add = part;
     if (!config.norm_after) return;
-    device.layer_norm(x, norm.gain.as<float>(), norm.bias.as<float>(), static_cast<float>(config.norm_eps), num_rows,
-                      hidden_size, DType::f32, reinterpret_cast<std::byte*>(x), hidden_size);
+    add(rows, num_rows);
+    device.layer_norm(rows.x, norm.gain.as<float>(), norm.bias.as<float>(), static_cast<float>(config.norm_eps),
+                      num_rows, hidden_size, DType::f32, reinterpret_cast<std::byte*>(rows.x), hidden_size);
+}
+
+void Model::State::add(Residual& rows, std::int64_t num_rows) {
+    const float* to_add = std::exchange(rows.to_add, nullptr);
+    if (to_add != nullptr) device.add(rows.x, to_add, num_rows * config.hidden_size);
 }
 
 std::byte* Model::State::queries_of(std::int64_t num_rows) {
@@ -377,52 +395,58 @@ const std::byte* Model::State::attend(std::int64_t layer, std::int64_t num_rows)
 }
 
 // x += Wo attention(rope(Wqkv norm(x)))
-void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, float* x) {
+void Model::State::attention_block(std::int64_t layer, std::int64_t num_rows, Residual& rows) {
     const LayerWeights& w = weights.layers[static_cast<std::size_t>(layer)];
-    const std::byte* input = block_input(w.attention_norm, x, num_rows);
+    const std::byte* input = enter_block(w.attention_norm, rows, num_rows);
     float* qkv = projected.floats(num_rows * w.qkv.num_outputs);
-    device.layer_matmul(w.qkv, input, split.padded_hidden, num_rows, qkv);
-    if (w.qkv_bias) device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows, w.qkv.num_outputs);
-
     std::byte* q = queries_of(num_rows);
-    device.rope_store(layout, layer, qkv, split.num_heads, q);
+    if (w.qkv_bias) {
+        device.layer_matmul(w.qkv, input, split.padded_hidden, num_rows, qkv);
+        device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows, w.qkv.num_outputs);
+        device.rope_store(layout, layer, qkv, split.num_heads, q);
+    } else {
+        device.qkv_matmul(w.qkv, input, split.padded_hidden, num_rows, qkv, layout, layer, split.num_heads, q);
+    }
     const std::byte* heads = attend(layer, num_rows);
 
     float* out = sum.floats(num_rows * config.hidden_size);
     device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows, out);
-    leave_block(w.attention_norm, w.output_bias, out, num_rows, x);
+    leave_block(w.attention_norm, w.output_bias, out, num_rows, rows);
 }
 
 // x += Wdown (silu(Wgate norm(x)) * Wup norm(x)), or x += Wdown relu(Wup norm(x))
-void Model::State::mlp_block(const LayerWeights& w, std::int64_t num_rows, float* x) {
-    const std::byte* input = block_input(w.mlp_norm, x, num_rows);
+void Model::State::mlp_block(const LayerWeights& w, std::int64_t num_rows, Residual& rows) {
+    const std::byte* input = enter_block(w.mlp_norm, rows, num_rows);
     float* gate_up = projected.floats(num_rows * w.gate_up.num_outputs);
-    device.layer_matmul(w.gate_up, input, split.padded_hidden, num_rows, gate_up);
-    if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows, w.gate_up.num_outputs);
-
     const std::int64_t width = split.intermediate;
     std::byte* active = attended.bytes(static_cast<std::size_t>(num_rows * width) * kernels::bytes_of(act));
-    if (config.gated_mlp) {
-        device.silu_mul(gate_up, num_rows, width, act, active, width);
+    if (w.gate_up.gated) {
+        device.gated_matmul(w.gate_up, input, split.padded_hidden, num_rows, gate_up, act, active, width);
     } else {
-        device.relu(gate_up, num_rows, width, act, active, width);
+        device.layer_matmul(w.gate_up, input, split.padded_hidden, num_rows, gate_up);
+        if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows, w.gate_up.num_outputs);
+        const auto activate = config.gated_mlp ? &kernels::Device::silu_mul : &kernels::Device::relu;
+        (device.*activate)(gate_up, num_rows, width, act, active, width);
     }
     float* out = sum.floats(num_rows * config.hidden_size);
     device.layer_matmul(w.down, active, width, num_rows, out);
-    leave_block(w.mlp_norm, w.down_bias, out, num_rows, x);
+    leave_block(w.mlp_norm, w.down_bias, out, num_rows, rows);
 }
 
 void Model::State::run_layers(std::int64_t first, std::int64_t end, std::int64_t num_rows, float* x) {
+    Residual rows{.x = x};
     for (std::int64_t layer = first; layer < end; ++layer) {
-        attention_block(layer, num_rows, x);
-        mlp_block(weights.layers[static_cast<std::size_t>(layer)], num_rows, x);
+        attention_block(layer, num_rows, rows);
+        mlp_block(weights.layers[static_cast<std::size_t>(layer)], num_rows, rows);
         if (layer_hook) layer_hook();
     }
+    add(rows, num_rows);
 }
 
 // What the head reads of f32 rows, act [num_rows, padded embedding].
-const std::byte* Model::State::head_input(const float* rows, std::int64_t num_rows) {
-    const std::byte* input = block_input(weights.final_norm, rows, num_rows);
+const std::byte* Model::State::head_input(float* rows, std::int64_t num_rows) {
+    Residual whole_rows{.x = rows};
+    const std::byte* input = enter_block(weights.final_norm, whole_rows, num_rows);
     if (!weights.project_out.data) return input;
     const std::int64_t width = config.embedding_width();
     float* embedded = projected.floats(num_rows * width);

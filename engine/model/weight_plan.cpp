@@ -51,6 +51,7 @@ class Planner {
         row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.head_dim,
                      s_.num_heads * c_.head_dim);
         column_parallel(name + "gate_up", w.gate_up, types_.layers, gate_up(from, ".weight", c_.hidden_size));
+        plans_.back().gated = c_.gated_mlp && !c_.mlp_bias;
         row_parallel(name + "down", w.down, down + ".weight", c_.intermediate_size, s_.intermediate);
         if (c_.attention_bias || c_.qkv_bias_only) vector(name + "qkv_bias", w.qkv_bias, qkv(from, ".bias", 1));
         if (c_.attention_bias) {
@@ -190,6 +191,7 @@ Matrix WeightPlan::geometry() const {
             .num_inputs = num_slices * slice_length,
             .num_slices = num_slices,
             .slice_length = slice_length,
+            .gated = gated,
             .data = {}};
 }
 

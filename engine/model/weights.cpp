@@ -53,6 +53,7 @@ Matrix pack(const WeightPlan& plan, kernels::Device& device, TensorSource& sourc
         padding.num_rows = part.num_rows - part.present_rows();
         if (padding.num_rows > 0) parts.push_back(padding);
     }
+    if (plan.gated) return device.pack_gated(plan.dtype, parts, plan.num_slices, plan.slice_length);
     return device.pack(plan.dtype, parts, plan.num_slices, plan.slice_length);
 }
 

@@ -41,9 +41,10 @@ struct LayerWeights {
     Norm attention_norm, mlp_norm;
     kernels::Matrix qkv;     // [(heads + 2 kv_heads) head_dim, hidden]
     kernels::Matrix output;  // [hidden, heads head_dim], row-parallel
-    kernels::Matrix
-        gate_up;           // [2 intermediate, hidden]: gate rows, then up rows; without a gate [intermediate, hidden]
-    kernels::Matrix down;  // [hidden, intermediate], row-parallel
+    kernels::Matrix down;    // [hidden, intermediate], row-parallel
+    // [2 intermediate, hidden]: gate rows, then up rows, for gated_matmul where there is no bias; without a gate
+    // [intermediate, hidden]
+    kernels::Matrix gate_up;
     kernels::Buffer qkv_bias, output_bias, gate_up_bias, down_bias;  // f32; empty where the model has none
 };
 
@@ -88,6 +89,7 @@ struct WeightPlan {
     kernels::DType dtype = kernels::DType::bf16;
     int num_slices = 0;
     std::int64_t slice_length = 0;
+    bool gated = false;  ///< gates and ups of a gated product
 
     [[nodiscard]] std::int64_t num_rows() const;
     /// The matrix it becomes, without its data.

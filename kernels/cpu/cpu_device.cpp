@@ -16,6 +16,8 @@ RowsJob rows_job(const float* x, std::int64_t width, DType act, std::byte* out, 
             .gain = nullptr,
             .bias = nullptr,
             .eps = 0.0F,
+            .addend = nullptr,
+            .sums = nullptr,
             .width = width,
             .bf16 = act == DType::bf16,
             .out = out,
@@ -59,58 +61,6 @@ void CpuDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, s
             const auto* from = reinterpret_cast<const float*>(lane);
             for (std::int64_t k = 0; k < dim; ++k) to[k] = from[k * stride / 4];
         }
-    }
-}
-
-void CpuDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
-    check_matmul(w, x_stride, num_rows);
-    const std::int64_t row_bytes = x_stride * static_cast<std::int64_t>(bytes_of(w.dtype));
-    // Equal passes of at most block_rows rows: 50 rows are 25 + 25, not 48 + 2.
-    const std::int64_t passes = (num_rows + block_rows - 1) / block_rows;
-    for (std::int64_t p = 0; p < passes; ++p) {
-        const std::int64_t first = p * num_rows / passes;
-        const std::int64_t end = (p + 1) * num_rows / passes;
-        const auto rows = is_quantized(w.dtype) ? &CpuDevice::matmul_quantized : &CpuDevice::matmul_rows;
-        (this->*rows)(w, x + first * row_bytes, x_stride, end - first, y + first * w.num_outputs);
-    }
-}
-
-void CpuDevice::matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
-                            float* y) {
-    const bool bf16 = w.dtype == DType::bf16;
-    const std::int64_t per_group = bf16 ? 2 : 1;
-    const std::int64_t num_groups = w.num_inputs / per_group;
-    const std::int64_t num_words = num_rows * num_groups * (bf16 ? table_.bf16_steps : 1);
-    const std::int64_t num_blocks = blocks_of(w.num_outputs);
-    auto* words = words_.get<std::uint32_t>(num_words);
-    const PackJob pack{
-        .rows = x, .row_stride = x_stride, .num_rows = num_rows, .num_groups = num_groups, .words = words};
-    const MatmulJob job{.weights = w.data.data(),
-                        .num_outputs = w.num_outputs,
-                        .num_slices = w.num_slices,
-                        .groups_per_slice = w.slice_length / per_group,
-                        .words = words,
-                        .num_rows = num_rows,
-                        .y = y};
-    const auto pack_words = bf16 ? table_.pack_bf16 : table_.pack_f32;
-    const auto multiply = bf16 ? table_.matmul_bf16 : table_.matmul_f32;
-    const bool alone = num_words <= words_packed_alone;
-    if (alone) pack_words(pack, 0, 1);
-    // From 4 rows on arithmetic costs more than reading.
-    const std::int64_t work = num_blocks * num_groups * group_bytes * (num_rows + 3) / 4;
-    const int team = threads_for(work, matmul_bytes_per_thread);
-    const BlockPlaces places = places_of(w);
-    queue_.fill(places.num_bundles(), team, table_.blocks_a_piece / places.together);
-#pragma omp parallel num_threads(team) if (team > 1)
-    {
-        const FlushDenormals flush;
-        if (!alone) {
-            pack_words(pack, omp_get_thread_num(), omp_get_num_threads());
-#pragma omp barrier
-        }
-        queue_.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end, std::int64_t part_end) {
-            multiply(job, {places.first_block(first), places.first_block(end), places.first_block(part_end)});
-        });
     }
 }
 
@@ -159,6 +109,17 @@ void CpuDevice::rms_norm(const float* x, const float* gain, float eps, std::int6
     job.gain = gain;
     job.eps = eps;
     run_rows(table_.rms_norm, job, num_rows, elements_per_thread);
+}
+
+void CpuDevice::add_rms_norm(float* x, const float* y, const float* gain, float eps, std::int64_t num_rows,
+                             std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) {
+    check_act_rows("add_rms_norm", act, num_rows, dim, out_stride);
+    RowsJob job = rows_job(x, dim, act, out, out_stride);
+    job.gain = gain;
+    job.eps = eps;
+    job.addend = y;
+    job.sums = x;
+    run_rows(table_.add_rms_norm, job, num_rows, elements_per_thread);
 }
 
 void CpuDevice::layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,

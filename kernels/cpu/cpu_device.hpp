@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernel_table.hpp"
+#include "kernels/cpu/product.hpp"
 #include "kernels/cpu/work_queue.hpp"
 #include "kernels/host_memory.hpp"
 #include "kernels/source_rows.hpp"
@@ -49,11 +50,6 @@ constexpr std::int64_t elements_per_thread = 16 << 10;
 /// the inputs stand in the cache of another core (Zen 5: 16K words 10 microseconds).
 constexpr std::int64_t words_packed_alone = 4 << 10;
 
-/// Blocks of 16 outputs.
-constexpr std::int64_t blocks_of(std::int64_t num_outputs) {
-    return (num_outputs + lanes - 1) / lanes;
-}
-
 class CpuDevice final : public HostDevice {
   public:
     CpuDevice(const KernelTable& table, int threads) : table_(table), threads_(threads), queue_(threads) {}
@@ -62,15 +58,21 @@ class CpuDevice final : public HostDevice {
     [[nodiscard]] int threads() const override { return threads_; }
 
     Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) override;
+    Matrix pack_gated(DType dtype, std::span<const WeightRows> parts, int num_slices,
+                      std::int64_t slice_length) override;
     [[nodiscard]] std::size_t packed_bytes(const Matrix& geometry) const override;
     [[nodiscard]] std::string_view packed_layout() const override;
     void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
+    void gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* sums,
+                      DType act, std::byte* out, std::int64_t out_stride) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim, DType act,
                   std::byte* out, std::int64_t out_stride) override;
+    void add_rms_norm(float* x, const float* y, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                      DType act, std::byte* out, std::int64_t out_stride) override;
     void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
                     std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) override;
     void relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
@@ -84,6 +86,8 @@ class CpuDevice final : public HostDevice {
     [[nodiscard]] std::int64_t kv_pages_together(const KvLayout& layout) const override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
+    void qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* qkv,
+                    const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, std::byte* q_out) override;
     void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads, DType act,
                    std::byte* out, std::int64_t out_stride) override;
     void kv_move(const KvLayout& layout, KvSlot from, KvSlot to) override;
@@ -101,19 +105,25 @@ class CpuDevice final : public HostDevice {
     [[nodiscard]] BlockPlaces places_of(const Matrix& w) const {
         return {w.num_inputs / (w.dtype == DType::bf16 ? 2 : 1), blocks_of(w.num_outputs), table_.blocks_together};
     }
-    void matmul_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y);
+    // cpu_pack.cpp
+    void pack_sources(std::span<const SourceRow> sources, Matrix& matrix);
+    // cpu_products.cpp
+    void multiply_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                       const ProductOut& out);
+    void multiply_some(const Matrix& w, const ProductRows& rows, const ProductOut& out);
     // cpu_quantized.cpp
     void pack_quantized(std::span<const SourceRow> sources, Matrix& matrix);
     [[nodiscard]] static std::int64_t quantized_block_bytes(const Matrix& geometry);
     void embed_quantized(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out);
-    void matmul_quantized(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y);
+    void multiply_quantized(const Matrix& w, const ProductRows& rows, const ProductOut& out);
 
     const KernelTable& table_;
     int threads_;
     WorkQueue queue_;
-    Workspace words_;      // inputs of products, packed
-    Workspace scales_;     // of quantized inputs, and their corrections
-    Workspace attention_;  // see attention.cpp
+    const std::byte* by_columns_ = nullptr;  ///< the last activations that threads wrote by columns
+    Workspace words_;                        // inputs of products, packed
+    Workspace scales_;                       // of quantized inputs, and their corrections
+    Workspace attention_;                    // see attention.cpp
 };
 
 }  // namespace longhaul::kernels::cpu

@@ -19,99 +19,131 @@ namespace {
 /// cores read runs of 16 KB (a page of 64 dimensions) at 60 to 75 % of their bandwidth, of 128 KB at 85 to 97 %.
 constexpr std::int64_t run_bytes = 128 << 10;
 
-/// As KvLayout::token_bytes says.
-void round_row(const float* from, std::int64_t count, DType dtype, std::byte* to) {
-    if (dtype == DType::int8) {
-        const WholeScale whole = WholeScale::of(largest_magnitude(from, count), kv_int8_most);
-        for (std::int64_t i = 0; i < count; ++i) to[i] = static_cast<std::byte>(whole.whole(from[i]));
-        std::memcpy(to + count, &whole.scale, sizeof whole.scale);
-        return;
+/// Every `stride`th unit of a page, to or from units that stand side by side.
+template <typename Unit>
+struct Strided {
+    std::byte* page;
+    std::int64_t stride;  ///< bytes
+    std::int64_t count;
+
+    void put(const std::byte* from) const {
+        for (std::int64_t i = 0; i < count; ++i) std::memcpy(page + i * stride, from + i * sizeof(Unit), sizeof(Unit));
     }
-    if (dtype == DType::f32) {
-        std::memcpy(to, from, static_cast<std::size_t>(count) * 4);
-        return;
+    void take(std::byte* to) const {
+        for (std::int64_t i = 0; i < count; ++i) std::memcpy(to + i * sizeof(Unit), page + i * stride, sizeof(Unit));
     }
-    auto* out = reinterpret_cast<std::uint16_t*>(to);
-    for (std::int64_t i = 0; i < count; ++i) out[i] = f32_to_bf16(from[i]);
+};
+
+/// visit(Strided, bytes before it in the token) for the pieces of the key (value) in a slot of the head at `head`.
+template <typename Element, typename Pair, class Visit>
+void visit_token(const KvPages& pages, std::int64_t head_dim, std::byte* head, bool values, std::int64_t slot,
+                 const Visit& visit) {
+    constexpr std::int64_t size = sizeof(Element), a_pair = sizeof(Pair) / size;
+    if (!values) {
+        return visit(Strided<Pair>{head + pages.key(slot, 0) * size, lanes * sizeof(Pair), head_dim / a_pair}, 0);
+    }
+    for (std::int64_t d = 0; d < head_dim; d += lanes) {
+        visit(Strided<Element>{head + pages.value(slot, d) * size, sizeof(Pair), std::min(lanes, head_dim - d)},
+              d * size);
+    }
 }
 
-/// Elements of T from one place to another, dimension by dimension.
-template <typename T>
-void copy_strided(const std::byte* from, std::byte* to, std::int64_t head_dim, auto&& from_index, auto&& to_index) {
-    for (std::int64_t d = 0; d < head_dim; ++d) {
-        std::memcpy(to + to_index(d) * sizeof(T), from + from_index(d) * sizeof(T), sizeof(T));
+template <class Visit>
+void visit_token(const KvLayout& layout, const KvPages& pages, std::byte* head, bool values, std::int64_t slot,
+                 const Visit& visit) {
+    const std::int64_t head_dim = layout.head_dim;
+    if (layout.dtype == DType::f32) return visit_token<float, float>(pages, head_dim, head, values, slot, visit);
+    if (layout.dtype == DType::bf16) {
+        return visit_token<std::uint16_t, std::uint32_t>(pages, head_dim, head, values, slot, visit);
     }
-}
-
-void copy_token(DType dtype, const std::byte* from, std::byte* to, std::int64_t head_dim, auto&& from_index,
-                auto&& to_index) {
-    if (dtype == DType::f32) {
-        copy_strided<float>(from, to, head_dim, from_index, to_index);
-    } else if (dtype == DType::int8) {
-        copy_strided<std::byte>(from, to, head_dim, from_index, to_index);
-    } else {
-        copy_strided<std::uint16_t>(from, to, head_dim, from_index, to_index);
-    }
+    visit_token<std::uint8_t, std::uint16_t>(pages, head_dim, head, values, slot, visit);
 }
 
 /// A key (value) of token_bytes to its slot, from `base` elements into the page.
 void token_to_page(const KvLayout& layout, const KvPages& pages, const std::byte* from, std::byte* page,
                    std::int64_t base, bool values, std::int64_t slot) {
-    copy_token(
-        layout.dtype, from, page, layout.head_dim, [](std::int64_t d) { return d; },
-        [&](std::int64_t d) { return base + pages.at(values, slot, d); });
-    if (pages.has_scales()) std::memcpy(page + base + pages.scale_at(values, slot), from + layout.head_dim, 4);
+    std::byte* head = page + base * pages.element_bytes();
+    visit_token(layout, pages, head, values, slot,
+                [&](const auto& strided, std::int64_t before) { strided.put(from + before); });
+    if (pages.has_scales()) std::memcpy(head + pages.scale_at(values, slot), from + layout.head_dim, 4);
 }
 
 void token_from_page(const KvLayout& layout, const KvPages& pages, const std::byte* page, std::byte* to,
                      std::int64_t base, bool values, std::int64_t slot) {
-    copy_token(
-        layout.dtype, page, to, layout.head_dim, [&](std::int64_t d) { return base + pages.at(values, slot, d); },
-        [](std::int64_t d) { return d; });
-    if (pages.has_scales()) std::memcpy(to + layout.head_dim, page + base + pages.scale_at(values, slot), 4);
+    auto* head = const_cast<std::byte*>(page) + base * pages.element_bytes();
+    visit_token(layout, pages, head, values, slot,
+                [&](const auto& strided, std::int64_t before) { strided.take(to + before); });
+    if (pages.has_scales()) std::memcpy(to + layout.head_dim, head + pages.scale_at(values, slot), 4);
 }
 
-/// One row of a rope_store call. `work`: [2 * head_dim + 1] f32.
-struct RopeRow {
+/// What becomes of queries, keys and values, head by head.
+struct RopeStore {
     const KernelTable& table;
     const KvLayout& layout;
     const KvPages& pages;
+    const PassRows& pass;
     std::int64_t layer;
     std::int64_t q_heads;
+    std::byte* q_out;
 
-    void store(const float* x, const float* c, const float* s, const KvSlot& slot, std::byte* q_out,
-               float* work) const {
-        const std::int64_t head_dim = layout.head_dim;
-        const auto head_bytes = head_dim * static_cast<std::int64_t>(bytes_of(layout.query_type()));
-        for (std::int64_t h = 0; h < q_heads; ++h) {
-            table.rotate({.x = x + h * head_dim,
-                          .cos = c,
-                          .sin = s,
-                          .half = head_dim / 2,
-                          .bf16 = layout.query_type() == DType::bf16,
-                          .out = q_out + h * head_bytes});
+    static constexpr std::int64_t work_floats(std::int64_t head_dim) { return head_dim + 1; }
+
+    [[nodiscard]] std::int64_t num_heads() const { return q_heads + 2 * layout.num_kv_heads; }
+
+    /// Head `head` of a row, of queries, then keys, then values: x f32 [head_dim].
+    void store(std::int64_t head, std::int64_t row, const float* x, float* work) const {
+        const DType q_type = layout.query_type();
+        if (head < q_heads) {
+            const auto head_bytes = layout.head_dim * static_cast<std::int64_t>(bytes_of(q_type));
+            return rotate(row, x, q_type == DType::bf16, q_out + (row * q_heads + head) * head_bytes);
         }
+        const KvSlot& slot = pass.slots[static_cast<std::size_t>(row)];
         if (slot.page == nullptr) return;
-        const float* keys = x + q_heads * head_dim;
-        const float* values = keys + layout.num_kv_heads * head_dim;
-        for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
-            const std::int64_t base = pages.head(layer, h);
-            table.rotate({.x = keys + h * head_dim,
-                          .cos = c,
-                          .sin = s,
-                          .half = head_dim / 2,
-                          .bf16 = false,
-                          .out = reinterpret_cast<std::byte*>(work)});
-            put(work, slot, base, false, work + head_dim);
-            put(values + h * head_dim, slot, base, true, work + head_dim);
-        }
+        const bool is_value = head >= q_heads + layout.num_kv_heads;
+        const std::int64_t kv_head = (head - q_heads) % layout.num_kv_heads;
+        const std::byte* rounded = is_value ? value(x, work) : key(row, x, work);
+        token_to_page(layout, pages, rounded, slot.page, pages.head(layer, kv_head), is_value, slot.slot);
     }
 
   private:
-    void put(const float* row, const KvSlot& slot, std::int64_t base, bool is_value, float* work) const {
+    const std::byte* key(std::int64_t row, const float* x, float* work) const {
+        auto* rotated = reinterpret_cast<std::byte*>(work);
+        rotate(row, x, layout.dtype == DType::bf16, rotated);
+        return layout.dtype == DType::int8 ? whole(work, work) : rotated;
+    }
+    const std::byte* value(const float* x, float* work) const {
+        if (layout.dtype == DType::int8) return whole(x, work);
+        if (layout.dtype == DType::f32) return reinterpret_cast<const std::byte*>(x);
         auto* rounded = reinterpret_cast<std::byte*>(work);
-        round_row(row, layout.head_dim, layout.dtype, rounded);
-        token_to_page(layout, pages, rounded, slot.page, base, is_value, slot.slot);
+        table.round_rows({.x = x,
+                          .gain = nullptr,
+                          .bias = nullptr,
+                          .eps = 0,
+                          .addend = nullptr,
+                          .sums = nullptr,
+                          .width = layout.head_dim,
+                          .bf16 = true,
+                          .out = rounded,
+                          .out_stride = layout.head_dim},
+                         0, 1);
+        return rounded;
+    }
+    void rotate(std::int64_t row, const float* x, bool bf16, std::byte* out) const {
+        const std::int64_t half = layout.head_dim / 2;
+        table.rotate({.x = x,
+                      .cos = pass.cos + row * half,
+                      .sin = pass.sin + row * half,
+                      .half = half,
+                      .bf16 = bf16,
+                      .out = out});
+    }
+    /// As KvLayout::token_bytes says; in place, too: a byte is written behind what is still to be read.
+    [[nodiscard]] const std::byte* whole(const float* x, float* work) const {
+        auto* to = reinterpret_cast<std::byte*>(work);
+        const WholeScale scale = WholeScale::of(largest_magnitude(x, layout.head_dim), kv_int8_most);
+        for (std::int64_t i = 0; i < layout.head_dim; ++i) to[i] = static_cast<std::byte>(scale.whole(x[i]));
+        std::memcpy(to + layout.head_dim, &scale.scale, sizeof scale.scale);
+        return to;
     }
 };
 
@@ -133,25 +165,47 @@ std::int64_t CpuDevice::kv_pages_together(const KvLayout& layout) const {
 void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                            std::byte* q_out) {
     check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
-    const std::span<const KvSlot> slots = pass().slots;
     const KvPages pages(layout);
-    const RopeRow row{table_, layout, pages, layer, q_heads};
-    const auto num_rows = static_cast<std::int64_t>(slots.size());
-    const std::int64_t width = (q_heads + 2 * layout.num_kv_heads) * layout.head_dim;
-    const std::int64_t q_bytes = q_heads * layout.head_dim * static_cast<std::int64_t>(bytes_of(layout.query_type()));
-    const std::int64_t half = layout.head_dim / 2;
+    const RopeStore store{table_, layout, pages, pass(), layer, q_heads, q_out};
+    const auto num_rows = static_cast<std::int64_t>(pass().slots.size());
+    const std::int64_t width = store.num_heads() * layout.head_dim;
+    const std::int64_t work_floats = RopeStore::work_floats(layout.head_dim);
     const int team = threads_for(num_rows * width, 8 << 10);
-    auto* work = words_.get<float>((2 * layout.head_dim + 1) * team);
+    auto* work = words_.get<float>(work_floats * team);
 #pragma omp parallel num_threads(team) if (team > 1)
     {
         const FlushDenormals flush;
         const Share share = Share::of(num_rows);
-        float* mine = work + (2 * layout.head_dim + 1) * share.thread;
         for (std::int64_t r = share.first; r < share.end; ++r) {
-            row.store(qkv + r * width, pass().cos + r * half, pass().sin + r * half, slots[static_cast<std::size_t>(r)],
-                      q_out + r * q_bytes, mine);
+            for (std::int64_t h = 0; h < store.num_heads(); ++h)
+                store.store(h, r, qkv + r * width + h * layout.head_dim, work + work_floats * share.thread);
         }
     }
+}
+
+void CpuDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                           float* qkv, const KvLayout& layout, std::int64_t layer, std::int64_t q_heads,
+                           std::byte* q_out) {
+    const std::int64_t blocks_a_head = layout.head_dim / lanes;
+    // Heads that fill bundles of blocks are turned where they were made.
+    if (layout.head_dim % lanes != 0 || blocks_a_head % table_.blocks_together != 0 ||
+        blocks_a_head > most_finished_at_once) {
+        return Device::qkv_matmul(w, x, x_stride, num_rows, qkv, layout, layer, q_heads, q_out);
+    }
+    check_qkv(w, layout, q_heads);
+    check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
+    check_rows_of_pass(pass(), num_rows);
+    const KvPages pages(layout);
+    const RopeStore store{table_, layout, pages, pass(), layer, q_heads, q_out};
+    const auto finish = [&](const SumsOfBlocks& some) {
+        float work[RopeStore::work_floats(most_finished_at_once * lanes)];
+        for (std::int64_t b = some.first_block; b < some.end_block; b += blocks_a_head) {
+            const float* sums = some.sums + (b - some.first_block) * lanes;
+            for (std::int64_t r = 0; r < some.num_rows; ++r)
+                store.store(b / blocks_a_head, some.first_row + r, sums + r * some.stride, work);
+        }
+    };
+    multiply_rows(w, x, x_stride, num_rows, {.finish = finish, .unit = blocks_a_head});
 }
 
 void CpuDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {

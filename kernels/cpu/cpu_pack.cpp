@@ -71,10 +71,32 @@ void pack_block(std::span<const SourceRow> sources, DType dtype, std::byte* bloc
     }
 }
 
+Matrix geometry_of(DType dtype, std::span<const SourceRow> sources, int num_slices, std::int64_t slice_length) {
+    return {.dtype = dtype,
+            .num_outputs = static_cast<std::int64_t>(sources.size()),
+            .num_inputs = num_slices * slice_length,
+            .num_slices = num_slices,
+            .slice_length = slice_length,
+            .data = {}};
+}
+
+/// Rows of gates, then of ups: a block of each in turn.
+std::vector<SourceRow> blocks_in_turn(std::span<const SourceRow> sources) {
+    const std::size_t width = sources.size() / 2, block = lanes;
+    std::vector<SourceRow> rows;
+    for (std::size_t first = 0; first < width; first += block) {
+        for (const std::size_t half : {std::size_t{0}, width}) {
+            const auto some = sources.subspan(half + first, block);
+            rows.insert(rows.end(), some.begin(), some.end());
+        }
+    }
+    return rows;
+}
+
 }  // namespace
 
 std::string_view CpuDevice::packed_layout() const {
-    return table_.blocks_together == 2 ? "blocks32-1" : "blocks16-1";  // raise the number with any change
+    return table_.blocks_together == 2 ? "blocks32-2" : "blocks16-2";  // raise the number with any change
 }
 
 std::size_t CpuDevice::packed_bytes(const Matrix& geometry) const {
@@ -88,34 +110,40 @@ std::size_t CpuDevice::packed_bytes(const Matrix& geometry) const {
 Matrix CpuDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) {
     check_pack(dtype, parts, num_slices, slice_length);
     const std::vector<SourceRow> sources = rows_of(parts);
-    Matrix matrix{.dtype = dtype,
-                  .num_outputs = static_cast<std::int64_t>(sources.size()),
-                  .num_inputs = num_slices * slice_length,
-                  .num_slices = num_slices,
-                  .slice_length = slice_length,
-                  .data = {}};
+    Matrix matrix = geometry_of(dtype, sources, num_slices, slice_length);
+    pack_sources(sources, matrix);
+    return matrix;
+}
+
+Matrix CpuDevice::pack_gated(DType dtype, std::span<const WeightRows> parts, int num_slices,
+                             std::int64_t slice_length) {
+    check_pack(dtype, parts, num_slices, slice_length);
+    const std::vector<SourceRow> sources = rows_of(parts);
+    Matrix matrix = geometry_of(dtype, sources, num_slices, slice_length);
+    matrix.gated = true;
+    pack_sources(stands_in_turn(matrix) ? blocks_in_turn(sources) : sources, matrix);
+    return matrix;
+}
+
+void CpuDevice::pack_sources(std::span<const SourceRow> sources, Matrix& matrix) {
     matrix.data = Buffer(*this, packed_bytes(matrix));
-    if (is_quantized(dtype)) {
-        pack_quantized(sources, matrix);
-        return matrix;
-    }
+    if (is_quantized(matrix.dtype)) return pack_quantized(sources, matrix);
     const BlockPlaces places = places_of(matrix);
     std::byte* data = matrix.data.data();
 #pragma omp parallel num_threads(threads_for(static_cast <std::int64_t>(packed_bytes(matrix)), 1 << 20))
     {
-        // The same split as in matmul: on a machine of several memory nodes a thread's weights lie near it.
+        // The same split as in products: on a machine of several memory nodes a thread's weights lie near it.
         const Share bundles = Share::of(places.num_bundles());
         const std::int64_t first_block = places.first_block(bundles.first);
         SourceStream stream(sources, first_block * lanes);
         for (std::int64_t b = first_block; b < places.first_block(bundles.end); ++b) {
             const std::int64_t end = std::min((b + 1) * lanes, matrix.num_outputs);
-            const auto rows = std::span(sources).subspan(static_cast<std::size_t>(b * lanes),
-                                                         static_cast<std::size_t>(end - b * lanes));
-            pack_block(rows, dtype, data + places.offset(b), places.group_stride(b));
+            const auto rows =
+                sources.subspan(static_cast<std::size_t>(b * lanes), static_cast<std::size_t>(end - b * lanes));
+            pack_block(rows, matrix.dtype, data + places.offset(b), places.group_stride(b));
             stream.packed(end);
         }
     }
-    return matrix;
 }
 
 }  // namespace longhaul::kernels::cpu

@@ -5,7 +5,6 @@
 #include "kernels/convert.hpp"
 #include "kernels/cpu/cpu_device.hpp"
 #include "kernels/cpu/share.hpp"
-#include "kernels/flush_denormals.hpp"
 #include "kernels/quantized.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -149,17 +148,17 @@ void CpuDevice::embed_quantized(const Matrix& table, std::span<const std::int32_
     }
 }
 
-void CpuDevice::matmul_quantized(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
-                                 float* y) {
+void CpuDevice::multiply_quantized(const Matrix& w, const ProductRows& rows, const ProductOut& out) {
     const Packed packed(w);
     const QuantizedKernels& kernels = packed.int8 ? table_.int8 : table_.int4;
-    const std::int64_t num_words = num_rows * packed.num_groups * kernels.steps;
+    const std::int64_t num_words = rows.count * packed.num_groups * kernels.steps;
+    const std::int64_t num_blocks = blocks_of(w.num_outputs);
     auto* words = words_.get<std::uint32_t>(num_words);
-    auto* scales = scales_.get<float>(2 * num_rows * packed.num_blocks);
-    auto* corrections = reinterpret_cast<std::int32_t*>(scales + num_rows * packed.num_blocks);
-    const QuantizeJob quantize{.rows = x,
-                               .row_stride = x_stride,
-                               .num_rows = num_rows,
+    auto* scales = scales_.get<float>(2 * rows.count * packed.num_blocks);
+    auto* corrections = reinterpret_cast<std::int32_t*>(scales + rows.count * packed.num_blocks);
+    const QuantizeJob quantize{.rows = rows.x,
+                               .row_stride = rows.stride,
+                               .num_rows = rows.count,
                                .slice_length = w.slice_length,
                                .num_groups = packed.num_groups,
                                .num_blocks = packed.num_blocks,
@@ -175,28 +174,25 @@ void CpuDevice::matmul_quantized(const Matrix& w, const std::byte* x, std::int64
                            .words = words,
                            .scales = scales,
                            .corrections = corrections,
-                           .num_rows = num_rows,
-                           .y = y};
-    const bool alone = num_words <= words_packed_alone;
-    if (alone) {
-        const FlushDenormals flush;
-        kernels.quantize(quantize, 0, 1);
-    }
-    const std::int64_t num_blocks = blocks_of(w.num_outputs);
-    const std::int64_t work = num_blocks * packed.block_bytes * (num_rows + 1) / 2;
-    const int team = threads_for(work, matmul_bytes_per_thread);
-    queue_.fill(num_blocks, team, table_.blocks_a_piece);
-#pragma omp parallel num_threads(team) if (team > 1)
-    {
-        const FlushDenormals flush;
-        if (!alone) {
-            kernels.quantize(quantize, omp_get_thread_num(), omp_get_num_threads());
-#pragma omp barrier
-        }
-        queue_.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end, std::int64_t part_end) {
-            kernels.matmul(job, {first, end, part_end});
+                           .num_rows = rows.count,
+                           .sums = {}};
+    const std::int64_t work = num_blocks * packed.block_bytes * (rows.count + 1) / 2;
+    share_product(
+        queue_,
+        {.team = threads_for(work, matmul_bytes_per_thread),
+         .packed_alone = num_words <= words_packed_alone,
+         .num_blocks = num_blocks,
+         .unit = out.unit,
+         .least = table_.blocks_a_piece},
+        [&](std::int64_t part, std::int64_t num_parts) { kernels.quantize(quantize, part, num_parts); },
+        [&](BlockRange range) {
+            multiply_into(out, w.num_outputs, rows.first, rows.count, blocks_finished_at_once(table_, out.unit), range,
+                          [&](BlockRange blocks, const Sums& sums) {
+                              QuantizedJob to = job;
+                              to.sums = sums;
+                              kernels.matmul(to, blocks);
+                          });
         });
-    }
 }
 
 }  // namespace longhaul::kernels::cpu

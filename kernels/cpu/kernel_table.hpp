@@ -75,6 +75,14 @@ struct PackJob {
     std::int64_t num_rows;
     std::int64_t num_groups;
     std::uint32_t* words;
+    bool by_columns;  ///< threads wrote columns, not rows
+};
+
+/// Where the sums of a product go, [row][output].
+struct Sums {
+    float* y;  ///< of output `first`
+    std::int64_t stride;
+    std::int64_t first;
 };
 
 /// y[r, n] of all rows (at most block_rows), for the outputs of a BlockRange.
@@ -85,7 +93,7 @@ struct MatmulJob {
     std::int64_t groups_per_slice;
     const std::uint32_t* words;
     std::int64_t num_rows;
-    float* y;  ///< [num_rows, num_outputs]
+    Sums sums;
 };
 
 /// Blocks of 16 outputs that a thread computes, first..end; it goes on with those before `part_end`.
@@ -122,7 +130,7 @@ struct QuantizedJob {
     const float* scales;
     const std::int32_t* corrections;
     std::int64_t num_rows;
-    float* y;
+    Sums sums;
 };
 
 /// One block of inputs of 16 weight rows to int8 or int4, as quantize_block does each of them.
@@ -142,9 +150,22 @@ struct QuantizedKernels {
 
 struct RowsJob {
     const float* x;
-    const float* gain;  ///< norms only
-    const float* bias;  ///< layer_norm only
-    float eps;          ///< norms only
+    const float* gain;    ///< norms only
+    const float* bias;    ///< layer_norm only
+    float eps;            ///< norms only
+    const float* addend;  ///< add_rms_norm only: as x
+    float* sums;          ///< add_rms_norm only: as x, where they go
+    std::int64_t width;
+    bool bf16;
+    std::byte* out;  ///< [num_rows, out_stride]
+    std::int64_t out_stride;
+};
+
+/// silu(gate) * up of sums of gates and ups in turn, 16 of each: [num_rows, row_stride], of which 2 * width count.
+struct GatedJob {
+    const float* sums;
+    std::int64_t row_stride;
+    std::int64_t num_rows;
     std::int64_t width;
     bool bf16;
     std::byte* out;  ///< [num_rows, out_stride]
@@ -244,10 +265,12 @@ struct KernelTable {
     QuantizedKernels int8, int4;
     void (*quantize_weights)(const QuantizeWeightsJob& job);
     void (*rms_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void (*add_rms_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*layer_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*relu)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*round_rows)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*silu_mul)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void (*gate)(const GatedJob& job);
     void (*rotate)(const RotateJob& job);
 
     /// Packs the unit's queries into scratch.q_words.

@@ -10,12 +10,13 @@ void pack_words(const PackJob& job, std::int64_t part, std::int64_t num_parts) {
     // A group is 4 bytes of a row in either type: one f32 or one pair of bf16.
     const std::int64_t stride = job.row_stride / (Dot::is_bf16 ? 2 : 1);
     const auto* from = reinterpret_cast<const std::uint32_t*>(job.rows);
-    each_tile_of_part(product_tiles<Dot>(job.num_rows), job.num_groups, part, num_parts,
-                      [&](std::int64_t first_row, std::int64_t rows, std::int64_t first, std::int64_t end) {
-                          pack_tile<Dot>([&](std::int64_t r) { return from + (first_row + r) * stride + first; }, rows,
-                                         end - first,
-                                         job.words + (first_row * job.num_groups + first * rows) * Dot::steps);
-                      });
+    const auto tiles = product_tiles<Dot>(job.num_rows);
+    const auto pack = [&](std::int64_t first_row, std::int64_t rows, std::int64_t first, std::int64_t end) {
+        pack_tile<Dot>([&](std::int64_t r) { return from + (first_row + r) * stride + first; }, rows, end - first,
+                       job.words + (first_row * job.num_groups + first * rows) * Dot::steps);
+    };
+    if (job.by_columns) return each_tile_of_columns(tiles, job.num_groups, part, num_parts, pack);
+    each_tile_of_part(tiles, job.num_groups, part, num_parts, pack);
 }
 
 /// Some slices of a group of blocks, all rows: where they stand and where their sums go.
@@ -31,7 +32,7 @@ struct SlicePlace {
     }
 };
 
-/// Calls `run` for all slices of the blocks of a range, so that their sums end in job.y. Order of the loops:
+/// Calls `run` for all slices of the blocks of a range, so that their sums end in job.sums. Order of the loops:
 /// the weights of `slices_at_once` slices of one group of blocks stay in the near caches while all tiles of rows use
 /// them, so they come from memory once per block_rows rows.
 template <class Job, class Run>
@@ -50,12 +51,12 @@ void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t sl
         const SliceSums sums{.waiting = memory,
                              .level_stride = level_stride,
                              .waiting_stride = width,
-                             .out = to_y ? job.y + first_output : whole,
-                             .out_stride = to_y ? job.num_outputs : width};
+                             .out = to_y ? job.sums.y + (first_output - job.sums.first) : whole,
+                             .out_stride = to_y ? job.sums.stride : width};
         const auto rows_until = [&](std::int64_t slice) { return to_y ? slice * job.num_rows / job.num_slices : 0; };
         for (std::int64_t s = 0; s < job.num_slices; s += slices_at_once) {
             for (std::int64_t r = rows_until(s); r < rows_until(s + slices_at_once); ++r) {
-                claim(sums.out + r * sums.out_stride, width);
+                claim(sums.out + r * sums.out_stride, width * 4);
             }
             run(SlicePlace{
                 .block = b, .num_blocks = blocks, .slices = {s, s + slices_at_once, job.num_slices}, .sums = sums});
@@ -63,7 +64,7 @@ void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t sl
         if (to_y) continue;
         for (std::int64_t r = 0; r < job.num_rows; ++r) {
             for (std::int64_t n = 0; n < valid; ++n) {
-                job.y[r * job.num_outputs + first_output + n] = whole[r * width + n];
+                job.sums.y[r * job.sums.stride + first_output - job.sums.first + n] = whole[r * width + n];
             }
         }
     }

@@ -1,17 +1,11 @@
 // Operations on rows: norms and activations, and the exponential they share with attention.
 #pragma once
 
+#include "kernels/cpu/ask.hpp"
 #include "kernels/cpu/kernel_table.hpp"
 #include "kernels/exp_constants.hpp"
 
 namespace longhaul::kernels::cpu {
-
-/// Asks for the elements that follow those at `x` by 2 KB: products leave half of a row in the cache of another core,
-/// and to fetch them from behind another third cache lasts 250 ns (Zen 5, 16 rows: SiLU 0.76 of its time, rotation
-/// 0.91).
-[[gnu::always_inline]] inline void ask_for_elements(const float* x) {
-    __builtin_prefetch(x + 512, 0, 3);
-}
 
 /// Registers of exponentials at once that a loop should take.
 template <class Isa>
@@ -76,22 +70,37 @@ typename Isa::Floats load_some(const float* from, std::int64_t count) {
     return Isa::load(rest);
 }
 
-/// Stores `count` leading values of a register, rounded to bf16 or as f32.
-template <class Isa>
-void store_act(std::byte* row, bool bf16, std::int64_t index, std::int64_t count, typename Isa::Floats x) {
-    constexpr std::int64_t width = Isa::width;
-    alignas(64) std::byte rest[width * 4];
-    std::byte* to = row + index * (bf16 ? 2 : 4);
-    std::byte* target = count >= width ? to : rest;
-    if (bf16) {
-        Isa::store_bf16(target, x);
+/// Stores a register to columns index.. of a row, rounded to bf16 or as f32. `Computed`: arithmetic gave it, which
+/// flushes denormals (an instruction that rounds to bf16 flushes them, too).
+template <class Isa, bool Computed = true>
+[[gnu::always_inline]] inline void store_whole(std::byte* row, bool bf16, std::int64_t index, typename Isa::Floats x) {
+    if (bf16 && Computed) {
+        Isa::store_bf16_quiet(row + index * 2, x);
+    } else if (bf16) {
+        Isa::store_bf16(row + index * 2, x);
     } else {
-        Isa::store(reinterpret_cast<float*>(target), x);
+        Isa::store(reinterpret_cast<float*>(row) + index, x);
     }
-    if (count < width) __builtin_memcpy(to, rest, static_cast<std::size_t>(count * (bf16 ? 2 : 4)));
 }
 
+/// The same of its `count` leading values.
+template <class Isa, bool Computed = true>
+void store_act(std::byte* row, bool bf16, std::int64_t index, std::int64_t count, typename Isa::Floats x) {
+    if (count >= Isa::width) return store_whole<Isa, Computed>(row, bf16, index, x);
+    alignas(64) std::byte rest[Isa::width * 4];
+    store_whole<Isa, Computed>(rest, bf16, 0, x);
+    const std::int64_t element = bf16 ? 2 : 4;
+    __builtin_memcpy(row + index * element, rest, static_cast<std::size_t>(count * element));
+}
+
+/// Stores `count` leading values of a register.
 template <class Isa>
+void store_some(float* to, std::int64_t count, typename Isa::Floats x) {
+    store_act<Isa>(reinterpret_cast<std::byte*>(to), false, 0, count, x);
+}
+
+/// `Adds`: to x first, where it stands.
+template <class Isa, bool Adds>
 void rms_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
     using Floats = typename Isa::Floats;
     constexpr std::int64_t regs = lanes / Isa::width;
@@ -104,7 +113,13 @@ void rms_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
         for (std::int64_t i = 0; i < job.width; i += lanes) {
             for (std::int64_t v = 0; v < regs && i + v * Isa::width < job.width; ++v) {
                 const std::int64_t at = i + v * Isa::width;
-                const Floats value = load_some<Isa>(x + at, job.width - at);
+                Floats value = load_some<Isa>(x + at, job.width - at);
+                if constexpr (Adds) {
+                    const std::int64_t in_job = r * job.width + at;
+                    ask_for_elements(job.addend + in_job);
+                    value = Isa::add(value, load_some<Isa>(job.addend + in_job, job.width - at));
+                    store_some<Isa>(job.sums + in_job, job.width - at, value);
+                }
                 squares[v] = Isa::fma(value, value, squares[v]);
             }
         }
@@ -184,7 +199,7 @@ void map_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row, 
         std::byte* out = job.out + r * job.out_stride * element;
         for (std::int64_t i = 0; i < job.width; i += Isa::width) {
             const std::int64_t left = job.width - i;
-            store_act<Isa>(out, job.bf16, i, left, function(load_some<Isa>(x + i, left)));
+            store_act<Isa, false>(out, job.bf16, i, left, function(load_some<Isa>(x + i, left)));
         }
         __builtin_memset(out + job.width * element, 0,
                          static_cast<std::size_t>((job.out_stride - job.width) * element));
@@ -202,41 +217,79 @@ void round_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row
     map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) { return x; });
 }
 
+/// out[i] = silu(gate) * up of N registers from column i on, of which `left` columns are there (of several, all).
+template <class Isa, int N, class GateAt, class UpAt>
+[[gnu::always_inline]] inline void silu_mul_registers(const GateAt& gate_at, const UpAt& up_at, std::int64_t i,
+                                                      std::int64_t left, bool bf16, std::byte* out) {
+    using Floats = typename Isa::Floats;
+    const auto load = [&](const float* from) __attribute__((always_inline)) {
+        if constexpr (N > 1) return Isa::load(from);
+        return load_some<Isa>(from, left);
+    };
+    Floats gate[N], e[N];
+#pragma GCC unroll 4
+    for (int v = 0; v < N; ++v) {
+        gate[v] = load(gate_at(i + v * Isa::width));
+        e[v] = Isa::min(Isa::all(exp_constants::highest), Isa::negate(gate[v]));
+    }
+    exps_of_bounded<Isa>(e);
+#pragma GCC unroll 4
+    for (int v = 0; v < N; ++v) {
+        const std::int64_t at = i + v * Isa::width;
+        const Floats gated = Isa::mul(Isa::div(gate[v], Isa::add(Isa::all(1.0F), e[v])), load(up_at(at)));
+        if constexpr (N > 1) {
+            store_whole<Isa>(out, bf16, at, gated);
+        } else {
+            store_act<Isa>(out, bf16, at, left, gated);
+        }
+    }
+}
+
+/// The same of `width` columns, from where gate_at(i) and up_at(i) say they stand, by registers.
+template <class Isa, class GateAt, class UpAt>
+[[gnu::always_inline]] inline void silu_mul_row(const GateAt& gate_at, const UpAt& up_at, std::int64_t width, bool bf16,
+                                                std::byte* out) {
+    constexpr int at_once = exps_at_once<Isa>;
+    std::int64_t i = 0;
+    for (; i + at_once * Isa::width <= width; i += at_once * Isa::width)
+        silu_mul_registers<Isa, at_once>(gate_at, up_at, i, width - i, bf16, out);
+    for (; i < width; i += Isa::width) silu_mul_registers<Isa, 1>(gate_at, up_at, i, width - i, bf16, out);
+}
+
 template <class Isa>
 void silu_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
-    using Floats = typename Isa::Floats;
     const std::int64_t element = job.bf16 ? 2 : 4;
     for (std::int64_t r = first_row; r < end_row; ++r) {
         const float* gates = job.x + r * 2 * job.width;
-        const float* ups = gates + job.width;
         std::byte* out = job.out + r * job.out_stride * element;
-        const auto registers = [&]<int N>(std::int64_t i) __attribute__((always_inline)) {
-            Floats gate[N], e[N];
-#pragma GCC unroll 4
-            for (int v = 0; v < N; ++v) {
-                const std::int64_t at = i + v * Isa::width;
-                ask_for_elements(gates + at);
-                ask_for_elements(ups + at);
-                gate[v] = load_some<Isa>(gates + at, job.width - at);
-                e[v] = Isa::min(Isa::all(exp_constants::highest), Isa::negate(gate[v]));
-            }
-            exps_of_bounded<Isa>(e);
-#pragma GCC unroll 4
-            for (int v = 0; v < N; ++v) {
-                const std::int64_t at = i + v * Isa::width;
-                const Floats up = load_some<Isa>(ups + at, job.width - at);
-                const Floats gated = Isa::div(gate[v], Isa::add(Isa::all(1.0F), e[v]));
-                store_act<Isa>(out, job.bf16, at, job.width - at, Isa::mul(gated, up));
-            }
+        const auto asked = [](const float* from) __attribute__((always_inline)) {
+            ask_for_elements(from);
+            return from;
         };
-        constexpr int at_once = exps_at_once<Isa>;
-        std::int64_t i = 0;
-        for (; i + at_once * Isa::width <= job.width; i += at_once * Isa::width) {
-            registers.template operator()<at_once>(i);
-        }
-        for (; i < job.width; i += Isa::width) registers.template operator()<1>(i);
+        silu_mul_row<Isa>(
+            [&](std::int64_t i) __attribute__((always_inline)) { return asked(gates + i); },
+            [&](std::int64_t i) __attribute__((always_inline)) { return asked(gates + job.width + i); }, job.width,
+            job.bf16, out);
         __builtin_memset(out + job.width * element, 0,
                          static_cast<std::size_t>((job.out_stride - job.width) * element));
+    }
+}
+
+/// The same of sums that were just made. The lines of the next columns are claimed: products of the other threads have
+/// read what stood there (16 rows, two Zen 5 cores that share no third cache: 0.5 % of a layer).
+template <class Isa>
+void gate_rows(const GatedJob& job) {
+    const std::int64_t element = job.bf16 ? 2 : 4;
+    for (std::int64_t r = 0; r < job.num_rows; ++r) {
+        const float* gates = job.sums + r * job.row_stride;
+        std::byte* out = job.out + r * job.out_stride * element;
+        claim(out + job.width * element, job.width * element);
+        const auto gate_at = [&](std::int64_t i) __attribute__((always_inline)) {
+            return gates + i + i / lanes * lanes;
+        };
+        silu_mul_row<Isa>(
+            gate_at, [&](std::int64_t i) __attribute__((always_inline)) { return gate_at(i) + lanes; }, job.width,
+            job.bf16, out);
     }
 }
 

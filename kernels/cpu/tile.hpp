@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cpu/ask.hpp"
 #include "kernels/cpu/dot.hpp"
 #include "kernels/cpu/kernel_table.hpp"
 
@@ -133,14 +134,15 @@ template <class Visit>
     }
 }
 
-/// Asks for lines of floats or words that will be written: whoever read the last ones there may hold them, and to take
-/// them from a core behind another third cache lasts 250 ns, longer than stores can wait (Zen 5: sums of 8 to 24 rows 2
-/// to 4 % of a product, packed inputs of 16 rows 0.5 %).
-template <class Element>
-[[gnu::always_inline]] inline void claim(const Element* to, std::int64_t count) {
-    static_assert(sizeof(Element) == 4);
-    constexpr std::int64_t elements_of_line = 16;
-    for (std::int64_t i = 0; i < count; i += elements_of_line) __builtin_prefetch(to + i, 1, 3);
+/// The same where what wrote the inputs dealt out columns: of each tile those that a thread wrote itself.
+template <class Visit>
+[[gnu::always_inline]] inline void each_tile_of_columns(const RowTiles& tiles, std::int64_t count, std::int64_t part,
+                                                        std::int64_t num_parts, const Visit& visit) {
+    constexpr std::int64_t step = 16;  // whole lines of words
+    const std::int64_t first = part * count / num_parts / step * step;
+    const std::int64_t end = part + 1 == num_parts ? count : (part + 1) * count / num_parts / step * step;
+    for (std::int64_t t = 0; t < tiles.num_tiles && first < end; ++t)
+        visit(tiles.first(t), tiles.first(t + 1) - tiles.first(t), first, end);
 }
 
 /// The words of a tile's rows, [group][step][row], from row(r)[group]. A word at a time costs a core that has
@@ -154,7 +156,7 @@ void pack_tile(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups,
     for (std::int64_t r = 0; r < square_rows; ++r) rows[r] = row(r);
     for (std::int64_t g = 0; g < square_groups; g += 4) {
         if (g + claim_groups < square_groups)
-            claim(to + (g + claim_groups) * Dot::steps * num_rows, 4 * Dot::steps * num_rows);
+            claim(to + (g + claim_groups) * Dot::steps * num_rows, 4 * Dot::steps * num_rows * 4);
         for (std::int64_t r = 0; r < square_rows; r += 4) pack_square<Dot>(rows + r, r, g, num_rows, to);
     }
     for (std::int64_t r = 0; r < num_rows; ++r) {

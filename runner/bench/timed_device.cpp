@@ -36,6 +36,11 @@ Matrix TimedDevice::pack(DType dtype, std::span<const WeightRows> parts, int num
     return inner_.pack(dtype, parts, num_slices, slice_length);
 }
 
+Matrix TimedDevice::pack_gated(DType dtype, std::span<const WeightRows> parts, int num_slices,
+                               std::int64_t slice_length) {
+    return inner_.pack_gated(dtype, parts, num_slices, slice_length);
+}
+
 void TimedDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
     timed("embedding", 0, 0, [&] { inner_.embed(table, rows, dim, out); });
 }
@@ -55,6 +60,11 @@ void TimedDevice::timed_product(const Matrix& w, std::int64_t num_rows, const st
           2.0 * static_cast<double>(w.num_outputs * w.num_inputs * num_rows), run);
 }
 
+void TimedDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                               float* sums, DType act, std::byte* out, std::int64_t out_stride) {
+    timed_product(w, num_rows, [&] { inner_.gated_matmul(w, x, x_stride, num_rows, sums, act, out, out_stride); });
+}
+
 void TimedDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
     timed("copies", 0, 0, [&] { inner_.gather(x, rows, dim, out); });
 }
@@ -70,6 +80,11 @@ void TimedDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, s
 void TimedDevice::rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
                            DType act, std::byte* out, std::int64_t out_stride) {
     timed("norms", 0, 0, [&] { inner_.rms_norm(x, gain, eps, num_rows, dim, act, out, out_stride); });
+}
+
+void TimedDevice::add_rms_norm(float* x, const float* y, const float* gain, float eps, std::int64_t num_rows,
+                               std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) {
+    timed("norms", 0, 0, [&] { inner_.add_rms_norm(x, y, gain, eps, num_rows, dim, act, out, out_stride); });
 }
 
 void TimedDevice::layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
@@ -108,6 +123,13 @@ void TimedDevice::begin_pass(const kernels::PassRows& pass) {
 void TimedDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                              std::byte* q_out) {
     timed("rotation and store", 0, 0, [&] { inner_.rope_store(layout, layer, qkv, q_heads, q_out); });
+}
+
+void TimedDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                             float* qkv, const KvLayout& layout, std::int64_t layer, std::int64_t q_heads,
+                             std::byte* q_out) {
+    timed_product(w, num_rows,
+                  [&] { inner_.qkv_matmul(w, x, x_stride, num_rows, qkv, layout, layer, q_heads, q_out); });
 }
 
 void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,

@@ -52,6 +52,8 @@ class TimedDevice final : public kernels::Device {
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
     kernels::Matrix pack(kernels::DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
                          std::int64_t slice_length) override;
+    kernels::Matrix pack_gated(kernels::DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
+                               std::int64_t slice_length) override;
     [[nodiscard]] std::size_t packed_bytes(const kernels::Matrix& geometry) const override {
         return inner_.packed_bytes(geometry);
     }
@@ -64,11 +66,15 @@ class TimedDevice final : public kernels::Device {
                 float* y) override;
     void layer_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                       float* y) override;
+    void gated_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                      float* sums, kernels::DType act, std::byte* out, std::int64_t out_stride) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
                   kernels::DType act, std::byte* out, std::int64_t out_stride) override;
+    void add_rms_norm(float* x, const float* y, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
+                      kernels::DType act, std::byte* out, std::int64_t out_stride) override;
     void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
                     std::int64_t dim, kernels::DType act, std::byte* out, std::int64_t out_stride) override;
     void relu(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
@@ -81,6 +87,9 @@ class TimedDevice final : public kernels::Device {
     [[nodiscard]] std::int64_t kv_pages_together(const kernels::KvLayout& layout) const override;
     void begin_pass(const kernels::PassRows& pass) override;
     void rope_store(const kernels::KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
+                    std::byte* q_out) override;
+    void qkv_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                    float* qkv, const kernels::KvLayout& layout, std::int64_t layer, std::int64_t q_heads,
                     std::byte* q_out) override;
     void attention(const kernels::KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                    kernels::DType act, std::byte* out, std::int64_t out_stride) override;

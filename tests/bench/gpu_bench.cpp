@@ -303,8 +303,12 @@ class Bench {
         device_->download(packed.data(), matrices.front().data.data(), packed.size());
         while (static_cast<double>(matrices.size() * bytes) < 300e6) {
             const Matrix& first = matrices.front();
-            matrices.push_back({first.dtype, first.num_outputs, first.num_inputs, first.num_slices, first.slice_length,
-                                device_->adopt(packed.data(), packed.size())});
+            matrices.push_back({.dtype = first.dtype,
+                                .num_outputs = first.num_outputs,
+                                .num_inputs = first.num_inputs,
+                                .num_slices = first.num_slices,
+                                .slice_length = first.slice_length,
+                                .data = device_->adopt(packed.data(), packed.size())});
         }
         return matrices;
     }

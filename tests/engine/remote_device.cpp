@@ -42,6 +42,7 @@ Matrix RemoteDevice::inner_matrix(const Matrix& matrix) const {
             .num_inputs = matrix.num_inputs,
             .num_slices = matrix.num_slices,
             .slice_length = matrix.slice_length,
+            .gated = matrix.gated,
             .data = Buffer::borrowed(inner(matrix.data.data()), matrix.data.num_bytes())};
 }
 
@@ -105,7 +106,15 @@ void RemoteDevice::download(void* to_host, const std::byte* from, std::size_t nu
 
 Matrix RemoteDevice::pack(DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
                           std::int64_t slice_length) {
-    Matrix matrix = inner_->pack(dtype, parts, num_slices, slice_length);
+    return taken(inner_->pack(dtype, parts, num_slices, slice_length));
+}
+
+Matrix RemoteDevice::pack_gated(DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
+                                std::int64_t slice_length) {
+    return taken(inner_->pack_gated(dtype, parts, num_slices, slice_length));
+}
+
+Matrix RemoteDevice::taken(Matrix matrix) {
     std::vector<std::byte> bytes(matrix.data.num_bytes());
     inner_->download(bytes.data(), matrix.data.data(), bytes.size());
     matrix.data = adopt(bytes.data(), bytes.size());
@@ -134,6 +143,13 @@ void RemoteDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_
                                 float* y) {
     later([=, this, w = std::make_shared<Matrix>(inner_matrix(w)), x = inner(x), y = inner(y)] {
         inner_->layer_matmul(*w, x, x_stride, num_rows, y);
+    });
+}
+
+void RemoteDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                                float* sums, DType act, std::byte* out, std::int64_t out_stride) {
+    later([=, this, w = std::make_shared<Matrix>(inner_matrix(w)), x = inner(x), sums = inner(sums), out = inner(out)] {
+        inner_->gated_matmul(*w, x, x_stride, num_rows, sums, act, out, out_stride);
     });
 }
 

@@ -56,6 +56,8 @@ class RemoteDevice final : public kernels::Device {
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
     kernels::Matrix pack(kernels::DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
                          std::int64_t slice_length) override;
+    kernels::Matrix pack_gated(kernels::DType dtype, std::span<const kernels::WeightRows> parts, int num_slices,
+                               std::int64_t slice_length) override;
     [[nodiscard]] std::size_t packed_bytes(const kernels::Matrix& geometry) const override {
         return inner_->packed_bytes(geometry);
     }
@@ -66,6 +68,8 @@ class RemoteDevice final : public kernels::Device {
                 float* y) override;
     void layer_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                       float* y) override;
+    void gated_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                      float* sums, kernels::DType act, std::byte* out, std::int64_t out_stride) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
@@ -121,6 +125,7 @@ class RemoteDevice final : public kernels::Device {
     T* inner(T* data) const;
     [[nodiscard]] std::vector<std::byte*> inner_pages(std::span<std::byte* const> pages) const;
     std::byte* map_block(std::byte* inner, std::size_t num_bytes);
+    kernels::Matrix taken(kernels::Matrix matrix);
     [[nodiscard]] kernels::Matrix inner_matrix(const kernels::Matrix& matrix) const;
     void begin_inner_pass(const kernels::PassRows& pass);
     void later(std::function<void()> operation);

@@ -49,7 +49,7 @@ struct Parts {
         std::copy(one.begin(), one.end(), part.begin() + (row * 140 + column) * static_cast<std::int64_t>(one.size()));
     }
     /// Whether each of the two parts was said to be finite.
-    [[nodiscard]] std::pair<bool, bool> pack(Device& device, DType dtype) const {
+    [[nodiscard]] std::pair<bool, bool> pack(Device& device, DType dtype, bool gated = false) const {
         Counter a(first.data(), first.size()), b(second.data(), second.size());
         const auto part = [&](const std::vector<std::byte>& bytes, std::int64_t rows, Counter* listener) {
             return WeightRows{.data = listener != nullptr ? bytes.data() : nullptr,
@@ -60,8 +60,9 @@ struct Parts {
                               .num_columns = 127,
                               .listener = listener};
         };
-        const std::vector<WeightRows> parts = {part(first, 601, &a), part(first, 5, nullptr), part(second, 7, &b)};
-        const Matrix matrix = device.pack(dtype, parts, 8, 16);
+        const std::vector<WeightRows> parts = {part(first, 601, &a), part(first, gated ? 32 : 5, nullptr),
+                                               part(second, 7, &b)};
+        const Matrix matrix = gated ? device.pack_gated(dtype, parts, 8, 16) : device.pack(dtype, parts, 8, 16);
         EXPECT_EQ(matrix.data.num_bytes(), device.packed_bytes(matrix));
         EXPECT_TRUE(a.all_once() && b.all_once());
         return {a.finite(), b.finite()};
@@ -87,6 +88,7 @@ TEST_P(PackContract, ListenersHearOfEveryRowOnceAndOfNan) {
             EXPECT_EQ(parts.pack(*device, dtype), std::pair(true, false));
             parts.set(parts.first, 600, 3, nan);
             EXPECT_EQ(parts.pack(*device, dtype), std::pair(false, false));
+            EXPECT_EQ(parts.pack(*device, dtype, true), std::pair(false, false)) << "gates and ups";
         }
     }
 }

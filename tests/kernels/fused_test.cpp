@@ -1,0 +1,185 @@
+// Operations that do at once what two do: the bits are those of the two, one after the other, on the same device.
+#include "tests/kernels/attention_testing.hpp"
+
+namespace longhaul::kernels::testing {
+namespace {
+
+/// 1 thread, and 3, whose parts end inside of matrices.
+class FusedContract : public ContractTest {
+  protected:
+    template <typename Check>
+    static void on_devices(Check check) {
+        for (const int threads : {1, 3}) {
+            SCOPED_TRACE(::testing::Message() << threads << " threads");
+            check(*GetParam().make(threads));
+        }
+    }
+};
+
+const std::vector<DType> weight_types = {DType::bf16, DType::f32, DType::int8, DType::int4};
+const std::vector<std::int64_t> row_counts = {1, 2, 3, 4, 5, 7, 8, 13, 16, 24, 49, 101};  // 2 and 3 passes at the end
+
+/// bf16 rows of a weight matrix, 96 inputs.
+class Weights {
+  public:
+    Weights(Numbers& numbers, std::int64_t num_rows)
+        : num_rows_(num_rows), bytes_(rounded(numbers.normals(num_rows * inputs, 0.3F), DType::bf16)) {}
+    static constexpr std::int64_t inputs = 96;
+
+    [[nodiscard]] Matrix pack(Device& device, DType dtype) const {
+        const WeightRows all = rows();
+        return device.pack(dtype, {&all, 1}, 8, inputs / 8);
+    }
+    [[nodiscard]] Matrix pack_gated(Device& device, DType dtype) const {
+        const WeightRows all = rows();
+        return device.pack_gated(dtype, {&all, 1}, 8, inputs / 8);
+    }
+
+  private:
+    [[nodiscard]] WeightRows rows() const {
+        return {.data = bytes_.data(), .num_rows = num_rows_, .row_stride = inputs, .num_columns = inputs};
+    }
+    std::int64_t num_rows_;
+    std::vector<std::byte> bytes_;
+};
+
+/// Gates and ups that fill blocks of 16, several pieces of work, and that do not.
+TEST_P(FusedContract, GatedProductIsTheProductThroughSilu) {
+    Comparison comparison(GetParam());
+    on_devices([&](Device& device) {
+        Numbers numbers(81);
+        for (const DType dtype : weight_types) {
+            const DType act = act_type(dtype);
+            for (const std::int64_t width : {1, 16, 49, 208, 400}) {
+                const Weights weights(numbers, 2 * width);
+                const Matrix plain = weights.pack(device, dtype), gated = weights.pack_gated(device, dtype);
+                EXPECT_EQ(gated.data.num_bytes(), device.packed_bytes(gated));
+                for (const std::int64_t num_rows : row_counts) {
+                    if (num_rows > 24 && width < 400) continue;
+                    const std::int64_t stride = width + width % 3 * 16;
+                    const OnDevice x(device, rounded(numbers.normals(num_rows * Weights::inputs), act));
+                    const Buffer sums(device, static_cast<std::size_t>(num_rows * 2 * width) * 4);
+                    const auto size = static_cast<std::size_t>(num_rows * stride) * bytes_of(act);
+                    Guarded expected(device, size), actual(device, size);
+                    device.layer_matmul(plain, x.data(), Weights::inputs, num_rows, sums.as<float>());
+                    device.silu_mul(sums.as<float>(), num_rows, width, act, expected.data(), stride);
+                    device.gated_matmul(gated, x.data(), Weights::inputs, num_rows, sums.as<float>(), act,
+                                        actual.data(), stride);
+                    ASSERT_TRUE(comparison.equal(expected, actual, act))
+                        << "type " << static_cast<int>(dtype) << ", " << num_rows << " rows of " << width;
+                }
+            }
+        }
+    });
+    EXPECT_GT(comparison.count(), 500'000);
+}
+
+/// Heads that fill blocks of 16 outputs or pairs of them, and heads that do neither.
+TEST_P(FusedContract, ProductOfHeadsIsTheProductTurnedAndStored) {
+    Comparison comparison(GetParam());
+    on_devices([&](Device& device) {
+        Numbers numbers(82);
+        for (const DType kv : {DType::bf16, DType::f32, DType::int8}) {
+            for (const std::int64_t head_dim : {6, 16, 32, 48, 64, 128}) {
+                const KvLayout layout{.dtype = kv, .num_layers = 2, .num_kv_heads = 3, .head_dim = head_dim};
+                for (const std::int64_t num_rows : {1, 5, 70}) {
+                    const Tokens tokens(numbers, layout, 6, num_rows);
+                    const DType dtype = kv == DType::f32 ? DType::f32 : num_rows == 5 ? DType::int8 : DType::bf16;
+                    const Matrix w = Weights(numbers, tokens.width).pack(device, dtype);
+                    const OnDevice x(device, rounded(numbers.normals(num_rows * Weights::inputs), act_type(dtype)));
+                    const Buffer sums(device, static_cast<std::size_t>(num_rows * tokens.width) * 4);
+                    const auto q_bytes =
+                        static_cast<std::size_t>(num_rows * 6 * head_dim) * bytes_of(layout.query_type());
+                    const auto result = [&](auto operation) {
+                        const PageSet pages(device, layout, 128);
+                        std::vector<KvSlot> slots;
+                        for (std::int64_t i = 0; i < num_rows; ++i) slots.push_back(pages.slot(i * 37 % 128));
+                        if (num_rows > 3) slots[3].page = nullptr;  // not stored
+                        const Guarded q(device, q_bytes);
+                        device.begin_pass({.sequences = {},
+                                           .rows = {},
+                                           .slots = slots,
+                                           .cos = tokens.cos.data(),
+                                           .sin = tokens.sin.data(),
+                                           .num_angles = tokens.half});
+                        operation(q.data());
+                        EXPECT_TRUE(q.intact());
+                        std::vector<std::byte> all = q.bytes(), page(64 * layout.token_bytes());
+                        for (std::int64_t i = 0; i < 12; ++i) {
+                            device.kv_export(layout, pages.pages()[static_cast<std::size_t>(i / 6)], 1, i % 3,
+                                             i / 3 % 2 == 1, 0, 64, page.data());
+                            all.insert(all.end(), page.begin(), page.end());
+                        }
+                        return all;
+                    };
+                    const auto expected = result([&](std::byte* q) {
+                        device.layer_matmul(w, x.data(), Weights::inputs, num_rows, sums.as<float>());
+                        device.rope_store(layout, 1, sums.as<float>(), 6, q);
+                    });
+                    const auto actual = result([&](std::byte* q) {
+                        device.qkv_matmul(w, x.data(), Weights::inputs, num_rows, sums.as<float>(), layout, 1, 6, q);
+                    });
+                    ASSERT_EQ(expected, actual) << num_rows << " rows, heads of " << head_dim;
+                }
+            }
+        }
+    });
+}
+
+TEST_P(FusedContract, SumWithItsNormIsTheSumThenTheNorm) {
+    Comparison comparison(GetParam());
+    on_devices([&](Device& device) {
+        Numbers numbers(83);
+        for (const DType act : {DType::bf16, DType::f32}) {
+            for (const std::int64_t width : {1, 17, 64, 2048, 9000}) {
+                for (const std::int64_t num_rows : {1, 3, 17}) {
+                    const std::int64_t stride = width + 16;
+                    const std::vector<float> x = numbers.normals(num_rows * width);
+                    const OnDevice y(device, numbers.normals(num_rows * width)), gain(device, numbers.normals(width));
+                    const auto size = static_cast<std::size_t>(num_rows * stride) * bytes_of(act);
+                    Guarded sums(device, x.size() * 4), expected(device, size), actual(device, size);
+                    const OnDevice together(device, x);
+                    device.upload(sums.data(), x.data(), x.size() * 4);
+                    device.add(together.floats(), y.floats(), num_rows * width);
+                    device.rms_norm(together.floats(), gain.floats(), 1e-5F, num_rows, width, act, expected.data(),
+                                    stride);
+                    device.add_rms_norm(sums.floats(), y.floats(), gain.floats(), 1e-5F, num_rows, width, act,
+                                        actual.data(), stride);
+                    ASSERT_TRUE(comparison.equal(expected, actual, act)) << num_rows << " rows of " << width;
+                    std::vector<std::byte> added(x.size() * 4);
+                    device.download(added.data(), together.data(), added.size());
+                    EXPECT_TRUE(sums.intact());
+                    ASSERT_EQ(sums.bytes(), added) << num_rows << " rows of " << width;
+                }
+            }
+        }
+    });
+}
+
+/// A matrix of gates and ups goes nowhere else, and no other goes there.
+TEST_P(FusedContract, MatricesOfGatesAreNotTakenForOthers) {
+    Numbers numbers(84);
+    const auto device = GetParam().make(1);
+    const Matrix plain = Weights(numbers, 32).pack(*device, DType::bf16);
+    const OnDevice x(*device, rounded(numbers.normals(Weights::inputs), DType::bf16));
+    const Buffer sums(*device, 32 * 4), out(*device, 16 * 2);
+    EXPECT_THROW(
+        device->gated_matmul(plain, x.data(), Weights::inputs, 1, sums.as<float>(), DType::bf16, out.data(), 16),
+        std::logic_error);
+    const Matrix gated = Weights(numbers, 32).pack_gated(*device, DType::bf16);
+    EXPECT_THROW(
+        device->gated_matmul(gated, x.data(), Weights::inputs, 1, sums.as<float>(), DType::bf16, out.data(), 15),
+        std::logic_error);
+}
+
+/// The processor's. (GPUs do the two; so does the reference, which stands for them.)
+std::vector<DeviceCase> processors() {
+    std::vector<DeviceCase> devices = exact_devices();
+    devices.back() = device_case(CpuVariant::reference);
+    return devices;
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, FusedContract, ::testing::ValuesIn(processors()), name_of);
+
+}  // namespace
+}  // namespace longhaul::kernels::testing
