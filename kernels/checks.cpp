@@ -69,7 +69,7 @@ void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_hea
 }
 
 void check_qkv(const Matrix& w, const KvLayout& layout, std::int64_t q_heads) {
-    require(w.num_outputs == (q_heads + 2 * layout.num_kv_heads) * layout.head_dim, "qkv_matmul",
+    require(!w.gated && w.num_outputs == (q_heads + 2 * layout.num_kv_heads) * layout.head_dim, "qkv_matmul",
             "matrix is not of these heads");
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace longhaul::kernels {
 namespace {
@@ -39,28 +40,32 @@ bool all_finite(const SourceRow& source) {
     return below<std::int16_t>(data, part.num_columns, 0x7fff, part.dtype == DType::bf16 ? 0x7f80 : 0x7c00);
 }
 
+SourceStream::~SourceStream() {
+    for (Run& run : runs_) run.tell();
+}
+
 void SourceStream::packed(std::int64_t end) {
     for (; next_ < end; ++next_) {
         const SourceRow& source = rows_[static_cast<std::size_t>(next_)];
-        if (source.is_zeros() || source.part->listener == nullptr) continue;
-        if (source.part != part_ || source.row != end_row_ ||
-            (end_row_ - first_row_) * part_->row_stride >= bytes_at_once / 2) {
-            tell();
-            part_ = source.part;
-            first_row_ = source.row;
+        const WeightRows* part = source.part;
+        if (source.is_zeros() || part->listener == nullptr) continue;
+        const auto goes_on = [&](const Run& run) { return run.part == part && run.end == source.row; };
+        if (!goes_on(runs_[0])) std::swap(runs_[0], runs_[1]);
+        Run& run = runs_[0];
+        if (!goes_on(run) || (run.end - run.first) * part->row_stride >= bytes_at_once / 2) {
+            run.tell();
+            run = {.part = part, .first = source.row, .end = source.row};
         }
-        end_row_ = source.row + 1;
-        finite_ = all_finite(source) && finite_;
+        run.end = source.row + 1;
+        run.finite = all_finite(source) && run.finite;
     }
 }
 
-void SourceStream::tell() {
-    if (part_ == nullptr) return;
-    const std::int64_t row_bytes = part_->row_stride * static_cast<std::int64_t>(bytes_of(part_->dtype));
-    part_->listener->packed(part_->data + first_row_ * row_bytes,
-                            static_cast<std::size_t>((end_row_ - first_row_) * row_bytes), finite_);
-    part_ = nullptr;
-    finite_ = true;
+void SourceStream::Run::tell() {
+    if (part == nullptr) return;
+    const std::int64_t row_bytes = part->row_stride * static_cast<std::int64_t>(bytes_of(part->dtype));
+    part->listener->packed(part->data + first * row_bytes, static_cast<std::size_t>((end - first) * row_bytes), finite);
+    part = nullptr;
 }
 
 }  // namespace longhaul::kernels

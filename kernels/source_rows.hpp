@@ -24,25 +24,30 @@ std::vector<SourceRow> rows_of(std::span<const WeightRows> parts);
 bool all_finite(const SourceRow& source);
 
 /// One thread's way through its rows: looks for NaN while a row is still in the cache, and tells the parts' listeners
-/// every few megabytes, so that what was read need not stay in memory until the whole matrix is packed.
+/// every megabyte or so, so that what was read need not stay in memory until the whole matrix is packed.
 class SourceStream {
   public:
     SourceStream(std::span<const SourceRow> rows, std::int64_t first) : rows_(rows), next_(first) {}
     SourceStream(const SourceStream&) = delete;
     SourceStream& operator=(const SourceStream&) = delete;
-    ~SourceStream() { tell(); }
+    ~SourceStream();
 
     /// All rows before `end` are packed.
     void packed(std::int64_t end);
 
   private:
-    void tell();
+    /// Rows that follow each other and were not told yet.
+    struct Run {
+        const WeightRows* part = nullptr;
+        std::int64_t first = 0, end = 0;
+        bool finite = true;
+
+        void tell();
+    };
 
     std::span<const SourceRow> rows_;
     std::int64_t next_;
-    const WeightRows* part_ = nullptr;  ///< of the rows not told yet: first_row_..end_row_
-    std::int64_t first_row_ = 0, end_row_ = 0;
-    bool finite_ = true;
+    Run runs_[2];  ///< the last one to grow first: gates and ups are packed in turn
 };
 
 }  // namespace longhaul::kernels

@@ -324,6 +324,7 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std:
     const int team = threads_for(plan.work, work_per_thread);
     cut(plan, team);
     Call{table_, job, plan, {plan.tile_rows, layout.head_dim, pages.padded_dim()}, team, attention_, queue_}.run();
+    if (out == by_columns_) by_columns_ = nullptr;
     const auto act_bytes = static_cast<std::int64_t>(bytes_of(act));
     for (std::int64_t r = 0; r < static_cast<std::int64_t>(rows.size()); ++r) {
         std::fill_n(out + (r * out_stride + width) * act_bytes, (out_stride - width) * act_bytes, std::byte{0});

@@ -120,7 +120,7 @@ class CpuDevice final : public HostDevice {
     const KernelTable& table_;
     int threads_;
     WorkQueue queue_;
-    const std::byte* by_columns_ = nullptr;  ///< the last activations that threads wrote by columns
+    const std::byte* by_columns_ = nullptr;  ///< where gated products were written last, by columns: a hint
     Workspace words_;                        // inputs of products, packed
     Workspace scales_;                       // of quantized inputs, and their corrections
     Workspace attention_;                    // see attention.cpp

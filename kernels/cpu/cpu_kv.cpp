@@ -19,6 +19,9 @@ namespace {
 /// cores read runs of 16 KB (a page of 64 dimensions) at 60 to 75 % of their bandwidth, of 128 KB at 85 to 97 %.
 constexpr std::int64_t run_bytes = 128 << 10;
 
+/// At least, of a product that turns and stores them: the last ones then keep threads waiting a quarter of it at most.
+constexpr std::int64_t heads_a_thread = 4;
+
 /// Every `stride`th unit of a page, to or from units that stand side by side.
 template <typename Unit>
 struct Strided {
@@ -187,9 +190,12 @@ void CpuDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_s
                            float* qkv, const KvLayout& layout, std::int64_t layer, std::int64_t q_heads,
                            std::byte* q_out) {
     const std::int64_t blocks_a_head = layout.head_dim / lanes;
-    // Heads that fill bundles of blocks are turned where they were made.
-    if (layout.head_dim % lanes != 0 || blocks_a_head % table_.blocks_together != 0 ||
-        blocks_a_head > most_finished_at_once) {
+    const bool whole = blocks_a_head > 0 && layout.head_dim % lanes == 0 && blocks_a_head % table_.blocks_together == 0;
+    const std::int64_t num_heads = q_heads + 2 * layout.num_kv_heads;
+    // Heads that fill bundles of blocks are turned where they were made, if each thread gets several: where few are
+    // dealt out to many, some wait for others.
+    if (!whole || num_heads < heads_a_thread * threads_ ||
+        blocks_finished_at_once(table_, blocks_a_head) > most_finished_at_once) {
         return Device::qkv_matmul(w, x, x_stride, num_rows, qkv, layout, layer, q_heads, q_out);
     }
     check_qkv(w, layout, q_heads);

@@ -50,10 +50,12 @@ struct ProductOut {
     std::int64_t unit = 1;
 };
 
-/// Blocks that are finished at once, so that their sums stay in the first cache: whole tiles of all row counts.
+/// Blocks that are finished at once: whole units and, but for odd heads, whole tiles; few, so that their sums stay in
+/// the near caches.
 inline std::int64_t blocks_finished_at_once(const KernelTable& table, std::int64_t unit) {
     return (2 * table.blocks_a_piece + unit - 1) / unit * unit;
 }
+/// Room for them; whoever gives a `finish` keeps to it.
 constexpr std::int64_t most_finished_at_once = 32;
 
 /// The blocks of `range` to where they go, of rows from `first_row`. multiply(BlockRange, Sums) gives their sums.

@@ -275,8 +275,8 @@ void silu_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
     }
 }
 
-/// The same of sums that were just made. The lines of the next columns are claimed: products of the other threads have
-/// read what stood there (16 rows, two Zen 5 cores that share no third cache: 0.5 % of a layer).
+/// The same of sums that were just made. The lines of the next columns are claimed: the other threads have read what
+/// stood there (16 rows, Zen 5: 0.4 % of a layer).
 template <class Isa>
 void gate_rows(const GatedJob& job) {
     const std::int64_t element = job.bf16 ? 2 : 4;

@@ -134,7 +134,8 @@ template <class Visit>
     }
 }
 
-/// The same where what wrote the inputs dealt out columns: of each tile those that a thread wrote itself.
+/// The same where what wrote the inputs dealt out columns: of each tile those that a thread wrote itself (16 rows, Zen
+/// 5: 0.6 % of a layer).
 template <class Visit>
 [[gnu::always_inline]] inline void each_tile_of_columns(const RowTiles& tiles, std::int64_t count, std::int64_t part,
                                                         std::int64_t num_parts, const Visit& visit) {
