@@ -82,7 +82,7 @@ float pack_whole_query(const float* x, std::int64_t head_dim, std::uint32_t* to,
 /// Packs the unit's queries, [tile][group][step][row of tile].
 template <class Isa, class Dot>
 void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const AttentionScratch& scratch) {
-    const RowTiles tiles = product_tiles<Dot>(unit.num_rows * job.group_heads);
+    const RowTiles tiles = tiles_of_many<Dot>(unit.num_rows * job.group_heads);
     const std::int64_t groups = job.head_dim / elements_of_group<Dot>;
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t first = tiles.first(t);
@@ -463,7 +463,7 @@ std::int64_t turns_of_chunk(const AttentionJob& job, const RowTiles& tiles, std:
 template <class Isa, class Dot>
 void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const KvAhead& wanted,
                         const AttentionScratch& scratch, const Softmax& result) {
-    const RowTiles tiles = product_tiles<Dot>(unit.num_rows * job.group_heads);
+    const RowTiles tiles = tiles_of_many<Dot>(unit.num_rows * job.group_heads);
     const std::int64_t groups = job.head_dim / elements_of_group<Dot>;
     const std::int64_t paged = ChunkTile<Isa, Dot>::clamp(unit.rows[unit.num_rows - 1].in_pages - chunk * chunk_tokens);
     Ahead ahead(job, wanted, lines_a_turn<Isa>(tiles.first(1)), turns_of_chunk<Isa, Dot>(job, tiles, paged));

@@ -18,6 +18,8 @@ std::vector<Case> cases() {
             all.push_back({dtype, 128, 1, 2, 1101, 5, tree});
             all.push_back({dtype, 32, 1, 1, 600, 90, tree});
             all.push_back({dtype, 32, 1, 1, 1023, 1, tree});
+            all.push_back({dtype, 32, 1, 1, 90, 13, tree});  // rows that a product takes at once
+            all.push_back({dtype, 64, 1, 2, 530, 7, tree});
         }
         all.push_back({dtype, 80, 1, 3, 1060, 2, true});
         all.push_back({dtype, 32, 1, 2, 505, 33, true});  // paths run over the end of a chunk
