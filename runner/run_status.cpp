@@ -148,7 +148,12 @@ ProgressLine read_progress_line(const fs::path& root) {
         line.state = state_of(folder);
         add(line, folder);
     } else if (fs::exists(root, error)) {
-        folder.must_be_new();
+        try {
+            folder.must_be_new();
+        } catch (const UsageError&) {
+            if (num_shards(root) == 0 && !folder.is_begun()) throw;
+            return read_progress_line(root);  // a launch began in between
+        }
     }
     return line;
 }
