@@ -39,6 +39,7 @@ template <class Job, class Run>
 void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t slices_at_once, BlockRange range,
                     Run run) {
     constexpr std::int64_t max_width = 4 * lanes;
+    const int log_slices = __builtin_ctzll(static_cast<unsigned long long>(job.num_slices));
     alignas(64) float memory[SliceSums::max_levels * block_rows * max_width];
     for (std::int64_t b = range.first; b < range.end; b += blocks_at_once) {
         const std::int64_t blocks = range.end - b < blocks_at_once ? range.end - b : blocks_at_once;
@@ -53,7 +54,7 @@ void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t sl
                              .waiting_stride = width,
                              .out = to_y ? job.sums.y + (first_output - job.sums.first) : whole,
                              .out_stride = to_y ? job.sums.stride : width};
-        const auto rows_until = [&](std::int64_t slice) { return to_y ? slice * job.num_rows / job.num_slices : 0; };
+        const auto rows_until = [&](std::int64_t slice) { return to_y ? slice * job.num_rows >> log_slices : 0; };
         for (std::int64_t s = 0; s < job.num_slices; s += slices_at_once) {
             for (std::int64_t r = rows_until(s); r < rows_until(s + slices_at_once); ++r) {
                 claim(sums.out + r * sums.out_stride, width * 4);
@@ -85,29 +86,32 @@ struct WeightGeometry {
     [[gnu::always_inline]] const std::byte* at(const SlicePlace& place) const {
         return weights + place.block * block_bytes + place.slices.first * bundle_of(place) * slice_bytes;
     }
-    /// What tile `t` of `num_tiles` asks for: one tile for what it will use `distance_of_one` bytes of each block
-    /// later, several for the slices that come next, each for a part. So memory is busy all the time and not during the
-    /// first of them alone. Behind the end of a bundle comes not its neighbour, where that is here already, but the
-    /// next group of blocks: for slices that begin within the distance of it. Where slices are longer, the last one
-    /// asks for that much of the neighbour in vain, and the next group begins without having been asked for (at most 5
-    /// % of the bytes).
-    [[gnu::always_inline]] TileAhead ahead(const SlicePlace& place, std::int64_t distance_of_one, std::int64_t t,
+    /// What the first of `num_tiles` tiles asks for: one tile for what it will use `distance_of_one` bytes of each
+    /// block later, several for the slices that come next, each for a part. So memory is busy all the time and not
+    /// during the first of them alone. Behind the end of a bundle comes not its neighbour, where that is here already,
+    /// but the next group of blocks: for slices that begin within the distance of it. Where slices are longer, the last
+    /// one asks for that much of the neighbour in vain, and the next group begins without having been asked for (at
+    /// most 5 % of the bytes).
+    [[gnu::always_inline]] TileAhead ahead(const SlicePlace& place, std::int64_t distance_of_one,
                                            std::int64_t num_tiles, std::int64_t part_end) const {
         const std::int64_t bundle = bundle_of(place), slice_stride = bundle * slice_bytes;
         const std::int64_t bytes = (place.slices.end - place.slices.first) * slice_stride;
         const std::int64_t distance = num_tiles == 1 ? bundle * distance_of_one : bytes;
         const std::int64_t before = place.slices.all * slice_stride - distance;
-        const std::byte* share = at(place) + t * bytes / num_tiles;
         const std::int64_t share_bytes = (bundle * group_bytes + num_tiles - 1) / num_tiles;
         const std::int64_t beside = num_tiles == 1 ? group_bytes : 0;
         if (num_tiles > 1 && is_last(place, part_end)) {  // others use what follows, if anything: it asks for its own
-            return {.from = share, .bytes = share_bytes, .beside = beside, .skip = 0, .skips_from = 0};
+            return {.from = at(place), .bytes = share_bytes, .beside = beside, .skip = 0, .skips_from = 0};
         }
-        return {.from = share + distance,
+        return {.from = at(place) + distance,
                 .bytes = share_bytes,
                 .beside = beside,
                 .skip = (place.num_blocks - bundle) * block_bytes,
                 .skips_from = before <= 0 ? 0 : (before + slice_stride - 1) / slice_stride};
+    }
+    /// From what one of several tiles asks for to what the next does.
+    [[gnu::always_inline]] std::int64_t share_of_tile(const SlicePlace& place, std::int64_t num_tiles) const {
+        return (place.slices.end - place.slices.first) * bundle_of(place) * slice_bytes / num_tiles;
     }
     [[gnu::always_inline]] static bool is_last(const SlicePlace& place, std::int64_t part_end) {
         return place.slices.end == place.slices.all && place.block + place.num_blocks >= part_end;
@@ -133,32 +137,45 @@ std::int64_t distance_of_one(std::int64_t num_rows, std::int64_t slice_bytes) {
     return Isa::width == 16 || num_rows != 4 ? prefetch_bytes<Isa>(num_rows) : slice_bytes;
 }
 
-/// For WeightGeometry::slices_at_once. Measured on Zen 5 (a pass with it against one without, cores that share a third
-/// cache and cores that do not): bf16, 16 rows 1.014 and 0.98, 20 rows 0.98 (the latter alone), 14 rows 1.007; int8, 16
-/// rows 0.89 and 0.92, 13 rows 1.01, 8 rows 1.04; int4, 12 rows 0.89 and 0.94, 8 rows 0.96 and 0.99. AVX2 there, 8 and
-/// 16 rows: the same.
+/// For WeightGeometry::slices_at_once, by the weights. Measured on Zen 5, cores that share no third cache (time of a
+/// layer with it by that without): bf16, 15 rows 0.975; int8, 8 rows 1.16, 9 rows 0.94, 12 rows 0.91, 14 rows 0.87;
+/// int4, 12 rows 0.89, 8 rows 0.96 (a pass). AVX2 there, 8 and 16 rows: the same.
 template <class Isa>
-constexpr std::int64_t many_rows(bool int4) {
-    return Isa::width != 16 ? 24 : int4 ? 8 : 16;
-}
+struct ManyRows {
+    static constexpr std::int64_t floats = Isa::width == 16 ? 13 : 24;
+    static constexpr std::int64_t int8 = Isa::width == 16 ? 9 : 24;
+    static constexpr std::int64_t int4 = Isa::width == 16 ? 8 : 24;
+};
+
+/// Where the tiles of rows begin, and the last one ends: worked out once, where divisions do not delay a tile.
+struct TileRows {
+    static constexpr std::int64_t max_tiles = block_rows / 4;
+    std::int64_t num_tiles;
+    std::int64_t first[max_tiles + 1];
+
+    explicit TileRows(const RowTiles& tiles) : num_tiles(tiles.num_tiles) {
+        for (std::int64_t t = 0; t <= num_tiles; ++t) first[t] = tiles.first(t);
+    }
+};
 
 /// All rows through the weights of a place as they are.
 template <class Isa, class Dot>
-void multiply_place(const MatmulJob& job, const WeightGeometry& geometry, RowTiles tiles, const SlicePlace& place,
-                    std::int64_t part_end) {
+void multiply_place(const MatmulJob& job, const WeightGeometry& geometry, const TileRows& tiles,
+                    const SlicePlace& place, std::int64_t distance_of_one, std::int64_t part_end) {
     const std::int64_t num_groups = job.num_slices * job.groups_per_slice;
     const std::int64_t first_group = place.slices.first * job.groups_per_slice;
-    const std::int64_t distance_of_one = cpu::distance_of_one<Isa>(tiles.num_rows, geometry.slice_bytes);
-    for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
-        const std::int64_t row = tiles.first(t);
-        const std::int64_t rows = tiles.first(t + 1) - row;
-        const TileJob tile{.weights = geometry.at(place),
-                           .block_stride = geometry.block_bytes,
-                           .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
-                           .slices = place.slices,
-                           .groups_per_slice = job.groups_per_slice,
-                           .ahead = geometry.ahead(place, distance_of_one, t, tiles.num_tiles, part_end),
-                           .sums = place.sums_of(row)};
+    TileAhead ahead = geometry.ahead(place, distance_of_one, tiles.num_tiles, part_end);
+    const std::int64_t share = geometry.share_of_tile(place, tiles.num_tiles);
+    for (std::int64_t t = 0; t < tiles.num_tiles; ++t, ahead.from += share) {
+        const std::int64_t row = tiles.first[t];
+        const std::int64_t rows = tiles.first[t + 1] - row;
+        TileJob tile{.weights = geometry.at(place),
+                     .block_stride = geometry.block_bytes,
+                     .words = job.words + (row * num_groups + first_group * rows) * Dot::steps,
+                     .slices = place.slices,
+                     .groups_per_slice = job.groups_per_slice,
+                     .ahead = ahead,
+                     .sums = place.sums_of(row)};
         run_tile<Isa, Dot>(tile, rows, place.num_blocks);
     }
 }
@@ -169,10 +186,12 @@ void matmul_blocks(const MatmulJob& job, BlockRange range) {
     const std::int64_t largest = (job.num_rows + tiles.num_tiles - 1) / tiles.num_tiles;
     const std::int64_t slice_bytes = job.groups_per_slice * group_bytes;
     const WeightGeometry geometry{job.weights, job.num_slices * slice_bytes, slice_bytes, blocks_together<Isa>};
+    const std::int64_t distance = distance_of_one<Isa>(largest, slice_bytes);
     const std::int64_t blocks = blocks_of_tiles<Isa>(largest);
-    const std::int64_t slices = geometry.slices_at_once(job.num_slices, blocks, tiles, many_rows<Isa>(false));
+    const std::int64_t slices = geometry.slices_at_once(job.num_slices, blocks, tiles, ManyRows<Isa>::floats);
+    const TileRows rows(tiles);
     for_each_place(job, blocks, slices, range, [&](const SlicePlace& place) {
-        multiply_place<Isa, Dot>(job, geometry, tiles, place, range.part_end);
+        multiply_place<Isa, Dot>(job, geometry, rows, place, distance, range.part_end);
     });
 }
 

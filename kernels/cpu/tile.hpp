@@ -351,7 +351,7 @@ void tile_and_advance(TileJob& job) {
 /// `num_blocks` blocks for R rows: whole tiles first, then two blocks at a time, then single ones (a page of keys has
 /// four blocks, a head of values often two).
 template <class Isa, class Dot, int R>
-void tile_blocks(TileJob job, std::int64_t num_blocks) {
+void tile_blocks(TileJob& job, std::int64_t num_blocks) {
     constexpr int W = registers_of_tile<Isa, R>();
     constexpr int regs = lanes / Isa::width;
     std::int64_t left = num_blocks * regs;
@@ -371,8 +371,10 @@ void tile_blocks(TileJob job, std::int64_t num_blocks) {
     }
 }
 
+/// `job` is left moved on. (By reference: copied in wide registers, it waits for all that was just stored to it; 16
+/// rows from the caches, Zen 5: 1.5 % of a product.)
 template <class Isa, class Dot>
-void run_tile(const TileJob& job, std::int64_t num_rows, std::int64_t num_blocks) {
+void run_tile(TileJob& job, std::int64_t num_rows, std::int64_t num_blocks) {
     switch (num_rows) {
         case 1:
             return tile_blocks<Isa, Dot, 1>(job, num_blocks);
