@@ -44,6 +44,14 @@ struct ChunkTile {
     /// Rows of the unit of which some head is in the tile.
     [[nodiscard]] std::int64_t first_row() const { return first / job.group_heads; }
     [[nodiscard]] std::int64_t end_row() const { return (first + count - 1) / job.group_heads + 1; }
+    /// Tile rows that are heads of row `u` of the unit.
+    [[nodiscard]] std::int64_t first_head(std::int64_t u) const {
+        return u * job.group_heads < first ? 0 : u * job.group_heads - first;
+    }
+    [[nodiscard]] std::int64_t end_head(std::int64_t u) const {
+        const std::int64_t end = (u + 1) * job.group_heads - first;
+        return end < count ? end : count;
+    }
     [[nodiscard]] const UnitRow& row_of(std::int64_t r) const { return unit.rows[(first + r) / job.group_heads]; }
 
     static std::int64_t clamp(std::int64_t value) {
@@ -136,12 +144,13 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
     const float* q_scales = scratch.q_scales + tile.first;
     std::int64_t end_slot = 0;
     std::int64_t first_slot = INT64_MAX;
+    // Rows of the unit, not of the tile: heads share a path.
     const auto each_entry = [&](auto&& visit) {
-        for (std::int64_t r = 0; r < tile.count; ++r) {
-            const UnitRow& row = tile.row_of(r);
+        for (std::int64_t u = tile.first_row(); u < tile.end_row(); ++u) {
+            const UnitRow& row = tile.unit.rows[u];
             std::int64_t position = row.in_pages > tile.first_position ? row.in_pages : tile.first_position;
             for (; position < tile.first_position + tile.visible(row); ++position) {
-                visit(r, position - tile.first_position, std::int64_t{row.path[position - row.in_pages]});
+                visit(u, position - tile.first_position, std::int64_t{row.path[position - row.in_pages]});
             }
         }
     };
@@ -155,9 +164,10 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
         const std::int64_t slots = end_slot - first < page_tokens ? end_slot - first : std::int64_t{page_tokens};
         page_scores<Isa, Dot, R>(tile, tile.keys_of(tile.unit.scratch_pages[page]), slots, q_words, q_scales, nothing,
                                  scratch.tree_scores);
-        each_entry([&](std::int64_t r, std::int64_t place, std::int64_t slot) {
+        each_entry([&](std::int64_t u, std::int64_t place, std::int64_t slot) {
             if (slot < first || slot >= first + page_tokens) return;
-            scratch.scores[r * score_stride + place] = scratch.tree_scores[r * score_stride + slot - first];
+            for (std::int64_t r = tile.first_head(u); r < tile.end_head(u); ++r)
+                scratch.scores[r * score_stride + place] = scratch.tree_scores[r * score_stride + slot - first];
         });
     }
 }
