@@ -20,7 +20,7 @@ class HostDevice : public Device {
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) final;
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) final;
     Buffer adopt(const std::byte* data, std::size_t num_bytes) final;
-    void begin_pass(const PassRows& pass) final;
+    void begin_pass(const PassRows& pass) override;
 
   protected:
     [[nodiscard]] const PassRows& pass() const { return pass_; }

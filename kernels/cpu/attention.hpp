@@ -355,45 +355,68 @@ std::int64_t list_values(const ChunkTile<Isa, Dot>& tile, const UnitRow& row, Va
     return count;
 }
 
-/// output [padded_dim] += p * value for the listed values [count] of one row, + 0: W registers from `first` on.
-template <class Isa, class Dot, int W>
-void add_listed_registers(std::int64_t first, const ValuePlace* list, std::int64_t count, const float* p,
-                          float* output) {
+/// output [H][padded_dim] += p [H][count] * value for the listed values of one row, + 0: W registers from `first` on of
+/// H heads, which share the values.
+template <class Isa, class Dot, int H, int W>
+void add_listed_registers(std::int64_t first, std::int64_t padded_dim, const ValuePlace* list, std::int64_t count,
+                          const float* p, float* output) {
     using Floats = typename Isa::Floats;
     constexpr std::int64_t regs = lanes / Isa::width;
     constexpr std::int64_t reg_bytes = kv_group_bytes<Dot> / regs;
     constexpr std::int64_t block_stride = page_tokens / elements_of_group<Dot> * kv_group_bytes<Dot>;
-    Floats sum[W];
+    const auto at = [&](int h, int i) { return output + h * padded_dim + (first + i) * Isa::width; };
+    Floats sum[H][W];
 #pragma GCC unroll 4
-    for (int i = 0; i < W; ++i) sum[i] = Isa::load(output + (first + i) * Isa::width);
+    for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 4
+        for (int i = 0; i < W; ++i) sum[h][i] = Isa::load(at(h, i));
+    }
     for (std::int64_t e = 0; e < count; ++e) {
-        const float probability = p[list[e].place];
-        const std::uint32_t weight = is_int8_kv<Dot> ? static_cast<std::uint32_t>(probability) << list[e].shift : 0;
+        const auto probability = [&](int h) { return p[h * count + list[e].place]; };
 #pragma GCC unroll 4
         for (int i = 0; i < W; ++i) {
             const std::int64_t offset = (first + i) / regs * block_stride + (first + i) % regs * reg_bytes;
             const std::byte* from = list[e].group + offset;
             if constexpr (is_int8_kv<Dot>) {
-                Dot::multiply_add(sum[i], Isa::widen_bytes(from), Dot::input(&weight));
+                const Floats value = Isa::widen_bytes(from);
+#pragma GCC unroll 4
+                for (int h = 0; h < H; ++h) {
+                    const std::uint32_t weight = static_cast<std::uint32_t>(probability(h)) << list[e].shift;
+                    Dot::multiply_add(sum[h][i], value, Dot::input(&weight));
+                }
             } else {
                 const Floats words = Isa::load_words(from);
                 const Floats value = Dot::is_bf16 ? Isa::odd_of(Isa::shift_up(words, list[e].shift)) : words;
-                sum[i] = Isa::fma(Isa::all(probability), value, sum[i]);
+#pragma GCC unroll 4
+                for (int h = 0; h < H; ++h) sum[h][i] = Isa::fma(Isa::all(probability(h)), value, sum[h][i]);
             }
         }
     }
 #pragma GCC unroll 4
-    for (int i = 0; i < W; ++i) {
-        Isa::store(output + (first + i) * Isa::width, is_int8_kv<Dot> ? sum[i] : Isa::add(sum[i], Isa::zero()));
+    for (int h = 0; h < H; ++h) {
+#pragma GCC unroll 4
+        for (int i = 0; i < W; ++i)
+            Isa::store(at(h, i), is_int8_kv<Dot> ? sum[h][i] : Isa::add(sum[h][i], Isa::zero()));
     }
 }
 
+/// The same of all registers of `num_heads` heads.
 template <class Isa, class Dot>
-void add_listed(std::int64_t padded_dim, const ValuePlace* list, std::int64_t count, const float* p, float* output) {
+void add_listed(std::int64_t num_heads, std::int64_t padded_dim, const ValuePlace* list, std::int64_t count,
+                const float* p, float* output) {
+    constexpr int heads_at_once = Isa::width == 16 ? 4 : 1;
     const std::int64_t registers = padded_dim / Isa::width;
-    std::int64_t i = 0;
-    for (; i + 4 <= registers; i += 4) add_listed_registers<Isa, Dot, 4>(i, list, count, p, output);
-    for (; i < registers; ++i) add_listed_registers<Isa, Dot, 1>(i, list, count, p, output);
+    const auto heads = [&]<int H>(std::int64_t h) {
+        const float* of_heads = p + h * count;
+        float* to = output + h * padded_dim;
+        std::int64_t i = 0;
+        for (; i + 4 <= registers; i += 4)
+            add_listed_registers<Isa, Dot, H, 4>(i, padded_dim, list, count, of_heads, to);
+        for (; i < registers; ++i) add_listed_registers<Isa, Dot, H, 1>(i, padded_dim, list, count, of_heads, to);
+    };
+    std::int64_t h = 0;
+    for (; h + heads_at_once <= num_heads; h += heads_at_once) heads.template operator()<heads_at_once>(h);
+    for (; h < num_heads; ++h) heads.template operator()<1>(h);
 }
 
 /// One tile of R rows over one chunk: scores, softmax, values.
@@ -432,13 +455,13 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
     page_values<Isa, Dot, R>(tile, scratch.scores, ahead, result.output);
     ValuePlace list[chunk_tokens];
     const float* p = scratch.path_p;
-    std::int64_t count = 0;
-    for (std::int64_t r = 0; r < R; ++r) {
-        const UnitRow& row = tile.row_of(r);
-        if (r == 0 || &row != &tile.row_of(r - 1)) count = list_values<Isa, Dot>(tile, row, list);
+    for (std::int64_t u = tile.first_row(); u < tile.end_row(); ++u) {
+        const std::int64_t count = list_values<Isa, Dot>(tile, tile.unit.rows[u], list);
         if (count == 0) continue;
-        add_listed<Isa, Dot>(tile.job.padded_dim, list, count, p, result.output + r * tile.job.padded_dim);
-        p += count;
+        const std::int64_t first = tile.first_head(u), num_heads = tile.end_head(u) - first;
+        add_listed<Isa, Dot>(num_heads, tile.job.padded_dim, list, count, p,
+                             result.output + first * tile.job.padded_dim);
+        p += num_heads * count;
     }
     if constexpr (is_int8_kv<Dot>) {
         for (std::int64_t i = 0; i < R * tile.job.padded_dim; i += Isa::width) {

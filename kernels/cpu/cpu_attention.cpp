@@ -18,31 +18,25 @@
 #include "kernels/flush_denormals.hpp"
 
 namespace longhaul::kernels::cpu {
-namespace {
 
-// Each piece starts without having asked for its memory: few of them, and none too short.
-constexpr std::int64_t pieces_of_part = 4;           // fewer than 8, or the queue gives two at a time
-constexpr std::int64_t work_of_piece = 1 << 20;      ///< multiply-adds, at least: 20 microseconds or more
-constexpr std::int64_t tokens_of_task = 64;          ///< worth of work that the shortest chunk takes
-constexpr std::int64_t work_per_thread = 128 << 10;  ///< multiply-adds worth a fork
+/// What is computed and by whom: the same in all layers of a pass.
+struct AttentionPlan {
+    /// One chunk of one unit.
+    struct Task {
+        const AttentionUnit* unit;
+        std::int64_t chunk;
+        bool last;     ///< of its unit
+        bool is_rest;  ///< a short one, that goes with those before it: that of a tree often is
+    };
+    /// Consecutive tasks of one thread. The first `num_waiting` belong to a unit that began in a piece before.
+    struct Piece {
+        std::int64_t first;
+        std::int64_t end;
+        std::int64_t num_waiting;
+        std::int64_t first_waiting;  ///< where their results stand among those of all pieces
+    };
 
-/// One chunk of one unit.
-struct Task {
-    const AttentionUnit* unit;
-    std::int64_t chunk;
-    bool last;     ///< of its unit
-    bool is_rest;  ///< a short one, that goes with those before it: that of a tree often is
-};
-
-/// Consecutive tasks of one thread. The first `num_waiting` belong to a unit that began in a piece before.
-struct Piece {
-    std::int64_t first;
-    std::int64_t end;
-    std::int64_t num_waiting;
-    std::int64_t first_waiting;  ///< where their results stand among those of all pieces
-};
-
-struct Plan {
+    std::int64_t num_kv_heads = 0, head_dim = 0, group_heads = 0;  ///< for which it was made
     std::vector<UnitRow> rows;
     std::vector<AttentionUnit> units;
     std::vector<Task> tasks;
@@ -52,7 +46,20 @@ struct Plan {
     std::int64_t tile_rows = 0;              ///< of the largest unit
     std::int64_t work = 0;                   ///< of all tasks
     std::int64_t num_waiting = 0;
+    int team = 1;
 };
+
+namespace {
+
+// Each piece starts without having asked for its memory: few of them, and none too short.
+constexpr std::int64_t pieces_of_part = 4;           // fewer than 8, or the queue gives two at a time
+constexpr std::int64_t work_of_piece = 1 << 20;      ///< multiply-adds, at least: 20 microseconds or more
+constexpr std::int64_t tokens_of_task = 64;          ///< worth of work that the shortest chunk takes
+constexpr std::int64_t work_per_thread = 128 << 10;  ///< multiply-adds worth a fork
+
+using Plan = AttentionPlan;
+using Task = AttentionPlan::Task;
+using Piece = AttentionPlan::Piece;
 
 void add_tasks(Plan& plan, const AttentionUnit& unit, std::int64_t num_tokens, std::int64_t work_of_token) {
     const std::int64_t num_chunks = (num_tokens + chunk_tokens - 1) / chunk_tokens;
@@ -138,6 +145,9 @@ std::vector<RowBlock> blocks_of_rows(const std::vector<UnitRow>& rows, std::int6
 Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows,
              std::int64_t group_heads) {
     Plan plan;
+    plan.num_kv_heads = layout.num_kv_heads;
+    plan.head_dim = layout.head_dim;
+    plan.group_heads = group_heads;
     std::vector<std::int32_t> sequence_of;
     for (const std::int64_t index : order_of(rows)) {
         const AttentionRow& row = rows[static_cast<std::size_t>(index)];
@@ -209,12 +219,12 @@ struct Call {
     const AttentionJob& job;
     const Plan& plan;
     Sizes sizes;
-    int team;
     Workspace& workspace;
     WorkQueue& queue;
 
     void run() const {
         const auto num_pieces = static_cast<std::int64_t>(plan.pieces.size());
+        const int team = plan.team;
         const std::int64_t per_thread = sizes.scratch() + sizes.softmax();
         float* memory = workspace.get<float>(per_thread * team + sizes.softmax() * (num_pieces + plan.num_waiting));
         float* states = memory + per_thread * team;
@@ -296,6 +306,11 @@ struct Call {
 
 }  // namespace
 
+void CpuDevice::begin_pass(const PassRows& pass) {
+    HostDevice::begin_pass(pass);
+    plan_ = nullptr;
+}
+
 void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                           DType act, std::byte* out, std::int64_t out_stride) {
     check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
@@ -320,10 +335,15 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std:
                            .act_bf16 = act == DType::bf16,
                            .out = out,
                            .out_stride = out_stride};
-    Plan plan = plan_of(layout, pass().sequences, rows, group_heads);
-    const int team = threads_for(plan.work, work_per_thread);
-    cut(plan, team);
-    Call{table_, job, plan, {plan.tile_rows, layout.head_dim, pages.padded_dim()}, team, attention_, queue_}.run();
+    if (plan_ == nullptr || plan_->num_kv_heads != layout.num_kv_heads || plan_->head_dim != layout.head_dim ||
+        plan_->group_heads != group_heads) {
+        auto made = std::make_shared<Plan>(plan_of(layout, pass().sequences, rows, group_heads));
+        made->team = threads_for(made->work, work_per_thread);
+        cut(*made, made->team);
+        plan_ = std::move(made);
+    }
+    const Sizes sizes{plan_->tile_rows, layout.head_dim, pages.padded_dim()};
+    Call{table_, job, *plan_, sizes, attention_, queue_}.run();
     if (out == by_columns_) by_columns_ = nullptr;
     const auto act_bytes = static_cast<std::int64_t>(bytes_of(act));
     for (std::int64_t r = 0; r < static_cast<std::int64_t>(rows.size()); ++r) {

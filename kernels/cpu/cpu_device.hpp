@@ -50,6 +50,8 @@ constexpr std::int64_t elements_per_thread = 16 << 10;
 /// the inputs stand in the cache of another core (Zen 5: 16K words 10 microseconds).
 constexpr std::int64_t words_packed_alone = 4 << 10;
 
+struct AttentionPlan;
+
 class CpuDevice final : public HostDevice {
   public:
     CpuDevice(const KernelTable& table, int threads) : table_(table), threads_(threads), queue_(threads) {}
@@ -83,6 +85,7 @@ class CpuDevice final : public HostDevice {
                   std::int64_t out_stride) override;
 
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
+    void begin_pass(const PassRows& pass) override;
     [[nodiscard]] std::int64_t kv_pages_together(const KvLayout& layout) const override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
@@ -120,10 +123,11 @@ class CpuDevice final : public HostDevice {
     const KernelTable& table_;
     int threads_;
     WorkQueue queue_;
-    const std::byte* by_columns_ = nullptr;  ///< where gated products were written last, by columns: a hint
-    Workspace words_;                        // inputs of products, packed
-    Workspace scales_;                       // of quantized inputs, and their corrections
-    Workspace attention_;                    // see attention.cpp
+    const std::byte* by_columns_ = nullptr;      ///< where gated products were written last, by columns: a hint
+    Workspace words_;                            // inputs of products, packed
+    Workspace scales_;                           // of quantized inputs, and their corrections
+    Workspace attention_;                        // see cpu_attention.cpp
+    std::shared_ptr<const AttentionPlan> plan_;  ///< of the pass, made in its first layer
 };
 
 }  // namespace longhaul::kernels::cpu
