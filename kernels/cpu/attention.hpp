@@ -145,18 +145,19 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
     std::int64_t end_slot = 0;
     std::int64_t first_slot = INT64_MAX;
     // Rows of the unit, not of the tile: heads share a path.
-    const auto each_entry = [&](auto&& visit) {
+    const auto each_row = [&](auto&& visit) {
         for (std::int64_t u = tile.first_row(); u < tile.end_row(); ++u) {
             const UnitRow& row = tile.unit.rows[u];
-            std::int64_t position = row.in_pages > tile.first_position ? row.in_pages : tile.first_position;
-            for (; position < tile.first_position + tile.visible(row); ++position) {
-                visit(u, position - tile.first_position, std::int64_t{row.path[position - row.in_pages]});
-            }
+            const std::int64_t begin = row.in_pages > tile.first_position ? row.in_pages : tile.first_position;
+            const std::int64_t end = tile.first_position + tile.visible(row);
+            if (begin < end) visit(u, begin - tile.first_position, row.path + (begin - row.in_pages), end - begin);
         }
     };
-    each_entry([&](std::int64_t, std::int64_t, std::int64_t slot) {
-        end_slot = slot + 1 > end_slot ? slot + 1 : end_slot;
-        first_slot = slot < first_slot ? slot : first_slot;
+    each_row([&](std::int64_t, std::int64_t, const std::int32_t* path, std::int64_t count) {
+        for (const std::int32_t* slot = path; slot < path + count; ++slot) {
+            end_slot = *slot + 1 > end_slot ? *slot + 1 : end_slot;
+            first_slot = *slot < first_slot ? *slot : first_slot;
+        }
     });
     Ahead nothing(tile.job, {}, lines_a_turn<Isa>(R), 0);
     for (std::int64_t page = first_slot / page_tokens; page * page_tokens < end_slot; ++page) {
@@ -164,10 +165,13 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
         const std::int64_t slots = end_slot - first < page_tokens ? end_slot - first : std::int64_t{page_tokens};
         page_scores<Isa, Dot, R>(tile, tile.keys_of(tile.unit.scratch_pages[page]), slots, q_words, q_scales, nothing,
                                  scratch.tree_scores);
-        each_entry([&](std::int64_t u, std::int64_t place, std::int64_t slot) {
-            if (slot < first || slot >= first + page_tokens) return;
-            for (std::int64_t r = tile.first_head(u); r < tile.end_head(u); ++r)
-                scratch.scores[r * score_stride + place] = scratch.tree_scores[r * score_stride + slot - first];
+        each_row([&](std::int64_t u, std::int64_t place, const std::int32_t* path, std::int64_t count) {
+            for (std::int64_t i = 0; i < count; i += lanes) {
+                const auto places = Isa::Places::of(path + i, count - i < lanes ? count - i : lanes, first);
+                for (std::int64_t r = tile.first_head(u); r < tile.end_head(u); ++r)
+                    Isa::store_picked(scratch.scores + r * score_stride + place + i,
+                                      scratch.tree_scores + r * score_stride, places, slots <= lanes);
+            }
         });
     }
 }
@@ -196,6 +200,18 @@ struct Probabilities {
         __builtin_memcpy(&value, &bits, sizeof value);
         return value;
     }
+    /// Those of begin..end as floats to kept[count..]; what stands there then. May write up to the next 16 of them.
+    static std::int64_t keep(const float* row, std::int64_t begin, std::int64_t end, float* kept, std::int64_t count) {
+        if (begin >= end) return count;
+        if constexpr (in_halves && Dot::is_bf16) {
+            const auto* from = reinterpret_cast<const std::byte*>(row);
+            for (std::int64_t i = begin; i < end; i += Isa::width)
+                Isa::store(kept + count + i - begin, Isa::load_bf16(from + 2 * i));
+        } else {
+            for (std::int64_t i = begin; i < end; ++i) kept[count + i - begin] = at(row, i);
+        }
+        return count + end - begin;
+    }
     static void clear(float* row, std::int64_t begin, std::int64_t end) {
         if (begin >= end) return;
         constexpr std::int64_t element = in_halves ? 2 : 4;
@@ -212,8 +228,8 @@ struct Probabilities {
 template <class Isa>
 float largest_score(float* scores, std::int64_t count) {
     using Floats = typename Isa::Floats;
+    Isa::pad_with_lowest(scores, count);
     const std::int64_t padded = padded_to_lanes(count);
-    for (std::int64_t i = count; i < padded; ++i) scores[i] = -__builtin_inff();
     constexpr std::int64_t chains = 4;  // one would wait for itself
     Floats largest[chains];
     for (Floats& of_chain : largest) of_chain = Isa::all(-__builtin_inff());
@@ -449,7 +465,7 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
             }
             weight_scales[r] = visible > 0 ? whole_weights<Isa>(row, visible, scratch.value_scales) : 0.0F;
         }
-        for (std::int64_t i = tiled; i < visible; ++i) scratch.path_p[kept++] = P::at(row, i);
+        kept = P::keep(row, tiled, visible, scratch.path_p, kept);
         P::clear(row, tiled, tile.whole);
     }
     page_values<Isa, Dot, R>(tile, scratch.scores, ahead, result.output);
@@ -493,53 +509,81 @@ std::int64_t turns_of_chunk(const AttentionJob& job, const RowTiles& tiles, std:
                               (num_tokens / elements_of_group<Dot>));
 }
 
+/// Measured on Zen 5 (4 and 13 rows x 8 heads, 512 positions: 11 and 3 % of attention; 4 KB: half of that).
+constexpr std::int64_t own_ahead_bytes = 16 << 10;
+
 template <class Isa, class Dot>
-void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const KvAhead& wanted,
-                        const AttentionScratch& scratch, const Softmax& result) {
+void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
+                        const ChunkAhead& wanted, const AttentionScratch& scratch, const Softmax& result) {
     const RowTiles tiles = tiles_of_many<Dot>(unit.num_rows * job.group_heads);
     const std::int64_t groups = job.head_dim / elements_of_group<Dot>;
     const std::int64_t paged = ChunkTile<Isa, Dot>::clamp(unit.rows[unit.num_rows - 1].in_pages - chunk * chunk_tokens);
-    Ahead ahead(job, wanted, lines_a_turn<Isa>(tiles.first(1)), turns_of_chunk<Isa, Dot>(job, tiles, paged));
+    const int lines = lines_a_turn<Isa>(tiles.first(1));
+    const std::int64_t turns = turns_of_chunk<Isa, Dot>(job, tiles, paged);
+    // The first tile asks for its own, a fixed way ahead, the others then for what is next.
+    const bool asks_for_own = wanted.own.num_pages > 0 && tiles.num_tiles > 1;
+    Ahead own(job, asks_for_own ? wanted.own : KvAhead{}, lines, 0);
+    if (asks_for_own) own.get_ahead(own_ahead_bytes);
+    Ahead next(job, wanted.next, lines, asks_for_own ? turns - turns / tiles.num_tiles : turns);
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t first = tiles.first(t);
         const ChunkTile<Isa, Dot> tile(job, unit, chunk, first, tiles.first(t + 1) - first);
         chunk_of_rows<Isa, Dot, Dot::max_rows>(
-            tile, scratch.q_words + first * groups * Dot::steps, ahead, scratch,
+            tile, scratch.q_words + first * groups * Dot::steps, t == 0 && asks_for_own ? own : next, scratch,
             {result.maximum + first, result.sum + first, result.output + first * job.padded_dim});
     }
 }
 
+[[gnu::always_inline]] inline bool is_finite(float x) {
+    return __builtin_fabsf(x) < __builtin_inff();
+}
+
+/// The first chunk becomes the state; rows whose maximum is not finite begin with nothing. Whether there are such.
+template <class Isa>
+bool begin_state(const Softmax& result, std::int64_t num_rows, std::int64_t padded_dim, const Softmax& state) {
+    bool all_finite = true;
+    for (std::int64_t m = 0; m < num_rows; ++m) {
+        const bool finite = is_finite(result.maximum[m]);
+        all_finite &= finite;
+        state.maximum[m] = finite ? result.maximum[m] : -__builtin_inff();
+        state.sum[m] = finite ? result.sum[m] : 0.0F;
+        for (std::int64_t i = m * padded_dim; i < (m + 1) * padded_dim; i += Isa::width) {
+            Isa::store(state.output + i, finite ? Isa::add(Isa::zero(), Isa::load(result.output + i)) : Isa::zero());
+        }
+    }
+    return !all_finite;
+}
+
 /// m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b; o = o*a + oc*b. To begin with m = -inf, l = o =
-/// 0: then a finite mc gives lc and 0 + oc.
+/// 0: then a finite mc gives lc and 0 + oc. (Factors of a register of tile rows at once: their arrays are padded.)
 template <class Isa>
 void attention_merge_of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const Softmax& result,
                         const Softmax& state) {
-    for (std::int64_t m = 0; m < unit.num_rows * job.group_heads; ++m) {
-        float* output = state.output + m * job.padded_dim;
-        if (chunk == 0) {
-            if (__builtin_fabsf(result.maximum[m]) < __builtin_inff()) {
-                state.maximum[m] = result.maximum[m];
-                state.sum[m] = result.sum[m];
-                const float* first = result.output + m * job.padded_dim;
-                for (std::int64_t i = 0; i < job.padded_dim; i += Isa::width) {
-                    Isa::store(output + i, Isa::add(Isa::zero(), Isa::load(first + i)));
-                }
-                continue;
+    const std::int64_t num_rows = unit.num_rows * job.group_heads;
+    if (chunk == 0 && !begin_state<Isa>(result, num_rows, job.padded_dim, state)) return;
+    const auto takes_part = [&](std::int64_t m) {
+        if (chunk == 0) return !is_finite(result.maximum[m]);
+        return unit.rows[m / job.group_heads].position >= chunk * chunk_tokens;
+    };
+    for (std::int64_t first = 0; first < num_rows; first += Isa::width) {
+        const auto before = Isa::load(state.maximum + first), of_chunk = Isa::load(result.maximum + first);
+        const auto both = Isa::max(before, of_chunk);
+        const auto a = exp_of<Isa>(Isa::sub(before, both)), b = exp_of<Isa>(Isa::sub(of_chunk, both));
+        float maximum[Isa::width], sum[Isa::width], left[Isa::width], right[Isa::width];
+        Isa::store(maximum, both);
+        Isa::store(sum,
+                   Isa::add(Isa::mul(Isa::load(state.sum + first), a), Isa::mul(Isa::load(result.sum + first), b)));
+        Isa::store(left, a);
+        Isa::store(right, b);
+        for (std::int64_t i = 0; i < Isa::width && first + i < num_rows; ++i) {
+            if (!takes_part(first + i)) continue;
+            state.maximum[first + i] = maximum[i];
+            state.sum[first + i] = sum[i];
+            const std::int64_t at = (first + i) * job.padded_dim;
+            for (std::int64_t d = at; d < at + job.padded_dim; d += Isa::width) {
+                Isa::store(state.output + d, Isa::add(Isa::mul(Isa::load(state.output + d), Isa::all(left[i])),
+                                                      Isa::mul(Isa::load(result.output + d), Isa::all(right[i]))));
             }
-            state.maximum[m] = -__builtin_inff();
-            state.sum[m] = 0.0F;
-            for (std::int64_t i = 0; i < job.padded_dim; i += Isa::width) Isa::store(output + i, Isa::zero());
-        }
-        if (unit.rows[m / job.group_heads].position < chunk * chunk_tokens) continue;
-        const float maximum = state.maximum[m] > result.maximum[m] ? state.maximum[m] : result.maximum[m];
-        const float a = exp_of_one<Isa>(state.maximum[m] - maximum);
-        const float b = exp_of_one<Isa>(result.maximum[m] - maximum);
-        state.maximum[m] = maximum;
-        state.sum[m] = state.sum[m] * a + result.sum[m] * b;
-        for (std::int64_t i = 0; i < job.padded_dim; i += Isa::width) {
-            const auto left = Isa::mul(Isa::load(output + i), Isa::all(a));
-            const auto right = Isa::mul(Isa::load(result.output + m * job.padded_dim + i), Isa::all(b));
-            Isa::store(output + i, Isa::add(left, right));
         }
     }
 }

@@ -72,6 +72,13 @@ class Ahead {
         step_ = due_ < least ? least : due_ < most ? due_ : most;
         begin_run();
     }
+    /// Asks for what comes first, at once: from then on what is asked for and what is read may keep pace.
+    [[gnu::always_inline]] void get_ahead(std::int64_t num_bytes) {
+        const std::int64_t left = end_ - at_;
+        const std::byte* until = at_ + (num_bytes < left ? num_bytes : left);
+        for (; at_ < until; at_ += line_bytes) __builtin_prefetch(at_, 0, 3);
+        if (at_ >= end_) begin_run();
+    }
     /// What a loop asks for: some lines a turn, `step` bytes further each time.
     struct Share {
         const std::byte* from;

@@ -27,6 +27,9 @@ struct AttentionPlan {
         std::int64_t chunk;
         bool last;     ///< of its unit
         bool is_rest;  ///< a short one, that goes with those before it: that of a tree often is
+        std::int64_t num_pages;
+        bool asks_for_own = false;   ///< pages: nobody before it has
+        const Task* next = nullptr;  ///< of which it asks for the pages
     };
     /// Consecutive tasks of one thread. The first `num_waiting` belong to a unit that began in a piece before.
     struct Piece {
@@ -51,7 +54,7 @@ struct AttentionPlan {
 
 namespace {
 
-// Each piece starts without having asked for its memory: few of them, and none too short.
+// A piece that another thread takes starts without having asked for its memory: few of them, and none too short.
 constexpr std::int64_t pieces_of_part = 4;           // fewer than 8, or the queue gives two at a time
 constexpr std::int64_t work_of_piece = 1 << 20;      ///< multiply-adds, at least: 20 microseconds or more
 constexpr std::int64_t tokens_of_task = 64;          ///< worth of work that the shortest chunk takes
@@ -67,7 +70,13 @@ void add_tasks(Plan& plan, const AttentionUnit& unit, std::int64_t num_tokens, s
         const bool last = chunk + 1 == num_chunks;
         plan.work_before.push_back(plan.work);
         const std::int64_t tokens = std::min<std::int64_t>(num_tokens - chunk * chunk_tokens, chunk_tokens);
-        plan.tasks.push_back({&unit, chunk, last, last && chunk > 0 && tokens <= tokens_of_task});
+        const std::int64_t paged = std::clamp<std::int64_t>(
+            unit.rows[unit.num_rows - 1].in_pages - chunk * chunk_tokens, 0, std::int64_t{chunk_tokens});
+        plan.tasks.push_back({.unit = &unit,
+                              .chunk = chunk,
+                              .last = last,
+                              .is_rest = last && chunk > 0 && tokens <= tokens_of_task,
+                              .num_pages = (paged + page_tokens - 1) / page_tokens});
         plan.work += (tokens + tokens_of_task) * work_of_token;
     }
 }
@@ -90,13 +99,29 @@ std::int64_t add_piece(Plan& plan, std::int64_t first, std::int64_t until) {
     return piece.end;
 }
 
+bool same_pages(const Task& a, const Task& b) {
+    return a.unit->pages == b.unit->pages && a.unit->kv_head == b.unit->kv_head && a.chunk == b.chunk;
+}
+
+/// Of the tasks of a thread each that reads pages asks for those of the next one, where these are others. (Where
+/// another thread takes that, in vain.)
+void ask_ahead(std::span<Task> tasks) {
+    Task* before = nullptr;
+    for (Task& task : tasks) {
+        if (task.num_pages == 0) continue;
+        task.asks_for_own = before == nullptr;
+        if (before != nullptr && !same_pages(*before, task)) before->next = &task;
+        before = &task;
+    }
+}
+
 /// Cuts the tasks into a part a thread, and each into pieces of half of what is left: all threads end together though
 /// one of them was kept waiting.
 void cut(Plan& plan, std::int64_t team) {
     std::int64_t first = 0, done = 0;
     plan.first_pieces.push_back(0);
     for (std::int64_t t = 1; t <= team; ++t) {
-        const std::int64_t end = plan.work * t / team;
+        const std::int64_t end = plan.work * t / team, first_of_part = first;
         for (std::int64_t piece = 1; done < end; ++piece) {
             const std::int64_t left = end - done;
             const bool last = team == 1 || piece == pieces_of_part || left < 2 * work_of_piece;
@@ -104,6 +129,7 @@ void cut(Plan& plan, std::int64_t team) {
             first = add_piece(plan, first, done);
         }
         plan.first_pieces.push_back(static_cast<std::int64_t>(plan.pieces.size()));
+        ask_ahead(std::span(plan.tasks).subspan(first_of_part, first - first_of_part));
     }
 }
 
@@ -241,10 +267,12 @@ struct Call {
                               waiting);
                 }
             });
+            if (plan.num_waiting > 0) {
 #pragma omp barrier
 #pragma omp for schedule(dynamic)
-            for (std::int64_t i = 0; i < num_pieces; ++i) {
-                merge_waiting(i, sizes.softmax_at(states + sizes.softmax() * i), waiting);
+                for (std::int64_t i = 0; i < num_pieces; ++i) {
+                    merge_waiting(i, sizes.softmax_at(states + sizes.softmax() * i), waiting);
+                }
             }
         }
     }
@@ -265,7 +293,8 @@ struct Call {
             const Task& task = task_at(t);
             if (begun != task.unit) table.attention_begin(job, *task.unit, scratch);
             begun = task.unit;
-            const KvAhead ahead = t + 1 < piece.end ? memory_of(task_at(t + 1)) : KvAhead{};
+            const ChunkAhead ahead{.own = task.asks_for_own ? memory_of(task) : KvAhead{},
+                                   .next = task.next != nullptr ? memory_of(*task.next) : KvAhead{}};
             if (t - piece.first < piece.num_waiting) {
                 table.attention_chunk(job, *task.unit, task.chunk, ahead, scratch,
                                       waiting_at(waiting, piece.first_waiting + t - piece.first));
@@ -277,13 +306,10 @@ struct Call {
         }
     }
 
-    /// What the chunk reads from pages.
+    /// What the task reads from pages.
     [[nodiscard]] KvAhead memory_of(const Task& task) const {
         const AttentionUnit& unit = *task.unit;
-        const std::int64_t first = task.chunk * chunk_tokens;
-        const std::int64_t paged =
-            std::clamp<std::int64_t>(unit.rows[unit.num_rows - 1].in_pages - first, 0, std::int64_t{chunk_tokens});
-        return {unit.pages + first / page_tokens, (paged + page_tokens - 1) / page_tokens,
+        return {unit.pages + task.chunk * chunk_tokens / page_tokens, task.num_pages,
                 job.keys_offset + unit.kv_head * job.head_stride};
     }
 

@@ -168,6 +168,27 @@ struct Avx2 {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
     }
 
+    /// Which of `count` <= 16 numbers, less `first`, are places among 64.
+    struct Places {
+        const std::int32_t* numbers;
+        std::int64_t count, first;
+
+        static Places of(const std::int32_t* numbers, std::int64_t count, std::int64_t first) {
+            return {numbers, count, first};
+        }
+    };
+    /// to[i] = from[place i], where it is one. `few`: all are below 16.
+    static void store_picked(float* to, const float* from, const Places& places, bool /*few*/) {
+        for (std::int64_t i = 0; i < places.count; ++i) {
+            const std::int64_t place = places.numbers[i] - places.first;
+            if (place >= 0 && place < 64) to[i] = from[place];
+        }
+    }
+    /// Minus infinity behind `count` floats, up to the next 16.
+    static void pad_with_lowest(float* row, std::int64_t count) {
+        for (std::int64_t i = count; i % 16 != 0; ++i) row[i] = -__builtin_inff();
+    }
+
     using Ints = __m256i;  ///< 8 of 32 bits, or 16, or bytes
     static Ints no_ints() { return _mm256_setzero_si256(); }
     static Ints all_ints(std::uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }

@@ -96,6 +96,32 @@ struct Avx512 {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
     }
 
+    struct Places {
+        __m512i index;
+        __mmask16 here;
+
+        static Places of(const std::int32_t* numbers, std::int64_t count, std::int64_t first) {
+            const __mmask16 read = all_below(count);
+            const __m512i index =
+                _mm512_sub_epi32(_mm512_maskz_loadu_epi32(read, numbers), _mm512_set1_epi32(static_cast<int>(first)));
+            return {index, _mm512_mask_cmplt_epu32_mask(read, index, _mm512_set1_epi32(64))};
+        }
+    };
+    static void store_picked(float* to, const float* from, const Places& places, bool few) {
+        __m512 picked = _mm512_permutexvar_ps(places.index, load(from));
+        if (!few) {
+            const __m512 low = _mm512_permutex2var_ps(load(from), places.index, load(from + 16));
+            const __m512 high = _mm512_permutex2var_ps(load(from + 32), places.index, load(from + 48));
+            picked = _mm512_mask_blend_ps(_mm512_cmpge_epu32_mask(places.index, _mm512_set1_epi32(32)), low, high);
+        }
+        _mm512_mask_storeu_ps(to, places.here, picked);
+    }
+    static void pad_with_lowest(float* row, std::int64_t count) {
+        const std::int64_t last = count / 16 * 16;
+        if (last < count)
+            store(row + last, _mm512_mask_loadu_ps(all(-__builtin_inff()), all_below(count - last), row + last));
+    }
+
     using Ints = __m512i;
     static Ints no_ints() { return _mm512_setzero_si512(); }
     static Ints all_ints(std::uint32_t value) { return _mm512_set1_epi32(static_cast<int>(value)); }
@@ -110,6 +136,9 @@ struct Avx512 {
         asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
         return sum;
     }
+
+  private:
+    static __mmask16 all_below(std::int64_t count) { return static_cast<__mmask16>((1U << count) - 1); }
 };
 
 }  // namespace

@@ -243,11 +243,17 @@ struct AttentionScratch {
     float* path_p;           ///< [max_tile_rows * 512], probabilities of what rows add one by one
 };
 
-/// Keys and values of one head in the chunk that the thread takes next.
+/// Keys and values of one head in one chunk, to be asked for.
 struct KvAhead {
     std::byte* const* pages = nullptr;
     std::int64_t num_pages = 0;
     std::int64_t keys_offset = 0;  ///< bytes from the start of a page to the keys of this head
+};
+
+/// What a chunk asks memory for.
+struct ChunkAhead {
+    KvAhead own;   ///< where nobody has asked for them before; with a single tile there is no time for both
+    KvAhead next;  ///< of the chunk that the thread takes next
 };
 
 struct KernelTable {
@@ -277,7 +283,7 @@ struct KernelTable {
     void (*attention_begin)(const AttentionJob& job, const AttentionUnit& unit, const AttentionScratch& scratch);
     /// Softmax of the positions of one chunk, for each tile row.
     void (*attention_chunk)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
-                            const KvAhead& ahead, const AttentionScratch& scratch, const Softmax& result);
+                            const ChunkAhead& ahead, const AttentionScratch& scratch, const Softmax& result);
     /// Merges one chunk into the chunks before it. chunk 0 starts the state.
     void (*attention_merge)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
                             const Softmax& result, const Softmax& state);

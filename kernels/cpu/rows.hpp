@@ -53,14 +53,6 @@ typename Isa::Floats exp_of(typename Isa::Floats x) {
     return bounded[0];
 }
 
-/// e^x of one value, by the same code.
-template <class Isa>
-float exp_of_one(float x) {
-    float out[Isa::width];
-    Isa::store(out, exp_of<Isa>(Isa::all(x)));
-    return out[0];
-}
-
 /// Loads up to a register from the end of an array, zeros beyond.
 template <class Isa>
 typename Isa::Floats load_some(const float* from, std::int64_t count) {

@@ -22,7 +22,7 @@ struct Variant {
         if (job.bf16) return attention_begin<Isa, Bf16>(job, unit, scratch);
         return attention_begin<Isa, F32>(job, unit, scratch);
     }
-    static void chunk(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const KvAhead& ahead,
+    static void chunk(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const ChunkAhead& ahead,
                       const AttentionScratch& scratch, const Softmax& result) {
         if (job.int8) {
             return attention_chunk_of<Isa, DotInt8Kv<Isa>>(job, unit, chunk, ahead, scratch, result);
