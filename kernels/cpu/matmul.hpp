@@ -27,7 +27,8 @@ struct SlicePlace {
 
     [[gnu::always_inline]] SliceSums sums_of(std::int64_t row) const {
         SliceSums moved = sums;
-        moved.move(row, 0);
+        moved.waiting += row * num_blocks * lanes;
+        moved.out += row * sums.out_stride;
         return moved;
     }
 };
@@ -51,7 +52,6 @@ void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t sl
         float* whole = memory + SliceSums::levels_before(job.num_slices - 1) * level_stride;
         const SliceSums sums{.waiting = memory,
                              .level_stride = level_stride,
-                             .waiting_stride = width,
                              .out = to_y ? job.sums.y + (first_output - job.sums.first) : whole,
                              .out_stride = to_y ? job.sums.stride : width};
         const auto rows_until = [&](std::int64_t slice) { return to_y ? slice * job.num_rows >> log_slices : 0; };

@@ -209,7 +209,7 @@ void run_quantized_tile(QuantizedTile& job, std::int64_t num_rows, std::int64_t 
             job.scales += blocks * job.block_bytes;
             job.next_scales += blocks * job.block_bytes;
             job.ahead.from += blocks * job.block_bytes;
-            job.sums.move(0, blocks * lanes);
+            job.sums.advance(R, blocks * lanes);
         };
         std::int64_t left = num_blocks;
         for (; left >= at_once; left -= at_once, advance(at_once)) quantized_tile<Isa, Dot, at_once, R>(job);
