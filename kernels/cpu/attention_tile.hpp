@@ -142,26 +142,6 @@ template <class Isa>
     return num_rows <= (Isa::width == 16 ? 4 : 1) ? 4 : 2;
 }
 
-template <class Isa, int R, int W>
-[[gnu::always_inline]] inline void clear_sums(typename Isa::Floats (&sum)[R][W]) {
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
-        for (int i = 0; i < W; ++i) sum[r][i] = Isa::zero();
-    }
-}
-
-/// to[r * stride + output] = last(sum, register, r).
-template <class Isa, int R, int W, class Last>
-[[gnu::always_inline]] inline void store_sums(const typename Isa::Floats (&sum)[R][W], float* to, std::int64_t stride,
-                                              const Last& last) {
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
-        for (int i = 0; i < W; ++i) Isa::store(to + r * stride + i * Isa::width, last(sum[r][i], i, r));
-    }
-}
-
 /// Adds one group to the sums.
 template <class Isa, class Dot, class Words, int W, int R, int First>
 [[gnu::always_inline]] inline void add_group(typename Isa::Floats (&sum)[R][W], const std::byte* w,
