@@ -128,7 +128,7 @@ struct Model::State {
     Scratch hidden, normed, projected, queries, attended, sum;
     Scratch logits_local, gathered, whole;  ///< this rank's part, all ranks' parts, the rows of these
     std::vector<float> cos, sin, logits_whole;
-    kernels::Staging logits_here;  ///< this rank's part, on the host
+    kernels::Staging logits_here;  ///< this rank's part, on the host, where the device has memory of its own
     Logits logits;
     std::vector<std::int32_t> table_rows, position_rows, wanted, part_rows;
     std::vector<KvSlot> slots;
@@ -161,7 +161,7 @@ struct Model::State {
     bool keep_on_device(float* local, std::int64_t num_rows);
     std::span<const float> bring_to_host(const float* local, std::int64_t num_rows);
     const std::byte* head_input(float* rows, std::int64_t num_rows);
-    void head(const float* x);
+    void head(float* x);
 };
 
 Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -461,6 +461,7 @@ void Model::State::finish() {
 }
 
 const float* Model::State::to_host(const float* local, std::int64_t count) {
+    if (!device.own_memory()) return local;
     const std::size_t num_bytes = static_cast<std::size_t>(count) * sizeof(float);
     if (logits_here.num_bytes() < num_bytes) logits_here = kernels::Staging(device, num_bytes);
     device.download(logits_here.data(), reinterpret_cast<const std::byte*>(local), num_bytes);
@@ -509,14 +510,17 @@ std::span<const float> Model::State::bring_to_host(const float* local, std::int6
 }
 
 // Logits of the wanted rows alone.
-void Model::State::head(const float* x) {
+void Model::State::head(float* x) {
     const auto num_rows = static_cast<std::int64_t>(wanted.size());
     if (num_rows == 0) {
         logits.set_on_host({});
         return finish();
     }
-    float* rows = sum.floats(num_rows * config.hidden_size);
-    device.gather(x, wanted, config.hidden_size, rows);
+    float* rows = x;
+    if (wanted.back() != num_rows - 1) {  // not the first ones: as a rule all are wanted
+        rows = sum.floats(num_rows * config.hidden_size);
+        device.gather(x, wanted, config.hidden_size, rows);
+    }
     const std::byte* input = head_input(rows, num_rows);
     float* local = logits_local.floats(num_rows * split.vocab);
     device.matmul(weights.head_or_embedding(), input, kernels::padded_inputs(config.embedding_width()), num_rows,
