@@ -25,6 +25,7 @@ struct TileAhead {
     std::int64_t skip;      ///< added from slice `skips_from` on
     std::int64_t skips_from;
 
+    [[gnu::always_inline]] bool is_shared() const { return beside == 0; }
     [[gnu::always_inline]] const std::byte* of_slice(const SliceRange& slices, std::int64_t s,
                                                      std::int64_t groups_per_slice) const {
         return from + (s - slices.first) * groups_per_slice * bytes + (s >= skips_from ? skip : 0);
@@ -335,8 +336,9 @@ class TileSlice {
     std::int64_t block_stride_;
 };
 
-/// Whether a tile takes two slices side by side: 14 sums alone wait for themselves now and then (vdpbf16ps takes 6
-/// cycles; 7 rows from the caches, Zen 5: 0.93 of the peak).
+/// Whether one of several tiles takes two slices side by side: 14 sums alone wait for themselves now and then
+/// (vdpbf16ps takes 6 cycles; 7 rows from the caches, Zen 5: 0.93 of the peak). A tile alone, which memory keeps
+/// waiting, asks for what stands behind its slice: in pairs that is here already (7 rows: a third slower).
 template <class Isa, int W, int R>
 constexpr bool in_pairs = Isa::width == 16 && W == 2 && R == 7;
 
@@ -347,7 +349,7 @@ void tile(const TileJob& job) {
     using Slice = TileSlice<Isa, Dot, W, R, First>;
     std::int64_t s = job.slices.first;
     if constexpr (in_pairs<Isa, W, R>) {
-        for (; s + 2 <= job.slices.end; s += 2) {
+        for (; job.ahead.is_shared() && s + 2 <= job.slices.end; s += 2) {
             typename Isa::Floats even[R][W], odd[R][W];
             clear_sums<Isa>(even);
             clear_sums<Isa>(odd);
