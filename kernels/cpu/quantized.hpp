@@ -185,7 +185,7 @@ void quantized_tile(const QuantizedTile& job) {
                 }
             }
         }
-        add_and_store<Isa>(sum, job.sums, job.slices, s, 0);
+        add_and_store<Isa>(sum, job.sums, job.slices, s);
     }
 }
 

@@ -25,7 +25,6 @@ struct TileAhead {
     std::int64_t skip;      ///< added from slice `skips_from` on
     std::int64_t skips_from;
 
-    [[gnu::always_inline]] bool is_shared() const { return beside == 0; }
     [[gnu::always_inline]] const std::byte* of_slice(const SliceRange& slices, std::int64_t s,
                                                      std::int64_t groups_per_slice) const {
         return from + (s - slices.first) * groups_per_slice * bytes + (s >= skips_from ? skip : 0);
@@ -82,14 +81,13 @@ template <class Isa, int R, int W, class Last>
     }
 }
 
-/// The end of slice `s`: the sums of the levels that wait for it, from `first_level` on, then to where it goes. (Sums
-/// that wait stand tile by tile, so that their places are constants: worked out from row to row, 13 rows lost 2 % of a
-/// product.)
+/// The end of slice `s`: the sums of the levels that wait for it, then to where it goes. (Sums that wait stand tile by
+/// tile, so that their places are constants: worked out from row to row, 13 rows lost 2 % of a product.)
 template <class Isa, int R, int W>
 [[gnu::always_inline]] inline void add_and_store(typename Isa::Floats (&sum)[R][W], const SliceSums& sums,
-                                                 const SliceRange& slices, std::int64_t s, std::int64_t first_level) {
+                                                 const SliceRange& slices, std::int64_t s) {
     const std::int64_t levels = SliceSums::levels_before(s);
-    for (std::int64_t level = first_level; level < levels; ++level) {
+    for (std::int64_t level = 0; level < levels; ++level) {
         const float* from = sums.waiting + level * sums.level_stride;
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
@@ -301,82 +299,38 @@ class TileAsking {
     std::int64_t stride_, beside_, bytes_;
 };
 
-/// One slice of a tile, group by group. `First`: the register of its block that the tile begins with; where W is odd,
-/// every second tile begins in the middle of a block of two registers.
-template <class Isa, class Dot, int W, int R, int First>
-class TileSlice {
-  public:
-    [[gnu::always_inline]] TileSlice(const TileJob& job, std::int64_t slice)
-        : ahead_(job, slice),
-          weights_(job.weights + (slice - job.slices.first) * job.groups_per_slice * group_stride),
-          words_(job.words + (slice - job.slices.first) * job.groups_per_slice * group_words),
-          block_stride_(job.block_stride) {}
-
-    [[gnu::always_inline]] void add_group(typename Isa::Floats (&sum)[R][W]) {
-        ahead_.ask();
-        const auto place = [&](int i) {
-            return weights_ + place_of_block<Isa>((First + i) / regs, block_stride_, group_bytes) +
-                   (First + i) % regs * reg_bytes;
-        };
-        multiply_group<Isa, Dot>(sum, place, words_);
-        weights_ += group_stride;
-        words_ += group_words;
-    }
-
-  private:
-    static constexpr int regs = lanes / Isa::width;  // registers of a block
-    static constexpr std::int64_t reg_bytes = group_bytes / regs;
-    // A tile of a single block is one that stands alone.
-    static constexpr std::int64_t group_stride =
-        (W / regs < blocks_together<Isa> ? 1 : blocks_together<Isa>)*group_bytes;
-    static constexpr std::int64_t group_words = Dot::steps * R;
-    TileAsking<Isa, W, First> ahead_;
-    const std::byte* weights_;
-    const std::uint32_t* words_;
-    std::int64_t block_stride_;
-};
-
-/// Whether one of several tiles takes two slices side by side: 14 sums alone wait for themselves now and then
-/// (vdpbf16ps takes 6 cycles; 7 rows from the caches, Zen 5: 0.93 of the peak). A tile alone, which memory keeps
-/// waiting, asks for what stands behind its slice: in pairs that is here already (7 rows: a third slower).
-template <class Isa, int W, int R>
-constexpr bool in_pairs = Isa::width == 16 && W == 2 && R == 7;
-
 /// One slice after another: beside a call a slice, in one process, a product from the caches takes 2 to 10 % less (8 to
-/// 24 rows, 128 groups a slice, Zen 5; why was not found out).
+/// 24 rows, 128 groups a slice, Zen 5; why was not found out). `First`: the register of its block that the tile begins
+/// with; where W is odd, every second tile begins in the middle of a block of two registers.
 template <class Isa, class Dot, int W, int R, int First>
 void tile(const TileJob& job) {
-    using Slice = TileSlice<Isa, Dot, W, R, First>;
-    std::int64_t s = job.slices.first;
-    if constexpr (in_pairs<Isa, W, R>) {
-        for (; job.ahead.is_shared() && s + 2 <= job.slices.end; s += 2) {
-            typename Isa::Floats even[R][W], odd[R][W];
-            clear_sums<Isa>(even);
-            clear_sums<Isa>(odd);
-            Slice left(job, s), right(job, s + 1);
-            for (std::int64_t g = 0; g < job.groups_per_slice; ++g) {
-                left.add_group(even);
-                right.add_group(odd);
-            }
-#pragma GCC unroll 16
-            for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
-                for (int i = 0; i < W; ++i) odd[r][i] = Isa::add(even[r][i], odd[r][i]);
-            }
-            add_and_store<Isa>(odd, job.sums, job.slices, s + 1, 1);
-        }
-    }
-    for (; s < job.slices.end; ++s) {
+    constexpr int regs = lanes / Isa::width;  // registers of a block
+    constexpr std::int64_t reg_bytes = group_bytes / regs;
+    // A tile of a single block is one that stands alone.
+    constexpr std::int64_t group_stride = (W / regs < blocks_together<Isa> ? 1 : blocks_together<Isa>)*group_bytes;
+    const std::byte* w = job.weights;
+    const std::uint32_t* x = job.words;
+    for (std::int64_t s = job.slices.first; s < job.slices.end; ++s) {
         typename Isa::Floats sum[R][W];
         clear_sums<Isa>(sum);
-        Slice slice(job, s);
+        TileAsking<Isa, W, First> ahead(job, s);
+        const auto next_group = [&]() __attribute__((always_inline)) {
+            ahead.ask();
+            const auto place = [&](int i) {
+                return w + place_of_block<Isa>((First + i) / regs, job.block_stride, group_bytes) +
+                       (First + i) % regs * reg_bytes;
+            };
+            multiply_group<Isa, Dot>(sum, place, x);
+            w += group_stride;
+            x += Dot::steps * R;
+        };
         if constexpr (R < 4) {  // memory sets the pace
-            for (std::int64_t g = 0; g < job.groups_per_slice; ++g) slice.add_group(sum);
+            for (std::int64_t g = 0; g < job.groups_per_slice; ++g) next_group();
         } else {  // what the loop itself costs counts, see Avx2::load_odds
 #pragma GCC unroll 2
-            for (std::int64_t g = 0; g < job.groups_per_slice; ++g) slice.add_group(sum);
+            for (std::int64_t g = 0; g < job.groups_per_slice; ++g) next_group();
         }
-        add_and_store<Isa>(sum, job.sums, job.slices, s, 0);
+        add_and_store<Isa>(sum, job.sums, job.slices, s);
     }
 }
 
