@@ -91,6 +91,7 @@ struct Model::State {
         : config(model_config),
           precision(model_precision),
           device(on),
+          host_memory(!on.own_memory()),
           group(of),
           split(config, of.rank(), of.size()),
           act(kernels::act_type(weight_types(precision).layers)),
@@ -112,6 +113,7 @@ struct Model::State {
     ModelConfig config;
     Precision precision;
     kernels::Device& device;
+    bool host_memory;  ///< is the device's
     Group& group;
     std::unique_ptr<DeviceGroup> sums;  ///< of the group
     Split split;
@@ -461,7 +463,7 @@ void Model::State::finish() {
 }
 
 const float* Model::State::to_host(const float* local, std::int64_t count) {
-    if (!device.own_memory()) return local;
+    if (host_memory) return local;
     const std::size_t num_bytes = static_cast<std::size_t>(count) * sizeof(float);
     if (logits_here.num_bytes() < num_bytes) logits_here = kernels::Staging(device, num_bytes);
     device.download(logits_here.data(), reinterpret_cast<const std::byte*>(local), num_bytes);

@@ -153,7 +153,8 @@ struct TileRows {
     std::int64_t num_tiles;
     std::int64_t first[max_tiles + 1];
 
-    explicit TileRows(const RowTiles& tiles) : num_tiles(tiles.num_tiles) {
+    /// (always inlined: see the wall in kernel_table.hpp)
+    [[gnu::always_inline]] explicit TileRows(const RowTiles& tiles) : num_tiles(tiles.num_tiles) {
         for (std::int64_t t = 0; t <= num_tiles; ++t) first[t] = tiles.first(t);
     }
 };
