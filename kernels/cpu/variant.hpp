@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/attention.hpp"
+#include "kernels/cpu/attention_state.hpp"
 #include "kernels/cpu/dot.hpp"
 #include "kernels/cpu/matmul.hpp"
 #include "kernels/cpu/quantize_weights.hpp"
