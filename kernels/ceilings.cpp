@@ -6,14 +6,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "kernels/cpu/kernel_table.hpp"
-#include "kernels/cpu/share.hpp"
 #include "kernels/host_memory.hpp"
 #include "kernels/quantized.hpp"
+#include "kernels/team.hpp"
 
 namespace longhaul::kernels {
 namespace {
@@ -45,15 +46,12 @@ std::int64_t read_streams(const std::byte* from, std::int64_t num_bytes) {
 template <int streams>
 double timed_pass(const std::byte* data, std::int64_t num_bytes, int threads, std::vector<std::int64_t>& sinks) {
     Clock::time_point start;
-#pragma omp parallel num_threads(threads)
-    {
-        const cpu::Share lines = cpu::Share::of(num_bytes / 64);
-#pragma omp barrier
-#pragma omp master
-        start = Clock::now();
-        sinks[static_cast<std::size_t>(lines.thread)] =
-            read_streams<streams>(data + lines.first * 64, (lines.end - lines.first) * 64);
-    }
+    Team::mine().run(threads, [&](Member& member) {
+        const auto [first, end] = member.share_of(num_bytes / 64);
+        member.barrier();
+        if (member.index() == 0) start = Clock::now();
+        sinks[static_cast<std::size_t>(member.index())] = read_streams<streams>(data + first * 64, (end - first) * 64);
+    });
     return seconds_since(start);
 }
 
@@ -64,11 +62,10 @@ ReadBandwidth::ReadBandwidth(int threads) : threads_(threads) {
     num_bytes_ = std::max<std::int64_t>(std::int64_t{256} << 20, 5 * cache);
     data_ = allocate_host(static_cast<std::size_t>(num_bytes_));
     // Written by the threads that will read it: untouched pages would all be the same page of zeros.
-#pragma omp parallel num_threads(threads_)
-    {
-        const cpu::Share lines = cpu::Share::of(num_bytes_ / 64);
-        std::fill(data_ + lines.first * 64, data_ + lines.end * 64, std::byte{1});
-    }
+    Team::mine().run(threads_, [&](Member& member) {
+        const auto [first, end] = member.share_of(num_bytes_ / 64);
+        std::fill(data_ + first * 64, data_ + end * 64, std::byte{1});
+    });
 }
 
 ReadBandwidth::~ReadBandwidth() {
@@ -103,16 +100,14 @@ double measure_peak_flops(CpuVariant variant, int threads, DType weights) {
     double best = 0.0;
     for (int pass = 0; pass < 8; ++pass) {
         Clock::time_point start;
-        double operations = 0.0;
-#pragma omp parallel num_threads(threads) reduction(+ : operations)
-        {
+        std::vector<double> operations(static_cast<std::size_t>(threads));
+        Team::mine().run(threads, [&](Member& member) {
             float sink = 0.0F;
-#pragma omp barrier
-#pragma omp master
-            start = Clock::now();
-            operations += peak_loop(iterations, &sink);
-        }
-        best = std::max(best, operations / seconds_since(start));
+            member.barrier();
+            if (member.index() == 0) start = Clock::now();
+            operations[static_cast<std::size_t>(member.index())] = peak_loop(iterations, &sink);
+        });
+        best = std::max(best, std::accumulate(operations.begin(), operations.end(), 0.0) / seconds_since(start));
     }
     return best;
 }

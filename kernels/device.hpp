@@ -502,7 +502,7 @@ std::string_view variant_name(CpuVariant variant);
 /// The processor flags a variant needs, "avx2 fma f16c": named in logs and tests.
 std::string_view variant_flags(CpuVariant variant);
 
-/// A CPU device with `threads` OpenMP threads. Throws std::invalid_argument when the processor cannot run `variant`.
+/// A CPU device with `threads` threads. Throws std::invalid_argument when the processor cannot run `variant`.
 std::unique_ptr<Device> make_cpu_device(CpuVariant variant, int threads);
 
 }  // namespace longhaul::kernels

@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/cpu/share.hpp"
 #include "kernels/flush_denormals.hpp"
+#include "kernels/team.hpp"
 
 namespace longhaul::kernels {
 namespace {
@@ -21,13 +21,10 @@ int team_for(std::int64_t count, int threads) {
 /// Runs body(first, end) over [0, count) by a team.
 template <typename Body>
 void in_shares(std::int64_t count, int threads, const Body& body) {
-    const int team = team_for(count, threads);
-    if (team == 1) return body(0, count);
-#pragma omp parallel num_threads(team)
-    {
-        const cpu::Share lines = cpu::Share::of((count + line_elements - 1) / line_elements);
-        body(lines.first * line_elements, std::min(lines.end * line_elements, count));
-    }
+    Team::mine().run(team_for(count, threads), [&](Member& member) {
+        const auto [first, end] = member.share_of((count + line_elements - 1) / line_elements);
+        body(first * line_elements, std::min(end * line_elements, count));
+    });
 }
 
 template <int num_parts>

@@ -9,7 +9,7 @@ namespace longhaul::kernels {
 
 /// out[i] = the parts' i-th elements added as a balanced binary tree, parts in the order of the ranks:
 /// ((p0+p1)+(p2+p3)) and so on; denormals are flushed. 1, 2, 4 or 8 parts of f32 [count]; `out` may be one of them. Up
-/// to `threads` OpenMP threads where there is work for them; the bits do not depend on it.
+/// to `threads` threads where there is work for them; the bits do not depend on it.
 void sum_ranks(float* out, std::span<const float* const> parts, std::int64_t count, int threads);
 
 /// to = from, f32 [count], not overlapping; threads as above.

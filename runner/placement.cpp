@@ -14,14 +14,13 @@
 #include <optional>
 #include <string_view>
 
+#include "kernels/team.hpp"
 #include "runner/allotment.hpp"
 #include "runner/files.hpp"
 
 namespace longhaul::runner {
 namespace {
 
-/// In the environment of a program that started itself again: "share" where its affinity is its share of the node's.
-constexpr const char* placed_mark = "LONGHAUL_PLACED";
 constexpr int most_processors = 1 << 14;
 
 /// A set of processors as the kernel has it, large enough for any machine.
@@ -38,9 +37,8 @@ class Affinity {
     [[nodiscard]] bool has(int processor) const {
         return CPU_ISSET_S(static_cast<std::size_t>(processor), bytes(), set_);
     }
-    [[nodiscard]] bool same_as(const Affinity& other) const { return CPU_EQUAL_S(bytes(), set_, other.set_); }
     [[nodiscard]] int count() const { return CPU_COUNT_S(bytes(), set_); }
-    [[nodiscard]] bool apply() const { return ::sched_setaffinity(0, bytes(), set_) == 0; }
+    void apply() const { ::sched_setaffinity(0, bytes(), set_); }
 
   private:
     cpu_set_t* set_;
@@ -111,27 +109,6 @@ std::optional<Range> share_inside_domain(const CoreDomains& domains, NodeRank no
     return mine;
 }
 
-/// What the OpenMP library reads at its start: thread i stays on processor i of the list.
-void bind_each_thread(const std::vector<int>& processors) {
-    std::string places;
-    for (const int processor : processors) places += (places.empty() ? "{" : ",{") + std::to_string(processor) + "}";
-    ::setenv("OMP_PLACES", places.c_str(), 0);
-    ::setenv("OMP_PROC_BIND", "close", 0);
-}
-
-/// Starts this program again, with the environment and the affinity as they are now.
-void execute_again(bool narrowed) {
-    std::string text = read_if_there("/proc/self/cmdline");
-    std::vector<char*> arguments;
-    for (std::size_t at = 0; at < text.size(); at += std::strlen(text.data() + at) + 1) {
-        arguments.push_back(text.data() + at);
-    }
-    arguments.push_back(nullptr);
-    ::setenv(placed_mark, narrowed ? "share" : "node", 1);
-    ::execv("/proc/self/exe", arguments.data());
-    // Not possible here: slower perhaps, but right.
-}
-
 }  // namespace
 
 std::string Placement::describe() const {
@@ -173,8 +150,6 @@ bool started_by_launcher() {
 
 NodeRank ranks_sharing(NodeRank node, int processors) {
     if (std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE") != nullptr) return node;  // mpirun's own set was looked at
-    // What we were given before we started ourselves again is our share already.
-    if (const char* mark = std::getenv(placed_mark); mark != nullptr && std::strcmp(mark, "share") == 0) return {};
     const int a_task = number_in("SLURM_CPUS_PER_TASK", 0), all = number_in("SLURM_CPUS_ON_NODE", 0);
     // What a task was to have is not told apart from what it got where both are more than the job has.
     const bool own = all > 0 ? processors * node.size <= all : processors <= a_task;
@@ -257,17 +232,11 @@ Placement place_this_rank(int threads) {
     }
     placement.node_ranks = all_ranks.size;
     for (const int processor : placement.processors) wanted.add(processor);
-    const bool bound = wanted.apply();
-    if (std::getenv(placed_mark) != nullptr) return placement;
-    if (placement.oversubscribed) {
-        ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
-        ::setenv("OMP_WAIT_POLICY", "passive", 0);
-    }
+    wanted.apply();  // where it may not: slower perhaps, but right
+    if (placement.oversubscribed) ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     const bool bind_threads = placement.domains > 1 && !placement.oversubscribed;
-    if (bind_threads) bind_each_thread(placement.processors);
-    // The OpenMP library counted the processors and read its environment when the program was loaded.
-    const bool narrowed = bound && !before.same_as(wanted);
-    if (narrowed || placement.oversubscribed || bind_threads) execute_again(narrowed);
+    kernels::set_team_rules(
+        {.processors = bind_threads ? placement.processors : std::vector<int>(), .give_way = placement.oversubscribed});
     return placement;
 }
 

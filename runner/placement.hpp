@@ -45,10 +45,8 @@ Placement divide(const CoreDomains& domains, NodeRank node, int threads);
 /// tests ("numa:2 core:8 pu:2").
 CoreDomains usable_cores(const char* synthetic = nullptr);
 
-/// Places this process before MPI and OpenMP start: binds it to its share (where that has several memory domains, each
-/// thread to a core, so that it stays near the weights that it was first to touch) and sets the environment that both
-/// read only at their start. When that needs a fresh start the program executes itself once more and this does not
-/// return.
+/// Places this process before MPI and its threads start: binds it to its share (where that has several memory domains,
+/// each thread to a core, so that it stays near the weights that it was first to touch) and says how they wait.
 Placement place_this_rank(int threads);
 
 }  // namespace longhaul::runner

@@ -12,9 +12,7 @@ cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGHAUL_TESTS=ON >bui
 }
 cmake --build build
 
-# Ranks of the tests share cores and may be root's; the scripts that start them say so to mpirun themselves. HDF5 and
-# OpenMP as a user has them, whatever this shell was given.
-unset OMP_NUM_THREADS OMP_WAIT_POLICY OMP_PROC_BIND
+# Ranks of the tests share cores and may be root's; the scripts that start them say so to mpirun themselves.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 # One more at a time than there are cores: some cases mostly wait, for launchers that end and for watchdogs.

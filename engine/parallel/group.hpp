@@ -56,7 +56,7 @@ std::unique_ptr<Group> make_local_group();
 
 /// How the ranks of a communicator bring their numbers together. Never a matter of bits.
 struct MpiGroupOptions {
-    int threads = 1;            ///< OpenMP threads of this rank that may help with long sums
+    int threads = 1;            ///< threads of this rank that may help with long sums
     bool shared_memory = true;  ///< among ranks of a node, where the system allows it; false: messages only
     int ranks_a_node = 0;       ///< tests: so many neighbours pass for a node; 0: those of this machine
 };

@@ -6,6 +6,7 @@
 // there. Where a piece begins inside a unit its chunks wait and are merged behind those before them when all pieces are
 // done. Chunks are independent and merge left to right wherever the cuts are: they change no bit.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
 #include <tuple>
@@ -14,8 +15,8 @@
 #include "kernels/checks.hpp"
 #include "kernels/cpu/cpu_device.hpp"
 #include "kernels/cpu/kv_pages.hpp"
-#include "kernels/cpu/share.hpp"
 #include "kernels/flush_denormals.hpp"
+#include "kernels/team.hpp"
 
 namespace longhaul::kernels::cpu {
 
@@ -256,31 +257,27 @@ struct Call {
         float* states = memory + per_thread * team;
         float* waiting = states + sizes.softmax() * num_pieces;
         queue.fill_parts(team, 1, [&](int t) { return plan.first_pieces[static_cast<std::size_t>(t)]; });
-#pragma omp parallel num_threads(team) if (team > 1)
-        {
+        std::atomic<std::int64_t> merged = 0;
+        Team::mine().run(team, [&](Member& member) {
             const FlushDenormals flush;
-            float* mine = memory + per_thread * omp_get_thread_num();
-            queue.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end, std::int64_t) {
+            float* mine = memory + per_thread * member.index();
+            queue.work(member.index(), [&](std::int64_t first, std::int64_t end, std::int64_t) {
                 for (std::int64_t i = first; i < end; ++i) {
                     run_piece(plan.pieces[static_cast<std::size_t>(i)], sizes.scratch_at(mine),
                               sizes.softmax_at(mine + sizes.scratch()), sizes.softmax_at(states + sizes.softmax() * i),
                               waiting);
                 }
             });
-            if (plan.num_waiting > 0) {
-#pragma omp barrier
-#pragma omp for schedule(dynamic)
-                for (std::int64_t i = 0; i < num_pieces; ++i) {
-                    merge_waiting(i, sizes.softmax_at(states + sizes.softmax() * i), waiting);
-                }
+            if (plan.num_waiting == 0) return;
+            member.barrier();
+            for (std::int64_t i = 0; (i = merged.fetch_add(1, std::memory_order_relaxed)) < num_pieces;) {
+                merge_waiting(i, sizes.softmax_at(states + sizes.softmax() * i), waiting);
             }
-        }
+        });
     }
 
   private:
-    [[nodiscard]] const Task& task_at(std::int64_t t) const {
-        return plan.tasks[static_cast<std::size_t>(t)];
-    }
+    [[nodiscard]] const Task& task_at(std::int64_t t) const { return plan.tasks[static_cast<std::size_t>(t)]; }
     [[nodiscard]] Softmax waiting_at(float* waiting, std::int64_t index) const {
         return sizes.softmax_at(waiting + sizes.softmax() * index);
     }

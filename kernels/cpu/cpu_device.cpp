@@ -4,9 +4,9 @@
 
 #include "kernels/checks.hpp"
 #include "kernels/convert.hpp"
-#include "kernels/cpu/share.hpp"
 #include "kernels/flush_denormals.hpp"
 #include "kernels/quantized.hpp"
+#include "kernels/team.hpp"
 
 namespace longhaul::kernels::cpu {
 namespace {
@@ -44,13 +44,12 @@ void CpuDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, s
     const auto num_rows = static_cast<std::int64_t>(rows.size());
     const bool bf16 = table.dtype == DType::bf16;
     const BlockPlaces places = places_of(table);
-#pragma omp parallel for num_threads(threads_for(num_rows* dim, elements_per_thread))
-    for (std::int64_t r = 0; r < num_rows; ++r) {
+    const auto embed_row = [&](std::int64_t r) {
         const std::int64_t row = rows[static_cast<std::size_t>(r)];
         float* to = out + r * dim;
         if (row < 0) {
             std::fill_n(to, dim, 0.0F);
-            continue;
+            return;
         }
         const std::byte* lane = table.data.data() + places.offset(row / lanes) + row % lanes * 4;
         const std::int64_t stride = places.group_stride(row / lanes);
@@ -61,7 +60,11 @@ void CpuDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, s
             const auto* from = reinterpret_cast<const float*>(lane);
             for (std::int64_t k = 0; k < dim; ++k) to[k] = from[k * stride / 4];
         }
-    }
+    };
+    Team::mine().run(threads_for(num_rows * dim, elements_per_thread), [&](Member& member) {
+        const auto [first, end] = member.share_of(num_rows);
+        for (std::int64_t r = first; r < end; ++r) embed_row(r);
+    });
 }
 
 void CpuDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
@@ -71,35 +74,29 @@ void CpuDevice::gather(const float* x, std::span<const std::int32_t> rows, std::
 void CpuDevice::add(float* x, const float* y, std::int64_t count) {
     // Fewer elements a thread than the sums need: each thread finds its rows of x where the norms left them (16 rows on
     // two Zen 5 cores that share no third cache: 11 us instead of 19).
-    const int team = threads_for(count, elements_per_thread);
-#pragma omp parallel num_threads(team) if (team > 1)
-    {
+    Team::mine().run(threads_for(count, elements_per_thread), [&](Member& member) {
         const FlushDenormals flush;
-        const Share share = Share::of(count);
-        for (std::int64_t i = share.first; i < share.end; ++i) x[i] += y[i];
-    }
+        const auto [first, end] = member.share_of(count);
+        for (std::int64_t i = first; i < end; ++i) x[i] += y[i];
+    });
 }
 
 void CpuDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
-    const int team = threads_for(num_rows * dim, 4 * elements_per_thread);
-#pragma omp parallel num_threads(team) if (team > 1)
-    {
+    Team::mine().run(threads_for(num_rows * dim, 4 * elements_per_thread), [&](Member& member) {
         const FlushDenormals flush;
-        const Share share = Share::of(num_rows);
-        for (std::int64_t r = share.first; r < share.end; ++r) {
+        const auto [first, end] = member.share_of(num_rows);
+        for (std::int64_t r = first; r < end; ++r) {
             for (std::int64_t i = 0; i < dim; ++i) x[r * dim + i] += bias[i];
         }
-    }
+    });
 }
 
 void CpuDevice::run_rows(RowsKernel kernel, const RowsJob& job, std::int64_t num_rows, std::int64_t per_thread) const {
-    const int team = threads_for(num_rows * job.width, per_thread);
-#pragma omp parallel num_threads(team) if (team > 1)
-    {
+    Team::mine().run(threads_for(num_rows * job.width, per_thread), [&](Member& member) {
         const FlushDenormals flush;
-        const Share share = Share::of(num_rows);
-        kernel(job, share.first, share.end);
-    }
+        const auto [first, end] = member.share_of(num_rows);
+        kernel(job, first, end);
+    });
 }
 
 void CpuDevice::rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,

@@ -1,7 +1,7 @@
 // The vector CPU devices: CpuDevice deals the work of each operation out to threads, a KernelTable computes.
 //
-// Threads: OpenMP, one parallel region an operation at most; an operation whose work is worth less than a fork (a few
-// microseconds) stays on the calling thread. Outputs are dealt out, never sums, so the number of threads changes no
+// Threads: a Team, called once an operation at most; an operation whose work is worth less than a call stays on the
+// calling thread. Outputs are dealt out, never sums, so the number of threads changes no
 // bit. Workspace, grown on demand and kept: 48 rows of matmul inputs (48 * K * 4 bytes) and, for attention, some 200 KB
 // a thread at head_dim 128 and the sums of chunks that wait for those before them (cpu_attention.cpp): a tenth of the
 // keys and values that the call reads, at most.
@@ -41,9 +41,9 @@ class Workspace {
     std::size_t num_bytes_ = 0;
 };
 
-// What a thread should have to do before another is woken. Measured on 2 cores of Zen 3: a fork and join costs 1.0
-// microsecond while the threads spin between regions, and 42 where they sleep (OMP_WAIT_POLICY=passive); one thread
-// reads weights from the second cache at 36 GB/s, so 64 KB are 1.8 microseconds.
+// What a thread should have to do before another is called. Measured on 2 cores of Zen 3, still with OpenMP: calling
+// and ending cost 1.0 microsecond while the threads wait awake, and 42 where they sleep; one thread reads weights from
+// the second cache at 36 GB/s, so 64 KB are 1.8 microseconds.
 constexpr std::int64_t matmul_bytes_per_thread = 64 << 10;
 constexpr std::int64_t elements_per_thread = 16 << 10;
 /// Half of what a norm adds stands in the cache of another core, and the product behind it reads its own rows (Zen 5,

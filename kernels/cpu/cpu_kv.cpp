@@ -8,9 +8,9 @@
 #include "kernels/convert.hpp"
 #include "kernels/cpu/cpu_device.hpp"
 #include "kernels/cpu/kv_pages.hpp"
-#include "kernels/cpu/share.hpp"
 #include "kernels/flush_denormals.hpp"
 #include "kernels/kv_int8.hpp"
+#include "kernels/team.hpp"
 
 namespace longhaul::kernels::cpu {
 namespace {
@@ -175,15 +175,14 @@ void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const flo
     const std::int64_t work_floats = RopeStore::work_floats(layout.head_dim);
     const int team = threads_for(num_rows * width, 8 << 10);
     auto* work = words_.get<float>(work_floats * team);
-#pragma omp parallel num_threads(team) if (team > 1)
-    {
+    Team::mine().run(team, [&](Member& member) {
         const FlushDenormals flush;
-        const Share share = Share::of(num_rows);
-        for (std::int64_t r = share.first; r < share.end; ++r) {
+        const auto [first, end] = member.share_of(num_rows);
+        for (std::int64_t r = first; r < end; ++r) {
             for (std::int64_t h = 0; h < store.num_heads(); ++h)
-                store.store(h, r, qkv + r * width + h * layout.head_dim, work + work_floats * share.thread);
+                store.store(h, r, qkv + r * width + h * layout.head_dim, work + work_floats * member.index());
         }
-    }
+    });
 }
 
 void CpuDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,

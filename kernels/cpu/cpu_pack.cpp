@@ -7,8 +7,8 @@
 #include "kernels/checks.hpp"
 #include "kernels/convert.hpp"
 #include "kernels/cpu/cpu_device.hpp"
-#include "kernels/cpu/share.hpp"
 #include "kernels/quantized.hpp"
+#include "kernels/team.hpp"
 
 namespace longhaul::kernels::cpu {
 namespace {
@@ -130,10 +130,10 @@ void CpuDevice::pack_sources(std::span<const SourceRow> sources, Matrix& matrix)
     if (is_quantized(matrix.dtype)) return pack_quantized(sources, matrix);
     const BlockPlaces places = places_of(matrix);
     std::byte* data = matrix.data.data();
-#pragma omp parallel num_threads(threads_for(static_cast <std::int64_t>(packed_bytes(matrix)), 1 << 20))
-    {
+    const int team = threads_for(static_cast<std::int64_t>(packed_bytes(matrix)), 1 << 20);
+    Team::mine().run(team, [&](Member& member) {
         // The same split as in products: on a machine of several memory nodes a thread's weights lie near it.
-        const Share bundles = Share::of(places.num_bundles());
+        const auto bundles = member.share_of(places.num_bundles());
         const std::int64_t first_block = places.first_block(bundles.first);
         SourceStream stream(sources, first_block * lanes);
         for (std::int64_t b = first_block; b < places.first_block(bundles.end); ++b) {
@@ -143,7 +143,7 @@ void CpuDevice::pack_sources(std::span<const SourceRow> sources, Matrix& matrix)
             pack_block(rows, matrix.dtype, data + places.offset(b), places.group_stride(b));
             stream.packed(end);
         }
-    }
+    });
 }
 
 }  // namespace longhaul::kernels::cpu

@@ -4,8 +4,8 @@
 
 #include "kernels/convert.hpp"
 #include "kernels/cpu/cpu_device.hpp"
-#include "kernels/cpu/share.hpp"
 #include "kernels/quantized.hpp"
+#include "kernels/team.hpp"
 
 namespace longhaul::kernels::cpu {
 namespace {
@@ -114,11 +114,10 @@ void CpuDevice::pack_quantized(std::span<const SourceRow> sources, Matrix& matri
     const Packed packed(matrix);
     const std::int64_t num_blocks = blocks_of(matrix.num_outputs);
     std::byte* data = matrix.data.data();
-#pragma omp parallel num_threads(threads_for(num_blocks* packed.block_bytes, 1 << 16))
-    {
-        const Share blocks = Share::of(num_blocks);  // as in matmul: a thread's weights lie near it
-        SourceStream stream(sources, blocks.first * lanes);
-        for (std::int64_t b = blocks.first; b < blocks.end; ++b) {
+    Team::mine().run(threads_for(num_blocks * packed.block_bytes, 1 << 16), [&](Member& member) {
+        const auto [first, last] = member.share_of(num_blocks);  // as in matmul: a thread's weights lie near it
+        SourceStream stream(sources, first * lanes);
+        for (std::int64_t b = first; b < last; ++b) {
             const SourceRow* rows[lanes] = {};
             const std::int64_t end = std::min((b + 1) * lanes, matrix.num_outputs);
             for (std::int64_t n = b * lanes; n < end; ++n) {
@@ -128,7 +127,7 @@ void CpuDevice::pack_quantized(std::span<const SourceRow> sources, Matrix& matri
             pack_rows(table_, packed, matrix, rows, data + b * packed.block_bytes);
             stream.packed(end);
         }
-    }
+    });
 }
 
 void CpuDevice::embed_quantized(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {

@@ -2,8 +2,6 @@
 // the first cache.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -12,6 +10,7 @@
 #include "kernels/cpu/work_queue.hpp"
 #include "kernels/device.hpp"
 #include "kernels/flush_denormals.hpp"
+#include "kernels/team.hpp"
 
 namespace longhaul::kernels::cpu {
 
@@ -91,17 +90,16 @@ void share_product(WorkQueue& queue, const ProductWork& work, const Pack& pack, 
     const std::int64_t units = (work.num_blocks + work.unit - 1) / work.unit;
     queue.fill(units, work.team, std::max<std::int64_t>(1, work.least / work.unit));
     const auto first_block = [&](std::int64_t unit) { return std::min(unit * work.unit, work.num_blocks); };
-#pragma omp parallel num_threads(work.team) if (work.team > 1)
-    {
+    Team::mine().run(work.team, [&](Member& member) {
         const FlushDenormals flush;
         if (!work.packed_alone) {
-            pack(omp_get_thread_num(), omp_get_num_threads());
-#pragma omp barrier
+            pack(member.index(), member.size());
+            member.barrier();
         }
-        queue.work(omp_get_thread_num(), [&](std::int64_t first, std::int64_t end, std::int64_t part_end) {
+        queue.work(member.index(), [&](std::int64_t first, std::int64_t end, std::int64_t part_end) {
             multiply(BlockRange{first_block(first), first_block(end), first_block(part_end)});
         });
-    }
+    });
 }
 
 }  // namespace longhaul::kernels::cpu

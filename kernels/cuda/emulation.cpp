@@ -7,7 +7,6 @@
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -259,30 +258,20 @@ Processor& here() {
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
     const auto width = static_cast<std::int64_t>(grid.x), height = static_cast<std::int64_t>(grid.y);
     const std::int64_t num_blocks = width * height * static_cast<std::int64_t>(grid.z);
-    std::exception_ptr failure;
-    std::mutex failing;
-#pragma omp parallel if (num_blocks > 1)
-    {
-        thread_local Processor mine;
-        const auto flush = keeps_denormals() ? std::nullopt : std::optional<FlushDenormals>(std::in_place);
-        processor = &mine;
-        blockDim = block;
-        gridDim = grid;
-#pragma omp for schedule(dynamic)
-        for (std::int64_t b = 0; b < num_blocks; ++b) {
-            try {
-                mine.run_block(block,
-                               {static_cast<unsigned>(b % width), static_cast<unsigned>(b / width % height),
-                                static_cast<unsigned>(b / width / height)},
-                               shared_bytes, body);
-            } catch (...) {
-                const std::lock_guard lock(failing);
-                failure = std::current_exception();
-            }
-        }
-        processor = nullptr;
+    thread_local Processor mine;
+    const auto flush = keeps_denormals() ? std::nullopt : std::optional<FlushDenormals>(std::in_place);
+    const struct Running {
+        explicit Running(Processor& one) { processor = &one; }
+        ~Running() { processor = nullptr; }
+    } running(mine);
+    blockDim = block;
+    gridDim = grid;
+    for (std::int64_t b = 0; b < num_blocks; ++b) {
+        mine.run_block(block,
+                       {static_cast<unsigned>(b % width), static_cast<unsigned>(b / width % height),
+                        static_cast<unsigned>(b / width / height)},
+                       shared_bytes, body);
     }
-    if (failure != nullptr) std::rethrow_exception(failure);
 }
 
 void exchange(const void* mine, std::size_t num_bytes, void* all) {

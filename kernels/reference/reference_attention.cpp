@@ -12,6 +12,7 @@
 #include "kernels/numerics.hpp"
 #include "kernels/reference/reference_device.hpp"
 #include "kernels/reference/reference_math.hpp"
+#include "kernels/team.hpp"
 
 namespace longhaul::kernels::reference {
 
@@ -158,11 +159,10 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, cons
     check_act_rows("attention", act, static_cast<std::int64_t>(rows.size()), width, out_stride);
     const auto tasks = static_cast<std::int64_t>(rows.size()) * q_heads;
     const bool worth_threads = tasks > 64;
-#pragma omp parallel num_threads(threads_) if (worth_threads)
-    {
+    Team::mine().run(worth_threads ? threads_ : 1, [&](Member& member) {
         const FlushDenormals flush;
-#pragma omp for
-        for (std::int64_t task = 0; task < tasks; ++task) {
+        const auto [first_task, end_task] = member.share_of(tasks);
+        for (std::int64_t task = first_task; task < end_task; ++task) {
             const std::int64_t r = task / q_heads;
             const std::int64_t head = task % q_heads;
             const AttentionRow& row = rows[static_cast<std::size_t>(r)];
@@ -179,7 +179,7 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, cons
                               state.output[static_cast<std::size_t>(d)] / state.sum);
             }
         }
-    }
+    });
     for (std::size_t r = 0; r < rows.size(); ++r) {
         for (std::int64_t i = width; i < out_stride; ++i) {
             store_rounded(out, act, static_cast<std::int64_t>(r) * out_stride + i, 0.0F);

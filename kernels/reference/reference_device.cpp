@@ -12,6 +12,7 @@
 #include "kernels/reference/reference_math.hpp"
 #include "kernels/reference/reference_quantized.hpp"
 #include "kernels/source_rows.hpp"
+#include "kernels/team.hpp"
 
 namespace longhaul::kernels {
 
@@ -103,17 +104,16 @@ void ReferenceDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x
     if (is_quantized(w.dtype)) return matmul_quantized(w, x, x_stride, num_rows, y, threads_);
     const auto element = static_cast<std::int64_t>(bytes_of(w.dtype));
     const bool worth_threads = num_rows * w.num_outputs * w.num_inputs > 1'000'000;  // about 3 ms
-#pragma omp parallel num_threads(threads_) if (worth_threads)
-    {
+    Team::mine().run(worth_threads ? threads_ : 1, [&](Member& member) {
         const FlushDenormals flush;
-#pragma omp for
-        for (std::int64_t n = 0; n < w.num_outputs; ++n) {
+        const auto [first, end] = member.share_of(w.num_outputs);
+        for (std::int64_t n = first; n < end; ++n) {
             for (std::int64_t r = 0; r < num_rows; ++r) {
                 y[r * w.num_outputs + n] =
                     output_of(w, w.data.data() + n * w.num_inputs * element, x + r * x_stride * element);
             }
         }
-    }
+    });
 }
 
 void ReferenceDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {

@@ -15,6 +15,7 @@
 #include "kernels/flush_denormals.hpp"
 #include "kernels/quantized.hpp"
 #include "kernels/reference/reference_math.hpp"
+#include "kernels/team.hpp"
 
 namespace longhaul::kernels::reference {
 namespace {
@@ -119,14 +120,13 @@ void matmul_quantized(const Matrix& w, const std::byte* x, std::int64_t x_stride
     const bool worth_threads = num_rows * w.num_outputs * w.num_inputs > 1'000'000;  // about 3 ms
     for (std::int64_t r = 0; r < num_rows; ++r) {
         const std::vector<InputBlock> inputs = quantize_row_of_inputs(w, x + r * x_stride * 2);
-#pragma omp parallel num_threads(threads) if (worth_threads)
-        {
+        Team::mine().run(worth_threads ? threads : 1, [&](Member& member) {
             const FlushDenormals flush;
-#pragma omp for
-            for (std::int64_t n = 0; n < w.num_outputs; ++n) {
+            const auto [first, end] = member.share_of(w.num_outputs);
+            for (std::int64_t n = first; n < end; ++n) {
                 y[r * w.num_outputs + n] = output_of(w, w.data.as<Block>() + n * blocks_of(w), inputs.data());
             }
-        }
+        });
     }
 }
 

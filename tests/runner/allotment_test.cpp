@@ -131,7 +131,7 @@ class LauncherTest : public testing::Test {
   protected:
     Variables none{{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_RANK",
                     "PMI_RANK", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_PROCID",
-                    "SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "LONGHAUL_PLACED"}};
+                    "SLURM_NTASKS", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"}};
     static void set(const char* name, const char* value) { ::setenv(name, value, 1); }
 };
 
@@ -178,12 +178,8 @@ TEST_F(LauncherTest, ATaskWithProcessorsOfItsOwnSharesThemWithNobody) {
     EXPECT_EQ(ranks_sharing(node, 8).size, 1);
     EXPECT_EQ(ranks_sharing(node, 16).size, 4);
     ::unsetenv("SLURM_CPUS_PER_TASK");
-    set("LONGHAUL_PLACED", "share");
-    EXPECT_EQ(ranks_sharing(node, 16).size, 1) << "divided before the program started itself again";
-    set("LONGHAUL_PLACED", "node");
-    EXPECT_EQ(ranks_sharing(node, 16).size, 4);
+    set("SLURM_CPUS_PER_TASK", "4");
     set("OMPI_COMM_WORLD_LOCAL_SIZE", "4");
-    set("LONGHAUL_PLACED", "share");
     EXPECT_EQ(ranks_sharing(node, 4).size, 4) << "under mpirun the launcher's own set is divided";
 }
 

@@ -1,0 +1,189 @@
+#include "kernels/team.hpp"
+
+#include <immintrin.h>
+#include <sched.h>
+
+#include <limits>
+#include <thread>
+#include <utility>
+
+namespace longhaul::kernels {
+namespace {
+
+int processors_allowed() {
+    cpu_set_t set;
+    if (::sched_getaffinity(0, sizeof set, &set) != 0) return std::numeric_limits<int>::max();  // more than a set holds
+    return CPU_COUNT(&set);
+}
+
+/// What all teams of the process have in common.
+struct Common {
+    std::vector<int> processors;  ///< of the rules
+    std::atomic<bool> give_way = false;
+    std::atomic<int> num_processors = processors_allowed();  // counted before anybody is bound
+    std::atomic<int> num_threads = 0;                        ///< callers included
+};
+
+Common& common() {
+    static Common all;
+    return all;
+}
+
+/// More threads than processors: whoever waits awake keeps another from work.
+bool crowded() {
+    const Common& all = common();
+    return all.give_way.load(std::memory_order_relaxed) ||
+           all.num_threads.load(std::memory_order_relaxed) > all.num_processors.load(std::memory_order_relaxed);
+}
+
+/// How often a thread looks before it believes that it waits for long, before it lets others go first, and before it
+/// sleeps: microseconds, a fraction of a millisecond, milliseconds.
+constexpr int eager_tries = 1 << 12;
+constexpr int awake_tries = 1 << 14;
+constexpr int idle_tries = 1 << 17;
+
+/// Looks until ready(); false: that lasts too long.
+template <class Ready>
+bool ready_soon(int tries, const Ready& ready) {
+    for (int i = crowded() ? tries - 1 : 0; i < tries; ++i) {
+        if (ready()) return true;
+        if (i >= eager_tries) _mm_pause();  // the processor's other thread goes faster meanwhile
+    }
+    return false;
+}
+
+/// For what others are about to do.
+template <class Ready>
+void wait_for(const Ready& ready) {
+    if (ready_soon(awake_tries, ready)) return;
+    while (!ready()) sched_yield();
+}
+
+void stay_on(int processor) {
+    cpu_set_t* const set = CPU_ALLOC(processor + 1);
+    const std::size_t bytes = CPU_ALLOC_SIZE(processor + 1);
+    CPU_ZERO_S(bytes, set);
+    CPU_SET_S(static_cast<std::size_t>(processor), bytes, set);
+    ::sched_setaffinity(0, bytes, set);  // where it cannot be had: slower perhaps, but right
+    CPU_FREE(set);
+}
+
+/// Of a member at work, whose own team is another thread's affair.
+thread_local bool serves = false;
+
+}  // namespace
+
+/// A thread, and its letter box: a line, so that a call arrives at once.
+struct Team::Worker {
+    struct alignas(64) Letters {
+        std::atomic<std::uint32_t> calls = 0;
+        std::atomic<bool> asleep = false;
+        int size = 0;
+        Call call = nullptr;  ///< null: the thread ends
+        const void* job = nullptr;
+        std::uint64_t run = 0;
+    };
+    Letters letters;
+    Said said;
+    std::thread thread;
+
+    void post(Call call, const void* job, std::uint64_t run, int size) {
+        letters.call = call;
+        letters.job = job;
+        letters.run = run;
+        letters.size = size;
+        // In one order with `asleep`: the thread sees the call, or we see that it sleeps.
+        letters.calls.store(letters.calls.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+        if (letters.asleep.load(std::memory_order_seq_cst)) letters.calls.notify_one();
+    }
+
+    /// Until there is another call than the `seen` ones.
+    void await_call(std::uint32_t seen) {
+        const auto called = [&] { return letters.calls.load(std::memory_order_acquire) != seen; };
+        if (ready_soon(idle_tries, called)) return;
+        letters.asleep.store(true, std::memory_order_seq_cst);
+        letters.calls.wait(seen, std::memory_order_seq_cst);
+        letters.asleep.store(false, std::memory_order_relaxed);
+    }
+};
+
+void set_team_rules(TeamRules rules) {
+    Common& all = common();
+    all.give_way = rules.give_way;
+    all.num_processors = rules.processors.empty() ? processors_allowed() : static_cast<int>(rules.processors.size());
+    all.processors = std::move(rules.processors);
+    if (!all.processors.empty()) stay_on(all.processors.front());
+}
+
+Team& Team::mine() {
+    thread_local Team team;
+    return team;
+}
+
+Team::~Team() {
+    for (const auto& worker : workers_) worker->post(nullptr, nullptr, 0, 0);
+    for (const auto& worker : workers_) worker->thread.join();
+    if (!workers_.empty()) common().num_threads -= static_cast<int>(workers_.size()) + 1;
+}
+
+Team::Said& Team::said_by(int member) {
+    return member == 0 ? first_ : workers_[static_cast<std::size_t>(member - 1)]->said;
+}
+
+void Team::grow(int size) {
+    const int before = static_cast<int>(workers_.size());
+    if (before >= size - 1) return;
+    common().num_threads += size - 1 - before + (before == 0 ? 1 : 0);
+    const std::vector<int>& processors = common().processors;
+    for (int index = before + 1; index < size; ++index) {
+        Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
+        const bool placed = static_cast<std::size_t>(index) < processors.size();
+        const int processor = placed ? processors[static_cast<std::size_t>(index)] : -1;
+        worker.thread = std::thread([this, &worker, index, processor] {
+            if (processor >= 0) stay_on(processor);
+            serve(*this, worker, index);
+        });
+    }
+}
+
+void Team::serve(Team& team, Worker& worker, int index) {
+    serves = true;
+    for (std::uint32_t seen = 0;; ++seen) {
+        worker.await_call(seen);
+        const Worker::Letters& letters = worker.letters;
+        if (letters.call == nullptr) return;
+        const std::uint64_t run = letters.run;
+        Member member(team, run, index, letters.size);
+        letters.call(letters.job, member);
+        worker.said.done.store(run, std::memory_order_release);
+    }
+}
+
+void Team::run_job(int size, Call call, const void* job) {
+    const bool alone = size <= 1 || at_work_ || serves;
+    if (!alone) {
+        grow(size);
+        ++runs_;
+        at_work_ = true;
+        for (int i = 1; i < size; ++i) workers_[static_cast<std::size_t>(i - 1)]->post(call, job, runs_, size);
+    }
+    Member first(*this, runs_, 0, alone ? 1 : size);
+    call(job, first);
+    if (alone) return;
+    for (int i = 1; i < size; ++i) {
+        const std::atomic<std::uint64_t>& done = said_by(i).done;
+        wait_for([&] { return done.load(std::memory_order_acquire) == runs_; });
+    }
+    at_work_ = false;
+}
+
+void Member::barrier() {
+    if (size_ == 1) return;
+    team_.said_by(index_).arrivals.store(++arrivals_, std::memory_order_release);
+    for (int i = 0; i < size_; ++i) {
+        const std::atomic<std::uint64_t>& arrivals = team_.said_by(i).arrivals;
+        wait_for([&] { return arrivals.load(std::memory_order_acquire) >= arrivals_; });
+    }
+}
+
+}  // namespace longhaul::kernels
