@@ -19,4 +19,16 @@ namespace longhaul::kernels::cpu {
     for (std::int64_t i = 0; i < num_bytes; i += line_bytes) __builtin_prefetch(static_cast<const char*>(to) + i, 1, 3);
 }
 
+/// Asks for `num_lines` lines of code from here on, as data. What runs from the first cache alone for long is the
+/// oldest that the second one knows; weights stream through that, and what it lets go the first one has to let go, too,
+/// where it is included in it (so we think; Zen 5, cores that share no third cache: a layer of 13 or 14 rows takes 1.0
+/// to 1.2 % less, of 10 to 12 0.5).
+[[gnu::always_inline]] inline void keep_code(int num_lines) {
+    constexpr int line_bytes = 64;
+    const char* here = nullptr;
+    asm volatile("lea 0(%%rip), %0" : "=r"(here));
+#pragma GCC unroll 1
+    for (int i = 0; i < num_lines; ++i) __builtin_prefetch(here + i * line_bytes, 0, 3);
+}
+
 }  // namespace longhaul::kernels::cpu
