@@ -310,8 +310,7 @@ void tile(const TileJob& job) {
     constexpr std::int64_t reg_bytes = group_bytes / regs;
     // A tile of a single block is one that stands alone.
     constexpr std::int64_t group_stride = (W / regs < blocks_together<Isa> ? 1 : blocks_together<Isa>)*group_bytes;
-    // A tile that other tiles take turns with is not old enough: 15 and 16 rows, two tiles, take what they took.
-    if constexpr (R > 8) keep_code(7 + R * W + R * W / 16);  // this function's lines, by what GCC 12 makes of it
+    if constexpr (R > 6) keep_code(7 + R * W + R * W / 16);  // this function's lines, by what GCC 12 makes of it
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     for (std::int64_t s = job.slices.first; s < job.slices.end; ++s) {
