@@ -1,6 +1,7 @@
 #include "kernels/sum_ranks.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -48,6 +49,9 @@ void sum(float* out, std::span<const float* const> parts, std::int64_t first, st
 }  // namespace
 
 void sum_ranks(float* out, std::span<const float* const> parts, std::int64_t count, int threads) {
+    if (!std::has_single_bit(parts.size()) || parts.size() > 8) {
+        throw std::logic_error("sum_ranks of " + std::to_string(parts.size()) + " parts");
+    }
     in_shares(count, threads, [&](std::int64_t first, std::int64_t end) {
         switch (parts.size()) {
             case 1:
@@ -56,10 +60,8 @@ void sum_ranks(float* out, std::span<const float* const> parts, std::int64_t cou
                 return sum<2>(out, parts, first, end);
             case 4:
                 return sum<4>(out, parts, first, end);
-            case 8:
-                return sum<8>(out, parts, first, end);
             default:
-                throw std::logic_error("sum_ranks of " + std::to_string(parts.size()) + " parts");
+                return sum<8>(out, parts, first, end);
         }
     });
 }

@@ -20,8 +20,8 @@ int processors_allowed() {
 struct Common {
     std::vector<int> processors;  ///< of the rules
     std::atomic<bool> give_way = false;
-    std::atomic<int> num_processors = processors_allowed();  // counted before anybody is bound
-    std::atomic<int> num_threads = 0;                        ///< callers included
+    std::atomic<int> num_processors = processors_allowed();
+    std::atomic<int> num_threads = 0;  ///< callers included
 };
 
 Common& common() {
@@ -82,20 +82,11 @@ struct Team::Worker {
         Call call = nullptr;  ///< null: the thread ends
         const void* job = nullptr;
         std::uint64_t run = 0;
+        std::uint64_t arrivals = 0;  ///< at barriers before this run
     };
     Letters letters;
     Said said;
     std::thread thread;
-
-    void post(Call call, const void* job, std::uint64_t run, int size) {
-        letters.call = call;
-        letters.job = job;
-        letters.run = run;
-        letters.size = size;
-        // In one order with `asleep`: the thread sees the call, or we see that it sleeps.
-        letters.calls.store(letters.calls.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
-        if (letters.asleep.load(std::memory_order_seq_cst)) letters.calls.notify_one();
-    }
 
     /// Until there is another call than the `seen` ones.
     void await_call(std::uint32_t seen) {
@@ -112,7 +103,6 @@ void set_team_rules(TeamRules rules) {
     all.give_way = rules.give_way;
     all.num_processors = rules.processors.empty() ? processors_allowed() : static_cast<int>(rules.processors.size());
     all.processors = std::move(rules.processors);
-    if (!all.processors.empty()) stay_on(all.processors.front());
 }
 
 Team& Team::mine() {
@@ -121,9 +111,11 @@ Team& Team::mine() {
 }
 
 Team::~Team() {
-    for (const auto& worker : workers_) worker->post(nullptr, nullptr, 0, 0);
+    if (workers_.empty()) return;
+    const int size = static_cast<int>(workers_.size()) + 1;
+    post(nullptr, nullptr, size);
     for (const auto& worker : workers_) worker->thread.join();
-    if (!workers_.empty()) common().num_threads -= static_cast<int>(workers_.size()) + 1;
+    common().num_threads -= size;
 }
 
 Team::Said& Team::said_by(int member) {
@@ -131,18 +123,39 @@ Team::Said& Team::said_by(int member) {
 }
 
 void Team::grow(int size) {
-    const int before = static_cast<int>(workers_.size());
-    if (before >= size - 1) return;
-    common().num_threads += size - 1 - before + (before == 0 ? 1 : 0);
     const std::vector<int>& processors = common().processors;
-    for (int index = before + 1; index < size; ++index) {
-        Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
+    for (int index = static_cast<int>(workers_.size()) + 1; index < size; ++index) {
+        workers_.reserve(static_cast<std::size_t>(index));
+        auto worker = std::make_unique<Worker>();
         const bool placed = static_cast<std::size_t>(index) < processors.size();
         const int processor = placed ? processors[static_cast<std::size_t>(index)] : -1;
-        worker.thread = std::thread([this, &worker, index, processor] {
+        worker->thread = std::thread([this, &of = *worker, index, processor] {
             if (processor >= 0) stay_on(processor);
-            serve(*this, worker, index);
+            serve(*this, of, index);
         });
+        common().num_threads += workers_.empty() ? 2 : 1;  // with the first one its caller
+        workers_.push_back(std::move(worker));
+    }
+}
+
+/// A letter to each member of `size` but the first. All are on their way before the first answer is looked for.
+void Team::post(Call call, const void* job, int size) {
+    const std::uint64_t arrivals = first_.arrivals.load(std::memory_order_relaxed);
+    const auto letters_to = [&](int member) -> Worker::Letters& {
+        return workers_[static_cast<std::size_t>(member - 1)]->letters;
+    };
+    for (int i = 1; i < size; ++i) {
+        Worker::Letters& letters = letters_to(i);
+        letters.call = call;
+        letters.job = job;
+        letters.run = runs_;
+        letters.arrivals = arrivals;
+        letters.size = size;
+        letters.calls.store(letters.calls.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    }
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // a thread sees its call, or we see that it sleeps
+    for (int i = 1; i < size; ++i) {
+        if (letters_to(i).asleep.load(std::memory_order_seq_cst)) letters_to(i).calls.notify_one();
     }
 }
 
@@ -153,7 +166,7 @@ void Team::serve(Team& team, Worker& worker, int index) {
         const Worker::Letters& letters = worker.letters;
         if (letters.call == nullptr) return;
         const std::uint64_t run = letters.run;
-        Member member(team, run, index, letters.size);
+        Member member(team, letters.arrivals, index, letters.size);
         letters.call(letters.job, member);
         worker.said.done.store(run, std::memory_order_release);
     }
@@ -165,9 +178,9 @@ void Team::run_job(int size, Call call, const void* job) {
         grow(size);
         ++runs_;
         at_work_ = true;
-        for (int i = 1; i < size; ++i) workers_[static_cast<std::size_t>(i - 1)]->post(call, job, runs_, size);
+        post(call, job, size);
     }
-    Member first(*this, runs_, 0, alone ? 1 : size);
+    Member first(*this, first_.arrivals.load(std::memory_order_relaxed), 0, alone ? 1 : size);
     call(job, first);
     if (alone) return;
     for (int i = 1; i < size; ++i) {

@@ -46,7 +46,8 @@ Placement divide(const CoreDomains& domains, NodeRank node, int threads);
 CoreDomains usable_cores(const char* synthetic = nullptr);
 
 /// Places this process before MPI and its threads start: binds it to its share (where that has several memory domains,
-/// each thread to a core, so that it stays near the weights that it was first to touch) and says how they wait.
+/// each thread of a team to a core, so that it stays near the weights that it was first to touch) and says how they
+/// wait.
 Placement place_this_rank(int threads);
 
 }  // namespace longhaul::runner

@@ -59,7 +59,7 @@ namespace {
 constexpr std::int64_t pieces_of_part = 4;           // fewer than 8, or the queue gives two at a time
 constexpr std::int64_t work_of_piece = 1 << 20;      ///< multiply-adds, at least: 20 microseconds or more
 constexpr std::int64_t tokens_of_task = 64;          ///< worth of work that the shortest chunk takes
-constexpr std::int64_t work_per_thread = 128 << 10;  ///< multiply-adds worth a fork
+constexpr std::int64_t work_per_thread = 128 << 10;  ///< multiply-adds worth a call
 
 using Plan = AttentionPlan;
 using Task = AttentionPlan::Task;

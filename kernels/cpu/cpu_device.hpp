@@ -1,10 +1,10 @@
 // The vector CPU devices: CpuDevice deals the work of each operation out to threads, a KernelTable computes.
 //
 // Threads: a Team, called once an operation at most; an operation whose work is worth less than a call stays on the
-// calling thread. Outputs are dealt out, never sums, so the number of threads changes no
-// bit. Workspace, grown on demand and kept: 48 rows of matmul inputs (48 * K * 4 bytes) and, for attention, some 200 KB
-// a thread at head_dim 128 and the sums of chunks that wait for those before them (cpu_attention.cpp): a tenth of the
-// keys and values that the call reads, at most.
+// calling thread. Outputs are dealt out, never sums, so the number of threads changes no bit. Workspace, grown on
+// demand and kept: 48 rows of matmul inputs (48 * K * 4 bytes) and, for attention, some 200 KB a thread at head_dim 128
+// and the sums of chunks that wait for those before them (cpu_attention.cpp): a tenth of the keys and values that the
+// call reads, at most.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ class WorkQueue {
   public:
     explicit WorkQueue(int threads) : parts_(std::make_unique<Part[]>(static_cast<std::size_t>(threads))) {}
 
-    /// Before the parallel region: 0..count for `team` threads, at most those of the queue, at least `least` at a time.
+    /// Before the team is called: 0..count for `team` threads, at most those of the queue, at least `least` at a time.
     void fill(std::int64_t count, int team, std::int64_t least) {
         fill_parts(team, least, [&](std::int64_t part) { return part * count / team; });
     }

@@ -1,5 +1,5 @@
-// CUDA's execution model on the host, for tests: a kernel's blocks run one by one on each of a few host threads, and
-// the threads of a block are fibers that take turns at barriers. Shared memory is filled with NaN before each block,
+// CUDA's execution model on the host, for tests: a kernel's blocks run one by one in the calling thread, and the
+// threads of a block are fibers that take turns at barriers. Shared memory is filled with NaN before each block,
 // asynchronous copies arrive when they are waited for and not before, and LONGHAUL_EMULATION_ORDER=reverse lets the
 // last lane run first, and streams as soon as they may instead of as late: what relies on anything that CUDA does not
 // promise shows as a wrong number or as an error.

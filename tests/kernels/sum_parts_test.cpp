@@ -22,6 +22,9 @@ TEST(SumParts, HasTheBitsOfTheHostsSum) {
         }
     }
     EXPECT_THROW(cuda::sum_parts(stream, nullptr, nullptr, 3, 1), std::logic_error);
+    const std::vector<const float*> three(3);
+    EXPECT_THROW(sum_ranks(nullptr, three, 1, 1), std::logic_error);
+    EXPECT_THROW(sum_ranks(nullptr, {}, 1, 1), std::logic_error);
 }
 
 }  // namespace

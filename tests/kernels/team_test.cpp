@@ -2,9 +2,15 @@
 #include "kernels/team.hpp"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -62,6 +68,7 @@ void pass_barriers(int size, int rounds) {
 
 TEST(Team, BarriersHoldEachBack) {
     for (const int size : {1, 2, 4, 7}) pass_barriers(size, 200);
+    pass_barriers(2, 40'000);
     for (int run = 0; run < 100; ++run) pass_barriers(1 + run % 3, 2);  // in many runs, of members that come and go
 }
 
@@ -104,13 +111,64 @@ TEST(Team, EachCallingThreadHasItsOwn) {
     for (std::thread& caller : callers) caller.join();
 }
 
-TEST(Team, StaysWhereItIsToldTo) {
-    std::thread([] {  // its affinity ends with it
-        set_team_rules({.processors = {0, 0}, .give_way = true});
-        Team::mine().run(2, [](Member&) { EXPECT_EQ(sched_getcpu(), 0); });
-        set_team_rules({});
-    })
-        .join();
+std::vector<int> allowed_processors() {
+    cpu_set_t set;
+    std::vector<int> processors;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return processors;
+    for (int i = 0; i < CPU_SETSIZE; ++i) {
+        if (CPU_ISSET(i, &set)) processors.push_back(i);
+    }
+    return processors;
+}
+
+TEST(Team, MembersStayWhereTheyAreToldToAndTheCallerStaysFree) {
+    const std::vector<int> all = allowed_processors();
+    ASSERT_FALSE(all.empty());
+    for (const int processor : {all.front(), all.back()}) {
+        std::thread([&] {  // with a team of its own
+            set_team_rules({.processors = {all.front(), processor}, .give_way = true});
+            Team::mine().run(2, [&](Member& member) {
+                if (member.index() == 0) return;
+                EXPECT_EQ(allowed_processors(), std::vector<int>{processor});
+            });
+            EXPECT_EQ(allowed_processors(), all) << "a thread that the caller starts inherits this";
+        })
+            .join();
+    }
+    set_team_rules({});
+}
+
+/// No more than what the process has now, and what one stack does not fit into.
+class LittleMemory {
+  public:
+    LittleMemory() {
+        getrlimit(RLIMIT_AS, &before_);
+        std::ifstream statm("/proc/self/statm");
+        rlim_t pages = 0;
+        statm >> pages;
+        rlimit now = before_;
+        now.rlim_cur = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (rlim_t{4} << 20);
+        setrlimit(RLIMIT_AS, &now);
+    }
+    ~LittleMemory() { setrlimit(RLIMIT_AS, &before_); }
+    LittleMemory(const LittleMemory&) = delete;
+    LittleMemory& operator=(const LittleMemory&) = delete;
+
+  private:
+    rlimit before_{};
+};
+
+TEST(Team, ThreadsThatCannotBeHadAreAnErrorAndNothingIsDone) {
+    std::thread([] {
+        int calls = 0;
+        {
+            const LittleMemory limit;
+            EXPECT_THROW(Team::mine().run(100, [&](Member&) { ++calls; }), std::system_error);
+        }
+        EXPECT_EQ(calls, 0);
+        for (const int size : {2, 100, 3})
+            EXPECT_EQ(calls_of(size), std::vector<int>(static_cast<std::size_t>(size), 1));
+    }).join();
 }
 
 }  // namespace

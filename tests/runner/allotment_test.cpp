@@ -177,7 +177,6 @@ TEST_F(LauncherTest, ATaskWithProcessorsOfItsOwnSharesThemWithNobody) {
     ::unsetenv("SLURM_CPUS_ON_NODE");
     EXPECT_EQ(ranks_sharing(node, 8).size, 1);
     EXPECT_EQ(ranks_sharing(node, 16).size, 4);
-    ::unsetenv("SLURM_CPUS_PER_TASK");
     set("SLURM_CPUS_PER_TASK", "4");
     set("OMPI_COMM_WORLD_LOCAL_SIZE", "4");
     EXPECT_EQ(ranks_sharing(node, 4).size, 4) << "under mpirun the launcher's own set is divided";
