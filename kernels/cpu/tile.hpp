@@ -173,25 +173,39 @@ constexpr int max_product_rows = [] {
     return Dot::max_rows;
 }();
 
+constexpr std::int64_t claim_groups = 64;  ///< ahead of those that are packed
+
+/// pack_tile of less than four rows.
+template <class Dot, class RowAt>
+void pack_few_rows(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups, std::uint32_t* to) {
+    const std::int64_t group_words = Dot::steps * num_rows;
+    if (num_groups > claim_groups)
+        claim(to + claim_groups * group_words, (num_groups - claim_groups) * group_words * 4);
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        const std::uint32_t* from = row(r);
+        for (std::int64_t g = 0; g < num_groups; ++g) pack_word<Dot>(from[g], num_rows, to + g * group_words + r);
+    }
+}
+
 /// The words of a tile's rows, [group][step][row], from row(r)[group]. A word at a time costs a core that has
 /// vdpbf16ps 3 % of a small product (12 rows, Zen 5); transposed in squares it is a third of that. Where four do not
 /// divide the rows, the last square writes some of them once more.
 template <class Dot, class RowAt>
 void pack_tile(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups, std::uint32_t* to) {
-    constexpr std::int64_t claim_groups = 64;
+    if (num_rows < 4) return pack_few_rows<Dot>(row, num_rows, num_groups, to);
     const std::int64_t square_groups = num_groups / 4 * 4;
     const std::uint32_t* rows[max_product_rows<Dot>];
     for (std::int64_t r = 0; r < num_rows; ++r) rows[r] = row(r);
     for (std::int64_t g = 0; g < square_groups; g += 4) {
         if (g + claim_groups < square_groups)
             claim(to + (g + claim_groups) * Dot::steps * num_rows, 4 * Dot::steps * num_rows * 4);
-        for (std::int64_t r = 0; r < num_rows && num_rows >= 4; r += 4) {
+        for (std::int64_t r = 0; r < num_rows; r += 4) {
             const std::int64_t first = r + 4 <= num_rows ? r : num_rows - 4;
             pack_square<Dot>(rows + first, first, g, num_rows, to);
         }
     }
     for (std::int64_t r = 0; r < num_rows; ++r) {
-        for (std::int64_t g = num_rows < 4 ? 0 : square_groups; g < num_groups; ++g) {
+        for (std::int64_t g = square_groups; g < num_groups; ++g) {
             pack_word<Dot>(rows[r][g], num_rows, to + g * Dot::steps * num_rows + r);
         }
     }
