@@ -2,8 +2,8 @@
 // of a small model takes as long as waking a thread.
 //
 // Why not OpenMP: its regions take more hand-overs between cores. Measured on two Zen 5 cores (tests/bench/team_bench;
-// larger teams were not measured): a call 0.13 microseconds instead of 0.44 where they share a third cache, 0.55 instead
-// of 1.0 where they do not; with a barrier in it 0.14 instead of 0.64, and 0.59 instead of 1.4.
+// larger teams were not measured): a call 0.13 microseconds instead of 0.44 where they share a third cache, 0.55
+// instead of 1.0 where they do not; with a barrier in it 0.14 instead of 0.64, and 0.59 instead of 1.4.
 #pragma once
 
 #include <atomic>
