@@ -192,6 +192,18 @@ struct Probabilities {
             Isa::store(row + i, p);
         }
     }
+    /// Registers from `i` on.
+    template <int N>
+    [[gnu::always_inline]] static void store_all(float* row, std::int64_t i, const typename Isa::Floats (&p)[N]) {
+        if constexpr (in_halves && Dot::is_bf16 && N % 2 == 0) {
+#pragma GCC unroll 8
+            for (int v = 0; v < N; v += 2)
+                Isa::store_bf16_quiet(reinterpret_cast<std::byte*>(row) + 2 * (i + v * Isa::width), p[v], p[v + 1]);
+        } else {
+#pragma GCC unroll 8
+            for (int v = 0; v < N; ++v) store(row, i + v * Isa::width, p[v]);
+        }
+    }
     static float at(const float* row, std::int64_t i) {
         if constexpr (!in_halves) return row[i];
         if constexpr (is_int8_kv<Dot>) return reinterpret_cast<const std::int16_t*>(row)[i];
@@ -244,25 +256,28 @@ float largest_score(float* scores, std::int64_t count) {
     return Isa::largest(Isa::max(Isa::max(largest[0], largest[1]), Isa::max(largest[2], largest[3])));
 }
 
+/// Registers of probabilities at once.
+template <class Isa>
+constexpr int probabilities_at_once = Isa::width == 16 ? 8 : 2;
+
 /// Scores of one row (largest_score has padded them) become probabilities in place; returns their sum. Memory is asked
 /// for what comes next here too (8 rows at 100K positions, Zen 5: about 3 % of the time).
 template <class Isa, class Dot, int Lines>
 float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahead& next) {
     using Floats = typename Isa::Floats;
     constexpr int regs = lanes / Isa::width;
-    constexpr int at_once = exps_at_once<Isa>;
+    constexpr int at_once = probabilities_at_once<Isa>;
     const Floats tops = Isa::all(largest);
     Floats sums[regs];
     for (Floats& lane_sum : sums) lane_sum = Isa::zero();
     const auto registers = [&]<int N>(std::int64_t at) __attribute__((always_inline)) {
         Floats p[N];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int v = 0; v < N; ++v) p[v] = Isa::sub(Isa::load(scores + at + v * Isa::width), tops);
         exps_of_bounded<Isa>(p);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int v = 0; v < N; ++v) sums[v % regs] = Isa::add(sums[v % regs], p[v]);
-#pragma GCC unroll 4
-        for (int v = 0; v < N; ++v) Probabilities<Isa, Dot>::store(scores, at + v * Isa::width, p[v]);
+        Probabilities<Isa, Dot>::template store_all<N>(scores, at, p);
     };
     const std::int64_t padded = padded_to_lanes(count);
     std::int64_t i = 0;
@@ -502,7 +517,7 @@ std::int64_t turns_of_chunk(const AttentionJob& job, const RowTiles& tiles, std:
         if (tiles.first(1) != R) return turns_of_chunk<Isa, Dot, R - 1>(job, tiles, num_tokens);
     }
     const std::int64_t num_pages = (num_tokens + page_tokens - 1) / page_tokens;
-    const std::int64_t of_softmax = tiles.num_rows * num_tokens / (exps_at_once<Isa> * Isa::width);
+    const std::int64_t of_softmax = tiles.num_rows * num_tokens / (probabilities_at_once<Isa> * Isa::width);
     return of_softmax +
            tiles.num_tiles * (num_pages * tiles_in<Isa, R>(page_tokens / Isa::width) *
                               (job.head_dim / elements_of_group<Dot>)+tiles_in<Isa, R>(job.padded_dim / Isa::width) *

@@ -59,15 +59,16 @@ struct Avx2 {
     static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
     /// a < b ? a : b, so b where either is NaN.
     static Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
-    /// x < bound ? 0 : value
-    static Floats zero_below(Floats x, Floats bound, Floats value) {
-        return _mm256_andnot_ps(_mm256_cmp_ps(x, bound, _CMP_LT_OQ), value);
-    }
+    /// Lanes, for scale_where.
+    using Mask = Floats;
+    /// x >= bound or NaN
+    static Mask not_below(Floats x, float bound) { return _mm256_cmp_ps(x, all(bound), _CMP_NLT_UQ); }
     static Floats negate(Floats x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0F)); }
-    /// 2^n from the sum n + 1.5 * 2^23 (exp_constants.hpp).
-    static Floats power_of_two(Floats t) {
-        const __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
-        return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3f800000)));
+    /// here ? x * 2^n : 0, whatever x and n are there; `sum`: n + 1.5 * 2^23 (exp_constants.hpp)
+    static Floats scale_where(Mask here, Floats x, Floats, Floats sum) {
+        const __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(sum), 23);
+        const __m256i power = _mm256_add_epi32(bits, _mm256_set1_epi32(0x3f800000));
+        return _mm256_and_ps(here, mul(x, _mm256_castsi256_ps(power)));
     }
     /// The nearest bf16 (ties to even, NaN stays NaN), as an f32.
     static Floats round_bf16(Floats x) {
@@ -94,6 +95,10 @@ struct Avx2 {
     }
     /// Of what arithmetic gives, which has flushed its denormals.
     static void store_bf16_quiet(std::byte* to, Floats x) { store_bf16(to, x); }
+    static void store_bf16_quiet(std::byte* to, Floats low, Floats high) {
+        store_bf16(to, low);
+        store_bf16(to + 16, high);
+    }
     /// Of all lanes; no NaN among them.
     static float largest(Floats x) { return largest_of_eight(x); }
     /// 16 lanes as a balanced tree: i with i + 8, then + 4, + 2, + 1.

@@ -35,14 +35,10 @@ struct Avx512 {
     static void load_after(const T*&, Floats&) {}
     static Floats max(Floats a, Floats b) { return _mm512_maskz_max_ps(0xffff, a, b); }
     static Floats min(Floats a, Floats b) { return _mm512_min_ps(a, b); }
-    static Floats zero_below(Floats x, Floats bound, Floats value) {
-        return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, bound, _CMP_NLT_UQ), value);
-    }
+    using Mask = __mmask16;
+    static Mask not_below(Floats x, float bound) { return _mm512_cmp_ps_mask(x, all(bound), _CMP_NLT_UQ); }
     static Floats negate(Floats x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.0F)); }
-    static Floats power_of_two(Floats t) {
-        const __m512i bits = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
-        return _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(0x3f800000)));
-    }
+    static Floats scale_where(Mask here, Floats x, Floats n, Floats) { return _mm512_maskz_scalef_ps(here, x, n); }
     static Floats round_bf16(Floats x) {
         const __m512i bits = _mm512_castps_si512(x);
         const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -58,6 +54,9 @@ struct Avx512 {
     }
     static void store_bf16_quiet(std::byte* to, Floats x) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
+    }
+    static void store_bf16_quiet(std::byte* to, Floats low, Floats high) {
+        _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
     }
     template <int Half>
     static __m256 half_of(Floats x) {

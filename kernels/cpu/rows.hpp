@@ -12,25 +12,26 @@ template <class Isa>
 constexpr int exps_at_once = Isa::width == 16 ? 4 : 2;
 
 /// e^x for x <= highest (or NaN), step by step as exp_constants.hpp states it, in place. Several registers at once keep
-/// the processor's units busy while each waits for itself.
+/// the processor's units busy while each waits for itself. What is below `lowest` need not be raised to it: its result
+/// is 0 whatever the steps make of it.
 template <class Isa, int N>
 [[gnu::always_inline]] inline void exps_of_bounded(typename Isa::Floats (&x)[N]) {
     namespace c = exp_constants;
     using Floats = typename Isa::Floats;
-    Floats t[N], n[N], r[N], q[N], clamped[N];
+    typename Isa::Mask here[N];
+    Floats t[N], n[N], r[N], q[N];
     const auto each = [](const auto& step) __attribute__((always_inline)) {
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int i = 0; i < N; ++i) step(i);
     };
     const auto fold = [&](float constant) __attribute__((always_inline)) {
         each([&](int i) __attribute__((always_inline)) { q[i] = Isa::fma(r[i], q[i], Isa::all(constant)); });
     };
-    each([&](int i) __attribute__((always_inline)) { clamped[i] = Isa::max(Isa::all(c::lowest), x[i]); });
-    each([&](int i) __attribute__((always_inline)) {
-        t[i] = Isa::fma(clamped[i], Isa::all(c::log2_e), Isa::all(c::round_magic));
-    });
+    each([&](int i) __attribute__((always_inline)) { here[i] = Isa::not_below(x[i], c::lowest); });
+    each([&](int i)
+             __attribute__((always_inline)) { t[i] = Isa::fma(x[i], Isa::all(c::log2_e), Isa::all(c::round_magic)); });
     each([&](int i) __attribute__((always_inline)) { n[i] = Isa::sub(t[i], Isa::all(c::round_magic)); });
-    each([&](int i) __attribute__((always_inline)) { r[i] = Isa::fma(n[i], Isa::all(-c::ln2_high), clamped[i]); });
+    each([&](int i) __attribute__((always_inline)) { r[i] = Isa::fma(n[i], Isa::all(-c::ln2_high), x[i]); });
     each([&](int i) __attribute__((always_inline)) { r[i] = Isa::fma(n[i], Isa::all(-c::ln2_low), r[i]); });
     each([&](int i) __attribute__((always_inline)) { q[i] = Isa::all(c::c4); });
     fold(c::c3);
@@ -40,9 +41,7 @@ template <class Isa, int N>
     each([&](int i) __attribute__((always_inline)) {
         q[i] = Isa::add(Isa::fma(Isa::mul(r[i], r[i]), q[i], r[i]), Isa::all(1.0F));
     });
-    each([&](int i) __attribute__((always_inline)) {
-        x[i] = Isa::zero_below(x[i], Isa::all(c::lowest), Isa::mul(q[i], Isa::power_of_two(t[i])));
-    });
+    each([&](int i) __attribute__((always_inline)) { x[i] = Isa::scale_where(here[i], q[i], n[i], t[i]); });
 }
 
 /// e^x of any x.
