@@ -115,11 +115,11 @@ void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const A
 /// Scores of the tile's rows against slots 0..num_slots of a page, to scores[row * score_stride + slot].
 template <class Isa, class Dot, int R>
 void page_scores(const ChunkTile<Isa, Dot>& tile, const std::byte* keys, std::int64_t num_slots,
-                 const std::uint32_t* q_words, const float* q_scales, Ahead& ahead, float* scores) {
+                 const std::uint32_t* q_words, const float* q_scales, Ahead<Isa>& ahead, float* scores) {
     constexpr std::int64_t regs = lanes / Isa::width;
     const std::int64_t groups = tile.job.head_dim / elements_of_group<Dot>;
     const auto scale = Isa::all(tile.job.scale);
-    each_tile<Isa, R>(
+    each_tile<Isa, Dot, R>(
         (num_slots + lanes - 1) / lanes * regs, [&]<int W, int First>(std::int64_t at) __attribute__((noinline)) {
             typename Isa::Floats sum[R][W];
             clear_sums<Isa>(sum);
@@ -159,7 +159,7 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
             first_slot = *slot < first_slot ? *slot : first_slot;
         }
     });
-    Ahead nothing(tile.job, {}, lines_a_turn<Isa>(R), 0);
+    Ahead<Isa> nothing(tile.job, {}, {}, lines_a_turn<Isa>(R), 0);
     for (std::int64_t page = first_slot / page_tokens; page * page_tokens < end_slot; ++page) {
         const std::int64_t first = page * page_tokens;
         const std::int64_t slots = end_slot - first < page_tokens ? end_slot - first : std::int64_t{page_tokens};
@@ -260,10 +260,14 @@ float largest_score(float* scores, std::int64_t count) {
 template <class Isa>
 constexpr int probabilities_at_once = Isa::width == 16 ? 8 : 2;
 
+/// Turns of a product's loop that such a turn takes, roughly: it asks memory for so much more.
+template <class Isa, int R>
+constexpr int softmax_weight = Isa::width == 16 ? 8 / lines_a_turn<Isa>(R) : 1;
+
 /// Scores of one row (largest_score has padded them) become probabilities in place; returns their sum. Memory is asked
 /// for what comes next here too (8 rows at 100K positions, Zen 5: about 3 % of the time).
-template <class Isa, class Dot, int Lines>
-float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahead& next) {
+template <class Isa, class Dot, int R>
+float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahead<Isa>& next) {
     using Floats = typename Isa::Floats;
     constexpr int regs = lanes / Isa::width;
     constexpr int at_once = probabilities_at_once<Isa>;
@@ -281,9 +285,10 @@ float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahe
     };
     const std::int64_t padded = padded_to_lanes(count);
     std::int64_t i = 0;
-    Ahead::Share ahead = next.take(padded / (at_once * Isa::width), reinterpret_cast<const std::byte*>(scores));
+    constexpr int weight = softmax_weight<Isa, R>;
+    auto ahead = next.take(padded / (at_once * Isa::width), reinterpret_cast<const std::byte*>(scores), weight);
     for (; i + at_once * Isa::width <= padded; i += at_once * Isa::width) {
-        ahead.template ask<Isa, Lines>();
+        ahead.template ask<weight * lines_a_turn<Isa>(R)>();
         registers.template operator()<at_once>(i);
     }
     for (; i < padded; i += lanes) registers.template operator()<regs>(i);
@@ -330,29 +335,42 @@ float whole_weights(float* row, std::int64_t count, const float* value_scales) {
 
 /// output = probabilities x values of the pages, + 0 (int8: the sum of whole numbers, as bits).
 template <class Isa, class Dot, int R>
-void page_values(const ChunkTile<Isa, Dot>& tile, const float* probabilities, Ahead& ahead, float* output) {
+void page_values(const ChunkTile<Isa, Dot>& tile, const float* probabilities, Ahead<Isa>& ahead, float* output) {
     constexpr std::int64_t regs = lanes / Isa::width;
     constexpr std::int64_t group = elements_of_group<Dot>;
     constexpr std::int64_t block_stride = page_tokens / group * kv_group_bytes<Dot>;
     const std::int64_t padded_dim = tile.job.padded_dim;
-    each_tile<Isa, R>(
-        padded_dim / Isa::width, [&]<int W, int First>(std::int64_t at) __attribute__((noinline)) {
-            typename Isa::Floats sum[R][W];
-            clear_sums<Isa>(sum);
-            const auto* words = reinterpret_cast<const std::uint32_t*>(probabilities);
-            for (std::int64_t done = 0; done < tile.whole; done += page_tokens) {
-                const std::int64_t left =
-                    tile.whole - done < page_tokens ? tile.whole - done : std::int64_t{page_tokens};
-                const std::byte* values = tile.values_of(tile.pages()[done / page_tokens]) + at / regs * block_stride;
-                add_groups<Isa, Dot, ProbabilityWords<Dot>, W, R, First>(sum, values, block_stride, words, left / group,
-                                                                         ahead);
-                words += left / group * ProbabilityWords<Dot>::of_group;
-            }
-            store_sums<Isa>(
-                sum, output + at * Isa::width, padded_dim,
-                [](typename Isa::Floats value, int, int)
-                    __attribute__((always_inline)) { return is_int8_kv<Dot> ? value : Isa::add(value, Isa::zero()); });
-        });
+    const std::int64_t registers = padded_dim / Isa::width;
+    // Values that are just coming from memory are read in the order in which they come: tile after tile of a page.
+    const bool by_pages = tile.unit.asks_ahead < everything && registers > attention_registers<Isa, Dot, R>();
+    const std::int64_t at_once = by_pages ? page_tokens : chunk_tokens;
+    for (std::int64_t begin = 0; begin == 0 || begin < tile.whole; begin += at_once) {
+        const std::int64_t end = tile.whole - begin < at_once ? tile.whole : begin + at_once;
+        each_tile<Isa, Dot, R>(
+            registers, [&]<int W, int First>(std::int64_t at) __attribute__((noinline)) {
+                float* const to = output + at * Isa::width;
+                typename Isa::Floats sum[R][W];
+                if (begin == 0) {
+                    clear_sums<Isa>(sum);
+                } else {
+                    load_sums<Isa>(sum, to, padded_dim);
+                }
+                const auto* words = reinterpret_cast<const std::uint32_t*>(probabilities) +
+                                    begin / group * ProbabilityWords<Dot>::of_group;
+                for (std::int64_t done = begin; done < end; done += page_tokens) {
+                    const std::int64_t left = end - done < page_tokens ? end - done : std::int64_t{page_tokens};
+                    const std::byte* values =
+                        tile.values_of(tile.pages()[done / page_tokens]) + at / regs * block_stride;
+                    add_groups<Isa, Dot, ProbabilityWords<Dot>, W, R, First>(sum, values, block_stride, words,
+                                                                             left / group, ahead);
+                    words += left / group * ProbabilityWords<Dot>::of_group;
+                }
+                store_sums<Isa>(
+                    sum, to, padded_dim, [](typename Isa::Floats value, int, int) __attribute__((always_inline)) {
+                        return is_int8_kv<Dot> ? value : Isa::add(value, Isa::zero());
+                    });
+            });
+    }
 }
 
 /// Where one value stands: its group in the first block of 16 dimensions, and its half of the pair.
@@ -452,7 +470,7 @@ void add_listed(std::int64_t num_heads, std::int64_t padded_dim, const ValuePlac
 
 /// One tile of R rows over one chunk: scores, softmax, values.
 template <class Isa, class Dot, int R>
-void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, Ahead& ahead,
+void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, Ahead<Isa>& ahead,
                    const AttentionScratch& scratch, const Softmax& result) {
     for (std::int64_t done = 0; done < tile.paged; done += page_tokens) {
         const std::int64_t left = tile.paged - done < page_tokens ? tile.paged - done : std::int64_t{page_tokens};
@@ -471,9 +489,7 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
         float* row = scratch.scores + r * score_stride;
         const std::int64_t visible = tile.visible(tile.row_of(r));
         const std::int64_t tiled = tile.tiled(tile.row_of(r));
-        if (visible > 0)
-            result.sum[r] =
-                probabilities_of_row<Isa, Dot, lines_a_turn<Isa>(R)>(row, visible, result.maximum[r], ahead);
+        if (visible > 0) result.sum[r] = probabilities_of_row<Isa, Dot, R>(row, visible, result.maximum[r], ahead);
         if constexpr (is_int8_kv<Dot>) {
             if (r == 0 || &tile.row_of(r) != &tile.row_of(r - 1)) {
                 gather_value_scales(tile, tile.row_of(r), scratch.value_scales);
@@ -504,7 +520,7 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
 
 /// chunk_of_tile for as many rows as the tile has.
 template <class Isa, class Dot, int R>
-void chunk_of_rows(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, Ahead& ahead,
+void chunk_of_rows(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, Ahead<Isa>& ahead,
                    const AttentionScratch& scratch, const Softmax& result) {
     if (tile.count == R) return chunk_of_tile<Isa, Dot, R>(tile, q_words, ahead, scratch, result);
     if constexpr (R > 1) chunk_of_rows<Isa, Dot, R - 1>(tile, q_words, ahead, scratch, result);
@@ -517,11 +533,12 @@ std::int64_t turns_of_chunk(const AttentionJob& job, const RowTiles& tiles, std:
         if (tiles.first(1) != R) return turns_of_chunk<Isa, Dot, R - 1>(job, tiles, num_tokens);
     }
     const std::int64_t num_pages = (num_tokens + page_tokens - 1) / page_tokens;
-    const std::int64_t of_softmax = tiles.num_rows * num_tokens / (probabilities_at_once<Isa> * Isa::width);
-    return of_softmax +
-           tiles.num_tiles * (num_pages * tiles_in<Isa, R>(page_tokens / Isa::width) *
-                              (job.head_dim / elements_of_group<Dot>)+tiles_in<Isa, R>(job.padded_dim / Isa::width) *
-                              (num_tokens / elements_of_group<Dot>));
+    const std::int64_t of_softmax =
+        tiles.num_rows * num_tokens * softmax_weight<Isa, R> / (probabilities_at_once<Isa> * Isa::width);
+    return of_softmax + tiles.num_tiles * (num_pages * tiles_in<Isa, Dot, R>(page_tokens / Isa::width) *
+                                           (job.head_dim /
+                                            elements_of_group<Dot>)+tiles_in<Isa, Dot, R>(job.padded_dim / Isa::width) *
+                                           (num_tokens / elements_of_group<Dot>));
 }
 
 /// Measured on Zen 5 (4 and 13 rows x 8 heads, 512 positions: 11 and 3 % of attention; 4 KB: half of that).
@@ -535,16 +552,20 @@ void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std:
     const std::int64_t paged = ChunkTile<Isa, Dot>::clamp(unit.rows[unit.num_rows - 1].in_pages - chunk * chunk_tokens);
     const int lines = lines_a_turn<Isa>(tiles.first(1));
     const std::int64_t turns = turns_of_chunk<Isa, Dot>(job, tiles, paged);
-    // The first tile asks for its own, a fixed way ahead, the others then for what is next.
-    const bool asks_for_own = wanted.own.num_pages > 0 && tiles.num_tiles > 1;
-    Ahead own(job, asks_for_own ? wanted.own : KvAhead{}, lines, 0);
-    if (asks_for_own) own.get_ahead(own_ahead_bytes);
-    Ahead next(job, wanted.next, lines, asks_for_own ? turns - turns / tiles.num_tiles : turns);
+    // There is no time to ask for all of two chunks.
+    const bool too_late = wanted.own_asked == 0 && tiles.num_tiles == 1 && unit.asks_ahead == everything;
+    const KvRange rest{wanted.own, too_late ? everything : wanted.own_asked, everything};
+    const KvRange next{wanted.next, 0, unit.asks_ahead};
+    // Of several tiles the first asks for what is left of its own, a fixed way ahead, the others then for what is next.
+    const bool in_turn = tiles.num_tiles > 1 && rest.num_bytes(job.part_bytes) > 0;
+    Ahead<Isa> of_first(job, rest, in_turn ? KvRange{} : next, lines, in_turn ? 0 : turns);
+    if (wanted.own_asked == 0 && !too_late) of_first.get_ahead(own_ahead_bytes);
+    Ahead<Isa> of_others(job, in_turn ? next : KvRange{}, {}, lines, turns - turns / tiles.num_tiles);
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t first = tiles.first(t);
         const ChunkTile<Isa, Dot> tile(job, unit, chunk, first, tiles.first(t + 1) - first);
         chunk_of_rows<Isa, Dot, Dot::max_rows>(
-            tile, scratch.q_words + first * groups * Dot::steps, t == 0 && asks_for_own ? own : next, scratch,
+            tile, scratch.q_words + first * groups * Dot::steps, t > 0 && in_turn ? of_others : of_first, scratch,
             {result.maximum + first, result.sum + first, result.output + first * job.padded_dim});
     }
 }

@@ -201,6 +201,9 @@ struct AttentionUnit {
     std::int64_t kv_head;
     std::byte* const* pages;
     std::byte* const* scratch_pages;
+    /// Bytes of a next chunk that a chunk asks for. Where fewer than `everything` it streams: it reads each byte of its
+    /// pages once, in the order in which they are asked for and so far behind.
+    std::int64_t asks_ahead;
 };
 
 struct AttentionJob {
@@ -250,17 +253,22 @@ struct KvAhead {
     std::int64_t keys_offset = 0;  ///< bytes from the start of a page to the keys of this head
 };
 
-/// What a chunk asks memory for.
+/// What a chunk asks memory for: the rest of its own, then as much of the next as AttentionUnit::asks_ahead says. Bytes
+/// are those of all its keys, then of all its values.
 struct ChunkAhead {
-    KvAhead own;   ///< where nobody has asked for them before; with a single tile there is no time for both
-    KvAhead next;  ///< of the chunk that the thread takes next
+    KvAhead own;
+    std::int64_t own_asked;  ///< bytes that were asked for before
+    KvAhead next;            ///< of the chunk that the thread takes next
 };
+
+constexpr std::int64_t everything = INT64_MAX;
 
 struct KernelTable {
     const char* name;
     std::int64_t bf16_steps;     ///< words of a bf16 group and row: 2 or 1
     std::int64_t max_tile_bf16;  ///< rows of a tile at most
     std::int64_t max_tile_f32;
+    bool streams_kv;               ///< attention of few rows reads keys and values just behind where they are asked for
     std::int64_t blocks_a_piece;   ///< of outputs, that a thread takes at a time at least: few tiles are cut short
     std::int64_t blocks_together;  ///< see BlockPlaces
 

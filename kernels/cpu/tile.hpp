@@ -70,6 +70,16 @@ template <class Isa, int R, int W>
     }
 }
 
+template <class Isa, int R, int W>
+[[gnu::always_inline]] inline void load_sums(typename Isa::Floats (&sum)[R][W], const float* from,
+                                             std::int64_t stride) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+        for (int i = 0; i < W; ++i) sum[r][i] = Isa::load(from + r * stride + i * Isa::width);
+    }
+}
+
 /// to[r * stride + output] = last(sum, register, r).
 template <class Isa, int R, int W, class Last>
 [[gnu::always_inline]] inline void store_sums(const typename Isa::Floats (&sum)[R][W], float* to, std::int64_t stride,

@@ -79,6 +79,7 @@ struct Variant {
                            .bf16_steps = Bf16::steps,
                            .max_tile_bf16 = Bf16::max_rows,
                            .max_tile_f32 = F32::max_rows,
+                           .streams_kv = Isa::width == 16,
                            .blocks_a_piece = Isa::width == 16 ? 4 : 6,
                            .blocks_together = blocks_together<Isa>,
                            .pack_bf16 = pack_words<Bf16>,
