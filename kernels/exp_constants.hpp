@@ -5,7 +5,9 @@
 //   t  = fma(x', log2_e, round_magic);  n = t - round_magic     n = round-to-nearest-even(x' / ln 2), no conversion
 //   r  = fma(n, -ln2_low, fma(n, -ln2_high, x'))         |r| <= ln 2 / 2
 //   q  = c0 + r (c1 + r (c2 + r (c3 + r c4)))            by fma, innermost first
-//   e  = (fma(r * r, q, r) + 1) * 2^n                    2^n from the low bits of t; exact, n is in -126..127
+//   e  = (fma(r * r, q, r) + 1) * 2^n                    2^n from the low bits of t, or by an instruction that scales;
+//   exact,
+//                                                      n is in -126..127
 //
 // c0..c4 interpolate (e^r - 1 - r) / r^2 at the Chebyshev nodes of the interval: 1.0e-8 relative error of the
 // polynomial, 1.04 ulp of the whole at most (tests/kernels/rows_test.cpp measures it). exp(0) is exactly 1.

@@ -12,7 +12,8 @@
 //   tiled(r)   of row r below it: its positions in pages, less the half pair that its path completes
 //   position   positions tiled(r)..position are added one by one
 // A row's absent places in a tile have probability +0: the sum does not change, except perhaps in the sign of a zero,
-// which "+ 0" at the end of the chunk makes + for everybody.
+// which "+ 0" at the end of the chunk makes + for everybody. (Where sums are put down before, too: which zero a sum
+// goes on from changes nothing but the sign of another zero.)
 #pragma once
 
 #include "kernels/cpu/attention_tile.hpp"
@@ -159,7 +160,7 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
             first_slot = *slot < first_slot ? *slot : first_slot;
         }
     });
-    Ahead<Isa> nothing(tile.job, {}, {}, lines_a_turn<Isa>(R), 0);
+    Ahead<Isa> nothing(tile.job, {}, {}, lines_a_turn<Isa, Dot>(R), 0);
     for (std::int64_t page = first_slot / page_tokens; page * page_tokens < end_slot; ++page) {
         const std::int64_t first = page * page_tokens;
         const std::int64_t slots = end_slot - first < page_tokens ? end_slot - first : std::int64_t{page_tokens};
@@ -260,9 +261,9 @@ float largest_score(float* scores, std::int64_t count) {
 template <class Isa>
 constexpr int probabilities_at_once = Isa::width == 16 ? 8 : 2;
 
-/// Turns of a product's loop that such a turn takes, roughly: it asks memory for so much more.
-template <class Isa, int R>
-constexpr int softmax_weight = Isa::width == 16 ? 8 / lines_a_turn<Isa>(R) : 1;
+/// Turns of a product's loop that one of theirs takes, roughly: it asks memory for so much more.
+template <class Isa, class Dot, int R>
+constexpr int softmax_weight = Isa::width == 16 ? 8 / lines_a_turn<Isa, Dot>(R) : 1;
 
 /// Scores of one row (largest_score has padded them) become probabilities in place; returns their sum. Memory is asked
 /// for what comes next here too (8 rows at 100K positions, Zen 5: about 3 % of the time).
@@ -285,10 +286,10 @@ float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahe
     };
     const std::int64_t padded = padded_to_lanes(count);
     std::int64_t i = 0;
-    constexpr int weight = softmax_weight<Isa, R>;
+    constexpr int weight = softmax_weight<Isa, Dot, R>;
     auto ahead = next.take(padded / (at_once * Isa::width), reinterpret_cast<const std::byte*>(scores), weight);
     for (; i + at_once * Isa::width <= padded; i += at_once * Isa::width) {
-        ahead.template ask<weight * lines_a_turn<Isa>(R)>();
+        ahead.template ask<weight * lines_a_turn<Isa, Dot>(R)>();
         registers.template operator()<at_once>(i);
     }
     for (; i < padded; i += lanes) registers.template operator()<regs>(i);
@@ -342,7 +343,7 @@ void page_values(const ChunkTile<Isa, Dot>& tile, const float* probabilities, Ah
     const std::int64_t padded_dim = tile.job.padded_dim;
     const std::int64_t registers = padded_dim / Isa::width;
     // Values that are just coming from memory are read in the order in which they come: tile after tile of a page.
-    const bool by_pages = tile.unit.asks_ahead < everything && registers > attention_registers<Isa, Dot, R>();
+    const bool by_pages = tile.unit.streams() && registers > attention_registers<Isa, Dot, R>();
     const std::int64_t at_once = by_pages ? page_tokens : chunk_tokens;
     for (std::int64_t begin = 0; begin == 0 || begin < tile.whole; begin += at_once) {
         const std::int64_t end = tile.whole - begin < at_once ? tile.whole : begin + at_once;
@@ -534,7 +535,7 @@ std::int64_t turns_of_chunk(const AttentionJob& job, const RowTiles& tiles, std:
     }
     const std::int64_t num_pages = (num_tokens + page_tokens - 1) / page_tokens;
     const std::int64_t of_softmax =
-        tiles.num_rows * num_tokens * softmax_weight<Isa, R> / (probabilities_at_once<Isa> * Isa::width);
+        tiles.num_rows * num_tokens * softmax_weight<Isa, Dot, R> / (probabilities_at_once<Isa> * Isa::width);
     return of_softmax + tiles.num_tiles * (num_pages * tiles_in<Isa, Dot, R>(page_tokens / Isa::width) *
                                            (job.head_dim /
                                             elements_of_group<Dot>)+tiles_in<Isa, Dot, R>(job.padded_dim / Isa::width) *
@@ -550,16 +551,16 @@ void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std:
     const RowTiles tiles = tiles_of_many<Dot>(unit.num_rows * job.group_heads);
     const std::int64_t groups = job.head_dim / elements_of_group<Dot>;
     const std::int64_t paged = ChunkTile<Isa, Dot>::clamp(unit.rows[unit.num_rows - 1].in_pages - chunk * chunk_tokens);
-    const int lines = lines_a_turn<Isa>(tiles.first(1));
+    const int lines = lines_a_turn<Isa, Dot>(tiles.first(1));
     const std::int64_t turns = turns_of_chunk<Isa, Dot>(job, tiles, paged);
     // There is no time to ask for all of two chunks.
-    const bool too_late = wanted.own_asked == 0 && tiles.num_tiles == 1 && unit.asks_ahead == everything;
-    const KvRange rest{wanted.own, too_late ? everything : wanted.own_asked, everything};
+    const bool asks_for_own = unit.streams() || tiles.num_tiles > 1;
+    const KvRange rest{asks_for_own ? wanted.own : KvAhead{}, wanted.own_asked, everything};
     const KvRange next{wanted.next, 0, unit.asks_ahead};
     // Of several tiles the first asks for what is left of its own, a fixed way ahead, the others then for what is next.
     const bool in_turn = tiles.num_tiles > 1 && rest.num_bytes(job.part_bytes) > 0;
     Ahead<Isa> of_first(job, rest, in_turn ? KvRange{} : next, lines, in_turn ? 0 : turns);
-    if (wanted.own_asked == 0 && !too_late) of_first.get_ahead(own_ahead_bytes);
+    if (wanted.own_asked == 0 && asks_for_own) of_first.get_ahead(own_ahead_bytes);
     Ahead<Isa> of_others(job, in_turn ? next : KvRange{}, {}, lines, turns - turns / tiles.num_tiles);
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t first = tiles.first(t);

@@ -1,8 +1,9 @@
 // The inner loops of attention: tiles of R rows against keys (tokens across the lanes) and against values (dimensions
 // across the lanes), sums in registers. Unlike the tiles of tile.hpp they take probabilities from rows as they stand,
-// run over all pages of a chunk without putting sums down, and ask for the memory of the chunk that comes next.
+// run over several pages without putting sums down, and ask for the memory that comes next.
 #pragma once
 
+#include "kernels/cpu/ahead.hpp"
 #include "kernels/cpu/dot.hpp"
 #include "kernels/cpu/kernel_table.hpp"
 #include "kernels/cpu/tile.hpp"
@@ -57,134 +58,12 @@ struct ProbabilityWords {
     }
 };
 
-/// Some of what a chunk reads: bytes `from`..`until` of the keys of all its pages, then of their values.
-struct KvRange {
-    KvAhead memory;
-    std::int64_t from;
-    std::int64_t until;  ///< or beyond all of them
-
-    [[nodiscard]] [[gnu::always_inline]] std::int64_t end(std::int64_t part_bytes) const {
-        const std::int64_t all = 2 * memory.num_pages * part_bytes;
-        return until < all ? until : all;
-    }
-    [[nodiscard]] [[gnu::always_inline]] std::int64_t num_bytes(std::int64_t part_bytes) const {
-        return from < end(part_bytes) ? end(part_bytes) - from : 0;
-    }
-};
-
-/// Asks for the keys and values that the thread needs next, a few lines in each turn of the inner loops, in the order
-/// in which they stand in memory: processors read such a stream ahead by themselves as well (Zen 5 at 100K positions;
-/// four pages at a time gave 5 to 20 % less).
-template <class Isa>
-class Ahead {
-  public:
-    /// Of two ranges, one behind the other. `num_turns`: turns of the inner loops to spread over; each asks for `lines`
-    /// lines. None is asked for again and again while it is under way: rather do some loops ask for nothing.
-    Ahead(const AttentionJob& job, const KvRange& first, const KvRange& second, int lines, std::int64_t num_turns)
-        : range_(first), then_(second), values_offset_(job.values_offset), part_bytes_(job.part_bytes) {
-        const std::int64_t num_bytes = first.num_bytes(part_bytes_) + second.num_bytes(part_bytes_);
-        const std::int64_t most = lines * line_bytes, least = most / 2;
-        due_ = num_turns > 0 ? (num_bytes + num_turns - 1) / num_turns : most;
-        step_ = due_ < least ? least : due_ < most ? due_ : most;
-        begin_run();
-    }
-    /// Asks for what comes first, at once: from then on what is asked for and what is read may keep pace.
-    void get_ahead(std::int64_t num_bytes) {
-        const std::int64_t left = end_ - at_;
-        const std::byte* until = at_ + (num_bytes < left ? num_bytes : left);
-        for (; at_ < until; at_ += line_bytes) __builtin_prefetch(at_, 0, 3);
-        if (at_ >= end_) begin_run();
-    }
-    /// What a loop asks for: some lines a turn, `step` bytes further each time, and after `left` bytes a jump further.
-    struct Share {
-        const std::byte* from;
-        std::int64_t step;
-        std::int64_t left = everything;
-        std::int64_t jump = 0;
-
-        [[nodiscard]] [[gnu::always_inline]] bool asks() const { return step != 0; }
-        /// One turn.
-        template <int Lines>
-        [[gnu::always_inline]] void ask() {
-            constexpr int cache =
-                Isa::width == 16 ? 3 : 2;  // the first; the second, as in Zen 3 the first is full of scores
-#pragma GCC unroll 8
-            for (int line = 0; line < Lines; ++line) __builtin_prefetch(from + line * line_bytes, 0, cache);
-            from += step;
-            left -= step;
-            if (left <= 0) [[unlikely]] {
-                from += jump;
-                left = everything;
-            }
-        }
-    };
-    /// `weight`: turns that one of this loop counts for, and asks for.
-    [[gnu::always_inline]] Share take(std::int64_t turns, const std::byte* harmless, int weight = 1) {
-        const std::int64_t step = weight * step_, bytes = turns * step;
-        saved_ += turns * weight * due_;
-        if (at_ == end_ || saved_ < bytes) return {harmless, 0};
-        saved_ -= bytes;
-        Share share{at_, step};
-        at_ += bytes;
-        if (at_ >= end_) {
-            share.left = end_ - share.from;
-            share.jump = jump_to_next_run();
-        }
-        return share;
-    }
-
-  private:
-    static constexpr std::int64_t line_bytes = 64;
-
-    /// Goes on in the next run as far as it had come beyond this one; bytes from there to here.
-    [[gnu::noinline]] std::int64_t jump_to_next_run() {
-        const std::byte* const end = end_;
-        const std::int64_t beyond = at_ - end;
-        begin_run();
-        if (at_ == nullptr) return 0;
-        const std::int64_t jump = at_ - end;
-        at_ += beyond;
-        if (at_ >= end_) begin_run();
-        return jump;
-    }
-    /// What comes next that stands one behind another.
-    void begin_run() {
-        if (range_.num_bytes(part_bytes_) == 0) {
-            range_ = then_;
-            then_ = {};
-        }
-        at_ = end_ = nullptr;
-        if (range_.num_bytes(part_bytes_) == 0) return;
-        const std::int64_t part = range_.from / part_bytes_;
-        const bool in_values = part >= range_.memory.num_pages;
-        const std::int64_t offset = range_.memory.keys_offset + (in_values ? values_offset_ : 0);
-        std::int64_t page = in_values ? part - range_.memory.num_pages : part;
-        const std::byte* const begin = range_.memory.pages[page] + offset;
-        end_ = begin;
-        do {
-            ++page;
-            end_ += part_bytes_;
-        } while (page < range_.memory.num_pages && range_.memory.pages[page] + offset == end_);
-        at_ = begin + (range_.from - part * part_bytes_);
-        const std::int64_t left = range_.num_bytes(part_bytes_);
-        if (end_ - at_ > left) end_ = at_ + left;
-        range_.from += end_ - at_;
-    }
-
-    KvRange range_, then_;
-    std::int64_t values_offset_;
-    std::int64_t part_bytes_;
-    std::int64_t due_;   ///< bytes a turn, to be done in time
-    std::int64_t step_;  ///< bytes a turn, where a loop asks at all
-    std::int64_t saved_ = 0;
-    const std::byte* at_ = nullptr;
-    const std::byte* end_ = nullptr;
-};
-
-/// Lines a turn that tiles of `num_rows` rows ask for: with few rows the turns of a chunk are few.
-template <class Isa>
+/// Lines a turn that tiles of `num_rows` rows ask for: as many as they read. (Of few rows of int8 twice as many: each
+/// line is asked for twice, and one row at 100K positions takes 8 % less time on Zen 5; why was not found out.)
+template <class Isa, class Dot>
 [[gnu::always_inline]] constexpr int lines_a_turn(std::int64_t num_rows) {
-    return num_rows <= (Isa::width == 16 ? 4 : 1) ? 4 : 2;
+    if (Isa::width == 16) return is_int8_kv<Dot> && num_rows <= 4 ? 4 : 2;
+    return num_rows == 1 ? 4 : 2;
 }
 
 /// Adds one group to the sums.
@@ -248,13 +127,16 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
         return;
     }
     for (std::int64_t g = 0; g < num_groups; ++g) {
-        ahead.template ask<lines_a_turn<Isa>(R)>();
+        ahead.template ask<lines_a_turn<Isa, Dot>(R)>();
         add_one();
     }
 }
 
 /// Registers of outputs of a tile of R rows: 12 sums where AVX2's 16 registers allow it (tile.hpp), but two tiles of
-/// 4 registers for two and three rows, since a page has 8 registers of tokens and a head often 8 of dimensions.
+/// 4 registers for two and three rows, since a page has 8 registers of tokens and a head often 8 of dimensions. AVX-512
+/// reads two blocks side by side, 2 or 4 KB apart each: of four that come from memory in one stream the last would be
+/// needed before it is there (4 heads of 128 dimensions at 50K positions, Zen 5: a fifth of the time). Those of int8
+/// are half as large.
 template <class Isa, class Dot, int R>
 constexpr int attention_registers() {
     if (Isa::width == 16) return is_int8_kv<Dot> && R <= 4 ? 4 : 2;

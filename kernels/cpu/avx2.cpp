@@ -7,9 +7,9 @@ namespace longhaul::kernels::cpu {
 namespace {
 
 constexpr KernelTable table =
-    Variant<Avx2, DotBf16Fma<Avx2>, DotF32<Avx2>, DotInt8Signed<Avx2>, DotInt4Pairs<Avx2>>::table("avx2");
+    Variant<Avx2, DotBf16Fma<Avx2>, DotF32<Avx2>, DotInt8Signed<Avx2>, DotInt4Pairs<Avx2>>::table("avx2", false);
 constexpr KernelTable emulated =
-    Variant<Avx2, DotBf16Emulated<Avx2>, DotF32<Avx2>, DotInt8<Avx2>, DotInt4<Avx2>>::table("avx512-emulated");
+    Variant<Avx2, DotBf16Emulated<Avx2>, DotF32<Avx2>, DotInt8<Avx2>, DotInt4<Avx2>>::table("avx512-emulated", true);
 
 }  // namespace
 

@@ -28,7 +28,7 @@ struct DotBf16Native {
 };
 
 constexpr KernelTable table =
-    Variant<Avx512, DotBf16Native, DotF32<Avx512>, DotInt8<Avx512>, DotInt4<Avx512>>::table("avx512");
+    Variant<Avx512, DotBf16Native, DotF32<Avx512>, DotInt8<Avx512>, DotInt4<Avx512>>::table("avx512", true);
 
 /// Numbers of all magnitudes from a linear congruential generator, as bf16 or f32 bits; no infinities.
 struct Numbers {

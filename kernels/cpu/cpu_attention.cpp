@@ -40,7 +40,8 @@ struct AttentionPlan {
         std::int64_t first_waiting;  ///< where their results stand among those of all pieces
     };
 
-    std::int64_t num_kv_heads = 0, head_dim = 0, group_heads = 0;  ///< for which it was made
+    DType dtype = DType::bf16;  ///< for which it was made, as the next three
+    std::int64_t num_kv_heads = 0, head_dim = 0, group_heads = 0;
     std::vector<UnitRow> rows;
     std::vector<AttentionUnit> units;
     std::vector<Task> tasks;
@@ -172,20 +173,26 @@ std::vector<RowBlock> blocks_of_rows(const std::vector<UnitRow>& rows, std::int6
     return blocks;
 }
 
-/// AttentionUnit::asks_ahead of a unit that may stream. What is asked for a little ahead waits in the first cache and
-/// does not go through the second, as a whole chunk does (100K positions on cores with memory of their own, Zen 5: 7 to
-/// 16 % less time). Blocks of a page are read two at a time, so that larger ones need more; so does a longer softmax.
-/// From 11 rows on arithmetic takes as long as memory.
+/// AttentionUnit::asks_ahead of a unit that streams. What is asked for a little ahead waits in the first cache and does
+/// not go through the second, as a whole chunk does (100K positions on cores with memory of their own, Zen 5: 7 to 16 %
+/// less time). Blocks of a page are read two at a time, so that larger ones need more; so does a longer softmax.
 std::int64_t bytes_ahead(std::int64_t tile_rows, std::int64_t part_bytes) {
-    constexpr std::int64_t kilobyte = 1024;
-    return tile_rows <= 10 ? (8 + tile_rows) * kilobyte + part_bytes / 4 : everything;
+    return (6 + tile_rows) * 1024 + part_bytes / 4;
+}
+
+/// Tile rows of units that stream. From 11 on arithmetic takes as long as memory. Keys and values of int8 go through
+/// softmax twice, and their scales stand behind them: 4 heads of 64 dimensions took a fifth longer.
+std::int64_t rows_that_stream(const KernelTable& table, DType dtype) {
+    if (!table.streams_kv || dtype == DType::int8) return 0;
+    return std::min<std::int64_t>(10, dtype == DType::bf16 ? table.max_tile_bf16 : table.max_tile_f32);
 }
 
 /// Units of a sequence stand head by head: all that share keys and values come one after another.
 Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows,
-             const AttentionJob& job, bool streams) {
+             const AttentionJob& job, std::int64_t rows_streamed) {
     Plan plan;
     const std::int64_t group_heads = job.group_heads;
+    plan.dtype = layout.dtype;
     plan.num_kv_heads = layout.num_kv_heads;
     plan.head_dim = layout.head_dim;
     plan.group_heads = group_heads;
@@ -204,14 +211,14 @@ Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequence
             blocks_of_rows(plan.rows, first - sequence_of.begin(), end - sequence_of.begin(), rows_of_block);
         for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
             for (const RowBlock& block : blocks) {
+                const std::int64_t tile_rows = (block.end - block.first) * group_heads;
                 plan.units.push_back(
                     {.rows = plan.rows.data() + block.first,
                      .num_rows = block.end - block.first,
                      .kv_head = head,
                      .pages = memory.pages.data(),
                      .scratch_pages = memory.scratch_pages.data(),
-                     .asks_ahead =
-                         streams ? bytes_ahead((block.end - block.first) * group_heads, job.part_bytes) : everything});
+                     .asks_ahead = tile_rows <= rows_streamed ? bytes_ahead(tile_rows, job.part_bytes) : everything});
                 tokens.push_back(block.num_tokens);
             }
         }
@@ -323,6 +330,7 @@ struct Call {
 
     /// What the task reads from pages.
     [[nodiscard]] KvAhead memory_of(const Task& task) const {
+        if (task.num_pages == 0) return {};
         const AttentionUnit& unit = *task.unit;
         return {unit.pages + task.chunk * chunk_tokens / page_tokens, task.num_pages,
                 job.keys_offset + unit.kv_head * job.head_stride};
@@ -376,10 +384,10 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std:
                            .act_bf16 = act == DType::bf16,
                            .out = out,
                            .out_stride = out_stride};
-    if (plan_ == nullptr || plan_->num_kv_heads != layout.num_kv_heads || plan_->head_dim != layout.head_dim ||
-        plan_->group_heads != group_heads) {
+    if (plan_ == nullptr || plan_->dtype != layout.dtype || plan_->num_kv_heads != layout.num_kv_heads ||
+        plan_->head_dim != layout.head_dim || plan_->group_heads != group_heads) {
         auto made = std::make_shared<Plan>(
-            plan_of(layout, pass().sequences, rows, job, layout.dtype != DType::int8 && table_.streams_kv));
+            plan_of(layout, pass().sequences, rows, job, rows_that_stream(table_, layout.dtype)));
         made->team = threads_for(made->work, work_per_thread);
         cut(*made, made->team);
         plan_ = std::move(made);

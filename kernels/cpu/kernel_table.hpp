@@ -185,6 +185,8 @@ struct RotateJob {
 // --- attention
 // --------------------------------------------------------------------------------------------------------
 
+constexpr std::int64_t everything = INT64_MAX;
+
 /// A row of an attention unit; AttentionRow with its place in the call.
 struct UnitRow {
     std::int64_t index;  ///< row of q and out
@@ -201,9 +203,10 @@ struct AttentionUnit {
     std::int64_t kv_head;
     std::byte* const* pages;
     std::byte* const* scratch_pages;
-    /// Bytes of a next chunk that a chunk asks for. Where fewer than `everything` it streams: it reads each byte of its
-    /// pages once, in the order in which they are asked for and so far behind.
-    std::int64_t asks_ahead;
+    std::int64_t asks_ahead;  ///< bytes of a next chunk that a chunk asks for
+
+    /// Reads each byte of its pages once, in the order in which they are asked for and so far behind.
+    [[nodiscard]] [[gnu::always_inline]] bool streams() const { return asks_ahead < everything; }
 };
 
 struct AttentionJob {
@@ -253,15 +256,13 @@ struct KvAhead {
     std::int64_t keys_offset = 0;  ///< bytes from the start of a page to the keys of this head
 };
 
-/// What a chunk asks memory for: the rest of its own, then as much of the next as AttentionUnit::asks_ahead says. Bytes
-/// are those of all its keys, then of all its values.
+/// What a chunk asks memory for: the rest of its own (not where a single tile does not stream: no time), then as much
+/// of the next as AttentionUnit::asks_ahead says. Bytes are those of all its keys, then of all its values.
 struct ChunkAhead {
     KvAhead own;
     std::int64_t own_asked;  ///< bytes that were asked for before
     KvAhead next;            ///< of the chunk that the thread takes next
 };
-
-constexpr std::int64_t everything = INT64_MAX;
 
 struct KernelTable {
     const char* name;

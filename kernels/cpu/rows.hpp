@@ -7,7 +7,7 @@
 
 namespace longhaul::kernels::cpu {
 
-/// Registers of exponentials at once that a loop should take.
+/// Registers of exponentials at once beside a division (attention takes more).
 template <class Isa>
 constexpr int exps_at_once = Isa::width == 16 ? 4 : 2;
 

@@ -74,12 +74,12 @@ struct Variant {
         return peak_loop<Bf16>(iterations, sink);
     }
 
-    static constexpr KernelTable table(const char* name) {
+    static constexpr KernelTable table(const char* name, bool streams_kv) {
         return KernelTable{.name = name,
                            .bf16_steps = Bf16::steps,
                            .max_tile_bf16 = Bf16::max_rows,
                            .max_tile_f32 = F32::max_rows,
-                           .streams_kv = Isa::width == 16,
+                           .streams_kv = streams_kv,
                            .blocks_a_piece = Isa::width == 16 ? 4 : 6,
                            .blocks_together = blocks_together<Isa>,
                            .pack_bf16 = pack_words<Bf16>,

@@ -20,6 +20,11 @@ std::vector<Case> cases() {
             all.push_back({dtype, 32, 1, 1, 1023, 1, tree});
             all.push_back({dtype, 32, 1, 1, 90, 13, tree});  // rows that a product takes at once
             all.push_back({dtype, 64, 1, 2, 530, 7, tree});
+            // Few rows over several pages: values are read page by page.
+            all.push_back({dtype, 128, 1, 1, 1101, 1, tree});
+            all.push_back({dtype, 64, 2, 4, 1030, 1, tree});
+            all.push_back({dtype, 40, 1, 3, 700, 1, tree});
+            all.push_back({dtype, 64, 1, 1, 650, 5, tree});
         }
         all.push_back({dtype, 80, 1, 3, 1060, 2, true});
         all.push_back({dtype, 32, 1, 2, 505, 33, true});  // paths run over the end of a chunk
@@ -53,7 +58,7 @@ TEST_P(AttentionTest, EqualsReference) {
 TEST_P(AttentionTest, NumberOfThreadsDoesNotMatter) {
     Comparison comparison(GetParam());
     for (const std::int64_t num_rows : {1, 7, 13}) {
-        const Case c{num_rows == 7 ? DType::int8 : DType::bf16, 32, 1, 2, 5000, num_rows, true};
+        const Case c{num_rows == 7 ? DType::int8 : DType::bf16, 64, 1, 2, 5000, num_rows, true};
         const std::uint64_t seed = 60 + static_cast<std::uint64_t>(num_rows);
         SCOPED_TRACE(::testing::Message() << c << ", seed " << seed);
         const Scene scene(*device_, c, seed);
