@@ -1,5 +1,7 @@
 // Attention: vector devices against the reference, bit for bit; tree rows against the same chain in pages; the
 // reference against a softmax in double precision.
+#include <cstring>
+
 #include "tests/kernels/attention_scene.hpp"
 
 namespace longhaul::kernels::testing {
@@ -34,6 +36,17 @@ std::vector<Case> cases() {
 }
 
 class AttentionTest : public DeviceTest {};
+
+/// Numbers whose mantissas have `mantissa` bits, in place.
+template <typename Bits, int mantissa>
+void multiply_by_128(std::vector<std::byte>& numbers) {
+    for (std::size_t at = 0; at < numbers.size(); at += sizeof(Bits)) {
+        Bits bits;
+        std::memcpy(&bits, &numbers[at], sizeof bits);
+        if ((bits >> mantissa & 0xff) != 0) bits = static_cast<Bits>(bits + (7U << mantissa));
+        std::memcpy(&numbers[at], &bits, sizeof bits);
+    }
+}
 
 TEST_P(AttentionTest, EqualsReference) {
     Comparison comparison(GetParam());
@@ -72,7 +85,27 @@ TEST_P(AttentionTest, NumberOfThreadsDoesNotMatter) {
     }
 }
 
-/// Sequences of different lengths, rows of all of them mixed, some from pages and some as trees.
+/// Most of what a row sees lies far below its largest score: exponentials of 0, whole registers of them.
+TEST_P(AttentionTest, ScoresFarApart) {
+    Comparison comparison(GetParam());
+    std::uint64_t seed = 300;
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
+        for (const std::int64_t num_rows : {1, 5, 13}) {
+            const Case c{dtype, 64, 1, 2, 700, num_rows, true};
+            SCOPED_TRACE(::testing::Message() << c << ", seed " << ++seed);
+            Scene expected_scene(*reference_, c, seed), scene(*device_, c, seed);
+            for (Scene* some : {&expected_scene, &scene}) {
+                some->layout.query_type() == DType::bf16 ? multiply_by_128<std::uint16_t, 7>(some->q)
+                                                         : multiply_by_128<std::uint32_t, 23>(some->q);
+            }
+            ASSERT_EQ(expected_scene.q, scene.q);
+            const Guarded expected = expected_scene.run(*reference_, DType::f32);
+            ASSERT_TRUE(comparison.equal(expected, scene.run(*device_, DType::f32), DType::f32));
+        }
+    }
+}
+
+/// Sequences of different lengths and numbers of rows, rows of all of them mixed, some from pages and some as trees.
 TEST_P(AttentionTest, MixedBatchEqualsRowsAlone) {
     constexpr std::uint64_t seed = 77;
     Comparison comparison(GetParam());
@@ -80,12 +113,12 @@ TEST_P(AttentionTest, MixedBatchEqualsRowsAlone) {
     std::vector<AttentionSequence> sequences;
     for (const std::int64_t context : {1, 100, 700}) {
         for (const bool tree : {false, true}) {
-            const Case c{DType::bf16, 32, 2, 2, context, 9, tree};
+            const Case c{DType::bf16, 64, 2, 2, context, tree ? 9 : 4, tree};
             scenes.push_back(std::make_unique<Scene>(*device_, c, seed + sequences.size()));
             sequences.push_back(scenes.back()->sequence);
         }
     }
-    const std::int64_t row_bytes = 4 * 32 * 2;
+    const std::int64_t row_bytes = 4 * 64 * 2;
     std::vector<AttentionRow> rows;
     std::vector<std::byte> q;
     std::vector<std::byte> expected;
