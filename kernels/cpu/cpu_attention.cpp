@@ -174,7 +174,7 @@ std::vector<RowBlock> blocks_of_rows(const std::vector<UnitRow>& rows, std::int6
 }
 
 /// AttentionUnit::asks_ahead of a unit that streams. What is asked for a little ahead waits in the first cache and does
-/// not go through the second, as a whole chunk does (100K positions on cores with memory of their own, Zen 5: 7 to 16 %
+/// not go through the second, as a whole chunk does (100K positions on cores with memory of their own, Zen 5: 6 to 16 %
 /// less time). Blocks of a page are read two at a time, so that larger ones need more; so does a longer softmax.
 std::int64_t bytes_ahead(std::int64_t tile_rows, std::int64_t part_bytes) {
     return (6 + tile_rows) * 1024 + part_bytes / 4;
