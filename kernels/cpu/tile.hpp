@@ -9,6 +9,7 @@
 #include "kernels/cpu/ask.hpp"
 #include "kernels/cpu/dot.hpp"
 #include "kernels/cpu/kernel_table.hpp"
+#include "kernels/cpu/waiting_sums.hpp"
 
 namespace longhaul::kernels::cpu {
 
@@ -174,9 +175,11 @@ template <class Visit>
         visit(tiles.first(t), tiles.first(t + 1) - tiles.first(t), first, end);
 }
 
-/// Rows of a product that still go through one tile, if registers suffice: 13 and 14 rows in two tiles reach 0.84 to
-/// 0.86 of the peak from the caches, in one 0.95; of more rows tiles are no larger than elsewhere (26 rows 0.96 and
-/// 0.945).
+/// Rows of a product that still go through one tile, if registers suffice or almost do: 13 and 14 rows in two tiles
+/// reach 0.84 to 0.86 of the peak from the caches, in one 0.95; 15 and 16 rows 0.94 and 0.955, in one 0.96 and 0.955,
+/// but a layer whose weights come from memory takes less in one (Zen 5, cores that share no third cache, and cores that
+/// do: 15 rows 0.97 and 0.92 of the time, 16 rows 1.00 and 0.96; 18 rows 1.03 where they share one). Of more rows
+/// tiles are no larger than elsewhere (26 rows 0.96 and 0.945).
 template <class Dot>
 constexpr int max_product_rows = [] {
     if constexpr (requires { Dot::max_product_rows; }) return Dot::max_product_rows;
@@ -334,24 +337,32 @@ void tile(const TileJob& job) {
     constexpr std::int64_t reg_bytes = group_bytes / regs;
     // A tile of a single block is one that stands alone.
     constexpr std::int64_t group_stride = (W / regs < blocks_together<Isa> ? 1 : blocks_together<Isa>)*group_bytes;
-    if constexpr (R > 6) keep_code(7 + R * W + R * W / 16);  // this function's lines, by what GCC 12 makes of it
+    constexpr int num_waiting = rows_that_wait<Isa, R, W>;
+    // this function's lines, by what GCC 12 makes of it
+    if constexpr (R > 6) keep_code(7 + R * W + R * W / 16 + 2 * num_waiting);
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     for (std::int64_t s = job.slices.first; s < job.slices.end; ++s) {
         typename Isa::Floats sum[R][W];
         clear_sums<Isa>(sum);
         TileAsking<Isa, W, First> ahead(job, s);
-        const auto next_group = [&]() __attribute__((always_inline)) {
+        const auto group = [&](const auto& multiply) __attribute__((always_inline)) {
             ahead.ask();
             const auto place = [&](int i) {
                 return w + place_of_block<Isa>((First + i) / regs, job.block_stride, group_bytes) +
                        (First + i) % regs * reg_bytes;
             };
-            multiply_group<Isa, Dot>(sum, place, x);
+            multiply(place, x);
             w += group_stride;
             x += Dot::steps * R;
         };
-        if constexpr (R < 4) {  // memory sets the pace
+        const auto next_group = [&]() __attribute__((always_inline)) {
+            group([&](const auto& place, const std::uint32_t* inputs)
+                      __attribute__((always_inline)) { multiply_group<Isa, Dot>(sum, place, inputs); });
+        };
+        if constexpr (num_waiting > 0) {
+            multiply_slice_in_turn<Isa, Dot>(sum, job.groups_per_slice, group);
+        } else if constexpr (R < 4) {  // memory sets the pace
             for (std::int64_t g = 0; g < job.groups_per_slice; ++g) next_group();
         } else {  // what the loop itself costs counts, see Avx2::load_odds
 #pragma GCC unroll 2
@@ -451,6 +462,8 @@ void run_tile(TileJob& job, std::int64_t num_rows, std::int64_t num_blocks) {
     if constexpr (12 < max_product_rows<Dot>) {
         if (num_rows == 13) return tile_blocks<Isa, Dot, 13>(job, num_blocks);
         if (num_rows == 14) return tile_blocks<Isa, Dot, 14>(job, num_blocks);
+        if (num_rows == 15) return tile_blocks<Isa, Dot, 15>(job, num_blocks);
+        if (num_rows == 16) return tile_blocks<Isa, Dot, 16>(job, num_blocks);
     }
 }
 

@@ -18,7 +18,7 @@ std::string name_of_type(DType dtype) {
     return names[static_cast<int>(dtype)];
 }
 
-const std::vector<std::int64_t> row_counts = {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 24, 31, 40, 48, 49, 101};
+const std::vector<std::int64_t> row_counts = {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 24, 31, 40, 48, 49, 101};
 
 /// A matrix, its checkpoint rows, and how much of it a rank holds.
 struct Weights {
