@@ -22,7 +22,7 @@ namespace longhaul::kernels::cpu {
 /// Asks for `num_lines` lines of code from here on, as data. What runs from the first cache alone for long is the
 /// oldest that the second one knows; weights stream through that, and what it lets go the first one has to let go, too,
 /// where it is included in it (so we think; Zen 5, cores that share no third cache: a layer of 13 or 14 rows takes 1.0
-/// to 1.2 % less, of 8, 10, 12 and 15 rows 0.5 to 0.7, of 7 and 16 hardly less).
+/// to 1.2 % less, of 8, 10 and 12 rows 0.5 to 0.7, of 7 hardly less).
 [[gnu::always_inline]] inline void keep_code(int num_lines) {
     constexpr int line_bytes = 64;
     const char* here = nullptr;

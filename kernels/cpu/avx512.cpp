@@ -12,7 +12,7 @@ struct DotBf16Native {
     static constexpr int steps = 1;
     static constexpr bool is_bf16 = true;
     static constexpr int max_rows = 12;          // 2 blocks x 12 rows = 24 accumulators of 32 registers
-    static constexpr int max_product_rows = 16;  // of 15 and 16 some wait in memory (waiting_sums.hpp)
+    static constexpr int max_product_rows = 16;  // of 15 and 16 some sums wait (waiting_sums.hpp)
 
     static Floats weights(const std::byte* from, int) { return Avx512::load_words(from); }
     static Floats input(const std::uint32_t* word) {

@@ -26,8 +26,8 @@ constexpr std::int64_t block_rows = 48;  ///< rows that share one pass over the 
 constexpr std::int64_t chunk_tokens = 512;
 constexpr std::int64_t page_tokens = 64;
 
-/// Rows are cut into tiles that keep their accumulators in registers: as few tiles as possible, sizes as equal as
-/// possible. Tile t of `num_rows` rows starts at row t * num_rows / tiles.
+/// Rows are cut into tiles that keep (almost all) their accumulators in registers: as few tiles as possible, sizes as
+/// equal as possible. Tile t of `num_rows` rows starts at row t * num_rows / tiles.
 struct RowTiles {
     std::int64_t num_rows;
     std::int64_t num_tiles;
@@ -234,7 +234,7 @@ struct Softmax {
     float* output;   ///< [tile rows, padded_dim]
 };
 
-constexpr std::int64_t max_tile_rows = 12;  ///< of any variant
+constexpr std::int64_t max_tile_rows = 12;  ///< of attention, of any variant
 /// Words from row to row of a tile's scores: not a multiple of 1 KB, or the rows would share the same few sets of the
 /// first cache.
 constexpr std::int64_t score_stride = chunk_tokens + 16;
@@ -267,7 +267,7 @@ struct ChunkAhead {
 struct KernelTable {
     const char* name;
     std::int64_t bf16_steps;     ///< words of a bf16 group and row: 2 or 1
-    std::int64_t max_tile_bf16;  ///< rows of a tile at most
+    std::int64_t max_tile_bf16;  ///< rows of a tile at most, but in small products (max_product_rows)
     std::int64_t max_tile_f32;
     bool streams_kv;               ///< attention of few rows reads keys and values just behind where they are asked for
     std::int64_t blocks_a_piece;   ///< of outputs, that a thread takes at a time at least: few tiles are cut short

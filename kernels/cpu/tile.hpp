@@ -1,4 +1,5 @@
-// The inner loop of every product: W registers of outputs times R rows, accumulators in registers.
+// The inner loop of every product: W registers of outputs times R rows, accumulators in registers (a few are
+// not: waiting_sums.hpp).
 #pragma once
 
 #include <immintrin.h>
@@ -148,8 +149,8 @@ template <class Dot>
 
 /// Part `part` of `num_parts` of the inputs of all tiles, `count` of each row: visit(first row, rows, first input, end)
 /// for each tile of which something belongs to it. Tile after tile, because what wrote the inputs dealt out rows: where
-/// tiles are as many as threads, a thread reads what it wrote itself (16 and 24 rows, two Zen 5 cores that share no
-/// third cache: 1 and 0.5 % of a pass).
+/// tiles are as many as threads, a thread reads what it wrote itself (24 rows, two Zen 5 cores that share no third
+/// cache: 0.5 % of a pass).
 template <class Visit>
 [[gnu::always_inline]] inline void each_tile_of_part(const RowTiles& tiles, std::int64_t count, std::int64_t part,
                                                      std::int64_t num_parts, const Visit& visit) {
@@ -175,11 +176,11 @@ template <class Visit>
         visit(tiles.first(t), tiles.first(t + 1) - tiles.first(t), first, end);
 }
 
-/// Rows of a product that still go through one tile, if registers suffice or almost do: 13 and 14 rows in two tiles
-/// reach 0.84 to 0.86 of the peak from the caches, in one 0.95; 15 and 16 rows 0.94 and 0.955, in one 0.96 and 0.955,
-/// but a layer whose weights come from memory takes less in one (Zen 5, cores that share no third cache, and cores that
-/// do: 15 rows 0.97 and 0.92 of the time, 16 rows 1.00 and 0.96; 18 rows 1.03 where they share one). Of more rows
-/// tiles are no larger than elsewhere (26 rows 0.96 and 0.945).
+/// Rows of a product that still go through one tile, if registers suffice or almost do. 13 and 14 rows in two tiles
+/// reach 0.84 to 0.86 of the peak from the caches, in one 0.95; 15 rows 0.94 and 0.96, 16 rows 0.955 either way. Where
+/// the weights come from memory a layer in one tile by one in two takes (Zen 5, cores without and with a third cache in
+/// common): 15 rows 0.97 and 0.92 of the time, 16 rows 1.00 and 0.96, 18 rows with it 1.03. Of more rows tiles are no
+/// larger than elsewhere (26 rows 0.96 and 0.945).
 template <class Dot>
 constexpr int max_product_rows = [] {
     if constexpr (requires { Dot::max_product_rows; }) return Dot::max_product_rows;
@@ -346,22 +347,25 @@ void tile(const TileJob& job) {
         typename Isa::Floats sum[R][W];
         clear_sums<Isa>(sum);
         TileAsking<Isa, W, First> ahead(job, s);
-        const auto group = [&](const auto& multiply) __attribute__((always_inline)) {
+        const auto next_group = [&]() __attribute__((always_inline)) {
             ahead.ask();
             const auto place = [&](int i) {
                 return w + place_of_block<Isa>((First + i) / regs, job.block_stride, group_bytes) +
                        (First + i) % regs * reg_bytes;
             };
-            multiply(place, x);
+            multiply_group<Isa, Dot>(sum, place, x);
             w += group_stride;
             x += Dot::steps * R;
         };
-        const auto next_group = [&]() __attribute__((always_inline)) {
-            group([&](const auto& place, const std::uint32_t* inputs)
-                      __attribute__((always_inline)) { multiply_group<Isa, Dot>(sum, place, inputs); });
-        };
         if constexpr (num_waiting > 0) {
-            multiply_slice_in_turn<Isa, Dot>(sum, job.groups_per_slice, group);
+            // (For all tiles closures within closures would not do: they keep AVX2's sums in memory.)
+            const auto with_next_group = [&](const auto& multiply) __attribute__((always_inline)) {
+                ahead.ask();
+                multiply([&](int i) { return w + i * group_bytes; }, x);
+                w += group_stride;
+                x += R;
+            };
+            multiply_slice_in_turn<Isa, Dot>(sum, job.groups_per_slice, with_next_group);
         } else if constexpr (R < 4) {  // memory sets the pace
             for (std::int64_t g = 0; g < job.groups_per_slice; ++g) next_group();
         } else {  // what the loop itself costs counts, see Avx2::load_odds
@@ -374,7 +378,7 @@ void tile(const TileJob& job) {
 
 /// Registers of outputs of a tile of R rows: with AVX2's 16 registers 12 accumulators where they can be had (8 would
 /// keep two pipes of 4 cycles busy only if nothing ever came late: measured, tiles of 8 reach 51 % of the peak and
-/// tiles of 12 two thirds), with AVX-512's 32 up to 24.
+/// tiles of 12 two thirds), with AVX-512's 32 up to 28, and 32 of which a few wait.
 template <class Isa, int R>
 constexpr int registers_of_tile() {
     if (Isa::width == 16) return R <= 4 ? 4 : 2;

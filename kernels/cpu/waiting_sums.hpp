@@ -1,12 +1,14 @@
-// Tiles of more sums than registers.
+// Tiles whose sums, weights and inputs need more registers than there are.
 //
 // Beside its sums a tile of two registers of outputs needs two registers of weights and one of inputs. AVX-512's 32
-// hold those of 14 rows; of 15 and 16 rows some sums wait in memory. What goes through memory takes as long as half a
-// group: the sums of some rows do in one group, those of others in the next, and nothing is held up.
+// hold those of 14 rows; of 15 and 16 rows some sums wait in memory. To store a sum and load it again takes as long as
+// a group, so every second group takes the rows backwards: sums stored at the beginning of one are needed at the end
+// of the next. (GCC 12 sends one more through memory, at no cost that was seen.)
 #pragma once
 
 #include <cstdint>
-#include <type_traits>
+
+#include "kernels/cpu/dot.hpp"
 
 namespace longhaul::kernels::cpu {
 
@@ -14,7 +16,7 @@ namespace longhaul::kernels::cpu {
 template <class Isa, int R, int W>
 constexpr int rows_that_wait = Isa::width == 16 && W == 2 && 2 * R + 3 > 32 ? 2 * R + 3 - 32 : 0;
 
-/// The second sums of the first or of the last `Waiting` rows.
+/// The second sums of the first and of the last `Waiting` rows: each of them waits during every second group.
 template <class Isa, int R, int Waiting>
 class WaitingSums {
   public:
@@ -38,7 +40,8 @@ template <bool Back, class Isa, class Dot, int R, int Waiting, class Places>
                                                           WaitingSums<Isa, R, Waiting>& waiting, const Places& place,
                                                           const std::uint32_t* x) {
     static_assert(Dot::steps == 1);
-    const typename Isa::Floats weight[2] = {Dot::weights(place(0), 0), Dot::weights(place(1), 0)};
+    typename Isa::Floats weight[2];
+    weights_of_step<Dot>(weight, place, 0);
 #pragma GCC unroll 16
     for (int i = 0; i < R; ++i) {
         const int r = Back ? R - 1 - i : i;
@@ -48,16 +51,17 @@ template <bool Back, class Isa, class Dot, int R, int Waiting, class Places>
     }
 }
 
-/// All groups of a slice: next_group(multiply) calls multiply(places, inputs) for the next one.
-template <class Isa, class Dot, int R, class NextGroup>
+/// All groups of a slice: with_next_group(multiply) calls multiply(places, inputs) for the next one.
+template <class Isa, class Dot, int R, class WithNextGroup>
 [[gnu::always_inline]] inline void multiply_slice_in_turn(typename Isa::Floats (&sum)[R][2], std::int64_t num_groups,
-                                                          const NextGroup& next_group) {
+                                                          const WithNextGroup& with_next_group) {
     constexpr int num_waiting = rows_that_wait<Isa, R, 2>;
     WaitingSums<Isa, R, num_waiting> waiting;
-    const auto group = [&](auto back) __attribute__((always_inline)) {
-        next_group([&](const auto& place, const std::uint32_t* x) __attribute__((always_inline)) {
-            multiply_group_in_turn<back(), Isa, Dot>(sum, waiting, place, x);
-        });
+    const auto forth = [&](const auto& place, const std::uint32_t* x) __attribute__((always_inline)) {
+        multiply_group_in_turn<false, Isa, Dot>(sum, waiting, place, x);
+    };
+    const auto back = [&](const auto& place, const std::uint32_t* x) __attribute__((always_inline)) {
+        multiply_group_in_turn<true, Isa, Dot>(sum, waiting, place, x);
     };
     const auto get_from = [&](int first) __attribute__((always_inline)) {
 #pragma GCC unroll 16
@@ -66,11 +70,11 @@ template <class Isa, class Dot, int R, class NextGroup>
 #pragma GCC unroll 16
     for (int r = R - num_waiting; r < R; ++r) waiting.put(r, sum[r][1]);
     for (std::int64_t g = 0; g + 1 < num_groups; g += 2) {
-        group(std::false_type{});
-        group(std::true_type{});
+        with_next_group(forth);
+        with_next_group(back);
     }
     if (num_groups % 2 == 0) return get_from(R - num_waiting);
-    group(std::false_type{});
+    with_next_group(forth);
     get_from(0);
 }
 

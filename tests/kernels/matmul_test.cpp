@@ -10,7 +10,8 @@ struct Shape {
     std::int64_t num_inputs;  // real ones, before padding
 };
 
-const std::vector<Shape> shapes = {{1, 2}, {16, 16}, {17, 48}, {31, 50}, {64, 256}, {100, 130}, {256, 688}, {5, 1000}};
+const std::vector<Shape> shapes = {{1, 2},   {16, 16},  {32, 16},   {32, 32},   {17, 48},
+                                   {31, 50}, {64, 256}, {100, 130}, {256, 688}, {5, 1000}};
 const std::vector<DType> all_types = {DType::bf16, DType::f32, DType::int8, DType::int4};
 
 std::string name_of_type(DType dtype) {
