@@ -180,10 +180,9 @@ TEST_P(ProductContract, SlicesAddUpToTheSameBitsOnAnyNumberOfRanks) {
                     device->download(chain_bytes.data(), chain.data(), chain_bytes.size());
                     EXPECT_NE(chain_bytes, whole.bytes());
                 }
-                for (int step = 1; step < ranks; step *= 2) {
-                    for (int rank = 0; rank < ranks; rank += 2 * step) {
-                        device->add(sums[static_cast<std::size_t>(rank)].floats(),
-                                    sums[static_cast<std::size_t>(rank + step)].floats(), num_rows * 50);
+                for (std::size_t step = 1; step < sums.size(); step *= 2) {
+                    for (std::size_t rank = 0; rank < sums.size(); rank += 2 * step) {
+                        device->add(sums[rank].floats(), sums[rank + step].floats(), num_rows * 50);
                     }
                 }
                 ASSERT_TRUE(comparison.equal(whole, sums[0], DType::f32)) << ranks << " ranks";
@@ -256,7 +255,8 @@ TEST_P(ProductContract, SumIsRightInDoublePrecision) {
                     sum += term;
                     magnitude += std::abs(term);
                 }
-                const double bound = static_cast<double>(padded / 8 + 3) * 0x1p-24 * magnitude;
+                const std::int64_t additions = padded / 8 + 3;
+                const double bound = static_cast<double>(additions) * 0x1p-24 * magnitude;
                 ASSERT_NEAR(y[static_cast<std::size_t>(r * 40 + n)], sum, bound);
             }
         }
