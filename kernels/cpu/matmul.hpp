@@ -138,9 +138,9 @@ std::int64_t distance_of_one(std::int64_t num_rows, std::int64_t slice_bytes) {
 }
 
 /// For WeightGeometry::slices_at_once, by the weights. Measured on Zen 5, cores that share no third cache (time of a
-/// layer with it by that without): bf16, 15 rows in two tiles 0.975 (now two
-/// begin with 17); int8, 8 rows 1.16, 9 rows 0.94, 12 rows 0.91, 14
-/// rows 0.87; int4, 12 rows 0.89, 8 rows 0.96 (a pass). AVX2 there, 8 and 16 rows: the same.
+/// layer with it by that without): bf16, 15 rows when they took two tiles 0.975 (now from 17 rows on); int8, 8 rows
+/// 1.16, 9 rows 0.94, 12 rows 0.91, 14 rows 0.87; int4, 12 rows 0.89, 8 rows 0.96 (a pass). AVX2 there, 8 and 16 rows:
+/// the same.
 template <class Isa>
 struct ManyRows {
     static constexpr std::int64_t floats = Isa::width == 16 ? 13 : 24;

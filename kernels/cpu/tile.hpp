@@ -1,5 +1,5 @@
-// The inner loop of every product: W registers of outputs times R rows, accumulators in registers (a few are
-// not: waiting_sums.hpp).
+// The inner loop of every product: W registers of outputs times R rows, accumulators in registers (but for
+// those of waiting_sums.hpp).
 #pragma once
 
 #include <immintrin.h>
