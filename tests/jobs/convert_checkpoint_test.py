@@ -1,8 +1,7 @@
 """jobs/convert_checkpoint.py: what it writes, and the one line in which everything else ends.
 
-    convert_checkpoint_test.py [CASE …]
-
-Without torch 2.6 and safetensors in this Python only what must hold there is tested, and the exit code is 77.
+    convert_checkpoint_test.py WithoutTorch     the folder and its files, with modules in the place of torch's
+    convert_checkpoint_test.py Conversion       tensors; needs torch 2.6 or newer, safetensors and numpy in this Python
 """
 
 import contextlib
@@ -11,6 +10,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,16 +21,49 @@ from pathlib import Path
 from unittest import mock
 
 SCRIPT = Path(__file__).resolve().parents[2] / "jobs" / "convert_checkpoint.py"
-SKIPPED = 77
 
-try:
-    import numpy  # noqa: F401
+with contextlib.suppress(ImportError):
     import safetensors.torch
     import torch
 
-    MISSING = None if tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6) else f"torch {torch.__version__}"
-except ImportError as error:
-    MISSING = str(error)
+# What the script uses of torch and safetensors. A file holds {"name": [numbers]} in either format.
+FAKES = {
+    "numpy.py": "",
+    "torch.py": """
+import json, types
+__version__ = "2.6.0"
+bfloat16, float16, float32, strided = "bfloat16", "float16", "torch.float32", "strided"
+
+class Tensor:
+    dtype, layout, device = float32, strided, types.SimpleNamespace(type="cpu")
+
+    def __init__(self, values):
+        self.values, self.shape, self.nbytes = values, (len(values),), 4 * len(values)
+
+    def element_size(self):
+        return 4
+
+    def untyped_storage(self):
+        return types.SimpleNamespace(data_ptr=lambda: id(self))
+
+    def contiguous(self):
+        return self
+
+def load(path, map_location, weights_only, mmap):
+    assert weights_only
+    with open(path) as file:
+        return {name: Tensor(values) for name, values in json.load(file).items()}
+""",
+    "safetensors/__init__.py": "class SafetensorError(Exception): pass\n",
+    "safetensors/torch.py": """
+import json, safetensors
+
+def save_file(tensors, path, metadata):
+    path.write_text(json.dumps({name: tensor.values for name, tensor in tensors.items()}))
+    if "disk_is_full" in tensors:
+        raise safetensors.SafetensorError("No space left on device")
+""",
+}
 
 
 class Case(unittest.TestCase):
@@ -41,26 +74,86 @@ class Case(unittest.TestCase):
 
 
 class WithoutTorch(Case):
-    def refusal(self, **modules):
-        """What a Python says whose modules are these texts."""
+    def run_script(self, modules):
+        """Standard output and error of a Python whose modules are these texts, and its exit code."""
+        self.model = self.folder / "model"
+        self.model.mkdir(exist_ok=True)
         for name, text in modules.items():
-            (self.folder / f"{name}.py").write_text(text)
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            (self.folder / name).write_text(text)
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
-        done = subprocess.run([sys.executable, SCRIPT, self.folder], env=environment, capture_output=True, text=True, check=False)
-        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1), done.stderr)
-        self.assertIn("pip install 'torch>=2.6' safetensors numpy", done.stderr)
+        return subprocess.run([sys.executable, SCRIPT, self.model], env=environment, capture_output=True, text=True, check=False)
+
+    def refusal(self, modules, advice="pip install 'torch>=2.6' safetensors numpy"):
+        """The one line it says; the model folder holds what it held."""
+        before = self.contents()
+        done = self.run_script(modules)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+        self.assertIn(advice, done.stderr)
+        self.assertEqual(self.contents(), before)
         return done.stderr
+
+    def contents(self):
+        return {path.name: path.read_bytes() for path in (self.folder / "model").glob("*")}
+
+    def give(self, **files):
+        """A model folder of these files alone, each a text or to be JSON."""
+        folder = self.folder / "model"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        for name, content in {"config": {"model_type": "llama"}, **files}.items():
+            name += ".json" if name in ("config", "pytorch_model.bin.index") else ""
+            (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
+
+    def written(self):
+        """What it writes, read back by name."""
+        before = self.contents().keys()
+        done = self.run_script(FAKES)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return {name: json.loads(content) for name, content in self.contents().items() if name not in before}
 
     def test_torch_that_runs_code_is_refused(self):
         for version in ("1.13.1", "2.5.1+cu121"):
             self.assertIn(f"expected torch>=2.6, older ones may run code of a file; got {version}",
-                          self.refusal(numpy="", torch=f"__version__ = {version!r}\n"))
+                          self.refusal({"numpy.py": "", "torch.py": f"__version__ = {version!r}\n"}))
 
     def test_what_is_not_installed_is_named(self):
-        self.assertIn("got No module named 'some_part'", self.refusal(numpy="", torch="import some_part\n"))
+        self.assertIn("got No module named 'some_part'", self.refusal({"numpy.py": "", "torch.py": "import some_part\n"}))
+
+    def test_one_file(self):
+        self.give(**{"pytorch_model.bin": {"a": [1, 2], "lm_head.weight": [3]}})
+        self.assertEqual(self.written(), {"model.safetensors": {"a": [1, 2], "lm_head.weight": [3]}})
+        self.assertIn("expected no safetensors yet, got model.safetensors", self.refusal(FAKES, "nothing is left to do"))
+        self.give(config={"tie_word_embeddings": True}, **{"pytorch_model.bin": {"a": [1, 2], "lm_head.weight": [3]}})
+        self.assertEqual(self.written(), {"model.safetensors": {"a": [1, 2]}})
+
+    def test_parts(self):
+        index = {"weight_map": {"a": "first.bin", "b": "second.bin"}}
+        self.give(**{"first.bin": {"a": [1, 2]}, "second.bin": {"b": [3]}, "pytorch_model.bin.index": index})
+        first, second = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+        self.assertEqual(self.written(), {first: {"a": [1, 2]}, second: {"b": [3]}, "model.safetensors.index.json":
+                                          {"metadata": {"total_size": 12}, "weight_map": {"a": first, "b": second}}})
+        for second_file, line in (({"a": [3]}, "second.bin: a: expected in one file, got it also in first.bin; fetch"),
+                                  ("hello", "second.bin: expected tensors as torch.save writes them, got Expecting value"),
+                                  ({"disk_is_full": [1]}, "expected to write it, got No space left on device; make space")):
+            self.give(**{"first.bin": {"a": [1, 2]}, "second.bin": second_file, "pytorch_model.bin.index": index})
+            self.assertIn(line, self.refusal(FAKES, "; "))
+
+    def test_files_that_do_not_fit_together(self):
+        weights = {"a": [1]}
+        for files, line in (({}, "expected pytorch_model.bin or pytorch_model.bin.index.json, got neither; fetch"),
+                            ({"pytorch_model.bin.index": []}, "expected an object, got list; fetch"),
+                            ({"pytorch_model.bin.index": {"weight_map": {}}}, "weight_map: expected tensors and their files, got none"),
+                            ({"pytorch_model.bin.index": {"weight_map": {"a": "../a.bin"}}}, "expected names of files beside it, got '../a.bin'"),
+                            ({"pytorch_model.bin.index": {"weight_map": {"a": "a.bin"}}}, "expected a.bin beside it, got none; fetch"),
+                            ({"pytorch_model.bin": weights, "config": "{"}, "config.json: expected JSON, got Expecting"),
+                            ({"pytorch_model.bin": {}}, "expected tensors by name, got none; fetch"),
+                            ({"pytorch_model.bin": "version https://git-lfs.github.com/spec/v1\n"}, "got a Git-LFS pointer; fetch")):
+            with self.subTest(line):
+                self.give(**files)
+                self.assertIn(line, self.refusal(FAKES, "; "))
 
 
-@unittest.skipIf(MISSING, MISSING)
 class Conversion(Case):
     @classmethod
     def setUpClass(cls):
@@ -214,8 +307,4 @@ class Conversion(Case):
 
 
 if __name__ == "__main__":
-    result = unittest.main(argv=[sys.argv[0], *sys.argv[1:]], exit=False).result
-    if MISSING and result.wasSuccessful():
-        print(f"skipped: most cases need torch 2.6 or newer, safetensors and numpy in this Python ({MISSING})")
-        sys.exit(SKIPPED)
-    sys.exit(not result.wasSuccessful())
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]])
