@@ -394,7 +394,6 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std:
     }
     const Sizes sizes{plan_->tile_rows, layout.head_dim, pages.padded_dim()};
     Call{table_, job, *plan_, sizes, attention_, queue_}.run();
-    if (out == by_columns_) by_columns_ = nullptr;
     const auto act_bytes = static_cast<std::int64_t>(bytes_of(act));
     for (std::int64_t r = 0; r < static_cast<std::int64_t>(rows.size()); ++r) {
         std::fill_n(out + (r * out_stride + width) * act_bytes, (out_stride - width) * act_bytes, std::byte{0});

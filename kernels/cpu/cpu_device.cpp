@@ -105,7 +105,7 @@ void CpuDevice::rms_norm(const float* x, const float* gain, float eps, std::int6
     RowsJob job = rows_job(x, dim, act, out, out_stride);
     job.gain = gain;
     job.eps = eps;
-    run_rows(table_.rms_norm, job, num_rows, norm_elements_per_thread);
+    run_rows(table_.rms_norm, job, num_rows, elements_per_thread);
 }
 
 void CpuDevice::add_rms_norm(float* x, const float* y, const float* gain, float eps, std::int64_t num_rows,
@@ -116,7 +116,7 @@ void CpuDevice::add_rms_norm(float* x, const float* y, const float* gain, float 
     job.eps = eps;
     job.addend = y;
     job.sums = x;
-    run_rows(table_.add_rms_norm, job, num_rows, norm_elements_per_thread);
+    run_rows(table_.add_rms_norm, job, num_rows, elements_per_thread);
 }
 
 void CpuDevice::layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
@@ -126,7 +126,7 @@ void CpuDevice::layer_norm(const float* x, const float* gain, const float* bias,
     job.gain = gain;
     job.bias = bias;
     job.eps = eps;
-    run_rows(table_.layer_norm, job, num_rows, norm_elements_per_thread);
+    run_rows(table_.layer_norm, job, num_rows, elements_per_thread);
 }
 
 void CpuDevice::relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,

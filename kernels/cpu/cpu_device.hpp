@@ -46,9 +46,6 @@ class Workspace {
 // the second cache at 36 GB/s, so 64 KB are 1.8 microseconds.
 constexpr std::int64_t matmul_bytes_per_thread = 64 << 10;
 constexpr std::int64_t elements_per_thread = 16 << 10;
-/// Half of what a norm adds stands in the cache of another core, and the product behind it reads its own rows (Zen 5,
-/// cores that share no third cache: a layer of 10 to 15 rows takes 0.4 to 0.7 % less than with 16K).
-constexpr std::int64_t norm_elements_per_thread = 8 << 10;
 /// Packed inputs of a product that one thread makes for all: more take longer than a barrier, above all where half of
 /// the inputs stand in the cache of another core (Zen 5: 16K words 10 microseconds).
 constexpr std::int64_t words_packed_alone = 4 << 10;
@@ -126,7 +123,6 @@ class CpuDevice final : public HostDevice {
     const KernelTable& table_;
     int threads_;
     WorkQueue queue_;
-    const std::byte* by_columns_ = nullptr;      ///< where gated products were written last, by columns: a hint
     Workspace words_;                            // inputs of products, packed
     Workspace scales_;                           // of quantized inputs, and their corrections
     Workspace attention_;                        // see cpu_attention.cpp

@@ -31,7 +31,6 @@ void CpuDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x
                      .out_stride = out_stride});
     };
     multiply_rows(w, x, x_stride, num_rows, {.finish = finish, .unit = 2});
-    by_columns_ = out;
     if (out_stride == width) return;
     const auto rest = static_cast<std::size_t>((out_stride - width) * element);
     for (std::int64_t r = 0; r < num_rows; ++r) std::memset(out + (r * out_stride + width) * element, 0, rest);
@@ -47,7 +46,7 @@ void CpuDevice::multiply_rows(const Matrix& w, const std::byte* x, std::int64_t 
     for (std::int64_t p = 0; p < passes; ++p) {
         const std::int64_t first = p * num_rows / passes;
         const std::int64_t end = (p + 1) * num_rows / passes;
-        (this->*multiply)(w, {x + first * row_bytes, x_stride, first, end - first, x == by_columns_}, out);
+        (this->*multiply)(w, {x + first * row_bytes, x_stride, first, end - first}, out);
     }
 }
 
@@ -58,12 +57,8 @@ void CpuDevice::multiply_some(const Matrix& w, const ProductRows& rows, const Pr
     const std::int64_t num_words = rows.count * num_groups * (bf16 ? table_.bf16_steps : 1);
     const BlockPlaces places = places_of(w);
     auto* words = words_.get<std::uint32_t>(num_words);
-    const PackJob pack{.rows = rows.x,
-                       .row_stride = rows.stride,
-                       .num_rows = rows.count,
-                       .num_groups = num_groups,
-                       .words = words,
-                       .by_columns = rows.by_columns};
+    const PackJob pack{
+        .rows = rows.x, .row_stride = rows.stride, .num_rows = rows.count, .num_groups = num_groups, .words = words};
     const MatmulJob job{.weights = w.data.data(),
                         .num_outputs = w.num_outputs,
                         .num_slices = w.num_slices,

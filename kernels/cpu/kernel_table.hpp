@@ -68,14 +68,14 @@ struct BlockPlaces {
 ///   f32                 1 step:  the input
 ///   bf16, FMA           2 steps: the odd element of the pair, then the even one, both widened to f32
 ///   bf16, vdpbf16ps     1 step:  the pair as it stands in memory
-/// Tile t begins at word first(t) * groups * steps. Threads pack part `part` of `num_parts` each.
+/// Tile t begins at word first(t) * groups * steps. Of `num_parts` threads number `part` packs its
+/// share of the groups of all tiles.
 struct PackJob {
     const std::byte* rows;    ///< [num_rows, row_stride] bf16 or f32
     std::int64_t row_stride;  ///< elements
     std::int64_t num_rows;
     std::int64_t num_groups;
     std::uint32_t* words;
-    bool by_columns;  ///< threads wrote columns, not rows
 };
 
 /// Where the sums of a product go, [row][output].

@@ -11,12 +11,12 @@ void pack_words(const PackJob& job, std::int64_t part, std::int64_t num_parts) {
     const std::int64_t stride = job.row_stride / (Dot::is_bf16 ? 2 : 1);
     const auto* from = reinterpret_cast<const std::uint32_t*>(job.rows);
     const auto tiles = product_tiles<Dot>(job.num_rows);
-    const auto pack = [&](std::int64_t first_row, std::int64_t rows, std::int64_t first, std::int64_t end) {
+    const std::int64_t first = part * job.num_groups / num_parts, end = (part + 1) * job.num_groups / num_parts;
+    for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
+        const std::int64_t first_row = tiles.first(t), rows = tiles.first(t + 1) - first_row;
         pack_tile<Dot>([&](std::int64_t r) { return from + (first_row + r) * stride + first; }, rows, end - first,
                        job.words + (first_row * job.num_groups + first * rows) * Dot::steps);
-    };
-    if (job.by_columns) return each_tile_of_columns(tiles, job.num_groups, part, num_parts, pack);
-    each_tile_of_part(tiles, job.num_groups, part, num_parts, pack);
+    }
 }
 
 /// Some slices of a group of blocks, all rows: where they stand and where their sums go.
@@ -40,7 +40,6 @@ template <class Job, class Run>
 void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t slices_at_once, BlockRange range,
                     Run run) {
     constexpr std::int64_t max_width = 4 * lanes;
-    const int log_slices = __builtin_ctzll(static_cast<unsigned long long>(job.num_slices));
     alignas(64) float memory[SliceSums::max_levels * block_rows * max_width];
     for (std::int64_t b = range.first; b < range.end; b += blocks_at_once) {
         const std::int64_t blocks = range.end - b < blocks_at_once ? range.end - b : blocks_at_once;
@@ -54,11 +53,7 @@ void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t sl
                              .level_stride = level_stride,
                              .out = to_y ? job.sums.y + (first_output - job.sums.first) : whole,
                              .out_stride = to_y ? job.sums.stride : width};
-        const auto rows_until = [&](std::int64_t slice) { return to_y ? slice * job.num_rows >> log_slices : 0; };
         for (std::int64_t s = 0; s < job.num_slices; s += slices_at_once) {
-            for (std::int64_t r = rows_until(s); r < rows_until(s + slices_at_once); ++r) {
-                claim(sums.out + r * sums.out_stride, width * 4);
-            }
             run(SlicePlace{
                 .block = b, .num_blocks = blocks, .slices = {s, s + slices_at_once, job.num_slices}, .sums = sums});
         }

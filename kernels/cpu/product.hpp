@@ -30,7 +30,6 @@ struct ProductRows {
     std::int64_t stride;  ///< elements
     std::int64_t first;   ///< of the product's rows
     std::int64_t count;
-    bool by_columns;  ///< see PackJob
 };
 
 /// Sums of some rows and blocks of a product, [row][output].

@@ -60,10 +60,11 @@ void quantize_blocks(const QuantizeJob& job, std::int64_t part, std::int64_t num
             for (std::int64_t w = 0; w < num_words; ++w) __builtin_memcpy(to + w * rows, q + 4 * w, 4);
         }
     };
-    each_tile_of_part(tiles_of<Dot>(job.num_rows), job.num_blocks, part, num_parts,
-                      [&](std::int64_t first_row, std::int64_t rows, std::int64_t first, std::int64_t end) {
-                          for (std::int64_t b = first; b < end; ++b) quantize(first_row, rows, b);
-                      });
+    const RowTiles tiles = tiles_of<Dot>(job.num_rows);
+    const std::int64_t first = part * job.num_blocks / num_parts, end = (part + 1) * job.num_blocks / num_parts;
+    for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
+        for (std::int64_t b = first; b < end; ++b) quantize(tiles.first(t), tiles.first(t + 1) - tiles.first(t), b);
+    }
 }
 
 struct QuantizedTile {

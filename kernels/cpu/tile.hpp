@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cpu/ask.hpp"
 #include "kernels/cpu/dot.hpp"
 #include "kernels/cpu/kernel_table.hpp"
 #include "kernels/cpu/waiting_sums.hpp"
@@ -147,35 +146,6 @@ template <class Dot>
     }
 }
 
-/// Part `part` of `num_parts` of the inputs of all tiles, `count` of each row: visit(first row, rows, first input, end)
-/// for each tile of which something belongs to it. Tile after tile, because what wrote the inputs dealt out rows: where
-/// tiles are as many as threads, a thread reads what it wrote itself (24 rows, two Zen 5 cores that share no third
-/// cache: 0.5 % of a pass).
-template <class Visit>
-[[gnu::always_inline]] inline void each_tile_of_part(const RowTiles& tiles, std::int64_t count, std::int64_t part,
-                                                     std::int64_t num_parts, const Visit& visit) {
-    const std::int64_t begin = part * tiles.num_tiles * count / num_parts;
-    const std::int64_t end = (part + 1) * tiles.num_tiles * count / num_parts;
-    for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
-        const std::int64_t before = t * count;
-        const std::int64_t first = begin > before ? begin - before : 0;
-        const std::int64_t last = end - before < count ? end - before : count;
-        if (first < last) visit(tiles.first(t), tiles.first(t + 1) - tiles.first(t), first, last);
-    }
-}
-
-/// The same where what wrote the inputs dealt out columns: of each tile those that a thread wrote itself (16 rows, Zen
-/// 5: 0.6 % of a layer).
-template <class Visit>
-[[gnu::always_inline]] inline void each_tile_of_columns(const RowTiles& tiles, std::int64_t count, std::int64_t part,
-                                                        std::int64_t num_parts, const Visit& visit) {
-    constexpr std::int64_t step = 16;  // whole lines of words
-    const std::int64_t first = part * count / num_parts / step * step;
-    const std::int64_t end = part + 1 == num_parts ? count : (part + 1) * count / num_parts / step * step;
-    for (std::int64_t t = 0; t < tiles.num_tiles && first < end; ++t)
-        visit(tiles.first(t), tiles.first(t + 1) - tiles.first(t), first, end);
-}
-
 /// Rows of a product that still go through one tile, if registers suffice or almost do. 13 and 14 rows in two tiles
 /// reach 0.84 to 0.86 of the peak from the caches, in one 0.95; 15 rows 0.94 and 0.96, 16 rows 0.955 either way. Where
 /// the weights come from memory a layer in one tile by one in two takes (Zen 5, cores without and with a third cache in
@@ -187,14 +157,10 @@ constexpr int max_product_rows = [] {
     return Dot::max_rows;
 }();
 
-constexpr std::int64_t claim_groups = 64;  ///< ahead of those that are packed
-
 /// pack_tile of less than four rows.
 template <class Dot, class RowAt>
 void pack_few_rows(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups, std::uint32_t* to) {
     const std::int64_t group_words = Dot::steps * num_rows;
-    if (num_groups > claim_groups)
-        claim(to + claim_groups * group_words, (num_groups - claim_groups) * group_words * 4);
     for (std::int64_t r = 0; r < num_rows; ++r) {
         const std::uint32_t* from = row(r);
         for (std::int64_t g = 0; g < num_groups; ++g) pack_word<Dot>(from[g], num_rows, to + g * group_words + r);
@@ -211,8 +177,6 @@ void pack_tile(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups,
     const std::uint32_t* rows[max_product_rows<Dot>];
     for (std::int64_t r = 0; r < num_rows; ++r) rows[r] = row(r);
     for (std::int64_t g = 0; g < square_groups; g += 4) {
-        if (g + claim_groups < square_groups)
-            claim(to + (g + claim_groups) * Dot::steps * num_rows, 4 * Dot::steps * num_rows * 4);
         for (std::int64_t r = 0; r < num_rows; r += 4) {
             const std::int64_t first = r + 4 <= num_rows ? r : num_rows - 4;
             pack_square<Dot>(rows + first, first, g, num_rows, to);
@@ -339,8 +303,6 @@ void tile(const TileJob& job) {
     // A tile of a single block is one that stands alone.
     constexpr std::int64_t group_stride = (W / regs < blocks_together<Isa> ? 1 : blocks_together<Isa>)*group_bytes;
     constexpr int num_waiting = rows_that_wait<Isa, R, W>;
-    // this function's lines, by what GCC 12 makes of it
-    if constexpr (R > 6) keep_code(7 + R * W + R * W / 16 + 2 * num_waiting);
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     for (std::int64_t s = job.slices.first; s < job.slices.end; ++s) {

@@ -62,17 +62,24 @@ TEST_P(KvTest, MovesOfTwoLayoutsDoNotMix) {
     EXPECT_EQ(key_at(*device, other, other_pages.slot(6)), key_at(*device, other, other_pages.slot(0)));
 }
 
-/// The memory of a sequence that has ended may go while a move into it still waits.
+/// The memory of a sequence that has ended may go while a move into it still waits; a move of others that waits beside
+/// it is made all the same.
 TEST_P(KvTest, PagesMayGoWithMovesUnderWay) {
     const auto device = GetParam().make(1);
     const KvLayout layout = layout_of(DType::bf16);
+    const PageSet staying(*device, layout, 64);
+    std::vector<std::vector<std::byte>> keys;
     for (int i = 0; i < 3; ++i) {
-        const PageSet pages(*device, layout, 64);
-        const std::vector<KvSlot> slots{pages.slot(0)};
-        store(*device, layout, 1, Tokens(numbers_, layout, 2, 1), 0, slots);
-        device->kv_move(layout, pages.slot(0), pages.slot(9));
+        const PageSet going(*device, layout, 64);
+        const std::vector<KvSlot> slots{going.slot(0), staying.slot(0)};
+        store(*device, layout, 1, Tokens(numbers_, layout, 2, 2), 0, slots);
+        keys.push_back(key_at(*device, layout, staying.slot(0)));
+        device->kv_move(layout, staying.slot(0), staying.slot(8 + i));
+        device->kv_move(layout, going.slot(0), going.slot(9));
     }
     device->begin_pass({});
+    for (int i = 0; i < 3; ++i)
+        EXPECT_EQ(key_at(*device, layout, staying.slot(8 + i)), keys[static_cast<std::size_t>(i)]) << i;
 }
 
 /// Boxes over pages, heads and layers are what their pages give one by one, and come back.
