@@ -82,7 +82,7 @@ struct Team::Worker {
         Call call = nullptr;  ///< null: the thread ends
         const void* job = nullptr;
         std::uint64_t run = 0;
-        std::uint64_t arrivals = 0;  ///< at barriers before this run
+        std::uint64_t rounds = 0;  ///< of barriers before this run
     };
     Letters letters;
     Said said;
@@ -140,7 +140,7 @@ void Team::grow(int size) {
 
 /// A letter to each member of `size` but the first. All are on their way before the first answer is looked for.
 void Team::post(Call call, const void* job, int size) {
-    const std::uint64_t arrivals = first_.arrivals.load(std::memory_order_relaxed);
+    const std::uint64_t rounds = first_.rounds.load(std::memory_order_relaxed);
     const auto letters_to = [&](int member) -> Worker::Letters& {
         return workers_[static_cast<std::size_t>(member - 1)]->letters;
     };
@@ -149,7 +149,7 @@ void Team::post(Call call, const void* job, int size) {
         letters.call = call;
         letters.job = job;
         letters.run = runs_;
-        letters.arrivals = arrivals;
+        letters.rounds = rounds;
         letters.size = size;
         letters.calls.store(letters.calls.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
@@ -166,7 +166,7 @@ void Team::serve(Team& team, Worker& worker, int index) {
         const Worker::Letters& letters = worker.letters;
         if (letters.call == nullptr) return;
         const std::uint64_t run = letters.run;
-        Member member(team, letters.arrivals, index, letters.size);
+        Member member(team, letters.rounds, index, letters.size);
         letters.call(letters.job, member);
         worker.said.done.store(run, std::memory_order_release);
     }
@@ -180,7 +180,7 @@ void Team::run_job(int size, Call call, const void* job) {
         at_work_ = true;
         post(call, job, size);
     }
-    Member first(*this, first_.arrivals.load(std::memory_order_relaxed), 0, alone ? 1 : size);
+    Member first(*this, first_.rounds.load(std::memory_order_relaxed), 0, alone ? 1 : size);
     call(job, first);
     if (alone) return;
     for (int i = 1; i < size; ++i) {
@@ -191,11 +191,13 @@ void Team::run_job(int size, Call call, const void* job) {
 }
 
 void Member::barrier() {
-    if (size_ == 1) return;
-    team_.said_by(index_).arrivals.store(++arrivals_, std::memory_order_release);
-    for (int i = 0; i < size_; ++i) {
-        const std::atomic<std::uint64_t>& arrivals = team_.said_by(i).arrivals;
-        wait_for([&] { return arrivals.load(std::memory_order_acquire) >= arrivals_; });
+    // Dissemination: in each round a member hears of twice as many, itself included. A member reads one line per round,
+    // so n members read n log2(n) lines, not n (n - 1) (kernels/cpu/MEASUREMENTS.md).
+    for (int distance = 1; distance < size_; distance *= 2) {
+        team_.said_by(index_).rounds.store(++rounds_, std::memory_order_release);
+        const int other = index_ >= distance ? index_ - distance : index_ - distance + size_;
+        const std::atomic<std::uint64_t>& rounds = team_.said_by(other).rounds;
+        wait_for([&] { return rounds.load(std::memory_order_acquire) >= rounds_; });
     }
 }
 

@@ -34,11 +34,11 @@ class Member {
 
   private:
     friend class Team;
-    Member(Team& team, std::uint64_t arrivals, int index, int size)
-        : team_(team), arrivals_(arrivals), index_(index), size_(size) {}
+    Member(Team& team, std::uint64_t rounds, int index, int size)
+        : team_(team), rounds_(rounds), index_(index), size_(size) {}
 
     Team& team_;
-    std::uint64_t arrivals_;  ///< at barriers, of all runs
+    std::uint64_t rounds_;  ///< of barriers, of all runs
     int index_, size_;
 };
 
@@ -85,8 +85,8 @@ class Team {
 
     /// What a member says to the others. A line of its own: nobody else writes it.
     struct alignas(64) Said {
-        std::atomic<std::uint64_t> arrivals = 0;
-        std::atomic<std::uint64_t> done = 0;  ///< the last run
+        std::atomic<std::uint64_t> rounds = 0;  ///< of barriers
+        std::atomic<std::uint64_t> done = 0;    ///< the last run
     };
     [[nodiscard]] Said& said_by(int member);
 
