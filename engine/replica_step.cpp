@@ -181,7 +181,7 @@ void Replica::State::decide_nodes(Logits& logits, kernels::TrialRule rule) {
         if (sequence.is_forced()) continue;
         each_choice(slice, penalised, [&](std::int32_t node, const kernels::Choice& choice) {
             auto told = device_trials(slice.tree, node, sequence.noise_key, sequence.num_tokens());
-            if (!told || static_cast<std::int64_t>(told->trials.size()) > kernels::most_trials) return;
+            if (!told || static_cast<std::int64_t>(told->trials.size()) > kernels::max_trials) return;
             asked.push_back({&slice, node, std::move(told->children)});
             trials.push_back(std::move(told->trials));
             nodes.push_back({.choice = choice, .trials = trials.back(), .number = told->number});

@@ -82,21 +82,6 @@ void Device::add_rms_norm(float* x, const float* y, const float* gain, float eps
     rms_norm(x, gain, eps, num_rows, dim, act, out, out_stride);
 }
 
-void Device::choose(float* /*logits*/, std::int64_t /*stride*/, std::int64_t /*vocab_size*/,
-                    std::span<const Choice> /*choices*/, std::span<std::int32_t> /*tokens*/) {
-    throw std::logic_error("this device does not choose tokens");
-}
-
-void Device::draw(float* /*logits*/, std::int64_t /*stride*/, std::int64_t /*vocab_size*/,
-                  std::span<const Choice> /*choices*/, std::int64_t /*count*/, std::span<Drawn> /*drawn*/) {
-    throw std::logic_error("this device does not choose tokens");
-}
-
-void Device::decide(float* /*logits*/, std::int64_t /*stride*/, std::int64_t /*vocab_size*/, TrialRule /*rule*/,
-                    std::span<const NodeTrials> /*nodes*/, std::span<Decided> /*decided*/) {
-    throw std::logic_error("this device does not choose tokens");
-}
-
 Staging::Staging(Device& device, std::size_t num_bytes) : device_(&device), num_bytes_(num_bytes) {
     if (num_bytes > 0) data_ = device.allocate_staging(num_bytes);
 }

@@ -10,6 +10,7 @@
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model_plan.hpp"
 #include "engine/replica.hpp"
+#include "kernels/token_chooser.hpp"
 #include "runner/draft_models.hpp"
 #include "runner/lease.hpp"
 #include "runner/machine.hpp"
@@ -242,11 +243,12 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
     std::int64_t bytes = driver_bytes;
     std::int64_t operations = 0;  // of one model after the other
     const std::int64_t logit_rows = most_logit_rows(settings, parts.front());
-    if (settings.tensor_parallel > 1 && device.can_choose()) {  // the parts of all ranks, as they come and by rows
+    const bool chooses = device.token_chooser() != nullptr;
+    if (settings.tensor_parallel > 1 && chooses) {  // the parts of all ranks, as they come and by rows
         bytes += 2 * logit_rows * std::int64_t{sizeof(float)} * parts.front().split.vocab * settings.tensor_parallel;
     }
     const std::int64_t vocab = parts.front().config.vocab_size;
-    const bool decides = device.can_choose() && settings.verify != "coupled";
+    const bool decides = chooses && settings.verify != "coupled";
     if (decides && parts.size() > 1) bytes += kept_bytes(decode_rows(settings), vocab, parts.size() - 1);
     const bool quantized = settings.precision == "int8" || settings.precision == "int4";
     for (const ModelPart& part : parts) {

@@ -314,7 +314,7 @@ std::vector<Distribution> LmDrafter::draw_on_device(std::size_t model, std::span
     if (!logits.can_choose()) return {};
     std::int64_t most = 0;
     for (const WantedRow& row : rows) most = std::max(most, row.tree->growth->num_draws());
-    if (most < 1 || most > kernels::most_draws) return {};
+    if (most < 1 || most > kernels::max_draws) return {};
     std::vector<std::vector<kernels::Drawn>> drawn(rows.size());
     std::vector<const std::byte*> kept(rows.size(), nullptr);
     std::vector<std::size_t> lanes_done(rows.size(), 0);

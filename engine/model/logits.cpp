@@ -47,20 +47,20 @@ std::span<const float> Logits::all() {
 
 std::vector<std::int32_t> Logits::choose(std::span<const kernels::Choice> choices) {
     std::vector<std::int32_t> tokens(choices.size());
-    device_.choose(on_device_, stride_, vocab_size_, choices, tokens);
+    device_.token_chooser()->choose(on_device_, stride_, vocab_size_, choices, tokens);
     return tokens;
 }
 
 std::vector<kernels::Drawn> Logits::draw(std::span<const kernels::Choice> choices, std::int64_t count,
                                          std::int64_t vocab_size) {
     std::vector<kernels::Drawn> drawn(choices.size() * static_cast<std::size_t>(1 + count));
-    device_.draw(on_device_, stride_, vocab_size, choices, count, drawn);
+    device_.token_chooser()->draw(on_device_, stride_, vocab_size, choices, count, drawn);
     return drawn;
 }
 
 std::vector<kernels::Decided> Logits::decide(kernels::TrialRule rule, std::span<const kernels::NodeTrials> nodes) {
     std::vector<kernels::Decided> decided(nodes.size());
-    device_.decide(on_device_, stride_, vocab_size_, rule, nodes, decided);
+    device_.token_chooser()->decide(on_device_, stride_, vocab_size_, rule, nodes, decided);
     return decided;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/device.hpp"
+#include "kernels/token_chooser.hpp"
 
 namespace longhaul::engine {
 
@@ -28,11 +29,11 @@ class Logits {
     [[nodiscard]] bool can_choose() const { return on_device_ != nullptr; }
     /// A token a choice; -1: whoever asks must decide by the row.
     [[nodiscard]] std::vector<std::int32_t> choose(std::span<const kernels::Choice> choices);
-    /// As Device::draw, of the first `vocab_size` tokens: [choices, 1 + count].
+    /// As TokenChooser::draw, of the first `vocab_size` tokens: [choices, 1 + count].
     [[nodiscard]] std::vector<kernels::Drawn> draw(std::span<const kernels::Choice> choices, std::int64_t count,
                                                    std::int64_t vocab_size);
 
-    /// As Device::decide.
+    /// As TokenChooser::decide.
     [[nodiscard]] std::vector<kernels::Decided> decide(kernels::TrialRule rule,
                                                        std::span<const kernels::NodeTrials> nodes);
 

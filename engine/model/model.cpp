@@ -473,7 +473,7 @@ const float* Model::State::to_host(const float* local, std::int64_t count) {
 // Where the device chooses tokens, and has the whole vocabulary or can get it without the host: the ranks' parts of a
 // row become neighbours.
 bool Model::State::keep_on_device(float* local, std::int64_t num_rows) {
-    if (!device.can_choose()) return false;
+    if (device.token_chooser() == nullptr) return false;
     float* rows = local;
     if (split.size > 1) {
         const std::int64_t part_size = num_rows * split.vocab;

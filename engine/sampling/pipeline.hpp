@@ -11,6 +11,7 @@
 #include "engine/sampling/noise.hpp"
 #include "engine/sampling/params.hpp"
 #include "kernels/device.hpp"
+#include "kernels/token_chooser.hpp"
 
 namespace longhaul::engine {
 

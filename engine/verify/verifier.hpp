@@ -13,7 +13,7 @@
 #include "engine/draft/methods.hpp"
 #include "engine/sampling/distribution.hpp"
 #include "engine/token_tree.hpp"
-#include "kernels/device.hpp"
+#include "kernels/token_chooser.hpp"
 
 namespace longhaul::engine {
 

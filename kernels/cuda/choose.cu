@@ -21,7 +21,7 @@
 
 #include "kernels/cuda/choose_few.cuh"
 #include "kernels/cuda/choose_survey.cuh"
-#include "kernels/cuda/cuda_state.hpp"
+#include "kernels/cuda/cuda_token_chooser.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {
@@ -377,27 +377,27 @@ void keep_rows(ChoosePart& part, const Stream& stream, PinnedRing& ring, float* 
     start(part, stream, ring, batch, vocab_size);
 }
 
-void CudaDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
-                        std::span<std::int32_t> tokens) {
+void CudaTokenChooser::choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                              std::span<const Choice> choices, std::span<std::int32_t> tokens) {
     if (choices.size() != tokens.size()) throw std::logic_error("choose: a token a choice");
     for (const Choice& choice : choices) {
         if (choice.keep != nullptr) throw std::logic_error("choose: only what is drawn is kept");
     }
     if (choices.empty()) return;
     Batch batch(choices, logits, stride, 0);
-    const ChooseCall call = start(state_->choose, state_->stream, state_->ring, batch, vocab_size);
-    download(tokens.data(), reinterpret_cast<const std::byte*>(call.tokens), tokens.size_bytes());
+    const ChooseCall call = start(choosing_, stream_, ring_, batch, vocab_size);
+    download(tokens, call.tokens);
 }
 
-void CudaDevice::draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
-                      std::int64_t count, std::span<Drawn> drawn) {
-    if (count < 1 || count > most_draws) throw std::logic_error("draw: 1 to " + std::to_string(most_draws));
+void CudaTokenChooser::draw(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                            std::span<const Choice> choices, std::int64_t count, std::span<Drawn> drawn) {
+    if (count < 1 || count > max_draws) throw std::logic_error("draw: 1 to " + std::to_string(max_draws));
     if (drawn.size() != choices.size() * static_cast<std::size_t>(1 + count))
         throw std::logic_error("draw: the most probable token and `count` others a choice");
     if (choices.empty()) return;
     Batch batch(choices, logits, stride, count);
-    const ChooseCall call = start(state_->choose, state_->stream, state_->ring, batch, vocab_size);
-    download(drawn.data(), reinterpret_cast<const std::byte*>(call.drawn), drawn.size_bytes());
+    const ChooseCall call = start(choosing_, stream_, ring_, batch, vocab_size);
+    download(drawn, call.drawn);
 }
 
 }  // namespace longhaul::kernels::cuda

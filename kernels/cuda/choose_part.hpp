@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/staging.hpp"
+#include "kernels/token_chooser.hpp"
 
 namespace longhaul::kernels::cuda {
 

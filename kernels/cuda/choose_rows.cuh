@@ -7,11 +7,11 @@
 
 #include "kernels/cuda/gpu.hpp"
 #include "kernels/cuda/math.cuh"
-#include "kernels/device.hpp"
 #include "kernels/exp_nonpositive.hpp"
 #include "kernels/noise.hpp"
 #include "kernels/numerics.hpp"
 #include "kernels/scalar_math.hpp"
+#include "kernels/token_chooser.hpp"
 
 namespace longhaul::kernels::cuda {
 

@@ -17,9 +17,9 @@ struct Histogram {
     std::uint32_t count[num_bins];  ///< tokens
 };
 
-static_assert(sizeof(ChosenRow) + 2048 * (sizeof(std::int32_t) + sizeof(float)) + (1 + most_draws) * sizeof(Drawn) +
+static_assert(sizeof(ChosenRow) + 2048 * (sizeof(std::int32_t) + sizeof(float)) + (1 + max_draws) * sizeof(Drawn) +
                       sizeof(RowState) + sizeof(Histogram) + vocabulary_lanes * sizeof(double) +
-                      most_candidates * sizeof(std::int32_t) + most_draws * 256 * sizeof(Draw) <=
+                      most_candidates * sizeof(std::int32_t) + max_draws * 256 * sizeof(Draw) <=
                   ChoosePart::row_bytes,
               "with 2048 penalised tokens, and draws of 256 parts, a million tokens");
 

@@ -43,7 +43,8 @@ CudaDevice::State::State(Arithmetic arithmetic, int gpu, const GraphPolicy& poli
       ring(stream),
       links(make_links(stream, gpu)),
       kv(stream),
-      far(stream) {
+      far(stream),
+      chooser(stream, ring) {
     if (arithmetic != Arithmetic::library) return;
     prompts = std::make_unique<PromptProducts>(stream, make_block_library(stream));
 }
@@ -91,12 +92,15 @@ std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize&
     // Plans, rows' numbers, what checkpoints pass through; buffers of links to other GPUs.
     constexpr std::int64_t small_things = std::int64_t{96} << 20, link_buffers = std::int64_t{512} << 20;
     return small_things + (pass.ranks > 1 && state_->links ? link_buffers : 0) + ProductMemory::bytes(pass) +
-           pass.logit_rows * ChoosePart::row_bytes + DecidePart::bytes(pass) +
-           AttentionPart::bytes(layout, pass, state_->properties.multiprocessors);
+           CudaTokenChooser::bytes(pass) + AttentionPart::bytes(layout, pass, state_->properties.multiprocessors);
 }
 
 DeviceLinks* CudaDevice::links() {
     return state_->links.get();
+}
+
+TokenChooser* CudaDevice::token_chooser() const {
+    return &state_->chooser;
 }
 
 void CudaDevice::finish() {

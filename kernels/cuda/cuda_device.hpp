@@ -58,6 +58,7 @@ class CudaDevice final : public Device {
     [[nodiscard]] std::string place() const override;
     [[nodiscard]] std::optional<DeviceMemory> own_memory() const override;
     [[nodiscard]] DeviceLinks* links() override;
+    [[nodiscard]] TokenChooser* token_chooser() const override;
     void finish() override;
     std::byte* allocate_staging(std::size_t num_bytes) override;
     void release_staging(std::byte* data, std::size_t num_bytes) noexcept override;
@@ -116,17 +117,6 @@ class CudaDevice final : public Device {
                        std::size_t head_stride) const override;
     void kv_import_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
                        const std::byte* from_host, std::size_t head_stride) override;
-
-    // choose.cu
-    [[nodiscard]] bool can_choose() const override { return true; }
-    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
-                std::span<std::int32_t> tokens) override;
-    void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
-              std::int64_t count, std::span<Drawn> drawn) override;
-
-    // decide.cu
-    void decide(float* logits, std::int64_t stride, std::int64_t vocab_size, TrialRule rule,
-                std::span<const NodeTrials> nodes, std::span<Decided> decided) override;
 
   private:
     struct State;  // what the files above keep between calls, each in a part of its own (cuda_state.hpp)

@@ -2,9 +2,8 @@
 #pragma once
 
 #include "kernels/cuda/attention_part.hpp"
-#include "kernels/cuda/choose_part.hpp"
 #include "kernels/cuda/cuda_device.hpp"
-#include "kernels/cuda/decide_part.hpp"
+#include "kernels/cuda/cuda_token_chooser.hpp"
 #include "kernels/cuda/far_pages.hpp"
 #include "kernels/cuda/kv_part.hpp"
 #include "kernels/cuda/links.hpp"
@@ -36,8 +35,7 @@ struct CudaDevice::State {
     PackBuffers pack_buffers;
     ProductMemory products;
     std::unique_ptr<PromptProducts> prompts;  ///< nullptr: as all other rows
-    ChoosePart choose;
-    DecidePart decide;
+    CudaTokenChooser chooser;
 };
 
 }  // namespace longhaul::kernels::cuda

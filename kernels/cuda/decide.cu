@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/cuda/cuda_state.hpp"
+#include "kernels/cuda/cuda_token_chooser.hpp"
 #include "kernels/cuda/decide_k_seq.cuh"
 #include "kernels/cuda/decide_nodes.cuh"
 
@@ -286,35 +286,33 @@ std::int64_t DecidePart::bytes(const PassSize& pass) {
     return std::min(pass.logit_rows, static_cast<std::int64_t>(most_nodes)) * of_node;
 }
 
-void CudaDevice::decide(float* logits, std::int64_t stride, std::int64_t vocab_size, TrialRule rule,
-                        std::span<const NodeTrials> nodes, std::span<Decided> decided) {
+void CudaTokenChooser::decide(float* logits, std::int64_t stride, std::int64_t vocab_size, TrialRule rule,
+                              std::span<const NodeTrials> nodes, std::span<Decided> decided) {
     if (decided.size() != nodes.size()) throw std::logic_error("decide: an answer a node");
     for (const NodeTrials& node : nodes) {
-        if (static_cast<std::int64_t>(node.trials.size()) > most_trials)
-            throw std::logic_error("decide: at most " + std::to_string(most_trials) + " drafts a node");
+        if (static_cast<std::int64_t>(node.trials.size()) > max_trials)
+            throw std::logic_error("decide: at most " + std::to_string(max_trials) + " drafts a node");
     }
     if (nodes.empty()) return;
-    DecidePart& part = state_->decide;
-    const Stream& stream = state_->stream;
-    auto* const answers = part.decided.get<Decided>(stream, static_cast<std::int64_t>(nodes.size()));
+    auto* const answers = deciding_.decided.get<Decided>(stream_, static_cast<std::int64_t>(nodes.size()));
     for (std::size_t first = 0; first < nodes.size(); first += DecidePart::most_nodes) {
         const auto some = nodes.subspan(first, std::min<std::size_t>(DecidePart::most_nodes, nodes.size() - first));
-        const Nodes memory(part, stream, vocab_size, some);
-        keep_rows(state_->choose, stream, state_->ring, logits, stride, vocab_size, memory.choices);
-        auto* const there = part.sent.get<std::byte>(stream, memory.sent_bytes());
-        memory.fill(part.parcel, there);
-        state_->ring.send(there, part.parcel.bytes().data(), part.parcel.bytes().size());
-        auto* const states = part.states.get<NodeState>(stream, static_cast<std::int64_t>(some.size()));
-        fill_zero(stream, reinterpret_cast<std::byte*>(states), some.size() * sizeof(NodeState));
+        const Nodes memory(deciding_, stream_, vocab_size, some);
+        keep_rows(choosing_, stream_, ring_, logits, stride, vocab_size, memory.choices);
+        auto* const there = deciding_.sent.get<std::byte>(stream_, memory.sent_bytes());
+        memory.fill(deciding_.parcel, there);
+        ring_.send(there, deciding_.parcel.bytes().data(), deciding_.parcel.bytes().size());
+        auto* const states = deciding_.states.get<NodeState>(stream_, static_cast<std::int64_t>(some.size()));
+        fill_zero(stream_, reinterpret_cast<std::byte*>(states), some.size() * sizeof(NodeState));
         const DecideCall call{.nodes = reinterpret_cast<const TriedNode*>(there),
                               .states = states,
                               .decided = answers + first,
                               .vocab_size = vocab_size,
                               .num_chunks = memory.num_chunks(),
                               .rule = rule};
-        launch_all(stream, call, some);
+        launch_all(stream_, call, some);
     }
-    download(decided.data(), reinterpret_cast<const std::byte*>(answers), decided.size_bytes());
+    download(decided, answers);
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -165,19 +165,23 @@ void TimedDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_
     inner_.kv_import(layout, page, layer, kv_head, values, first, count, from_host);
 }
 
-void TimedDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
-                         std::span<const kernels::Choice> choices, std::span<std::int32_t> tokens) {
-    timed("choosing tokens", 0, 0, [&] { inner_.choose(logits, stride, vocab_size, choices, tokens); });
+void TimedDevice::Chooser::choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                                  std::span<const kernels::Choice> choices, std::span<std::int32_t> tokens) {
+    device_.timed("choosing tokens", 0, 0,
+                  [&] { device_.inner_.token_chooser()->choose(logits, stride, vocab_size, choices, tokens); });
 }
 
-void TimedDevice::draw(float* logits, std::int64_t stride, std::int64_t vocab_size,
-                       std::span<const kernels::Choice> choices, std::int64_t count, std::span<kernels::Drawn> drawn) {
-    timed("drawing tokens", 0, 0, [&] { inner_.draw(logits, stride, vocab_size, choices, count, drawn); });
+void TimedDevice::Chooser::draw(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                                std::span<const kernels::Choice> choices, std::int64_t count,
+                                std::span<kernels::Drawn> drawn) {
+    device_.timed("drawing tokens", 0, 0,
+                  [&] { device_.inner_.token_chooser()->draw(logits, stride, vocab_size, choices, count, drawn); });
 }
 
-void TimedDevice::decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
-                         std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) {
-    timed("deciding nodes", 0, 0, [&] { inner_.decide(logits, stride, vocab_size, rule, nodes, decided); });
+void TimedDevice::Chooser::decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
+                                  std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) {
+    device_.timed("deciding nodes", 0, 0,
+                  [&] { device_.inner_.token_chooser()->decide(logits, stride, vocab_size, rule, nodes, decided); });
 }
 
 }  // namespace longhaul::runner

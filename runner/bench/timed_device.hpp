@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/device.hpp"
+#include "kernels/token_chooser.hpp"
 
 namespace longhaul::runner {
 
@@ -106,15 +107,25 @@ class TimedDevice final : public kernels::Device {
                        const std::byte* from_host, std::size_t head_stride) override {
         inner_.kv_import_box(layout, pages, box, from_host, head_stride);
     }
-    [[nodiscard]] bool can_choose() const override { return inner_.can_choose(); }
-    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
-                std::span<std::int32_t> tokens) override;
-    void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
-              std::int64_t count, std::span<kernels::Drawn> drawn) override;
-    void decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
-                std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) override;
+    [[nodiscard]] kernels::TokenChooser* token_chooser() const override {
+        return inner_.token_chooser() != nullptr ? &chooser_ : nullptr;
+    }
 
   private:
+    class Chooser final : public kernels::TokenChooser {
+      public:
+        explicit Chooser(TimedDevice& device) : device_(device) {}
+        void choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                    std::span<const kernels::Choice> choices, std::span<std::int32_t> tokens) override;
+        void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
+                  std::int64_t count, std::span<kernels::Drawn> drawn) override;
+        void decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
+                    std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) override;
+
+      private:
+        TimedDevice& device_;
+    };
+
     void timed_product(const kernels::Matrix& w, std::int64_t num_rows, const std::function<void()>& run);
     void timed(const std::string& part, double bytes, double flops, const std::function<void()>& run);
 
@@ -122,6 +133,7 @@ class TimedDevice final : public kernels::Device {
     kernels::Device& inner_;
     kernels::PassRows pass_;
     std::map<std::string, DevicePart> parts_;
+    mutable Chooser chooser_{*this};
 };
 
 }  // namespace longhaul::runner

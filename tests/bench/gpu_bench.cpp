@@ -19,6 +19,7 @@
 
 #include "kernels/gpu_devices.hpp"
 #include "kernels/numerics.hpp"
+#include "kernels/token_chooser.hpp"
 
 namespace {
 
@@ -178,8 +179,8 @@ class Bench {
                 std::vector<Choice> rows(static_cast<std::size_t>(num_rows), kind);
                 for (std::int64_t r = 0; r < num_rows; ++r) rows[static_cast<std::size_t>(r)].row = r;
                 std::vector<std::int32_t> tokens(rows.size());
-                const double seconds =
-                    seconds_of(20, [&] { device_->choose(logits.as<float>(), vocab, vocab, rows, tokens); });
+                const double seconds = seconds_of(
+                    20, [&] { device_->token_chooser()->choose(logits.as<float>(), vocab, vocab, rows, tokens); });
                 const auto left = std::count(tokens.begin(), tokens.end(), -1);
                 line(std::string("choose, ") + name + ", " + std::to_string(num_rows) + " rows" +
                          (left > 0 ? ", " + std::to_string(left) + " left to the host" : ""),
@@ -198,7 +199,8 @@ class Bench {
         const auto bytes = static_cast<double>(num_rows * vocab * 4);
         const std::string what = std::to_string(num_rows) + " rows";
         line("draw 4 a row, " + what,
-             {seconds_of(20, [&] { device_->draw(logits, vocab, vocab, rows, count, drawn); }), bytes, 0.0});
+             {seconds_of(20, [&] { device_->token_chooser()->draw(logits, vocab, vocab, rows, count, drawn); }), bytes,
+              0.0});
         const Staging here(*device_, static_cast<std::size_t>(num_rows * vocab * 4));
         line(
             "rows to the host, " + what,
@@ -221,7 +223,8 @@ class Bench {
         std::vector<Drawn> drawn(num_drafted * (1 + count));
         const auto bytes = static_cast<double>(num_drafted * vocab * 4);
         line("draw 3 a row and keep it, 12 rows",
-             {seconds_of(20, [&] { device_->draw(logits, vocab, vocab, rows, count, drawn); }), 2 * bytes, 0.0});
+             {seconds_of(20, [&] { device_->token_chooser()->draw(logits, vocab, vocab, rows, count, drawn); }),
+              2 * bytes, 0.0});
         std::vector<std::vector<DraftTrial>> trials(num_nodes);
         std::vector<NodeTrials> nodes;
         for (std::size_t n = 0; n < num_nodes; ++n) {
@@ -231,7 +234,7 @@ class Bench {
         }
         std::vector<Decided> decided(num_nodes);
         for (const TrialRule rule : {TrialRule::recursive, TrialRule::k_seq}) {
-            const auto decide = [&] { device_->decide(logits, vocab, vocab, rule, nodes, decided); };
+            const auto decide = [&] { device_->token_chooser()->decide(logits, vocab, vocab, rule, nodes, decided); };
             line(std::string("decide 24 nodes, 12 of 3 drafts, ") + (rule == TrialRule::k_seq ? "k-seq" : "recursive"),
                  {seconds_of(20, decide), 2 * bytes, 0.0});
         }

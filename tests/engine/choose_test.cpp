@@ -73,7 +73,7 @@ void ask_device(kernels::Device& device, const Scene& scene, bool silent, const 
 std::vector<std::int32_t> on_device(kernels::Device& device, const Scene& scene) {
     std::vector<std::int32_t> tokens(scene.params.size());
     ask_device(device, scene, false, [&](float* logits, std::span<const Choice> choices) {
-        device.choose(logits, scene.stride, scene.vocab, choices, tokens);
+        device.token_chooser()->choose(logits, scene.stride, scene.vocab, choices, tokens);
     });
     std::reverse(tokens.begin(), tokens.end());
     return tokens;
@@ -101,7 +101,7 @@ class Choosing : public ::testing::TestWithParam<DeviceCase> {
     void SetUp() override {
         device_ = GetParam().make();
         if (device_ == nullptr) GTEST_SKIP() << "needs an NVIDIA GPU";
-        ASSERT_TRUE(device_->can_choose());
+        ASSERT_NE(device_->token_chooser(), nullptr);
     }
     std::unique_ptr<kernels::Device> device_;
 };
@@ -215,7 +215,7 @@ std::vector<std::vector<kernels::Drawn>> drawn_on(kernels::Device& device, const
     const auto of_row = static_cast<std::size_t>(1 + count);
     std::vector<kernels::Drawn> all(scene.params.size() * of_row);
     ask_device(device, scene, silent, [&](float* logits, std::span<const Choice> choices) {
-        device.draw(logits, scene.stride, scene.vocab, choices, count, all);
+        device.token_chooser()->draw(logits, scene.stride, scene.vocab, choices, count, all);
     });
     std::vector<std::vector<kernels::Drawn>> rows;
     for (auto at = all.end(); at != all.begin(); at -= static_cast<std::ptrdiff_t>(of_row))
@@ -348,11 +348,14 @@ TEST_P(Choosing, DrawsFarBelowTheGreatestLogit) {
 }
 
 TEST_P(Choosing, DrawsAreCounted) {
-    std::vector<kernels::Drawn> drawn(kernels::most_draws + 2);
+    std::vector<kernels::Drawn> drawn(kernels::max_draws + 2);
     const std::vector<Choice> choices(1);
-    EXPECT_THROW(device_->draw(nullptr, 8, 8, choices, 0, std::span(drawn).first(1)), std::logic_error);
-    EXPECT_THROW(device_->draw(nullptr, 8, 8, choices, kernels::most_draws + 1, drawn), std::logic_error);
-    EXPECT_THROW(device_->draw(nullptr, 8, 8, choices, 2, std::span(drawn).first(2)), std::logic_error);
+    EXPECT_THROW(device_->token_chooser()->draw(nullptr, 8, 8, choices, 0, std::span(drawn).first(1)),
+                 std::logic_error);
+    EXPECT_THROW(device_->token_chooser()->draw(nullptr, 8, 8, choices, kernels::max_draws + 1, drawn),
+                 std::logic_error);
+    EXPECT_THROW(device_->token_chooser()->draw(nullptr, 8, 8, choices, 2, std::span(drawn).first(2)),
+                 std::logic_error);
 }
 
 // Both arithmetics of a GPU choose alike.

@@ -70,7 +70,7 @@ class KeptRows {
             choices.back().keep = rooms_[r].data();
         }
         std::vector<kernels::Drawn> drawn(size() * static_cast<std::size_t>(1 + count));
-        on_device([&](float* logits) { device_.draw(logits, vocab_, vocab_, choices, count, drawn); });
+        on_device([&](float* logits) { device_.token_chooser()->draw(logits, vocab_, vocab_, choices, count, drawn); });
         return drawn;
     }
 
@@ -196,7 +196,7 @@ struct Trees {
                              .number = told[n].number});
         std::vector<kernels::Decided> decided(nodes.size());
         targets.on_device([&](float* logits) {
-            device.decide(logits, vocab_size, vocab_size, *rule->device_rule(), nodes, decided);
+            device.token_chooser()->decide(logits, vocab_size, vocab_size, *rule->device_rule(), nodes, decided);
         });
         Counts counts;
         for (std::size_t n = 0; n < trees.size(); ++n) {
@@ -475,11 +475,11 @@ TEST_P(Deciding, ADraftOfAnotherDeviceIsTheHosts) {
 }
 
 TEST_P(Deciding, DecisionsAreCounted) {
-    const std::vector<kernels::DraftTrial> many(static_cast<std::size_t>(kernels::most_trials) + 1);
+    const std::vector<kernels::DraftTrial> many(static_cast<std::size_t>(kernels::max_trials) + 1);
     std::vector<kernels::Decided> decided(1);
     const kernels::NodeTrials node{.choice = {}, .trials = many, .number = 0};
     const auto ask = [&](std::span<kernels::Decided> answers) {
-        device_->decide(nullptr, 8, 8, kernels::TrialRule::recursive, std::span(&node, 1), answers);
+        device_->token_chooser()->decide(nullptr, 8, 8, kernels::TrialRule::recursive, std::span(&node, 1), answers);
     };
     EXPECT_THROW(ask(decided), std::logic_error);
     EXPECT_THROW(ask({}), std::logic_error);
@@ -487,7 +487,8 @@ TEST_P(Deciding, DecisionsAreCounted) {
     rows.add({1, 2, 3, 4}, {});
     Choice keeping{.keep = rows.room(0)};
     std::int32_t token = 0;
-    EXPECT_THROW(device_->choose(nullptr, 4, 4, std::span(&keeping, 1), std::span(&token, 1)), std::logic_error);
+    EXPECT_THROW(device_->token_chooser()->choose(nullptr, 4, 4, std::span(&keeping, 1), std::span(&token, 1)),
+                 std::logic_error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Deciding, ::testing::Values(gpu_cases().front()),

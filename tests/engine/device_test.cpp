@@ -230,7 +230,7 @@ struct Counted {
         } else {
             remote = std::make_unique<RemoteDevice>(std::move(device));
         }
-        can_choose = remote->can_choose();
+        can_choose = remote->token_chooser() != nullptr;
         remote->allocates = [this](std::size_t num_bytes) { kept += num_bytes == kept_bytes ? 1 : 0; };
         remote->downloads = [this](std::size_t num_bytes) { rows += num_bytes >= row_bytes ? 1 : 0; };
         return remote;

@@ -276,34 +276,35 @@ void RemoteDevice::kv_import_box(const KvLayout& layout, std::span<std::byte* co
     });
 }
 
-void RemoteDevice::choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
-                          std::span<const kernels::Choice> choices, std::span<std::int32_t> tokens) {
-    const Lock lock(mutex_);
-    run_queue();
-    inner_->choose(inner(logits), stride, vocab_size, choices, tokens);
+void RemoteDevice::Chooser::choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                                   std::span<const kernels::Choice> choices, std::span<std::int32_t> tokens) {
+    const Lock lock(device_.mutex_);
+    device_.run_queue();
+    device_.inner_->token_chooser()->choose(device_.inner(logits), stride, vocab_size, choices, tokens);
 }
 
-void RemoteDevice::draw(float* logits, std::int64_t stride, std::int64_t vocab_size,
-                        std::span<const kernels::Choice> choices, std::int64_t count, std::span<kernels::Drawn> drawn) {
-    const Lock lock(mutex_);
-    run_queue();
+void RemoteDevice::Chooser::draw(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                                 std::span<const kernels::Choice> choices, std::int64_t count,
+                                 std::span<kernels::Drawn> drawn) {
+    const Lock lock(device_.mutex_);
+    device_.run_queue();
     std::vector<kernels::Choice> there(choices.begin(), choices.end());
-    for (kernels::Choice& choice : there) choice.keep = inner(choice.keep);
-    inner_->draw(inner(logits), stride, vocab_size, there, count, drawn);
+    for (kernels::Choice& choice : there) choice.keep = device_.inner(choice.keep);
+    device_.inner_->token_chooser()->draw(device_.inner(logits), stride, vocab_size, there, count, drawn);
 }
 
-void RemoteDevice::decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
-                          std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) {
-    const Lock lock(mutex_);
-    run_queue();
+void RemoteDevice::Chooser::decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
+                                   std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) {
+    const Lock lock(device_.mutex_);
+    device_.run_queue();
     std::vector<std::vector<kernels::DraftTrial>> trials;
     std::vector<kernels::NodeTrials> there(nodes.begin(), nodes.end());
     for (kernels::NodeTrials& node : there) {
         trials.emplace_back(node.trials.begin(), node.trials.end());
-        for (kernels::DraftTrial& trial : trials.back()) trial.drawn_from = inner(trial.drawn_from);
+        for (kernels::DraftTrial& trial : trials.back()) trial.drawn_from = device_.inner(trial.drawn_from);
         node.trials = trials.back();
     }
-    inner_->decide(inner(logits), stride, vocab_size, rule, there, decided);
+    device_.inner_->token_chooser()->decide(device_.inner(logits), stride, vocab_size, rule, there, decided);
 }
 
 }  // namespace longhaul::engine::testing

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels/device.hpp"
+#include "kernels/token_chooser.hpp"
 
 namespace longhaul::engine::testing {
 
@@ -100,15 +101,24 @@ class RemoteDevice final : public kernels::Device {
                        std::byte* to_host, std::size_t head_stride) const override;
     void kv_import_box(const kernels::KvLayout& layout, std::span<std::byte* const> pages, const kernels::KvBox& box,
                        const std::byte* from_host, std::size_t head_stride) override;
-    [[nodiscard]] bool can_choose() const override { return chooses || inner_->can_choose(); }
-    void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
-                std::span<std::int32_t> tokens) override;
-    void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
-              std::int64_t count, std::span<kernels::Drawn> drawn) override;
-    void decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
-                std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) override;
+    [[nodiscard]] kernels::TokenChooser* token_chooser() const override {
+        return chooses || inner_->token_chooser() != nullptr ? &chooser_ : nullptr;
+    }
 
   private:
+    class Chooser final : public kernels::TokenChooser {
+      public:
+        explicit Chooser(RemoteDevice& device) : device_(device) {}
+        void choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
+                    std::span<const kernels::Choice> choices, std::span<std::int32_t> tokens) override;
+        void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const kernels::Choice> choices,
+                  std::int64_t count, std::span<kernels::Drawn> drawn) override;
+        void decide(float* logits, std::int64_t stride, std::int64_t vocab_size, kernels::TrialRule rule,
+                    std::span<const kernels::NodeTrials> nodes, std::span<kernels::Decided> decided) override;
+
+      private:
+        RemoteDevice& device_;
+    };
     struct Block {
         std::byte* inner = nullptr;
         std::size_t num_bytes = 0, mapped_bytes = 0;
@@ -136,6 +146,7 @@ class RemoteDevice final : public kernels::Device {
     std::map<const std::byte*, Block> blocks_;
     mutable std::vector<std::function<void()>> queue_;
     InnerPass pass_;
+    mutable Chooser chooser_{*this};
 };
 
 }  // namespace longhaul::engine::testing
