@@ -1,5 +1,5 @@
 // Products of whole blocks of rows by somebody else's library: cuBLASLt (cublas_library.cpp), and a stand-in with
-// emulated GPUs (block_library_emulated.cpp).
+// emulated GPUs (tests/cuda_emulation).
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// The language that the GPU kernels are written in: CUDA under nvcc, and elsewhere its emulation (emulation.hpp), by
-// which the tests run the same sources on any machine. Kernels include this and nothing of CUDA's own.
+// The language that the GPU kernels are written in: CUDA under nvcc, and elsewhere its emulation, by which the tests
+// run the same sources on any machine (tests/cuda_emulation, which the tests' build puts on the include path). Kernels
+// include this and nothing of CUDA's own.
 //
 // Beside CUDA's names (threadIdx, __syncthreads, __shfl_xor_sync, …) a kernel uses what stands below; shared memory is
 // always dynamic, taken by shared_memory<T>().
@@ -102,5 +103,5 @@ __device__ __forceinline__ std::uint32_t round_to_bf16(float low, float high) {
 #include "kernels/cuda/launch.hpp"
 
 #else
-#include "kernels/cuda/emulation.hpp"
+#include "cuda_emulation.hpp"
 #endif

@@ -1,4 +1,4 @@
-// launch(): a kernel and its arguments as a call in the list of a stream. For gpu.hpp and emulation.hpp, of whose dim3
+// launch(): a kernel and its arguments as a call in the list of a stream. For gpu.hpp and the emulation, of whose dim3
 // it speaks.
 #pragma once
 

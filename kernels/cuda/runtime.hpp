@@ -1,5 +1,5 @@
 // What the device asks of the CUDA runtime: memory, copies, streams, events; each handle with one owner, each call
-// checked. runtime_cuda.cpp fills it; runtime_emulated.cpp does the same in host memory.
+// checked. runtime_cuda.cpp fills it; tests/cuda_emulation does the same in host memory.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +48,7 @@ class Stream {
     mutable Launches launches_;
 };
 
-/// Launches in this stream (launcher_cuda.cpp, launcher_emulated.cpp), which outlives it.
+/// Launches in this stream (launcher_cuda.cpp, tests/cuda_emulation), which outlives it.
 std::unique_ptr<Launcher> make_launcher(NativeStream stream);
 
 /// A place in a stream that others can wait for.

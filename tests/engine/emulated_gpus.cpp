@@ -1,4 +1,4 @@
-// The GPU's kernels on the host (kernels/cuda/emulation.hpp), behind memory that the host cannot touch.
+// The GPU's kernels on the host (tests/cuda_emulation/cuda_emulation.hpp), behind memory that the host cannot touch.
 #include "kernels/cuda/cuda_device.hpp"
 #include "tests/engine/device_cases.hpp"
 #include "tests/engine/remote_device.hpp"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_device.hpp"
-#include "kernels/cuda/emulation.hpp"
+#include "tests/cuda_emulation/cuda_emulation.hpp"
 #include "tests/engine/remote_device.hpp"
 #include "tests/engine/replica_harness.hpp"
 

@@ -8,7 +8,7 @@
 //
 // What CUDA or the smallest GPU would refuse is refused: grids and blocks too large, copies and matrices that are not
 // aligned, shared memory that was not asked for, operations of a warp that lacks lanes. A launch waits in its stream
-// until somebody waits for it (runtime_emulated.cpp).
+// until somebody waits for it (runtime.cpp).
 //
 // Not emulated: time, races between blocks, what tensor cores round inside of one mma (here: a sum of exact products,
 // rounded once).

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/emulation.hpp"
 #include "kernels/cuda/runtime.hpp"
+#include "tests/cuda_emulation/cuda_emulation.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/emulation.hpp"
+#include "tests/cuda_emulation/cuda_emulation.hpp"
 
 #include <algorithm>
 #include <boost/context/fiber.hpp>

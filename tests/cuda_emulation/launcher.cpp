@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "kernels/cuda/emulation.hpp"
 #include "kernels/cuda/launches.hpp"
+#include "tests/cuda_emulation/cuda_emulation.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {

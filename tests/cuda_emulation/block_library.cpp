@@ -1,8 +1,8 @@
 // The library's stand-in with emulated GPUs: plain loops with an order of sums of their own. Of its two algorithms the
 // one it puts first is what a library may well offer and nobody wants: sums depend on where in the block a row stands.
-#include "kernels/convert.hpp"
 #include "kernels/cuda/block_library.hpp"
-#include "kernels/cuda/emulation.hpp"
+#include "kernels/convert.hpp"
+#include "tests/cuda_emulation/cuda_emulation.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {
