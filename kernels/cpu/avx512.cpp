@@ -1,4 +1,4 @@
-// Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16: kernels of the avx512
+// Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mprfchw: kernels of the avx512
 // variant.
 #include "kernels/cpu/isa_avx512.hpp"
 #include "kernels/cpu/variant.hpp"

@@ -33,6 +33,12 @@ struct SlicePlace {
     }
 };
 
+/// Prefetches lines that will be written: other cores may hold them that read what stood there last, and stores cannot
+/// wait so long (Zen 5, cores that share no L3: 2 to 4 % of a product of 8 to 24 rows).
+[[gnu::always_inline]] inline void prefetch_for_write(const float* to, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; i += 16) __builtin_prefetch(to + i, 1, 3);
+}
+
 /// Calls `run` for all slices of the blocks of a range, so that their sums end in job.sums. Order of the loops:
 /// the weights of `slices_at_once` slices of one group of blocks stay in the near caches while all tiles of rows use
 /// them, so they come from memory once per block_rows rows.
@@ -40,6 +46,7 @@ template <class Job, class Run>
 void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t slices_at_once, BlockRange range,
                     Run run) {
     constexpr std::int64_t max_width = 4 * lanes;
+    const int log_slices = __builtin_ctzll(static_cast<unsigned long long>(job.num_slices));
     alignas(64) float memory[SliceSums::max_levels * block_rows * max_width];
     for (std::int64_t b = range.first; b < range.end; b += blocks_at_once) {
         const std::int64_t blocks = range.end - b < blocks_at_once ? range.end - b : blocks_at_once;
@@ -53,7 +60,10 @@ void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t sl
                              .level_stride = level_stride,
                              .out = to_y ? job.sums.y + (first_output - job.sums.first) : whole,
                              .out_stride = to_y ? job.sums.stride : width};
+        const auto rows_until = [&](std::int64_t slice) { return to_y ? slice * job.num_rows >> log_slices : 0; };
         for (std::int64_t s = 0; s < job.num_slices; s += slices_at_once) {
+            for (std::int64_t r = rows_until(s); r < rows_until(s + slices_at_once); ++r)
+                prefetch_for_write(sums.out + r * sums.out_stride, width);
             run(SlicePlace{
                 .block = b, .num_blocks = blocks, .slices = {s, s + slices_at_once, job.num_slices}, .sums = sums});
         }
