@@ -67,8 +67,9 @@ void pass_barriers(int size, int rounds) {
 }
 
 TEST(Team, BarriersHoldEachBack) {
-    for (const int size : {1, 2, 4, 5, 7, 16}) pass_barriers(size, 200);
-    pass_barriers(64, 20);
+    for (const int size : {1, 2, 4, 5, 7}) pass_barriers(size, 200);
+    pass_barriers(16, 20);
+    pass_barriers(64, 5);
     pass_barriers(2, 40'000);
     for (int run = 0; run < 100; ++run) pass_barriers(1 + run % 5, 2);  // in many runs, of members that come and go
 }
