@@ -50,7 +50,7 @@ double timed_pass(const std::byte* data, std::int64_t num_bytes, int threads, st
         const auto [first, end] = member.share_of(num_bytes / 64);
         member.barrier();
         if (member.index() == 0) start = Clock::now();
-        sinks[static_cast<std::size_t>(member.index())] = read_streams<streams>(data + first * 64, (end - first) * 64);
+        sinks[member.index()] = read_streams<streams>(data + first * 64, (end - first) * 64);
     });
     return seconds_since(start);
 }
@@ -60,7 +60,7 @@ double timed_pass(const std::byte* data, std::int64_t num_bytes, int threads, st
 ReadBandwidth::ReadBandwidth(int threads) : threads_(threads) {
     const std::int64_t cache = std::max<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 0);
     num_bytes_ = std::max<std::int64_t>(std::int64_t{256} << 20, 5 * cache);
-    data_ = allocate_host(static_cast<std::size_t>(num_bytes_));
+    data_ = allocate_host(num_bytes_);
     // Written by the threads that will read it: untouched pages would all be the same page of zeros.
     Team::mine().run(threads_, [&](Member& member) {
         const auto [first, end] = member.share_of(num_bytes_ / 64);
@@ -69,11 +69,11 @@ ReadBandwidth::ReadBandwidth(int threads) : threads_(threads) {
 }
 
 ReadBandwidth::~ReadBandwidth() {
-    release_host(data_, static_cast<std::size_t>(num_bytes_));
+    release_host(data_, num_bytes_);
 }
 
 double ReadBandwidth::measure() {
-    std::vector<std::int64_t> sinks(static_cast<std::size_t>(threads_));
+    std::vector<std::int64_t> sinks(threads_);
     constexpr int passes = 6;
     double one = 0, four = 0;  // seconds
     for (int pass = 0; pass < passes; ++pass) {
@@ -100,12 +100,12 @@ double measure_peak_flops(CpuVariant variant, int threads, DType weights) {
     double best = 0.0;
     for (int pass = 0; pass < 8; ++pass) {
         Clock::time_point start;
-        std::vector<double> operations(static_cast<std::size_t>(threads));
+        std::vector<double> operations(threads);
         Team::mine().run(threads, [&](Member& member) {
             float sink = 0.0F;
             member.barrier();
             if (member.index() == 0) start = Clock::now();
-            operations[static_cast<std::size_t>(member.index())] = peak_loop(iterations, &sink);
+            operations[member.index()] = peak_loop(iterations, &sink);
         });
         best = std::max(best, std::accumulate(operations.begin(), operations.end(), 0.0) / seconds_since(start));
     }

@@ -81,7 +81,7 @@ void check_pass(const PassRows& pass) {
     for (const KvSlot& slot : pass.slots) {
         if (slot.page != nullptr) check_slot(slot);
     }
-    const auto num_rows = static_cast<std::int64_t>(pass.rows.size());
+    const std::int64_t num_rows = pass.rows.size();
     require(pass.first_prompt_row >= 0 && pass.num_prompt_rows >= 0 &&
                 pass.first_prompt_row + pass.num_prompt_rows <= num_rows,
             "pass", "rows of prompts that it has not");
@@ -92,7 +92,7 @@ void check_pass(const PassRows& pass) {
                 "no such sequence");
         require(row.position >= 0 && row.in_pages >= 0 && row.in_pages <= row.position + 1, "attention",
                 "0 <= in_pages <= position + 1 does not hold");
-        const AttentionSequence& sequence = pass.sequences[static_cast<std::size_t>(row.sequence)];
+        const AttentionSequence& sequence = pass.sequences[row.sequence];
         require(pages_for(row.in_pages) <= static_cast<std::int64_t>(sequence.pages.size()), "attention",
                 "the sequence has fewer pages than the row reads");
         require(row.in_pages == row.position + 1 || row.path != nullptr, "attention", "path is missing");

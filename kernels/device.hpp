@@ -137,9 +137,7 @@ struct KvLayout {
         return dtype == DType::int8 ? elements + 4 : elements * bytes_of(dtype);
     }
     /// Of the keys and values of one token, all layers and heads, outside of pages.
-    [[nodiscard]] std::int64_t position_bytes() const {
-        return 2 * num_layers * num_kv_heads * static_cast<std::int64_t>(token_bytes());
-    }
+    [[nodiscard]] std::int64_t position_bytes() const { return 2 * num_layers * num_kv_heads * token_bytes(); }
     /// From the start of a slab (of a multiple of pages_together) to its page `index`, of kv_page_bytes.
     [[nodiscard]] std::int64_t place_of_page(std::int64_t index, std::int64_t page_bytes) const {
         const std::int64_t in_group = index % pages_together;

@@ -18,7 +18,7 @@ void for_each_page(const KvLayout& layout, std::span<std::byte* const> pages, co
                 const std::int64_t position = box.first + done;
                 const std::int64_t slot = position % KvLayout::page_tokens;
                 const std::int64_t count = std::min(box.count - done, KvLayout::page_tokens - slot);
-                part(pages[static_cast<std::size_t>(position / KvLayout::page_tokens)], layer, head, slot, count,
+                part(pages[position / KvLayout::page_tokens], layer, head, slot, count,
                      head_at + static_cast<std::size_t>(done) * layout.token_bytes());
                 done += count;
             }

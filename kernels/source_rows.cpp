@@ -16,7 +16,7 @@ bool below(const std::byte* data, std::int64_t count, Bits magnitude, Bits expon
     Bits largest = 0;
     for (std::int64_t i = 0; i < count; ++i) {
         Bits bits;
-        std::memcpy(&bits, data + i * static_cast<std::int64_t>(sizeof bits), sizeof bits);
+        std::memcpy(&bits, data + i * sizeof bits, sizeof bits);
         largest = std::max(largest, static_cast<Bits>(bits & magnitude));
     }
     return largest < exponent;
@@ -46,7 +46,7 @@ SourceStream::~SourceStream() {
 
 void SourceStream::packed(std::int64_t end) {
     for (; next_ < end; ++next_) {
-        const SourceRow& source = rows_[static_cast<std::size_t>(next_)];
+        const SourceRow& source = rows_[next_];
         const WeightRows* part = source.part;
         if (source.is_zeros() || part->listener == nullptr) continue;
         const auto goes_on = [&](const Run& run) { return run.part == part && run.end == source.row; };
@@ -63,8 +63,8 @@ void SourceStream::packed(std::int64_t end) {
 
 void SourceStream::Run::tell() {
     if (part == nullptr) return;
-    const std::int64_t row_bytes = part->row_stride * static_cast<std::int64_t>(bytes_of(part->dtype));
-    part->listener->packed(part->data + first * row_bytes, static_cast<std::size_t>((end - first) * row_bytes), finite);
+    const std::int64_t row_bytes = part->row_stride * bytes_of(part->dtype);
+    part->listener->packed(part->data + first * row_bytes, (end - first) * row_bytes, finite);
     part = nullptr;
 }
 

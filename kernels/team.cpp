@@ -63,7 +63,7 @@ void stay_on(int processor) {
     cpu_set_t* const set = CPU_ALLOC(processor + 1);
     const std::size_t bytes = CPU_ALLOC_SIZE(processor + 1);
     CPU_ZERO_S(bytes, set);
-    CPU_SET_S(static_cast<std::size_t>(processor), bytes, set);
+    CPU_SET_S(processor, bytes, set);
     ::sched_setaffinity(0, bytes, set);  // where it cannot be had: slower perhaps, but right
     CPU_FREE(set);
 }
@@ -119,16 +119,16 @@ Team::~Team() {
 }
 
 Team::Said& Team::said_by(int member) {
-    return member == 0 ? first_ : workers_[static_cast<std::size_t>(member - 1)]->said;
+    return member == 0 ? first_ : workers_[member - 1]->said;
 }
 
 void Team::grow(int size) {
     const std::vector<int>& processors = common().processors;
     for (int index = static_cast<int>(workers_.size()) + 1; index < size; ++index) {
-        workers_.reserve(static_cast<std::size_t>(index));
+        workers_.reserve(index);
         auto worker = std::make_unique<Worker>();
         const bool placed = static_cast<std::size_t>(index) < processors.size();
-        const int processor = placed ? processors[static_cast<std::size_t>(index)] : -1;
+        const int processor = placed ? processors[index] : -1;
         worker->thread = std::thread([this, &of = *worker, index, processor] {
             if (processor >= 0) stay_on(processor);
             serve(*this, of, index);
@@ -141,9 +141,7 @@ void Team::grow(int size) {
 /// A letter to each member of `size` but the first. All are on their way before the first answer is looked for.
 void Team::post(Call call, const void* job, int size) {
     const std::uint64_t rounds = first_.rounds.load(std::memory_order_relaxed);
-    const auto letters_to = [&](int member) -> Worker::Letters& {
-        return workers_[static_cast<std::size_t>(member - 1)]->letters;
-    };
+    const auto letters_to = [&](int member) -> Worker::Letters& { return workers_[member - 1]->letters; };
     for (int i = 1; i < size; ++i) {
         Worker::Letters& letters = letters_to(i);
         letters.call = call;

@@ -228,8 +228,7 @@ struct Probabilities {
     static void clear(float* row, std::int64_t begin, std::int64_t end) {
         if (begin >= end) return;
         constexpr std::int64_t element = in_halves ? 2 : 4;
-        __builtin_memset(reinterpret_cast<std::byte*>(row) + begin * element, 0,
-                         static_cast<std::size_t>((end - begin) * element));
+        __builtin_memset(reinterpret_cast<std::byte*>(row) + begin * element, 0, (end - begin) * element);
     }
 };
 

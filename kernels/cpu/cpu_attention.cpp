@@ -87,14 +87,14 @@ void add_tasks(Plan& plan, const AttentionUnit& unit, std::int64_t num_tokens, s
 std::int64_t add_piece(Plan& plan, std::int64_t first, std::int64_t until) {
     const auto at = std::lower_bound(plan.work_before.begin() + first, plan.work_before.end(), until);
     Piece piece{first, at - plan.work_before.begin(), 0, plan.num_waiting};
-    if (at != plan.work_before.end() && plan.tasks[static_cast<std::size_t>(piece.end)].is_rest) {
+    if (at != plan.work_before.end() && plan.tasks[piece.end].is_rest) {
         ++piece.end;
     }
     if (first == piece.end) return first;
-    const AttentionUnit* unit = plan.tasks[static_cast<std::size_t>(first)].unit;
-    const bool begins_inside = plan.tasks[static_cast<std::size_t>(first)].chunk > 0;
+    const AttentionUnit* unit = plan.tasks[first].unit;
+    const bool begins_inside = plan.tasks[first].chunk > 0;
     for (std::int64_t t = first; begins_inside && t < piece.end; ++t) {
-        if (plan.tasks[static_cast<std::size_t>(t)].unit == unit) ++piece.num_waiting;
+        if (plan.tasks[t].unit == unit) ++piece.num_waiting;
     }
     plan.num_waiting += piece.num_waiting;
     plan.pieces.push_back(piece);
@@ -134,7 +134,7 @@ void cut(Plan& plan, std::int64_t team) {
             done += last ? left : left / 2;
             first = add_piece(plan, first, done);
         }
-        plan.first_pieces.push_back(static_cast<std::int64_t>(plan.pieces.size()));
+        plan.first_pieces.push_back(plan.pieces.size());
         ask_ahead(std::span(plan.tasks).subspan(first_of_part, first - first_of_part));
     }
 }
@@ -145,8 +145,8 @@ std::vector<std::int64_t> order_of(std::span<const AttentionRow> rows) {
     std::vector<std::int64_t> order(rows.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-        const AttentionRow& left = rows[static_cast<std::size_t>(a)];
-        const AttentionRow& right = rows[static_cast<std::size_t>(b)];
+        const AttentionRow& left = rows[a];
+        const AttentionRow& right = rows[b];
         return std::tie(left.sequence, left.in_pages, left.position) <
                std::tie(right.sequence, right.in_pages, right.position);
     });
@@ -166,7 +166,7 @@ std::vector<RowBlock> blocks_of_rows(const std::vector<UnitRow>& rows, std::int6
     for (std::int64_t at = first; at < end; at += rows_of_block) {
         RowBlock block{at, std::min(at + rows_of_block, end), 0};
         for (std::int64_t r = block.first; r < block.end; ++r) {
-            block.num_tokens = std::max(block.num_tokens, rows[static_cast<std::size_t>(r)].position + 1);
+            block.num_tokens = std::max(block.num_tokens, rows[r].position + 1);
         }
         blocks.push_back(block);
     }
@@ -198,7 +198,7 @@ Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequence
     plan.group_heads = group_heads;
     std::vector<std::int32_t> sequence_of;
     for (const std::int64_t index : order_of(rows)) {
-        const AttentionRow& row = rows[static_cast<std::size_t>(index)];
+        const AttentionRow& row = rows[index];
         plan.rows.push_back({index, row.position, row.in_pages, row.path});
         sequence_of.push_back(row.sequence);
     }
@@ -206,7 +206,7 @@ Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequence
     std::vector<std::int64_t> tokens;  // of each unit
     for (auto first = sequence_of.begin(); first != sequence_of.end();) {
         const auto end = std::upper_bound(first, sequence_of.end(), *first);
-        const AttentionSequence& memory = sequences[static_cast<std::size_t>(*first)];
+        const AttentionSequence& memory = sequences[*first];
         const std::vector<RowBlock> blocks =
             blocks_of_rows(plan.rows, first - sequence_of.begin(), end - sequence_of.begin(), rows_of_block);
         for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
@@ -274,22 +274,21 @@ struct Call {
     WorkQueue& queue;
 
     void run() const {
-        const auto num_pieces = static_cast<std::int64_t>(plan.pieces.size());
+        const std::int64_t num_pieces = plan.pieces.size();
         const int team = plan.team;
         const std::int64_t per_thread = sizes.scratch() + sizes.softmax();
         float* memory = workspace.get<float>(per_thread * team + sizes.softmax() * (num_pieces + plan.num_waiting));
         float* states = memory + per_thread * team;
         float* waiting = states + sizes.softmax() * num_pieces;
-        queue.fill_parts(team, 1, [&](int t) { return plan.first_pieces[static_cast<std::size_t>(t)]; });
+        queue.fill_parts(team, 1, [&](int t) { return plan.first_pieces[t]; });
         std::atomic<std::int64_t> merged = 0;
         Team::mine().run(team, [&](Member& member) {
             const FlushDenormals flush;
             float* mine = memory + per_thread * member.index();
             queue.work(member.index(), [&](std::int64_t first, std::int64_t end, std::int64_t) {
                 for (std::int64_t i = first; i < end; ++i) {
-                    run_piece(plan.pieces[static_cast<std::size_t>(i)], sizes.scratch_at(mine),
-                              sizes.softmax_at(mine + sizes.scratch()), sizes.softmax_at(states + sizes.softmax() * i),
-                              waiting);
+                    run_piece(plan.pieces[i], sizes.scratch_at(mine), sizes.softmax_at(mine + sizes.scratch()),
+                              sizes.softmax_at(states + sizes.softmax() * i), waiting);
                 }
             });
             if (plan.num_waiting == 0) return;
@@ -301,7 +300,7 @@ struct Call {
     }
 
   private:
-    [[nodiscard]] const Task& task_at(std::int64_t t) const { return plan.tasks[static_cast<std::size_t>(t)]; }
+    [[nodiscard]] const Task& task_at(std::int64_t t) const { return plan.tasks[t]; }
     [[nodiscard]] Softmax waiting_at(float* waiting, std::int64_t index) const {
         return sizes.softmax_at(waiting + sizes.softmax() * index);
     }
@@ -338,7 +337,7 @@ struct Call {
 
     /// Finishes the unit that begins in piece `i` and ends in another.
     void merge_waiting(std::int64_t i, const Softmax& state, float* waiting) const {
-        const Piece& piece = plan.pieces[static_cast<std::size_t>(i)];
+        const Piece& piece = plan.pieces[i];
         const Task& last = task_at(piece.end - 1);
         if (last.last || piece.num_waiting == piece.end - piece.first) return;
         // The results that wait stand in the order of tasks, and the next ones are those of this unit.
@@ -365,7 +364,7 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std:
     check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
     const std::span<const AttentionRow> rows = pass().rows;
     const std::int64_t width = q_heads * layout.head_dim;
-    check_act_rows("attention", act, static_cast<std::int64_t>(rows.size()), width, out_stride);
+    check_act_rows("attention", act, rows.size(), width, out_stride);
     const KvPages pages(layout);
     const std::int64_t element = pages.element_bytes();
     const std::int64_t group_heads = q_heads / layout.num_kv_heads;
@@ -394,7 +393,7 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std:
     }
     const Sizes sizes{plan_->tile_rows, layout.head_dim, pages.padded_dim()};
     Call{table_, job, *plan_, sizes, attention_, queue_}.run();
-    const auto act_bytes = static_cast<std::int64_t>(bytes_of(act));
+    const std::int64_t act_bytes = bytes_of(act);
     for (std::int64_t r = 0; r < static_cast<std::int64_t>(rows.size()); ++r) {
         std::fill_n(out + (r * out_stride + width) * act_bytes, (out_stride - width) * act_bytes, std::byte{0});
     }

@@ -41,11 +41,11 @@ int CpuDevice::threads_for(std::int64_t work, std::int64_t per_thread) const {
 void CpuDevice::embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
     check_embed(table, rows, dim);
     if (is_quantized(table.dtype)) return embed_quantized(table, rows, dim, out);
-    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    const std::int64_t num_rows = rows.size();
     const bool bf16 = table.dtype == DType::bf16;
     const BlockPlaces places = places_of(table);
     const auto embed_row = [&](std::int64_t r) {
-        const std::int64_t row = rows[static_cast<std::size_t>(r)];
+        const std::int64_t row = rows[r];
         float* to = out + r * dim;
         if (row < 0) {
             std::fill_n(to, dim, 0.0F);

@@ -97,10 +97,10 @@ struct RopeStore {
     void store(std::int64_t head, std::int64_t row, const float* x, float* work) const {
         const DType q_type = layout.query_type();
         if (head < q_heads) {
-            const auto head_bytes = layout.head_dim * static_cast<std::int64_t>(bytes_of(q_type));
+            const std::int64_t head_bytes = layout.head_dim * bytes_of(q_type);
             return rotate(row, x, q_type == DType::bf16, q_out + (row * q_heads + head) * head_bytes);
         }
-        const KvSlot& slot = pass.slots[static_cast<std::size_t>(row)];
+        const KvSlot& slot = pass.slots[row];
         if (slot.page == nullptr) return;
         const bool is_value = head >= q_heads + layout.num_kv_heads;
         const std::int64_t kv_head = (head - q_heads) % layout.num_kv_heads;
@@ -153,7 +153,7 @@ struct RopeStore {
 }  // namespace
 
 std::size_t CpuDevice::kv_page_bytes(const KvLayout& layout) const {
-    return static_cast<std::size_t>(KvPages(layout).elements() * KvPages(layout).element_bytes());
+    return KvPages(layout).elements() * KvPages(layout).element_bytes();
 }
 
 std::int64_t CpuDevice::kv_pages_together(const KvLayout& layout) const {
@@ -170,7 +170,7 @@ void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const flo
     check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
     const KvPages pages(layout);
     const RopeStore store{table_, layout, pages, pass(), layer, q_heads, q_out};
-    const auto num_rows = static_cast<std::int64_t>(pass().slots.size());
+    const std::int64_t num_rows = pass().slots.size();
     const std::int64_t width = store.num_heads() * layout.head_dim;
     const std::int64_t work_floats = RopeStore::work_floats(layout.head_dim);
     const int team = threads_for(num_rows * width, 8 << 10);
@@ -234,7 +234,7 @@ void CpuDevice::kv_export(const KvLayout& layout, const std::byte* page, std::in
     check_slots(layout, layer, kv_head, first, count);
     const KvPages pages(layout);
     const std::int64_t base = pages.head(layer, kv_head);
-    const auto row = static_cast<std::int64_t>(layout.token_bytes());
+    const std::int64_t row = layout.token_bytes();
     for (std::int64_t i = 0; i < count; ++i) {
         token_from_page(layout, pages, page, to_host + i * row, base, values, first + i);
     }
@@ -245,7 +245,7 @@ void CpuDevice::kv_import(const KvLayout& layout, std::byte* page, std::int64_t 
     check_slots(layout, layer, kv_head, first, count);
     const KvPages pages(layout);
     const std::int64_t base = pages.head(layer, kv_head);
-    const auto row = static_cast<std::int64_t>(layout.token_bytes());
+    const std::int64_t row = layout.token_bytes();
     for (std::int64_t i = 0; i < count; ++i) {
         token_to_page(layout, pages, from_host + i * row, page, base, values, first + i);
     }

@@ -104,7 +104,7 @@ std::size_t CpuDevice::packed_bytes(const Matrix& geometry) const {
         is_quantized(geometry.dtype)
             ? quantized_block_bytes(geometry)
             : geometry.num_inputs * lanes * static_cast<std::int64_t>(bytes_of(geometry.dtype));
-    return static_cast<std::size_t>(blocks_of(geometry.num_outputs) * block_bytes);
+    return blocks_of(geometry.num_outputs) * block_bytes;
 }
 
 Matrix CpuDevice::pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) {
@@ -130,7 +130,7 @@ void CpuDevice::pack_sources(std::span<const SourceRow> sources, Matrix& matrix)
     if (is_quantized(matrix.dtype)) return pack_quantized(sources, matrix);
     const BlockPlaces places = places_of(matrix);
     std::byte* data = matrix.data.data();
-    const int team = threads_for(static_cast<std::int64_t>(packed_bytes(matrix)), 1 << 20);
+    const int team = threads_for(packed_bytes(matrix), 1 << 20);
     Team::mine().run(team, [&](Member& member) {
         // The same split as in products: on a machine of several memory nodes a thread's weights lie near it.
         const auto bundles = member.share_of(places.num_bundles());
@@ -138,8 +138,7 @@ void CpuDevice::pack_sources(std::span<const SourceRow> sources, Matrix& matrix)
         SourceStream stream(sources, first_block * lanes);
         for (std::int64_t b = first_block; b < places.first_block(bundles.end); ++b) {
             const std::int64_t end = std::min((b + 1) * lanes, matrix.num_outputs);
-            const auto rows =
-                sources.subspan(static_cast<std::size_t>(b * lanes), static_cast<std::size_t>(end - b * lanes));
+            const auto rows = sources.subspan(b * lanes, end - b * lanes);
             pack_block(rows, matrix.dtype, data + places.offset(b), places.group_stride(b));
             stream.packed(end);
         }

@@ -18,7 +18,7 @@ void CpuDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x
                              float* sums, DType act, std::byte* out, std::int64_t out_stride) {
     if (!stands_in_turn(w)) return Device::gated_matmul(w, x, x_stride, num_rows, sums, act, out, out_stride);
     check_gated(w, act, num_rows, out_stride);
-    const auto element = static_cast<std::int64_t>(bytes_of(act));
+    const std::int64_t element = bytes_of(act);
     const std::int64_t width = w.num_outputs / 2;
     const auto finish = [&](const SumsOfBlocks& some) {
         const std::int64_t column = some.first_block / 2 * lanes;
@@ -40,7 +40,7 @@ void CpuDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x
 void CpuDevice::multiply_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                               const ProductOut& out) {
     check_matmul(w, x_stride, num_rows);
-    const std::int64_t row_bytes = x_stride * static_cast<std::int64_t>(bytes_of(w.dtype));
+    const std::int64_t row_bytes = x_stride * bytes_of(w.dtype);
     const std::int64_t passes = (num_rows + block_rows - 1) / block_rows;
     const auto multiply = is_quantized(w.dtype) ? &CpuDevice::multiply_quantized : &CpuDevice::multiply_some;
     for (std::int64_t p = 0; p < passes; ++p) {

@@ -121,7 +121,7 @@ void CpuDevice::pack_quantized(std::span<const SourceRow> sources, Matrix& matri
             const SourceRow* rows[lanes] = {};
             const std::int64_t end = std::min((b + 1) * lanes, matrix.num_outputs);
             for (std::int64_t n = b * lanes; n < end; ++n) {
-                const SourceRow& source = sources[static_cast<std::size_t>(n)];
+                const SourceRow& source = sources[n];
                 if (!source.is_zeros()) rows[n % lanes] = &source;
             }
             pack_rows(table_, packed, matrix, rows, data + b * packed.block_bytes);

@@ -87,7 +87,7 @@ void store_act(std::byte* row, bool bf16, std::int64_t index, std::int64_t count
     alignas(64) std::byte rest[Isa::width * 4];
     store_whole<Isa, Computed>(rest, bf16, 0, x);
     const std::int64_t element = bf16 ? 2 : 4;
-    __builtin_memcpy(row + index * element, rest, static_cast<std::size_t>(count * element));
+    __builtin_memcpy(row + index * element, rest, count * element);
 }
 
 /// Stores `count` leading values of a register.
@@ -127,8 +127,7 @@ void rms_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
             const Floats scaled = Isa::mul(load_some<Isa>(x + i, left), scale);
             store_act<Isa>(out, job.bf16, i, left, Isa::mul(scaled, load_some<Isa>(job.gain + i, left)));
         }
-        __builtin_memset(out + job.width * element, 0,
-                         static_cast<std::size_t>((job.out_stride - job.width) * element));
+        __builtin_memset(out + job.width * element, 0, (job.out_stride - job.width) * element);
     }
 }
 
@@ -182,8 +181,7 @@ void layer_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t en
             const Floats gain = load_some<Isa>(job.gain + i, left);
             store_act<Isa>(out, job.bf16, i, left, Isa::fma(scaled, gain, load_some<Isa>(job.bias + i, left)));
         }
-        __builtin_memset(out + job.width * element, 0,
-                         static_cast<std::size_t>((job.out_stride - job.width) * element));
+        __builtin_memset(out + job.width * element, 0, (job.out_stride - job.width) * element);
     }
 }
 
@@ -198,8 +196,7 @@ void map_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row, 
             const std::int64_t left = job.width - i;
             store_act<Isa, false>(out, job.bf16, i, left, function(load_some<Isa>(x + i, left)));
         }
-        __builtin_memset(out + job.width * element, 0,
-                         static_cast<std::size_t>((job.out_stride - job.width) * element));
+        __builtin_memset(out + job.width * element, 0, (job.out_stride - job.width) * element);
     }
 }
 
@@ -267,8 +264,7 @@ void silu_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
             [&](std::int64_t i) __attribute__((always_inline)) { return prefetched(gates + i); },
             [&](std::int64_t i) __attribute__((always_inline)) { return prefetched(gates + job.width + i); }, job.width,
             job.bf16, out);
-        __builtin_memset(out + job.width * element, 0,
-                         static_cast<std::size_t>((job.out_stride - job.width) * element));
+        __builtin_memset(out + job.width * element, 0, (job.out_stride - job.width) * element);
     }
 }
 

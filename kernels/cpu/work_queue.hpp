@@ -12,7 +12,7 @@ namespace longhaul::kernels::cpu {
 
 class WorkQueue {
   public:
-    explicit WorkQueue(int threads) : parts_(std::make_unique<Part[]>(static_cast<std::size_t>(threads))) {}
+    explicit WorkQueue(int threads) : parts_(std::make_unique<Part[]>(threads)) {}
 
     /// Before the team is called: 0..count for `team` threads, at most those of the queue, at least `least` at a time.
     void fill(std::int64_t count, int team, std::int64_t least) {

@@ -37,7 +37,7 @@ struct RowMemory {
         const bool paged = position < row.in_pages;
         const std::int64_t slot = paged ? position : row.path[position - row.in_pages];
         const std::span<std::byte* const> pages = paged ? sequence.pages : sequence.scratch_pages;
-        const std::byte* page = pages[static_cast<std::size_t>(slot / KvLayout::page_tokens)];
+        const std::byte* page = pages[slot / KvLayout::page_tokens];
         return page + kv_offset(layout, layer, kv_head, values, slot % KvLayout::page_tokens);
     }
     [[nodiscard]] float at(std::int64_t position, bool values, std::int64_t d) const {
@@ -55,7 +55,7 @@ struct RowMemory {
 
 /// Running softmax of one query head: maximum, sum and weighted values of the chunks merged so far.
 struct Softmax {
-    explicit Softmax(std::int64_t head_dim) : output(static_cast<std::size_t>(head_dim), 0.0F) {}
+    explicit Softmax(std::int64_t head_dim) : output(head_dim, 0.0F) {}
 
     float maximum = -std::numeric_limits<float>::infinity();
     float sum = 0.0F;
@@ -124,15 +124,15 @@ Softmax chunk_of(const RowMemory& memory, const std::byte* q, std::int64_t first
         add_int8_values(memory, p, first, chunk.output);
         return chunk;
     }
-    const auto count = static_cast<std::int64_t>(p.size());
+    const std::int64_t count = p.size();
     for (std::int64_t d = 0; d < layout.head_dim; ++d) {
         float sum = 0.0F;
         for (std::int64_t j = 0; j < (count + 1) / 2 * 2; ++j) {
             const std::int64_t i = layout.dtype == DType::bf16 ? (j ^ 1) : j;
-            if (i < count) sum = std::fma(p[static_cast<std::size_t>(i)], memory.at(first + i, true, d), sum);
+            if (i < count) sum = std::fma(p[i], memory.at(first + i, true, d), sum);
         }
         // + 0 turns -0 into +0: absent places may or may not have been added as products of zero.
-        chunk.output[static_cast<std::size_t>(d)] = sum + 0.0F;
+        chunk.output[d] = sum + 0.0F;
     }
     return chunk;
 }
@@ -156,7 +156,7 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, cons
     const std::span<const AttentionRow> rows = pass().rows;
     const std::int64_t head_dim = layout.head_dim;
     const std::int64_t width = q_heads * head_dim;
-    check_act_rows("attention", act, static_cast<std::int64_t>(rows.size()), width, out_stride);
+    check_act_rows("attention", act, rows.size(), width, out_stride);
     const auto tasks = static_cast<std::int64_t>(rows.size()) * q_heads;
     const bool worth_threads = tasks > 64;
     Team::mine().run(worth_threads ? threads_ : 1, [&](Member& member) {
@@ -165,18 +165,17 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, cons
         for (std::int64_t task = first_task; task < end_task; ++task) {
             const std::int64_t r = task / q_heads;
             const std::int64_t head = task % q_heads;
-            const AttentionRow& row = rows[static_cast<std::size_t>(r)];
+            const AttentionRow& row = rows[r];
             const RowMemory memory{layout, layer, head / (q_heads / layout.num_kv_heads),
-                                   pass().sequences[static_cast<std::size_t>(row.sequence)], row};
-            const std::byte* q_head = q + task * head_dim * static_cast<std::int64_t>(bytes_of(layout.query_type()));
+                                   pass().sequences[row.sequence], row};
+            const std::byte* q_head = q + task * head_dim * bytes_of(layout.query_type());
             Softmax state(head_dim);
             for (std::int64_t first = 0; first <= row.position; first += attention_chunk) {
                 const std::int64_t last = std::min(first + attention_chunk - 1, row.position);
                 merge(state, chunk_of(memory, q_head, first, last));
             }
             for (std::int64_t d = 0; d < head_dim; ++d) {
-                store_rounded(out, act, r * out_stride + head * head_dim + d,
-                              state.output[static_cast<std::size_t>(d)] / state.sum);
+                store_rounded(out, act, r * out_stride + head * head_dim + d, state.output[d] / state.sum);
             }
         }
     });
@@ -188,7 +187,7 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, cons
 }
 
 std::size_t ReferenceDevice::kv_page_bytes(const KvLayout& layout) const {
-    return static_cast<std::size_t>(kv_offset(layout, layout.num_layers, 0, false, 0));
+    return kv_offset(layout, layout.num_layers, 0, false, 0);
 }
 
 namespace {
@@ -213,23 +212,22 @@ void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, con
     const FlushDenormals flush;
     const std::int64_t head_dim = layout.head_dim;
     const std::int64_t half = head_dim / 2;
-    std::vector<float> rotated(static_cast<std::size_t>(head_dim));
+    std::vector<float> rotated(head_dim);
     for (std::size_t r = 0; r < slots.size(); ++r) {
-        const auto row = static_cast<std::int64_t>(r);
+        const std::int64_t row = r;
         const float* c = pass().cos + row * half;
         const float* s = pass().sin + row * half;
         const auto rotate = [&](const float* x) {
             for (std::int64_t i = 0; i < half; ++i) {
-                rotated[static_cast<std::size_t>(i)] = x[i] * c[i] - x[i + half] * s[i];
-                rotated[static_cast<std::size_t>(i + half)] = x[i + half] * c[i] + x[i] * s[i];
+                rotated[i] = x[i] * c[i] - x[i + half] * s[i];
+                rotated[i + half] = x[i + half] * c[i] + x[i] * s[i];
             }
         };
         const float* x = qkv + row * (q_heads + 2 * layout.num_kv_heads) * head_dim;
         for (std::int64_t h = 0; h < q_heads; ++h) {
             rotate(x + h * head_dim);
             for (std::int64_t d = 0; d < head_dim; ++d) {
-                store_rounded(q_out, layout.query_type(), (row * q_heads + h) * head_dim + d,
-                              rotated[static_cast<std::size_t>(d)]);
+                store_rounded(q_out, layout.query_type(), (row * q_heads + h) * head_dim + d, rotated[d]);
             }
         }
         if (slots[r].page == nullptr) continue;

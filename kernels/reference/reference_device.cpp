@@ -37,8 +37,7 @@ float slice_sum(DType dtype, const std::byte* w, const std::byte* x, std::int64_
 float output_of(const Matrix& matrix, const std::byte* w_row, const std::byte* x_row) {
     std::array<float, 8> sums{};
     for (int s = 0; s < matrix.num_slices; ++s) {
-        sums[static_cast<std::size_t>(s)] =
-            slice_sum(matrix.dtype, w_row, x_row, s * matrix.slice_length, matrix.slice_length);
+        sums[s] = slice_sum(matrix.dtype, w_row, x_row, s * matrix.slice_length, matrix.slice_length);
     }
     return tree_of_slices(sums, matrix.num_slices);
 }
@@ -76,7 +75,7 @@ Matrix ReferenceDevice::pack(DType dtype, std::span<const WeightRows> parts, int
     matrix.data = Buffer(*this, packed_bytes(matrix));  // zero-filled
     SourceStream stream(sources, 0);
     for (std::int64_t output = 0; output < matrix.num_outputs; ++output) {
-        const SourceRow& source = sources[static_cast<std::size_t>(output)];
+        const SourceRow& source = sources[output];
         if (!source.is_zeros()) pack_row(source, output, matrix);
         stream.packed(output + 1);
     }
@@ -102,7 +101,7 @@ void ReferenceDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x
                              float* y) {
     check_matmul(w, x_stride, num_rows);
     if (is_quantized(w.dtype)) return matmul_quantized(w, x, x_stride, num_rows, y, threads_);
-    const auto element = static_cast<std::int64_t>(bytes_of(w.dtype));
+    const std::int64_t element = bytes_of(w.dtype);
     const bool worth_threads = num_rows * w.num_outputs * w.num_inputs > 1'000'000;  // about 3 ms
     Team::mine().run(worth_threads ? threads_ : 1, [&](Member& member) {
         const FlushDenormals flush;
@@ -138,7 +137,7 @@ void ReferenceDevice::rms_norm(const float* x, const float* gain, float eps, std
     const FlushDenormals flush;
     for (std::int64_t r = 0; r < num_rows; ++r) {
         const float* row = x + r * dim;
-        std::byte* out_row = out + r * out_stride * static_cast<std::int64_t>(bytes_of(act));
+        std::byte* out_row = out + r * out_stride * bytes_of(act);
         LaneSum squares;
         for (std::int64_t i = 0; i < dim; ++i) squares.add_square(i, row[i]);
         const float scale = 1.0F / std::sqrt(squares.total() / static_cast<float>(dim) + eps);
@@ -153,7 +152,7 @@ void ReferenceDevice::layer_norm(const float* x, const float* gain, const float*
     const FlushDenormals flush;
     for (std::int64_t r = 0; r < num_rows; ++r) {
         const float* row = x + r * dim;
-        std::byte* out_row = out + r * out_stride * static_cast<std::int64_t>(bytes_of(act));
+        std::byte* out_row = out + r * out_stride * bytes_of(act);
         LaneSum sum;
         for (std::int64_t i = 0; i < dim; ++i) sum.add(i, row[i]);
         const float mean = sum.total() / static_cast<float>(dim);
@@ -172,7 +171,7 @@ void ReferenceDevice::relu(const float* x, std::int64_t num_rows, std::int64_t w
     check_act_rows("relu", act, num_rows, width, out_stride);
     const FlushDenormals flush;
     for (std::int64_t r = 0; r < num_rows; ++r) {
-        std::byte* out_row = out + r * out_stride * static_cast<std::int64_t>(bytes_of(act));
+        std::byte* out_row = out + r * out_stride * bytes_of(act);
         for (std::int64_t i = 0; i < width; ++i) {
             const float value = x[r * width + i];
             store_rounded(out_row, act, i, 0.0F > value ? 0.0F : value);
@@ -185,7 +184,7 @@ void ReferenceDevice::round_rows(const float* x, std::int64_t num_rows, std::int
                                  std::int64_t out_stride) {
     check_act_rows("round_rows", act, num_rows, width, out_stride);
     for (std::int64_t r = 0; r < num_rows; ++r) {
-        std::byte* out_row = out + r * out_stride * static_cast<std::int64_t>(bytes_of(act));
+        std::byte* out_row = out + r * out_stride * bytes_of(act);
         for (std::int64_t i = 0; i < width; ++i) store_rounded(out_row, act, i, x[r * width + i]);
         zero_columns(out_row, act, width, out_stride);
     }
@@ -196,7 +195,7 @@ void ReferenceDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64
     check_act_rows("silu_mul", act, num_rows, width, out_stride);
     const FlushDenormals flush;
     for (std::int64_t r = 0; r < num_rows; ++r) {
-        std::byte* out_row = out + r * out_stride * static_cast<std::int64_t>(bytes_of(act));
+        std::byte* out_row = out + r * out_stride * bytes_of(act);
         for (std::int64_t i = 0; i < width; ++i) {
             const float gate = x[r * 2 * width + i];
             const float up = x[r * 2 * width + width + i];

@@ -52,7 +52,7 @@ class LaneSum {
     }
 
   private:
-    float& lane(std::int64_t index) { return lanes_[static_cast<std::size_t>(index % 16)]; }
+    float& lane(std::int64_t index) { return lanes_[index % 16]; }
 
     std::array<float, 16> lanes_{};
 };

@@ -52,7 +52,7 @@ InputBlock quantize_inputs(const std::byte* x, std::int64_t first, std::int64_t 
     const float inverse = 127.0F / largest;
     for (std::int64_t i = 0; i < count; ++i) {
         const float shifted = std::fma(load_as_f32(x, DType::bf16, first + i), inverse, 12582912.0F);
-        block.q[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(shifted - 12582912.0F);
+        block.q[i] = static_cast<std::int32_t>(shifted - 12582912.0F);
     }
     return block;
 }
@@ -72,13 +72,13 @@ std::vector<InputBlock> quantize_row_of_inputs(const Matrix& w, const std::byte*
 float output_of(const Matrix& w, const Block* weights, const InputBlock* inputs) {
     std::array<float, 8> sums{};
     for (int slice = 0; slice < w.num_slices; ++slice) {
-        float& sum = sums[static_cast<std::size_t>(slice)];
+        float& sum = sums[slice];
         for (std::int64_t b = 0; b < quantized_blocks(w.dtype, w.slice_length); ++b, ++weights, ++inputs) {
             const std::int64_t length = quantized_block(w.dtype);
             const std::int64_t count = std::min(length, w.slice_length - b * length);
             std::int32_t dot = 0;
             for (std::int64_t i = 0; i < count; ++i) {
-                dot += weights->q[static_cast<std::size_t>(i)] * inputs->q[static_cast<std::size_t>(i)];
+                dot += weights->q[i] * inputs->q[i];
             }
             sum = std::fma(static_cast<float>(dot), bf16_to_f32(weights->scale) * inputs->scale, sum);
         }
@@ -95,9 +95,7 @@ void pack_quantized_row(const SourceRow& source, std::int64_t output, Matrix& ma
     };
     quantize_row(
         matrix.dtype, *source.part, source.row, matrix.num_slices, matrix.slice_length,
-        [&](std::int64_t slice, std::int64_t b, std::int64_t i, std::int8_t q) {
-            at(slice, b).q[static_cast<std::size_t>(i)] = q;
-        },
+        [&](std::int64_t slice, std::int64_t b, std::int64_t i, std::int8_t q) { at(slice, b).q[i] = q; },
         [&](std::int64_t slice, std::int64_t b, std::uint16_t scale) { at(slice, b).scale = scale; });
 }
 
@@ -112,7 +110,7 @@ float quantized_value(const Matrix& matrix, std::int64_t row, std::int64_t k) {
                                k / matrix.slice_length * quantized_blocks(matrix.dtype, matrix.slice_length) +
                                in_slice / length;
     const Block& block = matrix.data.as<Block>()[index];
-    return static_cast<float>(block.q[static_cast<std::size_t>(in_slice % length)]) * bf16_to_f32(block.scale);
+    return static_cast<float>(block.q[in_slice % length]) * bf16_to_f32(block.scale);
 }
 
 void matmul_quantized(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y,
