@@ -1,13 +1,12 @@
 // The exponential of the contract, as constants and words; reference/reference_math.hpp and cpu/rows.hpp spell
 // it out for one value and for a register.
 //
-//   x' = max(exp_lowest, min(exp_highest, x))            (so exp saturates at exp(88); below -87 the result is 0)
+//   x' = max(lowest, min(highest, x))                    (so exp saturates at exp(88); below -87 the result is 0)
 //   t  = fma(x', log2_e, round_magic);  n = t - round_magic     n = round-to-nearest-even(x' / ln 2), no conversion
 //   r  = fma(n, -ln2_low, fma(n, -ln2_high, x'))         |r| <= ln 2 / 2
 //   q  = c0 + r (c1 + r (c2 + r (c3 + r c4)))            by fma, innermost first
 //   e  = (fma(r * r, q, r) + 1) * 2^n                    2^n from the low bits of t, or by an instruction that scales;
-//   exact,
-//                                                      n is in -126..127
+//                                                      exact, n is in -126..127
 //
 // c0..c4 interpolate (e^r - 1 - r) / r^2 at the Chebyshev nodes of the interval: 1.0e-8 relative error of the
 // polynomial, 1.04 ulp of the whole at most (tests/kernels/rows_test.cpp measures it). exp(0) is exactly 1.

@@ -13,16 +13,16 @@
 
 namespace longhaul::kernels::cpu {
 
-// --- products
-// --------------------------------------------------------------------------------------------------------- Weights are
-// laid out in blocks of 16 outputs, [n/16][group][16 outputs][...]: a group is 64 bytes, a pair of inputs in bf16 or
-// one input in f32. So a sum never crosses lanes and its order is that of the groups, whatever the registers. Keys (16
-// tokens across the lanes) and values (16 dimensions across the lanes) have the same layout.
+// --- products ---
+
+// Weights are laid out in blocks of 16 outputs, [n/16][group][16 outputs][...]: a group is 64 bytes, a pair of inputs
+// in bf16 or one input in f32. So a sum never crosses lanes and its order is that of the groups, whatever the
+// registers. Keys (16 tokens across the lanes) and values (16 dimensions across the lanes) have the same layout.
 
 constexpr std::int64_t lanes = 16;        ///< outputs of a block
 constexpr std::int64_t group_bytes = 64;  ///< 16 outputs x (2 bf16 | 1 f32)
 
-constexpr std::int64_t block_rows = 48;  ///< rows that share one pass over the weights; see row_tiles
+constexpr std::int64_t block_rows = 48;  ///< rows that share one pass over the weights; see RowTiles
 constexpr std::int64_t chunk_tokens = 512;
 constexpr std::int64_t page_tokens = 64;
 
@@ -182,8 +182,7 @@ struct RotateJob {
     std::byte* out;  ///< [2 * half], bf16 or f32
 };
 
-// --- attention
-// --------------------------------------------------------------------------------------------------------
+// --- attention ---
 
 constexpr std::int64_t everything = INT64_MAX;
 

@@ -10,7 +10,7 @@
 // alone, and positions that a row does not see have p = 0 and are taken for finite. So a result is the same whatever
 // tile, unit or block it was computed in, and wherever the keys lay.
 //
-// The work of a block. Four warps, as ROW_WARPS x COLUMN_WARPS: of a tile of ROW_WARPS * 16 queries a warp takes 16.
+// The work of a block. Four warps, as ROW_WARPS x column_warps: of a tile of ROW_WARPS * 16 queries a warp takes 16.
 // A narrow tile (one row of warps) is for few queries, where memory sets the pace: its warps share each product by
 // columns (positions of the scores, dimensions of the output) and exchange scores through shared memory. In a wide tile
 // each warp has its own queries and all columns. The arithmetic is the same by construction: every warp ends up with
