@@ -9,10 +9,10 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
-#include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
-#include "runner/help.hpp"
-#include "runner/values.hpp"
+#include "runner/job/command_line.hpp"
+#include "runner/job/help.hpp"
+#include "runner/job/values.hpp"
 
 namespace {
 

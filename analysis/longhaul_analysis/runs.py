@@ -1,7 +1,7 @@
 """Run folders in memory: the job's keys, the summary, and the items with their statistics and references.
 
-What the files hold is said by the program that writes them: `runner/results.cpp` (results.jsonl, stats.jsonl) and
-`runner/summary.cpp` (summary.json) of longhaul. Fields that this package does not know are ignored.
+What the files hold is said by the program that writes them: `runner/run/results.cpp` (results.jsonl, stats.jsonl) and
+`runner/run/summary.cpp` (summary.json) of longhaul. Fields that this package does not know are ignored.
 """
 
 import json

@@ -14,8 +14,8 @@
 #include "kernels/device.hpp"
 #include "runner/bench/ceilings.hpp"
 #include "runner/bench/timed_device.hpp"
-#include "runner/settings.hpp"
-#include "runner/world.hpp"
+#include "runner/host/world.hpp"
+#include "runner/job/settings.hpp"
 
 namespace longhaul::runner {
 

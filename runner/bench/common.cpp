@@ -7,8 +7,8 @@
 #include "engine/error.hpp"
 #include "engine/model/model.hpp"
 #include "runner/bench/bench.hpp"
-#include "runner/machine.hpp"
-#include "runner/values.hpp"
+#include "runner/host/machine.hpp"
+#include "runner/job/values.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -11,12 +11,12 @@
 
 #include "engine/error.hpp"
 #include "runner/bench/bench.hpp"
-#include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
-#include "runner/device_choice.hpp"
-#include "runner/machine.hpp"
-#include "runner/placement.hpp"
-#include "runner/values.hpp"
+#include "runner/host/machine.hpp"
+#include "runner/host/placement.hpp"
+#include "runner/job/command_line.hpp"
+#include "runner/job/device_choice.hpp"
+#include "runner/job/values.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -7,12 +7,12 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
-#include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
-#include "runner/draft_models.hpp"
-#include "runner/job_check.hpp"
-#include "runner/progress.hpp"
-#include "runner/values.hpp"
+#include "runner/job/command_line.hpp"
+#include "runner/job/values.hpp"
+#include "runner/launch/draft_models.hpp"
+#include "runner/launch/job_check.hpp"
+#include "runner/run/progress.hpp"
 
 namespace longhaul::runner {
 namespace {

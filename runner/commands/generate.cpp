@@ -8,15 +8,15 @@
 #include "engine/json.hpp"
 #include "engine/parallel/group.hpp"
 #include "engine/tokenizer/chat_template.hpp"
-#include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
-#include "runner/dataset.hpp"
-#include "runner/device_choice.hpp"
-#include "runner/draft_models.hpp"
-#include "runner/machine.hpp"
-#include "runner/memory_plan.hpp"
-#include "runner/text_stream.hpp"
-#include "runner/values.hpp"
+#include "runner/commands/text_stream.hpp"
+#include "runner/data/dataset.hpp"
+#include "runner/host/machine.hpp"
+#include "runner/job/command_line.hpp"
+#include "runner/job/device_choice.hpp"
+#include "runner/job/values.hpp"
+#include "runner/launch/draft_models.hpp"
+#include "runner/launch/memory_plan.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -11,10 +11,10 @@
 #include "engine/json.hpp"
 #include "engine/model/config.hpp"
 #include "engine/model/safetensors.hpp"
-#include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
-#include "runner/machine.hpp"
-#include "runner/values.hpp"
+#include "runner/host/machine.hpp"
+#include "runner/job/command_line.hpp"
+#include "runner/job/values.hpp"
 
 namespace longhaul::runner {
 namespace {

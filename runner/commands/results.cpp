@@ -8,15 +8,15 @@
 #include "engine/error.hpp"
 #include "engine/model/config.hpp"
 #include "engine/sequence.hpp"
-#include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
-#include "runner/dataset.hpp"
-#include "runner/job_run.hpp"
-#include "runner/machine.hpp"
-#include "runner/replica_driver.hpp"
-#include "runner/results.hpp"
-#include "runner/run_folder.hpp"
-#include "runner/shard_folder.hpp"
+#include "runner/data/dataset.hpp"
+#include "runner/host/machine.hpp"
+#include "runner/job/command_line.hpp"
+#include "runner/launch/job_run.hpp"
+#include "runner/launch/replica_driver.hpp"
+#include "runner/run/results.hpp"
+#include "runner/run/run_folder.hpp"
+#include "runner/run/shard_folder.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -3,14 +3,14 @@
 #include <filesystem>
 
 #include "engine/error.hpp"
-#include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
-#include "runner/device_choice.hpp"
-#include "runner/files.hpp"
-#include "runner/launch.hpp"
-#include "runner/placement.hpp"
-#include "runner/progress.hpp"
-#include "runner/signals.hpp"
+#include "runner/host/files.hpp"
+#include "runner/host/placement.hpp"
+#include "runner/host/signals.hpp"
+#include "runner/job/command_line.hpp"
+#include "runner/job/device_choice.hpp"
+#include "runner/launch/launch.hpp"
+#include "runner/run/progress.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "engine/error.hpp"
-#include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
-#include "runner/files.hpp"
-#include "runner/lease.hpp"
-#include "runner/progress.hpp"
-#include "runner/run_folder.hpp"
-#include "runner/run_status.hpp"
-#include "runner/shard_folder.hpp"
-#include "runner/slurm.hpp"
-#include "runner/sweep_folder.hpp"
+#include "runner/host/files.hpp"
+#include "runner/job/command_line.hpp"
+#include "runner/run/lease.hpp"
+#include "runner/run/progress.hpp"
+#include "runner/run/run_folder.hpp"
+#include "runner/run/run_status.hpp"
+#include "runner/run/shard_folder.hpp"
+#include "runner/run/slurm.hpp"
+#include "runner/sweep/sweep_folder.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -8,16 +8,16 @@
 #include <utility>
 
 #include "engine/error.hpp"
-#include "runner/command_line.hpp"
 #include "runner/commands/commands.hpp"
-#include "runner/device_choice.hpp"
-#include "runner/launch.hpp"
-#include "runner/placement.hpp"
-#include "runner/progress.hpp"
-#include "runner/signals.hpp"
-#include "runner/sweep.hpp"
-#include "runner/sweep_folder.hpp"
-#include "runner/sweep_table.hpp"
+#include "runner/host/placement.hpp"
+#include "runner/host/signals.hpp"
+#include "runner/job/command_line.hpp"
+#include "runner/job/device_choice.hpp"
+#include "runner/launch/launch.hpp"
+#include "runner/run/progress.hpp"
+#include "runner/sweep/sweep.hpp"
+#include "runner/sweep/sweep_folder.hpp"
+#include "runner/sweep/sweep_table.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "runner/scheduler.hpp"
-#include "runner/world.hpp"
+#include "runner/host/world.hpp"
+#include "runner/launch/scheduler.hpp"
 
 namespace {
 

@@ -13,7 +13,7 @@
 
 #include "engine/parallel/node_exchange.hpp"
 #include "kernels/flush_denormals.hpp"
-#include "runner/world.hpp"
+#include "runner/host/world.hpp"
 
 namespace {
 

@@ -1,12 +1,12 @@
 // Limits of control groups and of Slurm, from files and variables of the test's own.
-#include "runner/allotment.hpp"
+#include "runner/host/allotment.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <fstream>
 
-#include "runner/placement.hpp"
+#include "runner/host/placement.hpp"
 #include "tests/runner/temporary_folder.hpp"
 #include "tests/runner/variables.hpp"
 

@@ -5,8 +5,8 @@
 #include <fstream>
 
 #include "engine/error.hpp"
-#include "runner/job_check.hpp"
-#include "runner/run_folder.hpp"
+#include "runner/launch/job_check.hpp"
+#include "runner/run/run_folder.hpp"
 #include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {

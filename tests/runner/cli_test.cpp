@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "runner/command_line.hpp"
-#include "runner/text_stream.hpp"
+#include "runner/commands/text_stream.hpp"
+#include "runner/job/command_line.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "engine/error.hpp"
-#include "runner/dataset.hpp"
+#include "runner/data/dataset.hpp"
 
 namespace longhaul::runner {
 

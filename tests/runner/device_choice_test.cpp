@@ -1,10 +1,10 @@
 // Which device a job gets: from the keys `device` and `kernels`, this build and this machine.
-#include "runner/device_choice.hpp"
+#include "runner/job/device_choice.hpp"
 
 #include <gtest/gtest.h>
 
 #include "engine/error.hpp"
-#include "runner/world.hpp"
+#include "runner/host/world.hpp"
 
 namespace longhaul::runner {
 namespace {

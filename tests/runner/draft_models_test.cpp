@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "engine/error.hpp"
-#include "runner/draft_models.hpp"
+#include "runner/launch/draft_models.hpp"
 #include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {

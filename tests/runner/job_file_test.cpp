@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "engine/error.hpp"
-#include "runner/settings.hpp"
+#include "runner/job/settings.hpp"
 
 namespace longhaul::runner {
 namespace {

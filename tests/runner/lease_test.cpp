@@ -1,5 +1,5 @@
 // The right to write into a run folder: one live launch, epochs, takeover.
-#include "runner/lease.hpp"
+#include "runner/run/lease.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
-#include "runner/files.hpp"
+#include "runner/host/files.hpp"
 #include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {

@@ -1,5 +1,5 @@
 // What settings mean to the engine.
-#include "runner/machine.hpp"
+#include "runner/host/machine.hpp"
 
 #include <gtest/gtest.h>
 

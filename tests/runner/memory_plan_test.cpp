@@ -1,5 +1,5 @@
 // What a job needs of a device with memory of its own, and what is said where it has too little.
-#include "runner/memory_plan.hpp"
+#include "runner/launch/memory_plan.hpp"
 
 #include <gtest/gtest.h>
 

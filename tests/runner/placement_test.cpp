@@ -1,5 +1,5 @@
 // Cores of a node divided among its ranks, on machines that hwloc makes up.
-#include "runner/placement.hpp"
+#include "runner/host/placement.hpp"
 
 #include <gtest/gtest.h>
 

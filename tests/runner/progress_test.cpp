@@ -1,12 +1,12 @@
 // Progress: shares, rates and times left, and the line that shows them.
-#include "runner/progress.hpp"
+#include "runner/run/progress.hpp"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
-#include "runner/watchdog.hpp"
+#include "runner/host/watchdog.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -1,5 +1,5 @@
 // Result lines: their bytes, what counts after a crash, and the merged file.
-#include "runner/results.hpp"
+#include "runner/run/results.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "engine/error.hpp"
-#include "runner/run_folder.hpp"
+#include "runner/run/run_folder.hpp"
 #include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {

@@ -1,5 +1,5 @@
 // Which job a run folder belongs to: refused resumes, extensions, finished runs.
-#include "runner/run_folder.hpp"
+#include "runner/run/run_folder.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The order of work.
-#include "runner/scheduler.hpp"
+#include "runner/launch/scheduler.hpp"
 
 #include <gtest/gtest.h>
 

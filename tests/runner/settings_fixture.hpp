@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/error.hpp"
-#include "runner/settings.hpp"
+#include "runner/job/settings.hpp"
 
 namespace longhaul::runner {
 

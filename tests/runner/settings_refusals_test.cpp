@@ -1,7 +1,7 @@
 // What is refused of job settings, and in which words: alone, of keys that do not go together, of other tasks' keys.
 #include <gtest/gtest.h>
 
-#include "runner/settings.hpp"
+#include "runner/job/settings.hpp"
 #include "tests/runner/settings_fixture.hpp"
 
 namespace longhaul::runner {

@@ -1,6 +1,6 @@
 // The vocabulary: what each key takes, what is refused and in which words. The rows are the documentation.
-#include "runner/settings.hpp"
-#include "runner/device_choice.hpp"
+#include "runner/job/settings.hpp"
+#include "runner/job/device_choice.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <fstream>
 #include <set>
 
-#include "runner/values.hpp"
+#include "runner/job/values.hpp"
 #include "tests/runner/settings_fixture.hpp"
 
 namespace longhaul::runner {

@@ -1,13 +1,13 @@
 // A job's items divided among launches: who has which, whose folder it is, and what is said of all together.
-#include "runner/shard_folder.hpp"
+#include "runner/run/shard_folder.hpp"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 
 #include "engine/error.hpp"
-#include "runner/run_status.hpp"
-#include "runner/scheduler.hpp"
+#include "runner/launch/scheduler.hpp"
+#include "runner/run/run_status.hpp"
 #include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {

@@ -1,5 +1,5 @@
 // Slurm's answers, by a squeue of the test's own on PATH: what it says, and what it may say instead.
-#include "runner/slurm.hpp"
+#include "runner/run/slurm.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <fstream>
 #include <set>
 
-#include "runner/lease.hpp"
+#include "runner/run/lease.hpp"
 #include "tests/runner/temporary_folder.hpp"
 #include "tests/runner/variables.hpp"
 

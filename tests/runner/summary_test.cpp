@@ -1,5 +1,5 @@
 // What a run says at its end.
-#include "runner/summary.hpp"
+#include "runner/run/summary.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Sweep files as people write them and as they should not; the points they make; the table at the end.
-#include "runner/sweep.hpp"
+#include "runner/sweep/sweep.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
-#include "runner/run_folder.hpp"
-#include "runner/sweep_folder.hpp"
-#include "runner/sweep_table.hpp"
+#include "runner/run/run_folder.hpp"
+#include "runner/sweep/sweep_folder.hpp"
+#include "runner/sweep/sweep_table.hpp"
 #include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {

@@ -1,5 +1,5 @@
 // Prompt templates: what they may say, and in which words their mistakes are named.
-#include "runner/prompt_template.hpp"
+#include "runner/data/prompt_template.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // How far items had come when a launch died: what recomputed_tokens is counted against.
-#include "runner/token_ledger.hpp"
+#include "runner/run/token_ledger.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,299 @@
+#include "runner/data/dataset.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <span>
+#include <stdexcept>
+#include <utility>
+
+#include "engine/error.hpp"
+#include "engine/sequence.hpp"
+#include "engine/tokenizer/chat_template.hpp"
+#include "runner/data/dataset_records.hpp"
+#include "runner/data/dataset_source.hpp"
+#include "runner/data/prompt_template.hpp"
+#include "runner/job/values.hpp"
+
+namespace longhaul::runner {
+
+using Ids = std::vector<std::int32_t>;
+
+namespace {
+
+/// The first `count` ids of the whole text's encoding, or all of a shorter text's.
+///
+/// Only the beginning is tokenised, since a prompt is often a thousandth of a book. Where a text is cut changes the ids
+/// near the cut (how near depends on the tokenizer's pattern and merges), so a beginning is believed when it gives many
+/// more ids than asked for and when a quarter more of text gives the same first ones.
+Ids first_ids(const BookSource& source, std::int64_t index, std::int64_t count, const engine::Tokenizer& tokenizer,
+              std::string& error) {
+    constexpr std::int64_t margin_tokens = 256;
+    constexpr std::int64_t margin_bytes = 4096;
+    const auto wanted = static_cast<std::size_t>(count);
+    std::int64_t bytes = count * 6 + margin_bytes;
+    Ids shorter;
+    for (;;) {
+        const ItemText item = source.read(index, bytes);
+        error = item.error;
+        if (!error.empty()) return {};
+        Ids ids = tokenizer.encode(item.text);
+        const bool enough = ids.size() >= wanted + margin_tokens;
+        const bool agrees =
+            shorter.size() >= wanted &&
+            std::equal(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(std::min(wanted, ids.size())),
+                       shorter.begin(), shorter.begin() + static_cast<std::ptrdiff_t>(wanted));
+        if (item.whole || (enough && agrees)) {
+            ids.resize(std::min(ids.size(), wanted));
+            return ids;
+        }
+        shorter = enough ? std::move(ids) : Ids();
+        bytes += enough ? bytes / 4 + margin_bytes : bytes;
+    }
+}
+
+std::string hex_text(std::uint64_t value) {
+    std::array<char, 16> digits{};
+    const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value, 16);
+    const std::string text(digits.data(), error == std::errc() ? end : digits.data());
+    return std::string(digits.size() - text.size(), '0') + text;
+}
+
+/// What all tasks share: an item that cannot be made into a prompt is its reason.
+class CheckedDataSet : public DataSet {
+  public:
+    Prompt prompt(std::int64_t index, const engine::Tokenizer& tokenizer, std::int64_t max_positions) const override {
+        Prompt prompt{.id = id(index), .tokens = {}, .error = {}};
+        try {
+            fill(prompt, index, tokenizer, max_positions);
+        } catch (const Error& error) {
+            prompt.error = error.what();
+        } catch (const std::invalid_argument& error) {
+            prompt.error = InputError::format(label(index), "", "text that can be tokenised", error.what(), "");
+        }
+        if (!prompt.error.empty())
+            prompt = {.id = std::move(prompt.id), .tokens = {}, .error = std::move(prompt.error)};
+        return prompt;
+    }
+
+  private:
+    [[nodiscard]] virtual std::string label(std::int64_t index) const = 0;
+    virtual void fill(Prompt& prompt, std::int64_t index, const engine::Tokenizer& tokenizer,
+                      std::int64_t max_positions) const = 0;
+};
+
+/// Task pg19.
+class BookDataSet : public CheckedDataSet {
+  public:
+    explicit BookDataSet(const Settings& settings)
+        : books_(open_books(settings.data, settings.limit)), settings_(settings) {}
+
+    std::int64_t size() const override { return books_->size(); }
+    std::string id(std::int64_t index) const override { return books_->id(index); }
+    std::optional<std::string> reference(std::int64_t index, const engine::Tokenizer& tokenizer) const override {
+        const std::int64_t prompt = prompt_ids(tokenizer);
+        std::string error;
+        const Ids ids = first_ids(*books_, index, prompt + settings_.max_tokens, tokenizer, error);
+        if (!error.empty() || static_cast<std::int64_t>(ids.size()) <= prompt) return std::nullopt;
+        const std::span<const std::int32_t> all(ids);
+        return engine::output_text(tokenizer, all.first(static_cast<std::size_t>(prompt)),
+                                   all.subspan(static_cast<std::size_t>(prompt)));
+    }
+
+    std::int64_t prompt_bytes(std::int64_t index) const override {
+        constexpr std::int64_t bytes_a_token = 5;  // rather more than less: it only orders the items
+        return std::min(books_->text_bytes(index), settings_.prompt_tokens * bytes_a_token);
+    }
+
+    std::string fingerprint() const override {
+        ContentHash hash;
+        books_->add_to(hash);
+        return hex_text(hash.value());
+    }
+
+  private:
+    std::string label(std::int64_t index) const override { return books_->label(index); }
+
+    /// Tokens of the book that are the prompt. A begin-of-text token is one of the prompt's: `prompt-tokens` is what
+    /// the engine sees.
+    [[nodiscard]] std::int64_t prompt_ids(const engine::Tokenizer& tokenizer) const {
+        return settings_.prompt_tokens - (puts_bos(settings_, tokenizer) ? 1 : 0);
+    }
+
+    void fill(Prompt& prompt, std::int64_t index, const engine::Tokenizer& tokenizer,
+              std::int64_t max_positions) const override {
+        const std::int64_t wanted = prompt_ids(tokenizer);
+        const std::int64_t more = wants_continuation(settings_) ? settings_.max_tokens : 0;
+        Ids ids = first_ids(*books_, index, wanted + more, tokenizer, prompt.error);
+        if (!prompt.error.empty()) return;
+        // An empty book is a mistake. An empty prompt behind a begin-of-text token is a wish.
+        if (ids.empty() && settings_.prompt_tokens + more > 1) throw InputError(label(index), "", "a text", "nothing");
+        const auto count = std::min(static_cast<std::ptrdiff_t>(wanted), static_cast<std::ptrdiff_t>(ids.size()));
+        prompt.continuation.assign(ids.begin() + count, ids.end());
+        if (more > 0 && prompt.continuation.empty()) {
+            throw InputError(label(index), "",
+                             "a book of more than prompt-tokens (" + std::to_string(settings_.prompt_tokens) +
+                                 "), so that a continuation is there",
+                             std::to_string(ids.size()) + " tokens");
+        }
+        ids.resize(static_cast<std::size_t>(count));
+        const PromptForm form{.label = label(index),
+                              .continuation = static_cast<std::int64_t>(prompt.continuation.size())};
+        prompt.tokens = make_prompt(std::move(ids), form, settings_, tokenizer, max_positions);
+    }
+
+    std::unique_ptr<BookSource> books_;
+    Settings settings_;
+};
+
+/// The template of a job's prompts; nullopt where the prompt is its only field as it is.
+std::optional<PromptTemplate> open_template(const Settings& settings, const std::vector<std::string>& fields) {
+    if (!settings.prompt_template.empty()) return PromptTemplate::read(settings.prompt_template, fields);
+    if (settings.task == "prompts") return std::nullopt;
+    const std::string name = settings.task + (settings.chat ? "-chat" : "");
+    return PromptTemplate::parse(built_in_template(name), "jobs/templates/" + name + ".txt", fields);
+}
+
+/// The chat template of a job; nullopt where none is used, or where none is there and only messages would need it.
+std::optional<engine::ChatTemplate> open_chat(const Settings& settings, bool takes_messages) {
+    if (settings.chat) return engine::ChatTemplate::load(settings.chat_template, settings.model);
+    if (!takes_messages || settings.model.empty()) return std::nullopt;
+    if (settings.chat_template != "auto") return engine::ChatTemplate::load(settings.chat_template, settings.model);
+    return engine::ChatTemplate::find(settings.model);
+}
+
+/// Tasks whose prompts are made of texts: wmt, xsum, dolly, prompts.
+class RecordDataSet : public CheckedDataSet {
+  public:
+    explicit RecordDataSet(const Settings& settings)
+        : records_(open_records(settings)),
+          settings_(settings),
+          template_(open_template(settings, records_->field_names())),
+          chat_(open_chat(settings, records_->takes_messages())) {}
+
+    std::int64_t size() const override { return records_->size(); }
+    std::string id(std::int64_t index) const override { return records_->id(index); }
+    std::int64_t prompt_bytes(std::int64_t index) const override { return records_->num_bytes(index); }
+
+    std::optional<std::string> reference(std::int64_t index, const engine::Tokenizer& /*tokenizer*/) const override {
+        try {
+            return records_->read(index).reference;
+        } catch (const InputError&) {
+            return std::nullopt;
+        }
+    }
+
+    std::string fingerprint() const override {
+        ContentHash hash;
+        records_->add_to(hash, wants_continuation(settings_));
+        std::string text = hex_text(hash.value());
+        if (template_) text += ", template " + hex_text(template_->fingerprint());
+        if (chat_ && (settings_.chat || records_->has_messages())) text += ", chat-template " + chat_->identity();
+        return text;
+    }
+
+  private:
+    std::string label(std::int64_t index) const override { return records_->label(index); }
+
+    void fill(Prompt& prompt, std::int64_t index, const engine::Tokenizer& tokenizer,
+              std::int64_t max_positions) const override {
+        const Record record = records_->read(index);
+        prompt.settings = record.settings;
+        const Settings& settings = record.settings ? *record.settings : settings_;
+        const std::string text = text_of(record, label(index));
+        Ids ids = tokenizer.encode(text);
+        if (wants_continuation(settings))
+            prompt.continuation = continuation_of(record, text, ids, label(index), settings, tokenizer);
+        const PromptForm form{.label = label(index),
+                              .chat = settings_.chat || !record.messages.empty(),
+                              .continuation = static_cast<std::int64_t>(prompt.continuation.size())};
+        prompt.tokens = make_prompt(std::move(ids), form, settings, tokenizer, max_positions);
+    }
+
+    [[nodiscard]] std::string text_of(const Record& record, const std::string& where) const {
+        if (!record.messages.empty()) return rendered(record.messages, where);
+        std::string text = template_ ? template_->render(record.fields) : record.fields.front();
+        return settings_.chat ? rendered({{"user", std::move(text)}}, where) : text;
+    }
+
+    [[nodiscard]] std::string rendered(const std::vector<engine::ChatMessage>& messages,
+                                       const std::string& where) const {
+        if (chat_) return chat_->render(messages, where);
+        throw InputError(where, "messages", "a model with one of the known chat templates", "none",
+                         "name the right one of " + list_words(engine::ChatTemplate::names()) + " as chat-template");
+    }
+
+    /// The tokens behind `ids`, those of `text`, when the data goes on.
+    [[nodiscard]] Ids continuation_of(const Record& record, const std::string& text, const Ids& ids,
+                                      const std::string& where, const Settings& settings,
+                                      const engine::Tokenizer& tokenizer) const {
+        if (!record.reference || record.reference->empty())
+            throw InputError(where, "continuation", "a text to go on with", "nothing");
+        const bool as_it_is = settings.task == "prompts" || text.empty() || text.ends_with(' ') || text.ends_with('\n');
+        const std::string more = as_it_is ? *record.reference : " " + *record.reference;
+        Ids all = tokenizer.encode(text + more);
+        const bool follows = all.size() > ids.size() && std::equal(ids.begin(), ids.end(), all.begin());
+        if (follows) all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(ids.size()));
+        if (!follows) all = tokenizer.encode(more);
+        if (all.empty()) throw InputError(where, "continuation", "at least one token", "none");
+        all.resize(std::min(all.size(), static_cast<std::size_t>(settings.max_tokens)));
+        return all;
+    }
+
+    std::unique_ptr<RecordSource> records_;
+    Settings settings_;
+    std::optional<PromptTemplate> template_;
+    std::optional<engine::ChatTemplate> chat_;
+};
+
+[[noreturn]] void refuse_overlong(const PromptForm& form, std::int64_t count, std::int64_t room,
+                                  const Settings& settings, std::int64_t max_positions) {
+    const std::string less = form.continuation > 0 ? "the continuation's " + std::to_string(form.continuation)
+                                                   : "max-tokens " + std::to_string(settings.max_tokens);
+    const std::string expected = "at most " + std::to_string(std::max<std::int64_t>(room, 0)) + " tokens (context " +
+                                 std::to_string(max_positions) + " less " + less + ")";
+    throw InputError(form.label, "prompt", expected, std::to_string(count),
+                     room > 0 ? "overlong = truncate-left keeps the last ones" : "lower max-tokens");
+}
+
+}  // namespace
+
+bool wants_continuation(const Settings& settings) {
+    return settings.teacher_forced || settings.mode == "perplexity";
+}
+
+bool puts_bos(const Settings& settings, const engine::Tokenizer& tokenizer) {
+    if (settings.add_bos == "false") return false;
+    if (settings.add_bos == "auto" && !tokenizer.adds_bos()) return false;
+    if (tokenizer.bos_id()) return true;
+    if (settings.add_bos == "auto") return false;
+    throw UsageError(InputError::format("job", "add-bos", "false with this model", "true",
+                                        "its tokenizer names no begin-of-text token"));
+}
+
+Ids make_prompt(Ids ids, const PromptForm& form, const Settings& settings, const engine::Tokenizer& tokenizer,
+                std::int64_t max_positions) {
+    bool bos = !form.chat && puts_bos(settings, tokenizer);
+    if (form.chat && !ids.empty() && tokenizer.bos_id() == ids.front()) {
+        bos = true;  // the template's own stays in front, whatever is cut away
+        ids.erase(ids.begin());
+    }
+    if (ids.empty() && !bos) throw InputError(form.label, "prompt", "at least one token", "none");
+    const std::int64_t new_tokens = form.continuation > 0 ? form.continuation : settings.max_tokens;
+    const std::int64_t room = max_positions - new_tokens - (bos ? 1 : 0);
+    const auto count = static_cast<std::int64_t>(ids.size());
+    if (count > room) {
+        if (settings.overlong != "truncate-left" || room <= 0)
+            refuse_overlong(form, count, room, settings, max_positions);
+        ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count - room));
+    }
+    if (bos) ids.insert(ids.begin(), *tokenizer.bos_id());
+    return ids;
+}
+
+std::unique_ptr<DataSet> DataSet::open(const Settings& settings) {
+    if (settings.task == "pg19") return std::make_unique<BookDataSet>(settings);
+    return std::make_unique<RecordDataSet>(settings);
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,88 @@
+// The "options" of one item: generation keys of the job's vocabulary, as JSON.
+#include <algorithm>
+#include <map>
+
+#include "engine/error.hpp"
+#include "runner/data/dataset_records.hpp"
+#include "runner/job/values.hpp"
+#include "runner/job/vocabulary.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+using engine::Json;
+
+enum class Type { number, boolean, text };
+
+/// The keys an item may set, in the order of --help.
+const std::vector<std::pair<std::string, Type>>& item_keys() {
+    static const std::vector<std::pair<std::string, Type>> keys{{"seed", Type::number},
+                                                                {"max-tokens", Type::number},
+                                                                {"ignore-eos", Type::boolean},
+                                                                {"stop", Type::text},
+                                                                {"logprobs", Type::number},
+                                                                {"temperature", Type::number},
+                                                                {"top-k", Type::number},
+                                                                {"top-p", Type::number},
+                                                                {"min-p", Type::number},
+                                                                {"eta", Type::number},
+                                                                {"repetition-penalty", Type::number},
+                                                                {"penalty-window", Type::number}};
+    return keys;
+}
+
+Type type_of_key(const std::string& key, const std::string& where) {
+    std::vector<std::string> names;
+    for (const auto& [name, type] : item_keys()) {
+        if (name == key) return type;
+        names.push_back(name);
+    }
+    const std::string shown = "'" + engine::printable(key) + "'";
+    if (find_key(key) != nullptr) {
+        throw InputError(where, "options." + key, "an option of generation (" + list_words(names) + ")",
+                         "a key of the whole job");
+    }
+    const std::string near = nearest_word(key, names);
+    throw InputError(where, "options", "options of generation (" + list_words(names) + ")", shown,
+                     near.empty() ? "" : "did you mean '" + near + "'?");
+}
+
+/// A JSON value as a job file has it.
+std::string value_text(const Json& value, Type type, const std::string& where, const std::string& field) {
+    if (type == Type::boolean && value.is_boolean()) return value.get<bool>() ? "true" : "false";
+    if (type == Type::text && value.is_string()) return quote_text(value.get<std::string>());
+    if (type == Type::number && value.is_number_unsigned()) return std::to_string(value.get<std::uint64_t>());
+    if (type == Type::number && value.is_number_integer()) return std::to_string(value.get<std::int64_t>());
+    if (type == Type::number && value.is_number()) return format_number(value.get<double>());
+    const char* const expected = type == Type::boolean ? "true or false" : type == Type::text ? "a string" : "a number";
+    throw InputError(where, field, expected, engine::describe(value));
+}
+
+void set_option(Settings& settings, const std::string& key, Type type, const Json& value, const std::string& where) {
+    const std::string field = "options." + key;
+    const std::string text = value_text(value, type, where, field);
+    try {
+        find_key(key)->set(settings, text, {});
+    } catch (const BadValue& bad) {
+        throw InputError(where, field, bad.expected, engine::describe(value), bad.mend);
+    }
+}
+
+}  // namespace
+
+std::shared_ptr<const Settings> with_options(const Json& options, const Settings& job, const std::string& where) {
+    if (!options.is_object()) throw InputError(where, "options", "an object", engine::describe(options));
+    auto settings = std::make_shared<Settings>(job);
+    for (const auto& [key, value] : options.items()) {
+        const Type type = type_of_key(key, where);
+        if (key == "stop") settings->stop.clear();  // the item's, not the job's and the item's
+        if (key == "stop" && value.is_array()) {
+            for (const Json& text : value) set_option(*settings, key, type, text, where);
+        } else {
+            set_option(*settings, key, type, value, where);
+        }
+    }
+    return settings;
+}
+
+}  // namespace longhaul::runner

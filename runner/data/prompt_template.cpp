@@ -1,0 +1,145 @@
+#include "runner/data/prompt_template.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "runner/data/dataset_source.hpp"
+#include "runner/job/values.hpp"
+
+namespace longhaul::runner {
+
+/// One file on its way to pieces.
+class TemplateParser {
+  public:
+    TemplateParser(std::string text, const std::string& name, const std::vector<std::string>& fields)
+        : text_(std::move(text)), name_(name), fields_(fields) {}
+
+    PromptTemplate run() {
+        while (at_ < text_.size()) {
+            const char c = text_[at_];
+            const bool doubled = at_ + 1 < text_.size() && text_[at_ + 1] == c;
+            if (c != '{' && c != '}') {
+                add_text(c);
+            } else if (doubled) {
+                add_text(c);
+                ++at_;
+            } else if (c == '}') {
+                refuse("a field such as " + first_field() + ", or }} for a brace", "a lone }");
+            } else {
+                read_tag();
+                continue;
+            }
+            ++at_;
+        }
+        if (!open_.empty()) {
+            const auto [piece, line] = open_.back();
+            const std::string& field = fields_[made_.pieces_[piece].field];
+            throw InputError(place(line), "", "{/" + field + "} to end {?" + field + "}", "the end of the file");
+        }
+        made_.fingerprint_ = hash_of(text_);
+        return std::move(made_);
+    }
+
+  private:
+    using Piece = PromptTemplate::Piece;
+
+    [[nodiscard]] std::string place(std::size_t line) const { return name_ + ":" + std::to_string(line); }
+    /// Of at_. Counts on from where it was asked for last.
+    [[nodiscard]] std::size_t line() const {
+        line_ += static_cast<std::size_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_),
+                                                     text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n'));
+        counted_ = at_;
+        return line_;
+    }
+    [[nodiscard]] std::string first_field() const { return "{" + fields_.front() + "}"; }
+    [[noreturn]] void refuse(const std::string& expected, const std::string& got, const std::string& mend = "") const {
+        throw InputError(place(line()), "", expected, got, mend);
+    }
+
+    void add_text(char c) {
+        auto& pieces = made_.pieces_;
+        // A section ends where its last piece ends: what follows it must be a piece of its own.
+        if (pieces.empty() || pieces.back().kind != Piece::Kind::text || pieces.size() == closed_)
+            pieces.push_back({.kind = Piece::Kind::text, .text = {}});
+        pieces.back().text += c;
+    }
+
+    void read_tag() {
+        const std::size_t end = text_.find_first_of("{}\n", at_ + 1);
+        if (end == std::string::npos || text_[end] != '}')
+            refuse("a field such as " + first_field() + ", or {{ for a brace", "a lone {");
+        std::string name = text_.substr(at_ + 1, end - at_ - 1);
+        const char sign = name.starts_with('?') || name.starts_with('/') ? name.front() : ' ';
+        if (sign != ' ') name.erase(0, 1);
+        const std::size_t field = find_field(name);
+        if (sign == '/') {
+            end_section(field);
+        } else {
+            if (sign == '?') open_.emplace_back(made_.pieces_.size(), line());
+            made_.pieces_.push_back(
+                {.kind = sign == '?' ? Piece::Kind::section : Piece::Kind::field, .text = {}, .field = field});
+        }
+        at_ = end + 1;
+    }
+
+    [[nodiscard]] std::size_t find_field(const std::string& name) const {
+        const auto found = std::find(fields_.begin(), fields_.end(), name);
+        if (found != fields_.end()) return static_cast<std::size_t>(found - fields_.begin());
+        const std::string near = nearest_word(name, fields_);
+        refuse(fields_.size() == 1 ? "the field " + fields_.front() : "one of the fields " + list_words(fields_),
+               name.empty() ? "none" : "'" + engine::printable(name) + "'",
+               near.empty() ? "a brace itself is {{" : "did you mean '" + near + "'?");
+    }
+
+    void end_section(std::size_t field) {
+        if (open_.empty()) refuse("{?" + fields_[field] + "} before {/" + fields_[field] + "}", "none");
+        Piece& section = made_.pieces_[open_.back().first];
+        if (section.field != field)
+            refuse(
+                "{/" + fields_[section.field] + "} to end the section of line " + std::to_string(open_.back().second),
+                "{/" + fields_[field] + "}");
+        section.end = closed_ = made_.pieces_.size();
+        open_.pop_back();
+    }
+
+    std::string text_;
+    const std::string& name_;
+    const std::vector<std::string>& fields_;
+    PromptTemplate made_;
+    std::vector<std::pair<std::size_t, std::size_t>> open_;  ///< sections: piece and line
+    std::size_t closed_ = 0;                                 ///< pieces there were when a section ended last
+    std::size_t at_ = 0;
+    mutable std::size_t counted_ = 0, line_ = 1;
+};
+
+PromptTemplate PromptTemplate::parse(std::string_view text, const std::string& name,
+                                     const std::vector<std::string>& fields) {
+    check_text(text, name);
+    if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+    std::string plain(text);
+    drop_carriage_returns(plain);
+    if (plain.ends_with('\n')) plain.pop_back();
+    return TemplateParser(std::move(plain), name, fields).run();
+}
+
+PromptTemplate PromptTemplate::read(const std::filesystem::path& path, const std::vector<std::string>& fields) {
+    constexpr std::int64_t most_bytes = 1 << 20;
+    return parse(engine::read_file(path, most_bytes), path.string(), fields);
+}
+
+std::string PromptTemplate::render(const std::vector<std::string>& values) const {
+    std::string text;
+    for (std::size_t i = 0; i < pieces_.size();) {
+        const Piece& piece = pieces_[i];
+        const bool skipped = piece.kind == Piece::Kind::section && values.at(piece.field).empty();
+        if (piece.kind == Piece::Kind::text) text += piece.text;
+        if (piece.kind == Piece::Kind::field) text += values.at(piece.field);
+        i = skipped ? piece.end : i + 1;
+    }
+    return text;
+}
+
+}  // namespace longhaul::runner

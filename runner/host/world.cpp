@@ -1,0 +1,193 @@
+#include "runner/host/world.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <stdexcept>
+#include <thread>
+
+#include "engine/json.hpp"
+#include "kernels/device_error.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+void check(int result, const char* what) {
+    if (result == MPI_SUCCESS) return;
+    std::array<char, MPI_MAX_ERROR_STRING> text{};
+    int length = 0;
+    MPI_Error_string(result, text.data(), &length);
+    throw Error(std::string("MPI: expected ") + what + " to work, got " + text.data());
+}
+
+}  // namespace
+
+World::World() {
+    int provided = 0;
+    // The main thread alone calls MPI (the watchdog only to abort).
+    check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
+    if (provided < MPI_THREAD_SERIALIZED) {
+        MPI_Finalize();
+        throw Error("MPI: expected a library with MPI_THREAD_SERIALIZED, got less");
+    }
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &size_);
+    MPI_Comm node = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node),
+          "MPI_Comm_split_type");
+    MPI_Comm_rank(node, &node_rank_);
+    MPI_Comm_size(node, &node_size_);
+    MPI_Comm_free(&node);
+    std::array<char, 256> host{};
+    ::gethostname(host.data(), host.size() - 1);
+    host_ = host.data();
+}
+
+World::~World() {
+    if (replica_comm_ != MPI_COMM_NULL) MPI_Comm_free(&replica_comm_);
+    MPI_Finalize();
+}
+
+void World::split(int ranks_a_replica) {
+    replica_ = rank_ / ranks_a_replica;
+    num_replicas_ = size_ / ranks_a_replica;
+    if (replica_comm_ != MPI_COMM_NULL) MPI_Comm_free(&replica_comm_);
+    check(MPI_Comm_split(MPI_COMM_WORLD, replica_, rank_, &replica_comm_), "MPI_Comm_split");
+    MPI_Comm_rank(replica_comm_, &rank_in_replica_);
+}
+
+std::string describe_failure(int& code) {
+    try {
+        throw;
+    } catch (const Error& error) {
+        code = static_cast<int>(error.exit_code());
+        return error.what();
+    } catch (const std::bad_alloc&) {
+        code = static_cast<int>(ExitCode::error);
+        return "memory: expected enough for this job, got no more; lower batch or memory, or take a smaller model";
+    } catch (const kernels::DeviceError& error) {
+        code = static_cast<int>(ExitCode::error);
+        return "device: expected it to go on, got '" + engine::printable(error.what(), 300) +
+               "'; what was saved is kept: run again";
+    } catch (const std::exception& error) {
+        code = static_cast<int>(ExitCode::error);
+        return "internal: expected no failure here, got '" + engine::printable(error.what(), 300) +
+               "'; please report it";
+    }
+}
+
+void abort_all(const std::string& line, int code) noexcept {
+    std::fprintf(stderr, "error: %s\n", line.c_str());
+    std::fflush(stderr);
+    ::alarm(10);  // should MPI not manage to end us, the system does
+    MPI_Abort(MPI_COMM_WORLD, code);
+    std::_Exit(code);
+}
+
+int exit_code_of_ranks(const std::function<int()>& body) {
+    try {
+        return body();
+    } catch (const AgreedFailure& failure) {
+        return failure.code;
+    } catch (const std::exception&) {
+        int code = 1;
+        const std::string line = describe_failure(code);
+        abort_all(line, code);
+    }
+}
+
+void World::agree(const std::function<void()>& body) const {
+    std::string line;
+    int code = 0;
+    try {
+        body();
+    } catch (const std::exception&) {
+        line = describe_failure(code);
+    }
+    const int mine = code == 0 ? INT_MAX : rank_;
+    int failed = INT_MAX;
+    MPI_Allreduce(&mine, &failed, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    if (failed == INT_MAX) return;
+    // Only rank 0 prints: lines of several ranks would mix.
+    if (failed != 0 && rank_ == failed) {
+        MPI_Send(line.data(), static_cast<int>(line.size()), MPI_CHAR, 0, 0, MPI_COMM_WORLD);
+    } else if (failed != 0 && rank_ == 0) {
+        MPI_Status status;
+        int length = 0;
+        MPI_Probe(failed, 0, MPI_COMM_WORLD, &status);
+        MPI_Get_count(&status, MPI_CHAR, &length);
+        line.resize(static_cast<std::size_t>(length));
+        MPI_Recv(line.data(), length, MPI_CHAR, failed, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    if (rank_ == 0) {
+        std::fprintf(stderr, "error: %s\n", line.c_str());
+        std::fflush(stderr);
+    }
+    MPI_Bcast(&code, 1, MPI_INT, failed, MPI_COMM_WORLD);
+    throw AgreedFailure{code, rank_ == 0 ? line : ""};
+}
+
+void World::broadcast(std::string& bytes) const {
+    std::int64_t size = static_cast<std::int64_t>(bytes.size());
+    MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
+    bytes.resize(static_cast<std::size_t>(size));
+    MPI_Bcast(bytes.data(), static_cast<int>(size), MPI_CHAR, 0, MPI_COMM_WORLD);
+}
+
+void World::broadcast(std::vector<std::int64_t>& numbers) const {
+    std::int64_t size = static_cast<std::int64_t>(numbers.size());
+    MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
+    numbers.resize(static_cast<std::size_t>(size));
+    constexpr std::int64_t piece = 1 << 26;  // counts are int
+    for (std::int64_t first = 0; first < size; first += piece) {
+        MPI_Bcast(numbers.data() + first, static_cast<int>(std::min(piece, size - first)), MPI_INT64_T, 0,
+                  MPI_COMM_WORLD);
+    }
+}
+
+std::vector<std::string> World::gather(const std::string& bytes) const {
+    const int mine = static_cast<int>(bytes.size());
+    std::vector<int> sizes(static_cast<std::size_t>(size_)), offsets(sizes.size());
+    MPI_Gather(&mine, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, MPI_COMM_WORLD);
+    int total = 0;
+    for (std::size_t i = 0; i < sizes.size() && rank_ == 0; ++i) {
+        offsets[i] = total;
+        total += sizes[i];
+    }
+    std::string all(static_cast<std::size_t>(total), '\0');
+    MPI_Gatherv(bytes.data(), mine, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR, 0, MPI_COMM_WORLD);
+    std::vector<std::string> parts;
+    for (std::size_t i = 0; i < sizes.size() && rank_ == 0; ++i) {
+        parts.push_back(all.substr(static_cast<std::size_t>(offsets[i]), static_cast<std::size_t>(sizes[i])));
+    }
+    return parts;
+}
+
+bool World::any(bool mine) const {
+    const int here = mine ? 1 : 0;
+    int anywhere = 0;
+    MPI_Allreduce(&here, &anywhere, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    return anywhere != 0;
+}
+
+void World::wait_for_all(const std::function<void()>& poke) const {
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Ibarrier(MPI_COMM_WORLD, &request);
+    for (;;) {
+        int done = 0;
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+        if (done != 0) return;
+        if (poke) poke();
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+}
+
+}  // namespace longhaul::runner

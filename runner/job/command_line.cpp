@@ -1,0 +1,348 @@
+#include "runner/job/command_line.hpp"
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <optional>
+#include <stdexcept>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "runner/job/values.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace po = boost::program_options;
+
+const char* const origin = "command line";
+
+std::string shown(const std::string& text) {
+    return "'" + engine::printable(text) + "'";
+}
+
+[[noreturn]] void refuse(const std::string& field, const std::string& expected, const std::string& got,
+                         const std::string& mend = "") {
+    throw UsageError(InputError::format(origin, field, expected, got, mend));
+}
+
+/// "longhaul generate MODEL"
+std::string usage_of(const CommandSyntax& syntax) {
+    std::string usage = "longhaul " + syntax.name;
+    for (const std::string& place : syntax.places) usage += " " + place;
+    return usage;
+}
+
+std::string help_hint(const CommandSyntax& syntax) {
+    return "see `longhaul " + syntax.name + " --help`";
+}
+
+po::options_description describe(const CommandSyntax& syntax) {
+    po::options_description options;
+    const auto add = [&](const std::string& name, po::value_semantic* value) {
+        options.add_options()(name.c_str(), value);
+    };
+    for (const KeyInfo& key : keys_of(syntax)) {
+        add(key.key, po::value<std::string>());
+    }
+    for (const CommandOption& option : syntax.options) {
+        add(option.name, po::value<std::string>());
+    }
+    return options;
+}
+
+[[noreturn]] void refuse_unknown(const po::option& option, const CommandSyntax& syntax) {
+    const std::string& name = option.string_key;
+    const auto& unused = syntax.unused_keys;
+    if (std::find(unused.begin(), unused.end(), name) != unused.end()) {
+        refuse(name, "a key that `longhaul " + syntax.name + "` uses", shown("--" + name), help_hint(syntax));
+    }
+    std::vector<std::string> known;
+    for (const CommandOption& own : syntax.options) known.push_back(own.name);
+    for (const KeyInfo& key : keys_of(syntax)) known.push_back(key.key);
+    const std::string near = nearest_word(name, known);
+    const std::string mend = near.empty() ? help_hint(syntax) : "did you mean '" + near + "'?";
+    if (syntax.keys) refuse("unknown key " + shown(name), "a known key", shown(name), mend);
+    refuse("unknown option " + shown("--" + name), "an option of `longhaul " + syntax.name + "`", shown("--" + name),
+           mend);
+}
+
+[[noreturn]] void refuse_syntax(const po::error& error, const CommandSyntax& syntax) {
+    if (const auto* named = dynamic_cast<const po::error_with_option_name*>(&error)) {
+        std::string name = named->get_option_name();
+        name.erase(0, name.find_first_not_of('-'));
+        using Kind = po::invalid_command_line_syntax;
+        const auto* bad = dynamic_cast<const Kind*>(named);
+        if (bad != nullptr &&
+            (bad->kind() == Kind::missing_parameter || bad->kind() == Kind::empty_adjacent_parameter)) {
+            refuse(name, "a value", "nothing", "write --" + name + "=VALUE");
+        }
+    }
+    refuse("", usage_of(syntax), engine::printable(error.what(), 200), help_hint(syntax));
+}
+
+enum class Takes { value, truth, nothing };
+
+/// What `--name` takes; nullopt for an unknown name.
+std::optional<Takes> takes_of(const std::string& name, const CommandSyntax& syntax) {
+    for (const CommandOption& option : syntax.options) {
+        if (option.name == name) return option.value_name.empty() ? Takes::nothing : Takes::value;
+    }
+    for (const KeyInfo& key : keys_of(syntax)) {
+        if (key.key == name) return key.flag ? Takes::truth : Takes::value;
+    }
+    return std::nullopt;
+}
+
+/// Settles what the library would guess: it takes the next argument for the value of `--seed` even when it is
+/// `--limit=1`, and for that of a flag even when it is the job file.
+std::vector<std::string> without_guesses(const std::vector<std::string>& arguments, const CommandSyntax& syntax) {
+    std::vector<std::string> clear;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+        clear.push_back(arguments[i]);
+        if (arguments[i] == "--") {
+            clear.insert(clear.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, arguments.end());
+            break;
+        }
+        const std::string name = arguments[i].starts_with("--") ? arguments[i].substr(2) : "";
+        const std::optional<Takes> takes = takes_of(name, syntax);
+        const std::string next = i + 1 < arguments.size() ? arguments[i + 1] : "";
+        if (takes == Takes::value) {
+            if (next.starts_with("--")) refuse(name, "a value", "nothing", "write --" + name + "=VALUE");
+            if (i + 1 < arguments.size()) clear.push_back(arguments[++i]);
+        } else if (takes) {
+            const bool has_value = takes == Takes::truth && (next == "true" || next == "false");
+            clear.back() += "=" + (has_value ? next : std::string("true"));
+            i += has_value ? 1 : 0;
+        }
+    }
+    return clear;
+}
+
+/// Options in the order given, as the library sees them; its guessing of abbreviations is off: a job must not change
+/// its meaning when a new key comes.
+std::vector<po::option> split(const std::vector<std::string>& arguments, const CommandSyntax& syntax) {
+    using namespace po::command_line_style;
+    const auto style = allow_long | long_allow_next | long_allow_adjacent;
+    const po::options_description options = describe(syntax);
+    try {
+        return po::command_line_parser(without_guesses(arguments, syntax))
+            .options(options)
+            .style(style)
+            .allow_unregistered()
+            .run()
+            .options;
+    } catch (const po::error& error) {
+        refuse_syntax(error, syntax);
+    }
+}
+
+void add_place(CommandLine& line, const std::string& text, const CommandSyntax& syntax) {
+    if (line.places.size() >= syntax.places.size()) {
+        const std::string mend = text.starts_with('-') ? "options begin with --" : help_hint(syntax);
+        refuse("", usage_of(syntax), "one more argument, " + shown(text), mend);
+    }
+    line.places.push_back(text);
+}
+
+void add_option(CommandLine& line, const po::option& option, const CommandSyntax& syntax) {
+    const Assignment assignment{option.string_key, option.value.empty() ? "" : option.value.front(), origin};
+    const bool own = std::any_of(syntax.options.begin(), syntax.options.end(),
+                                 [&](const CommandOption& known) { return known.name == option.string_key; });
+    if (!own) {
+        line.keys.push_back(assignment);
+        return;
+    }
+    if (takes_of(assignment.key, syntax) == Takes::nothing && assignment.value != "true") {
+        refuse(assignment.key, "no value", shown(assignment.value));
+    }
+    if (line.has(assignment.key)) refuse(assignment.key, "every option once", "this option again");
+    line.options.push_back(assignment);
+}
+
+}  // namespace
+
+bool CommandLine::has(const std::string& option) const {
+    return std::any_of(options.begin(), options.end(), [&](const Assignment& given) { return given.key == option; });
+}
+
+std::string CommandLine::value(const std::string& option, const std::string& fallback) const {
+    for (const Assignment& given : options) {
+        if (given.key == option) return given.value;
+    }
+    return fallback;
+}
+
+std::vector<KeyInfo> keys_of(const CommandSyntax& syntax) {
+    std::vector<KeyInfo> keys;
+    if (!syntax.keys) return keys;
+    for (const KeyInfo& key : vocabulary()) {
+        const bool unused =
+            std::find(syntax.unused_keys.begin(), syntax.unused_keys.end(), key.key) != syntax.unused_keys.end();
+        if (!unused) keys.push_back(key);
+    }
+    return keys;
+}
+
+CommandLine parse_command_line(const std::vector<std::string>& arguments, const CommandSyntax& syntax) {
+    CommandLine line;
+    for (const po::option& option : split(arguments, syntax)) {
+        if (option.unregistered) refuse_unknown(option, syntax);
+        if (option.position_key >= 0) {
+            for (const std::string& text : option.value) add_place(line, text, syntax);
+        } else {
+            add_option(line, option, syntax);
+        }
+    }
+    if (line.places.size() < syntax.places.size())
+        refuse("", usage_of(syntax), "no " + syntax.places[line.places.size()], help_hint(syntax));
+    return line;
+}
+
+const CommandSyntax& syntax_of(const std::string& command) {
+    for (const CommandSyntax& syntax : command_table()) {
+        if (syntax.name == command) return syntax;
+    }
+    throw std::logic_error("no command '" + command + "' in the table");
+}
+
+namespace {
+/// All keys of the vocabulary but `used`.
+std::vector<std::string> keys_but(const std::vector<std::string>& used) {
+    std::vector<std::string> others;
+    for (const KeyInfo& key : vocabulary()) {
+        if (std::find(used.begin(), used.end(), key.key) == used.end()) others.push_back(key.key);
+    }
+    return others;
+}
+}  // namespace
+
+const std::vector<CommandSyntax>& command_table() {
+    static const std::vector<CommandSyntax> table{
+        {.name = "run",
+         .places = {"JOB.cfg"},
+         .options = {},
+         .keys = true,
+         .unused_keys = {},
+         .summary = "start a job, or go on with it where its run folder stands",
+         .example = "mpirun -n 2 longhaul run jobs/demo/demo.cfg --output=runs/first",
+         .more = "Alone it is one rank. What may change between launches of one run folder: everything that does not "
+                 "decide the "
+                 "text (ranks, batch, threads, drafts, checkpoints), and limit, samples and max-tokens upwards."},
+        {.name = "sweep",
+         .places = {"SWEEP.cfg"},
+         .options = {},
+         .keys = true,
+         .unused_keys = {},
+         .summary = "run a job with every combination of some keys, over all ranks, and end in one table",
+         .example = "mpirun -n 2 longhaul sweep jobs/sweep-example.cfg --output=runs/sweep",
+         .more =
+             "A sweep file is a job file with two more forms of lines: `grid KEY = v1 | v2` tries every value, "
+             "`variant NAME = key=value key=value` is a named set of keys. Points are all variants times all values "
+             "of the grids; each is a run folder in the output folder, and what is done is skipped. Values added "
+             "later extend a sweep. With baseline = true plain decoding runs once for all points that differ in draft "
+             "keys alone. The table, written after every point: sweep.md, sweep.csv, sweep.json."},
+        {.name = "generate",
+         .places = {"MODEL"},
+         .options = {{"prompt", "TEXT", "the text to go on from"},
+                     {"prompt-file", "FILE", "the same, read from a file"}},
+         .keys = true,
+         .unused_keys = {"task",
+                         "data",
+                         "reference",
+                         "template",
+                         "model",
+                         "output",
+                         "limit",
+                         "samples",
+                         "shard",
+                         "prompt-tokens",
+                         "logprobs",
+                         "teacher-forced",
+                         "mode",
+                         "window",
+                         "stride",
+                         "token-ids",
+                         "allow-device-change",
+                         "batch",
+                         "tensor-parallel",
+                         "max-failures",
+                         "retry-failed",
+                         "baseline",
+                         "replay-run",
+                         "replay-accept",
+                         "checkpoint-tokens",
+                         "checkpoint-seconds",
+                         "checkpoint-kv",
+                         "checkpoint-quota",
+                         "watchdog-seconds",
+                         "lease-seconds"},
+         .summary = "go on from one prompt, streamed to the terminal; Ctrl-C ends it",
+         .example = "longhaul generate jobs/demo/model --prompt \"It was a dark night\" --max-tokens=200",
+         .more = "One process, no MPI. The text goes to standard output, a line of statistics to standard error. It is "
+                 "the text "
+                 "that a job with this one prompt (id 1) gives."},
+        {.name = "status",
+         .places = {"RUN"},
+         .options = {{"json", "", "for programs"}, {"progress", "", "one line of key=value, for shell scripts"}},
+         .keys = false,
+         .unused_keys = {},
+         .summary = "how far a run is, and what its replicas do; of a sweep, how many points are done; of a job in "
+                    "shards, each of them",
+         .example = "longhaul status runs/first",
+         .more = "--progress prints state (new, running, stopped, done, failed, crashed), done and failed (items), "
+                 "tokens (durable: in results and checkpoints), positions (of unfinished items, prompts included, in "
+                 "checkpoints) and stop_seconds (the longest time from a request to "
+                 "stop to the end of the launch; 0 = not measured yet). A folder that is not there is new."},
+        {.name = "results",
+         .places = {"RUN"},
+         .options = {{"partial", "", "also what unfinished items have so far"}},
+         .keys = false,
+         .unused_keys = {},
+         .summary = "print the results of a run, in the order of the input, as JSON lines",
+         .example = "longhaul results runs/first --partial",
+         .more = "Of a job in shards: of all of them; where all are done they are joined in its folder."},
+        {.name = "inspect",
+         .places = {"PATH"},
+         .options = {{"json", "", "for programs"}},
+         .keys = false,
+         .unused_keys = {},
+         .summary = "what a model folder or a checkpoint file holds",
+         .example = "longhaul inspect jobs/demo/model",
+         .more = ""},
+        {.name = "check",
+         .places = {"JOB.cfg"},
+         .options = {{"json", "", "for programs; all items that would fail"},
+                     {"print", "output", "for scripts: look at nothing but the job file, and print its run folder"}},
+         .keys = true,
+         .unused_keys = {},
+         .summary = "look for everything that would keep a job from running well, and run nothing",
+         .example = "longhaul check jobs/demo/demo.cfg --output=runs/first",
+         .more = "All faults of the job file, the model folder, the run folder and every prompt; how long the prompts "
+                 "are; the memory and the disk space that the job needs. One process, no MPI; writes nothing. Exit "
+                 "codes, the gravest first: 2 the job would be refused; 1 model or data cannot be used; 3 some items "
+                 "would fail; 0 all good."},
+        {.name = "bench",
+         .places = {"WHAT"},
+         .options = {{"shape", "NAME", "random weights of this shape: 135m, 1.1b (default), 3b, 8b"},
+                     {"model", "FOLDER", "instead of a shape"},
+                     {"rows", "NUMBER", "only so many rows: verify, prefill"},
+                     {"rounds", "NUMBER",
+                      "rounds whose medians are shown: speculation (default 3); with lines for each: decode, verify, "
+                      "prefill (1)"},
+                     {"explain", "", "also where the time of a pass goes: decode, verify, prefill"},
+                     {"json", "", "for programs"}},
+         .keys = true,
+         .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
+                                  "packed-weights", "draft-tree"}),
+         .summary =
+             "time decode, verify, prefill, attention, sampling, drafts, speculation or all-reduce next to what the "
+             "machine can do; start: from files to the first token",
+         .example = "longhaul bench decode --shape 1.1b --threads=2",
+         .more = "share = time the pass would take at the measured read bandwidth or peak, whichever is nearer, over "
+                 "the time it took. Over several ranks: mpirun -n 2 longhaul bench decode --tensor-parallel=2, and "
+                 "mpirun -n 2 longhaul bench all-reduce"},
+    };
+    return table;
+}
+
+}  // namespace longhaul::runner

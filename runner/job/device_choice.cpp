@@ -1,0 +1,104 @@
+#include "runner/job/device_choice.hpp"
+
+#include <algorithm>
+
+#include "engine/error.hpp"
+#include "kernels/gpu_devices.hpp"
+#include "runner/job/values.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+const std::vector<std::string> cpu_kernels{"auto", "reference", "avx2", "avx512"};
+const std::vector<std::string> gpu_kernels{"auto", "cuda", "cuda-exact", "cuda-cublas"};
+
+bool is_of(const std::string& kernels, const std::vector<std::string>& device) {
+    return kernels != "auto" && std::find(device.begin(), device.end(), kernels) != device.end();
+}
+
+[[noreturn]] void refuse(const char* key, const std::string& expected, const std::string& got,
+                         const std::string& mend) {
+    throw UsageError(InputError::format("job", key, expected, "'" + got + "'", mend));
+}
+
+std::unique_ptr<kernels::Device> make_cpu_device(const Settings& settings, int threads) {
+    const std::vector<kernels::CpuVariant> variants = kernels::available_cpu_variants();
+    std::vector<std::string> names;
+    for (const kernels::CpuVariant variant : variants) {
+        names.emplace_back(kernels::variant_name(variant));
+        if (settings.kernels == names.back()) return kernels::make_cpu_device(variant, threads);
+    }
+    if (settings.kernels == "auto" && !variants.empty()) return kernels::make_cpu_device(variants.back(), threads);
+    names.insert(names.begin(), "auto");
+    refuse("kernels", list_words(names), settings.kernels, "this processor cannot run it");
+}
+
+/// What `kernels = cuda-cublas` needs to be called by name; "" for other kernels, and where there is no GPU.
+std::string library_of(const Settings& settings, int gpu) {
+    if (settings.kernels != "cuda-cublas") return "";
+    try {
+        return kernels::gpu_library(gpu);
+    } catch (const kernels::DeviceError& error) {
+        refuse("kernels", "auto, cuda or cuda-exact", settings.kernels, error.what());
+    }
+}
+
+kernels::GpuArithmetic arithmetic_of(const std::string& kernels) {
+    if (kernels == "cuda-exact") return kernels::GpuArithmetic::exact;
+    return kernels == "cuda-cublas" ? kernels::GpuArithmetic::library : kernels::GpuArithmetic::tensor;
+}
+
+}  // namespace
+
+Gpus gpus_here() {
+    return {.built = kernels::built_for_gpus(), .visible = kernels::num_gpus()};
+}
+
+const std::vector<std::string>& kernels_of_device(const std::string& device) {
+    return device == "cuda" ? gpu_kernels : cpu_kernels;
+}
+
+int gpu_of(int node_rank) {
+    return node_rank % std::max(kernels::num_gpus(), 1);
+}
+
+std::string resolved_device(const std::string& device, const std::string& kernels, const Gpus& gpus) {
+    if (!device.empty() && device != "auto") return device;
+    if (is_of(kernels, gpu_kernels)) return "cuda";
+    return gpus.visible > 0 && !is_of(kernels, cpu_kernels) ? "cuda" : "cpu";
+}
+
+std::string device_kind(const Settings& settings, const std::string& generation, const std::string& library) {
+    if (settings.kernels == "cuda-exact") return "cpu";
+    if (settings.device != "cuda" || generation.empty()) return settings.device;
+    const std::string kind = "cuda " + generation;
+    if (settings.kernels != "cuda-cublas") return kind;
+    return kind + ", " + library + ", tensor-parallel " + std::to_string(settings.tensor_parallel);
+}
+
+std::string device_kind(const Settings& settings, int gpu) {
+    return device_kind(settings, kernels::gpu_generation(gpu), library_of(settings, gpu));
+}
+
+void check_device(const Settings& settings, const Gpus& gpus) {
+    if (settings.device != "cuda") return;
+    const bool by_kernels = is_of(settings.kernels, gpu_kernels);
+    const char* key = by_kernels ? "kernels" : "device";
+    const std::string expected = by_kernels ? list_words(cpu_kernels) : "auto or cpu";
+    const std::string& got = by_kernels ? settings.kernels : settings.device;
+    if (!gpus.built)
+        refuse(key, expected, got, "this program was built without GPU kernels: configure it with -DLONGHAUL_CUDA=ON");
+    if (gpus.visible == 0)
+        refuse(key, expected, got,
+               "the driver shows this process no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES, under Slurm ask for one "
+               "(--gpus-per-node)");
+}
+
+std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threads, int node_rank) {
+    if (settings.device != "cuda") return make_cpu_device(settings, threads);
+    check_device(settings, gpus_here());
+    static_cast<void>(library_of(settings, gpu_of(node_rank)));
+    return kernels::make_gpu_device(arithmetic_of(settings.kernels), gpu_of(node_rank));
+}
+
+}  // namespace longhaul::runner

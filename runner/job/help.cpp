@@ -1,0 +1,138 @@
+#include "runner/job/help.hpp"
+
+#include <H5public.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <sstream>
+#include <vector>
+
+#include "kernels/device.hpp"
+#include "runner/job/device_choice.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+constexpr std::size_t line_width = 100;
+
+/// `text` in lines of at most line_width, each behind `indent` blanks.
+std::string wrapped(const std::string& text, std::size_t indent) {
+    std::string result;
+    std::string line(indent, ' ');
+    std::istringstream words(text);
+    for (std::string word; words >> word;) {
+        if (line.size() > indent && line.size() + 1 + word.size() > line_width) {
+            result += line + "\n";
+            line.assign(indent, ' ');
+        }
+        if (line.size() > indent) line += ' ';
+        line += word;
+    }
+    return result + line + "\n";
+}
+
+/// `name` in the left column, `text` beside it, wrapped.
+std::string entry(const std::string& name, const std::string& text) {
+    constexpr std::size_t column = 30;
+    const std::string left = "  " + name;
+    std::string right = wrapped(text, column);
+    if (left.size() + 2 > column) return left + "\n" + right;
+    return left + right.substr(left.size());
+}
+
+std::string key_entry(const KeyInfo& key) {
+    std::string text = key.help;
+    const bool needed = key.default_text.empty() && key.section == "Job";
+    const std::string none = needed ? "must be given" : key.repeatable ? "none; repeatable" : "none";
+    const std::string value = key.default_text.empty() ? none : key.default_text;
+    return entry("--" + key.key + "=" + key.value_name, text + " [" + value + "]");
+}
+
+std::string keys_text(const std::vector<KeyInfo>& keys) {
+    std::string text, section;
+    for (const KeyInfo& key : keys) {
+        if (key.section != section) text += "\n" + (section = key.section) + "\n";
+        text += key_entry(key);
+    }
+    return text;
+}
+
+std::string usage_line(const CommandSyntax& syntax) {
+    std::string line = "longhaul " + syntax.name;
+    for (const std::string& place : syntax.places) line += " " + place;
+    for (const CommandOption& option : syntax.options) {
+        line += " [--" + option.name + (option.value_name.empty() ? "" : " " + option.value_name) + "]";
+    }
+    return syntax.keys ? line + " [--key=value ...]" : line;
+}
+
+std::string kernels_text() {
+    std::string text;
+    for (const kernels::CpuVariant variant : kernels::available_cpu_variants()) {
+        if (!text.empty()) text += ", ";
+        text += kernels::variant_name(variant);
+        const std::string flags(kernels::variant_flags(variant));
+        if (!flags.empty()) text += " (" + flags + ")";
+    }
+    return text;
+}
+
+std::string gpus_text() {
+    const Gpus gpus = gpus_here();
+    if (!gpus.built) return "not built";
+    return "built; " + std::to_string(gpus.visible) + (gpus.visible == 1 ? " GPU here" : " GPUs here");
+}
+
+std::string mpi_text() {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+    MPI_Get_library_version(text, &length);  // one of the few calls that need no MPI_Init
+    const std::string whole(text, static_cast<std::size_t>(std::max(length, 0)));
+    return whole.substr(0, whole.find_first_of(",\n"));
+}
+
+}  // namespace
+
+std::string help_text() {
+    std::string text =
+        "longhaul generates very long texts and evaluates language models in bulk, from a laptop to a Slurm cluster.\n"
+        "One job file and a seed give one text, on any number of ranks; a run that was killed goes on where it was.\n"
+        "\nCommands (`longhaul COMMAND --help` says more)\n";
+    for (const CommandSyntax& syntax : command_table()) {
+        text += entry(syntax.name, syntax.summary);
+        text += "      " + syntax.example + "\n";
+    }
+    text += entry("--version", "what this program was built with, and what this processor runs of it");
+    text +=
+        "\nA job is a file of lines `key = value`, with # comments. Every key is also an option, --key=value, and the "
+        "command\n"
+        "line wins. Relative paths in a job file are relative to it. In brackets: the value where none is given.\n";
+    text += keys_text(vocabulary());
+    text +=
+        "\nExit codes: 0 done; 1 error (model, data, checkpoint); 2 usage (command line, job file, a refused resume); "
+        "3 done, but\n"
+        "some items failed; 74 storage full or failing (nothing lost: run again); 75 stopped on request, everything "
+        "saved.\n";
+    return text;
+}
+
+std::string help_text(const CommandSyntax& syntax) {
+    std::string text = usage_line(syntax) + "\n\n" + wrapped(syntax.summary, 0);
+    if (!syntax.more.empty()) text += wrapped(syntax.more, 0);
+    text += "\nExample\n  " + syntax.example + "\n";
+    if (!syntax.options.empty()) text += "\nOptions\n";
+    for (const CommandOption& option : syntax.options) {
+        text += entry("--" + option.name + (option.value_name.empty() ? "" : "=" + option.value_name), option.help);
+    }
+    return text + keys_text(keys_of(syntax));
+}
+
+std::string version_text() {
+    const std::string hdf5 =
+        std::to_string(H5_VERS_MAJOR) + "." + std::to_string(H5_VERS_MINOR) + "." + std::to_string(H5_VERS_RELEASE);
+    return "longhaul " LONGHAUL_VERSION "\ncompiler: " LONGHAUL_COMPILER "\nbuild: " LONGHAUL_BUILD_TYPE "\nMPI: " +
+           mpi_text() + "\nHDF5: " + hdf5 + "\nkernels this processor runs: " + kernels_text() +
+           "\nCUDA: " + gpus_text() + "\n";
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,91 @@
+#include <algorithm>
+#include <string_view>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "runner/job/settings.hpp"
+#include "runner/job/values.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+constexpr std::int64_t most_bytes = 1 << 20;  // a job file is written by hand
+
+/// Of a sweep file; a job's keys are one word.
+bool is_sweep_line(std::string_view line) {
+    return line.starts_with("grid ") || line.starts_with("grid\t") || line.starts_with("variant ") ||
+           line.starts_with("variant\t");
+}
+
+/// Whether a value may begin at `i`. In a sweep's lines there are several: "grid KEY = v1 | v2", "variant NAME = k=v".
+bool value_begins(std::string_view line, std::size_t i, bool several) {
+    while (i > 0 && is_blank(line[i - 1])) --i;
+    if (i == 0) return false;
+    const char before = line[i - 1];
+    return several ? before == '=' || before == '|' : before == '=' && i - 1 == line.find('=');
+}
+
+/// The line without its comment. Quotes count only where a value starts with one: `stop = don't # say` has none.
+std::string_view without_comment(std::string_view line) {
+    const bool several = is_sweep_line(trimmed(line));
+    bool inside = false;
+    for (std::size_t i = 0; i < line.size(); ++i) {
+        if (inside && line[i] == '\\') {
+            ++i;
+        } else if (line[i] == '"' && (inside || value_begins(line, i, several))) {
+            inside = !inside;
+        } else if (line[i] == '#' && !inside && (i == 0 || is_blank(line[i - 1]))) {
+            return line.substr(0, i);
+        }
+    }
+    return line;
+}
+
+std::string shown(std::string_view text) {
+    return "'" + engine::printable(text) + "'";
+}
+
+std::string read_text(const std::filesystem::path& path) {
+    try {
+        return engine::read_file(path, most_bytes);
+    } catch (const InputError& error) {
+        throw UsageError(error.what());  // a job file that cannot be read is a wrong command line
+    }
+}
+
+}  // namespace
+
+std::vector<Assignment> read_job_file(const std::filesystem::path& path, const FaultSink& fault) {
+    const std::string text = read_text(path);
+    std::string_view rest = text;
+    if (rest.starts_with("\xEF\xBB\xBF")) rest.remove_prefix(3);
+    std::vector<Assignment> assignments;
+    for (std::int64_t line_number = 1; !rest.empty(); ++line_number) {
+        std::string_view line = rest.substr(0, rest.find('\n'));
+        rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+        if (line.ends_with('\r')) line.remove_suffix(1);
+        const std::string origin = path.string() + ":" + std::to_string(line_number);
+        if (!is_text(line)) {
+            fault("", InputError::format(origin, "", "UTF-8 text", shown(line), ""));
+            continue;
+        }
+        line = trimmed(without_comment(line));
+        if (line.empty()) continue;
+        const std::size_t equals = line.find('=');
+        if (equals == std::string_view::npos || trimmed(line.substr(0, equals)).empty()) {
+            fault("", InputError::format(origin, "", "'key = value'", shown(line), "a comment begins with #"));
+            continue;
+        }
+        assignments.push_back({.key = std::string(trimmed(line.substr(0, equals))),
+                               .value = std::string(trimmed(line.substr(equals + 1))),
+                               .origin = origin});
+    }
+    return assignments;
+}
+
+Settings load_settings(const std::filesystem::path& job_file, const std::vector<Assignment>& command_line) {
+    const auto folder = std::filesystem::absolute(job_file).parent_path();
+    return parse_settings(read_job_file(job_file), command_line, folder);
+}
+
+}  // namespace longhaul::runner

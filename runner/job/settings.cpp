@@ -1,0 +1,339 @@
+#include "runner/job/settings.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string_view>
+
+#include "engine/draft/methods.hpp"
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "engine/verify/verifier.hpp"
+#include "runner/job/device_choice.hpp"
+#include "runner/job/values.hpp"
+#include "runner/job/vocabulary.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+std::string shown(std::string_view text) {
+    return text.empty() ? "nothing" : "'" + engine::printable(text) + "'";
+}
+
+std::vector<std::string> key_names() {
+    std::vector<std::string> names;
+    for (const Key& key : key_table()) names.push_back(key.info.key);
+    return names;
+}
+
+/// Passes faults on, and remembers the keys they are about.
+class Faults {
+  public:
+    explicit Faults(const FaultSink& sink) : sink_(sink) {}
+
+    void add(const std::string& key, const std::string& origin, const std::string& field, const std::string& expected,
+             const std::string& got, const std::string& mend = "") {
+        sink_(key, InputError::format(origin, field, expected, got, mend));
+        keys_.insert(key);
+    }
+    void add(const Assignment& of, const std::string& expected, const std::string& got, const std::string& mend = "") {
+        add(of.key, of.origin, of.key, expected, got, mend);
+    }
+    /// A line that names its field itself.
+    void add_line(const std::string& key, const std::string& line) {
+        sink_(key, line);
+        keys_.insert(key);
+    }
+    [[nodiscard]] bool has(const std::string& key) const { return keys_.contains(key); }
+
+  private:
+    const FaultSink& sink_;
+    std::set<std::string> keys_;
+};
+
+/// nullptr, and a fault, where it is in no table.
+const Key* known_key(const Assignment& assignment, Faults& faults) {
+    if (const Key* key = find_key(assignment.key)) return key;
+    if (assignment.key.starts_with("grid ") || assignment.key.starts_with("variant ")) {
+        faults.add(assignment.key, assignment.origin, "", "a job", "a line of a sweep",
+                   "`longhaul sweep` runs this file");
+        return nullptr;
+    }
+    const std::string near = nearest_word(assignment.key, key_names());
+    faults.add(near, assignment.origin, "unknown key " + shown(assignment.key), "a known key", shown(assignment.key),
+               near.empty() ? "`longhaul run --help` lists them" : "did you mean '" + near + "'?");
+    return nullptr;
+}
+
+void assign(Settings& settings, const Key& key, const Assignment& assignment, const std::filesystem::path& folder,
+            Faults& faults) {
+    try {
+        if (assignment.value.empty()) throw BadValue{"a value", ""};
+        key.set(settings, assignment.value, folder);
+    } catch (const BadValue& bad) {
+        faults.add(assignment, bad.expected, shown(assignment.value), bad.mend);
+    }
+}
+
+/// Calls `visit` for the lines of one place (the file, the command line) whose key is known and not there already.
+template <typename Visit>
+void for_each_key(const std::vector<Assignment>& place, Faults& faults, Visit visit) {
+    std::map<std::string, std::string> first_origin;
+    for (const Assignment& assignment : place) {
+        const Key* key = known_key(assignment, faults);
+        if (key == nullptr) continue;
+        const auto [first, fresh] = first_origin.try_emplace(assignment.key, assignment.origin);
+        if (!fresh && !key->info.repeatable) {
+            const bool lines = first->second != assignment.origin;
+            faults.add(assignment, "every key once", "this key again",
+                       lines ? "it is at " + first->second + " already" : "");
+            continue;
+        }
+        visit(*key, assignment);
+    }
+}
+
+/// What one place says; keys in `overridden` are checked and left out.
+void read_place(Settings& settings, const std::vector<Assignment>& place, const std::set<std::string>& overridden,
+                const std::filesystem::path& folder, Faults& faults) {
+    for_each_key(place, faults, [&](const Key& key, const Assignment& assignment) {
+        Settings ignored;
+        assign(overridden.contains(assignment.key) ? ignored : settings, key, assignment, folder, faults);
+    });
+}
+
+/// Where keys were given last, for messages about several of them.
+class Origins {
+  public:
+    Origins(const std::vector<Assignment>& file, const std::vector<Assignment>& command_line) {
+        for (const auto* list : {&file, &command_line}) {
+            for (const Assignment& assignment : *list) origin_[assignment.key] = assignment.origin;
+        }
+        // "JOB.cfg:12" without the line stands for the file as a whole.
+        if (!file.empty()) whole_ = file.front().origin.substr(0, file.front().origin.rfind(':'));
+    }
+    [[nodiscard]] bool has(const std::string& key) const { return origin_.contains(key); }
+    [[nodiscard]] std::string of(const std::string& key) const { return has(key) ? origin_.at(key) : whole_; }
+    [[nodiscard]] const std::string& whole() const { return whole_; }
+
+  private:
+    std::map<std::string, std::string> origin_;
+    std::string whole_ = "command line";
+};
+
+void resolve(Settings& settings) {
+    if (settings.kv_precision.empty()) settings.kv_precision = settings.precision == "fp32" ? "fp32" : "bf16";
+    // The device kind decides the bits, so the resolved job names it.
+    settings.device = resolved_device(settings.device, settings.kernels, gpus_here());
+    if (settings.draft_tree.empty()) settings.draft_tree = own_tree(settings);
+}
+
+/// `teacher-forced` and `mode = perplexity` leave no choice of tokens: what only makes sense with one contradicts them.
+/// Keys of sampling and `stop`, which a job file for generating has anyway, are without effect.
+void check_scoring(const Settings& settings, const Origins& origins, Faults& faults) {
+    const bool scores = settings.mode == "perplexity";
+    const auto require = [&](bool good, const char* key, const std::string& expected, const std::string& got) {
+        if (good || faults.has(key)) return;
+        const std::string why = scores ? "mode = perplexity" : settings.teacher_forced ? "teacher-forced = true" : "";
+        faults.add(key, origins.of(key), key, expected + " with " + (why.empty() ? "mode = generate" : why), got);
+    };
+    if (scores) {
+        require(!settings.teacher_forced, "teacher-forced", "false", "true");
+        require(settings.logprobs == 0, "logprobs", "0", std::to_string(settings.logprobs));
+        require(!settings.baseline, "baseline", "false", "true");
+        require(settings.window != 1, "window", "0, or at least 2 tokens", "1");
+        require(settings.window == 0 || settings.stride <= settings.window, "stride",
+                "at most the window's " + std::to_string(settings.window) + " tokens", std::to_string(settings.stride));
+    } else {
+        require(settings.window == 0, "window", "0", std::to_string(settings.window));
+        require(settings.stride == 0, "stride", "0", std::to_string(settings.stride));
+    }
+    if (!scores && !settings.teacher_forced) return;
+    require(settings.samples == 1, "samples", "1", std::to_string(settings.samples));
+}
+
+/// Keys that mean nothing to the task at hand were meant for another one.
+void check_task_keys(const Settings& settings, const Origins& origins, Faults& faults) {
+    if (settings.task == "pg19" && (settings.chat || !settings.prompt_template.empty())) {
+        const std::string key = settings.chat ? "chat" : "template";
+        faults.add(key, origins.of(key), key, settings.chat ? "false with task = pg19" : "auto with task = pg19",
+                   shown(settings.chat ? "true" : settings.prompt_template.string()),
+                   "its prompts are tokens of a book");
+    }
+    if (!settings.reference.empty() && settings.task != "wmt" && settings.task != "xsum") {
+        faults.add("reference", origins.of("reference"), "reference", "none with task = " + settings.task,
+                   shown(settings.reference.string()),
+                   "only wmt and xsum read their references from a file of their own");
+    }
+}
+
+/// Draft keys that do not go together. Plain decoding may be asked of any job file, to compare: it drafts nothing,
+/// whatever the draft keys say.
+void check_drafts(const Settings& settings, const Origins& origins, Faults& faults) {
+    if (settings.draft == "ar" || faults.has("draft")) return;
+    const auto add = [&](const std::string& key, const std::string& line) {
+        if (!faults.has(key)) faults.add_line(key, origins.of(key) + ": " + line);
+    };
+    const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
+    const auto models = static_cast<std::int64_t>(settings.draft_model.size());
+    if (models < method.least_models || models > method.most_models) {
+        const std::string expected = method.most_models == 0 ? "no draft model"
+                                     : method.most_models == 1
+                                         ? "the folder of a draft model"
+                                         : "1 to " + std::to_string(method.most_models) + " folders of draft models";
+        const std::string got = models == 0   ? "nothing"
+                                : models == 1 ? shown(settings.draft_model.front().string())
+                                              : std::to_string(models) + " of them";
+        add("draft-model", "draft-model: expected " + expected + " with draft = " + settings.draft + ", got " + got +
+                               (method.most_models == 0 ? "; this draft method needs none" : ""));
+    }
+    const auto attempt = [&](const std::string& key, const std::function<void()>& check) {
+        try {
+            check();
+        } catch (const UsageError& error) {
+            add(key, error.what());
+        }
+    };
+    attempt("draft-tree", [&] { static_cast<void>(engine::tree_of(method, settings.draft_tree, models)); });
+    attempt("verify", [&] { engine::check_lossless(settings.verify, method, models); });
+    if (settings.draft_tree == "auto" && settings.verify != "coupled")
+        add("draft-tree",
+            "draft-tree: expected a shape with verify = " + settings.verify +
+                ", got auto; what it chooses depends on measured time, and with this rule trees decide the "
+                "text");
+    if (settings.draft_temperature >= 0 && method.least_models == 0)
+        add("draft-temperature", "draft-temperature: expected its default with draft = " + settings.draft +
+                                     ", got a number; only draft models have a temperature");
+}
+
+/// Of keys that had a fault already nothing more is said.
+void check_together(const Settings& settings, const Origins& origins, Faults& faults) {
+    const auto add = [&](const std::string& origin_key, const std::string& key, const std::string& expected,
+                         const std::string& got, const std::string& mend) {
+        if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(origin_key), key, expected, got, mend);
+    };
+    const std::vector<std::string>& kernels = kernels_of_device(settings.device);
+    if (!faults.has("device") && std::find(kernels.begin(), kernels.end(), settings.kernels) == kernels.end())
+        add("kernels", "kernels", list_words(kernels) + " with device = " + settings.device, shown(settings.kernels),
+            "");
+    check_drafts(settings, origins, faults);
+    for (const char* key : {"resample-threshold", "partial-cache", "partial-cache-mode"}) {
+        const auto value = [&](const Settings& of) { return find_key(key)->get(of); };
+        if (value(settings) == value(Settings())) continue;
+        add(key, key, "its default", shown(value(settings).empty() ? "" : value(settings).front()),
+            "the draft methods it belongs to are not in this version");
+    }
+    check_scoring(settings, origins, faults);
+    check_task_keys(settings, origins, faults);
+    if (settings.draft == "replay" && settings.replay_run.empty()) {
+        add("draft", "replay-run", "the run folder to replay", "nothing", "");
+    }
+    const bool replays = settings.draft == "replay" || settings.draft == "ar";
+    if (!replays && (!settings.replay_run.empty() || settings.replay_accept != Settings().replay_accept)) {
+        const std::string key = settings.replay_run.empty() ? "replay-accept" : "replay-run";
+        add(key, key, "draft = replay", "draft = " + settings.draft, "");
+    }
+}
+
+}  // namespace
+
+void throw_fault(const std::string& /*key*/, const std::string& line) {
+    throw UsageError(line);
+}
+
+Settings parse_settings(const std::vector<Assignment>& file, const std::vector<Assignment>& command_line,
+                        const std::filesystem::path& job_folder, const std::vector<std::string>& required,
+                        const FaultSink& fault) {
+    Faults faults(fault);
+    std::set<std::string> overridden;
+    for (const Assignment& assignment : command_line) overridden.insert(assignment.key);
+    Settings settings;
+    read_place(settings, file, overridden, job_folder, faults);
+    read_place(settings, command_line, {}, std::filesystem::current_path(), faults);
+    const Origins origins(file, command_line);
+    for (const std::string& key : required) {
+        const bool missing = !origins.has(key) && !faults.has(key);  // a misspelt key is one fault, not two
+        if (missing) faults.add(key, origins.whole(), key, "a value", "nothing", "this key has no default");
+    }
+    resolve(settings);
+    check_together(settings, origins, faults);
+    return settings;
+}
+
+std::vector<Assignment> resolve_assignments(const std::vector<Assignment>& assignments,
+                                            const std::filesystem::path& folder) {
+    const FaultSink sink = throw_fault;
+    Faults faults(sink);
+    std::vector<Assignment> resolved;
+    for_each_key(assignments, faults, [&](const Key& key, const Assignment& assignment) {
+        Settings alone;
+        assign(alone, key, assignment, folder, faults);
+        const std::vector<std::string> values = key.get(alone);
+        resolved.push_back({assignment.key, values.empty() ? assignment.value : values.back(), assignment.origin});
+    });
+    return resolved;
+}
+
+std::string format_settings(const Settings& settings) {
+    std::string text, section;
+    for (const Key& key : key_table()) {
+        if (key.info.section != section) {
+            section = key.info.section;
+            text.append(text.empty() ? "# " : "\n# ").append(section).append("\n");
+        }
+        const std::vector<std::string> values = key.get(settings);
+        if (values.empty()) text.append("# ").append(key.info.key).append(" =\n");
+        for (const std::string& value : values) text.append(key.info.key).append(" = ").append(value).append("\n");
+    }
+    return text;
+}
+
+std::string own_tree(const Settings& settings) {
+    return engine::own_tree(engine::find_draft_method(settings.draft), settings.verify == "coupled");
+}
+
+KeyKind kind_of(const std::string& key, const Settings& settings) {
+    const Key* entry = find_key(key);
+    if (entry == nullptr) return KeyKind::identity;  // what nobody knows is not free to change
+    // Truncation keeps as many prompt tokens as leave room for the new ones: another max-tokens is another prompt.
+    if (key == "max-tokens" && settings.overlong == "truncate-left") return KeyKind::identity;
+    switch (entry->kind) {
+        case Key::Kind::identity:
+            return KeyKind::identity;
+        case Key::Kind::extension:
+            return KeyKind::extension;
+        case Key::Kind::execution:
+            return KeyKind::execution;
+        case Key::Kind::draft:
+            // Known by their fingerprint, wherever they lie.
+            if (key == "draft-model") return KeyKind::execution;
+            // Under coupled verification the drafter has no influence on the text.
+            return settings.verify == "coupled" ? KeyKind::execution : KeyKind::identity;
+    }
+    return KeyKind::identity;
+}
+
+bool is_execution_key(const std::string& key, const Settings& settings) {
+    return kind_of(key, settings) == KeyKind::execution;
+}
+
+std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
+    // Keys that runs of earlier versions do not know: their default is what those did.
+    static const std::set<std::string> later_keys{"mode", "window", "stride", "chat"};
+    const Settings defaults;
+    std::vector<Assignment> identity;
+    for (const Key& key : key_table()) {
+        const KeyKind kind = kind_of(key.info.key, settings);
+        if (kind == KeyKind::execution || (kind == KeyKind::extension && !extensions)) continue;
+        if (later_keys.contains(key.info.key) && key.get(settings) == key.get(defaults)) continue;
+        if (key.info.key == "device") {
+            identity.push_back({"device", device_kind(settings), "job"});
+            continue;
+        }
+        for (const std::string& value : key.get(settings)) identity.push_back({key.info.key, value, "job"});
+    }
+    return identity;
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,501 @@
+#include "runner/job/vocabulary.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "engine/draft/drafter.hpp"
+#include "engine/error.hpp"
+#include "runner/job/values.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+using Kind = Key::Kind;
+using Strings = std::vector<std::string>;
+
+constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t most_tokens = std::numeric_limits<std::int32_t>::max();
+constexpr double no_limit = std::numeric_limits<double>::infinity();
+
+std::string joined(const Strings& words, const char* between) {
+    std::string text;
+    for (const std::string& word : words) text += text.empty() ? word : between + word;
+    return text;
+}
+
+Key integer(std::string key, Kind kind, std::int64_t Settings::*field, std::int64_t low, std::int64_t high,
+            std::string help) {
+    return {
+        .info = {.key = std::move(key), .value_name = "INTEGER", .help = std::move(help)},
+        .kind = kind,
+        .set = [=](Settings& s, const std::string& value, const auto&) { s.*field = parse_integer(value, low, high); },
+        .get = [=](const Settings& s) { return Strings{std::to_string(s.*field)}; }};
+}
+
+Key number(std::string key, Kind kind, double Settings::*field, double low, double high, bool low_excluded,
+           std::string help) {
+    return {.info = {.key = std::move(key), .value_name = "NUMBER", .help = std::move(help)},
+            .kind = kind,
+            .set = [=](Settings& s, const std::string& value,
+                       const auto&) { s.*field = parse_number(value, low, high, low_excluded); },
+            .get = [=](const Settings& s) { return Strings{format_number(s.*field)}; }};
+}
+
+Key flag(std::string key, Kind kind, bool Settings::*field, std::string help) {
+    return {.info = {.key = std::move(key), .value_name = "true|false", .help = std::move(help), .flag = true},
+            .kind = kind,
+            .set = [=](Settings& s, const std::string& value, const auto&) { s.*field = parse_bool(value); },
+            .get = [=](const Settings& s) { return Strings{s.*field ? "true" : "false"}; }};
+}
+
+/// A word out of `now`; those of `later` belong to the vocabulary, but this version does not do them.
+std::string choose(const std::string& value, const Strings& now, const Strings& later, const std::string& why) {
+    if (std::find(now.begin(), now.end(), value) != now.end()) return value;
+    if (std::find(later.begin(), later.end(), value) != later.end()) throw BadValue{list_words(now), why};
+    Strings all = now;
+    all.insert(all.end(), later.begin(), later.end());
+    const std::string near = nearest_word(value, all);
+    throw BadValue{list_words(now), near.empty() ? "" : "did you mean '" + near + "'?"};
+}
+
+Key choice(std::string key, Kind kind, std::string Settings::*field, const Strings& now, const Strings& later,
+           std::string help, std::string why = "it is not in this version") {
+    const std::string values = joined(now, "|");
+    return {.info = {.key = std::move(key), .value_name = values, .help = std::move(help)},
+            .kind = kind,
+            .set = [=, why = std::move(why)](Settings& s, const std::string& value,
+                                             const auto&) { s.*field = choose(value, now, later, why); },
+            .get = [=](const Settings& s) { return (s.*field).empty() ? Strings{} : Strings{s.*field}; }};
+}
+
+std::filesystem::path parse_path(const std::string& value, const std::filesystem::path& folder) {
+    const std::string text = value.starts_with('"') ? parse_text(value) : value;
+    if (text.empty() || text.find('\0') != std::string::npos) throw BadValue{"a path", ""};
+    if (text.starts_with("~"))
+        throw BadValue{"a path", "write the home folder out: '~' means nothing here (./~ for such a name)"};
+    return (folder / text).lexically_normal();
+}
+
+/// A path as parse_path reads it back, whatever is in it.
+std::string format_path(const std::filesystem::path& path) {
+    const std::string& text = path.native();
+    const bool plain =
+        std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c != '#' && c != '"' && c != 0x7F; });
+    return plain || is_text(text) == false ? text : quote_text(text);
+}
+
+Key path(std::string key, Kind kind, std::filesystem::path Settings::*field, std::string help) {
+    return {
+        .info = {.key = std::move(key), .value_name = "PATH", .help = std::move(help)},
+        .kind = kind,
+        .set = [=](Settings& s, const std::string& value, const auto& folder) { s.*field = parse_path(value, folder); },
+        .get = [=](const Settings& s) { return (s.*field).empty() ? Strings{} : Strings{format_path(s.*field)}; }};
+}
+
+Key size(std::string key, Kind kind, std::int64_t Settings::*field, const char* zero_name, std::string help) {
+    const std::string zero = zero_name;
+    return {.info = {.key = std::move(key), .value_name = "BYTES", .help = std::move(help)},
+            .kind = kind,
+            .set =
+                [=](Settings& s, const std::string& value, const auto&) {
+                    s.*field = value == zero ? 0 : parse_size(value);
+                    if (s.*field == 0 && value != zero)
+                        throw BadValue{"'" + zero + "' or a size of at least 1 byte", ""};
+                },
+            .get = [=](const Settings& s) { return Strings{s.*field == 0 ? zero : std::to_string(s.*field)}; }};
+}
+
+// Keys that are like no other.
+
+Key seed_key() {
+    return {.info = {.key = "seed", .value_name = "INTEGER", .help = "64-bit seed: one job file and seed, one text"},
+            .set = [](Settings& s, const std::string& value, const auto&) { s.seed = parse_seed(value); },
+            .get = [](const Settings& s) { return Strings{std::to_string(s.seed)}; }};
+}
+
+Key stop_key() {
+    return {
+        .info = {.key = "stop",
+                 .value_name = "TEXT",
+                 .help =
+                     R"(a text that ends an item and is left out of it; \n \t \\ are understood, quotes keep blanks)",
+                 .repeatable = true},
+        .set =
+            [](Settings& s, const std::string& value, const auto&) {
+                std::string text = parse_text(value);
+                if (text.empty()) throw BadValue{"a text of at least one character", ""};
+                if (!is_text(text)) throw BadValue{"UTF-8 text", ""};
+                s.stop.push_back(std::move(text));
+            },
+        .get =
+            [](const Settings& s) {
+                Strings values;
+                for (const std::string& text : s.stop) values.push_back(quote_text(text));
+                return values;
+            }};
+}
+
+Key temperature_key() {
+    return {.info = {.key = "temperature",
+                     .value_name = "NUMBER",
+                     .help = "divides the logits; 0 = greedy, 1 = as the model says"},
+            .set =
+                [](Settings& s, const std::string& value, const auto&) {
+                    s.temperature = parse_number(value, 0, 1e6);
+                    // Below, logits / temperature leaves fp32; what is meant is greedy.
+                    if (s.temperature > 0 && s.temperature < 1e-6)
+                        throw BadValue{"0 (greedy) or a number from 1e-06 to 1e+06", ""};
+                },
+            .get = [](const Settings& s) { return Strings{format_number(s.temperature)}; }};
+}
+
+Key draft_temperature_key() {
+    return {.info = {.key = "draft-temperature",
+                     .value_name = "NUMBER|target",
+                     .help = "temperature of draft models; target = the target's"},
+            .kind = Kind::draft,
+            .set = [](Settings& s, const std::string& value,
+                      const auto&) { s.draft_temperature = value == "target" ? -1 : parse_number(value, 1e-6, 1e6); },
+            .get =
+                [](const Settings& s) {
+                    return Strings{s.draft_temperature < 0 ? "target" : format_number(s.draft_temperature)};
+                }};
+}
+
+Key draft_model_key() {
+    return {.info = {.key = "draft-model",
+                     .value_name = "PATH",
+                     .help = "folder of a draft model with the same vocabulary; specinfer takes several",
+                     .repeatable = true},
+            .kind = Kind::draft,
+            .set = [](Settings& s, const std::string& value,
+                      const auto& folder) { s.draft_model.push_back(parse_path(value, folder)); },
+            .get =
+                [](const Settings& s) {
+                    Strings values;
+                    for (const auto& model : s.draft_model) values.push_back(format_path(model));
+                    return values;
+                }};
+}
+
+/// "sd: 4, …", of all methods.
+std::string own_trees() {
+    Strings trees;
+    for (const engine::DraftMethod& method : engine::draft_methods()) {
+        const std::string coupled = engine::own_tree(method, true), otherwise = engine::own_tree(method, false);
+        if (coupled.empty()) continue;
+        trees.push_back(method.name + ": " + coupled + (coupled == otherwise ? "" : " (else " + otherwise + ")"));
+    }
+    return joined(trees, "; ");
+}
+
+Key draft_tree_key() {
+    return {
+        .info = {.key = "draft-tree",
+                 .value_name = "SHAPE",
+                 .help = "shape of the draft: chain 5; chains x length or width x depth 12x5; with a node budget "
+                         "4x3:12; children a node for each level 2,2,1; auto = chosen while decoding by measured cost "
+                         "and acceptance, with verify = coupled; where none is given, " +
+                         own_trees()},
+        .kind = Kind::draft,
+        .set =
+            [](Settings& s, const std::string& value, const auto&) {
+                const std::string expected = "auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes";
+                try {
+                    if (value != "auto") engine::parse_tree_shape(value);
+                } catch (const UsageError&) {
+                    throw BadValue{expected, ""};
+                }
+                s.draft_tree = value;
+            },
+        .get = [](const Settings& s) { return s.draft_tree.empty() ? Strings{} : Strings{s.draft_tree}; }};
+}
+
+Key tensor_parallel_key() {
+    return {.info = {.key = "tensor-parallel",
+                     .value_name = "1|2|4|8",
+                     .help = "MPI ranks that hold one copy of the model together"},
+            .kind = Kind::execution,
+            .set =
+                [](Settings& s, const std::string& value, const auto&) {
+                    s.tensor_parallel = std::stoll(choose(value, {"1", "2", "4", "8"}, {}, ""));
+                },
+            .get = [](const Settings& s) { return Strings{std::to_string(s.tensor_parallel)}; }};
+}
+
+/// "2/8"
+Shard parse_shard(const std::string& value) {
+    const BadValue bad{"off, or I/K with I from 0 to K - 1 and K at most " + std::to_string(most_shards),
+                       "0/8 to 7/8 are the eight shards of a job"};
+    const std::size_t slash = value.find('/');
+    if (slash == std::string::npos) throw bad;
+    try {
+        const std::int64_t count = parse_integer(value.substr(slash + 1), 1, most_shards);
+        return {.index = parse_integer(value.substr(0, slash), 0, count - 1), .count = count};
+    } catch (const BadValue&) {
+        throw bad;
+    }
+}
+
+Key shard_key() {
+    return {.info = {.key = "shard",
+                     .value_name = "off|I/K",
+                     .help = "only the items whose number in the data is I modulo K, in the run folder "
+                             "OUTPUT/shard-I-of-K: K launches, each alone, share a job; the last to end joins them in "
+                             "OUTPUT"},
+            .kind = Kind::execution,
+            .set = [](Settings& s, const std::string& value,
+                      const auto&) { s.shard = value == "off" ? Shard{} : parse_shard(value); },
+            .get = [](const Settings& s) { return Strings{s.shard.name()}; }};
+}
+
+Key packed_weights_key() {
+    return {
+        .info = {.key = "packed-weights",
+                 .value_name = "off|auto|PATH",
+                 .help = "folder where weights are kept as the processor reads them: later starts map them at once, "
+                         "and the ranks of a node share them; auto = longhaul in the user's cache folder"},
+        .kind = Kind::execution,
+        .set =
+            [](Settings& s, const std::string& value, const auto& folder) {
+                if (value == "off" || value == "auto") {
+                    s.packed_weights = value == "auto" ? "auto" : "";
+                } else {
+                    s.packed_weights = parse_path(value, folder);
+                }
+            },
+        .get =
+            [](const Settings& s) {
+                return Strings{s.packed_weights.empty() ? "off" : format_path(s.packed_weights)};
+            }};
+}
+
+Key template_key() {
+    return {.info = {.key = "template",
+                     .value_name = "auto|PATH",
+                     .help = "text file that says how an item becomes a prompt: {field}, {?field}...{/field} where it "
+                             "is not empty, {{ and }} for braces; auto = the task's own (jobs/templates)"},
+            .kind = Kind::execution,
+            .set = [](Settings& s, const std::string& value,
+                      const auto& folder) { s.prompt_template = value == "auto" ? "" : parse_path(value, folder); },
+            .get =
+                [](const Settings& s) {
+                    return Strings{s.prompt_template.empty() ? "auto" : format_path(s.prompt_template)};
+                }};
+}
+
+/// kv-precision and device are resolved after parsing, from "": "auto" is how a file asks for that.
+Key or_auto(Key key, std::string Settings::*field) {
+    key.set = [set = key.set, field](Settings& s, const std::string& value, const auto& folder) {
+        set(s, value, folder);
+        if (s.*field == "auto") s.*field = "";
+    };
+    key.get = [field](const Settings& s) { return Strings{(s.*field).empty() ? "auto" : s.*field}; };
+    return key;
+}
+
+Strings draft_methods_now() {
+    Strings names;
+    for (const engine::DraftMethod& method : engine::draft_methods()) names.push_back(method.name);
+    return names;
+}
+
+Strings draft_methods_later() {
+    return {"medusa", "triforce", "tokenswift", "lyanna", "eagle"};
+}
+
+using Section = std::pair<std::string, std::vector<Key>>;
+
+Section job_section() {
+    return {
+        "Job",
+        {choice(
+             "task", Kind::identity, &Settings::task, {"pg19", "wmt", "xsum", "dolly", "prompts"}, {},
+             "pg19: go on from the beginning of books; wmt: translate; xsum: summarise; dolly: answer; prompts: go on "
+             "from each prompt"),
+         path("data", Kind::execution, &Settings::data,
+              "pg19: folder of .txt books, one .txt, or .jsonl with \"text\"; wmt: source lines or .sgm; xsum: .jsonl "
+              "with \"document\" and \"summary\", or source lines; dolly: .jsonl with \"instruction\", \"context\" and "
+              "\"response\"; prompts: .jsonl with \"prompt\" or \"messages\", or .txt with one a line"),
+         path("model", Kind::execution, &Settings::model, "folder of a Hugging Face checkpoint"),
+         path("output", Kind::execution, &Settings::output,
+              "run folder: results, checkpoints, logs; a run goes on from what is in it"),
+         seed_key(), integer("limit", Kind::extension, &Settings::limit, 0, any, "first N items of the data; 0 = all"),
+         integer("samples", Kind::extension, &Settings::samples, 1, 1000000, "continuations of each prompt"),
+         shard_key()}};
+}
+
+Section text_section() {
+    return {
+        "Text",
+        {integer("prompt-tokens", Kind::identity, &Settings::prompt_tokens, 1, most_tokens,
+                 "pg19: tokens of the book that are the prompt"),
+         integer("max-tokens", Kind::extension, &Settings::max_tokens, 1, most_tokens, "new tokens an item, at most"),
+         flag("ignore-eos", Kind::identity, &Settings::ignore_eos, "go on after the model's end-of-text token"),
+         stop_key(),
+         path("reference", Kind::execution, &Settings::reference,
+              "wmt, xsum: file whose lines are the right answers to those of data; where none is given, the one beside "
+              "data that is named so: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
+         template_key(),
+         flag("chat", Kind::identity, &Settings::chat, "give each prompt to the model as one message of a user"),
+         choice("chat-template", Kind::execution, &Settings::chat_template,
+                {"auto", "llama2", "llama3", "llama3.1", "qwen2.5"}, {},
+                "how messages become a text; auto = the model's own, if it is one of these (llama3.1 is also that of "
+                "3.2 and 3.3)"),
+         choice("add-bos", Kind::identity, &Settings::add_bos, {"auto", "true", "false"}, {},
+                "begin-of-text token before the prompt; auto = as the tokenizer says; a chat template has its own"),
+         choice("overlong", Kind::identity, &Settings::overlong, {"error", "truncate-left"}, {},
+                "prompt + new tokens beyond the model's context: the item fails, or loses the beginning of its prompt"),
+         integer(
+             "logprobs", Kind::identity, &Settings::logprobs, 0, 1000,
+             "also write, for each token, [id, log-probability] of the chosen one and then of the k most probable, the "
+             "chosen one not again, by the model's own logits, before any sampling key; 0 = off"),
+         flag("teacher-forced", Kind::identity, &Settings::teacher_forced,
+              "the new tokens are the data's own continuation: speed and acceptance of drafts, and the loss, on real "
+              "text"),
+         choice("mode", Kind::identity, &Settings::mode, {"generate", "perplexity"}, {},
+                "generate text, or only score the data's own continuations (up to max-tokens of each)"),
+         integer("window", Kind::identity, &Settings::window, 0, most_tokens,
+                 "mode = perplexity: tokens a pass sees, each window from its own beginning; 0 = the model's context"),
+         integer("stride", Kind::identity, &Settings::stride, 0, most_tokens,
+                 "mode = perplexity: tokens from one window to the next, scored in each but the first, which scores "
+                 "all it can; 0 = half the window"),
+         flag("token-ids", Kind::identity, &Settings::token_ids, "also write token_ids to the results")}};
+}
+
+Section sampling_section() {
+    return {"Sampling",
+            {temperature_key(),
+             integer("top-k", Kind::identity, &Settings::top_k, 0, any, "keep the k most probable tokens; 0 = off"),
+             number("top-p", Kind::identity, &Settings::top_p, 0, 1, true,
+                    "keep the most probable tokens of this sum; 1 = off"),
+             number("min-p", Kind::identity, &Settings::min_p, 0, 1, false,
+                    "keep tokens at least this share of the most probable; 0 = off"),
+             number("eta", Kind::identity, &Settings::eta, 0, 1, false, "epsilon of eta-sampling; 0 = off"),
+             number("repetition-penalty", Kind::identity, &Settings::repetition_penalty, 0, 1000, true,
+                    "weakens every token of the penalty window by this factor, once; 1 = off"),
+             integer("penalty-window", Kind::identity, &Settings::penalty_window, 1, most_tokens,
+                     "tokens before the next one that are penalised")}};
+}
+
+Section machine_section() {
+    return {
+        "Model and machine",
+        {choice("precision", Kind::identity, &Settings::precision, {"bf16", "fp32", "int8", "int4"}, {},
+                "numbers the weights are held in; int8 and int4 are faster and a little less exact"),
+         or_auto(
+             choice("kv-precision", Kind::identity, &Settings::kv_precision, {"auto", "bf16", "fp32", "int8"}, {},
+                    "numbers keys and values are held in; int8 takes half the memory of bf16; auto = as `precision`"),
+             &Settings::kv_precision),
+         or_auto(choice("device", Kind::identity, &Settings::device, {"auto", "cpu", "cuda"}, {},
+                        "what computes: the processor, or an NVIDIA GPU for each rank of a node in turn; auto = a GPU "
+                        "where this program was built for them and sees one"),
+                 &Settings::device),
+         flag("allow-device-change", Kind::execution, &Settings::allow_device_change,
+              "resume on another kind of device, whose texts may differ"),
+         integer("batch", Kind::execution, &Settings::batch, 1, 65536, "sequences in flight a replica, at most"),
+         tensor_parallel_key(),
+         integer("threads", Kind::execution, &Settings::threads, 0, 4096, "threads a rank; 0 = its share of the node"),
+         choice("kernels", Kind::execution, &Settings::kernels,
+                {"auto", "reference", "avx2", "avx512", "cuda", "cuda-exact", "cuda-cublas"}, {},
+                "code of the processor, all with the same bits, or of a GPU: cuda is fast and has bits of its own, "
+                "cuda-exact has the processor's, cuda-cublas leaves prompts to cuBLASLt, whose bits change with its "
+                "version, the GPU and tensor-parallel; auto = the fastest that runs here"),
+         packed_weights_key(),
+         size("memory", Kind::execution, &Settings::memory, "auto",
+              "bytes a rank may use for keys and values, 8GiB for example"),
+         size("host-memory", Kind::execution, &Settings::host_memory, "0",
+              "on a GPU: bytes of the node's memory that a rank may use for keys and values beyond the GPU's own, "
+              "for long items; every token then waits for the link between them"),
+         integer("max-failures", Kind::execution, &Settings::max_failures, 0, any,
+                 "stop after so many failed items; 0 = never"),
+         flag("retry-failed", Kind::execution, &Settings::retry_failed, "try failed items again"),
+         flag("baseline", Kind::execution, &Settings::baseline, "also decode without drafts and report the speedup")}};
+}
+
+Section draft_section() {
+    return {
+        "Drafting (with verify = coupled speed only: the text stays the same)",
+        {choice(
+             "draft", Kind::draft, &Settings::draft, draft_methods_now(), draft_methods_later(),
+             "what guesses the next tokens; ar = nothing, plain decoding; ngram = what followed the same words before; "
+             "with a draft model: sd = a chain, spectr and specinfer = several chains, rsd-c and rsd-s = trees drawn "
+             "without replacement; replay (for tests) = an earlier run's tokens"),
+         draft_model_key(), draft_tree_key(), draft_temperature_key(),
+         choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
+                "under tensor-parallel: each rank runs the whole draft model, or its part; auto = by its size, where "
+                "it can be split"),
+         integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any, "Lyanna's r; 0 = off"),
+         integer("partial-cache", Kind::draft, &Settings::partial_cache, 1, most_tokens,
+                 "TokenSwift's budget in tokens"),
+         choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode, {"dynamic", "static", "full"}, {},
+                "how TokenSwift fills the budget"),
+         integer("ngram-order", Kind::draft, &Settings::ngram_order, 2, 16, "tokens of an n-gram"),
+         integer("ngram-top", Kind::draft, &Settings::ngram_top, 0, 1000,
+                 "branches the n-gram table offers; 0 = no table"),
+         choice(
+             "verify", Kind::identity, &Settings::verify, {"coupled", "rejection", "multi-round", "k-seq", "recursive"},
+             {"tokenswift-paper"},
+             "how drafts are checked; coupled = the text is that of plain decoding, token for token; with the others "
+             "(of the papers) it is distributed alike: any for sd; multi-round and k-seq for spectr and specinfer "
+             "(k-seq with one draft-model); recursive for rsd-c, rsd-s, ngram and replay"),
+         path("replay-run", Kind::draft, &Settings::replay_run,
+              "tests: run folder, made with token-ids = true, whose texts are the drafts of draft = replay"),
+         number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,
+                "tests: how often the first guess of replay is right")}};
+}
+
+Section checkpoint_section() {
+    return {"Checkpoints",
+            {integer("checkpoint-tokens", Kind::execution, &Settings::checkpoint_tokens, 1, any,
+                     "at least once in so many tokens of a replica"),
+             number("checkpoint-seconds", Kind::execution, &Settings::checkpoint_seconds, 0, no_limit, true,
+                    "at least once in so many seconds"),
+             choice("checkpoint-kv", Kind::execution, &Settings::checkpoint_kv, {"store", "recompute"}, {},
+                    "keys and values are stored, or computed again from the tokens"),
+             size("checkpoint-quota", Kind::execution, &Settings::checkpoint_quota, "0",
+                  "bytes of checkpoints; beyond, tokens only; 0 = no limit"),
+             number("watchdog-seconds", Kind::execution, &Settings::watchdog_seconds, 0, no_limit, true,
+                    "a rank that does nothing for so long ends the launch"),
+             number("lease-seconds", Kind::execution, &Settings::lease_seconds, 0, no_limit, true,
+                    "age at which the mark of another launch in the run folder is stale")}};
+}
+
+std::vector<Key> make_table() {
+    std::vector<Key> table;
+    const Settings defaults;
+    for (auto& [section, keys] : {job_section(), text_section(), sampling_section(), machine_section(), draft_section(),
+                                  checkpoint_section()}) {
+        for (const Key& entry : keys) {
+            Key& key = table.emplace_back(entry);
+            key.info.section = section;
+            key.info.default_text = joined(key.get(defaults), ", ");
+        }
+    }
+    return table;
+}
+
+}  // namespace
+
+const std::vector<Key>& key_table() {
+    static const std::vector<Key> table = make_table();
+    return table;
+}
+
+const Key* find_key(const std::string& key) {
+    const auto found =
+        std::find_if(key_table().begin(), key_table().end(), [&](const Key& entry) { return entry.info.key == key; });
+    return found == key_table().end() ? nullptr : &*found;
+}
+
+const std::vector<KeyInfo>& vocabulary() {
+    static const std::vector<KeyInfo> infos = [] {
+        std::vector<KeyInfo> list;
+        for (const Key& key : key_table()) list.push_back(key.info);
+        return list;
+    }();
+    return infos;
+}
+
+}  // namespace longhaul::runner

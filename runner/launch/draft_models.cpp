@@ -1,0 +1,114 @@
+#include "runner/launch/draft_models.hpp"
+
+#include <algorithm>
+
+#include "engine/draft/methods.hpp"
+#include "engine/error.hpp"
+#include "engine/model/weights.hpp"
+#include "runner/host/machine.hpp"
+#include "runner/run/run_folder.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+/// Below it, a rank computes a pass sooner than ranks bring its parts together (twice a layer).
+constexpr std::int64_t least_sharded_parameters = 100'000'000;
+
+/// Whether the folder has a tokenizer, and that all tokens of `other` under their ids.
+bool has_tokens_of(const std::filesystem::path& folder, const engine::Tokenizer& other) {
+    try {
+        const auto tokenizer = engine::Tokenizer::load(folder);
+        for (std::int32_t id = 0; id < other.vocab_size(); ++id) {
+            if (tokenizer->token_bytes(id) != other.token_bytes(id)) return false;
+        }
+        return true;
+    } catch (const InputError&) {
+        return false;
+    }
+}
+
+}  // namespace
+
+bool is_draft_sharded(const Settings& settings, const std::filesystem::path& folder,
+                      const engine::ModelConfig& config) {
+    if (settings.tensor_parallel == 1 || settings.draft_parallel == "replicated") return false;
+    const std::string obstacle = engine::Split::obstacle(config, settings.tensor_parallel);
+    if (settings.draft_parallel == "auto")
+        return obstacle.empty() && engine::num_parameters(config) >= least_sharded_parameters;
+    if (obstacle.empty()) return true;
+    throw UsageError("draft-parallel: expected auto or replicated with tensor-parallel = " +
+                     std::to_string(settings.tensor_parallel) + ", got sharded: " + (folder / "config.json").string() +
+                     ": " + obstacle);
+}
+
+std::vector<std::filesystem::path> wanted_draft_models(const Settings& settings) {
+    const bool wanted = settings.mode == "generate" && engine::find_draft_method(settings.draft).least_models > 0;
+    return wanted ? settings.draft_model : std::vector<std::filesystem::path>{};
+}
+
+void check_draft_vocabulary(const std::filesystem::path& folder, const engine::ModelConfig& draft,
+                            const engine::ModelConfig& target, const engine::Tokenizer& tokenizer) {
+    if (draft.vocab_size == target.vocab_size) return;
+    const bool fits = tokenizer.vocab_size() <= std::min(draft.vocab_size, target.vocab_size);
+    if (fits && has_tokens_of(folder, tokenizer)) return;
+    throw InputError((folder / "config.json").string(), "vocab_size",
+                     "the target's, " + std::to_string(target.vocab_size), std::to_string(draft.vocab_size),
+                     "a draft model shares the target's tokenizer");
+}
+
+void DraftModels::load(const Settings& settings, const engine::ModelConfig& target, const engine::Tokenizer& tokenizer,
+                       kernels::Device& device, engine::Group& group) {
+    std::string wanted = settings.precision + " " + settings.kv_precision + " " + settings.draft_parallel;
+    for (const auto& folder : wanted_draft_models(settings)) wanted += "\n" + folder.string();
+    if (wanted == loaded_) return;
+    unload();
+    alone_ = engine::make_local_group();
+    const std::vector<std::filesystem::path> folders = wanted_draft_models(settings);
+    std::vector<bool> sharded;
+    engine::agree(group, [&] {
+        for (const auto& folder : folders) {
+            const engine::ModelConfig config = engine::ModelConfig::load(folder);
+            check_draft_vocabulary(folder, config, target, tokenizer);
+            sharded.push_back(is_draft_sharded(settings, folder, config));
+        }
+    });
+    for (std::size_t i = 0; i < folders.size(); ++i) {
+        const auto load_over = [&](engine::Group& ranks) {
+            models_.push_back(engine::Model::load(folders[i], precision_of(settings), device, ranks,
+                                                  kv_dtype_of(settings), packed_folder(settings)));
+        };
+        // Ranks may see different models under one name, which is found out later: until then they do the same.
+        if (engine::least_of(group, sharded[i] ? 1 : 0) == 1) {
+            load_over(group);
+        } else {
+            engine::agree(group, [&] { load_over(*alone_); });
+        }
+    }
+    loaded_ = std::move(wanted);
+}
+
+void DraftModels::unload() {
+    models_.clear();
+    alone_.reset();
+    loaded_.clear();
+}
+
+std::vector<engine::Model*> DraftModels::pointers() const {
+    std::vector<engine::Model*> pointers;
+    for (const auto& model : models_) pointers.push_back(model.get());
+    return pointers;
+}
+
+double DraftModels::cost_of_level(const engine::ModelConfig& target) const {
+    std::int64_t parameters = 0;
+    for (const auto& model : models_) parameters += engine::num_parameters(model->config());
+    return static_cast<double>(parameters) / static_cast<double>(engine::num_parameters(target));
+}
+
+std::string DraftModels::fingerprint() const {
+    std::string all;
+    for (const auto& model : models_) all += (all.empty() ? "" : "+") + hex(model->fingerprint());
+    return all;
+}
+
+}  // namespace longhaul::runner

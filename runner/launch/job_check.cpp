@@ -1,0 +1,321 @@
+#include "runner/launch/job_check.hpp"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "engine/model/model_plan.hpp"
+#include "engine/sampling/log_softmax.hpp"
+#include "kernels/numerics.hpp"
+#include "runner/host/files.hpp"
+#include "runner/host/machine.hpp"
+#include "runner/job/device_choice.hpp"
+#include "runner/job/values.hpp"
+#include "runner/launch/draft_models.hpp"
+#include "runner/launch/memory_plan.hpp"
+#include "runner/run/lease.hpp"
+#include "runner/run/results.hpp"
+#include "runner/run/run_folder.hpp"
+#include "runner/run/shard_folder.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+class JobChecker {
+  public:
+    explicit JobChecker(std::int64_t most_failures) : most_failures_(most_failures) {}
+
+    JobReport check(const fs::path& job_file, const std::vector<Assignment>& command_line) {
+        read_job(job_file, command_line);
+        if (is_good("model")) check_model();
+        if (report_.model && is_good("draft") && is_good("draft-model")) check_draft_models();
+        if (report_.model) check_settings_of_model();
+        if (is_good("data")) check_data();
+        if (is_good("output") && is_good("shard")) check_output();
+        estimate();
+        return std::move(report_);
+    }
+
+  private:
+    void add(const char* part, const std::string& line, ExitCode code) { report_.faults.push_back({part, line, code}); }
+
+    /// Whether `action` went through; else its error is one more fault.
+    template <typename Action>
+    bool attempt(const char* part, Action&& action) {
+        try {
+            action();
+            return true;
+        } catch (const Error& error) {
+            add(part, error.what(), error.exit_code());
+            return false;
+        }
+    }
+
+    [[nodiscard]] bool is_good(const std::string& key) const { return !faulty_keys_.contains(key); }
+
+    /// Of the keys that decide which tokens a prompt has and how many follow none has a fault: what the items come to
+    /// is known.
+    [[nodiscard]] bool items_are_known() const {
+        for (const KeyInfo& key : vocabulary()) {
+            const bool shapes = key.section == "Job" || key.section == "Text";
+            if (shapes && key.key != "output" && key.key != "seed" && !is_good(key.key)) return false;
+        }
+        return true;
+    }
+
+    void read_job(const fs::path& job_file, const std::vector<Assignment>& command_line) {
+        const FaultSink sink = [this](const std::string& key, const std::string& line) {
+            faulty_keys_.insert(key);
+            add("job", line, ExitCode::usage);
+        };
+        const std::vector<Assignment> file = read_job_file(job_file, sink);
+        for (const auto* place : {&file, &command_line}) {
+            for (const Assignment& given : *place) {
+                if (given.key == "device" || given.key == "kernels") device_is_auto_ &= given.value == "auto";
+            }
+        }
+        report_.settings = parse_settings(file, command_line, fs::absolute(job_file).parent_path(),
+                                          {"task", "data", "model", "output"}, sink);
+    }
+
+    void check_model() {
+        const fs::path& folder = report_.settings.model;
+        ModelFacts facts;
+        if (!attempt("model", [&] { facts.config = engine::ModelConfig::load(folder); })) return;
+        attempt("model", [&] {
+            const auto tensors = engine::SafetensorsFolder::open(folder);
+            for (const std::string& line : engine::tensor_faults(facts.config, tensors))
+                add("model", line, ExitCode::error);
+            facts.num_tensors = static_cast<std::int64_t>(tensors.tensors().size());
+            for (const auto& [name, view] : tensors.tensors()) facts.tensor_bytes += view.num_bytes;
+            fingerprints_["model"] = hex(engine::model_fingerprint(facts.config, tensors.fingerprint()));
+        });
+        attempt("model", [&] {
+            tokenizer_ = load_tokenizer(folder, facts.config);
+            facts.tokenizer_size = tokenizer_->vocab_size();
+            fingerprints_["tokenizer"] = hex(tokenizer_->fingerprint());
+        });
+        fingerprints_["numerics"] = std::to_string(kernels::numerics_version);
+        report_.model = std::move(facts);
+    }
+
+    void check_draft_models() {
+        std::string fingerprint;
+        for (const fs::path& folder : wanted_draft_models(report_.settings)) {
+            attempt("draft", [&] {
+                const engine::ModelConfig config = engine::ModelConfig::load(folder);
+                if (tokenizer_) check_draft_vocabulary(folder, config, report_.model->config, *tokenizer_);
+                const bool sharded = is_draft_sharded(report_.settings, folder, config);
+                const engine::Split split(config, 0, sharded ? static_cast<int>(report_.settings.tensor_parallel) : 1);
+                const kernels::KvLayout layout = engine::kv_layout_of(config, split, kv_dtype_of(report_.settings));
+                drafts_.push_back({config, split, layout});
+                const auto tensors = engine::SafetensorsFolder::open(folder);
+                for (const std::string& line : engine::tensor_faults(config, tensors))
+                    add("draft", line, ExitCode::error);
+                const std::string of_one = hex(engine::model_fingerprint(config, tensors.fingerprint()));
+                fingerprint += (fingerprint.empty() ? "" : "+") + of_one;
+            });
+        }
+        if (report_.settings.verify != "coupled" && !fingerprint.empty()) fingerprints_["draft-model"] = fingerprint;
+    }
+
+    /// Keys that are good or bad with this model.
+    void check_settings_of_model() {
+        const Settings& settings = report_.settings;
+        const engine::ModelConfig& config = report_.model->config;
+        if (tokenizer_) attempt("job", [&] { puts_bos(settings, *tokenizer_); });
+        attempt("job", [&] { split_.emplace(config, 0, static_cast<int>(settings.tensor_parallel)); });
+        if (split_) attempt("job", [&] { layout_ = engine::kv_layout_of(config, *split_, kv_dtype_of(settings)); });
+        if (is_good("draft") && is_good("replay-run")) attempt("job", [&] { replica_options(settings, config); });
+        attempt("job", [&] { packed_folder(settings); });
+        try {
+            device_ = make_device(settings, 1);
+        } catch (const UsageError& error) {
+            if (settings.device == "cuda" && !gpus_here().built) {
+                add("job", error.what(), ExitCode::usage);
+            } else {
+                report_.warnings.emplace_back(error.what());  // the job's node may have it
+            }
+            Settings any = settings;
+            any.kernels = "auto";
+            any.device = "cpu";
+            device_is_here_ = settings.device == "cpu";
+            device_ = make_device(any, 1);
+        }
+    }
+
+    void check_data() {
+        if (!items_are_known()) return;
+        std::unique_ptr<DataSet> data;
+        if (!attempt("data", [&] { data = DataSet::open(report_.settings); })) return;
+        // It reads everything: where there is what to compare.
+        if (fs::exists(run_folder_of(report_.settings).root / "identity.json"))
+            attempt("data", [&] { fingerprints_["data"] = data->fingerprint(); });
+        if (!tokenizer_) return;
+        ItemSurvey survey =
+            survey_items(*data, *tokenizer_, report_.settings, most_positions(report_.settings, report_.model->config),
+                         usable_processors(), most_failures_);
+        if (survey.longest_index >= 0) report_.longest_id = data->id(survey.longest_index);
+        report_.items = std::move(survey);
+    }
+
+    void check_output() {
+        const Settings& settings = report_.settings;
+        const RunFolder folder = run_folder_of(settings);
+        const bool usable = attempt("output", [&] {
+            if (settings.shard.is_part()) check_shard_folder(settings);
+            folder.must_be_usable();
+        });
+        if (!usable) return;
+        // With faults among its keys the job is not known well enough to be compared.
+        Settings there = settings;
+        there.allow_device_change |= device_is_auto_ || !device_is_here_;  // the job's node decides
+        const bool same = !faulty_keys_.empty() || attempt("output", [&] {
+            check_identity(folder, there, fingerprints_);
+            if (settings.shard.is_part()) check_other_shards(there, fingerprints_);
+        });
+        if (!same || !fs::exists(folder.root / "identity.json")) return;
+        report_.is_begun = true;
+        attempt("output", [&] {
+            report_.items_before = static_cast<std::int64_t>(ResultIndex::read(folder.root).entries().size());
+        });
+        const std::optional<LeaseView> newest = newest_lease(folder.root);
+        if (newest && newest->state == LeaseState::live) {
+            report_.warnings.push_back(folder.root.string() + ": a launch is at work in it, " +
+                                       describe_holder(newest->record));
+        }
+    }
+
+    void estimate() {
+        if (!report_.items || !layout_ || !device_) return;
+        if (drafts_.size() != wanted_draft_models(report_.settings).size()) return;
+        for (const char* key : {"precision", "kv-precision", "batch", "tensor-parallel", "memory", "checkpoint-kv"}) {
+            if (!is_good(key)) return;
+        }
+        estimate_memory();
+        if (is_good("output")) estimate_disk();
+    }
+
+    [[nodiscard]] bool scores() const { return report_.settings.mode == "perplexity"; }
+
+    [[nodiscard]] std::vector<std::int64_t> longest_items() const {
+        return report_.items->positions.largest(report_.settings.batch);
+    }
+
+    /// Of an item's positions, those whose keys and values are held at a time: scoring holds a window's.
+    [[nodiscard]] std::int64_t held(std::int64_t positions) const {
+        const std::int64_t window = report_.settings.window;
+        return scores() ? std::min(positions, window > 0 ? window : report_.model->config.max_positions) : positions;
+    }
+
+    /// Keys and values of an item on a rank, the draft models' among them.
+    [[nodiscard]] std::int64_t kv_bytes(std::int64_t positions) const {
+        return item_kv_bytes(parts(), *device_, held(positions), positions);
+    }
+
+    [[nodiscard]] ModelParts parts() const {
+        ModelParts all{{report_.model->config, *split_, *layout_}};
+        all.insert(all.end(), drafts_.begin(), drafts_.end());
+        return all;
+    }
+
+    void estimate_memory() {
+        const Settings& settings = report_.settings;
+        MemoryNeed need;
+        need.weights = weight_bytes(settings, parts(), *device_);
+        for (const std::int64_t positions : longest_items()) need.batch_kv += kv_bytes(positions);
+        need.longest_kv = kv_bytes(report_.items->positions.largest());
+        need.available = device_is_here_ ? available_bytes(*device_, 1) : 0;
+        need.host = place_of_memory(*device_);
+        need.far = far_bytes(settings, *device_);
+        need.most_kv = kv_memory_bytes(settings, *device_, 1, need.weights) + need.far;
+        if (!attempt("memory", [&] { check_memory(settings, *device_, 1, 1); })) return;
+        if (!attempt("host-memory", [&] { check_host_memory(settings, *device_, 1); })) return;
+        warn_of_memory(need);
+        report_.memory = std::move(need);
+    }
+
+    void warn_of_memory(const MemoryNeed& need) {
+        const auto warn = [&](const std::string& expected, const std::string& got, const std::string& mend) {
+            report_.warnings.push_back(InputError::format("memory", "", expected, got, mend));
+        };
+        if (need.available > 0 && need.weights > need.available) {
+            warn("room for weights of " + size_text(need.weights) + " a rank",
+                 size_text(need.available) + " on " + need.host, "raise tensor-parallel, or take precision = int8");
+            return;
+        }
+        if (need.available == 0 && report_.settings.memory == 0) return;
+        const std::string room = size_text(need.most_kv) +
+                                 (report_.settings.memory > 0 ? " (memory)" : " for a single rank on " + need.host) +
+                                 (need.far > 0 ? ", host-memory among them" : "");
+        const std::string far = device_->has_far_memory() ? "memory, host-memory" : "memory";
+        if (need.longest_kv > need.most_kv) {
+            warn("room for keys and values of the longest item, " + size_text(need.longest_kv) + " a rank", room,
+                 "items of this length fail; raise " + far + " or tensor-parallel, or take kv-precision = int8");
+        } else if (need.batch_kv > need.most_kv) {
+            warn("room for keys and values of the longest items, " + size_text(need.batch_kv) + " a rank", room,
+                 "fewer than batch will be in flight at a time");
+        }
+    }
+
+    void estimate_disk() {
+        const Settings& settings = report_.settings;
+        constexpr std::int64_t text_bytes = 5, id_bytes = 7, statistics_bytes = 500, line_bytes = 150, entry_bytes = 21,
+                               word_bytes = sizeof(std::int32_t);
+        DiskNeed need;
+        const engine::Split whole(report_.model->config, 0, 1);
+        const std::int64_t kv_bytes =
+            settings.checkpoint_kv == "store" && !scores()
+                ? engine::kv_layout_of(report_.model->config, whole, layout_->dtype).position_bytes()
+                : 0;
+        for (const std::int64_t positions : longest_items())
+            need.checkpoints += positions * (kv_bytes + word_bytes * (1 + engine::logprob_words(settings.logprobs)));
+        if (settings.checkpoint_quota > 0) need.checkpoints = std::min(need.checkpoints, settings.checkpoint_quota);
+        // The results of each launch, and then all of them in one file.
+        const std::int64_t token_bytes = (scores() ? 0 : text_bytes) + (settings.token_ids ? id_bytes : 0) +
+                                         (settings.logprobs > 0 ? (settings.logprobs + 1) * entry_bytes : 0);
+        const std::int64_t lines = report_.items->inputs * settings.samples * (line_bytes + statistics_bytes);
+        need.results = 2 * (report_.items->new_tokens * token_bytes + lines);
+        std::error_code error;
+        const fs::space_info space = fs::space(nearest_existing(settings.output), error);
+        if (error) return;
+        need.available = static_cast<std::int64_t>(space.available);
+        if (need.checkpoints + need.results > need.available) {
+            report_.warnings.push_back(InputError::format(
+                settings.output.string(), "",
+                "room for about " + size_text(need.checkpoints + need.results) + " of checkpoints and results",
+                size_text(need.available), "checkpoint-kv = recompute or checkpoint-quota take less"));
+        }
+        report_.disk = need;
+    }
+
+    std::int64_t most_failures_;
+    JobReport report_;
+    std::set<std::string> faulty_keys_;
+    Fingerprints fingerprints_;
+    std::unique_ptr<engine::Tokenizer> tokenizer_;
+    std::unique_ptr<kernels::Device> device_;
+    bool device_is_auto_ = true;
+    bool device_is_here_ = true;  ///< and not another that stands for it
+    ModelParts drafts_;
+    std::optional<engine::Split> split_;
+    std::optional<kernels::KvLayout> layout_;
+};
+
+}  // namespace
+
+ExitCode JobReport::code() const {
+    for (const ExitCode code : {ExitCode::usage, ExitCode::error, ExitCode::storage}) {
+        if (std::any_of(faults.begin(), faults.end(), [&](const JobFault& fault) { return fault.code == code; }))
+            return code;
+    }
+    return items && items->failed > 0 ? ExitCode::items_failed : ExitCode::done;
+}
+
+JobReport check_job(const fs::path& job_file, const std::vector<Assignment>& command_line, std::int64_t most_failures) {
+    return JobChecker(most_failures).check(job_file, command_line);
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,306 @@
+#include "runner/launch/job_run.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <stdexcept>
+#include <unordered_map>
+
+#include "engine/error.hpp"
+#include "runner/host/files.hpp"
+#include "runner/launch/replica_driver.hpp"
+#include "runner/run/outcome.hpp"
+#include "runner/run/progress.hpp"
+#include "runner/run/results.hpp"
+#include "runner/run/token_ledger.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// What rank 0 finds out and tells the others.
+struct Plan {
+    std::vector<std::int64_t> order;
+    JobSize size;
+};
+
+/// Tokens that a checkpoint has of an item; -1: none. Reads the ids of the data once, if there is any checkpoint.
+std::unordered_map<std::int64_t, std::int64_t> checkpointed_items(const DataSet& data, const Settings& settings,
+                                                                  const engine::CheckpointStore& store) {
+    std::unordered_map<std::int64_t, std::int64_t> tokens;
+    if (store.items().empty()) return tokens;
+    for (std::int64_t index = 0; index < data.size(); ++index) {
+        if (!settings.shard.has(index)) continue;
+        const std::string id = data.id(index);
+        for (std::int64_t sample = 0; sample < settings.samples; ++sample) {
+            const auto at = store.items().find(checkpoint_key(id, sample));
+            if (at != store.items().end()) tokens[index * settings.samples + sample] = at->second;
+        }
+    }
+    return tokens;
+}
+
+Plan make_plan(const Loaded& loaded, const JobPhase& phase, engine::CheckpointStore& store) {
+    const Settings& settings = phase.settings;
+    const DataSet& data = *loaded.data;
+    const ResultIndex results = ResultIndex::read(phase.folder.root);
+    const auto checkpointed = checkpointed_items(data, settings, store);
+    const auto number = [&](const ItemKey& key) { return key.index * settings.samples + key.sample; };
+
+    Plan plan;
+    plan.size.items = settings.shard.share_of(data.size()) * settings.samples;
+    plan.size.max_tokens = settings.max_tokens;
+    WorkFacts facts;
+    facts.num_inputs = data.size();
+    facts.samples = settings.samples;
+    facts.shard = settings.shard;
+    facts.done = [&](const ItemKey& key) {
+        const ResultIndex::Entry* entry = results.find(key);
+        const bool done = entry != nullptr && ResultIndex::is_done(*entry, settings);
+        plan.size.done_before += done ? 1 : 0;
+        plan.size.failed_before += done && entry->failed ? 1 : 0;
+        return done;
+    };
+    facts.checkpointed_tokens = [&](const ItemKey& key) {
+        const auto at = checkpointed.find(number(key));
+        return at == checkpointed.end() ? -1 : at->second;
+    };
+    facts.prompt_bytes = [&](std::int64_t index) { return data.prompt_bytes(index); };
+    plan.order = order_of_work(facts);
+
+    std::vector<std::string> unfinished;
+    for (const std::int64_t item : plan.order) {
+        if (!checkpointed.contains(item)) continue;
+        unfinished.push_back(checkpoint_key(data.id(item / settings.samples), item % settings.samples));
+    }
+    store.remove_unneeded(unfinished, phase.epoch);
+    return plan;
+}
+
+/// Shows the run while it goes on; rank 0, in the thread beside the loop.
+class Monitor {
+  public:
+    Monitor(const JobPhase& phase, const JobSize& size, const Board& board)
+        : phase_(phase), board_(board), meter_(size), printer_(phase.label, is_watched()) {}
+
+    void attach(ReplicaDriver& driver) {
+        update();
+        driver.every(printer_.live() ? 0.5 : 2.0, [this] { update(); });
+    }
+
+    void update() {
+        progress_ = meter_.update(sum_of(board_.totals()), seconds_since(start_));
+        const double seconds = seconds_since(start_);
+        if (printer_.live() || seconds - last_line_ >= 30) {
+            printer_.show(progress_);
+            last_line_ = seconds;
+        }
+        if (seconds - last_write_ < 2) return;
+        last_write_ = seconds;
+        write("running");
+    }
+
+    void write(const std::string& state) const {
+        nlohmann::ordered_json json = progress_.to_json();
+        json["epoch"] = phase_.epoch;
+        json["state"] = state;
+        json["time"] = utc_now();
+        try {
+            replace_file(phase_.folder.status() / "run.json", engine::json_text(json, 2) + "\n", Durable::no, "own");
+        } catch (const std::exception&) {
+            // Only shown, never needed.
+        }
+    }
+
+    void end() {
+        progress_ = meter_.update(sum_of(board_.totals()), seconds_since(start_));
+        if (printer_.live()) printer_.show(progress_);
+        printer_.finish();
+        write("ended");
+    }
+
+    [[nodiscard]] LaunchTotals totals() const { return sum_of(board_.totals()); }
+    [[nodiscard]] double seconds() const { return seconds_since(start_); }
+
+  private:
+    const JobPhase& phase_;
+    const Board& board_;
+    ProgressMeter meter_;
+    ProgressPrinter printer_;
+    JobProgress progress_;
+    Clock::time_point start_ = Clock::now();
+    double last_line_ = 0, last_write_ = -10;
+};
+
+/// Rank 0: a rank whose beat stands still (SIGSTOP, a dead node) would leave the others waiting for ever.
+class HangFinder {
+  public:
+    HangFinder(const Board& board, double seconds) : board_(board), seconds_(seconds) {}
+
+    void check() {
+        const std::vector<ReplicaTotals> slots = board_.totals();
+        ranks_.resize(slots.size());
+        for (std::size_t rank = 0; rank < slots.size(); ++rank) {
+            ranks_[rank].pass(steady_seconds());
+            ranks_[rank].note(slots[rank].beat);
+            if (seconds_ > 0 && ranks_[rank].seconds() > seconds_ + 2) {
+                abort_all("rank " + std::to_string(rank) +
+                              ": expected a sign of life within watchdog-seconds, got none; run again to go on from "
+                              "the last checkpoint",
+                          static_cast<int>(ExitCode::error));
+            }
+        }
+    }
+
+  private:
+    const Board& board_;
+    double seconds_;
+    std::vector<Silence> ranks_;
+};
+
+/// Writes RUN/references.jsonl, {"id", "reference"} an input in its order, where the data have references: what scores
+/// compare with, wherever the data are by then.
+void write_references(const std::filesystem::path& run, const DataSet& data, const Shard& shard,
+                      const engine::Tokenizer& tokenizer) {
+    std::optional<FileReplacement> file;
+    for (std::int64_t index = 0; index < data.size(); ++index) {
+        if (!shard.has(index)) continue;
+        std::optional<std::string> reference;
+        try {
+            reference = data.reference(index, tokenizer);
+        } catch (const std::invalid_argument&) {
+            // A book that cannot be tokenised: its item failed for that reason, and has no answer.
+        }
+        if (!reference) continue;
+        if (!file) file.emplace(run / "references.jsonl", "own");
+        file->append(engine::json_text(nlohmann::ordered_json{{"id", data.id(index)}, {"reference", *reference}}) +
+                     "\n");
+    }
+    if (file) file->commit(Durable::yes);
+}
+
+/// Rank 0: what there is now, and results.jsonl when it is all.
+void collect(const JobPhase& phase, const Loaded& loaded, JobOutcome& outcome) {
+    const ResultIndex results = ResultIndex::read(phase.folder.root);
+    const std::int64_t inputs = loaded.data->size();
+    outcome.items = phase.settings.shard.share_of(inputs) * phase.settings.samples;
+    Settings settled = phase.settings;
+    settled.retry_failed = false;  // an item that was tried again and failed again is done all the same
+    for (std::int64_t index = 0; index < inputs; ++index) {
+        for (std::int64_t sample = 0; sample < phase.settings.samples; ++sample) {
+            const ResultIndex::Entry* entry = results.find({index, sample});
+            if (entry == nullptr) continue;
+            outcome.done += ResultIndex::is_done(*entry, settled) ? 1 : 0;
+            outcome.failed += entry->failed ? 1 : 0;
+        }
+    }
+    const bool tried_all = !phase.settings.retry_failed || outcome.stop == StopReason::none;
+    outcome.all_done = outcome.done == outcome.items && tried_all;
+    const std::string tag = std::to_string(phase.epoch);
+    add_statistics(std::span(&phase.folder.root, 1), phase.folder.root, tag, outcome);
+    if (!outcome.all_done) return;
+    write_results(phase.folder.root, tag, results, inputs, phase.settings);
+    if (!wants_continuation(phase.settings))
+        write_references(phase.folder.root, *loaded.data, phase.settings.shard, *loaded.tokenizer);
+    engine::CheckpointStore(phase.folder.checkpoints(),
+                            checkpoint_identity(phase.settings, loaded.fingerprints, loaded.model->config()),
+                            phase.epoch)
+        .remove_unneeded({}, phase.epoch + 1);
+    TokenLedger::remove_all(phase.folder.status());
+}
+
+int exit_code_of(const JobOutcome& outcome, bool storage_failed) {
+    if (storage_failed) return static_cast<int>(ExitCode::storage);
+    if (outcome.stop == StopReason::failures || outcome.stop == StopReason::superseded) {
+        return static_cast<int>(ExitCode::error);
+    }
+    if (!outcome.all_done) return static_cast<int>(ExitCode::stopped);
+    return static_cast<int>(outcome.failed > 0 ? ExitCode::items_failed : ExitCode::done);
+}
+
+/// The lines of those whose storage failed, on rank 0; whether there is any, everywhere.
+bool print_storage_errors(const World& world, const std::string& mine) {
+    const std::vector<std::string> lines = world.gather(mine);
+    std::int64_t failed = 0;
+    for (const std::string& line : lines) {
+        if (line.empty()) continue;
+        if (failed++ == 0) std::fprintf(stderr, "error: %s\n", line.c_str());
+    }
+    std::vector<std::int64_t> word{failed};
+    world.broadcast(word);
+    return word.front() > 0;
+}
+
+void run_replicas(const World& world, Loaded& loaded, const JobPhase& phase, const Plan& plan,
+                  engine::CheckpointStore& store, JobOutcome& outcome, std::string& storage_error) {
+    Board board(world.comm());
+    std::optional<ReplicaDriver> made;  // or all stop with one line, before the others wait for this rank
+    world.agree([&] { made.emplace(world, loaded, phase, plan.order, store, board); });
+    ReplicaDriver& driver = *made;
+    Monitor monitor(phase, plan.size, board);
+    HangFinder hangs(board, phase.settings.watchdog_seconds);
+    if (world.is_first()) {
+        monitor.attach(driver);
+        driver.every(Watchdog::check_interval, [&] { hangs.check(); });
+    }
+    driver.run();
+    storage_error = driver.storage_error();
+    MPI_Barrier(world.comm());  // all have posted their last totals
+    outcome.stop = board.stop_reason();
+    if (!world.is_first()) return;
+    monitor.end();
+    const ReplicaTotals sum = monitor.totals().sum;
+    outcome.seconds = monitor.seconds();
+    outcome.tokens = sum.emitted;
+    outcome.rounds = sum.rounds;
+}
+
+}  // namespace
+
+JobOutcome run_phase(const World& world, Loaded& loaded, const JobPhase& phase) {
+    std::unique_ptr<engine::CheckpointStore> store;
+    Log log(phase.folder.log() / (std::to_string(phase.epoch) + ".log"));
+    world.agree([&] {
+        store = std::make_unique<engine::CheckpointStore>(
+            phase.folder.checkpoints(),
+            checkpoint_identity(phase.settings, loaded.fingerprints, loaded.model->config()), phase.epoch - 1);
+    });
+    Plan plan;
+    world.agree([&] {
+        if (!world.is_first()) return;
+        plan = make_plan(loaded, phase, *store);
+        for (const std::string& line : store->damage()) log.say("checkpoint damaged, will be computed again: " + line);
+        log.say(grouped(plan.size.items) + " items, " + grouped(plan.size.done_before) + " done before, " +
+                grouped(static_cast<std::int64_t>(store->items().size())) + " in checkpoints");
+    });
+    world.broadcast(plan.order);
+
+    JobOutcome outcome;
+    std::string storage_error;
+    if (!plan.order.empty()) run_replicas(world, loaded, phase, plan, *store, outcome, storage_error);
+    const bool storage_failed = print_storage_errors(world, storage_error);
+    world.agree([&] {
+        if (world.is_first()) collect(phase, loaded, outcome);
+    });
+    outcome.exit_code = exit_code_of(outcome, storage_failed);
+    std::vector<std::int64_t> shared{outcome.exit_code, outcome.all_done ? 1 : 0,
+                                     static_cast<std::int64_t>(outcome.stop)};
+    world.broadcast(shared);
+    outcome.exit_code = static_cast<int>(shared[0]);
+    outcome.all_done = shared[1] != 0;
+    outcome.stop = static_cast<StopReason>(shared[2]);
+    if (world.is_first()) {
+        log.say("ended with " + std::to_string(outcome.exit_code) + ": " + grouped(outcome.done) + " of " +
+                grouped(outcome.items) + " items done, " + grouped(outcome.failed) + " failed");
+    }
+    return outcome;
+}
+
+}  // namespace longhaul::runner

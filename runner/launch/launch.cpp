@@ -1,0 +1,364 @@
+#include "runner/launch/launch.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "engine/error.hpp"
+#include "runner/data/dataset_source.hpp"
+#include "runner/host/files.hpp"
+#include "runner/host/machine.hpp"
+#include "runner/host/signals.hpp"
+#include "runner/job/device_choice.hpp"
+#include "runner/run/log.hpp"
+#include "runner/run/progress.hpp"
+#include "runner/run/shard_folder.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+
+// --- start of a launch
+
+void write_job(const Launch& launch) {
+    replace_file(launch.folder.root / "job.cfg", format_settings(launch.settings), Durable::yes,
+                 std::to_string(launch.epoch));
+}
+
+std::int64_t num_items(const Launch& launch) {
+    return launch.settings.shard.share_of(launch.loaded.data->size()) * launch.settings.samples;
+}
+
+/// That the folder, and the shards beside it, are of this job.
+void check_job(const Launch& launch) {
+    check_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
+    if (launch.settings.shard.is_part()) check_other_shards(launch.settings, launch.loaded.fingerprints);
+}
+
+/// Rank 0's part of open_run.
+std::optional<Finished> open_folder(Launch& launch) {
+    const Settings& settings = launch.settings;
+    if (!launch.loaded.data) launch.loaded.data = DataSet::open(settings);
+    launch.loaded.fingerprints["data"] = launch.loaded.data->fingerprint();
+    if (settings.shard.is_part()) {
+        create_shard_folder(settings);
+        check_other_shards(settings, launch.loaded.fingerprints);  // before a refused one has made its folder
+    }
+    launch.folder.create();
+    check_identity(launch.folder, settings, launch.loaded.fingerprints);
+    const std::optional<Finished> finished = read_finished(launch.folder, settings);
+    if (finished && finished->items == num_items(launch)) return finished;
+    if (const auto newest = newest_lease(launch.folder.root); newest && newest->ending.is_object())
+        launch.previous_ending = newest->ending;
+    launch.hold = std::make_unique<Hold>(launch.folder.root, settings.lease_seconds);
+    launch.epoch = launch.hold->epoch();
+    // A folder that belongs to a job already keeps its job.cfg until the model, too, was found to be that job's.
+    if (!fs::exists(launch.folder.root / "job.cfg")) write_job(launch);
+    return std::nullopt;
+}
+
+std::string kernels_text(const kernels::Device& device) {
+    const std::string place = device.place();
+    return std::string(device.name()) + " kernels" + (place.empty() ? "" : " on " + place);
+}
+
+/// What there is to say where the launches before were of another kind of device; "" where they were not.
+std::string device_change(const Launch& launch) {
+    const std::string now = device_kind(launch.settings);
+    if (launch.kinds_before.empty() || launch.kinds_before.back() == now) return "";
+    return "device: this run was computed with " + launch.kinds_before.back() + " so far and goes on with " + now +
+           ", as allow-device-change says: its texts may be those of neither alone";
+}
+
+void log_start(const Launch& launch) {
+    const World& world = launch.world;
+    Log log(launch.folder.log() / (std::to_string(launch.epoch) + ".log"));
+    log.say("launch " + std::to_string(launch.epoch) + " on " + world.host() + ", " + std::to_string(world.size()) +
+            " ranks, " + std::to_string(world.num_replicas()) + " replicas of " +
+            std::to_string(launch.settings.tensor_parallel));
+    log.say("rank 0: " + launch.loaded.placement.describe() + ", kernels " + std::string(launch.loaded.device->name()));
+    for (std::size_t rank = 0; rank < launch.loaded.devices.size(); ++rank) {
+        if (const std::string& device = launch.loaded.devices[rank]; !device.empty())
+            log.say("rank " + std::to_string(rank) + " on " + device);
+    }
+    if (launch.settings.kernels == "cuda-cublas") {
+        log.say(
+            "note: kernels = cuda-cublas: prompts are computed by cuBLASLt; the text is one for any batch, drafts and "
+            "resumes, but only on " +
+            device_kind(launch.settings));
+    }
+    if (const std::string change = device_change(launch); !change.empty()) {
+        log.say("note: " + change);
+        std::fprintf(stderr, "note: %s\n", change.c_str());
+    }
+    const engine::LoadReport& load = launch.loaded.model->load_report();
+    std::array<char, 64> seconds{};
+    std::snprintf(seconds.data(), seconds.size(), "model loaded in %.2f s, ", load.seconds);
+    log.say("rank 0: " + (seconds.data() + load.how));
+    log.say("resolved settings:\n" + format_settings(launch.settings));
+    for (const std::string& notice : launch.loaded.model->notices()) {
+        log.say("note: " + notice);
+        if (!launch.loaded.notices_said) std::fprintf(stderr, "note: %s\n", notice.c_str());
+    }
+    launch.loaded.notices_said = true;
+    const std::int64_t items = num_items(launch);
+    std::fprintf(stderr, "longhaul: %s %s; %d %s, rank 0 on %s, %s; run folder %s (launch %lld)\n",
+                 grouped(items).c_str(), items == 1 ? "item" : "items", world.size(),
+                 world.size() == 1 ? "rank" : "ranks", launch.loaded.placement.describe().c_str(),
+                 kernels_text(*launch.loaded.device).c_str(), launch.folder.root.c_str(),
+                 static_cast<long long>(launch.epoch));
+}
+
+/// What the device chose by itself, known at the end.
+void log_choices(const Launch& launch) {
+    Log log(launch.folder.log() / (std::to_string(launch.epoch) + ".log"));
+    for (const std::string& line : launch.loaded.device->choices()) log.say("rank 0: " + line);
+}
+
+std::int64_t shared_epoch(const World& world, std::int64_t mine) {
+    std::vector<std::int64_t> epoch{mine};
+    world.broadcast(epoch);
+    return epoch.front();
+}
+
+// --- comparison with plain decoding
+
+bool same_bytes(const fs::path& a, const fs::path& b) {
+    std::ifstream first(a, std::ios::binary), second(b, std::ios::binary);
+    if (!first || !second) return false;
+    using Iterator = std::istreambuf_iterator<char>;
+    return std::equal(Iterator(first), Iterator(), Iterator(second), Iterator());
+}
+
+/// Runs the same items by plain decoding into RUN/baseline, a run folder of its own. Collective; nullopt when it was
+/// stopped (then `code` says so).
+std::optional<BaselineReport> run_baseline(Launch& launch, int& code) {
+    const World& world = launch.world;
+    JobPhase phase{.label = "baseline",
+                   .folder = {launch.folder.root / "baseline"},
+                   .settings = launch.settings,
+                   .epoch = 0,
+                   .superseded = {}};
+    phase.settings.draft = "ar";
+    phase.settings.baseline = false;
+    phase.settings.output = phase.folder.root;
+    std::unique_ptr<Hold> hold;
+    world.agree([&] {
+        if (!world.is_first()) return;
+        std::fprintf(stderr, "longhaul: the same items by autoregressive decoding, for comparison\n");
+        phase.folder.create();
+        check_identity(phase.folder, phase.settings, launch.loaded.fingerprints);
+        hold = std::make_unique<Hold>(phase.folder.root, phase.settings.lease_seconds);
+        phase.epoch = hold->epoch();
+        replace_file(phase.folder.root / "job.cfg", format_settings(phase.settings), Durable::yes, "own");
+        write_identity(phase.folder, phase.settings, launch.loaded.fingerprints);
+    });
+    phase.epoch = shared_epoch(world, phase.epoch);
+    const JobOutcome outcome = run_phase(world, launch.loaded, phase);
+    if (hold)
+        hold->set_ending({{"state", outcome.all_done ? "finished" : "stopped"}, {"exit_code", outcome.exit_code}});
+    if (!outcome.all_done) {
+        code = outcome.exit_code;
+        return std::nullopt;
+    }
+    BaselineReport report{.speed = outcome.speed, .identical = {}};
+    if (launch.settings.verify == "coupled")
+        report.identical =
+            !world.is_first() || same_bytes(launch.folder.root / "results.jsonl", phase.folder.root / "results.jsonl");
+    return report;
+}
+
+// --- end of a launch
+
+std::string results_text(const RunFolder& folder, bool all_done) {
+    return all_done ? (folder.root / "results.jsonl").string()
+                    : "unfinished; `longhaul results " + folder.root.string() + "` shows what there is";
+}
+
+std::string file_hash(const fs::path& path) {
+    ContentHash hash;
+    hash.add(InputFile(path));
+    return hex(hash.value());
+}
+
+Summary make_summary(const Launch& launch, const JobOutcome& outcome) {
+    return {.outcome = outcome,
+            .settings = launch.settings,
+            .results = results_text(launch.folder, outcome.all_done),
+            .results_hash = {},
+            .epoch = launch.epoch,
+            .ranks = launch.world.size(),
+            .replicas = launch.world.num_replicas(),
+            .threads = launch.loaded.placement.threads,
+            .kernels = std::string(launch.loaded.device->name()),
+            .devices = launch.loaded.devices,
+            .device_kinds = device_kinds(launch.folder),
+            .baseline = {}};
+}
+
+/// Rank 0: the summary, and the mark of a finished job.
+void write_summary(const Launch& launch, const Summary& summary) {
+    std::string json = engine::json_text(summary.to_json(), 2) + "\n";
+    replace_file(launch.folder.root / "summary.json", json, Durable::yes, "own");
+    replace_file(launch.folder.root / "summary.txt", summary.to_table(), Durable::yes, "own");
+    if (summary.outcome.all_done) {
+        write_finished(launch.folder, launch.settings,
+                       {summary.outcome.items, summary.outcome.failed, summary.baseline.has_value()});
+    }
+}
+
+void set_ending(const Launch& launch, const Summary& summary, int code) {
+    const bool stopped = code == static_cast<int>(ExitCode::stopped);
+    if (!launch.hold) return;
+    launch.hold->set_ending({{"state", stopped                    ? "stopped"
+                                       : summary.outcome.all_done ? "finished"
+                                                                  : "failed"},
+                             {"exit_code", code}});
+}
+
+/// Rank 0: why it ended before all was done, where nobody has said so yet.
+void say_why(const Launch& launch, const JobOutcome& outcome) {
+    if (outcome.stop == StopReason::failures) {
+        std::fprintf(stderr, "error: max-failures: expected fewer than %lld failed items, got %lld; see %s\n",
+                     static_cast<long long>(launch.settings.max_failures), static_cast<long long>(outcome.failed),
+                     launch.folder.log().c_str());
+    }
+    if (outcome.stop == StopReason::superseded) {
+        std::fprintf(stderr, "error: %s: expected to hold the run folder, got superseded by a later launch\n",
+                     launch.folder.root.c_str());
+    }
+}
+
+}  // namespace
+
+Hold::Hold(const fs::path& root, double lease_seconds) : lease_(Lease::take(root, lease_seconds)) {
+    pulse_.every(lease_seconds / 5, [this] {
+        if (!lease_.renew()) superseded_ = true;
+    });
+    pulse_.start();
+}
+
+Hold::~Hold() {
+    pulse_.stop();
+    if (const double seconds = seconds_since_stop_request(); seconds >= 0 && ending_.is_object())
+        ending_["stop_seconds"] = seconds;
+    lease_.end(ending_);
+}
+
+void join_if_last(const Settings& settings) {
+    if (!settings.shard.is_part()) return;
+    const JoinReport report = join_shards(settings.output);
+    if (report.state == Joining::joined) {
+        std::fprintf(stderr, "longhaul: all %lld shards are done, and joined in %s\n",
+                     static_cast<long long>(settings.shard.count), settings.output.c_str());
+    } else if (report.state == Joining::differing) {
+        std::fprintf(stderr, "note: %s\n", report.why.c_str());
+    }
+}
+
+void broadcast(const World& world, std::vector<Assignment>& assignments) {
+    nlohmann::json json = nlohmann::json::array();
+    for (const Assignment& a : assignments) json.push_back({a.key, a.value, a.origin});
+    std::string bytes = engine::json_text(json);
+    world.broadcast(bytes);
+    assignments.clear();
+    for (const auto& entry : engine::try_parse_json(bytes)) assignments.push_back({entry[0], entry[1], entry[2]});
+}
+
+void check_ranks(const World& world, const Settings& settings) {
+    const auto ranks = settings.tensor_parallel;
+    if (world.size() % ranks == 0) return;
+    throw UsageError("tensor-parallel: expected a divisor of the number of ranks, got " + std::to_string(ranks) +
+                     " with " + std::to_string(world.size()) + (world.size() == 1 ? " rank" : " ranks") +
+                     "; start a multiple with `mpirun -n`");
+}
+
+std::optional<Finished> open_run(Launch& launch) {
+    const World& world = launch.world;
+    std::vector<std::int64_t> words;  // of a finished run
+    world.agree([&] {
+        if (!world.is_first()) return;
+        if (const auto finished = open_folder(launch))
+            words = {finished->items, finished->failed, finished->baseline ? 1 : 0};
+    });
+    world.broadcast(words);
+    if (words.empty()) return std::nullopt;
+    return Finished{.items = words[0], .failed = words[1], .baseline = words[2] != 0};
+}
+
+void load_run(Launch& launch) {
+    World& world = launch.world;
+    if (!launch.loaded.model) world.split(static_cast<int>(launch.settings.tensor_parallel));
+    std::string data = world.is_first() ? launch.loaded.fingerprints.at("data") : "";
+    world.broadcast(data);
+    launch.loaded.fingerprints["data"] = data;
+    launch.epoch = shared_epoch(world, launch.epoch);
+    load(world, launch.settings, launch.loaded);
+    world.agree([&] {
+        if (!world.is_first()) return;
+        try {
+            // What this model refuses is refused before the folder is this job's: its keys may then still change.
+            static_cast<void>(replica_options(launch.settings, launch.loaded.model->config()));
+            check_job(launch);
+        } catch (const UsageError&) {  // refused: the run is what it was
+            if (launch.previous_ending) launch.hold->set_ending(*launch.previous_ending);
+            throw;
+        }
+        launch.kinds_before = device_kinds(launch.folder);
+        write_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
+        write_job(launch);
+        log_start(launch);
+    });
+}
+
+LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& report) {
+    const World& world = launch.world;
+    const auto superseded = [&launch] {
+        return (launch.hold && launch.hold->superseded()) || (launch.superseded_above && launch.superseded_above());
+    };
+    const JobPhase phase{.label = launch.label,
+                         .folder = launch.folder,
+                         .settings = launch.settings,
+                         .epoch = launch.epoch,
+                         .superseded = superseded};
+    Summary summary = make_summary(launch, run_phase(world, launch.loaded, phase));
+    const JobOutcome& outcome = summary.outcome;
+    LaunchEnd end{.code = outcome.exit_code, .stop = outcome.stop};
+    if (launch.settings.baseline && launch.settings.draft != "ar" && outcome.all_done)
+        summary.baseline = run_baseline(launch, end.code);
+    world.agree([&] {
+        if (!world.is_first()) return;
+        log_choices(launch);
+        if (outcome.all_done) summary.results_hash = file_hash(launch.folder.root / "results.jsonl");
+        try {
+            write_summary(launch, summary);
+            report(summary);
+        } catch (const StorageError&) {
+            if (end.code != static_cast<int>(ExitCode::storage)) throw;  // else it was said already
+        }
+        set_ending(launch, summary, end.code);
+        if (outcome.all_done) join_if_last(launch.settings);
+        if (summary.baseline && summary.baseline->identical == false) {
+            throw Error((launch.folder.root / "baseline" / "results.jsonl").string() +
+                        ": expected the bytes of results.jsonl, got others; please report it");
+        }
+    });
+    if (world.is_first()) say_why(launch, outcome);
+    return end;
+}
+
+int exit_code_of(const Finished& finished) {
+    return static_cast<int>(finished.failed > 0 ? ExitCode::items_failed : ExitCode::done);
+}
+
+void print_answer(const std::string& text) {
+    const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+    if (!written || std::fflush(stdout) != 0) throw StorageError(storage_line("standard output", "write to it", errno));
+}
+
+}  // namespace longhaul::runner

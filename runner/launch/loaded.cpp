@@ -1,0 +1,131 @@
+#include "runner/launch/loaded.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "kernels/numerics.hpp"
+#include "runner/host/machine.hpp"
+#include "runner/job/device_choice.hpp"
+#include "runner/launch/memory_plan.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+/// Node-local folders may hold different things under one name.
+void check_same_everywhere(const World& world, const std::string& what, const std::string& mine) {
+    std::string first = mine;
+    world.broadcast(first);
+    world.agree([&] {
+        if (first == mine) return;
+        throw Error(what + ": expected the same on all ranks (fingerprint " + first + " on rank 0), got " + mine +
+                    " on rank " + std::to_string(world.rank()) + " (host " + world.host() + ")");
+    });
+}
+
+void load_target(const World& world, const Settings& settings, Loaded& loaded) {
+    loaded.group = settings.tensor_parallel == 1
+                       ? engine::make_local_group()
+                       : engine::make_mpi_group(world.replica_comm(), {.threads = loaded.placement.threads});
+    world.agree([&] {
+        loaded.model = engine::Model::load(settings.model, precision_of(settings), *loaded.device, *loaded.group,
+                                           kv_dtype_of(settings), packed_folder(settings));
+    });
+    loaded.fingerprints["model"] = hex(loaded.model->fingerprint());
+    loaded.fingerprints["tokenizer"] = hex(loaded.tokenizer->fingerprint());
+    loaded.fingerprints["numerics"] = std::to_string(kernels::numerics_version);
+    check_same_everywhere(world, settings.model.string(), loaded.fingerprints["model"]);
+}
+
+/// Their texts are the job's own where the rule lets drafts decide them.
+void load_drafts(const World& world, const Settings& settings, Loaded& loaded) {
+    world.agree([&] {
+        loaded.drafts.load(settings, loaded.model->config(), *loaded.tokenizer, *loaded.device, *loaded.group);
+    });
+    loaded.fingerprints.erase("draft-model");
+    const std::string fingerprint = loaded.drafts.fingerprint();
+    check_same_everywhere(world, "draft-model", fingerprint);
+    if (settings.verify != "coupled" && !fingerprint.empty()) loaded.fingerprints["draft-model"] = fingerprint;
+}
+
+}  // namespace
+
+void Loaded::unload() {
+    drafts.unload();
+    model.reset();  // holds on to device and group
+    group.reset();
+    device.reset();
+    tokenizer.reset();
+    data.reset();
+    fingerprints.clear();
+    notices_said = false;
+}
+
+/// Where `device` was left to each rank, they may have found different ones; and GPUs of two generations have different
+/// bits.
+static void check_same_device(const World& world, const Settings& settings) {
+    std::string mine;
+    world.agree([&] {
+        mine = settings.kernels == "cuda-exact" ? settings.device : device_kind(settings, gpu_of(world.node_rank()));
+    });
+    std::string first = mine;
+    world.broadcast(first);
+    world.agree([&] {
+        if (first == mine) return;
+        throw UsageError("device: expected " + first + " as on rank 0, got " + mine + " on rank " +
+                         std::to_string(world.rank()) + " (host " + world.host() +
+                         "); give nodes of one kind, or device = cpu");
+    });
+}
+
+/// Every rank's device with its host, where they are no processors; how many ranks share this one.
+static void look_at_devices(const World& world, Loaded& loaded) {
+    const std::string place = loaded.device->place();
+    const std::string mine = place.empty() ? "" : world.host() + ": " + place;
+    const std::vector<std::string> places = world.gather(mine);
+    std::string all = engine::json_text(nlohmann::json(places));
+    world.broadcast(all);
+    loaded.devices = engine::try_parse_json(all).get<std::vector<std::string>>();
+    const auto sharing = std::count(loaded.devices.begin(), loaded.devices.end(), mine);
+    loaded.ranks_on_device = mine.empty() ? world.node_size() : static_cast<int>(sharing);
+    loaded.own_room = own_room(*loaded.device, loaded.ranks_on_device);
+}
+
+void load(const World& world, const Settings& settings, Loaded& loaded) {
+    const bool fresh = !loaded.model;
+    check_same_device(world, settings);
+    world.agree([&] {
+        if (fresh) loaded.tokenizer = load_tokenizer(settings.model, engine::ModelConfig::load(settings.model));
+        puts_bos(settings, *loaded.tokenizer);  // throws where it is asked for in vain
+        if (!loaded.data && world.rank_in_replica() == 0) loaded.data = DataSet::open(settings);
+        if (fresh) loaded.device = make_device(settings, loaded.placement.threads, world.node_rank());
+    });
+    if (fresh) {
+        look_at_devices(world, loaded);
+        world.agree([&] {
+            check_memory(settings, *loaded.device, loaded.ranks_on_device, world.node_size());
+            check_host_memory(settings, *loaded.device, world.node_size());
+        });
+        load_target(world, settings, loaded);
+    }
+    load_drafts(world, settings, loaded);
+}
+
+engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const Fingerprints& fingerprints,
+                                               const engine::ModelConfig& config) {
+    engine::CheckpointIdentity identity;
+    Fingerprints of_job{{"data", fingerprints.at("data")}};
+    if (const auto draft = fingerprints.find("draft-model"); draft != fingerprints.end()) of_job.insert(*draft);
+    identity.job = identity_hash(settings, of_job);
+    identity.model = fingerprints.at("model");
+    identity.tokenizer = fingerprints.at("tokenizer");
+    identity.numerics_version = kernels::numerics_version;
+    identity.kv_dtype = settings.kv_precision == "fp32" ? "f32" : settings.kv_precision;
+    identity.num_layers = config.num_layers;
+    identity.num_kv_heads = config.num_kv_heads;
+    identity.head_dim = config.head_dim;
+    return identity;
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,343 @@
+#include "runner/launch/memory_plan.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "engine/draft/lm_drafter.hpp"
+#include "engine/draft/methods.hpp"
+#include "engine/error.hpp"
+#include "engine/kv/kv_cache.hpp"
+#include "engine/model/model_plan.hpp"
+#include "engine/replica.hpp"
+#include "runner/host/machine.hpp"
+#include "runner/job/values.hpp"
+#include "runner/launch/draft_models.hpp"
+#include "runner/run/lease.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+// Of a device's own memory, what no one here allocates. A process's context is there before anybody asks what is free.
+constexpr std::int64_t mebibyte = std::int64_t{1} << 20;
+constexpr std::int64_t driver_bytes = 256 * mebibyte;  ///< code of kernels, which comes as they are used; their stacks
+constexpr std::int64_t granule = 2 * mebibyte;         ///< memory is given out in such pieces
+constexpr std::int64_t matrices_of_layer = 5;
+
+std::int64_t tree_nodes(const Settings& settings) {
+    const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
+    if (settings.mode != "generate" || settings.draft_tree.empty()) return 0;
+    return engine::tree_of(method, settings.draft_tree).num_nodes();
+}
+
+/// Of a pass.
+std::int64_t decode_rows(const Settings& settings) {
+    return settings.batch * (1 + tree_nodes(settings));
+}
+std::int64_t most_rows(const Settings& settings) {
+    return decode_rows(settings) + engine::prefill_chunk_of(settings.device == "cuda");
+}
+
+std::int64_t most_logit_rows(const Settings& settings, const ModelPart& target) {
+    if (settings.mode != "perplexity") return decode_rows(settings);
+    return std::min(most_rows(settings), engine::most_logits_rows(target.config.vocab_size, settings.device == "cuda"));
+}
+
+/// Of one item, at the least: its new tokens, and one of a prompt.
+std::int64_t least_positions(const Settings& settings, const engine::ModelConfig& config) {
+    if (settings.mode == "perplexity")
+        return settings.window > 0 ? settings.window : std::min<std::int64_t>(config.max_positions, 2048);
+    const std::int64_t prompt = settings.task == "pg19" ? settings.prompt_tokens : 1;
+    return std::min(prompt + settings.max_tokens, config.max_positions);
+}
+
+/// A job's memory on one rank.
+struct Need {
+    std::int64_t weights = 0, passes = 0, kv = 0;
+    std::int64_t drafts_kv = 0;  ///< of kv, what draft models have: never elsewhere
+    std::int64_t far = 0;        ///< what keys and values may take elsewhere
+
+    /// Of the device's own memory, beside keys and values.
+    [[nodiscard]] std::int64_t fixed() const { return weights + passes; }
+    /// Too little for it.
+    [[nodiscard]] std::int64_t lack(std::int64_t room) const { return fixed() + std::max(drafts_kv, kv - far) - room; }
+};
+
+/// All of a device's own memory but weights, keys and values.
+std::int64_t pass_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
+    return workspace_bytes(settings, parts) + reserved_bytes(settings, parts, device) +
+           window_bytes(parts, device, far_bytes(settings, device));
+}
+
+/// Of pages, that the device has `bytes` for: it gives whole granules for each slab.
+std::int64_t pages_within(std::int64_t bytes, const ModelParts& parts, const kernels::Device& device) {
+    if (bytes <= 0) return 0;
+    const auto page = static_cast<std::int64_t>(device.kv_page_bytes(parts.front().layout));
+    const std::int64_t slab = engine::PagePool::slab_pages(page) * page;
+    const std::int64_t taken = (slab + granule - 1) / granule * granule;
+    return std::max<std::int64_t>(bytes - (bytes + taken - 1) / taken * (taken - slab), 0);
+}
+
+Need need_of(const Settings& settings, const ModelParts& parts, const kernels::Device& device, std::int64_t positions) {
+    return {.weights = weight_bytes(settings, parts, device),
+            .passes = pass_bytes(settings, parts, device),
+            .kv = item_kv_bytes(parts, device, positions, positions),
+            .drafts_kv = item_kv_bytes(parts, device, 0, positions),
+            .far = far_bytes(settings, device)};
+}
+
+/// Bytes as the job file takes them, rounded up.
+std::string whole_size(std::int64_t bytes) {
+    const bool large = bytes > std::int64_t{16} << 30;
+    const int shift = large ? 30 : 20;
+    return std::to_string((bytes + (std::int64_t{1} << shift) - 1) >> shift) + (large ? "GiB" : "MiB");
+}
+
+/// What of a job may be made smaller, one thing at a time, until it fits into `room`.
+class Ways {
+  public:
+    Ways(const Settings& settings, const kernels::Device& device, std::int64_t room, std::int64_t positions,
+         int ranks_of_node)
+        : settings_(settings),
+          device_(device),
+          room_(room),
+          positions_(positions),
+          far_room_(available_memory_bytes(ranks_of_node) / ranks_of_node) {}
+
+    std::vector<std::string> find() {
+        for (std::int64_t batch = settings_.batch / 2; batch >= 1; batch /= 2) {
+            if (try_out("batch = " + std::to_string(batch), [&](Settings& s) { s.batch = batch; })) break;
+        }
+        shorter_items();
+        if (settings_.kv_precision != "int8")
+            try_out("kv-precision = int8", [](Settings& s) { s.kv_precision = "int8"; });
+        for (const char* precision : {"int8", "int4"}) {
+            if (settings_.precision == precision || settings_.precision == "int4") break;
+            const auto change = [&](Settings& s) { s.precision = precision; };
+            if (try_out(std::string("precision = ") + precision, change)) break;
+        }
+        for (std::int64_t ranks = 2 * settings_.tensor_parallel; ranks <= 8; ranks *= 2) {
+            const auto change = [&](Settings& s) { s.tensor_parallel = ranks; };
+            if (try_out("tensor-parallel = " + std::to_string(ranks) + " with a device for each rank", change)) break;
+        }
+        host_memory();
+        return std::move(found_);
+    }
+
+  private:
+    template <typename Change>
+    bool try_out(const std::string& name, const Change& change) {
+        Settings changed = settings_;
+        change(changed);
+        try {
+            if (need_of(changed, parts_of(changed), device_, positions_).lack(room_) > 0) return false;
+        } catch (const Error&) {  // the model cannot be split or held so
+            return false;
+        }
+        found_.push_back(name);
+        return true;
+    }
+
+    /// The window that far pages pass through grows with them, and takes of the device's own memory.
+    void host_memory() {
+        if (!device_.has_far_memory()) return;
+        const ModelParts parts = parts_of(settings_);
+        Settings changed = settings_;
+        for (int i = 0; i < 16; ++i) {
+            const std::int64_t lack = need_of(changed, parts, device_, positions_).lack(room_);
+            if (lack <= 0) {
+                const std::string size = whole_size(changed.host_memory);
+                try_out("host-memory = " + size + " (slow)", [&](Settings& s) { s.host_memory = parse_size(size); });
+                return;
+            }
+            changed.host_memory += lack + (std::int64_t{1} << 20);
+            if (far_room_ > 0 && changed.host_memory > far_room_) return;
+        }
+    }
+
+    void shorter_items() {
+        const ModelParts parts = parts_of(settings_);
+        const Need none = need_of(settings_, parts, device_, 0);
+        const std::int64_t a_page = item_kv_bytes(parts, device_, 1, 1);
+        const std::int64_t positions =
+            (room_ - none.fixed() + none.far) / std::max<std::int64_t>(a_page, 1) * kernels::KvLayout::page_tokens;
+        const std::int64_t tokens = settings_.max_tokens - (positions_ - positions);
+        if (settings_.mode == "generate" && positions < positions_ && tokens > 0)
+            found_.push_back("max-tokens = " + std::to_string(tokens));
+    }
+
+    const Settings& settings_;
+    const kernels::Device& device_;
+    std::int64_t room_, positions_;
+    std::int64_t far_room_;  ///< of the node's memory, for each of its ranks; 0 where nobody says
+    std::vector<std::string> found_;
+};
+
+}  // namespace
+
+ModelParts parts_of(const Settings& settings) {
+    ModelParts parts;
+    const auto add = [&](const engine::ModelConfig& config, std::int64_t ranks) {
+        const engine::Split split(config, 0, static_cast<int>(ranks));
+        parts.push_back({config, split, engine::kv_layout_of(config, split, kv_dtype_of(settings))});
+    };
+    add(engine::ModelConfig::load(settings.model), settings.tensor_parallel);
+    for (const auto& folder : wanted_draft_models(settings)) {
+        const engine::ModelConfig config = engine::ModelConfig::load(folder);
+        add(config, is_draft_sharded(settings, folder, config) ? settings.tensor_parallel : 1);
+    }
+    return parts;
+}
+
+std::int64_t weight_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
+    std::int64_t bytes = 0;
+    for (const ModelPart& part : parts)
+        bytes += engine::packed_weight_bytes(part.config, part.split, precision_of(settings), device);
+    return bytes;
+}
+
+std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t held,
+                           std::int64_t positions) {
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        const std::int64_t seen = i == 0 ? held : std::min(positions, parts[i].config.max_positions);
+        bytes += engine::PagePool::pages_for(seen) * static_cast<std::int64_t>(device.kv_page_bytes(parts[i].layout));
+    }
+    return bytes;
+}
+
+/// Inputs or outputs of a layer's widest matrix.
+static std::int64_t widest(const ModelPart& part) {
+    const engine::ModelConfig& config = part.config;
+    const std::int64_t heads = part.split.num_heads * config.head_dim;
+    const std::int64_t qkv = heads + 2 * part.split.num_kv_heads * config.head_dim;
+    const std::int64_t up = (config.gated_mlp ? 2 : 1) * part.split.intermediate;
+    return std::max({qkv, up, part.split.padded_hidden});
+}
+
+/// Of what the drafts of so many nodes were drawn from, by `num_models`: slabs in whole granules.
+static std::int64_t kept_bytes(std::int64_t num_nodes, std::int64_t vocab, std::size_t num_models) {
+    const std::int64_t slab =
+        engine::kept_a_slab * static_cast<std::int64_t>(kernels::KeptDistribution::num_bytes(vocab));
+    const std::int64_t slabs = num_nodes / engine::kept_a_slab + static_cast<std::int64_t>(num_models);
+    return slabs * ((slab + granule - 1) / granule * granule);
+}
+
+/// What prompts by a library take beside: a layer's largest matrix by rows, and a block of rows with its outputs.
+static std::int64_t library_bytes(const ModelPart& target) {
+    constexpr std::int64_t bf16 = 2, f32 = 4, block_rows = 512;
+    const std::int64_t hidden = target.split.padded_hidden;
+    return hidden * widest(target) * bf16 + block_rows * widest(target) * (bf16 + f32);
+}
+
+std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) {
+    const std::int64_t rows = most_rows(settings), logit_rows = most_logit_rows(settings, parts.front());
+    std::int64_t bytes = settings.kernels == "cuda-cublas" ? library_bytes(parts.front()) : 0;
+    for (const ModelPart& part : parts)
+        bytes += engine::pass_bytes(part.config, part.split, precision_of(settings), rows, logit_rows);
+    return bytes;
+}
+
+std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
+    std::int64_t bytes = driver_bytes;
+    std::int64_t operations = 0;  // of one model after the other
+    const std::int64_t logit_rows = most_logit_rows(settings, parts.front());
+    const bool chooses = device.token_chooser() != nullptr;
+    if (settings.tensor_parallel > 1 && chooses) {  // the parts of all ranks, as they come and by rows
+        bytes += 2 * logit_rows * std::int64_t{sizeof(float)} * parts.front().split.vocab * settings.tensor_parallel;
+    }
+    const std::int64_t vocab = parts.front().config.vocab_size;
+    const bool decides = chooses && settings.verify != "coupled";
+    if (decides && parts.size() > 1) bytes += kept_bytes(decode_rows(settings), vocab, parts.size() - 1);
+    const bool quantized = settings.precision == "int8" || settings.precision == "int4";
+    for (const ModelPart& part : parts) {
+        bytes += granule * matrices_of_layer * part.config.num_layers;
+        operations =
+            std::max(operations, device.operation_bytes(part.layout, {.rows = most_rows(settings),
+                                                                      .positions = part.config.max_positions,
+                                                                      .q_heads = part.split.num_heads,
+                                                                      .ranks = settings.tensor_parallel,
+                                                                      .logit_rows = logit_rows,
+                                                                      .widest_quantized = quantized ? widest(part) : 0,
+                                                                      .decided_vocab = decides ? vocab : 0}));
+    }
+    return bytes + operations;
+}
+
+std::int64_t far_bytes(const Settings& settings, const kernels::Device& device) {
+    return device.has_far_memory() ? settings.host_memory : 0;
+}
+
+std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t far) {
+    if (far == 0) return 0;
+    constexpr std::int64_t windows = 2, step_pages = 16;  // it grows by so many
+    const kernels::KvLayout& layout = parts.front().layout;
+    const std::int64_t page_bytes = static_cast<std::int64_t>(device.kv_page_bytes(layout));
+    return windows * (far / page_bytes + step_pages) * (page_bytes / layout.num_layers);
+}
+
+std::int64_t available_bytes(const kernels::Device& device, int ranks) {
+    const auto memory = device.own_memory();
+    return memory ? memory->free_bytes : available_memory_bytes(ranks);
+}
+
+std::string place_of_memory(const kernels::Device& device) {
+    return device.own_memory() ? device.place() : ProcessId::mine().host;
+}
+
+std::int64_t kv_memory_bytes(const Settings& settings, const kernels::Device& device, int ranks, std::int64_t weights) {
+    if (settings.memory > 0) return settings.memory;
+    constexpr std::int64_t unknown = std::int64_t{8} << 30;
+    if (!device.own_memory()) {
+        const std::int64_t available = available_bytes(device, ranks);
+        return (available > 0 ? kv_share(available - weights) : unknown) / ranks;
+    }
+    const ModelParts parts = parts_of(settings);
+    return pages_within(own_room(device, ranks).value() - weights - pass_bytes(settings, parts, device), parts, device);
+}
+
+std::int64_t kv_memory_within(const Settings& settings, const kernels::Device& device, std::int64_t room) {
+    if (settings.memory > 0) return settings.memory;
+    const ModelParts parts = parts_of(settings);
+    const std::int64_t fixed = weight_bytes(settings, parts, device) + pass_bytes(settings, parts, device);
+    return pages_within(room - fixed, parts, device);
+}
+
+std::optional<std::int64_t> own_room(const kernels::Device& device, int ranks) {
+    const auto memory = device.own_memory();
+    return memory ? std::optional(memory->free_bytes / ranks) : std::nullopt;
+}
+
+std::string memory_refusal(const Settings& settings, const kernels::Device& device, std::int64_t room,
+                           std::int64_t positions, int ranks_of_node) {
+    const Need need = need_of(settings, parts_of(settings), device, positions);
+    if (need.lack(room) <= 0) return "";
+    const std::vector<std::string> ways = Ways(settings, device, room, positions, ranks_of_node).find();
+    return InputError::format(
+        "memory", "",
+        "room on a rank's device for weights of " + size_text(need.weights) + ", passes of " + size_text(need.passes) +
+            ", and keys and values of " + std::to_string(positions) + " tokens, " + size_text(need.kv),
+        size_text(room) + " on " + place_of_memory(device) +
+            (need.far > 0 ? " and host-memory of " + size_text(need.far) : ""),
+        ways.empty() ? "a device with more memory, or a smaller model" : "what fits: " + list_words(ways));
+}
+
+void check_memory(const Settings& settings, const kernels::Device& device, int ranks, int ranks_of_node) {
+    const std::optional<std::int64_t> room = own_room(device, ranks);
+    if (!room) return;
+    const std::int64_t positions = least_positions(settings, engine::ModelConfig::load(settings.model));
+    const std::string line = memory_refusal(settings, device, *room, positions, ranks_of_node);
+    if (!line.empty()) throw Error(line);
+}
+
+void check_host_memory(const Settings& settings, const kernels::Device& device, int ranks) {
+    const std::int64_t wanted = far_bytes(settings, device), available = available_memory_bytes(ranks);
+    if (wanted == 0 || available == 0 || wanted <= available / ranks) return;
+    throw Error(InputError::format("host-memory", "",
+                                   "at most " + size_text(available / ranks) + " a rank, which " +
+                                       ProcessId::mine().host + " has free for " + std::to_string(ranks) +
+                                       (ranks == 1 ? " rank" : " ranks"),
+                                   size_text(wanted), "page-locked memory cannot be swapped; give less"));
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,401 @@
+#include "runner/launch/replica_driver.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "engine/draft/methods.hpp"
+#include "engine/error.hpp"
+#include "runner/host/machine.hpp"
+#include "runner/host/signals.hpp"
+#include "runner/launch/memory_plan.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+constexpr double heartbeat_seconds = 2;
+constexpr double sync_seconds = 1;
+
+std::string number_text(double value) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.0f", value);
+    return text.data();
+}
+
+/// What `draft-tree = auto` came to.
+std::string choice_text(const engine::ReplicaOutcome& outcome) {
+    const auto calls = static_cast<double>(std::max<std::int64_t>(outcome.progress.target_calls, 1));
+    std::array<char, 120> text{};
+    std::snprintf(text.data(), text.size(),
+                  "draft-tree = auto: %.1f nodes a target call, none in %.0f %% of %.0f calls",
+                  static_cast<double>(outcome.progress.drafted) / calls,
+                  100 * static_cast<double>(outcome.calls_without_drafts) / calls, calls);
+    return text.data();
+}
+
+/// A rank that hangs cannot be helped from outside: one line, and all end.
+Watchdog make_watchdog(const World& world, const JobPhase& phase) {
+    return {phase.settings.watchdog_seconds, [&world, &phase](double seconds) {
+                abort_all("rank " + std::to_string(world.rank()) + " (host " + world.host() +
+                              "): expected a step within watchdog-seconds = " +
+                              number_text(phase.settings.watchdog_seconds) + ", got none for " + number_text(seconds) +
+                              " s; run again to go on from the last checkpoint, or raise watchdog-seconds",
+                          static_cast<int>(ExitCode::error));
+            }};
+}
+
+/// Results hold what job and seed determine, and where the data lies does not: its path becomes "data".
+std::string without_place(std::string line, const std::string& data) {
+    for (std::size_t at = 0; (at = line.find(data, at)) != std::string::npos; at += 4)
+        line.replace(at, data.size(), "data");
+    return line;
+}
+
+std::string reason_name(engine::FinishReason reason) {
+    switch (reason) {
+        case engine::FinishReason::length:
+            return "length";
+        case engine::FinishReason::stop:
+            return "stop";
+        case engine::FinishReason::error:
+            return "error";
+    }
+    return "error";
+}
+
+std::optional<DraftCost> draft_cost(const Loaded& loaded, const JobPhase& phase) {
+    const Settings& settings = phase.settings;
+    if (settings.draft == "ar" || settings.mode != "generate") return std::nullopt;
+    const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
+    const bool fixed = !engine::chooses_tree(method, settings.draft_tree);
+    return DraftCost{.level = loaded.drafts.cost_of_level(loaded.model->config()),
+                     .levels = fixed ? engine::tree_of(method, settings.draft_tree).depth : 0};
+}
+
+}  // namespace
+
+std::string checkpoint_key(const std::string& id, std::int64_t sample) {
+    return id + "#" + std::to_string(sample);
+}
+
+ReplicaDriver::ReplicaDriver(const World& world, Loaded& loaded, const JobPhase& phase,
+                             const std::vector<std::int64_t>& order, engine::CheckpointStore& store, Board& board)
+    : world_(world),
+      loaded_(loaded),
+      phase_(phase),
+      order_(order),
+      store_(store),
+      board_(board),
+      log_(phase.folder.log() /
+           ("replica-" + std::to_string(world.replica()) + "-" + std::to_string(phase.epoch) + ".log")),
+      writer_(phase.folder.root, world.replica(), phase.epoch, result_format(phase.settings),
+              draft_cost(loaded, phase)),
+      job_options_(generation_options(phase.settings, loaded.model->config())),
+      watchdog_(make_watchdog(world, phase)),
+      last_progress_(Clock::now()) {
+    const double watch = phase.settings.watchdog_seconds;
+    if (watch > 0) pulse_.every(std::clamp(watch / 8, 0.05, Watchdog::check_interval), [this] { watchdog_.check(); });
+    if (!is_first()) return;
+    ledger_.emplace(phase.folder.status(), world.replica(), phase.epoch, phase.settings.samples);
+    pulse_.every(sync_seconds, [this] { sync_results(); });
+    pulse_.every(heartbeat_seconds, [this] { write_heartbeat(); });
+}
+
+ReplicaDriver::~ReplicaDriver() {
+    pulse_.stop();
+}
+
+engine::ReplicaOptions ReplicaDriver::options() const {
+    const Settings& settings = phase_.settings;
+    engine::ReplicaOptions options = replica_options(settings, loaded_.model->config());
+    options.draft.models = loaded_.drafts.pointers();
+    options.kv_memory_bytes = loaded_.own_room ? kv_memory_within(settings, *loaded_.device, *loaded_.own_room)
+                                               : kv_memory_bytes(settings, *loaded_.device, loaded_.ranks_on_device);
+    options.kv_far_bytes = far_bytes(settings, *loaded_.device);
+    options.checkpoint.folder = phase_.folder.checkpoints();
+    options.checkpoint.identity = checkpoint_identity(settings, loaded_.fingerprints, loaded_.model->config());
+    options.checkpoint.replica = world_.replica();
+    options.checkpoint.epoch = phase_.epoch;
+    options.checkpoint.every_tokens = settings.checkpoint_tokens;
+    options.checkpoint.every_seconds = settings.checkpoint_seconds;
+    options.checkpoint.store_kv = settings.checkpoint_kv == "store";
+    options.checkpoint.quota_bytes = settings.checkpoint_quota;
+    return options;
+}
+
+engine::ReplicaHooks ReplicaDriver::hooks() {
+    engine::ReplicaHooks hooks;
+    hooks.next_work = [this] { return next_work(); };
+    hooks.finished = [this](const engine::FinishedItem& item) { finished(item); };
+    hooks.stop_requested = [this] { return stop_requested(); };
+    hooks.progress = [this](const engine::ReplicaProgress& now) { progress(now); };
+    hooks.emitted = [this](std::int64_t number, std::span<const std::int32_t>, std::int64_t num_output) {
+        if (loaded_.first_token_seconds == 0) note_first_token();
+        ledger_->reached(number, num_output);
+    };
+    hooks.damaged = [this](const std::string& line) {
+        if (damaged_.insert(line).second) log_.say("checkpoint damaged, will be computed again: " + line);
+    };
+    hooks.poke = [this] { poke(); };
+    hooks.store = &store_;
+    return hooks;
+}
+
+void ReplicaDriver::note_first_token() {
+    loaded_.first_token_seconds = seconds_since_start();
+    {
+        const std::lock_guard lock(mutex_);
+        first_token_seconds_ = loaded_.first_token_seconds;
+    }
+    std::array<char, 100> line{};
+    std::snprintf(line.data(), line.size(), "model loaded in %.2f s, first token after %.2f s",
+                  loaded_.model->load_report().seconds, loaded_.first_token_seconds);
+    log_.say(line.data());
+}
+
+engine::ReplicaOutcome ReplicaDriver::run() {
+    world_.agree([&] {
+        replica_ =
+            std::make_unique<engine::Replica>(*loaded_.model, *loaded_.group, *loaded_.tokenizer, options(), hooks());
+    });
+    watchdog_.feed();
+    pulse_.start();
+    engine::ReplicaOutcome outcome;
+    try {
+        outcome = replica_->run();
+    } catch (const std::exception&) {
+        int code = 1;
+        const std::string line = describe_failure(code);
+        abort_all(line, code);
+    }
+    std::array<char, 200> times{};
+    std::snprintf(times.data(), times.size(),
+                  "time in drafts %.2f s, target passes %.2f s, verification %.2f s; stalled by checkpoints %.2f s, "
+                  "their writing %.2f s",
+                  outcome.draft_seconds, outcome.forward_seconds, outcome.verify_seconds,
+                  outcome.checkpoint_stall_seconds, outcome.checkpoint_write_seconds);
+    log_.say(times.data());
+    if (engine::chooses_tree(engine::find_draft_method(phase_.settings.draft), phase_.settings.draft_tree))
+        log_.say(choice_text(outcome));
+    if (!outcome.checkpoint_error.empty()) note_storage_error(outcome.checkpoint_error);
+    if (is_first() && totals_.done_items == 0 && totals_.emitted == 0 && !outcome.stopped) {
+        log_.say("no work for this replica: all items were taken or done");
+    }
+    sync_results();
+    forget_durable();
+    totals_.state = static_cast<std::int64_t>(ReplicaTotals::State::finished);
+    totals_.in_flight = 0;
+    if (!outcome.stopped) totals_.unfinished_tokens = 0;
+    if (storage_failed_) board_.request_stop(StopReason::storage);  // what this replica left, nobody can take over
+    world_.wait_for_all([this] { poke(); });
+    board_.post(totals_);
+    pulse_.stop();
+    if (is_first()) write_heartbeat();
+    replica_.reset();
+    return outcome;
+}
+
+std::optional<engine::WorkItem> ReplicaDriver::next_work() {
+    for (;;) {
+        if (stop_requested()) return std::nullopt;
+        const std::int64_t taken = board_.take_next();
+        if (taken >= static_cast<std::int64_t>(order_.size())) return std::nullopt;
+        const std::int64_t number = order_[static_cast<std::size_t>(taken)];
+        const ItemKey key = key_of(number);
+        Prompt prompt = loaded_.data->prompt(key.index, *loaded_.tokenizer,
+                                             most_positions(phase_.settings, loaded_.model->config()));
+        if (!prompt.error.empty()) {
+            record_bad_prompt(number, prompt);
+            continue;
+        }
+        engine::WorkItem item;
+        item.index = number;
+        item.id = prompt.id;
+        item.sample = key.sample;
+        item.checkpoint_key = checkpoint_key(prompt.id, key.sample);
+        item.prompt = std::move(prompt.tokens);
+        item.continuation = std::move(prompt.continuation);
+        item.options = options_of(prompt);
+        item.known_tokens = std::min(ledger_->known(number), item.options->max_tokens);
+        return item;
+    }
+}
+
+std::shared_ptr<const engine::GenerationOptions> ReplicaDriver::options_of(const Prompt& prompt) const {
+    return prompt.settings ? generation_options(*prompt.settings, loaded_.model->config()) : job_options_;
+}
+
+void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt) {
+    engine::FinishedItem item;
+    item.index = number;
+    item.reason = engine::FinishReason::error;
+    item.error = prompt.error;
+    item.max_tokens = options_of(prompt)->max_tokens;
+    ResultRecord failed = record_of(item, prompt.id);
+    failed.error = without_place(prompt.error, phase_.settings.data.string());
+    record(failed, item);
+}
+
+ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const std::string& id) const {
+    ResultRecord record;
+    record.key = key_of(item.index);
+    record.id = id;
+    record.text = item.text;
+    record.loss = item.statistics.loss;
+    record.logprobs = logprobs_text(item.tokens, item.logprobs);
+    const bool scored = phase_.settings.mode == "perplexity";
+    record.num_tokens = scored ? record.loss.num_tokens() : static_cast<std::int64_t>(item.tokens.size());
+    record.finish_reason = reason_name(item.reason);
+    record.error = item.error;
+    record.token_ids = item.tokens;
+    record.max_tokens = item.max_tokens;
+    record.own_max_tokens = item.max_tokens != phase_.settings.max_tokens;
+    return record;
+}
+
+void ReplicaDriver::finished(const engine::FinishedItem& item) {
+    record(record_of(item, loaded_.data->id(key_of(item.index).index)), item);
+}
+
+void ReplicaDriver::record(const ResultRecord& record, const engine::FinishedItem& item) {
+    try {
+        writer_.append(record, item, item.index);
+    } catch (const StorageError& error) {
+        note_storage_error(error.what());  // its checkpoint stays: the next launch finishes the item again
+        return;
+    }
+    totals_.done_items += 1;
+    totals_.done_tokens += record.num_tokens;
+    if (record.finish_reason != "error") return;
+    totals_.failed_items += 1;
+    log_.say("item " + record.id + " failed: " + item.error);
+    const std::int64_t failures = board_.add_failures(1);
+    const std::int64_t most = phase_.settings.max_failures;
+    if (most > 0 && failures >= most) board_.request_stop(StopReason::failures);
+}
+
+bool ReplicaDriver::stop_requested() {
+    if (board_.stop_reason() != StopReason::none) {
+        // Another rank's signal, perhaps: this one's clock runs from here.
+        if (board_.stop_reason() == StopReason::request) note_stop_request();
+        return true;
+    }
+    if (storage_failed_) {
+        board_.request_stop(StopReason::storage);
+    } else if (phase_.superseded && phase_.superseded()) {
+        board_.request_stop(StopReason::superseded);
+    } else if (stop_signalled()) {
+        log_.say(std::string("stop asked for by ") + stop_signal_name());
+        board_.request_stop(StopReason::request);
+    }
+    return board_.stop_reason() != StopReason::none;
+}
+
+void ReplicaDriver::progress(const engine::ReplicaProgress& now) {
+    const Clock::time_point time = Clock::now();
+    const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(time - last_progress_).count();
+    last_progress_ = time;
+    using State = ReplicaTotals::State;
+    const State state = now.phase == "decode" ? State::decode : now.phase == "prefill" ? State::prefill : State::idle;
+    if (state == State::decode) (now.mixed ? totals_.mixed_microseconds : totals_.decode_microseconds) += elapsed;
+    if (state == State::prefill) totals_.prefill_microseconds += elapsed;
+    totals_.state = static_cast<std::int64_t>(state);
+    totals_.in_flight = now.in_flight;
+    totals_.unfinished_tokens = now.unfinished_tokens;
+    totals_.emitted = now.emitted_tokens;
+    totals_.prefilled = now.prefilled_tokens;
+    totals_.drafted = now.drafted;
+    totals_.accepted = now.accepted;
+    totals_.target_calls = now.target_calls;
+    totals_.decode_tokens = now.decode_tokens;
+    totals_.mixed_tokens = now.mixed_tokens;
+    totals_.rounds = now.checkpoint_rounds;
+    {
+        const std::lock_guard lock(mutex_);
+        shown_totals_ = totals_;
+        if (phase_name_ != now.phase) phase_name_ = now.phase;
+    }
+    forget_durable();
+}
+
+void ReplicaDriver::poke() {
+    watchdog_.feed();
+    ++totals_.beat;
+    board_.poke(totals_);
+    const double watch = phase_.settings.watchdog_seconds;
+    if (watch > 0 && board_.unanswered_seconds() > watch) {
+        abort_all("rank " + std::to_string(world_.rank()) + " (host " + world_.host() +
+                      "): expected an answer of rank 0 within watchdog-seconds = " + number_text(watch) +
+                      ", got none; run again to go on from the last checkpoint",
+                  static_cast<int>(ExitCode::error));
+    }
+}
+
+void ReplicaDriver::forget_durable() {
+    if (!replica_ || !is_first()) return;
+    const std::vector<std::int64_t> durable = writer_.take_durable();
+    if (!durable.empty()) replica_->results_durable(durable);
+}
+
+void ReplicaDriver::sync_results() noexcept {
+    try {
+        writer_.sync();
+    } catch (const std::exception& error) {
+        note_storage_error(error.what());
+    }
+}
+
+void ReplicaDriver::write_heartbeat() noexcept {
+    ReplicaTotals totals;
+    std::string phase_name;
+    double first_token_seconds = 0;
+    {
+        const std::lock_guard lock(mutex_);
+        first_token_seconds = first_token_seconds_;
+        totals = shown_totals_;
+        phase_name = phase_name_;
+    }
+    const std::string name = std::to_string(world_.replica()) + "-" + std::to_string(phase_.epoch);
+    try {
+        nlohmann::ordered_json json;
+        json["replica"] = world_.replica();
+        json["epoch"] = phase_.epoch;
+        json["time"] = utc_now();
+        json["host"] = world_.host();
+        json["pid"] = ProcessId::mine().pid;
+        json["phase"] = phase_name;
+        json["in_flight"] = totals.in_flight;
+        json["unfinished_tokens"] = totals.unfinished_tokens;
+        json["done"] = totals.done_items;
+        json["failed"] = totals.failed_items;
+        json["emitted_tokens"] = totals.emitted;
+        json["prefilled_tokens"] = totals.prefilled;
+        json["drafted"] = totals.drafted;
+        json["accepted"] = totals.accepted;
+        json["target_calls"] = totals.target_calls;
+        json["decode_tokens"] = totals.decode_tokens;
+        json["mixed_tokens"] = totals.mixed_tokens;
+        json["decode_seconds"] = 1e-6 * static_cast<double>(totals.decode_microseconds);
+        json["prefill_seconds"] = 1e-6 * static_cast<double>(totals.prefill_microseconds);
+        json["mixed_seconds"] = 1e-6 * static_cast<double>(totals.mixed_microseconds);
+        json["checkpoint_rounds"] = totals.rounds;
+        json["load_seconds"] = loaded_.model->load_report().seconds;
+        if (first_token_seconds > 0) json["first_token_seconds"] = first_token_seconds;
+        replace_file(phase_.folder.status() / (name + ".json"), engine::json_text(json, 2) + "\n", Durable::no, "own");
+    } catch (const std::exception&) {
+        // Only shown, never needed.
+    }
+}
+
+void ReplicaDriver::note_storage_error(const std::string& line) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (storage_error_.empty()) storage_error_ = line;
+    storage_failed_ = true;
+}
+
+std::string ReplicaDriver::storage_error() const {
+    const std::lock_guard lock(mutex_);
+    return storage_error_;
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,94 @@
+// Drives one rank's engine::Replica: hands out work from the shared counter, records results, keeps the heartbeat, and
+// answers stop requests.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/replica.hpp"
+#include "runner/host/watchdog.hpp"
+#include "runner/launch/job_run.hpp"
+#include "runner/launch/scheduler.hpp"
+#include "runner/run/log.hpp"
+#include "runner/run/results.hpp"
+#include "runner/run/token_ledger.hpp"
+
+namespace longhaul::runner {
+
+/// "ID#SAMPLE": what an item is called in checkpoints.
+std::string checkpoint_key(const std::string& id, std::int64_t sample);
+
+class ReplicaDriver {
+  public:
+    /// `order`: as order_of_work gave it. All references must outlive the driver.
+    ReplicaDriver(const World& world, Loaded& loaded, const JobPhase& phase, const std::vector<std::int64_t>& order,
+                  engine::CheckpointStore& store, Board& board);
+    ~ReplicaDriver();
+
+    /// Generates until there is no more work or a stop was asked for, then waits for all ranks. Collective over the
+    /// world. Does not return from a failure that the others cannot know of.
+    engine::ReplicaOutcome run();
+
+    /// "" or what the storage said: exit code 74.
+    [[nodiscard]] std::string storage_error() const;
+    [[nodiscard]] const ReplicaTotals& totals() const { return totals_; }
+    /// Adds a task to the thread beside the loop; before `run`.
+    void every(double seconds, std::function<void()> task) { pulse_.every(seconds, std::move(task)); }
+
+  private:
+    using Clock = std::chrono::steady_clock;
+
+    [[nodiscard]] bool is_first() const { return world_.rank_in_replica() == 0; }
+    [[nodiscard]] ItemKey key_of(std::int64_t number) const {
+        return {number / phase_.settings.samples, number % phase_.settings.samples};
+    }
+    [[nodiscard]] engine::ReplicaOptions options() const;
+    engine::ReplicaHooks hooks();
+    std::optional<engine::WorkItem> next_work();
+    [[nodiscard]] std::shared_ptr<const engine::GenerationOptions> options_of(const Prompt& prompt) const;
+    void note_first_token();
+    [[nodiscard]] ResultRecord record_of(const engine::FinishedItem& item, const std::string& id) const;
+    void finished(const engine::FinishedItem& item);
+    void record_bad_prompt(std::int64_t number, const Prompt& prompt);
+    void record(const ResultRecord& record, const engine::FinishedItem& item);
+    bool stop_requested();
+    void progress(const engine::ReplicaProgress& progress);
+    void poke();
+    void sync_results() noexcept;
+    void write_heartbeat() noexcept;
+    void note_storage_error(const std::string& line) noexcept;
+    void forget_durable();
+
+    const World& world_;
+    Loaded& loaded_;
+    const JobPhase& phase_;
+    const std::vector<std::int64_t>& order_;
+    engine::CheckpointStore& store_;
+    Board& board_;
+    Log log_;
+    ResultWriter writer_;
+    std::shared_ptr<const engine::GenerationOptions> job_options_;  // of items without their own
+    std::set<std::string> damaged_;                                 // lines said already
+    std::optional<TokenLedger> ledger_;                             // first rank of the group
+    Watchdog watchdog_;
+    Pulse pulse_;
+    std::unique_ptr<engine::Replica> replica_;
+    ReplicaTotals totals_;        ///< the main thread's
+    ReplicaTotals shown_totals_;  ///< a copy for the heartbeat, under mutex_
+    std::string phase_name_ = "starting";
+    double first_token_seconds_ = 0;  ///< a copy for the heartbeat, under mutex_
+    mutable std::mutex mutex_;
+    std::string storage_error_;  ///< under mutex_
+    std::atomic<bool> storage_failed_{false};
+    Clock::time_point last_progress_;
+};
+
+}  // namespace longhaul::runner

@@ -1,0 +1,52 @@
+#include "runner/run/outcome.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/json.hpp"
+#include "runner/host/files.hpp"
+#include "runner/run/results.hpp"
+
+namespace longhaul::runner {
+
+void add_times(const std::filesystem::path& run, JobOutcome& outcome) {
+    std::map<std::int64_t, double> longest;  // of a launch
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(run / "status", error)) {
+        const auto json = engine::try_parse_json(read_if_there(entry.path()));
+        if (!json.is_object() || !json.contains("decode_seconds")) continue;
+        const double decode_seconds = json.value("decode_seconds", 0.0);
+        outcome.speed.tokens +=
+            json.value("decode_tokens", std::int64_t{0}) - json.value("mixed_tokens", std::int64_t{0});
+        outcome.speed.seconds += decode_seconds;
+        double& seconds = longest[json.value("epoch", std::int64_t{0})];
+        seconds =
+            std::max(seconds, decode_seconds + json.value("mixed_seconds", 0.0) + json.value("prefill_seconds", 0.0));
+    }
+    for (const auto& [epoch, seconds] : longest) outcome.working_seconds += seconds;
+}
+
+void add_statistics(std::span<const std::filesystem::path> runs, const std::filesystem::path& to,
+                    const std::string& tag, JobOutcome& outcome) {
+    write_statistics(to, tag, runs, [&](const nlohmann::ordered_json& line) {
+        const auto count = [&](const char* name) { return line.value(name, std::int64_t{0}); };
+        outcome.total_tokens += count("num_tokens");
+        outcome.target_calls += count("target_calls");
+        outcome.drafted += count("drafted");
+        outcome.accepted += count("accepted");
+        outcome.branched_trees += count("branched_trees");
+        outcome.resumed_items += count("resumes") > 0 ? 1 : 0;
+        outcome.recomputed_tokens += count("recomputed_tokens");
+        outcome.recomputed_rows += count("recomputed_rows");
+        outcome.checkpoint_stall_seconds += line.value("checkpoint_stall_seconds", 0.0);
+        const double efficiency = line.value("block_efficiency", 0.0);
+        const double mbsu = line.value("mbsu", efficiency);  // plain decoding has none
+        if (mbsu > 0) outcome.memory_bound_calls += static_cast<double>(count("target_calls")) * efficiency / mbsu;
+        outcome.nll += line.value("nll", 0.0);
+        outcome.scored_tokens += count("scored_tokens");
+        outcome.scored_bytes += count("scored_bytes");
+    });
+    for (const std::filesystem::path& run : runs) add_times(run, outcome);
+}
+
+}  // namespace longhaul::runner

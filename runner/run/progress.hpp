@@ -1,0 +1,88 @@
+// How far a run is: the numbers, and the lines people and programs read of it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "engine/json.hpp"
+#include "runner/launch/scheduler.hpp"
+
+namespace longhaul::runner {
+
+/// What a job is, as far as progress goes.
+struct JobSize {
+    std::int64_t items = 0;        ///< inputs × samples
+    std::int64_t max_tokens = 0;   ///< an item
+    std::int64_t done_before = 0;  ///< items that earlier launches finished, failed ones included
+    std::int64_t failed_before = 0;
+};
+
+/// Sums over the replicas of one launch.
+struct LaunchTotals {
+    ReplicaTotals sum;
+    std::int64_t working = 0;  ///< replicas with something in flight
+};
+LaunchTotals sum_of(const std::vector<ReplicaTotals>& slots);
+
+/// The state of a run at one moment.
+struct JobProgress {
+    std::int64_t items = 0, done = 0, failed = 0, in_flight = 0;
+    std::int64_t tokens = 0;       ///< emitted by this launch
+    double tokens_per_second = 0;  ///< lately
+    double share = 0;              ///< of the job's tokens, unfinished items included
+    double eta_seconds = -1;       ///< -1: not known yet
+    double acceptance = -1;        ///< accepted / drafted tokens; -1: nothing drafted
+    double block_efficiency = 0;   ///< tokens a target call
+    bool prefilling = false;       ///< no replica decodes yet
+
+    [[nodiscard]] nlohmann::ordered_json to_json() const;
+};
+
+/// Makes JobProgress out of totals as they come in; the rate is that of the last half minute.
+class ProgressMeter {
+  public:
+    explicit ProgressMeter(const JobSize& size) : size_(size) {}
+    JobProgress update(const LaunchTotals& totals, double seconds);
+
+  private:
+    struct Sample {
+        double seconds = 0;
+        std::int64_t tokens = 0;
+    };
+    JobSize size_;
+    std::deque<Sample> samples_;
+};
+
+/// "12 of 40 items, 31.4 %, 812 tokens/s, acceptance 54 %, 2.31 tokens a call, 3 in flight, 4 min 10 s left"
+std::string progress_line(const JobProgress& progress);
+
+/// "4 min 10 s"
+std::string duration_text(double seconds);
+/// "1,234,567"
+std::string grouped(std::int64_t number);
+
+/// Whether people watch: standard error is a terminal, also through mpirun. LONGHAUL_PROGRESS=live or plain overrides.
+bool is_watched();
+
+/// Prints to standard error: one live line for a terminal, else a line now and then.
+class ProgressPrinter {
+  public:
+    ProgressPrinter(std::string label, bool live) : label_(std::move(label)), live_(live) {}
+    ~ProgressPrinter() { finish(); }
+    ProgressPrinter(const ProgressPrinter&) = delete;
+    ProgressPrinter& operator=(const ProgressPrinter&) = delete;
+
+    [[nodiscard]] bool live() const { return live_; }
+    void show(const JobProgress& progress);
+    void finish();  ///< ends the live line
+
+  private:
+    std::string label_;
+    bool live_;
+    bool open_ = false;
+};
+
+}  // namespace longhaul::runner

@@ -1,0 +1,439 @@
+#include "runner/run/results.hpp"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <fstream>
+#include <tuple>
+
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "engine/sampling/log_softmax.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Ordered = nlohmann::ordered_json;
+
+/// The fields of design.md, in their order.
+void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& format) {
+    json["id"] = record.id;
+    if (format.sample) json["sample"] = record.key.sample;
+    json["text"] = record.text;
+    json["num_tokens"] = record.num_tokens;
+    json["finish_reason"] = record.finish_reason;
+    if (!record.error.empty()) json["error"] = record.error;
+    if (format.token_ids) json["token_ids"] = record.token_ids;
+    if (record.loss.buckets.empty()) return;
+    json["nll"] = record.loss.nll();
+    Ordered buckets = Ordered::array();
+    for (std::size_t b = 0; b < record.loss.buckets.size(); ++b) {
+        const auto& [count, nll] = record.loss.buckets[b];
+        if (count > 0) buckets.push_back({std::int64_t{1} << b, count, nll});
+    }
+    json["loss_by_position"] = std::move(buckets);
+}
+
+constexpr std::string_view logprobs_key = ",\"logprobs\":";
+
+/// The line of `json`, `logprobs` last. They may be a thousand times the rest: they pass as text.
+std::string line_of(const Ordered& json, const std::string& logprobs) {
+    std::string line = engine::json_text(json);
+    if (logprobs.empty()) return line;
+    line.pop_back();
+    return line.append(logprobs_key).append(logprobs).append("}");
+}
+
+/// Takes the logprobs, which are its last member, out of a line. false where something else stands there. A text cannot
+/// hold the key: its quotes would have a backslash before them.
+bool split_logprobs(std::string_view line, std::string& rest, std::string& logprobs) {
+    const std::size_t at = line.rfind(logprobs_key);
+    rest = line.substr(0, at);
+    if (at == std::string_view::npos) return true;
+    const std::string_view value = line.substr(at + logprobs_key.size());
+    if (!value.starts_with("[[[") || !value.ends_with("]]]}")) return false;
+    if (value.find_first_not_of("[],.-+e0123456789") != value.size() - 1) return false;
+    logprobs = value.substr(0, value.size() - 1);
+    rest += '}';
+    return true;
+}
+
+engine::LossByPosition loss_of(const Json& json) {
+    engine::LossByPosition loss;
+    for (const Json& bucket : json.value("loss_by_position", Json::array())) {
+        const auto first = bucket.at(0).get<std::int64_t>();
+        const auto place = static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(first)));
+        if (first <= 0) continue;
+        if (loss.buckets.size() < place) loss.buckets.resize(place);
+        loss.buckets[place - 1] = {bucket.at(1).get<std::int64_t>(), bucket.at(2).get<double>()};
+    }
+    return loss;
+}
+
+void append_number(std::string& text, float value) {
+    std::array<char, 32> digits{};
+    const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
+    const std::string_view number(digits.data(), static_cast<std::size_t>(end - digits.data()));
+    text.append(number);
+    if (number.find_first_of(".e") == std::string_view::npos) text.append(".0");  // a float for every reader
+}
+
+struct LaunchFile {
+    std::int64_t epoch = 0;
+    std::int64_t replica = 0;
+    std::string name;
+};
+
+/// "PREFIX R-EPOCH.jsonl" of a folder, oldest launch first.
+std::vector<LaunchFile> launch_files(const fs::path& folder, std::string_view prefix) {
+    std::vector<LaunchFile> files;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+        LaunchFile file;
+        file.name = entry.path().filename().string();
+        std::string_view rest = file.name;
+        if (!rest.starts_with(prefix) || !rest.ends_with(".jsonl")) continue;
+        rest.remove_prefix(prefix.size());
+        rest.remove_suffix(6);
+        const std::size_t dash = rest.find('-');
+        if (dash == std::string_view::npos) continue;
+        const char* const end = rest.data() + rest.size();
+        const auto replica = std::from_chars(rest.data(), rest.data() + dash, file.replica);
+        const auto epoch = std::from_chars(rest.data() + dash + 1, end, file.epoch);
+        if (replica.ptr == rest.data() + dash && epoch.ptr == end && epoch.ec == std::errc()) files.push_back(file);
+    }
+    std::sort(files.begin(), files.end(), [](const LaunchFile& a, const LaunchFile& b) {
+        return std::pair(a.epoch, a.replica) < std::pair(b.epoch, b.replica);
+    });
+    return files;
+}
+
+using LineVisitor = std::function<void(std::string_view line, std::int64_t offset)>;
+
+/// Calls `visit` for each whole line that begins before `limit` bytes and ends within them.
+void each_line(const fs::path& path, std::int64_t limit, const LineVisitor& visit) {
+    std::ifstream in(path, std::ios::binary);
+    if (!in) throw InputError(path.string(), "", "a file that can be read", "an error");
+    std::string line;
+    std::int64_t offset = 0;
+    while (std::getline(in, line) && !in.eof()) {  // eof: the last line has no end, its writer died
+        const std::int64_t next = offset + static_cast<std::int64_t>(line.size()) + 1;
+        if (next > limit) break;
+        visit(line, offset);
+        offset = next;
+    }
+}
+
+constexpr std::int64_t no_limit = INT64_MAX;
+
+std::int64_t whole_lines(const fs::path& path) {
+    std::int64_t bytes = 0;
+    each_line(path, no_limit, [&](std::string_view line, std::int64_t offset) {
+        bytes = offset + static_cast<std::int64_t>(line.size()) + 1;
+    });
+    return bytes;
+}
+
+/// Puts lines into the order of the input; of several for one item the newest launch's stays. `place_of`: of an
+/// element.
+template <typename Element, typename PlaceOf>
+void keep_newest(std::vector<Element>& lines, PlaceOf place_of) {
+    std::sort(lines.begin(), lines.end(), [&](const Element& one, const Element& other) {
+        const LinePlace &a = place_of(one), &b = place_of(other);
+        return std::tie(a.key, a.file, a.offset) < std::tie(b.key, b.file, b.offset);
+    });
+    const auto same = [&](const Element& a, const Element& b) { return place_of(a).key == place_of(b).key; };
+    // unique keeps the first of equals: from behind that is the last.
+    const auto rest = std::unique(lines.rbegin(), lines.rend(), same);
+    lines.erase(lines.begin(), rest.base());
+}
+
+std::int32_t clamped(std::int64_t number) {
+    return static_cast<std::int32_t>(std::clamp<std::int64_t>(number, 0, INT32_MAX));
+}
+
+/// Bytes of a result file that count once `newest` is the newest launch.
+std::int64_t accepted_bytes(const LaunchFile& file, const LeaseRecord& newest) {
+    if (file.epoch == newest.epoch) return no_limit;
+    const auto at = newest.accepted.find(file.name);
+    return at == newest.accepted.end() || file.epoch > newest.epoch ? 0 : at->second;
+}
+
+}  // namespace
+
+ResultFormat result_format(const Settings& settings) {
+    return {.sample = settings.samples > 1, .token_ids = settings.token_ids};
+}
+
+std::string format_result(const ResultRecord& record, const ResultFormat& format) {
+    Ordered json;
+    put_fields(json, record, format);
+    return line_of(json, record.logprobs);
+}
+
+std::string logprobs_text(std::span<const std::int32_t> tokens, std::span<const std::int32_t> rows) {
+    if (rows.empty()) return {};
+    const std::size_t words = rows.size() / tokens.size();
+    std::string text = "[";
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        text.append(i == 0 ? "[" : ",[");
+        for (const engine::TokenLogprob& entry : engine::read_logprobs(rows.subspan(i * words, words), tokens[i])) {
+            text.append(text.back() == ']' ? ",[" : "[").append(std::to_string(entry.token)).append(",");
+            append_number(text, entry.value);
+            text.push_back(']');
+        }
+        text.push_back(']');
+    }
+    return text.append("]");
+}
+
+std::string format_journal(const ResultRecord& record, const ResultFormat& format) {
+    Ordered json;
+    json["index"] = record.key.index;
+    put_fields(json, record, {.sample = true, .token_ids = format.token_ids});
+    json["max_tokens"] = record.max_tokens;
+    if (record.own_max_tokens) json["own_max_tokens"] = true;
+    return line_of(json, record.logprobs);
+}
+
+std::optional<ResultRecord> parse_journal(std::string_view line) {
+    ResultRecord record;
+    std::string rest;
+    if (!split_logprobs(line, rest, record.logprobs)) return std::nullopt;
+    const Json json = engine::try_parse_json(rest);
+    if (!json.is_object()) return std::nullopt;
+    try {
+        record.key = {json.at("index"), json.at("sample")};
+        record.id = json.at("id");
+        record.text = json.at("text");
+        record.num_tokens = json.at("num_tokens");
+        record.finish_reason = json.at("finish_reason");
+        record.error = json.value("error", "");
+        record.token_ids = json.value("token_ids", std::vector<std::int32_t>());
+        record.loss = loss_of(json);
+        record.max_tokens = json.value("max_tokens", std::int64_t{0});
+        record.own_max_tokens = json.value("own_max_tokens", false);
+        return record;
+    } catch (const Json::exception&) {
+        return std::nullopt;
+    }
+}
+
+double DraftCost::mbsu(const engine::ItemStatistics& statistics) const {
+    if (statistics.target_calls == 0) return 0;
+    const double run = static_cast<double>(statistics.draft_calls) / static_cast<double>(statistics.target_calls);
+    return statistics.block_efficiency() / ((levels > 0 ? static_cast<double>(levels) : run) * level + 1);
+}
+
+std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica,
+                              const std::optional<DraftCost>& drafts) {
+    const engine::ItemStatistics& s = item.statistics;
+    Ordered json;
+    json["index"] = record.key.index;
+    json["id"] = record.id;
+    json["sample"] = record.key.sample;
+    json["replica"] = replica;
+    json["num_tokens"] = record.num_tokens;
+    json["prompt_tokens"] = item.prompt_tokens;
+    json["seconds"] = s.seconds;
+    json["prefill_seconds"] = s.prefill_seconds;
+    json["steps"] = s.steps;
+    json["target_calls"] = s.target_calls;
+    json["draft_calls"] = s.draft_calls;
+    json["drafted"] = s.drafted;
+    json["accepted"] = s.accepted;
+    json["accepted_ngram"] = s.accepted_ngram;
+    json["block_efficiency"] = s.block_efficiency();
+    if (drafts) json["mbsu"] = drafts->mbsu(s);
+    const double generating = s.seconds - s.prefill_seconds;
+    json["tokens_per_second"] = generating > 0 ? static_cast<double>(record.num_tokens) / generating : 0.0;
+    json["branched_trees"] = s.branched_trees;
+    json["checkpoint_rounds"] = s.checkpoint_rounds;
+    json["checkpoint_stall_seconds"] = s.checkpoint_stall_seconds;
+    json["resumes"] = s.resumes;
+    json["recomputed_tokens"] = s.recomputed_tokens;
+    json["recomputed_rows"] = s.recomputed_rows;
+    if (!record.loss.buckets.empty()) {
+        json["nll"] = record.loss.nll();
+        json["scored_tokens"] = record.loss.num_tokens();
+        json["scored_bytes"] = item.scored_bytes;
+    }
+    return engine::json_text(json);
+}
+
+std::map<std::string, std::int64_t> accept_results(const fs::path& run, const LeaseRecord* newest) {
+    std::map<std::string, std::int64_t> accepted;
+    for (const LaunchFile& file : launch_files(run / "results", "")) {
+        const fs::path path = run / "results" / file.name;
+        const std::int64_t limit = newest == nullptr ? no_limit : accepted_bytes(file, *newest);
+        const std::int64_t bytes = limit == no_limit ? whole_lines(path) : limit;
+        if (bytes == 0) continue;
+        // A crashed launch may have left lines in the page cache alone: what is believed must be on disk first.
+        if (limit == no_limit) sync_file(path);
+        accepted[file.name] = bytes;
+    }
+    return accepted;
+}
+
+std::uint32_t LineReader::add(fs::path path) {
+    paths_.push_back(std::move(path));
+    return static_cast<std::uint32_t>(paths_.size() - 1);
+}
+
+std::string LineReader::read(const LinePlace& place) {
+    constexpr std::size_t most_open = 64;  // replicas × launches may be more than a process may open
+    std::unique_ptr<InputFile>& file = open_[place.file];
+    if (file == nullptr) {
+        if (open_.size() > most_open) {
+            open_.clear();
+            return read(place);
+        }
+        file = std::make_unique<InputFile>(paths_[place.file]);
+    }
+    return file->read(place.offset, place.num_bytes);
+}
+
+ResultIndex ResultIndex::read(std::span<const fs::path> runs) {
+    ResultIndex index;
+    for (const fs::path& run : runs) index.add(run);
+    keep_newest(index.entries_, [](const Entry& entry) -> const LinePlace& { return entry.place; });
+    return index;
+}
+
+void ResultIndex::add(const fs::path& run) {
+    const std::optional<LeaseView> newest = newest_lease(run);
+    if (!newest) return;
+    for (const LaunchFile& file : launch_files(run / "results", "")) {
+        const std::int64_t limit = accepted_bytes(file, newest->record);
+        if (limit == 0) continue;
+        const std::uint32_t number = lines_.add(run / "results" / file.name);
+        each_line(lines_.path(number), limit, [&](std::string_view line, std::int64_t offset) {
+            const std::optional<ResultRecord> record = parse_journal(line);
+            if (!record || line.size() > UINT32_MAX) return;  // damaged: the item is computed again
+            Entry& entry = entries_.emplace_back();
+            entry.place = {record->key, offset, static_cast<std::uint32_t>(line.size()), number};
+            entry.num_tokens = clamped(record->num_tokens);
+            entry.max_tokens = clamped(record->max_tokens);
+            entry.own_max_tokens = record->own_max_tokens;
+            entry.failed = record->finish_reason == "error";
+            entry.at_length = record->finish_reason == "length";
+        });
+    }
+}
+
+const ResultIndex::Entry* ResultIndex::find(const ItemKey& key) const {
+    const auto at =
+        std::lower_bound(entries_.begin(), entries_.end(), key,
+                         [](const Entry& entry, const ItemKey& wanted) { return entry.place.key < wanted; });
+    return at == entries_.end() || at->place.key != key ? nullptr : &*at;
+}
+
+ResultRecord ResultIndex::load(const Entry& entry) const {
+    std::optional<ResultRecord> record = parse_journal(lines_.read(entry.place));
+    if (!record) {
+        throw InputError(lines_.path(entry.place.file).string(), "@" + std::to_string(entry.place.offset), "a result",
+                         "something else", "the file changed while it was read; run again");
+    }
+    return std::move(*record);
+}
+
+bool ResultIndex::is_done(const Entry& entry, const Settings& settings) {
+    if (entry.failed)
+        return !settings.retry_failed && (entry.own_max_tokens || entry.max_tokens == settings.max_tokens);
+    // A line of an older version does not say what was asked for: it was what the item has.
+    return !entry.at_length || entry.own_max_tokens ||
+           std::max(entry.max_tokens, entry.num_tokens) >= settings.max_tokens;
+}
+
+void write_results(const fs::path& to, const std::string& tag, const ResultIndex& index, std::int64_t num_inputs,
+                   const Settings& settings) {
+    const ResultFormat format = result_format(settings);
+    FileReplacement file(to / "results.jsonl", tag);
+    for (std::int64_t input = 0; input < num_inputs; ++input) {
+        if (!settings.shard.has(input)) continue;
+        for (std::int64_t sample = 0; sample < settings.samples; ++sample) {
+            const ResultIndex::Entry* entry = index.find({input, sample});
+            if (entry == nullptr) throw std::logic_error("results are written before all are there");
+            file.append(format_result(index.load(*entry), format) + "\n");
+        }
+    }
+    file.commit(Durable::yes);
+}
+
+void write_statistics(const fs::path& to, const std::string& tag, std::span<const fs::path> runs,
+                      const std::function<void(const Ordered&)>& each) {
+    const auto parse = [](std::string_view line) -> std::optional<Ordered> {
+        Ordered json = Ordered::parse(line, nullptr, false);
+        if (!json.is_object() || !json.contains("index") || !json.contains("sample")) return std::nullopt;
+        return json;
+    };
+    LineReader lines;
+    std::vector<LinePlace> places;
+    const auto add = [&](const fs::path& path) {
+        const std::uint32_t number = lines.add(path);
+        each_line(path, no_limit, [&](std::string_view line, std::int64_t offset) {
+            const std::optional<Ordered> json = parse(line);
+            if (json)
+                places.push_back(
+                    {{(*json)["index"], (*json)["sample"]}, offset, static_cast<std::uint32_t>(line.size()), number});
+        });
+    };
+    for (const fs::path& run : runs) {
+        for (const LaunchFile& file : launch_files(run / "log", "stats-")) add(run / "log" / file.name);
+    }
+    keep_newest(places, [](const LinePlace& place) -> const LinePlace& { return place; });
+    FileReplacement file(to / "stats.jsonl", tag);
+    for (const LinePlace& place : places) {
+        std::optional<Ordered> json = parse(lines.read(place));
+        if (!json) continue;  // changed since
+        json->erase("index");
+        each(*json);
+        file.append(engine::json_text(*json) + "\n");
+    }
+    file.commit(Durable::yes);
+}
+
+namespace {
+std::string launch_name(std::int64_t replica, std::int64_t epoch) {
+    return std::to_string(replica) + "-" + std::to_string(epoch) + ".jsonl";
+}
+}  // namespace
+
+ResultWriter::ResultWriter(const fs::path& run, std::int64_t replica, std::int64_t epoch, ResultFormat format,
+                           std::optional<DraftCost> drafts)
+    : replica_(replica),
+      format_(format),
+      drafts_(drafts),
+      results_(run / "results" / launch_name(replica, epoch)),
+      statistics_(run / "log" / ("stats-" + launch_name(replica, epoch))) {}
+
+void ResultWriter::append(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t work_index) {
+    // Statistics first: an item whose result is there is never computed again, and the summary's loss is made of them.
+    if (record.error.empty()) statistics_.append(format_statistics(record, item, replica_, drafts_));
+    results_.append(format_journal(record, format_));
+    const std::lock_guard lock(mutex_);
+    pending_.push_back(work_index);
+}
+
+void ResultWriter::sync() {
+    std::vector<std::int64_t> covered;
+    {
+        const std::lock_guard lock(mutex_);
+        covered.swap(pending_);
+    }
+    if (covered.empty()) return;
+    statistics_.sync();
+    results_.sync();  // throws: then they never become durable
+    const std::lock_guard lock(mutex_);
+    durable_.insert(durable_.end(), covered.begin(), covered.end());
+}
+
+std::vector<std::int64_t> ResultWriter::take_durable() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(durable_, {});
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,324 @@
+#include "runner/run/run_folder.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "engine/error.hpp"
+#include "runner/host/files.hpp"
+#include "runner/job/device_choice.hpp"
+#include "runner/launch/draft_models.hpp"
+#include "runner/run/shard_folder.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+/// Key -> values, joined where a key repeats.
+std::map<std::string, std::string> key_values(const Settings& settings) {
+    std::map<std::string, std::string> values;
+    for (const Assignment& assignment : identity_of(settings)) {
+        std::string& value = values[assignment.key];
+        value += (value.empty() ? "" : ", ") + assignment.value;
+    }
+    return values;
+}
+
+/// The keys of an identity. Earlier versions left out a method's own tree.
+std::map<std::string, std::string> read_keys(const Json& json, const Settings& settings) {
+    auto keys = json.get<std::map<std::string, std::string>>();
+    const auto draft = keys.find("draft");
+    if (draft == keys.end() || draft->second != settings.draft) return keys;
+    const std::string own = draft->second == "ar" ? settings.draft_tree : own_tree(settings);
+    if (!own.empty()) keys.try_emplace("draft-tree", own);
+    return keys;
+}
+
+Json extensions_of(const Settings& settings) {
+    // 0 means all items: more than any number.
+    return {{"limit", settings.limit}, {"samples", settings.samples}, {"max-tokens", settings.max_tokens}};
+}
+
+constexpr const char* other_value = "change it back, or take another output";
+constexpr const char* other_version =
+    "this version of longhaul computes otherwise: finish the run with the one that began it, or take another output";
+constexpr const char* other_device =
+    "their texts differ: device = cpu, or kernels = cuda-exact on a GPU, goes on with what a processor began, "
+    "--allow-device-change goes on all the same";
+
+[[noreturn]] void refuse(const RunFolder& folder, const std::string& key, const std::string& old_value,
+                         const std::string& new_value, const char* mend = other_value) {
+    throw UsageError(folder.root.string() + ": " + key + ": expected " + old_value +
+                     " (this run was started with it), got " + new_value + "; " + mend);
+}
+
+std::string shown(const std::string& value) {
+    return value.empty() ? "nothing" : value;
+}
+
+void compare(const RunFolder& folder, const std::map<std::string, std::string>& old_values,
+             const std::map<std::string, std::string>& new_values, bool allow_device_change) {
+    for (const auto* side : {&old_values, &new_values}) {
+        for (const auto& [key, value] : *side) {
+            if (key == "device" && allow_device_change) continue;
+            const auto before = old_values.find(key);
+            const auto now = new_values.find(key);
+            const std::string old_value = before == old_values.end() ? "" : before->second;
+            const std::string new_value = now == new_values.end() ? "" : now->second;
+            if (old_value == new_value) continue;
+            refuse(folder, key, shown(old_value), shown(new_value), key == "device" ? other_device : other_value);
+        }
+    }
+}
+
+void compare_extensions(const RunFolder& folder, const Json& old_values, const Settings& settings) {
+    const auto before = [&](const char* key) { return old_values.value(key, std::int64_t{0}); };
+    const auto check = [&](const char* key, std::int64_t now, bool lowered) {
+        if (lowered) refuse(folder, key, "at least " + std::to_string(before(key)), std::to_string(now));
+    };
+    if (kind_of("max-tokens", settings) == KeyKind::extension) {
+        check("max-tokens", settings.max_tokens, settings.max_tokens < before("max-tokens"));
+    }
+    check("samples", settings.samples, settings.samples < before("samples"));
+    const std::int64_t old_limit = before("limit");
+    if (old_limit == 0 && settings.limit != 0) refuse(folder, "limit", "0 (all)", std::to_string(settings.limit));
+    check("limit", settings.limit, settings.limit != 0 && settings.limit < old_limit);
+}
+
+std::string hash_text(const std::string& text) {
+    return hex(XXH3_64bits(text.data(), text.size()));
+}
+
+std::vector<fs::path> folders_of(const RunFolder& folder) {
+    return {folder.root / "launches", folder.results(), folder.checkpoints(), folder.status(), folder.log()};
+}
+
+/// Nothing, or what a launch leaves that died while it made its folders.
+bool holds_only_folders_of_a_run(const RunFolder& folder) {
+    const std::vector<fs::path> ours = folders_of(folder);
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder.root, error)) {
+        const std::string name = entry.path().filename().string();
+        if (name == batch_folder && fs::is_directory(entry.path(), error)) continue;
+        if (name.starts_with(shards_marker)) continue;  // another shard makes it just now
+        if (std::find(ours.begin(), ours.end(), entry.path()) == ours.end()) return false;
+        if (!fs::is_directory(entry.path(), error) || !fs::is_empty(entry.path(), error)) return false;
+    }
+    return true;
+}
+
+}  // namespace
+
+std::string hex(std::uint64_t value) {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(value));
+    return digits;
+}
+
+RunFolder run_folder_of(const Settings& settings) {
+    return {settings.shard.is_part() ? shard_path(settings.output, settings.shard) : settings.output};
+}
+
+bool RunFolder::is_begun() const {
+    std::error_code error;
+    if (fs::is_regular_file(root / "identity.json", error)) return true;
+    return fs::is_directory(root / "launches", error) && !fs::is_empty(root / "launches", error);
+}
+
+void RunFolder::must_be_new() const {
+    std::error_code error;
+    const auto refuse = [&](const char* got) {
+        throw UsageError(root.string() + ": output: expected a run folder or an empty one, got " + got);
+    };
+    if (fs::exists(root / sweep_marker, error)) refuse("the folder of a sweep");
+    if (fs::exists(root / shards_marker, error))
+        refuse("the folder of a divided job; give shard = I/K, or take another output");
+    if (!fs::exists(root, error)) return;
+    if (!fs::is_directory(root, error)) throw UsageError(root.string() + ": output: expected a folder, got a file");
+    if (!holds_only_folders_of_a_run(*this)) refuse("a folder of other files");
+}
+
+void RunFolder::must_be_usable() const {
+    std::error_code error;
+    const bool marked = fs::exists(root / sweep_marker, error) || fs::exists(root / shards_marker, error);
+    if (marked || !is_begun()) must_be_new();
+    const fs::path nearest = nearest_existing(root);
+    const int reason = !fs::is_directory(nearest, error)             ? ENOTDIR
+                       : ::access(nearest.c_str(), W_OK | X_OK) != 0 ? errno
+                                                                     : 0;
+    if (reason == 0) return;
+    throw UsageError(root.string() + ": output: expected a folder that can be written, got " + std::strerror(reason));
+}
+
+void RunFolder::create() const {
+    must_be_usable();
+    make_folder(root);
+    for (const fs::path& folder : folders_of(*this)) make_folder(folder);
+}
+
+void RunFolder::must_exist() const {
+    std::error_code error;
+    if (fs::exists(root / sweep_marker, error)) {
+        throw UsageError(root.string() + ": expected a run folder, got the folder of a sweep; name a folder in it");
+    }
+    if (fs::exists(root / shards_marker, error)) {
+        throw UsageError(root.string() +
+                         ": expected a run folder, got that of a divided job; name the folder of a shard in it");
+    }
+    if (is_begun()) return;
+    throw UsageError(root.string() + ": expected a run folder, got " +
+                     (fs::exists(root, error) ? "something without launches/ and identity.json" : "nothing there"));
+}
+
+Settings RunFolder::settings() const {
+    return load_settings(root / "job.cfg", {});
+}
+
+static void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints,
+                           bool extensions) {
+    const std::string text = read_if_there(folder.root / "identity.json");
+    if (text.empty()) return;
+    const Json json = engine::try_parse_json(text);
+    const std::string file = (folder.root / "identity.json").string();
+    if (!json.is_object()) throw InputError(file, "", "a JSON object", "something else", "take another output");
+    try {
+        compare(folder, read_keys(json.at("keys"), settings), key_values(settings), settings.allow_device_change);
+        if (extensions) compare_extensions(folder, json.at("extensions"), settings);
+        for (const auto& [name, value] : json.at("fingerprints").get<Fingerprints>()) {
+            const auto now = fingerprints.find(name);
+            if (now == fingerprints.end() || now->second == value) continue;
+            refuse(folder, name, "fingerprint " + value, now->second, name == "numerics" ? other_version : other_value);
+        }
+    } catch (const Json::exception& error) {
+        throw InputError(file, "", "the identity of a run", error.what(), "take another output");
+    }
+}
+
+void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints) {
+    check_identity(folder, settings, fingerprints, true);
+}
+
+void check_same_job(const RunFolder& other, const Settings& settings, const Fingerprints& fingerprints) {
+    check_identity(other, settings, fingerprints, false);
+}
+
+std::vector<std::string> device_kinds(const RunFolder& folder) {
+    const Json json = engine::try_parse_json(read_if_there(folder.root / "identity.json"));
+    try {
+        if (!json.is_object()) return {};
+        if (json.contains("devices")) return json.at("devices").get<std::vector<std::string>>();
+        return {json.at("keys").at("device").get<std::string>()};
+    } catch (const Json::exception&) {
+        return {};
+    }
+}
+
+void write_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints) {
+    Json json{{"format", 1},
+              {"keys", key_values(settings)},
+              {"extensions", extensions_of(settings)},
+              {"fingerprints", fingerprints}};
+    std::vector<std::string> devices = device_kinds(folder);
+    if (devices.empty() || devices.back() != device_kind(settings)) devices.push_back(device_kind(settings));
+    if (devices.size() > 1) json["devices"] = devices;
+    replace_file(folder.root / "identity.json", engine::json_text(json, 2) + "\n", Durable::yes, "own");
+}
+
+Fingerprints read_fingerprints(const RunFolder& folder) {
+    const fs::path path = folder.root / "identity.json";
+    const Json json = engine::try_parse_json(read_if_there(path));
+    try {
+        Fingerprints fingerprints = json.at("fingerprints").get<Fingerprints>();
+        for (const char* name : {"data", "model", "tokenizer"}) static_cast<void>(fingerprints.at(name));
+        return fingerprints;
+    } catch (const std::exception&) {
+        throw InputError(path.string(), "fingerprints", "those of a run", "none",
+                         "the run never got to its first item");
+    }
+}
+
+std::string identity_hash(const Settings& settings, const Fingerprints& fingerprints) {
+    std::map<std::string, std::string> keys = key_values(settings);
+    if (settings.draft_tree == own_tree(settings)) keys.erase("draft-tree");  // as in checkpoints of earlier versions
+    keys["device"] = "cpu";  // likewise: what another kind left is read where the run folder lets it go on
+    std::string text;
+    for (const auto& [key, value] : keys) text.append(key).append("=").append(value).append("\n");
+    for (const auto& [name, value] : fingerprints) text.append(name).append(":").append(value).append("\n");
+    return hash_text(text);
+}
+
+std::string quick_fingerprint(const fs::path& model) {
+    std::vector<std::string> lines;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(model, error)) {
+        struct stat status {};
+        if (::stat(entry.path().c_str(), &status) != 0) continue;
+        lines.push_back(entry.path().filename().string() + " " + std::to_string(status.st_size) + " " +
+                        std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec));
+    }
+    std::sort(lines.begin(), lines.end());
+    std::string text = model.string();
+    for (const std::string& line : lines) text += "\n" + line;
+    return hash_text(text);
+}
+
+/// Of the draft models, where they decide the text.
+static std::string draft_files(const Settings& settings) {
+    if (settings.verify == "coupled") return "";
+    std::string all;
+    for (const fs::path& folder : wanted_draft_models(settings))
+        all += (all.empty() ? "" : "+") + quick_fingerprint(folder);
+    return all;
+}
+
+/// nullopt where the job asks for more than what was finished.
+static std::optional<Finished> parse_finished(const RunFolder& folder, const Settings& settings, const Json& json) {
+    std::error_code error;
+    if (!json.is_object() || !fs::exists(folder.root / "results.jsonl", error)) return std::nullopt;
+    try {
+        const Finished finished{json.at("items"), json.at("failed"), json.at("baseline")};
+        const bool measure = settings.baseline && settings.draft != "ar" && !finished.baseline;
+        const bool same = json.at("extensions") == extensions_of(settings);
+        return same && !measure ? std::optional(finished) : std::nullopt;
+    } catch (const Json::exception&) {
+        return std::nullopt;
+    }
+}
+
+static Json read_finish(const RunFolder& folder) {
+    return engine::try_parse_json(read_if_there(folder.root / "finished.json"));
+}
+
+std::optional<Finished> read_finished(const RunFolder& folder, const Settings& settings) {
+    const Json json = read_finish(folder);
+    const std::optional<Finished> finished = parse_finished(folder, settings, json);
+    if (!finished || json.value("model_files", Json()) != quick_fingerprint(settings.model)) return std::nullopt;
+    if (json.value("draft_files", Json("")) != draft_files(settings)) return std::nullopt;
+    if (settings.retry_failed && finished->failed > 0) return std::nullopt;
+    return finished;
+}
+
+std::optional<Finished> read_last_finish(const RunFolder& folder) {
+    const Json json = read_finish(folder);
+    return json.is_object() ? parse_finished(folder, folder.settings(), json) : std::nullopt;
+}
+
+void write_finished(const RunFolder& folder, const Settings& settings, const Finished& finished) {
+    const Json json{{"items", finished.items},
+                    {"failed", finished.failed},
+                    {"baseline", finished.baseline},
+                    {"extensions", extensions_of(settings)},
+                    {"model_files", quick_fingerprint(settings.model)},
+                    {"draft_files", draft_files(settings)}};
+    replace_file(folder.root / "finished.json", engine::json_text(json, 2) + "\n", Durable::yes, "own");
+}
+
+}  // namespace longhaul::runner

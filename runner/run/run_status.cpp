@@ -1,0 +1,161 @@
+#include "runner/run/run_status.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <map>
+
+#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/error.hpp"
+#include "runner/host/files.hpp"
+#include "runner/launch/replica_driver.hpp"
+#include "runner/run/results.hpp"
+#include "runner/run/shard_folder.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+namespace fs = std::filesystem;
+using Ordered = nlohmann::ordered_json;
+
+/// What checkpoints hold of an item.
+struct Checkpointed {
+    std::int64_t tokens = 0;     ///< of output
+    std::int64_t positions = 0;  ///< with keys and values; also of its prompt
+};
+
+/// By item. What is damaged or removed meanwhile counts for nothing.
+std::map<std::string, Checkpointed> checkpointed_items(const RunFolder& folder) {
+    std::map<std::string, Checkpointed> items;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder.checkpoints(), error)) {
+        const bool commit = entry.path().extension() == ".h5" && entry.path().stem().extension().empty();
+        if (!commit) continue;
+        try {
+            for (const engine::ItemDelta& item : engine::read_commit(entry.path()).items) {
+                Checkpointed& most = items[item.key];
+                most.tokens = std::max(most.tokens, item.first_token + static_cast<std::int64_t>(item.tokens.size()));
+                most.positions = std::max(most.positions, item.kv_end);
+            }
+        } catch (const Error&) {
+            continue;
+        }
+    }
+    return items;
+}
+
+void add(ProgressLine& line, const RunFolder& folder) {
+    const ResultIndex results = ResultIndex::read(folder.root);
+    std::map<std::string, Checkpointed> unfinished = checkpointed_items(folder);
+    for (const ResultIndex::Entry& entry : results.entries()) {
+        ++line.done;
+        line.failed += entry.failed ? 1 : 0;
+        line.tokens += entry.num_tokens;
+        if (unfinished.empty()) continue;  // to know an item's id its result is read again
+        unfinished.erase(checkpoint_key(results.load(entry).id, entry.place.key.sample));
+    }
+    for (const auto& [key, item] : unfinished) {
+        line.tokens += item.tokens;
+        line.positions += item.positions;
+    }
+    line.stop_seconds = std::max(line.stop_seconds, longest_stop_seconds(folder.root));
+}
+
+std::string state_of(const RunFolder& folder) {
+    const std::optional<LeaseView> lease = newest_lease(folder.root);
+    return lease ? state_of(*lease) : "new";
+}
+
+}  // namespace
+
+std::string state_of(const LeaseView& lease) {
+    if (lease.state == LeaseState::live) return "running";
+    if (lease.state == LeaseState::stale) return "crashed";
+    return lease.ending.value("state", "failed");
+}
+
+RunStatus read_status(const RunFolder& folder) {
+    RunStatus status;
+    status.lease = newest_lease(folder.root);
+    if (!status.lease) return status;
+    status.state = state_of(*status.lease);
+    status.stop_seconds = longest_stop_seconds(folder.root);
+    const std::int64_t epoch = status.lease->record.epoch;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder.status(), error)) {
+        if (entry.path().extension() != ".json") continue;
+        const Ordered json = Ordered::parse(read_if_there(entry.path()), nullptr, false);
+        if (!json.is_object() || json.value("epoch", std::int64_t{0}) != epoch) continue;
+        (entry.path().filename() == "run.json" ? status.progress : status.replicas.emplace_back()) = json;
+    }
+    std::sort(status.replicas.begin(), status.replicas.end(),
+              [](const Ordered& a, const Ordered& b) { return a.value("replica", 0) < b.value("replica", 0); });
+    const ResultIndex results = ResultIndex::read(folder.root);
+    status.done = static_cast<std::int64_t>(results.entries().size());
+    for (const ResultIndex::Entry& entry : results.entries()) status.failed += entry.failed ? 1 : 0;
+    return status;
+}
+
+JobProgress progress_of(const RunStatus& status) {
+    JobProgress progress;
+    progress.done = status.done;
+    progress.failed = status.failed;
+    if (status.progress.is_null()) return progress;
+    const Ordered& json = status.progress;
+    progress.items = json.value("items", std::int64_t{0});
+    progress.in_flight = status.state == "running" ? json.value("in_flight", std::int64_t{0}) : 0;
+    progress.share = json.value("share", 0.0);
+    progress.tokens_per_second = json.value("tokens_per_second", 0.0);
+    progress.acceptance = json.value("acceptance", -1.0);
+    progress.block_efficiency = json.value("block_efficiency", 0.0);
+    progress.eta_seconds = status.state == "running" ? json.value("eta_seconds", -1.0) : -1.0;
+    return progress;
+}
+
+std::string state_of_all(const std::vector<std::string>& states) {
+    const auto is = [](const std::string& word) { return [&word](const std::string& state) { return state == word; }; };
+    for (const std::string word : {"running", "crashed", "failed"}) {
+        if (std::any_of(states.begin(), states.end(), is(word))) return word;
+    }
+    for (const std::string word : {"new", "finished"}) {
+        if (std::all_of(states.begin(), states.end(), is(word))) return word;
+    }
+    return "stopped";
+}
+
+std::string ProgressLine::text() const {
+    // Rounded up: what was measured, however short, is not 0.
+    std::array<char, 32> seconds{};
+    std::snprintf(seconds.data(), seconds.size(), "%.1f", std::ceil(stop_seconds * 10) / 10);
+    return "state=" + (state == "finished" ? "done" : state) + " done=" + std::to_string(done) +
+           " failed=" + std::to_string(failed) + " tokens=" + std::to_string(tokens) +
+           " positions=" + std::to_string(positions) + " stop_seconds=" + seconds.data();
+}
+
+ProgressLine read_progress_line(const fs::path& root) {
+    ProgressLine line;
+    const RunFolder folder{root};
+    std::error_code error;
+    if (num_shards(root) > 0) {
+        std::vector<std::string> states;
+        for (const RunFolder& shard : shards_of(root)) {
+            states.push_back(state_of(shard));
+            if (states.back() != "new") add(line, shard);
+        }
+        line.state = state_of_all(states);
+    } else if (folder.is_begun()) {
+        line.state = state_of(folder);
+        add(line, folder);
+    } else if (fs::exists(root, error)) {
+        try {
+            folder.must_be_new();
+        } catch (const UsageError&) {
+            if (num_shards(root) == 0 && !folder.is_begun()) throw;
+            return read_progress_line(root);  // a launch began in between
+        }
+    }
+    return line;
+}
+
+}  // namespace longhaul::runner

@@ -1,0 +1,157 @@
+#include "runner/run/summary.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <numbers>
+#include <utility>
+#include <vector>
+
+#include "runner/run/progress.hpp"
+
+namespace longhaul::runner {
+namespace {
+
+template <typename... Values>
+std::string text(const char* format, Values... values) {
+    std::array<char, 256> buffer{};
+    std::snprintf(buffer.data(), buffer.size(), format, values...);
+    return buffer.data();
+}
+
+double ratio(std::int64_t part, std::int64_t whole) {
+    return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+std::string counted(std::int64_t number, const char* one, const char* many) {
+    return grouped(number) + " " + (number == 1 ? one : many);
+}
+
+}  // namespace
+
+std::optional<double> Summary::speedup() const {
+    if (!baseline || baseline->speed.tokens_per_second() <= 0) return std::nullopt;
+    return outcome.speed.tokens_per_second() / baseline->speed.tokens_per_second();
+}
+
+std::optional<double> Summary::mbsu() const {
+    if (settings.draft == "ar" || settings.mode != "generate" || outcome.memory_bound_calls <= 0) return std::nullopt;
+    return static_cast<double>(outcome.total_tokens) / outcome.memory_bound_calls;
+}
+
+std::optional<double> Summary::perplexity() const {
+    if (outcome.scored_tokens == 0) return std::nullopt;
+    return std::exp(outcome.nll / static_cast<double>(outcome.scored_tokens));
+}
+
+std::optional<double> Summary::bits_per_byte() const {
+    if (outcome.scored_bytes == 0) return std::nullopt;
+    return outcome.nll / (std::numbers::ln2 * static_cast<double>(outcome.scored_bytes));
+}
+
+nlohmann::ordered_json Summary::to_json() const {
+    nlohmann::ordered_json json;
+    json["items"] = outcome.items;
+    json["done"] = outcome.done;
+    json["failed"] = outcome.failed;
+    json["tokens"] = outcome.total_tokens;
+    if (shards > 0) {
+        json["shards"] = shards;
+    } else {
+        json["launch"] = {{"tokens", outcome.tokens},
+                          {"seconds", outcome.seconds},
+                          {"ranks", ranks},
+                          {"replicas", replicas},
+                          {"threads", threads},
+                          {"kernels", kernels},
+                          {"checkpoint_rounds", outcome.rounds}};
+        if (std::any_of(devices.begin(), devices.end(), [](const std::string& device) { return !device.empty(); }))
+            json["launch"]["devices"] = devices;
+    }
+    if (device_kinds.size() > 1) json["device_kinds"] = device_kinds;
+    json["draft"] = settings.draft;
+    json["target_calls"] = outcome.target_calls;
+    json["block_efficiency"] = ratio(outcome.total_tokens, outcome.target_calls);
+    if (mbsu()) json["mbsu"] = *mbsu();
+    json["drafted"] = outcome.drafted;
+    json["accepted"] = outcome.accepted;
+    json["acceptance"] = ratio(outcome.accepted, outcome.drafted);
+    json["branched_trees"] = outcome.branched_trees;
+    json["resumed_items"] = outcome.resumed_items;
+    json["recomputed_tokens"] = outcome.recomputed_tokens;
+    json["recomputed_rows"] = outcome.recomputed_rows;
+    json["checkpoint_stall_seconds"] = outcome.checkpoint_stall_seconds;
+    json["working_seconds"] = outcome.working_seconds;
+    json["decode_tokens_per_second"] = outcome.speed.tokens_per_second();
+    if (perplexity()) {
+        json["nll"] = outcome.nll;
+        json["scored_tokens"] = outcome.scored_tokens;
+        json["perplexity"] = *perplexity();
+    }
+    if (bits_per_byte()) json["bits_per_byte"] = *bits_per_byte();
+    if (baseline) {
+        json["baseline"] = {{"decode_tokens_per_second", baseline->speed.tokens_per_second()}};
+        if (baseline->identical) json["baseline"]["identical"] = *baseline->identical;
+        if (speedup()) json["speedup"] = *speedup();
+    }
+    json["results"] = results;
+    if (!results_hash.empty()) json["results_xxh3"] = results_hash;
+    return json;
+}
+
+std::string Summary::to_table() const {
+    std::vector<std::pair<std::string, std::string>> rows;
+    const double rate = outcome.seconds > 0 ? static_cast<double>(outcome.tokens) / outcome.seconds : 0;
+    rows.emplace_back("items", grouped(outcome.done) + " of " + grouped(outcome.items) + " done" +
+                                   (outcome.failed > 0 ? ", " + grouped(outcome.failed) + " failed" : ""));
+    rows.emplace_back("tokens", grouped(outcome.total_tokens) + " in finished items");
+    if (shards > 0) {
+        rows.emplace_back("shards", grouped(shards) + ", all done");
+    } else {
+        rows.emplace_back("launch " + std::to_string(epoch),
+                          counted(outcome.tokens, "token", "tokens") + " in " +
+                              text("%.1f s, %.1f tokens/s, ", outcome.seconds, rate) +
+                              counted(replicas, "replica", "replicas") + ", " + counted(ranks, "rank", "ranks") + ", " +
+                              counted(threads, "thread", "threads") + " a rank, " + kernels + " kernels");
+    }
+    if (perplexity()) {
+        rows.emplace_back("perplexity", text("%.4f over ", *perplexity()) +
+                                            counted(outcome.scored_tokens, "scored token", "scored tokens") +
+                                            (bits_per_byte() ? text(", %.4f bits a byte", *bits_per_byte()) : ""));
+    }
+    if (settings.mode == "generate" && outcome.target_calls > 0) {  // none: stopped before the first
+        rows.emplace_back("block efficiency",
+                          text("%.2f tokens a target call", ratio(outcome.total_tokens, outcome.target_calls)) +
+                              (mbsu() ? text(", memory-bound speedup (MBSU) %.2f", *mbsu()) : ""));
+        if (outcome.speed.seconds > 0)
+            rows.emplace_back("token rate", text("%.1f tokens/s a replica, in passes that decode alone",
+                                                 outcome.speed.tokens_per_second()));
+    }
+    if (outcome.drafted > 0) {
+        rows.emplace_back("acceptance", text("%.1f %% of ", 100 * ratio(outcome.accepted, outcome.drafted)) +
+                                            grouped(outcome.drafted) + " drafted tokens (" + settings.draft + ")");
+    }
+    if (speedup()) {
+        rows.emplace_back("speedup", text("%.2f over autoregressive decoding's %.1f tokens/s", *speedup(),
+                                          baseline->speed.tokens_per_second()));
+        rows.emplace_back("same text", !baseline->identical   ? "another draw: verify = " + settings.verify
+                                       : *baseline->identical ? "yes, byte for byte"
+                                                              : "NO: the two runs differ");
+    }
+    if (shards == 0)
+        rows.emplace_back("checkpoints",
+                          counted(outcome.rounds, "round", "rounds") + " written in launch " + std::to_string(epoch));
+    rows.emplace_back("resumed", counted(outcome.resumed_items, "item", "items") + ", " +
+                                     counted(outcome.recomputed_tokens, "token", "tokens") + " computed again");
+    rows.emplace_back("results", results);
+    std::size_t width = 0;
+    for (const auto& row : rows) width = std::max(width, row.first.size());
+    std::string table;
+    for (const auto& [name, value] : rows) {
+        table.append("  ").append(name).append(width - name.size() + 2, ' ').append(value).append("\n");
+    }
+    return table;
+}
+
+}  // namespace longhaul::runner
