@@ -7,8 +7,8 @@
 #include "engine/error.hpp"
 #include "engine/model/model.hpp"
 #include "runner/bench/bench.hpp"
-#include "runner/host/machine.hpp"
 #include "runner/job/values.hpp"
+#include "runner/launch/engine_options.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -9,7 +9,7 @@
 #include "engine/kv/kv_cache.hpp"
 #include "engine/sampling/pipeline.hpp"
 #include "runner/bench/bench.hpp"
-#include "runner/host/machine.hpp"
+#include "runner/launch/engine_options.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -19,7 +19,7 @@
 #include "engine/parallel/group.hpp"
 #include "kernels/host_memory.hpp"
 #include "runner/bench/bench.hpp"
-#include "runner/host/machine.hpp"
+#include "runner/launch/engine_options.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -12,10 +12,12 @@
 #include "runner/commands/text_stream.hpp"
 #include "runner/data/dataset.hpp"
 #include "runner/host/machine.hpp"
+#include "runner/host/process.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/job/values.hpp"
 #include "runner/launch/draft_models.hpp"
+#include "runner/launch/engine_options.hpp"
 #include "runner/launch/memory_plan.hpp"
 
 namespace longhaul::runner {

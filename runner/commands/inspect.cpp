@@ -12,9 +12,9 @@
 #include "engine/model/config.hpp"
 #include "engine/model/safetensors.hpp"
 #include "runner/commands/commands.hpp"
-#include "runner/host/machine.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/values.hpp"
+#include "runner/launch/engine_options.hpp"
 
 namespace longhaul::runner {
 namespace {

@@ -258,10 +258,6 @@ class RecordDataSet : public CheckedDataSet {
 
 }  // namespace
 
-bool wants_continuation(const Settings& settings) {
-    return settings.teacher_forced || settings.mode == "perplexity";
-}
-
 bool puts_bos(const Settings& settings, const engine::Tokenizer& tokenizer) {
     if (settings.add_bos == "false") return false;
     if (settings.add_bos == "auto" && !tokenizer.adds_bos()) return false;

@@ -23,9 +23,6 @@ struct Prompt {
     std::shared_ptr<const Settings> settings{};
 };
 
-/// Whether items run on the data's own continuation.
-bool wants_continuation(const Settings& settings);
-
 /// Whether `settings` and the tokenizer together put a begin-of-text token before every prompt. Throws UsageError where
 /// it is asked for and the tokenizer has none; check once before the first item.
 bool puts_bos(const Settings& settings, const engine::Tokenizer& tokenizer);

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "engine/error.hpp"
-#include "runner/data/dataset.hpp"
 #include "runner/data/dataset_lines.hpp"
+#include "runner/job/settings.hpp"
 #include "runner/job/values.hpp"
 
 namespace longhaul::runner {

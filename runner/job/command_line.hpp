@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runner/job/settings.hpp"
+#include "runner/job/vocabulary.hpp"
 
 namespace longhaul::runner {
 

@@ -7,7 +7,7 @@
 
 #include "kernels/device.hpp"
 #include "kernels/gpu_devices.hpp"
-#include "runner/job/settings.hpp"
+#include "runner/job/job.hpp"
 
 namespace longhaul::runner {
 

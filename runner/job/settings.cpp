@@ -293,6 +293,15 @@ std::string own_tree(const Settings& settings) {
     return engine::own_tree(engine::find_draft_method(settings.draft), settings.verify == "coupled");
 }
 
+bool wants_continuation(const Settings& settings) {
+    return settings.teacher_forced || settings.mode == "perplexity";
+}
+
+std::vector<std::filesystem::path> wanted_draft_models(const Settings& settings) {
+    const bool wanted = settings.mode == "generate" && engine::find_draft_method(settings.draft).least_models > 0;
+    return wanted ? settings.draft_model : std::vector<std::filesystem::path>{};
+}
+
 KeyKind kind_of(const std::string& key, const Settings& settings) {
     const Key* entry = find_key(key);
     if (entry == nullptr) return KeyKind::identity;  // what nobody knows is not free to change

@@ -6,9 +6,20 @@
 #include <string>
 #include <vector>
 
-#include "runner/job/settings.hpp"
+#include "runner/job/job.hpp"
 
 namespace longhaul::runner {
+
+/// One entry of the vocabulary, for --help, the command line and tests.
+struct KeyInfo {
+    std::string key{};           ///< "top-p"
+    std::string value_name{};    ///< "NUMBER", or the values it takes: "store|recompute"
+    std::string default_text{};  ///< "" where a value must be given or there is none
+    std::string help{};          ///< what it does, its unit, and the value that turns it off
+    std::string section{};
+    bool repeatable = false;
+    bool flag = false;  ///< `--key` alone means true
+};
 
 struct Key {
     KeyInfo info;
@@ -26,5 +37,8 @@ const std::vector<Key>& key_table();
 
 /// nullptr for an unknown key.
 const Key* find_key(const std::string& key);
+
+/// What the table says of its keys, in the same order.
+const std::vector<KeyInfo>& vocabulary();
 
 }  // namespace longhaul::runner

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 
-#include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "engine/model/weights.hpp"
-#include "runner/host/machine.hpp"
+#include "runner/launch/engine_options.hpp"
 #include "runner/run/run_folder.hpp"
 
 namespace longhaul::runner {
@@ -39,11 +38,6 @@ bool is_draft_sharded(const Settings& settings, const std::filesystem::path& fol
     throw UsageError("draft-parallel: expected auto or replicated with tensor-parallel = " +
                      std::to_string(settings.tensor_parallel) + ", got sharded: " + (folder / "config.json").string() +
                      ": " + obstacle);
-}
-
-std::vector<std::filesystem::path> wanted_draft_models(const Settings& settings) {
-    const bool wanted = settings.mode == "generate" && engine::find_draft_method(settings.draft).least_models > 0;
-    return wanted ? settings.draft_model : std::vector<std::filesystem::path>{};
 }
 
 void check_draft_vocabulary(const std::filesystem::path& folder, const engine::ModelConfig& draft,

@@ -35,9 +35,6 @@ class DraftModels {
     std::vector<std::unique_ptr<engine::Model>> models_;
 };
 
-/// Draft models that this job loads.
-std::vector<std::filesystem::path> wanted_draft_models(const Settings& settings);
-
 /// Whether the ranks of a replica share a draft model, rather than hold it each: `draft-parallel` says, auto by its
 /// size and where it can be split. Throws UsageError where it cannot and is to be.
 bool is_draft_sharded(const Settings& settings, const std::filesystem::path& folder, const engine::ModelConfig& config);

@@ -10,6 +10,7 @@
 
 #include "engine/error.hpp"
 #include "runner/host/files.hpp"
+#include "runner/host/process.hpp"
 #include "runner/launch/replica_driver.hpp"
 #include "runner/run/outcome.hpp"
 #include "runner/run/progress.hpp"

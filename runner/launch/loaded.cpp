@@ -6,8 +6,8 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "kernels/numerics.hpp"
-#include "runner/host/machine.hpp"
 #include "runner/job/device_choice.hpp"
+#include "runner/launch/engine_options.hpp"
 #include "runner/launch/memory_plan.hpp"
 
 namespace longhaul::runner {

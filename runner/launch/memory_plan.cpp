@@ -11,9 +11,10 @@
 #include "engine/model/model_plan.hpp"
 #include "engine/replica.hpp"
 #include "runner/host/machine.hpp"
+#include "runner/host/process.hpp"
 #include "runner/job/values.hpp"
 #include "runner/launch/draft_models.hpp"
-#include "runner/run/lease.hpp"
+#include "runner/launch/engine_options.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -172,6 +173,11 @@ class Ways {
     std::int64_t far_room_;  ///< of the node's memory, for each of its ranks; 0 where nobody says
     std::vector<std::string> found_;
 };
+
+/// Of the memory that is free once the weights are there, what keys and values may take.
+std::int64_t kv_share(std::int64_t available_bytes) {
+    return std::max<std::int64_t>(available_bytes, 0) / 4 * 3;
+}
 
 }  // namespace
 

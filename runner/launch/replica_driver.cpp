@@ -6,8 +6,9 @@
 
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
-#include "runner/host/machine.hpp"
+#include "runner/host/process.hpp"
 #include "runner/host/signals.hpp"
+#include "runner/launch/engine_options.hpp"
 #include "runner/launch/memory_plan.hpp"
 
 namespace longhaul::runner {
@@ -73,10 +74,6 @@ std::optional<DraftCost> draft_cost(const Loaded& loaded, const JobPhase& phase)
 }
 
 }  // namespace
-
-std::string checkpoint_key(const std::string& id, std::int64_t sample) {
-    return id + "#" + std::to_string(sample);
-}
 
 ReplicaDriver::ReplicaDriver(const World& world, Loaded& loaded, const JobPhase& phase,
                              const std::vector<std::int64_t>& order, engine::CheckpointStore& store, Board& board)

@@ -15,16 +15,14 @@
 #include "engine/checkpoint/checkpoint.hpp"
 #include "engine/replica.hpp"
 #include "runner/host/watchdog.hpp"
-#include "runner/launch/job_run.hpp"
+#include "runner/launch/job_phase.hpp"
+#include "runner/launch/loaded.hpp"
 #include "runner/launch/scheduler.hpp"
 #include "runner/run/log.hpp"
 #include "runner/run/results.hpp"
 #include "runner/run/token_ledger.hpp"
 
 namespace longhaul::runner {
-
-/// "ID#SAMPLE": what an item is called in checkpoints.
-std::string checkpoint_key(const std::string& id, std::int64_t sample);
 
 class ReplicaDriver {
   public:

@@ -6,43 +6,19 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <ctime>
 
 #include "engine/error.hpp"
 #include "runner/host/files.hpp"
-#include "runner/run/results.hpp"
+#include "runner/run/result_files.hpp"
 
 namespace longhaul::runner {
 namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-
-std::string first_line(const fs::path& path) {
-    const std::string text = read_if_there(path);
-    return text.substr(0, text.find('\n'));
-}
-
-/// Field 22 of /proc/PID/stat: clock ticks from boot to the start of the process. "" when there is none.
-std::string start_ticks_of(std::int64_t pid) {
-    const std::string stat = read_if_there("/proc/" + std::to_string(pid) + "/stat");
-    std::size_t at = stat.rfind(')');  // the name before it may hold blanks
-    if (at == std::string::npos) return "";
-    if (stat.compare(at, 3, ") Z") == 0) return "";  // a zombie runs no more
-    for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
-    if (at == std::string::npos) return "";
-    return stat.substr(at + 1, stat.find(' ', at + 1) - at - 1);
-}
-
-std::string link_target(const char* path) {
-    std::array<char, 256> target{};
-    const ssize_t count = ::readlink(path, target.data(), target.size());
-    return count > 0 ? std::string(target.data(), static_cast<std::size_t>(count)) : "";
-}
 
 fs::path record_path(const fs::path& run, std::int64_t epoch) {
     return run / "launches" / (std::to_string(epoch) + ".json");
@@ -168,38 +144,6 @@ LeaseState state_of(const LeaseRecord& record, double age_seconds) {
 }
 
 }  // namespace
-
-ProcessId ProcessId::mine() {
-    static const ProcessId process = [] {
-        std::array<char, 256> host{};
-        ::gethostname(host.data(), host.size() - 1);
-        const std::int64_t pid = ::getpid();
-        return ProcessId{host.data(), pid, start_ticks_of(pid), first_line("/proc/sys/kernel/random/boot_id"),
-                         link_target("/proc/self/ns/pid")};
-    }();
-    return process;
-}
-
-std::string process_tag() {
-    static std::atomic<int> count{0};
-    return ProcessId::mine().host + "." + std::to_string(::getpid()) + "." + std::to_string(count++);
-}
-
-std::optional<bool> ProcessId::is_alive() const {
-    const ProcessId here = mine();
-    const bool same_machine = host == here.host && boot_id == here.boot_id && pid_namespace == here.pid_namespace;
-    if (!same_machine || start_ticks.empty()) return std::nullopt;
-    return start_ticks_of(pid) == start_ticks;
-}
-
-std::string utc_now() {
-    const std::time_t now = std::time(nullptr);
-    std::tm parts{};
-    ::gmtime_r(&now, &parts);
-    std::array<char, 32> text{};
-    std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-    return text.data();
-}
 
 std::string describe_holder(const LeaseRecord& record) {
     return "host " + record.holder.host + ", pid " + std::to_string(record.holder.pid) + ", since " +

@@ -8,39 +8,13 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <string>
 
 #include "engine/json.hpp"
-#include "runner/run/slurm.hpp"
+#include "runner/run/lease_record.hpp"
 
 namespace longhaul::runner {
-
-/// A process, told apart from later ones with its number.
-struct ProcessId {
-    std::string host;
-    std::int64_t pid = 0;
-    std::string start_ticks;    ///< when it started, in the words of /proc
-    std::string boot_id;        ///< of the machine
-    std::string pid_namespace;  ///< of the container: in another one the number says nothing
-
-    static ProcessId mine();
-    /// nullopt: it cannot be known from here (another machine or container).
-    [[nodiscard]] std::optional<bool> is_alive() const;
-};
-
-/// A name for a temporary that nobody else has: several launches may write into one folder at the same time.
-std::string process_tag();
-
-struct LeaseRecord {
-    std::int64_t epoch = 0;
-    ProcessId holder;
-    std::string started;  ///< UTC, ISO 8601
-    double lease_seconds = 30;
-    SlurmRecord slurm;                             ///< the job it runs under; empty outside Slurm
-    std::map<std::string, std::int64_t> accepted;  ///< result file of an earlier launch -> bytes of it that count
-};
 
 enum class LeaseState {
     live,   ///< renewed in time, and its process is there as far as one can see
@@ -63,9 +37,6 @@ double longest_stop_seconds(const std::filesystem::path& run);
 
 /// "host node7, pid 4242, since 2026-01-02T03:04:05Z"
 std::string describe_holder(const LeaseRecord& record);
-
-/// Now, UTC, ISO 8601.
-std::string utc_now();
 
 /// The right to write into a run folder, held by rank 0 of a launch.
 class Lease {

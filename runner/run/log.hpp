@@ -7,7 +7,7 @@
 #include <mutex>
 #include <string>
 
-#include "runner/run/lease.hpp"
+#include "runner/host/process.hpp"
 
 namespace longhaul::runner {
 

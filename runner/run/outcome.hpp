@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "runner/launch/scheduler.hpp"
+#include "runner/run/replica_totals.hpp"
 
 namespace longhaul::runner {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/json.hpp"
-#include "runner/launch/scheduler.hpp"
+#include "runner/run/replica_totals.hpp"
 
 namespace longhaul::runner {
 

@@ -4,12 +4,13 @@
 #include <array>
 #include <bit>
 #include <charconv>
-#include <fstream>
 #include <tuple>
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "engine/sampling/log_softmax.hpp"
+#include "runner/run/lease.hpp"
+#include "runner/run/result_files.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -81,62 +82,6 @@ void append_number(std::string& text, float value) {
     if (number.find_first_of(".e") == std::string_view::npos) text.append(".0");  // a float for every reader
 }
 
-struct LaunchFile {
-    std::int64_t epoch = 0;
-    std::int64_t replica = 0;
-    std::string name;
-};
-
-/// "PREFIX R-EPOCH.jsonl" of a folder, oldest launch first.
-std::vector<LaunchFile> launch_files(const fs::path& folder, std::string_view prefix) {
-    std::vector<LaunchFile> files;
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(folder, error)) {
-        LaunchFile file;
-        file.name = entry.path().filename().string();
-        std::string_view rest = file.name;
-        if (!rest.starts_with(prefix) || !rest.ends_with(".jsonl")) continue;
-        rest.remove_prefix(prefix.size());
-        rest.remove_suffix(6);
-        const std::size_t dash = rest.find('-');
-        if (dash == std::string_view::npos) continue;
-        const char* const end = rest.data() + rest.size();
-        const auto replica = std::from_chars(rest.data(), rest.data() + dash, file.replica);
-        const auto epoch = std::from_chars(rest.data() + dash + 1, end, file.epoch);
-        if (replica.ptr == rest.data() + dash && epoch.ptr == end && epoch.ec == std::errc()) files.push_back(file);
-    }
-    std::sort(files.begin(), files.end(), [](const LaunchFile& a, const LaunchFile& b) {
-        return std::pair(a.epoch, a.replica) < std::pair(b.epoch, b.replica);
-    });
-    return files;
-}
-
-using LineVisitor = std::function<void(std::string_view line, std::int64_t offset)>;
-
-/// Calls `visit` for each whole line that begins before `limit` bytes and ends within them.
-void each_line(const fs::path& path, std::int64_t limit, const LineVisitor& visit) {
-    std::ifstream in(path, std::ios::binary);
-    if (!in) throw InputError(path.string(), "", "a file that can be read", "an error");
-    std::string line;
-    std::int64_t offset = 0;
-    while (std::getline(in, line) && !in.eof()) {  // eof: the last line has no end, its writer died
-        const std::int64_t next = offset + static_cast<std::int64_t>(line.size()) + 1;
-        if (next > limit) break;
-        visit(line, offset);
-        offset = next;
-    }
-}
-
-constexpr std::int64_t no_limit = INT64_MAX;
-
-std::int64_t whole_lines(const fs::path& path) {
-    std::int64_t bytes = 0;
-    each_line(path, no_limit, [&](std::string_view line, std::int64_t offset) {
-        bytes = offset + static_cast<std::int64_t>(line.size()) + 1;
-    });
-    return bytes;
-}
-
 /// Puts lines into the order of the input; of several for one item the newest launch's stays. `place_of`: of an
 /// element.
 template <typename Element, typename PlaceOf>
@@ -155,14 +100,11 @@ std::int32_t clamped(std::int64_t number) {
     return static_cast<std::int32_t>(std::clamp<std::int64_t>(number, 0, INT32_MAX));
 }
 
-/// Bytes of a result file that count once `newest` is the newest launch.
-std::int64_t accepted_bytes(const LaunchFile& file, const LeaseRecord& newest) {
-    if (file.epoch == newest.epoch) return no_limit;
-    const auto at = newest.accepted.find(file.name);
-    return at == newest.accepted.end() || file.epoch > newest.epoch ? 0 : at->second;
-}
-
 }  // namespace
+
+std::string checkpoint_key(const std::string& id, std::int64_t sample) {
+    return id + "#" + std::to_string(sample);
+}
 
 ResultFormat result_format(const Settings& settings) {
     return {.sample = settings.samples > 1, .token_ids = settings.token_ids};
@@ -262,20 +204,6 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
         json["scored_bytes"] = item.scored_bytes;
     }
     return engine::json_text(json);
-}
-
-std::map<std::string, std::int64_t> accept_results(const fs::path& run, const LeaseRecord* newest) {
-    std::map<std::string, std::int64_t> accepted;
-    for (const LaunchFile& file : launch_files(run / "results", "")) {
-        const fs::path path = run / "results" / file.name;
-        const std::int64_t limit = newest == nullptr ? no_limit : accepted_bytes(file, *newest);
-        const std::int64_t bytes = limit == no_limit ? whole_lines(path) : limit;
-        if (bytes == 0) continue;
-        // A crashed launch may have left lines in the page cache alone: what is believed must be on disk first.
-        if (limit == no_limit) sync_file(path);
-        accepted[file.name] = bytes;
-    }
-    return accepted;
 }
 
 std::uint32_t LineReader::add(fs::path path) {

@@ -21,7 +21,6 @@
 #include "runner/data/dataset_source.hpp"
 #include "runner/host/files.hpp"
 #include "runner/job/settings.hpp"
-#include "runner/run/lease.hpp"
 
 namespace longhaul::runner {
 
@@ -32,6 +31,9 @@ struct ItemKey {
 
     auto operator<=>(const ItemKey&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 misreads it
 };
+
+/// "ID#SAMPLE": what an item is called in checkpoints.
+std::string checkpoint_key(const std::string& id, std::int64_t sample);
 
 /// A line of results.jsonl in memory.
 struct ResultRecord {
@@ -81,10 +83,6 @@ std::optional<ResultRecord> parse_journal(std::string_view line);
 /// which has no MBSU.
 std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica,
                               const std::optional<DraftCost>& drafts);
-
-/// Of the result files of a run folder, the bytes that count for a launch that follows `newest` (null: there was none).
-/// Makes them durable. Throws StorageError.
-std::map<std::string, std::int64_t> accept_results(const std::filesystem::path& run, const LeaseRecord* newest);
 
 /// Where a line lies in one of several files, which are numbered from the oldest launch on.
 struct LinePlace {

@@ -13,8 +13,7 @@
 #include "engine/error.hpp"
 #include "runner/host/files.hpp"
 #include "runner/job/device_choice.hpp"
-#include "runner/launch/draft_models.hpp"
-#include "runner/run/shard_folder.hpp"
+#include "runner/run/slurm.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -121,6 +120,10 @@ std::string hex(std::uint64_t value) {
     char digits[17];
     std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(value));
     return digits;
+}
+
+fs::path shard_path(const fs::path& output, const Shard& shard) {
+    return output / ("shard-" + std::to_string(shard.index) + "-of-" + std::to_string(shard.count));
 }
 
 RunFolder run_folder_of(const Settings& settings) {

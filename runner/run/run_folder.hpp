@@ -52,8 +52,8 @@ constexpr const char* sweep_marker = "sweep.cfg";
 /// In the folder of a divided job (shard_folder.hpp), whose shards are run folders in it.
 constexpr const char* shards_marker = "shards.json";
 
-/// What the batch system's scripts keep in a job's folder, also before its first launch: nobody minds it.
-constexpr const char* batch_folder = "slurm";
+/// "OUTPUT/shard-2-of-8"
+std::filesystem::path shard_path(const std::filesystem::path& output, const Shard& shard);
 
 /// The run folder of a job: its `output`, or that of its shard in there.
 RunFolder run_folder_of(const Settings& settings);

@@ -9,7 +9,6 @@
 #include "engine/checkpoint/checkpoint.hpp"
 #include "engine/error.hpp"
 #include "runner/host/files.hpp"
-#include "runner/launch/replica_driver.hpp"
 #include "runner/run/results.hpp"
 #include "runner/run/shard_folder.hpp"
 

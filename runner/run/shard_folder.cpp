@@ -5,7 +5,7 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "runner/host/files.hpp"
-#include "runner/run/lease.hpp"
+#include "runner/host/process.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -25,10 +25,6 @@ bool is_divided_so(const Settings& settings) {
 }
 
 }  // namespace
-
-fs::path shard_path(const fs::path& output, const Shard& shard) {
-    return output / ("shard-" + std::to_string(shard.index) + "-of-" + std::to_string(shard.count));
-}
 
 std::int64_t num_shards(const fs::path& root) {
     const fs::path path = root / shards_marker;

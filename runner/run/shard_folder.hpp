@@ -19,9 +19,6 @@
 
 namespace longhaul::runner {
 
-/// "OUTPUT/shard-2-of-8"
-std::filesystem::path shard_path(const std::filesystem::path& output, const Shard& shard);
-
 /// K of the folder of a divided job; 0 where `root` is no such folder. Throws InputError where its mark is damaged.
 std::int64_t num_shards(const std::filesystem::path& root);
 

@@ -8,7 +8,7 @@
 #include "engine/json.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/host/files.hpp"
-#include "runner/run/lease.hpp"
+#include "runner/host/process.hpp"
 #include "runner/run/outcome.hpp"
 #include "runner/run/results.hpp"
 #include "runner/run/shard_folder.hpp"

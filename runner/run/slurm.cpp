@@ -19,7 +19,6 @@
 #include "engine/json.hpp"
 #include "runner/host/files.hpp"
 #include "runner/job/values.hpp"
-#include "runner/run/run_folder.hpp"
 
 namespace longhaul::runner {
 namespace {

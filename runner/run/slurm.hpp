@@ -12,6 +12,9 @@
 
 namespace longhaul::runner {
 
+/// What the batch system's scripts keep in a job's folder, also before its first launch: nobody minds it.
+constexpr const char* batch_folder = "slurm";
+
 /// The job that a process runs under, by the names of the launch record: job_id, array_job_id, array_task_id,
 /// restart_count, cluster. Empty outside Slurm.
 using SlurmRecord = std::map<std::string, std::string>;

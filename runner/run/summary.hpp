@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "engine/json.hpp"
-#include "runner/launch/job_run.hpp"
+#include "runner/job/job.hpp"
+#include "runner/run/outcome.hpp"
 
 namespace longhaul::runner {
 

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "engine/error.hpp"
+#include "runner/job/vocabulary.hpp"
 #include "runner/launch/draft_models.hpp"
 #include "tests/runner/temporary_folder.hpp"
 

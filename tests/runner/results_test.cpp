@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "engine/error.hpp"
+#include "runner/run/lease.hpp"
 #include "runner/run/run_folder.hpp"
 #include "tests/runner/temporary_folder.hpp"
 

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "runner/job/values.hpp"
+#include "runner/job/vocabulary.hpp"
 #include "tests/runner/settings_fixture.hpp"
 
 namespace longhaul::runner {

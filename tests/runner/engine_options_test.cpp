@@ -1,5 +1,5 @@
 // What settings mean to the engine.
-#include "runner/host/machine.hpp"
+#include "runner/launch/engine_options.hpp"
 
 #include <gtest/gtest.h>
 

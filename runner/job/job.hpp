@@ -1,0 +1,92 @@
+// The job: every key of the one vocabulary (job file and command line), typed, with its default. The table that names,
+// explains, parses and prints the keys is in vocabulary.cpp; `--help` is made from it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runner/job/shard.hpp"
+
+namespace longhaul::runner {
+
+struct Settings {
+    // What
+    std::string task;                           // pg19, wmt, xsum, dolly, prompts
+    std::filesystem::path data, model, output;  // absolute after parse_settings
+    std::filesystem::path reference;            // wmt, xsum: "": the file beside `data`, if there is one
+    std::filesystem::path prompt_template;      // key `template`; "": auto, the task's own
+    bool chat = false;
+    std::string chat_template = "auto";
+    std::uint64_t seed = 1;
+    std::int64_t limit = 0;
+    std::int64_t samples = 1;
+    std::int64_t prompt_tokens = 512;
+    std::int64_t max_tokens = 1024;
+    bool ignore_eos = false;
+    std::vector<std::string> stop;
+    std::string add_bos = "auto";
+    std::string overlong = "error";
+    std::int64_t logprobs = 0;
+    bool teacher_forced = false;
+    std::string mode = "generate";  // generate, perplexity
+    std::int64_t window = 0;        // tokens; 0 = the model's context
+    std::int64_t stride = 0;        // tokens; 0 = half the window
+    bool token_ids = false;
+    // How precise, where
+    std::string precision = "bf16";
+    std::string kv_precision;     // "": fp32 with fp32, else bf16; resolved by parse_settings
+    std::string device = "auto";  // resolved by parse_settings; its kind (device_choice.hpp) is part of the identity
+    bool allow_device_change = false;
+    // Execution
+    Shard shard;
+    std::int64_t batch = 4;
+    std::int64_t tensor_parallel = 1;
+    std::int64_t threads = 0;
+    std::string kernels = "auto";
+    std::filesystem::path packed_weights;  // "": off; "auto": packed_folder() says where
+    std::int64_t memory = 0;               // bytes; 0 = auto
+    std::int64_t host_memory = 0;          // bytes
+    std::int64_t max_failures = 0;
+    bool retry_failed = false;
+    bool baseline = false;
+    // Sampling
+    double temperature = 1.0;
+    std::int64_t top_k = 0;
+    double top_p = 1.0;
+    double min_p = 0.0;
+    double eta = 0.0;
+    double repetition_penalty = 1.0;
+    std::int64_t penalty_window = 1024;
+    // Drafting
+    std::string draft = "ngram";
+    std::vector<std::filesystem::path> draft_model;
+    std::string draft_tree;         // "": the method's own; resolved by parse_settings
+    double draft_temperature = -1;  // -1: the target's
+    std::string draft_parallel = "auto";
+    std::int64_t resample_threshold = 0;
+    std::int64_t partial_cache = 4096;
+    std::string partial_cache_mode = "dynamic";
+    std::int64_t ngram_order = 4;
+    std::int64_t ngram_top = 20;
+    std::string verify = "coupled";
+    std::filesystem::path replay_run;
+    double replay_accept = 1.0;
+    // Checkpoints
+    std::int64_t checkpoint_tokens = 2000;
+    double checkpoint_seconds = 60;
+    std::string checkpoint_kv = "store";
+    std::int64_t checkpoint_quota = 0;  // bytes; 0 = no limit
+    double watchdog_seconds = 60;
+    double lease_seconds = 30;
+
+    bool operator==(const Settings&) const = default;
+};
+
+/// One `key = value` as it was given; `origin` for messages: "JOB.cfg:12" or "command line".
+struct Assignment {
+    std::string key, value, origin;
+};
+
+}  // namespace longhaul::runner

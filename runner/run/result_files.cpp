@@ -1,0 +1,79 @@
+#include "runner/run/result_files.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <utility>
+
+#include "engine/error.hpp"
+#include "runner/host/files.hpp"
+
+namespace longhaul::runner {
+
+namespace fs = std::filesystem;
+
+std::vector<LaunchFile> launch_files(const fs::path& folder, std::string_view prefix) {
+    std::vector<LaunchFile> files;
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+        LaunchFile file;
+        file.name = entry.path().filename().string();
+        std::string_view rest = file.name;
+        if (!rest.starts_with(prefix) || !rest.ends_with(".jsonl")) continue;
+        rest.remove_prefix(prefix.size());
+        rest.remove_suffix(6);
+        const std::size_t dash = rest.find('-');
+        if (dash == std::string_view::npos) continue;
+        const char* const end = rest.data() + rest.size();
+        const auto replica = std::from_chars(rest.data(), rest.data() + dash, file.replica);
+        const auto epoch = std::from_chars(rest.data() + dash + 1, end, file.epoch);
+        if (replica.ptr == rest.data() + dash && epoch.ptr == end && epoch.ec == std::errc()) files.push_back(file);
+    }
+    std::sort(files.begin(), files.end(), [](const LaunchFile& a, const LaunchFile& b) {
+        return std::pair(a.epoch, a.replica) < std::pair(b.epoch, b.replica);
+    });
+    return files;
+}
+
+void each_line(const fs::path& path, std::int64_t limit, const LineVisitor& visit) {
+    std::ifstream in(path, std::ios::binary);
+    if (!in) throw InputError(path.string(), "", "a file that can be read", "an error");
+    std::string line;
+    std::int64_t offset = 0;
+    while (std::getline(in, line) && !in.eof()) {  // eof: the last line has no end, its writer died
+        const std::int64_t next = offset + static_cast<std::int64_t>(line.size()) + 1;
+        if (next > limit) break;
+        visit(line, offset);
+        offset = next;
+    }
+}
+
+std::int64_t accepted_bytes(const LaunchFile& file, const LeaseRecord& newest) {
+    if (file.epoch == newest.epoch) return no_limit;
+    const auto at = newest.accepted.find(file.name);
+    return at == newest.accepted.end() || file.epoch > newest.epoch ? 0 : at->second;
+}
+
+static std::int64_t whole_lines(const fs::path& path) {
+    std::int64_t bytes = 0;
+    each_line(path, no_limit, [&](std::string_view line, std::int64_t offset) {
+        bytes = offset + static_cast<std::int64_t>(line.size()) + 1;
+    });
+    return bytes;
+}
+
+std::map<std::string, std::int64_t> accept_results(const fs::path& run, const LeaseRecord* newest) {
+    std::map<std::string, std::int64_t> accepted;
+    for (const LaunchFile& file : launch_files(run / "results", "")) {
+        const fs::path path = run / "results" / file.name;
+        const std::int64_t limit = newest == nullptr ? no_limit : accepted_bytes(file, *newest);
+        const std::int64_t bytes = limit == no_limit ? whole_lines(path) : limit;
+        if (bytes == 0) continue;
+        // A crashed launch may have left lines in the page cache alone: what is believed must be on disk first.
+        if (limit == no_limit) sync_file(path);
+        accepted[file.name] = bytes;
+    }
+    return accepted;
+}
+
+}  // namespace longhaul::runner
