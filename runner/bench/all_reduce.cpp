@@ -17,7 +17,7 @@ using Sum = std::function<void(float*, std::int64_t)>;
 
 /// Seconds of one sum, the slowest rank's: the mean of so many that a look at the clock does not count.
 double time_once(MPI_Comm ranks, const Sum& sum, std::vector<float>& data) {
-    const auto count = static_cast<std::int64_t>(data.size());
+    const std::int64_t count = data.size();
     const std::int64_t calls = std::clamp<std::int64_t>((std::int64_t{1} << 22) / count, 4, 400);
     std::fill(data.begin(), data.end(), 1.0F);  // and soon infinity: what is added does not matter
     MPI_Barrier(ranks);
@@ -31,7 +31,7 @@ double time_once(MPI_Comm ranks, const Sum& sum, std::vector<float>& data) {
 
 /// A path that gave other bits than another must not look fast.
 void check_bits(engine::Group& group, engine::Group& messages, std::int64_t count) {
-    std::vector<float> by_group(static_cast<std::size_t>(count));
+    std::vector<float> by_group(count);
     std::uint32_t state = 1U + static_cast<std::uint32_t>(group.rank());
     for (float& value : by_group) {
         state = state * 1664525U + 1013904223U;
@@ -71,7 +71,7 @@ BenchTable bench_all_reduce(BenchSetup& setup) {
     for (const std::int64_t rows : {1, 8, 32, 512}) {
         const std::int64_t count = rows * setup.shape.hidden_size;
         check_bits(*setup.group, *messages, count);
-        std::vector<float> data(static_cast<std::size_t>(count));
+        std::vector<float> data(count);
         std::array<std::vector<double>, 3> seconds;
         for (const Sum& sum : sums) time_once(ranks, sum, data);  // buffers grow, pages are touched
         for (int round = 0; round < 9; ++round) {

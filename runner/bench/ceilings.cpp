@@ -39,7 +39,7 @@ class DeviceCeilings final : public Ceilings {
 
     double bytes_per_second() override {
         constexpr int repeats = 10;
-        const auto count = static_cast<std::int64_t>(x_.num_bytes() / sizeof(float));
+        const std::int64_t count = x_.num_bytes() / sizeof(float);
         device_.add(x_.as<float>(), y_.as<float>(), count);
         device_.finish();
         const auto start = std::chrono::steady_clock::now();
@@ -54,7 +54,7 @@ class DeviceCeilings final : public Ceilings {
     /// More than any cache holds, and little of the memory.
     static std::size_t vector_bytes(const kernels::Device& device) {
         const std::int64_t most = device.own_memory()->total_bytes / 64;
-        return static_cast<std::size_t>(std::min(most, std::int64_t{512} << 20) / 64 * 64);
+        return std::min(most, std::int64_t{512} << 20) / 64 * 64;
     }
 
     kernels::Device& device_;

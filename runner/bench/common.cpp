@@ -65,7 +65,7 @@ namespace {
 double together(engine::Group& group, const std::function<double()>& measure) {
     engine::least_of(group, 0);  // they begin together
     const auto mine = static_cast<float>(measure());
-    std::vector<float> all(static_cast<std::size_t>(group.size()));
+    std::vector<float> all(group.size());
     group.all_gather(&mine, all.data(), 1);
     return std::accumulate(all.begin(), all.end(), 0.0);
 }

@@ -23,7 +23,7 @@ using Logits = std::vector<std::vector<float>>;
 Logits random_logits(std::int64_t vocab) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0, 3);
-    Logits rows(rows_of_logits, std::vector<float>(static_cast<std::size_t>(vocab)));
+    Logits rows(rows_of_logits, std::vector<float>(vocab));
     for (auto& row : rows) {
         for (float& logit : row) logit = normal(random);
     }
@@ -80,7 +80,7 @@ StepTimes time_step(const engine::TreeMethod& method, const engine::Verifier& ve
 
 /// A pass of the target over the root and 30 nodes under it.
 double time_pass(engine::Model& model, engine::KvSequence& kv, std::int64_t context) {
-    std::vector<engine::ForwardRow> rows(static_cast<std::size_t>(rows_of_logits));
+    std::vector<engine::ForwardRow> rows(rows_of_logits);
     for (std::size_t i = 0; i < rows.size(); ++i) {
         rows[i].token_id = static_cast<std::int32_t>(i);
         rows[i].in_pages = context + 1;

@@ -48,7 +48,7 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
                              .num_layers = 1,
                              .num_kv_heads = setup.shape.num_kv_heads,
                              .head_dim = setup.shape.head_dim};
-    const std::int64_t token_bytes = 2 * layout.num_kv_heads * static_cast<std::int64_t>(layout.token_bytes());
+    const std::int64_t token_bytes = 2 * layout.num_kv_heads * layout.token_bytes();
     layout.num_layers = std::clamp<std::int64_t>((std::int64_t{200} << 20) / (context * token_bytes), 1, 64);
     const std::int64_t q_heads = layout.num_kv_heads * group, width = q_heads * layout.head_dim;
     layout.pages_together = device.kv_pages_together(layout);
@@ -58,12 +58,12 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
     fill(device, layout, kv.pages());
     fill(device, layout, kv.scratch_pages());
     // As pairs of bf16 or as single f32: numbers of like size either way.
-    const std::vector<std::uint16_t> q = random_bf16(static_cast<std::size_t>(nodes * width * 2));
+    const std::vector<std::uint16_t> q = random_bf16(nodes * width * 2);
     const kernels::Buffer queries(device, q.size() * sizeof q[0]);
     device.upload(queries.data(), q.data(), queries.num_bytes());
-    const kernels::Buffer out(device, static_cast<std::size_t>(nodes * width) * sizeof q[0]);
+    const kernels::Buffer out(device, nodes * width * sizeof q[0]);
     const kernels::AttentionSequence sequence{kv.pages(), kv.scratch_pages()};
-    std::vector<std::int32_t> slots(static_cast<std::size_t>(nodes));
+    std::vector<std::int32_t> slots(nodes);
     std::iota(slots.begin(), slots.end(), 0);
     std::vector<kernels::AttentionRow> rows;
     for (std::int64_t i = 0; i < nodes; ++i) {  // a path of 8 nodes at most, ending in the row's own slot
@@ -99,7 +99,7 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
 nlohmann::ordered_json measure_sampling(std::int64_t vocab, const char* name, const engine::SamplingParams& params) {
     constexpr int rows = 64;
     engine::LogitsPipeline pipeline(params, vocab);
-    std::vector<float> logits(static_cast<std::size_t>(vocab));
+    std::vector<float> logits(vocab);
     std::vector<std::int32_t> context(2000);
     for (std::size_t i = 0; i < context.size(); ++i) context[i] = static_cast<std::int32_t>(i * 31 % 1009);
     std::vector<double> seconds;

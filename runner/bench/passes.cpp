@@ -38,7 +38,7 @@ std::vector<ForwardRow> make_rows(std::int64_t rows, std::int64_t context, bool 
         } else if (i > 0) {  // a tree of width 2: node i under node (i-1)/2
             for (std::int64_t node = i; node > 0; node = (node - 1) / 2)
                 row.path.insert(row.path.begin(), static_cast<std::int32_t>(node - 1));
-            row.position += static_cast<std::int64_t>(row.path.size());
+            row.position += row.path.size();
         }
         row.wants_logits = !prompt || i + 1 == rows;
         row.of_prompt = prompt;
@@ -125,7 +125,7 @@ void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t co
     KvSequence* sequence = &kv;
     const auto run = [&] {
         for (std::int64_t first = 0; first < rows; first += chunk) {
-            const auto part = std::span(pass).subspan(static_cast<std::size_t>(first));
+            const auto part = std::span(pass).subspan(first);
             model.forward(part.first(std::min(part.size(), static_cast<std::size_t>(chunk))), std::span(&sequence, 1));
         }
     };

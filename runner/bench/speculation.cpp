@@ -105,7 +105,7 @@ void measure(engine::Model& model, engine::Group& group, const std::vector<std::
     replay.tree = measured.tree;
     replay.recorded = [&](const std::string&, std::int64_t) { return text; };
     replay.replay_accept = measured.accept;
-    const Decoded with = decode(model, group, replay, static_cast<std::int64_t>(text.size()));
+    const Decoded with = decode(model, group, replay, text.size());
     measured.block_efficiency = with.block_efficiency;
     measured.rates.push_back(checked_rate(with, text));
     measured.speedups.push_back(measured.rates.back() / plain_rate);
@@ -146,7 +146,7 @@ void compare_auto(BenchSetup& setup, engine::Model& model, const std::vector<std
         for (const char* tree : {"1", "2", "4", "8", "12", "2x2", "2x4", "4x2", "4x4", "auto"})
             lines.push_back({.tree = tree, .accept = accept});
         for (std::int64_t round = 0; round < setup.rounds; ++round) {
-            const auto tokens = static_cast<std::int64_t>(text.size());
+            const std::int64_t tokens = text.size();
             plain_rates.push_back(checked_rate(decode(model, *setup.group, plain_decoding(), tokens), text));
             for (Measured& line : lines) measure(model, *setup.group, text, plain_rates.back(), line);
         }

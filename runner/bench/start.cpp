@@ -78,7 +78,7 @@ std::int64_t take_peak_resident_bytes() {
 /// Has the system find so much free memory beforehand: a virtual machine gives what is free back to its host, and takes
 /// seconds to get gigabytes of it again.
 void find_memory(std::int64_t bytes) {
-    const auto num_bytes = static_cast<std::size_t>(bytes);
+    const std::size_t num_bytes = bytes;
     std::byte* const memory = kernels::allocate_host(num_bytes);
     for (std::size_t i = 0; i < num_bytes; i += 4096) *static_cast<volatile std::byte*>(memory + i) = std::byte{1};
     kernels::release_host(memory, num_bytes);

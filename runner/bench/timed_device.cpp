@@ -137,7 +137,7 @@ void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, const st
     std::vector<std::int64_t> read(pass_.sequences.size());  // positions of each sequence, by its last row
     double seen = 0;
     for (const AttentionRow& row : pass_.rows) {
-        std::int64_t& positions = read[static_cast<std::size_t>(row.sequence)];
+        std::int64_t& positions = read[row.sequence];
         positions = std::max(positions, row.in_pages);
         seen += static_cast<double>(row.position + 1);
     }

@@ -101,9 +101,8 @@ std::string and_more(std::int64_t all) {
 
 std::string text_of(const JobReport& report) {
     std::string text = table_of(report);
-    const auto faults = static_cast<std::int64_t>(report.faults.size());
-    for (std::int64_t i = 0; i < std::min(faults, most_shown); ++i)
-        text += "error: " + report.faults[static_cast<std::size_t>(i)].line + "\n";
+    const std::int64_t faults = report.faults.size();
+    for (std::int64_t i = 0; i < std::min(faults, most_shown); ++i) text += "error: " + report.faults[i].line + "\n";
     text += and_more(faults);
     if (report.items) {
         for (const ItemSurvey::Failure& failure : report.items->failures)

@@ -103,7 +103,7 @@ Json range(std::int64_t first, std::int64_t end) {
 }
 
 Json describe_item(const engine::ItemDelta& item) {
-    const auto tokens = static_cast<std::int64_t>(item.tokens.size());
+    const std::int64_t tokens = item.tokens.size();
     const auto width = std::max<std::int64_t>(item.drafter.row_width, 1);
     return {{"key", item.key},
             {"prompt_tokens", item.prompt_tokens},

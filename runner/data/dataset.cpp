@@ -30,7 +30,7 @@ Ids first_ids(const BookSource& source, std::int64_t index, std::int64_t count, 
               std::string& error) {
     constexpr std::int64_t margin_tokens = 256;
     constexpr std::int64_t margin_bytes = 4096;
-    const auto wanted = static_cast<std::size_t>(count);
+    const std::size_t wanted = count;
     std::int64_t bytes = count * 6 + margin_bytes;
     Ids shorter;
     for (;;) {
@@ -96,8 +96,7 @@ class BookDataSet : public CheckedDataSet {
         const Ids ids = first_ids(*books_, index, prompt + settings_.max_tokens, tokenizer, error);
         if (!error.empty() || static_cast<std::int64_t>(ids.size()) <= prompt) return std::nullopt;
         const std::span<const std::int32_t> all(ids);
-        return engine::output_text(tokenizer, all.first(static_cast<std::size_t>(prompt)),
-                                   all.subspan(static_cast<std::size_t>(prompt)));
+        return engine::output_text(tokenizer, all.first(prompt), all.subspan(prompt));
     }
 
     std::int64_t prompt_bytes(std::int64_t index) const override {
@@ -136,7 +135,7 @@ class BookDataSet : public CheckedDataSet {
                                  "), so that a continuation is there",
                              std::to_string(ids.size()) + " tokens");
         }
-        ids.resize(static_cast<std::size_t>(count));
+        ids.resize(count);
         const PromptForm form{.label = label(index),
                               .continuation = static_cast<std::int64_t>(prompt.continuation.size())};
         prompt.tokens = make_prompt(std::move(ids), form, settings_, tokenizer, max_positions);
@@ -277,7 +276,7 @@ Ids make_prompt(Ids ids, const PromptForm& form, const Settings& settings, const
     if (ids.empty() && !bos) throw InputError(form.label, "prompt", "at least one token", "none");
     const std::int64_t new_tokens = form.continuation > 0 ? form.continuation : settings.max_tokens;
     const std::int64_t room = max_positions - new_tokens - (bos ? 1 : 0);
-    const auto count = static_cast<std::int64_t>(ids.size());
+    const std::int64_t count = ids.size();
     if (count > room) {
         if (settings.overlong != "truncate-left" || room <= 0)
             refuse_overlong(form, count, room, settings, max_positions);

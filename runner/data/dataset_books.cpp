@@ -20,7 +20,7 @@ struct Book {
 class FileBooks : public BookSource {
   public:
     explicit FileBooks(std::vector<Book> books, std::int64_t limit) : books_(std::move(books)) {
-        const auto all = static_cast<std::int64_t>(books_.size());
+        const std::int64_t all = books_.size();
         size_ = limit > 0 ? std::min(limit, all) : all;
     }
 
@@ -67,7 +67,7 @@ class FileBooks : public BookSource {
     }
 
   private:
-    const Book& book(std::int64_t index) const { return books_.at(static_cast<std::size_t>(index)); }
+    const Book& book(std::int64_t index) const { return books_.at(index); }
 
     /// Takes away what may be the first half of a character or of a CRLF.
     static void trim_cut(std::string& text) {
@@ -98,7 +98,7 @@ class LineBooks : public BookSource {
             item.error = error.what();
         }
         const auto size = item.text.size();
-        item.text.resize(whole_characters(item.text, static_cast<std::size_t>(max_bytes)).size());
+        item.text.resize(whole_characters(item.text, max_bytes).size());
         item.whole = item.text.size() == size;
         return item;
     }

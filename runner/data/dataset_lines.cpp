@@ -143,7 +143,7 @@ void LineSource::refuse_same_id(std::int64_t index) const {
 }
 
 std::string LineSource::bytes_of(const Line& line) const {
-    std::string bytes = file_.read(static_cast<std::int64_t>(line.offset), line.num_bytes);
+    std::string bytes = file_.read(line.offset, line.num_bytes);
     if (bytes.size() != line.num_bytes)
         throw InputError(shown_, "", "the file as it was at the start", "a shorter one");
     return bytes;
@@ -202,15 +202,15 @@ void LineSource::scan_segments(std::int64_t limit) {
 /// Offset of the next such byte, or the end of the file. Blocks are read once: the current one is kept.
 std::int64_t LineSource::find(char byte, std::int64_t from) {
     for (std::int64_t at = from; at < file_.num_bytes();) {
-        const auto block_end = block_begin_ + static_cast<std::int64_t>(block_.size());
+        const std::int64_t block_end = block_begin_ + block_.size();
         if (at < block_begin_ || at >= block_end) {
             block_ = file_.read(at, scan_block);
             block_begin_ = at;
             if (block_.empty()) break;
             continue;
         }
-        const std::size_t found = block_.find(byte, static_cast<std::size_t>(at - block_begin_));
-        if (found != std::string::npos) return block_begin_ + static_cast<std::int64_t>(found);
+        const std::size_t found = block_.find(byte, at - block_begin_);
+        if (found != std::string::npos) return block_begin_ + found;
         at = block_end;
     }
     return file_.num_bytes();
@@ -218,10 +218,9 @@ std::int64_t LineSource::find(char byte, std::int64_t from) {
 
 /// A part of the file: of the current block where it is there, else read into `room`.
 std::string_view LineSource::bytes_between(std::int64_t begin, std::int64_t end, std::string& room) const {
-    const auto block_end = block_begin_ + static_cast<std::int64_t>(block_.size());
+    const std::int64_t block_end = block_begin_ + block_.size();
     if (begin >= block_begin_ && end <= block_end)
-        return std::string_view(block_).substr(static_cast<std::size_t>(begin - block_begin_),
-                                               static_cast<std::size_t>(end - begin));
+        return std::string_view(block_).substr(begin - block_begin_, end - begin);
     room = file_.read(begin, end - begin);
     return room;
 }
@@ -230,7 +229,7 @@ std::string_view LineSource::bytes_between(std::int64_t begin, std::int64_t end,
 void LineSource::add(Line line, std::int64_t end, std::int64_t limit) {
     ++num_in_file_;
     if (limit > 0 && size() >= limit) return;
-    const auto begin = static_cast<std::int64_t>(line.offset);
+    const std::int64_t begin = line.offset;
     if (end - begin > most_line_bytes) {
         line.num_bytes = too_long;
     } else {

@@ -29,7 +29,7 @@ class LineSource {
         : LineSource(path, format, limit, path.string()) {}
 
     [[nodiscard]] LineFormat format() const { return format_; }
-    [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(lines_.size()); }
+    [[nodiscard]] std::int64_t size() const { return lines_.size(); }
     /// Items of the whole file, whatever the limit; parallel and sgm only.
     [[nodiscard]] std::int64_t num_in_file() const { return num_in_file_; }
     [[nodiscard]] std::int64_t num_bytes(std::int64_t index) const { return line(index).num_bytes; }
@@ -59,7 +59,7 @@ class LineSource {
     };
     static_assert(sizeof(Line) == 32);
 
-    [[nodiscard]] const Line& line(std::int64_t index) const { return lines_.at(static_cast<std::size_t>(index)); }
+    [[nodiscard]] const Line& line(std::int64_t index) const { return lines_.at(index); }
     [[nodiscard]] std::string bytes_of(const Line& line) const;
     [[nodiscard]] std::string id_of(const Line& line, std::string_view bytes) const;
     [[nodiscard]] std::string whole_line(std::int64_t index) const;

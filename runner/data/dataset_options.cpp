@@ -1,6 +1,5 @@
 // The "options" of one item: generation keys of the job's vocabulary, as JSON.
 #include <algorithm>
-#include <map>
 
 #include "engine/error.hpp"
 #include "runner/data/dataset_records.hpp"

@@ -40,7 +40,7 @@ InputFile::~InputFile() {
 
 std::string InputFile::read(std::int64_t offset, std::int64_t count) const {
     count = std::clamp<std::int64_t>(num_bytes_ - offset, 0, count);
-    std::string bytes(static_cast<std::size_t>(count), '\0');
+    std::string bytes(count, '\0');
     std::size_t done = 0;
     while (done < bytes.size()) {
         const ssize_t got =
@@ -48,7 +48,7 @@ std::string InputFile::read(std::int64_t offset, std::int64_t count) const {
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) throw InputError(path_.string(), "", "readable bytes", std::strerror(errno));
         if (got == 0) break;  // the file shrank
-        done += static_cast<std::size_t>(got);
+        done += got;
     }
     bytes.resize(done);
     return bytes;

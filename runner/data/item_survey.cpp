@@ -24,9 +24,9 @@ struct Findings {
                 survey.failures.push_back({index, std::move(prompt.id), std::move(prompt.error)});
             return;
         }
-        const auto tokens = static_cast<std::int64_t>(prompt.tokens.size());
+        const std::int64_t tokens = prompt.tokens.size();
         const std::int64_t at_most = (prompt.settings ? *prompt.settings : settings).max_tokens;
-        const auto given = static_cast<std::int64_t>(prompt.continuation.size());
+        const std::int64_t given = prompt.continuation.size();
         const std::int64_t new_tokens = given > 0 ? given : at_most;
         survey.prompt_tokens.add(tokens);
         survey.positions.add(tokens + new_tokens, settings.samples);
@@ -78,7 +78,7 @@ std::int64_t Counts::quantile(double share) const {
 std::vector<std::int64_t> Counts::largest(std::int64_t count) const {
     std::vector<std::int64_t> numbers;
     for (auto at = times_.rbegin(); at != times_.rend(); ++at) {
-        const std::int64_t room = count - static_cast<std::int64_t>(numbers.size());
+        const std::int64_t room = count - numbers.size();
         if (room <= 0) break;
         numbers.insert(numbers.end(), static_cast<std::size_t>(std::min(room, at->second)), at->first);
     }
@@ -117,8 +117,7 @@ ItemSurvey survey_items(const DataSet& data, const engine::Tokenizer& tokenizer,
 
     std::vector<ItemSurvey::Failure>& failures = all.survey.failures;
     std::sort(failures.begin(), failures.end(), [](const auto& a, const auto& b) { return a.index < b.index; });
-    if (static_cast<std::int64_t>(failures.size()) > most_failures)
-        failures.resize(static_cast<std::size_t>(most_failures));
+    if (static_cast<std::int64_t>(failures.size()) > most_failures) failures.resize(most_failures);
     return std::move(all.survey);
 }
 

@@ -87,7 +87,7 @@ class TemplateParser {
 
     [[nodiscard]] std::size_t find_field(const std::string& name) const {
         const auto found = std::find(fields_.begin(), fields_.end(), name);
-        if (found != fields_.end()) return static_cast<std::size_t>(found - fields_.begin());
+        if (found != fields_.end()) return found - fields_.begin();
         const std::string near = nearest_word(name, fields_);
         refuse(fields_.size() == 1 ? "the field " + fields_.front() : "one of the fields " + list_words(fields_),
                name.empty() ? "none" : "'" + engine::printable(name) + "'",

@@ -26,7 +26,7 @@ int write_all(int fd, std::string_view text) {
         const ssize_t count = ::write(fd, text.data(), text.size());
         if (count < 0 && errno == EINTR) continue;
         if (count <= 0) return count == 0 ? ENOSPC : errno;
-        text.remove_prefix(static_cast<std::size_t>(count));
+        text.remove_prefix(count);
     }
     return 0;
 }
@@ -165,7 +165,7 @@ void LineFile::append(std::string_view line) {
         take_back(written_bytes_);
         throw StorageError(failed_);
     }
-    written_bytes_ += static_cast<std::int64_t>(whole.size());
+    written_bytes_ += whole.size();
 }
 
 void LineFile::sync() {

@@ -124,7 +124,7 @@ void World::agree(const std::function<void()>& body) const {
         int length = 0;
         MPI_Probe(failed, 0, MPI_COMM_WORLD, &status);
         MPI_Get_count(&status, MPI_CHAR, &length);
-        line.resize(static_cast<std::size_t>(length));
+        line.resize(length);
         MPI_Recv(line.data(), length, MPI_CHAR, failed, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     }
     if (rank_ == 0) {
@@ -136,16 +136,16 @@ void World::agree(const std::function<void()>& body) const {
 }
 
 void World::broadcast(std::string& bytes) const {
-    std::int64_t size = static_cast<std::int64_t>(bytes.size());
+    std::int64_t size = bytes.size();
     MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
-    bytes.resize(static_cast<std::size_t>(size));
+    bytes.resize(size);
     MPI_Bcast(bytes.data(), static_cast<int>(size), MPI_CHAR, 0, MPI_COMM_WORLD);
 }
 
 void World::broadcast(std::vector<std::int64_t>& numbers) const {
-    std::int64_t size = static_cast<std::int64_t>(numbers.size());
+    std::int64_t size = numbers.size();
     MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
-    numbers.resize(static_cast<std::size_t>(size));
+    numbers.resize(size);
     constexpr std::int64_t piece = 1 << 26;  // counts are int
     for (std::int64_t first = 0; first < size; first += piece) {
         MPI_Bcast(numbers.data() + first, static_cast<int>(std::min(piece, size - first)), MPI_INT64_T, 0,
@@ -155,18 +155,18 @@ void World::broadcast(std::vector<std::int64_t>& numbers) const {
 
 std::vector<std::string> World::gather(const std::string& bytes) const {
     const int mine = static_cast<int>(bytes.size());
-    std::vector<int> sizes(static_cast<std::size_t>(size_)), offsets(sizes.size());
+    std::vector<int> sizes(size_), offsets(sizes.size());
     MPI_Gather(&mine, 1, MPI_INT, sizes.data(), 1, MPI_INT, 0, MPI_COMM_WORLD);
     int total = 0;
     for (std::size_t i = 0; i < sizes.size() && rank_ == 0; ++i) {
         offsets[i] = total;
         total += sizes[i];
     }
-    std::string all(static_cast<std::size_t>(total), '\0');
+    std::string all(total, '\0');
     MPI_Gatherv(bytes.data(), mine, MPI_CHAR, all.data(), sizes.data(), offsets.data(), MPI_CHAR, 0, MPI_COMM_WORLD);
     std::vector<std::string> parts;
     for (std::size_t i = 0; i < sizes.size() && rank_ == 0; ++i) {
-        parts.push_back(all.substr(static_cast<std::size_t>(offsets[i]), static_cast<std::size_t>(sizes[i])));
+        parts.push_back(all.substr(offsets[i], sizes[i]));
     }
     return parts;
 }

@@ -87,7 +87,7 @@ std::string mpi_text() {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
     MPI_Get_library_version(text, &length);  // one of the few calls that need no MPI_Init
-    const std::string whole(text, static_cast<std::size_t>(std::max(length, 0)));
+    const std::string whole(text, std::max(length, 0));
     return whole.substr(0, whole.find_first_of(",\n"));
 }
 

@@ -176,7 +176,7 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
         if (!faults.has(key)) faults.add_line(key, origins.of(key) + ": " + line);
     };
     const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
-    const auto models = static_cast<std::int64_t>(settings.draft_model.size());
+    const std::int64_t models = settings.draft_model.size();
     if (models < method.least_models || models > method.most_models) {
         const std::string expected = method.most_models == 0 ? "no draft model"
                                      : method.most_models == 1

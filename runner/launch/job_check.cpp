@@ -90,7 +90,7 @@ class JobChecker {
             const auto tensors = engine::SafetensorsFolder::open(folder);
             for (const std::string& line : engine::tensor_faults(facts.config, tensors))
                 add("model", line, ExitCode::error);
-            facts.num_tensors = static_cast<std::int64_t>(tensors.tensors().size());
+            facts.num_tensors = tensors.tensors().size();
             for (const auto& [name, view] : tensors.tensors()) facts.tensor_bytes += view.num_bytes;
             fingerprints_["model"] = hex(engine::model_fingerprint(facts.config, tensors.fingerprint()));
         });
@@ -180,9 +180,7 @@ class JobChecker {
         });
         if (!same || !fs::exists(folder.root / "identity.json")) return;
         report_.is_begun = true;
-        attempt("output", [&] {
-            report_.items_before = static_cast<std::int64_t>(ResultIndex::read(folder.root).entries().size());
-        });
+        attempt("output", [&] { report_.items_before = ResultIndex::read(folder.root).entries().size(); });
         const std::optional<LeaseView> newest = newest_lease(folder.root);
         if (newest && newest->state == LeaseState::live) {
             report_.warnings.push_back(folder.root.string() + ": a launch is at work in it, " +
@@ -283,7 +281,7 @@ class JobChecker {
         std::error_code error;
         const fs::space_info space = fs::space(nearest_existing(settings.output), error);
         if (error) return;
-        need.available = static_cast<std::int64_t>(space.available);
+        need.available = space.available;
         if (need.checkpoints + need.results > need.available) {
             report_.warnings.push_back(InputError::format(
                 settings.output.string(), "",

@@ -1,7 +1,6 @@
 #include "runner/launch/job_run.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
 #include <optional>
@@ -279,7 +278,7 @@ JobOutcome run_phase(const World& world, Loaded& loaded, const JobPhase& phase) 
         plan = make_plan(loaded, phase, *store);
         for (const std::string& line : store->damage()) log.say("checkpoint damaged, will be computed again: " + line);
         log.say(grouped(plan.size.items) + " items, " + grouped(plan.size.done_before) + " done before, " +
-                grouped(static_cast<std::int64_t>(store->items().size())) + " in checkpoints");
+                grouped(store->items().size()) + " in checkpoints");
     });
     world.broadcast(plan.order);
 

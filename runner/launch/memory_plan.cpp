@@ -73,7 +73,7 @@ std::int64_t pass_bytes(const Settings& settings, const ModelParts& parts, const
 /// Of pages, that the device has `bytes` for: it gives whole granules for each slab.
 std::int64_t pages_within(std::int64_t bytes, const ModelParts& parts, const kernels::Device& device) {
     if (bytes <= 0) return 0;
-    const auto page = static_cast<std::int64_t>(device.kv_page_bytes(parts.front().layout));
+    const std::int64_t page = device.kv_page_bytes(parts.front().layout);
     const std::int64_t slab = engine::PagePool::slab_pages(page) * page;
     const std::int64_t taken = (slab + granule - 1) / granule * granule;
     return std::max<std::int64_t>(bytes - (bytes + taken - 1) / taken * (taken - slab), 0);
@@ -207,7 +207,7 @@ std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& devic
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
         const std::int64_t seen = i == 0 ? held : std::min(positions, parts[i].config.max_positions);
-        bytes += engine::PagePool::pages_for(seen) * static_cast<std::int64_t>(device.kv_page_bytes(parts[i].layout));
+        bytes += engine::PagePool::pages_for(seen) * device.kv_page_bytes(parts[i].layout);
     }
     return bytes;
 }
@@ -223,9 +223,8 @@ static std::int64_t widest(const ModelPart& part) {
 
 /// Of what the drafts of so many nodes were drawn from, by `num_models`: slabs in whole granules.
 static std::int64_t kept_bytes(std::int64_t num_nodes, std::int64_t vocab, std::size_t num_models) {
-    const std::int64_t slab =
-        engine::kept_a_slab * static_cast<std::int64_t>(kernels::KeptDistribution::num_bytes(vocab));
-    const std::int64_t slabs = num_nodes / engine::kept_a_slab + static_cast<std::int64_t>(num_models);
+    const std::int64_t slab = engine::kept_a_slab * kernels::KeptDistribution::num_bytes(vocab);
+    const std::int64_t slabs = num_nodes / engine::kept_a_slab + num_models;
     return slabs * ((slab + granule - 1) / granule * granule);
 }
 
@@ -278,7 +277,7 @@ std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device
     if (far == 0) return 0;
     constexpr std::int64_t windows = 2, step_pages = 16;  // it grows by so many
     const kernels::KvLayout& layout = parts.front().layout;
-    const std::int64_t page_bytes = static_cast<std::int64_t>(device.kv_page_bytes(layout));
+    const std::int64_t page_bytes = device.kv_page_bytes(layout);
     return windows * (far / page_bytes + step_pages) * (page_bytes / layout.num_layers);
 }
 

@@ -197,7 +197,7 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         if (stop_requested()) return std::nullopt;
         const std::int64_t taken = board_.take_next();
         if (taken >= static_cast<std::int64_t>(order_.size())) return std::nullopt;
-        const std::int64_t number = order_[static_cast<std::size_t>(taken)];
+        const std::int64_t number = order_[taken];
         const ItemKey key = key_of(number);
         Prompt prompt = loaded_.data->prompt(key.index, *loaded_.tokenizer,
                                              most_positions(phase_.settings, loaded_.model->config()));

@@ -59,7 +59,7 @@ Board::Board(MPI_Comm world, double every_seconds) : every_(every_seconds) {
     const int result =
         MPI_Win_allocate(words * word_bytes, word_bytes, MPI_INFO_NULL, world_, static_cast<void*>(&words_), &window_);
     if (result != MPI_SUCCESS) throw Error("MPI: expected MPI_Win_allocate to work, got an error");
-    if (rank_ == 0) std::memset(words_, 0, static_cast<std::size_t>(words) * word_bytes);
+    if (rank_ == 0) std::memset(words_, 0, words * word_bytes);
     MPI_Barrier(world_);
     MPI_Win_lock_all(MPI_MODE_NOCHECK, window_);
     last_look_ = last_probe_ = Clock::now();
@@ -151,7 +151,7 @@ void Board::note_look() {
 }
 
 std::vector<ReplicaTotals> Board::totals() const {
-    std::vector<ReplicaTotals> all(static_cast<std::size_t>(size_));
+    std::vector<ReplicaTotals> all(size_);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
         std::array<std::int64_t, slot_words> words{};
         for (std::size_t i = 0; i < words.size(); ++i) {

@@ -41,7 +41,7 @@ void each_line(const fs::path& path, std::int64_t limit, const LineVisitor& visi
     std::string line;
     std::int64_t offset = 0;
     while (std::getline(in, line) && !in.eof()) {  // eof: the last line has no end, its writer died
-        const std::int64_t next = offset + static_cast<std::int64_t>(line.size()) + 1;
+        const std::int64_t next = offset + line.size() + 1;
         if (next > limit) break;
         visit(line, offset);
         offset = next;
@@ -56,9 +56,7 @@ std::int64_t accepted_bytes(const LaunchFile& file, const LeaseRecord& newest) {
 
 static std::int64_t whole_lines(const fs::path& path) {
     std::int64_t bytes = 0;
-    each_line(path, no_limit, [&](std::string_view line, std::int64_t offset) {
-        bytes = offset + static_cast<std::int64_t>(line.size()) + 1;
-    });
+    each_line(path, no_limit, [&](std::string_view line, std::int64_t offset) { bytes = offset + line.size() + 1; });
     return bytes;
 }
 

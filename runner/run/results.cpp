@@ -77,7 +77,7 @@ engine::LossByPosition loss_of(const Json& json) {
 void append_number(std::string& text, float value) {
     std::array<char, 32> digits{};
     const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
-    const std::string_view number(digits.data(), static_cast<std::size_t>(end - digits.data()));
+    const std::string_view number(digits.data(), end - digits.data());
     text.append(number);
     if (number.find_first_of(".e") == std::string_view::npos) text.append(".0");  // a float for every reader
 }

@@ -91,7 +91,7 @@ RunStatus read_status(const RunFolder& folder) {
     std::sort(status.replicas.begin(), status.replicas.end(),
               [](const Ordered& a, const Ordered& b) { return a.value("replica", 0) < b.value("replica", 0); });
     const ResultIndex results = ResultIndex::read(folder.root);
-    status.done = static_cast<std::int64_t>(results.entries().size());
+    status.done = results.entries().size();
     for (const ResultIndex::Entry& entry : results.entries()) status.failed += entry.failed ? 1 : 0;
     return status;
 }

@@ -74,7 +74,7 @@ bool read_all(int from, Clock::time_point end, std::string& text) {
         if (::poll(&ready, 1, milliseconds_until(end)) <= 0) return false;
         const ssize_t count = ::read(from, block.data(), block.size());
         if (count <= 0) return count == 0;
-        text.append(block.data(), static_cast<std::size_t>(count));
+        text.append(block.data(), count);
         if (text.size() > most_bytes) return false;
     }
 }

@@ -36,7 +36,7 @@ std::optional<LedgerName> parse_name(std::string_view text) {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), numbers[i]);
         if (error != std::errc() || numbers[i] < 0) return std::nullopt;
-        text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+        text.remove_prefix(end - text.data());
         if (i + 1 < numbers.size() && !text.starts_with('-')) return std::nullopt;
         if (i + 1 < numbers.size()) text.remove_prefix(1);
     }
@@ -66,7 +66,7 @@ TokenLedger::TokenLedger(const std::filesystem::path& folder, std::int64_t repli
             std::ifstream file(path, std::ios::binary);
             std::int32_t value = 0;
             for (std::int64_t item = 0; file.read(reinterpret_cast<char*>(&value), sizeof value); ++item) {
-                const auto at = static_cast<std::size_t>(item);
+                const std::size_t at = item;
                 if (at >= earlier_.size()) earlier_.resize(at + 1);
                 if (earlier_[at] == 0) earlier_[at] = value;
             }
@@ -87,7 +87,7 @@ void TokenLedger::reached(std::int64_t item_number, std::int64_t num_tokens) noe
 }
 
 std::int64_t TokenLedger::known(std::int64_t item_number) const {
-    const auto at = static_cast<std::size_t>(item_number);
+    const std::size_t at = item_number;
     return at < earlier_.size() ? earlier_[at] : 0;
 }
 

@@ -130,9 +130,9 @@ bool has_key(const std::vector<Assignment>& assignments, const std::string& key)
 }
 
 void check_count(const Sweep& sweep, const std::string& file) {
-    std::int64_t points = std::max<std::int64_t>(1, static_cast<std::int64_t>(sweep.variants.size()));
+    std::int64_t points = std::max<std::int64_t>(1, sweep.variants.size());
     for (const SweepGrid& grid : sweep.grids) {
-        points *= static_cast<std::int64_t>(grid.values.size());
+        points *= grid.values.size();
         if (points > most_sweep_points) refuse_count(file);  // at once: the product of many grids leaves 64 bits
     }
 }

@@ -193,7 +193,7 @@ std::vector<SweepTable::Mean> SweepTable::means() const {
     }
     for (Mean& mean : all) {
         const std::vector<std::size_t>& list = members[mean.name];
-        mean.seeds = static_cast<std::int64_t>(list.size());
+        mean.seeds = list.size();
         for (std::size_t metric = 0; metric < num_metrics; ++metric) {
             double sum = 0, squares = 0, count = 0;
             for (const std::size_t i : list) sum += numbers_of(i)[metric].value_or(0);

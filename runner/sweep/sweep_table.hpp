@@ -31,7 +31,7 @@ class SweepTable {
     [[nodiscard]] PointState state(std::size_t point) const { return rows_[point].state; }
     /// Points in a state.
     [[nodiscard]] std::int64_t count(PointState state) const;
-    [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(points_.size()); }
+    [[nodiscard]] std::int64_t size() const { return points_.size(); }
     /// Points of which some items failed.
     [[nodiscard]] std::int64_t count_with_failed_items() const;
     /// Done points whose results are not those of their plain decoding, byte for byte, though they must be.
