@@ -137,11 +137,19 @@ class Llama(nn.Module):
             elif p.dim() == 2:
                 nn.init.normal_(p, std=0.5 * p.shape[1] ** -0.5)
 
-    def forward(self, tokens, cos, sin, cache=None):
+    def hidden(self, tokens, cos, sin, cache=None):
+        """The residual stream behind the last layer, before the final norm."""
         x = self.embed_tokens(tokens)
         for layer in self.layers:
             x = layer(x, cos, sin, cache)
-        return F.linear(self.norm(x), self.embed_tokens.weight)
+        return x
+
+    def head(self, normed):
+        """Logits of hidden states that a norm has passed."""
+        return F.linear(normed, self.embed_tokens.weight)
+
+    def forward(self, tokens, cos, sin, cache=None):
+        return self.head(self.norm(self.hidden(tokens, cos, sin, cache)))
 
     def loss(self, tokens, targets, cos, sin):
         return F.cross_entropy(self(tokens, cos, sin).flatten(0, 1), targets.flatten())

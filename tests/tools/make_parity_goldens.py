@@ -20,7 +20,7 @@ import tempfile
 import safetensors.torch
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -288,6 +288,39 @@ def make_demo(path, folder):
     path.write_text("{\n  " + ",\n  ".join(lines) + "\n}\n")
 
 
+@torch.no_grad()
+def make_demo_medusa(path, demo):
+    """The demo's Medusa heads at the last of 40 tokens of a book: best tokens, and logits at ids spread over the vocabulary."""
+    text = (demo / "books" / "1342-pride-and-prejudice.txt").read_text(encoding="utf-8")
+    tokens = AutoTokenizer.from_pretrained(demo / "model")(text).input_ids[:40]
+    ids = list(range(0, 4096, 585))  # 8 of them
+    model = AutoModelForCausalLM.from_pretrained(demo / "model", dtype=torch.float32, attn_implementation="eager").eval()
+    # What the final norm is given. transformers' own hidden_states end behind that norm.
+    before_norm = []
+    model.model.norm.register_forward_pre_hook(lambda module, inputs: before_norm.append(inputs[0][0, -1]))
+    model(torch.tensor([tokens]))
+    h0 = before_norm[0]
+    config = json.loads((demo / "medusa" / "config.json").read_text())
+    weights = safetensors.torch.load_file(demo / "medusa" / "model.safetensors")
+
+    def norm(head, name, x):
+        gain = weights[f"model.medusa_layers.{head}.{name}.weight"].float()
+        return x * torch.rsqrt(x.pow(2).mean() + config["rms_norm_eps"]) * gain
+
+    h, best, rows = h0, [], []
+    for head in range(config["medusa_heads"]):
+        start = h if config["chained"] else h0
+        h = start + weights[f"model.medusa_layers.{head}.linear.weight"].float() @ norm(head, "input_layernorm", start)
+        row = model.lm_head(norm(head, "post_layernorm", h))
+        best.append(row.topk(5))
+        rows.append(row[ids])
+    lines = [f'"tokens": {json.dumps(tokens)}', f'"position": {len(tokens) - 1}', f'"ids": {json.dumps(ids)}']
+    lines.append(f'"top_ids": {json.dumps([top.indices.tolist() for top in best])}')
+    for key, values in (("top_logits", [top.values for top in best]), ("logits", rows)):
+        lines.append(f'"{key}": [\n    ' + ",\n    ".join(map(numbers, values)) + "\n  ]")
+    path.write_text("{\n  " + ",\n  ".join(lines) + "\n}\n")
+
+
 def rope_case(name, change):
     config = without_none(SMALL | {"head_dim": 64} | change)
     with tempfile.TemporaryDirectory() as scratch:
@@ -310,7 +343,7 @@ def make_ropes(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, help="tests/data/parity")
-    parser.add_argument("--demo-only", action="store_true", help="only demo.json, of jobs/demo/model")
+    parser.add_argument("--demo-only", action="store_true", help="only demo.json and demo_medusa.json, of jobs/demo")
     parser.add_argument("--only", metavar="PREFIX", help="only folders whose name begins so")
     options = parser.parse_args()
     root = options.folder
@@ -318,7 +351,9 @@ def main():
     print(f"torch {torch.__version__}, transformers {transformers.__version__}")
     if options.only:
         return make_models(root, options.only)
-    make_demo(root / "demo.json", pathlib.Path(__file__).resolve().parents[2] / "jobs" / "demo" / "model")
+    demo = pathlib.Path(__file__).resolve().parents[2] / "jobs" / "demo"
+    make_demo(root / "demo.json", demo / "model")
+    make_demo_medusa(root / "demo_medusa.json", demo)
     if options.demo_only:
         return
     make_models(root, "")
