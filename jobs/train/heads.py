@@ -15,9 +15,10 @@ With h0 the target's hidden state at position t, before its final norm, and i = 
 The model itself predicts token t+1, head i token t+1+i. W_i is [hidden, hidden], without bias.
 
 states: runs the target over windows of text once and keeps tokens and hidden states on disk ([window, position, hidden],
-float16). train: learns from them; W_i starts at zero and RMSNorm_post,i as the target's final norm, so every head starts as
-a copy of the target's own prediction. Run the same command again to resume either. export: a folder in bf16, with the tensor
-names of TokenSwift's published checkpoints. measure: accuracy of each head on held-out text.
+float16). train: learns from them. RMSNorm_post,i starts as the target's final norm, W_i from a linear regression (or, with
+--regression-blocks 0, from zero: every head is then a copy of the target's own prediction). Run the same command again to
+resume either. export: a folder in bf16, with the tensor names of TokenSwift's published checkpoints. measure: accuracy of
+each head on held-out text.
 """
 
 import argparse
@@ -172,6 +173,30 @@ def losses(target, heads, tokens, h0, against):
         yield F.cross_entropy(logits, wanted[i:] if against == "target" else tokens[1 + i :])
 
 
+@torch.no_grad()
+def regress(target, heads, seen, blocks):
+    """Sets every W_i to the least-squares map to the direction of the target's hidden state at t+i, the state its prediction of token t+1+i comes from.
+
+    Costs one pass over a few blocks, without logits, and leaves little for the gradient steps to do. The length of a hidden
+    state is lost in the norm before the head, so all are brought to the mean length.
+    """
+    length = lambda h: h.pow(2).mean(-1, keepdim=True).sqrt()
+    sample = [seen[number][1] for number in range(blocks)]
+    mean_length = torch.stack([length(h0).mean() for h0 in sample]).mean()
+    for i, head in enumerate(heads.medusa_layers, 1):
+        square, cross = 0.0, 0.0
+        for h0 in sample:
+            start = h0
+            if heads.chained:
+                for earlier in heads.medusa_layers[: i - 1]:
+                    start = earlier(start)
+            start, wanted = start[:-i], h0[i:] * (mean_length / length(h0[i:]))
+            x = head.input_layernorm(start)
+            square, cross = square + x.T @ x, cross + x.T @ (wanted - start)
+        square += 1e-4 * square.diagonal().mean() * torch.eye(len(square))
+        head.linear.weight.copy_(torch.linalg.solve(square, cross).T)
+
+
 def train(args):
     torch.manual_seed(args.seed)
     target = load(args.target).requires_grad_(False)
@@ -189,9 +214,18 @@ def train(args):
         adam.load_state_dict(saved["adam"])
         step, seconds = saved["step"], saved["seconds"]
         print(f"goes on from {path} at step {step}", flush=True)
+    elif args.regression_blocks:
+        regress(target, heads, seen, args.regression_blocks)
     clock = saved_at = time.monotonic()
     recent = []
-    while step < args.steps:
+    while True:
+        if step == args.steps or clock - saved_at > args.save_seconds:
+            saved_at = clock
+            content = dict(heads=heads.state_dict(), adam=adam.state_dict(), step=step, seconds=seconds,
+                           count=args.count, chained=args.chained)  # fmt: skip
+            write_whole(path, lambda partial: torch.save(content, partial))
+        if step == args.steps:
+            break
         rate = args.rate * min(1, (step + 1) / args.warm_up) * 0.5 * (1 + math.cos(math.pi * step / args.steps))
         for group in adam.param_groups:
             group["lr"] = rate
@@ -211,11 +245,6 @@ def train(args):
             mean = " ".join(f"{x:.4f}" for x in torch.stack(recent).mean(0))
             print(f"step {step} of {args.steps}  loss {mean}  rate {rate:.2e}  {seconds:.0f} s", flush=True)
             recent = []
-        if step == args.steps or now - saved_at > args.save_seconds:
-            saved_at = now
-            content = dict(heads=heads.state_dict(), adam=adam.state_dict(), step=step, seconds=seconds,
-                           count=args.count, chained=args.chained)  # fmt: skip
-            write_whole(path, lambda partial: torch.save(content, partial))
 
 
 # --- export ---
@@ -325,6 +354,7 @@ def main():
     p.add_argument("--steps", type=int, default=200)
     p.add_argument("--batch", type=int, default=6, help="windows per step")
     p.add_argument("--block", type=int, default=256, help="positions per window and step: few of each, so that a step sees many texts")
+    p.add_argument("--regression-blocks", type=int, default=400, help="blocks that W_i is started from (0 = start from zero)")
     p.add_argument("--rate", type=float, default=5e-3)
     p.add_argument("--warm-up", type=int, default=50, help="steps")
     p.add_argument("--weight-decay", type=float, default=0.1)

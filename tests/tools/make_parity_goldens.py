@@ -343,7 +343,8 @@ def make_ropes(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, help="tests/data/parity")
-    parser.add_argument("--demo-only", action="store_true", help="only demo.json and demo_medusa.json, of jobs/demo")
+    parser.add_argument("--demo-only", action="store_true", help="only demo.json, of jobs/demo/model")
+    parser.add_argument("--medusa-only", action="store_true", help="only demo_medusa.json, of jobs/demo/medusa")
     parser.add_argument("--only", metavar="PREFIX", help="only folders whose name begins so")
     options = parser.parse_args()
     root = options.folder
@@ -352,8 +353,10 @@ def main():
     if options.only:
         return make_models(root, options.only)
     demo = pathlib.Path(__file__).resolve().parents[2] / "jobs" / "demo"
-    make_demo(root / "demo.json", demo / "model")
     make_demo_medusa(root / "demo_medusa.json", demo)
+    if options.medusa_only:
+        return
+    make_demo(root / "demo.json", demo / "model")
     if options.demo_only:
         return
     make_models(root, "")
