@@ -9,7 +9,7 @@ python heads.py measure --target MODEL --heads HEADS --file HELD-OUT.txt
 With h0 the target's hidden state at position t, before its final norm, and i = 1, 2, 3:
 
     h_i = h0 + W_i · RMSNorm_in,i(h0)                independent heads (Medusa; the baseline "Medusa*" of TokenSwift)
-    h_i = h_(i-1) + W_i · RMSNorm_in,i(h_(i-1))      --chained (TokenSwift, section 3.2)
+    h_i = h_(i-1) + W_i · RMSNorm_in,i(h_(i-1))      --chained (TokenSwift's own)
     logits_i = lm_head(RMSNorm_post,i(h_i))          the target's own head, which stays as it is
 
 The model itself predicts token t+1, head i token t+1+i. W_i is [hidden, hidden], without bias.
@@ -135,7 +135,7 @@ def write_whole(path, write):
 
 
 class States:
-    """Blocks of positions of the windows of several folders. Windows come in a shuffled order per epoch, a block from a random place."""
+    """Blocks of positions of the windows of several folders: windows in a shuffled order per epoch, of each a random block."""
 
     def __init__(self, folders, block, seed):
         self.parts = []
@@ -175,9 +175,9 @@ def losses(target, heads, tokens, h0, against):
 
 @torch.no_grad()
 def regress(target, heads, seen, blocks):
-    """Sets every W_i to the least-squares map to the direction of the target's hidden state at t+i, the state its prediction of token t+1+i comes from.
+    """Sets every W_i to the least-squares map to the direction of the target's hidden state at t+i.
 
-    Costs one pass over a few blocks, without logits, and leaves little for the gradient steps to do. The length of a hidden
+    From that state comes the target's own prediction of token t+1+i. Costs one pass over a few blocks, without logits, and leaves little for the gradient steps to do. The length of a hidden
     state is lost in the norm before the head, so all are brought to the mean length.
     """
     length = lambda h: h.pow(2).mean(-1, keepdim=True).sqrt()
@@ -295,6 +295,8 @@ def measure(args):
     that the target draws at --temperature and --min-p, guesses made with the same Gumbel noise (`verify = coupled`).
     At the end the mean number of tokens accepted per step from a tree of 3, 3, 3: heads count up to the first that missed.
     """
+    if args.temperature <= 0:
+        raise SystemExit("heads.py: --temperature is above 0; the rows text and argmax do not depend on it")
     target = load(args.target)
     heads = load_heads(args.heads)
     generator = torch.Generator().manual_seed(args.seed)
