@@ -177,8 +177,8 @@ def losses(target, heads, tokens, h0, against):
 def regress(target, heads, seen, blocks):
     """Sets every W_i to the least-squares map to the direction of the target's hidden state at t+i.
 
-    From that state comes the target's own prediction of token t+1+i. Costs one pass over a few blocks, without logits, and leaves little for the gradient steps to do. The length of a hidden
-    state is lost in the norm before the head, so all are brought to the mean length.
+    From that state comes the target's own prediction of token t+1+i. Costs one pass over a few blocks, without logits. The
+    length of a hidden state is lost in the norm before the head, so all are brought to the mean length.
     """
     length = lambda h: h.pow(2).mean(-1, keepdim=True).sqrt()
     sample = [seen[number][1] for number in range(blocks)]
