@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 tests/install_packages.sh
 mkdir -p build
-cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release >build/configure.log 2>&1 || {
+cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGHAUL_UNITY=ON >build/configure.log 2>&1 || {
   cat build/configure.log >&2
   exit 1
 }

@@ -14,7 +14,7 @@ namespace longhaul::engine {
 namespace detail {
 namespace {
 
-constexpr std::string_view format_text = "longhaul kv";
+constexpr std::string_view kv_format_text = "longhaul kv";
 
 /// Large enough that a chunk's index entry and checksum cost nothing, small enough for the library's chunk cache (1
 /// MB).
@@ -150,7 +150,7 @@ hdf5::Bytes encode_kv_file(const CheckpointIdentity& identity, std::int64_t firs
     constexpr unsigned btree_fanout = 32;
     // The library clears what it grows by, so a small file should not ask for much.
     hdf5::MemoryFile file(std::clamp<std::size_t>(num_bytes / 4, 1 << 14, 1 << 24), btree_fanout);
-    hdf5::write_attribute(file.get(), "format", format_text);
+    hdf5::write_attribute(file.get(), "format", kv_format_text);
     hdf5::write_attribute(file.get(), "format_version", std::int64_t{checkpoint_format_version});
     hdf5::write_identity(file.get(), identity);
     hdf5::write_attribute(file.get(), "first_kv_head", first_kv_head);
@@ -198,7 +198,7 @@ KvReader::KvReader(const std::string& path, const KvFile& expected, const Checkp
     : reader_(hdf5::open_reader(path, expected.num_bytes)),
       type_(kv_type(identity.kv_dtype)),
       first_kv_head_(expected.first_kv_head) {
-    if (reader_.text("format") != format_text) reader_.refuse("format", format_text, reader_.text("format"));
+    if (reader_.text("format") != kv_format_text) reader_.refuse("format", kv_format_text, reader_.text("format"));
     if (!(hdf5::read_identity(reader_) == identity)) {
         reader_.refuse("identity", "that of its commit", "another job, model or shape");
     }

@@ -15,7 +15,7 @@ namespace longhaul::engine {
 
 namespace {
 
-constexpr std::int64_t max_file_bytes = std::int64_t{1} << 26;
+constexpr std::int64_t max_model_bytes = std::int64_t{1} << 26;
 // All ways to cut a piece are tried, so what one costs grows with the square of its length. Published ones have at most
 // 16 characters unless they are user-defined.
 constexpr std::size_t max_piece_bytes = 1024;
@@ -226,7 +226,7 @@ bool is_tiktoken(std::string_view bytes) {
 
 TokenizerParts load_sentencepiece(const std::filesystem::path& model_folder) {
     const std::string file = (model_folder / "tokenizer.model").string();
-    const std::string bytes = read_file(file, max_file_bytes);
+    const std::string bytes = read_file(file, max_model_bytes);
     if (is_tiktoken(bytes)) {
         throw InputError(file, "", "a model of SentencePiece",
                          "ranks in the form of tiktoken; take the model in Hugging Face's layout, with tokenizer.json");

@@ -9,7 +9,7 @@ namespace longhaul::engine {
 
 namespace {
 
-constexpr std::int64_t max_file_bytes = std::int64_t{1} << 28;
+constexpr std::int64_t max_json_bytes = std::int64_t{1} << 28;
 
 std::string id_of_other(std::int64_t id, const Vocabulary& vocabulary) {
     return std::to_string(id) + ", which is " + in_quotes(vocabulary.text(static_cast<std::int32_t>(id)));
@@ -151,7 +151,7 @@ bool find_byte_tokens(const Vocabulary& vocabulary, std::array<std::int32_t, 256
 
 TokenizerParts load_tokenizer_json(const std::filesystem::path& model_folder) {
     const std::string file = (model_folder / "tokenizer.json").string();
-    const std::string bytes = read_file(file, max_file_bytes);
+    const std::string bytes = read_file(file, max_json_bytes);
     const Json json = parse_json(bytes, file);
     const JsonView root(json, file);
     const JsonView model = root.member("model");

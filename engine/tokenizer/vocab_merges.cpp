@@ -9,9 +9,9 @@ namespace longhaul::engine {
 
 namespace {
 
-constexpr std::int64_t max_file_bytes = std::int64_t{1} << 28;
+constexpr std::int64_t max_vocabulary_bytes = std::int64_t{1} << 28;
 
-void add_vocabulary(const JsonView& json, Vocabulary& vocabulary) {
+void add_vocab_file(const JsonView& json, Vocabulary& vocabulary) {
     for (const auto& [token, unused] : json.object().items()) {
         const JsonView place = json.member(token);
         const auto id = static_cast<std::int32_t>(place.integer(0, max_token_id));
@@ -66,13 +66,13 @@ bool splits_as_qwen2(const TokenizerConfig& config) {
 TokenizerParts load_vocab_and_merges(const std::filesystem::path& model_folder) {
     const std::string vocab_file = (model_folder / "vocab.json").string();
     const std::string merges_file = (model_folder / "merges.txt").string();
-    const std::string vocab_bytes = read_file(vocab_file, max_file_bytes);
-    const std::string merges_bytes = read_file(merges_file, max_file_bytes);
+    const std::string vocab_bytes = read_file(vocab_file, max_vocabulary_bytes);
+    const std::string merges_bytes = read_file(merges_file, max_vocabulary_bytes);
     const TokenizerConfig config = TokenizerConfig::load(model_folder);
 
     TokenizerParts parts;
     const Json json = parse_json(vocab_bytes, vocab_file);
-    add_vocabulary(JsonView(json, vocab_file), parts.vocabulary);
+    add_vocab_file(JsonView(json, vocab_file), parts.vocabulary);
     parts.merges = read_merges(merges_bytes, merges_file, parts.vocabulary);
     apply_added_tokens(config, parts);
     // GPT-2's own folder names no special token at all.

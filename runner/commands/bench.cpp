@@ -70,7 +70,7 @@ BenchTable measure(BenchSetup& setup, const std::string& what) {
 }
 
 /// `threads` before MPI is there; 0 where it cannot be known (the error comes later, once).
-int wanted_threads(const std::vector<std::string>& arguments) {
+int threads_of_bench(const std::vector<std::string>& arguments) {
     try {
         const CommandLine line = parse_command_line(arguments, syntax_of("bench"));
         return static_cast<int>(parse_settings({}, line.keys, std::filesystem::current_path(), {}).threads);
@@ -208,7 +208,7 @@ void bench_ranks(const World& world, const std::vector<std::string>& arguments, 
 
 int bench_command(const std::vector<std::string>& arguments) {
     if (!started_by_launcher()) return bench_alone(arguments);
-    const Placement placement = place_this_rank(wanted_threads(arguments));
+    const Placement placement = place_this_rank(threads_of_bench(arguments));
     const World world;
     return exit_code_of_ranks([&] {
         bench_ranks(world, arguments, placement);

@@ -42,7 +42,7 @@ Settings read_settings(const World& world, const std::vector<std::string>& argum
 }
 
 /// `threads` before MPI is there; 0 where it cannot be known yet (the errors come later, once).
-int wanted_threads(const std::vector<std::string>& arguments) {
+int threads_of_run(const std::vector<std::string>& arguments) {
     try {
         const CommandLine line = parse_command_line(arguments, syntax_of("run"));
         const fs::path job = line.places.front();
@@ -73,7 +73,7 @@ int run_job(World& world, const std::vector<std::string>& arguments, const Place
 
 int run_command(const std::vector<std::string>& arguments) {
     install_stop_signals();  // before anything else: a stop may be asked for at any time
-    const Placement placement = place_this_rank(wanted_threads(arguments));
+    const Placement placement = place_this_rank(threads_of_run(arguments));
     World world;
     return exit_code_of_ranks([&] { return run_job(world, arguments, placement); });
 }

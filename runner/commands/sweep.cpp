@@ -45,7 +45,7 @@ Sweep read_shared(const World& world, const std::vector<std::string>& arguments)
 }
 
 /// `threads` before MPI is there; 0 where it cannot be known yet (the errors come later, once).
-int wanted_threads(const std::vector<std::string>& arguments) {
+int threads_of_sweep(const std::vector<std::string>& arguments) {
     try {
         const CommandLine line = parse_command_line(arguments, syntax_of("sweep"));
         return static_cast<int>(read_sweep(line.places.front(), line.keys).threads);
@@ -272,7 +272,7 @@ int run_sweep(World& world, const std::vector<std::string>& arguments, const Pla
 
 int sweep_command(const std::vector<std::string>& arguments) {
     install_stop_signals();  // before anything else: a stop may be asked for at any time
-    const Placement placement = place_this_rank(wanted_threads(arguments));
+    const Placement placement = place_this_rank(threads_of_sweep(arguments));
     World world;
     return exit_code_of_ranks([&] { return run_sweep(world, arguments, placement); });
 }
