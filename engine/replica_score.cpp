@@ -30,11 +30,7 @@ void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left,
     const std::int64_t first = sequence.kv->committed();
     slice.num_rows = std::min(rows_left, end - 1 - begin - first);
     for (std::int64_t position = first; position < first + slice.num_rows; ++position) {
-        ForwardRow& row = rows.emplace_back();
-        row.token_id = sequence.document(begin + position);
-        row.position = position;
-        row.sequence = index;
-        row.in_pages = position + 1;
+        ForwardRow& row = rows.emplace_back(text_row(sequence.document(begin + position), position, index));
         row.wants_logits = begin + position + 1 >= next;
         row.of_prompt = true;  // all of it is given
         slice.num_logits += row.wants_logits ? 1 : 0;
@@ -82,11 +78,11 @@ void Replica::State::score_step(const StepHeader& header) {
     for (const auto& sequence : in_flight) {
         if (rows_left > 0) add_score_rows(*sequence, rows_left, logits_row);
     }
-    Logits& logits = model.forward(rows, kv_sequences);
+    PassResult result = model.forward({.rows = rows, .sequences = views_of(kv_sequences)});
     const double forward_seconds = seconds_since(start);
     pace.took(static_cast<std::int64_t>(rows.size()), forward_seconds);
     for (const auto& sequence : in_flight) sequence->statistics.seconds += forward_seconds;
-    for (const ScoreSlice& slice : score_slices) take_scores(slice, logits);
+    for (const ScoreSlice& slice : score_slices) take_scores(slice, result.logits);
     outcome.forward_seconds += forward_seconds;
     outcome.verify_seconds += seconds_since(start) - forward_seconds;
     outcome.decode_seconds += seconds_since(start);

@@ -57,14 +57,10 @@ void Replica::State::add_decode_rows(DecodeSlice& slice) {
     kv_sequences.push_back(sequence.kv.get());
     const std::int64_t root_position = sequence.kv->committed();
     for (std::int32_t node = 0; node < tree.num_nodes(); ++node) {
-        ForwardRow& row = rows.emplace_back();
-        row.token_id = tree.token[static_cast<std::size_t>(node)];
-        row.position = root_position + tree.depth[static_cast<std::size_t>(node)];
-        row.sequence = index;
-        row.in_pages = root_position + 1;  // the root is certain: its keys and values go straight to the pages
-        row.path = tree.path_to(node);
-        for (std::int32_t& slot : row.path) --slot;  // node i lives in scratch slot i - 1
-        row.wants_logits = true;
+        std::vector<std::int32_t> slots = tree.path_to(node);
+        for (std::int32_t& slot : slots) --slot;  // node i lives in scratch slot i - 1
+        rows.push_back(tree_row(tree.token[static_cast<std::size_t>(node)], root_position, std::move(slots), index));
+        rows.back().wants_logits = true;
     }
     sequence.statistics.steps += 1;
     sequence.statistics.target_calls += 1;
@@ -84,13 +80,9 @@ std::int64_t Replica::State::add_prefill_rows(std::int64_t most_rows) {
     kv_sequences.push_back(sequence.kv.get());
     const std::int64_t last = std::min(first + most_rows, sequence.num_tokens() - 1);
     for (std::int64_t position = first; position < last; ++position) {
-        ForwardRow& row = rows.emplace_back();
-        row.token_id = sequence.tokens[static_cast<std::size_t>(position)];
-        row.position = position;
-        row.sequence = index;
-        row.in_pages = position + 1;
+        rows.push_back(text_row(sequence.tokens[static_cast<std::size_t>(position)], position, index));
         // By position alone: the prompt's last token is a tree's root, and output comes here after a resume.
-        row.of_prompt = position < sequence.prompt_size() - 1;
+        rows.back().of_prompt = position < sequence.prompt_size() - 1;
     }
     return last - first;
 }
@@ -348,7 +340,8 @@ void Replica::State::step(const StepHeader& header) {
     }
     const std::int64_t num_prefill = add_prefill_rows(header.prefill_rows);
     times.drafted = std::chrono::steady_clock::now();
-    Logits& logits = model.forward(rows, kv_sequences);
+    PassResult result = model.forward({.rows = rows, .sequences = views_of(kv_sequences)});
+    Logits& logits = result.logits;
     times.computed = std::chrono::steady_clock::now();
     if (num_prefill > 0) {
         KvSequence& kv = *kv_sequences.back();

@@ -242,12 +242,8 @@ void LmDrafter::add_context_rows(std::size_t model, const Growing& tree, std::in
     const DraftKv& draft = tree.sequence->of_model[model];
     const auto size = static_cast<std::int64_t>(context.size());
     for (std::int64_t position = std::min(draft.known(), size - 1); position < size; ++position) {
-        ForwardRow& row = rows_.emplace_back();
-        row.token_id = context[static_cast<std::size_t>(position)];
-        row.position = position - draft.origin;
-        row.sequence = index;
-        row.in_pages = row.position + 1;
-        row.wants_logits = position + 1 == size;
+        rows_.push_back(text_row(context[static_cast<std::size_t>(position)], position - draft.origin, index));
+        rows_.back().wants_logits = position + 1 == size;
     }
 }
 
@@ -255,14 +251,10 @@ void LmDrafter::add_node_row(std::size_t model, const Growing& tree, std::int32_
     const TokenTree& nodes = *tree.proposal->tree;
     DraftKv& draft = tree.sequence->of_model[model];
     const auto size = static_cast<std::int64_t>(tree.proposal->context.size()) - draft.origin;
-    ForwardRow& row = rows_.emplace_back();
-    row.token_id = nodes.token[static_cast<std::size_t>(node)];
-    row.position = size - 1 + nodes.depth[static_cast<std::size_t>(node)];
-    row.sequence = index;
-    row.in_pages = size;
-    row.path = nodes.path_to(node);
-    for (std::int32_t& slot : row.path) --slot;
-    row.wants_logits = true;
+    std::vector<std::int32_t> slots = nodes.path_to(node);
+    for (std::int32_t& slot : slots) --slot;
+    rows_.push_back(tree_row(nodes.token[static_cast<std::size_t>(node)], size - 1, std::move(slots), index));
+    rows_.back().wants_logits = true;
     draft.computed.resize(std::max(draft.computed.size(), static_cast<std::size_t>(node) + 1), false);
     draft.computed[static_cast<std::size_t>(node)] = true;
 }
@@ -286,7 +278,8 @@ void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
         if (any) kv_.push_back(tree.sequence->of_model[model].kv.get());
     }
     if (rows_.empty()) return;
-    Logits& logits = models_[model]->forward(rows_, kv_);
+    PassResult result = models_[model]->forward({.rows = rows_, .sequences = views_of(kv_)});
+    Logits& logits = result.logits;
     const std::vector<WantedRow> rows = wanted_rows(model, trees);
     std::vector<Distribution> drawn = draw_on_device(model, rows, logits);
     if (drawn.empty()) static_cast<void>(logits.all());  // where they are not here, all at once
@@ -410,14 +403,10 @@ void LmDrafter::follow(SequenceDrafter& sequence, std::span<const std::int32_t> 
         if (first >= end) continue;
         reserve(kv, end - origin, 0);
         rows_.clear();
-        for (std::int64_t position = first; position < end; ++position) {
-            ForwardRow& row = rows_.emplace_back();
-            row.token_id = context[static_cast<std::size_t>(position)];
-            row.position = position - origin;
-            row.in_pages = row.position + 1;
-        }
-        KvSequence* const one = &kv;
-        models_[model]->forward(rows_, std::span(&one, 1));
+        for (std::int64_t position = first; position < end; ++position)
+            rows_.push_back(text_row(context[static_cast<std::size_t>(position)], position - origin));
+        const KvView view = kv.view();
+        models_[model]->forward({.rows = rows_, .sequences = std::span(&view, 1)});
         kv.set_committed(end - origin);
     }
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <stdexcept>
 #include <utility>
 
 namespace longhaul::engine {
@@ -155,18 +156,20 @@ std::int64_t KvSequence::bring_near(std::int64_t most_pages) {
 
 void KvSequence::accept(std::span<const std::int32_t> scratch_slots) {
     for (const std::int32_t slot : scratch_slots) {
-        pool_.device().kv_move(layout(), scratch_slot(slot), position_slot(committed_));
+        pool_.device().kv_move(layout(), slot_in(scratch_, slot), slot_in(pages_, committed_));
         ++committed_;
     }
 }
 
-kernels::KvSlot KvSequence::position_slot(std::int64_t position) const {
-    return {pages_.at(static_cast<std::size_t>(position / page_tokens)),
-            static_cast<std::int32_t>(position % page_tokens)};
+kernels::KvSlot slot_in(std::span<std::byte* const> pages, std::int64_t slot) {
+    if (slot < 0 || slot >= std::ssize(pages) * page_tokens) throw std::out_of_range("no page holds this slot");
+    return {pages[slot / page_tokens], static_cast<std::int32_t>(slot % page_tokens)};
 }
 
-kernels::KvSlot KvSequence::scratch_slot(std::int32_t slot) const {
-    return {scratch_.at(static_cast<std::size_t>(slot / page_tokens)), static_cast<std::int32_t>(slot % page_tokens)};
+std::vector<KvView> views_of(std::span<KvSequence* const> sequences) {
+    std::vector<KvView> views;
+    for (const KvSequence* sequence : sequences) views.push_back(sequence->view());
+    return views;
 }
 
 }  // namespace longhaul::engine

@@ -74,6 +74,12 @@ class PagePool {
     Tier near_, far_;
 };
 
+/// Pages that rows read and write, whoever holds them: of the model's layout.
+using KvView = kernels::AttentionSequence;
+
+/// Slot `slot` of pages that hold 64 each. Throws std::out_of_range.
+kernels::KvSlot slot_in(std::span<std::byte* const> pages, std::int64_t slot);
+
 /// Keys and values of one sequence on this rank.
 class KvSequence {
   public:
@@ -97,8 +103,8 @@ class KvSequence {
     /// Moves scratch slots to positions committed.., in order, and commits them.
     void accept(std::span<const std::int32_t> scratch_slots);
 
-    [[nodiscard]] kernels::KvSlot position_slot(std::int64_t position) const;
-    [[nodiscard]] kernels::KvSlot scratch_slot(std::int32_t slot) const;
+    /// Until more is reserved.
+    [[nodiscard]] KvView view() const { return {pages_, scratch_}; }
     [[nodiscard]] std::span<std::byte* const> pages() const { return pages_; }
     [[nodiscard]] std::span<std::byte* const> scratch_pages() const { return scratch_; }
     [[nodiscard]] const kernels::KvLayout& layout() const { return pool_.layout(); }
@@ -110,5 +116,7 @@ class KvSequence {
     std::vector<std::byte*> scratch_;
     std::int64_t committed_ = 0;
 };
+
+std::vector<KvView> views_of(std::span<KvSequence* const> sequences);
 
 }  // namespace longhaul::engine

@@ -36,12 +36,10 @@ std::vector<std::int64_t> sampled_layers(const Model& model) {
 
 /// Children of one node at `context`.
 std::vector<ForwardRow> make_rows(std::int64_t count, std::int64_t context) {
-    std::vector<ForwardRow> rows(static_cast<std::size_t>(count));
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-        rows[i].position = context;
-        rows[i].in_pages = context;
-        rows[i].path = {static_cast<std::int32_t>(i)};
-        rows[i].wants_logits = true;
+    std::vector<ForwardRow> rows;
+    for (std::int64_t i = 0; i < count; ++i) {
+        rows.push_back(tree_row(0, context - 1, {static_cast<std::int32_t>(i)}));
+        rows.back().wants_logits = true;
     }
     return rows;
 }
@@ -126,27 +124,28 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     const bool reserved = kv.reserve(far_context + 1) && kv.reserve_scratch(row_counts.back());
     if (least_of(model.group(), reserved ? 1 : 0) == 0) throw std::bad_alloc();  // on every rank, or the others wait
     touch(kv, layers, far_context);
-    KvSequence* const sequence = &kv;
-    const std::span<KvSequence* const> sequences(&sequence, 1);
+    const KvView view = kv.view();
+    const auto pass_of = [&](const std::vector<ForwardRow>& rows) {
+        return Pass{.rows = rows, .sequences = std::span(&view, 1)};
+    };
     std::size_t turn = 0;
     const auto next_layer = [&] { return layers[turn++ % layers.size()]; };
     const auto attention_at = [&](std::int64_t context) {
         return [&, context](std::int64_t rows) {
-            model.forward_attention(make_rows(rows, context), sequences, next_layer());
+            model.forward_attention(pass_of(make_rows(rows, context)), next_layer());
         };
     };
-    model.forward_layers(make_rows(1, base_context), sequences, next_layer(), 1);  // scratch memory is there
+    model.forward_layers(pass_of(make_rows(1, base_context)), next_layer(), 1);  // scratch memory is there
     // What a pass does once, before its layers, is in each of the times below.
-    const Series start(model.group(), 0.02 * budget_seconds, true, [&](std::int64_t rows) {
-        model.forward_layers(make_rows(rows, base_context), sequences, 0, 0);
-    });
+    const Series start(model.group(), 0.02 * budget_seconds, true,
+                       [&](std::int64_t rows) { model.forward_layers(pass_of(make_rows(rows, base_context)), 0, 0); });
     const Series layer(model.group(), 0.5 * budget_seconds, true, [&](std::int64_t rows) {
-        model.forward_layers(make_rows(rows, base_context), sequences, next_layer(), 1);
+        model.forward_layers(pass_of(make_rows(rows, base_context)), next_layer(), 1);
     });
     const Series near(model.group(), 0.1 * budget_seconds, true, attention_at(base_context));
     const Series far(model.group(), 0.2 * budget_seconds, true, attention_at(far_context));
     const Series head(model.group(), 0.2 * budget_seconds, false,
-                      [&](std::int64_t rows) { model.forward_head(make_rows(rows, base_context), sequences); });
+                      [&](std::int64_t rows) { model.forward_head(pass_of(make_rows(rows, base_context))); });
     std::vector<Point> points;
     double head_a_product = 0;
     double least_layer = clock_tick;

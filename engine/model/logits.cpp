@@ -2,43 +2,55 @@
 
 namespace longhaul::engine {
 
-void Logits::set_on_host(std::span<const float> rows) {
-    on_device_ = nullptr;
-    on_host_ = rows;
-    num_rows_ = static_cast<std::int64_t>(rows.size()) / vocab_size_;
-}
+Logits::Logits(kernels::Device& device, std::int64_t vocab_size, std::int64_t num_rows, PooledBuffer rows)
+    : device_(&device),
+      vocab_size_(vocab_size),
+      num_rows_(num_rows),
+      rows_(std::move(rows)),
+      on_host_(rows_.floats()) {}
 
-void Logits::set_on_device(float* rows, std::int64_t num_rows, std::int64_t stride) {
-    on_device_ = rows;
-    num_rows_ = num_rows;
-    stride_ = stride;
-    came_.assign(static_cast<std::size_t>(num_rows), false);
-}
+Logits::Logits(kernels::Device& device, std::int64_t vocab_size, std::int64_t num_rows, PooledStaging rows)
+    : device_(&device),
+      vocab_size_(vocab_size),
+      num_rows_(num_rows),
+      here_(std::move(rows)),
+      on_host_(here_.floats()) {}
+
+Logits::Logits(kernels::Device& device, std::int64_t vocab_size, std::int64_t num_rows, PooledBuffer rows,
+               std::int64_t stride, PooledStaging::Pool staging)
+    : device_(&device),
+      vocab_size_(vocab_size),
+      num_rows_(num_rows),
+      rows_(std::move(rows)),
+      staging_(std::move(staging)),
+      on_device_(rows_.floats()),
+      stride_(stride),
+      came_(static_cast<std::size_t>(num_rows), false) {}
 
 /// For all rows at the first one, so that none moves.
 void Logits::make_room() {
     const auto num_bytes = static_cast<std::size_t>(num_rows_ * vocab_size_) * sizeof(float);
-    if (here_.num_bytes() < num_bytes) here_ = kernels::Staging(device_, num_bytes);
+    if (here_.num_bytes() < num_bytes) here_ = PooledStaging(staging_, num_bytes);
 }
 
-std::span<const float> Logits::row(std::int64_t row) {
+std::span<const float> Logits::row(std::int64_t row) & {
     const auto count = static_cast<std::size_t>(vocab_size_);
-    if (on_device_ == nullptr) return on_host_.subspan(static_cast<std::size_t>(row) * count, count);
+    if (on_device_ == nullptr) return {on_host_ + row * vocab_size_, count};
     make_room();
     if (!came_[static_cast<std::size_t>(row)]) {
-        device_.download(place_of(row), reinterpret_cast<const std::byte*>(on_device_ + row * stride_),
-                         count * sizeof(float));
+        device_->download(place_of(row), reinterpret_cast<const std::byte*>(on_device_ + row * stride_),
+                          count * sizeof(float));
         came_[static_cast<std::size_t>(row)] = true;
     }
     return {place_of(row), count};
 }
 
-std::span<const float> Logits::all() {
-    if (on_device_ == nullptr) return on_host_;
-    make_room();
+std::span<const float> Logits::all() & {
     const auto count = static_cast<std::size_t>(num_rows_ * vocab_size_);
+    if (on_device_ == nullptr) return {on_host_, count};
+    make_room();
     if (stride_ == vocab_size_) {
-        device_.download(here_.data(), reinterpret_cast<const std::byte*>(on_device_), count * sizeof(float));
+        device_->download(here_.data(), reinterpret_cast<const std::byte*>(on_device_), count * sizeof(float));
         came_.assign(came_.size(), true);
     }
     for (std::int64_t r = 0; r < num_rows_; ++r) static_cast<void>(row(r));
@@ -47,20 +59,20 @@ std::span<const float> Logits::all() {
 
 std::vector<std::int32_t> Logits::choose(std::span<const kernels::Choice> choices) {
     std::vector<std::int32_t> tokens(choices.size());
-    device_.token_chooser()->choose(on_device_, stride_, vocab_size_, choices, tokens);
+    device_->token_chooser()->choose(on_device_, stride_, vocab_size_, choices, tokens);
     return tokens;
 }
 
 std::vector<kernels::Drawn> Logits::draw(std::span<const kernels::Choice> choices, std::int64_t count,
                                          std::int64_t vocab_size) {
     std::vector<kernels::Drawn> drawn(choices.size() * static_cast<std::size_t>(1 + count));
-    device_.token_chooser()->draw(on_device_, stride_, vocab_size, choices, count, drawn);
+    device_->token_chooser()->draw(on_device_, stride_, vocab_size, choices, count, drawn);
     return drawn;
 }
 
 std::vector<kernels::Decided> Logits::decide(kernels::TrialRule rule, std::span<const kernels::NodeTrials> nodes) {
     std::vector<kernels::Decided> decided(nodes.size());
-    device_.token_chooser()->decide(on_device_, stride_, vocab_size_, rule, nodes, decided);
+    device_->token_chooser()->decide(on_device_, stride_, vocab_size_, rule, nodes, decided);
     return decided;
 }
 

@@ -6,24 +6,31 @@
 #include <span>
 #include <vector>
 
+#include "engine/model/result_memory.hpp"
 #include "kernels/device.hpp"
 #include "kernels/token_chooser.hpp"
 
 namespace longhaul::engine {
 
-/// Of one pass, until the next one. The same on every rank, and not collective.
+/// Owns its memory. The same on every rank, and not collective.
 class Logits {
   public:
-    Logits(kernels::Device& device, std::int64_t vocab_size) : device_(device), vocab_size_(vocab_size) {}
-    Logits(const Logits&) = delete;
-    Logits& operator=(const Logits&) = delete;
+    /// Of no rows.
+    Logits(kernels::Device& device, std::int64_t vocab_size) : device_(&device), vocab_size_(vocab_size) {}
+    /// f32 [num_rows, vocab_size] in `rows`, memory that the host reads: of the device or of staging.
+    Logits(kernels::Device& device, std::int64_t vocab_size, std::int64_t num_rows, PooledBuffer rows);
+    Logits(kernels::Device& device, std::int64_t vocab_size, std::int64_t num_rows, PooledStaging rows);
+    /// f32 [num_rows, stride] of a device that chooses tokens, whose first columns count. What comes to the host goes
+    /// to memory of `staging`.
+    Logits(kernels::Device& device, std::int64_t vocab_size, std::int64_t num_rows, PooledBuffer rows,
+           std::int64_t stride, PooledStaging::Pool staging);
 
     [[nodiscard]] std::int64_t num_rows() const { return num_rows_; }
 
-    /// f32 [vocab_size], in host memory until the next pass. NaNs and infinities as they came.
-    [[nodiscard]] std::span<const float> row(std::int64_t row);
+    /// f32 [vocab_size], in host memory as long as this lives. NaNs and infinities as they came.
+    [[nodiscard]] std::span<const float> row(std::int64_t row) &;
     /// f32 [num_rows, vocab_size].
-    [[nodiscard]] std::span<const float> all();
+    [[nodiscard]] std::span<const float> all() &;
 
     /// Whether `choose`, `draw` and `decide` may be called.
     [[nodiscard]] bool can_choose() const { return on_device_ != nullptr; }
@@ -37,22 +44,19 @@ class Logits {
     [[nodiscard]] std::vector<kernels::Decided> decide(kernels::TrialRule rule,
                                                        std::span<const kernels::NodeTrials> nodes);
 
-    // For the model: where they are. `rows` [num_rows, vocab_size] of the host; or [num_rows, stride] of the device,
-    // whose first columns count. Both stay what they are until the next call.
-    void set_on_host(std::span<const float> rows);
-    void set_on_device(float* rows, std::int64_t num_rows, std::int64_t stride);
-
   private:
     void make_room();
     [[nodiscard]] float* place_of(std::int64_t row) const { return here_.floats() + row * vocab_size_; }
 
-    kernels::Device& device_;
+    kernels::Device* device_;
     std::int64_t vocab_size_;
     std::int64_t num_rows_ = 0;
-    std::span<const float> on_host_;
-    float* on_device_ = nullptr;
+    PooledBuffer rows_;
+    PooledStaging here_;  ///< all rows on the host, or room for them
+    PooledStaging::Pool staging_;
+    const float* on_host_ = nullptr;  ///< `rows_` or `here_`, where the host reads all of it;
+    float* on_device_ = nullptr;      ///< else `rows_`
     std::int64_t stride_ = 0;
-    kernels::Staging here_;
     std::vector<bool> came_;  ///< rows of the device that are in `here_`
 };
 

@@ -1,5 +1,5 @@
-// A decoder (config.hpp) on one rank of a tensor-parallel group: weights, and the one forward pass that is
-// prefill, decode and tree verification alike.
+// A decoder (config.hpp) on one rank of a tensor-parallel group: embedding, decoder layers and output head, and the one
+// forward pass through them that is prefill, decode and tree verification alike.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/kv/kv_cache.hpp"
 #include "engine/model/config.hpp"
-#include "engine/model/logits.hpp"
+#include "engine/model/pass.hpp"
 #include "engine/parallel/group.hpp"
 #include "kernels/device.hpp"
 
@@ -23,23 +22,15 @@ namespace longhaul::engine {
 /// head, whose errors weigh most, are int8.
 enum class Precision { bf16, fp32, int8, int4 };
 
-/// One row of a forward pass: a prompt token, the root of a tree, or a draft node.
-struct ForwardRow {
-    std::int32_t token_id = 0;
-    std::int64_t position = 0;
-    std::int32_t sequence = 0;  ///< index into the call's KV sequences
-    std::int64_t in_pages = 0;  ///< positions the row reads from (and, if it is position+1, also stores to) the pages
-    std::vector<std::int32_t>
-        path;  ///< scratch slots of positions in_pages..position; empty: the row goes to the pages
-    bool wants_logits = false;
-    bool of_prompt = false;  ///< given text, by its position alone; such rows stand together (PassRows)
-};
-
 /// How a rank came by its weights.
 struct LoadReport {
     double seconds = 0;  ///< of `load`, without the wait for other ranks
     std::string how;     ///< "packed from the model's files", "mapped from FILE"
 };
+
+struct ComputeContext;
+struct LoadedModel;
+struct Norm;
 
 class Model {
   public:
@@ -60,20 +51,27 @@ class Model {
     /// watchdog want to hear from us.
     void set_layer_hook(std::function<void()> hook);
 
-    /// Runs the rows through all layers, writing their keys and values. Returns the logits of the rows that want them,
-    /// in the order of the rows, valid until the next call. Same bits on every rank. A row's result depends on its own
-    /// path alone.
-    Logits& forward(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
+    /// Runs the rows through all layers, writing their keys and values, and keeps what the taps name. A row's result
+    /// depends on what it sees alone. Collective; same bits on every rank. The rows stay where they are until the next
+    /// pass.
+    PassResult forward(const Pass& pass);
+    /// What the first layer reads of these rows, whose place in keys and values does not matter. Collective.
+    HiddenStates embed(std::span<const ForwardRow> rows);
+    /// Logits of all `rows`, normed by `norm` (as they are where it is empty), by default the model's last: of a tap
+    /// of Tap::At::last_hidden those of its pass. Collective.
+    Logits logits(const HiddenStates& rows, const Norm* norm = nullptr);
+    /// Room for hidden states that somebody computes.
+    [[nodiscard]] HiddenStates hidden_states(std::int64_t num_rows);
+    /// What parts of a draft head compute with (DecoderLayers), between the passes of this model.
+    [[nodiscard]] ComputeContext& context();
 
     /// For measurements: the rows through `count` layers from `first` alone, nothing before and after. What it leaves
     /// in their pages means nothing.
-    void forward_layers(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences, std::int64_t first,
-                        std::int64_t count);
+    void forward_layers(const Pass& pass, std::int64_t first, std::int64_t count);
     /// For measurements: the attention of one layer alone, with whatever stands in the queries.
-    void forward_attention(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences,
-                           std::int64_t layer);
+    void forward_attention(const Pass& pass, std::int64_t layer);
     /// For measurements: what comes behind the last layer alone.
-    void forward_head(std::span<const ForwardRow> rows, std::span<KvSequence* const> sequences);
+    void forward_head(const Pass& pass);
 
     [[nodiscard]] const ModelConfig& config() const;
     [[nodiscard]] Precision precision() const;
@@ -93,7 +91,7 @@ class Model {
 
   private:
     struct State;
-    explicit Model(std::unique_ptr<State> state);
+    Model(std::unique_ptr<LoadedModel> loaded, kernels::Device& device, Group& group);
     std::unique_ptr<State> state_;
 };
 

@@ -15,8 +15,8 @@ using kernels::Matrix;
 /// Lists one rank's part of the model.
 class Planner {
   public:
-    Planner(const ModelConfig& config, const Split& split, WeightTypes types)
-        : c_(config), s_(split), types_(types), names_(tensor_names(config)) {}
+    Planner(const ModelConfig& config, const Split& split, WeightTypes types, const TensorNames& names)
+        : c_(config), s_(split), types_(types), names_(names) {}
 
     std::vector<WeightPlan> plan(Weights& weights) {
         const std::int64_t embedding = c_.embedding_width();
@@ -31,10 +31,7 @@ class Planner {
                        c_.hidden_size);
         }
         weights.layers.resize(static_cast<std::size_t>(c_.num_layers));
-        for (std::int64_t i = 0; i < c_.num_layers; ++i) {
-            const std::string number = std::to_string(i) + ".";
-            layer(names_.layers + number, "layers." + number, weights.layers[static_cast<std::size_t>(i)]);
-        }
+        add_layers(0, weights.layers, c_.hidden_size);
         if (!c_.norm_after) norm("final_norm", weights.final_norm, names_.final_norm);
         if (!c_.tied_embeddings) {
             column_parallel("head", weights.head, types_.tables, {vocabulary("lm_head.weight")});
@@ -42,12 +39,24 @@ class Planner {
         return std::move(plans_);
     }
 
+    std::vector<WeightPlan> plan_layers(std::int64_t first, std::span<LayerWeights> layers, std::int64_t input_width) {
+        add_layers(first, layers, input_width);
+        return std::move(plans_);
+    }
+
   private:
-    void layer(const std::string& from, const std::string& name, LayerWeights& w) {
+    void add_layers(std::int64_t first, std::span<LayerWeights> layers, std::int64_t input_width) {
+        for (LayerWeights& w : layers) {
+            const std::string number = std::to_string(first++) + ".";
+            layer(names_.layers + number, "layers." + number, w, input_width);
+        }
+    }
+
+    void layer(const std::string& from, const std::string& name, LayerWeights& w, std::int64_t input_width) {
         const std::string output = from + names_.output, down = from + names_.down;
         norm(name + "attention_norm", w.attention_norm, from + names_.attention_norm);
         norm(name + "mlp_norm", w.mlp_norm, from + names_.mlp_norm);
-        column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", c_.hidden_size));
+        column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", input_width));
         row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.head_dim,
                      s_.num_heads * c_.head_dim);
         column_parallel(name + "gate_up", w.gate_up, types_.layers, gate_up(from, ".weight", c_.hidden_size));
@@ -63,6 +72,7 @@ class Planner {
     }
 
     void norm(const std::string& name, Norm& to, const std::string& tensor) {
+        to.eps = static_cast<float>(c_.norm_eps);
         vector(name, to.gain, {whole(tensor + ".weight", c_.hidden_size)});
         if (c_.layer_norm) vector(name + "_bias", to.bias, {whole(tensor + ".bias", c_.hidden_size)});
     }
@@ -201,7 +211,14 @@ std::size_t WeightPlan::packed_bytes(const kernels::Device& device) const {
 
 std::vector<WeightPlan> plan_weights(const ModelConfig& config, const Split& split, WeightTypes types,
                                      Weights& weights) {
-    return Planner(config, split, types).plan(weights);
+    return Planner(config, split, types, tensor_names(config)).plan(weights);
+}
+
+std::vector<WeightPlan> plan_layers(const ModelConfig& config, const Split& split, WeightTypes types,
+                                    const TensorNames& names, std::int64_t first, std::span<LayerWeights> layers,
+                                    std::int64_t input_width) {
+    return Planner(config, split, types, names)
+        .plan_layers(first, layers, input_width > 0 ? input_width : config.hidden_size);
 }
 
 }  // namespace longhaul::engine

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,10 @@ struct Split {
     static std::string obstacle(const ModelConfig& config, std::int64_t size);
 };
 
-/// f32 [hidden]; a norm that the model does not have is empty, and so is the bias of an RMS norm.
+/// f32 [hidden]: RMS norm with a gain, or LayerNorm with gain and bias; a norm that the model does not have is empty.
 struct Norm {
     kernels::Buffer gain, bias;
+    float eps = 0;
 };
 
 struct LayerWeights {
@@ -80,6 +82,8 @@ struct TensorPart {
     [[nodiscard]] std::int64_t present_rows() const;
 };
 
+struct TensorNames;
+
 /// How one matrix or vector of a rank is made: stacked parts of tensors.
 struct WeightPlan {
     std::string name;  ///< "layers.3.qkv"
@@ -101,6 +105,12 @@ struct WeightPlan {
 /// Everything a rank holds, in the order of loading. `weights` gets its layers and is pointed to by the plans.
 std::vector<WeightPlan> plan_weights(const ModelConfig& config, const Split& split, WeightTypes types,
                                      Weights& weights);
+
+/// The same of layers alone, as many as `layers` has, the first of which is number `first` of the checkpoint, under the
+/// names `names`. `input_width`: inputs of the matrix of queries, keys and values; 0: hidden_size.
+std::vector<WeightPlan> plan_layers(const ModelConfig& config, const Split& split, WeightTypes types,
+                                    const TensorNames& names, std::int64_t first, std::span<LayerWeights> layers,
+                                    std::int64_t input_width = 0);
 
 /// Where tensors come from: a folder, or a generator of random ones.
 class TensorSource {

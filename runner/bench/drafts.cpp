@@ -23,7 +23,7 @@ using Logits = std::vector<std::vector<float>>;
 Logits random_logits(std::int64_t vocab) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0, 3);
-    Logits rows(rows_of_logits, std::vector<float>(vocab));
+    Logits rows(rows_of_logits, std::vector<float>(static_cast<std::size_t>(vocab)));
     for (auto& row : rows) {
         for (float& logit : row) logit = normal(random);
     }
@@ -80,17 +80,14 @@ StepTimes time_step(const engine::TreeMethod& method, const engine::Verifier& ve
 
 /// A pass of the target over the root and 30 nodes under it.
 double time_pass(engine::Model& model, engine::KvSequence& kv, std::int64_t context) {
-    std::vector<engine::ForwardRow> rows(rows_of_logits);
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-        rows[i].token_id = static_cast<std::int32_t>(i);
-        rows[i].in_pages = context + 1;
-        rows[i].position = context + (i > 0 ? 1 : 0);
-        if (i > 0) rows[i].path = {static_cast<std::int32_t>(i) - 1};
-        rows[i].wants_logits = true;
+    std::vector<engine::ForwardRow> rows;
+    for (std::int32_t i = 0; i < rows_of_logits; ++i) {
+        rows.push_back(i == 0 ? engine::text_row(0, context) : engine::tree_row(i, context, {i - 1}));
+        rows.back().wants_logits = true;
     }
-    engine::KvSequence* const one = &kv;
+    const engine::KvView view = kv.view();
     const auto start = std::chrono::steady_clock::now();
-    model.forward(rows, std::span(&one, 1));
+    model.forward({.rows = rows, .sequences = std::span(&view, 1)});
     return seconds_of(start);
 }
 

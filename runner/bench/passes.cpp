@@ -14,7 +14,7 @@
 #include "engine/model/model.hpp"
 #include "engine/model/model_plan.hpp"
 #include "engine/parallel/group.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/replica.hpp"
 #include "runner/bench/bench.hpp"
 
 namespace longhaul::runner {
@@ -28,18 +28,11 @@ using engine::ModelConfig;
 std::vector<ForwardRow> make_rows(std::int64_t rows, std::int64_t context, bool prompt) {
     std::vector<ForwardRow> pass;
     for (std::int64_t i = 0; i < rows; ++i) {
-        ForwardRow row;
-        row.token_id = static_cast<std::int32_t>(i % 100);
-        row.in_pages = context + 1;
-        row.position = context;
-        if (prompt) {
-            row.position += i;
-            row.in_pages = row.position + 1;
-        } else if (i > 0) {  // a tree of width 2: node i under node (i-1)/2
-            for (std::int64_t node = i; node > 0; node = (node - 1) / 2)
-                row.path.insert(row.path.begin(), static_cast<std::int32_t>(node - 1));
-            row.position += row.path.size();
-        }
+        std::vector<std::int32_t> path;  // in a tree of width 2: node i under node (i-1)/2
+        for (std::int64_t node = prompt ? 0 : i; node > 0; node = (node - 1) / 2)
+            path.insert(path.begin(), static_cast<std::int32_t>(node - 1));
+        const auto token = static_cast<std::int32_t>(i % 100);
+        ForwardRow row = engine::tree_row(token, prompt ? context + i : context, std::move(path));
         row.wants_logits = !prompt || i + 1 == rows;
         row.of_prompt = prompt;
         pass.push_back(row);
@@ -48,8 +41,7 @@ std::vector<ForwardRow> make_rows(std::int64_t rows, std::int64_t context, bool 
 }
 
 double kv_bytes(const Model& model, std::int64_t tokens) {
-    const kernels::KvLayout& kv = model.kv_layout();
-    return 2.0 * static_cast<double>(kv.num_layers * kv.num_kv_heads * tokens) * static_cast<double>(kv.token_bytes());
+    return static_cast<double>(model.kv_layout().position_bytes() * tokens);
 }
 
 double flops_of(const ModelConfig& c, std::int64_t rows, std::int64_t context, bool prompt) {
@@ -122,11 +114,12 @@ void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t co
     const std::vector<ForwardRow> pass = make_rows(rows, context, prompt);
     // A prompt goes in chunks, as it does in a run.
     const std::int64_t chunk = !prompt ? rows : model.device().own_memory() ? engine::prefill_chunk_of(true) : 512;
-    KvSequence* sequence = &kv;
+    const engine::KvView view = kv.view();
     const auto run = [&] {
         for (std::int64_t first = 0; first < rows; first += chunk) {
-            const auto part = std::span(pass).subspan(first);
-            model.forward(part.first(std::min(part.size(), static_cast<std::size_t>(chunk))), std::span(&sequence, 1));
+            const auto part = std::span(pass).subspan(static_cast<std::size_t>(first));
+            model.forward({.rows = part.first(std::min(part.size(), static_cast<std::size_t>(chunk))),
+                           .sequences = std::span(&view, 1)});
         }
     };
     const std::int64_t chunks = (rows + chunk - 1) / chunk;

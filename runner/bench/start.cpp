@@ -107,11 +107,10 @@ void first_token(engine::Model& model) {
     engine::PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
     engine::KvSequence kv(pool);
     kv.reserve(1);
-    engine::ForwardRow row;
-    row.in_pages = 1;
+    engine::ForwardRow row = engine::text_row(0, 0);
     row.wants_logits = true;
-    engine::KvSequence* sequence = &kv;
-    model.forward(std::span(&row, 1), std::span(&sequence, 1));
+    const engine::KvView view = kv.view();
+    model.forward({.rows = std::span(&row, 1), .sequences = std::span(&view, 1)});
 }
 
 struct Start {

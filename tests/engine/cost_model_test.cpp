@@ -10,6 +10,7 @@
 
 #include "engine/parallel/group.hpp"
 #include "kernels/device.hpp"
+#include "tests/engine/model_harness.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -54,13 +55,8 @@ TEST(CostModel, MeasuresAModelAndLeavesItsAnswersAlone) {
     PagePool pool(*device, model->kv_layout(), 1 << 20);
     KvSequence kv(pool);
     ASSERT_TRUE(kv.reserve(1));
-    KvSequence* const sequence = &kv;
-    const std::vector<ForwardRow> row{
-        {.token_id = 3, .position = 0, .sequence = 0, .in_pages = 1, .path = {}, .wants_logits = true}};
-    const auto logits = [&] {
-        const auto answer = model->forward(row, std::span(&sequence, 1)).all();
-        return std::vector<float>(answer.begin(), answer.end());
-    };
+    const ForwardRow row = testing::wanted(text_row(3, 0));
+    const auto logits = [&] { return testing::logits_of(*model, std::span(&row, 1), kv); };
     const std::vector<float> before = logits();
     const CostModel costs = CostModel::measure(*model, 0.0);
     EXPECT_EQ(logits(), before);

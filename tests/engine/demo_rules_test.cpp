@@ -55,16 +55,13 @@ struct Demo {
         PagePool pool(*device, target->kv_layout(), std::int64_t{1} << 40);
         KvSequence kv(pool);
         EXPECT_TRUE(kv.reserve(static_cast<std::int64_t>(context.size())));
-        std::vector<ForwardRow> rows(context.size());
-        for (std::size_t i = 0; i < rows.size(); ++i) {
-            rows[i].token_id = context[i];
-            rows[i].position = static_cast<std::int64_t>(i);
-            rows[i].in_pages = rows[i].position + 1;
-            rows[i].wants_logits = i + 1 == rows.size();
-        }
-        KvSequence* const one = &kv;
+        std::vector<ForwardRow> rows;
+        for (const std::int32_t token : context) rows.push_back(text_row(token, std::ssize(rows)));
+        rows.back().wants_logits = true;
+        const KvView view = kv.view();
+        PassResult result = target->forward({.rows = rows, .sequences = std::span(&view, 1)});
         LogitsPipeline pipeline(params(), target->config().vocab_size);
-        return distributions[text] = pipeline.apply(target->forward(rows, std::span(&one, 1)).all(), {context, {}});
+        return distributions[text] = pipeline.apply(result.logits.all(), {context, {}});
     }
 
     std::map<Tokens, double> joint() {

@@ -101,6 +101,34 @@ TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
     }
 }
 
+// Hidden states stay where they were computed: the head reads them there, and rows enter as them.
+TEST_P(OtherDevice, HiddenStatesGoFromPassToPass) {
+    std::vector<ForwardRow> rows;
+    std::vector<std::int32_t> all;
+    for (std::int32_t p = 0; p < 9; ++p) {
+        rows.push_back(engine::testing::wanted(engine::text_row(1 + p * p % 60, p)));
+        all.push_back(p);
+    }
+    const std::vector<engine::Tap> taps{{.at = engine::Tap::At::layer_input, .layer = 0, .rows = all},
+                                        {.at = engine::Tap::At::last_hidden, .rows = all}};
+    const auto action = [&](Model& model, int) {
+        PagePool pool(model.device(), model.kv_layout(), engine::testing::plenty);
+        KvSequence kv(pool);
+        ASSERT_TRUE(kv.reserve(9));
+        const KvView view = kv.view();
+        PassResult result = model.forward({.rows = rows, .sequences = std::span(&view, 1), .taps = taps});
+        const auto all_of = [](Logits logits) { return std::vector<float>(logits.all().begin(), logits.all().end()); };
+        const std::vector<float> right = all_of(std::move(result.logits));
+        EXPECT_EQ(all_of(model.logits(result.taps[1])), right);
+        std::vector<ForwardRow> entered = rows;
+        for (std::int32_t r = 0; r < 9; r += 2) entered[static_cast<std::size_t>(r)].state = r;
+        EXPECT_EQ(engine::testing::logits_of(model, entered, kv, &result.taps[0]), right);
+    };
+    for (const int ranks : {1, 2}) {
+        engine::testing::on_each_rank(parity / "llama-default-bf16", Precision::bf16, GetParam().make, ranks, action);
+    }
+}
+
 TEST_P(OtherDevice, PackedWeightsAreWrittenAndTakenBack) {
     const auto run = [&](const fs::path& packed) {
         return logits("llama-default-bf16", Precision::bf16, GetParam().make, 2, 64, packed);

@@ -29,6 +29,21 @@ struct Run {
     [[nodiscard]] const std::vector<float>& logits() const { return all_ranks.front(); }
 };
 
+/// The logits of one pass over rows of one sequence.
+inline std::vector<float> logits_of(Model& model, std::span<const ForwardRow> rows, const KvSequence& kv,
+                                    const HiddenStates* states = nullptr) {
+    const KvView view = kv.view();
+    PassResult result = model.forward({.rows = rows, .sequences = std::span(&view, 1), .states = states});
+    const std::span<const float> logits = result.logits.all();
+    return {logits.begin(), logits.end()};
+}
+
+/// The same row, with logits.
+inline ForwardRow wanted(ForwardRow row) {
+    row.wants_logits = true;
+    return row;
+}
+
 inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>& tokens,
                                    const std::vector<std::int64_t>& positions, std::int64_t chunk) {
     PagePool pool(model.device(), model.kv_layout(), plenty);
@@ -38,16 +53,12 @@ inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>
     for (std::size_t first = 0; first < tokens.size(); first += static_cast<std::size_t>(chunk)) {
         std::vector<ForwardRow> rows;
         for (std::size_t p = first; p < std::min(tokens.size(), first + static_cast<std::size_t>(chunk)); ++p) {
-            ForwardRow row;
-            row.token_id = tokens[p];
-            row.position = static_cast<std::int64_t>(p);
-            row.in_pages = row.position + 1;
+            ForwardRow row = text_row(tokens[p], static_cast<std::int64_t>(p));
             row.of_prompt = p + 1 < tokens.size();
             row.wants_logits = std::find(positions.begin(), positions.end(), row.position) != positions.end();
             rows.push_back(row);
         }
-        KvSequence* sequence = &kv;
-        const auto part = model.forward(rows, std::span(&sequence, 1)).all();
+        const std::vector<float> part = logits_of(model, rows, kv);
         logits.insert(logits.end(), part.begin(), part.end());
         kv.set_committed(static_cast<std::int64_t>(first + rows.size()));
     }
@@ -57,15 +68,11 @@ inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>
 /// Makes the device of one rank.
 using DeviceMaker = std::function<std::unique_ptr<kernels::Device>()>;
 
-inline Run run_model(const std::filesystem::path& folder, Precision precision, const DeviceMaker& make_device,
-                     const std::vector<std::int32_t>& tokens, const std::vector<std::int64_t>& positions, int ranks = 1,
-                     std::int64_t chunk = 64, std::optional<kernels::DType> kv = {},
-                     const std::filesystem::path& packed_folder = {}) {
+/// Loads a model on `ranks` threads and calls `action` on each with its part. Throws what a rank threw.
+inline void on_each_rank(const std::filesystem::path& folder, Precision precision, const DeviceMaker& make_device,
+                         int ranks, const std::function<void(Model&, int rank)>& action,
+                         std::optional<kernels::DType> kv = {}, const std::filesystem::path& packed_folder = {}) {
     auto groups = make_thread_groups(ranks);
-    Run run;
-    run.all_ranks.resize(static_cast<std::size_t>(ranks));
-    run.weight_bytes.resize(static_cast<std::size_t>(ranks));
-    run.loaded.resize(static_cast<std::size_t>(ranks));
     std::vector<std::thread> workers;
     std::vector<std::string> errors(static_cast<std::size_t>(ranks));
     for (int r = 0; r < ranks; ++r) {
@@ -74,10 +81,7 @@ inline Run run_model(const std::filesystem::path& folder, Precision precision, c
                 const auto device = make_device();
                 const auto model =
                     Model::load(folder, precision, *device, *groups[static_cast<std::size_t>(r)], kv, packed_folder);
-                if (r == 0) run.notices = model->notices();
-                run.loaded[static_cast<std::size_t>(r)] = model->load_report().how;
-                run.weight_bytes[static_cast<std::size_t>(r)] = model->resident_weight_bytes();
-                run.all_ranks[static_cast<std::size_t>(r)] = run_rank(*model, tokens, positions, chunk);
+                action(*model, r);
             } catch (const std::exception& error) {
                 errors[static_cast<std::size_t>(r)] = error.what();
             }
@@ -87,6 +91,24 @@ inline Run run_model(const std::filesystem::path& folder, Precision precision, c
     for (const std::string& error : errors) {
         if (!error.empty()) throw std::runtime_error(error);
     }
+}
+
+inline Run run_model(const std::filesystem::path& folder, Precision precision, const DeviceMaker& make_device,
+                     const std::vector<std::int32_t>& tokens, const std::vector<std::int64_t>& positions, int ranks = 1,
+                     std::int64_t chunk = 64, std::optional<kernels::DType> kv = {},
+                     const std::filesystem::path& packed_folder = {}) {
+    Run run;
+    run.all_ranks.resize(static_cast<std::size_t>(ranks));
+    run.weight_bytes.resize(static_cast<std::size_t>(ranks));
+    run.loaded.resize(static_cast<std::size_t>(ranks));
+    const auto action = [&](Model& model, int rank) {
+        const auto r = static_cast<std::size_t>(rank);
+        if (rank == 0) run.notices = model.notices();
+        run.loaded[r] = model.load_report().how;
+        run.weight_bytes[r] = model.resident_weight_bytes();
+        run.all_ranks[r] = run_rank(model, tokens, positions, chunk);
+    };
+    on_each_rank(folder, precision, make_device, ranks, action, kv, packed_folder);
     return run;
 }
 

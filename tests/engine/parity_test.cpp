@@ -15,6 +15,7 @@ namespace longhaul::engine {
 namespace {
 
 using testing::run_model;
+using testing::wanted;
 
 struct Golden {
     std::filesystem::path folder;
@@ -202,11 +203,10 @@ void expect_nodes_equal_their_chains(const char* name, const std::vector<std::in
         KvSequence kv(pool);
         kv.reserve(context + 8);
         kv.reserve_scratch(8);
-        KvSequence* sequence = &kv;
         std::vector<ForwardRow> prompt;
         for (std::int64_t p = 0; p < context; ++p)
-            prompt.push_back({golden.tokens[static_cast<std::size_t>(p)], p, 0, p + 1, {}, false});
-        model->forward(prompt, std::span(&sequence, 1));
+            prompt.push_back(text_row(golden.tokens[static_cast<std::size_t>(p)], p));
+        testing::logits_of(*model, prompt, kv);
         kv.set_committed(context);
 
         // root 7; children 11, 12; 11 has 13, 14; 12 has 15; 15 has 16; 14 has 17. Slots in an order of their own.
@@ -222,13 +222,9 @@ void expect_nodes_equal_their_chains(const char* name, const std::vector<std::in
                                          {15, {0, 2}, {12, 15}},
                                          {17, {3, 1, 6}, {11, 14, 17}},
                                          {16, {0, 2, 4}, {12, 15, 16}}};
-        std::vector<ForwardRow> tree = {{7, context, 0, context + 1, {}, true}};
-        for (const Node& node : nodes) {
-            tree.push_back(
-                {node.token, context + static_cast<std::int64_t>(node.path.size()), 0, context + 1, node.path, true});
-        }
-        const auto span = model->forward(tree, std::span(&sequence, 1)).all();
-        const std::vector<float> from_tree(span.begin(), span.end());
+        std::vector<ForwardRow> tree = {wanted(text_row(7, context))};
+        for (const Node& node : nodes) tree.push_back(wanted(tree_row(node.token, context, node.path)));
+        const std::vector<float> from_tree = testing::logits_of(*model, tree, kv);
 
         std::size_t compared = 0;
         for (std::size_t n = 0; n < nodes.size(); ++n) {
@@ -247,13 +243,11 @@ void expect_nodes_equal_their_chains(const char* name, const std::vector<std::in
         kv.set_committed(context + 1);
         kv.accept(nodes[5].path);
         EXPECT_EQ(kv.committed(), context + 4);
-        const auto next =
-            model
-                ->forward(std::vector<ForwardRow>{{21, context + 4, 0, context + 5, {}, true}}, std::span(&sequence, 1))
-                .all();
+        const ForwardRow row = wanted(text_row(21, context + 4));
+        const std::vector<float> next = testing::logits_of(*model, std::span(&row, 1), kv);
         std::vector<std::int32_t> chain(golden.tokens.begin(), golden.tokens.begin() + context);
         for (const std::int32_t token : {7, 11, 14, 17, 21}) chain.push_back(token);
-        EXPECT_TRUE(same_bits({next.begin(), next.end()}, testing::run_rank(*model, chain, {context + 4}, 50)));
+        EXPECT_TRUE(same_bits(next, testing::run_rank(*model, chain, {context + 4}, 50)));
     }
 }
 
@@ -289,15 +283,12 @@ TEST(LearnedPositions, EndWhereTheTableEnds) {
     KvSequence kv(pool);
     kv.reserve(128);
     kv.reserve_scratch(2);
-    KvSequence* sequence = &kv;
     std::vector<ForwardRow> rows;
-    for (std::int64_t p = 0; p < 127; ++p)
-        rows.push_back({tokens[static_cast<std::size_t>(p)], p, 0, p + 1, {}, false});
-    model->forward(rows, std::span(&sequence, 1));
+    for (std::int64_t p = 0; p < 127; ++p) rows.push_back(text_row(tokens[static_cast<std::size_t>(p)], p));
+    testing::logits_of(*model, rows, kv);
     kv.set_committed(127);
-    rows = {{tokens[127], 127, 0, 128, {}, true}, {8, 128, 0, 128, {0}, false}, {9, 129, 0, 128, {0, 1}, false}};
-    const auto logits = model->forward(rows, std::span(&sequence, 1)).all();
-    EXPECT_TRUE(same_bits({logits.begin(), logits.end()}, last));
+    rows = {wanted(text_row(tokens[127], 127)), tree_row(8, 127, {0}), tree_row(9, 127, {0, 1})};
+    EXPECT_TRUE(same_bits(testing::logits_of(*model, rows, kv), last));
 
     tokens.push_back(1);
     EXPECT_EQ(complaint([&] { testing::run_rank(*model, tokens, {128}, 50); }),

@@ -1,0 +1,71 @@
+#include "engine/model/embedding.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "engine/error.hpp"
+
+namespace longhaul::engine {
+
+Embedding::Embedding(ComputeContext& context, const ModelConfig& config, const Split& split, const Weights& weights)
+    : context_(context), config_(config), split_(split), weights_(weights) {}
+
+/// Row of the table of learned positions. A tree may reach beyond the last one, where no text does: what its nodes
+/// there read does not matter.
+std::int32_t Embedding::position_row(const ForwardRow& row) const {
+    const std::int64_t last = config_.max_positions - 1;
+    if (row.position > last && row.place.in == KvPlace::In::pages) {
+        throw UsageError("context: expected at most " + std::to_string(config_.max_positions) +
+                         " positions, as this model has learned, got " + std::to_string(row.position + 1));
+    }
+    return static_cast<std::int32_t>(std::min(row.position, last) + ModelConfig::first_position_row);
+}
+
+void Embedding::enter(std::span<const ForwardRow> rows, const HiddenStates* states, float* x) {
+    table_rows_.clear();
+    position_rows_.clear();
+    merged_rows_.clear();
+    state_rows_.clear();
+    const std::int64_t num_rows = std::ssize(rows);
+    for (const ForwardRow& row : rows) {
+        const std::int64_t local = row.token_id - split_.rank * split_.vocab;
+        const bool here = row.state < 0 && local >= 0 && local < split_.vocab;
+        table_rows_.push_back(here ? static_cast<std::int32_t>(local) : -1);
+        if (config_.learned_positions) position_rows_.push_back(position_row(row));
+        if (row.state < 0) {
+            merged_rows_.push_back(static_cast<std::int32_t>(table_rows_.size() - 1));
+            continue;
+        }
+        if (states == nullptr || row.state >= states->num_rows() || states->width() != config_.hidden_size)
+            throw std::logic_error("a row enters as a hidden state that is not there");
+        merged_rows_.push_back(static_cast<std::int32_t>(num_rows + std::ssize(state_rows_)));
+        state_rows_.push_back(row.state);
+    }
+    if (state_rows_.empty()) return embed(num_rows, x);
+    if (std::ssize(state_rows_) == num_rows)
+        return context_.device.gather(states->data(), state_rows_, config_.hidden_size, x);
+    float* all = context_.projected.floats((num_rows + std::ssize(state_rows_)) * config_.hidden_size);
+    embed(num_rows, all);
+    context_.device.gather(states->data(), state_rows_, config_.hidden_size, all + num_rows * config_.hidden_size);
+    context_.device.gather(all, merged_rows_, config_.hidden_size, x);
+}
+
+void Embedding::embed(std::int64_t num_rows, float* x) {
+    kernels::Device& device = context_.device;
+    const std::int64_t width = config_.embedding_width();
+    const bool projected = static_cast<bool>(weights_.project_in.data);
+    float* embedded = projected ? context_.sum.floats(num_rows * width) : x;
+    device.embed(weights_.embedding, table_rows_, width, embedded);
+    context_.sums.all_reduce(embedded, num_rows * width);
+    if (projected) {
+        device.matmul(weights_.project_in, context_.rounded(embedded, width, num_rows), kernels::padded_inputs(width),
+                      num_rows, x);
+    }
+    if (!config_.learned_positions) return;
+    float* learned = context_.sum.floats(num_rows * config_.hidden_size);
+    device.embed(weights_.positions, position_rows_, config_.hidden_size, learned);
+    device.add(x, learned, num_rows * config_.hidden_size);
+}
+
+}  // namespace longhaul::engine

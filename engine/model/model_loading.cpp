@@ -1,0 +1,164 @@
+#include "engine/model/model_loading.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <new>
+#include <utility>
+
+#include "engine/bytes.hpp"
+#include "engine/error.hpp"
+#include "engine/model/model_plan.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+/// Says so where matrices hold more than bf16 keeps, whatever type config.json names.
+void note_rounding(const SafetensorsFolder& tensors, std::vector<std::string>& notices) {
+    for (const auto& [name, view] : tensors.tensors()) {
+        if (view.shape.size() != 2 || view.dtype == TensorType::bf16) continue;
+        notices.push_back("model: " + view.dtype_name + " weights (" + name +
+                          ") are rounded to bf16; precision = fp32 keeps them exactly");
+        return;
+    }
+}
+
+const char* precision_name(Precision precision) {
+    constexpr std::array names{"bf16", "fp32", "int8", "int4"};
+    return names[static_cast<std::size_t>(precision)];
+}
+
+std::string hexadecimal(std::uint64_t number) {
+    char digits[17];
+    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(number));
+    return digits;
+}
+
+/// Weights of a folder.
+class Loading {
+  public:
+    /// `model` gets what was loaded.
+    Loading(const SafetensorsFolder& tensors, kernels::Device& device, LoadedModel& model)
+        : tensors_(tensors),
+          device_(device),
+          model_(model),
+          plans_(plan_weights(model.config, model.split, weight_types(model.precision), model.weights)) {}
+
+    void run(const std::filesystem::path& packed_folder) {
+        if (!packed_folder.empty() && adopt_packed(packed_folder)) return;
+        FolderSource source(tensors_);
+        load_weights(plans_, device_, source);
+        note_bad(source.bad_tensors());
+        model_.report.how = "packed from the model's files";
+    }
+
+  private:
+    bool adopt_packed(const std::filesystem::path& folder);
+    void note_bad(const std::vector<std::string>& names);
+
+    const SafetensorsFolder& tensors_;
+    kernels::Device& device_;
+    LoadedModel& model_;
+    std::vector<WeightPlan> plans_;
+};
+
+/// Weights from a packed file, written first where there is none; false: none can be had.
+bool Loading::adopt_packed(const std::filesystem::path& folder) {
+    const std::string layout_name(device_.packed_layout());
+    const std::string part = std::to_string(model_.split.rank) + "of" + std::to_string(model_.split.size);
+    const std::string name =
+        hexadecimal(model_.fingerprint) + "-" + precision_name(model_.precision) + "-" + layout_name + "-" + part;
+    const PackedKey key{.text = name + ", numerics " + std::to_string(kernels::numerics_version),
+                        .model_changed = tensors_.last_change()};
+    const std::filesystem::path path = folder / (name + ".packed");
+    model_.report.how = "mapped from " + path.string();
+    const auto write = [&](PackedFileWriter& file) {
+        model_.report.how = "packed into " + path.string();
+        FolderSource source(tensors_);
+        write_weights(plans_, device_, source, file);
+        return source.bad_tensors();
+    };
+    try {
+        model_.packed = open_or_write(path, key, device_.threads(), write, model_.notices);
+        adopt_weights(plans_, device_, *model_.packed);
+        note_bad(model_.packed->notes());
+        if (device_.own_memory()) model_.packed.reset();  // it was copied
+        return true;
+    } catch (const PackedFileError& error) {
+        model_.notices.push_back("packed-weights: " + std::string(error.what()) + "; this start goes without");
+        return false;
+    }
+}
+
+void Loading::note_bad(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+        const auto view = tensors_.tensors().find(name);
+        if (view == tensors_.tensors().end()) continue;
+        model_.notices.push_back(view->second.file + ": " + name +
+                                 ": holds NaN or infinity; the text will be of no use");
+    }
+}
+
+}  // namespace
+
+void gather_lines(Group& group, std::vector<std::string>& lines) {
+    ByteWriter writer;
+    for (const std::string& line : lines) writer.put(line);
+    for (const std::vector<std::byte>& bytes : group.gather(writer.bytes())) {
+        ByteReader reader(bytes);
+        while (!reader.empty()) {
+            std::string line = reader.get_string();
+            if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(std::move(line));
+        }
+    }
+}
+
+LoadedModel::LoadedModel(const ModelConfig& of, Precision in, const kernels::Device& device, const Group& group,
+                         std::optional<kernels::DType> kv_dtype)
+    : config(of),
+      precision(in),
+      split(config, group.rank(), group.size()),
+      act(kernels::act_type(weight_types(in).layers)),
+      layout(kv_layout_of(config, split, kv_dtype.value_or(act))) {
+    layout.pages_together = device.kv_pages_together(layout);
+}
+
+std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, Precision precision,
+                                        kernels::Device& device, Group& group, std::optional<kernels::DType> kv_dtype,
+                                        const std::filesystem::path& packed_folder) {
+    const auto start = std::chrono::steady_clock::now();
+    std::unique_ptr<LoadedModel> model;
+    const auto load = [&] {
+        model = std::make_unique<LoadedModel>(ModelConfig::load(folder), precision, device, group, kv_dtype);
+        const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
+        const std::vector<std::string> faults = tensor_faults(model->config, tensors);
+        if (!faults.empty()) throw Error(faults.front());
+        model->fingerprint = model_fingerprint(model->config, tensors.fingerprint());
+        Loading(tensors, device, *model).run(packed_folder);
+        if (precision == Precision::bf16) note_rounding(tensors, model->notices);
+        model->report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
+    agree(group, [&] {
+        try {
+            load();
+        } catch (const std::bad_alloc&) {
+            throw Error(
+                "model: expected enough memory for the weights, got an allocation failure; use more ranks or a "
+                "smaller model");
+        }
+    });
+    return model;
+}
+
+std::unique_ptr<LoadedModel> random_model(const ModelConfig& config, Precision precision, kernels::Device& device,
+                                          const Group& group, std::uint64_t seed,
+                                          std::optional<kernels::DType> kv_dtype) {
+    auto model = std::make_unique<LoadedModel>(config, precision, device, group, kv_dtype);
+    RandomSource source(seed);
+    load_weights(plan_weights(model->config, model->split, weight_types(precision), model->weights), device, source);
+    model->fingerprint = model_fingerprint(config, seed);
+    return model;
+}
+
+}  // namespace longhaul::engine

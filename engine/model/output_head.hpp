@@ -1,0 +1,44 @@
+// Rows of the residual stream become logits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/model/compute_context.hpp"
+#include "engine/model/logits.hpp"
+#include "engine/parallel/group.hpp"
+
+namespace longhaul::engine {
+
+class OutputHead {
+  public:
+    /// All are kept by the caller.
+    OutputHead(ComputeContext& context, Group& group, const ModelConfig& config, const Split& split,
+               const Weights& weights);
+
+    /// Of the rows x, f32 [num_rows, hidden], normed by `norm` (as they are where it is empty): one product, and on
+    /// every rank the whole vocabulary. Collective. Waits for the device.
+    Logits logits(const float* x, std::int64_t num_rows, const Norm& norm);
+
+  private:
+    const std::byte* input_of(const float* x, std::int64_t num_rows, const Norm& norm);
+    Logits of_one_rank(PooledBuffer local, std::int64_t num_rows);
+    Logits of_all_ranks(float* local, std::int64_t num_rows);
+    Logits gathered_on_host(const float* local, std::int64_t num_rows);
+    [[nodiscard]] PooledStaging download(const float* from, std::int64_t count);
+
+    ComputeContext& context_;
+    Group& group_;
+    const ModelConfig& config_;
+    const Split& split_;
+    const Weights& weights_;
+    bool host_memory_;  ///< is the device's
+    PooledBuffer::Pool buffers_;
+    PooledStaging::Pool stagings_;
+    Scratch local_, gathered_;  ///< of several ranks: this one's part, all parts
+    std::vector<float> parts_;  ///< the same on the host
+    std::vector<std::int32_t> part_rows_;
+};
+
+}  // namespace longhaul::engine

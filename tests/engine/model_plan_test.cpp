@@ -1,0 +1,72 @@
+// What follows from config.json and the headers of the weights alone: identity, sizes and memory of a model. The
+// fingerprints stand in checkpoints and the sizes decide what fits, so neither may change unnoticed.
+#include "engine/model/model_plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <ostream>
+#include <string>
+
+#include "engine/model/safetensors.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+struct Expected {
+    std::string folder;
+    std::uint64_t fingerprint;    ///< of config and weights
+    std::int64_t parameters;      ///< all
+    std::int64_t weights_of_two;  ///< bytes, bf16, rank 1 of 2; rank 0 of 1 where 2 do not divide the heads
+    std::int64_t quantized;       ///< bytes, int4, rank 0 of 1
+    std::int64_t pass;            ///< bytes, bf16, 100 rows of which 7 have logits, rank 0 of 1
+    friend bool operator==(const Expected&, const Expected&) = default;
+    friend std::ostream& operator<<(std::ostream& out, const Expected& e) {
+        return out << "{\"" << e.folder << "\", 0x" << std::hex << e.fingerprint << std::dec << "U, " << e.parameters
+                   << ", " << e.weights_of_two << ", " << e.quantized << ", " << e.pass << "},";
+    }
+};
+
+const Expected models[] = {
+    {"llama-default", 0xf5864a87575b9783U, 52544, 56576, 474368, 156288},
+    {"llama-default-bf16", 0x9174516341e1ab3bU, 52544, 56576, 474368, 156288},
+    {"llama-linear", 0x1a979b1779080a19U, 24224, 28288, 355456, 124288},
+    {"llama-llama3", 0xd1add021b452aa7fU, 26272, 28288, 389248, 124288},
+    {"llama-llama3-fp16", 0x71fa5fec4876bc43U, 26272, 28288, 389248, 124288},
+    {"llama-modern", 0xe96c2e07f4d409f3U, 29952, 32896, 442496, 124288},
+    {"llama-odd", 0xeeb7454c987ff7c2U, 33680, 82432, 448336, 120316},
+    {"llama-shards", 0x623789a2ed6223fbU, 29344, 31360, 439936, 124288},
+    {"llama-yarn", 0x18a3af5a3dfca650U, 26272, 28288, 389248, 124288},
+    {"llama-yarn-bf16", 0xb9d13c243d955205U, 26272, 28288, 389248, 124288},
+    {"opt", 0x53376b597c6efd44U, 21264, 28096, 281600, 95488},
+    {"opt-bf16", 0x800619c2c32a5fceU, 21264, 28096, 281600, 95488},
+    {"opt-fp16", 0x1b42c43ca37939faU, 21264, 28096, 281600, 95488},
+    {"opt-post-norm-bf16", 0xc156c6707cd9e531U, 21328, 31168, 308800, 95488},
+    {"qwen2", 0x26b8dfa65b15e175U, 20256, 22400, 322176, 111488},
+    {"demo", 0xebe3a31e3138501dU, 6951168, 6964224, 14615552, 1177088},
+};
+
+TEST(ModelPlan, IdentityAndSizesStayWhatTheyWere) {
+    const auto device = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
+    for (const Expected& expected : models) {
+        const std::filesystem::path folder =
+            expected.folder == "demo" ? std::filesystem::path(LONGHAUL_DEMO_MODEL)
+                                      : std::filesystem::path(LONGHAUL_TEST_DATA "/parity") / expected.folder;
+        const ModelConfig config = ModelConfig::load(folder);
+        const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
+        EXPECT_EQ(tensor_faults(config, tensors), std::vector<std::string>{});
+        const Split whole(config, 0, 1);
+        const Split part = Split::obstacle(config, 2).empty() ? Split(config, 1, 2) : whole;
+        const Expected got{expected.folder,
+                           model_fingerprint(config, tensors.fingerprint()),
+                           num_parameters(config),
+                           packed_weight_bytes(config, part, Precision::bf16, *device),
+                           packed_weight_bytes(config, whole, Precision::int4, *device),
+                           pass_bytes(config, whole, Precision::bf16, 100, 7)};
+        EXPECT_EQ(got, expected);
+    }
+}
+
+}  // namespace
+}  // namespace longhaul::engine
