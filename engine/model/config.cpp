@@ -127,14 +127,19 @@ void read_dtype(const Section& top, ModelConfig& config) {
 
 /// OPT: LayerNorm, a plain MLP, learned positions. Its 350M model has norms behind the sums and narrower embeddings.
 void read_opt_options(const Section& top, ModelConfig& config) {
-    config.layer_norm = true;
-    config.gated_mlp = false;
     config.learned_positions = true;
-    config.rope.scaling = RopeScaling::none;
     config.norm_eps = 1e-5;
     config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
-    config.attention_bias = config.mlp_bias = top.flag_or("enable_bias", true);
-    config.norm_after = !top.flag_or("do_layer_norm_before", true);
+    const bool bias = top.flag_or("enable_bias", true);
+    const bool norm_before = top.flag_or("do_layer_norm_before", true);
+    config.layers = {{.norm = NormKind::layer,
+                      .norm_place = norm_before ? NormPlace::before : NormPlace::after,
+                      .activation = Activation::relu,
+                      .gated = false,
+                      .qkv_bias = bias,
+                      .output_bias = bias,
+                      .mlp_bias = bias,
+                      .rope = {.scaling = RopeScaling::none}}};
     config.embedding_size = top.size_or("word_embed_proj_dim", config.hidden_size, max_hidden_size);
     if (!top.flag_or("layer_norm_elementwise_affine", true)) top.refuse("layer_norm_elementwise_affine", "true");
     if (top.flag("_remove_final_layer_norm")) top.refuse("_remove_final_layer_norm", "false");
@@ -142,10 +147,11 @@ void read_opt_options(const Section& top, ModelConfig& config) {
 
 void read_llama_options(const Section& top, ModelConfig& config) {
     config.tied_embeddings = top.flag("tie_word_embeddings");
-    config.qkv_bias_only = config.model_type == "qwen2";
+    LayerConfig& layer = config.layers.front();
+    layer.qkv_bias = config.model_type == "qwen2";
     if (config.model_type == "llama") {
-        config.attention_bias = top.flag("attention_bias");
-        config.mlp_bias = top.flag("mlp_bias");
+        layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+        layer.mlp_bias = top.flag("mlp_bias");
     }
     // A folder can name a window without using it (Qwen2.5 does): it is in use for the layers from max_window_layers.
     if (top.flag("use_sliding_window") && top.find("sliding_window") != nullptr &&
@@ -215,7 +221,7 @@ Section rope_section(const Section& top, const Json& empty) {
 void read_rope(const Section& top, ModelConfig& model) {
     static const Json empty = Json::object();
     const Section rope = rope_section(top, empty);
-    RopeConfig& config = model.rope;
+    RopeConfig& config = model.layers.front().rope;
     // Above 1: the frequencies are powers of it, and YaRN divides by its logarithm.
     config.theta = rope.find("rope_theta") != nullptr ? rope.positive_or("rope_theta", 1e4, 1e30, 1.0)
                                                       : top.positive_or("rope_theta", 1e4, 1e30, 1.0);
@@ -240,9 +246,9 @@ void read_rope(const Section& top, ModelConfig& model) {
 /// the trained length (Qwen2.5's instructions for yarn, Vicuna's linear); llama3 folders always name the long one.
 void stretch_context(ModelConfig& config) {
     double context = static_cast<double>(config.max_positions);
-    if (config.rope.scaling == RopeScaling::linear) context *= config.rope.factor;
-    if (config.rope.scaling == RopeScaling::yarn) {
-        context = std::max(context, static_cast<double>(config.rope.original_max_positions) * config.rope.factor);
+    if (config.rope().scaling == RopeScaling::linear) context *= config.rope().factor;
+    if (config.rope().scaling == RopeScaling::yarn) {
+        context = std::max(context, static_cast<double>(config.rope().original_max_positions) * config.rope().factor);
     }
     context = std::clamp(std::floor(context), static_cast<double>(config.max_positions), double{max_context});
     config.max_positions = static_cast<std::int64_t>(context);
@@ -297,23 +303,6 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     }
     read_special_ids(top, folder, config);
     return config;
-}
-
-std::int64_t num_parameters(const ModelConfig& config) {
-    const std::int64_t hidden = config.hidden_size;
-    const std::int64_t q = config.num_heads * config.head_dim;
-    const std::int64_t kv = config.num_kv_heads * config.head_dim;
-    const std::int64_t norm = (config.layer_norm ? 2 : 1) * hidden;
-    const std::int64_t inner = (config.gated_mlp ? 2 : 1) * config.intermediate_size;  // outputs of the first product
-    std::int64_t layer = hidden * (q + 2 * kv) + q * hidden + hidden * (inner + config.intermediate_size) + 2 * norm;
-    if (config.attention_bias || config.qkv_bias_only) layer += q + 2 * kv;
-    if (config.attention_bias) layer += hidden;
-    if (config.mlp_bias) layer += inner + hidden;
-    std::int64_t rest = (config.tied_embeddings ? 1 : 2) * config.vocab_size * config.embedding_width();
-    if (config.learned_positions) rest += config.position_rows() * hidden;
-    if (config.embedding_width() != hidden) rest += 2 * config.embedding_width() * hidden;
-    if (!config.norm_after) rest += norm;
-    return rest + config.num_layers * layer;
 }
 
 }  // namespace longhaul::engine

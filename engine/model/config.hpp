@@ -28,6 +28,32 @@ struct RopeConfig {
     bool truncate = true;                     ///< yarn: round the correction range to whole dimensions
 };
 
+enum class NormKind : std::uint8_t {
+    rms,   ///< with a gain
+    layer  ///< LayerNorm with gain and bias
+};
+enum class NormPlace : std::uint8_t {
+    before,  ///< of what each block reads, and of what the head reads
+    after    ///< of the sum behind each block; none follows the last layer
+};
+enum class Activation : std::uint8_t { silu, relu };
+
+/// What one layer is like.
+struct LayerConfig {
+    NormKind norm = NormKind::rms;
+    NormPlace norm_place = NormPlace::before;
+    Activation activation = Activation::silu;
+    bool gated = true;                  ///< down(activation(gate x) * up x); false: down(activation(up x))
+    bool qkv_bias = false;              ///< biases on q, k and v
+    bool output_bias = false;           ///< a bias on o
+    bool mlp_bias = false;              ///< biases on gate, up and down
+    std::int64_t attention_window = 0;  ///< positions that a row sees; 0, all, is what there is
+    RopeConfig rope;
+
+    /// Matrices that the MLP multiplies first.
+    [[nodiscard]] std::int64_t num_up() const { return gated ? 2 : 1; }
+};
+
 /// A decoder of the architecture of Llama (Qwen2 is one) or of OPT. All sizes are whole-model sizes, before tensor
 /// parallelism.
 struct ModelConfig {
@@ -41,20 +67,19 @@ struct ModelConfig {
     std::int64_t max_positions = 0;
     std::int64_t embedding_size = 0;  ///< of token embeddings, where projections lead in and out; 0: hidden_size
     double norm_eps = 1e-6;
-    bool layer_norm = false;  ///< LayerNorm with gain and bias; false: RMS norm with a gain
-    bool norm_after = false;  ///< norms follow the sum of each block, none the last layer; false: they come first
-    bool gated_mlp = true;    ///< down(silu(gate x) * up x); false: down(relu(up x))
     bool learned_positions = false;  ///< a table of positions is added to the embeddings, nothing is rotated
     bool tied_embeddings = false;
-    bool attention_bias = false;  ///< biases on q, k, v and o (Llama's flag)
-    bool qkv_bias_only = false;   ///< biases on q, k, v alone (Qwen2)
-    bool mlp_bias = false;
-    RopeConfig rope;
+    std::vector<LayerConfig> layers = std::vector<LayerConfig>(1);  ///< one a layer, or one that is all of them
     std::string dtype;                  ///< of the checkpoint: "bfloat16", "float16", "float32"
     std::vector<std::int32_t> eos_ids;  ///< generation_config.json, else config.json; may be empty
     std::int32_t bos_id = -1;           ///< -1: none named
     std::string model_type;             ///< "llama", "qwen2", "opt"
 
+    [[nodiscard]] const LayerConfig& layer(std::int64_t index) const { return layers[layers.size() == 1 ? 0 : index]; }
+    /// The norm that the head begins with is of the last layer's kind.
+    [[nodiscard]] bool has_final_norm() const { return layers.back().norm_place == NormPlace::before; }
+    /// Of all layers: a pass has one table of angles.
+    [[nodiscard]] const RopeConfig& rope() const { return layers.front().rope; }
     [[nodiscard]] std::int64_t embedding_width() const { return embedding_size > 0 ? embedding_size : hidden_size; }
     /// Rows of the table of learned positions; position p is row p + 2.
     [[nodiscard]] std::int64_t position_rows() const { return max_positions + first_position_row; }

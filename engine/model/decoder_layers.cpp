@@ -25,7 +25,12 @@ KvSlot slot_of(const KvPlace& place, const KvView& view) {
 
 DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config, const Split& split,
                              std::span<const LayerWeights> weights, const kernels::KvLayout& layout)
-    : context_(context), config_(config), split_(split), weights_(weights), layout_(layout), rope_(config) {}
+    : context_(context), config_(config), split_(split), weights_(weights), layout_(layout), rope_(config) {
+    for (const LayerConfig& kind : config.layers) {
+        const bool known = kind.gated == (kind.activation == Activation::silu) && kind.attention_window == 0;
+        if (!known) throw std::logic_error("a layer that no operation computes");
+    }
+}
 
 void DecoderLayers::begin(std::span<const ForwardRow> rows, std::span<const KvView> sequences) {
     const std::int64_t half = config_.head_dim / 2;
@@ -64,16 +69,17 @@ void DecoderLayers::find_prompt_rows(std::span<const ForwardRow> rows) {
     first_prompt_row_ = num_prompt_rows_ == 0 ? 0 : first - rows.begin();
 }
 
-const std::byte* DecoderLayers::enter_block(const Norm& norm, Residual& rows) {
-    return config_.norm_after ? context_.rounded(rows.x, rows.width, rows.num_rows) : context_.normalised(norm, rows);
+const std::byte* DecoderLayers::enter_block(NormPlace place, const Norm& norm, Residual& rows) {
+    return place == NormPlace::after ? context_.rounded(rows.x, rows.width, rows.num_rows)
+                                     : context_.normalised(norm, rows);
 }
 
 // What is to be added: the ranks' sum of what stands in `part`, and the bias; then the norm, where it comes last.
-void DecoderLayers::leave_block(const Norm& norm, const Buffer& bias, float* part, Residual& rows) {
+void DecoderLayers::leave_block(NormPlace place, const Norm& norm, const Buffer& bias, float* part, Residual& rows) {
     context_.sums.all_reduce(part, rows.num_rows * rows.width);
     if (bias) context_.device.add_bias(part, bias.as<float>(), rows.num_rows, rows.width);
     rows.to_add = part;
-    if (!config_.norm_after) return;
+    if (place == NormPlace::before) return;
     context_.add(rows);
     apply_norm(context_.device, norm, rows.x, rows.num_rows, rows.width, kernels::DType::f32,
                reinterpret_cast<std::byte*>(rows.x), rows.width);
@@ -96,8 +102,9 @@ const std::byte* DecoderLayers::attend(std::int64_t layer) {
 void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const LayerInput& given) {
     kernels::Device& device = context_.device;
     const LayerWeights& w = weights_[static_cast<std::size_t>(layer)];
+    const NormPlace place = config_.layer(layer).norm_place;
     const std::byte* input = given.rows != nullptr ? context_.rounded(given.rows, given.width, num_rows_)
-                                                   : enter_block(w.attention_norm, rows);
+                                                   : enter_block(place, w.attention_norm, rows);
     const std::int64_t stride = w.qkv.num_inputs;
     float* qkv = context_.projected.floats(num_rows_ * w.qkv.num_outputs);
     std::byte* q = queries();
@@ -112,14 +119,16 @@ void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const La
 
     float* out = context_.sum.floats(num_rows_ * rows.width);
     device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows_, out);
-    leave_block(w.attention_norm, w.output_bias, out, rows);
+    leave_block(place, w.attention_norm, w.output_bias, out, rows);
 }
 
 // x += Wdown (silu(Wgate norm(x)) * Wup norm(x)), or x += Wdown relu(Wup norm(x))
-void DecoderLayers::mlp_block(const LayerWeights& w, Residual& rows) {
+void DecoderLayers::mlp_block(std::int64_t layer, Residual& rows) {
     kernels::Device& device = context_.device;
     const kernels::DType act = context_.act;
-    const std::byte* input = enter_block(w.mlp_norm, rows);
+    const LayerWeights& w = weights_[static_cast<std::size_t>(layer)];
+    const LayerConfig& kind = config_.layer(layer);
+    const std::byte* input = enter_block(kind.norm_place, w.mlp_norm, rows);
     float* gate_up = context_.projected.floats(num_rows_ * w.gate_up.num_outputs);
     const std::int64_t width = split_.intermediate;
     std::byte* active = context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(act));
@@ -128,12 +137,12 @@ void DecoderLayers::mlp_block(const LayerWeights& w, Residual& rows) {
     } else {
         device.layer_matmul(w.gate_up, input, w.gate_up.num_inputs, num_rows_, gate_up);
         if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows_, w.gate_up.num_outputs);
-        const auto activate = config_.gated_mlp ? &kernels::Device::silu_mul : &kernels::Device::relu;
+        const auto activate = kind.gated ? &kernels::Device::silu_mul : &kernels::Device::relu;
         (device.*activate)(gate_up, num_rows_, width, act, active, width);
     }
     float* out = context_.sum.floats(num_rows_ * rows.width);
     device.layer_matmul(w.down, active, width, num_rows_, out);
-    leave_block(w.mlp_norm, w.down_bias, out, rows);
+    leave_block(kind.norm_place, w.mlp_norm, w.down_bias, out, rows);
 }
 
 void DecoderLayers::run(std::int64_t first, std::int64_t end, float* x, TapCollector* taps, LayerInput input) {
@@ -141,7 +150,7 @@ void DecoderLayers::run(std::int64_t first, std::int64_t end, float* x, TapColle
     for (std::int64_t layer = first; layer < end; ++layer) {
         if (taps != nullptr) taps->before_layer(layer, rows);
         attention_block(layer, rows, layer == first ? input : LayerInput{});
-        mlp_block(weights_[static_cast<std::size_t>(layer)], rows);
+        mlp_block(layer, rows);
         if (hook_) hook_();
     }
     context_.add(rows);

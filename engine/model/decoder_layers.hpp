@@ -48,11 +48,11 @@ class DecoderLayers {
 
   private:
     void find_prompt_rows(std::span<const ForwardRow> rows);
-    const std::byte* enter_block(const Norm& norm, Residual& rows);
-    void leave_block(const Norm& norm, const kernels::Buffer& bias, float* part, Residual& rows);
+    const std::byte* enter_block(NormPlace place, const Norm& norm, Residual& rows);
+    void leave_block(NormPlace place, const Norm& norm, const kernels::Buffer& bias, float* part, Residual& rows);
     std::byte* queries();
     void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input);
-    void mlp_block(const LayerWeights& w, Residual& rows);
+    void mlp_block(std::int64_t layer, Residual& rows);
 
     ComputeContext& context_;
     const ModelConfig& config_;

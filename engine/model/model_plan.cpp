@@ -82,16 +82,30 @@ std::int64_t packed_weight_bytes(const ModelConfig& config, const Split& split, 
     return bytes;
 }
 
+std::int64_t num_parameters(const ModelConfig& config) {
+    Weights weights;
+    std::int64_t sum = 0;
+    for (const WeightPlan& plan : plan_weights(config, Split(config, 0, 1), {}, weights)) {
+        for (const TensorPart& part : plan.parts) sum += part.rows * part.columns;
+    }
+    return sum;
+}
+
+std::int64_t widest_matrix(const ModelConfig& config, const Split& split) {
+    std::int64_t widest = std::max(split.qkv_width(), split.padded_hidden);
+    for (const LayerConfig& layer : config.layers) widest = std::max(widest, split.up_width(layer));
+    return widest;
+}
+
 std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision precision, std::int64_t rows,
                         std::int64_t logit_rows) {
     constexpr std::int64_t f32 = 4;
     const auto act = static_cast<std::int64_t>(kernels::bytes_of(kernels::act_type(weight_types(precision).layers)));
-    const std::int64_t heads = split.num_heads * config.head_dim;
-    const std::int64_t qkv = heads + 2 * split.num_kv_heads * config.head_dim;
-    const std::int64_t up = (config.gated_mlp ? 2 : 1) * split.intermediate;
+    const std::int64_t heads = split.query_width();
     const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
-    const std::int64_t a_row = 2 * f32 * config.hidden_size + act * width + f32 * std::max({qkv, up, width}) +
-                               f32 * heads + act * std::max(heads, split.intermediate);
+    const std::int64_t a_row = 2 * f32 * config.hidden_size + act * width +
+                               f32 * std::max(widest_matrix(config, split), width) + f32 * heads +
+                               act * std::max(heads, split.intermediate);
     return rows * a_row + logit_rows * f32 * split.vocab;
 }
 
@@ -100,21 +114,24 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
     for (const std::int64_t value :
          {config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers, config.num_heads,
           config.num_kv_heads, config.head_dim, static_cast<std::int64_t>(config.tied_embeddings),
-          static_cast<std::int64_t>(config.rope.scaling), config.rope.original_max_positions, config.max_positions}) {
+          static_cast<std::int64_t>(config.rope().scaling), config.rope().original_max_positions,
+          config.max_positions}) {
         writer.put(value);
     }
     std::vector<std::int32_t> eos_ids = config.eos_ids;  // they decide where a text ends
     std::sort(eos_ids.begin(), eos_ids.end());
     writer.put(eos_ids);
-    for (const double value : {config.norm_eps, config.rope.theta, config.rope.factor, config.rope.low_freq_factor,
-                               config.rope.high_freq_factor, config.rope.beta_fast, config.rope.beta_slow,
-                               config.rope.attention_factor, config.rope.mscale, config.rope.mscale_all_dim}) {
+    for (const double value :
+         {config.norm_eps, config.rope().theta, config.rope().factor, config.rope().low_freq_factor,
+          config.rope().high_freq_factor, config.rope().beta_fast, config.rope().beta_slow,
+          config.rope().attention_factor, config.rope().mscale, config.rope().mscale_all_dim}) {
         writer.put(value);
     }
     // Of a Llama nothing more: its fingerprint stays what it was before there were others.
     if (config.model_type == "opt") {
         writer.put(config.model_type);
-        for (const bool value : {config.attention_bias, config.norm_after}) writer.put(value);
+        const LayerConfig& layer = config.layers.front();
+        for (const bool value : {layer.output_bias, layer.norm_place == NormPlace::after}) writer.put(value);
         writer.put(config.embedding_width());
     }
     writer.put(weights);

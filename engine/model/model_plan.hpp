@@ -24,6 +24,9 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
 std::int64_t packed_weight_bytes(const ModelConfig& config, const Split& split, Precision precision,
                                  const kernels::Device& device);
 
+/// Inputs or outputs of the widest matrix of a rank's layers.
+std::int64_t widest_matrix(const ModelConfig& config, const Split& split);
+
 /// Bytes that a rank's passes take beside weights, keys and values, at most: of so many rows, and so many of them with
 /// logits. What a device's operations need for themselves is not in it.
 std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision precision, std::int64_t rows,

@@ -18,7 +18,7 @@ constexpr double two_pi = 0x1.921fb54442d18p+2;
 
 /// theta^(2i / head_dim).
 std::vector<float> periods(const ModelConfig& config) {
-    const double log_theta = scalar::det_log(static_cast<float>(config.rope.theta));
+    const double log_theta = scalar::det_log(static_cast<float>(config.rope().theta));
     std::vector<float> result(static_cast<std::size_t>(config.head_dim / 2));
     for (std::size_t i = 0; i < result.size(); ++i) {
         const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
@@ -47,8 +47,9 @@ float llama3_frequency(float frequency, const RopeConfig& rope) {
 
 /// YaRN (arXiv 2309.00071, section 3.2): the dimension whose wave turns `rotations` times in the trained context.
 double yarn_dimension(double rotations, const ModelConfig& config) {
-    const double cycles = static_cast<double>(config.rope.original_max_positions) / (rotations * two_pi);
-    return static_cast<double>(config.head_dim) * scalar::det_log(cycles) / (2.0 * scalar::det_log(config.rope.theta));
+    const double cycles = static_cast<double>(config.rope().original_max_positions) / (rotations * two_pi);
+    return static_cast<double>(config.head_dim) * scalar::det_log(cycles) /
+           (2.0 * scalar::det_log(config.rope().theta));
 }
 
 /// Between dimension `low` and `high` a ramp leads from frequencies kept to frequencies divided by the factor.
@@ -57,8 +58,8 @@ struct YarnRamp {
     double high;
 
     explicit YarnRamp(const ModelConfig& config)
-        : low(yarn_dimension(config.rope.beta_fast, config)), high(yarn_dimension(config.rope.beta_slow, config)) {
-        if (config.rope.truncate) {
+        : low(yarn_dimension(config.rope().beta_fast, config)), high(yarn_dimension(config.rope().beta_slow, config)) {
+        if (config.rope().truncate) {
             low = std::floor(low);
             high = std::ceil(high);
         }
@@ -95,7 +96,8 @@ double yarn_attention_factor(const RopeConfig& rope) {
 
 /// The configuration with the trained length filled in where a caller left it to the model's.
 ModelConfig completed(ModelConfig config) {
-    if (config.rope.original_max_positions == 0) config.rope.original_max_positions = config.max_positions;
+    RopeConfig& rope = config.layers.front().rope;
+    if (rope.original_max_positions == 0) rope.original_max_positions = config.max_positions;
     return config;
 }
 
@@ -103,7 +105,7 @@ ModelConfig completed(ModelConfig config) {
 
 RopeTable::RopeTable(const ModelConfig& given) {
     const ModelConfig config = completed(given);
-    const RopeConfig& rope = config.rope;
+    const RopeConfig& rope = config.rope();
     const YarnRamp ramp(config);
     inverse_frequencies_ = periods(config);
     for (std::size_t i = 0; i < inverse_frequencies_.size(); ++i) {

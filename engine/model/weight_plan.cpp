@@ -32,7 +32,7 @@ class Planner {
         }
         weights.layers.resize(static_cast<std::size_t>(c_.num_layers));
         add_layers(0, weights.layers, c_.hidden_size);
-        if (!c_.norm_after) norm("final_norm", weights.final_norm, names_.final_norm);
+        if (c_.has_final_norm()) norm("final_norm", weights.final_norm, names_.final_norm, c_.layers.back().norm);
         if (!c_.tied_embeddings) {
             column_parallel("head", weights.head, types_.tables, {vocabulary("lm_head.weight")});
         }
@@ -47,43 +47,42 @@ class Planner {
   private:
     void add_layers(std::int64_t first, std::span<LayerWeights> layers, std::int64_t input_width) {
         for (LayerWeights& w : layers) {
-            const std::string number = std::to_string(first++) + ".";
-            layer(names_.layers + number, "layers." + number, w, input_width);
+            const std::string number = std::to_string(first) + ".";
+            layer(c_.layer(first++), names_.layers + number, "layers." + number, w, input_width);
         }
     }
 
-    void layer(const std::string& from, const std::string& name, LayerWeights& w, std::int64_t input_width) {
+    void layer(const LayerConfig& kind, const std::string& from, const std::string& name, LayerWeights& w,
+               std::int64_t input_width) {
         const std::string output = from + names_.output, down = from + names_.down;
-        norm(name + "attention_norm", w.attention_norm, from + names_.attention_norm);
-        norm(name + "mlp_norm", w.mlp_norm, from + names_.mlp_norm);
+        norm(name + "attention_norm", w.attention_norm, from + names_.attention_norm, kind.norm);
+        norm(name + "mlp_norm", w.mlp_norm, from + names_.mlp_norm, kind.norm);
         column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", input_width));
-        row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.head_dim,
-                     s_.num_heads * c_.head_dim);
+        row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.head_dim, s_.query_width());
         column_parallel(name + "gate_up", w.gate_up, types_.layers, gate_up(from, ".weight", c_.hidden_size));
-        plans_.back().gated = c_.gated_mlp && !c_.mlp_bias;
+        plans_.back().gated = kind.gated && !kind.mlp_bias;
         row_parallel(name + "down", w.down, down + ".weight", c_.intermediate_size, s_.intermediate);
-        if (c_.attention_bias || c_.qkv_bias_only) vector(name + "qkv_bias", w.qkv_bias, qkv(from, ".bias", 1));
-        if (c_.attention_bias) {
+        if (kind.qkv_bias) vector(name + "qkv_bias", w.qkv_bias, qkv(from, ".bias", 1));
+        if (kind.output_bias) {
             vector(name + "output_bias", w.output_bias, {whole(output + ".bias", c_.hidden_size)});
         }
-        if (!c_.mlp_bias) return;
+        if (!kind.mlp_bias) return;
         vector(name + "gate_up_bias", w.gate_up_bias, gate_up(from, ".bias", 1));
         vector(name + "down_bias", w.down_bias, {whole(down + ".bias", c_.hidden_size)});
     }
 
-    void norm(const std::string& name, Norm& to, const std::string& tensor) {
+    void norm(const std::string& name, Norm& to, const std::string& tensor, NormKind kind) {
         to.eps = static_cast<float>(c_.norm_eps);
         vector(name, to.gain, {whole(tensor + ".weight", c_.hidden_size)});
-        if (c_.layer_norm) vector(name + "_bias", to.bias, {whole(tensor + ".bias", c_.hidden_size)});
+        if (kind == NormKind::layer) vector(name + "_bias", to.bias, {whole(tensor + ".bias", c_.hidden_size)});
     }
 
     [[nodiscard]] std::vector<TensorPart> qkv(const std::string& from, const char* kind, std::int64_t columns) const {
         const std::int64_t dim = c_.head_dim;
         const auto kv = [&](const std::string& which) {
-            return rows(from + which + kind, c_.num_kv_heads * dim, columns, s_.first_kv_head * dim,
-                        s_.num_kv_heads * dim);
+            return rows(from + which + kind, c_.num_kv_heads * dim, columns, s_.first_kv_head * dim, s_.kv_width());
         };
-        return {rows(from + names_.query + kind, c_.num_heads * dim, columns, s_.first_head * dim, s_.num_heads * dim),
+        return {rows(from + names_.query + kind, c_.num_heads * dim, columns, s_.first_head * dim, s_.query_width()),
                 kv(names_.key), kv(names_.value)};
     }
 
@@ -180,6 +179,7 @@ Split::Split(const ModelConfig& config, int group_rank, int group_size) : rank(g
     num_kv_heads = std::max<std::int64_t>(config.num_kv_heads / size, 1);
     first_kv_head = rank * config.num_kv_heads / size;
     writes_kv = rank == 0 || (rank - 1) * config.num_kv_heads / size != first_kv_head;
+    head_dim = config.head_dim;
     padded_hidden = kernels::padded_inputs(config.hidden_size);
     intermediate = kernels::padded_inputs(config.intermediate_size) / size;
     vocab = (config.vocab_size + size - 1) / size;

@@ -25,9 +25,17 @@ struct Split {
     bool writes_kv = true;                             ///< the lowest rank that holds its KV heads
     std::int64_t padded_hidden = 0;                    ///< inputs of column-parallel layers
     std::int64_t intermediate = 0;                     ///< of this rank, padded
-    std::int64_t vocab = 0;                            ///< rows of embedding and head on this rank, padding included
+    std::int64_t head_dim = 0;
+    std::int64_t vocab = 0;  ///< rows of embedding and head on this rank, padding included
 
     Split(const ModelConfig& config, int rank, int size);
+
+    [[nodiscard]] std::int64_t query_width() const { return num_heads * head_dim; }
+    [[nodiscard]] std::int64_t kv_width() const { return num_kv_heads * head_dim; }
+    /// Outputs of the matrix of queries, keys and values.
+    [[nodiscard]] std::int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
+    /// Outputs of the first matrix of an MLP.
+    [[nodiscard]] std::int64_t up_width(const LayerConfig& layer) const { return layer.num_up() * intermediate; }
 
     /// Why the model cannot be split over so many ranks; "" where it can.
     static std::string obstacle(const ModelConfig& config, std::int64_t size);

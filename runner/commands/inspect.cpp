@@ -10,6 +10,7 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "engine/model/config.hpp"
+#include "engine/model/model_plan.hpp"
 #include "engine/model/safetensors.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/job/command_line.hpp"
@@ -70,7 +71,9 @@ Json describe_weights(const fs::path& folder) {
 Json describe_model(const fs::path& folder) {
     const auto config = engine::ModelConfig::load(folder);
     const auto tokenizer = load_tokenizer(folder, config);
-    const std::int64_t kv_values = 2 * config.num_layers * config.num_kv_heads * config.head_dim;
+    const auto kv_bytes = [&](kernels::DType dtype) {
+        return engine::kv_layout_of(config, engine::Split(config, 0, 1), dtype).position_bytes();
+    };
     Json json{{"kind", "model"},
               {"folder", folder.string()},
               {"model_type", config.model_type},
@@ -89,9 +92,9 @@ Json describe_model(const fs::path& folder) {
     if (config.learned_positions) {
         json["positions"] = "learned";
     } else {
-        json["rope"] = describe_rope(config.rope);
+        json["rope"] = describe_rope(config.rope());
     }
-    json["kv_bytes_per_token"] = {{"bf16", 2 * kv_values}, {"fp32", 4 * kv_values}};
+    json["kv_bytes_per_token"] = {{"bf16", kv_bytes(kernels::DType::bf16)}, {"fp32", kv_bytes(kernels::DType::f32)}};
     json["weights"] = describe_weights(folder);
     json["tokenizer"] = describe_tokenizer(*tokenizer);
     return json;

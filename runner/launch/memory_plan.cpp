@@ -212,15 +212,6 @@ std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& devic
     return bytes;
 }
 
-/// Inputs or outputs of a layer's widest matrix.
-static std::int64_t widest(const ModelPart& part) {
-    const engine::ModelConfig& config = part.config;
-    const std::int64_t heads = part.split.num_heads * config.head_dim;
-    const std::int64_t qkv = heads + 2 * part.split.num_kv_heads * config.head_dim;
-    const std::int64_t up = (config.gated_mlp ? 2 : 1) * part.split.intermediate;
-    return std::max({qkv, up, part.split.padded_hidden});
-}
-
 /// Of what the drafts of so many nodes were drawn from, by `num_models`: slabs in whole granules.
 static std::int64_t kept_bytes(std::int64_t num_nodes, std::int64_t vocab, std::size_t num_models) {
     const std::int64_t slab = engine::kept_a_slab * kernels::KeptDistribution::num_bytes(vocab);
@@ -232,7 +223,8 @@ static std::int64_t kept_bytes(std::int64_t num_nodes, std::int64_t vocab, std::
 static std::int64_t library_bytes(const ModelPart& target) {
     constexpr std::int64_t bf16 = 2, f32 = 4, block_rows = 512;
     const std::int64_t hidden = target.split.padded_hidden;
-    return hidden * widest(target) * bf16 + block_rows * widest(target) * (bf16 + f32);
+    const std::int64_t widest = engine::widest_matrix(target.config, target.split);
+    return hidden * widest * bf16 + block_rows * widest * (bf16 + f32);
 }
 
 std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) {
@@ -257,14 +249,16 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
     const bool quantized = settings.precision == "int8" || settings.precision == "int4";
     for (const ModelPart& part : parts) {
         bytes += granule * matrices_of_layer * part.config.num_layers;
-        operations =
-            std::max(operations, device.operation_bytes(part.layout, {.rows = most_rows(settings),
-                                                                      .positions = part.config.max_positions,
-                                                                      .q_heads = part.split.num_heads,
-                                                                      .ranks = settings.tensor_parallel,
-                                                                      .logit_rows = logit_rows,
-                                                                      .widest_quantized = quantized ? widest(part) : 0,
-                                                                      .decided_vocab = decides ? vocab : 0}));
+        operations = std::max(
+            operations,
+            device.operation_bytes(part.layout,
+                                   {.rows = most_rows(settings),
+                                    .positions = part.config.max_positions,
+                                    .q_heads = part.split.num_heads,
+                                    .ranks = settings.tensor_parallel,
+                                    .logit_rows = logit_rows,
+                                    .widest_quantized = quantized ? engine::widest_matrix(part.config, part.split) : 0,
+                                    .decided_vocab = decides ? vocab : 0}));
     }
     return bytes + operations;
 }

@@ -94,9 +94,13 @@ TEST(Config, PlainLlama) {
     EXPECT_EQ(config.max_positions, 2048);
     EXPECT_EQ(config.norm_eps, 1e-5);
     EXPECT_FALSE(config.tied_embeddings);
-    EXPECT_FALSE(config.attention_bias || config.qkv_bias_only || config.mlp_bias);
-    EXPECT_EQ(config.rope.scaling, RopeScaling::standard);
-    EXPECT_EQ(config.rope.theta, 10000.0);
+    EXPECT_EQ(config.layers.size(), 1U);
+    const LayerConfig& kind = config.layer(1);
+    EXPECT_FALSE(kind.qkv_bias || kind.output_bias || kind.mlp_bias);
+    EXPECT_TRUE(kind.norm == NormKind::rms && kind.activation == Activation::silu && kind.gated);
+    EXPECT_TRUE(config.has_final_norm() && kind.attention_window == 0);
+    EXPECT_EQ(config.rope().scaling, RopeScaling::standard);
+    EXPECT_EQ(config.rope().theta, 10000.0);
     EXPECT_EQ(config.dtype, "bfloat16");
     EXPECT_EQ(config.eos_ids, std::vector<std::int32_t>{2});
     EXPECT_EQ(config.bos_id, 1);
@@ -109,7 +113,7 @@ TEST(Config, DefaultsOfHuggingFace) {
         "rms_norm_eps": "DELETE", "torch_dtype": "DELETE", "eos_token_id": null, "bos_token_id": "DELETE",
         "architectures": null, "rope_scaling": {}})");
     EXPECT_EQ(config.num_kv_heads, 8);
-    EXPECT_EQ(config.rope.theta, 10000.0);
+    EXPECT_EQ(config.rope().theta, 10000.0);
     EXPECT_EQ(config.norm_eps, 1e-6);
     EXPECT_EQ(config.dtype, "");
     EXPECT_TRUE(config.eos_ids.empty());
@@ -120,8 +124,8 @@ TEST(Config, Qwen2HasBiasesOnQueryKeyAndValue) {
     const ModelConfig config = load(R"({"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"],
         "use_sliding_window": false, "sliding_window": 131072, "max_window_layers": 21, "tie_word_embeddings": true,
         "layer_types": ["full_attention", "full_attention"]})");
-    EXPECT_TRUE(config.qkv_bias_only);
-    EXPECT_FALSE(config.attention_bias);
+    EXPECT_TRUE(config.layer(0).qkv_bias);
+    EXPECT_FALSE(config.layer(0).output_bias);
     EXPECT_TRUE(config.tied_embeddings);
     const std::int64_t layer = 64 * (64 + 2 * 32) + (64 + 2 * 32) + 64 * 64 + 3 * 64 * 172 + 2 * 64;
     EXPECT_EQ(num_parameters(config), 1000 * 64 + 2 * layer + 64);
@@ -144,21 +148,24 @@ TEST(Config, Opt) {
     EXPECT_EQ(config.max_positions, 128);
     EXPECT_EQ(config.position_rows(), 130);
     EXPECT_EQ(config.norm_eps, 1e-5);
-    EXPECT_TRUE(config.layer_norm && config.learned_positions && config.tied_embeddings);
-    EXPECT_TRUE(config.attention_bias && config.mlp_bias);
-    EXPECT_FALSE(config.norm_after || config.gated_mlp || config.qkv_bias_only);
-    EXPECT_EQ(config.rope.scaling, RopeScaling::none);
+    EXPECT_TRUE(config.learned_positions && config.tied_embeddings);
+    const LayerConfig& kind = config.layer(1);
+    EXPECT_TRUE(kind.norm == NormKind::layer && kind.norm_place == NormPlace::before);
+    EXPECT_TRUE(kind.activation == Activation::relu && !kind.gated);
+    EXPECT_TRUE(kind.qkv_bias && kind.output_bias && kind.mlp_bias);
+    EXPECT_EQ(config.rope().scaling, RopeScaling::none);
     EXPECT_EQ(config.embedding_width(), 64);
     EXPECT_EQ(config.dtype, "float16");
     EXPECT_EQ(config.eos_ids, std::vector<std::int32_t>{2});
     EXPECT_EQ(config.bos_id, 2);
     const std::int64_t layer = 4 * (64 * 64 + 64) + 2 * 64 * 256 + 256 + 64 + 4 * 64;
     EXPECT_EQ(num_parameters(config), 1000 * 64 + 130 * 64 + 2 * layer + 2 * 64);
-    EXPECT_FALSE(load_opt(R"({"enable_bias": false})").mlp_bias);
+    EXPECT_FALSE(load_opt(R"({"enable_bias": false})").layer(0).mlp_bias);
     EXPECT_FALSE(load_opt(R"({"tie_word_embeddings": false})").tied_embeddings);
     // As the 350M model: norms behind the sums, none at the end, and narrower embeddings.
     const ModelConfig medium = load_opt(R"({"do_layer_norm_before": false, "word_embed_proj_dim": 32})");
-    EXPECT_TRUE(medium.norm_after);
+    EXPECT_EQ(medium.layer(0).norm_place, NormPlace::after);
+    EXPECT_FALSE(medium.has_final_norm());
     EXPECT_EQ(medium.embedding_width(), 32);
     EXPECT_EQ(num_parameters(medium), 1000 * 32 + 130 * 64 + 2 * 32 * 64 + 2 * layer);
 }
@@ -197,12 +204,12 @@ TEST(Config, BothFormsOfRope) {
         {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
          "original_max_position_embeddings": 8192, "rope_theta": 500000.0}})");
     for (const ModelConfig& config : {older, newer}) {
-        EXPECT_EQ(config.rope.scaling, RopeScaling::llama3);
-        EXPECT_EQ(config.rope.theta, 500000.0);
-        EXPECT_EQ(config.rope.factor, 8.0);
-        EXPECT_EQ(config.rope.low_freq_factor, 1.0);
-        EXPECT_EQ(config.rope.high_freq_factor, 4.0);
-        EXPECT_EQ(config.rope.original_max_positions, 8192);
+        EXPECT_EQ(config.rope().scaling, RopeScaling::llama3);
+        EXPECT_EQ(config.rope().theta, 500000.0);
+        EXPECT_EQ(config.rope().factor, 8.0);
+        EXPECT_EQ(config.rope().low_freq_factor, 1.0);
+        EXPECT_EQ(config.rope().high_freq_factor, 4.0);
+        EXPECT_EQ(config.rope().original_max_positions, 8192);
         EXPECT_EQ(config.max_positions, 131072);
         EXPECT_EQ(config.dtype, "bfloat16");
     }
@@ -210,24 +217,24 @@ TEST(Config, BothFormsOfRope) {
 
 TEST(Config, ContextReachesAsFarAsTheScalingWasMadeFor) {
     const ModelConfig linear = load(R"({"rope_scaling": {"type": "linear", "factor": 4.0}})");
-    EXPECT_EQ(linear.rope.scaling, RopeScaling::linear);
+    EXPECT_EQ(linear.rope().scaling, RopeScaling::linear);
     EXPECT_EQ(linear.max_positions, 8192);
     // As Qwen2.5's instructions say: max_position_embeddings stays at the trained length.
     const ModelConfig yarn = load(R"({"rope_scaling": {"type": "yarn", "factor": 4.0, "truncate": false,
         "original_max_position_embeddings": 2048, "attention_factor": 1.25, "beta_fast": 16, "beta_slow": null}})");
-    EXPECT_EQ(yarn.rope.scaling, RopeScaling::yarn);
+    EXPECT_EQ(yarn.rope().scaling, RopeScaling::yarn);
     EXPECT_EQ(yarn.max_positions, 8192);
-    EXPECT_EQ(yarn.rope.original_max_positions, 2048);
-    EXPECT_EQ(yarn.rope.attention_factor, 1.25);
-    EXPECT_EQ(yarn.rope.beta_fast, 16.0);
-    EXPECT_EQ(yarn.rope.beta_slow, 1.0);
-    EXPECT_FALSE(yarn.rope.truncate);
+    EXPECT_EQ(yarn.rope().original_max_positions, 2048);
+    EXPECT_EQ(yarn.rope().attention_factor, 1.25);
+    EXPECT_EQ(yarn.rope().beta_fast, 16.0);
+    EXPECT_EQ(yarn.rope().beta_slow, 1.0);
+    EXPECT_FALSE(yarn.rope().truncate);
     // The long length named: not stretched again. No factor: the quotient of the two lengths.
     const ModelConfig named = load(R"({"max_position_embeddings": 8192, "rope_scaling": {"rope_type": "yarn",
         "factor": null, "original_max_position_embeddings": 2048}})");
     EXPECT_EQ(named.max_positions, 8192);
-    EXPECT_EQ(named.rope.factor, 4.0);
-    EXPECT_EQ(named.rope.attention_factor, 0.0);
+    EXPECT_EQ(named.rope().factor, 4.0);
+    EXPECT_EQ(named.rope().attention_factor, 0.0);
 }
 
 TEST(Config, EndOfTextComesFromTheGenerationConfigFirst) {

@@ -128,7 +128,7 @@ TEST_P(ModelParts, TheHeadOverTapsGivesTheLogitsOfThePass) {
         EXPECT_EQ(host_of(model.logits(result.taps[0])), expected);
         const Norm none;
         EXPECT_EQ(host_of(model.logits(result.taps[1], &none)), expected);
-        EXPECT_NE(host_of(model.logits(result.taps[0], &none)) == expected, !model.config().norm_after);
+        EXPECT_NE(host_of(model.logits(result.taps[0], &none)) == expected, model.config().has_final_norm());
 
         const Floats some = host_of(model.logits(result.taps[2]));
         const auto vocab = static_cast<std::size_t>(model.config().vocab_size);
