@@ -28,16 +28,15 @@ void sort_by_level(TokenTree& tree) {
     if (tree.sampled) throw std::logic_error("a sampled tree grows level by level");
     std::vector<std::int32_t> order(tree.token.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
-        return tree.depth[static_cast<std::size_t>(a)] < tree.depth[static_cast<std::size_t>(b)];
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t a, std::int32_t b) { return tree.depth[a] < tree.depth[b]; });
     std::vector<std::int32_t> place(order.size());
     TokenTree sorted;
     for (std::size_t i = 0; i < order.size(); ++i) {
         const auto from = static_cast<std::size_t>(order[i]);
         place[from] = static_cast<std::int32_t>(i);
         sorted.token.push_back(tree.token[from]);
-        sorted.parent.push_back(tree.parent[from] < 0 ? -1 : place[static_cast<std::size_t>(tree.parent[from])]);
+        sorted.parent.push_back(tree.parent[from] < 0 ? -1 : place[tree.parent[from]]);
         sorted.depth.push_back(tree.depth[from]);
         sorted.origin.push_back(tree.origin[from]);
         sorted.probability.push_back(tree.probability[from]);

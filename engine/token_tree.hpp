@@ -47,7 +47,7 @@ struct TokenTree {
     std::int32_t add(std::int32_t parent_node, std::int32_t token_id, Origin from, double accepted = 0) {
         token.push_back(token_id);
         parent.push_back(parent_node);
-        depth.push_back(depth[static_cast<std::size_t>(parent_node)] + 1);
+        depth.push_back(depth[parent_node] + 1);
         origin.push_back(from);
         probability.push_back(static_cast<float>(accepted));
         return num_nodes() - 1;
@@ -55,12 +55,18 @@ struct TokenTree {
 
     /// Nodes from below the root down to `node` itself, in order; empty for the root.
     [[nodiscard]] std::vector<std::int32_t> path_to(std::int32_t node) const {
-        std::vector<std::int32_t> path(static_cast<std::size_t>(depth[static_cast<std::size_t>(node)]));
+        std::vector<std::int32_t> path(static_cast<std::size_t>(depth[node]));
         for (auto at = path.rbegin(); at != path.rend(); ++at) {
             *at = node;
-            node = parent[static_cast<std::size_t>(node)];
+            node = parent[node];
         }
         return path;
+    }
+
+    /// Scratch slots of these nodes: node i lies in slot i - 1.
+    [[nodiscard]] static std::vector<std::int32_t> slots_of(std::vector<std::int32_t> nodes) {
+        for (std::int32_t& node : nodes) --node;
+        return nodes;
     }
 
     /// The first child of `node` that carries `token_id`; -1: none.

@@ -16,12 +16,13 @@ cmake --build build
 # Ranks of the tests share cores and may be root's; the scripts that start them say so to mpirun themselves.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# One more at a time than there are cores: some cases mostly wait, for launchers that end and for watchdogs.
+# Two places a core and one more, of which a test takes two, and one that mostly waits (for launchers that end, for
+# watchdogs) takes one.
 # Room for output: the reason of a skip stands in it.
 report=$PWD/build/tests.xml
 rm -f "$report"
 code=0
 ctest --test-dir build --output-on-failure --test-output-size-passed 16384 --output-junit "$report" \
-  -j "$(($(nproc) + 1))" "$@" || code=$?
+  -j "$((2 * $(nproc) + 1))" "$@" || code=$?
 python3 tests/tools/check_report.py "$report" || exit 1
 exit "$code"

@@ -22,33 +22,13 @@
 #include <string>
 #include <vector>
 
+#include "engine/checkpoint/options.hpp"
+#include "engine/draft/draft_state.hpp"
 #include "kernels/device.hpp"
 
 namespace longhaul::engine {
 
-inline constexpr int checkpoint_format_version = 2;
-
-/// What must agree for a checkpoint to be used; compared as a whole, told apart by name in messages.
-struct CheckpointIdentity {
-    std::string job;    ///< fingerprint of the identity keys of the job, hexadecimal
-    std::string model;  ///< fingerprint of weights and config
-    std::string tokenizer;
-    int numerics_version = 0;
-    std::string kv_dtype;  ///< "bf16", "f32", "int8"
-    std::int64_t num_layers = 0;
-    std::int64_t num_kv_heads = 0;  ///< of the whole model
-    std::int64_t head_dim = 0;
-
-    bool operator==(const CheckpointIdentity&) const = default;
-};
-
-/// State of a drafter as rows of integers (n-gram table: tokens of the n-gram, count, last seen). A later delta
-/// overrides earlier rows; only the drafter knows their meaning.
-struct DrafterState {
-    std::string kind;  ///< "ngram/4": method and the keys that shape its rows; "" for none
-    std::int64_t row_width = 0;
-    std::vector<std::int32_t> rows;  ///< [num_rows, row_width]
-};
+inline constexpr int checkpoint_format_version = 3;
 
 /// What one round adds to one item.
 struct ItemDelta {

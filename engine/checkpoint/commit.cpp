@@ -1,9 +1,12 @@
 // Commit files: items and KV file names of one round, as columns under /items and /kv_files (FORMAT.md).
 #include <xxhash.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
+#include <set>
 #include <unordered_set>
+#include <utility>
 
 #include "engine/checkpoint/checkpoint.hpp"
 #include "engine/checkpoint/commit_file.hpp"
@@ -107,6 +110,24 @@ void write_items(hid_t file, const std::vector<ItemDelta>& items) {
     hdf5::write_ragged(at, "statistics", column_of(items, &ItemDelta::statistics));
 }
 
+/// Tensors of all items' drafters, one row per tensor.
+void write_tensors(hid_t file, const std::vector<ItemDelta>& items) {
+    std::vector<std::int64_t> item;
+    std::vector<NamedTensor> tensors;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+        for (const NamedTensor& tensor : items[i].drafter.tensors) {
+            item.push_back(static_cast<std::int64_t>(i));
+            tensors.push_back(tensor);
+        }
+    }
+    const hdf5::Handle group = hdf5::create_group(file, "drafter_tensors");
+    const hid_t at = group.get();
+    hdf5::write_values(at, "item", item);
+    hdf5::write_ragged(at, "name", column_of(tensors, &NamedTensor::name));
+    hdf5::write_ragged(at, "shape", column_of(tensors, &NamedTensor::shape));
+    hdf5::write_ragged(at, "words", column_of(tensors, &NamedTensor::words));
+}
+
 void write_kv_files(hid_t file, const std::vector<KvFile>& kv_files) {
     const hdf5::Handle group = hdf5::create_group(file, "kv_files");
     const hid_t at = group.get();
@@ -115,6 +136,40 @@ void write_kv_files(hid_t file, const std::vector<KvFile>& kv_files) {
     hdf5::write_values(at, "checksum", column_of(kv_files, &KvFile::checksum));
     hdf5::write_values(at, "first_kv_head", column_of(kv_files, &KvFile::first_kv_head));
     hdf5::write_values(at, "num_kv_heads", column_of(kv_files, &KvFile::num_kv_heads));
+}
+
+bool within(std::int64_t value, std::int64_t low, std::int64_t high) {
+    return low <= value && value <= high;
+}
+
+/// Whether the shape is one, and of so many elements.
+bool is_shape_of(const std::vector<std::int64_t>& shape, std::size_t num_elements) {
+    std::int64_t left = static_cast<std::int64_t>(num_elements);
+    for (const std::int64_t size : shape) {
+        if (size < 1 || left % size != 0) return false;
+        left /= size;
+    }
+    return left == 1;
+}
+
+void read_tensors(const hdf5::Reader& reader, std::vector<ItemDelta>& items) {
+    reader.expect_links("drafter_tensors",
+                        {"item", "name", "name_count", "shape", "shape_count", "words", "words_count"});
+    const auto item = reader.values<std::int64_t>("drafter_tensors/item");
+    auto names = reader.ragged<std::string>("drafter_tensors/name", item.size());
+    auto shapes = reader.ragged<std::vector<std::int64_t>>("drafter_tensors/shape", item.size());
+    auto words = reader.ragged<std::vector<std::int32_t>>("drafter_tensors/words", item.size());
+    std::set<std::pair<std::int64_t, std::string>> known;
+    for (std::size_t i = 0; i < item.size(); ++i) {
+        if (!within(item[i], 0, static_cast<std::int64_t>(items.size()) - 1))
+            reader.refuse("drafter_tensors/item", "a row of items", std::to_string(item[i]));
+        if (names[i].empty() || !known.emplace(item[i], names[i]).second)
+            reader.refuse("drafter_tensors/name", "a name, once per item", "'" + names[i] + "'");
+        if (!is_shape_of(shapes[i], words[i].size()))
+            reader.refuse("drafter_tensors/shape", "sizes whose product is the number of words",
+                          "another for " + std::to_string(words[i].size()) + " words");
+        items[item[i]].drafter.tensors.push_back({std::move(names[i]), std::move(shapes[i]), std::move(words[i])});
+    }
 }
 
 std::vector<ItemDelta> read_items(const hdf5::Reader& reader) {
@@ -181,10 +236,6 @@ std::vector<KvFile> read_kv_files(const hdf5::Reader& reader) {
         files[i] = {std::move(names[i]), num_bytes[i], checksum[i], first_kv_head[i], num_kv_heads[i]};
     }
     return files;
-}
-
-bool within(std::int64_t value, std::int64_t low, std::int64_t high) {
-    return low <= value && value <= high;
 }
 
 /// What columns of the right shape can still say that no honest round says.
@@ -274,6 +325,7 @@ hdf5::Bytes encode_commit(const Commit& commit) {
     hdf5::write_attribute(file.get(), "epoch", commit.epoch);
     hdf5::write_attribute(file.get(), "round", commit.round);
     write_items(file.get(), commit.items);
+    write_tensors(file.get(), commit.items);
     write_kv_files(file.get(), commit.kv_files);
     hdf5::Bytes bytes = file.take(trailer_bytes);
     seal(bytes);
@@ -287,13 +339,17 @@ Commit decode_commit(const std::string& label, const std::byte* bytes, std::size
     hdf5::check_superblock(label, bytes, image_bytes);
     const hdf5::Reader reader = hdf5::open_reader(label, bytes, image_bytes);
     if (reader.text("format") != format_text) reader.refuse("format", format_text, reader.text("format"));
-    reader.expect_links("/", {"items", "kv_files"});
+    const bool has_tensors = reader.number("format_version") >= 3;
+    std::vector<const char*> groups{"items", "kv_files"};
+    if (has_tensors) groups.push_back("drafter_tensors");
+    reader.expect_links("/", groups);
     Commit commit;
     commit.identity = hdf5::read_identity(reader);
     commit.replica = reader.number_up_to("replica", max_count);
     commit.epoch = reader.number_up_to("epoch", max_count);
     commit.round = reader.number_up_to("round", max_count);
     commit.items = read_items(reader);
+    if (has_tensors) read_tensors(reader, commit.items);
     commit.kv_files = read_kv_files(reader);
     check_commit(reader, commit);
     return commit;

@@ -102,6 +102,7 @@ class CommitCache {
     static std::size_t bytes_of(const Commit& commit) {
         std::size_t bytes = sizeof commit;
         for (const ItemDelta& item : commit.items) {
+            for (const NamedTensor& tensor : item.drafter.tensors) bytes += sizeof(std::int32_t) * tensor.words.size();
             bytes += sizeof item + item.key.size() + item.statistics.size() +
                      sizeof(std::int32_t) * (item.tokens.size() + item.logprobs.size() + item.drafter.rows.size());
         }
@@ -124,6 +125,14 @@ struct Segment {
     std::int64_t begin = 0, end = 0;
     std::size_t commit_index = 0;
 };
+
+/// Tensors that a later round replaced need not be kept.
+void drop_superseded(DrafterState& before, const DrafterState& later) {
+    std::erase_if(before.tensors, [&](const NamedTensor& old) {
+        return std::any_of(later.tensors.begin(), later.tensors.end(),
+                           [&](const NamedTensor& tensor) { return tensor.name == old.name; });
+    });
+}
 
 }  // namespace
 
@@ -260,6 +269,7 @@ std::optional<RestoredItem> CheckpointStore::State::assemble(const std::string& 
             }
             restored.tokens.insert(restored.tokens.end(), item.tokens.begin(), item.tokens.end());
             restored.logprobs.insert(restored.logprobs.end(), item.logprobs.begin(), item.logprobs.end());
+            for (DrafterState& before : restored.drafter) drop_superseded(before, item.drafter);
             if (!item.drafter.kind.empty()) restored.drafter.push_back(item.drafter);
             restored.prompt_tokens = item.prompt_tokens;
             restored.statistics = item.statistics;

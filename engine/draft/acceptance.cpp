@@ -35,7 +35,7 @@ void Acceptance::Cell::count(bool hit) {
 
 Acceptance::Acceptance(TreeFamily family)
     : family_(std::move(family)),
-      cells_(static_cast<std::size_t>(family_.most_depth), std::vector<Cell>(family_.widths.size())) {
+      cells_(static_cast<std::size_t>(family_.max_depth), std::vector<Cell>(family_.widths.size())) {
     // As if it had been seen: beliefs are forgotten like trials.
     for (std::size_t i = 0; i < family_.widths.size(); ++i)
         cells_[0][i] = {.trials = first_weight, .hits = first_weight * (i == 0 ? first_chance : wider_chance)};

@@ -18,7 +18,7 @@ std::int32_t add_draw(TokenTree& tree, std::int32_t parent, std::int32_t token, 
                       std::int32_t draft) {
     std::int32_t child = tree.find_child(parent, token);
     if (child < 0) {
-        const double above = static_cast<double>(tree.probability[static_cast<std::size_t>(parent)]);
+        const double above = static_cast<double>(tree.probability[parent]);
         child = tree.add(parent, token, Origin::model, above * probability);
     }
     if (draft >= 0) tree.trials.push_back({parent, child, draft});
@@ -49,7 +49,7 @@ class ChainsGrowth final : public TreeGrowth {
         std::vector<std::int32_t> kept(drafts.size());
         for (std::size_t i = 0; i < drafts.size(); ++i) kept[i] = keep_draft(tree_, noise_, drafts[i]);
         const auto draft_of = [&](std::size_t i) -> const Distribution& {
-            return kept[i] < 0 ? drafts[i] : tree_.drafts[static_cast<std::size_t>(kept[i])];
+            return kept[i] < 0 ? drafts[i] : tree_.drafts[kept[i]];
         };
         for (std::size_t chain = 0; chain < ends_.size(); ++chain) {
             const std::size_t from = source_of(chain);

@@ -16,8 +16,7 @@ class DraftEconomy {
     /// The least probability, in the drafter's own estimate, at which another node pays.
     [[nodiscard]] double least_probability() const;
 
-    /// Seconds one more row adds to a pass.
-    [[nodiscard]] double seconds_a_row() const { return slope_; }
+    [[nodiscard]] double seconds_per_row() const { return slope_; }  ///< that one more row adds to a pass
 
   private:
     // Exponentially weighted sums of the passes: a line through (rows, seconds), and tokens a second.

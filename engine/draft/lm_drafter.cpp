@@ -8,7 +8,6 @@
 #include "engine/draft/tree_growth.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
-#include "engine/replica.hpp"
 #include "engine/sampling/pipeline.hpp"
 
 namespace longhaul::engine {
@@ -33,9 +32,9 @@ class View {
     [[nodiscard]] std::int64_t depth(std::int64_t origin, std::int64_t size) const {
         return max_positions_ - (size - origin);
     }
-    /// Where a model begins that is to read as little as does: after a pause.
+    /// After a pause: where a model begins that reads the last `max_catching_up` tokens of the text alone.
     [[nodiscard]] std::int64_t late_origin(std::int64_t size) const {
-        return std::max<std::int64_t>(size - std::min(most_catching_up, std::max<std::int64_t>(kept_, 1)), 0);
+        return std::max<std::int64_t>(size - std::min(max_catching_up, std::max<std::int64_t>(kept_, 1)), 0);
     }
 
   private:
@@ -63,18 +62,18 @@ class LmSequence final : public SequenceDrafter {
         release();
     }
 
-    void accepted(std::span<const std::int32_t> context, std::int64_t /*num_new*/,
-                  std::span<const std::int32_t> path) override {
+    /// Keeps the keys and values of the accepted nodes that it has.
+    void accept(std::span<const std::int32_t> context, std::span<const std::int32_t> path) {
         for (DraftKv& draft : of_model) {
             std::vector<std::int32_t> slots;
             for (const std::int32_t node : path) {
                 if (static_cast<std::size_t>(node) >= draft.computed.size()) break;
-                if (!draft.computed[static_cast<std::size_t>(node)]) break;
+                if (!draft.computed[node]) break;
                 slots.push_back(node - 1);
             }
             // An item may end within the accepted path.
             const std::int64_t room = static_cast<std::int64_t>(context.size()) - draft.known();
-            if (static_cast<std::int64_t>(slots.size()) > room) slots.resize(static_cast<std::size_t>(room));
+            if (static_cast<std::int64_t>(slots.size()) > room) slots.resize(room);
             if (!slots.empty()) draft.kv->accept(slots);
             draft.computed.clear();
         }
@@ -105,7 +104,7 @@ class LmSequence final : public SequenceDrafter {
     /// After a long pause: what comes is drafted from the last tokens of `size` alone.
     void begin_anew_if_late(std::int64_t size) {
         for (std::size_t model = 0; model < of_model.size(); ++model) {
-            if (of_model[model].known() + most_catching_up < size) begin(model, views_[model].late_origin(size));
+            if (of_model[model].known() + max_catching_up < size) begin(model, views_[model].late_origin(size));
         }
     }
 
@@ -154,7 +153,7 @@ std::vector<WantedRow> wanted_rows(std::size_t model, std::vector<Growing>& tree
             if (wanted[i].model != static_cast<std::int32_t>(model)) continue;
             const TokenTree& nodes = *tree.proposal->tree;
             WantedRow& row = rows.emplace_back(WantedRow{&tree, i, wanted[i].node, nodes.path_to(wanted[i].node)});
-            for (std::int32_t& node : row.path) node = nodes.token[static_cast<std::size_t>(node)];
+            for (std::int32_t& node : row.path) node = nodes.token[node];
         }
     }
     return rows;
@@ -162,21 +161,23 @@ std::vector<WantedRow> wanted_rows(std::size_t model, std::vector<Growing>& tree
 
 class LmDrafter final : public Drafter {
   public:
-    LmDrafter(const DraftOptions& options, std::unique_ptr<TreeMethod> method)
-        : models_(options.models),
+    LmDrafter(const DraftContext& context, const TreeShape& shape, std::unique_ptr<TreeMethod> method)
+        : models_(context.options.models),
           method_(std::move(method)),
-          max_nodes_(std::min(method_->max_nodes(), tree_of(find_draft_method(options.method), options.tree).budget)),
-          pauses_(chooses_tree(find_draft_method(options.method), options.tree)),
-          temperature_(options.model_temperature),
+          max_nodes_(std::min(method_->max_nodes(), shape.max_nodes())),
+          pauses_(context.options.chooses_tree()),
+          temperature_(context.options.model_temperature),
           kept_(models_.size()),
           num_kept_(models_.size(), 0) {
         for (Model* model : models_) {
-            // The replica's plan counts these pages with the target's (bytes_a_token).
+            // The replica's plan counts these pages with the target's (bytes_per_token).
             pools_.push_back(std::make_unique<PagePool>(model->device(), model->kv_layout(),
                                                         std::numeric_limits<std::int64_t>::max()));
             views_.emplace_back(model->config().max_positions);
             // Ids beyond the target's, which pad the vocabulary, are never drafted.
-            vocab_sizes_.push_back(std::min(model->config().vocab_size, options.vocab_size));
+            const std::int64_t vocab_size = model->config().vocab_size;
+            vocab_sizes_.push_back(context.target ? std::min(vocab_size, context.target->config().vocab_size)
+                                                  : vocab_size);
             pipelines_.emplace_back(SamplingParams{}, vocab_sizes_.back());
         }
     }
@@ -188,17 +189,24 @@ class LmDrafter final : public Drafter {
     }
 
     void propose(std::span<Proposal> proposals) override;
-    void follow(SequenceDrafter& sequence, std::span<const std::int32_t> context, std::int64_t max_rows) override;
+    void observe(std::span<const Observation> observations, std::span<const HiddenStates> /*taps*/) override {
+        for (const Observation& seen : observations) {
+            auto& sequence = static_cast<LmSequence&>(*seen.sequence);
+            sequence.accept(seen.context, seen.path);
+            if (seen.max_catch_up > 0) catch_up(sequence, seen.context, seen.max_catch_up);
+        }
+    }
 
     [[nodiscard]] std::int64_t max_nodes() const override { return max_nodes_; }
     [[nodiscard]] std::int64_t max_depth() const override { return method_->max_depth(); }
-    [[nodiscard]] std::int64_t bytes_a_token() const override {
+    [[nodiscard]] std::int64_t bytes_per_token() const override {
         std::int64_t bytes = 0;
         for (const Model* model : models_) bytes += model->kv_layout().position_bytes();
         return bytes;
     }
 
   private:
+    void catch_up(LmSequence& sequence, std::span<const std::int32_t> context, std::int64_t max_rows);
     static void reserve(KvSequence& kv, std::int64_t num_tokens, std::int64_t num_nodes);
     void add_context_rows(std::size_t model, const Growing& tree, std::int32_t index);
     void add_node_row(std::size_t model, const Growing& tree, std::int32_t index, std::int32_t node);
@@ -242,7 +250,7 @@ void LmDrafter::add_context_rows(std::size_t model, const Growing& tree, std::in
     const DraftKv& draft = tree.sequence->of_model[model];
     const auto size = static_cast<std::int64_t>(context.size());
     for (std::int64_t position = std::min(draft.known(), size - 1); position < size; ++position) {
-        rows_.push_back(text_row(context[static_cast<std::size_t>(position)], position - draft.origin, index));
+        rows_.push_back(text_row(context[position], position - draft.origin, index));
         rows_.back().wants_logits = position + 1 == size;
     }
 }
@@ -251,12 +259,10 @@ void LmDrafter::add_node_row(std::size_t model, const Growing& tree, std::int32_
     const TokenTree& nodes = *tree.proposal->tree;
     DraftKv& draft = tree.sequence->of_model[model];
     const auto size = static_cast<std::int64_t>(tree.proposal->context.size()) - draft.origin;
-    std::vector<std::int32_t> slots = nodes.path_to(node);
-    for (std::int32_t& slot : slots) --slot;
-    rows_.push_back(tree_row(nodes.token[static_cast<std::size_t>(node)], size - 1, std::move(slots), index));
+    rows_.push_back(tree_row(nodes.token[node], size - 1, TokenTree::slots_of(nodes.path_to(node)), index));
     rows_.back().wants_logits = true;
     draft.computed.resize(std::max(draft.computed.size(), static_cast<std::size_t>(node) + 1), false);
-    draft.computed[static_cast<std::size_t>(node)] = true;
+    draft.computed[node] = true;
 }
 
 /// One pass of a model over what every tree wants of it next.
@@ -333,7 +339,7 @@ std::vector<Distribution> LmDrafter::draw_on_device(std::size_t model, std::span
         const std::vector<kernels::Drawn> all = logits.draw(choices, most, vocab_sizes_[model]);
         for (std::size_t i = 0; i < choices.size(); ++i) {
             const auto first = all.begin() + static_cast<std::ptrdiff_t>(i) * (1 + most);
-            auto& of_row = drawn[static_cast<std::size_t>(choices[i].row)];
+            auto& of_row = drawn[choices[i].row];
             of_row.insert(of_row.end(), first, first + 1 + most);
         }
     }
@@ -351,11 +357,11 @@ std::vector<Distribution> LmDrafter::draw_on_device(std::size_t model, std::span
 /// Device memory for what a verifier will ask for, until the next proposal.
 std::byte* LmDrafter::room_to_keep(std::size_t model) {
     const std::size_t num_bytes = kernels::KeptDistribution::num_bytes(vocab_sizes_[model]);
-    const auto rooms_a_slab = static_cast<std::size_t>(kept_a_slab);
+    const auto rooms_per_slab = static_cast<std::size_t>(kept_per_slab);
     std::vector<kernels::Buffer>& slabs = kept_[model];
     const std::size_t room = num_kept_[model]++;
-    if (room == slabs.size() * rooms_a_slab) slabs.emplace_back(models_[model]->device(), rooms_a_slab * num_bytes);
-    return slabs[room / rooms_a_slab].data() + room % rooms_a_slab * num_bytes;
+    if (room == slabs.size() * rooms_per_slab) slabs.emplace_back(models_[model]->device(), rooms_per_slab * num_bytes);
+    return slabs[room / rooms_per_slab].data() + room % rooms_per_slab * num_bytes;
 }
 
 /// False when every tree is complete.
@@ -392,8 +398,8 @@ void LmDrafter::propose(std::span<Proposal> proposals) {
     }
 }
 
-void LmDrafter::follow(SequenceDrafter& sequence, std::span<const std::int32_t> context, std::int64_t max_rows) {
-    auto& mine = static_cast<LmSequence&>(sequence);
+/// Computes up to `max_rows` of the tokens that each model lacks.
+void LmDrafter::catch_up(LmSequence& mine, std::span<const std::int32_t> context, std::int64_t max_rows) {
     mine.move_on(static_cast<std::int64_t>(context.size()));
     for (std::size_t model = 0; model < models_.size(); ++model) {
         KvSequence& kv = *mine.of_model[model].kv;
@@ -404,7 +410,7 @@ void LmDrafter::follow(SequenceDrafter& sequence, std::span<const std::int32_t> 
         reserve(kv, end - origin, 0);
         rows_.clear();
         for (std::int64_t position = first; position < end; ++position)
-            rows_.push_back(text_row(context[static_cast<std::size_t>(position)], position - origin));
+            rows_.push_back(text_row(context[position], position - origin));
         const KvView view = kv.view();
         models_[model]->forward({.rows = rows_, .sequences = std::span(&view, 1)});
         kv.set_committed(end - origin);
@@ -413,13 +419,13 @@ void LmDrafter::follow(SequenceDrafter& sequence, std::span<const std::int32_t> 
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_lm_drafter(const DraftOptions& options) {
-    const DraftMethod& method = find_draft_method(options.method);
-    const auto num_models = static_cast<std::int64_t>(options.models.size());
-    if (num_models < method.least_models || num_models > method.most_models)
+std::unique_ptr<Drafter> make_lm_drafter(const DraftContext& context) {
+    const DraftMethod& method = *context.options.method;
+    const auto num_models = static_cast<std::int64_t>(context.options.models.size());
+    if (num_models < method.min_folders || num_models > method.max_folders)
         throw std::logic_error("draft = " + method.name + " was given " + std::to_string(num_models) + " models");
-    return std::make_unique<LmDrafter>(options,
-                                       make_tree_method(method, tree_of(method, options.tree, num_models), num_models));
+    const TreeShape shape = context.options.shape();
+    return std::make_unique<LmDrafter>(context, shape, method.make_trees(shape, num_models));
 }
 
 }  // namespace longhaul::engine

@@ -9,12 +9,12 @@
 
 namespace longhaul::engine {
 
-/// Distributions of drafts that a device keeps for the verifier (kernels::KeptDistribution) are so many a piece of
+/// Distributions of drafts that a device keeps for the verifier (kernels::KeptDistribution) are so many per piece of
 /// memory; of a batch, no more than its trees have nodes.
-constexpr std::int64_t kept_a_slab = 16;
+constexpr std::int64_t kept_per_slab = 16;
 
 /// `options.models`: as many as the method takes. A model may be sharded over the target's group, or held whole by
 /// every rank: its own group says. Throws UsageError for a tree that cannot be.
-std::unique_ptr<Drafter> make_lm_drafter(const DraftOptions& options);
+std::unique_ptr<Drafter> make_lm_drafter(const DraftContext& context);
 
 }  // namespace longhaul::engine

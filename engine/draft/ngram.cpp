@@ -3,15 +3,13 @@
 // children are ranked with the shared Gumbel noise of their position. Verification draws argmax log q + G;
 // knowing G, the n-gram's estimate of q says which token that draw is likely to be, so trees are grown by the
 // probability of being accepted and stop where another node would not pay.
-#include "engine/draft/ngram.hpp"
-
 #include <algorithm>
 #include <memory>
 #include <queue>
 
+#include "engine/draft/drafter.hpp"
 #include "engine/draft/ngram_table.hpp"
 #include "engine/error.hpp"
-#include "engine/replica.hpp"
 #include "kernels/scalar_math.hpp"
 
 namespace longhaul::engine {
@@ -39,10 +37,11 @@ class NgramSequence final : public SequenceDrafter {
     NgramSequence(const NgramOptions& options, std::shared_ptr<NgramTable> shared)
         : options_(options), table_(options.order, options.top), shared_(std::move(shared)) {}
 
-    void accepted(std::span<const std::int32_t> context, std::int64_t num_new,
-                  std::span<const std::int32_t> /*path*/) override {
-        for (std::size_t end = context.size() - static_cast<std::size_t>(num_new); end < context.size(); ++end) {
-            history_.push_back(context[end]);
+    void begin(std::span<const std::int32_t> context) override { insert(context); }
+
+    void insert(std::span<const std::int32_t> tokens) {
+        for (const std::int32_t token : tokens) {
+            history_.push_back(token);
             table_.insert(history_);
             share(history_);
         }
@@ -117,7 +116,7 @@ void NgramSequence::estimate(std::span<const std::int32_t> context, bool alone) 
     const auto longest =
         static_cast<std::int64_t>(std::min<std::size_t>(context.size(), static_cast<std::size_t>(options_.order) - 1));
     for (std::int64_t length = longest; length >= 0 && left > options_.min_probability; --length) {
-        const std::span<const std::int32_t> suffix = context.last(static_cast<std::size_t>(length));
+        const std::span<const std::int32_t> suffix = context.last(length);
         blend(table_.find(suffix), left);
         if (!alone) blend(shared_->find(suffix), left);
     }
@@ -164,12 +163,12 @@ void NgramSequence::propose(const Proposal& proposal) {
     std::vector<std::int64_t> level_width(static_cast<std::size_t>(max_depth) + 1, 0);
 
     const auto expand = [&](std::int32_t node, double probability) {
-        const std::int32_t depth = tree.depth[static_cast<std::size_t>(node)];
+        const std::int32_t depth = tree.depth[node];
         if (depth >= max_depth) return;
         const std::vector<std::int32_t> path = tree.path_to(node);
         const auto keep = std::min(context.size(), static_cast<std::size_t>(options_.order) - 1);
         suffix_.assign(context.end() - static_cast<std::ptrdiff_t>(keep), context.end());
-        for (const std::int32_t p : path) suffix_.push_back(tree.token[static_cast<std::size_t>(p)]);
+        for (const std::int32_t p : path) suffix_.push_back(tree.token[p]);
         // What other sequences said depends on the batch: fine where drafts cannot change the text.
         estimate(suffix_, proposal.noise.is_own());
         if (candidates_.empty()) return;
@@ -183,7 +182,7 @@ void NgramSequence::propose(const Proposal& proposal) {
     while (!open.empty() && tree.num_nodes() <= max_nodes) {
         const Open next = open.top();
         open.pop();
-        auto& width = level_width[static_cast<std::size_t>(tree.depth[static_cast<std::size_t>(next.parent)]) + 1];
+        auto& width = level_width[static_cast<std::size_t>(tree.depth[next.parent]) + 1];
         if (width >= options_.shape.width) continue;
         ++width;
         expand(tree.add(next.parent, next.token, Origin::ngram, next.probability), next.probability);
@@ -204,6 +203,10 @@ class NgramDrafter final : public Drafter {
             proposal.draft_calls = proposal.tree->num_nodes() > 1 ? 1 : 0;
         }
     }
+    void observe(std::span<const Observation> observations, std::span<const HiddenStates> /*taps*/) override {
+        for (const Observation& seen : observations)
+            static_cast<NgramSequence*>(seen.sequence)->insert(seen.context.last(seen.num_new));
+    }
     [[nodiscard]] std::int64_t max_nodes() const override { return options_.shape.budget; }
     [[nodiscard]] std::int64_t max_depth() const override { return options_.shape.depth; }
     [[nodiscard]] bool adapts() const override { return options_.adapts; }
@@ -215,18 +218,20 @@ class NgramDrafter final : public Drafter {
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_ngram_drafter(const DraftOptions& options) {
+std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context) {
+    const DraftOptions& options = context.options;
     if (options.ngram_order < 1 || options.ngram_order > 16) {
         throw UsageError("ngram-order: expected 1 to 16, got " + std::to_string(options.ngram_order));
     }
     if (options.ngram_top < 0 || options.ngram_top > 1024) {
         throw UsageError("ngram-top: expected 0 to 1024, got " + std::to_string(options.ngram_top));
     }
+    if (options.ngram_top == 0) return make_plain_drafter(context);  // without a table nothing can be proposed
     NgramOptions ngram;
     ngram.order = options.ngram_order;
     ngram.top = options.ngram_top;
-    ngram.shape = tree_of(find_draft_method("ngram"), options.tree);
-    ngram.adapts = options.tree.empty() || options.tree == "auto";
+    ngram.shape = options.shape();
+    ngram.adapts = !options.tree.is_given() || options.tree.is_auto();
     return std::make_unique<NgramDrafter>(ngram);
 }
 

@@ -79,7 +79,7 @@ bool NgramTable::set_rows(std::span<const std::int32_t> rows) {
     const std::size_t width = static_cast<std::size_t>(order_) + 2;
     if (rows.size() % width != 0) return false;
     for (; !rows.empty(); rows = rows.subspan(width)) {
-        const std::span<const std::int32_t> ngram = rows.first(static_cast<std::size_t>(order_));
+        const std::span<const std::int32_t> ngram = rows.first(order_);
         const std::int32_t count = rows[width - 2];
         const auto first = std::find_if(ngram.begin(), ngram.end(), [](std::int32_t t) { return t >= 0; });
         if (first == ngram.end() || std::any_of(first, ngram.end(), [](std::int32_t t) { return t < 0; }) || count < 1)

@@ -1,12 +1,10 @@
-#include "engine/draft/replay.hpp"
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <stdexcept>
 #include <vector>
 
-#include "engine/replica.hpp"
+#include "engine/draft/drafter.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -16,8 +14,6 @@ class ReplaySequence final : public SequenceDrafter {
     ReplaySequence(std::vector<std::int32_t> recorded, std::int64_t prompt_tokens, double accept,
                    const TreeShape& shape)
         : recorded_(std::move(recorded)), prompt_tokens_(prompt_tokens), accept_(accept), shape_(shape) {}
-
-    void accepted(std::span<const std::int32_t>, std::int64_t, std::span<const std::int32_t>) override {}
 
     void propose(const Proposal& proposal) const {
         const std::span<const std::int32_t> context = proposal.context;
@@ -29,7 +25,7 @@ class ReplaySequence final : public SequenceDrafter {
         std::int32_t parent = 0;
         bool right = true;
         for (std::int64_t level = 0; level < depth && nodes > 0; ++level) {
-            const std::int32_t truth = recorded_[static_cast<std::size_t>(first + level)];
+            const std::int32_t truth = recorded_[first + level];
             const std::int64_t width = std::min({shape_.width, proposal.max_width, nodes});
             const std::int64_t position = static_cast<std::int64_t>(context.size()) + level;
             const std::int64_t place =
@@ -93,9 +89,10 @@ class ReplayDrafter final : public Drafter {
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_replay_drafter(const DraftOptions& options) {
+std::unique_ptr<Drafter> make_replay_drafter(const DraftContext& context) {
+    const DraftOptions& options = context.options;
     if (!options.recorded) throw std::logic_error("draft = replay needs what was recorded");
-    return std::make_unique<ReplayDrafter>(options, tree_of(find_draft_method("replay"), options.tree));
+    return std::make_unique<ReplayDrafter>(options, options.shape());
 }
 
 }  // namespace longhaul::engine

@@ -52,7 +52,7 @@ class RsdC final : public TreeMethod {
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
                                                     std::int64_t max_depth, std::int64_t max_width) const override {
         std::vector<std::int64_t> branching = branching_;
-        branching.resize(static_cast<std::size_t>(std::clamp<std::int64_t>(max_depth, 0, this->max_depth())));
+        branching.resize(std::clamp<std::int64_t>(max_depth, 0, this->max_depth()));
         const TreeFamily limits{.widths = {}, .branches = true};
         for (std::size_t level = 0; max_width < TreeLimits::none && level < branching.size(); ++level)
             branching[level] = std::min(branching[level], limits.fan_out(static_cast<std::int64_t>(level), max_width));

@@ -61,7 +61,7 @@ class RsdSGrowth final : public TreeGrowth {
         std::vector<Candidate> candidates;
         for (std::size_t i = 0; i < drafts.size(); ++i) add_candidates(drafts[i], i, candidates);
         std::sort(candidates.begin(), candidates.end());
-        if (static_cast<std::int64_t>(candidates.size()) > width_) candidates.resize(static_cast<std::size_t>(width_));
+        if (static_cast<std::int64_t>(candidates.size()) > width_) candidates.resize(width_);
         add_nodes(drafts, candidates);
         if (++depth_done_ >= depth_) wanted_.clear();
     }

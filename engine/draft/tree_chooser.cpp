@@ -24,7 +24,7 @@ constexpr double most_loss = 0.02, first_loss = 3, trees_of_patience = 1.5;
 constexpr double lasting_credit = 500;  // plain steps of the past whose time counts
 // What probes may cost beside that: a share of the time, and at first some plain steps.
 constexpr double probe_share = 0.012, first_probe_loss = 3;
-constexpr std::int64_t probe_steps = 3, probe_depth = 2;
+constexpr std::int64_t probe_steps = 3;
 constexpr std::int64_t first_pause = 16, longest_pause = 4096;
 constexpr double node_seconds = 1e-6;  // of a draft without a model
 
@@ -70,23 +70,34 @@ double TreeChooser::level_seconds(std::int64_t rows, std::int64_t width) const {
     const auto models = std::min<std::int64_t>(static_cast<std::int64_t>(drafts_.size()), width);
     double seconds = 0;
     for (std::int64_t model = 0; model < models; ++model)
-        seconds += pass_seconds(drafts_[static_cast<std::size_t>(model)], std::max<std::int64_t>(rows / models, 1));
+        seconds += pass_seconds(drafts_[model], std::max<std::int64_t>(rows / models, 1));
     return seconds;
+}
+
+/// Drafting `rows` rows of a level of so many nodes, for the whole batch.
+double TreeChooser::drafting_seconds(std::int64_t level, std::int64_t rows, const Candidate& tree) const {
+    if (!drafts_.empty()) return level_seconds(rows, tree.limits.width);
+    const double nodes = node_seconds * static_cast<double>(tree.level_nodes);
+    if (!family_.by_heads) return nodes;
+    const auto head_rows = [&](std::int64_t levels) {
+        return levels > 0 ? target_.head_seconds(batch_.sequences * levels) : 0.0;
+    };
+    // Of two measured times.
+    return nodes + std::max(head_rows(level + 1) - head_rows(level), 0.0);
 }
 
 void TreeChooser::add_level(Candidate& tree) const {
     const std::int64_t level = tree.limits.depth++;
-    const std::int64_t rows = level == 0 ? 1 + std::min(not_drafted_, most_catching_up) : tree.level_nodes;
+    const std::int64_t rows = level == 0 ? 1 + std::min(not_drafted_, max_catching_up) : tree.level_nodes;
     tree.level_nodes = (family_.branches ? tree.level_nodes : 1) * family_.fan_out(level, tree.limits.width);
     tree.nodes += tree.level_nodes;
-    tree.drafting +=
-        drafts_.empty() ? node_seconds * static_cast<double>(tree.level_nodes) : level_seconds(rows, tree.limits.width);
+    tree.drafting += drafting_seconds(level, rows, tree);
 }
 
 /// A tree's nodes and its drafting.
 TreeChooser::Candidate TreeChooser::sized(const TreeLimits& limits) const {
     Candidate tree{.limits = {.depth = 0, .width = limits.width}};
-    while (tree.limits.depth < limits.depth && tree.nodes <= family_.most_nodes) add_level(tree);
+    while (tree.limits.depth < limits.depth && tree.nodes <= family_.max_nodes) add_level(tree);
     return tree;
 }
 
@@ -110,7 +121,7 @@ TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth, double hop
         double reached = 1;
         for (const double chance : chances) {
             add_level(tree);
-            if (tree.nodes > family_.most_nodes) break;
+            if (tree.nodes > family_.max_nodes) break;
             tree.tokens += reached *= chance;
             tree.seconds = target_seconds(1 + tree.nodes) + draft_factor(tree) * tree.drafting +
                            verify_seconds_ * tree.tokens * static_cast<double>(batch_.sequences);
@@ -126,23 +137,23 @@ TreeChooser::Candidate TreeChooser::further(const Candidate& from) const {
     const auto wider = std::upper_bound(family_.widths.begin(), family_.widths.end(), from.limits.width);
     if (wider != family_.widths.end() && step_ / (look_around / 4) % 2 == 0) {
         tree.limits.width = *wider;
-        while (tree.limits.depth > 1 && sized(tree.limits).nodes > family_.most_nodes) --tree.limits.depth;
+        while (tree.limits.depth > 1 && sized(tree.limits).nodes > family_.max_nodes) --tree.limits.depth;
     } else {
-        tree.limits.depth = std::min(from.limits.depth + 1, family_.most_depth);
+        tree.limits.depth = std::min(from.limits.depth + 1, family_.max_depth);
     }
-    return sized(tree.limits).nodes > family_.most_nodes ? from : tree;
+    return sized(tree.limits).nodes > family_.max_nodes ? from : tree;
 }
 
 /// What was never accepted so far down is tried little by little.
 std::int64_t TreeChooser::depth_in_reach() const {
-    return std::min(family_.most_depth, std::max(2 * acceptance_.deepest(), probe_depth));
+    return std::min(family_.max_depth, std::max(2 * acceptance_.deepest(), probe_depth()));
 }
 
 /// Time that went by pays for probes. They cost their drafts and what draft models have to read up.
 bool TreeChooser::may_probe() const {
     if (step_ < next_probe_) return false;
-    const Candidate tree = best_tree(probe_depth);
-    const std::int64_t late = std::min(not_drafted_, most_catching_up);
+    const Candidate tree = best_tree(probe_depth());
+    const std::int64_t late = std::min(not_drafted_, max_catching_up);
     const double reading = drafts_.empty() ? 0 : level_seconds(1 + late, 1) - level_seconds(1, 1);
     const double others = target_seconds(1 + tree.nodes) - target_seconds(1) +
                           draft_factor(tree) * std::max(tree.drafting - reading, 0.0);
@@ -173,7 +184,7 @@ TreeLimits TreeChooser::next_trees() {
             acceptance_.doubt();
         }
         --probe_left_;
-        return best_tree(probe_depth).limits;
+        return best_tree(probe_depth()).limits;
     }
     if (chosen_.limits.depth == 0 || step_ < first_steps || step_ % reconsider == 0) {
         chosen_ = best_tree(depth_in_reach());

@@ -73,6 +73,7 @@ class TreeChooser {
     [[nodiscard]] Candidate plain() const;
     [[nodiscard]] Candidate best_tree(std::int64_t max_depth, double hope = 0) const;
     [[nodiscard]] Candidate further(const Candidate& from) const;
+    [[nodiscard]] double drafting_seconds(std::int64_t level, std::int64_t rows, const Candidate& tree) const;
     void add_level(Candidate& tree) const;
     [[nodiscard]] Candidate sized(const TreeLimits& limits) const;
     [[nodiscard]] double draft_factor(const Candidate& tree) const;
@@ -80,6 +81,7 @@ class TreeChooser {
     [[nodiscard]] double pass_seconds(const CostModel& costs, std::int64_t rows) const;
     [[nodiscard]] double target_seconds(std::int64_t rows) const;
     [[nodiscard]] std::int64_t depth_in_reach() const;
+    [[nodiscard]] std::int64_t probe_depth() const { return std::min(family_.max_depth, std::int64_t{2}); }
     [[nodiscard]] bool may_probe() const;
     [[nodiscard]] double patience() const;
     TreeLimits next_trees();

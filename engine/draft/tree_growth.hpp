@@ -64,10 +64,6 @@ std::unique_ptr<TreeMethod> make_rsd_c(std::vector<std::int64_t> branching);
 /// RSD-S: stochastic beam search; `width` nodes a level, `depth` levels, drawn as whole sequences without replacement.
 std::unique_ptr<TreeMethod> make_rsd_s(std::int64_t width, std::int64_t depth);
 
-/// The trees of sd, spectr, specinfer, rsd-c and rsd-s.
-std::unique_ptr<TreeMethod> make_tree_method(const DraftMethod& method, const TreeShape& shape,
-                                             std::int64_t num_models);
-
 /// Adds what a draw gave as a child of `parent`, as a trial from `tree.drafts[draft]` where the drafts are sampled
 /// (`draft` < 0: they are not); the node.
 std::int32_t add_draw(TokenTree& tree, std::int32_t parent, std::int32_t token, double probability, std::int32_t draft);

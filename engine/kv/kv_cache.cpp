@@ -56,7 +56,7 @@ bool PagePool::grow(Tier& tier, bool far) {
     };
     const std::int64_t count = std::min(whole_groups(slab_pages(page_bytes) * (far ? far_slabs : 1)), left);
     const std::size_t num_bytes = static_cast<std::size_t>(whole_groups(count) * page_bytes);
-    tier.free.reserve(static_cast<std::size_t>(tier.allocated + count));  // what throws comes before what counts
+    tier.free.reserve(tier.allocated + count);  // what throws comes before what counts
     kernels::Buffer slab = far ? kernels::Buffer::far(device_, num_bytes) : kernels::Buffer(device_, num_bytes);
     std::byte* const first = slab.data();
     tier.slabs.push_back(std::move(slab));

@@ -164,11 +164,9 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     return {model.config().num_layers, std::move(points)};
 }
 
-double CostModel::pass_seconds(std::int64_t rows, std::int64_t context) const {
-    const auto cost = [&](const Point& p) {
-        const double layer = p.layer + p.layer_token * static_cast<double>(context - base_context);
-        return static_cast<double>(num_layers_) * std::max(layer, 0.0) + p.head;
-    };
+/// `cost` of a point, along straight lines.
+template <typename Cost>
+double CostModel::between_points(std::int64_t rows, const Cost& cost) const {
     const auto upper = std::lower_bound(points_.begin(), points_.end(), rows,
                                         [](const Point& p, std::int64_t r) { return p.rows < r; });
     if (upper == points_.end()) {
@@ -178,6 +176,17 @@ double CostModel::pass_seconds(std::int64_t rows, std::int64_t context) const {
     const Point& lower = *(upper - 1);
     const double part = static_cast<double>(rows - lower.rows) / static_cast<double>(upper->rows - lower.rows);
     return cost(lower) + part * (cost(*upper) - cost(lower));
+}
+
+double CostModel::pass_seconds(std::int64_t rows, std::int64_t context) const {
+    return between_points(rows, [&](const Point& p) {
+        const double layer = p.layer + p.layer_token * static_cast<double>(context - base_context);
+        return static_cast<double>(num_layers_) * std::max(layer, 0.0) + p.head;
+    });
+}
+
+double CostModel::head_seconds(std::int64_t rows) const {
+    return between_points(rows, [](const Point& p) { return p.head; });
 }
 
 }  // namespace longhaul::engine

@@ -34,9 +34,15 @@ class CostModel {
     /// Between the points along straight lines, behind the last at its price a row.
     [[nodiscard]] double pass_seconds(std::int64_t rows, std::int64_t context) const;
 
+    /// Of these the head, for so many rows with logits, and what a pass does before its layers.
+    [[nodiscard]] double head_seconds(std::int64_t rows) const;
+
     [[nodiscard]] const std::vector<Point>& points() const { return points_; }
 
   private:
+    template <typename Cost>
+    [[nodiscard]] double between_points(std::int64_t rows, const Cost& cost) const;
+
     std::int64_t num_layers_;
     std::vector<Point> points_;
 };

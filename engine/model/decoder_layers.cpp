@@ -42,9 +42,9 @@ void DecoderLayers::begin(std::span<const ForwardRow> rows, std::span<const KvVi
     find_prompt_rows(rows);
     sequences_.assign(sequences.begin(), sequences.end());
     for (std::int64_t r = 0; r < num_rows_; ++r) {
-        const ForwardRow& row = rows[static_cast<std::size_t>(r)];
+        const ForwardRow& row = rows[r];
         rope_.fill(row.position, cos_.data() + r * half, sin_.data() + r * half);
-        slots_.push_back(slot_of(row.place, sequences_.at(static_cast<std::size_t>(row.sequence))));
+        slots_.push_back(slot_of(row.place, sequences_.at(row.sequence)));
         attention_rows_.push_back({.sequence = row.sequence,
                                    .position = row.in_pages + std::ssize(row.path) - 1,
                                    .in_pages = row.in_pages,
@@ -91,7 +91,7 @@ std::byte* DecoderLayers::queries() {
 }
 
 const std::byte* DecoderLayers::attend(std::int64_t layer) {
-    const std::int64_t width = weights_[static_cast<std::size_t>(layer)].output.num_inputs;
+    const std::int64_t width = weights_[layer].output.num_inputs;
     std::byte* heads =
         context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(context_.act));
     context_.device.attention(layout_, layer, queries(), split_.num_heads, context_.act, heads, width);
@@ -101,7 +101,7 @@ const std::byte* DecoderLayers::attend(std::int64_t layer) {
 // x += Wo attention(rope(Wqkv norm(x)))
 void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const LayerInput& given) {
     kernels::Device& device = context_.device;
-    const LayerWeights& w = weights_[static_cast<std::size_t>(layer)];
+    const LayerWeights& w = weights_[layer];
     const NormPlace place = config_.layer(layer).norm_place;
     const std::byte* input = given.rows != nullptr ? context_.rounded(given.rows, given.width, num_rows_)
                                                    : enter_block(place, w.attention_norm, rows);
@@ -126,7 +126,7 @@ void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const La
 void DecoderLayers::mlp_block(std::int64_t layer, Residual& rows) {
     kernels::Device& device = context_.device;
     const kernels::DType act = context_.act;
-    const LayerWeights& w = weights_[static_cast<std::size_t>(layer)];
+    const LayerWeights& w = weights_[layer];
     const LayerConfig& kind = config_.layer(layer);
     const std::byte* input = enter_block(kind.norm_place, w.mlp_norm, rows);
     float* gate_up = context_.projected.floats(num_rows_ * w.gate_up.num_outputs);

@@ -37,10 +37,10 @@ std::span<const float> Logits::row(std::int64_t row) & {
     const auto count = static_cast<std::size_t>(vocab_size_);
     if (on_device_ == nullptr) return {on_host_ + row * vocab_size_, count};
     make_room();
-    if (!came_[static_cast<std::size_t>(row)]) {
+    if (!came_[row]) {
         device_->download(place_of(row), reinterpret_cast<const std::byte*>(on_device_ + row * stride_),
                           count * sizeof(float));
-        came_[static_cast<std::size_t>(row)] = true;
+        came_[row] = true;
     }
     return {place_of(row), count};
 }

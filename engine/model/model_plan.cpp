@@ -15,20 +15,6 @@ namespace {
 
 using kernels::DType;
 
-/// A config.json that says fewer layers than there are would run, and write nonsense.
-void add_layers_beyond(const ModelConfig& config, const SafetensorsFolder& tensors, std::vector<std::string>& faults) {
-    const std::string& prefix = tensor_names(config).layers;
-    for (const auto& [name, view] : tensors.tensors()) {
-        if (!name.starts_with(prefix)) continue;
-        std::int64_t layer = -1;
-        std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
-        if (layer < config.num_layers) continue;
-        faults.push_back(InputError::format(
-            view.file, name, "layers 0 to " + std::to_string(config.num_layers - 1) + ", as num_hidden_layers says",
-            "layer " + std::to_string(layer), ""));
-    }
-}
-
 }  // namespace
 
 WeightTypes weight_types(Precision precision) {
@@ -54,11 +40,21 @@ kernels::KvLayout kv_layout_of(const ModelConfig& config, const Split& split, DT
     return {dtype, config.num_layers, split.num_kv_heads, config.head_dim};
 }
 
-std::vector<std::string> tensor_faults(const ModelConfig& config, const SafetensorsFolder& tensors) {
+std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, const NumberedTensors& numbered,
+                                       const SafetensorsFolder& tensors) {
     std::vector<std::string> faults;
-    add_layers_beyond(config, tensors, faults);
-    Weights weights;
-    for (const WeightPlan& plan : plan_weights(config, Split(config, 0, 1), {}, weights)) {
+    const std::string& prefix = numbered.prefix;
+    for (const auto& [name, view] : tensors.tensors()) {
+        if (!name.starts_with(prefix)) continue;
+        std::int64_t number = -1;
+        std::from_chars(name.data() + prefix.size(), name.data() + name.size(), number);
+        if (number < numbered.count) continue;
+        faults.push_back(InputError::format(
+            view.file, name,
+            numbered.what + "s 0 to " + std::to_string(numbered.count - 1) + ", as " + numbered.key + " says",
+            numbered.what + " " + std::to_string(number), ""));
+    }
+    for (const WeightPlan& plan : plans) {
         for (const TensorPart& part : plan.parts) {
             try {
                 const bool matrix = plan.matrix != nullptr;
@@ -70,6 +66,12 @@ std::vector<std::string> tensor_faults(const ModelConfig& config, const Safetens
         }
     }
     return faults;
+}
+
+std::vector<std::string> tensor_faults(const ModelConfig& config, const SafetensorsFolder& tensors) {
+    Weights weights;
+    return tensor_faults(plan_weights(config, Split(config, 0, 1), {}, weights),
+                         {tensor_names(config).layers, "layer", "num_hidden_layers", config.num_layers}, tensors);
 }
 
 std::int64_t packed_weight_bytes(const ModelConfig& config, const Split& split, Precision precision,

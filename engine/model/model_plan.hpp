@@ -20,6 +20,15 @@ kernels::KvLayout kv_layout_of(const ModelConfig& config, const Split& split, ke
 /// and types, layers beyond the last. Reads no weights.
 std::vector<std::string> tensor_faults(const ModelConfig& config, const SafetensorsFolder& tensors);
 
+/// Tensors of numbered things, "model.layers.", of which config.json's `key` says how many there are.
+struct NumberedTensors {
+    std::string prefix, what, key;
+    std::int64_t count = 0;
+};
+/// The same of any plans. A config.json that says fewer things than there are would run, and write nonsense.
+std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, const NumberedTensors& numbered,
+                                       const SafetensorsFolder& tensors);
+
 /// Bytes of a rank's weights as `device` packs them.
 std::int64_t packed_weight_bytes(const ModelConfig& config, const Split& split, Precision precision,
                                  const kernels::Device& device);

@@ -96,7 +96,7 @@ Logits OutputHead::of_all_ranks(float* local, std::int64_t num_rows) {
 Logits OutputHead::gathered_on_host(const float* local, std::int64_t num_rows) {
     const std::int64_t vocab = config_.vocab_size;
     const std::int64_t part_size = num_rows * split_.vocab;
-    parts_.resize(static_cast<std::size_t>(part_size * split_.size));
+    parts_.resize(part_size * split_.size);
     group_.all_gather(local, parts_.data(), part_size);
     PooledStaging whole(stagings_, float_bytes(num_rows * vocab));
     for (std::int64_t part = 0; part < split_.size; ++part) {

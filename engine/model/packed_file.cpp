@@ -149,7 +149,7 @@ void PackedFile::check_data(int threads) const {
             const auto size = static_cast<std::size_t>(std::min(chunk_bytes, data_bytes_ - i * chunk_bytes));
             // Maps and reads in one go what else would take a page fault each; advice, from Linux 5.14 on.
             ::madvise(chunk, size, MADV_POPULATE_READ);
-            if (XXH3_64bits(chunk, size) != sums_[static_cast<std::size_t>(i)]) good = false;
+            if (XXH3_64bits(chunk, size) != sums_[i]) good = false;
         }
     };
     std::vector<std::jthread> others;

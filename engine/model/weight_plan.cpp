@@ -30,7 +30,7 @@ class Planner {
             everywhere("project_out", weights.project_out, types_.layers, names_.project_out, embedding,
                        c_.hidden_size);
         }
-        weights.layers.resize(static_cast<std::size_t>(c_.num_layers));
+        weights.layers.resize(c_.num_layers);
         add_layers(0, weights.layers, c_.hidden_size);
         if (c_.has_final_norm()) norm("final_norm", weights.final_norm, names_.final_norm, c_.layers.back().norm);
         if (!c_.tied_embeddings) {

@@ -69,7 +69,7 @@ std::vector<float> stack(const WeightPlan& plan, TensorSource& source) {
     std::vector<float> values;
     for (const TensorPart& part : plan.parts) {
         std::vector<float> some = source.vector(part);
-        some.resize(static_cast<std::size_t>(part.num_rows), 0.0F);
+        some.resize(part.num_rows, 0.0F);
         values.insert(values.end(), some.begin(), some.end());
     }
     return values;

@@ -47,8 +47,8 @@ class ThreadGroup final : public Group {
         for (int step = 1; step < size_; step *= 2) {
             mine().assign(data, data + count);
             exchange_->barrier.arrive_and_wait();
-            const std::vector<float>& other = exchange_->floats[static_cast<std::size_t>(rank_ ^ step)];
-            for (std::int64_t i = 0; i < count; ++i) data[i] += other[static_cast<std::size_t>(i)];
+            const std::vector<float>& other = exchange_->floats[rank_ ^ step];
+            for (std::int64_t i = 0; i < count; ++i) data[i] += other[i];
             exchange_->barrier.arrive_and_wait();
         }
     }
@@ -57,8 +57,7 @@ class ThreadGroup final : public Group {
         mine().assign(send, send + count);
         exchange_->barrier.arrive_and_wait();
         for (int r = 0; r < size_; ++r) {
-            std::memcpy(recv + r * count, exchange_->floats[static_cast<std::size_t>(r)].data(),
-                        static_cast<std::size_t>(count) * sizeof(float));
+            std::memcpy(recv + r * count, exchange_->floats[r].data(), static_cast<std::size_t>(count) * sizeof(float));
         }
         exchange_->barrier.arrive_and_wait();
     }
@@ -71,7 +70,7 @@ class ThreadGroup final : public Group {
     }
 
     std::vector<std::vector<std::byte>> gather(std::span<const std::byte> bytes) override {
-        exchange_->bytes[static_cast<std::size_t>(rank_)].assign(bytes.begin(), bytes.end());
+        exchange_->bytes[rank_].assign(bytes.begin(), bytes.end());
         exchange_->barrier.arrive_and_wait();
         std::vector<std::vector<std::byte>> all;
         if (rank_ == 0) all = exchange_->bytes;
@@ -80,7 +79,7 @@ class ThreadGroup final : public Group {
     }
 
   private:
-    std::vector<float>& mine() { return exchange_->floats[static_cast<std::size_t>(rank_)]; }
+    std::vector<float>& mine() { return exchange_->floats[rank_]; }
 
     std::shared_ptr<ThreadExchange> exchange_;
     int rank_;
@@ -145,7 +144,7 @@ std::vector<std::unique_ptr<Group>> make_thread_groups(int size) {
     check_group_size(size);
     auto exchange = std::make_shared<ThreadExchange>(size);
     std::vector<std::unique_ptr<Group>> groups;
-    groups.reserve(static_cast<std::size_t>(size));
+    groups.reserve(size);
     for (int rank = 0; rank < size; ++rank) groups.push_back(std::make_unique<ThreadGroup>(exchange, rank, size));
     return groups;
 }

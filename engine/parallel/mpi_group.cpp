@@ -101,7 +101,7 @@ class MpiGroup final : public Group {
         MPI_Request request = MPI_REQUEST_NULL;
         check_mpi(MPI_Ibcast(&num_bytes, 1, MPI_INT64_T, 0, communicator_, &request), "MPI_Ibcast");
         wait(request);
-        bytes.resize(static_cast<std::size_t>(num_bytes));
+        bytes.resize(num_bytes);
         check_mpi(MPI_Bcast(bytes.data(), as_int(num_bytes), MPI_BYTE, 0, communicator_), "MPI_Bcast");
     }
 
@@ -166,7 +166,7 @@ class MpiGroup final : public Group {
             if (rank_ != 0) {
                 const std::byte* from = node_->await(0, while_waiting_);
                 std::memcpy(&num_bytes, from, sizeof num_bytes);
-                bytes.resize(static_cast<std::size_t>(num_bytes));
+                bytes.resize(num_bytes);
                 std::copy_n(from + sizeof num_bytes, std::min(most, num_bytes - first), bytes.data() + first);
             }
             first += most;
@@ -177,7 +177,7 @@ class MpiGroup final : public Group {
     void add_slots(float* data, std::int64_t begin, std::int64_t end) {
         std::array<const float*, 8> parts{};
         for (int r = 0; r < node_size_; ++r) {
-            parts[static_cast<std::size_t>(r)] = (r == node_->rank() ? data : slot_of(r)) + begin;
+            parts[r] = (r == node_->rank() ? data : slot_of(r)) + begin;
         }
         const std::span used(parts.data(), static_cast<std::size_t>(node_size_));
         kernels::sum_ranks(data + begin, used, end - begin, threads_);
@@ -228,7 +228,7 @@ class MpiGroup final : public Group {
 
     /// The levels of the tree above `first_step` neighbours, who hold the same numbers.
     void add_across_nodes(float* data, std::int64_t count, int first_step) {
-        if (first_step < size_) partner_.resize(static_cast<std::size_t>(count));
+        if (first_step < size_) partner_.resize(count);
         for (int step = first_step; step < size_; step *= 2) {
             exchange(data, count, partner_.data(), count, rank_ ^ step);
             add(data, partner_.data(), count, (rank_ & step) == 0);

@@ -23,7 +23,7 @@ struct Distribution {
     }
     [[nodiscard]] double probability(std::int32_t token) const {
         const std::int64_t place = place_of(token);
-        return place < 0 ? 0.0 : q[static_cast<std::size_t>(place)];
+        return place < 0 ? 0.0 : q[place];
     }
 };
 

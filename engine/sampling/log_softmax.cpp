@@ -62,13 +62,13 @@ void LogSoftmax::set(std::span<const float> logits) {
 }
 
 double LogSoftmax::operator()(std::int32_t token) const {
-    const float logit = logits_[static_cast<std::size_t>(token)];
+    const float logit = logits_[token];
     if (logit == impossible) return least_log_probability;
     return std::max((static_cast<double>(logit) - greatest_) - log_sum_, least_log_probability);
 }
 
 std::span<const std::int32_t> LogSoftmax::best(std::int64_t count) {
-    const auto logit = [&](std::int32_t token) { return logits_[static_cast<std::size_t>(token)]; };
+    const auto logit = [&](std::int32_t token) { return logits_[token]; };
     const auto better = [&](std::int32_t a, std::int32_t b) {
         return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
     };

@@ -44,7 +44,7 @@ void LogitsPipeline::for_penalised(const NodeContext& context, Take take) {
 void LogitsPipeline::penalise(const NodeContext& context) {
     const auto theta = static_cast<float>(params_.repetition_penalty);
     for_penalised(context, [&](std::int32_t token) {
-        float& logit = logits_[static_cast<std::size_t>(token)];
+        float& logit = logits_[token];
         const float penalised = logit > 0 ? logit / theta : logit * theta;
         logit = std::min(penalised, std::numeric_limits<float>::max());  // of a penalty below 1
     });
@@ -75,8 +75,8 @@ void LogitsPipeline::keep_top_k() {
     const auto k = static_cast<std::size_t>(std::max(params_.top_k, params_.min_keep));
     if (params_.top_k <= 0 || k >= out_.ids.size()) return;
     const auto better = [&](std::int32_t a, std::int32_t b) {
-        const double la = out_.log_weights[static_cast<std::size_t>(a)];
-        const double lb = out_.log_weights[static_cast<std::size_t>(b)];
+        const double la = out_.log_weights[a];
+        const double lb = out_.log_weights[b];
         return la != lb ? la > lb : a < b;
     };
     order_.resize(out_.ids.size());
@@ -140,8 +140,8 @@ void LogitsPipeline::keep_if(Keep keep) {
 void LogitsPipeline::keep_top_p() {
     if (params_.top_p >= 1.0) return;
     const auto more_probable = [&](std::int32_t a, std::int32_t b) {
-        const double qa = out_.q[static_cast<std::size_t>(a)];
-        const double qb = out_.q[static_cast<std::size_t>(b)];
+        const double qa = out_.q[a];
+        const double qb = out_.q[b];
         return qa != qb ? qa > qb : a < b;
     };
     // All tokens below (1-p)/V together weigh less than 1-p, so the prefix ends before them: sort the others alone.
@@ -165,7 +165,7 @@ void LogitsPipeline::keep_top_p() {
             std::nth_element(from, to, order_.end(), more_probable);
             std::sort(from, to, more_probable);
         }
-        sum += out_.q[static_cast<std::size_t>(order_[kept++])];
+        sum += out_.q[order_[kept++]];
     }
     order_.resize(std::max<std::size_t>(kept, 1));
     std::sort(order_.begin(), order_.end());

@@ -61,7 +61,7 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
     nodes_.emplace_back();
     for (std::size_t i = 0; i < tokens_.size(); ++i) insert(i);
     roots_.resize(256);
-    for (int byte = 0; byte < 256; ++byte) roots_[static_cast<std::size_t>(byte)] = child(0, static_cast<char>(byte));
+    for (int byte = 0; byte < 256; ++byte) roots_[byte] = child(0, static_cast<char>(byte));
 }
 
 void AddedTokenMatcher::insert(std::size_t token_index) {
@@ -71,21 +71,20 @@ void AddedTokenMatcher::insert(std::size_t token_index) {
         std::int32_t next = child(at, byte);
         if (next < 0) {
             next = static_cast<std::int32_t>(nodes_.size());
-            Node& parent = nodes_[static_cast<std::size_t>(at)];
+            Node& parent = nodes_[at];
             const Node added{-1, parent.first_child, -1, byte};
             parent.first_child = next;
             nodes_.push_back(added);
         }
         at = next;
     }
-    std::int32_t& index = nodes_[static_cast<std::size_t>(at)].token_index;
+    std::int32_t& index = nodes_[at].token_index;
     if (index < 0) index = static_cast<std::int32_t>(token_index);
 }
 
 std::int32_t AddedTokenMatcher::child(std::int32_t node, char byte) const {
-    std::int32_t at = nodes_[static_cast<std::size_t>(node)].first_child;
-    while (at >= 0 && nodes_[static_cast<std::size_t>(at)].byte != byte)
-        at = nodes_[static_cast<std::size_t>(at)].next_sibling;
+    std::int32_t at = nodes_[node].first_child;
+    while (at >= 0 && nodes_[at].byte != byte) at = nodes_[at].next_sibling;
     return at;
 }
 
@@ -93,7 +92,7 @@ std::int32_t AddedTokenMatcher::longest_at(std::string_view text) const {
     std::int32_t node = roots_[static_cast<unsigned char>(text[0])];
     std::int32_t longest = -1;
     for (std::size_t i = 1; node >= 0; ++i) {
-        const std::int32_t index = nodes_[static_cast<std::size_t>(node)].token_index;
+        const std::int32_t index = nodes_[node].token_index;
         if (index >= 0) longest = index;
         if (i == text.size()) break;
         node = child(node, text[i]);
@@ -112,7 +111,7 @@ void AddedTokenMatcher::split(PieceList& pieces) const {
                 ++at;
                 continue;
             }
-            const AddedToken& token = tokens_[static_cast<std::size_t>(index)];
+            const AddedToken& token = tokens_[index];
             const std::size_t content_end = at + token.content.size();
             if (!token.single_word || !inside_word(text, at, content_end)) {
                 const std::size_t begin = token.lstrip ? white_space_before(text, std::min(done, at), at) : at;

@@ -38,7 +38,7 @@ Bpe::Bpe(const Vocabulary& vocabulary, const std::vector<Merge>& merges, const B
       merges_(table_size(merges.size())),
       junctions_(table_size(merges.size()), empty_pair),
       bmp_ids_(0x10000, -1) {
-    for (const std::int32_t id : options_.reserved_ids) is_reserved_[static_cast<std::size_t>(id)] = true;
+    for (const std::int32_t id : options_.reserved_ids) is_reserved_[id] = true;
     for (std::size_t i = 0; i < extra_chars_.size(); ++i)
         extra_ids_.emplace(extra_chars_[i], vocabulary.size() + static_cast<std::int32_t>(i));
     std::string character;
@@ -63,12 +63,12 @@ Bpe::Bpe(const Vocabulary& vocabulary, const std::vector<Merge>& merges, const B
 
 std::optional<std::int32_t> Bpe::find_word(std::string_view word) const {
     const auto id = vocabulary_.find(word);
-    return id && !is_reserved_[static_cast<std::size_t>(*id)] ? id : std::nullopt;
+    return id && !is_reserved_[*id] ? id : std::nullopt;
 }
 
 std::string_view Bpe::symbol_text(std::int32_t id) const {
     if (id < vocabulary_.size()) return vocabulary_.text(id);
-    return extra_chars_[static_cast<std::size_t>(id - vocabulary_.size())];
+    return extra_chars_[id - vocabulary_.size()];
 }
 
 std::int32_t Bpe::char_id(std::string_view character) const {
@@ -217,9 +217,9 @@ void Bpe::Session::merge_short() {
 }
 
 void Bpe::Session::push_candidate(std::int32_t position) {
-    const Symbol& left = symbols_[static_cast<std::size_t>(position)];
+    const Symbol& left = symbols_[position];
     if (left.next < 0) return;
-    const Slot* merge = bpe_.find_merge(left.id, symbols_[static_cast<std::size_t>(left.next)].id);
+    const Slot* merge = bpe_.find_merge(left.id, symbols_[left.next].id);
     if (!merge) return;
     heap_.push_back({merge->rank, position, merge->merged});
     std::push_heap(heap_.begin(), heap_.end(), [](const Candidate& a, const Candidate& b) {
@@ -234,7 +234,7 @@ void Bpe::Session::merge_long() {
     heap_.clear();
     const auto num_symbols = static_cast<std::int32_t>(ids_.size());
     for (std::int32_t i = 0; i < num_symbols; ++i)
-        symbols_.push_back({ids_[static_cast<std::size_t>(i)], i - 1, i + 1 < num_symbols ? i + 1 : -1});
+        symbols_.push_back({ids_[i], i - 1, i + 1 < num_symbols ? i + 1 : -1});
     for (std::int32_t i = 0; i < num_symbols; ++i) push_candidate(i);
 
     while (!heap_.empty()) {
@@ -243,21 +243,20 @@ void Bpe::Session::merge_long() {
         });
         const Candidate best = heap_.back();
         heap_.pop_back();
-        Symbol& left = symbols_[static_cast<std::size_t>(best.position)];
+        Symbol& left = symbols_[best.position];
         if (left.id < 0 || left.next < 0) continue;
-        Symbol& right = symbols_[static_cast<std::size_t>(left.next)];
+        Symbol& right = symbols_[left.next];
         const Slot* merge = bpe_.find_merge(left.id, right.id);
         if (!merge || merge->merged != best.merged || merge->rank != best.rank) continue;
         left.id = merge->merged;
         left.next = right.next;
         right.id = -1;
-        if (left.next >= 0) symbols_[static_cast<std::size_t>(left.next)].previous = best.position;
+        if (left.next >= 0) symbols_[left.next].previous = best.position;
         if (left.previous >= 0) push_candidate(left.previous);
         push_candidate(best.position);
     }
     ids_.clear();
-    for (std::int32_t i = 0; i >= 0 && i < num_symbols; i = symbols_[static_cast<std::size_t>(i)].next)
-        ids_.push_back(symbols_[static_cast<std::size_t>(i)].id);
+    for (std::int32_t i = 0; i >= 0 && i < num_symbols; i = symbols_[i].next) ids_.push_back(symbols_[i].id);
 }
 
 // What is left of the extra characters is unknown after all.

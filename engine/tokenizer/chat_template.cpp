@@ -215,7 +215,7 @@ Recognised recognise(const std::string& text) {
     for (const Known& known : known_templates) {
         const auto gaps = match_jinja(form, known.pattern);
         if (!gaps) continue;
-        return {&known, known.system_gap < 0 ? "" : jinja_literal((*gaps)[static_cast<std::size_t>(known.system_gap)])};
+        return {&known, known.system_gap < 0 ? "" : jinja_literal((*gaps)[known.system_gap])};
     }
     return {};
 }

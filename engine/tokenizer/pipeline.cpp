@@ -37,13 +37,13 @@ PipelineTokenizer::PipelineTokenizer(TokenizerParts parts)
       is_special_(static_cast<std::size_t>(vocab_size())),
       token_bytes_(static_cast<std::size_t>(vocab_size())) {
     parts_.merges = {};
-    for (const std::int32_t id : parts_.special_ids) is_special_[static_cast<std::size_t>(id)] = true;
+    for (const std::int32_t id : parts_.special_ids) is_special_[id] = true;
     for (const AddedToken& token : parts_.added_tokens)
-        if (token.special) is_special_[static_cast<std::size_t>(token.id)] = true;
+        if (token.special) is_special_[token.id] = true;
     for (std::int32_t id = 0; id < vocab_size(); ++id) {
         if (!parts_.vocabulary.contains(id)) continue;
         const std::string& text = parts_.vocabulary.text(id);
-        token_bytes_[static_cast<std::size_t>(id)] = is_special(id) ? text : parts_.decoder.token_bytes(text);
+        token_bytes_[id] = is_special(id) ? text : parts_.decoder.token_bytes(text);
     }
 }
 
@@ -71,11 +71,11 @@ std::vector<std::int32_t> PipelineTokenizer::encode(std::string_view text) const
 
 const std::string& PipelineTokenizer::token_bytes(std::int32_t token_id) const {
     static const std::string none;
-    return token_id >= 0 && token_id < vocab_size() ? token_bytes_[static_cast<std::size_t>(token_id)] : none;
+    return token_id >= 0 && token_id < vocab_size() ? token_bytes_[token_id] : none;
 }
 
 bool PipelineTokenizer::is_special(std::int32_t token_id) const {
-    return token_id >= 0 && token_id < vocab_size() && is_special_[static_cast<std::size_t>(token_id)];
+    return token_id >= 0 && token_id < vocab_size() && is_special_[token_id];
 }
 
 std::string PipelineTokenizer::decode(std::span<const std::int32_t> token_ids, bool skip_special) const {

@@ -211,7 +211,7 @@ void add_byte_tokens(const ModelFile& model, std::string_view file, TokenizerPar
     if (!parts.bpe.byte_fallback)
         throw InputError(file, "pieces", "pieces <0x00> to <0xFF>, since byte_fallback is true", "none");
     for (const std::int32_t id : parts.bpe.byte_ids)
-        if (model.pieces[static_cast<std::size_t>(id)].type != PieceType::byte)
+        if (model.pieces[id].type != PieceType::byte)
             throw InputError(file, piece_name(static_cast<std::size_t>(id)), "type BYTE", "another type");
 }
 

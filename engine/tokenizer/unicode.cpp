@@ -141,8 +141,8 @@ struct ByteAlphabet {
         int next = 0x100;
         for (int byte = 0; byte < 256; ++byte) {
             const int code = stands_for_itself(byte) ? byte : next++;
-            append_char(static_cast<char32_t>(code), chars.at(static_cast<std::size_t>(byte)));
-            bytes.at(static_cast<std::size_t>(code)) = static_cast<std::int16_t>(byte);
+            append_char(static_cast<char32_t>(code), chars.at(byte));
+            bytes.at(code) = static_cast<std::int16_t>(byte);
         }
     }
 };

@@ -31,12 +31,10 @@ class Vocabulary {
         return found == ids_.end() ? std::nullopt : std::optional(found->second);
     }
     [[nodiscard]] bool contains(std::int32_t token_id) const {
-        return token_id >= 0 && token_id < size() && present_[static_cast<std::size_t>(token_id)];
+        return token_id >= 0 && token_id < size() && present_[token_id];
     }
     /// Text of a token that is contained.
-    [[nodiscard]] const std::string& text(std::int32_t token_id) const {
-        return texts_[static_cast<std::size_t>(token_id)];
-    }
+    [[nodiscard]] const std::string& text(std::int32_t token_id) const { return texts_[token_id]; }
     /// One more than the greatest id.
     [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(texts_.size()); }
 

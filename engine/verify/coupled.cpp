@@ -10,7 +10,7 @@ namespace longhaul::engine {
 
 Decision CoupledVerifier::decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
                                  std::uint64_t noise_key, std::int64_t position) const {
-    const std::int64_t at = position + tree.depth[static_cast<std::size_t>(node)];
+    const std::int64_t at = position + tree.depth[node];
     return of_token(tree, node, gumbel_argmax(target(node), NoiseRow(noise_key, at)));
 }
 

@@ -23,7 +23,7 @@ class Remaining {
     /// 1 for a token that is none of p's: it was drawn all the same.
     [[nodiscard]] double probability(std::int32_t token) const {
         const std::int64_t place = p_.place_of(token);
-        return place < 0 ? 1.0 : mass_ > 0 ? weights_[static_cast<std::size_t>(place)] / mass_ : 0.0;
+        return place < 0 ? 1.0 : mass_ > 0 ? weights_[place] / mass_ : 0.0;
     }
     /// Over the target's support, to be multiplied by scale().
     [[nodiscard]] std::span<const double> weights() const { return same_support_ ? weights_ : over_; }

@@ -22,7 +22,7 @@ std::vector<double> over_ids(std::span<const double> values, const std::vector<s
 
 double Residual::probability(std::int32_t token) const {
     const auto at = std::lower_bound(ids_.begin(), ids_.end(), token);
-    return at != ids_.end() && *at == token ? left_[static_cast<std::size_t>(at - ids_.begin())] : 0.0;
+    return at != ids_.end() && *at == token ? left_[at - ids_.begin()] : 0.0;
 }
 
 void Residual::reduce(std::span<const double> by, double scale) {
@@ -35,7 +35,7 @@ void Residual::reduce(std::span<const double> by, double scale) {
 void Residual::remove(std::int32_t token) {
     less_ = left_;
     const auto at = std::lower_bound(ids_.begin(), ids_.end(), token);
-    if (at != ids_.end() && *at == token) less_[static_cast<std::size_t>(at - ids_.begin())] = 0;
+    if (at != ids_.end() && *at == token) less_[at - ids_.begin()] = 0;
     replace_left();
 }
 
@@ -79,13 +79,12 @@ double number_of(std::uint64_t key, std::int64_t at, Purpose purpose, std::size_
 
 std::vector<DraftToken> drafts_of(const TokenTree& tree, std::int32_t node) {
     std::vector<DraftToken> drafts;
-    const auto token = [&](std::int32_t child) { return tree.token[static_cast<std::size_t>(child)]; };
+    const auto token = [&](std::int32_t child) { return tree.token[child]; };
     for (const Trial& trial : tree.trials) {
-        if (trial.parent == node)
-            drafts.push_back({token(trial.child), trial.child, &tree.drafts[static_cast<std::size_t>(trial.draft)]});
+        if (trial.parent == node) drafts.push_back({token(trial.child), trial.child, &tree.drafts[trial.draft]});
     }
     for (std::int32_t child = node + 1; !tree.sampled && child < tree.num_nodes(); ++child) {
-        if (tree.parent[static_cast<std::size_t>(child)] == node) drafts.push_back({token(child), child, nullptr});
+        if (tree.parent[child] == node) drafts.push_back({token(child), child, nullptr});
     }
     return drafts;
 }
@@ -100,7 +99,7 @@ class SamplingVerifier final : public Verifier {
     [[nodiscard]] Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
                                   std::uint64_t noise_key, std::int64_t position) const override {
         const kernels::FlushDenormals flush;
-        const std::int64_t at = position + tree.depth[static_cast<std::size_t>(node)];
+        const std::int64_t at = position + tree.depth[node];
         const std::vector<DraftToken> drafts = drafts_of(tree, node);
         Residual residual(target(node));
         const std::size_t taken = rule_->decide(
@@ -122,7 +121,7 @@ std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule,
 
 std::optional<DeviceTrials> device_trials(const TokenTree& tree, std::int32_t node, std::uint64_t noise_key,
                                           std::int64_t position) {
-    const std::int64_t at = position + tree.depth[static_cast<std::size_t>(node)];
+    const std::int64_t at = position + tree.depth[node];
     DeviceTrials told{.trials = {}, .children = {}, .number = number_of(noise_key, at, Purpose::residual, 0)};
     for (const DraftToken& draft : drafts_of(tree, node)) {
         const bool drawn = draft.drawn_from != nullptr;

@@ -1,5 +1,7 @@
 #include "engine/verify/verifier.hpp"
 
+#include <stdexcept>
+
 #include "engine/error.hpp"
 #include "engine/verify/sampling.hpp"
 
@@ -20,36 +22,73 @@ Verdict Verifier::verify(const TokenTree& tree, const TargetDistribution& target
     return walk([&](std::int32_t node) { return decide(tree, node, target, noise_key, position); });
 }
 
-// Where rules are named: a new one is a line here, one in check_lossless, and a file beside this one.
-std::unique_ptr<Verifier> make_verifier(const std::string& rule) {
-    if (rule == "coupled") return std::make_unique<CoupledVerifier>();
-    if (rule == "rejection" || rule == "multi-round")
-        return make_sampling_verifier(make_multi_round_rule(), kernels::TrialRule::multi_round);
-    if (rule == "k-seq") return make_sampling_verifier(make_k_seq_rule(), kernels::TrialRule::k_seq);
-    if (rule == "recursive") return make_sampling_verifier(make_recursive_rule(), kernels::TrialRule::recursive);
-    throw UsageError("verify: expected coupled, rejection, multi-round, k-seq or recursive, got '" + rule + "'");
+// A new rule is a value of VerifyRule, a line here, one in check_lossless, and a file beside this one.
+std::unique_ptr<Verifier> make_verifier(VerifyRule rule) {
+    switch (rule) {
+        case VerifyRule::coupled:
+            return std::make_unique<CoupledVerifier>();
+        case VerifyRule::rejection:
+        case VerifyRule::multi_round:
+            return make_sampling_verifier(make_multi_round_rule(), kernels::TrialRule::multi_round);
+        case VerifyRule::k_seq:
+            return make_sampling_verifier(make_k_seq_rule(), kernels::TrialRule::k_seq);
+        case VerifyRule::recursive:
+            return make_sampling_verifier(make_recursive_rule(), kernels::TrialRule::recursive);
+    }
+    throw std::logic_error("no such verification rule");
 }
 
-/// The drafts that `rule` needs, in words; nullptr where those of `method` are.
-static const char* wanted_drafts(const std::string& rule, const DraftMethod& method, std::int64_t num_models) {
-    if (rule == "coupled" || method.draws == Draws::none) return nullptr;  // any tree will do; there is none
-    const bool chain = method.draws == Draws::chain;
-    const bool independent = chain || method.draws == Draws::independent;
-    const bool without_replacement = chain || method.draws == Draws::without_replacement;
-    if (rule == "rejection" && !chain) return "one sampled draft a node (draft = sd)";
-    if (rule == "multi-round" && !independent) return "independent drafts (draft = sd, spectr or specinfer)";
-    if (rule == "k-seq" && (!independent || num_models > 1))
-        return "independent drafts of one model (draft = sd, spectr, or specinfer with one draft-model)";
-    if (rule == "recursive" && !without_replacement && method.draws != Draws::certain)
-        return "drafts drawn without replacement (draft = sd, rsd-c or rsd-s) or certain ones (ngram)";
-    return nullptr;
+/// Whether `rule` may see the drafts of `method`.
+static bool is_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models) {
+    if (!method.drafts()) return true;  // there is nothing to verify
+    const bool independent = method.draws == Draws::chain || method.draws == Draws::independent;
+    switch (rule) {
+        case VerifyRule::coupled:
+            return true;
+        case VerifyRule::rejection:
+            return method.draws == Draws::chain;
+        case VerifyRule::multi_round:
+            return independent;
+        case VerifyRule::k_seq:
+            return independent && num_models <= 1;
+        case VerifyRule::recursive:
+            return method.draws != Draws::independent;
+    }
+    return false;
 }
 
-void check_lossless(const std::string& rule, const DraftMethod& method, std::int64_t num_models) {
-    const char* wanted = wanted_drafts(rule, method, num_models);
-    if (wanted == nullptr) return;
-    throw UsageError("verify: expected coupled with draft = " + method.name + ", got " + rule + ", which needs " +
-                     wanted + "; what it emitted would not be distributed as the model");
+/// The drafts that `rule` needs, in words.
+static const char* wanted_drafts(VerifyRule rule) {
+    switch (rule) {
+        case VerifyRule::coupled:
+            return "any drafts";
+        case VerifyRule::rejection:
+            return "one sampled draft a node";
+        case VerifyRule::multi_round:
+            return "independent drafts";
+        case VerifyRule::k_seq:
+            return "independent drafts of one model";
+        case VerifyRule::recursive:
+            return "drafts drawn without replacement or certain ones";
+    }
+    return "";
+}
+
+std::vector<std::string> lossless_methods(VerifyRule rule) {
+    std::vector<std::string> names;
+    for (const DraftMethod& method : draft_methods()) {
+        if (method.drafts() && is_lossless(rule, method, 1)) names.push_back(method.name);
+    }
+    return names;
+}
+
+void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models) {
+    if (is_lossless(rule, method, num_models)) return;
+    std::string names;
+    for (const std::string& name : lossless_methods(rule)) names += (names.empty() ? "" : ", ") + name;
+    throw UsageError("verify: expected coupled with draft = " + method.name + ", got " + rule.name() +
+                     ", which needs " + wanted_drafts(rule) + " (draft = " + names +
+                     "); what it emitted would not be distributed as the model");
 }
 
 }  // namespace longhaul::engine

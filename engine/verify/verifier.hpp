@@ -13,6 +13,7 @@
 #include "engine/draft/methods.hpp"
 #include "engine/sampling/distribution.hpp"
 #include "engine/token_tree.hpp"
+#include "engine/verify/rule.hpp"
 #include "kernels/token_chooser.hpp"
 
 namespace longhaul::engine {
@@ -37,7 +38,7 @@ class Verifier {
     virtual ~Verifier() = default;
     /// Whether it reads Distribution::q.
     [[nodiscard]] virtual bool needs_probabilities() const = 0;
-    /// How a device decides as `decide` does (Device::decide); nullopt: the target's token alone says it.
+    /// How a device decides as `decide` does (TokenChooser::decide); nullopt: the target's token alone says it.
     [[nodiscard]] virtual std::optional<kernels::TrialRule> device_rule() const { return std::nullopt; }
     /// `position`: absolute position of the token that follows the root.
     [[nodiscard]] virtual Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
@@ -75,11 +76,13 @@ class ForcedVerifier final : public Verifier {
     std::span<const std::int32_t> coming_;
 };
 
-/// A rule by its name: coupled, rejection, multi-round, k-seq, recursive. Throws UsageError for another one.
-std::unique_ptr<Verifier> make_verifier(const std::string& rule);
+std::unique_ptr<Verifier> make_verifier(VerifyRule rule);
 
 /// Throws UsageError where what `rule` emits from the drafts of `method` would not be distributed as the target
 /// (algorithms.md section 3, "Which drafts a rule may see").
-void check_lossless(const std::string& rule, const DraftMethod& method, std::int64_t num_models);
+void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models);
+
+/// Names of the methods, with one draft model, whose drafts `rule` may see.
+std::vector<std::string> lossless_methods(VerifyRule rule);
 
 }  // namespace longhaul::engine

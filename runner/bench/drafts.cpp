@@ -23,7 +23,7 @@ using Logits = std::vector<std::vector<float>>;
 Logits random_logits(std::int64_t vocab) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0, 3);
-    Logits rows(rows_of_logits, std::vector<float>(static_cast<std::size_t>(vocab)));
+    Logits rows(rows_of_logits, std::vector<float>(vocab));
     for (auto& row : rows) {
         for (float& logit : row) logit = normal(random);
     }
@@ -121,9 +121,9 @@ BenchTable bench_drafts(BenchSetup& setup) {
          {Case{"sd", "30", "rejection"}, Case{"spectr", "6x5", "k-seq"}, Case{"specinfer", "6x5", "multi-round"},
           Case{"rsd-c", "2,2,2,2", "recursive"}, Case{"rsd-s", "6x5", "recursive"}, Case{"rsd-s", "6x5", "coupled"}}) {
         const engine::DraftMethod& method = engine::find_draft_method(measured.draft);
-        const auto trees = engine::make_tree_method(method, engine::tree_of(method, measured.tree), 1);
+        const auto trees = method.make_trees(engine::tree_of(method, measured.tree), 1);
         const auto verifier = engine::make_verifier(measured.verify);
-        const bool coupled = std::string(measured.verify) == "coupled";
+        const bool coupled = engine::VerifyRule(measured.verify) == engine::VerifyRule::coupled;
         std::vector<double> draft, verify, pass;
         std::int64_t nodes = 0;
         for (std::uint64_t round = 0; round < 9; ++round) {

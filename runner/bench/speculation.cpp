@@ -1,5 +1,5 @@
 // What speculation gains at a known acceptance: an autoregressive run, then the same text with its tokens as drafts,
-// some made wrong (engine/draft/replay.hpp).
+// some made wrong (engine/draft/replay.cpp).
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -9,7 +9,7 @@
 #include "engine/error.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/replica.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
 #include "runner/bench/bench.hpp"
 

@@ -169,9 +169,10 @@ int generate_command(const std::vector<std::string>& arguments) {
 
     DraftModels drafts;
     drafts.load(settings, config, *tokenizer, *device, *group);
+    drafts.load_heads(settings, *model);
 
     engine::ReplicaOptions options = replica_options(settings, config);
-    options.draft.models = drafts.pointers();
+    drafts.give_to(options.draft);
     options.batch = 1;
     options.kv_memory_bytes = kv_memory_bytes(settings, *device, 1);
     options.kv_far_bytes = far_bytes(settings, *device);

@@ -7,7 +7,7 @@
 
 #include "engine/error.hpp"
 #include "engine/model/config.hpp"
-#include "engine/sequence.hpp"
+#include "engine/replica/sequence.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/data/dataset.hpp"
 #include "runner/job/command_line.hpp"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
-#include "engine/sequence.hpp"
+#include "engine/replica/sequence.hpp"
 #include "engine/tokenizer/chat_template.hpp"
 #include "runner/data/dataset_records.hpp"
 #include "runner/data/dataset_source.hpp"

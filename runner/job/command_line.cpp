@@ -16,10 +16,6 @@ namespace po = boost::program_options;
 
 const char* const origin = "command line";
 
-std::string shown(const std::string& text) {
-    return "'" + engine::printable(text) + "'";
-}
-
 [[noreturn]] void refuse(const std::string& field, const std::string& expected, const std::string& got,
                          const std::string& mend = "") {
     throw UsageError(InputError::format(origin, field, expected, got, mend));
@@ -54,16 +50,16 @@ po::options_description describe(const CommandSyntax& syntax) {
     const std::string& name = option.string_key;
     const auto& unused = syntax.unused_keys;
     if (std::find(unused.begin(), unused.end(), name) != unused.end()) {
-        refuse(name, "a key that `longhaul " + syntax.name + "` uses", shown("--" + name), help_hint(syntax));
+        refuse(name, "a key that `longhaul " + syntax.name + "` uses", in_quotes("--" + name), help_hint(syntax));
     }
     std::vector<std::string> known;
     for (const CommandOption& own : syntax.options) known.push_back(own.name);
     for (const KeyInfo& key : keys_of(syntax)) known.push_back(key.key);
     const std::string near = nearest_word(name, known);
     const std::string mend = near.empty() ? help_hint(syntax) : "did you mean '" + near + "'?";
-    if (syntax.keys) refuse("unknown key " + shown(name), "a known key", shown(name), mend);
-    refuse("unknown option " + shown("--" + name), "an option of `longhaul " + syntax.name + "`", shown("--" + name),
-           mend);
+    if (syntax.keys) refuse("unknown key " + in_quotes(name), "a known key", in_quotes(name), mend);
+    refuse("unknown option " + in_quotes("--" + name), "an option of `longhaul " + syntax.name + "`",
+           in_quotes("--" + name), mend);
 }
 
 [[noreturn]] void refuse_syntax(const po::error& error, const CommandSyntax& syntax) {
@@ -139,7 +135,7 @@ std::vector<po::option> split(const std::vector<std::string>& arguments, const C
 void add_place(CommandLine& line, const std::string& text, const CommandSyntax& syntax) {
     if (line.places.size() >= syntax.places.size()) {
         const std::string mend = text.starts_with('-') ? "options begin with --" : help_hint(syntax);
-        refuse("", usage_of(syntax), "one more argument, " + shown(text), mend);
+        refuse("", usage_of(syntax), "one more argument, " + in_quotes(text), mend);
     }
     line.places.push_back(text);
 }
@@ -153,7 +149,7 @@ void add_option(CommandLine& line, const po::option& option, const CommandSyntax
         return;
     }
     if (takes_of(assignment.key, syntax) == Takes::nothing && assignment.value != "true") {
-        refuse(assignment.key, "no value", shown(assignment.value));
+        refuse(assignment.key, "no value", in_quotes(assignment.value));
     }
     if (line.has(assignment.key)) refuse(assignment.key, "every option once", "this option again");
     line.options.push_back(assignment);

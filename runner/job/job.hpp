@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/draft/methods.hpp"
+#include "engine/verify/rule.hpp"
 #include "runner/job/shard.hpp"
 
 namespace longhaul::runner {
@@ -60,9 +62,9 @@ struct Settings {
     double repetition_penalty = 1.0;
     std::int64_t penalty_window = 1024;
     // Drafting
-    std::string draft = "ngram";
+    engine::DraftMethodRef draft = "ngram";
     std::vector<std::filesystem::path> draft_model;
-    std::string draft_tree;         // "": the method's own; resolved by parse_settings
+    engine::TreeSpec draft_tree;    // not given: the method's own; resolved by parse_settings
     double draft_temperature = -1;  // -1: the target's
     std::string draft_parallel = "auto";
     std::int64_t resample_threshold = 0;
@@ -70,7 +72,7 @@ struct Settings {
     std::string partial_cache_mode = "dynamic";
     std::int64_t ngram_order = 4;
     std::int64_t ngram_top = 20;
-    std::string verify = "coupled";
+    engine::VerifyRule verify;
     std::filesystem::path replay_run;
     double replay_accept = 1.0;
     // Checkpoints
@@ -81,6 +83,8 @@ struct Settings {
     double watchdog_seconds = 60;
     double lease_seconds = 30;
 
+    /// Whether drafts cannot change the text.
+    [[nodiscard]] bool is_coupled() const { return verify == engine::VerifyRule::coupled; }
     bool operator==(const Settings&) const = default;
 };
 

@@ -41,10 +41,6 @@ std::string_view without_comment(std::string_view line) {
     return line;
 }
 
-std::string shown(std::string_view text) {
-    return "'" + engine::printable(text) + "'";
-}
-
 std::string read_text(const std::filesystem::path& path) {
     try {
         return engine::read_file(path, most_bytes);
@@ -66,14 +62,14 @@ std::vector<Assignment> read_job_file(const std::filesystem::path& path, const F
         if (line.ends_with('\r')) line.remove_suffix(1);
         const std::string origin = path.string() + ":" + std::to_string(line_number);
         if (!is_text(line)) {
-            fault("", InputError::format(origin, "", "UTF-8 text", shown(line), ""));
+            fault("", InputError::format(origin, "", "UTF-8 text", in_quotes(line), ""));
             continue;
         }
         line = trimmed(without_comment(line));
         if (line.empty()) continue;
         const std::size_t equals = line.find('=');
         if (equals == std::string_view::npos || trimmed(line.substr(0, equals)).empty()) {
-            fault("", InputError::format(origin, "", "'key = value'", shown(line), "a comment begins with #"));
+            fault("", InputError::format(origin, "", "'key = value'", in_quotes(line), "a comment begins with #"));
             continue;
         }
         assignments.push_back({.key = std::string(trimmed(line.substr(0, equals))),

@@ -17,10 +17,6 @@
 namespace longhaul::runner {
 namespace {
 
-std::string shown(std::string_view text) {
-    return text.empty() ? "nothing" : "'" + engine::printable(text) + "'";
-}
-
 std::vector<std::string> key_names() {
     std::vector<std::string> names;
     for (const Key& key : key_table()) names.push_back(key.info.key);
@@ -126,7 +122,7 @@ void resolve(Settings& settings) {
     if (settings.kv_precision.empty()) settings.kv_precision = settings.precision == "fp32" ? "fp32" : "bf16";
     // The device kind decides the bits, so the resolved job names it.
     settings.device = resolved_device(settings.device, settings.kernels, gpus_here());
-    if (settings.draft_tree.empty()) settings.draft_tree = own_tree(settings);
+    if (!settings.draft_tree.is_given()) settings.draft_tree = own_tree(settings);
 }
 
 /// `teacher-forced` and `mode = perplexity` leave no choice of tokens: what only makes sense with one contradicts them.
@@ -171,22 +167,23 @@ void check_task_keys(const Settings& settings, const Origins& origins, Faults& f
 /// Draft keys that do not go together. Plain decoding may be asked of any job file, to compare: it drafts nothing,
 /// whatever the draft keys say.
 void check_drafts(const Settings& settings, const Origins& origins, Faults& faults) {
-    if (settings.draft == "ar" || faults.has("draft")) return;
+    const engine::DraftMethod& method = *settings.draft;
+    if (!method.drafts() || faults.has("draft")) return;
     const auto add = [&](const std::string& key, const std::string& line) {
         if (!faults.has(key)) faults.add_line(key, origins.of(key) + ": " + line);
     };
-    const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
-    const std::int64_t models = settings.draft_model.size();
-    if (models < method.least_models || models > method.most_models) {
-        const std::string expected = method.most_models == 0 ? "no draft model"
-                                     : method.most_models == 1
+    const auto models = static_cast<std::int64_t>(settings.draft_model.size());
+    if (models < method.min_folders || models > method.max_folders) {
+        const std::string expected = method.max_folders == 0   ? "no draft model"
+                                     : method.min_folders == 0 ? "the folder of trained heads, or none"
+                                     : method.max_folders == 1
                                          ? "the folder of a draft model"
-                                         : "1 to " + std::to_string(method.most_models) + " folders of draft models";
+                                         : "1 to " + std::to_string(method.max_folders) + " folders of draft models";
         const std::string got = models == 0   ? "nothing"
                                 : models == 1 ? shown(settings.draft_model.front().string())
                                               : std::to_string(models) + " of them";
-        add("draft-model", "draft-model: expected " + expected + " with draft = " + settings.draft + ", got " + got +
-                               (method.most_models == 0 ? "; this draft method needs none" : ""));
+        add("draft-model", "draft-model: expected " + expected + " with draft = " + method.name + ", got " + got +
+                               (method.max_folders == 0 ? "; this draft method needs none" : ""));
     }
     const auto attempt = [&](const std::string& key, const std::function<void()>& check) {
         try {
@@ -197,13 +194,13 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
     };
     attempt("draft-tree", [&] { static_cast<void>(engine::tree_of(method, settings.draft_tree, models)); });
     attempt("verify", [&] { engine::check_lossless(settings.verify, method, models); });
-    if (settings.draft_tree == "auto" && settings.verify != "coupled")
+    if (settings.draft_tree.is_auto() && !settings.is_coupled())
         add("draft-tree",
-            "draft-tree: expected a shape with verify = " + settings.verify +
+            "draft-tree: expected a shape with verify = " + settings.verify.name() +
                 ", got auto; what it chooses depends on measured time, and with this rule trees decide the "
                 "text");
-    if (settings.draft_temperature >= 0 && method.least_models == 0)
-        add("draft-temperature", "draft-temperature: expected its default with draft = " + settings.draft +
+    if (settings.draft_temperature >= 0 && method.part != engine::DraftPart::language_model)
+        add("draft-temperature", "draft-temperature: expected its default with draft = " + method.name +
                                      ", got a number; only draft models have a temperature");
 }
 
@@ -226,13 +223,13 @@ void check_together(const Settings& settings, const Origins& origins, Faults& fa
     }
     check_scoring(settings, origins, faults);
     check_task_keys(settings, origins, faults);
-    if (settings.draft == "replay" && settings.replay_run.empty()) {
+    if (settings.draft->needs_recording && settings.replay_run.empty()) {
         add("draft", "replay-run", "the run folder to replay", "nothing", "");
     }
-    const bool replays = settings.draft == "replay" || settings.draft == "ar";
+    const bool replays = settings.draft->needs_recording || !settings.draft->drafts();
     if (!replays && (!settings.replay_run.empty() || settings.replay_accept != Settings().replay_accept)) {
         const std::string key = settings.replay_run.empty() ? "replay-accept" : "replay-run";
-        add(key, key, "draft = replay", "draft = " + settings.draft, "");
+        add(key, key, "draft = replay", "draft = " + settings.draft->name, "");
     }
 }
 
@@ -289,8 +286,8 @@ std::string format_settings(const Settings& settings) {
     return text;
 }
 
-std::string own_tree(const Settings& settings) {
-    return engine::own_tree(engine::find_draft_method(settings.draft), settings.verify == "coupled");
+engine::TreeSpec own_tree(const Settings& settings) {
+    return engine::own_tree(*settings.draft, settings.is_coupled());
 }
 
 bool wants_continuation(const Settings& settings) {
@@ -298,8 +295,19 @@ bool wants_continuation(const Settings& settings) {
 }
 
 std::vector<std::filesystem::path> wanted_draft_models(const Settings& settings) {
-    const bool wanted = settings.mode == "generate" && engine::find_draft_method(settings.draft).least_models > 0;
+    const bool wanted = settings.mode == "generate" && settings.draft->part == engine::DraftPart::language_model;
     return wanted ? settings.draft_model : std::vector<std::filesystem::path>{};
+}
+
+std::filesystem::path heads_folder(const Settings& settings) {
+    if (settings.mode != "generate" || settings.draft->part != engine::DraftPart::heads) return {};
+    return settings.draft_model.empty() ? settings.model : settings.draft_model.front();
+}
+
+std::vector<std::filesystem::path> draft_folders(const Settings& settings) {
+    std::vector<std::filesystem::path> folders = wanted_draft_models(settings);
+    if (const auto heads = heads_folder(settings); !heads.empty()) folders.push_back(heads);
+    return folders;
 }
 
 KeyKind kind_of(const std::string& key, const Settings& settings) {
@@ -318,7 +326,7 @@ KeyKind kind_of(const std::string& key, const Settings& settings) {
             // Known by their fingerprint, wherever they lie.
             if (key == "draft-model") return KeyKind::execution;
             // Under coupled verification the drafter has no influence on the text.
-            return settings.verify == "coupled" ? KeyKind::execution : KeyKind::identity;
+            return settings.is_coupled() ? KeyKind::execution : KeyKind::identity;
     }
     return KeyKind::identity;
 }

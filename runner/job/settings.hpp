@@ -45,14 +45,18 @@ Settings load_settings(const std::filesystem::path& job_file, const std::vector<
 /// back to the same settings from any folder.
 std::string format_settings(const Settings& settings);
 
-/// `draft-tree` of a job that names none; "" for a method without trees.
-std::string own_tree(const Settings& settings);
+/// `draft-tree` of a job that names none; not given for a method without trees.
+engine::TreeSpec own_tree(const Settings& settings);
 
 /// Whether items run on the data's own continuation.
 bool wants_continuation(const Settings& settings);
 
 /// Draft models that this job loads.
 std::vector<std::filesystem::path> wanted_draft_models(const Settings& settings);
+/// Folders of all that this job drafts with.
+std::vector<std::filesystem::path> draft_folders(const Settings& settings);
+/// Folder of the heads that this job drafts with: `draft-model`, or the target's own; "" where it needs none.
+std::filesystem::path heads_folder(const Settings& settings);
 
 /// Whether a key may change between launches of one run folder (design.md, "Two kinds of keys").
 enum class KeyKind {

@@ -8,6 +8,8 @@
 #include <limits>
 #include <utility>
 
+#include "engine/json.hpp"
+
 namespace longhaul::runner {
 namespace {
 
@@ -144,6 +146,14 @@ std::string size_text(std::int64_t bytes) {
     std::array<char, 32> text{};
     std::snprintf(text.data(), text.size(), "%.1f %s", number, units[unit]);
     return text.data();
+}
+
+std::string in_quotes(std::string_view text) {
+    return "'" + engine::printable(text) + "'";
+}
+
+std::string shown(std::string_view text) {
+    return text.empty() ? "nothing" : in_quotes(text);
 }
 
 std::string quote_text(std::string_view text) {

@@ -32,6 +32,10 @@ std::string parse_text(std::string_view text);
 std::string format_number(double value);
 /// Bytes as people read them: "812 bytes", "13.3 MiB".
 std::string size_text(std::int64_t bytes);
+/// Of a message: the text in single quotes, printable.
+std::string in_quotes(std::string_view text);
+/// The same, or "nothing".
+std::string shown(std::string_view text);
 /// Text in double quotes, escaped so that parse_text reads it back.
 std::string quote_text(std::string_view text);
 

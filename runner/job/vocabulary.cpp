@@ -4,8 +4,9 @@
 #include <limits>
 #include <utility>
 
-#include "engine/draft/drafter.hpp"
+#include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
+#include "engine/verify/verifier.hpp"
 #include "runner/job/values.hpp"
 
 namespace longhaul::runner {
@@ -59,14 +60,30 @@ std::string choose(const std::string& value, const Strings& now, const Strings& 
     throw BadValue{list_words(now), near.empty() ? "" : "did you mean '" + near + "'?"};
 }
 
-Key choice(std::string key, Kind kind, std::string Settings::*field, const Strings& now, const Strings& later,
+std::string name_of(const std::string& value) {
+    return value;
+}
+std::string name_of(const engine::DraftMethodRef& method) {
+    return method->name;
+}
+std::string name_of(const engine::VerifyRule& rule) {
+    return rule.name();
+}
+
+/// A field that is set by one of `now`: a text, or a type that is made from it.
+template <typename Field>
+Key choice(std::string key, Kind kind, Field Settings::*field, const Strings& now, const Strings& later,
            std::string help, std::string why = "it is not in this version") {
     const std::string values = joined(now, "|");
     return {.info = {.key = std::move(key), .value_name = values, .help = std::move(help)},
             .kind = kind,
             .set = [=, why = std::move(why)](Settings& s, const std::string& value,
                                              const auto&) { s.*field = choose(value, now, later, why); },
-            .get = [=](const Settings& s) { return (s.*field).empty() ? Strings{} : Strings{s.*field}; }};
+            .get =
+                [=](const Settings& s) {
+                    const std::string name = name_of(s.*field);
+                    return name.empty() ? Strings{} : Strings{name};
+                }};
 }
 
 std::filesystem::path parse_path(const std::string& value, const std::filesystem::path& folder) {
@@ -166,7 +183,8 @@ Key draft_temperature_key() {
 Key draft_model_key() {
     return {.info = {.key = "draft-model",
                      .value_name = "PATH",
-                     .help = "folder of a draft model with the same vocabulary; specinfer takes several",
+                     .help = "folder of a draft model with the same vocabulary (specinfer takes several), or of "
+                             "trained heads; where none is given, medusa's heads are in the model's own folder",
                      .repeatable = true},
             .kind = Kind::draft,
             .set = [](Settings& s, const std::string& value,
@@ -183,7 +201,8 @@ Key draft_model_key() {
 std::string own_trees() {
     Strings trees;
     for (const engine::DraftMethod& method : engine::draft_methods()) {
-        const std::string coupled = engine::own_tree(method, true), otherwise = engine::own_tree(method, false);
+        const std::string coupled = engine::own_tree(method, true).text();
+        const std::string otherwise = engine::own_tree(method, false).text();
         if (coupled.empty()) continue;
         trees.push_back(method.name + ": " + coupled + (coupled == otherwise ? "" : " (else " + otherwise + ")"));
     }
@@ -203,13 +222,12 @@ Key draft_tree_key() {
             [](Settings& s, const std::string& value, const auto&) {
                 const std::string expected = "auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes";
                 try {
-                    if (value != "auto") engine::parse_tree_shape(value);
+                    s.draft_tree = value;
                 } catch (const UsageError&) {
                     throw BadValue{expected, ""};
                 }
-                s.draft_tree = value;
             },
-        .get = [](const Settings& s) { return s.draft_tree.empty() ? Strings{} : Strings{s.draft_tree}; }};
+        .get = [](const Settings& s) { return s.draft_tree.is_given() ? Strings{s.draft_tree.text()} : Strings{}; }};
 }
 
 Key tensor_parallel_key() {
@@ -301,8 +319,36 @@ Strings draft_methods_now() {
     return names;
 }
 
+Strings verify_rules() {
+    return {engine::VerifyRule::names.begin(), engine::VerifyRule::names.end()};
+}
+
+/// Names of the vocabulary that this version has no method for.
 Strings draft_methods_later() {
-    return {"medusa", "triforce", "tokenswift", "lyanna", "eagle"};
+    Strings names{"medusa", "triforce", "tokenswift", "lyanna", "eagle", "self"};
+    std::erase_if(names, [](const std::string& name) {
+        const auto& methods = engine::draft_methods();
+        return std::any_of(methods.begin(), methods.end(), [&](const auto& method) { return method.name == name; });
+    });
+    return names;
+}
+
+/// "sd = a chain of a draft model; …", of all methods.
+std::string draft_summaries() {
+    Strings all;
+    for (const engine::DraftMethod& method : engine::draft_methods())
+        all.push_back(method.name + " = " + method.summary);
+    return joined(all, "; ");
+}
+
+/// "rejection for sd; …": the methods whose drafts each rule may see.
+std::string lossless_pairs() {
+    Strings rules;
+    for (const std::string& rule : verify_rules()) {
+        if (rule == engine::VerifyRule().name()) continue;
+        rules.push_back(rule + " for " + joined(engine::lossless_methods(rule), ", "));
+    }
+    return joined(rules, "; ");
 }
 
 using Section = std::pair<std::string, std::vector<Key>>;
@@ -417,11 +463,8 @@ Section machine_section() {
 Section draft_section() {
     return {
         "Drafting (with verify = coupled speed only: the text stays the same)",
-        {choice(
-             "draft", Kind::draft, &Settings::draft, draft_methods_now(), draft_methods_later(),
-             "what guesses the next tokens; ar = nothing, plain decoding; ngram = what followed the same words before; "
-             "with a draft model: sd = a chain, spectr and specinfer = several chains, rsd-c and rsd-s = trees drawn "
-             "without replacement; replay (for tests) = an earlier run's tokens"),
+        {choice("draft", Kind::draft, &Settings::draft, draft_methods_now(), draft_methods_later(),
+                "what guesses the next tokens: " + draft_summaries()),
          draft_model_key(), draft_tree_key(), draft_temperature_key(),
          choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
                 "under tensor-parallel: each rank runs the whole draft model, or its part; auto = by its size, where "
@@ -435,11 +478,10 @@ Section draft_section() {
          integer("ngram-top", Kind::draft, &Settings::ngram_top, 0, 1000,
                  "branches the n-gram table offers; 0 = no table"),
          choice(
-             "verify", Kind::identity, &Settings::verify, {"coupled", "rejection", "multi-round", "k-seq", "recursive"},
-             {"tokenswift-paper"},
+             "verify", Kind::identity, &Settings::verify, verify_rules(), {"tokenswift-paper"},
              "how drafts are checked; coupled = the text is that of plain decoding, token for token; with the others "
-             "(of the papers) it is distributed alike: any for sd; multi-round and k-seq for spectr and specinfer "
-             "(k-seq with one draft-model); recursive for rsd-c, rsd-s, ngram and replay"),
+             "(of the papers) it is distributed alike: " +
+                 lossless_pairs()),
          path("replay-run", Kind::draft, &Settings::replay_run,
               "tests: run folder, made with token-ids = true, whose texts are the drafts of draft = replay"),
          number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,

@@ -81,26 +81,37 @@ void DraftModels::load(const Settings& settings, const engine::ModelConfig& targ
     loaded_ = std::move(wanted);
 }
 
+void DraftModels::load_heads(const Settings& settings, const engine::Model& target) {
+    const std::filesystem::path folder = heads_folder(settings);
+    if (folder == heads_folder_) return;
+    heads_.reset();
+    heads_folder_.clear();
+    if (!folder.empty()) heads_ = std::make_unique<engine::DraftHeads>(folder, target);
+    heads_folder_ = folder;
+}
+
 void DraftModels::unload() {
     models_.clear();
     alone_.reset();
     loaded_.clear();
+    heads_.reset();
+    heads_folder_.clear();
 }
 
-std::vector<engine::Model*> DraftModels::pointers() const {
-    std::vector<engine::Model*> pointers;
-    for (const auto& model : models_) pointers.push_back(model.get());
-    return pointers;
+void DraftModels::give_to(engine::DraftOptions& options) const {
+    options.models.clear();
+    for (const auto& model : models_) options.models.push_back(model.get());
+    options.heads = heads_.get();
 }
 
 double DraftModels::cost_of_level(const engine::ModelConfig& target) const {
-    std::int64_t parameters = 0;
+    std::int64_t parameters = heads_ ? heads_->config().num_parameters(target) : 0;
     for (const auto& model : models_) parameters += engine::num_parameters(model->config());
     return static_cast<double>(parameters) / static_cast<double>(engine::num_parameters(target));
 }
 
 std::string DraftModels::fingerprint() const {
-    std::string all;
+    std::string all = heads_ ? hex(heads_->fingerprint()) : "";
     for (const auto& model : models_) all += (all.empty() ? "" : "+") + hex(model->fingerprint());
     return all;
 }

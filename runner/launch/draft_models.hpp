@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/draft/draft_options.hpp"
+#include "engine/draft/heads.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
@@ -21,10 +23,13 @@ class DraftModels {
     /// Collective over the group. Throws InputError where a model has not the target's vocabulary.
     void load(const Settings& settings, const engine::ModelConfig& target, const engine::Tokenizer& tokenizer,
               kernels::Device& device, engine::Group& group);
+    /// Loads the heads of `settings`, where its method drafts with such, unless they are loaded. Throws InputError.
+    void load_heads(const Settings& settings, const engine::Model& target);
     void unload();
 
-    [[nodiscard]] std::vector<engine::Model*> pointers() const;
-    /// Parameters of all of them, which each level of a tree runs once, over the target's; 0 for none.
+    /// Where `options` say what drafts.
+    void give_to(engine::DraftOptions& options) const;
+    /// Parameters that are read for each level of a tree (of heads: once for a tree), over the target's; 0 for none.
     [[nodiscard]] double cost_of_level(const engine::ModelConfig& target) const;
     /// Of all of them, in their order; "" for none.
     [[nodiscard]] std::string fingerprint() const;
@@ -33,6 +38,8 @@ class DraftModels {
     std::string loaded_;  ///< what was asked for
     std::unique_ptr<engine::Group> alone_;
     std::vector<std::unique_ptr<engine::Model>> models_;
+    std::filesystem::path heads_folder_;
+    std::unique_ptr<engine::DraftHeads> heads_;
 };
 
 /// Whether the ranks of a replica share a draft model, rather than hold it each: `draft-parallel` says, auto by its

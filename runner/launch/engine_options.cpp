@@ -63,11 +63,10 @@ engine::DraftOptions draft_of(const Settings& settings) {
             .tree = settings.draft_tree,
             .ngram_order = settings.ngram_order,
             .ngram_top = settings.ngram_top,
-            .recorded = settings.draft == "replay" ? recorded_tokens(settings.replay_run) : nullptr,
+            .recorded = nullptr,
             .replay_accept = settings.replay_accept,
             .models = {},
             .model_temperature = settings.draft_temperature,
-            .verify = settings.verify,
             .tree_limits = {}};
 }
 
@@ -105,6 +104,8 @@ engine::ReplicaOptions replica_options(const Settings& settings, const engine::M
     options.batch = settings.batch;
     if (settings.mode == "perplexity") options.scoring = windows_of(settings, config);
     options.draft = draft_of(settings);
+    if (settings.draft->needs_recording) options.draft.recorded = recorded_tokens(settings.replay_run);
+    options.verify = settings.verify;
     options.prefill_chunk = engine::prefill_chunk_of(settings.device == "cuda");
     return options;
 }

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "engine/model/model.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/replica.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
 #include "kernels/device.hpp"
 #include "runner/job/job.hpp"

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "engine/draft/heads.hpp"
 #include "engine/model/model_plan.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "kernels/numerics.hpp"
@@ -120,7 +121,15 @@ class JobChecker {
                 fingerprint += (fingerprint.empty() ? "" : "+") + of_one;
             });
         }
-        if (report_.settings.verify != "coupled" && !fingerprint.empty()) fingerprints_["draft-model"] = fingerprint;
+        if (const fs::path folder = heads_folder(report_.settings); !folder.empty()) {
+            heads_are_bad_ = !attempt("draft", [&] {
+                const engine::ModelConfig& target = report_.model->config;
+                for (const std::string& line : engine::head_faults(folder, target)) add("draft", line, ExitCode::error);
+                engine::tree_of_heads(draft_of(report_.settings), engine::HeadsConfig::load(folder, target));
+                fingerprint = hex(engine::heads_fingerprint(folder, target));
+            });
+        }
+        if (!report_.settings.is_coupled() && !fingerprint.empty()) fingerprints_["draft-model"] = fingerprint;
     }
 
     /// Keys that are good or bad with this model.
@@ -191,6 +200,7 @@ class JobChecker {
     void estimate() {
         if (!report_.items || !layout_ || !device_) return;
         if (drafts_.size() != wanted_draft_models(report_.settings).size()) return;
+        if (heads_are_bad_) return;
         for (const char* key : {"precision", "kv-precision", "batch", "tensor-parallel", "memory", "checkpoint-kv"}) {
             if (!is_good(key)) return;
         }
@@ -300,6 +310,7 @@ class JobChecker {
     bool device_is_auto_ = true;
     bool device_is_here_ = true;  ///< and not another that stands for it
     ModelParts drafts_;
+    bool heads_are_bad_ = false;
     std::optional<engine::Split> split_;
     std::optional<kernels::KvLayout> layout_;
 };

@@ -167,7 +167,7 @@ std::optional<BaselineReport> run_baseline(Launch& launch, int& code) {
         return std::nullopt;
     }
     BaselineReport report{.speed = outcome.speed, .identical = {}};
-    if (launch.settings.verify == "coupled")
+    if (launch.settings.is_coupled())
         report.identical =
             !world.is_first() || same_bytes(launch.folder.root / "results.jsonl", phase.folder.root / "results.jsonl");
     return report;
@@ -329,7 +329,7 @@ LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& r
     Summary summary = make_summary(launch, run_phase(world, launch.loaded, phase));
     const JobOutcome& outcome = summary.outcome;
     LaunchEnd end{.code = outcome.exit_code, .stop = outcome.stop};
-    if (launch.settings.baseline && launch.settings.draft != "ar" && outcome.all_done)
+    if (launch.settings.baseline && launch.settings.draft->drafts() && outcome.all_done)
         summary.baseline = run_baseline(launch, end.code);
     world.agree([&] {
         if (!world.is_first()) return;

@@ -42,11 +42,12 @@ void load_target(const World& world, const Settings& settings, Loaded& loaded) {
 void load_drafts(const World& world, const Settings& settings, Loaded& loaded) {
     world.agree([&] {
         loaded.drafts.load(settings, loaded.model->config(), *loaded.tokenizer, *loaded.device, *loaded.group);
+        loaded.drafts.load_heads(settings, *loaded.model);
     });
     loaded.fingerprints.erase("draft-model");
     const std::string fingerprint = loaded.drafts.fingerprint();
     check_same_everywhere(world, "draft-model", fingerprint);
-    if (settings.verify != "coupled" && !fingerprint.empty()) loaded.fingerprints["draft-model"] = fingerprint;
+    if (!settings.is_coupled() && !fingerprint.empty()) loaded.fingerprints["draft-model"] = fingerprint;
 }
 
 }  // namespace

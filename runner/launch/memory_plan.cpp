@@ -4,12 +4,14 @@
 #include <cmath>
 #include <optional>
 
+#include "engine/draft/heads.hpp"
 #include "engine/draft/lm_drafter.hpp"
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model_plan.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/replica.hpp"
+#include "kernels/token_chooser.hpp"
 #include "runner/host/machine.hpp"
 #include "runner/host/process.hpp"
 #include "runner/job/values.hpp"
@@ -26,9 +28,7 @@ constexpr std::int64_t granule = 2 * mebibyte;         ///< memory is given out 
 constexpr std::int64_t matrices_of_layer = 5;
 
 std::int64_t tree_nodes(const Settings& settings) {
-    const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
-    if (settings.mode != "generate" || settings.draft_tree.empty()) return 0;
-    return engine::tree_of(method, settings.draft_tree).num_nodes();
+    return settings.mode == "generate" ? draft_of(settings).shape().max_nodes() : 0;
 }
 
 /// Of a pass.
@@ -199,6 +199,9 @@ std::int64_t weight_bytes(const Settings& settings, const ModelParts& parts, con
     std::int64_t bytes = 0;
     for (const ModelPart& part : parts)
         bytes += engine::packed_weight_bytes(part.config, part.split, precision_of(settings), device);
+    if (const auto folder = heads_folder(settings); !folder.empty())
+        bytes += engine::heads_bytes(engine::HeadsConfig::load(folder, parts.front().config), precision_of(settings),
+                                     device);
     return bytes;
 }
 
@@ -214,8 +217,9 @@ std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& devic
 
 /// Of what the drafts of so many nodes were drawn from, by `num_models`: slabs in whole granules.
 static std::int64_t kept_bytes(std::int64_t num_nodes, std::int64_t vocab, std::size_t num_models) {
-    const std::int64_t slab = engine::kept_a_slab * kernels::KeptDistribution::num_bytes(vocab);
-    const std::int64_t slabs = num_nodes / engine::kept_a_slab + num_models;
+    const std::int64_t slab =
+        engine::kept_per_slab * static_cast<std::int64_t>(kernels::KeptDistribution::num_bytes(vocab));
+    const std::int64_t slabs = num_nodes / engine::kept_per_slab + static_cast<std::int64_t>(num_models);
     return slabs * ((slab + granule - 1) / granule * granule);
 }
 
@@ -232,6 +236,12 @@ std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) 
     std::int64_t bytes = settings.kernels == "cuda-cublas" ? library_bytes(parts.front()) : 0;
     for (const ModelPart& part : parts)
         bytes += engine::pass_bytes(part.config, part.split, precision_of(settings), rows, logit_rows);
+    if (!heads_folder(settings).empty()) {  // tapped states, and for each level of a tree a row of states and of logits
+        const engine::ModelConfig& target = parts.front().config;
+        const engine::HeadsConfig heads = engine::HeadsConfig::load(heads_folder(settings), target);
+        const std::int64_t levels = settings.batch * engine::tree_of_heads(draft_of(settings), heads).depth;
+        bytes += std::int64_t{sizeof(float)} * ((rows + 2 * levels) * target.hidden_size + levels * target.vocab_size);
+    }
     return bytes;
 }
 
@@ -244,7 +254,7 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
         bytes += 2 * logit_rows * std::int64_t{sizeof(float)} * parts.front().split.vocab * settings.tensor_parallel;
     }
     const std::int64_t vocab = parts.front().config.vocab_size;
-    const bool decides = chooses && settings.verify != "coupled";
+    const bool decides = chooses && !settings.is_coupled();
     if (decides && parts.size() > 1) bytes += kept_bytes(decode_rows(settings), vocab, parts.size() - 1);
     const bool quantized = settings.precision == "int8" || settings.precision == "int4";
     for (const ModelPart& part : parts) {

@@ -66,11 +66,12 @@ std::string reason_name(engine::FinishReason reason) {
 
 std::optional<DraftCost> draft_cost(const Loaded& loaded, const JobPhase& phase) {
     const Settings& settings = phase.settings;
-    if (settings.draft == "ar" || settings.mode != "generate") return std::nullopt;
-    const engine::DraftMethod& method = engine::find_draft_method(settings.draft);
-    const bool fixed = !engine::chooses_tree(method, settings.draft_tree);
+    if (!settings.draft->drafts() || settings.mode != "generate") return std::nullopt;
+    const engine::DraftOptions draft = draft_of(settings);
     return DraftCost{.level = loaded.drafts.cost_of_level(loaded.model->config()),
-                     .levels = fixed ? engine::tree_of(method, settings.draft_tree).depth : 0};
+                     .levels = draft.chooses_tree()                             ? 0
+                               : draft.method->part == engine::DraftPart::heads ? 1
+                                                                                : draft.shape().depth};
 }
 
 }  // namespace
@@ -105,7 +106,7 @@ ReplicaDriver::~ReplicaDriver() {
 engine::ReplicaOptions ReplicaDriver::options() const {
     const Settings& settings = phase_.settings;
     engine::ReplicaOptions options = replica_options(settings, loaded_.model->config());
-    options.draft.models = loaded_.drafts.pointers();
+    loaded_.drafts.give_to(options.draft);
     options.kv_memory_bytes = loaded_.own_room ? kv_memory_within(settings, *loaded_.device, *loaded_.own_room)
                                                : kv_memory_bytes(settings, *loaded_.device, loaded_.ranks_on_device);
     options.kv_far_bytes = far_bytes(settings, *loaded_.device);
@@ -172,8 +173,7 @@ engine::ReplicaOutcome ReplicaDriver::run() {
                   outcome.draft_seconds, outcome.forward_seconds, outcome.verify_seconds,
                   outcome.checkpoint_stall_seconds, outcome.checkpoint_write_seconds);
     log_.say(times.data());
-    if (engine::chooses_tree(engine::find_draft_method(phase_.settings.draft), phase_.settings.draft_tree))
-        log_.say(choice_text(outcome));
+    if (draft_of(phase_.settings).chooses_tree()) log_.say(choice_text(outcome));
     if (!outcome.checkpoint_error.empty()) note_storage_error(outcome.checkpoint_error);
     if (is_first() && totals_.done_items == 0 && totals_.emitted == 0 && !outcome.stopped) {
         log_.say("no work for this replica: all items were taken or done");

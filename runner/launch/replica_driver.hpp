@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/replica.hpp"
 #include "runner/host/watchdog.hpp"
 #include "runner/launch/job_phase.hpp"
 #include "runner/launch/loaded.hpp"

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/replica.hpp"
+#include "engine/replica/replica.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/host/files.hpp"
 #include "runner/job/settings.hpp"

@@ -35,8 +35,8 @@ std::map<std::string, std::string> key_values(const Settings& settings) {
 std::map<std::string, std::string> read_keys(const Json& json, const Settings& settings) {
     auto keys = json.get<std::map<std::string, std::string>>();
     const auto draft = keys.find("draft");
-    if (draft == keys.end() || draft->second != settings.draft) return keys;
-    const std::string own = draft->second == "ar" ? settings.draft_tree : own_tree(settings);
+    if (draft == keys.end() || draft->second != settings.draft->name) return keys;
+    const std::string own = (settings.draft->drafts() ? own_tree(settings) : settings.draft_tree).text();
     if (!own.empty()) keys.try_emplace("draft-tree", own);
     return keys;
 }
@@ -273,12 +273,11 @@ std::string quick_fingerprint(const fs::path& model) {
     return hash_text(text);
 }
 
-/// Of the draft models, where they decide the text.
+/// Of draft models or heads, where they decide the text.
 static std::string draft_files(const Settings& settings) {
-    if (settings.verify == "coupled") return "";
+    if (settings.is_coupled()) return "";
     std::string all;
-    for (const fs::path& folder : wanted_draft_models(settings))
-        all += (all.empty() ? "" : "+") + quick_fingerprint(folder);
+    for (const fs::path& folder : draft_folders(settings)) all += (all.empty() ? "" : "+") + quick_fingerprint(folder);
     return all;
 }
 
@@ -288,7 +287,7 @@ static std::optional<Finished> parse_finished(const RunFolder& folder, const Set
     if (!json.is_object() || !fs::exists(folder.root / "results.jsonl", error)) return std::nullopt;
     try {
         const Finished finished{json.at("items"), json.at("failed"), json.at("baseline")};
-        const bool measure = settings.baseline && settings.draft != "ar" && !finished.baseline;
+        const bool measure = settings.baseline && settings.draft->drafts() && !finished.baseline;
         const bool same = json.at("extensions") == extensions_of(settings);
         return same && !measure ? std::optional(finished) : std::nullopt;
     } catch (const Json::exception&) {

@@ -104,7 +104,7 @@ void join_references(const fs::path& root, const std::string& tag, const std::ve
 /// Plain decoding of all shards, where each was measured against it.
 std::optional<BaselineReport> join_baselines(const std::vector<DoneShard>& shards) {
     BaselineReport report{.speed = {}, .identical = {}};
-    const bool promised = shards.front().settings.verify == "coupled";
+    const bool promised = shards.front().settings.is_coupled();
     if (promised) report.identical = true;
     JobOutcome times;
     for (const DoneShard& shard : shards) {

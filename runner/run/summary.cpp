@@ -36,7 +36,8 @@ std::optional<double> Summary::speedup() const {
 }
 
 std::optional<double> Summary::mbsu() const {
-    if (settings.draft == "ar" || settings.mode != "generate" || outcome.memory_bound_calls <= 0) return std::nullopt;
+    if (!settings.draft->drafts() || settings.mode != "generate" || outcome.memory_bound_calls <= 0)
+        return std::nullopt;
     return static_cast<double>(outcome.total_tokens) / outcome.memory_bound_calls;
 }
 
@@ -70,7 +71,7 @@ nlohmann::ordered_json Summary::to_json() const {
             json["launch"]["devices"] = devices;
     }
     if (device_kinds.size() > 1) json["device_kinds"] = device_kinds;
-    json["draft"] = settings.draft;
+    json["draft"] = settings.draft->name;
     json["target_calls"] = outcome.target_calls;
     json["block_efficiency"] = ratio(outcome.total_tokens, outcome.target_calls);
     if (mbsu()) json["mbsu"] = *mbsu();
@@ -130,12 +131,13 @@ std::string Summary::to_table() const {
     }
     if (outcome.drafted > 0) {
         rows.emplace_back("acceptance", text("%.1f %% of ", 100 * ratio(outcome.accepted, outcome.drafted)) +
-                                            grouped(outcome.drafted) + " drafted tokens (" + settings.draft + ")");
+                                            grouped(outcome.drafted) + " drafted tokens (" + settings.draft->name +
+                                            ")");
     }
     if (speedup()) {
         rows.emplace_back("speedup", text("%.2f over autoregressive decoding's %.1f tokens/s", *speedup(),
                                           baseline->speed.tokens_per_second()));
-        rows.emplace_back("same text", !baseline->identical   ? "another draw: verify = " + settings.verify
+        rows.emplace_back("same text", !baseline->identical   ? "another draw: verify = " + settings.verify.name()
                                        : *baseline->identical ? "yes, byte for byte"
                                                               : "NO: the two runs differ");
     }

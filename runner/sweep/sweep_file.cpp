@@ -20,10 +20,6 @@ namespace fs = std::filesystem;
     throw UsageError(InputError::format(origin, field, expected, got, mend));
 }
 
-std::string shown(std::string_view text) {
-    return text.empty() ? "nothing" : "'" + engine::printable(text) + "'";
-}
-
 /// The first piece of `text`, up to where `ends` says, which is dropped too. A quote opens a text where a value begins
 /// (at the beginning and behind '='); nothing ends inside it.
 template <typename Ends>

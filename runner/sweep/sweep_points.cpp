@@ -197,7 +197,7 @@ void check_names(const std::vector<SweepPoint>& points, const Sweep& sweep) {
 void find_baselines(std::vector<SweepPoint>& points) {
     std::map<std::string, std::size_t> plain;
     for (std::size_t i = 0; i < points.size(); ++i) {
-        if (points[i].settings.draft == "ar") plain[job_without_drafts(points[i].settings)] = i;
+        if (!points[i].settings.draft->drafts()) plain[job_without_drafts(points[i].settings)] = i;
     }
     for (SweepPoint& point : points) {
         const auto at = plain.find(job_without_drafts(point.settings));
@@ -229,7 +229,7 @@ std::vector<SweepPoint> points_of(const Sweep& sweep) {
     std::set<std::string> plainly;  // jobs that have their point of plain decoding
     for (const Combination& combination : combinations_of(sweep)) {
         SweepPoint point = maker.as_asked(combination);
-        const bool is_plain = point.settings.draft == "ar";
+        const bool is_plain = !point.settings.draft->drafts();
         if (is_plain || sweep.baseline) {
             SweepPoint plain = maker.plain_decoding(combination);
             if (!is_plain) plain.variant = "";
@@ -257,7 +257,7 @@ std::vector<std::string> sweep_keys(const Sweep& sweep) {
 }
 
 std::string shown_value(const SweepPoint& point, const std::string& key) {
-    if (point.settings.draft == "ar" && key != "draft" && is_draft_key(key)) return "";
+    if (!point.settings.draft->drafts() && key != "draft" && is_draft_key(key)) return "";
     std::string text;
     for (const std::string& value : find_key(key)->get(point.settings))
         text += (text.empty() ? "" : ", ") + last_part(key, value);

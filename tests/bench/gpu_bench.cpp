@@ -1,6 +1,7 @@
 // Question: how near are the kernels to what the GPU can do?
 // Machine: one NVIDIA GPU; prints the bandwidth of a copy and the peak of mma.sync on registers alone, measured in the
 // same run, as the ceilings.
+// Build: cmake --build build --target gpu_bench
 // Command: gpu_bench [--exact|--cublas] [--quick]
 // Answer: of the products and the attention of an 8 B Llama (hidden 4096, 32 query and 8 KV heads of 128, feed-forward
 // 14336), of single rows' operations, and of choosing tokens from rows of 128K logits: time, GB/s of the bytes that

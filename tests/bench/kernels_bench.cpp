@@ -1,5 +1,6 @@
 // Question: how near are the kernels to what the machine can do?
 // Machine: any; prints its own ceilings, measured in the same run (kernels/ceilings.hpp).
+// Build: cmake --build build --target kernels_bench (no part of the default build)
 // Command: kernels_bench [--threads N] [--kernels avx2|avx512] [--weights bf16|int8|int4] [--only PART] [--quick]
 // Answer: per product of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the read
 // bandwidth, GFLOP/s and its share of the peak, and the larger of the two shares (1.0: the roofline); and the time of

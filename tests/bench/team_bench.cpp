@@ -1,6 +1,7 @@
 // Question: what does it cost to call a team of threads and to pass a barrier, next to GCC's OpenMP?
 // Machine: any with as many free cores as threads. How far these lie from each other decides: it prints what a cache
 // line takes from one core to another and back, measured in the same run (two threads).
+// Build: cmake --build build --target team_bench
 // Command: team_bench [THREADS, 2]
 // Answer: microseconds of a call without work, and of a barrier in it, medians of rounds in turn.
 #include <omp.h>

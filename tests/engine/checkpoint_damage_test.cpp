@@ -245,7 +245,7 @@ TEST_F(CheckpointDamage, NewerFormatIsRefusedByName) {
     detail::seal(bytes, checkpoint_format_version + 1);
     write_durable(folder.path(), commit.name, bytes.data.get(), bytes.size);
     const std::string line = refusal_of([&] { CheckpointStore(folder.path(), small_identity(), 0); });
-    EXPECT_EQ(line.rfind(path(commit.name) + ": format_version: expected 2 or older, got 3; ", 0), 0U) << line;
+    EXPECT_EQ(line.rfind(path(commit.name) + ": format_version: expected 3 or older, got 4; ", 0), 0U) << line;
 }
 
 TEST_F(CheckpointDamage, WhatIsNotACheckpoint) {

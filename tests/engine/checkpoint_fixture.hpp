@@ -179,7 +179,10 @@ class PretendedReplica {
                             .tokens = {},
                             .kv_begin = item.kv_tokens,
                             .kv_end = item.prompt_tokens + item.num_tokens + num_tokens - 1,
-                            .drafter = {"ngram/2", 3, {item.rounds, 1, 2, item.rounds, 3, 4}},
+                            .drafter = {"ngram/2",
+                                        3,
+                                        {item.rounds, 1, 2, item.rounds, 3, 4},
+                                        {{"state", {2, 3}, {item.rounds, 1, 2, 3, 4, 5}}, {"scalar", {}, {7}}}},
                             .statistics = "{\"rounds\":" + std::to_string(item.rounds + 1) + "}"};
             if (commit.kv_files.empty()) delta.kv_end = delta.kv_begin;
             for (std::int64_t i = 0; i < num_tokens; ++i) {

@@ -246,16 +246,23 @@ TEST_F(CheckpointHostile, TheHelperItselfChangesNothing) {
     expect_item(store, "a", 20, 31);
 }
 
-// What version 1 wrote, before there were log-probabilities, is read on.
-TEST_F(CheckpointHostile, TheVersionBeforeIsRead) {
-    write_bytes(folder.file("0-0-0.h5"), sealed(edited(folder.file("scratch"), good_image, [](hid_t file) {
-                    remove_link(file, "items/logprobs");
-                    remove_link(file, "items/logprobs_count");
-                    set_number(file, "format_version", 1);
-                })));
-    CheckpointStore store(folder.path(), small_identity(), 0);
-    EXPECT_TRUE(store.damage().empty());
-    EXPECT_TRUE(expect_item(store, "a", 20, 31).logprobs.empty());
+// What versions 1 and 2 wrote, before there were log-probabilities and tensors of drafters, is still read.
+TEST_F(CheckpointHostile, VersionsBeforeAreRead) {
+    for (const int version : {2, 1}) {
+        write_bytes(folder.file("0-0-0.h5"), sealed(edited(folder.file("scratch"), good_image, [&](hid_t file) {
+                        remove_link(file, "drafter_tensors");
+                        if (version == 1) {
+                            remove_link(file, "items/logprobs");
+                            remove_link(file, "items/logprobs_count");
+                        }
+                        set_number(file, "format_version", version);
+                    })));
+        CheckpointStore store(folder.path(), small_identity(), 0);
+        EXPECT_TRUE(store.damage().empty());
+        const RestoredItem item = expect_item(store, "a", 20, 31);
+        EXPECT_EQ(item.logprobs.empty(), version == 1);
+        EXPECT_TRUE(item.drafter.front().tensors.empty());
+    }
 }
 
 TEST_F(CheckpointHostile, StructureOfACommit) {
@@ -289,6 +296,19 @@ TEST_F(CheckpointHostile, Columns) {
          "items/logprobs: expected as many for each token, got 61 words for 20 tokens"},
         {"no logprobs in version 2", [](hid_t file) { remove_link(file, "items/logprobs"); },
          "items/logprobs: expected a group or dataset, got none"},
+        {"tensor of no item", column("drafter_tensors/item", {0, 0, 2, 1}),
+         "drafter_tensors/item: expected a row of items, got 2"},
+        {"tensor of a negative item", column("drafter_tensors/item", {0, -1, 1, 1}),
+         "drafter_tensors/item: expected a row of items, got -1"},
+        {"tensor twice", column("drafter_tensors/item", {0, 1, 0, 1}),
+         "drafter_tensors/name: expected a name, once per item, got 'state'"},
+        {"shape of other words", column("drafter_tensors/shape", {2, 2, 2, 3}),
+         "drafter_tensors/shape: expected sizes whose product is the number of words, got another for 6 words"},
+        {"negative shape", column("drafter_tensors/shape", {-2, -3, 2, 3}), "drafter_tensors/shape: expected sizes"},
+        {"huge shape", column("drafter_tensors/shape", {most, most, 2, 3}), "drafter_tensors/shape: expected sizes"},
+        {"zero shape", column("drafter_tensors/shape", {0, 3, 2, 3}), "drafter_tensors/shape: expected sizes"},
+        {"no tensors in version 3", [](hid_t file) { remove_link(file, "drafter_tensors"); },
+         "drafter_tensors: expected a group or dataset, got none"},
         {"negative row width", column("items/drafter_row_width", {-3, 3}), "items/drafter_row_width: expected a count"},
         {"head beyond", column("kv_files/first_kv_head", {0, 5}),
          "kv_files/first_kv_head: expected a head of the model"},

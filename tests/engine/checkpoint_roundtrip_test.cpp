@@ -43,6 +43,8 @@ TEST(Checkpoint, CommitComesBackWhole) {
         EXPECT_EQ(read.items[i].drafter.kind, "ngram/2");
         EXPECT_EQ(read.items[i].drafter.row_width, 3);
         EXPECT_EQ(read.items[i].drafter.rows, written.items[i].drafter.rows);
+        ASSERT_EQ(read.items[i].drafter.tensors.size(), 2U);
+        EXPECT_EQ(read.items[i].drafter.tensors, written.items[i].drafter.tensors);
         EXPECT_EQ(read.items[i].statistics, "{\"rounds\":2}");
     }
     ASSERT_EQ(read.kv_files.size(), 2U);

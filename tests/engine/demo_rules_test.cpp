@@ -6,9 +6,10 @@
 #include <map>
 
 #include "engine/draft/drafter.hpp"
+#include "engine/draft/heads.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/replica.hpp"
 #include "engine/sampling/pipeline.hpp"
 #include "engine/verify/verifier.hpp"
 #include "kernels/numerics.hpp"
@@ -36,7 +37,10 @@ struct Demo {
     std::unique_ptr<Group> group = make_local_group();
     std::unique_ptr<Model> target = Model::load(LONGHAUL_DEMO_MODEL, Precision::bf16, *device, *group);
     std::unique_ptr<Model> small = load_small();
+    std::unique_ptr<DraftHeads> heads =
+        std::make_unique<DraftHeads>(std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / "medusa", *target);
     std::map<Tokens, Distribution> distributions;
+    std::map<Tokens, HiddenStates> states;
 
     static Demo& get() {
         static Demo demo;
@@ -52,6 +56,20 @@ struct Demo {
         if (known != distributions.end()) return known->second;
         Tokens context = prompt;
         context.insert(context.end(), text.begin(), text.end());
+        PassResult result = run(context);
+        LogitsPipeline pipeline(params(), target->config().vocab_size);
+        return distributions[text] = pipeline.apply(result.logits.all(), {context, {}});
+    }
+
+    /// The hidden state of the last token of `context`.
+    std::span<const HiddenStates> state_of(const Tokens& context) {
+        const auto known = states.find(context);
+        if (known != states.end()) return std::span(&known->second, 1);
+        return std::span(&states.emplace(context, std::move(run(context).taps.front())).first->second, 1);
+    }
+
+    /// The logits of the last row, and its hidden state.
+    PassResult run(const Tokens& context) {
         PagePool pool(*device, target->kv_layout(), std::int64_t{1} << 40);
         KvSequence kv(pool);
         EXPECT_TRUE(kv.reserve(static_cast<std::int64_t>(context.size())));
@@ -59,9 +77,8 @@ struct Demo {
         for (const std::int32_t token : context) rows.push_back(text_row(token, std::ssize(rows)));
         rows.back().wants_logits = true;
         const KvView view = kv.view();
-        PassResult result = target->forward({.rows = rows, .sequences = std::span(&view, 1)});
-        LogitsPipeline pipeline(params(), target->config().vocab_size);
-        return distributions[text] = pipeline.apply(result.logits.all(), {context, {}});
+        const Tap tap{.at = Tap::At::last_hidden, .rows = {static_cast<std::int32_t>(rows.size()) - 1}};
+        return target->forward({.rows = rows, .sequences = std::span(&view, 1), .taps = std::span(&tap, 1)});
     }
 
     std::map<Tokens, double> joint() {
@@ -98,7 +115,19 @@ struct Text {
     TokenTree tree;
 };
 
-void verify_one(Text& text, const Verifier& verifier) {
+/// What a pass would bring: `num_new` tokens at the end of the text, and the state of the token before the last one.
+void observe(Drafter& drafter, Text& text, std::int64_t num_new, std::span<const std::int32_t> path) {
+    const Tokens before(text.context.begin(), text.context.end() - 1);
+    const Observation seen{.sequence = text.drafter.get(),
+                           .context = text.context,
+                           .num_new = num_new,
+                           .path = path,
+                           .num_rows = 1,
+                           .first_position = static_cast<std::int64_t>(before.size()) - 1};
+    drafter.observe(std::span(&seen, 1), Demo::get().state_of(before));
+}
+
+void verify_one(Drafter& drafter, Text& text, const Verifier& verifier) {
     Demo& demo = Demo::get();
     const auto target = [&](std::int32_t node) -> const Distribution& {
         Tokens path = text.tokens;
@@ -114,11 +143,12 @@ void verify_one(Text& text, const Verifier& verifier) {
     };
     for (const std::int32_t node : verdict.nodes) append(text.tree.token[static_cast<std::size_t>(node)]);
     append(verdict.next_token);
-    text.drafter->accepted(text.context, static_cast<std::int64_t>(verdict.nodes.size()) + 1, verdict.nodes);
+    const bool done = text.tokens.size() >= emitted;
+    if (!done) observe(drafter, text, static_cast<std::int64_t>(verdict.nodes.size()) + 1, verdict.nodes);
 }
 
 /// A step of all texts that are not done; false when there are none.
-bool step(Drafter& drafter, const Verifier& verifier, const std::string& rule, std::vector<Text>& batch) {
+bool step(Drafter& drafter, const Verifier& verifier, VerifyRule rule, std::vector<Text>& batch) {
     static const SamplingParams sampling = params();
     std::vector<Proposal> proposals;
     std::vector<Text*> open;
@@ -128,14 +158,14 @@ bool step(Drafter& drafter, const Verifier& verifier, const std::string& rule, s
         open.push_back(&text);
         proposals.push_back({.sequence = text.drafter.get(),
                              .context = text.context,
-                             .noise = {text.key, rule == "coupled" ? Noise::Kind::shared : Noise::Kind::own},
+                             .noise = {text.key, rule == VerifyRule::coupled ? Noise::Kind::shared : Noise::Kind::own},
                              .sampling = &sampling,
                              .max_depth = drafter.max_depth(),
                              .tree = &text.tree});
     }
     if (open.empty()) return false;
     drafter.propose(proposals);
-    for (Text* text : open) verify_one(*text, verifier);
+    for (Text* text : open) verify_one(drafter, *text, verifier);
     return true;
 }
 
@@ -144,17 +174,18 @@ double p_value_of(const Case& wanted, std::int64_t draws) {
     DraftOptions options;
     options.method = wanted.draft;
     options.tree = wanted.tree;
-    options.verify = wanted.verify;
     for (int i = 0; i < wanted.models; ++i) options.models.push_back(demo.draft(i));
     options.model_temperature = 0.6;  // unlike the target's: drafts are rejected often
-    const auto drafter = make_drafter(options);
+    options.heads = demo.heads.get();
+    const auto drafter = make_drafter({options, demo.target.get()});
     const auto verifier = make_verifier(wanted.verify);
     std::map<Tokens, std::int64_t> counts;
     for (std::int64_t first = 0; first < draws; first += 100) {
         std::vector<Text> batch(100);
         for (std::size_t i = 0; i < batch.size(); ++i) {
             batch[i].drafter = drafter->make_sequence({});
-            batch[i].drafter->accepted(prompt, static_cast<std::int64_t>(prompt.size()), {});
+            batch[i].drafter->begin(prompt);
+            observe(*drafter, batch[i], 0, {});
             batch[i].key = noise_key(11, std::to_string(first + static_cast<std::int64_t>(i)), 0);
         }
         while (step(*drafter, *verifier, wanted.verify, batch)) {
@@ -182,6 +213,8 @@ TEST(DemoRules, EveryRuleOnEveryMethodEmitsTheTarget) {
         {"rsd-s", "3x2", "recursive"},
         {"rsd-s", "3x2", "coupled"},
         {"ngram", "2x2", "recursive", 0},
+        {"medusa", "3,2", "recursive", 0},
+        {"medusa", "3,2", "coupled", 0},
     };
     const std::int64_t draws = Demo::get().small ? 1500 : 800;  // seconds, with a draft model as large as the target
     for (const Case& wanted : cases) EXPECT_GT(p_value_of(wanted, draws), 1e-4) << wanted.draft << " " << wanted.verify;

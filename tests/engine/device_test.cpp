@@ -161,7 +161,7 @@ TEST_P(OtherDevice, DraftModelsGiveTheTextOfPlainDecoding) {
         Job drafted = job();
         drafted.options.draft.method = "rsd-s";
         drafted.options.draft.tree = "3x3";
-        drafted.options.draft.verify = "coupled";
+        drafted.options.verify = "coupled";
         drafted.draft_models = {parity / "llama-yarn-bf16"};
         drafted.ranks = GetParam().any_split ? 2 : 1;
         drafted.draft_sharded = sharded;
@@ -269,7 +269,7 @@ struct Counted {
     std::atomic<std::int64_t> kept{0};  ///< slabs for distributions
     std::atomic<bool> can_choose{false};
     static constexpr std::size_t row_bytes = 96 * sizeof(float);  ///< of the tiny model
-    static constexpr std::size_t kept_bytes = kept_a_slab * kernels::KeptDistribution::num_bytes(96);
+    static constexpr std::size_t kept_bytes = kept_per_slab * kernels::KeptDistribution::num_bytes(96);
 };
 
 /// Items with settings of all kinds.
@@ -325,7 +325,7 @@ TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
         Job job = with_all_settings(this->job());
         job.options.draft.method = method;
         job.options.draft.tree = tree;
-        job.options.draft.verify = "coupled";
+        job.options.verify = "coupled";
         job.draft_models = {parity / "llama-yarn-bf16"};
         Job plain = job;
         if (GetParam().as_cpu) plain.make_device = {};
@@ -358,7 +358,7 @@ TEST_P(OtherDevice, DecidesNodesWhereTheLogitsAre) {
         Job job = with_all_settings(this->job());
         job.options.draft.method = wanted.method;
         job.options.draft.tree = wanted.tree;
-        job.options.draft.verify = wanted.rule;
+        job.options.verify = wanted.rule;
         if (std::string(wanted.method) != "ngram") job.draft_models = {parity / "llama-yarn-bf16"};
         Job plain = job;
         if (GetParam().as_cpu) plain.make_device = {};
@@ -389,7 +389,7 @@ TEST_P(OtherDevice, FetchesWhatTheHostMustDecideBy) {
          {std::tuple{"spectr", "65x1", "k-seq"}, {"spectr", "65x1", "multi-round"}, {"rsd-c", "3,2", "recursive"}}) {
         job.options.draft.method = method;
         job.options.draft.tree = tree;
-        job.options.draft.verify = rule;
+        job.options.verify = rule;
         Job plain = job;
         if (GetParam().as_cpu) plain.make_device = {};
         const JobResult right = launch(plain);

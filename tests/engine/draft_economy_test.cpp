@@ -17,8 +17,8 @@ DraftEconomy after_passes(double base, double row, std::int64_t tokens, int pass
 }
 
 TEST(DraftEconomy, LearnsWhatARowCosts) {
-    EXPECT_NEAR(after_passes(1e-3, 2e-4, 1).seconds_a_row(), 2e-4, 1e-8);
-    EXPECT_NEAR(after_passes(5e-2, 1e-5, 1).seconds_a_row(), 1e-5, 1e-8);
+    EXPECT_NEAR(after_passes(1e-3, 2e-4, 1).seconds_per_row(), 2e-4, 1e-8);
+    EXPECT_NEAR(after_passes(5e-2, 1e-5, 1).seconds_per_row(), 1e-5, 1e-8);
 }
 
 // A pass of 4.5 rows takes 1.9 ms here: a token is worth that much, and a row costs 0.2 ms of it.

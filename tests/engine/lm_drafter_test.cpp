@@ -31,7 +31,7 @@ Job job_of(const Method& method, const std::string& verify) {
     Job job{base_options()};
     job.options.draft.method = method.draft;
     job.options.draft.tree = method.tree;
-    job.options.draft.verify = verify;
+    job.options.verify = verify;
     job.draft_models = {parity / "llama-yarn-bf16", parity / "llama-modern"};
     job.draft_models.resize(static_cast<std::size_t>(method.models));
     return job;
@@ -148,7 +148,7 @@ TEST(LmDrafter, OptDraftsForItselfToItsLastPosition) {
         job.options.draft = {};
         job.options.draft.method = "sd";
         job.options.draft.tree = "4";
-        job.options.draft.verify = verify;
+        job.options.verify = verify;
         job.draft_models = {job.model};
         const JobResult result = launch(job);
         ASSERT_EQ(tokens_of(result.items).at(0).size(), 108U) << verify;
@@ -212,7 +212,7 @@ TEST(LmDrafter, SamplingRulesGiveOneTextWhateverTheBatchAndTheSplit) {
 
 TEST(LmDrafter, NgramsUnderRecursiveGiveOneText) {
     Job job{base_options()};
-    job.options.draft.verify = "recursive";
+    job.options.verify = "recursive";
     job.options.batch = 1;
     const Texts alone = tokens_of(launch(job).items);
     for (const std::int64_t batch : {2, 8}) {
@@ -255,7 +255,7 @@ TEST(LmDrafter, StoppedAndResumedTheTextGoesOn) {
 // What was pushed out of a table's full lists is in no checkpoint, and the drafts must be the same all the same.
 TEST(LmDrafter, NgramsUnderRecursiveGoOnAfterAResume) {
     Job job{base_options()};
-    job.options.draft.verify = "recursive";
+    job.options.verify = "recursive";
     job.options.draft.ngram_top = 2;
     job.options.batch = 2;
     EXPECT_EQ(resumed_again_and_again(job, "ngram"), tokens_of(launch(job).items));

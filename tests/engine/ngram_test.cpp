@@ -1,15 +1,14 @@
 // The n-gram table and the trees it drafts.
-#include "engine/draft/ngram.hpp"
 
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <random>
 
-#include "engine/checkpoint/rounds.hpp"
 #include "engine/draft/ngram_table.hpp"
 #include "engine/error.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/checkpoint_rounds.hpp"
+#include "engine/replica/replica.hpp"
 #include "engine/sampling/pipeline.hpp"
 
 namespace longhaul::engine {
@@ -88,6 +87,10 @@ DraftOptions ngram_options(const std::string& tree, std::int64_t top = 20) {
     return options;
 }
 
+std::unique_ptr<Drafter> ngram_drafter(const DraftOptions& options) {
+    return make_drafter({options});
+}
+
 /// A tree for one sequence.
 TokenTree tree_for(Drafter& drafter, SequenceDrafter& sequence, std::span<const std::int32_t> context,
                    const Noise& noise, std::int64_t max_depth) {
@@ -114,10 +117,10 @@ void expect_valid(const TokenTree& tree, std::int64_t max_nodes, std::int64_t ma
 }
 
 TEST(NgramDrafter, DraftsWhatFollowedBefore) {
-    const auto drafter = make_drafter(ngram_options("1x3"));
+    const auto drafter = ngram_drafter(ngram_options("1x3"));
     const auto sequence = drafter->make_sequence({});
     const std::vector<std::int32_t> context = {5, 6, 7, 8, 9, 1, 5, 6, 7, 8, 9, 2, 5, 6};
-    sequence->accepted(context, static_cast<std::int64_t>(context.size()), {});
+    sequence->begin(context);
     const TokenTree tree = tree_for(*drafter, *sequence, context, {1, Noise::Kind::silent}, 8);
     ASSERT_EQ(tree.num_nodes(), 4);
     EXPECT_EQ(tree.token, (std::vector<std::int32_t>{6, 7, 8, 9}));
@@ -128,9 +131,9 @@ TEST(NgramDrafter, TreesBranchAndKeepTheirBounds) {
     std::mt19937 random(3);
     std::vector<std::int32_t> context(3000);
     for (auto& token : context) token = static_cast<std::int32_t>(random() % 8);
-    const auto drafter = make_drafter(ngram_options("4x5:12"));
+    const auto drafter = ngram_drafter(ngram_options("4x5:12"));
     const auto sequence = drafter->make_sequence({});
-    sequence->accepted(context, 3000, {});
+    sequence->begin(context);
     EXPECT_EQ(drafter->max_nodes(), 12);
     int branched = 0;
     for (std::int64_t limit : {0, 1, 2, 5, 12}) {
@@ -151,9 +154,9 @@ TEST(NgramDrafter, UsesTheSharedNoise) {
     context.push_back(100);
     DraftOptions options = ngram_options("1x1");
     options.ngram_order = 2;
-    const auto drafter = make_drafter(options);
+    const auto drafter = ngram_drafter(options);
     const auto sequence = drafter->make_sequence({});
-    sequence->accepted(context, static_cast<std::int64_t>(context.size()), {});
+    sequence->begin(context);
     const Distribution uniform{{0, 1, 2, 3}, {0, 0, 0, 0}, {0.25, 0.25, 0.25, 0.25}};
     int hits = 0;
     for (std::uint64_t key = 0; key < 400; ++key) {
@@ -168,14 +171,15 @@ TEST(NgramDrafter, ResumesFromRowsAndRefusesOthers) {
     std::mt19937 random(4);
     std::vector<std::int32_t> context(500);
     for (auto& token : context) token = static_cast<std::int32_t>(random() % 9);
-    const auto drafter = make_drafter(ngram_options("4x4:8"));
+    const auto drafter = ngram_drafter(ngram_options("4x4:8"));
     const auto original = drafter->make_sequence({});
-    original->accepted(std::span(context).first(300), 300, {});
+    original->begin(std::span(context).first(300));
     const DrafterState first = original->take_delta();
-    original->accepted(context, 200, {});
+    const Observation seen{.sequence = original.get(), .context = context, .num_new = 200, .path = {}};
+    drafter->observe(std::span(&seen, 1), {});
     const DrafterState second = original->take_delta();
     EXPECT_LT(second.rows.size(), first.rows.size());  // a delta, not the table
-    const auto other_drafter = make_drafter(ngram_options("4x4:8"));
+    const auto other_drafter = ngram_drafter(ngram_options("4x4:8"));
     const auto resumed = other_drafter->make_sequence({});
     ASSERT_TRUE(resumed->restore(std::vector<DrafterState>{first, second}, context));
     for (std::uint64_t key = 0; key < 100; ++key) {
@@ -193,9 +197,9 @@ TEST(NgramDrafter, ResumesFromRowsAndRefusesOthers) {
 // A commit must stay readable: rows beyond its budget are left out, and the drafter starts from the tokens again.
 TEST(NgramDrafter, RowsBeyondTheBudgetAreLeftOutAndRefused) {
     const std::vector<std::int32_t> context(40, 7);
-    const auto drafter = make_drafter(ngram_options("4x4:8"));
+    const auto drafter = ngram_drafter(ngram_options("4x4:8"));
     const auto sequence = drafter->make_sequence({});
-    sequence->accepted(context, 40, {});
+    sequence->begin(context);
     const DrafterState whole = sequence->take_delta();
     std::int64_t bytes_left = static_cast<std::int64_t>(whole.rows.size() * sizeof(std::int32_t));
     EXPECT_EQ(within_budget(whole, bytes_left).rows, whole.rows);

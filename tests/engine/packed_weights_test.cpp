@@ -1,7 +1,9 @@
 // A model from packed weights is the model: same bits, same notices, on every split; and no trouble with the files
 // becomes the run's.
+#include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "tests/engine/model_harness.hpp"

@@ -1,5 +1,5 @@
 // Rows of prompts a pass, learned from how long passes took.
-#include "engine/prefill_pace.hpp"
+#include "engine/replica/prefill_pace.hpp"
 
 #include <gtest/gtest.h>
 

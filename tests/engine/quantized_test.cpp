@@ -1,5 +1,7 @@
 // What int8 and int4 weights, and int8 keys and values, cost on a model that was really trained: perplexity and logits
 // of the demo model on pages of five books, next to bf16.
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>

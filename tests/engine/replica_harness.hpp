@@ -12,9 +12,11 @@
 #include <thread>
 #include <vector>
 
+#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/draft/heads.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/replica.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
 #include "kernels/numerics.hpp"
 
@@ -69,6 +71,7 @@ struct Job {
     Precision precision = Precision::bf16;
     std::filesystem::path model = tiny_model;
     std::vector<std::filesystem::path> draft_models{};
+    std::filesystem::path heads{};                                // of methods that draft with such
     bool draft_sharded = false;                                   // over the ranks; else each holds the whole
     std::map<std::int64_t, std::vector<std::int32_t>> prompts{};  // else prompt_of
     int ranks = 1;
@@ -140,6 +143,9 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                     drafts.push_back(Model::load(folder, job.precision, *device, job.draft_sharded ? group : *alone));
                     options.draft.models.push_back(drafts.back().get());
                 }
+                std::unique_ptr<DraftHeads> heads;
+                if (!job.heads.empty()) heads = std::make_unique<DraftHeads>(job.heads, *model);
+                options.draft.heads = heads.get();
                 std::unique_ptr<CheckpointStore> store;
                 if (!options.checkpoint.folder.empty()) {
                     options.checkpoint.identity = {"job",

@@ -1,6 +1,6 @@
 // A whole replica on a tiny model: one text whatever the batch, the draft method, the split, the memory, and however
 // often it is stopped and resumed.
-#include "engine/replica.hpp"
+#include "engine/replica/replica.hpp"
 
 #include <gtest/gtest.h>
 

@@ -153,7 +153,7 @@ TableJob job_of(const Case& wanted, const Pair& pair, std::int64_t emit) {
     TableJob job;
     job.draft.method = wanted.draft;
     job.draft.tree = wanted.tree;
-    job.draft.verify = wanted.verify;
+    job.verify = wanted.verify;
     job.emit = emit;
     job.q = pair.q;
     for (int model = 0; model < wanted.models; ++model) job.p.push_back(model % 2 == 0 ? pair.p : pairs()[0].p);
@@ -268,7 +268,7 @@ void sort_by_probability(const Distribution& p, std::vector<std::size_t>& places
 double p_value_of(std::unique_ptr<TreeMethod> method, const Table& p, const Table& q, std::int64_t draws) {
     TableJob job;
     job.draft.method = "rsd-c";
-    job.draft.verify = "recursive";
+    job.verify = "recursive";
     job.p = {p};
     job.q = q;
     job.emit = 2;

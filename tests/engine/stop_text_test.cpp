@@ -1,7 +1,7 @@
 // Stop strings in a growing text, with a tokenizer whose newlines and emoji are runs of byte tokens (Llama 2).
 #include <gtest/gtest.h>
 
-#include "engine/sequence.hpp"
+#include "engine/replica/sequence.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
 
 namespace longhaul::engine {

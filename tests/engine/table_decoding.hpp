@@ -13,7 +13,7 @@
 #include "engine/draft/drafter.hpp"
 #include "engine/draft/tree_growth.hpp"
 #include "engine/error.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/replica.hpp"
 #include "engine/verify/verifier.hpp"
 #include "kernels/scalar_math.hpp"
 
@@ -74,7 +74,8 @@ class Table {
 };
 
 struct TableJob {
-    DraftOptions draft;    ///< method, tree, verify
+    DraftOptions draft;  ///< method, tree
+    VerifyRule verify;
     std::vector<Table> p;  ///< of each draft model; none for ar and ngram
     Table q;
     std::int64_t emit = 2;  ///< tokens a text
@@ -84,20 +85,20 @@ struct TableJob {
 class TableDecoder {
   public:
     explicit TableDecoder(TableJob job) : job_(std::move(job)) {
-        const DraftMethod& method = find_draft_method(job_.draft.method);
+        const DraftMethod& method = *job_.draft.method;
         const auto num_models = static_cast<std::int64_t>(job_.p.size());
-        check_lossless(job_.draft.verify, method, num_models);
-        verifier_ = make_verifier(job_.draft.verify);
-        if (method.draws == Draws::none) verifier_ = make_verifier("coupled");
-        if (method.least_models == 0) {
-            without_model_ = make_drafter(job_.draft);
+        check_lossless(job_.verify, method, num_models);
+        verifier_ = make_verifier(job_.verify);
+        if (!method.drafts()) verifier_ = make_verifier(VerifyRule::coupled);
+        if (method.make_trees == nullptr) {
+            without_model_ = make_drafter({job_.draft});
             return;
         }
-        if (num_models < method.least_models || num_models > method.most_models)
+        if (num_models < method.min_folders || num_models > method.max_folders)
             throw UsageError("rule-table: p: expected " +
-                             std::string(method.most_models > 1 ? "1 to 8 tables" : "one table") +
+                             std::string(method.max_folders > 1 ? "1 to 8 tables" : "one table") +
                              " with draft = " + method.name + ", got " + std::to_string(num_models));
-        trees_ = make_tree_method(method, tree_of(method, job_.draft.tree, num_models), num_models);
+        trees_ = method.make_trees(tree_of(method, job_.draft.tree, num_models), num_models);
     }
 
     /// Any trees with any rule, whether they suit each other or not.
@@ -108,7 +109,7 @@ class TableDecoder {
         Tokens text;
         const auto drafter = without_model_ ? without_model_->make_sequence({}) : nullptr;
         Tokens context{root};  // as a prompt of one token
-        if (drafter) drafter->accepted(context, 1, {});
+        if (drafter) drafter->begin(context);
         while (static_cast<std::int64_t>(text.size()) < job_.emit) {
             TokenTree tree;
             tree.reset(context.back());
@@ -122,7 +123,13 @@ class TableDecoder {
             text.push_back(verdict.next_token);
             context.insert(context.end(), text.end() - static_cast<std::ptrdiff_t>(verdict.nodes.size()) - 1,
                            text.end());
-            if (drafter) drafter->accepted(context, static_cast<std::int64_t>(verdict.nodes.size()) + 1, verdict.nodes);
+            if (drafter) {
+                const Observation seen{.sequence = drafter.get(),
+                                       .context = context,
+                                       .num_new = static_cast<std::int64_t>(verdict.nodes.size()) + 1,
+                                       .path = verdict.nodes};
+                without_model_->observe(std::span(&seen, 1), {});
+            }
             ++target_calls;
             accepted += static_cast<std::int64_t>(verdict.nodes.size());
             drafted += tree.num_nodes() - 1;
@@ -145,7 +152,7 @@ class TableDecoder {
 
     void grow(TokenTree& tree, const Tokens& text, const Tokens& context, std::uint64_t key,
               SequenceDrafter* drafter) const {
-        const Noise noise{key, job_.draft.verify == "coupled" ? Noise::Kind::shared : Noise::Kind::own};
+        const Noise noise{key, job_.verify == VerifyRule::coupled ? Noise::Kind::shared : Noise::Kind::own};
         if (drafter != nullptr) {
             Proposal proposal{
                 .sequence = drafter, .context = context, .noise = noise, .max_depth = 1024, .tree = &tree};

@@ -49,7 +49,7 @@ double accepted_share(const char* draft, const char* verify, double p, double q,
     TableJob job;
     job.draft.method = draft;
     job.draft.tree = "2x1";
-    job.draft.verify = verify;
+    job.verify = verify;
     job.emit = 1;
     job.p.emplace_back(std::map<Tokens, std::vector<double>>{{Tokens{}, {1 - p, p}}});
     job.q = Table(std::map<Tokens, std::vector<double>>{{Tokens{}, {1 - q, q}}});

@@ -135,7 +135,7 @@ struct World {
     [[nodiscard]] double best_fixed_rate() const {
         double best = 1 / plain_token();
         for (const std::int64_t width : family.widths) {
-            for (std::int64_t depth = 1; depth <= family.most_depth && width * depth <= family.most_nodes; ++depth)
+            for (std::int64_t depth = 1; depth <= family.max_depth && width * depth <= family.max_nodes; ++depth)
                 best = std::max(best, fixed_rate({.depth = depth, .width = width}));
         }
         return best;
@@ -172,6 +172,17 @@ TEST(TreeChooser, ProbesBackOff) {
     world.run(10'000);
     EXPECT_LT(world.drafted_steps, early) << "though the time is five times as long";
     EXPECT_GT(world.drafted_steps, 0);
+}
+
+// Heads of one level: probes, too, are no deeper.
+TEST(TreeChooser, AFamilyOfOneLevelIsTriedAndGivenUp) {
+    TreeFamily family = family_of("medusa");
+    family.max_depth = 1;
+    World world{.family = family, .target = arithmetic_bound(1), .draft = arithmetic_bound(0.5), .chances = {0.05}};
+    world.run(3000);
+    EXPECT_GT(world.drafted_steps, 0);
+    EXPECT_LT(world.drafted_steps, 600);
+    EXPECT_EQ(world.last.depth, std::min<std::int64_t>(world.last.depth, 1));
 }
 
 TEST(TreeChooser, ComesNearTheBestFixedTree) {
@@ -406,9 +417,9 @@ TEST(TreeFamily, EveryTreeOfItFitsTheGreatest) {
         EXPECT_FALSE(chooses_tree(method, ""));
         const TreeFamily family = tree_family(method, 1);
         const TreeShape greatest = tree_of(method, "auto");
-        EXPECT_EQ(greatest.depth, family.most_depth) << name;
+        EXPECT_EQ(greatest.depth, family.max_depth) << name;
         EXPECT_GE(greatest.width, family.widths.back()) << name;
-        EXPECT_EQ(greatest.budget, family.most_nodes) << name;
+        EXPECT_EQ(greatest.budget, family.max_nodes) << name;
     }
     EXPECT_FALSE(chooses_tree(find_draft_method("ngram"), "auto"));
     EXPECT_EQ(tree_of(find_draft_method("ngram"), "auto").budget, 16);
@@ -426,8 +437,8 @@ TEST(TreeFamily, TreesAreAsLargeAsItsCounts) {
     for (const char* name : {"sd", "spectr", "rsd-c", "rsd-s"}) {
         const DraftMethod& method = find_draft_method(name);
         const TreeFamily family = tree_family(method, 1);
-        const auto trees = make_tree_method(method, tree_of(method, "auto"), 1);
-        EXPECT_EQ(trees->max_depth(), family.most_depth);
+        const auto trees = method.make_trees(tree_of(method, "auto"), 1);
+        EXPECT_EQ(trees->max_depth(), family.max_depth);
         for (const std::int64_t width : family.widths) {
             TokenTree tree;
             tree.reset(0);

@@ -39,25 +39,30 @@ TEST_P(TensorAttention, IsNearTheReference) {
 }
 
 /// Rows of a tree together fill tiles of 64 queries and spans of chunks; one alone takes tiles of 16, chunk by chunk.
-TEST_P(TensorAttention, RowsTogetherEqualRowsAlone) {
-    Comparison comparison(GetParam());
-    const auto device = GetParam().make(1);
-    for (const bool tree : {true, false}) {
-        const Case c{DType::bf16, 32, 3, 2, 8900, 40, tree};
-        SCOPED_TRACE(::testing::Message() << c);
-        const Scene scene(*device, c, 600);
-        const std::vector<std::byte> together = scene.run(*device, DType::f32).bytes();
-        const auto out_bytes = static_cast<std::ptrdiff_t>(together.size() / scene.rows.size());
-        const auto q_bytes = static_cast<std::ptrdiff_t>(scene.q.size() / scene.rows.size());
-        for (std::size_t r = 0; r < scene.rows.size(); r += 13) {
-            const auto i = static_cast<std::ptrdiff_t>(r);
-            const Guarded alone = attend(*device, scene.layout, 1, {&scene.sequence, 1}, {&scene.rows[r], 1},
-                                         scene.q.data() + i * q_bytes, scene.q_heads, DType::f32);
-            ASSERT_TRUE(comparison.equal({together.begin() + i * out_bytes, together.begin() + (i + 1) * out_bytes},
-                                         alone.bytes(), DType::f32))
-                << "row " << r;
-        }
+void expect_rows_together_to_equal_rows_alone(const DeviceCase& which, bool tree) {
+    Comparison comparison(which);
+    const auto device = which.make(1);
+    const Case c{DType::bf16, 32, 3, 2, 8900, 40, tree};
+    SCOPED_TRACE(::testing::Message() << c);
+    const Scene scene(*device, c, 600);
+    const std::vector<std::byte> together = scene.run(*device, DType::f32).bytes();
+    const auto out_bytes = static_cast<std::ptrdiff_t>(together.size() / scene.rows.size());
+    const auto q_bytes = static_cast<std::ptrdiff_t>(scene.q.size() / scene.rows.size());
+    for (std::size_t r = 0; r < scene.rows.size(); r += 13) {
+        const auto i = static_cast<std::ptrdiff_t>(r);
+        const Guarded alone = attend(*device, scene.layout, 1, {&scene.sequence, 1}, {&scene.rows[r], 1},
+                                     scene.q.data() + i * q_bytes, scene.q_heads, DType::f32);
+        ASSERT_TRUE(comparison.equal({together.begin() + i * out_bytes, together.begin() + (i + 1) * out_bytes},
+                                     alone.bytes(), DType::f32))
+            << "row " << r;
     }
+}
+
+TEST_P(TensorAttention, RowsOfATreeTogetherEqualRowsAlone) {
+    expect_rows_together_to_equal_rows_alone(GetParam(), true);
+}
+TEST_P(TensorAttention, RowsOfAChunkTogetherEqualRowsAlone) {
+    expect_rows_together_to_equal_rows_alone(GetParam(), false);
 }
 
 /// Half of the rows and the others, in another order: tiles hold other rows.

@@ -4,7 +4,7 @@
 usage: drafts_test.py BINARY CASE
 """
 
-from harness import check, digest, main, make_prompts, make_tiny_model, results, statistics
+from harness import DEMO_MODEL, check, digest, main, make_prompts, make_tiny_model, results, statistics
 from mpi_test import expect, wait_for_checkpoint
 
 TREES = {"sd": "3", "spectr": "3x2", "specinfer": "3x2", "rsd-c": "2,2,1", "rsd-s": "3x3"}
@@ -117,6 +117,26 @@ def padded(bench):
     check(coupled_text == plain, "another text than plain decoding")
 
 
+def heads(bench):
+    """Trained heads on the target's own hidden states: the text of plain decoding, and under a sampling rule one text, also
+    after a kill."""
+    make_prompts(bench.folder / "prompts.jsonl", 4)
+    job = bench.job(model=DEMO_MODEL, draft="medusa", draft_model=DEMO_MODEL.parent / "medusa", draft_tree="3,2,2", max_tokens=240,
+                    checkpoint_tokens=60, temperature=0.8, min_p=0.1)
+    plain = run(bench, job, 1, "plain", "--draft=ar")
+    for rule in ("coupled", "recursive"):
+        whole = kill_and_resume(bench, job, rule, f"--verify={rule}")
+        check((whole == plain) == (rule == "coupled"), f"{rule}: the text of plain decoding, or another one")
+        got = run(bench, job, 2, f"{rule}-tp", f"--verify={rule}", "--tensor-parallel=2", "--batch=3")
+        check(got == whole, f"{rule}: another text on a model in two parts")
+    line = statistics(bench.folder / "whole-coupled")[0]
+    check(line["draft_calls"] <= line["target_calls"], f"a tree costs one call: {line}")
+    done = expect(bench.run(job, 1, f"--model={bench.model}"), 1, "heads of another model")
+    check("hidden_size: expected" in done.error_lines()[0], done.errors)
+    done = expect(bench.run(job, 1, "--draft-tree=2,2,2,2"), 2, "more levels than heads")
+    check("draft-tree: expected at most 3 levels" in done.error_lines()[0], done.errors)
+
+
 def refused(bench):
     """What does not go together ends in one line, before anything is written."""
     job = make_job(bench)
@@ -167,4 +187,4 @@ def experiments(bench):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main({case.__name__: case for case in (coupled, sampled, killed, short_context, padded, refused, experiments)}))
+    raise SystemExit(main({case.__name__: case for case in (coupled, sampled, killed, short_context, padded, heads, refused, experiments)}))

@@ -87,7 +87,8 @@ TEST_F(CheckTest, AllFaultsAreListed) {
           "'temperature'?",
           "job | job.cfg:8: seed: expected an integer from 0 to 18446744073709551615, got 'x'",
           "job | job.cfg:9: top-p: expected a number above 0 and at most 1, got '2'",
-          "job | job.cfg:10: draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s or replay, got 'eagle'; it "
+          "job | job.cfg:10: draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s, medusa or replay, got "
+          "'eagle'; it "
           "is not "
           "in this version"},
          ExitCode::usage},
@@ -178,6 +179,42 @@ TEST_F(CheckTest, DraftModelsAreLookedAt) {
         << lines.front();
     EXPECT_NE(lines.front().find("; a draft model shares the target's tokenizer"), std::string::npos) << lines.front();
     EXPECT_EQ(check().code(), ExitCode::error);
+}
+
+TEST_F(CheckTest, HeadsAreLookedAt) {
+    const std::string job = good_job() + "draft = medusa\n";
+    const std::string with_heads = job + "draft-model = " LONGHAUL_DEMO_MODEL "/../medusa\n";
+    write("job.cfg", good_job() + "draft = ar\n");
+    const std::int64_t plain = check().memory.value().weights;
+    write("job.cfg", with_heads);
+    const JobReport good = check();
+    EXPECT_EQ(good.code(), ExitCode::done) << testing::PrintToString(lines_of(good));
+    EXPECT_GE(good.memory.value().weights, plain + 3 * 256 * 256 * 2) << "three matrices of bf16";
+    write("job.cfg", job);
+    EXPECT_EQ(lines_of(check()),
+              std::vector<std::string>{"draft | " LONGHAUL_DEMO_MODEL "/config.json: medusa_heads: expected the number "
+                                       "of heads, got nothing; give a folder of heads as draft-model, or a model that "
+                                       "has them inside"});
+    write("job.cfg", job + "draft-model = none\n");
+    EXPECT_EQ(
+        lines_of(check()),
+        std::vector<std::string>{"draft | none/config.json: expected a readable file, got No such file or directory"});
+    write("job.cfg", with_heads + "draft-tree = 2,2,2,2\n");
+    const std::vector<std::string> deep = lines_of(check());
+    ASSERT_EQ(deep.size(), 1U);
+    EXPECT_EQ(deep.front().find("draft | draft-tree: expected at most 3 levels, one for each head of "), 0U)
+        << deep.front();
+    fs::create_directories(folder / "h");
+    fs::copy_file(fs::path(LONGHAUL_DEMO_MODEL) / ".." / "medusa" / "model.safetensors",
+                  folder / "h" / "model.safetensors");
+    write("job.cfg", job + "draft-model = h\n");
+    write("h/config.json", R"({"medusa_heads": 3, "chained": true})");
+    EXPECT_EQ(lines_of(check()), std::vector<std::string>{"draft | h/config.json: chained: expected false, got true; "
+                                                          "draft = medusa takes heads that were trained so"});
+    write("h/config.json", R"({"medusa_heads": 3, "rms_norm_eps": 0})");
+    EXPECT_EQ(
+        lines_of(check()),
+        std::vector<std::string>{"draft | h/config.json: rms_norm_eps: expected a number above 0, at most 1, got 0.0"});
 }
 
 TEST_F(CheckTest, ADraftModelThatCannotBeSplitIsRefusedWhereItIsToBe) {

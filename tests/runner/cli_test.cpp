@@ -176,7 +176,8 @@ TEST_F(Cli, BadJobFilesEndInOneLineAndCode2) {
         {"max-tokens = 99999999999",
          "job.cfg:5: max-tokens: expected an integer from 1 to 2147483647, got '99999999999'"},
         {"draft = eagle",
-         "job.cfg:5: draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s or replay, got 'eagle'; it is not "
+         "job.cfg:5: draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s, medusa or replay, got 'eagle'; it "
+         "is not "
          "in this "
          "version"},
     };

@@ -139,6 +139,23 @@ TEST_F(RunFolderTest, FoldersOfOthersAreLeftAlone) {
     EXPECT_THROW(RunFolder{temporary.path() / "nowhere"}.must_exist(), UsageError);
 }
 
+// Where drafts decide the text, other heads at the same place are another job.
+TEST_F(RunFolderTest, OtherHeadsAreAnotherJobUnderASamplingRule) {
+    std::ofstream(folder.root / "results.jsonl") << "";
+    const std::filesystem::path heads = temporary.path() / "heads";
+    std::filesystem::create_directory(heads);
+    std::ofstream(heads / "config.json") << "{}";
+    settings.draft = "medusa";
+    settings.draft_model = {heads};
+    for (const char* rule : {"coupled", "recursive"}) {
+        settings.verify = rule;
+        write_finished(folder, settings, {.items = 20, .failed = 0, .baseline = false});
+        EXPECT_TRUE(read_finished(folder, settings).has_value()) << rule;
+        std::ofstream(heads / "config.json") << std::string(rule);
+        EXPECT_EQ(read_finished(folder, settings).has_value(), settings.is_coupled()) << rule;
+    }
+}
+
 // Runs of earlier versions did not name the tree of a job that named none.
 TEST_F(RunFolderTest, AnIdentityWithoutATreeHasTheMethodsOwn) {
     settings.draft = "sd";

@@ -102,7 +102,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "name)"},
         // Of the vocabulary, but not yet done.
         {"draft", "eagle",
-         "draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s or replay, got 'eagle'; it is not in this "
+         "draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s, medusa or replay, got 'eagle'; it is not in "
+         "this "
          "version"},
         {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
         {"draft-model", "/d",
@@ -182,19 +183,19 @@ TEST(Settings, DraftKeysGoTogether) {
         {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-tree", "12x5"}, {"verify", "recursive"}}, ""},
         {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"verify", "k-seq"}},
          "verify: expected coupled with draft = rsd-s, got k-seq, which needs independent drafts of one model (draft = "
-         "sd, spectr, or specinfer with one draft-model)" +
+         "sd, spectr, specinfer)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "rsd-c"}, {"verify", "multi-round"}},
          "verify: expected coupled with draft = rsd-c, got multi-round, which needs independent drafts (draft = sd, "
-         "spectr or specinfer)" +
+         "spectr, specinfer)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "spectr"}, {"verify", "recursive"}},
          "verify: expected coupled with draft = spectr, got recursive, which needs drafts drawn without replacement "
-         "(draft = sd, rsd-c or rsd-s) or certain ones (ngram)" +
+         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, medusa, replay)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft-model", "/e"}, {"draft", "specinfer"}, {"verify", "k-seq"}},
          "verify: expected coupled with draft = specinfer, got k-seq, which needs independent drafts of one model "
-         "(draft = sd, spectr, or specinfer with one draft-model)" +
+         "(draft = sd, spectr, specinfer)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0.5"}}, ""},
         {{{"draft", "ngram"}, {"verify", "recursive"}}, ""},

@@ -127,12 +127,12 @@ TEST(SweepFiles, ExperimentsOfThePaper) {
     const auto trees_by = [&](const char* name, auto size_of) {
         std::map<std::int64_t, std::map<std::string, int>> trees;  // size -> method -> trees
         for (const SweepPoint& point : points_of(read_sweep(jobs / name, {}))) {
-            if (point.settings.draft == "ar" || point.settings.seed != 1) continue;
-            const engine::DraftMethod& method = engine::find_draft_method(point.settings.draft);
+            if (!point.settings.draft->drafts() || point.settings.seed != 1) continue;
+            const engine::DraftMethod& method = *point.settings.draft;
             const engine::TreeShape shape = engine::tree_of(method, point.settings.draft_tree);
-            EXPECT_EQ(point.settings.verify, method.name == "sd"       ? "rejection"
-                                             : method.name == "spectr" ? "k-seq"
-                                                                       : "recursive");
+            EXPECT_EQ(point.settings.verify.name(), method.name == "sd"       ? "rejection"
+                                                    : method.name == "spectr" ? "k-seq"
+                                                                              : "recursive");
             EXPECT_TRUE(point.baseline.has_value());
             ++trees[size_of(shape)][method.name];
         }

@@ -3,6 +3,7 @@
 
     compare_chat_templates.py --tokenize BUILD/tests/tokenize MODEL_FOLDER ...
 
+`cmake --build BUILD --target tokenize` builds the program.
 Each folder has a tokenizer.json, and a chat template of its own that is one of the known ones. Where a template asks
 for the date, it is told 26 Jul 2024, as ours always says. Exit code 1 and the first cases where there are differences.
 """

@@ -3,6 +3,7 @@
 
     compare_tokenizers.py --tokenize BUILD/tests/tokenize [--data FOLDER] [--random 10000] [MODEL_FOLDER ...]
 
+`cmake --build BUILD --target tokenize` builds the program.
 Without MODEL_FOLDERs: the kinds of tests/data/tokenizer. Random strings are of characters that Unicode 14 assigns (what
 the tables of Debian 12's libraries and of Python 3.11 know; another Python is refused), drawn so that letters, marks,
 white space and punctuation of all scripts meet. Texts are compared whole and line by line; then their decoded text, and

@@ -89,13 +89,12 @@ std::uint64_t read_seed(const json& job) {
 }
 
 /// As a job file has it; a chain may also be a number.
-std::string read_tree(const json& job, const engine::DraftMethod& method, const std::string& verify) {
+engine::TreeSpec read_tree(const json& job, const engine::DraftMethod& method, engine::VerifyRule verify) {
     const bool is_chain = job.contains("draft-tree") && job["draft-tree"].is_number();
-    const std::string tree =
+    const engine::TreeSpec tree =
         is_chain ? std::to_string(read_count(job, "draft-tree", 1, 1024)) : read_word(job, "draft-tree", "");
-    if (tree != "auto" && !tree.empty()) engine::parse_tree_shape(tree);
-    if (tree == "auto" && verify != "coupled" && method.draws != engine::Draws::none)
-        refuse("draft-tree", "a shape with verify = " + verify, tree);
+    if (tree.is_auto() && verify != engine::VerifyRule::coupled && method.drafts())
+        refuse("draft-tree", "a shape with verify = " + verify.name(), tree.text());
     return tree;
 }
 
@@ -123,16 +122,17 @@ void check_keys(const json& job) {
 TableJob read_job(const json& json_job) {
     TableJob job;
     job.draft.method = read_word(json_job, "draft", nullptr);
-    if (job.draft.method == "replay") refuse("draft", "a method that needs no earlier run", job.draft.method);
-    const engine::DraftMethod& method = engine::find_draft_method(job.draft.method);
-    job.draft.verify = read_word(json_job, "verify", "coupled");
-    job.draft.tree = read_tree(json_job, method, job.draft.verify);
+    if (job.draft.method->needs_recording)
+        refuse("draft", "a method that needs no earlier run", job.draft.method->name);
+    const engine::DraftMethod& method = *job.draft.method;
+    job.verify = read_word(json_job, "verify", "coupled");
+    job.draft.tree = read_tree(json_job, method, job.verify);
     if (json_job.contains("ngram-order")) job.draft.ngram_order = read_count(json_job, "ngram-order", 1, 16);
     if (json_job.contains("ngram-top")) job.draft.ngram_top = read_count(json_job, "ngram-top", 0, 1024);
     job.q = read_table("q", json_job.contains("q") ? json_job["q"] : json());
     if (json_job.contains("p")) {
         std::vector<Table> tables = read_tables(json_job["p"], job.q.vocab_size());
-        if (method.least_models > 0) job.p = std::move(tables);  // others draft without
+        if (method.min_folders > 0) job.p = std::move(tables);  // others draft without
     }
     job.emit = read_count(json_job, "emit", 1, 1000);
     return job;

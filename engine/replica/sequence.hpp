@@ -11,7 +11,7 @@
 
 #include "engine/draft/drafter.hpp"
 #include "engine/kv/kv_cache.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/work_item.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
 
@@ -75,8 +75,7 @@ struct Sequence {
     [[nodiscard]] bool is_forced() const { return !item.continuation.empty(); }
     /// Of a forced sequence: the token at a position of the document, emitted already or not.
     [[nodiscard]] std::int32_t document(std::int64_t position) const {
-        return position < prompt_size() ? item.prompt[static_cast<std::size_t>(position)]
-                                        : item.continuation[static_cast<std::size_t>(position - prompt_size())];
+        return position < prompt_size() ? item.prompt[position] : item.continuation[position - prompt_size()];
     }
     [[nodiscard]] std::span<const std::int32_t> output() const { return std::span(tokens).subspan(item.prompt.size()); }
     /// Whether tokens wait for their keys and values (prompt, or what a resume has to compute again).
@@ -84,10 +83,6 @@ struct Sequence {
         return kv->committed() < num_tokens() - 1 || (feeds_drafter && drafter->lags(tokens));
     }
 };
-
-/// Counters as JSON text, for a checkpoint; unknown or damaged text gives zeros.
-std::string statistics_to_json(const ItemStatistics& statistics);
-ItemStatistics statistics_from_json(const std::string& text);
 
 /// Text of an item's output: special tokens and a closing end-of-text token are left out. `prompt` decides whether the
 /// first token's leading space stays (SentencePiece strips it at the beginning of a text only).

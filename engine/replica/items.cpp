@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "engine/error.hpp"
-#include "engine/replica_state.hpp"
+#include "engine/replica/state.hpp"
 
 namespace longhaul::engine {
 
@@ -98,17 +98,22 @@ void Replica::State::admit(Admission& admission) {
         sequence->saved_tokens = sequence->num_output();
         sequence->saved_once = true;
         if (admission.kv_tokens > 0) restore_kv(*sequence);
-        if (sequence->num_output() > 0 && !options.scoring) {
-            sequence->statistics.recomputed_rows += sequence->num_tokens() - 1 - sequence->kv->committed();
-        }
     }
     sequence->statistics.recomputed_tokens += lost_tokens;
     // What checkpoints keep of a drafter is good enough for guesses, and lacks what was pushed out of full lists: where
     // drafts decide the text, it is made anew from the tokens.
     if (!is_coupled() || !sequence->drafter->restore(admission.drafter, sequence->tokens)) {
         sequence->drafter = drafter->make_sequence(known);
-        sequence->drafter->accepted(sequence->tokens, sequence->num_tokens(), {});
+        sequence->drafter->begin(sequence->tokens);
     }
+    // States that are in no checkpoint are those of rows that the target computes again.
+    const std::int64_t last = sequence->num_tokens() - 1 - sequence->drafter->missing_states(sequence->tokens);
+    if (!options.scoring && sequence->kv->committed() > last) {
+        sequence->kv->set_committed(last);
+        sequence->saved_kv = std::min(sequence->saved_kv, last);
+    }
+    if (admission.restored && sequence->num_output() > 0 && !options.scoring)
+        sequence->statistics.recomputed_rows += sequence->num_tokens() - 1 - sequence->kv->committed();
     in_flight.push_back(std::move(sequence));
 }
 
@@ -173,7 +178,7 @@ void Replica::State::begin_round(bool store_kv) {
 std::int64_t Replica::State::unscored_bytes(const Sequence& sequence) const {
     std::int64_t bytes = 0;
     for (std::int64_t at = sequence.prompt_size(); at < sequence.num_tokens(); ++at) {
-        const std::int32_t token = sequence.tokens[static_cast<std::size_t>(at)];
+        const std::int32_t token = sequence.tokens[at];
         if (options.scoring->begin_of(at) == at && !tokenizer.is_special(token))
             bytes += static_cast<std::int64_t>(tokenizer.token_bytes(token).size());
     }

@@ -1,4 +1,4 @@
-#include "engine/checkpoint/rounds.hpp"
+#include "engine/replica/checkpoint_rounds.hpp"
 
 #include <thread>
 
@@ -31,7 +31,9 @@ void fields(Archive& archive, RoundResult& result) {
 }  // namespace
 
 DrafterState within_budget(DrafterState state, std::int64_t& bytes_left) {
-    bytes_left -= static_cast<std::int64_t>(state.rows.size() * sizeof(std::int32_t));
+    std::size_t num_words = state.rows.size();
+    for (const NamedTensor& tensor : state.tensors) num_words += tensor.words.size();
+    bytes_left -= static_cast<std::int64_t>(num_words * sizeof(std::int32_t));
     if (bytes_left >= 0) return state;
     return {.kind = "left out", .row_width = 0, .rows = {}};
 }
@@ -62,7 +64,7 @@ ItemDelta CheckpointRounds::delta_of(Sequence& sequence, bool store_kv) const {
     delta.previous_commit = sequence.last_commit;
     delta.prompt_tokens = sequence.prompt_size();
     delta.first_token = sequence.saved_tokens;
-    const auto fresh = sequence.output().subspan(static_cast<std::size_t>(sequence.saved_tokens));
+    const auto fresh = sequence.output().subspan(sequence.saved_tokens);
     delta.tokens.assign(fresh.begin(), fresh.end());
     const auto saved_words = sequence.saved_tokens * logprob_words(sequence.num_logprobs);
     if (group_.is_first())  // the others have none

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "engine/replica_state.hpp"
+#include "engine/replica/state.hpp"
 
 namespace longhaul::engine {
 
@@ -91,8 +91,8 @@ void Replica::State::take_restored() {
     if (num_tokens >= max_tokens) {  // of a run with a greater limit
         if (!is_coupled()) return;   // its steps decide the text, and the cut is not where one of them ends
         num_tokens = max_tokens - 1;
-        restored->tokens.resize(static_cast<std::size_t>(num_tokens));
-        restored->logprobs.resize(static_cast<std::size_t>(num_tokens * row_words));
+        restored->tokens.resize(num_tokens);
+        restored->logprobs.resize(num_tokens * row_words);
         restored->drafter.clear();
     }
     next->restored = true;

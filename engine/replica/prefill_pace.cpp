@@ -1,4 +1,4 @@
-#include "engine/prefill_pace.hpp"
+#include "engine/replica/prefill_pace.hpp"
 
 #include <algorithm>
 

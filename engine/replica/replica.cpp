@@ -1,8 +1,8 @@
-#include "engine/replica.hpp"
+#include "engine/replica/replica.hpp"
 
 #include <thread>
 
-#include "engine/replica_state.hpp"
+#include "engine/replica/state.hpp"
 
 namespace longhaul::engine {
 

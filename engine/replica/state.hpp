@@ -1,9 +1,9 @@
 // Inside of Replica: its state, and the parts of the loop, which are in
-//   replica.cpp       the loop
-//   replica_plan.cpp  what the first rank decides: memory, admission, when a round begins
-//   replica_items.cpp items: admitting (and restoring), putting back, finishing
-//   replica_step.cpp  one step: trees, the forward pass, verification
-//   replica_score.cpp the step where nothing is generated: rows of given text, their loss
+//   replica.cpp  the loop
+//   plan.cpp     what the first rank decides: memory, admission, when a round begins
+//   items.cpp    items: admitting (and restoring), putting back, finishing
+//   step.cpp     one step: trees, the forward pass, verification
+//   score.cpp    the step where nothing is generated: rows of given text, their loss
 #pragma once
 
 #include <chrono>
@@ -15,18 +15,18 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/rounds.hpp"
 #include "engine/draft/draft_economy.hpp"
 #include "engine/draft/drafter.hpp"
 #include "engine/draft/tree_chooser.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
-#include "engine/prefill_pace.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/checkpoint_rounds.hpp"
+#include "engine/replica/prefill_pace.hpp"
+#include "engine/replica/replica.hpp"
+#include "engine/replica/sequence.hpp"
+#include "engine/replica/step_header.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "engine/sampling/pipeline.hpp"
-#include "engine/sequence.hpp"
-#include "engine/step_header.hpp"
 #include "engine/verify/verifier.hpp"
 
 namespace longhaul::engine {
@@ -43,6 +43,7 @@ struct DecodeSlice {
     std::vector<std::optional<Decision>> decisions;  // of the device, after each node; nullopt: they are the host's
     std::int64_t num_new = 0;                        // tokens this step emitted
     std::vector<std::int32_t> accepted;              // nodes of the tree among them
+    std::int64_t rejected_level = 0;                 // of the tree; 0: none was
     std::optional<FinishReason> reason;              // set when this step ended the item
 };
 
@@ -64,11 +65,11 @@ struct Replica::State {
         : model(on_model),
           group(of_group),
           tokenizer(with_tokenizer),
-          options(std::move(with_options)),
+          options(without_drafts_to_score(std::move(with_options))),
           hooks(std::move(with_hooks)),
-          drafter(make_drafter(options.scoring ? plain_decoding() : drafts_for(options.draft, model))),
+          drafter(make_drafter({options.draft, &model})),
           // What drafts nothing draws as the coupled rule does, so that it is one text under all rules.
-          verifier(make_verifier(drafter->max_nodes() > 0 ? options.draft.verify : "coupled")),
+          verifier(make_verifier(drafter->max_nodes() > 0 ? options.verify : VerifyRule(VerifyRule::coupled))),
           pipeline({}, model.config().vocab_size),
           log_softmax(model.config().vocab_size),
           pool(model.device(), model.kv_layout(), memory_limit()),
@@ -76,28 +77,23 @@ struct Replica::State {
           pace(2.0 * static_cast<double>(num_parameters(model.config())) / group.size(), options.prefill_chunk),
           chooser(make_chooser()) {}
 
-    static DraftOptions plain_decoding() {
-        DraftOptions draft;
-        draft.method = "ar";
-        return draft;
-    }
-
-    static DraftOptions drafts_for(DraftOptions draft, const Model& model) {
-        draft.vocab_size = model.config().vocab_size;
-        return draft;
+    static ReplicaOptions without_drafts_to_score(ReplicaOptions options) {
+        if (options.scoring) options.draft.method = "ar";
+        return options;
     }
 
     /// Measures what passes cost, where trees are chosen by that. Collective.
     std::optional<TreeChooser> make_chooser() {
-        const DraftMethod& method = find_draft_method(options.draft.method);
-        if (options.scoring || !chooses_tree(method, options.draft.tree)) return {};
+        if (!options.draft.chooses_tree()) return {};
         if (!is_coupled()) throw std::logic_error("trees that decide the text are chosen by measured time");
         if (options.draft.tree_limits) return {};
         const CostModel target = CostModel::measure(model);
         std::vector<CostModel> drafts;
         for (Model* draft : options.draft.models)
             drafts.push_back(CostModel::measure(*draft, 0.3 / static_cast<double>(options.draft.models.size())));
-        return TreeChooser(tree_family(method, static_cast<std::int64_t>(drafts.size())), target, drafts);
+        TreeFamily family = tree_family(*options.draft.method, static_cast<std::int64_t>(drafts.size()));
+        family.max_depth = std::min(family.max_depth, drafter->max_depth());
+        return TreeChooser(family, target, drafts);
     }
 
     /// The first rank decides about memory for all, by what the poorest of them has; the others follow it and may be a
@@ -109,7 +105,7 @@ struct Replica::State {
         options.kv_far_bytes = least_of(group, has_far ? options.kv_far_bytes : 0);
         // A drafter holds no more tokens than the target's own cache, and takes its share, of near memory alone.
         const auto target = static_cast<double>(model.kv_layout().position_bytes());
-        const auto drafts = static_cast<double>(drafter->bytes_a_token());
+        const auto drafts = static_cast<double>(drafter->bytes_per_token());
         const double share = target / (target + drafts);
         double near = share * static_cast<double>(options.kv_memory_bytes);
         auto far = static_cast<double>(options.kv_far_bytes);
@@ -176,7 +172,11 @@ struct Replica::State {
     void learn_from(const TreeChooser::Step& step);
     void propose(const StepHeader& header);
     void add_decode_rows(DecodeSlice& slice);
-    std::int64_t add_prefill_rows(std::int64_t most_rows);
+    Sequence* prefilling();
+    std::int64_t add_prefill_rows(Sequence& sequence, std::int64_t max_rows);
+    void observe(Sequence* prefilled, std::int64_t num_prefilled, std::int64_t max_catch_up,
+                 std::span<const HiddenStates> taps);
+    [[nodiscard]] std::vector<Tap> taps() const;
     template <typename Tell>
     void each_choice(const DecodeSlice& slice, std::deque<std::vector<std::int32_t>>& penalised, const Tell& tell);
     void choose_tokens(Logits& logits);
@@ -196,7 +196,7 @@ struct Replica::State {
     void begin_round(bool store_kv);
     void report(const char* phase);
     [[nodiscard]] std::int64_t depth_limit(std::int64_t num_tokens, std::int64_t tokens_left) const;
-    [[nodiscard]] bool is_coupled() const { return options.draft.verify == "coupled"; }
+    [[nodiscard]] bool is_coupled() const { return options.verify == VerifyRule::coupled; }
     [[nodiscard]] Noise noise_of(const Sequence& sequence) const;
 };
 

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/checkpoint/checkpoint.hpp"
+#include "engine/draft/draft_state.hpp"
 #include "engine/draft/methods.hpp"
 #include "engine/parallel/group.hpp"
-#include "engine/replica.hpp"
+#include "engine/replica/work_item.hpp"
 
 namespace longhaul::engine {
 

@@ -1,4 +1,4 @@
-#include "engine/step_header.hpp"
+#include "engine/replica/step_header.hpp"
 
 #include "engine/bytes.hpp"
 
@@ -7,12 +7,14 @@ namespace {
 
 template <class Archive>
 void fields(Archive& archive, Admission& a);
+template <class Archive>
+void fields(Archive& archive, DrafterState& state);
 
 template <class Archive>
-void fields(Archive& archive, DrafterState& state) {
-    archive(state.kind);
-    archive(state.row_width);
-    archive(state.rows);
+void fields(Archive& archive, NamedTensor& tensor) {
+    archive(tensor.name);
+    archive(tensor.shape);
+    archive(tensor.words);
 }
 
 template <class Archive>
@@ -26,6 +28,14 @@ void list(Archive& archive, std::vector<T>& items) {
     archive.count(count);
     items.resize(count);
     for (T& item : items) fields(archive, item);
+}
+
+template <class Archive>
+void fields(Archive& archive, DrafterState& state) {
+    archive(state.kind);
+    archive(state.row_width);
+    archive(state.rows);
+    list(archive, state.tensors);
 }
 
 template <class Archive>

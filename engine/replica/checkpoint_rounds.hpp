@@ -15,11 +15,11 @@
 
 #include "engine/checkpoint/checkpoint.hpp"
 #include "engine/model/model.hpp"
-#include "engine/sequence.hpp"
+#include "engine/replica/sequence.hpp"
 
 namespace longhaul::engine {
 
-/// Drafter rows a commit may hold: half of what a reader accepts of a whole commit.
+/// Rows and tensors of drafters that a commit may hold, in bytes: half of what a reader accepts of a whole commit.
 inline constexpr std::int64_t most_drafter_bytes = std::int64_t{512} << 20;
 
 /// `state`, or where the budget is spent one of no known kind: on resume the drafter is then made from the tokens.

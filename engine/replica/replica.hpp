@@ -6,51 +6,24 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "engine/checkpoint/checkpoint.hpp"
-#include "engine/draft/methods.hpp"
-#include "engine/generation_options.hpp"
+#include "engine/checkpoint/options.hpp"
+#include "engine/draft/draft_options.hpp"
+#include "engine/replica/work_item.hpp"
 #include "engine/scoring.hpp"
+#include "engine/verify/rule.hpp"
 
 namespace longhaul::engine {
 
+class CheckpointStore;
 class Model;
 class Group;
 class Tokenizer;
-
-struct DraftOptions {
-    std::string method = "ngram";  ///< a name of `draft_methods()`
-    std::string tree;              ///< `draft-tree` as typed; "" = the method's default
-    std::int64_t ngram_order = 4;
-    std::int64_t ngram_top = 20;
-    /// replay: the output of an item's earlier run, and how often the first guess is right.
-    std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
-    double replay_accept = 1.0;
-    std::vector<Model*> models;  ///< draft language models, loaded; they must outlive the replica
-    std::int64_t vocab_size = std::numeric_limits<std::int64_t>::max();  ///< the target's: no id beyond is drafted
-    double model_temperature = -1;            ///< of draft models; < 0: the target's (1 where that is greedy)
-    std::string verify = "coupled";           ///< a rule of make_verifier
-    std::function<TreeLimits()> tree_limits;  ///< tests: in the place of what `draft-tree = auto` chooses for a step
-};
-
-struct CheckpointOptions {
-    std::filesystem::path folder;  ///< "" = no checkpoints
-    CheckpointIdentity identity;
-    std::int64_t replica = 0, epoch = 0;
-    std::int64_t every_tokens =
-        2000;  ///< of the replica's whole batch: output tokens, and prompt tokens while prefilling
-    double every_seconds = 60;
-    bool store_kv = true;
-    std::int64_t quota_bytes = 0;  ///< 0 = no limit; beyond it rounds are written without KV
-};
 
 /// Rows of prompts that a pass takes at most: products of a device with memory of its own want hundreds at a time.
 constexpr std::int64_t prefill_chunk_of(bool own_memory) {
@@ -63,6 +36,7 @@ std::int64_t most_logits_rows(std::int64_t vocab_size, bool own_memory);
 struct ReplicaOptions {
     std::int64_t batch = 4;
     DraftOptions draft;
+    VerifyRule verify;
     std::optional<ScoringWindows> scoring;  ///< nothing is generated: the items' continuations are scored
     CheckpointOptions checkpoint;
     std::int64_t kv_memory_bytes =
@@ -71,51 +45,6 @@ struct ReplicaOptions {
     /// one alone. No item is admitted beside others but where the device's own memory holds them all.
     std::int64_t kv_far_bytes = 0;
     std::int64_t prefill_chunk = prefill_chunk_of(false);  ///< prompt tokens a forward pass takes at most
-};
-
-/// Counters of one item, cumulative over launches and tied to its tokens so far; the fields of stats.jsonl.
-struct ItemStatistics {
-    double seconds = 0, prefill_seconds = 0;  ///< time in flight; of it until the item's own prompt was computed
-    std::int64_t steps = 0, target_calls = 0, draft_calls = 0, drafted = 0, accepted = 0, accepted_ngram = 0;
-    std::int64_t decode_tokens = 0;  ///< tokens emitted by target calls (block efficiency = this / target_calls)
-    std::int64_t checkpoint_rounds = 0, resumes = 0, recomputed_tokens = 0, recomputed_rows = 0;
-    std::int64_t branched_trees = 0;  ///< trees in which some node had two children
-    double checkpoint_stall_seconds = 0;
-    LossByPosition loss;  ///< of a given continuation; first rank
-
-    [[nodiscard]] double block_efficiency() const {
-        return target_calls > 0 ? static_cast<double>(decode_tokens) / static_cast<double>(target_calls) : 0.0;
-    }
-};
-
-/// One item as the runner hands it out (group's first rank).
-struct WorkItem {
-    std::int64_t index = 0;  ///< the runner's own number; comes back with the result
-    std::string id;          ///< with `sample` and the seed: the key of its random numbers
-    std::int64_t sample = 0;
-    std::string checkpoint_key;        ///< unique in the job
-    std::vector<std::int32_t> prompt;  ///< at least one token
-    /// The target's tokens, where they are given: drafts are verified against them, and their loss is summed up. Ends
-    /// the item ("stop") unless max_tokens does ("length"); end-of-text ids and stop strings do not.
-    std::vector<std::int32_t> continuation{};
-    std::shared_ptr<const GenerationOptions> options{};  ///< never null
-    std::int64_t known_tokens = 0;  ///< output tokens an earlier launch is known to have reached; what of them no
-                                    ///< checkpoint holds counts as recomputed
-};
-
-enum class FinishReason { length, stop, error };
-
-struct FinishedItem {
-    std::int64_t index = 0;
-    std::vector<std::int32_t>
-        tokens;        ///< all output tokens, end-of-text included; the error's prefix where reason is error
-    std::string text;  ///< without special tokens and without the stop string; empty where it was only scored
-    std::vector<std::int32_t> logprobs;  ///< a row for each of `tokens` (log_softmax.hpp); empty without `logprobs`
-    std::int64_t scored_bytes = 0;       ///< of a given continuation's text
-    FinishReason reason = FinishReason::length;
-    std::string error;
-    std::int64_t prompt_tokens = 0, max_tokens = 0;  ///< as they were asked for
-    ItemStatistics statistics;
 };
 
 /// What a progress line shows.

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "engine/replica_state.hpp"
+#include "engine/replica/state.hpp"
 
 namespace longhaul::engine {
 
@@ -59,8 +59,7 @@ void Replica::State::take_scores(const ScoreSlice& slice, Logits& logits) {
     progress.prefilled_tokens += slice.num_rows - slice.num_logits;
     progress.decode_tokens += num_new;
     if (hooks.emitted && group.is_first() && num_new > 0) {
-        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(static_cast<std::size_t>(num_new)),
-                      sequence.num_output());
+        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(num_new), sequence.num_output());
     }
     if (!reason) return;
     finish(sequence, *reason);

@@ -1,14 +1,16 @@
 // One step: a tree for every decoding sequence and a chunk of one prefilling one, in one forward pass.
 #include <algorithm>
 #include <deque>
+#include <numeric>
 #include <stdexcept>
 
-#include "engine/replica_state.hpp"
+#include "engine/replica/state.hpp"
 #include "engine/verify/sampling.hpp"
 
 namespace longhaul::engine {
 
-/// What the drafter may know of the draws that are to come. A given token owes nothing to the noise.
+/// What the drafter may know of the draws that are to come. A teacher-forced token is not sampled, so it does not
+/// depend on the noise.
 Noise Replica::State::noise_of(const Sequence& sequence) const {
     if (!is_coupled()) return {sequence.noise_key, Noise::Kind::own};
     const bool decides = !sequence.is_forced() && sequence.item.options->sampling.temperature > 0;
@@ -57,9 +59,7 @@ void Replica::State::add_decode_rows(DecodeSlice& slice) {
     kv_sequences.push_back(sequence.kv.get());
     const std::int64_t root_position = sequence.kv->committed();
     for (std::int32_t node = 0; node < tree.num_nodes(); ++node) {
-        std::vector<std::int32_t> slots = tree.path_to(node);
-        for (std::int32_t& slot : slots) --slot;  // node i lives in scratch slot i - 1
-        rows.push_back(tree_row(tree.token[static_cast<std::size_t>(node)], root_position, std::move(slots), index));
+        rows.push_back(tree_row(tree.token[node], root_position, TokenTree::slots_of(tree.path_to(node)), index));
         rows.back().wants_logits = true;
     }
     sequence.statistics.steps += 1;
@@ -69,18 +69,21 @@ void Replica::State::add_decode_rows(DecodeSlice& slice) {
     outcome.calls_without_drafts += tree.num_nodes() == 1 ? 1 : 0;
 }
 
-std::int64_t Replica::State::add_prefill_rows(std::int64_t most_rows) {
+/// The oldest sequence that waits for keys and values, or for its drafter; nullptr: none.
+Sequence* Replica::State::prefilling() {
     const auto oldest = std::find_if(in_flight.begin(), in_flight.end(), [](const auto& s) { return s->prefilling(); });
-    if (oldest == in_flight.end()) return 0;
-    Sequence& sequence = **oldest;
-    if (sequence.feeds_drafter) drafter->follow(*sequence.drafter, sequence.tokens, most_rows);
+    return oldest == in_flight.end() ? nullptr : oldest->get();
+}
+
+/// Rows of tokens that lack keys and values, at most so many; returns how many they are.
+std::int64_t Replica::State::add_prefill_rows(Sequence& sequence, std::int64_t max_rows) {
     const std::int64_t first = sequence.kv->committed();
     if (first >= sequence.num_tokens() - 1) return 0;  // the drafter alone lacked something
     const auto index = static_cast<std::int32_t>(kv_sequences.size());
     kv_sequences.push_back(sequence.kv.get());
-    const std::int64_t last = std::min(first + most_rows, sequence.num_tokens() - 1);
+    const std::int64_t last = std::min(first + max_rows, sequence.num_tokens() - 1);
     for (std::int64_t position = first; position < last; ++position) {
-        rows.push_back(text_row(sequence.tokens[static_cast<std::size_t>(position)], position, index));
+        rows.push_back(text_row(sequence.tokens[position], position, index));
         // By position alone: the prompt's last token is a tree's root, and output comes here after a resume.
         rows.back().of_prompt = position < sequence.prompt_size() - 1;
     }
@@ -118,7 +121,7 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
 /// Tokens of the path to `node`, itself the last.
 static std::vector<std::int32_t> path_tokens(const TokenTree& tree, std::int32_t node) {
     std::vector<std::int32_t> path = tree.path_to(node);
-    for (std::int32_t& at : path) at = tree.token[static_cast<std::size_t>(at)];
+    for (std::int32_t& at : path) at = tree.token[at];
     return path;
 }
 
@@ -130,7 +133,7 @@ void Replica::State::each_choice(const DecodeSlice& slice, std::deque<std::vecto
     pipeline.set_params(sequence.item.options->sampling);
     for (std::int32_t node = 0; node < slice.tree.num_nodes(); ++node) {
         const std::vector<std::int32_t> path = path_tokens(slice.tree, node);
-        const std::int64_t position = sequence.num_tokens() + slice.tree.depth[static_cast<std::size_t>(node)];
+        const std::int64_t position = sequence.num_tokens() + slice.tree.depth[node];
         kernels::Choice choice =
             pipeline.choice({sequence.tokens, path}, NoiseRow(sequence.noise_key, position), penalised.emplace_back());
         choice.row = slice.first_logits + node;
@@ -152,8 +155,7 @@ void Replica::State::choose_tokens(Logits& logits) {
     for (DecodeSlice& slice : slices) {
         if (slice.sequence->is_forced()) continue;
         for (std::int32_t node = 0; node < slice.tree.num_nodes(); ++node, ++next)
-            if (*next >= 0)
-                slice.decisions[static_cast<std::size_t>(node)] = CoupledVerifier::of_token(slice.tree, node, *next);
+            if (*next >= 0) slice.decisions[node] = CoupledVerifier::of_token(slice.tree, node, *next);
     }
 }
 
@@ -181,10 +183,10 @@ void Replica::State::decide_nodes(Logits& logits, kernels::TrialRule rule) {
     }
     const std::vector<kernels::Decided> decided = logits.decide(rule, nodes);
     for (std::size_t i = 0; i < asked.size(); ++i) {
-        std::optional<Decision>& decision = asked[i].slice->decisions[static_cast<std::size_t>(asked[i].node)];
+        std::optional<Decision>& decision = asked[i].slice->decisions[asked[i].node];
         if (decided[i].trial >= 0) {
-            const std::int32_t child = asked[i].children[static_cast<std::size_t>(decided[i].trial)];
-            decision = {child, asked[i].slice->tree.token[static_cast<std::size_t>(child)]};
+            const std::int32_t child = asked[i].children[decided[i].trial];
+            decision = {child, asked[i].slice->tree.token[child]};
         } else if (decided[i].token >= 0) {
             decision = {-1, decided[i].token};
         }
@@ -203,7 +205,7 @@ void Replica::State::decide_on_device(Logits& logits) {
 /// The whole distributions of a node's drafts, where a device kept them.
 void Replica::State::fetch_drafts(TokenTree& tree, std::int32_t node) const {
     for (const Trial& trial : tree.trials) {
-        Distribution& draft = tree.drafts[static_cast<std::size_t>(trial.draft)];
+        Distribution& draft = tree.drafts[trial.draft];
         if (trial.parent == node && draft.kept != nullptr) draft = kept_distribution(model.device(), draft.kept);
     }
 }
@@ -219,12 +221,11 @@ Verdict Replica::State::verify(DecodeSlice& slice, Logits& logits) {
                               verifier->needs_probabilities());
     };
     if (sequence.is_forced()) {
-        const auto coming =
-            std::span(sequence.item.continuation).subspan(static_cast<std::size_t>(sequence.num_output()));
+        const auto coming = std::span(sequence.item.continuation).subspan(sequence.num_output());
         return ForcedVerifier(coming).verify(tree, target, sequence.noise_key, position);
     }
     return Verifier::walk([&](std::int32_t node) {
-        if (slice.decisions[static_cast<std::size_t>(node)]) return *slice.decisions[static_cast<std::size_t>(node)];
+        if (slice.decisions[node]) return *slice.decisions[node];
         fetch_drafts(tree, node);
         return verifier->decide(tree, node, target, sequence.noise_key, position);
     });
@@ -242,31 +243,30 @@ void Replica::State::accept(DecodeSlice& slice, Logits& logits) {
     std::int32_t above = 0;  // the node whose logits the next token was chosen by
     for (const std::int32_t node : verdict.nodes) {
         if (!goes_on) break;
-        record(sequence, logits, slice.first_logits + above, tree.token[static_cast<std::size_t>(node)]);
+        record(sequence, logits, slice.first_logits + above, tree.token[node]);
         above = node;
-        goes_on = append(sequence, tree.token[static_cast<std::size_t>(node)], reason);
+        goes_on = append(sequence, tree.token[node], reason);
         slice.accepted.push_back(node);
         ++sequence.statistics.accepted;
-        sequence.statistics.accepted_ngram += tree.origin[static_cast<std::size_t>(node)] == Origin::ngram ? 1 : 0;
+        sequence.statistics.accepted_ngram += tree.origin[node] == Origin::ngram ? 1 : 0;
     }
     if (goes_on) {
         record(sequence, logits, slice.first_logits + above, verdict.next_token);
         append(sequence, verdict.next_token, reason);
+        if (std::find(tree.parent.begin(), tree.parent.end(), above) != tree.parent.end())
+            slice.rejected_level = static_cast<std::int64_t>(slice.accepted.size()) + 1;
     }
-    std::vector<std::int32_t> slots = slice.accepted;  // node i lies in scratch slot i - 1
-    for (std::int32_t& slot : slots) --slot;
-    sequence.kv->accept(slots);
+    sequence.kv->accept(TokenTree::slots_of(slice.accepted));
     const std::int64_t num_new = sequence.num_tokens() - before;
     rounds.count_tokens(num_new);
     slice.num_new = num_new;
 
     progress.drafted += tree.num_nodes() - 1;
-    progress.accepted += static_cast<std::int64_t>(slots.size());
+    progress.accepted += static_cast<std::int64_t>(slice.accepted.size());
     progress.decode_tokens += num_new;
     ++progress.target_calls;
     if (hooks.emitted && group.is_first())
-        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(static_cast<std::size_t>(num_new)),
-                      sequence.num_output());
+        hooks.emitted(sequence.item.index, std::span(sequence.tokens).last(num_new), sequence.num_output());
     slice.reason = reason;
 }
 
@@ -317,6 +317,39 @@ void Replica::State::keep_time(const StepTimes& times) {
     }
 }
 
+/// Tells the drafter what the pass brought.
+void Replica::State::observe(Sequence* prefilled, std::int64_t num_prefilled, std::int64_t max_catch_up,
+                             std::span<const HiddenStates> taps) {
+    std::vector<Observation> seen;
+    for (const DecodeSlice& slice : slices)
+        seen.push_back({.sequence = slice.sequence->drafter.get(),
+                        .context = slice.sequence->tokens,
+                        .num_new = slice.num_new,
+                        .path = slice.accepted,
+                        .rejected_level = slice.rejected_level,
+                        .first_row = slice.first_logits,  // decoding rows come first, and all want logits
+                        .num_rows = slice.tree.num_nodes()});
+    if (prefilled != nullptr)
+        seen.push_back({.sequence = prefilled->drafter.get(),
+                        .context = prefilled->tokens,
+                        .path = {},
+                        .first_row = static_cast<std::int64_t>(rows.size()) - num_prefilled,
+                        .num_rows = num_prefilled,
+                        .first_position = prefilled->kv->committed() - num_prefilled,
+                        .max_catch_up = prefilled->feeds_drafter ? max_catch_up : 0});
+    drafter->observe(seen, taps);
+}
+
+/// What the drafter wants to see, of all rows.
+std::vector<Tap> Replica::State::taps() const {
+    std::vector<Tap> wanted = drafter->taps();
+    for (Tap& tap : wanted) {
+        tap.rows.resize(rows.size());
+        std::iota(tap.rows.begin(), tap.rows.end(), 0);
+    }
+    return wanted;
+}
+
 void Replica::State::step(const StepHeader& header) {
     StepTimes times;
     times.start = std::chrono::steady_clock::now();
@@ -329,7 +362,7 @@ void Replica::State::step(const StepHeader& header) {
         slices.emplace_back().sequence = sequence.get();
         sequence->has_decoded = true;
         // Trees that change leave out models for a while: what those lack then, their next proposal reads.
-        if (options.draft.tree == "auto") sequence->feeds_drafter = false;
+        if (options.draft.tree.is_auto()) sequence->feeds_drafter = false;
     }
     propose(header);
     for (DecodeSlice& slice : slices) add_decode_rows(slice);
@@ -338,23 +371,26 @@ void Replica::State::step(const StepHeader& header) {
         slice.first_logits = logits_row;
         logits_row += slice.tree.num_nodes();
     }
-    const std::int64_t num_prefill = add_prefill_rows(header.prefill_rows);
+    Sequence* const prefilled = prefilling();
+    const std::int64_t num_prefill = prefilled != nullptr ? add_prefill_rows(*prefilled, header.prefill_rows) : 0;
     times.drafted = std::chrono::steady_clock::now();
-    PassResult result = model.forward({.rows = rows, .sequences = views_of(kv_sequences)});
+    const std::vector<Tap> wanted = taps();
+    PassResult result = model.forward({.rows = rows, .sequences = views_of(kv_sequences), .taps = wanted});
     Logits& logits = result.logits;
     times.computed = std::chrono::steady_clock::now();
     if (num_prefill > 0) {
         KvSequence& kv = *kv_sequences.back();
         kv.set_committed(kv.committed() + num_prefill);
         progress.prefilled_tokens += num_prefill;
-        pace.took(num_prefill, std::chrono::duration<double>(times.computed - times.start).count());
         rounds.count_tokens(num_prefill);
     }
     decide_on_device(logits);
     for (DecodeSlice& slice : slices) accept(slice, logits);
     times.verified = std::chrono::steady_clock::now();
-    for (DecodeSlice& slice : slices)
-        slice.sequence->drafter->accepted(slice.sequence->tokens, slice.num_new, slice.accepted);
+    observe(prefilled, num_prefill, header.prefill_rows, result.taps);
+    const double observing = seconds_since(times.verified);
+    if (num_prefill > 0)
+        pace.took(num_prefill, std::chrono::duration<double>(times.computed - times.start).count() + observing);
     keep_time(times);
     const char* phase = prefills() && slices.empty() ? "prefill" : "decode";
     for (const DecodeSlice& slice : slices) {

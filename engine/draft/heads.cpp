@@ -1,0 +1,169 @@
+#include "engine/draft/heads.hpp"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "engine/bytes.hpp"
+#include "engine/error.hpp"
+#include "engine/json.hpp"
+#include "engine/model/compute_context.hpp"
+#include "engine/model/model_plan.hpp"
+#include "engine/model/safetensors.hpp"
+#include "kernels/numerics.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+constexpr std::string_view prefix = "model.medusa_layers.";
+constexpr std::int64_t max_heads = 64;
+constexpr std::int64_t max_config_bytes = std::int64_t{1} << 24;
+
+kernels::DType type_of(Precision precision) {
+    return precision == Precision::fp32 ? kernels::DType::f32 : kernels::DType::bf16;
+}
+
+/// What the heads become, in the order of loading.
+std::vector<WeightPlan> plan_heads(const HeadsConfig& config, kernels::DType dtype,
+                                   std::vector<DraftHeads::Head>& heads) {
+    std::vector<WeightPlan> plans;
+    const std::int64_t hidden = config.hidden_size;
+    const auto whole = [](std::string tensor, std::int64_t rows, std::int64_t columns) {
+        return TensorPart{
+            .tensor = std::move(tensor), .rows = rows, .columns = columns, .num_rows = rows, .num_columns = columns};
+    };
+    heads.resize(config.num_heads);
+    for (std::size_t i = 0; i < heads.size(); ++i) {
+        const std::string layer = std::string(prefix) + std::to_string(i) + ".";
+        WeightPlan linear;
+        linear.name = layer + "linear";
+        linear.parts = {whole(layer + "linear.weight", hidden, hidden)};
+        linear.matrix = &heads[i].linear;
+        linear.dtype = dtype;
+        linear.num_slices = kernels::num_slices;
+        linear.slice_length = kernels::padded_inputs(hidden) / kernels::num_slices;
+        plans.push_back(std::move(linear));
+        for (const auto& [name, norm] :
+             {std::pair{"input_layernorm", &heads[i].input_norm}, std::pair{"post_layernorm", &heads[i].output_norm}}) {
+            WeightPlan gain;
+            gain.name = layer + name;
+            gain.parts = {whole(layer + name + ".weight", hidden, 1)};
+            gain.vector = &norm->gain;
+            plans.push_back(std::move(gain));
+            norm->eps = static_cast<float>(config.norm_eps);
+        }
+    }
+    return plans;
+}
+
+}  // namespace
+
+HeadsConfig HeadsConfig::load(const std::filesystem::path& folder, const ModelConfig& target) {
+    const std::string file = (folder / "config.json").string();
+    const Json json = read_json(file, max_config_bytes);
+    HeadsConfig config;
+    config.file = file;
+    if (find_member(json, "medusa_heads", file) == nullptr)
+        throw InputError(file, "medusa_heads", "the number of heads", "nothing",
+                         "give a folder of heads as draft-model, or a model that has them inside");
+    config.num_heads = get_int(json, "medusa_heads", 1, max_heads, file);
+    config.hidden_size = get_int_or(json, "hidden_size", target.hidden_size, 1, std::int64_t{1} << 17, file);
+    config.norm_eps = get_double_or(json, "rms_norm_eps", target.norm_eps, file);
+    if (!(config.norm_eps > 0 && config.norm_eps <= 1))
+        throw InputError(file, "rms_norm_eps", "a number above 0, at most 1", describe(Json(config.norm_eps)));
+    config.chained = get_bool_or(json, "chained", false, file);
+    if (config.hidden_size != target.hidden_size)
+        throw InputError(file, "hidden_size", std::to_string(target.hidden_size) + ", as the target has",
+                         std::to_string(config.hidden_size), "heads belong to the model they were trained on");
+    return config;
+}
+
+TreeShape tree_of_heads(const DraftOptions& options, const HeadsConfig& heads) {
+    const DraftMethod& method = *options.method;
+    if (heads.chained != method.chained_heads)
+        throw InputError(heads.file, "chained", method.chained_heads ? "true" : "false",
+                         heads.chained ? "true" : "false",
+                         "draft = " + method.name + " takes heads that were trained so");
+    TreeShape shape = options.shape();
+    const TreeSpec& spec = options.tree;
+    if (!spec.is_given() || spec.is_auto() || spec.text() == method.default_tree) {
+        shape.depth = std::min(shape.depth, heads.num_heads);
+        shape.branching.resize(shape.depth);
+        if (!spec.is_auto()) shape.budget = shape.num_nodes();
+    }
+    if (shape.depth > heads.num_heads)
+        throw UsageError("draft-tree: expected at most " + std::to_string(heads.num_heads) +
+                         " levels, one for each head of " + heads.file + ", got " + std::to_string(shape.depth));
+    return shape;
+}
+
+std::int64_t HeadsConfig::num_parameters(const ModelConfig& target) const {
+    return num_heads * (hidden_size * hidden_size + 2 * hidden_size) + target.vocab_size * target.embedding_width();
+}
+
+std::vector<std::string> head_faults(const std::filesystem::path& folder, const ModelConfig& target) {
+    const HeadsConfig config = HeadsConfig::load(folder, target);
+    std::vector<DraftHeads::Head> heads;
+    return tensor_faults(plan_heads(config, kernels::DType::bf16, heads),
+                         {std::string(prefix), "head", "medusa_heads", config.num_heads},
+                         SafetensorsFolder::open(folder));
+}
+
+std::uint64_t heads_fingerprint(const std::filesystem::path& folder, const ModelConfig& target) {
+    const HeadsConfig config = HeadsConfig::load(folder, target);
+    ByteWriter writer;
+    writer.put(std::string(prefix));
+    writer.put(config.num_heads);
+    writer.put(config.hidden_size);
+    writer.put(config.norm_eps);
+    writer.put(SafetensorsFolder::open(folder).fingerprint());
+    return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
+}
+
+std::int64_t heads_bytes(const HeadsConfig& config, Precision precision, const kernels::Device& device) {
+    std::vector<DraftHeads::Head> heads;
+    std::int64_t bytes = 0;
+    for (const WeightPlan& plan : plan_heads(config, type_of(precision), heads))
+        bytes += static_cast<std::int64_t>(plan.packed_bytes(device));
+    return bytes;
+}
+
+DraftHeads::DraftHeads(const std::filesystem::path& folder, const Model& target)
+    : config_(HeadsConfig::load(folder, target.config())) {
+    const std::vector<std::string> faults = head_faults(folder, target.config());
+    if (!faults.empty()) throw Error(faults.front());
+    const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
+    FolderSource source(tensors);
+    const std::vector<WeightPlan> plans = plan_heads(config_, type_of(target.precision()), heads_);
+    load_weights(plans, target.device(), source);
+    std::vector<std::string> bad = source.bad_tensors();
+    for (const WeightPlan& plan : plans) {
+        if (plan.vector == nullptr) continue;
+        const std::vector<float> gain = source.vector(plan.parts.front());
+        if (!std::all_of(gain.begin(), gain.end(), [](float value) { return std::isfinite(value); }))
+            bad.push_back(plan.parts.front().tensor);
+    }
+    for (const std::string& name : bad)
+        throw InputError(tensors.tensors().at(name).file, name, "finite weights", "NaN or infinity");
+    fingerprint_ = heads_fingerprint(folder, target.config());
+}
+
+HiddenStates independent_heads(Model& target, const DraftHeads& heads, const HiddenStates& h0, std::int64_t count) {
+    kernels::Device& device = target.device();
+    ComputeContext& compute = target.context();
+    const std::int64_t width = h0.width(), rows = h0.num_rows();
+    HiddenStates h = target.hidden_states(rows), out = target.hidden_states(count * rows);
+    for (std::int64_t i = 0; i < count; ++i) {
+        const DraftHeads::Head& head = heads.heads().at(i);
+        const std::byte* input = compute.normalised(head.input_norm, h0.data(), width, rows);
+        device.matmul(head.linear, input, kernels::padded_inputs(width), rows, h.data());
+        device.add(h.data(), h0.data(), rows * width);
+        apply_norm(device, head.output_norm, h.data(), rows, width, kernels::DType::f32,
+                   reinterpret_cast<std::byte*>(out.data() + i * rows * width), width);
+    }
+    return out;
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,51 @@
+#include "engine/replica/sequence.hpp"
+
+namespace longhaul::engine {
+StopText::StopText(const Tokenizer& tokenizer, const std::vector<std::string>& stops,
+                   std::span<const std::int32_t> prompt)
+    : detokenizer_(tokenizer), stops_(stops) {
+    if (prompt.empty()) return;
+    const std::string before = tokenizer.decode(prompt.last(1), true);
+    if (before.ends_with("\xEF\xBF\xBD")) return;  // the prompt ends inside a character
+    text_ = detokenizer_.push(prompt.back());
+    before_ = before.size();
+}
+
+bool StopText::cut_at_stop(const std::string& text, std::size_t from) {
+    std::size_t first = std::string::npos;
+    for (const std::string& stop : stops_) {
+        const std::size_t begin = std::max(before_, from < stop.size() ? 0 : from - stop.size() + 1);
+        first = std::min(first, text.find(stop, begin));
+    }
+    if (first == std::string::npos) return false;
+    text_ = text.substr(0, first);
+    stopped_ = true;
+    return true;
+}
+
+bool StopText::push(std::int32_t token) {
+    const std::size_t from = text_.size();
+    text_ += detokenizer_.push(token);
+    if (cut_at_stop(text_, from)) return true;
+    const std::string held = Detokenizer(detokenizer_).finish();
+    // An unfinished character ends in U+FFFD now and will be another one.
+    return !held.empty() && held.find("\xEF\xBF\xBD") == std::string::npos && cut_at_stop(text_ + held, from);
+}
+
+std::string StopText::take() {
+    if (!stopped_) text_ += detokenizer_.finish();
+    return text_.size() > before_ ? text_.substr(before_) : std::string();
+}
+
+std::string output_text(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt,
+                        std::span<const std::int32_t> output) {
+    if (prompt.empty()) return tokenizer.decode(output, true);
+    std::vector<std::int32_t> both(1, prompt.back());
+    const std::string before = tokenizer.decode(both, true);
+    both.insert(both.end(), output.begin(), output.end());
+    std::string text = tokenizer.decode(both, true);
+    if (!text.starts_with(before)) return tokenizer.decode(output, true);  // the prompt ends inside a character
+    return text.substr(before.size());
+}
+
+}  // namespace longhaul::engine
