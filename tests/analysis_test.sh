@@ -11,7 +11,11 @@ environment=$2/analysis-environment
 log=$2/analysis-environment.log
 export LONGHAUL_PROGRAM=$3 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 cd "$(dirname "$0")/../analysis"
-export PYTHONDONTWRITEBYTECODE=1 PYTHONUTF8=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+export PYTHONUTF8=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+# Modules are compiled when they are first imported, and not in the source tree: most of what pip installs never is.
+unset PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX=$environment/bytecode
+install=("$environment/bin/pip" install -q --no-compile)
 
 fail() {
   echo "error: tests of analysis/: $1" >&2
@@ -25,10 +29,11 @@ wanted=$( ("$python" --version && cat pyproject.toml) | sha256sum)
 if [ "$(cat "$environment/installed" 2>/dev/null)" != "$wanted" ]; then
   "$python" -m venv --clear "$environment" >"$log" 2>&1 ||
     fail "expected Python's venv module, got an error ($log); install python3-venv"
-  "$environment/bin/pip" install -q --use-pep517 hatchling '.[test]' >>"$log" 2>&1 ||
+  { "${install[@]}" hatchling && "${install[@]}" --no-build-isolation '.[test]'; } >>"$log" 2>&1 ||
     fail "expected the packages that analysis/pyproject.toml names, got none from pip ($log); it needs the network once"
   echo "$wanted" >"$environment/installed"
+else
+  "${install[@]}" --no-deps --no-build-isolation --force-reinstall . >>"$log" 2>&1 ||
+    fail "expected analysis/ to install, got an error ($log)"
 fi
-"$environment/bin/pip" install -q --no-deps --no-build-isolation --force-reinstall . >>"$log" 2>&1 ||
-  fail "expected analysis/ to install, got an error ($log)"
 exec "$environment/bin/pytest"

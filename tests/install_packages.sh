@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building, running and testing need on Debian 12 (Ubuntu 24.04 too), if something is missing. Asks for
 # the network and for root only then.
+#
+#   install_packages.sh [ci]    ci: the tools of .ci/run as well
 set -euo pipefail
 
 # 4 MB; tests/slurm starts them in a folder of its own, and the system's services of these names stay off.
@@ -11,6 +13,7 @@ packages=(
   libpcre2-dev libxxhash-dev libhwloc-dev libutf8proc-dev libgtest-dev libboost-context-dev python3 python3-venv shellcheck
   "${daemons[@]}" slurm-client
 )
+if [ "${1:-}" = ci ]; then packages+=(clang-format-14); fi
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "note: no apt here; these must be there under other names: ${packages[*]}" >&2

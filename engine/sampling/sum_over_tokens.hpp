@@ -19,13 +19,17 @@ inline double sum_of_lanes(std::array<double, kernels::vocabulary_lanes>& lanes,
     return lanes[0];
 }
 
+/// Lanes of tokens up to `last`; those that a small vocabulary leaves empty would add zeros.
+inline std::size_t num_lanes_to(std::int32_t last) {
+    return std::min(std::bit_ceil(static_cast<std::size_t>(last) + 1), std::size_t{kernels::vocabulary_lanes});
+}
+
 /// The sum of term(place) over the tokens `ids` (ascending, place by place).
 template <typename Term>
 double sum_over_tokens(std::span<const std::int32_t> ids, Term term) {
     if (ids.empty()) return 0;
     const auto tokens = static_cast<std::size_t>(ids.back()) + 1;
-    // Lanes that a small vocabulary leaves empty would add zeros.
-    const std::size_t num_lanes = std::min(std::bit_ceil(tokens), std::size_t{kernels::vocabulary_lanes});
+    const std::size_t num_lanes = num_lanes_to(ids.back());
     std::array<double, kernels::vocabulary_lanes> lanes;
     std::fill_n(lanes.begin(), num_lanes, 0.0);
     if (ids.size() == tokens) {  // all of them: lanes side by side in registers

@@ -16,18 +16,19 @@ namespace {
 class AcceptedMass {
   public:
     AcceptedMass(std::span<const std::int32_t> ids, std::span<const double> p, std::span<const double> q,
-                 double most_gamma) {
+                 double most_gamma)
+        : num_lanes_(ids.empty() ? 1 : num_lanes_to(ids.back())) {
         const auto below = [&](std::size_t i) { return q[i] <= p[i]; };
         const auto above = [&](std::size_t i) { return q[i] >= most_gamma * p[i]; };
         q_sum_ = sum_over_tokens(ids, [&](std::size_t i) { return below(i) ? q[i] : 0.0; });
         p_sum_ = sum_over_tokens(ids, [&](std::size_t i) { return !below(i) && above(i) ? p[i] : 0.0; });
-        std::array<std::size_t, num_lanes> counts{};
+        std::array<std::size_t, kernels::vocabulary_lanes> counts{};
         for (std::size_t i = 0; i < ids.size(); ++i) {
             if (below(i) || above(i)) continue;
-            const std::size_t lane = static_cast<std::size_t>(ids[i]) % num_lanes;
-            const std::size_t at = counts[lane]++ * num_lanes + lane;
+            const std::size_t lane = static_cast<std::size_t>(ids[i]) & (num_lanes_ - 1);
+            const std::size_t at = counts[lane]++ * num_lanes_ + lane;
             if (at >= p_.size()) {
-                p_.resize(p_.size() + num_lanes, 0.0);
+                p_.resize(p_.size() + num_lanes_, 0.0);
                 q_.resize(p_.size(), 0.0);
             }
             p_[at] = p[i];
@@ -35,19 +36,19 @@ class AcceptedMass {
         }
     }
     [[nodiscard]] double at(double gamma) const {
-        std::array<double, num_lanes> lanes{};
-        for (std::size_t first = 0; first < p_.size(); first += num_lanes) {
-            for (std::size_t lane = 0; lane < num_lanes; ++lane) {
+        std::array<double, kernels::vocabulary_lanes> lanes;
+        std::fill_n(lanes.begin(), num_lanes_, 0.0);
+        for (std::size_t first = 0; first < p_.size(); first += num_lanes_) {
+            for (std::size_t lane = 0; lane < num_lanes_; ++lane) {
                 const double p = p_[first + lane], discounted = q_[first + lane] / gamma;
                 lanes[lane] += p < discounted ? p : discounted;
             }
         }
-        return p_sum_ + q_sum_ / gamma + sum_of_lanes(lanes, num_lanes);
+        return p_sum_ + q_sum_ / gamma + sum_of_lanes(lanes, num_lanes_);
     }
 
   private:
-    static constexpr std::size_t num_lanes = kernels::vocabulary_lanes;
-
+    std::size_t num_lanes_;
     double p_sum_ = 0, q_sum_ = 0;
     std::vector<double> p_, q_;  ///< [tokens of a lane, lane], of tokens where gamma decides; else zeros
 };

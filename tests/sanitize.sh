@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Unit tests under AddressSanitizer and UndefinedBehaviorSanitizer: build-asan, without unity files and precompiled
+# headers, so that each source also has to compile alone. Some twelve minutes of two cores, nearly all of them compiling.
+#
+# The choice is by minutes. Left out: statistical tests (rules_test), which do the same millions of times; the emulated GPU
+# (device_test, cases named emulated), whose threads are fibers with stacks that AddressSanitizer does not know; what runs
+# under mpirun; and the cases below.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tests/install_packages.sh
+mkdir -p build-asan
+cmake --preset asan >build-asan/configure.log 2>&1 || {
+  cat build-asan/configure.log >&2
+  exit 1
+}
+programs=(model_files_test tokenizer_test checkpoint_test engine_test kernels_test model_test runner_test)
+replays=(config_json safetensors tokenizer)
+cmake --build build-asan --target "${programs[@]}" "${replays[@]/%/_replay}"
+
+export UBSAN_OPTIONS=print_stacktrace=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+GTEST_TOTAL_SHARDS=$(nproc)
+export GTEST_TOTAL_SHARDS GTEST_BRIEF=1
+
+# What each program leaves out. model_test: cases of ten seconds and more, which run whole models for their text.
+# runner_test: cases that start the program, where plug-ins of Open MPI leak that are unloaded, so without a name to
+# suppress. kernels_test: the emulation, and a second of the vector variants.
+declare -A without=(
+  [kernels_test]="*emulated:*/avx512:CudaEmulation*:CudaDevice*:LaunchesTest*:LaunchList*:SharedLibrary*"
+  [model_test]="LmDrafter.*:*Quantized*:ReplicaScoring.Perplexity*:Medusa.TheDemosHeadsGain:Medusa.StoppedAndResumed*"
+  [runner_test]="Cli*"
+)
+
+failed=()
+run() {  # NAME COMMAND…
+  if timeout 900 "${@:2}" >"build-asan/$1.log" 2>&1; then return 0; fi
+  cat "build-asan/$1.log" >&2
+  return 1
+}
+start=$SECONDS
+for name in "${programs[@]}"; do
+  shards=()
+  for ((shard = 0; shard < GTEST_TOTAL_SHARDS; ++shard)); do
+    GTEST_SHARD_INDEX=$shard run "$name.$shard" "build-asan/tests/$name" "--gtest_filter=-${without[$name]:-}" &
+    shards+=($!)
+  done
+  for shard in "${shards[@]}"; do wait "$shard" || failed+=("$name"); done
+done
+for name in "${replays[@]}"; do
+  run "fuzz.$name" "build-asan/tests/${name}_replay" 3000 tests/fuzz/corpus/"$name"/* || failed+=("fuzz.$name")
+done
+if [ "${#failed[@]}" -ne 0 ]; then
+  echo "error: sanitizers: ${failed[*]}" >&2
+  exit 1
+fi
+echo "sanitizers: ${programs[*]} and tests/fuzz ran without a finding ($((SECONDS - start)) s)"
