@@ -29,7 +29,8 @@ wanted=$( ("$python" --version && cat pyproject.toml) | sha256sum)
 if [ "$(cat "$environment/installed" 2>/dev/null)" != "$wanted" ]; then
   "$python" -m venv --clear "$environment" >"$log" 2>&1 ||
     fail "expected Python's venv module, got an error ($log); install python3-venv"
-  { "${install[@]}" hatchling && "${install[@]}" --no-build-isolation '.[test]'; } >>"$log" 2>&1 ||
+  # Without build isolation pip builds rouge-score, a source package, with what is installed here.
+  { "${install[@]}" hatchling setuptools wheel && "${install[@]}" --no-build-isolation '.[test]'; } >>"$log" 2>&1 ||
     fail "expected the packages that analysis/pyproject.toml names, got none from pip ($log); it needs the network once"
   echo "$wanted" >"$environment/installed"
 else
