@@ -1,14 +1,13 @@
 #include "engine/draft/lm_drafter.hpp"
 
 #include <algorithm>
-#include <deque>
 #include <limits>
 #include <stdexcept>
 
+#include "engine/draft/draft_sampler.hpp"
 #include "engine/draft/tree_growth.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
-#include "engine/sampling/pipeline.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -166,9 +165,7 @@ class LmDrafter final : public Drafter {
           method_(std::move(method)),
           max_nodes_(std::min(method_->max_nodes(), shape.max_nodes())),
           pauses_(context.options.chooses_tree()),
-          temperature_(context.options.model_temperature),
-          kept_(models_.size()),
-          num_kept_(models_.size(), 0) {
+          temperature_(context.options.model_temperature) {
         for (Model* model : models_) {
             // The replica's plan counts these pages with the target's (bytes_per_token).
             pools_.push_back(std::make_unique<PagePool>(model->device(), model->kv_layout(),
@@ -176,9 +173,9 @@ class LmDrafter final : public Drafter {
             views_.emplace_back(model->config().max_positions);
             // Ids beyond the target's, which pad the vocabulary, are never drafted.
             const std::int64_t vocab_size = model->config().vocab_size;
-            vocab_sizes_.push_back(context.target ? std::min(vocab_size, context.target->config().vocab_size)
-                                                  : vocab_size);
-            pipelines_.emplace_back(SamplingParams{}, vocab_sizes_.back());
+            samplers_.emplace_back(model->device(), context.target
+                                                        ? std::min(vocab_size, context.target->config().vocab_size)
+                                                        : vocab_size);
         }
     }
 
@@ -212,9 +209,6 @@ class LmDrafter final : public Drafter {
     void add_node_row(std::size_t model, const Growing& tree, std::int32_t index, std::int32_t node);
     bool grow_level(std::vector<Growing>& trees);
     void run_model(std::size_t model, std::vector<Growing>& trees);
-    [[nodiscard]] std::vector<Distribution> draw_on_device(std::size_t model, std::span<const WantedRow> rows,
-                                                           Logits& logits);
-    std::byte* room_to_keep(std::size_t model);
     [[nodiscard]] SamplingParams params_of(const Proposal& proposal) const;
 
     std::vector<Model*> models_;
@@ -222,12 +216,9 @@ class LmDrafter final : public Drafter {
     std::int64_t max_nodes_;
     bool pauses_;  ///< there may be steps that draft nothing
     double temperature_;
-    std::vector<View> views_;                // of each model
-    std::vector<std::int64_t> vocab_sizes_;  // of each model, what it shares with the target
+    std::vector<View> views_;  // of each model
     std::vector<std::unique_ptr<PagePool>> pools_;
-    std::vector<LogitsPipeline> pipelines_;
-    std::vector<std::vector<kernels::Buffer>> kept_;  // of each model: distributions of this proposal's drafts
-    std::vector<std::size_t> num_kept_;
+    std::vector<DraftSampler> samplers_;  // of each model
     std::vector<ForwardRow> rows_;
     std::vector<KvSequence*> kv_;
 };
@@ -285,83 +276,26 @@ void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
     }
     if (rows_.empty()) return;
     PassResult result = models_[model]->forward({.rows = rows_, .sequences = views_of(kv_)});
-    Logits& logits = result.logits;
-    const std::vector<WantedRow> rows = wanted_rows(model, trees);
-    std::vector<Distribution> drawn = draw_on_device(model, rows, logits);
-    if (drawn.empty()) static_cast<void>(logits.all());  // where they are not here, all at once
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-        Growing& tree = *rows[r].tree;
-        Distribution& draft = tree.drafts[rows[r].place];
-        if (drawn.empty() || drawn[r].ids.empty()) {
-            pipelines_[model].set_params(params_of(*tree.proposal));
-            const auto vocab = static_cast<std::size_t>(vocab_sizes_[model]);
-            draft = pipelines_[model].apply(logits.row(static_cast<std::int64_t>(r)).first(vocab),
-                                            {tree.proposal->context, rows[r].path});
-        } else {
-            draft = std::move(drawn[r]);
-        }
-        if (rows[r].node != 0) continue;
+    const std::vector<WantedRow> wanted = wanted_rows(model, trees);
+    std::vector<DraftRow> rows;
+    for (const WantedRow& row : wanted) {
+        const Proposal& proposal = *row.tree->proposal;
+        rows.push_back({.context = {proposal.context, row.path},
+                        .sampling = params_of(proposal),
+                        .noise = proposal.noise,
+                        .position = std::ssize(proposal.context) + std::ssize(row.path),
+                        .node = row.node,
+                        .lanes = row.tree->growth->lanes_of(row.place),
+                        .num_draws = row.tree->growth->num_draws()});
+    }
+    std::vector<Distribution> drafts = samplers_[model].distributions(result.logits, rows);
+    for (std::size_t r = 0; r < wanted.size(); ++r) {
+        const Growing& tree = *wanted[r].tree;
+        wanted[r].tree->drafts[wanted[r].place] = std::move(drafts[r]);
+        if (wanted[r].node != 0) continue;
         const DraftKv& kv = tree.sequence->of_model[model];
-        kv.kv->set_committed(static_cast<std::int64_t>(tree.proposal->context.size()) - kv.origin);
+        kv.kv->set_committed(std::ssize(tree.proposal->context) - kv.origin);
     }
-}
-
-/// The draws of every row, where the device makes them: a row of a vocabulary stays there. Empty: all rows are the
-/// host's to find out; an empty distribution: this one is.
-std::vector<Distribution> LmDrafter::draw_on_device(std::size_t model, std::span<const WantedRow> rows,
-                                                    Logits& logits) {
-    if (!logits.can_choose()) return {};
-    std::int64_t most = 0;
-    for (const WantedRow& row : rows) most = std::max(most, row.tree->growth->num_draws());
-    if (most < 1 || most > kernels::max_draws) return {};
-    std::vector<std::vector<kernels::Drawn>> drawn(rows.size());
-    std::vector<const std::byte*> kept(rows.size(), nullptr);
-    std::vector<std::size_t> lanes_done(rows.size(), 0);
-    for (bool left = true; left;) {
-        left = false;
-        std::vector<kernels::Choice> choices;
-        std::deque<std::vector<std::int32_t>> penalised;  // choices point there
-        for (std::size_t r = 0; r < rows.size(); ++r) {
-            const Proposal& proposal = *rows[r].tree->proposal;
-            const std::span<const std::uint32_t> lanes = rows[r].tree->growth->lanes_of(rows[r].place);
-            const auto position = static_cast<std::int64_t>(proposal.context.size() + rows[r].path.size());
-            pipelines_[model].set_params(params_of(proposal));
-            while (lanes_done[r] < lanes.size()) {
-                choices.push_back(pipelines_[model].choice(
-                    {proposal.context, rows[r].path},
-                    proposal.noise.row(position, lanes[lanes_done[r]++], rows[r].node), penalised.emplace_back()));
-                choices.back().row = static_cast<std::int64_t>(r);
-                if (proposal.noise.is_own() && kept[r] == nullptr) kept[r] = choices.back().keep = room_to_keep(model);
-                if (!choices.back().penalised.empty()) break;  // one a call
-            }
-            left = left || lanes_done[r] < lanes.size();
-        }
-        const std::vector<kernels::Drawn> all = logits.draw(choices, most, vocab_sizes_[model]);
-        for (std::size_t i = 0; i < choices.size(); ++i) {
-            const auto first = all.begin() + static_cast<std::ptrdiff_t>(i) * (1 + most);
-            auto& of_row = drawn[choices[i].row];
-            of_row.insert(of_row.end(), first, first + 1 + most);
-        }
-    }
-    std::vector<Distribution> distributions(rows.size());
-    bool any = false;
-    for (std::size_t r = 0; r < rows.size(); ++r) {
-        if (drawn[r].empty() || drawn[r].front().token < 0) continue;
-        distributions[r] = distribution_of(drawn[r]);
-        distributions[r].kept = kept[r];
-        any = true;
-    }
-    return any ? std::move(distributions) : std::vector<Distribution>{};
-}
-
-/// Device memory for what a verifier will ask for, until the next proposal.
-std::byte* LmDrafter::room_to_keep(std::size_t model) {
-    const std::size_t num_bytes = kernels::KeptDistribution::num_bytes(vocab_sizes_[model]);
-    const auto rooms_per_slab = static_cast<std::size_t>(kept_per_slab);
-    std::vector<kernels::Buffer>& slabs = kept_[model];
-    const std::size_t room = num_kept_[model]++;
-    if (room == slabs.size() * rooms_per_slab) slabs.emplace_back(models_[model]->device(), rooms_per_slab * num_bytes);
-    return slabs[room / rooms_per_slab].data() + room % rooms_per_slab * num_bytes;
 }
 
 /// False when every tree is complete.
@@ -378,7 +312,7 @@ bool LmDrafter::grow_level(std::vector<Growing>& trees) {
 }
 
 void LmDrafter::propose(std::span<Proposal> proposals) {
-    std::fill(num_kept_.begin(), num_kept_.end(), std::size_t{0});
+    for (DraftSampler& sampler : samplers_) sampler.release_kept();
     std::vector<Growing> trees;
     for (Proposal& proposal : proposals) {
         auto* sequence = static_cast<LmSequence*>(proposal.sequence);

@@ -2,16 +2,11 @@
 // trees of a batch is one pass of a draft model with tree attention; keys and values of accepted nodes are kept.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "engine/draft/drafter.hpp"
 
 namespace longhaul::engine {
-
-/// Distributions of drafts that a device keeps for the verifier (kernels::KeptDistribution) are so many per piece of
-/// memory; of a batch, no more than its trees have nodes.
-constexpr std::int64_t kept_per_slab = 16;
 
 /// `options.models`: as many as the method takes. A model may be sharded over the target's group, or held whole by
 /// every rank: its own group says. Throws UsageError for a tree that cannot be.

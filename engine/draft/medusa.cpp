@@ -7,9 +7,9 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "engine/draft/draft_sampler.hpp"
 #include "engine/draft/drafter.hpp"
 #include "engine/draft/heads.hpp"
-#include "engine/sampling/pipeline.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -79,7 +79,7 @@ class MedusaDrafter final : public Drafter {
           heads_(*context.options.heads),
           branching_(shape.branching),
           max_nodes_(shape.max_nodes()),
-          pipeline_({}, target_.config().vocab_size) {}
+          sampler_(target_.device(), target_.config().vocab_size) {}
 
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem&) override {
         return std::make_unique<MedusaSequence>(target_.device(), target_.config().hidden_size);
@@ -101,13 +101,14 @@ class MedusaDrafter final : public Drafter {
 
   private:
     [[nodiscard]] HiddenStates states_of(std::span<Proposal* const> proposals);
-    void grow(Proposal& proposal, Logits& logits, std::int64_t first_row, std::int64_t rows_per_level);
+    [[nodiscard]] DraftRow row_of(const Proposal& proposal, std::int64_t level) const;
+    std::int32_t add_level(TokenTree& tree, std::int32_t level_begin, const Distribution& p, const DraftRow& row) const;
 
     Model& target_;
     const DraftHeads& heads_;
     std::vector<std::int64_t> branching_;
     std::int64_t max_nodes_;
-    LogitsPipeline pipeline_;
+    DraftSampler sampler_;
 };
 
 /// The states of a batch's proposals, [proposals, hidden].
@@ -132,42 +133,52 @@ void MedusaDrafter::propose(std::span<Proposal> proposals) {
     }
     if (depth <= 0) return;
     static const Norm none;
-    const auto batch = static_cast<std::int64_t>(ready.size());
     Logits logits = target_.logits(independent_heads(target_, heads_, states_of(ready), depth), &none);
-    static_cast<void>(logits.all());  // where they are not here, all at once
-    for (std::int64_t i = 0; i < batch; ++i) grow(*ready[i], logits, i, batch);
+    std::vector<DraftRow> rows;  // [level, proposal], as the heads give them
+    for (std::int64_t level = 0; level < depth; ++level) {
+        for (const Proposal* proposal : ready) rows.push_back(row_of(*proposal, level));
+    }
+    const std::vector<Distribution> drafts = sampler_.distributions(logits, rows);
+    for (std::size_t i = 0; i < ready.size(); ++i) {
+        ready[i]->draft_calls = 1;
+        std::int32_t level_begin = 0;
+        for (std::int64_t level = 0; level < std::min(ready[i]->max_depth, max_depth()); ++level) {
+            const std::size_t at = level * ready.size() + i;
+            level_begin = add_level(*ready[i]->tree, level_begin, drafts[at], rows[at]);
+        }
+    }
 }
 
-/// Rows `first_row`, `first_row` + `rows_per_level`, ... are levels 1, 2, ... of the tree: all nodes of a level have
-/// the same children, those that the target most likely draws there.
-void MedusaDrafter::grow(Proposal& proposal, Logits& logits, std::int64_t first_row, std::int64_t rows_per_level) {
-    SamplingParams params = *proposal.sampling;
-    if (params.temperature == 0) params.temperature = 1;  // else a row is one token, and no tree
-    pipeline_.set_params(params);
-    const TreeFamily limits{.widths = {}, .branches = true};
-    TokenTree& tree = *proposal.tree;
-    const std::int64_t depth = std::min(proposal.max_depth, max_depth());
-    std::int32_t level_begin = 0;
-    for (std::int64_t level = 0; level < depth; ++level) {
-        std::int64_t width = branching_[level];
-        if (proposal.max_width < TreeLimits::none) width = std::min(width, limits.fan_out(level, proposal.max_width));
-        const Distribution& p =
-            pipeline_.apply(logits.row(first_row + level * rows_per_level), {proposal.context, {}}, false);
-        const auto position = static_cast<std::int64_t>(proposal.context.size()) + level;
-        // Drafts of the sampling rules are certain: the most probable tokens, without noise.
-        const NoiseRow noise =
-            proposal.noise.is_own() ? NoiseRow::silence(position) : proposal.noise.row(position, 0, 0);
-        const std::vector<Perturbed> best = gumbel_top_k(p, noise, width);
-        const std::int32_t level_end = tree.num_nodes();
-        for (std::int32_t parent = level_begin; parent < level_end; ++parent) {
-            for (const Perturbed& draw : best) {
-                if (tree.num_nodes() > max_nodes_) break;
-                tree.add(parent, p.ids[draw.place], Origin::model);
-            }
+/// What is drawn from head `level`. Drafts of the sampling rules are certain: the most probable tokens, without noise.
+DraftRow MedusaDrafter::row_of(const Proposal& proposal, std::int64_t level) const {
+    static constexpr std::uint32_t first_lane = 0;
+    DraftRow row{.context = {proposal.context, {}},
+                 .sampling = *proposal.sampling,
+                 .noise = proposal.noise,
+                 .position = std::ssize(proposal.context) + level,
+                 .lanes = {&first_lane, 1},
+                 .num_draws = branching_[level],
+                 .with_q = false};
+    if (row.sampling.temperature == 0) row.sampling.temperature = 1;  // else a row is one token, and no tree
+    if (row.noise.is_own()) row.noise.kind = Noise::Kind::silent;
+    if (proposal.max_width < TreeLimits::none)
+        row.num_draws =
+            std::min(row.num_draws, TreeFamily{.widths = {}, .branches = true}.fan_out(level, proposal.max_width));
+    return row;
+}
+
+/// Gives all nodes from `level_begin` on the same children, those that the target most likely draws there; where they
+/// begin.
+std::int32_t MedusaDrafter::add_level(TokenTree& tree, std::int32_t level_begin, const Distribution& p,
+                                      const DraftRow& row) const {
+    const std::vector<Perturbed> best = gumbel_top_k(p, row.noise.row(row.position, 0, 0), row.num_draws);
+    const std::int32_t level_end = tree.num_nodes();
+    for (std::int32_t parent = level_begin; parent < level_end; ++parent) {
+        for (const Perturbed& draw : best) {
+            if (tree.num_nodes() <= max_nodes_) tree.add(parent, p.ids[draw.place], Origin::model);
         }
-        level_begin = level_end;
     }
-    proposal.draft_calls = 1;
+    return level_end;
 }
 
 }  // namespace

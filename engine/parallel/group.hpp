@@ -1,4 +1,5 @@
-// The ranks of one tensor-parallel engine. Communication is a parameter: one rank, threads of one process (tests), MPI.
+// The ranks of one tensor-parallel engine. Communication is a parameter: one rank, MPI, or, in
+// tests, threads of one process (tests/engine/thread_group.hpp).
 #pragma once
 
 #include <mpi.h>
@@ -65,8 +66,5 @@ struct MpiGroupOptions {
 /// Ranks of one node exchange through shared memory, nodes by messages: where every node holds the same power of two of
 /// neighbours, the subtree of the sum that they are; elsewhere all by messages.
 std::unique_ptr<Group> make_mpi_group(MPI_Comm communicator, const MpiGroupOptions& options = {});
-
-/// `size` groups that are the ranks of one group, for as many threads of this process. For tests.
-std::vector<std::unique_ptr<Group>> make_thread_groups(int size);
 
 }  // namespace longhaul::engine

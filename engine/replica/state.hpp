@@ -26,8 +26,7 @@
 #include "engine/replica/sequence.hpp"
 #include "engine/replica/step_header.hpp"
 #include "engine/sampling/log_softmax.hpp"
-#include "engine/sampling/pipeline.hpp"
-#include "engine/verify/verifier.hpp"
+#include "engine/verify/batch_verifier.hpp"
 
 namespace longhaul::engine {
 
@@ -39,12 +38,11 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 struct DecodeSlice {
     Sequence* sequence = nullptr;
     TokenTree tree;
-    std::int64_t first_logits = 0;                   // row of the root's logits; node i follows at + i
-    std::vector<std::optional<Decision>> decisions;  // of the device, after each node; nullopt: they are the host's
-    std::int64_t num_new = 0;                        // tokens this step emitted
-    std::vector<std::int32_t> accepted;              // nodes of the tree among them
-    std::int64_t rejected_level = 0;                 // of the tree; 0: none was
-    std::optional<FinishReason> reason;              // set when this step ended the item
+    std::int64_t first_logits = 0;       // row of the root's logits; node i follows at + i
+    std::int64_t num_new = 0;            // tokens this step emitted
+    std::vector<std::int32_t> accepted;  // nodes of the tree among them
+    std::int64_t rejected_level = 0;     // of the tree; 0: none was
+    std::optional<FinishReason> reason;  // set when this step ended the item
 };
 
 /// When the parts of a step were done.
@@ -69,8 +67,8 @@ struct Replica::State {
           hooks(std::move(with_hooks)),
           drafter(make_drafter({options.draft, &model})),
           // What drafts nothing draws as the coupled rule does, so that it is one text under all rules.
-          verifier(make_verifier(drafter->max_nodes() > 0 ? options.verify : VerifyRule(VerifyRule::coupled))),
-          pipeline({}, model.config().vocab_size),
+          verifier(drafter->max_nodes() > 0 ? options.verify : VerifyRule(VerifyRule::coupled), model.device(),
+                   model.config().vocab_size),
           log_softmax(model.config().vocab_size),
           pool(model.device(), model.kv_layout(), memory_limit()),
           rounds(options.checkpoint, model, group),
@@ -121,14 +119,13 @@ struct Replica::State {
     ReplicaOptions options;
     ReplicaHooks hooks;
     std::unique_ptr<Drafter> drafter;
-    std::unique_ptr<Verifier> verifier;
-    LogitsPipeline pipeline;
+    BatchVerifier verifier;
     LogSoftmax log_softmax;
     PagePool pool;
     CheckpointRounds rounds;
     PrefillPace pace;                    // first rank
     DraftEconomy economy;                // first rank
-    std::optional<TreeChooser> chooser;  // where draft-tree = auto; the first rank's says
+    std::optional<TreeChooser> chooser;  // where trees are chosen by measured time; the first rank's says
 
     std::vector<std::unique_ptr<Sequence>> in_flight;  // in order of admission
     std::deque<std::unique_ptr<Sequence>> waiting;     // put back for want of memory; the same on every rank
@@ -177,14 +174,8 @@ struct Replica::State {
     void observe(Sequence* prefilled, std::int64_t num_prefilled, std::int64_t max_catch_up,
                  std::span<const HiddenStates> taps);
     [[nodiscard]] std::vector<Tap> taps() const;
-    template <typename Tell>
-    void each_choice(const DecodeSlice& slice, std::deque<std::vector<std::int32_t>>& penalised, const Tell& tell);
-    void choose_tokens(Logits& logits);
-    void decide_nodes(Logits& logits, kernels::TrialRule rule);
-    void decide_on_device(Logits& logits);
-    void fetch_drafts(TokenTree& tree, std::int32_t node) const;
-    Verdict verify(DecodeSlice& slice, Logits& logits);
-    void accept(DecodeSlice& slice, Logits& logits);
+    std::vector<Verdict> verify(Logits& logits);
+    void accept(DecodeSlice& slice, const Verdict& verdict, Logits& logits);
     bool append(Sequence& sequence, std::int32_t token, std::optional<FinishReason>& reason);
     void record(Sequence& sequence, Logits& logits, std::int64_t row, std::int32_t token);
     [[nodiscard]] std::int64_t num_logprobs(const WorkItem& item) const;

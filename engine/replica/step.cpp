@@ -1,11 +1,9 @@
 // One step: a tree for every decoding sequence and a chunk of one prefilling one, in one forward pass.
 #include <algorithm>
-#include <deque>
 #include <numeric>
 #include <stdexcept>
 
 #include "engine/replica/state.hpp"
-#include "engine/verify/sampling.hpp"
 
 namespace longhaul::engine {
 
@@ -118,124 +116,26 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
     return !reason;
 }
 
-/// Tokens of the path to `node`, itself the last.
-static std::vector<std::int32_t> path_tokens(const TokenTree& tree, std::int32_t node) {
-    std::vector<std::int32_t> path = tree.path_to(node);
-    for (std::int32_t& at : path) at = tree.token[at];
-    return path;
-}
-
-/// Calls tell(node, choice) for the nodes of a tree: `choice` is about the node's row of the target's logits.
-template <typename Tell>
-void Replica::State::each_choice(const DecodeSlice& slice, std::deque<std::vector<std::int32_t>>& penalised,
-                                 const Tell& tell) {
-    const Sequence& sequence = *slice.sequence;
-    pipeline.set_params(sequence.item.options->sampling);
-    for (std::int32_t node = 0; node < slice.tree.num_nodes(); ++node) {
-        const std::vector<std::int32_t> path = path_tokens(slice.tree, node);
-        const std::int64_t position = sequence.num_tokens() + slice.tree.depth[node];
-        kernels::Choice choice =
-            pipeline.choice({sequence.tokens, path}, NoiseRow(sequence.noise_key, position), penalised.emplace_back());
-        choice.row = slice.first_logits + node;
-        tell(node, choice);
-    }
-}
-
-/// What the target says after every node, where that follows from its logits and the shared noise alone.
-void Replica::State::choose_tokens(Logits& logits) {
-    std::vector<kernels::Choice> choices;
-    std::deque<std::vector<std::int32_t>> penalised;  // choices point there
-    for (const DecodeSlice& slice : slices) {
-        if (slice.sequence->is_forced()) continue;
-        each_choice(slice, penalised,
-                    [&](std::int32_t /*node*/, const kernels::Choice& choice) { choices.push_back(choice); });
-    }
-    const std::vector<std::int32_t> tokens = logits.choose(choices);
-    auto next = tokens.begin();
-    for (DecodeSlice& slice : slices) {
-        if (slice.sequence->is_forced()) continue;
-        for (std::int32_t node = 0; node < slice.tree.num_nodes(); ++node, ++next)
-            if (*next >= 0) slice.decisions[node] = CoupledVerifier::of_token(slice.tree, node, *next);
-    }
-}
-
-/// What a sampling rule says after every node.
-void Replica::State::decide_nodes(Logits& logits, kernels::TrialRule rule) {
-    struct Asked {
-        DecodeSlice* slice;
-        std::int32_t node;
-        std::vector<std::int32_t> children;
-    };
-    std::vector<Asked> asked;
-    std::vector<kernels::NodeTrials> nodes;
-    std::deque<std::vector<std::int32_t>> penalised;      // choices point there,
-    std::deque<std::vector<kernels::DraftTrial>> trials;  // and nodes
+/// The verdicts on the trees of this step.
+std::vector<Verdict> Replica::State::verify(Logits& logits) {
+    std::vector<TreeToVerify> trees;
     for (DecodeSlice& slice : slices) {
         const Sequence& sequence = *slice.sequence;
-        if (sequence.is_forced()) continue;
-        each_choice(slice, penalised, [&](std::int32_t node, const kernels::Choice& choice) {
-            auto told = device_trials(slice.tree, node, sequence.noise_key, sequence.num_tokens());
-            if (!told || static_cast<std::int64_t>(told->trials.size()) > kernels::max_trials) return;
-            asked.push_back({&slice, node, std::move(told->children)});
-            trials.push_back(std::move(told->trials));
-            nodes.push_back({.choice = choice, .trials = trials.back(), .number = told->number});
-        });
+        trees.push_back({.tree = &slice.tree,
+                         .context = sequence.tokens,
+                         .sampling = &sequence.item.options->sampling,
+                         .noise_key = sequence.noise_key,
+                         .first_row = slice.first_logits,
+                         .forced = {}});
+        if (sequence.is_forced())
+            trees.back().forced = std::span(sequence.item.continuation).subspan(sequence.num_output());
     }
-    const std::vector<kernels::Decided> decided = logits.decide(rule, nodes);
-    for (std::size_t i = 0; i < asked.size(); ++i) {
-        std::optional<Decision>& decision = asked[i].slice->decisions[asked[i].node];
-        if (decided[i].trial >= 0) {
-            const std::int32_t child = asked[i].children[decided[i].trial];
-            decision = {child, asked[i].slice->tree.token[child]};
-        } else if (decided[i].token >= 0) {
-            decision = {-1, decided[i].token};
-        }
-    }
+    return verifier.verify(trees, logits);
 }
 
-/// What can be decided where the logits are, so that they stay there.
-void Replica::State::decide_on_device(Logits& logits) {
-    for (DecodeSlice& slice : slices)
-        slice.decisions.assign(static_cast<std::size_t>(slice.tree.num_nodes()), std::nullopt);
-    if (!logits.can_choose()) return;
-    if (!verifier->needs_probabilities()) return choose_tokens(logits);
-    if (const auto rule = verifier->device_rule()) decide_nodes(logits, *rule);
-}
-
-/// The whole distributions of a node's drafts, where a device kept them.
-void Replica::State::fetch_drafts(TokenTree& tree, std::int32_t node) const {
-    for (const Trial& trial : tree.trials) {
-        Distribution& draft = tree.drafts[trial.draft];
-        if (trial.parent == node && draft.kept != nullptr) draft = kept_distribution(model.device(), draft.kept);
-    }
-}
-
-Verdict Replica::State::verify(DecodeSlice& slice, Logits& logits) {
-    const Sequence& sequence = *slice.sequence;
-    TokenTree& tree = slice.tree;
-    const std::int64_t position = sequence.num_tokens();
-    pipeline.set_params(sequence.item.options->sampling);
-    const auto target = [&](std::int32_t node) -> const Distribution& {
-        const std::vector<std::int32_t> path = path_tokens(tree, node);
-        return pipeline.apply(logits.row(slice.first_logits + node), {sequence.tokens, path},
-                              verifier->needs_probabilities());
-    };
-    if (sequence.is_forced()) {
-        const auto coming = std::span(sequence.item.continuation).subspan(sequence.num_output());
-        return ForcedVerifier(coming).verify(tree, target, sequence.noise_key, position);
-    }
-    return Verifier::walk([&](std::int32_t node) {
-        if (slice.decisions[node]) return *slice.decisions[node];
-        fetch_drafts(tree, node);
-        return verifier->decide(tree, node, target, sequence.noise_key, position);
-    });
-}
-
-void Replica::State::accept(DecodeSlice& slice, Logits& logits) {
+void Replica::State::accept(DecodeSlice& slice, const Verdict& verdict, Logits& logits) {
     Sequence& sequence = *slice.sequence;
     const TokenTree& tree = slice.tree;
-    const Verdict verdict = verify(slice, logits);
-
     sequence.kv->set_committed(sequence.kv->committed() + 1);
     const std::int64_t before = sequence.num_tokens();
     std::optional<FinishReason> reason;
@@ -384,8 +284,8 @@ void Replica::State::step(const StepHeader& header) {
         progress.prefilled_tokens += num_prefill;
         rounds.count_tokens(num_prefill);
     }
-    decide_on_device(logits);
-    for (DecodeSlice& slice : slices) accept(slice, logits);
+    const std::vector<Verdict> verdicts = verify(logits);
+    for (std::size_t i = 0; i < slices.size(); ++i) accept(slices[i], verdicts[i], logits);
     times.verified = std::chrono::steady_clock::now();
     observe(prefilled, num_prefill, header.prefill_rows, result.taps);
     const double observing = seconds_since(times.verified);

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <optional>
 
+#include "engine/draft/draft_sampler.hpp"
 #include "engine/draft/heads.hpp"
-#include "engine/draft/lm_drafter.hpp"
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "engine/kv/kv_cache.hpp"

@@ -26,7 +26,7 @@ struct Outcome {
 
 Outcome add_over(Fabric& fabric) {
     const int size = static_cast<int>(fabric.addresses.size());
-    auto groups = make_thread_groups(size);
+    auto groups = testing::make_thread_groups(size);
     Outcome outcome{std::vector<std::vector<float>>(groups.size()), std::vector<std::vector<float>>(groups.size()),
                     std::vector<std::string>(groups.size())};
     std::vector<std::thread> threads;

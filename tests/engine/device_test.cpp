@@ -13,7 +13,7 @@
 #include <mutex>
 #include <tuple>
 
-#include "engine/draft/lm_drafter.hpp"
+#include "engine/draft/draft_sampler.hpp"
 #include "tests/engine/device_cases.hpp"
 #include "tests/engine/fabric.hpp"
 #include "tests/engine/model_harness.hpp"

@@ -12,6 +12,7 @@
 
 #include "engine/parallel/group.hpp"
 #include "tests/engine/remote_device.hpp"
+#include "tests/engine/thread_group.hpp"
 
 namespace longhaul::engine::testing {
 

@@ -5,12 +5,14 @@
 
 #include <thread>
 
+#include "tests/engine/thread_group.hpp"
+
 namespace longhaul::engine {
 namespace {
 
 template <typename Body>
 void on_ranks(int size, Body body) {
-    auto groups = make_thread_groups(size);
+    auto groups = testing::make_thread_groups(size);
     std::vector<std::thread> threads;
     for (auto& group : groups) threads.emplace_back([&body, &group] { body(*group); });
     for (auto& thread : threads) thread.join();
@@ -47,8 +49,8 @@ TEST(Group, GathersAndBroadcasts) {
 }
 
 TEST(Group, RefusesOtherSizes) {
-    EXPECT_THROW(make_thread_groups(3), std::logic_error);
-    EXPECT_THROW(make_thread_groups(16), std::logic_error);
+    EXPECT_THROW(testing::make_thread_groups(3), std::logic_error);
+    EXPECT_THROW(testing::make_thread_groups(16), std::logic_error);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
 #include "kernels/device.hpp"
+#include "tests/engine/thread_group.hpp"
 
 namespace longhaul::engine::testing {
 

@@ -19,6 +19,7 @@
 #include "engine/replica/replica.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
 #include "kernels/numerics.hpp"
+#include "tests/engine/thread_group.hpp"
 
 namespace longhaul::engine::testing {
 

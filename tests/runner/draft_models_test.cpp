@@ -9,6 +9,7 @@
 #include "engine/error.hpp"
 #include "runner/job/vocabulary.hpp"
 #include "runner/launch/draft_models.hpp"
+#include "tests/engine/thread_group.hpp"
 #include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {
@@ -31,7 +32,7 @@ Settings drafting(const fs::path& folder) {
 std::array<std::string, 2> load_on_two_ranks(const std::array<Settings, 2>& settings) {
     const engine::ModelConfig target = engine::ModelConfig::load(LONGHAUL_DEMO_MODEL);
     const auto tokenizer = engine::Tokenizer::load(LONGHAUL_DEMO_MODEL);
-    auto groups = engine::make_thread_groups(2);
+    auto groups = engine::testing::make_thread_groups(2);
     std::array<std::string, 2> lines;
     const auto load = [&](std::size_t rank) {
         const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);

@@ -1,0 +1,76 @@
+#include "engine/draft/draft_sampler.hpp"
+
+#include <algorithm>
+#include <deque>
+
+namespace longhaul::engine {
+
+std::vector<Distribution> DraftSampler::distributions(Logits& logits, std::span<const DraftRow> rows) {
+    std::vector<Distribution> all = draw_on_device(logits, rows);
+    const auto drawn = [](const Distribution& one) { return !one.ids.empty(); };
+    if (std::none_of(all.begin(), all.end(), drawn)) static_cast<void>(logits.all());  // in one transfer
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        if (drawn(all[r])) continue;
+        pipeline_.set_params(rows[r].sampling);
+        const std::span<const float> row = logits.row(static_cast<std::int64_t>(r));
+        all[r] = pipeline_.apply(row.first(static_cast<std::size_t>(vocab_size_)), rows[r].context, rows[r].with_q);
+    }
+    return all;
+}
+
+/// Empty distributions: the host has to find them out.
+std::vector<Distribution> DraftSampler::draw_on_device(Logits& logits, std::span<const DraftRow> rows) {
+    std::vector<Distribution> distributions(rows.size());
+    if (!logits.can_choose()) return distributions;
+    std::int64_t count = 0;
+    for (const DraftRow& row : rows) {
+        if (row.num_draws < 1) return distributions;
+        count = std::max(count, row.num_draws);
+    }
+    if (count < 1 || count > kernels::max_draws) return distributions;
+    std::vector<std::vector<kernels::Drawn>> drawn(rows.size());
+    std::vector<std::size_t> lanes_done(rows.size(), 0);
+    for (bool left = true; left;) {
+        left = false;
+        std::vector<kernels::Choice> choices;
+        std::deque<std::vector<std::int32_t>> penalised;  // choices point there
+        for (std::size_t r = 0; r < rows.size(); ++r) {
+            const DraftRow& row = rows[r];
+            pipeline_.set_params(row.sampling);
+            while (lanes_done[r] < row.lanes.size()) {
+                const NoiseRow noise = row.noise.row(row.position, row.lanes[lanes_done[r]++], row.node);
+                kernels::Choice choice = pipeline_.choice(row.context, noise, penalised.emplace_back());
+                choice.row = static_cast<std::int64_t>(r);
+                if (row.noise.is_own() && distributions[r].kept == nullptr)
+                    distributions[r].kept = choice.keep = room_to_keep();
+                choices.push_back(choice);
+                if (!choice.penalised.empty()) break;  // penalties change the row: one choice per row and call
+            }
+            left = left || lanes_done[r] < row.lanes.size();
+        }
+        const std::vector<kernels::Drawn> all = logits.draw(choices, count, vocab_size_);
+        for (std::size_t i = 0; i < choices.size(); ++i) {
+            const auto first = all.begin() + static_cast<std::ptrdiff_t>(i) * (1 + count);
+            auto& of_row = drawn[choices[i].row];
+            of_row.insert(of_row.end(), first, first + 1 + count);
+        }
+    }
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+        const bool known = !drawn[r].empty() && drawn[r].front().token >= 0;
+        const std::byte* const kept = distributions[r].kept;
+        distributions[r] = known ? distribution_of(drawn[r]) : Distribution{};
+        if (known) distributions[r].kept = kept;
+    }
+    return distributions;
+}
+
+/// Device memory for what a verifier will ask for.
+std::byte* DraftSampler::room_to_keep() {
+    const std::size_t num_bytes = kernels::KeptDistribution::num_bytes(vocab_size_);
+    const auto rooms_per_slab = static_cast<std::size_t>(kept_per_slab);
+    const std::size_t room = num_kept_++;
+    if (room == kept_.size() * rooms_per_slab) kept_.emplace_back(device_, rooms_per_slab * num_bytes);
+    return kept_[room / rooms_per_slab].data() + room % rooms_per_slab * num_bytes;
+}
+
+}  // namespace longhaul::engine

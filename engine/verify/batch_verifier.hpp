@@ -1,0 +1,57 @@
+// Verification of a batch: the verdict on each tree from the logits of one target pass. Where the device chooses tokens
+// (kernels/token_chooser.hpp), it decides after every node at once and the logits stay there; the host decides by the
+// same arithmetic, only after the nodes that its walk reaches.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/model/logits.hpp"
+#include "engine/sampling/params.hpp"
+#include "engine/sampling/pipeline.hpp"
+#include "engine/token_tree.hpp"
+#include "engine/verify/verifier.hpp"
+
+namespace longhaul::engine {
+
+/// A tree of the batch, and the rows of logits behind its nodes.
+struct TreeToVerify {
+    TokenTree* tree = nullptr;
+    std::span<const std::int32_t> context;  ///< the sequence; its last token is the root
+    const SamplingParams* sampling = nullptr;
+    std::uint64_t noise_key = 0;
+    std::int64_t first_row = 0;            ///< of the logits: the root's; node i has row first_row + i
+    std::span<const std::int32_t> forced;  ///< the tokens that follow, where they are given; else empty
+};
+
+class BatchVerifier {
+  public:
+    BatchVerifier(VerifyRule rule, kernels::Device& device, std::int64_t vocab_size);
+
+    /// A verdict for each tree, in their order. The same on every rank.
+    std::vector<Verdict> verify(std::span<const TreeToVerify> trees, Logits& logits);
+
+  private:
+    /// What the device says after each node of a tree; nullopt: the host has to find out.
+    using NodeDecisions = std::vector<std::optional<Decision>>;
+
+    std::vector<NodeDecisions> decide_on_device(std::span<const TreeToVerify> trees, Logits& logits);
+    template <typename Tell>
+    void each_choice(const TreeToVerify& tree, const Tell& tell);
+    void choose_tokens(std::span<const TreeToVerify> trees, Logits& logits, std::vector<NodeDecisions>& decisions);
+    void decide_nodes(std::span<const TreeToVerify> trees, Logits& logits, kernels::TrialRule rule,
+                      std::vector<NodeDecisions>& decisions);
+    void fetch_drafts(TokenTree& tree, std::int32_t node) const;
+    Verdict walk(const TreeToVerify& asked, const NodeDecisions& decisions, Logits& logits);
+
+    kernels::Device& device_;
+    std::unique_ptr<Verifier> rule_;
+    LogitsPipeline pipeline_;
+    std::deque<std::vector<std::int32_t>> penalised_;  ///< what the choices of a call point to
+};
+
+}  // namespace longhaul::engine
