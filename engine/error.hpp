@@ -25,15 +25,15 @@ class Error : public std::runtime_error {
 class InputError : public Error {
   public:
     InputError(std::string_view file, std::string_view field, std::string_view expected, std::string_view got,
-               std::string_view mend = {})
-        : Error(format(file, field, expected, got, mend)) {}
+               std::string_view fix = {})
+        : Error(format(file, field, expected, got, fix)) {}
 
     static std::string format(std::string_view file, std::string_view field, std::string_view expected,
-                              std::string_view got, std::string_view mend) {
+                              std::string_view got, std::string_view fix) {
         std::string line(file);
         if (!field.empty()) line.append(": ").append(field);
         line.append(": expected ").append(expected).append(", got ").append(got);
-        if (!mend.empty()) line.append("; ").append(mend);
+        if (!fix.empty()) line.append("; ").append(fix);
         return line;
     }
 };

@@ -243,7 +243,7 @@ std::string json_text(const nlohmann::ordered_json& value, int indent) {
 
 Json read_json(const std::filesystem::path& path, std::int64_t max_bytes, int max_depth) {
     const std::string text = read_file(path, max_bytes);
-    if (is_git_lfs_pointer(text)) throw InputError(path.string(), "", "JSON", "a Git-LFS pointer", git_lfs_mend);
+    if (is_git_lfs_pointer(text)) throw InputError(path.string(), "", "JSON", "a Git-LFS pointer", git_lfs_hint);
     return parse_json(text, path.string(), max_depth);
 }
 

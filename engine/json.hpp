@@ -29,7 +29,7 @@ Json read_json(const std::filesystem::path& path, std::int64_t max_bytes = std::
 
 /// True for the small text file that stands in for a large one where a repository was cloned without Git LFS.
 bool is_git_lfs_pointer(std::string_view bytes);
-inline constexpr std::string_view git_lfs_mend = "fetch the file itself: git lfs pull";
+inline constexpr std::string_view git_lfs_hint = "fetch the file itself: git lfs pull";
 
 /// Whole file as bytes; throws InputError when it cannot be read, is no regular file or larger than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, std::int64_t max_bytes);

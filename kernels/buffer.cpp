@@ -22,7 +22,7 @@ Buffer Buffer::far(Device& device, std::size_t num_bytes) {
     Buffer buffer;
     buffer.device_ = &device;
     buffer.num_bytes_ = num_bytes;
-    if (num_bytes > 0) buffer.data_ = device.allocate_far(num_bytes);
+    if (num_bytes > 0) buffer.data_ = device.allocate_in_host_memory(num_bytes);
     return buffer;
 }
 
@@ -44,7 +44,7 @@ Buffer::~Buffer() {
     if (device_ != nullptr && data_ != nullptr) device_->release(data_, num_bytes_);
 }
 
-std::byte* Device::allocate_far(std::size_t /*num_bytes*/) {
+std::byte* Device::allocate_in_host_memory(std::size_t /*num_bytes*/) {
     throw std::logic_error("allocate_far: this device has no other memory than its own");
 }
 

@@ -60,7 +60,7 @@ class Buffer {
 
     /// Memory that stays its owner's, who keeps it until the buffer is gone.
     static Buffer borrowed(std::byte* data, std::size_t num_bytes);
-    /// Of the host's memory, for pages (Device::allocate_far).
+    /// Of the host's memory, for pages (Device::allocate_in_host_memory).
     static Buffer far(Device& device, std::size_t num_bytes);
 
   private:
@@ -265,10 +265,10 @@ class Device {
     // --- memory -----------------------------------------------------------------------------------------------------
     virtual std::byte* allocate(std::size_t num_bytes) = 0;  ///< zero-filled, 64-byte aligned
     /// Whether pages of keys and values may also lie in memory of the host (own_memory() is too small for them).
-    [[nodiscard]] virtual bool has_far_memory() const { return false; }
+    [[nodiscard]] virtual bool can_use_host_memory() const { return false; }
     /// Memory of the host for pages, zero-filled, 64-byte aligned; released as other memory. All operations on keys and
     /// values take such pages as they take others; attention over them is as fast as the link to the host.
-    virtual std::byte* allocate_far(std::size_t num_bytes);
+    virtual std::byte* allocate_in_host_memory(std::size_t num_bytes);
     virtual void release(std::byte* data, std::size_t num_bytes) noexcept = 0;
     virtual void upload(std::byte* to, const void* from_host, std::size_t num_bytes) = 0;
     virtual void download(void* to_host, const std::byte* from, std::size_t num_bytes) = 0;

@@ -18,7 +18,7 @@ inline LONGHAUL_HOST_DEVICE double chance_of_any(double beta, int num_drafts) {
 #pragma nv_exec_check_disable
 #endif
 template <typename MassAt>
-LONGHAUL_HOST_DEVICE double least_gamma(int num_drafts, const MassAt& mass_at) {
+LONGHAUL_HOST_DEVICE double min_gamma(int num_drafts, const MassAt& mass_at) {
     double low = 1, high = num_drafts;
     for (int step = 0; step <= gamma_steps; ++step) {
         const double gamma = step == 0 ? low : 0.5 * (low + high);

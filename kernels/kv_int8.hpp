@@ -8,16 +8,16 @@
 
 namespace longhaul::kernels {
 
-constexpr float kv_int8_most = 127.0F;       ///< of keys and values
-constexpr float kv_product_most = 32767.0F;  ///< of queries and weights: 512 products with 127 fit into 32 bits
+constexpr float max_quantized_kv = 127.0F;       ///< of keys and values
+constexpr float max_quantized_query = 32767.0F;  ///< of queries and weights: 512 products with 127 fit into 32 bits
 
 /// How numbers up to `largest` in magnitude become whole numbers up to `most`: x * inverse, to the nearest even; and
 /// back: times scale. Too small (below 2^-100): all zero. Not finite: all zero, and the scale is NaN.
-struct WholeScale {
+struct QuantizationScale {
     float scale = 0.0F;
     float inverse = 0.0F;
 
-    [[gnu::always_inline]] LONGHAUL_HOST_DEVICE static WholeScale of(float largest, float most) {
+    [[gnu::always_inline]] LONGHAUL_HOST_DEVICE static QuantizationScale of(float largest, float most) {
         if (!(largest < __builtin_inff())) return {__builtin_nanf(""), 0.0F};
         if (largest < 0x1p-100F) return {};
         return {largest / most, most / largest};

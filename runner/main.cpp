@@ -12,7 +12,7 @@
 #include "runner/commands/commands.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/help.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace {
 

@@ -11,12 +11,12 @@ namespace {
 
 constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
 
-enum class Wholeness { unknown, being_followed, whole, broken };
+enum class Completeness { unknown, being_followed, whole, broken };
 
 class ChainFinder {
   public:
     ChainFinder(const std::vector<Link>& links, const std::vector<CommitInfo>& commits)
-        : links_(links), commits_(commits), state_(links.size(), Wholeness::unknown) {
+        : links_(links), commits_(commits), state_(links.size(), Completeness::unknown) {
         for (std::size_t i = 0; i < links.size(); ++i) {
             if (!commit_of(i).damaged) by_commit_.emplace(commit_of(i).name, i);
         }
@@ -27,7 +27,7 @@ class ChainFinder {
         std::size_t best = none;
         for (std::size_t i = 0; i < links_.size(); ++i) {
             follow(i);
-            if (state_[i] == Wholeness::whole && (best == none || rank(i) > rank(best))) best = i;
+            if (state_[i] == Completeness::whole && (best == none || rank(i) > rank(best))) best = i;
         }
         for (std::size_t at = best; at != none; at = previous(at)) chain.links.push_back(at);
         std::reverse(chain.links.begin(), chain.links.end());
@@ -56,23 +56,23 @@ class ChainFinder {
     void follow(std::size_t start) {
         std::vector<std::size_t> path;
         std::size_t at = start;
-        while (at != none && state_[at] == Wholeness::unknown) {
-            state_[at] = Wholeness::being_followed;
+        while (at != none && state_[at] == Completeness::unknown) {
+            state_[at] = Completeness::being_followed;
             path.push_back(at);
             at = links_[at].previous_commit.empty() ? none : previous(at);
         }
         // Still being followed means that the path has come back to itself: then nothing on it is whole.
-        if (at != none && state_[at] == Wholeness::being_followed) cycles_.insert(path.back());
+        if (at != none && state_[at] == Completeness::being_followed) cycles_.insert(path.back());
         for (; !path.empty(); path.pop_back()) state_[path.back()] = judge(path.back());
     }
 
-    Wholeness judge(std::size_t at) const {
+    Completeness judge(std::size_t at) const {
         const Link& link = links_[at];
-        if (commit_of(at).damaged) return Wholeness::broken;
-        if (link.previous_commit.empty()) return link.first_token == 0 ? Wholeness::whole : Wholeness::broken;
+        if (commit_of(at).damaged) return Completeness::broken;
+        if (link.previous_commit.empty()) return link.first_token == 0 ? Completeness::whole : Completeness::broken;
         const std::size_t before = previous(at);
-        const bool whole = before != none && state_[before] == Wholeness::whole && fits(link, links_[before]);
-        return whole ? Wholeness::whole : Wholeness::broken;
+        const bool whole = before != none && state_[before] == Completeness::whole && fits(link, links_[before]);
+        return whole ? Completeness::whole : Completeness::broken;
     }
 
     std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t> rank(std::size_t at) const {
@@ -84,9 +84,9 @@ class ChainFinder {
     /// cycle.
     void add_broken(Chain& chain) const {
         for (std::size_t i = 0; i < links_.size(); ++i) {
-            if (state_[i] != Wholeness::broken || commit_of(i).damaged) continue;
+            if (state_[i] != Completeness::broken || commit_of(i).damaged) continue;
             const std::size_t before = previous(i);
-            const bool breaks_here = before == none || cycles_.contains(i) || state_[before] == Wholeness::whole ||
+            const bool breaks_here = before == none || cycles_.contains(i) || state_[before] == Completeness::whole ||
                                      !fits(links_[i], links_[before]) || commit_of(before).damaged;
             if (breaks_here) chain.broken.push_back(i);
         }
@@ -94,7 +94,7 @@ class ChainFinder {
 
     const std::vector<Link>& links_;
     const std::vector<CommitInfo>& commits_;
-    std::vector<Wholeness> state_;
+    std::vector<Completeness> state_;
     std::unordered_set<std::size_t> cycles_;  ///< links that close one
     std::unordered_map<std::string, std::size_t> by_commit_;
 };

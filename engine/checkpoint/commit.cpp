@@ -41,7 +41,7 @@ std::uint64_t sealing_checksum(const std::byte* bytes, std::size_t num_bytes) {
 }
 
 [[noreturn]] void refuse_trailer(const std::string& label, std::string_view expected, std::string_view got) {
-    throw InputError(label, "trailer", expected, got, hdf5::recompute_mend);
+    throw InputError(label, "trailer", expected, got, hdf5::recompute_hint);
 }
 
 /// What the trailer says of itself: that there is one, and that it is as far from the beginning as it should be. Enough
@@ -76,7 +76,7 @@ void check_file_size(const std::string& label, std::uint64_t num_bytes) {
         throw InputError(
             label, "",
             "a commit of " + std::to_string(trailer_bytes) + " to " + std::to_string(max_commit_bytes) + " bytes",
-            std::to_string(num_bytes), hdf5::recompute_mend);
+            std::to_string(num_bytes), hdf5::recompute_hint);
     }
 }
 

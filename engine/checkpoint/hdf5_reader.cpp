@@ -49,21 +49,21 @@ void check_superblock(const std::string& label, const std::byte* bytes, std::siz
     constexpr std::size_t version_at = 8;
     constexpr std::size_t flags_at = 11;
     if (num_bytes <= flags_at || std::memcmp(bytes, signature, sizeof signature) != 0) {
-        throw InputError(label, "superblock", "an HDF5 file", "other bytes", recompute_mend);
+        throw InputError(label, "superblock", "an HDF5 file", "other bytes", recompute_hint);
     }
     const int version = std::to_integer<int>(bytes[version_at]);
     if (version != 2) {
         throw InputError(label, "superblock", "version 2, as longhaul writes it", "version " + std::to_string(version),
-                         recompute_mend);
+                         recompute_hint);
     }
     if (bytes[flags_at] != std::byte{0}) {
         throw InputError(label, "superblock", "a closed file", "a file still marked as open for writing",
-                         recompute_mend);
+                         recompute_hint);
     }
 }
 
 void Reader::refuse(std::string_view field, std::string_view expected, std::string_view got) const {
-    throw InputError(label_, field, expected, got, recompute_mend);
+    throw InputError(label_, field, expected, got, recompute_hint);
 }
 
 void Reader::refuse_rows(const std::string& path, std::size_t expected, std::size_t got) const {
@@ -233,7 +233,7 @@ Reader open_reader(const std::string& label, const std::byte* bytes, std::size_t
     try {
         return {label, open_image(bytes, num_bytes), num_bytes};
     } catch (const Failure& failure) {
-        throw InputError(label, "", "a readable HDF5 file", failure.what(), recompute_mend);
+        throw InputError(label, "", "a readable HDF5 file", failure.what(), recompute_hint);
     }
 }
 
@@ -241,7 +241,7 @@ Reader open_reader(const std::string& path, std::uint64_t num_bytes) {
     try {
         return {path, open_file(path), num_bytes};
     } catch (const Failure& failure) {
-        throw InputError(path, "", "a readable HDF5 file", failure.what(), recompute_mend);
+        throw InputError(path, "", "a readable HDF5 file", failure.what(), recompute_hint);
     }
 }
 

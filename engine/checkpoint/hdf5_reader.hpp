@@ -20,8 +20,8 @@ struct CheckpointIdentity;
 
 namespace hdf5 {
 
-/// The mend of every damaged or foreign file: nothing is lost but time.
-inline constexpr std::string_view recompute_mend = "what it held will be computed again";
+/// The fix of every damaged or foreign file: nothing is lost but time.
+inline constexpr std::string_view recompute_hint = "what it held will be computed again";
 
 /// Refuses bytes that do not begin as every file of ours does: HDF5 signature, superblock version 2, no open-for-write
 /// or other flag. `num_bytes` may be less than the file has.

@@ -57,11 +57,11 @@ InputFile::InputFile(const std::string& path) : path_(path) {
     // Non-blocking: opening a pipe of that name must not hang.
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     const int error = errno;
-    if (fd_ < 0) throw InputError(path, "", "a readable file", cause(error), hdf5::recompute_mend);
+    if (fd_ < 0) throw InputError(path, "", "a readable file", cause(error), hdf5::recompute_hint);
     struct stat status {};
     if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
         ::close(fd_);
-        throw InputError(path, "", "a regular file", "something else", hdf5::recompute_mend);
+        throw InputError(path, "", "a regular file", "something else", hdf5::recompute_hint);
     }
     num_bytes_ = static_cast<std::uint64_t>(status.st_size);
 }
@@ -74,10 +74,10 @@ void InputFile::read_at(std::uint64_t offset, std::byte* to, std::size_t num_byt
     while (num_bytes > 0) {
         const ssize_t got = ::pread(fd_, to, num_bytes, static_cast<off_t>(offset));
         if (got < 0 && errno == EINTR) continue;
-        if (got < 0) throw InputError(path_, "", "a readable file", cause(errno), hdf5::recompute_mend);
+        if (got < 0) throw InputError(path_, "", "a readable file", cause(errno), hdf5::recompute_hint);
         if (got == 0) {
             throw InputError(path_, "", std::to_string(num_bytes) + " bytes more", "the end of the file",
-                             hdf5::recompute_mend);
+                             hdf5::recompute_hint);
         }
         to += got;
         offset += static_cast<std::uint64_t>(got);

@@ -162,7 +162,7 @@ hdf5::Bytes encode_kv_file(const CheckpointIdentity& identity, std::int64_t firs
 
 [[noreturn]] void refuse(const std::string& path, std::string_view field, std::string_view expected,
                          std::string_view got) {
-    throw InputError(path, field, expected, got, hdf5::recompute_mend);
+    throw InputError(path, field, expected, got, hdf5::recompute_hint);
 }
 
 }  // namespace

@@ -180,7 +180,7 @@ std::shared_ptr<const Commit> CheckpointStore::State::load(const std::string& na
     auto commit = std::make_shared<const Commit>(read_commit(folder / name));
     const std::string own_name = commit_name(commit->replica, commit->epoch, commit->round);
     if (own_name != name) {
-        throw InputError(path(name), "replica, epoch, round", "those of its name", own_name, hdf5::recompute_mend);
+        throw InputError(path(name), "replica, epoch, round", "those of its name", own_name, hdf5::recompute_hint);
     }
     cache.put(commit);
     return commit;
@@ -240,7 +240,7 @@ std::vector<std::string> CheckpointStore::State::broken_lines(const std::string&
         const auto why = damaged.find(link.previous_commit);
         const std::string got = why != damaged.end() ? "a damaged file (" + why->second + ")" : "no round that fits";
         lines.push_back(
-            InputError::format(path(commits[link.commit_index].name), field, expected, got, hdf5::recompute_mend));
+            InputError::format(path(commits[link.commit_index].name), field, expected, got, hdf5::recompute_hint));
     }
     return lines;
 }
@@ -257,7 +257,7 @@ std::optional<RestoredItem> CheckpointStore::State::assemble(const std::string& 
             const auto commit = load(info.name);
             if (link.item_index >= commit->items.size() || commit->items[link.item_index].key != key) {
                 throw InputError(path(info.name), "items/key", "'" + key + "' as before", "another",
-                                 hdf5::recompute_mend);
+                                 hdf5::recompute_hint);
             }
             const ItemDelta& item = commit->items[link.item_index];
             // As many words a token as the rounds before: rows are told apart by it.
@@ -265,7 +265,7 @@ std::optional<RestoredItem> CheckpointStore::State::assemble(const std::string& 
                 item.logprobs.size() * restored.tokens.size() == restored.logprobs.size() * item.tokens.size();
             if (!fits && !item.tokens.empty()) {
                 throw InputError(path(info.name), "items/logprobs", "as many words a token as the rounds before",
-                                 std::to_string(item.logprobs.size()) + " words", hdf5::recompute_mend);
+                                 std::to_string(item.logprobs.size()) + " words", hdf5::recompute_hint);
             }
             restored.tokens.insert(restored.tokens.end(), item.tokens.begin(), item.tokens.end());
             restored.logprobs.insert(restored.logprobs.end(), item.logprobs.begin(), item.logprobs.end());
@@ -342,7 +342,7 @@ bool CheckpointStore::State::segment_intact(const std::string& key, const Link& 
                                    "positions " + std::to_string(link.kv_begin) + " to " + std::to_string(link.kv_end) +
                                        " of '" + key + "' for KV head " + std::to_string(kv_head),
                                    file == nullptr ? "no intact file with them" : "other positions in " + file->name,
-                                   hdf5::recompute_mend));
+                                   hdf5::recompute_hint));
             return false;
         }
     }

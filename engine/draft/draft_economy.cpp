@@ -33,12 +33,12 @@ void DraftEconomy::record(std::int64_t rows, double seconds, std::int64_t tokens
     slope_ = std::clamp(joint / spread, 0.0, seconds_ / rows_);
 }
 
-double DraftEconomy::least_probability() const {
+double DraftEconomy::min_probability() const {
     if (passes_ < passes_to_try) return untried;
-    const double tokens_a_second = tokens_ / seconds_;
+    const double tokens_per_second = tokens_ / seconds_;
     // With nothing drafted the sums fade, and the belief returns: drafting is tried again.
     const double kept_promise = (accepted_ + prior_nodes) / (expected_ + prior_nodes);
-    return std::clamp(slope_ * tokens_a_second / kept_promise, 0.02, 2.0);
+    return std::clamp(slope_ * tokens_per_second / kept_promise, 0.02, 2.0);
 }
 
 }  // namespace longhaul::engine

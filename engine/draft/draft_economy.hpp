@@ -14,7 +14,7 @@ class DraftEconomy {
     void record(std::int64_t rows, double seconds, std::int64_t tokens, std::int64_t accepted, double expected);
 
     /// The least probability, in the drafter's own estimate, at which another node pays.
-    [[nodiscard]] double least_probability() const;
+    [[nodiscard]] double min_probability() const;
 
     [[nodiscard]] double seconds_per_row() const { return slope_; }  ///< that one more row adds to a pass
 

@@ -19,7 +19,7 @@ class View {
     explicit View(std::int64_t max_positions)
         : max_positions_(max_positions),
           most_(std::max<std::int64_t>(max_positions - 1, 1)),
-          kept_(std::min(most_ / 2, most_read_again)) {}
+          kept_(std::min(most_ / 2, max_read_again)) {}
 
     /// Of a text of `size` tokens: 0 as long as the model has room for a draft behind them.
     [[nodiscard]] std::int64_t origin_of(std::int64_t size) const {
@@ -37,7 +37,7 @@ class View {
     }
 
   private:
-    static constexpr std::int64_t most_read_again = 2048;  // a few passes; half of a long context would be minutes
+    static constexpr std::int64_t max_read_again = 2048;  // a few passes; half of a long context would be minutes
 
     std::int64_t max_positions_;
     std::int64_t most_;  ///< tokens that are seen at most

@@ -23,7 +23,7 @@ struct NgramOptions {
     bool adapts = false;
 };
 
-constexpr std::size_t most_shared_contexts = 300'000;  // some 50 MB; a table that never ends would not
+constexpr std::size_t max_shared_contexts = 300'000;  // some 50 MB; a table that never ends would not
 
 /// A token that may follow, with the estimated probability that verification draws it.
 struct Candidate {
@@ -71,7 +71,7 @@ class NgramSequence final : public SequenceDrafter {
 
   private:
     void share(std::span<const std::int32_t> history) {
-        if (shared_->num_contexts() < most_shared_contexts) shared_->insert(history);
+        if (shared_->num_contexts() < max_shared_contexts) shared_->insert(history);
     }
     [[nodiscard]] std::string kind() const { return "ngram/" + std::to_string(options_.order); }
     void blend(const Successors* successors, double& left);

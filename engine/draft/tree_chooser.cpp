@@ -8,7 +8,7 @@ namespace longhaul::engine {
 namespace {
 
 constexpr double slow = 0.1;            // share of what is new in an average
-constexpr double most_surprise = 1.5;   // a pass that another process interrupted says little about rows
+constexpr double max_surprise = 1.5;    // a pass that another process interrupted says little about rows
 constexpr std::int64_t reconsider = 4;  // steps; at first, each
 constexpr std::int64_t first_steps = 32, first_trials = 6;
 constexpr std::int64_t fair_trial = 10;          // steps before beliefs alone decide against drafts
@@ -17,10 +17,10 @@ constexpr std::int64_t first_looks = 256;        // steps; until then larger tre
 constexpr std::int64_t clear_look_around = 256;  // at plain decoding, which is dear where drafts gain much
 constexpr std::int64_t plain_looks = 2;          // steps of a look, for the first is slower than plain decoding is
 constexpr double clear_gain = 1.25;
-constexpr double most_hope = 0.8;    // standard errors of acceptance, for drafts not to be given up yet
-constexpr double least_gain = 1.02;  // for drafts to be taken up again
+constexpr double optimism = 0.8;   // standard errors of acceptance, for drafts not to be given up yet
+constexpr double min_gain = 1.02;  // for drafts to be taken up again
 // Losses that are no reason to give drafts up: a share of the time, and at first some plain steps and a tree or two.
-constexpr double most_loss = 0.02, first_loss = 3, trees_of_patience = 1.5;
+constexpr double max_loss = 0.02, first_loss = 3, trees_of_patience = 1.5;
 constexpr double lasting_credit = 500;  // plain steps of the past whose time counts
 // What probes may cost beside that: a share of the time, and at first some plain steps.
 constexpr double probe_share = 0.012, first_probe_loss = 3;
@@ -41,7 +41,7 @@ double Correction::factor(std::int64_t rows) const {
 
 void Correction::record(std::int64_t rows, double modelled, double measured) {
     if (modelled <= 0 || measured <= 0) return;
-    const double limit = std::log(most_surprise);
+    const double limit = std::log(max_surprise);
     // What all passes have in common is learned last: a size seldom used keeps its ratio to the others.
     for (Share* share : {&of_size_[size_class(rows)], &all_}) {
         const double surprise = std::clamp(std::log(measured / (modelled * factor(rows))), -limit, limit);
@@ -171,7 +171,7 @@ void TreeChooser::pause() {
 
 /// Seconds that drafts may have cost more than they brought before they are given up, whatever is believed of them.
 double TreeChooser::patience() const {
-    return most_loss * std::min(elapsed_, lasting_credit * plain().seconds) + first_loss * plain().seconds +
+    return max_loss * std::min(elapsed_, lasting_credit * plain().seconds) + first_loss * plain().seconds +
            trees_of_patience * chosen_.seconds;
 }
 
@@ -189,7 +189,7 @@ TreeLimits TreeChooser::next_trees() {
     if (chosen_.limits.depth == 0 || step_ < first_steps || step_ % reconsider == 0) {
         chosen_ = best_tree(depth_in_reach());
         // Beliefs and modelled prices alone do not decide against drafts that hardly anybody tried.
-        const bool hopeless = step_ > fair_trial && best_tree(depth_in_reach(), most_hope).rate() < plain().rate();
+        const bool hopeless = step_ > fair_trial && best_tree(depth_in_reach(), optimism).rate() < plain().rate();
         if (hopeless || lost_ > patience()) {
             pause();
             return nothing;
@@ -240,7 +240,7 @@ void TreeChooser::weigh(const Step& step, double seconds) {
 }
 
 void TreeChooser::end_probe() {
-    if (best_tree(depth_in_reach()).rate() > least_gain * plain().rate()) {
+    if (best_tree(depth_in_reach()).rate() > min_gain * plain().rate()) {
         paused_ = false;
         chosen_ = {};
         return;

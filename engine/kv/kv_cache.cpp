@@ -13,7 +13,7 @@ constexpr std::int64_t page_tokens = kernels::KvLayout::page_tokens;
 PagePool::PagePool(kernels::Device& device, kernels::KvLayout layout, KvMemory memory)
     : device_(device), layout_(layout), page_bytes_(device.kv_page_bytes(layout)) {
     near_.max_pages = pages_in(memory.near_bytes);
-    if (device.has_far_memory()) far_.max_pages = pages_in(memory.far_bytes);
+    if (device.can_use_host_memory()) host_.max_pages = pages_in(memory.host_bytes);
 }
 
 PagePool::~PagePool() = default;
@@ -25,7 +25,7 @@ std::int64_t PagePool::pages_in(std::int64_t num_bytes) const {
 std::byte* PagePool::take() {
     const std::scoped_lock lock(mutex_);
     std::byte* const near = take_of(near_, false);
-    return near != nullptr ? near : take_of(far_, true);
+    return near != nullptr ? near : take_of(host_, true);
 }
 
 std::byte* PagePool::take_near() {
@@ -49,12 +49,12 @@ void PagePool::Tier::put_back(std::byte* page) noexcept {
 bool PagePool::grow(Tier& tier, bool far) {
     const std::int64_t left = tier.max_pages - tier.allocated;
     if (left <= 0) return false;
-    constexpr std::int64_t far_slabs = 8;  // page-locking memory takes the system a while, however little it is
+    constexpr std::int64_t host_slabs = 8;  // page-locking memory takes the system a while, however little it is
     const auto page_bytes = static_cast<std::int64_t>(page_bytes_);
     const auto whole_groups = [&](std::int64_t pages) {
         return (pages + layout_.pages_together - 1) / layout_.pages_together * layout_.pages_together;
     };
-    const std::int64_t count = std::min(whole_groups(slab_pages(page_bytes) * (far ? far_slabs : 1)), left);
+    const std::int64_t count = std::min(whole_groups(slab_pages(page_bytes) * (far ? host_slabs : 1)), left);
     const std::size_t num_bytes = static_cast<std::size_t>(whole_groups(count) * page_bytes);
     tier.free.reserve(tier.allocated + count);  // what throws comes before what counts
     kernels::Buffer slab = far ? kernels::Buffer::far(device_, num_bytes) : kernels::Buffer(device_, num_bytes);
@@ -65,13 +65,13 @@ bool PagePool::grow(Tier& tier, bool far) {
     return true;
 }
 
-bool PagePool::is_far(const std::byte* page) const {
+bool PagePool::is_in_host_memory(const std::byte* page) const {
     const std::scoped_lock lock(mutex_);
-    return lies_far(page);
+    return lies_in_host_memory(page);
 }
 
-bool PagePool::lies_far(const std::byte* page) const {
-    return std::any_of(far_.slabs.begin(), far_.slabs.end(), [&](const kernels::Buffer& slab) {
+bool PagePool::lies_in_host_memory(const std::byte* page) const {
+    return std::any_of(host_.slabs.begin(), host_.slabs.end(), [&](const kernels::Buffer& slab) {
         return page >= slab.data() && page < slab.data() + slab.num_bytes();
     });
 }
@@ -80,17 +80,17 @@ bool PagePool::lies_far(const std::byte* page) const {
 // multiplies by zero (absent places) is finite because only finite keys and values are ever stored.
 void PagePool::give_back(std::byte* page) noexcept {
     const std::scoped_lock lock(mutex_);
-    (lies_far(page) ? far_ : near_).put_back(page);
+    (lies_in_host_memory(page) ? host_ : near_).put_back(page);
 }
 
 std::int64_t PagePool::pages_in_use() const {
     const std::scoped_lock lock(mutex_);
-    return near_.in_use() + far_.in_use();
+    return near_.in_use() + host_.in_use();
 }
 
-std::int64_t PagePool::far_pages_in_use() const {
+std::int64_t PagePool::host_pages_in_use() const {
     const std::scoped_lock lock(mutex_);
-    return far_.in_use();
+    return host_.in_use();
 }
 
 std::int64_t PagePool::slab_pages(std::int64_t page_bytes) {
@@ -131,18 +131,18 @@ bool KvSequence::reserve_scratch(std::int64_t num_slots) {
     return grow(pool_, scratch_, PagePool::pages_for(num_slots));
 }
 
-std::int64_t KvSequence::bring_near(std::int64_t most_pages) {
+std::int64_t KvSequence::bring_near(std::int64_t max_pages) {
     std::int64_t num_moved = 0;
     for (std::byte*& page : scratch_) {  // between steps nothing is in them that is not on its way elsewhere
-        if (!pool_.is_far(page)) continue;
+        if (!pool_.is_in_host_memory(page)) continue;
         std::byte* const near = pool_.take_near();
         if (near == nullptr) return num_moved;
         pool_.give_back(page);
         page = near;
     }
     for (std::byte*& page : pages_) {
-        if (num_moved == most_pages) break;
-        if (!pool_.is_far(page)) continue;
+        if (num_moved == max_pages) break;
+        if (!pool_.is_in_host_memory(page)) continue;
         std::byte* const near = pool_.take_near();
         if (near == nullptr) break;
         for (std::int32_t slot = 0; slot < page_tokens; ++slot)

@@ -12,10 +12,10 @@
 
 namespace longhaul::engine {
 
-/// What pages may take: of the device's memory, and when that is full of the host's (Device::allocate_far).
+/// What pages may take: of the device's memory, and when that is full of the host's (Device::allocate_in_host_memory).
 struct KvMemory {
     std::int64_t near_bytes = 0;
-    std::int64_t far_bytes = 0;
+    std::int64_t host_bytes = 0;
 };
 
 /// Pages of one rank, with a ceiling (the last slab is a whole number of KvLayout::pages_together all the same).
@@ -36,11 +36,11 @@ class PagePool {
 
     [[nodiscard]] const kernels::KvLayout& layout() const { return layout_; }
     [[nodiscard]] kernels::Device& device() const { return device_; }
-    [[nodiscard]] std::int64_t max_pages() const { return near_.max_pages + far_.max_pages; }
-    [[nodiscard]] std::int64_t max_far_pages() const { return far_.max_pages; }
+    [[nodiscard]] std::int64_t max_pages() const { return near_.max_pages + host_.max_pages; }
+    [[nodiscard]] std::int64_t max_host_pages() const { return host_.max_pages; }
     [[nodiscard]] std::int64_t pages_in_use() const;
-    [[nodiscard]] std::int64_t far_pages_in_use() const;
-    [[nodiscard]] bool is_far(const std::byte* page) const;
+    [[nodiscard]] std::int64_t host_pages_in_use() const;
+    [[nodiscard]] bool is_in_host_memory(const std::byte* page) const;
 
     /// Of near memory, taken at a time (whole groups, so up to KvLayout::pages_together - 1 more).
     static std::int64_t slab_pages(std::int64_t page_bytes);
@@ -65,13 +65,13 @@ class PagePool {
     /// Takes memory for several pages at once, so that the system can back it with huge ones: attention walks through
     /// all of a long sequence's pages in each layer. False: the ceiling is reached.
     bool grow(Tier& tier, bool far);
-    [[nodiscard]] bool lies_far(const std::byte* page) const;  ///< under the lock
+    [[nodiscard]] bool lies_in_host_memory(const std::byte* page) const;  ///< under the lock
 
     kernels::Device& device_;
     kernels::KvLayout layout_;
     std::size_t page_bytes_;
     mutable std::mutex mutex_;
-    Tier near_, far_;
+    Tier near_, host_;
 };
 
 /// Pages that rows read and write, whoever holds them: of the model's layout.
@@ -94,7 +94,7 @@ class KvSequence {
 
     /// Moves pages from far to near memory where there is room, so many at most, and says how many. Not while a
     /// checkpoint's writer reads `pages()` of before.
-    std::int64_t bring_near(std::int64_t most_pages);
+    std::int64_t bring_near(std::int64_t max_pages);
 
     /// Positions [0, committed) hold keys and values of accepted tokens.
     [[nodiscard]] std::int64_t committed() const { return committed_; }

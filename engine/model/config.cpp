@@ -54,9 +54,9 @@ struct Section {
         refuse(key, expected);
     }
     /// Ends in an InputError that shows what stands at `key`.
-    [[noreturn]] void refuse(std::string_view key, std::string_view expected, std::string_view mend = {}) const {
+    [[noreturn]] void refuse(std::string_view key, std::string_view expected, std::string_view fix = {}) const {
         const Json* value = find(key);
-        throw InputError(file, field(key), expected, value == nullptr ? "nothing" : describe(*value), mend);
+        throw InputError(file, field(key), expected, value == nullptr ? "nothing" : describe(*value), fix);
     }
 };
 

@@ -15,17 +15,17 @@ namespace longhaul::engine {
 namespace {
 
 constexpr std::array<std::int64_t, 10> row_counts{1, 2, 4, 8, 12, 16, 24, 32, 48, 64};
-constexpr std::int64_t far_context = 2560;
+constexpr std::int64_t long_context = 2560;
 constexpr int max_rounds = 5;
 constexpr double clock_tick = 1e-9;  // seconds; nothing costs less
 
-/// The layers that take turns: so many that weights, and keys and values of `far_context` positions, come from memory
+/// The layers that take turns: so many that weights, and keys and values of `long_context` positions, come from memory
 /// each time as they do in a pass, wherever the model is larger than a cache.
 std::vector<std::int64_t> sampled_layers(const Model& model) {
     constexpr std::int64_t more_than_cache = std::int64_t{64} << 20;
     const kernels::KvLayout& kv = model.kv_layout();
     const std::int64_t num_layers = model.config().num_layers;
-    const std::int64_t kv_bytes = 2 * far_context * kv.num_kv_heads * static_cast<std::int64_t>(kv.token_bytes());
+    const std::int64_t kv_bytes = 2 * long_context * kv.num_kv_heads * static_cast<std::int64_t>(kv.token_bytes());
     const std::int64_t weight_bytes = (model.streamed_weight_bytes() - model.head_bytes()) / num_layers;
     const std::int64_t least = std::max<std::int64_t>(1, std::min(kv_bytes, weight_bytes));
     const std::int64_t count = std::min(num_layers, std::max<std::int64_t>(4, more_than_cache / least));
@@ -79,7 +79,7 @@ class Series {
         for (int round = 0; round < max_rounds; ++round) {
             for (std::size_t i = 0; i < row_counts.size(); ++i) {
                 const bool must = whole_round && round == 0;
-                if (!must && least_of(group, expected(i) <= left ? 1 : 0) == 0) break;
+                if (!must && min_over_ranks(group, expected(i) <= left ? 1 : 0) == 0) break;
                 const Stopwatch watch;
                 run(row_counts[i]);
                 samples_[i].push_back(watch.seconds());
@@ -121,9 +121,10 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     const std::vector<std::int64_t> layers = sampled_layers(model);
     PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
     KvSequence kv(pool);
-    const bool reserved = kv.reserve(far_context + 1) && kv.reserve_scratch(row_counts.back());
-    if (least_of(model.group(), reserved ? 1 : 0) == 0) throw std::bad_alloc();  // on every rank, or the others wait
-    touch(kv, layers, far_context);
+    const bool reserved = kv.reserve(long_context + 1) && kv.reserve_scratch(row_counts.back());
+    if (min_over_ranks(model.group(), reserved ? 1 : 0) == 0)
+        throw std::bad_alloc();  // on every rank, or the others wait
+    touch(kv, layers, long_context);
     const KvView view = kv.view();
     const auto pass_of = [&](const std::vector<ForwardRow>& rows) {
         return Pass{.rows = rows, .sequences = std::span(&view, 1)};
@@ -143,23 +144,24 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
         model.forward_layers(pass_of(make_rows(rows, base_context)), next_layer(), 1);
     });
     const Series near(model.group(), 0.1 * budget_seconds, true, attention_at(base_context));
-    const Series far(model.group(), 0.2 * budget_seconds, true, attention_at(far_context));
+    const Series far(model.group(), 0.2 * budget_seconds, true, attention_at(long_context));
     const Series head(model.group(), 0.2 * budget_seconds, false,
                       [&](std::int64_t rows) { model.forward_head(pass_of(make_rows(rows, base_context))); });
     std::vector<Point> points;
-    double head_a_product = 0;
-    double least_layer = clock_tick;
+    double head_per_layer_matmul = 0;
+    double min_layer = clock_tick;
     for (std::size_t i = 0; i < row_counts.size(); ++i) {
         const double products = std::max(0.0, layer.seconds(i) - near.seconds(i));
         if (head.has(i)) {
-            head_a_product = std::max(0.0, head.seconds(i) - start.seconds(i)) / std::max(products, clock_tick);
+            head_per_layer_matmul = std::max(0.0, head.seconds(i) - start.seconds(i)) / std::max(products, clock_tick);
         }
         // A difference of two disturbed times may come out as nothing, or as less than for fewer rows.
-        least_layer = std::max(least_layer, layer.seconds(i) - start.seconds(i));
-        points.push_back({.rows = row_counts[i],
-                          .layer = least_layer,
-                          .layer_token = std::max(0.0, far.seconds(i) - near.seconds(i)) / (far_context - base_context),
-                          .head = head.has(i) ? head.seconds(i) : start.seconds(i) + head_a_product * products});
+        min_layer = std::max(min_layer, layer.seconds(i) - start.seconds(i));
+        points.push_back(
+            {.rows = row_counts[i],
+             .layer = min_layer,
+             .layer_token = std::max(0.0, far.seconds(i) - near.seconds(i)) / (long_context - base_context),
+             .head = head.has(i) ? head.seconds(i) : start.seconds(i) + head_per_layer_matmul * products});
     }
     return {model.config().num_layers, std::move(points)};
 }

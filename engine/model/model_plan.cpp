@@ -32,10 +32,10 @@ WeightTypes weight_types(Precision precision) {
 }
 
 kernels::KvLayout kv_layout_of(const ModelConfig& config, const Split& split, DType dtype) {
-    constexpr std::int64_t most_int8_dims = 512;
-    if (dtype == DType::int8 && config.head_dim > most_int8_dims) {
+    constexpr std::int64_t max_int8_dims = 512;
+    if (dtype == DType::int8 && config.head_dim > max_int8_dims) {
         throw UsageError("kv-precision: expected bf16 or fp32 for heads of " + std::to_string(config.head_dim) +
-                         " dimensions, got int8, which goes up to " + std::to_string(most_int8_dims));
+                         " dimensions, got int8, which goes up to " + std::to_string(max_int8_dims));
     }
     return {dtype, config.num_layers, split.num_kv_heads, config.head_dim};
 }

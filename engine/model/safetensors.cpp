@@ -148,7 +148,7 @@ class HeaderReader {
   private:
     [[nodiscard]] std::string_view header_text() const {
         if (is_git_lfs_pointer(file_.text())) {
-            throw InputError(file_.name(), "", "safetensors", "a Git-LFS pointer", git_lfs_mend);
+            throw InputError(file_.name(), "", "safetensors", "a Git-LFS pointer", git_lfs_hint);
         }
         if (file_.size() < length_bytes) {
             const std::string expected = "at least " + std::to_string(length_bytes) + " bytes";
@@ -156,9 +156,9 @@ class HeaderReader {
         }
         std::uint64_t length = 0;
         std::memcpy(&length, file_.data(), sizeof length);
-        const auto refuse = [&](std::int64_t limit, std::string_view what, std::string_view mend) {
+        const auto refuse = [&](std::int64_t limit, std::string_view what, std::string_view fix) {
             const std::string expected = "at most " + std::to_string(limit) + " bytes" + std::string(what);
-            throw InputError(file_.name(), "header length@0", expected, std::to_string(length), mend);
+            throw InputError(file_.name(), "header length@0", expected, std::to_string(length), fix);
         };
         if (length > max_header_bytes) refuse(max_header_bytes, "", "is this a safetensors file?");
         const std::int64_t rest = file_.size() - length_bytes;
@@ -314,9 +314,8 @@ bool present(const std::filesystem::path& path) {
         {"pytorch_model.bin.index.json", "jobs/convert_checkpoint.py FOLDER writes them"},
         {"consolidated.00.pth", "save the model as safetensors (transformers: save_pretrained)"},
     };
-    for (const auto& [other, mend] : others) {
-        if (present(folder / other))
-            throw InputError(folder.string(), "", expected, std::string("only ") + other, mend);
+    for (const auto& [other, fix] : others) {
+        if (present(folder / other)) throw InputError(folder.string(), "", expected, std::string("only ") + other, fix);
     }
     throw InputError(folder.string(), "", expected, "neither");
 }

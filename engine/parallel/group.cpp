@@ -44,7 +44,7 @@ void check_group_size(int size) {
     }
 }
 
-std::int64_t least_of(Group& group, std::int64_t mine) {
+std::int64_t min_over_ranks(Group& group, std::int64_t mine) {
     if (group.size() == 1) return mine;
     ByteWriter message;
     message.put(mine);

@@ -46,7 +46,7 @@ class Group {
 void check_group_size(int size);
 
 /// The least of all ranks' values, on every rank. Collective.
-std::int64_t least_of(Group& group, std::int64_t mine);
+std::int64_t min_over_ranks(Group& group, std::int64_t mine);
 
 /// Runs `body` on each rank; where it failed on any, all of them throw what the lowest of these threw, before one
 /// waits for another in the next collective. Collective; `body` may be that only where it fails on all ranks alike.
@@ -59,7 +59,7 @@ std::unique_ptr<Group> make_local_group();
 struct MpiGroupOptions {
     int threads = 1;            ///< threads of this rank that may help with long sums
     bool shared_memory = true;  ///< among ranks of a node, where the system allows it; false: messages only
-    int ranks_a_node = 0;       ///< tests: so many neighbours pass for a node; 0: those of this machine
+    int ranks_per_node = 0;     ///< tests: so many neighbours pass for a node; 0: those of this machine
 };
 
 /// Over an MPI communicator (not owned; must outlive the group). Collective. MPI errors throw Error.

@@ -34,8 +34,8 @@ int as_int(std::int64_t count) {
 std::unique_ptr<NodeExchange> make_node_exchange(MPI_Comm group, int rank, const MpiGroupOptions& options) {
     if (!options.shared_memory) return nullptr;
     MPI_Comm node = MPI_COMM_NULL;
-    check_mpi(options.ranks_a_node > 0 ? MPI_Comm_split(group, rank / options.ranks_a_node, rank, &node)
-                                       : MPI_Comm_split_type(group, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),
+    check_mpi(options.ranks_per_node > 0 ? MPI_Comm_split(group, rank / options.ranks_per_node, rank, &node)
+                                         : MPI_Comm_split_type(group, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node),
               "MPI_Comm_split");
     int node_rank = 0, size = 1, first = rank;
     MPI_Comm_rank(node, &node_rank);

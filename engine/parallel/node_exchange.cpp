@@ -55,11 +55,11 @@ int open_file(const Address& address, std::size_t num_bytes) {
 
 }  // namespace
 
-std::unique_ptr<NodeMemory> NodeMemory::create(MPI_Comm node, std::size_t bytes_a_rank) {
+std::unique_ptr<NodeMemory> NodeMemory::create(MPI_Comm node, std::size_t bytes_per_rank) {
     int rank = 0, size = 1;
     MPI_Comm_rank(node, &rank);
     MPI_Comm_size(node, &size);
-    const std::size_t num_bytes = mark_bytes + bytes_a_rank * static_cast<std::size_t>(size);
+    const std::size_t num_bytes = mark_bytes + bytes_per_rank * static_cast<std::size_t>(size);
     Address address;
     if (rank == 0) {
         address = {::getpid(), -1, 0};
@@ -74,9 +74,9 @@ std::unique_ptr<NodeMemory> NodeMemory::create(MPI_Comm node, std::size_t bytes_
     const Descriptor file(rank == 0 ? static_cast<int>(address.file) : open_file(address, num_bytes));
     // Pages are taken now, each part's by its rank: near it, and a lack of memory is an answer instead of a signal
     // later.
-    const auto mine = static_cast<off_t>(mark_bytes + bytes_a_rank * static_cast<std::size_t>(rank));
+    const auto mine = static_cast<off_t>(mark_bytes + bytes_per_rank * static_cast<std::size_t>(rank));
     void* data = MAP_FAILED;
-    if (file && ::posix_fallocate(file.get(), mine, static_cast<off_t>(bytes_a_rank)) == 0) {
+    if (file && ::posix_fallocate(file.get(), mine, static_cast<off_t>(bytes_per_rank)) == 0) {
         data = ::mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     }
     int works = data != MAP_FAILED ? 1 : 0, all_work = 0;

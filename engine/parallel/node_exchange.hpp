@@ -16,9 +16,10 @@ namespace longhaul::engine {
 /// in /dev/shm.
 class NodeMemory {
   public:
-    /// `bytes_a_rank`, zero-filled, for each rank of `node` (all on one machine), each part near its rank. Collective;
-    /// nullptr on all ranks where the system refuses any of them (another container, a security policy, no memory).
-    static std::unique_ptr<NodeMemory> create(MPI_Comm node, std::size_t bytes_a_rank);
+    /// `bytes_per_rank`, zero-filled, for each rank of `node` (all on one machine), each part near its rank.
+    /// Collective; nullptr on all ranks where the system refuses any of them (another container, a security policy, no
+    /// memory).
+    static std::unique_ptr<NodeMemory> create(MPI_Comm node, std::size_t bytes_per_rank);
     ~NodeMemory();
     NodeMemory(const NodeMemory&) = delete;
     NodeMemory& operator=(const NodeMemory&) = delete;

@@ -47,11 +47,11 @@ bool CheckpointRounds::due() const {
     if (!enabled() || active_ || !error_.empty()) return false;
     const std::chrono::duration<double> since = std::chrono::steady_clock::now() - last_begin_;
     // The image of a round's KV file is built in memory: begin early enough that it stays small for large models.
-    constexpr std::int64_t most_bytes = std::int64_t{256} << 20;
+    constexpr std::int64_t max_bytes = std::int64_t{256} << 20;
     return tokens_since_ > 0 &&
            (tokens_since_ >= options_.every_tokens || since.count() >= options_.every_seconds ||
-            record_bytes_since_ >= most_bytes ||
-            (options_.store_kv && tokens_since_ * model_.kv_layout().position_bytes() >= most_bytes));
+            record_bytes_since_ >= max_bytes ||
+            (options_.store_kv && tokens_since_ * model_.kv_layout().position_bytes() >= max_bytes));
 }
 
 bool CheckpointRounds::may_store_kv() const {
@@ -89,7 +89,7 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
                      {}};
     RoundJob job;
     job.round = round_;
-    std::int64_t drafter_bytes_left = most_drafter_bytes;
+    std::int64_t drafter_bytes_left = max_drafter_bytes;
     for (Sequence* sequence : sequences) {
         ItemDelta delta = delta_of(*sequence, store_kv);
         if (delta.tokens.empty() && delta.kv_end == delta.kv_begin && sequence->saved_once) continue;

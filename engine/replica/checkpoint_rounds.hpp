@@ -20,7 +20,7 @@
 namespace longhaul::engine {
 
 /// Rows and tensors of drafters that a commit may hold, in bytes: half of what a reader accepts of a whole commit.
-inline constexpr std::int64_t most_drafter_bytes = std::int64_t{512} << 20;
+inline constexpr std::int64_t max_drafter_bytes = std::int64_t{512} << 20;
 
 /// `state`, or where the budget is spent one of no known kind: on resume the drafter is then made from the tokens.
 [[nodiscard]] DrafterState within_budget(DrafterState state, std::int64_t& bytes_left);

@@ -58,7 +58,7 @@ void Replica::State::restore_kv(Sequence& sequence) {
         // A file that was whole when it was verified cannot be read now: what came before it is good, the rest is
         // computed.
     }
-    usable = least_of(group, usable);
+    usable = min_over_ranks(group, usable);
     sequence.kv->set_committed(usable);
     sequence.saved_kv = usable;
 }
@@ -131,9 +131,9 @@ void Replica::State::put_back(std::int64_t number) {
 /// Where items have gone, others come back from far memory: a page crosses the link once to be near, and in each pass
 /// where it stays. A few a step, which ends soon. Whose pages a checkpoint's writer reads, waits.
 void Replica::State::bring_near() {
-    constexpr std::int64_t pages_a_step = 8;
-    if (pool.far_pages_in_use() == 0) return;
-    std::int64_t left = pages_a_step;
+    constexpr std::int64_t pages_per_step = 8;
+    if (pool.host_pages_in_use() == 0) return;
+    std::int64_t left = pages_per_step;
     for (const auto& sequence : in_flight) {
         if (sequence->kv.use_count() == 1) left -= sequence->kv->bring_near(left);
     }

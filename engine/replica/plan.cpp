@@ -55,10 +55,10 @@ std::string Replica::State::why_unfit(const WorkItem& item) const {
     if (!item.options) throw std::logic_error("a work item without options");
     if (options.scoring && item.continuation.empty()) return "continuation: expected tokens to score, got none";
     // Beyond, the item's line of results would pass 4 GiB, which its readers take for damage.
-    constexpr std::int64_t most_entries = 150'000'000;
+    constexpr std::int64_t max_entries = 150'000'000;
     const std::int64_t entries = num_logprobs(item) > 0 ? (num_logprobs(item) + 1) * output_limit(item) : 0;
-    if (entries > most_entries)
-        return "logprobs: expected at most " + std::to_string(most_entries) +
+    if (entries > max_entries)
+        return "logprobs: expected at most " + std::to_string(max_entries) +
                " entries an item (max-tokens x (logprobs + 1)), got " + std::to_string(entries);
     const auto vocab = model.config().vocab_size;
     const auto bad = std::find_if(item.continuation.begin(), item.continuation.end(),
@@ -177,7 +177,7 @@ void Replica::State::plan_admissions(StepHeader& header) {
         // Beside others an item needs a stretch of output as well; alone it starts with what there is.
         // Not from far memory: there every page costs each step more than the item gains.
         const std::int64_t wanted = in_batch == 0 ? least : least + PagePool::pages_for(reserved_output);
-        if (wanted > (in_batch == 0 ? free : free - pool.max_far_pages())) return;
+        if (wanted > (in_batch == 0 ? free : free - pool.max_host_pages())) return;
         free -= wanted;
         ++in_batch;
         if (is_waiting) {
@@ -193,7 +193,7 @@ void Replica::State::plan_admissions(StepHeader& header) {
 /// Under `coupled` alone: there the trees cannot change the text.
 void Replica::State::plan_trees(StepHeader& header) {
     if (header.wait || !is_coupled()) return;
-    if (drafter->adapts()) header.min_probability = economy.least_probability();
+    if (drafter->adapts()) header.min_probability = economy.min_probability();
     if (options.draft.tree_limits) {
         header.trees = options.draft.tree_limits();
         header.feed_drafter = header.trees.depth > 0;

@@ -7,8 +7,8 @@ namespace {
 
 constexpr double first_pass_flops = 1.5e11;  // about a second of a few processors
 constexpr double shortest_seconds = 0.5, wanted_seconds = 0.7, longest_seconds = 1.0;
-constexpr double most_growth = 4;  // a pass that was quick by chance should not be followed by one of a minute
-constexpr std::int64_t least_rows = 16;
+constexpr double max_growth = 4;  // a pass that was quick by chance should not be followed by one of a minute
+constexpr std::int64_t min_rows = 16;
 constexpr std::int64_t block_rows = 512;  // devices compute many rows in blocks of so many
 
 }  // namespace
@@ -24,7 +24,7 @@ void PrefillPace::took(std::int64_t num_rows, double seconds) {
     const double a_row = (seconds - fixed_seconds_) / static_cast<double>(num_rows);
     const double fitting = (scale * wanted_seconds - fixed_seconds_) / a_row;
     if (seconds < scale * shortest_seconds) {
-        set(std::min(fitting, most_growth * static_cast<double>(rows_)));
+        set(std::min(fitting, max_growth * static_cast<double>(rows_)));
     } else if (!tried_more_ && rows_ < block_rows && seconds < 4 * longest_seconds) {
         tried_more_ = true;  // are these few rows what takes so long?
         set(2.0 * static_cast<double>(rows_));
@@ -47,8 +47,8 @@ void PrefillPace::learn_fixed_part(std::int64_t num_rows, double seconds) {
 
 void PrefillPace::set(double rows) {
     rows_ = static_cast<std::int64_t>(std::min(rows, static_cast<double>(ceiling_)));
-    rows_ = std::max(rows_, std::min(least_rows, ceiling_));
-    const std::int64_t whole = rows_ >= block_rows ? block_rows : least_rows;
+    rows_ = std::max(rows_, std::min(min_rows, ceiling_));
+    const std::int64_t whole = rows_ >= block_rows ? block_rows : min_rows;
     if (rows_ > whole && rows_ < ceiling_) rows_ = rows_ / whole * whole;
 }
 

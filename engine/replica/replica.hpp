@@ -31,7 +31,7 @@ constexpr std::int64_t prefill_chunk_of(bool own_memory) {
 }
 
 /// Rows of logits that a scoring pass may make: some 64 MiB; 256 of a device that wants hundreds of rows.
-std::int64_t most_logits_rows(std::int64_t vocab_size, bool own_memory);
+std::int64_t max_logits_rows(std::int64_t vocab_size, bool own_memory);
 
 struct ReplicaOptions {
     std::int64_t batch = 4;
@@ -41,9 +41,9 @@ struct ReplicaOptions {
     CheckpointOptions checkpoint;
     std::int64_t kv_memory_bytes =
         0;  ///< a rank's KV at most; admission waits, and the youngest item is put back, rather than exceed it
-    /// Beyond that of the host's memory, where the device has_far_memory(): for what items in flight grow to, and for
-    /// one alone. No item is admitted beside others but where the device's own memory holds them all.
-    std::int64_t kv_far_bytes = 0;
+    /// Beyond that of the host's memory, where the device can_use_host_memory(): for what items in flight grow to, and
+    /// for one alone. No item is admitted beside others but where the device's own memory holds them all.
+    std::int64_t kv_host_bytes = 0;
     std::int64_t prefill_chunk = prefill_chunk_of(false);  ///< prompt tokens a forward pass takes at most
 };
 

@@ -8,7 +8,7 @@
 
 namespace longhaul::engine {
 
-std::int64_t most_logits_rows(std::int64_t vocab_size, bool own_memory) {
+std::int64_t max_logits_rows(std::int64_t vocab_size, bool own_memory) {
     const std::int64_t bytes = std::int64_t{own_memory ? 256 : 64} << 20;
     return std::max<std::int64_t>(bytes / (vocab_size * static_cast<std::int64_t>(sizeof(float))), 16);
 }
@@ -72,7 +72,7 @@ void Replica::State::score_step(const StepHeader& header) {
     kv_sequences.clear();
     score_slices.clear();
     std::int64_t rows_left = std::min(
-        header.prefill_rows, most_logits_rows(model.config().vocab_size, model.device().own_memory().has_value()));
+        header.prefill_rows, max_logits_rows(model.config().vocab_size, model.device().own_memory().has_value()));
     std::int64_t logits_row = 0;
     for (const auto& sequence : in_flight) {
         if (rows_left > 0) add_score_rows(*sequence, rows_left, logits_row);

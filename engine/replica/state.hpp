@@ -98,19 +98,20 @@ struct Replica::State {
     /// page behind with giving back. Collective.
     KvMemory memory_limit() {
         constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
-        const bool has_far = model.device().has_far_memory();
-        options.kv_memory_bytes = least_of(group, options.kv_memory_bytes);
-        options.kv_far_bytes = least_of(group, has_far ? options.kv_far_bytes : 0);
+        const bool has_host = model.device().can_use_host_memory();
+        options.kv_memory_bytes = min_over_ranks(group, options.kv_memory_bytes);
+        options.kv_host_bytes = min_over_ranks(group, has_host ? options.kv_host_bytes : 0);
         // A drafter holds no more tokens than the target's own cache, and takes its share, of near memory alone.
         const auto target = static_cast<double>(model.kv_layout().position_bytes());
         const auto drafts = static_cast<double>(drafter->bytes_per_token());
         const double share = target / (target + drafts);
         double near = share * static_cast<double>(options.kv_memory_bytes);
-        auto far = static_cast<double>(options.kv_far_bytes);
+        auto far = static_cast<double>(options.kv_host_bytes);
         if (drafts > 0) far = std::min(far, near * target / (share * drafts));
         near -= far * (1 - share);
         if (group.is_first()) return {static_cast<std::int64_t>(near), static_cast<std::int64_t>(far)};
-        return options.kv_far_bytes > 0 ? KvMemory{static_cast<std::int64_t>(near), unlimited} : KvMemory{unlimited, 0};
+        return options.kv_host_bytes > 0 ? KvMemory{static_cast<std::int64_t>(near), unlimited}
+                                         : KvMemory{unlimited, 0};
     }
 
     Model& model;

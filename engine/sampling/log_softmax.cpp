@@ -63,8 +63,8 @@ void LogSoftmax::set(std::span<const float> logits) {
 
 double LogSoftmax::operator()(std::int32_t token) const {
     const float logit = logits_[token];
-    if (logit == impossible) return least_log_probability;
-    return std::max((static_cast<double>(logit) - greatest_) - log_sum_, least_log_probability);
+    if (logit == impossible) return min_log_probability;
+    return std::max((static_cast<double>(logit) - greatest_) - log_sum_, min_log_probability);
 }
 
 std::span<const std::int32_t> LogSoftmax::best(std::int64_t count) {

@@ -9,7 +9,7 @@
 namespace longhaul::engine {
 
 /// Of a token that a model calls impossible: JSON has no infinity.
-inline constexpr double least_log_probability = -9999.0;
+inline constexpr double min_log_probability = -9999.0;
 
 /// Holds scratch memory: one a thread.
 class LogSoftmax {
@@ -20,7 +20,7 @@ class LogSoftmax {
     /// over rows of kernels/numerics.hpp do.
     void set(std::span<const float> logits);
 
-    /// log p, at least `least_log_probability`.
+    /// log p, at least `min_log_probability`.
     [[nodiscard]] double operator()(std::int32_t token) const;
 
     /// The `count` most probable tokens, best first, of equal ones the lower id. Valid until the next call.

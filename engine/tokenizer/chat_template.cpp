@@ -239,13 +239,13 @@ ChatTemplate ChatTemplate::load(std::string_view name, const fs::path& model_fol
     made.name_ = name;
     made.default_system_ = qwen_system;
     if (name == "auto") {
-        const std::string mend = "name one of " + names_in_words() + " as chat-template";
+        const std::string fix = "name one of " + names_in_words() + " as chat-template";
         if (files.chat_template.empty())
-            throw InputError(model_folder.string(), "chat_template", "a model with a chat template", "none", mend);
+            throw InputError(model_folder.string(), "chat_template", "a model with a chat template", "none", fix);
         const Recognised found = recognise(files.chat_template);
         if (found.known == nullptr) {
             throw InputError(files.place, "", "one of the chat templates known here (" + names_in_words() + ")",
-                             "another one", mend + " if it does the same");
+                             "another one", fix + " if it does the same");
         }
         made.name_ = found.known->name;
         made.default_system_ = found.default_system;

@@ -16,10 +16,10 @@ namespace {
 class AcceptedMass {
   public:
     AcceptedMass(std::span<const std::int32_t> ids, std::span<const double> p, std::span<const double> q,
-                 double most_gamma)
+                 double max_gamma)
         : num_lanes_(ids.empty() ? 1 : num_lanes_to(ids.back())) {
         const auto below = [&](std::size_t i) { return q[i] <= p[i]; };
-        const auto above = [&](std::size_t i) { return q[i] >= most_gamma * p[i]; };
+        const auto above = [&](std::size_t i) { return q[i] >= max_gamma * p[i]; };
         q_sum_ = sum_over_tokens(ids, [&](std::size_t i) { return below(i) ? q[i] : 0.0; });
         p_sum_ = sum_over_tokens(ids, [&](std::size_t i) { return !below(i) && above(i) ? p[i] : 0.0; });
         std::array<std::size_t, kernels::vocabulary_lanes> counts{};
@@ -63,7 +63,7 @@ class KSeq final : public NodeRule {
         std::vector<double> accepted = over_ids(drawn.q, drawn.ids, residual.ids());
         const AcceptedMass mass(residual.ids(), accepted, residual.left(), static_cast<double>(drafts.size()));
         const auto num_drafts = static_cast<int>(drafts.size());
-        const double gamma = kernels::least_gamma(num_drafts, [&](double at) { return mass.at(at); });
+        const double gamma = kernels::min_gamma(num_drafts, [&](double at) { return mass.at(at); });
         for (std::size_t k = 0; k < drafts.size(); ++k) {
             const double accepted_up_to = residual.probability(drafts[k].token) / gamma;
             if (numbers(k) * drafts[k].probability() < accepted_up_to) return k;

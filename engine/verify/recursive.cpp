@@ -37,8 +37,8 @@ class Remaining {
         }
         align();
         // Probabilities end near 1e-304; drafts are drawn by their logarithms, which tell the tokens beyond apart too.
-        constexpr double least_mass = 1e-200;
-        if (mass_ < least_mass) weigh_anew();
+        constexpr double min_mass = 1e-200;
+        if (mass_ < min_mass) weigh_anew();
     }
 
   private:

@@ -79,8 +79,8 @@ struct ChunkTile {
 
 /// A query in whole numbers, two a word; returns its scale.
 template <class Isa>
-float pack_whole_query(const float* x, std::int64_t head_dim, std::uint32_t* to, std::int64_t stride) {
-    const WholeScale whole = WholeScale::of(largest_magnitude(x, head_dim), kv_product_most);
+float pack_quantized_query(const float* x, std::int64_t head_dim, std::uint32_t* to, std::int64_t stride) {
+    const QuantizationScale whole = QuantizationScale::of(largest_magnitude(x, head_dim), max_quantized_query);
     for (std::int64_t g = 0; g < head_dim / 2; ++g) {
         to[g * stride] = (static_cast<std::uint32_t>(whole.whole(x[2 * g])) & 0xffffU) |
                          static_cast<std::uint32_t>(whole.whole(x[2 * g + 1])) << 16;
@@ -104,7 +104,7 @@ void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const A
         if constexpr (is_int8_kv<Dot>) {
             for (std::int64_t r = 0; r < rows; ++r) {
                 const float* x = reinterpret_cast<const float*>(job.q) + head_of(r) * job.head_dim;
-                scratch.q_scales[first + r] = pack_whole_query<Isa>(x, job.head_dim, to + r, rows) * job.scale;
+                scratch.q_scales[first + r] = pack_quantized_query<Isa>(x, job.head_dim, to + r, rows) * job.scale;
             }
         } else {
             const auto* q = reinterpret_cast<const std::uint32_t*>(job.q);
@@ -116,7 +116,7 @@ void attention_begin(const AttentionJob& job, const AttentionUnit& unit, const A
 /// Scores of the tile's rows against slots 0..num_slots of a page, to scores[row * score_stride + slot].
 template <class Isa, class Dot, int R>
 void page_scores(const ChunkTile<Isa, Dot>& tile, const std::byte* keys, std::int64_t num_slots,
-                 const std::uint32_t* q_words, const float* q_scales, Ahead<Isa>& ahead, float* scores) {
+                 const std::uint32_t* q_words, const float* q_scales, Prefetcher<Isa>& ahead, float* scores) {
     constexpr std::int64_t regs = lanes / Isa::width;
     const std::int64_t groups = tile.job.head_dim / elements_of_group<Dot>;
     const auto scale = Isa::all(tile.job.scale);
@@ -133,7 +133,7 @@ void page_scores(const ChunkTile<Isa, Dot>& tile, const std::byte* keys, std::in
                 sum, scores + at * Isa::width,
                 score_stride, [&](typename Isa::Floats score, int i, int r) __attribute__((always_inline)) {
                     if constexpr (!is_int8_kv<Dot>) return Isa::mul(score, scale);
-                    const auto scaled = Isa::mul(Isa::from_whole(score), Isa::all(q_scales[r]));
+                    const auto scaled = Isa::mul(Isa::from_int(score), Isa::all(q_scales[r]));
                     return Isa::mul(scaled, Isa::load(key_scales + i * Isa::width));
                 });
         });
@@ -160,7 +160,7 @@ void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_word
             first_slot = *slot < first_slot ? *slot : first_slot;
         }
     });
-    Ahead<Isa> nothing(tile.job, {}, {}, lines_a_turn<Isa, Dot>(R), 0);
+    Prefetcher<Isa> nothing(tile.job, {}, {}, lines_per_turn<Isa, Dot>(R), 0);
     for (std::int64_t page = first_slot / page_tokens; page * page_tokens < end_slot; ++page) {
         const std::int64_t first = page * page_tokens;
         const std::int64_t slots = end_slot - first < page_tokens ? end_slot - first : std::int64_t{page_tokens};
@@ -262,12 +262,12 @@ constexpr int probabilities_at_once = Isa::width == 16 ? 8 : 2;
 
 /// Turns of a product's loop that one of theirs takes, roughly: it asks memory for so much more.
 template <class Isa, class Dot, int R>
-constexpr int softmax_weight = Isa::width == 16 ? 8 / lines_a_turn<Isa, Dot>(R) : 1;
+constexpr int softmax_weight = Isa::width == 16 ? 8 / lines_per_turn<Isa, Dot>(R) : 1;
 
 /// Scores of one row (largest_score has padded them) become probabilities in place; returns their sum. Memory is asked
 /// for what comes next here too (8 rows at 100K positions, Zen 5: about 3 % of the time).
 template <class Isa, class Dot, int R>
-float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahead<Isa>& next) {
+float probabilities_of_row(float* scores, std::int64_t count, float largest, Prefetcher<Isa>& next) {
     using Floats = typename Isa::Floats;
     constexpr int regs = lanes / Isa::width;
     constexpr int at_once = probabilities_at_once<Isa>;
@@ -288,7 +288,7 @@ float probabilities_of_row(float* scores, std::int64_t count, float largest, Ahe
     constexpr int weight = softmax_weight<Isa, Dot, R>;
     auto ahead = next.take(padded / (at_once * Isa::width), reinterpret_cast<const std::byte*>(scores), weight);
     for (; i + at_once * Isa::width <= padded; i += at_once * Isa::width) {
-        ahead.template ask<weight * lines_a_turn<Isa, Dot>(R)>();
+        ahead.template ask<weight * lines_per_turn<Isa, Dot>(R)>();
         registers.template operator()<at_once>(i);
     }
     for (; i < padded; i += lanes) registers.template operator()<regs>(i);
@@ -315,7 +315,7 @@ void gather_value_scales(const ChunkTile<Isa, Dot>& tile, const UnitRow& row, fl
 /// Probabilities of one row (floats) and scales of values become weights in whole numbers, in place. Returns what a
 /// weight of 1 stands for.
 template <class Isa>
-float whole_weights(float* row, std::int64_t count, const float* value_scales) {
+float quantized_weights(float* row, std::int64_t count, const float* value_scales) {
     using Floats = typename Isa::Floats;
     const std::int64_t padded = padded_to_lanes(count);
     Floats largest = Isa::zero();
@@ -324,7 +324,7 @@ float whole_weights(float* row, std::int64_t count, const float* value_scales) {
         Isa::store(row + i, weight);
         largest = Isa::max(weight, largest);
     }
-    const WholeScale whole = WholeScale::of(Isa::largest(largest), kv_product_most);
+    const QuantizationScale whole = QuantizationScale::of(Isa::largest(largest), max_quantized_query);
     const Floats inverse = Isa::all(whole.inverse);
     for (std::int64_t i = 0; i < padded; i += Isa::width) {
         const Floats sum = Isa::add(Isa::mul(Isa::load(row + i), inverse), Isa::all(0x1.8p23F));
@@ -335,7 +335,7 @@ float whole_weights(float* row, std::int64_t count, const float* value_scales) {
 
 /// output = probabilities x values of the pages, + 0 (int8: the sum of whole numbers, as bits).
 template <class Isa, class Dot, int R>
-void page_values(const ChunkTile<Isa, Dot>& tile, const float* probabilities, Ahead<Isa>& ahead, float* output) {
+void page_values(const ChunkTile<Isa, Dot>& tile, const float* probabilities, Prefetcher<Isa>& ahead, float* output) {
     constexpr std::int64_t regs = lanes / Isa::width;
     constexpr std::int64_t group = elements_of_group<Dot>;
     constexpr std::int64_t block_stride = page_tokens / group * kv_group_bytes<Dot>;
@@ -470,7 +470,7 @@ void add_listed(std::int64_t num_heads, std::int64_t padded_dim, const ValuePlac
 
 /// One tile of R rows over one chunk: scores, softmax, values.
 template <class Isa, class Dot, int R>
-void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, Ahead<Isa>& ahead,
+void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, Prefetcher<Isa>& ahead,
                    const AttentionScratch& scratch, const Softmax& result) {
     for (std::int64_t done = 0; done < tile.paged; done += page_tokens) {
         const std::int64_t left = tile.paged - done < page_tokens ? tile.paged - done : std::int64_t{page_tokens};
@@ -494,7 +494,7 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
             if (r == 0 || &tile.row_of(r) != &tile.row_of(r - 1)) {
                 gather_value_scales(tile, tile.row_of(r), scratch.value_scales);
             }
-            weight_scales[r] = visible > 0 ? whole_weights<Isa>(row, visible, scratch.value_scales) : 0.0F;
+            weight_scales[r] = visible > 0 ? quantized_weights<Isa>(row, visible, scratch.value_scales) : 0.0F;
         }
         kept = P::keep(row, tiled, visible, scratch.path_p, kept);
         P::clear(row, tiled, tile.whole);
@@ -512,7 +512,7 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
     }
     if constexpr (is_int8_kv<Dot>) {
         for (std::int64_t i = 0; i < R * tile.job.padded_dim; i += Isa::width) {
-            const auto whole = Isa::from_whole(Isa::load(result.output + i));
+            const auto whole = Isa::from_int(Isa::load(result.output + i));
             Isa::store(result.output + i, Isa::mul(whole, Isa::all(weight_scales[i / tile.job.padded_dim])));
         }
     }
@@ -520,7 +520,7 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
 
 /// chunk_of_tile for as many rows as the tile has.
 template <class Isa, class Dot, int R>
-void chunk_of_rows(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, Ahead<Isa>& ahead,
+void chunk_of_rows(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, Prefetcher<Isa>& ahead,
                    const AttentionScratch& scratch, const Softmax& result) {
     if (tile.count == R) return chunk_of_tile<Isa, Dot, R>(tile, q_words, ahead, scratch, result);
     if constexpr (R > 1) chunk_of_rows<Isa, Dot, R - 1>(tile, q_words, ahead, scratch, result);
@@ -542,25 +542,25 @@ std::int64_t turns_of_chunk(const AttentionJob& job, const RowTiles& tiles, std:
 }
 
 /// Measured on Zen 5 (4 and 13 rows x 8 heads, 512 positions: 11 and 3 % of attention; 4 KB: half of that).
-constexpr std::int64_t own_ahead_bytes = 16 << 10;
+constexpr std::int64_t own_prefetch_bytes = 16 << 10;
 
 template <class Isa, class Dot>
 void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
-                        const ChunkAhead& wanted, const AttentionScratch& scratch, const Softmax& result) {
+                        const ChunkPrefetch& wanted, const AttentionScratch& scratch, const Softmax& result) {
     const RowTiles tiles = tiles_of_many<Dot>(unit.num_rows * job.group_heads);
     const std::int64_t groups = job.head_dim / elements_of_group<Dot>;
     const std::int64_t paged = ChunkTile<Isa, Dot>::clamp(unit.rows[unit.num_rows - 1].in_pages - chunk * chunk_tokens);
-    const int lines = lines_a_turn<Isa, Dot>(tiles.first(1));
+    const int lines = lines_per_turn<Isa, Dot>(tiles.first(1));
     const std::int64_t turns = turns_of_chunk<Isa, Dot>(job, tiles, paged);
     // There is no time to ask for all of two chunks.
-    const bool asks_for_own = unit.streams() || tiles.num_tiles > 1;
-    const KvRange rest{asks_for_own ? wanted.own : KvAhead{}, wanted.own_asked, everything};
-    const KvRange next{wanted.next, 0, unit.asks_ahead};
+    const bool prefetches_own_chunk = unit.streams() || tiles.num_tiles > 1;
+    const KvRange rest{prefetches_own_chunk ? wanted.own : KvPrefetch{}, wanted.own_prefetched, everything};
+    const KvRange next{wanted.next, 0, unit.next_prefetch_bytes};
     // Of several tiles the first asks for what is left of its own, a fixed way ahead, the others then for what is next.
     const bool in_turn = tiles.num_tiles > 1 && rest.num_bytes(job.part_bytes) > 0;
-    Ahead<Isa> of_first(job, rest, in_turn ? KvRange{} : next, lines, in_turn ? 0 : turns);
-    if (wanted.own_asked == 0 && asks_for_own) of_first.get_ahead(own_ahead_bytes);
-    Ahead<Isa> of_others(job, in_turn ? next : KvRange{}, {}, lines, turns - turns / tiles.num_tiles);
+    Prefetcher<Isa> of_first(job, rest, in_turn ? KvRange{} : next, lines, in_turn ? 0 : turns);
+    if (wanted.own_prefetched == 0 && prefetches_own_chunk) of_first.prefetch_first(own_prefetch_bytes);
+    Prefetcher<Isa> of_others(job, in_turn ? next : KvRange{}, {}, lines, turns - turns / tiles.num_tiles);
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t first = tiles.first(t);
         const ChunkTile<Isa, Dot> tile(job, unit, chunk, first, tiles.first(t + 1) - first);

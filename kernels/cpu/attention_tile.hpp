@@ -3,9 +3,9 @@
 // run over several pages without putting sums down, and ask for the memory that comes next.
 #pragma once
 
-#include "kernels/cpu/ahead.hpp"
 #include "kernels/cpu/dot.hpp"
 #include "kernels/cpu/kernel_table.hpp"
+#include "kernels/cpu/kv_prefetch.hpp"
 #include "kernels/cpu/tile.hpp"
 
 namespace longhaul::kernels::cpu {
@@ -61,7 +61,7 @@ struct ProbabilityWords {
 /// Lines a turn that tiles of `num_rows` rows ask for: as many as they read. (Of few rows of int8 twice as many: each
 /// line is asked for twice, and one row at 100K positions takes 8 % less time on Zen 5; why was not found out.)
 template <class Isa, class Dot>
-[[gnu::always_inline]] constexpr int lines_a_turn(std::int64_t num_rows) {
+[[gnu::always_inline]] constexpr int lines_per_turn(std::int64_t num_rows) {
     if (Isa::width == 16) return is_int8_kv<Dot> && num_rows <= 4 ? 4 : 2;
     return num_rows == 1 ? 4 : 2;
 }
@@ -106,10 +106,10 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
 template <class Isa, class Dot, class Words, int W, int R, int First>
 [[gnu::always_inline]] inline void add_groups(typename Isa::Floats (&sum)[R][W], const std::byte* w,
                                               std::int64_t block_stride, const std::uint32_t* x,
-                                              std::int64_t num_groups, Ahead<Isa>& next) {
+                                              std::int64_t num_groups, Prefetcher<Isa>& next) {
     // With many rows what a chunk reads comes from the second cache, tile after tile: a loop that need not ask memory
     // for anything asks for its own (16 rows x 8 heads, 512 positions, Zen 5: an eighth of both products).
-    constexpr bool asks_for_its_own = Isa::width == 16 && R > 4;
+    constexpr bool prefetches_own = Isa::width == 16 && R > 4;
     constexpr std::int64_t distance = 512;
     auto ahead = next.take(num_groups, w);
     const auto add_one = [&]() __attribute__((always_inline)) {
@@ -117,7 +117,7 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
         w += kv_group_bytes<Dot>;
         x += Words::of_group;
     };
-    if (asks_for_its_own && !ahead.asks()) {
+    if (prefetches_own && !ahead.asks()) {
 #pragma GCC unroll 4
         for (std::int64_t g = 0; g < num_groups; ++g) {
             __builtin_prefetch(w + distance, 0, 3);
@@ -127,7 +127,7 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
         return;
     }
     for (std::int64_t g = 0; g < num_groups; ++g) {
-        ahead.template ask<lines_a_turn<Isa, Dot>(R)>();
+        ahead.template ask<lines_per_turn<Isa, Dot>(R)>();
         add_one();
     }
 }

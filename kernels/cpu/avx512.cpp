@@ -11,8 +11,8 @@ struct DotBf16Native {
     using Floats = __m512;
     static constexpr int steps = 1;
     static constexpr bool is_bf16 = true;
-    static constexpr int max_rows = 12;          // 2 blocks x 12 rows = 24 accumulators of 32 registers
-    static constexpr int max_product_rows = 16;  // of 15 and 16 some sums wait (waiting_sums.hpp)
+    static constexpr int max_rows = 12;         // 2 blocks x 12 rows = 24 accumulators of 32 registers
+    static constexpr int max_matmul_rows = 16;  // of 15 and 16 some sums wait (spilled_sums.hpp)
 
     static Floats weights(const std::byte* from, int) { return Avx512::load_words(from); }
     static Floats input(const std::uint32_t* word) {

@@ -107,7 +107,7 @@ bool same_pages(const Task& a, const Task& b) {
 
 /// Of the tasks of a thread each that reads pages asks for those of the next one, where these are others. (Where
 /// another thread takes that, in vain.)
-void ask_ahead(std::span<Task> tasks) {
+void plan_prefetches(std::span<Task> tasks) {
     Task* before = nullptr;
     for (Task& task : tasks) {
         if (task.num_pages == 0) continue;
@@ -115,7 +115,7 @@ void ask_ahead(std::span<Task> tasks) {
             task.asked = everything;
         } else if (before != nullptr) {
             before->next = &task;
-            task.asked = before->unit->asks_ahead;
+            task.asked = before->unit->next_prefetch_bytes;
         }
         before = &task;
     }
@@ -135,7 +135,7 @@ void cut(Plan& plan, std::int64_t team) {
             first = add_piece(plan, first, done);
         }
         plan.first_pieces.push_back(plan.pieces.size());
-        ask_ahead(std::span(plan.tasks).subspan(first_of_part, first - first_of_part));
+        plan_prefetches(std::span(plan.tasks).subspan(first_of_part, first - first_of_part));
     }
 }
 
@@ -173,10 +173,11 @@ std::vector<RowBlock> blocks_of_rows(const std::vector<UnitRow>& rows, std::int6
     return blocks;
 }
 
-/// AttentionUnit::asks_ahead of a unit that streams. What is asked for a little ahead waits in the first cache and does
-/// not go through the second, as a whole chunk does (100K positions on cores with memory of their own, Zen 5: 6 to 16 %
-/// less time). Blocks of a page are read two at a time, so that larger ones need more; so does a longer softmax.
-std::int64_t bytes_ahead(std::int64_t tile_rows, std::int64_t part_bytes) {
+/// AttentionUnit::next_prefetch_bytes of a unit that streams. What is asked for a little ahead waits in the first cache
+/// and does not go through the second, as a whole chunk does (100K positions on cores with memory of their own, Zen 5:
+/// 6 to 16 % less time). Blocks of a page are read two at a time, so that larger ones need more; so does a longer
+/// softmax.
+std::int64_t prefetch_distance(std::int64_t tile_rows, std::int64_t part_bytes) {
     return (6 + tile_rows) * 1024 + part_bytes / 4;
 }
 
@@ -212,13 +213,14 @@ Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequence
         for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
             for (const RowBlock& block : blocks) {
                 const std::int64_t tile_rows = (block.end - block.first) * group_heads;
-                plan.units.push_back(
-                    {.rows = plan.rows.data() + block.first,
-                     .num_rows = block.end - block.first,
-                     .kv_head = head,
-                     .pages = memory.pages.data(),
-                     .scratch_pages = memory.scratch_pages.data(),
-                     .asks_ahead = tile_rows <= rows_streamed ? bytes_ahead(tile_rows, job.part_bytes) : everything});
+                plan.units.push_back({.rows = plan.rows.data() + block.first,
+                                      .num_rows = block.end - block.first,
+                                      .kv_head = head,
+                                      .pages = memory.pages.data(),
+                                      .scratch_pages = memory.scratch_pages.data(),
+                                      .next_prefetch_bytes = tile_rows <= rows_streamed
+                                                                 ? prefetch_distance(tile_rows, job.part_bytes)
+                                                                 : everything});
                 tokens.push_back(block.num_tokens);
             }
         }
@@ -313,9 +315,9 @@ struct Call {
             const Task& task = task_at(t);
             if (begun != task.unit) table.attention_begin(job, *task.unit, scratch);
             begun = task.unit;
-            const ChunkAhead ahead{.own = memory_of(task),
-                                   .own_asked = task.asked,
-                                   .next = task.next != nullptr ? memory_of(*task.next) : KvAhead{}};
+            const ChunkPrefetch ahead{.own = memory_of(task),
+                                      .own_prefetched = task.asked,
+                                      .next = task.next != nullptr ? memory_of(*task.next) : KvPrefetch{}};
             if (t - piece.first < piece.num_waiting) {
                 table.attention_chunk(job, *task.unit, task.chunk, ahead, scratch,
                                       waiting_at(waiting, piece.first_waiting + t - piece.first));
@@ -328,7 +330,7 @@ struct Call {
     }
 
     /// What the task reads from pages.
-    [[nodiscard]] KvAhead memory_of(const Task& task) const {
+    [[nodiscard]] KvPrefetch memory_of(const Task& task) const {
         if (task.num_pages == 0) return {};
         const AttentionUnit& unit = *task.unit;
         return {unit.pages + task.chunk * chunk_tokens / page_tokens, task.num_pages,

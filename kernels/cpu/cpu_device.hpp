@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kernels/cpu/kernel_table.hpp"
-#include "kernels/cpu/product.hpp"
+#include "kernels/cpu/matmul_work.hpp"
 #include "kernels/cpu/work_queue.hpp"
 #include "kernels/host_memory.hpp"
 #include "kernels/source_rows.hpp"
@@ -110,15 +110,15 @@ class CpuDevice final : public HostDevice {
     }
     // cpu_pack.cpp
     void pack_sources(std::span<const SourceRow> sources, Matrix& matrix);
-    // cpu_products.cpp
+    // cpu_matmul.cpp
     void multiply_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
-                       const ProductOut& out);
-    void multiply_some(const Matrix& w, const ProductRows& rows, const ProductOut& out);
+                       const MatmulOutput& out);
+    void multiply_some(const Matrix& w, const MatmulRows& rows, const MatmulOutput& out);
     // cpu_quantized.cpp
     void pack_quantized(std::span<const SourceRow> sources, Matrix& matrix);
     [[nodiscard]] static std::int64_t quantized_block_bytes(const Matrix& geometry);
     void embed_quantized(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out);
-    void multiply_quantized(const Matrix& w, const ProductRows& rows, const ProductOut& out);
+    void multiply_quantized(const Matrix& w, const MatmulRows& rows, const MatmulOutput& out);
 
     const KernelTable& table_;
     int threads_;

@@ -20,7 +20,7 @@ namespace {
 constexpr std::int64_t run_bytes = 128 << 10;
 
 /// At least, of a product that turns and stores them: the last ones then keep threads waiting a quarter of it at most.
-constexpr std::int64_t heads_a_thread = 4;
+constexpr std::int64_t heads_per_thread = 4;
 
 /// Every `stride`th unit of a page, to or from units that stand side by side.
 template <typename Unit>
@@ -143,7 +143,7 @@ struct RopeStore {
     /// As KvLayout::token_bytes says; in place, too: a byte is written behind what is still to be read.
     [[nodiscard]] const std::byte* whole(const float* x, float* work) const {
         auto* to = reinterpret_cast<std::byte*>(work);
-        const WholeScale scale = WholeScale::of(largest_magnitude(x, layout.head_dim), kv_int8_most);
+        const QuantizationScale scale = QuantizationScale::of(largest_magnitude(x, layout.head_dim), max_quantized_kv);
         for (std::int64_t i = 0; i < layout.head_dim; ++i) to[i] = static_cast<std::byte>(scale.whole(x[i]));
         std::memcpy(to + layout.head_dim, &scale.scale, sizeof scale.scale);
         return to;
@@ -159,10 +159,10 @@ std::size_t CpuDevice::kv_page_bytes(const KvLayout& layout) const {
 std::int64_t CpuDevice::kv_pages_together(const KvLayout& layout) const {
     const KvPages pages(layout);
     if (pages.keys_elements() != pages.values_elements()) return 1;
-    const std::int64_t pages_a_run = run_bytes / (pages.head_elements() * pages.element_bytes());
+    const std::int64_t pages_per_run = run_bytes / (pages.head_elements() * pages.element_bytes());
     // A chunk of attention, 8 pages, lies in as few runs as it can.
     return static_cast<std::int64_t>(
-        std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, pages_a_run))));
+        std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, pages_per_run))));
 }
 
 void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
@@ -188,13 +188,14 @@ void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const flo
 void CpuDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                            float* qkv, const KvLayout& layout, std::int64_t layer, std::int64_t q_heads,
                            std::byte* q_out) {
-    const std::int64_t blocks_a_head = layout.head_dim / lanes;
-    const bool whole = blocks_a_head > 0 && layout.head_dim % lanes == 0 && blocks_a_head % table_.blocks_together == 0;
+    const std::int64_t blocks_per_head = layout.head_dim / lanes;
+    const bool whole =
+        blocks_per_head > 0 && layout.head_dim % lanes == 0 && blocks_per_head % table_.blocks_together == 0;
     const std::int64_t num_heads = q_heads + 2 * layout.num_kv_heads;
     // Heads that fill bundles of blocks are turned where they were made, if each thread gets several: where few are
     // dealt out to many, some wait for others.
-    if (!whole || num_heads < heads_a_thread * threads_ ||
-        blocks_finished_at_once(table_, blocks_a_head) > most_finished_at_once) {
+    if (!whole || num_heads < heads_per_thread * threads_ ||
+        blocks_finished_at_once(table_, blocks_per_head) > max_finished_at_once) {
         return Device::qkv_matmul(w, x, x_stride, num_rows, qkv, layout, layer, q_heads, q_out);
     }
     check_qkv(w, layout, q_heads);
@@ -203,14 +204,14 @@ void CpuDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_s
     const KvPages pages(layout);
     const RopeStore store{table_, layout, pages, pass(), layer, q_heads, q_out};
     const auto finish = [&](const SumsOfBlocks& some) {
-        float work[RopeStore::work_floats(most_finished_at_once * lanes)];
-        for (std::int64_t b = some.first_block; b < some.end_block; b += blocks_a_head) {
+        float work[RopeStore::work_floats(max_finished_at_once * lanes)];
+        for (std::int64_t b = some.first_block; b < some.end_block; b += blocks_per_head) {
             const float* sums = some.sums + (b - some.first_block) * lanes;
             for (std::int64_t r = 0; r < some.num_rows; ++r)
-                store.store(b / blocks_a_head, some.first_row + r, sums + r * some.stride, work);
+                store.store(b / blocks_per_head, some.first_row + r, sums + r * some.stride, work);
         }
     };
-    multiply_rows(w, x, x_stride, num_rows, {.finish = finish, .unit = blocks_a_head});
+    multiply_rows(w, x, x_stride, num_rows, {.finish = finish, .unit = blocks_per_head});
 }
 
 void CpuDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {

@@ -147,7 +147,7 @@ void CpuDevice::embed_quantized(const Matrix& table, std::span<const std::int32_
     }
 }
 
-void CpuDevice::multiply_quantized(const Matrix& w, const ProductRows& rows, const ProductOut& out) {
+void CpuDevice::multiply_quantized(const Matrix& w, const MatmulRows& rows, const MatmulOutput& out) {
     const Packed packed(w);
     const QuantizedKernels& kernels = packed.int8 ? table_.int8 : table_.int4;
     const std::int64_t num_words = rows.count * packed.num_groups * kernels.steps;
@@ -176,13 +176,13 @@ void CpuDevice::multiply_quantized(const Matrix& w, const ProductRows& rows, con
                            .num_rows = rows.count,
                            .sums = {}};
     const std::int64_t work = num_blocks * packed.block_bytes * (rows.count + 1) / 2;
-    share_product(
+    share_matmul(
         queue_,
         {.team = threads_for(work, matmul_bytes_per_thread),
          .packed_alone = num_words <= words_packed_alone,
          .num_blocks = num_blocks,
          .unit = out.unit,
-         .least = table_.blocks_a_piece},
+         .least = table_.blocks_per_piece},
         [&](std::int64_t part, std::int64_t num_parts) { kernels.quantize(quantize, part, num_parts); },
         [&](BlockRange range) {
             multiply_into(out, w.num_outputs, rows.first, rows.count, blocks_finished_at_once(table_, out.unit), range,

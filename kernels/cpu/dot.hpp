@@ -85,7 +85,7 @@ struct DotBf16Emulated {
     static constexpr int steps = 1;
     static constexpr bool is_bf16 = true;
     static constexpr int max_rows = 12;
-    static constexpr int max_product_rows = 16;
+    static constexpr int max_matmul_rows = 16;
 
     static Floats weights(const std::byte* from, int) { return Isa::load_words(from); }
     static Floats input(const std::uint32_t* word) { return Isa::all(*reinterpret_cast<const float*>(word)); }

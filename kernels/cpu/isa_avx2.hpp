@@ -161,7 +161,7 @@ struct Avx2 {
         sum = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(sum), products));
     }
     /// Integers (that stand in `x` as bits) as floats.
-    static Floats from_whole(Floats x) { return _mm256_cvtepi32_ps(_mm256_castps_si256(x)); }
+    static Floats from_int(Floats x) { return _mm256_cvtepi32_ps(_mm256_castps_si256(x)); }
     /// The low 16 bits of each lane.
     static void store_low_halves(std::byte* to, Floats x) {
         const __m256i low = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0xffff));

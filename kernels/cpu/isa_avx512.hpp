@@ -86,7 +86,7 @@ struct Avx512 {
         sum = _mm512_castsi512_ps(
             _mm512_dpwssd_epi32(_mm512_castps_si512(sum), _mm512_castps_si512(a), _mm512_castps_si512(b)));
     }
-    static Floats from_whole(Floats x) { return _mm512_maskz_cvtepi32_ps(0xffff, _mm512_castps_si512(x)); }
+    static Floats from_int(Floats x) { return _mm512_maskz_cvtepi32_ps(0xffff, _mm512_castps_si512(x)); }
     static void store_low_halves(std::byte* to, Floats x) {
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(_mm512_castps_si512(x)));
     }

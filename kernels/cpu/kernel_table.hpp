@@ -202,10 +202,10 @@ struct AttentionUnit {
     std::int64_t kv_head;
     std::byte* const* pages;
     std::byte* const* scratch_pages;
-    std::int64_t asks_ahead;  ///< bytes of a next chunk that a chunk asks for
+    std::int64_t next_prefetch_bytes;  ///< bytes of a next chunk that a chunk asks for
 
     /// Reads each byte of its pages once, in the order in which they are asked for and so far behind.
-    [[nodiscard]] [[gnu::always_inline]] bool streams() const { return asks_ahead < everything; }
+    [[nodiscard]] [[gnu::always_inline]] bool streams() const { return next_prefetch_bytes < everything; }
 };
 
 struct AttentionJob {
@@ -249,28 +249,28 @@ struct AttentionScratch {
 };
 
 /// Keys and values of one head in one chunk, to be asked for.
-struct KvAhead {
+struct KvPrefetch {
     std::byte* const* pages = nullptr;
     std::int64_t num_pages = 0;
     std::int64_t keys_offset = 0;  ///< bytes from the start of a page to the keys of this head
 };
 
 /// What a chunk asks memory for: the rest of its own (not where a single tile does not stream: no time), then as much
-/// of the next as AttentionUnit::asks_ahead says. Bytes are those of all its keys, then of all its values.
-struct ChunkAhead {
-    KvAhead own;
-    std::int64_t own_asked;  ///< bytes that were asked for before
-    KvAhead next;            ///< of the chunk that the thread takes next
+/// of the next as AttentionUnit::next_prefetch_bytes says. Bytes are those of all its keys, then of all its values.
+struct ChunkPrefetch {
+    KvPrefetch own;
+    std::int64_t own_prefetched;  ///< bytes that were asked for before
+    KvPrefetch next;              ///< of the chunk that the thread takes next
 };
 
 struct KernelTable {
     const char* name;
     std::int64_t bf16_steps;     ///< words of a bf16 group and row: 2 or 1
-    std::int64_t max_tile_bf16;  ///< rows of a tile at most, but in small products (max_product_rows)
+    std::int64_t max_tile_bf16;  ///< rows of a tile at most, but in small products (max_matmul_rows)
     std::int64_t max_tile_f32;
-    bool streams_kv;               ///< attention of few rows reads keys and values just behind where they are asked for
-    std::int64_t blocks_a_piece;   ///< of outputs, that a thread takes at a time at least: few tiles are cut short
-    std::int64_t blocks_together;  ///< see BlockPlaces
+    bool streams_kv;  ///< attention of few rows reads keys and values just behind where they are asked for
+    std::int64_t blocks_per_piece;  ///< of outputs, that a thread takes at a time at least: few tiles are cut short
+    std::int64_t blocks_together;   ///< see BlockPlaces
 
     void (*pack_bf16)(const PackJob& job, std::int64_t part, std::int64_t num_parts);
     void (*pack_f32)(const PackJob& job, std::int64_t part, std::int64_t num_parts);
@@ -291,7 +291,7 @@ struct KernelTable {
     void (*attention_begin)(const AttentionJob& job, const AttentionUnit& unit, const AttentionScratch& scratch);
     /// Softmax of the positions of one chunk, for each tile row.
     void (*attention_chunk)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
-                            const ChunkAhead& ahead, const AttentionScratch& scratch, const Softmax& result);
+                            const ChunkPrefetch& ahead, const AttentionScratch& scratch, const Softmax& result);
     /// Merges one chunk into the chunks before it. chunk 0 starts the state.
     void (*attention_merge)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
                             const Softmax& result, const Softmax& state);

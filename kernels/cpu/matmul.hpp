@@ -10,7 +10,7 @@ void pack_words(const PackJob& job, std::int64_t part, std::int64_t num_parts) {
     // A group is 4 bytes of a row in either type: one f32 or one pair of bf16.
     const std::int64_t stride = job.row_stride / (Dot::is_bf16 ? 2 : 1);
     const auto* from = reinterpret_cast<const std::uint32_t*>(job.rows);
-    const auto tiles = product_tiles<Dot>(job.num_rows);
+    const auto tiles = matmul_tiles<Dot>(job.num_rows);
     const std::int64_t first = part * job.num_groups / num_parts, end = (part + 1) * job.num_groups / num_parts;
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t) {
         const std::int64_t first_row = tiles.first(t), rows = tiles.first(t + 1) - first_row;
@@ -97,8 +97,8 @@ struct WeightGeometry {
     /// but the next group of blocks: for slices that begin within the distance of it. Where slices are longer, the last
     /// one asks for that much of the neighbour in vain, and the next group begins without having been asked for (at
     /// most 5 % of the bytes).
-    [[gnu::always_inline]] TileAhead ahead(const SlicePlace& place, std::int64_t distance_of_one,
-                                           std::int64_t num_tiles, std::int64_t part_end) const {
+    [[gnu::always_inline]] TilePrefetch ahead(const SlicePlace& place, std::int64_t distance_of_one,
+                                              std::int64_t num_tiles, std::int64_t part_end) const {
         const std::int64_t bundle = bundle_of(place), slice_stride = bundle * slice_bytes;
         const std::int64_t bytes = (place.slices.end - place.slices.first) * slice_stride;
         const std::int64_t distance = num_tiles == 1 ? bundle * distance_of_one : bytes;
@@ -136,7 +136,7 @@ struct WeightGeometry {
 };
 
 /// How far ahead one tile of `num_rows` rows asks: for what it will use soon, but where tiles of outputs share a block
-/// (TileAsking) for the next slice.
+/// (TilePrefetcher) for the next slice.
 template <class Isa>
 std::int64_t distance_of_one(std::int64_t num_rows, std::int64_t slice_bytes) {
     return Isa::width == 16 || num_rows != 4 ? prefetch_bytes<Isa>(num_rows) : slice_bytes;
@@ -171,7 +171,7 @@ void multiply_place(const MatmulJob& job, const WeightGeometry& geometry, const 
                     const SlicePlace& place, std::int64_t distance_of_one, std::int64_t part_end) {
     const std::int64_t num_groups = job.num_slices * job.groups_per_slice;
     const std::int64_t first_group = place.slices.first * job.groups_per_slice;
-    TileAhead ahead = geometry.ahead(place, distance_of_one, tiles.num_tiles, part_end);
+    TilePrefetch ahead = geometry.ahead(place, distance_of_one, tiles.num_tiles, part_end);
     const std::int64_t share = geometry.share_of_tile(place, tiles.num_tiles);
     for (std::int64_t t = 0; t < tiles.num_tiles; ++t, ahead.from += share) {
         const std::int64_t row = tiles.first[t];
@@ -189,7 +189,7 @@ void multiply_place(const MatmulJob& job, const WeightGeometry& geometry, const 
 
 template <class Isa, class Dot>
 void matmul_blocks(const MatmulJob& job, BlockRange range) {
-    const RowTiles tiles = product_tiles<Dot>(job.num_rows);
+    const RowTiles tiles = matmul_tiles<Dot>(job.num_rows);
     const std::int64_t largest = (job.num_rows + tiles.num_tiles - 1) / tiles.num_tiles;
     const std::int64_t slice_bytes = job.groups_per_slice * group_bytes;
     const WeightGeometry geometry{job.weights, job.num_slices * slice_bytes, slice_bytes, blocks_together<Isa>};

@@ -27,7 +27,7 @@ struct WeightQuantizer {
         return Floats((bits + 0x7fff + ((bits >> 16) & 1)) & static_cast<std::int32_t>(0xffff0000U));
     }
 
-    [[gnu::always_inline]] static Floats to_whole(Floats values, Floats inverse, float low, float high) {
+    [[gnu::always_inline]] static Floats to_int(Floats values, Floats inverse, float low, float high) {
         const Floats to_nearest = all(12582912.0F);  // 1.5 * 2^23
         Floats whole = (values * inverse + to_nearest) - to_nearest;
         whole = whole < all(low) ? all(low) : whole;
@@ -59,7 +59,7 @@ struct WeightQuantizer {
             const Floats value = load(values + i * lanes);
 #pragma GCC unroll 8
             for (int d = 0; d < num_divisors; ++d) {
-                const Floats rest = value - to_whole(value, inverse[d], -8.0F, 7.0F) * scale[d];
+                const Floats rest = value - to_int(value, inverse[d], -8.0F, 7.0F) * scale[d];
                 error[d] = error[d] + rest * rest;
             }
         }
@@ -86,7 +86,7 @@ struct WeightQuantizer {
             const Floats inverse = 1.0F / scale;
             const float low = job.int8 ? -127.0F : -8.0F, high = job.int8 ? 127.0F : 7.0F;
             for (std::int64_t i = 0; i < job.count; ++i) {
-                const Floats whole = to_whole(load(values + i * lanes), inverse, low, high);
+                const Floats whole = to_int(load(values + i * lanes), inverse, low, high);
                 const Ints q = usable ? __builtin_convertvector(whole, Ints) : Ints{};
                 __builtin_memcpy(job.q + i * lanes + lane, &q, sizeof q);
             }

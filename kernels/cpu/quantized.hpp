@@ -37,15 +37,15 @@ float quantize_inputs(const std::uint16_t* from, std::int64_t count, std::int8_t
 /// Blocks are counted over the slices.
 template <class Dot>
 void quantize_blocks(const QuantizeJob& job, std::int64_t part, std::int64_t num_parts) {
-    constexpr std::int64_t group = 4 * Dot::steps, groups_a_block = Dot::block / group;
-    const std::int64_t blocks_a_slice = (job.slice_length + Dot::block - 1) / Dot::block;
-    const std::int64_t groups_a_slice = (job.slice_length + group - 1) / group;
+    constexpr std::int64_t group = 4 * Dot::steps, groups_per_block = Dot::block / group;
+    const std::int64_t blocks_per_slice = (job.slice_length + Dot::block - 1) / Dot::block;
+    const std::int64_t groups_per_slice = (job.slice_length + group - 1) / group;
     const auto quantize = [&](std::int64_t first_row, std::int64_t rows, std::int64_t b) {
-        const std::int64_t slice = b / blocks_a_slice, in_slice = b % blocks_a_slice;
+        const std::int64_t slice = b / blocks_per_slice, in_slice = b % blocks_per_slice;
         const std::int64_t begin = slice * job.slice_length + in_slice * Dot::block;
         const std::int64_t left = job.slice_length - in_slice * Dot::block;
         const std::int64_t count = left < Dot::block ? left : Dot::block;
-        const std::int64_t first_group = slice * groups_a_slice + in_slice * groups_a_block;
+        const std::int64_t first_group = slice * groups_per_slice + in_slice * groups_per_block;
         const std::int64_t num_words = (count + group - 1) / group * Dot::steps;
         for (std::int64_t r = 0; r < rows; ++r) {
             alignas(64) std::int8_t q[Dot::block];
@@ -78,7 +78,7 @@ struct QuantizedTile {
     SliceRange slices;
     std::int64_t groups_per_slice;
     std::int64_t blocks_per_slice;  ///< of inputs
-    TileAhead ahead;
+    TilePrefetch ahead;
     SliceSums sums;
 };
 
@@ -90,7 +90,7 @@ void quantized_tile(const QuantizedTile& job) {
     constexpr int regs = lanes / Isa::width;
     constexpr int W = B * regs;
     constexpr std::int64_t reg_bytes = group_bytes / regs;
-    constexpr std::int64_t groups_a_block = Dot::block / (4 * Dot::steps);
+    constexpr std::int64_t groups_per_block = Dot::block / (4 * Dot::steps);
     constexpr bool corrects_first = Dot::offset != 0 && Dot::sums_words;
     constexpr int wanted = (Dot::latency + W * R - 1) / (W * R);
     constexpr int chains = wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;  // of a block's 16 or 4 groups
@@ -134,8 +134,8 @@ void quantized_tile(const QuantizedTile& job) {
             for (int i = 0; i < W; ++i) sum[r][i] = Isa::zero();
         }
         for (std::int64_t b = 0; b < job.blocks_per_slice; ++b) {
-            const std::int64_t left = job.groups_per_slice - b * groups_a_block;
-            const std::int64_t groups = left < groups_a_block ? left : groups_a_block;
+            const std::int64_t left = job.groups_per_slice - b * groups_per_block;
+            const std::int64_t groups = left < groups_per_block ? left : groups_per_block;
             // Where scales come late (int4, Zen 5: 2 % of a layer of 8 rows); not with one row (int4: 4 % slower).
             constexpr bool asks = Isa::width == 16 && R > 1;
 #pragma GCC unroll 16
@@ -158,9 +158,10 @@ void quantized_tile(const QuantizedTile& job) {
                 }
             }
             std::int64_t g = 0;
-            if (Dot::rows_outside && groups == groups_a_block) {  // whole: unrolled, a number of turns known beforehand
+            if (Dot::rows_outside &&
+                groups == groups_per_block) {  // whole: unrolled, a number of turns known beforehand
 #pragma GCC unroll 4
-                for (; g < groups_a_block; g += chains) {
+                for (; g < groups_per_block; g += chains) {
 #pragma GCC unroll 4
                     for (int c = 0; c < chains; ++c) add_group(ints[c]);
                 }
@@ -246,7 +247,7 @@ void quantized_matmul_blocks(const QuantizedJob& job, BlockRange range) {
                                            : scales_of(place.block + place.num_blocks, 0);
         const std::int64_t first_group = place.slices.first * job.groups_per_slice;
         const std::int64_t first_block_in = place.slices.first * job.blocks_per_slice;
-        TileAhead ahead = geometry.ahead(place, near_prefetch_bytes, tiles.num_tiles, range.part_end);
+        TilePrefetch ahead = geometry.ahead(place, near_prefetch_bytes, tiles.num_tiles, range.part_end);
         const std::int64_t share = geometry.share_of_tile(place, tiles.num_tiles);
         for (std::int64_t t = 0; t < tiles.num_tiles; ++t, ahead.from += share) {
             const std::int64_t row = rows_of.first[t];

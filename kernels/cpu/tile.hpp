@@ -1,5 +1,5 @@
 // The inner loop of every product: W registers of outputs times R rows, accumulators in registers (but for
-// those of waiting_sums.hpp).
+// those of spilled_sums.hpp).
 #pragma once
 
 #include <immintrin.h>
@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/dot.hpp"
 #include "kernels/cpu/kernel_table.hpp"
-#include "kernels/cpu/waiting_sums.hpp"
+#include "kernels/cpu/spilled_sums.hpp"
 
 namespace longhaul::kernels::cpu {
 
@@ -19,7 +19,7 @@ struct SliceRange {
 };
 
 /// Where a tile prefetches: what will be read next, as much as the tile reads and standing alike.
-struct TileAhead {
+struct TilePrefetch {
     const std::byte* from;  ///< with the first group of the range
     std::int64_t bytes;     ///< further with each group: less than a group where several tiles share the work
     std::int64_t beside;    ///< from block to block of those side by side: 0 where tiles share the work
@@ -58,7 +58,7 @@ struct TileJob {
     const std::uint32_t* words;  ///< [group][step][R], from the first slice on
     SliceRange slices;
     std::int64_t groups_per_slice;
-    TileAhead ahead;
+    TilePrefetch ahead;
     SliceSums sums;
 };
 
@@ -152,8 +152,8 @@ template <class Dot>
 /// common): 15 rows 0.97 and 0.92 of the time, 16 rows 1.00 and 0.96, 18 rows with it 1.03. Of more rows tiles are no
 /// larger than elsewhere (26 rows 0.96 and 0.945).
 template <class Dot>
-constexpr int max_product_rows = [] {
-    if constexpr (requires { Dot::max_product_rows; }) return Dot::max_product_rows;
+constexpr int max_matmul_rows = [] {
+    if constexpr (requires { Dot::max_matmul_rows; }) return Dot::max_matmul_rows;
     return Dot::max_rows;
 }();
 
@@ -174,7 +174,7 @@ template <class Dot, class RowAt>
 void pack_tile(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups, std::uint32_t* to) {
     if (num_rows < 4) return pack_few_rows<Dot>(row, num_rows, num_groups, to);
     const std::int64_t square_groups = num_groups / 4 * 4;
-    const std::uint32_t* rows[max_product_rows<Dot>];
+    const std::uint32_t* rows[max_matmul_rows<Dot>];
     for (std::int64_t r = 0; r < num_rows; ++r) rows[r] = row(r);
     for (std::int64_t g = 0; g < square_groups; g += 4) {
         for (std::int64_t r = 0; r < num_rows; r += 4) {
@@ -266,9 +266,9 @@ template <class Isa>
 /// it and for one whole block: asked for by the first alone, as it once was, two thirds of the bytes come in half of
 /// the time, and memory, then arithmetic waits for the other (4 rows: a sixth).
 template <class Isa, int W, int First>
-class TileAsking {
+class TilePrefetcher {
   public:
-    [[gnu::always_inline]] TileAsking(const TileJob& job, std::int64_t slice)
+    [[gnu::always_inline]] TilePrefetcher(const TileJob& job, std::int64_t slice)
         : stride_(job.block_stride), beside_(job.ahead.beside), bytes_(job.ahead.bytes) {
         const std::byte* from = job.ahead.of_slice(job.slices, slice, job.groups_per_slice);
         whole_ = from + (First == 0 ? 0 : stride_);
@@ -302,13 +302,13 @@ void tile(const TileJob& job) {
     constexpr std::int64_t reg_bytes = group_bytes / regs;
     // A tile of a single block is one that stands alone.
     constexpr std::int64_t group_stride = (W / regs < blocks_together<Isa> ? 1 : blocks_together<Isa>)*group_bytes;
-    constexpr int num_waiting = rows_that_wait<Isa, R, W>;
+    constexpr int num_waiting = spilled_rows<Isa, R, W>;
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     for (std::int64_t s = job.slices.first; s < job.slices.end; ++s) {
         typename Isa::Floats sum[R][W];
         clear_sums<Isa>(sum);
-        TileAsking<Isa, W, First> ahead(job, s);
+        TilePrefetcher<Isa, W, First> ahead(job, s);
         const auto next_group = [&]() __attribute__((always_inline)) {
             ahead.ask();
             const auto place = [&](int i) {
@@ -425,7 +425,7 @@ void run_tile(TileJob& job, std::int64_t num_rows, std::int64_t num_blocks) {
                 break;
         }
     }
-    if constexpr (12 < max_product_rows<Dot>) {
+    if constexpr (12 < max_matmul_rows<Dot>) {
         if (num_rows == 13) return tile_blocks<Isa, Dot, 13>(job, num_blocks);
         if (num_rows == 14) return tile_blocks<Isa, Dot, 14>(job, num_blocks);
         if (num_rows == 15) return tile_blocks<Isa, Dot, 15>(job, num_blocks);
@@ -449,8 +449,8 @@ template <class Dot>
 
 /// Tiles of a product.
 template <class Dot>
-[[gnu::always_inline]] inline RowTiles product_tiles(std::int64_t num_rows) {
-    return num_rows <= max_product_rows<Dot> ? RowTiles{num_rows, 1} : tiles_of_many<Dot>(num_rows);
+[[gnu::always_inline]] inline RowTiles matmul_tiles(std::int64_t num_rows) {
+    return num_rows <= max_matmul_rows<Dot> ? RowTiles{num_rows, 1} : tiles_of_many<Dot>(num_rows);
 }
 
 }  // namespace longhaul::kernels::cpu

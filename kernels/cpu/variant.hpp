@@ -23,8 +23,8 @@ struct Variant {
         if (job.bf16) return attention_begin<Isa, Bf16>(job, unit, scratch);
         return attention_begin<Isa, F32>(job, unit, scratch);
     }
-    static void chunk(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const ChunkAhead& ahead,
-                      const AttentionScratch& scratch, const Softmax& result) {
+    static void chunk(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
+                      const ChunkPrefetch& ahead, const AttentionScratch& scratch, const Softmax& result) {
         if (job.int8) {
             return attention_chunk_of<Isa, DotInt8Kv<Isa>>(job, unit, chunk, ahead, scratch, result);
         }
@@ -80,7 +80,7 @@ struct Variant {
                            .max_tile_bf16 = Bf16::max_rows,
                            .max_tile_f32 = F32::max_rows,
                            .streams_kv = streams_kv,
-                           .blocks_a_piece = Isa::width == 16 ? 4 : 6,
+                           .blocks_per_piece = Isa::width == 16 ? 4 : 6,
                            .blocks_together = blocks_together<Isa>,
                            .pack_bf16 = pack_words<Bf16>,
                            .pack_f32 = pack_words<F32>,

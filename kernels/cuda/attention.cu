@@ -64,7 +64,7 @@ void launch_exact_of(const Stream& stream, const AttentionArgs& args, dim3 grid)
 }
 
 void launch_exact(const Stream& stream, DType dtype, const AttentionArgs& args, dim3 grid) {
-    if (args.shape.head_dim > most_exact_dims || ExactShape(args.shape, dtype).shared_bytes() > block_shared_bytes) {
+    if (args.shape.head_dim > max_exact_dims || ExactShape(args.shape, dtype).shared_bytes() > block_shared_bytes) {
         throw std::logic_error("attention: keys of head_dim " + std::to_string(args.shape.head_dim) +
                                " are too wide for a GPU");
     }
@@ -86,7 +86,7 @@ std::int64_t AttentionPart::bytes(const KvLayout& layout, const PassSize& pass, 
                                         .out_stride = 0},
                                        multiprocessors);
     const std::int64_t of_row = (pass.positions / chunk_tokens + 2) * shape.entry_bytes();
-    return std::min(pass.rows * of_row, std::max(of_row, shape.most_bytes));
+    return std::min(pass.rows * of_row, std::max(of_row, shape.max_bytes));
 }
 
 void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
@@ -100,7 +100,7 @@ void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std
     state_->attention.run(state_->stream, state_->ring, state_->pass, state_->far, shape, call);
 }
 
-void AttentionPart::prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const FarPages& far,
+void AttentionPart::prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const HostPages& far,
                             const PlanShape& shape) {
     if (planned_ == pass.number() && shape_ == shape) return;
     plan_ = make_plan(pass.on_host(), shape);
@@ -121,7 +121,7 @@ void AttentionPart::prepare(const Stream& stream, PinnedRing& ring, const Curren
     shape_ = shape;
 }
 
-void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, FarPages& far,
+void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, HostPages& far,
                         const PlanShape& shape, const AttentionCall& call) {
     prepare(stream, ring, pass, far, shape);
     std::int64_t entries = 0;
@@ -134,7 +134,7 @@ void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPas
         .rows = device_.rows,
         .paths = device_.paths,
         .pages = device_.pages,
-        .far_window = far.bring(call.layout, call.layer),
+        .host_window = far.bring(call.layout, call.layer),
         .q = call.q,
         .q_heads = static_cast<int>(call.q_heads),
         .group_heads = shape.group_heads,
@@ -179,7 +179,7 @@ void AttentionPart::merge(const Stream& stream, const AttentionCall& call, const
         .out_stride = call.out_stride,
     };
     const dim3 grid(static_cast<unsigned>(round.num_rows), static_cast<unsigned>(call.q_heads));
-    launch(stream, merge_kernel, grid, dim3(attention_threads), merge_shared_bytes(round.most_entries), merge_args);
+    launch(stream, merge_kernel, grid, dim3(attention_threads), merge_shared_bytes(round.max_entries), merge_args);
 }
 
 }  // namespace longhaul::kernels::cuda

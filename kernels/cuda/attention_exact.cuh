@@ -11,7 +11,7 @@
 namespace longhaul::kernels::cuda {
 
 constexpr int exact_queries = 8;
-constexpr int most_exact_dims = 512;
+constexpr int max_exact_dims = 512;
 
 /// Shared memory of a block.
 struct ExactShape {
@@ -149,9 +149,9 @@ class ExactUnit {
         const int lane = thread_ % 32;
         for (int i = thread_ / 32; i < exact_queries; i += attention_threads / 32) {
             const float* from = query_row(i);
-            WholeScale whole;
+            QuantizationScale whole;
             if constexpr (KV == DType::int8) {
-                whole = WholeScale::of(largest_of(from, lane), kv_product_most);
+                whole = QuantizationScale::of(largest_of(from, lane), max_quantized_query);
                 if (lane == 0) scale_[i] = __fmul_rn(whole.scale, args_.scale);
             }
             for (int d = lane; d < shape_.query_elements; d += 32) {
@@ -314,7 +314,7 @@ class ExactUnit {
             p = weight > 0.0F ? weight : 0.0F;
             if (p > largest) largest = p;
         }
-        const WholeScale whole = WholeScale::of(largest_of_lanes(largest), kv_product_most);
+        const QuantizationScale whole = QuantizationScale::of(largest_of_lanes(largest), max_quantized_query);
         for (int position = lane; position < chunk_tokens; position += 16) {
             float& p = p_[position * exact_queries + i];
             const auto mine = static_cast<std::uint32_t>(whole.whole(p));
@@ -331,7 +331,7 @@ class ExactUnit {
         for (int i = 0; i < exact_queries; ++i) seen[i] = all ? tile_tokens : visible(tile, i);
         const float* p = p_ + tile.page % chunk_pages * tile_tokens * exact_queries;
         if constexpr (KV == DType::int8) {
-            add_whole_values<all>(p, stage(turn), seen);
+            add_quantized_values<all>(p, stage(turn), seen);
         } else {
             add_values<all>(p, stage(turn), seen);
         }
@@ -359,7 +359,7 @@ class ExactUnit {
     }
     /// Four positions at a time; sums of whole numbers have no order, and all are finite.
     template <bool all>
-    __device__ void add_whole_values(const float* p, const std::byte* rows, const int (&seen)[exact_queries]) {
+    __device__ void add_quantized_values(const float* p, const std::byte* rows, const int (&seen)[exact_queries]) {
 #pragma unroll 2
         for (int slot = 0; slot < tile_tokens; slot += 4) {
             float first[exact_queries];

@@ -34,8 +34,8 @@ struct MergeFactors {
 };
 
 /// Shared memory of a block for rows of so many entries.
-constexpr std::size_t merge_shared_bytes(int most_entries) {
-    return static_cast<std::size_t>(most_entries) * sizeof(MergeFactors) + attention_threads * sizeof(float);
+constexpr std::size_t merge_shared_bytes(int max_entries) {
+    return static_cast<std::size_t>(max_entries) * sizeof(MergeFactors) + attention_threads * sizeof(float);
 }
 
 __device__ __forceinline__ float larger(float left, float right) {

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/attention_plan.hpp"
 #include "kernels/cuda/cuda_device.hpp"
-#include "kernels/cuda/far_pages.hpp"
+#include "kernels/cuda/host_pages.hpp"
 #include "kernels/cuda/pass.hpp"
 #include "kernels/cuda/staging.hpp"
 
@@ -32,7 +32,7 @@ class AttentionPart {
   public:
     /// What passes of this size take at most, but for plans.
     static std::int64_t bytes(const KvLayout& layout, const PassSize& pass, int multiprocessors);
-    void run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, FarPages& far, const PlanShape& shape,
+    void run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, HostPages& far, const PlanShape& shape,
              const AttentionCall& call);
 
   private:
@@ -42,7 +42,7 @@ class AttentionPart {
         const std::int32_t* paths;
         const PageEntry* pages;
     };
-    void prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const FarPages& far,
+    void prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const HostPages& far,
                  const PlanShape& shape);
     void run_round(const Stream& stream, const AttentionCall& call, AttentionArgs args, const PlanRound& round);
     void merge(const Stream& stream, const AttentionCall& call, const AttentionArgs& args, const PlanRound& round);

@@ -149,10 +149,10 @@ std::int32_t Planner::end_of_round(std::int32_t first_row) {
         PlanRow& taken = plan_.rows[static_cast<std::size_t>(row)];
         count_entries(taken);
         const std::int64_t entries = round.num_entries + taken.num_entries;
-        if (row > first_row && entries * shape_.entry_bytes() > shape_.most_bytes) break;
+        if (row > first_row && entries * shape_.entry_bytes() > shape_.max_bytes) break;
         taken.first_entry = round.num_entries;
         round.num_entries = entries;
-        round.most_entries = std::max(round.most_entries, taken.num_entries);
+        round.max_entries = std::max(round.max_entries, taken.num_entries);
     }
     round.num_rows = row - first_row;
     plan_.rounds.push_back(round);

@@ -48,7 +48,7 @@ struct PlanRound {
     std::int32_t first_wide = 0, num_wide = 0;      ///< in Plan::units
     std::int32_t first_narrow = 0, num_narrow = 0;  ///< likewise
     std::int64_t num_entries = 0;
-    std::int32_t most_entries = 0;  ///< of a row
+    std::int32_t max_entries = 0;  ///< of a row
 };
 
 /// What the kernels want of a plan.
@@ -60,7 +60,7 @@ struct PlanShape {
     int wide_queries = 8;    ///< of a tile of common chunks, where there are more queries than a narrow tile holds
     int span_chunks = 1;     ///< a unit may cover so many, from a multiple of them on
     int enough_units = 1;    ///< times KV heads: as long as there are as many, units cover spans
-    std::int64_t most_bytes = std::int64_t{512} << 20;  ///< of partial results in a round; one row may take more
+    std::int64_t max_bytes = std::int64_t{512} << 20;  ///< of partial results in a round; one row may take more
 
     friend bool operator==(const PlanShape&, const PlanShape&) = default;
     /// Of an entry: outputs, maximum and sum of a row's queries.

@@ -337,8 +337,8 @@ class TensorUnit {
                 for (int n = 0; n < T::output_tiles; ++n) {
                     std::uint32_t pair = *reinterpret_cast<const std::uint32_t*>(row + n * 16);
                     const std::uint32_t found = take_out_infinite(pair);
-                    if ((found & 0xffffU) != 0) output_[n][2 * r] = not_a_number();
-                    if (found >> 16 != 0) output_[n][2 * r + 1] = not_a_number();
+                    if ((found & 0xffffU) != 0) output_[n][2 * r] = quiet_nan();
+                    if (found >> 16 != 0) output_[n][2 * r + 1] = quiet_nan();
                 }
             }
         }
@@ -370,7 +370,7 @@ class TensorUnit {
 
     /// A sum to keep, with + 0. An infinite one is none: where it came from depends on the tile.
     __device__ static float finite_or_nan(float value) {
-        return (__float_as_uint(value) & 0x7f800000U) == 0x7f800000U ? not_a_number() : __fadd_rn(value, 0.0F);
+        return (__float_as_uint(value) & 0x7f800000U) == 0x7f800000U ? quiet_nan() : __fadd_rn(value, 0.0F);
     }
 
     __device__ void merge_row(float sum, int r) {

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "kernels/cuda/attention_plan.hpp"
-#include "kernels/cuda/far_pages.hpp"
 #include "kernels/cuda/gpu.hpp"
+#include "kernels/cuda/host_pages.hpp"
 #include "kernels/cuda/kv_shape.hpp"
 #include "kernels/device.hpp"
 
@@ -23,8 +23,8 @@ struct AttentionArgs {
     const PlanRow* rows;
     const std::int32_t* paths;
     const PageEntry* pages;
-    const std::byte* far_window;  ///< the layer of the far pages
-    const std::byte* q;           ///< query_type [rows of the pass, q_heads, head_dim]
+    const std::byte* host_window;  ///< the layer of the far pages
+    const std::byte* q;            ///< query_type [rows of the pass, q_heads, head_dim]
     int q_heads;
     int group_heads;
     float scale;      ///< 1 / sqrt(head_dim)
@@ -33,7 +33,7 @@ struct AttentionArgs {
 
     /// A page's part of the layer.
     [[nodiscard]] __device__ const std::byte* page(std::int64_t number) const {
-        return pages[number].layer(first_block, far_window, shape.block(1, 0, false));
+        return pages[number].layer(first_block, host_window, shape.block(1, 0, false));
     }
     /// Byte of such a part.
     [[nodiscard]] __device__ std::int64_t block(int kv_head, bool values) const {

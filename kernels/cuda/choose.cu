@@ -123,7 +123,7 @@ __device__ std::int32_t choose_token(const ChooseCall& call, const ChosenRow& ro
     if (row.way == Way::greedy) return most_probable(state);
     if (row.way != Way::few) return best_of_parts(call, 0, first_of_all(), reinterpret_cast<Draw*>(shared)).token;
     Few few = few_in(shared);
-    const std::int32_t* const list = call.lists + std::int64_t{blockIdx.x} * most_candidates;
+    const std::int32_t* const list = call.lists + std::int64_t{blockIdx.x} * max_candidates;
     return take_few(few, row, state, list) ? next_of_few(few, row, first_of_all()).token : -1;
 }
 
@@ -168,9 +168,9 @@ __device__ void draw_tokens(const ChooseCall& call, const ChosenRow& row, const 
         }
         return;
     }
-    const double most_weight = log_weight(row, greatest_logit(state));
+    const double max_weight = log_weight(row, greatest_logit(state));
     const auto probability_of = [&](std::int32_t token) {
-        return flushed(weight_of(row, taken(row.logits[token]), most_weight) / sum_of_survivors(row, state));
+        return flushed(weight_of(row, taken(row.logits[token]), max_weight) / sum_of_survivors(row, state));
     };
     if (first) drawn[0] = drawn_of(row, most_probable(state), probability_of(most_probable(state)));
     for (int i = 0; i < call.num_draws; ++i) {
@@ -192,7 +192,7 @@ __device__ void weigh_row(const ChooseCall& call, const ChosenRow& row, const Ro
     Few few{};
     if (row.way == Way::few) {
         few = few_in(shared);
-        if (!take_few(few, row, state, call.lists + std::int64_t{blockIdx.x} * most_candidates)) return;
+        if (!take_few(few, row, state, call.lists + std::int64_t{blockIdx.x} * max_candidates)) return;
     }
     keep_row(call, row, state, few);
     __syncthreads();
@@ -299,7 +299,7 @@ ChooseCall memory_of(ChoosePart& part, const Stream& stream, const Batch& batch,
     call.states = reinterpret_cast<RowState*>(zeros);
     call.histograms = reinterpret_cast<Histogram*>(zeros + state_bytes);
     call.lanes = part.lanes.get<double>(stream, batch.needs.survey ? num_rows * vocabulary_lanes : 0);
-    call.lists = part.lists.get<std::int32_t>(stream, batch.needs.gather ? num_rows * most_candidates : 0);
+    call.lists = part.lists.get<std::int32_t>(stream, batch.needs.gather ? num_rows * max_candidates : 0);
     call.num_draws = static_cast<int>(batch.num_draws);
     const std::int64_t num_searched = num_rows * call.num_searches() * call.num_parts;
     call.draws = part.draws.get<Draw>(stream, batch.needs.search ? num_searched : 0);

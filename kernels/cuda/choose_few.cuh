@@ -9,10 +9,10 @@ namespace longhaul::kernels::cuda {
 
 /// The candidates in shared memory. A candidate that was filtered has a negative weight.
 struct Few {
-    double* weight;             ///< [most_candidates]
-    std::int32_t* token;        ///< [most_candidates]
-    std::uint16_t* order;       ///< [most_candidates]: places, in the order that was asked for last
-    std::uint16_t* lane_order;  ///< [most_candidates]: places by lane of the sum, then token
+    double* weight;             ///< [max_candidates]
+    std::int32_t* token;        ///< [max_candidates]
+    std::uint16_t* order;       ///< [max_candidates]: places, in the order that was asked for last
+    std::uint16_t* lane_order;  ///< [max_candidates]: places by lane of the sum, then token
     double* lanes;              ///< [vocabulary_lanes]
     Draw* room;                 ///< [choose_threads]
     std::int32_t* counter;      ///< [2]
@@ -21,19 +21,18 @@ struct Few {
     double sum;                 ///< of the survivors' weights, where probabilities are wanted
 };
 
-constexpr std::size_t few_bytes =
-    most_candidates * (sizeof(double) + sizeof(std::int32_t) + 2 * sizeof(std::uint16_t)) +
-    vocabulary_lanes * sizeof(double) + choose_threads * sizeof(Draw) + 16;
+constexpr std::size_t few_bytes = max_candidates * (sizeof(double) + sizeof(std::int32_t) + 2 * sizeof(std::uint16_t)) +
+                                  vocabulary_lanes * sizeof(double) + choose_threads * sizeof(Draw) + 16;
 
 __device__ inline Few few_in(unsigned char* shared) {
     Few few{};
     few.weight = reinterpret_cast<double*>(shared);
-    few.lanes = few.weight + most_candidates;
+    few.lanes = few.weight + max_candidates;
     few.room = reinterpret_cast<Draw*>(few.lanes + vocabulary_lanes);
     few.token = reinterpret_cast<std::int32_t*>(few.room + choose_threads);
-    few.counter = few.token + most_candidates;
+    few.counter = few.token + max_candidates;
     few.order = reinterpret_cast<std::uint16_t*>(few.counter + 4);
-    few.lane_order = few.order + most_candidates;
+    few.lane_order = few.order + max_candidates;
     return few;
 }
 
@@ -229,7 +228,7 @@ __device__ inline bool filter(Few& few, const ChosenRow& row, const RowState& st
 
 /// Takes the row's candidates, `list` [num_candidates], and filters them; false: the host must.
 __device__ inline bool take_few(Few& few, const ChosenRow& row, const RowState& state, const std::int32_t* list) {
-    if (state.num_candidates > most_candidates) return false;
+    if (state.num_candidates > max_candidates) return false;
     few.size = few.left = static_cast<int>(state.num_candidates);
     for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) few.token[i] = list[i];
     __syncthreads();

@@ -18,8 +18,8 @@ namespace longhaul::kernels::cuda {
 using Word = unsigned long long;  ///< what atomics of 64 bits take
 
 constexpr int choose_threads = 256;
-constexpr int lane_threads = 128;      ///< of a block whose threads are lanes of sums
-constexpr int most_candidates = 8192;  ///< survivors' superset that one block sorts
+constexpr int lane_threads = 128;     ///< of a block whose threads are lanes of sums
+constexpr int max_candidates = 8192;  ///< survivors' superset that one block sorts
 
 /// How a row is decided.
 enum class Way : std::uint8_t {
@@ -60,7 +60,7 @@ struct RowState {
     double least;                  ///< Way::eta: probability of survivors, and
     double survivors;              ///< the sum of their weights
     std::uint32_t num_possible;    ///< tokens above -inf
-    std::uint32_t num_candidates;  ///< found; more than most_candidates are not written down
+    std::uint32_t num_candidates;  ///< found; more than max_candidates are not written down
     std::int32_t cut;              ///< last bin of candidates
     std::uint32_t undecided;
 };
@@ -100,8 +100,8 @@ __device__ __forceinline__ std::int32_t most_probable(const RowState& state) {
 
 /// The host flushes denormals, a GPU does so in f32 alone.
 __device__ __forceinline__ double flushed(double value) {
-    constexpr double least_normal = std::numeric_limits<double>::min();
-    return value < least_normal && value > -least_normal ? 0.0 : value;
+    constexpr double min_normal = std::numeric_limits<double>::min();
+    return value < min_normal && value > -min_normal ? 0.0 : value;
 }
 
 __device__ __forceinline__ double log_weight(const ChosenRow& row, float logit) {

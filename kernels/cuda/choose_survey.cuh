@@ -9,7 +9,7 @@ namespace longhaul::kernels::cuda {
 
 constexpr std::int64_t part_tokens = 4096;  ///< of a row, for a block that adds nothing up
 constexpr int num_bins = 1024;
-constexpr double bins_a_nat = 32;
+constexpr double bins_per_nat = 32;
 constexpr double mass_unit = 4294967296.0;  ///< of a weight of 1
 
 struct Histogram {
@@ -19,7 +19,7 @@ struct Histogram {
 
 static_assert(sizeof(ChosenRow) + 2048 * (sizeof(std::int32_t) + sizeof(float)) + (1 + max_draws) * sizeof(Drawn) +
                       sizeof(RowState) + sizeof(Histogram) + vocabulary_lanes * sizeof(double) +
-                      most_candidates * sizeof(std::int32_t) + max_draws * 256 * sizeof(Draw) <=
+                      max_candidates * sizeof(std::int32_t) + max_draws * 256 * sizeof(Draw) <=
                   ChoosePart::row_bytes,
               "with 2048 penalised tokens, and draws of 256 parts, a million tokens");
 
@@ -29,7 +29,7 @@ struct ChooseCall {
     RowState* states;
     Histogram* histograms;
     double* lanes;        ///< [rows, vocabulary_lanes]
-    std::int32_t* lists;  ///< [rows, most_candidates]
+    std::int32_t* lists;  ///< [rows, max_candidates]
     Draw* draws;          ///< [rows, searches, num_parts]
     std::int32_t* tokens;
     Drawn* drawn;  ///< [rows, 1 + num_draws], in the place of tokens
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(choose_threads) scan_kernel(ChooseCall call) {
 
 /// By the distance to the greatest logit, monotone.
 __device__ __forceinline__ int bin_of(const ChosenRow& row, float greatest, float logit) {
-    const float distance = (greatest - logit) * static_cast<float>(bins_a_nat / row.temperature);
+    const float distance = (greatest - logit) * static_cast<float>(bins_per_nat / row.temperature);
     return distance < static_cast<float>(num_bins - 1) ? static_cast<int>(distance) : num_bins - 1;
 }
 
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(choose_threads) keep_kernel(ChooseCall call) {
 }
 
 /// Where min-p is the first filter: no logit below this can pass.
-__device__ __forceinline__ float least_logit(const ChosenRow& row, float greatest) {
+__device__ __forceinline__ float min_logit(const ChosenRow& row, float greatest) {
     const double cut = static_cast<double>(greatest) + row.temperature * row.log_min_p;
     const auto rounded = static_cast<float>(cut);
     return static_cast<double>(rounded) > cut ? value_of(order_of(rounded) - 1) : rounded;
@@ -258,10 +258,10 @@ __global__ void __launch_bounds__(choose_threads) gather_kernel(ChooseCall call)
     const ChosenRow row = call.rows[blockIdx.x];
     if (row.way != Way::few) return;
     RowState& state = call.states[blockIdx.x];
-    std::int32_t* const list = call.lists + std::int64_t{blockIdx.x} * most_candidates;
+    std::int32_t* const list = call.lists + std::int64_t{blockIdx.x} * max_candidates;
     const Range part = part_of(call);
     const float greatest = greatest_logit(state);
-    const float least = row.counts_bins ? minus_infinity() : least_logit(row, greatest);
+    const float least = row.counts_bins ? minus_infinity() : min_logit(row, greatest);
     const int cut = row.counts_bins ? state.cut : num_bins;
 #pragma unroll 8
     for (std::int64_t v = part.first + threadIdx.x; v < part.end; v += choose_threads) {
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(choose_threads) gather_kernel(ChooseCall call)
         if (!possible(logit) || logit < least) continue;
         if (row.counts_bins && bin_of(row, greatest, logit) > cut) continue;
         const std::uint32_t place = atomicAdd(&state.num_candidates, 1U);
-        if (place < most_candidates) list[place] = static_cast<std::int32_t>(v);
+        if (place < max_candidates) list[place] = static_cast<std::int32_t>(v);
     }
 }
 

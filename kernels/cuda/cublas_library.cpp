@@ -21,9 +21,9 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
-constexpr std::int64_t rows_of_a_call = 512;
+constexpr std::int64_t rows_per_call = 512;
 constexpr std::uint32_t alignment = 16;
-constexpr int most_algorithms = 16;
+constexpr int max_algorithms = 16;
 
 /// The library's functions that we call.
 struct Functions {
@@ -36,9 +36,9 @@ struct Functions {
         library.find(destroy, "cublasLtDestroy");
         library.find(create_layout, "cublasLtMatrixLayoutCreate");
         library.find(destroy_layout, "cublasLtMatrixLayoutDestroy");
-        library.find(create_product, "cublasLtMatmulDescCreate");
-        library.find(destroy_product, "cublasLtMatmulDescDestroy");
-        library.find(set_product, "cublasLtMatmulDescSetAttribute");
+        library.find(create_matmul, "cublasLtMatmulDescCreate");
+        library.find(destroy_matmul, "cublasLtMatmulDescDestroy");
+        library.find(set_matmul, "cublasLtMatmulDescSetAttribute");
         library.find(create_preference, "cublasLtMatmulPreferenceCreate");
         library.find(destroy_preference, "cublasLtMatmulPreferenceDestroy");
         library.find(set_preference, "cublasLtMatmulPreferenceSetAttribute");
@@ -57,9 +57,9 @@ struct Functions {
     decltype(&cublasLtDestroy) destroy{};
     decltype(&cublasLtMatrixLayoutCreate) create_layout{};
     decltype(&cublasLtMatrixLayoutDestroy) destroy_layout{};
-    decltype(&cublasLtMatmulDescCreate) create_product{};
-    decltype(&cublasLtMatmulDescDestroy) destroy_product{};
-    decltype(&cublasLtMatmulDescSetAttribute) set_product{};
+    decltype(&cublasLtMatmulDescCreate) create_matmul{};
+    decltype(&cublasLtMatmulDescDestroy) destroy_matmul{};
+    decltype(&cublasLtMatmulDescSetAttribute) set_matmul{};
     decltype(&cublasLtMatmulPreferenceCreate) create_preference{};
     decltype(&cublasLtMatmulPreferenceDestroy) destroy_preference{};
     decltype(&cublasLtMatmulPreferenceSetAttribute) set_preference{};
@@ -95,7 +95,7 @@ class Owned {
 };
 using Library = Owned<cublasLtHandle_t, &Functions::destroy>;
 using Layout = Owned<cublasLtMatrixLayout_t, &Functions::destroy_layout>;
-using ProductKind = Owned<cublasLtMatmulDesc_t, &Functions::destroy_product>;
+using MatmulDescriptor = Owned<cublasLtMatmulDesc_t, &Functions::destroy_matmul>;
 using Preference = Owned<cublasLtMatmulPreference_t, &Functions::destroy_preference>;
 
 /// The library's matrices are stored by columns: our rows are its columns.
@@ -116,7 +116,7 @@ T attribute(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttri
 
 /// All that the library wants to know of a shape, and what it knows of it.
 struct Plan {
-    ProductKind kind;
+    MatmulDescriptor kind;
     Layout w, x, y;
     std::vector<cublasLtMatmulAlgo_t> algorithms;
 };
@@ -125,7 +125,7 @@ class CublasLibrary final : public BlockLibrary {
   public:
     explicit CublasLibrary(const Stream& stream) : stream_(stream) { check(use_.create(library_.to_create())); }
 
-    [[nodiscard]] std::int64_t block_rows() const override { return rows_of_a_call; }
+    [[nodiscard]] std::int64_t block_rows() const override { return rows_per_call; }
 
     [[nodiscard]] int num_algorithms(const BlockShape& shape) override {
         return static_cast<int>(plan(shape).algorithms.size());
@@ -157,12 +157,12 @@ class CublasLibrary final : public BlockLibrary {
 
     [[nodiscard]] Plan make_plan(const BlockShape& shape) const {
         Plan plan;
-        check(use_.create_product(plan.kind.to_create(), CUBLAS_COMPUTE_32F, CUDA_R_32F));
+        check(use_.create_matmul(plan.kind.to_create(), CUBLAS_COMPUTE_32F, CUDA_R_32F));
         const cublasOperation_t transposed = CUBLAS_OP_T;
-        check(use_.set_product(plan.kind.get(), CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
+        check(use_.set_matmul(plan.kind.get(), CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed));
         plan.w = make_layout(CUDA_R_16BF, shape.inputs, shape.outputs, shape.inputs);
-        plan.x = make_layout(CUDA_R_16BF, shape.inputs, rows_of_a_call, shape.x_stride);
-        plan.y = make_layout(CUDA_R_32F, shape.outputs, rows_of_a_call, shape.outputs);
+        plan.x = make_layout(CUDA_R_16BF, shape.inputs, rows_per_call, shape.x_stride);
+        plan.y = make_layout(CUDA_R_32F, shape.outputs, rows_per_call, shape.outputs);
         find_algorithms(plan);
         return plan;
     }
@@ -180,11 +180,11 @@ class CublasLibrary final : public BlockLibrary {
               CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
             set(operand, alignment);
         }
-        std::array<cublasLtMatmulHeuristicResult_t, most_algorithms> found{};
+        std::array<cublasLtMatmulHeuristicResult_t, max_algorithms> found{};
         int count = 0;
         const cublasStatus_t status =
             use_.find_algorithms(library_.get(), plan.kind.get(), plan.w.get(), plan.x.get(), plan.y.get(),
-                                 plan.y.get(), preference.get(), most_algorithms, found.data(), &count);
+                                 plan.y.get(), preference.get(), max_algorithms, found.data(), &count);
         if (status == CUBLAS_STATUS_NOT_SUPPORTED) return;  // there is none
         check(status);
         for (const auto& each : std::span(found).first(static_cast<std::size_t>(count))) {

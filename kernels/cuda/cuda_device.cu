@@ -46,7 +46,7 @@ CudaDevice::State::State(Arithmetic arithmetic, int gpu, const GraphPolicy& poli
       far(stream),
       chooser(stream, ring) {
     if (arithmetic != Arithmetic::library) return;
-    prompts = std::make_unique<PromptProducts>(stream, make_block_library(stream));
+    prompts = std::make_unique<PromptMatmul>(stream, make_block_library(stream));
 }
 
 const std::int32_t* CudaDevice::State::send_rows(std::span<const std::int32_t> rows) {
@@ -91,7 +91,7 @@ std::optional<DeviceMemory> CudaDevice::own_memory() const {
 std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize& pass) const {
     // Plans, rows' numbers, what checkpoints pass through; buffers of links to other GPUs.
     constexpr std::int64_t small_things = std::int64_t{96} << 20, link_buffers = std::int64_t{512} << 20;
-    return small_things + (pass.ranks > 1 && state_->links ? link_buffers : 0) + ProductMemory::bytes(pass) +
+    return small_things + (pass.ranks > 1 && state_->links ? link_buffers : 0) + MatmulMemory::bytes(pass) +
            CudaTokenChooser::bytes(pass) + AttentionPart::bytes(layout, pass, state_->properties.multiprocessors);
 }
 
@@ -122,7 +122,7 @@ std::byte* CudaDevice::allocate(std::size_t num_bytes) {
     return data;
 }
 
-std::byte* CudaDevice::allocate_far(std::size_t num_bytes) {
+std::byte* CudaDevice::allocate_in_host_memory(std::size_t num_bytes) {
     return state_->far.allocate(num_bytes);
 }
 

@@ -4,7 +4,7 @@
 // Three arithmetics. `exact` is the contract of all CPU devices, bit for bit. `tensor` computes products of bf16
 // weights and attention over bf16 keys on tensor cores, whose sums round otherwise: another numerics, in which a row's
 // result depends on its own path alone just the same. `library` is `tensor`, but that rows of prompts are multiplied by
-// a library (prompt_products.hpp).
+// a library (prompt_matmul.hpp).
 #pragma once
 
 #include <cstdint>
@@ -63,22 +63,22 @@ class CudaDevice final : public Device {
     std::byte* allocate_staging(std::size_t num_bytes) override;
     void release_staging(std::byte* data, std::size_t num_bytes) noexcept override;
     std::byte* allocate(std::size_t num_bytes) override;
-    [[nodiscard]] bool has_far_memory() const override { return true; }
-    std::byte* allocate_far(std::size_t num_bytes) override;
+    [[nodiscard]] bool can_use_host_memory() const override { return true; }
+    std::byte* allocate_in_host_memory(std::size_t num_bytes) override;
     void release(std::byte* data, std::size_t num_bytes) noexcept override;
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
     Buffer adopt(const std::byte* data, std::size_t num_bytes) override;
     void begin_pass(const PassRows& pass) override;
 
-    // pack.cu, products.cu
+    // pack.cu, matmul.cu
     Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) override;
     [[nodiscard]] std::size_t packed_bytes(const Matrix& geometry) const override;
     [[nodiscard]] std::string_view packed_layout() const override;
     void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
 
-    // prompt_products.cu
+    // prompt_matmul.cu
     void layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                       float* y) override;
     [[nodiscard]] std::vector<std::string> choices() const override;

@@ -4,13 +4,13 @@
 #include "kernels/cuda/attention_part.hpp"
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/cuda_token_chooser.hpp"
-#include "kernels/cuda/far_pages.hpp"
+#include "kernels/cuda/host_pages.hpp"
 #include "kernels/cuda/kv_part.hpp"
 #include "kernels/cuda/links.hpp"
+#include "kernels/cuda/matmul_memory.hpp"
 #include "kernels/cuda/pack_buffers.hpp"
 #include "kernels/cuda/pass.hpp"
-#include "kernels/cuda/product_memory.hpp"
-#include "kernels/cuda/prompt_products.hpp"
+#include "kernels/cuda/prompt_matmul.hpp"
 #include "kernels/cuda/staging.hpp"
 
 namespace longhaul::kernels::cuda {
@@ -29,12 +29,12 @@ struct CudaDevice::State {
     std::unique_ptr<DeviceLinks> links;
     CurrentPass pass;
     KvPart kv;
-    FarPages far;
+    HostPages far;
     AttentionPart attention;
     Workspace row_numbers;
     PackBuffers pack_buffers;
-    ProductMemory products;
-    std::unique_ptr<PromptProducts> prompts;  ///< nullptr: as all other rows
+    MatmulMemory products;
+    std::unique_ptr<PromptMatmul> prompts;  ///< nullptr: as all other rows
     CudaTokenChooser chooser;
 };
 

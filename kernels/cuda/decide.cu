@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(choose_threads) try_kernel(DecideCall call, in
     if (k < node.num_drafts && state.undecided == 0) {
         const TriedDraft draft = node.drafts[k];
         const bool is_known = draft.from == nullptr || draft.from->sum > 0;
-        const bool is_weighed = k == 0 || !shrinks(call, node) || state.rest_mass >= least_mass;
+        const bool is_weighed = k == 0 || !shrinks(call, node) || state.rest_mass >= min_mass;
         if (!is_known || !is_weighed) {
             state.undecided = 1;
         } else if (flushed(draft.number * chance_of(call, node, state, k)) < left_of(node, state, draft.token)) {
@@ -243,13 +243,13 @@ class Nodes {
 };
 
 /// Drafts in turn: rejection sampling of one round after the other.
-void launch_trials(const Stream& stream, const DecideCall& call, unsigned num_nodes, std::size_t most_drafts) {
+void launch_trials(const Stream& stream, const DecideCall& call, unsigned num_nodes, std::size_t max_drafts) {
     const dim3 a_node(num_nodes), lanes(num_nodes, vocabulary_lanes / lane_threads);
     const dim3 threads(choose_threads), of_lanes(lane_threads);
     if (call.rule == TrialRule::recursive) launch(stream, rest_kernel, lanes, of_lanes, 0, call);
-    for (std::size_t k = 0; k <= most_drafts; ++k) {
+    for (std::size_t k = 0; k <= max_drafts; ++k) {
         launch(stream, try_kernel, a_node, threads, lane_bytes, call, static_cast<int>(k));
-        if (k < most_drafts) launch(stream, take_kernel, lanes, of_lanes, 0, call, static_cast<int>(k));
+        if (k < max_drafts) launch(stream, take_kernel, lanes, of_lanes, 0, call, static_cast<int>(k));
     }
 }
 
@@ -263,13 +263,13 @@ void launch_k_seq(const Stream& stream, const DecideCall& call, unsigned num_nod
 }
 
 void launch_all(const Stream& stream, const DecideCall& call, std::span<const NodeTrials> nodes) {
-    std::size_t most_drafts = 0;
-    for (const NodeTrials& node : nodes) most_drafts = std::max(most_drafts, node.trials.size());
+    std::size_t max_drafts = 0;
+    for (const NodeTrials& node : nodes) max_drafts = std::max(max_drafts, node.trials.size());
     const auto num_nodes = static_cast<unsigned>(nodes.size());
     if (call.rule == TrialRule::k_seq) {
         launch_k_seq(stream, call, num_nodes);
     } else {
-        launch_trials(stream, call, num_nodes, most_drafts);
+        launch_trials(stream, call, num_nodes, max_drafts);
     }
     const dim3 a_node(num_nodes), lanes(num_nodes, vocabulary_lanes / lane_threads);
     launch(stream, sums_kernel, lanes, dim3(lane_threads), 0, call);
@@ -283,7 +283,7 @@ std::int64_t DecidePart::bytes(const PassSize& pass) {
     if (vocab == 0) return 0;
     const std::int64_t of_node = static_cast<std::int64_t>(KeptDistribution::num_bytes(vocab)) +
                                  (2 * vocab + num_sums(vocab)) * std::int64_t{sizeof(double)};
-    return std::min(pass.logit_rows, static_cast<std::int64_t>(most_nodes)) * of_node;
+    return std::min(pass.logit_rows, static_cast<std::int64_t>(max_nodes)) * of_node;
 }
 
 void CudaTokenChooser::decide(float* logits, std::int64_t stride, std::int64_t vocab_size, TrialRule rule,
@@ -295,8 +295,8 @@ void CudaTokenChooser::decide(float* logits, std::int64_t stride, std::int64_t v
     }
     if (nodes.empty()) return;
     auto* const answers = deciding_.decided.get<Decided>(stream_, static_cast<std::int64_t>(nodes.size()));
-    for (std::size_t first = 0; first < nodes.size(); first += DecidePart::most_nodes) {
-        const auto some = nodes.subspan(first, std::min<std::size_t>(DecidePart::most_nodes, nodes.size() - first));
+    for (std::size_t first = 0; first < nodes.size(); first += DecidePart::max_nodes) {
+        const auto some = nodes.subspan(first, std::min<std::size_t>(DecidePart::max_nodes, nodes.size() - first));
         const Nodes memory(deciding_, stream_, vocab_size, some);
         keep_rows(choosing_, stream_, ring_, logits, stride, vocab_size, memory.choices);
         auto* const there = deciding_.sent.get<std::byte>(stream_, memory.sent_bytes());

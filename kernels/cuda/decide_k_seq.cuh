@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(choose_threads) discount_kernel(DecideCall cal
     const auto mass_at = [&](double gamma) {
         return p_sum + flushed(q_sum / gamma) + gathered_mass(node, gamma, shared);
     };
-    const double gamma = least_gamma(node.num_drafts, mass_at);
+    const double gamma = min_gamma(node.num_drafts, mass_at);
     const double beta = mass_at(gamma);
     if (!first) return;
     for (int k = 0; k < node.num_drafts && state.taken_plus_one == 0; ++k) {

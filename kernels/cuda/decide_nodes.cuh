@@ -5,7 +5,7 @@
 
 namespace longhaul::kernels::cuda {
 
-constexpr double least_mass = 1e-200;  ///< of drafts without replacement: below, the host weighs them anew
+constexpr double min_mass = 1e-200;  ///< of drafts without replacement: below, the host weighs them anew
 
 struct TriedDraft {
     const KeptDistribution* from;  ///< nullptr: it was certain

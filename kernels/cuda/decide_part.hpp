@@ -7,7 +7,7 @@
 namespace longhaul::kernels::cuda {
 
 struct DecidePart {
-    static constexpr std::size_t most_nodes = 32;  ///< at once: a node takes 20 bytes a token of the vocabulary
+    static constexpr std::size_t max_nodes = 32;  ///< at once: a node takes 20 bytes a token of the vocabulary
 
     [[nodiscard]] static std::int64_t bytes(const PassSize& pass);
 

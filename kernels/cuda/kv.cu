@@ -71,7 +71,7 @@ __device__ void store_token(const RopeArgs& args, const HeadRow& row, int lane, 
     std::byte* to = block + static_cast<std::int64_t>(slot) * args.shape.row_bytes;
     const int head_dim = args.shape.head_dim;
     if (args.dtype != DType::int8) return store_elements(args.dtype, row, head_dim, lane, to);
-    const WholeScale whole = WholeScale::of(largest_of_head(row, head_dim, lane), kv_int8_most);
+    const QuantizationScale whole = QuantizationScale::of(largest_of_head(row, head_dim, lane), max_quantized_kv);
     for (int d = lane; d < head_dim; d += warp_size) to[d] = static_cast<std::byte>(whole.whole(row.at(d)));
     if (lane == 0) reinterpret_cast<float*>(block + args.shape.scales())[slot] = whole.scale;
 }

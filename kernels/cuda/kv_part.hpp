@@ -52,7 +52,7 @@ class KvPart {
     void wait_for_all();
     std::byte* staging(std::size_t num_bytes);
     template <bool to_pages>
-    void ask_for_rows(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box);
+    void request_rows(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box);
 
     const Stream& stream_;
 

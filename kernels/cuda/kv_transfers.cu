@@ -11,7 +11,7 @@ namespace longhaul::kernels::cuda {
 namespace {
 
 constexpr int box_threads = 256;
-constexpr std::size_t most_box_bytes = std::size_t{16} << 20;  // larger boxes go in parts
+constexpr std::size_t max_box_bytes = std::size_t{16} << 20;  // larger boxes go in parts
 
 /// Rows of a box; pointers to device memory.
 struct BoxArgs {
@@ -70,7 +70,7 @@ void in_parts(const KvLayout& layout, const KvBox& box, std::size_t head_stride,
     if (box.count == 0 || box.num_heads == 0 || box.num_layers == 0) return;
     KvBox first = box, second = box;
     std::size_t apart = 0;
-    if (box.bytes(layout) <= most_box_bytes) return part(box, at);
+    if (box.bytes(layout) <= max_box_bytes) return part(box, at);
     if (box.num_layers > 1) {
         first.num_layers /= 2;
         second.num_layers -= first.num_layers;
@@ -144,7 +144,7 @@ std::byte* KvPart::staging(std::size_t num_bytes) {
 
 /// Between the pages and `device_rows_`.
 template <bool to_pages>
-void KvPart::ask_for_rows(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box) {
+void KvPart::request_rows(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box) {
     auto* const list = device_pages_.get<std::byte*>(transfers_, static_cast<std::int64_t>(pages.size()));
     transfer_ring_.send(reinterpret_cast<std::byte*>(list), pages.data(), pages.size_bytes());
     const auto token_bytes = static_cast<int>(layout.token_bytes());
@@ -170,7 +170,7 @@ void KvPart::export_box(const KvLayout& layout, std::span<std::byte* const> page
     const std::size_t num_bytes = box.bytes(layout), of_head = head_bytes(layout, box);
     const std::lock_guard lock(transfer_mutex_);
     wait_for_writes(pages, box);
-    ask_for_rows<false>(layout, pages, box);
+    request_rows<false>(layout, pages, box);
     std::byte* staged = staging(num_bytes);
     copy(transfers_, staged, device_rows_.get<std::byte>(transfers_, static_cast<std::int64_t>(num_bytes)), num_bytes);
     transfers_.synchronize();
@@ -190,7 +190,7 @@ void KvPart::import_box(const KvLayout& layout, std::span<std::byte* const> page
     for (std::size_t at = 0; at < num_bytes; at += of_head, from_host += head_stride)
         std::memcpy(staged + at, from_host, of_head);
     copy(transfers_, device_rows_.get<std::byte>(transfers_, static_cast<std::int64_t>(num_bytes)), staged, num_bytes);
-    ask_for_rows<true>(layout, pages, box);
+    request_rows<true>(layout, pages, box);
     transfers_.synchronize();
 }
 

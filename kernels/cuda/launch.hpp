@@ -80,10 +80,10 @@ class Parameters {
     alignas(16) std::array<std::byte, num_bytes> bytes_{};
 };
 
-/// Threads of a block where a row has so many units of work: whole warps, at most `most_row_threads`.
-constexpr int most_row_threads = 256;
+/// Threads of a block where a row has so many units of work: whole warps, at most `max_row_threads`.
+constexpr int max_row_threads = 256;
 constexpr unsigned threads_for(std::int64_t units) {
-    const std::int64_t warps = (units + 31) / 32, most = most_row_threads / 32;
+    const std::int64_t warps = (units + 31) / 32, most = max_row_threads / 32;
     return static_cast<unsigned>(warps < most ? warps : most) * 32;
 }
 

@@ -12,13 +12,13 @@
 namespace longhaul::kernels::cuda {
 
 void check_call(const KernelCall& call) {
-    constexpr unsigned most_blocks = 0x7fffffff, most_blocks_beside = 65535, most_threads = 1024, most_deep = 64;
+    constexpr unsigned max_blocks = 0x7fffffff, max_blocks_beside = 65535, max_threads = 1024, max_deep = 64;
     const unsigned threads = call.block.x * call.block.y * call.block.z;
-    if (threads == 0 || threads > most_threads || call.block.z > most_deep) {
+    if (threads == 0 || threads > max_threads || call.block.z > max_deep) {
         throw std::logic_error("launch: a block has 1 to 1024 threads, not " + std::to_string(threads));
     }
     const Extent& grid = call.grid;
-    if (grid.x > most_blocks || grid.y > most_blocks_beside || grid.z > most_blocks_beside) {
+    if (grid.x > max_blocks || grid.y > max_blocks_beside || grid.z > max_blocks_beside) {
         throw std::logic_error("launch: a grid has at most 2^31 - 1 x 65535 x 65535 blocks, not " +
                                std::to_string(grid.x) + " x " + std::to_string(grid.y) + " x " +
                                std::to_string(grid.z));
@@ -72,14 +72,14 @@ bool LaunchList::turns_into(const LaunchList& other, std::size_t most, std::vect
 }
 
 void GraphCache::launch(LaunchList& list) {
-    if (full_ || list.size() < policy_.least_calls) return launcher_->launch(list);
+    if (full_ || list.size() < policy_.min_calls) return launcher_->launch(list);
     for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
         if (!entry->list.turns_into(list, list.size() / policy_.change_part, changed_)) continue;
         entries_.splice(entries_.begin(), entries_, entry);
         return launch_again(*entry, list);
     }
     launcher_->launch(list);
-    if (entries_.size() == policy_.most_lists) entries_.pop_back();
+    if (entries_.size() == policy_.max_lists) entries_.pop_back();
     std::swap(entries_.emplace_front().list, list);
 }
 
@@ -108,7 +108,7 @@ void Launches::add(const KernelCall& call, const std::byte* parameters) {
     if (call.grid.x == 0 || call.grid.y == 0 || call.grid.z == 0) return list_.end_pair();
     check_call(call);
     list_.add(call, parameters);
-    if (list_.size() >= most_calls_ && !call.beside) hand_over();
+    if (list_.size() >= max_calls_ && !call.beside) hand_over();
 }
 
 void Launches::flush() {

@@ -92,13 +92,13 @@ class Launcher {
 
 /// When lists become graphs.
 struct GraphPolicy {
-    std::size_t least_calls = 8;   ///< shorter lists are launched call by call
-    std::size_t most_calls = 64;   ///< of a list: the GPU begins while the host collects the next
-    std::size_t change_part = 2;   ///< one in so many calls may differ from the graph's
-    std::size_t most_lists = 128;  ///< that are remembered
+    std::size_t min_calls = 8;    ///< shorter lists are launched call by call
+    std::size_t max_calls = 64;   ///< of a list: the GPU begins while the host collects the next
+    std::size_t change_part = 2;  ///< one in so many calls may differ from the graph's
+    std::size_t max_lists = 128;  ///< that are remembered
 
     /// Every call at once and by itself.
-    static constexpr GraphPolicy none() { return {.least_calls = SIZE_MAX, .most_calls = 1}; }
+    static constexpr GraphPolicy none() { return {.min_calls = SIZE_MAX, .max_calls = 1}; }
 };
 
 /// The lists that came last. One that comes for the second time becomes a graph: what comes once costs nothing.
@@ -128,7 +128,7 @@ class GraphCache {
 class Launches {
   public:
     Launches(std::unique_ptr<Launcher> launcher, const GraphPolicy& policy)
-        : cache_(std::move(launcher), policy), most_calls_(policy.most_calls) {}
+        : cache_(std::move(launcher), policy), max_calls_(policy.max_calls) {}
 
     /// Behind all calls before, when the list is handed over; nothing for an empty grid. Throws as check_call.
     void add(const KernelCall& call, const std::byte* parameters);
@@ -141,7 +141,7 @@ class Launches {
 
     std::mutex mutex_;
     GraphCache cache_;
-    std::size_t most_calls_;
+    std::size_t max_calls_;
     LaunchList list_;
     std::exception_ptr failure_;
 };

@@ -66,7 +66,7 @@ struct Nccl {
 constexpr std::int64_t few_bytes = 1 << 20;  ///< what a rank receives when all get all
 
 /// The ranks meet within seconds; a pass over many rows of a large model may take longer.
-constexpr std::chrono::seconds patience_to_meet{60}, patience_with_a_pass{600}, patience_to_part{5};
+constexpr std::chrono::seconds connect_timeout{60}, pass_timeout{600}, disconnect_timeout{5};
 
 void check(ncclResult_t result, std::source_location where = std::source_location::current()) {
     if (result == ncclSuccess || result == ncclInProgress) return;
@@ -81,7 +81,7 @@ class NcclLink final : public DeviceLink {
         config.blocking = 0;
         try {
             check(nccl_.comm_init(&group_, size, id, rank, &config));
-            wait(patience_to_meet, [&] { return !in_progress(); });
+            wait(connect_timeout, [&] { return !in_progress(); });
         } catch (const CudaError&) {
             abort();
             throw;
@@ -92,7 +92,7 @@ class NcclLink final : public DeviceLink {
             static_cast<void>(stream_.native());  // sums that read parts_ are handed over before it is released
             if (group_ == nullptr) return;
             check(nccl_.comm_finalize(group_));  // others may still read what this rank sent
-            wait(patience_to_part, [&] { return !in_progress(); });
+            wait(disconnect_timeout, [&] { return !in_progress(); });
             check(nccl_.comm_destroy(group_));
         } catch (const std::exception&) {
             abort();
@@ -137,7 +137,7 @@ class NcclLink final : public DeviceLink {
     void finish() override {
         if (group_ == nullptr) throw CudaError("NCCL: the ranks are no longer connected");
         try {
-            wait(patience_with_a_pass, [&] { return !in_progress() && stream_.done(); });
+            wait(pass_timeout, [&] { return !in_progress() && stream_.done(); });
         } catch (const CudaError&) {
             abort();  // kernels that wait for the lost rank end with it
             throw;
@@ -172,7 +172,7 @@ class NcclLink final : public DeviceLink {
     /// An operation is behind the others in the stream only once NCCL has put it there.
     void queued(ncclResult_t result) {
         check(result);
-        if (result == ncclInProgress) wait(patience_to_meet, [&] { return !in_progress(); });
+        if (result == ncclInProgress) wait(connect_timeout, [&] { return !in_progress(); });
     }
     void abort() noexcept {
         if (group_ != nullptr) static_cast<void>(nccl_.comm_abort(group_));

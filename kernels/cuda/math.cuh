@@ -46,7 +46,7 @@ __device__ __forceinline__ float bf16_high(std::uint32_t pair) {
 __device__ __forceinline__ float minus_infinity() {
     return __uint_as_float(0xff800000U);
 }
-__device__ __forceinline__ float not_a_number() {
+__device__ __forceinline__ float quiet_nan() {
     return __uint_as_float(0x7fc00000U);
 }
 

@@ -109,7 +109,7 @@ void launch_pack(const Stream& stream, const PackJob& job) {
 }
 
 /// Grid: rows; a block's columns.
-__global__ void __launch_bounds__(most_row_threads)
+__global__ void __launch_bounds__(max_row_threads)
     embed_rows(const std::byte* table, WeightLayout layout, const std::int32_t* rows, std::int64_t dim, float* out) {
     const std::int64_t k = std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
     if (k >= dim) return;
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(most_row_threads)
 void PieceBuffer::open(const Stream& stream, std::size_t row_bytes) {
     if (in_use) done.synchronize();
     const std::size_t table = padded(max_rows * sizeof(PieceRow));
-    const std::size_t wanted = std::max(least_bytes, table + padded(row_bytes));
+    const std::size_t wanted = std::max(min_bytes, table + padded(row_bytes));
     if (host.num_bytes() < wanted) host = Pinned(wanted);
     on_device = device.get<std::byte>(stream, static_cast<std::int64_t>(host.num_bytes()));
     in_use = false;

@@ -20,7 +20,7 @@ struct PieceRow {
 /// Memory for one piece: host and device, rows [max_rows] and then their columns, alike.
 struct PieceBuffer {
     static constexpr std::int64_t max_rows = 4096;
-    static constexpr std::size_t least_bytes = std::size_t{16} << 20;
+    static constexpr std::size_t min_bytes = std::size_t{16} << 20;
 
     /// Ready to be filled, with room for a row of `row_bytes`.
     void open(const Stream& stream, std::size_t row_bytes);

@@ -10,18 +10,18 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
-constexpr unsigned block_threads = 256, blocks_a_multiprocessor = 4;
-constexpr int sums_of_a_warp = 8;  // independent, so that none waits for the one before
+constexpr unsigned block_threads = 256, blocks_per_multiprocessor = 4;
+constexpr int sums_per_warp = 8;  // independent, so that none waits for the one before
 constexpr double mma_operations = 2.0 * 16 * 8 * 16;
 constexpr double wanted_seconds = 0.02;
-constexpr int passes = 7, most_growth = 64;
+constexpr int passes = 7, max_growth = 64;
 
 __global__ void __launch_bounds__(block_threads) multiply_registers(std::int64_t rounds, float* sink) {
     // Numbers around 2^-7: on zeros a GPU is faster than on anything else.
     const std::uint32_t some = 0x3c003c00U + threadIdx.x % 32 * 0x00030005U;
     const std::uint32_t a[4] = {some, some + 0x00110007U, some ^ 0x80000000U, some + 0x00050013U};
     const std::uint32_t b[2] = {some ^ 0x00008000U, some + 0x000b0003U};
-    float sums[sums_of_a_warp][4] = {};
+    float sums[sums_per_warp][4] = {};
     for (std::int64_t round = 0; round < rounds; ++round) {
 #pragma unroll
         for (auto& sum : sums) mma_bf16(sum, a, b);
@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(block_threads) multiply_registers(std::int64_t
 }  // namespace
 
 double CudaDevice::measure_peak_flops() {
-    const unsigned blocks = blocks_a_multiprocessor * static_cast<unsigned>(state_->properties.multiprocessors);
-    const double a_round = mma_operations * sums_of_a_warp * (block_threads / 32) * blocks;
+    const unsigned blocks = blocks_per_multiprocessor * static_cast<unsigned>(state_->properties.multiprocessors);
+    const double a_round = mma_operations * sums_per_warp * (block_threads / 32) * blocks;
     Workspace sink;
     auto* const to = sink.get<float>(state_->stream, 1);
     double best = 0.0;
@@ -49,7 +49,7 @@ double CudaDevice::measure_peak_flops() {
         state_->stream.synchronize();
         const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
         best = std::max(best, a_round * static_cast<double>(rounds) / taken.count());
-        const double growth = std::min<double>(wanted_seconds / taken.count(), most_growth);
+        const double growth = std::min<double>(wanted_seconds / taken.count(), max_growth);
         rounds = std::max<std::int64_t>(static_cast<std::int64_t>(growth * static_cast<double>(rounds)), 1);
     }
     return best;

@@ -106,7 +106,7 @@ __device__ void write_row(const Rows& rows, std::int64_t row, Function normed) {
 }
 
 template <int count>
-__global__ void __launch_bounds__(most_row_threads) rms_norm_kernel(Rows rows) {
+__global__ void __launch_bounds__(max_row_threads) rms_norm_kernel(Rows rows) {
     float* const shared = shared_memory<float>();
     const std::int64_t row = blockIdx.x;
     const float squares = row_sum<count>(rows.x + row * rows.x_stride, rows.width, shared, Squares{});
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(most_row_threads) rms_norm_kernel(Rows rows) {
 }
 
 template <int count>
-__global__ void __launch_bounds__(most_row_threads) layer_norm_kernel(Rows rows) {
+__global__ void __launch_bounds__(max_row_threads) layer_norm_kernel(Rows rows) {
     float* const shared = shared_memory<float>();
     const std::int64_t row = blockIdx.x;
     const float* const x = rows.x + row * rows.x_stride;
@@ -162,7 +162,7 @@ struct SiluMul {
 
 /// out[r, i] = function(x[r, i], x[r, width + i]).
 template <class Function, int count>
-__global__ void __launch_bounds__(most_row_threads) map_kernel(Rows rows) {
+__global__ void __launch_bounds__(max_row_threads) map_kernel(Rows rows) {
     const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * count;
     if (i >= rows.out_stride) return;
     for (std::int64_t row = blockIdx.y; row < rows.num_rows; row += gridDim.y) {
@@ -187,7 +187,7 @@ void launch_map(const Stream& stream, const Rows& rows) {
 
 /// x[r, i] += y[i].
 template <int count>
-__global__ void __launch_bounds__(most_row_threads)
+__global__ void __launch_bounds__(max_row_threads)
     add_kernel(float* x, const float* y, std::int64_t num_rows, std::int64_t width) {
     const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * count;
     if (i >= width) return;
@@ -208,7 +208,7 @@ void launch_add(const Stream& stream, float* x, const float* y, std::int64_t num
 
 /// out[r] = x[rows[r]].
 template <int count>
-__global__ void __launch_bounds__(most_row_threads)
+__global__ void __launch_bounds__(max_row_threads)
     gather_kernel(const float* x, const std::int32_t* rows, std::int64_t num_rows, std::int64_t dim, float* out) {
     const std::int64_t i = (std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * count;
     if (i >= dim) return;

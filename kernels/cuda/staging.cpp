@@ -29,8 +29,8 @@ void PinnedRing::send_piece(std::byte* to, const std::byte* from, std::size_t nu
     next_ = (next_ + 1) % turns_.size();
     if (turn.used) turn.sent.synchronize();
     if (turn.memory.num_bytes() < num_bytes) {
-        constexpr std::size_t least_bytes = 64 << 10;
-        turn.memory = Pinned(std::max(num_bytes, std::min(piece_bytes, std::max(least_bytes, 2 * num_bytes))));
+        constexpr std::size_t min_bytes = 64 << 10;
+        turn.memory = Pinned(std::max(num_bytes, std::min(piece_bytes, std::max(min_bytes, 2 * num_bytes))));
     }
     std::memcpy(turn.memory.data(), from, num_bytes);
     copy(stream_, to, turn.memory.data(), num_bytes);

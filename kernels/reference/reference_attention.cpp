@@ -43,7 +43,7 @@ struct RowMemory {
     [[nodiscard]] float at(std::int64_t position, bool values, std::int64_t d) const {
         return load_as_f32(token(position, values), layout.dtype, d);
     }
-    [[nodiscard]] std::int32_t whole_at(std::int64_t position, bool values, std::int64_t d) const {
+    [[nodiscard]] std::int32_t quantized_at(std::int64_t position, bool values, std::int64_t d) const {
         return static_cast<std::int8_t>(token(position, values)[d]);
     }
     [[nodiscard]] float scale_at(std::int64_t position, bool values) const {
@@ -65,9 +65,9 @@ struct Softmax {
 float int8_score_of(const RowMemory& memory, const std::byte* q, std::int64_t position, float scale) {
     const std::int64_t head_dim = memory.layout.head_dim;
     const auto* x = reinterpret_cast<const float*>(q);
-    const WholeScale query = WholeScale::of(largest_magnitude(x, head_dim), kv_product_most);
+    const QuantizationScale query = QuantizationScale::of(largest_magnitude(x, head_dim), max_quantized_query);
     std::int32_t sum = 0;
-    for (std::int64_t d = 0; d < head_dim; ++d) sum += query.whole(x[d]) * memory.whole_at(position, false, d);
+    for (std::int64_t d = 0; d < head_dim; ++d) sum += query.whole(x[d]) * memory.quantized_at(position, false, d);
     return static_cast<float>(sum) * (query.scale * scale) * memory.scale_at(position, false);
 }
 
@@ -92,12 +92,12 @@ void add_int8_values(const RowMemory& memory, const std::vector<float>& p, std::
         weights.push_back(weight > 0.0F ? weight : 0.0F);
         largest = std::max(largest, weights.back());
     }
-    const WholeScale whole = WholeScale::of(largest, kv_product_most);
+    const QuantizationScale whole = QuantizationScale::of(largest, max_quantized_query);
     for (std::size_t d = 0; d < output.size(); ++d) {
         std::int32_t sum = 0;
         for (std::size_t i = 0; i < weights.size(); ++i) {
             sum += whole.whole(weights[i]) *
-                   memory.whole_at(first + static_cast<std::int64_t>(i), true, static_cast<std::int64_t>(d));
+                   memory.quantized_at(first + static_cast<std::int64_t>(i), true, static_cast<std::int64_t>(d));
         }
         output[d] = static_cast<float>(sum) * whole.scale;
     }
@@ -198,7 +198,7 @@ void store_token(const KvLayout& layout, const float* x, std::byte* to) {
         for (std::int64_t d = 0; d < layout.head_dim; ++d) store_rounded(to, layout.dtype, d, x[d]);
         return;
     }
-    const WholeScale whole = WholeScale::of(largest_magnitude(x, layout.head_dim), kv_int8_most);
+    const QuantizationScale whole = QuantizationScale::of(largest_magnitude(x, layout.head_dim), max_quantized_kv);
     for (std::int64_t d = 0; d < layout.head_dim; ++d) to[d] = static_cast<std::byte>(whole.whole(x[d]));
     std::memcpy(to + layout.head_dim, &whole.scale, sizeof whole.scale);
 }

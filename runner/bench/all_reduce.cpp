@@ -41,7 +41,7 @@ void check_bits(engine::Group& group, engine::Group& messages, std::int64_t coun
     group.all_reduce(by_group.data(), count);
     messages.all_reduce(by_messages.data(), count);
     const bool same = std::memcmp(by_group.data(), by_messages.data(), by_group.size() * sizeof(float)) == 0;
-    if (engine::least_of(messages, same ? 1 : 0) == 1) return;
+    if (engine::min_over_ranks(messages, same ? 1 : 0) == 1) return;
     throw Error(
         "all-reduce: expected the same bits through shared memory as by messages, got others; please report it");
 }

@@ -7,7 +7,7 @@
 #include "engine/error.hpp"
 #include "engine/model/model.hpp"
 #include "runner/bench/bench.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 #include "runner/launch/engine_options.hpp"
 
 namespace longhaul::runner {
@@ -63,7 +63,7 @@ namespace {
 
 /// The sum of what all ranks measure at the same time.
 double together(engine::Group& group, const std::function<double()>& measure) {
-    engine::least_of(group, 0);  // they begin together
+    engine::min_over_ranks(group, 0);  // they begin together
     const auto mine = static_cast<float>(measure());
     std::vector<float> all(group.size());
     group.all_gather(&mine, all.data(), 1);
@@ -92,7 +92,7 @@ BenchTiming time_against_ceilings(BenchSetup& setup, kernels::DType weights, dou
     for (int i = 0; i < repeats; ++i) {
         bandwidths.push_back(together(*setup.group, [&] { return setup.ceilings->bytes_per_second(); }));
         peaks.push_back(together(*setup.group, [&] { return setup.ceilings->flops_per_second(weights); }));
-        const bool again = engine::least_of(*setup.group, last < 0.5 ? 1 : 0) > 0;
+        const bool again = engine::min_over_ranks(*setup.group, last < 0.5 ? 1 : 0) > 0;
         if (again) run();
         last = seconds_of_run();
         seconds.push_back(last);

@@ -46,15 +46,15 @@ void TimedDevice::embed(const Matrix& table, std::span<const std::int32_t> rows,
 }
 
 void TimedDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
-    timed_product(w, num_rows, [&] { inner_.matmul(w, x, x_stride, num_rows, y); });
+    timed_matmul(w, num_rows, [&] { inner_.matmul(w, x, x_stride, num_rows, y); });
 }
 
 void TimedDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                                float* y) {
-    timed_product(w, num_rows, [&] { inner_.layer_matmul(w, x, x_stride, num_rows, y); });
+    timed_matmul(w, num_rows, [&] { inner_.layer_matmul(w, x, x_stride, num_rows, y); });
 }
 
-void TimedDevice::timed_product(const Matrix& w, std::int64_t num_rows, const std::function<void()>& run) {
+void TimedDevice::timed_matmul(const Matrix& w, std::int64_t num_rows, const std::function<void()>& run) {
     const std::string part = "product " + std::to_string(w.num_outputs) + " x " + std::to_string(w.num_inputs);
     timed(part, static_cast<double>(w.data.num_bytes()),
           2.0 * static_cast<double>(w.num_outputs * w.num_inputs * num_rows), run);
@@ -62,7 +62,7 @@ void TimedDevice::timed_product(const Matrix& w, std::int64_t num_rows, const st
 
 void TimedDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                                float* sums, DType act, std::byte* out, std::int64_t out_stride) {
-    timed_product(w, num_rows, [&] { inner_.gated_matmul(w, x, x_stride, num_rows, sums, act, out, out_stride); });
+    timed_matmul(w, num_rows, [&] { inner_.gated_matmul(w, x, x_stride, num_rows, sums, act, out, out_stride); });
 }
 
 void TimedDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
@@ -128,8 +128,7 @@ void TimedDevice::rope_store(const KvLayout& layout, std::int64_t layer, const f
 void TimedDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                              float* qkv, const KvLayout& layout, std::int64_t layer, std::int64_t q_heads,
                              std::byte* q_out) {
-    timed_product(w, num_rows,
-                  [&] { inner_.qkv_matmul(w, x, x_stride, num_rows, qkv, layout, layer, q_heads, q_out); });
+    timed_matmul(w, num_rows, [&] { inner_.qkv_matmul(w, x, x_stride, num_rows, qkv, layout, layer, q_heads, q_out); });
 }
 
 void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,

@@ -46,8 +46,10 @@ class TimedDevice final : public kernels::Device {
         inner_.release_staging(data, num_bytes);
     }
     std::byte* allocate(std::size_t num_bytes) override { return inner_.allocate(num_bytes); }
-    [[nodiscard]] bool has_far_memory() const override { return inner_.has_far_memory(); }
-    std::byte* allocate_far(std::size_t num_bytes) override { return inner_.allocate_far(num_bytes); }
+    [[nodiscard]] bool can_use_host_memory() const override { return inner_.can_use_host_memory(); }
+    std::byte* allocate_in_host_memory(std::size_t num_bytes) override {
+        return inner_.allocate_in_host_memory(num_bytes);
+    }
     void release(std::byte* data, std::size_t num_bytes) noexcept override { inner_.release(data, num_bytes); }
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;
@@ -126,7 +128,7 @@ class TimedDevice final : public kernels::Device {
         TimedDevice& device_;
     };
 
-    void timed_product(const kernels::Matrix& w, std::int64_t num_rows, const std::function<void()>& run);
+    void timed_matmul(const kernels::Matrix& w, std::int64_t num_rows, const std::function<void()>& run);
     void timed(const std::string& part, double bytes, double flops, const std::function<void()>& run);
 
     std::unique_ptr<kernels::Device> owned_;

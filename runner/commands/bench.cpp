@@ -12,11 +12,11 @@
 #include "engine/error.hpp"
 #include "runner/bench/bench.hpp"
 #include "runner/commands/commands.hpp"
-#include "runner/host/machine.hpp"
 #include "runner/host/placement.hpp"
+#include "runner/host/resources.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/device_choice.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 namespace {

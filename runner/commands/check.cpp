@@ -9,7 +9,7 @@
 #include "engine/json.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/job/command_line.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 #include "runner/launch/draft_models.hpp"
 #include "runner/launch/job_check.hpp"
 #include "runner/run/progress.hpp"
@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t most_shown = 20;  ///< failing items on a terminal; also of faults of one kind
+constexpr std::int64_t max_shown = 20;  ///< failing items on a terminal; also of faults of one kind
 
 std::string counted(std::int64_t number, const char* one, const char* many) {
     return grouped(number) + " " + (number == 1 ? one : many);
@@ -96,13 +96,13 @@ std::string table_of(const JobReport& report) {
 }
 
 std::string and_more(std::int64_t all) {
-    return all > most_shown ? "and " + grouped(all - most_shown) + " more: --json has all\n" : "";
+    return all > max_shown ? "and " + grouped(all - max_shown) + " more: --json has all\n" : "";
 }
 
 std::string text_of(const JobReport& report) {
     std::string text = table_of(report);
     const std::int64_t faults = report.faults.size();
-    for (std::int64_t i = 0; i < std::min(faults, most_shown); ++i) text += "error: " + report.faults[i].line + "\n";
+    for (std::int64_t i = 0; i < std::min(faults, max_shown); ++i) text += "error: " + report.faults[i].line + "\n";
     text += and_more(faults);
     if (report.items) {
         for (const ItemSurvey::Failure& failure : report.items->failures)
@@ -156,7 +156,7 @@ Json to_json(const JobReport& report) {
     if (report.items) json["items"] = describe_items(report);
     if (report.memory) {
         json["memory"] = {{"weights", report.memory->weights},       {"batch_kv", report.memory->batch_kv},
-                          {"longest_kv", report.memory->longest_kv}, {"most_kv", report.memory->most_kv},
+                          {"longest_kv", report.memory->longest_kv}, {"most_kv", report.memory->max_kv},
                           {"available", report.memory->available},   {"host", report.memory->host},
                           {"host_memory", report.memory->far}};
     }
@@ -183,7 +183,7 @@ std::string run_folder_of(const CommandLine& line) {
 std::string report_text(const CommandLine& line, ExitCode& code) {
     const bool json = line.has("json");
     const JobReport report =
-        check_job(line.places.front(), line.keys, json ? std::numeric_limits<std::int64_t>::max() : most_shown);
+        check_job(line.places.front(), line.keys, json ? std::numeric_limits<std::int64_t>::max() : max_shown);
     code = report.code();
     return json ? engine::json_text(to_json(report), 2) + "\n" : text_of(report);
 }

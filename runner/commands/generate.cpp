@@ -11,11 +11,11 @@
 #include "runner/commands/commands.hpp"
 #include "runner/commands/text_stream.hpp"
 #include "runner/data/dataset.hpp"
-#include "runner/host/machine.hpp"
 #include "runner/host/process.hpp"
+#include "runner/host/resources.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/device_choice.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 #include "runner/launch/draft_models.hpp"
 #include "runner/launch/engine_options.hpp"
 #include "runner/launch/memory_plan.hpp"
@@ -23,7 +23,7 @@
 namespace longhaul::runner {
 namespace {
 
-constexpr std::int64_t most_prompt_bytes = std::int64_t{1} << 30;
+constexpr std::int64_t max_prompt_bytes = std::int64_t{1} << 30;
 constexpr int interrupted = 128 + SIGINT;  // what a shell expects of a program that Ctrl-C ended
 
 volatile std::sig_atomic_t stop_wanted = 0;
@@ -49,7 +49,7 @@ std::string read_prompt(const CommandLine& line) {
                                             line.has("prompt") ? "both" : "none", ""));
     }
     const std::string file = line.value("prompt-file");
-    std::string text = file.empty() ? line.value("prompt") : engine::read_file(file, most_prompt_bytes);
+    std::string text = file.empty() ? line.value("prompt") : engine::read_file(file, max_prompt_bytes);
     const std::size_t bad = first_bad_byte(text);
     if (bad == std::string::npos) return text;
     const std::string place = "@" + std::to_string(bad);
@@ -175,7 +175,7 @@ int generate_command(const std::vector<std::string>& arguments) {
     drafts.give_to(options.draft);
     options.batch = 1;
     options.kv_memory_bytes = kv_memory_bytes(settings, *device, 1);
-    options.kv_far_bytes = far_bytes(settings, *device);
+    options.kv_host_bytes = host_bytes(settings, *device);
     Session session(*tokenizer, settings);
     stop_on_interrupt();
     engine::Replica replica(*model, *group, *tokenizer, options,

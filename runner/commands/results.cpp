@@ -35,7 +35,7 @@ class PartialResults {
         data_ = DataSet::open(settings);
         const engine::ModelConfig config = engine::ModelConfig::load(settings.model);
         tokenizer_ = load_tokenizer(settings.model, config);
-        max_positions_ = most_positions(settings, config);
+        max_positions_ = max_item_positions(settings, config);
         scores_ = settings.mode == "perplexity";
         for (const RunFolder& run : runs) {
             const Settings own = run.settings();

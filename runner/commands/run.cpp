@@ -53,7 +53,7 @@ int threads_of_run(const std::vector<std::string>& arguments) {
 }
 
 int run_job(World& world, const std::vector<std::string>& arguments, const Placement& placement) {
-    Loaded loaded;
+    LoadedJob loaded;
     loaded.placement = placement;
     Launch launch{.world = world, .loaded = loaded, .settings = read_settings(world, arguments)};
     if (const std::optional<Finished> finished = open_run(launch)) {

@@ -24,7 +24,7 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 
-constexpr std::size_t most_jobs = 4;  ///< asked for; squeue's manual warns of more
+constexpr std::size_t max_jobs = 4;  ///< asked for; squeue's manual warns of more
 
 /// How the jobs stand that a folder's launches ran under, and the one submitted for it; each is asked for once.
 std::vector<QueueEntry> queue_of(const std::filesystem::path& root, const std::vector<const RunStatus*>& runs) {
@@ -38,7 +38,7 @@ std::vector<QueueEntry> queue_of(const std::filesystem::path& root, const std::v
         // Of shards an array is asked for as a whole: one question, not one a task.
         if (job && runs.size() > 1) job->id = job->id.substr(0, job->id.find('_'));
         if (job && !jobs.empty() && jobs.front().id == job->id) continue;  // wherever it was submitted to
-        if (jobs.size() < most_jobs) add(std::move(job));
+        if (jobs.size() < max_jobs) add(std::move(job));
     }
     std::vector<QueueEntry> queue;
     for (const SlurmJob& job : jobs) {

@@ -109,7 +109,7 @@ class SweepRun {
     SweepTable table_;
     std::vector<std::int64_t> done_;  ///< by point; the same on all ranks
     bool failed_ = false;             ///< some point; the same on all ranks
-    Loaded loaded_;
+    LoadedJob loaded_;
     std::string loaded_model_, loaded_data_;  ///< what is loaded, as model_needs and data_needs say it
     std::unique_ptr<Hold> hold_;              ///< rank 0
 };

@@ -13,7 +13,7 @@
 #include "runner/data/dataset_records.hpp"
 #include "runner/data/dataset_source.hpp"
 #include "runner/data/prompt_template.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 
@@ -100,8 +100,8 @@ class BookDataSet : public CheckedDataSet {
     }
 
     std::int64_t prompt_bytes(std::int64_t index) const override {
-        constexpr std::int64_t bytes_a_token = 5;  // rather more than less: it only orders the items
-        return std::min(books_->text_bytes(index), settings_.prompt_tokens * bytes_a_token);
+        constexpr std::int64_t bytes_per_token = 5;  // rather more than less: it only orders the items
+        return std::min(books_->text_bytes(index), settings_.prompt_tokens * bytes_per_token);
     }
 
     std::string fingerprint() const override {

@@ -7,7 +7,7 @@
 #include "runner/data/dataset_lines.hpp"
 #include "runner/data/dataset_records.hpp"
 #include "runner/data/dataset_source.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 namespace {

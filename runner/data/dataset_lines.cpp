@@ -6,7 +6,7 @@
 
 #include "engine/error.hpp"
 #include "runner/data/sgm.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 using engine::Json;
 
 constexpr std::int64_t scan_block = 1 << 20;
-constexpr std::int64_t most_line_bytes = std::int64_t{1} << 30;
+constexpr std::int64_t max_line_bytes = std::int64_t{1} << 30;
 constexpr std::uint32_t too_long = std::numeric_limits<std::uint32_t>::max();
 
 /// Finds the "id" of the outermost object and stops there: a line is not built up in memory to learn its id.
@@ -177,13 +177,13 @@ void LineSource::scan_lines(std::int64_t limit) {
 
 /// Lists the <seg> elements, and the documents they are in.
 void LineSource::scan_segments(std::int64_t limit) {
-    constexpr std::int64_t most_tag_bytes = 1 << 16;
+    constexpr std::int64_t max_tag_bytes = 1 << 16;
     std::int64_t segment = -1;  // where the open one begins
     std::string room;
     for (std::int64_t at = find('<', 0); at < file_.num_bytes(); at = find('<', at + 1)) {
         const std::string name = sgm_tag_name(bytes_between(at, std::min(at + 8, file_.num_bytes()), room));
         if (name == "doc") {
-            const std::int64_t most = std::min(at + most_tag_bytes, file_.num_bytes());
+            const std::int64_t most = std::min(at + max_tag_bytes, file_.num_bytes());
             const std::string_view tag = bytes_between(at, most, room);
             documents_.push_back(sgm_attribute(tag.substr(0, tag.find_first_of("<>", 1)), "docid"));
         } else if (name == "seg") {
@@ -230,7 +230,7 @@ void LineSource::add(Line line, std::int64_t end, std::int64_t limit) {
     ++num_in_file_;
     if (limit > 0 && size() >= limit) return;
     const std::int64_t begin = line.offset;
-    if (end - begin > most_line_bytes) {
+    if (end - begin > max_line_bytes) {
         line.num_bytes = too_long;
     } else {
         line.num_bytes = static_cast<std::uint32_t>(end - begin);

@@ -3,7 +3,7 @@
 
 #include "engine/error.hpp"
 #include "runner/data/dataset_records.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary.hpp"
 
 namespace longhaul::runner {
@@ -63,7 +63,7 @@ void set_option(Settings& settings, const std::string& key, Type type, const Jso
     try {
         find_key(key)->set(settings, text, {});
     } catch (const BadValue& bad) {
-        throw InputError(where, field, bad.expected, engine::describe(value), bad.mend);
+        throw InputError(where, field, bad.expected, engine::describe(value), bad.fix);
     }
 }
 

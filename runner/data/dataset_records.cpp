@@ -6,7 +6,7 @@
 #include "engine/error.hpp"
 #include "runner/data/dataset_lines.hpp"
 #include "runner/job/settings.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 namespace {

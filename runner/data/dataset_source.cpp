@@ -13,7 +13,7 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 

@@ -17,10 +17,10 @@ struct Findings {
     ItemSurvey survey;
     std::int64_t longest = -1;
 
-    void add(std::int64_t index, Prompt prompt, const Settings& settings, std::int64_t most_failures) {
+    void add(std::int64_t index, Prompt prompt, const Settings& settings, std::int64_t max_failures) {
         if (!prompt.error.empty()) {
             ++survey.failed;
-            if (static_cast<std::int64_t>(survey.failures.size()) < most_failures)
+            if (static_cast<std::int64_t>(survey.failures.size()) < max_failures)
                 survey.failures.push_back({index, std::move(prompt.id), std::move(prompt.error)});
             return;
         }
@@ -86,7 +86,7 @@ std::vector<std::int64_t> Counts::largest(std::int64_t count) const {
 }
 
 ItemSurvey survey_items(const DataSet& data, const engine::Tokenizer& tokenizer, const Settings& settings,
-                        std::int64_t max_positions, int threads, std::int64_t most_failures) {
+                        std::int64_t max_positions, int threads, std::int64_t max_failures) {
     constexpr std::int64_t block = 64;
     Findings all;
     all.survey.inputs = settings.shard.share_of(data.size());
@@ -100,7 +100,7 @@ ItemSurvey survey_items(const DataSet& data, const engine::Tokenizer& tokenizer,
                 const std::int64_t end = std::min(begin + block, data.size());
                 for (std::int64_t index = begin; index < end; ++index)
                     if (settings.shard.has(index))
-                        mine.add(index, data.prompt(index, tokenizer, max_positions), settings, most_failures);
+                        mine.add(index, data.prompt(index, tokenizer, max_positions), settings, max_failures);
             }
             const std::lock_guard lock(mutex);
             all.merge(mine);
@@ -117,7 +117,7 @@ ItemSurvey survey_items(const DataSet& data, const engine::Tokenizer& tokenizer,
 
     std::vector<ItemSurvey::Failure>& failures = all.survey.failures;
     std::sort(failures.begin(), failures.end(), [](const auto& a, const auto& b) { return a.index < b.index; });
-    if (static_cast<std::int64_t>(failures.size()) > most_failures) failures.resize(most_failures);
+    if (static_cast<std::int64_t>(failures.size()) > max_failures) failures.resize(max_failures);
     return std::move(all.survey);
 }
 

@@ -44,8 +44,8 @@ struct ItemSurvey {
     std::int64_t longest_index = -1;
 };
 
-/// Goes through all items of `data` with `threads` threads; keeps at most `most_failures` of the failed ones.
+/// Goes through all items of `data` with `threads` threads; keeps at most `max_failures` of the failed ones.
 ItemSurvey survey_items(const DataSet& data, const engine::Tokenizer& tokenizer, const Settings& settings,
-                        std::int64_t max_positions, int threads, std::int64_t most_failures);
+                        std::int64_t max_positions, int threads, std::int64_t max_failures);
 
 }  // namespace longhaul::runner

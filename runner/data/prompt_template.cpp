@@ -7,7 +7,7 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "runner/data/dataset_source.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 
@@ -55,8 +55,8 @@ class TemplateParser {
         return line_;
     }
     [[nodiscard]] std::string first_field() const { return "{" + fields_.front() + "}"; }
-    [[noreturn]] void refuse(const std::string& expected, const std::string& got, const std::string& mend = "") const {
-        throw InputError(place(line()), "", expected, got, mend);
+    [[noreturn]] void refuse(const std::string& expected, const std::string& got, const std::string& fix = "") const {
+        throw InputError(place(line()), "", expected, got, fix);
     }
 
     void add_text(char c) {
@@ -126,8 +126,8 @@ PromptTemplate PromptTemplate::parse(std::string_view text, const std::string& n
 }
 
 PromptTemplate PromptTemplate::read(const std::filesystem::path& path, const std::vector<std::string>& fields) {
-    constexpr std::int64_t most_bytes = 1 << 20;
-    return parse(engine::read_file(path, most_bytes), path.string(), fields);
+    constexpr std::int64_t max_bytes = 1 << 20;
+    return parse(engine::read_file(path, max_bytes), path.string(), fields);
 }
 
 std::string PromptTemplate::render(const std::vector<std::string>& values) const {

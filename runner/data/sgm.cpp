@@ -56,11 +56,11 @@ bool append_entity(std::string_view name, std::string& text) {
 }
 
 std::string resolved(std::string_view bytes) {
-    constexpr std::size_t most_name_bytes = 10;
+    constexpr std::size_t max_name_bytes = 10;
     std::string text;
     for (std::size_t i = 0; i < bytes.size(); ++i) {
         const std::size_t length =
-            bytes[i] == '&' ? bytes.substr(i + 1, most_name_bytes + 1).find(';') : std::string_view::npos;
+            bytes[i] == '&' ? bytes.substr(i + 1, max_name_bytes + 1).find(';') : std::string_view::npos;
         if (length != std::string_view::npos && append_entity(bytes.substr(i + 1, length), text)) {
             i += length + 1;
         } else {

@@ -63,9 +63,9 @@ void FileReplacement::flush() {
 }
 
 void FileReplacement::append(std::string_view text) {
-    constexpr std::size_t most_buffered = 1 << 18;
+    constexpr std::size_t max_buffered = 1 << 18;
     buffer_ += text;
-    if (buffer_.size() >= most_buffered) flush();
+    if (buffer_.size() >= max_buffered) flush();
 }
 
 void FileReplacement::commit(Durable durable) {

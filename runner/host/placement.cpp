@@ -15,23 +15,23 @@
 #include <string_view>
 
 #include "kernels/team.hpp"
-#include "runner/host/allotment.hpp"
 #include "runner/host/files.hpp"
+#include "runner/host/resource_limits.hpp"
 
 namespace longhaul::runner {
 namespace {
 
-constexpr int most_processors = 1 << 14;
+constexpr int max_processors = 1 << 14;
 
 /// A set of processors as the kernel has it, large enough for any machine.
 class Affinity {
   public:
-    Affinity() : set_(CPU_ALLOC(most_processors)) { CPU_ZERO_S(bytes(), set_); }
+    Affinity() : set_(CPU_ALLOC(max_processors)) { CPU_ZERO_S(bytes(), set_); }
     ~Affinity() { CPU_FREE(set_); }
     Affinity(const Affinity&) = delete;
     Affinity& operator=(const Affinity&) = delete;
 
-    static std::size_t bytes() { return CPU_ALLOC_SIZE(most_processors); }
+    static std::size_t bytes() { return CPU_ALLOC_SIZE(max_processors); }
     bool read(pid_t pid) { return ::sched_getaffinity(pid, bytes(), set_) == 0; }
     void add(int processor) { CPU_SET_S(static_cast<std::size_t>(processor), bytes(), set_); }
     [[nodiscard]] bool has(int processor) const {
@@ -206,7 +206,7 @@ CoreDomains usable_cores(const char* synthetic) {
         }
     }
     if (topology != nullptr) hwloc_topology_destroy(topology);
-    for (int processor = 0; domains.empty() && processor < most_processors; ++processor) {
+    for (int processor = 0; domains.empty() && processor < max_processors; ++processor) {
         if (allowed.has(processor)) domains[0].push_back(processor);  // a machine hwloc knows no cores of
     }
     if (domains.empty()) domains[0].push_back(0);

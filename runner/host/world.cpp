@@ -56,9 +56,9 @@ World::~World() {
     MPI_Finalize();
 }
 
-void World::split(int ranks_a_replica) {
-    replica_ = rank_ / ranks_a_replica;
-    num_replicas_ = size_ / ranks_a_replica;
+void World::split(int ranks_per_replica) {
+    replica_ = rank_ / ranks_per_replica;
+    num_replicas_ = size_ / ranks_per_replica;
     if (replica_comm_ != MPI_COMM_NULL) MPI_Comm_free(&replica_comm_);
     check(MPI_Comm_split(MPI_COMM_WORLD, replica_, rank_, &replica_comm_), "MPI_Comm_split");
     MPI_Comm_rank(replica_comm_, &rank_in_replica_);

@@ -37,8 +37,8 @@ class World {
     [[nodiscard]] int node_rank() const { return node_rank_; }
     [[nodiscard]] int node_size() const { return node_size_; }
 
-    /// Makes groups of `ranks_a_replica` neighbours; again only when nothing uses the former ones. Collective.
-    void split(int ranks_a_replica);
+    /// Makes groups of `ranks_per_replica` neighbours; again only when nothing uses the former ones. Collective.
+    void split(int ranks_per_replica);
     [[nodiscard]] MPI_Comm replica_comm() const { return replica_comm_; }
     [[nodiscard]] int replica() const { return replica_; }
     [[nodiscard]] int num_replicas() const { return num_replicas_; }

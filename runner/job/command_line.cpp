@@ -7,7 +7,7 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -17,8 +17,8 @@ namespace po = boost::program_options;
 const char* const origin = "command line";
 
 [[noreturn]] void refuse(const std::string& field, const std::string& expected, const std::string& got,
-                         const std::string& mend = "") {
-    throw UsageError(InputError::format(origin, field, expected, got, mend));
+                         const std::string& fix = "") {
+    throw UsageError(InputError::format(origin, field, expected, got, fix));
 }
 
 /// "longhaul generate MODEL"
@@ -56,10 +56,10 @@ po::options_description describe(const CommandSyntax& syntax) {
     for (const CommandOption& own : syntax.options) known.push_back(own.name);
     for (const KeyInfo& key : keys_of(syntax)) known.push_back(key.key);
     const std::string near = nearest_word(name, known);
-    const std::string mend = near.empty() ? help_hint(syntax) : "did you mean '" + near + "'?";
-    if (syntax.keys) refuse("unknown key " + in_quotes(name), "a known key", in_quotes(name), mend);
+    const std::string fix = near.empty() ? help_hint(syntax) : "did you mean '" + near + "'?";
+    if (syntax.keys) refuse("unknown key " + in_quotes(name), "a known key", in_quotes(name), fix);
     refuse("unknown option " + in_quotes("--" + name), "an option of `longhaul " + syntax.name + "`",
-           in_quotes("--" + name), mend);
+           in_quotes("--" + name), fix);
 }
 
 [[noreturn]] void refuse_syntax(const po::error& error, const CommandSyntax& syntax) {
@@ -134,8 +134,8 @@ std::vector<po::option> split(const std::vector<std::string>& arguments, const C
 
 void add_place(CommandLine& line, const std::string& text, const CommandSyntax& syntax) {
     if (line.places.size() >= syntax.places.size()) {
-        const std::string mend = text.starts_with('-') ? "options begin with --" : help_hint(syntax);
-        refuse("", usage_of(syntax), "one more argument, " + in_quotes(text), mend);
+        const std::string fix = text.starts_with('-') ? "options begin with --" : help_hint(syntax);
+        refuse("", usage_of(syntax), "one more argument, " + in_quotes(text), fix);
     }
     line.places.push_back(text);
 }

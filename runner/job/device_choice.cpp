@@ -4,7 +4,7 @@
 
 #include "engine/error.hpp"
 #include "kernels/gpu_devices.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -16,9 +16,8 @@ bool is_of(const std::string& kernels, const std::vector<std::string>& device) {
     return kernels != "auto" && std::find(device.begin(), device.end(), kernels) != device.end();
 }
 
-[[noreturn]] void refuse(const char* key, const std::string& expected, const std::string& got,
-                         const std::string& mend) {
-    throw UsageError(InputError::format("job", key, expected, "'" + got + "'", mend));
+[[noreturn]] void refuse(const char* key, const std::string& expected, const std::string& got, const std::string& fix) {
+    throw UsageError(InputError::format("job", key, expected, "'" + got + "'", fix));
 }
 
 std::unique_ptr<kernels::Device> make_cpu_device(const Settings& settings, int threads) {

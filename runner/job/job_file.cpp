@@ -4,12 +4,12 @@
 #include "engine/error.hpp"
 #include "engine/json.hpp"
 #include "runner/job/settings.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 namespace {
 
-constexpr std::int64_t most_bytes = 1 << 20;  // a job file is written by hand
+constexpr std::int64_t max_bytes = 1 << 20;  // a job file is written by hand
 
 /// Of a sweep file; a job's keys are one word.
 bool is_sweep_line(std::string_view line) {
@@ -43,7 +43,7 @@ std::string_view without_comment(std::string_view line) {
 
 std::string read_text(const std::filesystem::path& path) {
     try {
-        return engine::read_file(path, most_bytes);
+        return engine::read_file(path, max_bytes);
     } catch (const InputError& error) {
         throw UsageError(error.what());  // a job file that cannot be read is a wrong command line
     }

@@ -11,7 +11,7 @@
 #include "engine/json.hpp"
 #include "engine/verify/verifier.hpp"
 #include "runner/job/device_choice.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary.hpp"
 
 namespace longhaul::runner {
@@ -29,12 +29,12 @@ class Faults {
     explicit Faults(const FaultSink& sink) : sink_(sink) {}
 
     void add(const std::string& key, const std::string& origin, const std::string& field, const std::string& expected,
-             const std::string& got, const std::string& mend = "") {
-        sink_(key, InputError::format(origin, field, expected, got, mend));
+             const std::string& got, const std::string& fix = "") {
+        sink_(key, InputError::format(origin, field, expected, got, fix));
         keys_.insert(key);
     }
-    void add(const Assignment& of, const std::string& expected, const std::string& got, const std::string& mend = "") {
-        add(of.key, of.origin, of.key, expected, got, mend);
+    void add(const Assignment& of, const std::string& expected, const std::string& got, const std::string& fix = "") {
+        add(of.key, of.origin, of.key, expected, got, fix);
     }
     /// A line that names its field itself.
     void add_line(const std::string& key, const std::string& line) {
@@ -68,7 +68,7 @@ void assign(Settings& settings, const Key& key, const Assignment& assignment, co
         if (assignment.value.empty()) throw BadValue{"a value", ""};
         key.set(settings, assignment.value, folder);
     } catch (const BadValue& bad) {
-        faults.add(assignment, bad.expected, shown(assignment.value), bad.mend);
+        faults.add(assignment, bad.expected, shown(assignment.value), bad.fix);
     }
 }
 
@@ -207,8 +207,8 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
 /// Of keys that had a fault already nothing more is said.
 void check_together(const Settings& settings, const Origins& origins, Faults& faults) {
     const auto add = [&](const std::string& origin_key, const std::string& key, const std::string& expected,
-                         const std::string& got, const std::string& mend) {
-        if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(origin_key), key, expected, got, mend);
+                         const std::string& got, const std::string& fix) {
+        if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(origin_key), key, expected, got, fix);
     };
     const std::vector<std::string>& kernels = kernels_of_device(settings.device);
     if (!faults.has("device") && std::find(kernels.begin(), kernels.end(), settings.kernels) == kernels.end())

@@ -25,6 +25,6 @@ struct Shard {
     }
 };
 
-inline constexpr std::int64_t most_shards = 10'000;
+inline constexpr std::int64_t max_shards = 10'000;
 
 }  // namespace longhaul::runner

@@ -7,7 +7,7 @@
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "engine/verify/verifier.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -16,7 +16,7 @@ using Kind = Key::Kind;
 using Strings = std::vector<std::string>;
 
 constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t most_tokens = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t max_tokens = std::numeric_limits<std::int32_t>::max();
 constexpr double no_limit = std::numeric_limits<double>::infinity();
 
 std::string joined(const Strings& words, const char* between) {
@@ -244,12 +244,12 @@ Key tensor_parallel_key() {
 
 /// "2/8"
 Shard parse_shard(const std::string& value) {
-    const BadValue bad{"off, or I/K with I from 0 to K - 1 and K at most " + std::to_string(most_shards),
+    const BadValue bad{"off, or I/K with I from 0 to K - 1 and K at most " + std::to_string(max_shards),
                        "0/8 to 7/8 are the eight shards of a job"};
     const std::size_t slash = value.find('/');
     if (slash == std::string::npos) throw bad;
     try {
-        const std::int64_t count = parse_integer(value.substr(slash + 1), 1, most_shards);
+        const std::int64_t count = parse_integer(value.substr(slash + 1), 1, max_shards);
         return {.index = parse_integer(value.substr(0, slash), 0, count - 1), .count = count};
     } catch (const BadValue&) {
         throw bad;
@@ -375,9 +375,9 @@ Section job_section() {
 Section text_section() {
     return {
         "Text",
-        {integer("prompt-tokens", Kind::identity, &Settings::prompt_tokens, 1, most_tokens,
+        {integer("prompt-tokens", Kind::identity, &Settings::prompt_tokens, 1, max_tokens,
                  "pg19: tokens of the book that are the prompt"),
-         integer("max-tokens", Kind::extension, &Settings::max_tokens, 1, most_tokens, "new tokens an item, at most"),
+         integer("max-tokens", Kind::extension, &Settings::max_tokens, 1, max_tokens, "new tokens an item, at most"),
          flag("ignore-eos", Kind::identity, &Settings::ignore_eos, "go on after the model's end-of-text token"),
          stop_key(),
          path("reference", Kind::execution, &Settings::reference,
@@ -402,9 +402,9 @@ Section text_section() {
               "text"),
          choice("mode", Kind::identity, &Settings::mode, {"generate", "perplexity"}, {},
                 "generate text, or only score the data's own continuations (up to max-tokens of each)"),
-         integer("window", Kind::identity, &Settings::window, 0, most_tokens,
+         integer("window", Kind::identity, &Settings::window, 0, max_tokens,
                  "mode = perplexity: tokens a pass sees, each window from its own beginning; 0 = the model's context"),
-         integer("stride", Kind::identity, &Settings::stride, 0, most_tokens,
+         integer("stride", Kind::identity, &Settings::stride, 0, max_tokens,
                  "mode = perplexity: tokens from one window to the next, scored in each but the first, which scores "
                  "all it can; 0 = half the window"),
          flag("token-ids", Kind::identity, &Settings::token_ids, "also write token_ids to the results")}};
@@ -421,7 +421,7 @@ Section sampling_section() {
              number("eta", Kind::identity, &Settings::eta, 0, 1, false, "epsilon of eta-sampling; 0 = off"),
              number("repetition-penalty", Kind::identity, &Settings::repetition_penalty, 0, 1000, true,
                     "weakens every token of the penalty window by this factor, once; 1 = off"),
-             integer("penalty-window", Kind::identity, &Settings::penalty_window, 1, most_tokens,
+             integer("penalty-window", Kind::identity, &Settings::penalty_window, 1, max_tokens,
                      "tokens before the next one that are penalised")}};
 }
 
@@ -470,7 +470,7 @@ Section draft_section() {
                 "under tensor-parallel: each rank runs the whole draft model, or its part; auto = by its size, where "
                 "it can be split"),
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any, "Lyanna's r; 0 = off"),
-         integer("partial-cache", Kind::draft, &Settings::partial_cache, 1, most_tokens,
+         integer("partial-cache", Kind::draft, &Settings::partial_cache, 1, max_tokens,
                  "TokenSwift's budget in tokens"),
          choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode, {"dynamic", "static", "full"}, {},
                 "how TokenSwift fills the budget"),

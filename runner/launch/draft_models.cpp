@@ -11,7 +11,7 @@ namespace longhaul::runner {
 namespace {
 
 /// Below it, a rank computes a pass sooner than ranks bring its parts together (twice a layer).
-constexpr std::int64_t least_sharded_parameters = 100'000'000;
+constexpr std::int64_t min_sharded_parameters = 100'000'000;
 
 /// Whether the folder has a tokenizer, and that all tokens of `other` under their ids.
 bool has_tokens_of(const std::filesystem::path& folder, const engine::Tokenizer& other) {
@@ -33,7 +33,7 @@ bool is_draft_sharded(const Settings& settings, const std::filesystem::path& fol
     if (settings.tensor_parallel == 1 || settings.draft_parallel == "replicated") return false;
     const std::string obstacle = engine::Split::obstacle(config, settings.tensor_parallel);
     if (settings.draft_parallel == "auto")
-        return obstacle.empty() && engine::num_parameters(config) >= least_sharded_parameters;
+        return obstacle.empty() && engine::num_parameters(config) >= min_sharded_parameters;
     if (obstacle.empty()) return true;
     throw UsageError("draft-parallel: expected auto or replicated with tensor-parallel = " +
                      std::to_string(settings.tensor_parallel) + ", got sharded: " + (folder / "config.json").string() +
@@ -72,7 +72,7 @@ void DraftModels::load(const Settings& settings, const engine::ModelConfig& targ
                                                   kv_dtype_of(settings), packed_folder(settings)));
         };
         // Ranks may see different models under one name, which is found out later: until then they do the same.
-        if (engine::least_of(group, sharded[i] ? 1 : 0) == 1) {
+        if (engine::min_over_ranks(group, sharded[i] ? 1 : 0) == 1) {
             load_over(group);
         } else {
             engine::agree(group, [&] { load_over(*alone_); });

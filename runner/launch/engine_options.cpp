@@ -94,7 +94,7 @@ static engine::ScoringWindows windows_of(const Settings& settings, const engine:
     return {.window = window, .stride = settings.stride > 0 ? settings.stride : window / 2};
 }
 
-std::int64_t most_positions(const Settings& settings, const engine::ModelConfig& config) {
+std::int64_t max_item_positions(const Settings& settings, const engine::ModelConfig& config) {
     constexpr std::int64_t without_end = std::int64_t{1} << 40;
     return settings.mode == "perplexity" ? without_end : config.max_positions;
 }

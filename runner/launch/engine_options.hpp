@@ -34,6 +34,6 @@ engine::ReplicaOptions replica_options(const Settings& settings, const engine::M
 
 /// Positions that prompt and continuation of an item may take: the model's context, or without an end where windows run
 /// over them.
-std::int64_t most_positions(const Settings& settings, const engine::ModelConfig& config);
+std::int64_t max_item_positions(const Settings& settings, const engine::ModelConfig& config);
 
 }  // namespace longhaul::runner

@@ -9,9 +9,9 @@
 #include "engine/sampling/log_softmax.hpp"
 #include "kernels/numerics.hpp"
 #include "runner/host/files.hpp"
-#include "runner/host/machine.hpp"
+#include "runner/host/resources.hpp"
 #include "runner/job/device_choice.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary.hpp"
 #include "runner/launch/draft_models.hpp"
 #include "runner/launch/engine_options.hpp"
@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 class JobChecker {
   public:
-    explicit JobChecker(std::int64_t most_failures) : most_failures_(most_failures) {}
+    explicit JobChecker(std::int64_t max_failures) : max_failures_(max_failures) {}
 
     JobReport check(const fs::path& job_file, const std::vector<Assignment>& command_line) {
         read_job(job_file, command_line);
@@ -165,9 +165,9 @@ class JobChecker {
         if (fs::exists(run_folder_of(report_.settings).root / "identity.json"))
             attempt("data", [&] { fingerprints_["data"] = data->fingerprint(); });
         if (!tokenizer_) return;
-        ItemSurvey survey =
-            survey_items(*data, *tokenizer_, report_.settings, most_positions(report_.settings, report_.model->config),
-                         usable_processors(), most_failures_);
+        ItemSurvey survey = survey_items(*data, *tokenizer_, report_.settings,
+                                         max_item_positions(report_.settings, report_.model->config),
+                                         usable_processors(), max_failures_);
         if (survey.longest_index >= 0) report_.longest_id = data->id(survey.longest_index);
         report_.items = std::move(survey);
     }
@@ -239,8 +239,8 @@ class JobChecker {
         need.longest_kv = kv_bytes(report_.items->positions.largest());
         need.available = device_is_here_ ? available_bytes(*device_, 1) : 0;
         need.host = place_of_memory(*device_);
-        need.far = far_bytes(settings, *device_);
-        need.most_kv = kv_memory_bytes(settings, *device_, 1, need.weights) + need.far;
+        need.far = host_bytes(settings, *device_);
+        need.max_kv = kv_memory_bytes(settings, *device_, 1, need.weights) + need.far;
         if (!attempt("memory", [&] { check_memory(settings, *device_, 1, 1); })) return;
         if (!attempt("host-memory", [&] { check_host_memory(settings, *device_, 1); })) return;
         warn_of_memory(need);
@@ -248,8 +248,8 @@ class JobChecker {
     }
 
     void warn_of_memory(const MemoryNeed& need) {
-        const auto warn = [&](const std::string& expected, const std::string& got, const std::string& mend) {
-            report_.warnings.push_back(InputError::format("memory", "", expected, got, mend));
+        const auto warn = [&](const std::string& expected, const std::string& got, const std::string& fix) {
+            report_.warnings.push_back(InputError::format("memory", "", expected, got, fix));
         };
         if (need.available > 0 && need.weights > need.available) {
             warn("room for weights of " + size_text(need.weights) + " a rank",
@@ -257,14 +257,14 @@ class JobChecker {
             return;
         }
         if (need.available == 0 && report_.settings.memory == 0) return;
-        const std::string room = size_text(need.most_kv) +
+        const std::string room = size_text(need.max_kv) +
                                  (report_.settings.memory > 0 ? " (memory)" : " for a single rank on " + need.host) +
                                  (need.far > 0 ? ", host-memory among them" : "");
-        const std::string far = device_->has_far_memory() ? "memory, host-memory" : "memory";
-        if (need.longest_kv > need.most_kv) {
+        const std::string far = device_->can_use_host_memory() ? "memory, host-memory" : "memory";
+        if (need.longest_kv > need.max_kv) {
             warn("room for keys and values of the longest item, " + size_text(need.longest_kv) + " a rank", room,
                  "items of this length fail; raise " + far + " or tensor-parallel, or take kv-precision = int8");
-        } else if (need.batch_kv > need.most_kv) {
+        } else if (need.batch_kv > need.max_kv) {
             warn("room for keys and values of the longest items, " + size_text(need.batch_kv) + " a rank", room,
                  "fewer than batch will be in flight at a time");
         }
@@ -301,7 +301,7 @@ class JobChecker {
         report_.disk = need;
     }
 
-    std::int64_t most_failures_;
+    std::int64_t max_failures_;
     JobReport report_;
     std::set<std::string> faulty_keys_;
     Fingerprints fingerprints_;
@@ -325,8 +325,8 @@ ExitCode JobReport::code() const {
     return items && items->failed > 0 ? ExitCode::items_failed : ExitCode::done;
 }
 
-JobReport check_job(const fs::path& job_file, const std::vector<Assignment>& command_line, std::int64_t most_failures) {
-    return JobChecker(most_failures).check(job_file, command_line);
+JobReport check_job(const fs::path& job_file, const std::vector<Assignment>& command_line, std::int64_t max_failures) {
+    return JobChecker(max_failures).check(job_file, command_line);
 }
 
 }  // namespace longhaul::runner

@@ -28,7 +28,7 @@ struct MemoryNeed {
     std::int64_t longest_kv = 0;  ///< keys and values of the longest item at its end
     std::int64_t batch_kv = 0;    ///< of the `batch` longest together
     std::int64_t available = 0;   ///< on this machine, now; 0: unknown
-    std::int64_t most_kv = 0;     ///< `memory`, or what `run` would take here as the only rank, and `far`; 0: unknown
+    std::int64_t max_kv = 0;      ///< `memory`, or what `run` would take here as the only rank, and `far`; 0: unknown
     std::int64_t far = 0;         ///< of `host-memory`
     std::string host;
 };
@@ -63,9 +63,9 @@ struct JobReport {
     [[nodiscard]] ExitCode code() const;
 };
 
-/// Checks a job file with keys of the command line; of failing items at most `most_failures` are kept. Throws
+/// Checks a job file with keys of the command line; of failing items at most `max_failures` are kept. Throws
 /// UsageError where there is no job file to read.
 JobReport check_job(const std::filesystem::path& job_file, const std::vector<Assignment>& command_line,
-                    std::int64_t most_failures);
+                    std::int64_t max_failures);
 
 }  // namespace longhaul::runner

@@ -11,7 +11,7 @@
 #include "runner/host/files.hpp"
 #include "runner/host/process.hpp"
 #include "runner/launch/replica_driver.hpp"
-#include "runner/run/outcome.hpp"
+#include "runner/run/job_outcome.hpp"
 #include "runner/run/progress.hpp"
 #include "runner/run/results.hpp"
 #include "runner/run/token_ledger.hpp"
@@ -47,7 +47,7 @@ std::unordered_map<std::int64_t, std::int64_t> checkpointed_items(const DataSet&
     return tokens;
 }
 
-Plan make_plan(const Loaded& loaded, const JobPhase& phase, engine::CheckpointStore& store) {
+Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::CheckpointStore& store) {
     const Settings& settings = phase.settings;
     const DataSet& data = *loaded.data;
     const ResultIndex results = ResultIndex::read(phase.folder.root);
@@ -187,7 +187,7 @@ void write_references(const std::filesystem::path& run, const DataSet& data, con
 }
 
 /// Rank 0: what there is now, and results.jsonl when it is all.
-void collect(const JobPhase& phase, const Loaded& loaded, JobOutcome& outcome) {
+void collect(const JobPhase& phase, const LoadedJob& loaded, JobOutcome& outcome) {
     const ResultIndex results = ResultIndex::read(phase.folder.root);
     const std::int64_t inputs = loaded.data->size();
     outcome.items = phase.settings.shard.share_of(inputs) * phase.settings.samples;
@@ -238,7 +238,7 @@ bool print_storage_errors(const World& world, const std::string& mine) {
     return word.front() > 0;
 }
 
-void run_replicas(const World& world, Loaded& loaded, const JobPhase& phase, const Plan& plan,
+void run_replicas(const World& world, LoadedJob& loaded, const JobPhase& phase, const Plan& plan,
                   engine::CheckpointStore& store, JobOutcome& outcome, std::string& storage_error) {
     Board board(world.comm());
     std::optional<ReplicaDriver> made;  // or all stop with one line, before the others wait for this rank
@@ -264,7 +264,7 @@ void run_replicas(const World& world, Loaded& loaded, const JobPhase& phase, con
 
 }  // namespace
 
-JobOutcome run_phase(const World& world, Loaded& loaded, const JobPhase& phase) {
+JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phase) {
     std::unique_ptr<engine::CheckpointStore> store;
     Log log(phase.folder.log() / (std::to_string(phase.epoch) + ".log"));
     world.agree([&] {

@@ -4,12 +4,12 @@
 
 #include "runner/host/world.hpp"
 #include "runner/launch/job_phase.hpp"
-#include "runner/launch/loaded.hpp"
-#include "runner/run/outcome.hpp"
+#include "runner/launch/loaded_job.hpp"
+#include "runner/run/job_outcome.hpp"
 
 namespace longhaul::runner {
 
 /// Collective. Errors between collectives are agreed; one in the middle of a replica's loop ends all ranks.
-JobOutcome run_phase(const World& world, Loaded& loaded, const JobPhase& phase);
+JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phase);
 
 }  // namespace longhaul::runner

@@ -15,7 +15,7 @@
 #include "runner/host/world.hpp"
 #include "runner/job/settings.hpp"
 #include "runner/launch/job_run.hpp"
-#include "runner/launch/loaded.hpp"
+#include "runner/launch/loaded_job.hpp"
 #include "runner/run/lease.hpp"
 #include "runner/run/run_folder.hpp"
 #include "runner/run/summary.hpp"
@@ -47,7 +47,7 @@ class Hold {
 /// What everything hangs on in one launch of one job.
 struct Launch {
     World& world;
-    Loaded& loaded;  ///< what is there already (model, data) must be what `settings` ask for
+    LoadedJob& loaded;  ///< what is there already (model, data) must be what `settings` ask for
     Settings settings;
     std::string label = "longhaul";  ///< of the progress lines
     /// Rank 0, any thread: a lease above the run folder's was lost.

@@ -12,9 +12,9 @@
 #include "engine/model/model_plan.hpp"
 #include "engine/replica/replica.hpp"
 #include "kernels/token_chooser.hpp"
-#include "runner/host/machine.hpp"
 #include "runner/host/process.hpp"
-#include "runner/job/values.hpp"
+#include "runner/host/resources.hpp"
+#include "runner/job/value_text.hpp"
 #include "runner/launch/draft_models.hpp"
 #include "runner/launch/engine_options.hpp"
 
@@ -35,17 +35,17 @@ std::int64_t tree_nodes(const Settings& settings) {
 std::int64_t decode_rows(const Settings& settings) {
     return settings.batch * (1 + tree_nodes(settings));
 }
-std::int64_t most_rows(const Settings& settings) {
+std::int64_t max_rows(const Settings& settings) {
     return decode_rows(settings) + engine::prefill_chunk_of(settings.device == "cuda");
 }
 
-std::int64_t most_logit_rows(const Settings& settings, const ModelPart& target) {
+std::int64_t max_logit_rows(const Settings& settings, const ModelPart& target) {
     if (settings.mode != "perplexity") return decode_rows(settings);
-    return std::min(most_rows(settings), engine::most_logits_rows(target.config.vocab_size, settings.device == "cuda"));
+    return std::min(max_rows(settings), engine::max_logits_rows(target.config.vocab_size, settings.device == "cuda"));
 }
 
 /// Of one item, at the least: its new tokens, and one of a prompt.
-std::int64_t least_positions(const Settings& settings, const engine::ModelConfig& config) {
+std::int64_t min_positions(const Settings& settings, const engine::ModelConfig& config) {
     if (settings.mode == "perplexity")
         return settings.window > 0 ? settings.window : std::min<std::int64_t>(config.max_positions, 2048);
     const std::int64_t prompt = settings.task == "pg19" ? settings.prompt_tokens : 1;
@@ -67,7 +67,7 @@ struct Need {
 /// All of a device's own memory but weights, keys and values.
 std::int64_t pass_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
     return workspace_bytes(settings, parts) + reserved_bytes(settings, parts, device) +
-           window_bytes(parts, device, far_bytes(settings, device));
+           window_bytes(parts, device, host_bytes(settings, device));
 }
 
 /// Of pages, that the device has `bytes` for: it gives whole granules for each slab.
@@ -84,7 +84,7 @@ Need need_of(const Settings& settings, const ModelParts& parts, const kernels::D
             .passes = pass_bytes(settings, parts, device),
             .kv = item_kv_bytes(parts, device, positions, positions),
             .drafts_kv = item_kv_bytes(parts, device, 0, positions),
-            .far = far_bytes(settings, device)};
+            .far = host_bytes(settings, device)};
 }
 
 /// Bytes as the job file takes them, rounded up.
@@ -103,7 +103,7 @@ class Ways {
           device_(device),
           room_(room),
           positions_(positions),
-          far_room_(available_memory_bytes(ranks_of_node) / ranks_of_node) {}
+          host_room_(available_memory_bytes(ranks_of_node) / ranks_of_node) {}
 
     std::vector<std::string> find() {
         for (std::int64_t batch = settings_.batch / 2; batch >= 1; batch /= 2) {
@@ -141,7 +141,7 @@ class Ways {
 
     /// The window that far pages pass through grows with them, and takes of the device's own memory.
     void host_memory() {
-        if (!device_.has_far_memory()) return;
+        if (!device_.can_use_host_memory()) return;
         const ModelParts parts = parts_of(settings_);
         Settings changed = settings_;
         for (int i = 0; i < 16; ++i) {
@@ -152,7 +152,7 @@ class Ways {
                 return;
             }
             changed.host_memory += lack + (std::int64_t{1} << 20);
-            if (far_room_ > 0 && changed.host_memory > far_room_) return;
+            if (host_room_ > 0 && changed.host_memory > host_room_) return;
         }
     }
 
@@ -170,7 +170,7 @@ class Ways {
     const Settings& settings_;
     const kernels::Device& device_;
     std::int64_t room_, positions_;
-    std::int64_t far_room_;  ///< of the node's memory, for each of its ranks; 0 where nobody says
+    std::int64_t host_room_;  ///< of the node's memory, for each of its ranks; 0 where nobody says
     std::vector<std::string> found_;
 };
 
@@ -232,7 +232,7 @@ static std::int64_t library_bytes(const ModelPart& target) {
 }
 
 std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) {
-    const std::int64_t rows = most_rows(settings), logit_rows = most_logit_rows(settings, parts.front());
+    const std::int64_t rows = max_rows(settings), logit_rows = max_logit_rows(settings, parts.front());
     std::int64_t bytes = settings.kernels == "cuda-cublas" ? library_bytes(parts.front()) : 0;
     for (const ModelPart& part : parts)
         bytes += engine::pass_bytes(part.config, part.split, precision_of(settings), rows, logit_rows);
@@ -248,7 +248,7 @@ std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) 
 std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
     std::int64_t bytes = driver_bytes;
     std::int64_t operations = 0;  // of one model after the other
-    const std::int64_t logit_rows = most_logit_rows(settings, parts.front());
+    const std::int64_t logit_rows = max_logit_rows(settings, parts.front());
     const bool chooses = device.token_chooser() != nullptr;
     if (settings.tensor_parallel > 1 && chooses) {  // the parts of all ranks, as they come and by rows
         bytes += 2 * logit_rows * std::int64_t{sizeof(float)} * parts.front().split.vocab * settings.tensor_parallel;
@@ -262,7 +262,7 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
         operations = std::max(
             operations,
             device.operation_bytes(part.layout,
-                                   {.rows = most_rows(settings),
+                                   {.rows = max_rows(settings),
                                     .positions = part.config.max_positions,
                                     .q_heads = part.split.num_heads,
                                     .ranks = settings.tensor_parallel,
@@ -273,8 +273,8 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
     return bytes + operations;
 }
 
-std::int64_t far_bytes(const Settings& settings, const kernels::Device& device) {
-    return device.has_far_memory() ? settings.host_memory : 0;
+std::int64_t host_bytes(const Settings& settings, const kernels::Device& device) {
+    return device.can_use_host_memory() ? settings.host_memory : 0;
 }
 
 std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t far) {
@@ -334,13 +334,13 @@ std::string memory_refusal(const Settings& settings, const kernels::Device& devi
 void check_memory(const Settings& settings, const kernels::Device& device, int ranks, int ranks_of_node) {
     const std::optional<std::int64_t> room = own_room(device, ranks);
     if (!room) return;
-    const std::int64_t positions = least_positions(settings, engine::ModelConfig::load(settings.model));
+    const std::int64_t positions = min_positions(settings, engine::ModelConfig::load(settings.model));
     const std::string line = memory_refusal(settings, device, *room, positions, ranks_of_node);
     if (!line.empty()) throw Error(line);
 }
 
 void check_host_memory(const Settings& settings, const kernels::Device& device, int ranks) {
-    const std::int64_t wanted = far_bytes(settings, device), available = available_memory_bytes(ranks);
+    const std::int64_t wanted = host_bytes(settings, device), available = available_memory_bytes(ranks);
     if (wanted == 0 || available == 0 || wanted <= available / ranks) return;
     throw Error(InputError::format("host-memory", "",
                                    "at most " + size_text(available / ranks) + " a rank, which " +

@@ -40,7 +40,7 @@ std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts);
 std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device);
 
 /// Bytes of the node's memory that a rank may use for keys and values: `host-memory`, where `device` has a use for it.
-std::int64_t far_bytes(const Settings& settings, const kernels::Device& device);
+std::int64_t host_bytes(const Settings& settings, const kernels::Device& device);
 
 /// What of the device's own memory those pass through.
 std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t far);

@@ -64,7 +64,7 @@ std::string reason_name(engine::FinishReason reason) {
     return "error";
 }
 
-std::optional<DraftCost> draft_cost(const Loaded& loaded, const JobPhase& phase) {
+std::optional<DraftCost> draft_cost(const LoadedJob& loaded, const JobPhase& phase) {
     const Settings& settings = phase.settings;
     if (!settings.draft->drafts() || settings.mode != "generate") return std::nullopt;
     const engine::DraftOptions draft = draft_of(settings);
@@ -76,7 +76,7 @@ std::optional<DraftCost> draft_cost(const Loaded& loaded, const JobPhase& phase)
 
 }  // namespace
 
-ReplicaDriver::ReplicaDriver(const World& world, Loaded& loaded, const JobPhase& phase,
+ReplicaDriver::ReplicaDriver(const World& world, LoadedJob& loaded, const JobPhase& phase,
                              const std::vector<std::int64_t>& order, engine::CheckpointStore& store, Board& board)
     : world_(world),
       loaded_(loaded),
@@ -109,7 +109,7 @@ engine::ReplicaOptions ReplicaDriver::options() const {
     loaded_.drafts.give_to(options.draft);
     options.kv_memory_bytes = loaded_.own_room ? kv_memory_within(settings, *loaded_.device, *loaded_.own_room)
                                                : kv_memory_bytes(settings, *loaded_.device, loaded_.ranks_on_device);
-    options.kv_far_bytes = far_bytes(settings, *loaded_.device);
+    options.kv_host_bytes = host_bytes(settings, *loaded_.device);
     options.checkpoint.folder = phase_.folder.checkpoints();
     options.checkpoint.identity = checkpoint_identity(settings, loaded_.fingerprints, loaded_.model->config());
     options.checkpoint.replica = world_.replica();
@@ -200,7 +200,7 @@ std::optional<engine::WorkItem> ReplicaDriver::next_work() {
         const std::int64_t number = order_[taken];
         const ItemKey key = key_of(number);
         Prompt prompt = loaded_.data->prompt(key.index, *loaded_.tokenizer,
-                                             most_positions(phase_.settings, loaded_.model->config()));
+                                             max_item_positions(phase_.settings, loaded_.model->config()));
         if (!prompt.error.empty()) {
             record_bad_prompt(number, prompt);
             continue;

@@ -16,7 +16,7 @@
 #include "engine/replica/replica.hpp"
 #include "runner/host/watchdog.hpp"
 #include "runner/launch/job_phase.hpp"
-#include "runner/launch/loaded.hpp"
+#include "runner/launch/loaded_job.hpp"
 #include "runner/launch/scheduler.hpp"
 #include "runner/run/log.hpp"
 #include "runner/run/results.hpp"
@@ -27,7 +27,7 @@ namespace longhaul::runner {
 class ReplicaDriver {
   public:
     /// `order`: as order_of_work gave it. All references must outlive the driver.
-    ReplicaDriver(const World& world, Loaded& loaded, const JobPhase& phase, const std::vector<std::int64_t>& order,
+    ReplicaDriver(const World& world, LoadedJob& loaded, const JobPhase& phase, const std::vector<std::int64_t>& order,
                   engine::CheckpointStore& store, Board& board);
     ~ReplicaDriver();
 
@@ -66,7 +66,7 @@ class ReplicaDriver {
     void forget_durable();
 
     const World& world_;
-    Loaded& loaded_;
+    LoadedJob& loaded_;
     const JobPhase& phase_;
     const std::vector<std::int64_t>& order_;
     engine::CheckpointStore& store_;

@@ -101,8 +101,8 @@ std::int64_t newest_written_epoch(const fs::path& run) {
             if (dash != std::string::npos) {
                 std::from_chars(name.data() + dash + 1, name.data() + name.size(), epoch);
             }
-            constexpr std::int64_t most_launches = 1'000'000'000;  // a greater number is no name of ours
-            if (epoch < most_launches) newest = std::max(newest, epoch);
+            constexpr std::int64_t max_launches = 1'000'000'000;  // a greater number is no name of ours
+            if (epoch < max_launches) newest = std::max(newest, epoch);
         }
     }
     return newest;

@@ -71,12 +71,12 @@ JobProgress ProgressMeter::update(const LaunchTotals& totals, double seconds) {
     if (window > 0) progress.tokens_per_second = static_cast<double>(sum.emitted - samples_.front().tokens) / window;
 
     // Items may end before max-tokens: what they took so far says what the others will take.
-    double tokens_an_item = static_cast<double>(size_.max_tokens);
+    double tokens_per_item = static_cast<double>(size_.max_tokens);
     const std::int64_t good = sum.done_items - sum.failed_items;
-    if (good >= 5) tokens_an_item = static_cast<double>(sum.done_tokens) / static_cast<double>(good);
+    if (good >= 5) tokens_per_item = static_cast<double>(sum.done_tokens) / static_cast<double>(good);
     const double left_items = static_cast<double>(size_.items - progress.done);
-    const double all = static_cast<double>(size_.items) * tokens_an_item;
-    const double left = std::max(left_items * tokens_an_item - static_cast<double>(sum.unfinished_tokens), 0.0);
+    const double all = static_cast<double>(size_.items) * tokens_per_item;
+    const double left = std::max(left_items * tokens_per_item - static_cast<double>(sum.unfinished_tokens), 0.0);
     if (all > 0) progress.share = std::clamp(1.0 - left / all, 0.0, 1.0);
     if (left_items <= 0) {
         progress.share = 1;

@@ -212,10 +212,10 @@ std::uint32_t LineReader::add(fs::path path) {
 }
 
 std::string LineReader::read(const LinePlace& place) {
-    constexpr std::size_t most_open = 64;  // replicas × launches may be more than a process may open
+    constexpr std::size_t max_open = 64;  // replicas × launches may be more than a process may open
     std::unique_ptr<InputFile>& file = open_[place.file];
     if (file == nullptr) {
-        if (open_.size() > most_open) {
+        if (open_.size() > max_open) {
             open_.clear();
             return read(place);
         }

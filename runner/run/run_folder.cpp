@@ -54,9 +54,9 @@ constexpr const char* other_device =
     "--allow-device-change goes on all the same";
 
 [[noreturn]] void refuse(const RunFolder& folder, const std::string& key, const std::string& old_value,
-                         const std::string& new_value, const char* mend = other_value) {
+                         const std::string& new_value, const char* fix = other_value) {
     throw UsageError(folder.root.string() + ": " + key + ": expected " + old_value +
-                     " (this run was started with it), got " + new_value + "; " + mend);
+                     " (this run was started with it), got " + new_value + "; " + fix);
 }
 
 std::string shown(const std::string& value) {
@@ -101,7 +101,7 @@ std::vector<fs::path> folders_of(const RunFolder& folder) {
 }
 
 /// Nothing, or what a launch leaves that died while it made its folders.
-bool holds_only_folders_of_a_run(const RunFolder& folder) {
+bool holds_only_run_folders(const RunFolder& folder) {
     const std::vector<fs::path> ours = folders_of(folder);
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(folder.root, error)) {
@@ -146,7 +146,7 @@ void RunFolder::must_be_new() const {
         refuse("the folder of a divided job; give shard = I/K, or take another output");
     if (!fs::exists(root, error)) return;
     if (!fs::is_directory(root, error)) throw UsageError(root.string() + ": output: expected a folder, got a file");
-    if (!holds_only_folders_of_a_run(*this)) refuse("a folder of other files");
+    if (!holds_only_run_folders(*this)) refuse("a folder of other files");
 }
 
 void RunFolder::must_be_usable() const {

@@ -12,8 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const Settings& settings, const std::string& expected, const std::string& mend) {
-    throw UsageError(InputError::format(settings.output.string(), "shard", expected, settings.shard.name(), mend));
+[[noreturn]] void refuse(const Settings& settings, const std::string& expected, const std::string& fix) {
+    throw UsageError(InputError::format(settings.output.string(), "shard", expected, settings.shard.name(), fix));
 }
 
 /// Whether the folder is divided as the job says; false where it is not divided yet.
@@ -33,9 +33,9 @@ std::int64_t num_shards(const fs::path& root) {
     const auto json = engine::try_parse_json(read_if_there(path));
     if (json.is_object() && json.contains("shards") && json["shards"].is_number_integer()) {
         const auto count = json["shards"].get<std::int64_t>();
-        if (count >= 1 && count <= most_shards) return count;
+        if (count >= 1 && count <= max_shards) return count;
     }
-    throw InputError(path.string(), "shards", "a number from 1 to " + std::to_string(most_shards), "something else",
+    throw InputError(path.string(), "shards", "a number from 1 to " + std::to_string(max_shards), "something else",
                      "write {\"shards\": K} into it, K as in the names of the folders beside it");
 }
 

@@ -9,7 +9,7 @@
 #include "runner/data/dataset_source.hpp"
 #include "runner/host/files.hpp"
 #include "runner/host/process.hpp"
-#include "runner/run/outcome.hpp"
+#include "runner/run/job_outcome.hpp"
 #include "runner/run/results.hpp"
 #include "runner/run/shard_folder.hpp"
 #include "runner/run/summary.hpp"

@@ -18,14 +18,14 @@
 #include "engine/descriptor.hpp"
 #include "engine/json.hpp"
 #include "runner/host/files.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 namespace longhaul::runner {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t most_bytes = 1 << 20;  ///< of an answer; squeue's lines of a job are a few hundred each
+constexpr std::size_t max_bytes = 1 << 20;  ///< of an answer; squeue's lines of a job are a few hundred each
 
 bool is_job_id(std::string_view text) {
     const auto letter = [](char c) { return (c >= '0' && c <= '9') || c == '_'; };
@@ -75,7 +75,7 @@ bool read_all(int from, Clock::time_point end, std::string& text) {
         const ssize_t count = ::read(from, block.data(), block.size());
         if (count <= 0) return count == 0;
         text.append(block.data(), count);
-        if (text.size() > most_bytes) return false;
+        if (text.size() > max_bytes) return false;
     }
 }
 

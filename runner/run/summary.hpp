@@ -7,7 +7,7 @@
 
 #include "engine/json.hpp"
 #include "runner/job/job.hpp"
-#include "runner/run/outcome.hpp"
+#include "runner/run/job_outcome.hpp"
 
 namespace longhaul::runner {
 

@@ -40,7 +40,7 @@ struct Sweep {
     double lease_seconds = 30;  ///< of the sweep's folder
 };
 
-constexpr std::int64_t most_sweep_points = 10'000;
+constexpr std::int64_t max_sweep_points = 10'000;
 
 /// Checks the lines of a sweep file (read_job_file); `file` is its absolute path. Keys of the command line override
 /// plain lines; a key that a grid or a variant sets is refused there. Throws UsageError naming file and line.

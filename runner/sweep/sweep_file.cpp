@@ -7,7 +7,7 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary.hpp"
 
 namespace longhaul::runner {
@@ -16,8 +16,8 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void refuse(const std::string& origin, const std::string& field, const std::string& expected,
-                         const std::string& got, const std::string& mend = "") {
-    throw UsageError(InputError::format(origin, field, expected, got, mend));
+                         const std::string& got, const std::string& fix = "") {
+    throw UsageError(InputError::format(origin, field, expected, got, fix));
 }
 
 /// The first piece of `text`, up to where `ends` says, which is dropped too. A quote opens a text where a value begins
@@ -121,7 +121,7 @@ bool has_key(const std::vector<Assignment>& assignments, const std::string& key)
 }
 
 [[noreturn]] void refuse_count(const std::string& origin) {
-    refuse(origin, "", "at most " + std::to_string(most_sweep_points) + " points", "more",
+    refuse(origin, "", "at most " + std::to_string(max_sweep_points) + " points", "more",
            "variants times the values of each grid: leave some out, or make several sweeps");
 }
 
@@ -129,7 +129,7 @@ void check_count(const Sweep& sweep, const std::string& file) {
     std::int64_t points = std::max<std::int64_t>(1, sweep.variants.size());
     for (const SweepGrid& grid : sweep.grids) {
         points *= grid.values.size();
-        if (points > most_sweep_points) refuse_count(file);  // at once: the product of many grids leaves 64 bits
+        if (points > max_sweep_points) refuse_count(file);  // at once: the product of many grids leaves 64 bits
     }
 }
 
@@ -147,7 +147,7 @@ void add_variant(Sweep& sweep, SweepVariant variant, const std::string& origin) 
     for (const SweepVariant& other : sweep.variants) {
         if (other.name == variant.name) refuse(origin, "variant", "every name once", shown(variant.name) + " again");
     }
-    if (sweep.variants.size() == most_sweep_points) refuse_count(origin);
+    if (sweep.variants.size() == max_sweep_points) refuse_count(origin);
     sweep.variants.push_back(std::move(variant));
 }
 

@@ -7,7 +7,7 @@
 
 #include "engine/error.hpp"
 #include "runner/data/dataset_source.hpp"
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary.hpp"
 #include "runner/run/run_folder.hpp"
 #include "runner/sweep/sweep.hpp"
@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 /// A value as part of a file's name. Where that changes it, a hash keeps it apart from all others: '~' is in no name
 /// that was left as it is. Nor is '=', which tells where the next key begins.
 std::string name_part(std::string_view text) {
-    constexpr std::size_t most_bytes = 40;
-    std::string name(text.substr(0, most_bytes));
+    constexpr std::size_t max_bytes = 40;
+    std::string name(text.substr(0, max_bytes));
     for (char& c : name) {
         if (!is_name_letter(c) && c != ',') c = '_';
     }
@@ -35,9 +35,9 @@ std::string key_part(const Assignment& assignment) {
 std::string joined(const std::vector<std::string>& parts) {
     std::string text;
     for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
-    constexpr std::size_t most_bytes = 180;  // file systems take 255, temporaries add a little
-    if (text.size() <= most_bytes) return text;
-    return text.substr(0, most_bytes - 17) + "~" + hex(hash_of(text));
+    constexpr std::size_t max_bytes = 180;  // file systems take 255, temporaries add a little
+    if (text.size() <= max_bytes) return text;
+    return text.substr(0, max_bytes - 17) + "~" + hex(hash_of(text));
 }
 
 /// Of what plain decoding does not heed. How drafts are verified decides the text where it is not `coupled`, but there

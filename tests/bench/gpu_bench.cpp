@@ -62,8 +62,8 @@ class Bench {
     Bench(GpuArithmetic arithmetic, GpuLaunches launches, bool quick)
         : device_(make_gpu_device(arithmetic, 0, launches)),
           quick_(quick),
-          least_rows_(arithmetic == GpuArithmetic::library ? 512 : 1) {  // fewer are our kernels' business
-        constexpr std::int64_t rows = 32768, dim = 8192;                 // 1 GiB there, 1 GiB back
+          min_rows_(arithmetic == GpuArithmetic::library ? 512 : 1) {  // fewer are our kernels' business
+        constexpr std::int64_t rows = 32768, dim = 8192;               // 1 GiB there, 1 GiB back
         const Buffer from = random_floats(rows * dim);
         const Buffer to(*device_, rows * dim * 4);
         std::vector<std::int32_t> all(rows);
@@ -79,7 +79,7 @@ class Bench {
         const std::vector<std::pair<std::int64_t, std::int64_t>> shapes = {
             {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
         for (const std::int64_t num_rows : {1, 8, 64, 512, 2048}) {
-            if (num_rows < least_rows_) continue;
+            if (num_rows < min_rows_) continue;
             double layer_seconds = 0.0, layer_bytes = 0.0, layer_operations = 0.0;
             for (const auto& [outputs, inputs] : shapes) {
                 const Timed timed = product(dtype, outputs, inputs, num_rows);
@@ -159,8 +159,8 @@ class Bench {
     }
     /// Tokens from rows of logits with a few likely tokens and many that are not.
     void choices() {
-        constexpr std::int64_t vocab = 128256, most_rows = 64;
-        std::vector<float> values(static_cast<std::size_t>(vocab * most_rows));
+        constexpr std::int64_t vocab = 128256, max_rows = 64;
+        std::vector<float> values(static_cast<std::size_t>(vocab * max_rows));
         std::uint32_t state = 1;
         for (float& value : values) {
             value = 0.0F;
@@ -176,7 +176,7 @@ class Bench {
                                                                    {"top-k 50, top-p 0.9", {.top_k = 50, .top_p = 0.9}},
                                                                    {"eta 0.001", {.eta = 1e-3}}};
         for (const auto& [name, kind] : kinds) {
-            for (const std::int64_t num_rows : {std::int64_t{1}, most_rows}) {
+            for (const std::int64_t num_rows : {std::int64_t{1}, max_rows}) {
                 std::vector<Choice> rows(static_cast<std::size_t>(num_rows), kind);
                 for (std::int64_t r = 0; r < num_rows; ++r) rows[static_cast<std::size_t>(r)].row = r;
                 std::vector<std::int32_t> tokens(rows.size());
@@ -386,18 +386,18 @@ class Bench {
 
     /// What a layer reads and writes beside keys and values.
     struct LayerMemory {
-        LayerMemory(Bench& bench, const Layers& l, std::int64_t most_rows)
+        LayerMemory(Bench& bench, const Layers& l, std::int64_t max_rows)
             : qkv(bench.matrices_of(DType::bf16, l.qkv_width(), l.hidden)),
               output(bench.matrices_of(DType::bf16, l.hidden, l.q_heads * l.head_dim)),
               gate_up(bench.matrices_of(DType::bf16, 2 * l.feed_forward, l.hidden)),
               down(bench.matrices_of(DType::bf16, l.hidden, l.feed_forward)),
               gain(bench.random_floats(l.hidden)),
-              x(bench.random_floats(most_rows * l.hidden)),
-              normed(bench.random_inputs(most_rows * l.hidden)),
-              wide(bench.random_floats(most_rows * 2 * l.feed_forward)),
-              queries(bench.random_inputs(most_rows * l.q_heads * l.head_dim)),
-              attended(bench.random_inputs(most_rows * l.feed_forward)),
-              sum(bench.random_floats(most_rows * l.hidden)) {}
+              x(bench.random_floats(max_rows * l.hidden)),
+              normed(bench.random_inputs(max_rows * l.hidden)),
+              wide(bench.random_floats(max_rows * 2 * l.feed_forward)),
+              queries(bench.random_inputs(max_rows * l.q_heads * l.head_dim)),
+              attended(bench.random_inputs(max_rows * l.feed_forward)),
+              sum(bench.random_floats(max_rows * l.hidden)) {}
         [[nodiscard]] double weight_bytes() const {
             double bytes = 0.0;
             for (const auto* matrices : {&qkv, &output, &gate_up, &down}) {
@@ -461,7 +461,7 @@ class Bench {
     std::unique_ptr<Device> device_;
     Buffer small_{*device_, 64};
     bool quick_;
-    std::int64_t least_rows_;  ///< of products
+    std::int64_t min_rows_;  ///< of products
     double copy_bandwidth_ = 0.0, peak_ = 0.0;
 };
 

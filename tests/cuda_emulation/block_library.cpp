@@ -7,7 +7,7 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
-constexpr std::int64_t rows_of_a_call = 16;  // few, so that small tests fill several blocks
+constexpr std::int64_t rows_per_call = 16;  // few, so that small tests fill several blocks
 
 float sum_of(const std::uint16_t* w, const std::uint16_t* x, std::int64_t inputs, bool descending) {
     float sum = 0.0F;
@@ -22,14 +22,14 @@ class EmulatedLibrary final : public BlockLibrary {
   public:
     explicit EmulatedLibrary(const Stream& stream) : stream_(stream) {}
 
-    [[nodiscard]] std::int64_t block_rows() const override { return rows_of_a_call; }
+    [[nodiscard]] std::int64_t block_rows() const override { return rows_per_call; }
     [[nodiscard]] int num_algorithms(const BlockShape& /*shape*/) override { return 2; }
     [[nodiscard]] std::string describe(const BlockShape& /*shape*/, int algorithm) override {
         return algorithm == 0 ? "uneven loops" : "plain loops";
     }
     void multiply(const BlockShape& shape, int algorithm, const std::byte* w, const std::byte* x, float* y) override {
         emulation::ask(stream_.native(), [=] {
-            for (std::int64_t r = 0; r < rows_of_a_call; ++r) {
+            for (std::int64_t r = 0; r < rows_per_call; ++r) {
                 const auto* const row = reinterpret_cast<const std::uint16_t*>(x) + r * shape.x_stride;
                 for (std::int64_t n = 0; n < shape.outputs; ++n) {
                     const auto* const weights = reinterpret_cast<const std::uint16_t*>(w) + n * shape.inputs;

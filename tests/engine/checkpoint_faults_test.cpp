@@ -363,8 +363,8 @@ TEST_P(CheckpointDeath, AtEverySystemCallOfARound) {
         CheckpointStore after(folder.path(), small_identity(), 1);
         expect_item(after, "a", 20 * (rounds + 1), 11 + 20 * (rounds + 1));
     }
-    const int calls_a_file = GetParam() == Death::torn_write ? 2 : 10;
-    EXPECT_GE(deaths, num_rounds * 3 * calls_a_file) << "three files a round";
+    const int calls_per_file = GetParam() == Death::torn_write ? 2 : 10;
+    EXPECT_GE(deaths, num_rounds * 3 * calls_per_file) << "three files a round";
 }
 
 TEST_P(CheckpointDeath, AtEveryStepOfRemoval) {

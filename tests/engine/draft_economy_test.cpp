@@ -23,11 +23,10 @@ TEST(DraftEconomy, LearnsWhatARowCosts) {
 
 // A pass of 4.5 rows takes 1.9 ms here: a token is worth that much, and a row costs 0.2 ms of it.
 TEST(DraftEconomy, ANodePaysWhereItsChanceIsWorthItsRow) {
-    EXPECT_NEAR(after_passes(1e-3, 2e-4, 1).least_probability(), 2e-4 / 1.9e-3, 0.005);
-    EXPECT_NEAR(after_passes(1e-3, 2e-4, 2).least_probability(), 2 * 2e-4 / 1.9e-3, 0.01);
-    EXPECT_LT(after_passes(5e-2, 1e-5, 1).least_probability(), 0.03) << "bound by memory: rows are free";
-    EXPECT_GT(after_passes(1e-9, 1e-3, 1).least_probability(), 0.2)
-        << "bound by arithmetic: rows cost as much as passes";
+    EXPECT_NEAR(after_passes(1e-3, 2e-4, 1).min_probability(), 2e-4 / 1.9e-3, 0.005);
+    EXPECT_NEAR(after_passes(1e-3, 2e-4, 2).min_probability(), 2 * 2e-4 / 1.9e-3, 0.01);
+    EXPECT_LT(after_passes(5e-2, 1e-5, 1).min_probability(), 0.03) << "bound by memory: rows are free";
+    EXPECT_GT(after_passes(1e-9, 1e-3, 1).min_probability(), 0.2) << "bound by arithmetic: rows cost as much as passes";
 }
 
 TEST(DraftEconomy, DraftersThatPromiseTooMuchAreBelievedLess) {
@@ -38,22 +37,22 @@ TEST(DraftEconomy, DraftersThatPromiseTooMuchAreBelievedLess) {
         honest.record(rows, seconds, 1, 1, 1.0);
         boaster.record(rows, seconds, 1, 1, 4.0);
     }
-    EXPECT_NEAR(boaster.least_probability() / honest.least_probability(), 4.0, 0.3);
+    EXPECT_NEAR(boaster.min_probability() / honest.min_probability(), 4.0, 0.3);
 }
 
 TEST(DraftEconomy, TriesBeforeItKnows) {
     DraftEconomy economy;
-    EXPECT_LT(economy.least_probability(), 0.2);
+    EXPECT_LT(economy.min_probability(), 0.2);
     for (int i = 0; i < 200; ++i) economy.record(1, 1e-3, 1, 0, 0);
-    EXPECT_LE(economy.least_probability(), 0.1) << "all passes alike say nothing against drafting";
+    EXPECT_LE(economy.min_probability(), 0.1) << "all passes alike say nothing against drafting";
 }
 
 // A pass during which another process had the core must not teach that rows are dear.
 TEST(DraftEconomy, OneSlowPassChangesLittle) {
     DraftEconomy economy = after_passes(1e-3, 2e-4, 1);
-    const double before = economy.least_probability();
+    const double before = economy.min_probability();
     economy.record(8, 1.0, 1, 0, 0);
-    EXPECT_LT(economy.least_probability(), 2 * before);
+    EXPECT_LT(economy.min_probability(), 2 * before);
 }
 
 }  // namespace

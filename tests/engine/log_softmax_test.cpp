@@ -57,15 +57,15 @@ TEST(LogSoftmax, BrokenLogitsGiveNumbers) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     LogSoftmax log_softmax(4);
     log_softmax.set(std::vector<float>{NAN, 1, -infinity, 1});
-    EXPECT_EQ(log_softmax(0), least_log_probability);
-    EXPECT_EQ(log_softmax(2), least_log_probability);
+    EXPECT_EQ(log_softmax(0), min_log_probability);
+    EXPECT_EQ(log_softmax(2), min_log_probability);
     EXPECT_NEAR(log_softmax(1), -std::log(2.0), 1e-12);
     EXPECT_EQ(log_softmax.best(2)[0], 1);
     log_softmax.set(std::vector<float>{NAN, NAN, NAN, NAN});
-    EXPECT_EQ(log_softmax(3), least_log_probability);
+    EXPECT_EQ(log_softmax(3), min_log_probability);
     log_softmax.set(std::vector<float>{infinity, 0, -3e38F, infinity});
     EXPECT_NEAR(log_softmax(0), -std::log(2.0), 1e-12);
-    EXPECT_EQ(log_softmax(2), least_log_probability);
+    EXPECT_EQ(log_softmax(2), min_log_probability);
 }
 
 TEST(Logprobs, RowsHoldTheChosenTokenAndTheBestOnce) {

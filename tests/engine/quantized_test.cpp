@@ -74,7 +74,7 @@ TEST(Quantized, PerplexityOfTheDemoModelStaysClose) {
     EXPECT_LT(bf16.loss, 4.5);  // a trained model, on English
     // Perplexity: what we promise of either. Logits: less than twice what is measured (0.011 and 0.067); a scale
     // applied to a neighbouring block or a lost correction is far beyond that.
-    for (const auto& [precision, most_perplexity, most_logits] :
+    for (const auto& [precision, max_perplexity, max_logits] :
          {std::tuple(Precision::int8, 1.003, 0.02), std::tuple(Precision::int4, 1.03, 0.12)}) {
         const Evaluation quantized = evaluate(precision, all);
         const double perplexity = std::exp(quantized.loss - bf16.loss);
@@ -82,9 +82,9 @@ TEST(Quantized, PerplexityOfTheDemoModelStaysClose) {
         const std::string name = precision == Precision::int8 ? "int8" : "int4";
         std::printf("[ measured ] %s: perplexity x %.4f, logits differ by %.4f of their deviation\n", name.c_str(),
                     perplexity, logits);
-        EXPECT_LT(perplexity, most_perplexity) << name;
-        EXPECT_GT(perplexity, 2 - most_perplexity) << name;
-        EXPECT_LT(logits, most_logits) << name;
+        EXPECT_LT(perplexity, max_perplexity) << name;
+        EXPECT_GT(perplexity, 2 - max_perplexity) << name;
+        EXPECT_LT(logits, max_logits) << name;
         EXPECT_GT(logits, 0) << name << " equals bf16: nothing was quantized";
     }
 }

@@ -65,10 +65,11 @@ std::byte* RemoteDevice::allocate(std::size_t num_bytes) {
     return map_block(inner_->allocate(num_bytes), num_bytes);
 }
 
-std::byte* RemoteDevice::allocate_far(std::size_t num_bytes) {
-    if (far_allocates) far_allocates();
-    return map_block(inner_->has_far_memory() ? inner_->allocate_far(num_bytes) : inner_->allocate(num_bytes),
-                     num_bytes);
+std::byte* RemoteDevice::allocate_in_host_memory(std::size_t num_bytes) {
+    if (host_allocates) host_allocates();
+    return map_block(
+        inner_->can_use_host_memory() ? inner_->allocate_in_host_memory(num_bytes) : inner_->allocate(num_bytes),
+        num_bytes);
 }
 
 std::byte* RemoteDevice::map_block(std::byte* inner, std::size_t num_bytes) {

@@ -34,8 +34,8 @@ class RemoteDevice final : public kernels::Device {
     std::int64_t operations_take = 0;             ///< operation_bytes
     mutable kernels::PassSize last_pass{};        ///< that operation_bytes was asked about
     bool chooses = false;                         ///< it says that it can, where what is inside cannot
-    bool far_memory = true;                       ///< it says that it has
-    std::function<void()> far_allocates;          ///< called by each allocate_far
+    bool host_memory = true;                      ///< it says that it has
+    std::function<void()> host_allocates;         ///< called by each allocate_in_host_memory
 
     [[nodiscard]] std::string_view name() const override { return inner_->name(); }
     [[nodiscard]] int threads() const override { return inner_->threads(); }
@@ -50,8 +50,8 @@ class RemoteDevice final : public kernels::Device {
     void finish() override;
 
     std::byte* allocate(std::size_t num_bytes) override;
-    [[nodiscard]] bool has_far_memory() const override { return far_memory; }
-    std::byte* allocate_far(std::size_t num_bytes) override;
+    [[nodiscard]] bool can_use_host_memory() const override { return host_memory; }
+    std::byte* allocate_in_host_memory(std::size_t num_bytes) override;
     void release(std::byte* data, std::size_t num_bytes) noexcept override;
     void upload(std::byte* to, const void* from_host, std::size_t num_bytes) override;
     void download(void* to_host, const std::byte* from, std::size_t num_bytes) override;

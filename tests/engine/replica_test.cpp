@@ -116,7 +116,7 @@ TEST(Replica, NoTableNoDrafts) {
 TEST(Replica, ReplayGainsWhatItsAcceptanceSays) {
     struct Case {
         const char* tree;
-        double accept, least_efficiency, most_efficiency;
+        double accept, min_efficiency, max_efficiency;
     };
     // A chain of 4 with acceptance a gives 1 + a + a^2 + a^3 + a^4 tokens a call, a tree of width 2 the same with
     // 1 - (1 - a)^2 in the place of a.
@@ -132,8 +132,8 @@ TEST(Replica, ReplayGainsWhatItsAcceptanceSays) {
         };
         const JobResult result = launch(job);
         EXPECT_EQ(tokens_of(result.items), expected());
-        EXPECT_GE(result.sum.block_efficiency(), row.least_efficiency) << row.tree << " " << row.accept;
-        EXPECT_LE(result.sum.block_efficiency(), row.most_efficiency) << row.tree << " " << row.accept;
+        EXPECT_GE(result.sum.block_efficiency(), row.min_efficiency) << row.tree << " " << row.accept;
+        EXPECT_LE(result.sum.block_efficiency(), row.max_efficiency) << row.tree << " " << row.accept;
     }
 }
 

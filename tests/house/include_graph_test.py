@@ -23,7 +23,7 @@ ORDER = re.compile(r"^#\s+(\w+(?:(?: <- |, )\w+)* <- \w+(?:(?: <- |, )\w+)*)$", 
 
 
 def room_of(file):
-    """"runner/job" of runner/job/values.hpp, "kernels/device" of kernels/device.hpp."""
+    """"runner/job" of runner/job/value_text.hpp, "kernels/device" of kernels/device.hpp."""
     parts = Path(file).parts
     return "/".join(parts[:2]) if len(parts) > 2 else f"{parts[0]}/{parts[1].split('.')[0]}"
 

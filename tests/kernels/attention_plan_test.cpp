@@ -132,7 +132,7 @@ void check_plan(const RandomPass& random, const PlanShape& shape) {
         ASSERT_EQ(round.first_row, next);
         next += round.num_rows;
         if (round.num_rows > 1) {
-            ASSERT_LE(round.num_entries * shape.entry_bytes(), shape.most_bytes);
+            ASSERT_LE(round.num_entries * shape.entry_bytes(), shape.max_bytes);
         }
         checker.check_units(round.first_narrow, round.num_narrow, shape.narrow_queries);
         checker.check_units(round.first_wide, round.num_wide, shape.wide_queries);
@@ -154,7 +154,7 @@ TEST(AttentionPlan, CoversAllChunksOfAllRowsOnce) {
                         .span_chunks = 8,
                         .enough_units = static_cast<int>(random.below(60))};
         check_plan(random, shape);
-        shape.most_bytes = 100'000;
+        shape.max_bytes = 100'000;
         check_plan(random, shape);
         check_plan(random, {.group_heads = shape.group_heads, .num_kv_heads = 1, .head_dim = 32});
     }

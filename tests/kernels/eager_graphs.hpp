@@ -5,6 +5,6 @@
 
 namespace longhaul::kernels::testing {
 
-constexpr cuda::GraphPolicy eager_graphs{.least_calls = 1, .most_calls = 5, .change_part = 1, .most_lists = 16};
+constexpr cuda::GraphPolicy eager_graphs{.min_calls = 1, .max_calls = 5, .change_part = 1, .max_lists = 16};
 
 }  // namespace longhaul::kernels::testing

@@ -44,7 +44,7 @@ class Weights {
 };
 
 /// Gates and ups that fill blocks of 16, several pieces of work, and that do not.
-TEST_P(FusedContract, GatedProductIsTheProductThroughSilu) {
+TEST_P(FusedContract, GatedMatmulIsMatmulThroughSilu) {
     Comparison comparison(GetParam());
     on_devices([&](Device& device) {
         Numbers numbers(81);
@@ -75,7 +75,7 @@ TEST_P(FusedContract, GatedProductIsTheProductThroughSilu) {
 }
 
 /// What follows a gated product packs its inputs as the threads wrote them, in parts.
-TEST_P(FusedContract, ProductsOfWhatWasGatedAreAsBefore) {
+TEST_P(FusedContract, MatmulOfGatedRowsIsAsBefore) {
     Comparison comparison(GetParam());
     on_devices([&](Device& device) {
         Numbers numbers(85);
@@ -108,7 +108,7 @@ TEST_P(FusedContract, ProductsOfWhatWasGatedAreAsBefore) {
 }
 
 /// Heads that fill blocks of 16 outputs or pairs of them, heads that do neither, and one too large.
-TEST_P(FusedContract, ProductOfHeadsIsTheProductTurnedAndStored) {
+TEST_P(FusedContract, QkvMatmulIsMatmulRotatedAndStored) {
     on_devices([&](Device& device) {
         Numbers numbers(82);
         for (const DType kv : {DType::bf16, DType::f32, DType::int8}) {

@@ -15,8 +15,8 @@ TEST(GpuDevices, WhatIsMissingIsNamed) {
     } catch (const std::invalid_argument& error) {
         message = error.what();
     }
-    const char* const mend = built_for_gpus() ? "CUDA_VISIBLE_DEVICES" : "-DLONGHAUL_CUDA=ON";
-    EXPECT_NE(message.find(mend), std::string::npos) << message;
+    const char* const fix = built_for_gpus() ? "CUDA_VISIBLE_DEVICES" : "-DLONGHAUL_CUDA=ON";
+    EXPECT_NE(message.find(fix), std::string::npos) << message;
     EXPECT_TRUE(built_for_gpus() || num_gpus() == 0);
 }
 

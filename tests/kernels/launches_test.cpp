@@ -121,7 +121,7 @@ class LaunchesTest : public ::testing::Test {
 };
 
 TEST_F(LaunchesTest, AListThatComesAgainIsAGraphInWhichOnlyChangesAreSet) {
-    make({.least_calls = 3});
+    make({.min_calls = 3});
     EXPECT_EQ(tell("a1 b2 c3 d4"), (Lines{"a1 b2 c3 d4"}));
     EXPECT_EQ(tell("a1 b2 c3 d5"), (Lines{"new", "graph a1 b2 c3 d5"}));
     EXPECT_EQ(tell("a1 b2 c3 d5"), (Lines{"graph a1 b2 c3 d5"}));
@@ -131,7 +131,7 @@ TEST_F(LaunchesTest, AListThatComesAgainIsAGraphInWhichOnlyChangesAreSet) {
 }
 
 TEST_F(LaunchesTest, OtherKernelsOrMostlyOtherArgumentsAreAnotherList) {
-    make({.least_calls = 1});
+    make({.min_calls = 1});
     tell("a1 b2 c3 d4");
     tell("a1 b2 c3 d4");
     EXPECT_EQ(tell("a1 b2 d4 c3"), (Lines{"a1 b2 d4 c3"}));
@@ -143,12 +143,12 @@ TEST_F(LaunchesTest, OtherKernelsOrMostlyOtherArgumentsAreAnotherList) {
 }
 
 TEST_F(LaunchesTest, ShortListsAreLaunchedCallByCall) {
-    make({.least_calls = 3});
+    make({.min_calls = 3});
     for (int i = 0; i < 3; ++i) EXPECT_EQ(tell("a1 b2"), (Lines{"a1 b2"}));
 }
 
 TEST_F(LaunchesTest, LongListsAreCutButNeverInAPair) {
-    make({.least_calls = 9, .most_calls = 3});
+    make({.min_calls = 9, .max_calls = 3});
     EXPECT_EQ(tell("a1 b2 c3 d4 e5 f6& g7 h8"), (Lines{"a1 b2 c3", "d4 e5 f6& g7", "h8"}));
     make(GraphPolicy::none());
     add("a1");
@@ -156,7 +156,7 @@ TEST_F(LaunchesTest, LongListsAreCutButNeverInAPair) {
 }
 
 TEST_F(LaunchesTest, TheListThatCameLeastRecentlyIsForgotten) {
-    make({.least_calls = 1, .most_lists = 2});
+    make({.min_calls = 1, .max_lists = 2});
     for (const char* text : {"a1", "a1", "b1", "b1", "a1"}) tell(text);
     EXPECT_EQ(told_.num_graphs, 2);
     EXPECT_EQ(tell("c1"), (Lines{"c1"}));
@@ -166,7 +166,7 @@ TEST_F(LaunchesTest, TheListThatCameLeastRecentlyIsForgotten) {
 }
 
 TEST_F(LaunchesTest, WhereMemoryEndsThereAreNoGraphs) {
-    make({.least_calls = 1});
+    make({.min_calls = 1});
     tell("a1");
     tell("a1");
     tell("b1");
@@ -179,7 +179,7 @@ TEST_F(LaunchesTest, WhereMemoryEndsThereAreNoGraphs) {
 }
 
 TEST_F(LaunchesTest, WhatCouldNotBeLaunchedIsNotForgotten) {
-    make({.least_calls = 1, .change_part = 1});
+    make({.min_calls = 1, .change_part = 1});
     tell("a1 b2");
     tell("a1 b2");
     told_.refuses_changes = true;
@@ -222,7 +222,7 @@ TEST(LaunchList, CallsWaitForThoseBeforeThem) {
 
 // Lists at random, with a small memory of them: whatever becomes of a list, its calls are what runs.
 TEST_F(LaunchesTest, WhatRunsIsWhatWasAskedFor) {
-    make({.least_calls = 2, .most_calls = 6, .change_part = 2, .most_lists = 3});
+    make({.min_calls = 2, .max_calls = 6, .change_part = 2, .max_lists = 3});
     std::mt19937 random(7);
     int num_graphs = 0;
     for (int i = 0; i < 2000; ++i) {
@@ -290,7 +290,7 @@ TEST(Launches, NeitherOfAPairWaitsForTheOther) {
         return order;
     };
     EXPECT_EQ(order_of({}, 1), "acbd");
-    EXPECT_EQ(order_of({.least_calls = 2}, 3), "acbdacbdacbd");
+    EXPECT_EQ(order_of({.min_calls = 2}, 3), "acbdacbdacbd");
     EXPECT_EQ(order_of(GraphPolicy::none(), 1), "acbd");
 }
 

@@ -148,9 +148,9 @@ TEST_P(MatmulTest, EmbedReadsThePackedTable) {
 }
 
 /// Any device, the reference too.
-class ProductContract : public ContractTest {};
+class MatmulContract : public ContractTest {};
 
-TEST_P(ProductContract, SlicesAddUpToTheSameBitsOnAnyNumberOfRanks) {
+TEST_P(MatmulContract, SlicesAddUpToTheSameBitsOnAnyNumberOfRanks) {
     constexpr std::uint64_t seed = 41;
     Numbers numbers(seed);
     Comparison comparison(GetParam());
@@ -191,7 +191,7 @@ TEST_P(ProductContract, SlicesAddUpToTheSameBitsOnAnyNumberOfRanks) {
     }
 }
 
-TEST_P(ProductContract, NeitherThreadsNorOtherRowsChangeARow) {
+TEST_P(MatmulContract, NeitherThreadsNorOtherRowsChangeARow) {
     constexpr std::uint64_t seed = 42;
     Numbers numbers(seed);
     Comparison comparison(GetParam());
@@ -216,7 +216,7 @@ TEST_P(ProductContract, NeitherThreadsNorOtherRowsChangeARow) {
     }
 }
 
-TEST_P(ProductContract, DenormalsAreFlushed) {
+TEST_P(MatmulContract, DenormalsAreFlushed) {
     const auto device = GetParam().make(1);
     // Row 0: a product below the smallest normal number. Row 1: a denormal input times 2^100.
     const std::vector<float> w = {1e-30F, 0x1p-130F};
@@ -237,7 +237,7 @@ TEST_P(ProductContract, DenormalsAreFlushed) {
 
 /// Double-precision judge. A sum of n rounded steps errs by at most n * 2^-24 * sum |terms| (Higham, section 3.1); n is
 /// a slice's length and 3 levels of the tree.
-TEST_P(ProductContract, SumIsRightInDoublePrecision) {
+TEST_P(MatmulContract, SumIsRightInDoublePrecision) {
     Numbers numbers(43);
     const auto device = GetParam().make(1);
     for (const DType dtype : {DType::bf16, DType::f32}) {
@@ -265,7 +265,7 @@ TEST_P(ProductContract, SumIsRightInDoublePrecision) {
 
 /// What quantization costs on normal numbers. int8: weights and inputs each err by 1 / sqrt(12) of a step, a 127th of
 /// the largest of 64, some 2.5 deviations: 0.6 %, together 0.8 %. int4: a step is an 8th, of the largest of 32: 8 %.
-TEST_P(ProductContract, QuantizedProductsAreNearTheExactOnes) {
+TEST_P(MatmulContract, QuantizedMatmulIsNearTheExactOne) {
     Numbers numbers(44);
     const auto device = GetParam().make(1);
     const Weights weights(numbers, {200, 1000}, DType::bf16);
@@ -326,7 +326,7 @@ TEST_P(MatmulTest, QuantizedExtremesEqualReference) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, MatmulTest, ::testing::ValuesIn(exact_devices()), name_of);
-INSTANTIATE_TEST_SUITE_P(Devices, ProductContract, ::testing::ValuesIn(all_devices()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, MatmulContract, ::testing::ValuesIn(all_devices()), name_of);
 
 }  // namespace
 }  // namespace longhaul::kernels::testing

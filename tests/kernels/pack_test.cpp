@@ -93,7 +93,7 @@ TEST_P(PackContract, ListenersHearOfEveryRowOnceAndOfNan) {
     }
 }
 
-TEST_P(PackContract, AdoptedWeightsGiveTheSameProducts) {
+TEST_P(PackContract, AdoptedWeightsGiveTheSameMatmul) {
     Numbers numbers(72);
     const auto device = GetParam().make(1);
     const auto bytes = rounded(numbers.normals(40 * 64, 0.1F), DType::bf16);

@@ -134,8 +134,8 @@ int main() {
     } paths[]{{"shared memory", {.threads = 1}},
               {"shared memory, 2 threads", {.threads = 2}},
               {"messages", {.shared_memory = false}},
-              {"nodes of two ranks", {.ranks_a_node = 2}},
-              {"nodes of three ranks", {.ranks_a_node = 3}}};  // no subtrees: messages
+              {"nodes of two ranks", {.ranks_per_node = 2}},
+              {"nodes of three ranks", {.ranks_per_node = 3}}};  // no subtrees: messages
     for (const auto& path : paths) {
         const auto group = engine::make_mpi_group(world.comm(), path.options);
         for (int turn = 0; turn < 2; ++turn) {  // the second after an odd number of rounds as after an even one
@@ -143,7 +143,7 @@ int main() {
             check_broadcasts(*group, path.name);
             check_gathers(*group, path.name);
         }
-        expect(engine::least_of(*group, group->rank() + 5) == 5, "least", path.name, 1);
+        expect(engine::min_over_ranks(*group, group->rank() + 5) == 5, "least", path.name, 1);
     }
     int all = 0;
     MPI_Allreduce(&failures, &all, 1, MPI_INT, MPI_SUM, world.comm());

@@ -36,13 +36,13 @@ TEST(GenerationOptions, AreTheSettingsOfAnItem) {
 TEST(ReplicaOptions, WindowsFitTheModel) {
     Settings settings;
     EXPECT_FALSE(replica_options(settings, config_of(100)).scoring.has_value());
-    EXPECT_EQ(most_positions(settings, config_of(100)), 100);
+    EXPECT_EQ(max_item_positions(settings, config_of(100)), 100);
     settings.mode = "perplexity";
     const auto windows = replica_options(settings, config_of(100)).scoring;
     ASSERT_TRUE(windows.has_value());
     EXPECT_EQ(windows->window, 100);
     EXPECT_EQ(windows->stride, 50);
-    EXPECT_GT(most_positions(settings, config_of(100)), 1'000'000'000'000) << "a document may be of any length";
+    EXPECT_GT(max_item_positions(settings, config_of(100)), 1'000'000'000'000) << "a document may be of any length";
     settings.window = 64;
     settings.stride = 5;
     EXPECT_EQ(replica_options(settings, config_of(100)).scoring->window, 64);

@@ -249,15 +249,15 @@ TEST_F(MemoryPlan, HostMemoryHoldsWhatTheDeviceCannot) {
     }
     settings.host_memory = mebibytes << 20;
     EXPECT_EQ(refusal(), "");
-    const std::int64_t window = window_bytes(parts, device, far_bytes(settings, device));
+    const std::int64_t window = window_bytes(parts, device, host_bytes(settings, device));
     EXPECT_GT(window, settings.host_memory / 4) << "two of the model's eight layers";
     EXPECT_EQ(kv_memory_bytes(settings, device, 1, weight_bytes(settings, parts, device)),
               (need() - fixed) / 2 - window);
     EXPECT_NO_THROW(check_host_memory(settings, device, 1));
     settings.host_memory -= 4 << 20;
     EXPECT_NE(refusal().find(" and host-memory of "), std::string::npos) << refusal();
-    device.far_memory = false;
-    EXPECT_EQ(far_bytes(settings, device), 0);
+    device.host_memory = false;
+    EXPECT_EQ(host_bytes(settings, device), 0);
     EXPECT_EQ(refusal().find("host-memory"), std::string::npos) << refusal();
 }
 
@@ -271,7 +271,7 @@ TEST_F(MemoryPlan, HostMemoryThatTheNodeHasNotIsRefused) {
         EXPECT_EQ(line.find("host-memory: expected at most "), 0U) << line;
         EXPECT_NE(line.find(" free for 4 ranks, got 1024.0 TiB; "), std::string::npos) << line;
     }
-    device.far_memory = false;
+    device.host_memory = false;
     EXPECT_NO_THROW(check_host_memory(settings, device, 4));
 }
 

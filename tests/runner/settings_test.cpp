@@ -10,7 +10,7 @@
 #include <fstream>
 #include <set>
 
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary.hpp"
 #include "tests/runner/settings_fixture.hpp"
 

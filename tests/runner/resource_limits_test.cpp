@@ -1,5 +1,5 @@
 // Limits of control groups and of Slurm, from files and variables of the test's own.
-#include "runner/host/allotment.hpp"
+#include "runner/host/resource_limits.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,11 +7,11 @@
 // until its sums are complete. So 48 to 96 KB a multiprocessor are on their way without a register.
 //
 // Inputs are fetched by each block from the second cache: for each byte of weights NT / (2 MT) bytes of inputs. That is
-// why more rows go with more tiles, and why blocks then hold half of the slices (ProductJob::split): there would be too
+// why more rows go with more tiles, and why blocks then hold half of the slices (MatmulJob::split): there would be too
 // few of them.
 #pragma once
 
-#include "kernels/cuda/products.cuh"
+#include "kernels/cuda/matmul.cuh"
 
 namespace longhaul::kernels::cuda {
 
@@ -53,7 +53,7 @@ struct SliceQueue {
     int last_row, row_bytes;   ///< last row there is, and from row to row
     int length;                ///< inputs of the slice from this lane's first one
 
-    __device__ SliceQueue(const ProductJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
+    __device__ SliceQueue(const MatmulJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
                           int slice)
         : slots(queue + threadIdx.x % 32 * 16) {
         const int lane = static_cast<int>(threadIdx.x) % 32, t = lane % 4;
@@ -135,7 +135,7 @@ __device__ __forceinline__ void put_sums(const float (&sum)[MT][NT][4], float* t
 
 /// Grid: NT * 8 rows; MT tiles of outputs; subtrees of slices. Block: a warp for each slice of a subtree.
 template <int MT, int NT, int stages, int max_warps>
-__global__ void __launch_bounds__(max_warps * 32) stream_product(ProductJob job) {
+__global__ void __launch_bounds__(max_warps * 32) stream_matmul(MatmulJob job) {
     using Shape = StreamShape<MT, NT, stages>;
     std::byte* const shared = shared_memory<std::byte>();
     const int warp = static_cast<int>(threadIdx.x) / 32, warps = static_cast<int>(blockDim.x) / 32;

@@ -20,7 +20,7 @@
 
 namespace longhaul::runner {
 
-struct Loaded {
+struct LoadedJob {
     Placement placement;
     std::unique_ptr<DataSet> data;
     std::unique_ptr<engine::Tokenizer> tokenizer;
@@ -41,7 +41,7 @@ struct Loaded {
 
 /// Loads on every rank what is not loaded; errors are agreed. `loaded.data` and its fingerprint are there already on
 /// rank 0. Collective over the world, which is split into replicas already.
-void load(const World& world, const Settings& settings, Loaded& loaded);
+void load(const World& world, const Settings& settings, LoadedJob& loaded);
 
 /// Who may read a checkpoint of this job.
 engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const Fingerprints& fingerprints,

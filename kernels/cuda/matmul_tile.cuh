@@ -1,5 +1,5 @@
 // Products of bf16 weights on tensor cores for many rows (prompts): 128 outputs x 128 rows a block, arithmetic sets the
-// pace. The bits of products_stream.cuh: the same chains, one slice after the other, added as the same tree.
+// pace. The bits of matmul_stream.cuh: the same chains, one slice after the other, added as the same tree.
 //
 // Eight warps hold 64 outputs x 32 rows each. Weights and inputs of a step (8 KB each) come through a queue that the
 // block shares; a warp reads them as they lie, 512 bytes in a row, without conflicts of banks. When a slice is complete
@@ -7,7 +7,7 @@
 // shared memory, the one of four in y itself.
 #pragma once
 
-#include "kernels/cuda/products.cuh"
+#include "kernels/cuda/matmul.cuh"
 
 namespace longhaul::kernels::cuda {
 
@@ -35,7 +35,7 @@ struct TileQueue {
     int place[2];
     int length;  ///< inputs of a slice from this thread's first one
 
-    __device__ TileQueue(const ProductJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row)
+    __device__ TileQueue(const MatmulJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row)
         : slots(queue), slice_weights(job.layout.steps * 1024), slice_x(job.x_slice * 2) {
         const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
@@ -106,7 +106,7 @@ __device__ __forceinline__ void for_each_sum(Visit visit) {
 
 /// One thread's part of the tree of slices.
 struct TileTree {
-    const ProductJob& job;
+    const MatmulJob& job;
     std::int64_t output, row;  ///< of the thread's first sum
     float* pair;               ///< shared memory: this thread's sums of two slices, TileShape::threads apart
     float* to;                 ///< y, or the block's part: sums of four slices, and at the end of all
@@ -142,7 +142,7 @@ struct TileTree {
 };
 
 /// Grid: 128 rows; 128 outputs; subtrees of slices.
-__global__ void __launch_bounds__(TileShape::threads, 1) tile_product(ProductJob job) {
+__global__ void __launch_bounds__(TileShape::threads, 1) tile_matmul(MatmulJob job) {
     using Shape = TileShape;
     std::byte* const shared = shared_memory<std::byte>();
     const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;

@@ -1,4 +1,4 @@
-#include "runner/host/machine.hpp"
+#include "runner/host/resources.hpp"
 
 #include <sched.h>
 
@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "runner/host/allotment.hpp"
+#include "runner/host/resource_limits.hpp"
 
 namespace longhaul::runner {
 namespace {

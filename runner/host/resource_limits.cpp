@@ -1,4 +1,4 @@
-#include "runner/host/allotment.hpp"
+#include "runner/host/resource_limits.hpp"
 
 #include <algorithm>
 #include <charconv>

@@ -12,7 +12,7 @@ namespace longhaul::runner {
 /// A value that is refused; whoever knows file, line and key makes the message.
 struct BadValue {
     std::string expected;  ///< "an integer from 1 to 8"
-    std::string mend;      ///< "" or what to do about it
+    std::string fix;       ///< "" or what to do about it
 };
 
 // Each throws BadValue for anything but one whole value of its kind inside its range; overflow, NaN and infinity

@@ -33,7 +33,7 @@ class Pass {
     std::vector<AttentionRow> rows_;
 };
 
-class PromptProducts : public ContractTest {
+class PromptMatmul : public ContractTest {
   protected:
     void SetUp() override {
         device_ = GetParam().make(1);
@@ -76,7 +76,7 @@ class PromptProducts : public ContractTest {
 /// Slices of whole runs of 8 inputs, with runs that reach over their end, and of a part of a row-parallel layer.
 const std::vector<Weights> shapes = {{76, 512}, {20, 80}, {12, 136, 4}};
 
-TEST_P(PromptProducts, ARowIsTheSameAmongAnyOthersAndNearOurOwn) {
+TEST_P(PromptMatmul, ARowIsTheSameAmongAnyOthersAndNearOurOwn) {
     for (const Weights& shape : shapes) {
         const Matrix w = pack(shape);
         const std::vector<float> all = product(w, 0, 70, 0, 70), own = product(w, 0, 70, 0, 0);
@@ -91,7 +91,7 @@ TEST_P(PromptProducts, ARowIsTheSameAmongAnyOthersAndNearOurOwn) {
     }
 }
 
-TEST_P(PromptProducts, OtherRowsAreComputedAsEver) {
+TEST_P(PromptMatmul, OtherRowsAreComputedAsEver) {
     const Matrix w = pack(shapes[0]);
     const std::vector<float> all = product(w, 0, 50, 0, 50), own = product(w, 0, 50, 0, 0);
     const std::vector<float> mixed = product(w, 0, 50, 9, 33);
@@ -101,7 +101,7 @@ TEST_P(PromptProducts, OtherRowsAreComputedAsEver) {
 }
 
 // What the library cannot take, or what is exact anyway.
-TEST_P(PromptProducts, OtherWeightsAreComputedAsEver) {
+TEST_P(PromptMatmul, OtherWeightsAreComputedAsEver) {
     for (const DType dtype : {DType::f32, DType::int8, DType::int4}) {
         const Matrix w = pack(shapes[0], dtype);
         EXPECT_EQ(product(w, 0, 20, 0, 20), product(w, 0, 20, 0, 0));
@@ -114,7 +114,7 @@ TEST_P(PromptProducts, OtherWeightsAreComputedAsEver) {
 }
 
 // The stand-in's first algorithm adds the rows of a block in two orders.
-TEST_P(PromptProducts, AlgorithmsThatTreatRowsDifferentlyAreNotTaken) {
+TEST_P(PromptMatmul, AlgorithmsThatTreatRowsDifferentlyAreNotTaken) {
     static_cast<void>(product(pack(shapes[0]), 0, 5, 0, 5));
     static_cast<void>(product(pack(shapes[0]), 0, 40, 0, 40));
     static_cast<void>(product(pack(shapes[1]), 0, 5, 0, 5));
@@ -126,12 +126,12 @@ TEST_P(PromptProducts, AlgorithmsThatTreatRowsDifferentlyAreNotTaken) {
     EXPECT_EQ(choices[1], "prompts times 76 x 512: emulated, plain loops");
 }
 
-TEST_P(PromptProducts, RowsThatAPassHasNotAreRefused) {
+TEST_P(PromptMatmul, RowsThatAPassHasNotAreRefused) {
     EXPECT_THROW(Pass(*device_, 4, 2, 3), std::logic_error);
     EXPECT_THROW(Pass(*device_, 4, -1, 3), std::logic_error);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, PromptProducts, ::testing::Values(library_gpu()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, PromptMatmul, ::testing::Values(library_gpu()), name_of);
 
 }  // namespace
 }  // namespace longhaul::kernels::testing

@@ -1,5 +1,5 @@
 // Sums that wait in memory are those of a tile in which none does, whatever the processor: the registers are arrays.
-#include "kernels/cpu/waiting_sums.hpp"
+#include "kernels/cpu/spilled_sums.hpp"
 
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ struct Problem {
 };
 
 template <int R>
-void expect_sums_of_a_tile_of_all(int groups) {
+void expect_all_tile_sums(int groups) {
     const Problem problem(R, groups);
     Arrays::Floats sum[R][2] = {}, expected[R][2] = {};
     const auto place = [&](int g) {
@@ -75,18 +75,18 @@ void expect_sums_of_a_tile_of_all(int groups) {
     }
 }
 
-TEST(WaitingSums, AreThoseOfATileThatKeepsAll) {
+TEST(SpilledSums, AreThoseOfATileThatKeepsAll) {
     for (int groups = 0; groups <= 7; ++groups) {
-        expect_sums_of_a_tile_of_all<15>(groups);
-        expect_sums_of_a_tile_of_all<16>(groups);
+        expect_all_tile_sums<15>(groups);
+        expect_all_tile_sums<16>(groups);
     }
 }
 
-TEST(WaitingSums, AreThoseThatFindNoRegister) {
-    EXPECT_EQ((rows_that_wait<Arrays, 14, 2>), 0);
-    EXPECT_EQ((rows_that_wait<Arrays, 15, 2>), 1);
-    EXPECT_EQ((rows_that_wait<Arrays, 16, 2>), 3);
-    EXPECT_EQ((rows_that_wait<Arrays, 16, 1>), 0);
+TEST(SpilledSums, AreThoseThatFindNoRegister) {
+    EXPECT_EQ((spilled_rows<Arrays, 14, 2>), 0);
+    EXPECT_EQ((spilled_rows<Arrays, 15, 2>), 1);
+    EXPECT_EQ((spilled_rows<Arrays, 16, 2>), 3);
+    EXPECT_EQ((spilled_rows<Arrays, 16, 1>), 0);
 }
 
 }  // namespace

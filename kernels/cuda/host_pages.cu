@@ -1,5 +1,5 @@
-// Far pages on their way to attention (far_pages.hpp).
-#include "kernels/cuda/far_pages.hpp"
+// Far pages on their way to attention (host_pages.hpp).
+#include "kernels/cuda/host_pages.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -55,14 +55,14 @@ std::int64_t layer_bytes(const KvLayout& layout) {
 
 }  // namespace
 
-std::byte* FarPages::allocate(std::size_t num_bytes) {
+std::byte* HostPages::allocate(std::size_t num_bytes) {
     std::byte* const data = allocate_pinned(num_bytes);
     std::memset(data, 0, num_bytes);
     memories_[data] = num_bytes;
     return data;
 }
 
-bool FarPages::release(std::byte* data) noexcept {
+bool HostPages::release(std::byte* data) noexcept {
     const auto memory = memories_.find(data);
     if (memory == memories_.end()) return false;
     try {
@@ -74,12 +74,12 @@ bool FarPages::release(std::byte* data) noexcept {
     return true;
 }
 
-bool FarPages::is_far(const std::byte* page) const {
+bool HostPages::is_in_host_memory(const std::byte* page) const {
     const auto behind = memories_.upper_bound(page);
     return behind != memories_.begin() && page < std::prev(behind)->first + std::prev(behind)->second;
 }
 
-void FarPages::pass_begins(const PassRows& pass) {
+void HostPages::pass_begins(const PassRows& pass) {
     pages_.clear();
     number_of_.clear();
     num_written_ = 0;
@@ -91,7 +91,7 @@ void FarPages::pass_begins(const PassRows& pass) {
 }
 
 /// Those that a row of the pass sees.
-void FarPages::find_pages(const PassRows& pass) {
+void HostPages::find_pages(const PassRows& pass) {
     std::vector<std::int64_t> positions(pass.sequences.size()), scratch_slots(pass.sequences.size());
     for (const AttentionRow& row : pass.rows) {
         const auto s = static_cast<std::size_t>(row.sequence);
@@ -102,7 +102,7 @@ void FarPages::find_pages(const PassRows& pass) {
     const auto take = [&](std::span<std::byte* const> pages, std::int64_t num_slots) {
         const std::int64_t count = (num_slots + KvLayout::page_tokens - 1) / KvLayout::page_tokens;
         for (std::byte* const page : pages.first(static_cast<std::size_t>(count))) {
-            if (is_far(page)) pages_.push_back(page);
+            if (is_in_host_memory(page)) pages_.push_back(page);
         }
     };
     for (std::size_t s = 0; s < pass.sequences.size(); ++s) {
@@ -121,13 +121,13 @@ void FarPages::find_pages(const PassRows& pass) {
     for (std::size_t i = 0; i < pages_.size(); ++i) number_of_[pages_[i]] = i;
 }
 
-PageEntry FarPages::entry_of(const std::byte* page) const {
+PageEntry HostPages::entry_of(const std::byte* page) const {
     const auto number = number_of_.find(page);
     return number == number_of_.end() ? PageEntry::near(page) : PageEntry::far(number->second);
 }
 
 /// Behind what still reads the last pass's.
-void FarPages::send_list() {
+void HostPages::send_list() {
     if (sent_) return;
     begun_.make_wait(fetches_);
     auto* const to = list_.get<const std::byte*>(fetches_, static_cast<std::int64_t>(pages_.size()));
@@ -136,14 +136,14 @@ void FarPages::send_list() {
 }
 
 /// Grows by many pages at a time: sequences do by one.
-std::byte* FarPages::memory_of(Window& window, const KvLayout& layout) {
+std::byte* HostPages::memory_of(Window& window, const KvLayout& layout) {
     constexpr std::size_t step = 16;
     const auto pages = static_cast<std::int64_t>((pages_.size() + step - 1) / step * step);
     return window.memory.get<std::byte>(stream_, pages * layer_bytes(layout));
 }
 
-void FarPages::launch_fetch(const Stream& stream, const KvLayout& layout, std::int64_t layer, std::size_t first,
-                            std::size_t count) {
+void HostPages::launch_fetch(const Stream& stream, const KvLayout& layout, std::int64_t layer, std::size_t first,
+                             std::size_t count) {
     if (count == 0) return;
     const std::int64_t bytes = layer_bytes(layout);
     const FetchArgs args{
@@ -159,7 +159,7 @@ void FarPages::launch_fetch(const Stream& stream, const KvLayout& layout, std::i
     launch(stream, fetch_kernel, grid, dim3(fetch_threads), 0, args);
 }
 
-void FarPages::fetch(const KvLayout& layout, std::int64_t layer) {
+void HostPages::fetch(const KvLayout& layout, std::int64_t layer) {
     if (pages_.empty() || layer >= layout.num_layers) return;
     Window& window = window_of(layer);
     if (window.layer == layer) return;
@@ -171,7 +171,7 @@ void FarPages::fetch(const KvLayout& layout, std::int64_t layer) {
     window.layer = layer;
 }
 
-const std::byte* FarPages::bring(const KvLayout& layout, std::int64_t layer) {
+const std::byte* HostPages::bring(const KvLayout& layout, std::int64_t layer) {
     if (pages_.empty()) return nullptr;
     fetch(layout, layer);
     Window& window = window_of(layer);
@@ -180,7 +180,7 @@ const std::byte* FarPages::bring(const KvLayout& layout, std::int64_t layer) {
     return memory_of(window, layout);
 }
 
-void FarPages::done(const KvLayout& layout, std::int64_t layer) {
+void HostPages::done(const KvLayout& layout, std::int64_t layer) {
     if (pages_.empty()) return;
     window_of(layer).read.record(stream_);
     fetch(layout, layer + 1);

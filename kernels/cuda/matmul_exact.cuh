@@ -1,11 +1,11 @@
 // Products of bf16 and f32 weights with the bits of all CPU devices: each thread makes the chain of one slice by fused
 // multiply-adds in the order of numerics.hpp, for two outputs and a few rows. The inputs of a row are the same word for
 // all threads of a slice, weights come 16 bytes a thread from memory that the neighbours read, too. Chains of 512
-// dependent steps and more: what holds it up is latency, not memory; tensor cores are for speed (products_stream.cuh).
+// dependent steps and more: what holds it up is latency, not memory; tensor cores are for speed (matmul_stream.cuh).
 #pragma once
 
 #include "kernels/convert.hpp"
-#include "kernels/cuda/products.cuh"
+#include "kernels/cuda/matmul.cuh"
 
 namespace longhaul::kernels::cuda {
 
@@ -60,7 +60,7 @@ __device__ __forceinline__ float add_pair(float sum, const float* w, const std::
 
 /// Grid: `rows` rows; 4 tiles of outputs. Block: [slice][tile][g].
 template <DType type, int rows>
-__global__ void __launch_bounds__(256) exact_product(ProductJob job) {
+__global__ void __launch_bounds__(256) exact_matmul(MatmulJob job) {
     float* const sums = shared_memory<float>();  // [slice][rows][outputs]
     const int num_slices = job.layout.num_slices;
     const int slice = static_cast<int>(threadIdx.x) / exact_threads_of_slice;

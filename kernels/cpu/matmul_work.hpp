@@ -25,7 +25,7 @@ inline bool stands_in_turn(const Matrix& w) {
 }
 
 /// At most block_rows inputs of a product, act [count, stride].
-struct ProductRows {
+struct MatmulRows {
     const std::byte* x;
     std::int64_t stride;  ///< elements
     std::int64_t first;   ///< of the product's rows
@@ -41,7 +41,7 @@ struct SumsOfBlocks {
 };
 
 /// What becomes of a product.
-struct ProductOut {
+struct MatmulOutput {
     float* sums = nullptr;  ///< [rows, num_outputs] where there is no `finish`
     /// From any thread, for all rows and blocks, a multiple of `unit` blocks at once (but the last ones).
     std::function<void(const SumsOfBlocks&)> finish = {};
@@ -51,17 +51,17 @@ struct ProductOut {
 /// Blocks that are finished at once: whole units and, but for odd heads, whole tiles; few, so that their sums stay in
 /// the near caches.
 inline std::int64_t blocks_finished_at_once(const KernelTable& table, std::int64_t unit) {
-    return (2 * table.blocks_a_piece + unit - 1) / unit * unit;
+    return (2 * table.blocks_per_piece + unit - 1) / unit * unit;
 }
 /// Room for them; whoever gives a `finish` keeps to it.
-constexpr std::int64_t most_finished_at_once = 32;
+constexpr std::int64_t max_finished_at_once = 32;
 
 /// The blocks of `range` to where they go, of rows from `first_row`. multiply(BlockRange, Sums) gives their sums.
 template <class Multiply>
-void multiply_into(const ProductOut& out, std::int64_t num_outputs, std::int64_t first_row, std::int64_t num_rows,
+void multiply_into(const MatmulOutput& out, std::int64_t num_outputs, std::int64_t first_row, std::int64_t num_rows,
                    std::int64_t at_once, BlockRange range, const Multiply& multiply) {
     if (!out.finish) return multiply(range, Sums{out.sums + first_row * num_outputs, num_outputs, 0});
-    alignas(64) float sums[block_rows * most_finished_at_once * lanes];
+    alignas(64) float sums[block_rows * max_finished_at_once * lanes];
     for (std::int64_t b = range.first; b < range.end; b += at_once) {
         const std::int64_t end = std::min(b + at_once, range.end);
         const std::int64_t stride = (end - b) * lanes;
@@ -71,7 +71,7 @@ void multiply_into(const ProductOut& out, std::int64_t num_outputs, std::int64_t
 }
 
 /// How a product is dealt out.
-struct ProductWork {
+struct MatmulWork {
     int team;
     bool packed_alone;  ///< inputs are packed by one thread for all
     std::int64_t num_blocks;
@@ -81,7 +81,7 @@ struct ProductWork {
 
 /// pack(part, number of parts) for all parts, then multiply(BlockRange) for all blocks.
 template <class Pack, class Multiply>
-void share_product(WorkQueue& queue, const ProductWork& work, const Pack& pack, const Multiply& multiply) {
+void share_matmul(WorkQueue& queue, const MatmulWork& work, const Pack& pack, const Multiply& multiply) {
     if (work.packed_alone) {
         const FlushDenormals flush;
         pack(0, 1);

@@ -38,7 +38,7 @@ void CpuDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x
 
 /// In equal passes of at most block_rows rows: 50 rows are 25 + 25, not 48 + 2.
 void CpuDevice::multiply_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
-                              const ProductOut& out) {
+                              const MatmulOutput& out) {
     check_matmul(w, x_stride, num_rows);
     const std::int64_t row_bytes = x_stride * bytes_of(w.dtype);
     const std::int64_t passes = (num_rows + block_rows - 1) / block_rows;
@@ -50,7 +50,7 @@ void CpuDevice::multiply_rows(const Matrix& w, const std::byte* x, std::int64_t 
     }
 }
 
-void CpuDevice::multiply_some(const Matrix& w, const ProductRows& rows, const ProductOut& out) {
+void CpuDevice::multiply_some(const Matrix& w, const MatmulRows& rows, const MatmulOutput& out) {
     const bool bf16 = w.dtype == DType::bf16;
     const std::int64_t per_group = bf16 ? 2 : 1;
     const std::int64_t num_groups = w.num_inputs / per_group;
@@ -71,13 +71,13 @@ void CpuDevice::multiply_some(const Matrix& w, const ProductRows& rows, const Pr
     // From 4 rows on arithmetic costs more than reading.
     const std::int64_t work = places.num_blocks * num_groups * group_bytes * (rows.count + 3) / 4;
     const std::int64_t unit = std::max(out.unit, places.together);
-    share_product(
+    share_matmul(
         queue_,
         {.team = threads_for(work, matmul_bytes_per_thread),
          .packed_alone = num_words <= words_packed_alone,
          .num_blocks = places.num_blocks,
          .unit = unit,
-         .least = table_.blocks_a_piece},
+         .least = table_.blocks_per_piece},
         [&](std::int64_t part, std::int64_t num_parts) { pack_words(pack, part, num_parts); },
         [&](BlockRange range) {
             multiply_into(out, w.num_outputs, rows.first, rows.count, blocks_finished_at_once(table_, unit), range,

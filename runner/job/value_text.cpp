@@ -1,4 +1,4 @@
-#include "runner/job/values.hpp"
+#include "runner/job/value_text.hpp"
 
 #include <algorithm>
 #include <array>
@@ -15,7 +15,7 @@ namespace {
 
 /// Reads the whole of `text` as one number; false for anything else, overflow too.
 template <typename T>
-bool read_whole(std::string_view text, T& value) {
+bool read_integer(std::string_view text, T& value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size();
 }
@@ -61,14 +61,14 @@ std::size_t slips(std::string_view a, std::string_view b) {
 
 std::int64_t parse_integer(std::string_view text, std::int64_t low, std::int64_t high) {
     std::int64_t value = 0;
-    if (read_whole(text, value) && value >= low && value <= high) return value;
+    if (read_integer(text, value) && value >= low && value <= high) return value;
     const bool has_high = high != std::numeric_limits<std::int64_t>::max();
     throw BadValue{range_text("an integer", std::to_string(low), std::to_string(high), has_high), ""};
 }
 
 std::uint64_t parse_seed(std::string_view text) {
     std::uint64_t value = 0;
-    if (read_whole(text, value)) return value;
+    if (read_integer(text, value)) return value;
     throw BadValue{"an integer from 0 to 18446744073709551615", ""};
 }
 
@@ -80,7 +80,7 @@ bool parse_bool(std::string_view text) {
 
 double parse_number(std::string_view text, double low, double high, bool low_excluded) {
     double value = 0;
-    const bool good = read_whole(text, value) && std::isfinite(value) && value <= high;
+    const bool good = read_integer(text, value) && std::isfinite(value) && value <= high;
     if (good && (low_excluded ? value > low : value >= low)) return value;
     const bool has_high = std::isfinite(high);
     if (!low_excluded) throw BadValue{range_text("a number", format_number(low), format_number(high), has_high), ""};
@@ -98,13 +98,13 @@ std::int64_t parse_size(std::string_view text) {
                                                                                {"G", 0x1p30},
                                                                                {"T", 0x1p40}}};
     std::int64_t bytes = 0;
-    if (read_whole(text, bytes) && bytes >= 0) return bytes;
+    if (read_integer(text, bytes) && bytes >= 0) return bytes;
     for (const auto& [unit, factor] : units) {
         if (!text.ends_with(unit)) continue;
         std::string_view number_text = text.substr(0, text.size() - unit.size());
         while (number_text.ends_with(' ')) number_text.remove_suffix(1);
         double number = 0;
-        const bool good = read_whole(number_text, number) && std::isfinite(number) && number >= 0;
+        const bool good = read_integer(number_text, number) && std::isfinite(number) && number >= 0;
         // 2^63 is exact in double, so the comparison leaves nothing that the cast could not hold.
         if (good && number * factor < 0x1p63) return static_cast<std::int64_t>(number * factor);
         break;

@@ -1,11 +1,11 @@
-// What matrix products keep between calls (products.cu).
+// What matrix products keep between calls (matmul.cu).
 #pragma once
 
 #include "kernels/cuda/cuda_device.hpp"
 
 namespace longhaul::kernels::cuda {
 
-struct ProductMemory {
+struct MatmulMemory {
     /// What passes of this size take at most, but for what few rows take: inputs as whole numbers, and two sums of each
     /// output (many rows of int8 and int4 are split by two).
     static std::int64_t bytes(const PassSize& pass) {

@@ -1,17 +1,17 @@
-// Matrix products: which kernel, in which shape. The choice never changes a bit (products.cuh).
+// Matrix products: which kernel, in which shape. The choice never changes a bit (matmul.cuh).
 #include <algorithm>
 
 #include "kernels/checks.hpp"
 #include "kernels/cuda/cuda_state.hpp"
-#include "kernels/cuda/products_exact.cuh"
-#include "kernels/cuda/products_quantized.cuh"
-#include "kernels/cuda/products_stream.cuh"
-#include "kernels/cuda/products_tile.cuh"
+#include "kernels/cuda/matmul_exact.cuh"
+#include "kernels/cuda/matmul_quantized.cuh"
+#include "kernels/cuda/matmul_stream.cuh"
+#include "kernels/cuda/matmul_tile.cuh"
 
 namespace longhaul::kernels::cuda {
 namespace {
 
-constexpr std::int64_t most_stream_rows = 64;
+constexpr std::int64_t max_stream_rows = 64;
 
 unsigned pieces(std::int64_t whole, std::int64_t piece) {
     return static_cast<unsigned>((whole + piece - 1) / piece);
@@ -19,7 +19,7 @@ unsigned pieces(std::int64_t whole, std::int64_t piece) {
 
 /// Bf16 rows with slices padded to whole steps by zeros. Grid: rows (of which there may be more than a grid's other
 /// dimensions hold); a block's words.
-__global__ void __launch_bounds__(most_row_threads)
+__global__ void __launch_bounds__(max_row_threads)
     pad_slices(const std::uint32_t* x, std::int64_t x_stride, int num_slices, std::int64_t slice_length,
                std::int64_t padded, std::uint32_t* to) {
     const std::int64_t word = std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x, words = padded / 2;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(most_row_threads)
 /// Asks for the kernels of one product. Grids go over rows first: blocks that run at a time read the same weights.
 class Product {
   public:
-    Product(const Stream& stream, const GpuProperties& gpu, ProductMemory& memory, const ProductJob& job)
+    Product(const Stream& stream, const GpuProperties& gpu, MatmulMemory& memory, const MatmulJob& job)
         : stream_(stream), gpu_(gpu), memory_(memory), job_(job) {}
 
     template <DType type>
@@ -46,10 +46,10 @@ class Product {
         if (job_.num_rows <= 8) return stream<1, 1, 4, 8>();
         if (job_.num_rows <= 16) return stream<2, 2, 4, 8>();
         if (job_.num_rows <= 32) return stream<2, 4, 4, 8>();
-        if (job_.num_rows <= most_stream_rows) return stream<4, 8, 3, 4>();
+        if (job_.num_rows <= max_stream_rows) return stream<4, 8, 3, 4>();
         using Shape = TileShape;
         const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, Shape::tiles));
-        launch(stream_, tile_product, split_among(tiles, 8), dim3(Shape::threads), Shape::shared_bytes, job_);
+        launch(stream_, tile_matmul, split_among(tiles, 8), dim3(Shape::threads), Shape::shared_bytes, job_);
     }
 
     template <DType type>
@@ -66,7 +66,7 @@ class Product {
     void exact_rows() {
         const dim3 grid(pieces(job_.num_rows, rows), pieces(job_.layout.num_tiles, exact_tiles));
         const int num_slices = job_.layout.num_slices;
-        launch(stream_, exact_product<type, rows>, grid,
+        launch(stream_, exact_matmul<type, rows>, grid,
                dim3(static_cast<unsigned>(num_slices * exact_threads_of_slice)), exact_bytes(num_slices, rows), job_);
     }
 
@@ -76,7 +76,7 @@ class Product {
         const dim3 tiles(pieces(job_.num_rows, Shape::rows), pieces(job_.layout.num_tiles, MT));
         const dim3 grid = split_among(tiles, max_warps);
         const int warps = job_.layout.num_slices / job_.split;
-        launch(stream_, stream_product<MT, NT, stages, max_warps>, grid, dim3(static_cast<unsigned>(warps) * 32),
+        launch(stream_, stream_matmul<MT, NT, stages, max_warps>, grid, dim3(static_cast<unsigned>(warps) * 32),
                Shape::shared_bytes(warps), job_);
     }
 
@@ -86,7 +86,7 @@ class Product {
         const dim3 tiles(pieces(job_.num_rows, Shape::Sums::rows), pieces(job_.layout.num_tiles, MT));
         const dim3 grid = split_among(tiles, max_warps);
         const int warps = job_.layout.num_slices / job_.split;
-        launch(stream_, quantized_product<type, MT, NT, stages, max_warps>, grid,
+        launch(stream_, quantized_matmul<type, MT, NT, stages, max_warps>, grid,
                dim3(static_cast<unsigned>(warps) * 32), Shape::shared_bytes(warps), job_);
     }
 
@@ -143,8 +143,8 @@ class Product {
 
     const Stream& stream_;
     const GpuProperties& gpu_;
-    ProductMemory& memory_;
-    ProductJob job_;
+    MatmulMemory& memory_;
+    MatmulJob job_;
 };
 
 }  // namespace
@@ -152,14 +152,14 @@ class Product {
 void CudaDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
     check_matmul(w, x_stride, num_rows);
     if (num_rows == 0 || w.num_outputs == 0) return;
-    const ProductJob job{.weights = w.data.data(),
-                         .layout = WeightLayout::of(w),
-                         .num_outputs = w.num_outputs,
-                         .x = x,
-                         .x_stride = x_stride,
-                         .x_slice = w.slice_length,
-                         .num_rows = num_rows,
-                         .y = y};
+    const MatmulJob job{.weights = w.data.data(),
+                        .layout = WeightLayout::of(w),
+                        .num_outputs = w.num_outputs,
+                        .x = x,
+                        .x_stride = x_stride,
+                        .x_slice = w.slice_length,
+                        .num_rows = num_rows,
+                        .y = y};
     Product product(state_->stream, state_->properties, state_->products, job);
     switch (w.dtype) {
         case DType::int8:

@@ -30,37 +30,37 @@ std::int64_t tiny_page_bytes(int ranks) {
     return static_cast<std::int64_t>(device->kv_page_bytes(model->kv_layout())) / ranks;
 }
 
-class FarPages : public ::testing::Test {
+class HostPages : public ::testing::Test {
   protected:
     std::unique_ptr<RemoteDevice> device_ = make_remote();
     kernels::KvLayout layout_{.dtype = kernels::DType::bf16, .num_layers = 2, .num_kv_heads = 1, .head_dim = 16};
     std::int64_t page_bytes_ = static_cast<std::int64_t>(device_->kv_page_bytes(layout_));
 };
 
-TEST_F(FarPages, AreTakenWhenNearOnesAreAllInUse) {
+TEST_F(HostPages, AreTakenWhenNearOnesAreAllInUse) {
     PagePool pool(*device_, layout_, KvMemory{2 * page_bytes_, 3 * page_bytes_ + 1});
     EXPECT_EQ(pool.max_pages(), 5);
-    EXPECT_EQ(pool.max_far_pages(), 3);
+    EXPECT_EQ(pool.max_host_pages(), 3);
     std::vector<std::byte*> pages;
     for (int i = 0; i < 5; ++i) pages.push_back(pool.take());
     EXPECT_EQ(pool.take(), nullptr);
-    for (int i = 0; i < 5; ++i) EXPECT_EQ(pool.is_far(pages[static_cast<std::size_t>(i)]), i >= 2);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(pool.is_in_host_memory(pages[static_cast<std::size_t>(i)]), i >= 2);
     EXPECT_EQ(std::set<std::byte*>(pages.begin(), pages.end()).size(), 5U);
-    EXPECT_EQ(pool.far_pages_in_use(), 3);
+    EXPECT_EQ(pool.host_pages_in_use(), 3);
     pool.give_back(pages[4]);
     pool.give_back(pages[0]);
     EXPECT_EQ(pool.pages_in_use(), 3);
-    EXPECT_EQ(pool.far_pages_in_use(), 2);
+    EXPECT_EQ(pool.host_pages_in_use(), 2);
     EXPECT_EQ(pool.take(), pages[0]) << "near before far";
 }
 
-TEST_F(FarPages, AreNoneWhereTheDeviceHasNoUseForThem) {
-    device_->far_memory = false;
+TEST_F(HostPages, AreNoneWhereTheDeviceHasNoUseForThem) {
+    device_->host_memory = false;
     const PagePool pool(*device_, layout_, KvMemory{2 * page_bytes_, 3 * page_bytes_});
     EXPECT_EQ(pool.max_pages(), 2);
 }
 
-TEST_F(FarPages, ComeNearWithWhatTheyHold) {
+TEST_F(HostPages, ComeNearWithWhatTheyHold) {
     PagePool pool(*device_, layout_, KvMemory{2 * page_bytes_, 3 * page_bytes_});
     auto other = std::make_unique<KvSequence>(pool);
     ASSERT_TRUE(other->reserve(128));
@@ -73,28 +73,28 @@ TEST_F(FarPages, ComeNearWithWhatTheyHold) {
     EXPECT_EQ(kv.bring_near(8), 0) << "there is no room";
     other.reset();
     EXPECT_EQ(kv.bring_near(1), 1);
-    EXPECT_EQ(pool.far_pages_in_use(), 2);
+    EXPECT_EQ(pool.host_pages_in_use(), 2);
     EXPECT_EQ(kv.bring_near(8), 1);
-    EXPECT_EQ(pool.far_pages_in_use(), 1);
+    EXPECT_EQ(pool.host_pages_in_use(), 1);
     EXPECT_EQ(pool.pages_in_use(), 3);
     device_->kv_export_box(layout_, kv.pages(), box, out.data(), in.size() / 2);
     EXPECT_EQ(out, in);
 }
 
 // They hold nothing from one step to the next; far ones would cross the link in each.
-TEST_F(FarPages, OfDraftNodesComeNearAsTheyAre) {
+TEST_F(HostPages, OfDraftNodesComeNearAsTheyAre) {
     PagePool pool(*device_, layout_, KvMemory{page_bytes_, 2 * page_bytes_});
     auto other = std::make_unique<KvSequence>(pool);
     ASSERT_TRUE(other->reserve(64));
     KvSequence kv(pool);
     ASSERT_TRUE(kv.reserve_scratch(64));
-    EXPECT_TRUE(pool.is_far(kv.scratch_pages()[0]));
+    EXPECT_TRUE(pool.is_in_host_memory(kv.scratch_pages()[0]));
     EXPECT_EQ(kv.bring_near(8), 0);
-    EXPECT_TRUE(pool.is_far(kv.scratch_pages()[0])) << "there is no room";
+    EXPECT_TRUE(pool.is_in_host_memory(kv.scratch_pages()[0])) << "there is no room";
     other.reset();
     EXPECT_EQ(kv.bring_near(8), 0) << "nothing was moved";
-    EXPECT_FALSE(pool.is_far(kv.scratch_pages()[0]));
-    EXPECT_EQ(pool.far_pages_in_use(), 0);
+    EXPECT_FALSE(pool.is_in_host_memory(kv.scratch_pages()[0]));
+    EXPECT_EQ(pool.host_pages_in_use(), 0);
     EXPECT_EQ(pool.pages_in_use(), 1);
 }
 
@@ -119,17 +119,17 @@ class SmallDevice : public ::testing::TestWithParam<DeviceCase> {
         page_bytes_ = static_cast<std::int64_t>(device->kv_page_bytes(model->kv_layout()));
     }
 
-    [[nodiscard]] Job job(std::int64_t near_pages, std::int64_t far_pages, std::int64_t batch) {
+    [[nodiscard]] Job job(std::int64_t near_pages, std::int64_t host_pages, std::int64_t batch) {
         Job job{base_options()};
         job.items = GetParam().items;
         job.generation.max_tokens = GetParam().tokens;
         job.options.batch = batch;
         job.options.kv_memory_bytes = near_pages * page_bytes_;
-        job.options.kv_far_bytes = far_pages * page_bytes_;
+        job.options.kv_host_bytes = host_pages * page_bytes_;
         job.make_device = [this] {
             auto device = GetParam().make();
             if (auto* const remote = dynamic_cast<RemoteDevice*>(device.get())) {
-                remote->far_allocates = [this] { ++far_slabs_; };
+                remote->host_allocates = [this] { ++host_slabs_; };
                 is_counted_ = true;
             }
             return device;
@@ -143,11 +143,11 @@ class SmallDevice : public ::testing::TestWithParam<DeviceCase> {
         return tokens_of(launch(plain).items);
     }
     /// Unless it is a real one, which nobody counts for.
-    void expect_far_pages() const { EXPECT_TRUE(far_slabs_ > 0 || !is_counted_); }
+    void expect_host_pages() const { EXPECT_TRUE(host_slabs_ > 0 || !is_counted_); }
 
     fs::path folder_;
     std::int64_t page_bytes_ = 0;
-    std::atomic<int> far_slabs_ = 0;
+    std::atomic<int> host_slabs_ = 0;
     std::atomic<bool> is_counted_ = false;
 };
 
@@ -158,38 +158,38 @@ TEST_P(SmallDevice, CheckpointsAreWrittenAndReadInBothPlaces) {
     EXPECT_EQ(result.outcome.checkpoint_error, "");
     EXPECT_GT(result.sum.resumes, 0);
     EXPECT_EQ(result.sum.recomputed_rows, 0);
-    expect_far_pages();
+    expect_host_pages();
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, SmallDevice, ::testing::ValuesIn(cases()),
                          [](const auto& of) { return of.param.name; });
 
-TEST(FarMemory, OneTextWhereverThePagesLie) {
+TEST(HostMemoryTest, OneTextWhereverThePagesLie) {
     Job job{base_options()};
     const auto right = tokens_of(launch(job).items);
-    std::atomic<int> far_slabs = 0;
+    std::atomic<int> host_slabs = 0;
     job.make_device = [&] {
         auto device = make_remote();
-        device->far_allocates = [&] { ++far_slabs; };
+        device->host_allocates = [&] { ++host_slabs; };
         return device;
     };
     for (const std::int64_t near : {0, 1, 3}) {
         for (const std::int64_t batch : {1, 3}) {
             for (const int ranks : {1, 2}) {
-                far_slabs = 0;
+                host_slabs = 0;
                 job.options.kv_memory_bytes = near * tiny_page_bytes(ranks);
-                job.options.kv_far_bytes = 12 * tiny_page_bytes(ranks);
+                job.options.kv_host_bytes = 12 * tiny_page_bytes(ranks);
                 job.options.batch = batch;
                 job.ranks = ranks;
                 EXPECT_EQ(tokens_of(launch(job).items), right) << near << ", " << batch << ", " << ranks;
-                EXPECT_GT(far_slabs, 0);
+                EXPECT_GT(host_slabs, 0);
             }
         }
     }
 }
 
 // Growing items are put back when both places are full; one that fits nowhere fails.
-TEST(FarMemory, ItemsWaitAndAreGivenUpAsElsewhere) {
+TEST(HostMemoryTest, ItemsWaitAndAreGivenUpAsElsewhere) {
     Job job{base_options()};
     job.options.batch = 8;
     job.make_device = [] { return make_remote(); };
@@ -197,11 +197,11 @@ TEST(FarMemory, ItemsWaitAndAreGivenUpAsElsewhere) {
     const std::int64_t page = tiny_page_bytes(1);
     for (const std::int64_t near : {2, 4}) {
         job.options.kv_memory_bytes = near * page;
-        job.options.kv_far_bytes = (6 - near) * page;
+        job.options.kv_host_bytes = (6 - near) * page;
         EXPECT_EQ(tokens_of(launch(job).items), right) << near;
     }
     job.options.kv_memory_bytes = page;
-    job.options.kv_far_bytes = 2 * page;
+    job.options.kv_host_bytes = 2 * page;
     const JobResult result = launch(job);
     EXPECT_EQ(result.items.at(0).tokens, right.at(0));
     EXPECT_EQ(result.items.at(4).reason, FinishReason::error);
@@ -209,7 +209,7 @@ TEST(FarMemory, ItemsWaitAndAreGivenUpAsElsewhere) {
 }
 
 // The target's pages leave the device's memory to drafts.
-TEST(FarMemory, DraftModelsStayNear) {
+TEST(HostMemoryTest, DraftModelsStayNear) {
     Job job{base_options()};
     job.items = 3;
     job.generation.max_tokens = 30;
@@ -218,18 +218,18 @@ TEST(FarMemory, DraftModelsStayNear) {
     job.options.draft.method = "rsd-s";
     job.options.draft.tree = "3x3";
     job.draft_models = {fs::path(LONGHAUL_TEST_DATA "/parity/llama-yarn-bf16")};
-    std::atomic<int> far_slabs = 0;
+    std::atomic<int> host_slabs = 0;
     job.make_device = [&] {
         auto device = make_remote();
-        device->far_allocates = [&] { ++far_slabs; };
+        device->host_allocates = [&] { ++host_slabs; };
         return device;
     };
     job.options.kv_memory_bytes = 9 * tiny_page_bytes(1);
-    job.options.kv_far_bytes = 6 * tiny_page_bytes(1);
+    job.options.kv_host_bytes = 6 * tiny_page_bytes(1);
     const JobResult result = launch(job);
     EXPECT_EQ(tokens_of(result.items), right);
     EXPECT_GT(result.sum.drafted, 0);
-    EXPECT_GT(far_slabs, 0);
+    EXPECT_GT(host_slabs, 0);
 }
 
 }  // namespace

@@ -21,9 +21,9 @@
 
 namespace longhaul::kernels::cuda {
 
-class PromptProducts {
+class PromptMatmul {
   public:
-    PromptProducts(const Stream& stream, std::unique_ptr<BlockLibrary> library)
+    PromptMatmul(const Stream& stream, std::unique_ptr<BlockLibrary> library)
         : stream_(stream), library_(std::move(library)) {}
 
     /// Whether the library computes with this matrix; a matter of shapes and type alone.

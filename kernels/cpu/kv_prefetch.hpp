@@ -8,7 +8,7 @@ namespace longhaul::kernels::cpu {
 
 /// Some of what a chunk reads: bytes `from`..`until` of the keys of all its pages, then of their values.
 struct KvRange {
-    KvAhead memory;
+    KvPrefetch memory;
     std::int64_t from = 0;
     std::int64_t until = 0;  ///< or beyond all of them
 
@@ -22,12 +22,12 @@ struct KvRange {
 /// Asks in the order in which bytes stand in memory: processors read such a stream ahead by themselves as well (Zen 5
 /// at 100K positions; four pages at a time gave 5 to 20 % less).
 template <class Isa>
-class Ahead {
+class Prefetcher {
   public:
     /// Of two ranges, one behind the other. `num_turns`: turns of the inner loops to spread over; each asks for `lines`
     /// lines. None is asked for again and again while it is under way: rather do some loops ask for nothing. (The last
     /// step of a run is cut short; at the end as much may be missing.)
-    Ahead(const AttentionJob& job, const KvRange& first, const KvRange& second, int lines, std::int64_t num_turns)
+    Prefetcher(const AttentionJob& job, const KvRange& first, const KvRange& second, int lines, std::int64_t num_turns)
         : range_(first), then_(second), values_offset_(job.values_offset), part_bytes_(job.part_bytes) {
         const std::int64_t num_bytes = first.num_bytes(part_bytes_) + second.num_bytes(part_bytes_);
         const std::int64_t most = lines * line_bytes, least = most / 2;
@@ -36,7 +36,7 @@ class Ahead {
         begin_run();
     }
     /// Asks for what comes first, at once: from then on what is asked for and what is read may keep pace.
-    void get_ahead(std::int64_t num_bytes) {
+    void prefetch_first(std::int64_t num_bytes) {
         const std::int64_t left = end_ - at_;
         const std::byte* until = at_ + (num_bytes < left ? num_bytes : left);
         for (; at_ < until; at_ += line_bytes) __builtin_prefetch(at_, 0, 3);

@@ -45,9 +45,9 @@ class PageEntry {
     std::uintptr_t bits_ = 0;
 };
 
-class FarPages {
+class HostPages {
   public:
-    explicit FarPages(const Stream& stream) : stream_(stream), ring_(fetches_) {}
+    explicit HostPages(const Stream& stream) : stream_(stream), ring_(fetches_) {}
 
     /// Page-locked memory that pages may lie in.
     std::byte* allocate(std::size_t num_bytes);
@@ -73,7 +73,7 @@ class FarPages {
         Event read;  ///< by the pass's stream
     };
 
-    [[nodiscard]] bool is_far(const std::byte* page) const;
+    [[nodiscard]] bool is_in_host_memory(const std::byte* page) const;
     void find_pages(const PassRows& pass);
     void send_list();
     void launch_fetch(const Stream& stream, const KvLayout& layout, std::int64_t layer, std::size_t first,

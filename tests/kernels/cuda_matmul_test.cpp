@@ -65,9 +65,9 @@ struct Problem {
     std::vector<std::byte> weights, x;
 };
 
-class GpuProducts : public ContractTest {};
+class GpuMatmul : public ContractTest {};
 
-TEST_P(GpuProducts, ARowIsTheSameAmongAnyOthers) {
+TEST_P(GpuMatmul, ARowIsTheSameAmongAnyOthers) {
     const auto device = GetParam().make(1);
     for (const DType dtype : {DType::bf16, DType::int4}) {
         for (const Shape& shape : shapes) {
@@ -85,7 +85,7 @@ TEST_P(GpuProducts, ARowIsTheSameAmongAnyOthers) {
 }
 
 // Were the sums those of the CPU, the other tests would not have seen tensor cores.
-TEST_P(GpuProducts, TensorCoresHaveBitsOfTheirOwn) {
+TEST_P(GpuMatmul, TensorCoresHaveBitsOfTheirOwn) {
     const auto device = GetParam().make(1), reference = make_cpu_device(CpuVariant::reference, 2);
     for (const std::int64_t num_rows : {1, 70}) {
         const std::vector<float> own =
@@ -98,7 +98,7 @@ TEST_P(GpuProducts, TensorCoresHaveBitsOfTheirOwn) {
 }
 
 // Few outputs are computed by blocks that hold some of the slices each.
-TEST_P(GpuProducts, AnOutputIsTheSameAmongAnyOthers) {
+TEST_P(GpuMatmul, AnOutputIsTheSameAmongAnyOthers) {
     const auto device = GetParam().make(1);
     for (const DType dtype : {DType::bf16, DType::int8}) {
         const Problem problem(*device, dtype, {600, 256}, 70, 92);
@@ -119,7 +119,7 @@ TEST_P(GpuProducts, AnOutputIsTheSameAmongAnyOthers) {
 }
 
 // As matmul_test's, for the kernels of more rows.
-TEST_P(GpuProducts, SlicesOfManyRowsAddUpOnAnyNumberOfRanks) {
+TEST_P(GpuMatmul, SlicesOfManyRowsAddUpOnAnyNumberOfRanks) {
     const auto device = GetParam().make(1);
     const Problem problem(*device, DType::bf16, {300, 512}, 70, 94);
     for (const std::int64_t num_rows : {40, 70}) {
@@ -166,7 +166,7 @@ TEST_P(GpuGrids, RowsMayBeMoreThanAGridIsHigh) {
     }
 }
 
-TEST_P(GpuProducts, HaveACeiling) {
+TEST_P(GpuMatmul, HaveACeiling) {
     EXPECT_GT(GetParam().make(1)->measure_peak_flops(), 0.0);
 }
 
@@ -200,7 +200,7 @@ TEST(WeightLayout, EachWeightHasAPlaceOfItsOwn) {
 
 // Kernels that both arithmetics have, and those of tensor cores.
 INSTANTIATE_TEST_SUITE_P(Devices, GpuGrids, ::testing::Values(tensor_gpu()), name_of);
-INSTANTIATE_TEST_SUITE_P(Devices, GpuProducts, ::testing::Values(tensor_gpu(), exact_gpu()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, GpuMatmul, ::testing::Values(tensor_gpu(), exact_gpu()), name_of);
 
 }  // namespace
 }  // namespace longhaul::kernels::testing

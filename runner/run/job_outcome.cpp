@@ -1,4 +1,4 @@
-#include "runner/run/outcome.hpp"
+#include "runner/run/job_outcome.hpp"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "runner/launch/loaded.hpp"
+#include "runner/launch/loaded_job.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -24,7 +24,7 @@ void check_same_everywhere(const World& world, const std::string& what, const st
     });
 }
 
-void load_target(const World& world, const Settings& settings, Loaded& loaded) {
+void load_target(const World& world, const Settings& settings, LoadedJob& loaded) {
     loaded.group = settings.tensor_parallel == 1
                        ? engine::make_local_group()
                        : engine::make_mpi_group(world.replica_comm(), {.threads = loaded.placement.threads});
@@ -39,7 +39,7 @@ void load_target(const World& world, const Settings& settings, Loaded& loaded) {
 }
 
 /// Their texts are the job's own where the rule lets drafts decide them.
-void load_drafts(const World& world, const Settings& settings, Loaded& loaded) {
+void load_drafts(const World& world, const Settings& settings, LoadedJob& loaded) {
     world.agree([&] {
         loaded.drafts.load(settings, loaded.model->config(), *loaded.tokenizer, *loaded.device, *loaded.group);
         loaded.drafts.load_heads(settings, *loaded.model);
@@ -52,7 +52,7 @@ void load_drafts(const World& world, const Settings& settings, Loaded& loaded) {
 
 }  // namespace
 
-void Loaded::unload() {
+void LoadedJob::unload() {
     drafts.unload();
     model.reset();  // holds on to device and group
     group.reset();
@@ -81,7 +81,7 @@ static void check_same_device(const World& world, const Settings& settings) {
 }
 
 /// Every rank's device with its host, where they are no processors; how many ranks share this one.
-static void look_at_devices(const World& world, Loaded& loaded) {
+static void look_at_devices(const World& world, LoadedJob& loaded) {
     const std::string place = loaded.device->place();
     const std::string mine = place.empty() ? "" : world.host() + ": " + place;
     const std::vector<std::string> places = world.gather(mine);
@@ -93,7 +93,7 @@ static void look_at_devices(const World& world, Loaded& loaded) {
     loaded.own_room = own_room(*loaded.device, loaded.ranks_on_device);
 }
 
-void load(const World& world, const Settings& settings, Loaded& loaded) {
+void load(const World& world, const Settings& settings, LoadedJob& loaded) {
     const bool fresh = !loaded.model;
     check_same_device(world, settings);
     world.agree([&] {

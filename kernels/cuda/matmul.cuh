@@ -14,7 +14,7 @@
 namespace longhaul::kernels::cuda {
 
 /// y[r, n] = sum_k W[n, k] x[r, k].
-struct ProductJob {
+struct MatmulJob {
     const std::byte* weights = nullptr;  ///< as weight_layout.hpp says
     WeightLayout layout;
     std::int64_t num_outputs = 0;
@@ -57,7 +57,7 @@ struct BlockTile {
 
 /// Whether this block is the last of the `split` blocks of its tile, all of which have written their parts. For all
 /// threads of the block, which need the start of its shared memory no longer.
-__device__ inline bool last_of_tile(const ProductJob& job, int index) {
+__device__ inline bool last_of_tile(const MatmulJob& job, int index) {
     auto* const before = shared_memory<unsigned>();
     __threadfence();
     __syncthreads();
@@ -70,7 +70,7 @@ __device__ inline bool last_of_tile(const ProductJob& job, int index) {
 }
 
 /// Adds the parts of the tile; for the block for which last_of_tile holds.
-__device__ inline void add_parts(const ProductJob& job, const BlockTile& tile) {
+__device__ inline void add_parts(const MatmulJob& job, const BlockTile& tile) {
     const std::int64_t part = job.num_rows * job.num_outputs;
     for (int i = static_cast<int>(threadIdx.x); i < tile.outputs * tile.rows; i += static_cast<int>(blockDim.x)) {
         const std::int64_t n = tile.first_output + i % tile.outputs, r = tile.first_row + i / tile.outputs;
@@ -83,7 +83,7 @@ __device__ inline void add_parts(const ProductJob& job, const BlockTile& tile) {
 
 /// Ends a block whose warps hold one slice each: their sums are in shared memory, [slices][rows][row_floats] f32, and
 /// all threads are behind the barrier after them. blockIdx.z is the block's subtree.
-__device__ inline void add_slices(const ProductJob& job, const BlockTile& tile, const float* sums, int slices,
+__device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, const float* sums, int slices,
                                   int row_floats) {
     float* to = job.split == 1 ? job.y : job.parts + blockIdx.z * job.num_rows * job.num_outputs;
     for (int i = static_cast<int>(threadIdx.x); i < tile.outputs * tile.rows; i += static_cast<int>(blockDim.x)) {

@@ -1,4 +1,4 @@
-#include "kernels/cuda/prompt_products.hpp"
+#include "kernels/cuda/prompt_matmul.hpp"
 
 #include <stdexcept>
 #include <utility>
@@ -88,12 +88,12 @@ __global__ void __launch_bounds__(block_threads)
 
 }  // namespace
 
-bool PromptProducts::takes(const Matrix& w, std::int64_t x_stride) {
+bool PromptMatmul::takes(const Matrix& w, std::int64_t x_stride) {
     return w.dtype == DType::bf16 && w.num_inputs % 8 == 0 && x_stride % 8 == 0 && w.num_outputs % 4 == 0;
 }
 
-void PromptProducts::multiply(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
-                              float* y) {
+void PromptMatmul::multiply(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                            float* y) {
     if (num_rows == 0 || w.num_outputs == 0) return;
     const BlockShape shape{.outputs = w.num_outputs, .inputs = w.num_inputs, .x_stride = x_stride};
     auto* const weights = weights_.get<std::byte>(stream_, shape.outputs * shape.inputs * 2);
@@ -108,7 +108,7 @@ void PromptProducts::multiply(const Matrix& w, const std::byte* x, std::int64_t 
         multiply_rest(shape, algorithm, x + first * x_stride * 2, num_rows - first, y + first * shape.outputs);
 }
 
-void PromptProducts::unpack(const Matrix& w, std::byte* to) {
+void PromptMatmul::unpack(const Matrix& w, std::byte* to) {
     const UnpackJob job{.weights = w.data.data(),
                         .layout = WeightLayout::of(w),
                         .num_outputs = w.num_outputs,
@@ -118,8 +118,8 @@ void PromptProducts::unpack(const Matrix& w, std::byte* to) {
     launch(stream_, unpack_weights, grid, dim3(block_threads), 0, job);
 }
 
-void PromptProducts::multiply_rest(const BlockShape& shape, int algorithm, const std::byte* x, std::int64_t num_rows,
-                                   float* y) {
+void PromptMatmul::multiply_rest(const BlockShape& shape, int algorithm, const std::byte* x, std::int64_t num_rows,
+                                 float* y) {
     const auto copy_to = [&](const void* from, std::int64_t num_bytes, std::int64_t all_bytes, void* to) {
         const std::int64_t all = all_bytes / word_bytes;
         launch(stream_, copy_words, dim3(pieces(all, block_threads)), dim3(block_threads), 0,
@@ -134,12 +134,12 @@ void PromptProducts::multiply_rest(const BlockShape& shape, int algorithm, const
     copy_to(outputs, num_rows * y_bytes, num_rows * y_bytes, y);
 }
 
-int PromptProducts::algorithm_of(const BlockShape& shape) {
+int PromptMatmul::algorithm_of(const BlockShape& shape) {
     const auto known = chosen_.find(shape);
     return known != chosen_.end() ? known->second : chosen_.emplace(shape, choose(shape)).first->second;
 }
 
-int PromptProducts::choose(const BlockShape& shape) {
+int PromptMatmul::choose(const BlockShape& shape) {
     const std::int64_t rows = library_->block_rows();
     auto* const weights = weights_.get<std::uint16_t>(stream_, shape.outputs * shape.inputs);
     auto* const inputs = inputs_.get<std::uint16_t>(stream_, rows * shape.x_stride);
@@ -166,7 +166,7 @@ int PromptProducts::choose(const BlockShape& shape) {
                     " that is the same for all rows of a block, got none; use kernels = cuda");
 }
 
-std::vector<std::string> PromptProducts::choices() const {
+std::vector<std::string> PromptMatmul::choices() const {
     std::vector<std::string> lines;
     for (const auto& [shape, algorithm] : chosen_) {
         lines.push_back("prompts times " + std::to_string(shape.outputs) + " x " + std::to_string(shape.inputs) + ": " +
@@ -178,7 +178,7 @@ std::vector<std::string> PromptProducts::choices() const {
 void CudaDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                               float* y) {
     const PassRows& pass = state_->pass.on_host();
-    if (state_->prompts == nullptr || pass.num_prompt_rows == 0 || !PromptProducts::takes(w, x_stride))
+    if (state_->prompts == nullptr || pass.num_prompt_rows == 0 || !PromptMatmul::takes(w, x_stride))
         return matmul(w, x, x_stride, num_rows, y);
     check_matmul(w, x_stride, num_rows);
     const std::int64_t first = pass.first_prompt_row, end = first + pass.num_prompt_rows;

@@ -10,11 +10,11 @@ constexpr std::int64_t num_layers = 3, q_heads = 2, prompt = 70, num_nodes = 4;
 /// Pages of a sequence, each near or far.
 class MixedPages {
   public:
-    template <typename IsFar>
-    MixedPages(Device& device, const KvLayout& layout, int count, IsFar is_far) {
+    template <typename IsInHostMemory>
+    MixedPages(Device& device, const KvLayout& layout, int count, IsInHostMemory is_in_host_memory) {
         for (int i = 0; i < count; ++i) {
             const std::size_t bytes = device.kv_page_bytes(layout);
-            buffers_.push_back(is_far(i) ? Buffer::far(device, bytes) : Buffer(device, bytes));
+            buffers_.push_back(is_in_host_memory(i) ? Buffer::far(device, bytes) : Buffer(device, bytes));
             pages.push_back(buffers_.back().data());
         }
     }
@@ -32,12 +32,12 @@ class MixedPages {
 /// A sequence as a model computes it: in each pass, layer after layer, keys and values are stored and attended to.
 class Passes {
   public:
-    template <typename IsFar>
-    Passes(Device& device, DType dtype, IsFar is_far)
+    template <typename IsInHostMemory>
+    Passes(Device& device, DType dtype, IsInHostMemory is_in_host_memory)
         : device_(device),
           layout_{.dtype = dtype, .num_layers = num_layers, .num_kv_heads = 2, .head_dim = 24},
-          pages_(device, layout_, 2, is_far),
-          scratch_(device, layout_, 1, [&](int) { return is_far(1); }) {}
+          pages_(device, layout_, 2, is_in_host_memory),
+          scratch_(device, layout_, 1, [&](int) { return is_in_host_memory(1); }) {}
 
     /// What attention gave, of all passes and layers.
     std::vector<std::byte> run() {
@@ -98,11 +98,11 @@ class Passes {
     std::vector<std::byte> all_;
 };
 
-class FarPagesTest : public ContractTest {};
+class HostPagesTest : public ContractTest {};
 
-TEST_P(FarPagesTest, AttentionIsThatOverNearPages) {
+TEST_P(HostPagesTest, AttentionIsThatOverNearPages) {
     const auto device = GetParam().make(1);
-    ASSERT_TRUE(device->has_far_memory());
+    ASSERT_TRUE(device->can_use_host_memory());
     for (const DType dtype : {DType::bf16, DType::int8}) {
         const std::vector<std::byte> near = Passes(*device, dtype, [](int) { return false; }).run();
         EXPECT_EQ(Passes(*device, dtype, [](int page) { return page == 0; }).run(), near) << "the first page";
@@ -110,7 +110,7 @@ TEST_P(FarPagesTest, AttentionIsThatOverNearPages) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, FarPagesTest, ::testing::Values(exact_gpu(), tensor_gpu()), name_of);
+INSTANTIATE_TEST_SUITE_P(Devices, HostPagesTest, ::testing::Values(exact_gpu(), tensor_gpu()), name_of);
 
 }  // namespace
 }  // namespace longhaul::kernels::testing

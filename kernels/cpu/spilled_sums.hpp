@@ -14,11 +14,11 @@ namespace longhaul::kernels::cpu {
 
 /// Rows of a tile whose second sums find no room.
 template <class Isa, int R, int W>
-constexpr int rows_that_wait = Isa::width == 16 && W == 2 && 2 * R + 3 > 32 ? 2 * R + 3 - 32 : 0;
+constexpr int spilled_rows = Isa::width == 16 && W == 2 && 2 * R + 3 > 32 ? 2 * R + 3 - 32 : 0;
 
 /// The second sums of the first and of the last `Waiting` rows: each of them waits during every second group.
 template <class Isa, int R, int Waiting>
-class WaitingSums {
+class SpilledSums {
   public:
     [[gnu::always_inline]] void put(int r, typename Isa::Floats sum) {
         Isa::store(place_of(r), sum);
@@ -37,7 +37,7 @@ class WaitingSums {
 /// ends, those it ends with when it begins.
 template <bool Back, class Isa, class Dot, int R, int Waiting, class Places>
 [[gnu::always_inline]] inline void multiply_group_in_turn(typename Isa::Floats (&sum)[R][2],
-                                                          WaitingSums<Isa, R, Waiting>& waiting, const Places& place,
+                                                          SpilledSums<Isa, R, Waiting>& waiting, const Places& place,
                                                           const std::uint32_t* x) {
     static_assert(Dot::steps == 1);
     typename Isa::Floats weight[2];
@@ -55,8 +55,8 @@ template <bool Back, class Isa, class Dot, int R, int Waiting, class Places>
 template <class Isa, class Dot, int R, class WithNextGroup>
 [[gnu::always_inline]] inline void multiply_slice_in_turn(typename Isa::Floats (&sum)[R][2], std::int64_t num_groups,
                                                           const WithNextGroup& with_next_group) {
-    constexpr int num_waiting = rows_that_wait<Isa, R, 2>;
-    WaitingSums<Isa, R, num_waiting> waiting;
+    constexpr int num_waiting = spilled_rows<Isa, R, 2>;
+    SpilledSums<Isa, R, num_waiting> waiting;
     const auto forth = [&](const auto& place, const std::uint32_t* x) __attribute__((always_inline)) {
         multiply_group_in_turn<false, Isa, Dot>(sum, waiting, place, x);
     };

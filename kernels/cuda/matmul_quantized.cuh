@@ -1,13 +1,13 @@
 // Products of int8 and int4 weights: the inputs of each row and block become int8 first (a kernel of its own), then a
 // block's products are added in integers by the tensor cores. That is exact, so these are the bits of all CPU devices.
 //
-// The kernel is that of products_stream.cuh but for two things: int4 weights become bytes in registers, and the scales
+// The kernel is that of matmul_stream.cuh but for two things: int4 weights become bytes in registers, and the scales
 // of a step travel in its queue too. A lane reads scales that others fetched, so the lanes of a warp wait for each
 // other.
 #pragma once
 
 #include "kernels/convert.hpp"
-#include "kernels/cuda/products_stream.cuh"
+#include "kernels/cuda/matmul_stream.cuh"
 
 namespace longhaul::kernels::cuda {
 
@@ -39,7 +39,7 @@ __device__ inline void load_inputs(const QuantizeJob& job, std::int64_t row, std
 
 /// Grid: rows; steps of all slices. A thread takes 8 inputs, so 8 neighbours a step.
 template <DType type>
-__global__ void __launch_bounds__(most_row_threads) quantize_inputs(QuantizeJob job) {
+__global__ void __launch_bounds__(max_row_threads) quantize_inputs(QuantizeJob job) {
     constexpr int lanes = static_cast<int>(quantized_block(type)) / 8;  // that share a scale
     const int lane = static_cast<int>(threadIdx.x) % 8;
     const std::int64_t num_steps = job.layout.num_slices * job.layout.steps;
@@ -113,7 +113,7 @@ struct QuantizedQueue {
     int last_row, row_bytes;         ///< last row there is, and from row to row
     int input_scale_step;            ///< bytes from step to step
 
-    __device__ QuantizedQueue(const ProductJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
+    __device__ QuantizedQueue(const MatmulJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
                               int slice)
         : queue(queue) {
         const WeightLayout& layout = job.layout;
@@ -238,9 +238,9 @@ struct QuantizedQueue {
     }
 };
 
-/// Grid and block as of stream_product.
+/// Grid and block as of stream_matmul.
 template <DType type, int MT, int NT, int stages, int max_warps>
-__global__ void __launch_bounds__(max_warps * 32) quantized_product(ProductJob job) {
+__global__ void __launch_bounds__(max_warps * 32) quantized_matmul(MatmulJob job) {
     using Shape = QuantizedShape<type, MT, NT, stages>;
     using Sums = typename Shape::Sums;
     std::byte* const shared = shared_memory<std::byte>();
