@@ -1,4 +1,4 @@
-// The program: which command, and what a user reads when something is wrong.
+// The longhaul program: selects the command, and prints errors as one line with an exit code.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -24,7 +24,7 @@ using Arguments = std::vector<std::string>;
 int print(const std::string& text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     if (std::fflush(stdout) == 0) return 0;
-    std::fprintf(stderr, "error: standard output: expected to write the answer, got an error\n");
+    std::fprintf(stderr, "error: standard output: cannot write the output\n");
     return static_cast<int>(ExitCode::storage);
 }
 
@@ -44,7 +44,8 @@ int print(const std::string& text) {
 int dispatch(const Arguments& all) {
     if (all.empty()) throw UsageError("command line: expected a command, got nothing; see `longhaul --help`");
     const std::string& name = all.front();
-    if (name == "--help" || name == "-h" || name == "help") return print(help_text());
+    if (name == "--help" || name == "-h" || (name == "help" && all.size() == 1)) return print(help_text());
+    if (name == "help") return print(help_text(all[1]));
     if (name == "--version") return print(version_text());
     const std::vector<std::pair<std::string, int (*)(const Arguments&)>> commands{
         {"run", run_command},       {"sweep", sweep_command},     {"generate", generate_command},
@@ -68,7 +69,7 @@ int fail(const std::string& line, ExitCode code) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes: write() says EFBIG, and the line names the file
+    std::signal(SIGXFSZ, SIG_IGN);  // with a file size limit, write() fails with EFBIG and the error names the file
     try {
         return dispatch(Arguments(argv + std::min(argc, 1), argv + argc));
     } catch (const Error& error) {

@@ -78,7 +78,7 @@ po::options_description describe(const CommandSyntax& syntax) {
 
 enum class Takes { value, truth, nothing };
 
-/// What `--name` takes; nullopt for an unknown name.
+/// What `--name` takes; nullopt if the name is unknown.
 std::optional<Takes> takes_of(const std::string& name, const CommandSyntax& syntax) {
     for (const CommandOption& option : syntax.options) {
         if (option.name == name) return option.value_name.empty() ? Takes::nothing : Takes::value;
@@ -89,8 +89,8 @@ std::optional<Takes> takes_of(const std::string& name, const CommandSyntax& synt
     return std::nullopt;
 }
 
-/// Settles what the library would guess: it takes the next argument for the value of `--seed` even when it is
-/// `--limit=1`, and for that of a flag even when it is the job file.
+/// Resolves what Boost would guess wrongly: it takes the next argument as the value of `--seed` even if that is
+/// `--limit=1`, and as the value of a flag even if it is the job file.
 std::vector<std::string> without_guesses(const std::vector<std::string>& arguments, const CommandSyntax& syntax) {
     std::vector<std::string> clear;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -114,8 +114,8 @@ std::vector<std::string> without_guesses(const std::vector<std::string>& argumen
     return clear;
 }
 
-/// Options in the order given, as the library sees them; its guessing of abbreviations is off: a job must not change
-/// its meaning when a new key comes.
+/// Options in the order given, as Boost parses them. Abbreviations are off, so that a new key cannot change the meaning
+/// of an existing job.
 std::vector<po::option> split(const std::vector<std::string>& arguments, const CommandSyntax& syntax) {
     using namespace po::command_line_style;
     const auto style = allow_long | long_allow_next | long_allow_adjacent;
@@ -202,7 +202,7 @@ const CommandSyntax& syntax_of(const std::string& command) {
 }
 
 namespace {
-/// All keys of the vocabulary but `used`.
+/// All keys of the vocabulary except `used`.
 std::vector<std::string> keys_but(const std::vector<std::string>& used) {
     std::vector<std::string> others;
     for (const KeyInfo& key : vocabulary()) {
@@ -219,7 +219,7 @@ const std::vector<CommandSyntax>& command_table() {
          .options = {},
          .keys = true,
          .unused_keys = {},
-         .summary = "start a job, or go on with it where its run folder stands",
+         .summary = "start a job, or resume it from its run folder",
          .example = "mpirun -n 2 longhaul run jobs/demo/demo.cfg --output=runs/first",
          .more = "Alone it is one rank. What may change between launches of one run folder: everything that does not "
                  "decide the "
@@ -229,18 +229,16 @@ const std::vector<CommandSyntax>& command_table() {
          .options = {},
          .keys = true,
          .unused_keys = {},
-         .summary = "run a job with every combination of some keys, over all ranks, and end in one table",
+         .summary = "run a job with every combination of some keys; results in one table",
          .example = "mpirun -n 2 longhaul sweep jobs/sweep-example.cfg --output=runs/sweep",
-         .more =
-             "A sweep file is a job file with two more forms of lines: `grid KEY = v1 | v2` tries every value, "
-             "`variant NAME = key=value key=value` is a named set of keys. Points are all variants times all values "
-             "of the grids; each is a run folder in the output folder, and what is done is skipped. Values added "
-             "later extend a sweep. With baseline = true plain decoding runs once for all points that differ in draft "
-             "keys alone. The table, written after every point: sweep.md, sweep.csv, sweep.json."},
+         .more = "A sweep file is a job file with two more kinds of lines: `grid KEY = v1 | v2` tries every value, "
+                 "`variant NAME = key=value key=value` is a named set of keys. Points are all variants times all "
+                 "values of the grids; each is a run folder in the output folder. Finished points are skipped, and "
+                 "values added later extend a sweep. With baseline = true plain decoding runs once for all points that "
+                 "differ only in draft keys. The table, written after every point: sweep.md, sweep.csv, sweep.json."},
         {.name = "generate",
          .places = {"MODEL"},
-         .options = {{"prompt", "TEXT", "the text to go on from"},
-                     {"prompt-file", "FILE", "the same, read from a file"}},
+         .options = {{"prompt", "TEXT", "the text to continue"}, {"prompt-file", "FILE", "the same, read from a file"}},
          .keys = true,
          .unused_keys = {"task",
                          "data",
@@ -272,23 +270,21 @@ const std::vector<CommandSyntax>& command_table() {
                          "checkpoint-quota",
                          "watchdog-seconds",
                          "lease-seconds"},
-         .summary = "go on from one prompt, streamed to the terminal; Ctrl-C ends it",
+         .summary = "continue one prompt, streamed to the terminal; Ctrl-C ends it",
          .example = "longhaul generate jobs/demo/model --prompt \"It was a dark night\" --max-tokens=200",
-         .more = "One process, no MPI. The text goes to standard output, a line of statistics to standard error. It is "
-                 "the text "
-                 "that a job with this one prompt (id 1) gives."},
+         .more = "One process, no MPI. The text goes to standard output, a line of statistics to standard error. It "
+                 "equals the text of a job with this one prompt (id 1)."},
         {.name = "status",
          .places = {"RUN"},
          .options = {{"json", "", "for programs"}, {"progress", "", "one line of key=value, for shell scripts"}},
          .keys = false,
          .unused_keys = {},
-         .summary = "how far a run is, and what its replicas do; of a sweep, how many points are done; of a job in "
-                    "shards, each of them",
+         .summary = "show the progress of a run, a sweep or a job in shards",
          .example = "longhaul status runs/first",
          .more = "--progress prints state (new, running, stopped, done, failed, crashed), done and failed (items), "
                  "tokens (durable: in results and checkpoints), positions (of unfinished items, prompts included, in "
                  "checkpoints) and stop_seconds (the longest time from a request to "
-                 "stop to the end of the launch; 0 = not measured yet). A folder that is not there is new."},
+                 "stop to the end of the launch; 0 = not measured yet). A folder that does not exist is new."},
         {.name = "results",
          .places = {"RUN"},
          .options = {{"partial", "", "also what unfinished items have so far"}},
@@ -296,46 +292,45 @@ const std::vector<CommandSyntax>& command_table() {
          .unused_keys = {},
          .summary = "print the results of a run, in the order of the input, as JSON lines",
          .example = "longhaul results runs/first --partial",
-         .more = "Of a job in shards: of all of them; where all are done they are joined in its folder."},
+         .more = "For a job in shards: the results of all shards, joined in its folder once all are done."},
         {.name = "inspect",
          .places = {"PATH"},
          .options = {{"json", "", "for programs"}},
          .keys = false,
          .unused_keys = {},
-         .summary = "what a model folder or a checkpoint file holds",
+         .summary = "show what a model folder or a checkpoint file holds",
          .example = "longhaul inspect jobs/demo/model",
          .more = ""},
         {.name = "check",
          .places = {"JOB.cfg"},
-         .options = {{"json", "", "for programs; all items that would fail"},
-                     {"print", "output", "for scripts: look at nothing but the job file, and print its run folder"}},
+         .options = {{"json", "", "for programs; lists all items that would fail"},
+                     {"print", "output", "for scripts: read only the job file, and print its run folder"}},
          .keys = true,
          .unused_keys = {},
-         .summary = "look for everything that would keep a job from running well, and run nothing",
+         .summary = "find every fault of a job, and the memory and disk it needs; runs nothing",
          .example = "longhaul check jobs/demo/demo.cfg --output=runs/first",
-         .more = "All faults of the job file, the model folder, the run folder and every prompt; how long the prompts "
-                 "are; the memory and the disk space that the job needs. One process, no MPI; writes nothing. Exit "
-                 "codes, the gravest first: 2 the job would be refused; 1 model or data cannot be used; 3 some items "
-                 "would fail; 0 all good."},
+         .more = "Reports faults of the job file, the model folder, the run folder and every prompt, the lengths of "
+                 "the prompts, and the memory and disk space that the job needs. One process, no MPI; writes nothing. "
+                 "Exit codes, most severe first: 2 the job would be refused; 1 model or data cannot be used; 3 some "
+                 "items would fail; 0 no fault."},
         {.name = "bench",
          .places = {"WHAT"},
-         .options = {{"shape", "NAME", "random weights of this shape: 135m, 1.1b (default), 3b, 8b"},
-                     {"model", "FOLDER", "instead of a shape"},
-                     {"rows", "NUMBER", "only so many rows: verify, prefill"},
-                     {"rounds", "NUMBER",
-                      "rounds whose medians are shown: speculation (default 3); with lines for each: decode, verify, "
-                      "prefill (1)"},
-                     {"explain", "", "also where the time of a pass goes: decode, verify, prefill"},
-                     {"json", "", "for programs"}},
+         .options =
+             {{"shape", "NAME", "random weights of this shape: 135m, 1.1b (default), 3b, 8b"},
+              {"model", "FOLDER", "instead of a shape"},
+              {"rows", "NUMBER", "this number of rows only: verify, prefill"},
+              {"rounds", "NUMBER",
+               "speculation: rounds whose medians are shown (3); decode, verify, prefill: rounds, one line each (1)"},
+              {"explain", "", "also split the time of a pass: decode, verify, prefill"},
+              {"json", "", "for programs"}},
          .keys = true,
          .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
                                   "packed-weights", "draft-tree"}),
-         .summary =
-             "time decode, verify, prefill, attention, sampling, drafts, speculation or all-reduce next to what the "
-             "machine can do; start: from files to the first token",
+         .summary = "time decode, verify, prefill, attention, sampling, drafts, speculation, all-reduce or start, "
+                    "beside the machine's limits",
          .example = "longhaul bench decode --shape 1.1b --threads=2",
-         .more = "share = time the pass would take at the measured read bandwidth or peak, whichever is nearer, over "
-                 "the time it took. Over several ranks: mpirun -n 2 longhaul bench decode --tensor-parallel=2, and "
+         .more = "share = time at the measured bandwidth or peak (the larger) / time measured. start = from files to "
+                 "the first token. On several ranks: mpirun -n 2 longhaul bench decode --tensor-parallel=2, and "
                  "mpirun -n 2 longhaul bench all-reduce"},
     };
     return table;

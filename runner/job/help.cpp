@@ -4,18 +4,23 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cctype>
 #include <sstream>
 #include <vector>
 
+#include "engine/error.hpp"
+#include "engine/json.hpp"
 #include "kernels/device.hpp"
 #include "runner/job/device_choice.hpp"
+#include "runner/job/value_text.hpp"
+#include "runner/job/vocabulary.hpp"
 
 namespace longhaul::runner {
 namespace {
 
 constexpr std::size_t line_width = 100;
 
-/// `text` in lines of at most line_width, each behind `indent` blanks.
+/// Breaks `text` into lines of at most line_width, each indented by `indent` spaces.
 std::string wrapped(const std::string& text, std::size_t indent) {
     std::string result;
     std::string line(indent, ' ');
@@ -31,7 +36,7 @@ std::string wrapped(const std::string& text, std::size_t indent) {
     return result + line + "\n";
 }
 
-/// `name` in the left column, `text` beside it, wrapped.
+/// `name` in the left column and `text`, wrapped, in the right one.
 std::string entry(const std::string& name, const std::string& text) {
     constexpr std::size_t column = 30;
     const std::string left = "  " + name;
@@ -55,6 +60,23 @@ std::string keys_text(const std::vector<KeyInfo>& keys) {
         text += key_entry(key);
     }
     return text;
+}
+
+/// The word that selects the section of a key: "drafting" for a section that starts with "Drafting".
+std::string subject_of(const KeyInfo& key) {
+    std::string word = key.section.substr(0, key.section.find(' '));
+    std::transform(word.begin(), word.end(), word.begin(), [](unsigned char c) { return std::tolower(c); });
+    return word;
+}
+
+/// All subjects in the order of the vocabulary, then "all".
+std::vector<std::string> subjects() {
+    std::vector<std::string> names;
+    for (const KeyInfo& key : vocabulary()) {
+        if (names.empty() || names.back() != subject_of(key)) names.push_back(subject_of(key));
+    }
+    names.emplace_back("all");
+    return names;
 }
 
 std::string usage_line(const CommandSyntax& syntax) {
@@ -86,7 +108,7 @@ std::string gpus_text() {
 std::string mpi_text() {
     char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
-    MPI_Get_library_version(text, &length);  // one of the few calls that need no MPI_Init
+    MPI_Get_library_version(text, &length);  // may be called before MPI_Init
     const std::string whole(text, std::max(length, 0));
     return whole.substr(0, whole.find_first_of(",\n"));
 }
@@ -96,24 +118,41 @@ std::string mpi_text() {
 std::string help_text() {
     std::string text =
         "longhaul generates very long texts and evaluates language models in bulk, from a laptop to a Slurm cluster.\n"
-        "One job file and a seed give one text, on any number of ranks; a run that was killed goes on where it was.\n"
-        "\nCommands (`longhaul COMMAND --help` says more)\n";
-    for (const CommandSyntax& syntax : command_table()) {
-        text += entry(syntax.name, syntax.summary);
-        text += "      " + syntax.example + "\n";
-    }
-    text += entry("--version", "what this program was built with, and what this processor runs of it");
+        "One job file and a seed give one text, on any number of ranks; a run that was killed resumes where it was.\n"
+        "\n  mpirun -n 2 longhaul run jobs/demo/demo.cfg --output=runs/first\n"
+        "\nCommands (`longhaul COMMAND --help`: options and an example)\n";
+    for (const CommandSyntax& syntax : command_table()) text += entry(syntax.name, syntax.summary);
+    text += entry("--version", "what this program was built with, and which kernels this processor runs");
     text +=
-        "\nA job is a file of lines `key = value`, with # comments. Every key is also an option, --key=value, and the "
-        "command\n"
-        "line wins. Relative paths in a job file are relative to it. In brackets: the value where none is given.\n";
-    text += keys_text(vocabulary());
+        "\nA job file has lines `key = value` and # comments. Every key is also an option, and the command line wins.\n"
+        "In brackets: the default. The keys that most jobs set:\n";
+    for (const char* name :
+         {"task", "data", "model", "output", "max-tokens", "temperature", "seed", "batch", "tensor-parallel", "draft"})
+        text += key_entry(find_key(name)->info);
+    text += "\n" + wrapped("All other keys: `longhaul help KEY`, or a subject: " + list_words(subjects()) + ".", 0);
     text +=
-        "\nExit codes: 0 done; 1 error (model, data, checkpoint); 2 usage (command line, job file, a refused resume); "
-        "3 done, but\n"
-        "some items failed; 74 storage full or failing (nothing lost: run again); 75 stopped on request, everything "
-        "saved.\n";
+        "\nExit codes: 0 done; 1 error (model, data, checkpoint); 2 usage (command line, job file, a refused resume);\n"
+        "3 done, but some items failed; 74 storage full or failing (nothing lost: run again); 75 stopped, all saved.\n";
     return text;
+}
+
+std::string help_text(const std::string& topic) {
+    if (const Key* key = find_key(topic)) return key_entry(key->info);
+    std::vector<KeyInfo> keys;
+    for (const KeyInfo& key : vocabulary()) {
+        if (topic == "all" || topic == subject_of(key)) keys.push_back(key);
+    }
+    if (!keys.empty()) return keys_text(keys).substr(1);
+    std::vector<std::string> topics = subjects();
+    for (const CommandSyntax& syntax : command_table()) {
+        if (syntax.name == topic) return help_text(syntax);
+        topics.push_back(syntax.name);
+    }
+    for (const KeyInfo& key : vocabulary()) topics.push_back(key.key);
+    const std::string near = nearest_word(topic, topics);
+    throw UsageError(InputError::format("command line", "help", "a key, a command, or " + list_words(subjects()),
+                                        "'" + engine::printable(topic) + "'",
+                                        near.empty() ? "see `longhaul --help`" : "did you mean '" + near + "'?"));
 }
 
 std::string help_text(const CommandSyntax& syntax) {

@@ -50,7 +50,8 @@ Key flag(std::string key, Kind kind, bool Settings::*field, std::string help) {
             .get = [=](const Settings& s) { return Strings{s.*field ? "true" : "false"}; }};
 }
 
-/// A word out of `now`; those of `later` belong to the vocabulary, but this version does not do them.
+/// Returns `value` if it is one of `now`. `later` lists known values that this version does not support. Throws
+/// BadValue.
 std::string choose(const std::string& value, const Strings& now, const Strings& later, const std::string& why) {
     if (std::find(now.begin(), now.end(), value) != now.end()) return value;
     if (std::find(later.begin(), later.end(), value) != later.end()) throw BadValue{list_words(now), why};
@@ -70,7 +71,7 @@ std::string name_of(const engine::VerifyRule& rule) {
     return rule.name();
 }
 
-/// A field that is set by one of `now`: a text, or a type that is made from it.
+/// A key whose value is one of `now`. The field is a string, or a type that is assigned from one.
 template <typename Field>
 Key choice(std::string key, Kind kind, Field Settings::*field, const Strings& now, const Strings& later,
            std::string help, std::string why = "it is not in this version") {
@@ -94,7 +95,7 @@ std::filesystem::path parse_path(const std::string& value, const std::filesystem
     return (folder / text).lexically_normal();
 }
 
-/// A path as parse_path reads it back, whatever is in it.
+/// A path in a form that parse_path reads back, whatever characters it contains.
 std::string format_path(const std::filesystem::path& path) {
     const std::string& text = path.native();
     const bool plain =
@@ -123,7 +124,7 @@ Key size(std::string key, Kind kind, std::int64_t Settings::*field, const char* 
             .get = [=](const Settings& s) { return Strings{s.*field == 0 ? zero : std::to_string(s.*field)}; }};
 }
 
-// Keys that are like no other.
+// Keys with their own way of parsing.
 
 Key seed_key() {
     return {.info = {.key = "seed", .value_name = "INTEGER", .help = "64-bit seed: one job file and seed, one text"},
@@ -136,7 +137,7 @@ Key stop_key() {
         .info = {.key = "stop",
                  .value_name = "TEXT",
                  .help =
-                     R"(a text that ends an item and is left out of it; \n \t \\ are understood, quotes keep blanks)",
+                     R"(a string that ends an item and is not part of it; \n \t \\ are escapes, quotes keep blanks)",
                  .repeatable = true},
         .set =
             [](Settings& s, const std::string& value, const auto&) {
@@ -156,11 +157,11 @@ Key stop_key() {
 Key temperature_key() {
     return {.info = {.key = "temperature",
                      .value_name = "NUMBER",
-                     .help = "divides the logits; 0 = greedy, 1 = as the model says"},
+                     .help = "sampling temperature; 0 = greedy, 1 = the model's distribution"},
             .set =
                 [](Settings& s, const std::string& value, const auto&) {
                     s.temperature = parse_number(value, 0, 1e6);
-                    // Below, logits / temperature leaves fp32; what is meant is greedy.
+                    // Below 1e-6, logits / temperature overflows fp32; such a value is meant as greedy.
                     if (s.temperature > 0 && s.temperature < 1e-6)
                         throw BadValue{"0 (greedy) or a number from 1e-06 to 1e+06", ""};
                 },
@@ -197,7 +198,7 @@ Key draft_model_key() {
                 }};
 }
 
-/// "sd: 4, …", of all methods.
+/// "sd: 4, …", for all methods.
 std::string own_trees() {
     Strings trees;
     for (const engine::DraftMethod& method : engine::draft_methods()) {
@@ -214,8 +215,8 @@ Key draft_tree_key() {
         .info = {.key = "draft-tree",
                  .value_name = "SHAPE",
                  .help = "shape of the draft: chain 5; chains x length or width x depth 12x5; with a node budget "
-                         "4x3:12; children a node for each level 2,2,1; auto = chosen while decoding by measured cost "
-                         "and acceptance, with verify = coupled; where none is given, " +
+                         "4x3:12; children per node of each level 2,2,1; auto = chosen while decoding by measured cost "
+                         "and acceptance, needs verify = coupled; by default " +
                          own_trees()},
         .kind = Kind::draft,
         .set =
@@ -233,7 +234,7 @@ Key draft_tree_key() {
 Key tensor_parallel_key() {
     return {.info = {.key = "tensor-parallel",
                      .value_name = "1|2|4|8",
-                     .help = "MPI ranks that hold one copy of the model together"},
+                     .help = "MPI ranks that share one copy of the model"},
             .kind = Kind::execution,
             .set =
                 [](Settings& s, const std::string& value, const auto&) {
@@ -257,43 +258,43 @@ Shard parse_shard(const std::string& value) {
 }
 
 Key shard_key() {
-    return {.info = {.key = "shard",
-                     .value_name = "off|I/K",
-                     .help = "only the items whose number in the data is I modulo K, in the run folder "
-                             "OUTPUT/shard-I-of-K: K launches, each alone, share a job; the last to end joins them in "
-                             "OUTPUT"},
-            .kind = Kind::execution,
-            .set = [](Settings& s, const std::string& value,
-                      const auto&) { s.shard = value == "off" ? Shard{} : parse_shard(value); },
-            .get = [](const Settings& s) { return Strings{s.shard.name()}; }};
+    return {
+        .info = {.key = "shard",
+                 .value_name = "off|I/K",
+                 .help =
+                     "only the items whose number in the data is I modulo K, in the run folder OUTPUT/shard-I-of-K: K "
+                     "independent launches share a job; the last to end joins the results in OUTPUT"},
+        .kind = Kind::execution,
+        .set = [](Settings& s, const std::string& value,
+                  const auto&) { s.shard = value == "off" ? Shard{} : parse_shard(value); },
+        .get = [](const Settings& s) { return Strings{s.shard.name()}; }};
 }
 
 Key packed_weights_key() {
-    return {
-        .info = {.key = "packed-weights",
-                 .value_name = "off|auto|PATH",
-                 .help = "folder where weights are kept as the processor reads them: later starts map them at once, "
-                         "and the ranks of a node share them; auto = longhaul in the user's cache folder"},
-        .kind = Kind::execution,
-        .set =
-            [](Settings& s, const std::string& value, const auto& folder) {
-                if (value == "off" || value == "auto") {
-                    s.packed_weights = value == "auto" ? "auto" : "";
-                } else {
-                    s.packed_weights = parse_path(value, folder);
-                }
-            },
-        .get =
-            [](const Settings& s) {
-                return Strings{s.packed_weights.empty() ? "off" : format_path(s.packed_weights)};
-            }};
+    return {.info = {.key = "packed-weights",
+                     .value_name = "off|auto|PATH",
+                     .help = "folder for weights in the kernels' layout: later starts map them, and the ranks of a "
+                             "node share them; auto = longhaul in the user's cache folder"},
+            .kind = Kind::execution,
+            .set =
+                [](Settings& s, const std::string& value, const auto& folder) {
+                    if (value == "off" || value == "auto") {
+                        s.packed_weights = value == "auto" ? "auto" : "";
+                    } else {
+                        s.packed_weights = parse_path(value, folder);
+                    }
+                },
+            .get =
+                [](const Settings& s) {
+                    return Strings{s.packed_weights.empty() ? "off" : format_path(s.packed_weights)};
+                }};
 }
 
 Key template_key() {
     return {.info = {.key = "template",
                      .value_name = "auto|PATH",
-                     .help = "text file that says how an item becomes a prompt: {field}, {?field}...{/field} where it "
-                             "is not empty, {{ and }} for braces; auto = the task's own (jobs/templates)"},
+                     .help = "prompt template file: {field}; {?field}...{/field} if it is not empty; {{ and }} for "
+                             "braces; auto = the task's own (jobs/templates)"},
             .kind = Kind::execution,
             .set = [](Settings& s, const std::string& value,
                       const auto& folder) { s.prompt_template = value == "auto" ? "" : parse_path(value, folder); },
@@ -303,7 +304,7 @@ Key template_key() {
                 }};
 }
 
-/// kv-precision and device are resolved after parsing, from "": "auto" is how a file asks for that.
+/// Makes "auto" stand for "", which parse_settings resolves (kv-precision, device).
 Key or_auto(Key key, std::string Settings::*field) {
     key.set = [set = key.set, field](Settings& s, const std::string& value, const auto& folder) {
         set(s, value, folder);
@@ -323,7 +324,7 @@ Strings verify_rules() {
     return {engine::VerifyRule::names.begin(), engine::VerifyRule::names.end()};
 }
 
-/// Names of the vocabulary that this version has no method for.
+/// Names reserved for draft methods that this version does not have.
 Strings draft_methods_later() {
     Strings names{"medusa", "triforce", "tokenswift", "lyanna", "eagle", "self"};
     std::erase_if(names, [](const std::string& name) {
@@ -333,7 +334,7 @@ Strings draft_methods_later() {
     return names;
 }
 
-/// "sd = a chain of a draft model; …", of all methods.
+/// "sd = a chain of a draft model; …", for all methods.
 std::string draft_summaries() {
     Strings all;
     for (const engine::DraftMethod& method : engine::draft_methods())
@@ -341,7 +342,7 @@ std::string draft_summaries() {
     return joined(all, "; ");
 }
 
-/// "rejection for sd; …": the methods whose drafts each rule may see.
+/// "rejection for sd; …": each rule with the methods it may verify.
 std::string lossless_pairs() {
     Strings rules;
     for (const std::string& rule : verify_rules()) {
@@ -356,17 +357,15 @@ using Section = std::pair<std::string, std::vector<Key>>;
 Section job_section() {
     return {
         "Job",
-        {choice(
-             "task", Kind::identity, &Settings::task, {"pg19", "wmt", "xsum", "dolly", "prompts"}, {},
-             "pg19: go on from the beginning of books; wmt: translate; xsum: summarise; dolly: answer; prompts: go on "
-             "from each prompt"),
+        {choice("task", Kind::identity, &Settings::task, {"pg19", "wmt", "xsum", "dolly", "prompts"}, {},
+                "pg19: continue books; wmt: translate; xsum: summarise; dolly: answer; prompts: continue each prompt"),
          path("data", Kind::execution, &Settings::data,
               "pg19: folder of .txt books, one .txt, or .jsonl with \"text\"; wmt: source lines or .sgm; xsum: .jsonl "
               "with \"document\" and \"summary\", or source lines; dolly: .jsonl with \"instruction\", \"context\" and "
-              "\"response\"; prompts: .jsonl with \"prompt\" or \"messages\", or .txt with one a line"),
+              "\"response\"; prompts: .jsonl with \"prompt\" or \"messages\", or .txt with one per line"),
          path("model", Kind::execution, &Settings::model, "folder of a Hugging Face checkpoint"),
          path("output", Kind::execution, &Settings::output,
-              "run folder: results, checkpoints, logs; a run goes on from what is in it"),
+              "run folder: results, checkpoints, logs; an interrupted run resumes from it"),
          seed_key(), integer("limit", Kind::extension, &Settings::limit, 0, any, "first N items of the data; 0 = all"),
          integer("samples", Kind::extension, &Settings::samples, 1, 1000000, "continuations of each prompt"),
          shard_key()}};
@@ -377,36 +376,33 @@ Section text_section() {
         "Text",
         {integer("prompt-tokens", Kind::identity, &Settings::prompt_tokens, 1, max_tokens,
                  "pg19: tokens of the book that are the prompt"),
-         integer("max-tokens", Kind::extension, &Settings::max_tokens, 1, max_tokens, "new tokens an item, at most"),
-         flag("ignore-eos", Kind::identity, &Settings::ignore_eos, "go on after the model's end-of-text token"),
+         integer("max-tokens", Kind::extension, &Settings::max_tokens, 1, max_tokens,
+                 "maximum number of new tokens per item"),
+         flag("ignore-eos", Kind::identity, &Settings::ignore_eos, "continue after the model's end-of-text token"),
          stop_key(),
          path("reference", Kind::execution, &Settings::reference,
-              "wmt, xsum: file whose lines are the right answers to those of data; where none is given, the one beside "
-              "data that is named so: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
+              "wmt, xsum: file with the reference for each line of data; by default the file beside data with the "
+              "matching name: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
          template_key(),
-         flag("chat", Kind::identity, &Settings::chat, "give each prompt to the model as one message of a user"),
+         flag("chat", Kind::identity, &Settings::chat, "send each prompt to the model as one user message"),
          choice("chat-template", Kind::execution, &Settings::chat_template,
                 {"auto", "llama2", "llama3", "llama3.1", "qwen2.5"}, {},
-                "how messages become a text; auto = the model's own, if it is one of these (llama3.1 is also that of "
-                "3.2 and 3.3)"),
+                "chat template; auto = the model's own, if it is one of these (llama3.1 covers 3.2 and 3.3)"),
          choice("add-bos", Kind::identity, &Settings::add_bos, {"auto", "true", "false"}, {},
-                "begin-of-text token before the prompt; auto = as the tokenizer says; a chat template has its own"),
+                "begin-of-text token before the prompt; auto = as the tokenizer says; chat templates add their own"),
          choice("overlong", Kind::identity, &Settings::overlong, {"error", "truncate-left"}, {},
                 "prompt + new tokens beyond the model's context: the item fails, or loses the beginning of its prompt"),
-         integer(
-             "logprobs", Kind::identity, &Settings::logprobs, 0, 1000,
-             "also write, for each token, [id, log-probability] of the chosen one and then of the k most probable, the "
-             "chosen one not again, by the model's own logits, before any sampling key; 0 = off"),
+         integer("logprobs", Kind::identity, &Settings::logprobs, 0, 1000,
+                 "also write [id, log-probability] of each token and of the k most probable others, from the model's "
+                 "raw logits, before any sampling key; 0 = off"),
          flag("teacher-forced", Kind::identity, &Settings::teacher_forced,
-              "the new tokens are the data's own continuation: speed and acceptance of drafts, and the loss, on real "
-              "text"),
+              "use the data's own continuation as the text: measures speed, acceptance and loss on real text"),
          choice("mode", Kind::identity, &Settings::mode, {"generate", "perplexity"}, {},
                 "generate text, or only score the data's own continuations (up to max-tokens of each)"),
          integer("window", Kind::identity, &Settings::window, 0, max_tokens,
-                 "mode = perplexity: tokens a pass sees, each window from its own beginning; 0 = the model's context"),
+                 "mode = perplexity: tokens per window, positions start at 0 in each; 0 = the model's context"),
          integer("stride", Kind::identity, &Settings::stride, 0, max_tokens,
-                 "mode = perplexity: tokens from one window to the next, scored in each but the first, which scores "
-                 "all it can; 0 = half the window"),
+                 "mode = perplexity: tokens from the start of one window to the next; 0 = half the window"),
          flag("token-ids", Kind::identity, &Settings::token_ids, "also write token_ids to the results")}};
 }
 
@@ -415,93 +411,92 @@ Section sampling_section() {
             {temperature_key(),
              integer("top-k", Kind::identity, &Settings::top_k, 0, any, "keep the k most probable tokens; 0 = off"),
              number("top-p", Kind::identity, &Settings::top_p, 0, 1, true,
-                    "keep the most probable tokens of this sum; 1 = off"),
+                    "keep the most probable tokens up to this total probability; 1 = off"),
              number("min-p", Kind::identity, &Settings::min_p, 0, 1, false,
-                    "keep tokens at least this share of the most probable; 0 = off"),
+                    "keep tokens with at least this fraction of the highest probability; 0 = off"),
              number("eta", Kind::identity, &Settings::eta, 0, 1, false, "epsilon of eta-sampling; 0 = off"),
              number("repetition-penalty", Kind::identity, &Settings::repetition_penalty, 0, 1000, true,
-                    "weakens every token of the penalty window by this factor, once; 1 = off"),
+                    "penalises each token of the penalty window by this factor, once; 1 = off"),
              integer("penalty-window", Kind::identity, &Settings::penalty_window, 1, max_tokens,
                      "tokens before the next one that are penalised")}};
 }
 
 Section machine_section() {
     return {
-        "Model and machine",
+        "Machine (precision, devices, memory)",
         {choice("precision", Kind::identity, &Settings::precision, {"bf16", "fp32", "int8", "int4"}, {},
-                "numbers the weights are held in; int8 and int4 are faster and a little less exact"),
-         or_auto(
-             choice("kv-precision", Kind::identity, &Settings::kv_precision, {"auto", "bf16", "fp32", "int8"}, {},
-                    "numbers keys and values are held in; int8 takes half the memory of bf16; auto = as `precision`"),
-             &Settings::kv_precision),
+                "number format of the weights; int8 and int4 are faster and slightly less exact"),
+         or_auto(choice("kv-precision", Kind::identity, &Settings::kv_precision, {"auto", "bf16", "fp32", "int8"}, {},
+                        "number format of keys and values; int8 takes half the memory of bf16; auto = as `precision`"),
+                 &Settings::kv_precision),
          or_auto(choice("device", Kind::identity, &Settings::device, {"auto", "cpu", "cuda"}, {},
-                        "what computes: the processor, or an NVIDIA GPU for each rank of a node in turn; auto = a GPU "
-                        "where this program was built for them and sees one"),
+                        "CPU, or one NVIDIA GPU per rank of a node; auto = GPU if built with CUDA and one is visible"),
                  &Settings::device),
          flag("allow-device-change", Kind::execution, &Settings::allow_device_change,
-              "resume on another kind of device, whose texts may differ"),
-         integer("batch", Kind::execution, &Settings::batch, 1, 65536, "sequences in flight a replica, at most"),
+              "allow resuming on another kind of device, whose text may differ"),
+         integer("batch", Kind::execution, &Settings::batch, 1, 65536,
+                 "maximum number of sequences in flight per replica"),
          tensor_parallel_key(),
-         integer("threads", Kind::execution, &Settings::threads, 0, 4096, "threads a rank; 0 = its share of the node"),
+         integer("threads", Kind::execution, &Settings::threads, 0, 4096,
+                 "threads per rank; 0 = its share of the node"),
          choice("kernels", Kind::execution, &Settings::kernels,
                 {"auto", "reference", "avx2", "avx512", "cuda", "cuda-exact", "cuda-cublas"}, {},
-                "code of the processor, all with the same bits, or of a GPU: cuda is fast and has bits of its own, "
-                "cuda-exact has the processor's, cuda-cublas leaves prompts to cuBLASLt, whose bits change with its "
-                "version, the GPU and tensor-parallel; auto = the fastest that runs here"),
+                "CPU kernels, all with the same bits, or GPU kernels: cuda is fast with its own bits, cuda-exact has "
+                "the CPU's bits, cuda-cublas uses cuBLASLt for prompts, whose bits depend on its version, the GPU and "
+                "tensor-parallel; auto = the fastest that runs here"),
          packed_weights_key(),
          size("memory", Kind::execution, &Settings::memory, "auto",
-              "bytes a rank may use for keys and values, 8GiB for example"),
-         size("host-memory", Kind::execution, &Settings::host_memory, "0",
-              "on a GPU: bytes of the node's memory that a rank may use for keys and values beyond the GPU's own, "
-              "for long items; every token then waits for the link between them"),
+              "memory per rank for keys and values, for example 8GiB"),
+         size(
+             "host-memory", Kind::execution, &Settings::host_memory, "0",
+             "on a GPU: host memory per rank for keys and values that do not fit into the GPU's; slow, for long items"),
          integer("max-failures", Kind::execution, &Settings::max_failures, 0, any,
-                 "stop after so many failed items; 0 = never"),
+                 "stop after this number of failed items; 0 = never"),
          flag("retry-failed", Kind::execution, &Settings::retry_failed, "try failed items again"),
          flag("baseline", Kind::execution, &Settings::baseline, "also decode without drafts and report the speedup")}};
 }
 
 Section draft_section() {
-    return {
-        "Drafting (with verify = coupled speed only: the text stays the same)",
-        {choice("draft", Kind::draft, &Settings::draft, draft_methods_now(), draft_methods_later(),
-                "what guesses the next tokens: " + draft_summaries()),
-         draft_model_key(), draft_tree_key(), draft_temperature_key(),
-         choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
-                "under tensor-parallel: each rank runs the whole draft model, or its part; auto = by its size, where "
-                "it can be split"),
-         integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any, "Lyanna's r; 0 = off"),
-         integer("partial-cache", Kind::draft, &Settings::partial_cache, 1, max_tokens,
-                 "TokenSwift's budget in tokens"),
-         choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode, {"dynamic", "static", "full"}, {},
-                "how TokenSwift fills the budget"),
-         integer("ngram-order", Kind::draft, &Settings::ngram_order, 2, 16, "tokens of an n-gram"),
-         integer("ngram-top", Kind::draft, &Settings::ngram_top, 0, 1000,
-                 "branches the n-gram table offers; 0 = no table"),
-         choice(
-             "verify", Kind::identity, &Settings::verify, verify_rules(), {"tokenswift-paper"},
-             "how drafts are checked; coupled = the text is that of plain decoding, token for token; with the others "
-             "(of the papers) it is distributed alike: " +
-                 lossless_pairs()),
-         path("replay-run", Kind::draft, &Settings::replay_run,
-              "tests: run folder, made with token-ids = true, whose texts are the drafts of draft = replay"),
-         number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,
-                "tests: how often the first guess of replay is right")}};
+    return {"Drafting (with verify = coupled it changes only the speed, never the text)",
+            {choice("draft", Kind::draft, &Settings::draft, draft_methods_now(), draft_methods_later(),
+                    "draft method: " + draft_summaries()),
+             draft_model_key(), draft_tree_key(), draft_temperature_key(),
+             choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
+                    "with tensor-parallel: each rank runs the whole draft model, or a shard of it; auto = by its size, "
+                    "where it can be sharded"),
+             integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any,
+                     "not in this version: Lyanna's r"),
+             integer("partial-cache", Kind::draft, &Settings::partial_cache, 1, max_tokens,
+                     "not in this version: positions that a draft pass reads"),
+             choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode, {"dynamic", "static", "full"}, {},
+                    "not in this version: how these positions are selected"),
+             integer("ngram-order", Kind::draft, &Settings::ngram_order, 2, 16, "tokens of an n-gram"),
+             integer("ngram-top", Kind::draft, &Settings::ngram_top, 0, 1000,
+                     "branches per node from the n-gram table; 0 = no table"),
+             choice("verify", Kind::identity, &Settings::verify, verify_rules(), {"tokenswift-paper"},
+                    "verification rule; coupled = the text equals plain decoding's, token for token; the others (of "
+                    "the papers) preserve its distribution: " +
+                        lossless_pairs()),
+             path("replay-run", Kind::draft, &Settings::replay_run,
+                  "tests: run folder, made with token-ids = true, whose texts draft = replay proposes"),
+             number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,
+                    "tests: probability that the first draft of replay is right")}};
 }
 
 Section checkpoint_section() {
     return {"Checkpoints",
             {integer("checkpoint-tokens", Kind::execution, &Settings::checkpoint_tokens, 1, any,
-                     "at least once in so many tokens of a replica"),
+                     "checkpoint at least once per this number of tokens of a replica"),
              number("checkpoint-seconds", Kind::execution, &Settings::checkpoint_seconds, 0, no_limit, true,
-                    "at least once in so many seconds"),
+                    "checkpoint at least once per this number of seconds"),
              choice("checkpoint-kv", Kind::execution, &Settings::checkpoint_kv, {"store", "recompute"}, {},
-                    "keys and values are stored, or computed again from the tokens"),
+                    "store keys and values, or recompute them from the tokens"),
              size("checkpoint-quota", Kind::execution, &Settings::checkpoint_quota, "0",
-                  "bytes of checkpoints; beyond, tokens only; 0 = no limit"),
+                  "maximum size of all checkpoints; above it only tokens are stored; 0 = no limit"),
              number("watchdog-seconds", Kind::execution, &Settings::watchdog_seconds, 0, no_limit, true,
-                    "a rank that does nothing for so long ends the launch"),
+                    "end the launch when a rank makes no progress for this time"),
              number("lease-seconds", Kind::execution, &Settings::lease_seconds, 0, no_limit, true,
-                    "age at which the mark of another launch in the run folder is stale")}};
+                    "age of another launch's heartbeat at which its lease on the run folder is stale")}};
 }
 
 std::vector<Key> make_table() {

@@ -1,4 +1,4 @@
-// The real program, driven from outside: what it prints, where, and how it ends. Every row runs it once.
+// The real program, run from outside: its output, its exit code and its files. Each row runs it once.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -16,6 +16,7 @@
 
 #include "runner/commands/text_stream.hpp"
 #include "runner/job/command_line.hpp"
+#include "tests/runner/key_values.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -23,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Ended {
-    int exit_code = -1;  ///< -1: a signal, or out of time
+    int exit_code = -1;  ///< -1: a signal, or timed out
     std::string out, err;
 };
 
@@ -33,7 +34,7 @@ std::string slurp(const fs::path& path) {
     return text.str();
 }
 
-/// Runs the program in a folder of its own, at most 30 seconds.
+/// Runs the program in a temporary folder, for at most 30 seconds.
 class Cli : public testing::Test {
   protected:
     void SetUp() override {
@@ -163,7 +164,7 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
 
 TEST_F(Cli, BadJobFilesEndInOneLineAndCode2) {
     struct Case {
-        std::string added;    // to a good job file of four lines
+        std::string added;    // appended to a good job file of four lines
         std::string message;  // after "error: "
     };
     const Case cases[] = {
@@ -175,11 +176,11 @@ TEST_F(Cli, BadJobFilesEndInOneLineAndCode2) {
         {"seed 7", "job.cfg:5: expected 'key = value', got 'seed 7'; a comment begins with #"},
         {"max-tokens = 99999999999",
          "job.cfg:5: max-tokens: expected an integer from 1 to 2147483647, got '99999999999'"},
-        {"draft = eagle",
-         "job.cfg:5: draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s, medusa or replay, got 'eagle'; it "
-         "is not "
-         "in this "
-         "version"},
+        {"draft = eagle", "job.cfg:5: draft: expected " + values_of("draft") +
+                              ", got 'eagle'; it "
+                              "is not "
+                              "in this "
+                              "version"},
     };
     for (const Case& row : cases) {
         write("job.cfg", "task = prompts\ndata = p.jsonl\nmodel = m\noutput = out\n" + row.added + "\n");
@@ -232,17 +233,33 @@ TEST_F(Cli, HelpIsForNewcomers) {
     EXPECT_EQ(help.err, "");
     for (const CommandSyntax& command : command_table()) {
         EXPECT_NE(help.out.find("  " + command.name + " "), std::string::npos) << command.name;
-        EXPECT_NE(help.out.find(command.example), std::string::npos) << command.name;
         const Ended own = run({command.name, "--help"});
         EXPECT_EQ(own.exit_code, 0);
         EXPECT_TRUE(own.out.starts_with("longhaul " + command.name)) << own.out;
+        EXPECT_NE(own.out.find(command.example), std::string::npos) << command.name;
+        EXPECT_EQ(run({"help", command.name}).out, own.out);
         for (const CommandOption& option : command.options)
             EXPECT_NE(own.out.find("--" + option.name), std::string::npos);
     }
-    for (const KeyInfo& key : vocabulary())
-        EXPECT_NE(help.out.find("  --" + key.key + "="), std::string::npos) << key.key;
+    EXPECT_LE(std::count(help.out.begin(), help.out.end(), '\n'), 75) << "a screen and a half";
     std::istringstream lines(help.out);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 130U) << line;
+}
+
+TEST_F(Cli, HelpExplainsEveryKeyAloneAndInItsSubject) {
+    const std::string all = run({"help", "all"}).out;
+    for (const KeyInfo& key : vocabulary()) {
+        const Ended own = run({"help", key.key});
+        EXPECT_EQ(own.exit_code, 0);
+        EXPECT_TRUE(own.out.starts_with("  --" + key.key + "=")) << own.out;
+        EXPECT_NE(all.find(own.out), std::string::npos) << key.key;
+    }
+    const Ended drafting = run({"help", "drafting"});
+    EXPECT_NE(drafting.out.find("  --draft-tree="), std::string::npos);
+    EXPECT_EQ(drafting.out.find("  --temperature="), std::string::npos);
+    const Ended unknown = run({"help", "temprature"});
+    EXPECT_EQ(unknown.exit_code, 2);
+    EXPECT_NE(unknown.err.find("did you mean 'temperature'?"), std::string::npos) << unknown.err;
 }
 
 TEST_F(Cli, VersionSaysWhatThisIs) {
@@ -273,7 +290,7 @@ TEST_F(Cli, CheckTellsScriptsTheRunFolder) {
     EXPECT_EQ(run({"check", "job.cfg", "--print", "output", "--output=/a/./it's b"}).out, "/a/it's b\n");
     const Ended wrong = run({"check", "job.cfg", "--print=model"});
     EXPECT_EQ(wrong.exit_code, 2);
-    EXPECT_EQ(wrong.err, "error: command line: print: expected output, got 'model'; it is all there is to print\n");
+    EXPECT_EQ(wrong.err, "error: command line: print: expected output, got 'model'; --print supports only output\n");
     EXPECT_EQ(run({"check", "job.cfg", "--print=output", "--sed=1"}).exit_code, 2);
 }
 
@@ -283,7 +300,8 @@ TEST_F(Cli, CheckListsEverythingAndItsCodeIsTheGravest) {
     EXPECT_EQ(good.exit_code, 0) << good.out << good.err;
     EXPECT_EQ(good.err, "");
     EXPECT_TRUE(good.out.ends_with("all good\n")) << good.out;
-    for (const char* row : {"  model ", "  items ", "  prompt tokens ", "  new tokens ", "  memory a rank ", "  disk "})
+    for (const char* row :
+         {"  model ", "  items ", "  prompt tokens ", "  new tokens ", "  memory per rank ", "  disk "})
         EXPECT_NE(good.out.find(row), std::string::npos) << row << good.out;
     std::string data;
     for (int i = 0; i < 30; ++i) data += "{\"prompt\": " + std::to_string(i) + "}\n";
@@ -362,7 +380,7 @@ TEST_F(Cli, BenchSpeculationTakesRoundsAndATree) {
     for (const auto& line : lines) {
         EXPECT_EQ(line.at("tree"), "3");
         EXPECT_EQ(line.at("same_text"), true);
-        EXPECT_GE(line.at("block_efficiency"), before) << "more accepted, more tokens a call";
+        EXPECT_GE(line.at("block_efficiency"), before) << "more accepted, more tokens per call";
         before = line.at("block_efficiency").get<double>();
     }
     EXPECT_GT(before, 2);
@@ -380,7 +398,8 @@ TEST_F(Cli, BenchStartTellsHowASessionBegins) {
     EXPECT_TRUE(!fs::exists(folder_ / "packed") || fs::is_empty(folder_ / "packed")) << "nothing is left behind";
 }
 
-// What only the model can refuse is refused before the run folder belongs to that job, and `check` knows it, too.
+// An error that only the model can reveal is reported before the run folder is bound to the job, and `check` finds it,
+// too.
 TEST_F(Cli, ARefusedWindowLeavesTheRunFolderFree) {
     write("c.jsonl", "{\"prompt\": \"It was\", \"continuation\": \" a dark night\"}\n");
     std::vector<std::string> arguments{
@@ -394,7 +413,7 @@ TEST_F(Cli, ARefusedWindowLeavesTheRunFolderFree) {
     arguments.back() = "--window=64";
     const Ended done = run(arguments);
     EXPECT_EQ(done.exit_code, 0) << done.err;
-    EXPECT_NE(done.out.find("bits a byte"), std::string::npos) << done.out;
+    EXPECT_NE(done.out.find("bits per byte"), std::string::npos) << done.out;
 }
 
 TEST(TextStream, ShowsWhatIsCertain) {
