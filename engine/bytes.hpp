@@ -1,4 +1,5 @@
-// Plain values and vectors as bytes, for messages between ranks of one build (never for files).
+// Serialization of plain values, vectors and strings for messages between ranks of the same build. Never used for
+// files.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +58,8 @@ class ByteReader {
         const auto chars = get_vector<char>();
         return {chars.begin(), chars.end()};
     }
-    /// Items of at least one byte each, which the message must still hold.
+    /// Count of items that follow, each at least one byte long. Throws std::logic_error if the rest of the message is
+    /// shorter.
     std::uint64_t get_count() {
         const auto count = get<std::uint64_t>();
         if (count > bytes_.size()) throw std::logic_error("message between ranks is shorter than it says");
@@ -75,15 +77,15 @@ class ByteReader {
     std::span<const std::byte> bytes_;
 };
 
-/// Both directions of a message from one list of its fields: a function `fields(archive, value)` calls archive(field)
-/// for each in turn, and is given a FieldWriter or a FieldReader.
+/// FieldWriter and FieldReader define both directions of a message by one list of its fields: a function
+/// `fields(archive, value)` calls archive(field) for each field in order and works with either of them as the archive.
 class FieldWriter {
   public:
     template <typename T>
     void operator()(const T& field) {
         writer_.put(field);
     }
-    /// Of items that follow one by one.
+    /// Number of items that follow one by one.
     void count(std::uint64_t number) { writer_.put(number); }
     [[nodiscard]] std::vector<std::byte>& bytes() { return writer_.bytes(); }
 

@@ -1,5 +1,5 @@
-// A file descriptor that closes itself. For files that are read or mapped: what must be durable goes through
-// checkpoint/durable_file.hpp, where closing can fail.
+// A file descriptor that closes itself (RAII). For files that are read or mapped. Files that must be durable use
+// checkpoint/durable_file.hpp, which reports errors of close.
 #pragma once
 
 #include <unistd.h>
@@ -10,7 +10,7 @@ namespace longhaul::engine {
 
 class Descriptor {
   public:
-    /// Takes `fd`; negative: holds none.
+    /// Takes ownership of `fd`; negative: holds none.
     explicit Descriptor(int fd) : fd_(fd) {}
     Descriptor(const Descriptor&) = delete;
     Descriptor& operator=(const Descriptor&) = delete;

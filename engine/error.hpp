@@ -1,5 +1,6 @@
-// What can go wrong, in the words a user reads. Two families: the user or the world is wrong (the types below, each
-// with the exit code of the program), or we are wrong (std::logic_error, assert). No input may reach the second.
+// Error types of the whole program, with messages written for users. There are two families: faults of users and of the
+// environment (the types below, each with an exit code of the program), and programming errors (std::logic_error,
+// assert). No input may cause the second kind.
 #pragma once
 
 #include <stdexcept>
@@ -21,7 +22,7 @@ class Error : public std::runtime_error {
     ExitCode code_;
 };
 
-/// A file holds something it must not: "FILE: FIELD: expected X, got Y" (plus "; MEND" where there is one).
+/// A file has invalid content: "FILE: FIELD: expected X, got Y", plus "; HINT" if there is one.
 class InputError : public Error {
   public:
     InputError(std::string_view file, std::string_view field, std::string_view expected, std::string_view got,
@@ -38,13 +39,13 @@ class InputError : public Error {
     }
 };
 
-/// Command line, job file or a refused resume: exit code 2.
+/// Invalid command line or job file, or a refused resume. Exit code 2.
 class UsageError : public Error {
   public:
     explicit UsageError(const std::string& line) : Error(line, ExitCode::usage) {}
 };
 
-/// Storage is full or failing: nothing durable was lost, run again. Exit code 74.
+/// Storage is full or failing. Nothing durable was lost; the user can run again. Exit code 74.
 class StorageError : public Error {
   public:
     explicit StorageError(const std::string& line) : Error(line, ExitCode::storage) {}

@@ -1,4 +1,4 @@
-// What decides the output of one item, beside its prompt.
+// Everything except the prompt that determines the output of one item (engine/replica/work_item.hpp).
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace longhaul::engine {
 
-/// Items of a job may differ in all of it; those that do not share one object.
+/// Items of a job may differ in every field. Items with equal options share one object.
 struct GenerationOptions {
     std::int64_t max_tokens = 1;  ///< >= 1
     std::uint64_t seed = 1;
     SamplingParams sampling{};
     std::vector<std::int32_t> eos_ids{};  ///< empty with ignore_eos
-    std::vector<std::string> stop{};      ///< strings that end the item
-    std::int64_t logprobs = 0;            ///< tokens whose log-probabilities are wanted beside the chosen one; 0 = off
+    std::vector<std::string> stop{};      ///< stop strings: each ends the item
+    std::int64_t logprobs = 0;  ///< number of top tokens reported with log-probabilities beside the chosen one; 0: off
 };
 
 }  // namespace longhaul::engine

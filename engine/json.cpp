@@ -15,7 +15,7 @@
 namespace longhaul::engine {
 namespace {
 
-/// Length of the well-formed UTF-8 character at the start of `text` (1 to 4), 0 where there is none.
+/// Length of the well-formed UTF-8 character at the start of `text` (1 to 4); 0 if there is none.
 std::size_t utf8_length(std::string_view text) {
     const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(i < text.size() ? text[i] : 0); };
     const unsigned char lead = byte(0);
@@ -31,16 +31,16 @@ std::size_t utf8_length(std::string_view text) {
     return overlong || surrogate || beyond ? 0 : length;
 }
 
-/// Builds the document from the parser's events and refuses what the library would let pass: deep nesting, a key
-/// twice, and (silently kept as the last value) whatever follows from it. The parser itself keeps no C++ stack per
-/// level, so the limit of depth is what protects everything that later walks the document.
+/// Builds the document from the parser's SAX events. Rejects what the library would accept: deep nesting and duplicate
+/// keys (the library would silently keep the last value). The parser itself uses no C++ stack per level; the depth
+/// limit protects all code that later walks the document recursively.
 class Builder {
   public:
     Builder(std::string_view file, int max_depth) : file_(file), max_depth_(static_cast<std::size_t>(max_depth)) {}
 
     Json take() { return std::move(root_); }
 
-    // Events of the parser; their names are the library's.
+    // SAX events; the library prescribes the names.
     bool null() { return put(Json(nullptr)); }
     bool boolean(bool value) { return put(Json(value)); }
     bool number_integer(Json::number_integer_t value) { return put(Json(value)); }
@@ -63,7 +63,7 @@ class Builder {
     }
 
     bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) {
-        // The library counts the bytes it has read; the last of them is the offending one.
+        // `position` counts the bytes read so far; the last one is the offending byte.
         const std::string field = path() + "@" + std::to_string(position > 0 ? position - 1 : 0);
         std::string_view text = error.what();
         if (error.id == number_overflow_id) {
@@ -83,8 +83,8 @@ class Builder {
   private:
     struct Level {
         Json* container;
-        const std::string* key;  ///< of the member being read; objects only
-        Json* slot;              ///< where its value goes; objects only
+        const std::string* key;  ///< key of the member being read; objects only
+        Json* slot;              ///< destination of its value; objects only
     };
 
     static constexpr int number_overflow_id = 406;
@@ -94,7 +94,7 @@ class Builder {
         if (const std::size_t at = text.find(mark); at != std::string_view::npos) text.remove_prefix(at + mark.size());
     }
 
-    /// "reason; last read: 'token'" with only the end of a long token, where the fault is.
+    /// Shortens "reason; last read: 'token'": keeps only the end of a long token, because the error is there.
     static std::string shortened(std::string_view text) {
         constexpr std::string_view mark = "; last read: '";
         constexpr std::size_t max_token_bytes = 40;
@@ -145,7 +145,7 @@ class Builder {
         return true;
     }
 
-    /// Where the parser is: "model.merges[17]".
+    /// Path of the parser's current location: "model.merges[17]".
     [[nodiscard]] std::string path() const {
         constexpr std::size_t max_bytes = 100;
         std::string result;
@@ -220,7 +220,7 @@ std::string describe(const Json& value) {
 }
 
 Json parse_json(std::string_view text, std::string_view file, int max_depth) {
-    // The library takes a NUL for the end of the text and would ignore what follows.
+    // The library treats a NUL as the end of the text and would ignore the rest.
     if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
         throw InputError(file, "@" + std::to_string(nul), "JSON", "a NUL byte");
     }
@@ -254,7 +254,7 @@ bool is_git_lfs_pointer(std::string_view bytes) {
 
 std::string read_file(const std::filesystem::path& path, std::int64_t max_bytes) {
     const std::string name = path.string();
-    // Without O_NONBLOCK a named pipe without a writer would hang us here.
+    // Without O_NONBLOCK, opening a named pipe that has no writer would block forever.
     const Descriptor file(::open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
     struct stat info {};
     if (file.get() < 0 || ::fstat(file.get(), &info) != 0) {
@@ -271,7 +271,7 @@ std::string read_file(const std::filesystem::path& path, std::int64_t max_bytes)
         const ssize_t got = ::read(file.get(), bytes.data() + have, bytes.size() - have);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) throw InputError(name, "@" + std::to_string(have), "readable bytes", std::strerror(errno));
-        if (got == 0) break;  // shortened while we read: what is there is judged by the caller
+        if (got == 0) break;  // the file shrank while we read it: the caller checks what is left
         have += static_cast<std::size_t>(got);
     }
     bytes.resize(have);

@@ -1,4 +1,5 @@
-// Scoring text that is there already: sums of its loss, and the windows through which a long one is seen.
+// Types for scoring existing text (evaluation of loss, engine/replica/score.cpp): loss sums by position, and the
+// sliding windows over a document longer than the context window.
 #pragma once
 
 #include <cstdint>
@@ -6,15 +7,16 @@
 
 namespace longhaul::engine {
 
-/// Loss of the scored tokens of one item by their position in the document (the prompt's first token is 0). Tokens are
-/// added in the order of their positions, so the sums are the same bits however a pass was cut.
+/// Loss of the scored tokens of one item, by position in the document (the prompt's first token has position 0). Tokens
+/// are added in order of position, so the sums have the same bits however the item was divided into passes.
 struct LossByPosition {
     struct Bucket {
         std::int64_t count = 0;
-        double nll = 0;  ///< sum of -log p, natural logarithm
+        double nll = 0;  ///< sum of -log p, in nats
     };
-    std::vector<Bucket> buckets;      ///< of positions [2^b, 2^(b+1))
-    std::int64_t covered_tokens = 0;  ///< output tokens the sums are of, with those that had no context to be scored in
+    std::vector<Bucket> buckets;  ///< buckets[b] covers positions [2^b, 2^(b+1))
+    std::int64_t covered_tokens =
+        0;  ///< output tokens covered, including those not scored because they have no context
 
     /// `position` >= 1.
     void add(std::int64_t position, double log_probability) {
@@ -37,14 +39,14 @@ struct LossByPosition {
     }
 };
 
-/// Windows over a document: number i sees positions [i * stride, i * stride + window) and scores those that no window
-/// before it has seen. With stride = window they are disjoint, and the first token of each, which has no context there,
-/// is not scored.
+/// Sliding windows over a document. Window i sees positions [i * stride, i * stride + window) and scores the positions
+/// that no earlier window has seen. With stride = window the windows are disjoint, and the first token of each is not
+/// scored because it has no context there.
 struct ScoringWindows {
     std::int64_t window = 2;  ///< >= 2
     std::int64_t stride = 1;  ///< in [1, window]
 
-    /// Beginning of the window that scores `position`.
+    /// First position of the window that scores `position`.
     [[nodiscard]] std::int64_t begin_of(std::int64_t position) const {
         return position < window ? 0 : ((position - window) / stride + 1) * stride;
     }

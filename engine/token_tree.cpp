@@ -7,7 +7,7 @@
 namespace longhaul::engine {
 
 std::int32_t TokenTree::find_child(std::int32_t node, std::int32_t token_id) const {
-    for (std::int32_t child = node + 1; child < num_nodes(); ++child) {  // level order: children come later
+    for (std::int32_t child = node + 1; child < num_nodes(); ++child) {  // level order: children follow their parent
         const auto at = static_cast<std::size_t>(child);
         if (parent[at] == node && token[at] == token_id) return child;
     }

@@ -1,4 +1,5 @@
-// A tree of draft tokens under the newest token of a sequence.
+// Token tree: draft tokens below the newest token of a sequence. A Drafter builds it, a forward pass evaluates all its
+// nodes, and a Verifier accepts one path from the root.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +9,29 @@
 
 namespace longhaul::engine {
 
-/// Where a draft came from, for acceptance by kind in the statistics.
+/// Source of a draft; the statistics report acceptance per source.
 enum class Origin : std::uint8_t { root, ngram, replay, model };
 
-/// One draw of a draft: that of `child` under `parent`. Two draws may have brought the same child.
+/// One draft drawn during sampling: `child` drawn under `parent`. Two draws may give the same child.
 struct Trial {
     std::int32_t parent = 0, child = 0;
-    std::int32_t draft = 0;  ///< index into TokenTree::drafts: what it was drawn from
+    std::int32_t draft = 0;  ///< index into TokenTree::drafts: the distribution it was drawn from
 };
 
-/// Nodes in level order. Node 0 is the root: the newest token of the sequence, emitted already but without KV.
+/// Nodes in level order. Node 0 is the root: the newest token of the sequence, already emitted but not yet in the KV
+/// cache.
 struct TokenTree {
     std::vector<std::int32_t> token;
-    std::vector<std::int32_t> parent;  ///< index of a node before this one; -1 for the root
+    std::vector<std::int32_t> parent;  ///< index of an earlier node; -1 for the root
     std::vector<std::int32_t> depth;   ///< 0 for the root
     std::vector<Origin> origin;
-    std::vector<float> probability;  ///< the drafter's estimate that the node is accepted (1 for the root)
+    std::vector<float>
+        probability;  ///< the drafter's estimate of the probability that the node is accepted (1 for the root)
 
-    // Only where the drafts were sampled for a sampling rule. Else the children of a node are certain drafts, each
-    // with a one-hot distribution, tried in the order of the nodes.
-    std::vector<Distribution> drafts;  ///< with q
-    std::vector<Trial> trials;         ///< those of one parent in the order of their draw
+    // Set only if the drafts were sampled for a sampling rule. Otherwise the children of a node are deterministic
+    // drafts, each with a one-hot distribution, tried in node order.
+    std::vector<Distribution> drafts;  ///< with q (probabilities) filled in
+    std::vector<Trial> trials;         ///< those of one parent are in draw order
     bool sampled = false;
 
     [[nodiscard]] std::int32_t num_nodes() const { return static_cast<std::int32_t>(token.size()); }
@@ -53,7 +56,7 @@ struct TokenTree {
         return num_nodes() - 1;
     }
 
-    /// Nodes from below the root down to `node` itself, in order; empty for the root.
+    /// Nodes on the path from the root (excluded) to `node` (included), in order; empty for the root.
     [[nodiscard]] std::vector<std::int32_t> path_to(std::int32_t node) const {
         std::vector<std::int32_t> path(static_cast<std::size_t>(depth[node]));
         for (auto at = path.rbegin(); at != path.rend(); ++at) {
@@ -63,21 +66,21 @@ struct TokenTree {
         return path;
     }
 
-    /// Scratch slots of these nodes: node i lies in slot i - 1.
+    /// Scratch KV slots of these nodes: node i uses slot i - 1.
     [[nodiscard]] static std::vector<std::int32_t> slots_of(std::vector<std::int32_t> nodes) {
         for (std::int32_t& node : nodes) --node;
         return nodes;
     }
 
-    /// The first child of `node` that carries `token_id`; -1: none.
+    /// The first child of `node` with token `token_id`; -1: none.
     [[nodiscard]] std::int32_t find_child(std::int32_t node, std::int32_t token_id) const;
 
-    /// Whether some node has two children.
+    /// Whether any node has more than one child.
     [[nodiscard]] bool branches() const;
 };
 
-/// Reorders nodes that were added in any order (parents before children) into level order, keeping the order within a
-/// level and parent.
+/// Sorts nodes that were added in any order (parents before children) into level order. Keeps the order of nodes within
+/// a level.
 void sort_by_level(TokenTree& tree);
 
 }  // namespace longhaul::engine

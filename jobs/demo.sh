@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and continues the openings of five novels on two MPI ranks, with speculative decoding
-# and without. Stop it with Ctrl-C at any moment and start it again: it goes on where it was. Options are passed on to
+# Installs missing packages, builds, and continues the openings of five novels on two MPI ranks, with speculative decoding
+# and without. Stop it with Ctrl-C at any moment and start it again: it resumes where it was. Options are passed on to
 # the job, for example
 #
 #   jobs/demo.sh --output=runs/other --seed=7 --max-tokens=200
 #
-# RANKS=4 jobs/demo.sh takes another number of ranks. About a minute on two cores once it is built.
+# RANKS=4 jobs/demo.sh uses another number of ranks. Takes about a minute on two cores once it is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGHAUL_UNITY=ON >bui
 }
 cmake --build build --target longhaul
 
-# More ranks than cores, and root, are refused by mpirun unless it is told.
+# Without these options mpirun refuses to run as root, or with more ranks than cores.
 launcher=(mpirun -q --oversubscribe -n "${RANKS:-2}")
 if [ "$(id -u)" -eq 0 ]; then launcher+=(--allow-run-as-root); fi
 if [ -t 2 ]; then export LONGHAUL_PROGRESS=live; fi
@@ -27,6 +27,6 @@ code=0
 case "$code" in
   0 | 3) ;;
   2) ;;
-  *) echo "Stopped. Run the same command again: it goes on from the last checkpoint, and the text will be the same." >&2 ;;
+  *) echo "Stopped. Run the same command again: it resumes from the last checkpoint, and the text will be the same." >&2 ;;
 esac
 exit "$code"

@@ -1,3 +1,4 @@
+// Buffer, Staging, and the default implementations of Device.
 #include <stdexcept>
 #include <utility>
 
@@ -18,7 +19,7 @@ Buffer Buffer::borrowed(std::byte* data, std::size_t num_bytes) {
     return buffer;
 }
 
-Buffer Buffer::far(Device& device, std::size_t num_bytes) {
+Buffer Buffer::in_host_memory(Device& device, std::size_t num_bytes) {
     Buffer buffer;
     buffer.device_ = &device;
     buffer.num_bytes_ = num_bytes;
@@ -45,7 +46,7 @@ Buffer::~Buffer() {
 }
 
 std::byte* Device::allocate_in_host_memory(std::size_t /*num_bytes*/) {
-    throw std::logic_error("allocate_far: this device has no other memory than its own");
+    throw std::logic_error("allocate_in_host_memory: this device has no separate host memory");
 }
 
 std::byte* Device::allocate_staging(std::size_t num_bytes) {

@@ -25,7 +25,7 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Reads num_bytes as `streams` equal streams, a cache line of each in turn.
+/// Reads num_bytes as `streams` equal streams, alternating between them by cache line.
 template <int streams>
 std::int64_t read_streams(const std::byte* from, std::int64_t num_bytes) {
     const std::int64_t each = num_bytes / streams / 64 * 64;
@@ -61,7 +61,7 @@ ReadBandwidth::ReadBandwidth(int threads) : threads_(threads) {
     const std::int64_t cache = std::max<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 0);
     num_bytes_ = std::max<std::int64_t>(std::int64_t{256} << 20, 5 * cache);
     data_ = allocate_host(num_bytes_);
-    // Written by the threads that will read it: untouched pages would all be the same page of zeros.
+    // Written by the threads that will read it. Untouched pages would all map to the same page of zeros.
     Team::mine().run(threads_, [&](Member& member) {
         const auto [first, end] = member.share_of(num_bytes_ / 64);
         std::fill(data_ + first * 64, data_ + end * 64, std::byte{1});
@@ -80,7 +80,7 @@ double ReadBandwidth::measure() {
         one += timed_pass<1>(data_, num_bytes_, threads_, sinks);
         four += timed_pass<4>(data_, num_bytes_, threads_, sinks);
     }
-    // The sums go somewhere, or the reads would be optimised away.
+    // Without a use of the sums the compiler would remove the reads.
     volatile std::int64_t sink = 0;
     for (const std::int64_t sum : sinks) sink = sink + sum;
     return static_cast<double>(num_bytes_ * passes) / std::min(one, four);
@@ -96,7 +96,7 @@ double measure_peak_flops(CpuVariant variant, int threads, DType weights) {
     const auto peak_loop = is_quantized(weights)   ? table.peak_int8
                            : weights == DType::f32 ? table.peak_f32
                                                    : table.peak_bf16;
-    constexpr std::int64_t iterations = 4'000'000;  // about 10 ms a pass
+    constexpr std::int64_t iterations = 4'000'000;  // about 10 ms per pass
     double best = 0.0;
     for (int pass = 0; pass < 8; ++pass) {
         Clock::time_point start;

@@ -44,7 +44,7 @@ void check_matmul(const Matrix& w, std::int64_t x_stride, std::int64_t num_rows)
 }
 
 void check_gated(const Matrix& w, DType act, std::int64_t num_rows, std::int64_t out_stride) {
-    require(w.gated && w.num_outputs % 2 == 0, "gated_matmul", "matrix is not of gates and ups");
+    require(w.gated && w.num_outputs % 2 == 0, "gated_matmul", "matrix was not packed by pack_gated");
     check_act_rows("gated_matmul", act, num_rows, w.num_outputs / 2, out_stride);
 }
 
@@ -60,9 +60,10 @@ void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_hea
     require(known, "kv layout", "dtype is bf16, f32 or int8");
     require(layout.head_dim > 0 && layout.head_dim % 2 == 0, "kv layout", "head_dim is even");
     require(layout.pages_together == 1 || (together && layout.pages_together > 1), "kv layout",
-            "pages stand together as Device::kv_pages_together says");
-    // 512 products of 16 and 8 bits are what 32 bits hold (kv_int8.hpp).
-    require(layout.dtype != DType::int8 || layout.head_dim <= 512, "kv layout", "int8 goes with head_dim up to 512");
+            "pages_together must be Device::kv_pages_together");
+    // A 32-bit sum holds 512 products of 16-bit and 8-bit integers (kv_int8.hpp).
+    require(layout.dtype != DType::int8 || layout.head_dim <= 512, "kv layout",
+            "int8 KV needs head_dim of at most 512");
     require(layer >= 0 && layer < layout.num_layers, "kv layout", "no such layer");
     require(layout.num_kv_heads > 0 && q_heads % layout.num_kv_heads == 0, "kv layout",
             "query heads are a multiple of the KV heads");
@@ -70,7 +71,7 @@ void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_hea
 
 void check_qkv(const Matrix& w, const KvLayout& layout, std::int64_t q_heads) {
     require(!w.gated && w.num_outputs == (q_heads + 2 * layout.num_kv_heads) * layout.head_dim, "qkv_matmul",
-            "matrix is not of these heads");
+            "matrix outputs do not match the heads");
 }
 
 void check_rows_of_pass(const PassRows& pass, std::int64_t num_rows) {
@@ -84,7 +85,7 @@ void check_pass(const PassRows& pass) {
     const std::int64_t num_rows = pass.rows.size();
     require(pass.first_prompt_row >= 0 && pass.num_prompt_rows >= 0 &&
                 pass.first_prompt_row + pass.num_prompt_rows <= num_rows,
-            "pass", "rows of prompts that it has not");
+            "pass", "prompt rows are outside the pass");
     require(pass.slots.empty() || (pass.cos != nullptr && pass.sin != nullptr && pass.num_angles > 0), "pass",
             "no angles for the slots");
     for (const AttentionRow& row : pass.rows) {

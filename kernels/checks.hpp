@@ -1,5 +1,5 @@
-// Argument checks, once for all devices: a wrong call is a bug of ours and throws std::logic_error with the name of the
-// operation. Nothing that a user supplies reaches these.
+// Argument checks for all devices. A wrong call is a bug of the engine and throws std::logic_error with the name of the
+// operation. User input never reaches these.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,13 @@ namespace longhaul::kernels {
 void check_pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length);
 void check_embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim);
 void check_matmul(const Matrix& w, std::int64_t x_stride, std::int64_t num_rows);
-/// Of a gated product.
+/// For gated_matmul.
 void check_gated(const Matrix& w, DType act, std::int64_t num_rows, std::int64_t out_stride);
 void check_act_rows(const char* operation, DType act, std::int64_t num_rows, std::int64_t width,
                     std::int64_t out_stride);
-/// `together`: the device knows pages that stand in each other's gaps.
+/// `together`: the device supports interleaved pages (KvLayout::pages_together > 1).
 void check_layout(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads, bool together = false);
-/// Of a product whose outputs are queries, keys and values.
+/// For a matmul whose outputs are queries, keys and values.
 void check_qkv(const Matrix& w, const KvLayout& layout, std::int64_t q_heads);
 void check_rows_of_pass(const PassRows& pass, std::int64_t num_rows);
 void check_pass(const PassRows& pass);

@@ -1,6 +1,6 @@
-// Conversions between the number types, one value at a time, by integer arithmetic alone: the same bits whatever the
-// processor's rounding and denormal modes are. Not for translation units built with vector flags (inline functions of
-// those would be shared with the rest of the program).
+// Conversions between number types, one value at a time, by integer arithmetic alone: the bits do not depend on the
+// processor's rounding and denormal modes. Not for translation units built with vector flags (the linker could keep
+// their copy of these inline functions for the whole program).
 #pragma once
 
 #include <bit>
@@ -17,7 +17,7 @@ LONGHAUL_HOST_DEVICE inline float bf16_to_f32(std::uint16_t value) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(value) << 16);
 }
 
-/// Nearest even; NaN stays NaN (quiet).
+/// Rounds to nearest even; NaN stays NaN (quiet).
 LONGHAUL_HOST_DEVICE inline std::uint16_t f32_to_bf16(float value) {
     const auto bits = std::bit_cast<std::uint32_t>(value);
     if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);
@@ -32,7 +32,7 @@ LONGHAUL_HOST_DEVICE inline float f16_to_f32(std::uint16_t value) {
     if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000U | (mantissa << 13));
     if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
     if (mantissa == 0) return std::bit_cast<float>(sign);
-    // A denormal f16 is mantissa * 2^-24: shift its highest bit to the place of the hidden one.
+    // A denormal f16 is mantissa * 2^-24: shift its highest bit to the position of the hidden one.
     const int shift = std::countl_zero(mantissa) - 21;
     mantissa = (mantissa << shift) & 0x3ffU;
     return std::bit_cast<float>(sign | (static_cast<std::uint32_t>(113 - shift) << 23) | (mantissa << 13));

@@ -1,15 +1,17 @@
-// The operations one device offers to the engine. kernels/reference (plain loops, the judge), kernels/cpu (AVX2 and
-// AVX-512) and kernels/cuda fill the same list; the caller cannot tell which it got.
+// The interface of one compute device, called by the engine: tensor operations, memory, KV pages. Implemented by
+// kernels/reference (plain loops, the oracle), kernels/cpu (AVX2 and AVX-512) and kernels/cuda; callers treat all of
+// them alike.
 //
-// The contract is arithmetic, not "close": order of summation, rounding and elementary functions are those of
+// The results are specified to the bit: order of summation, rounding and elementary functions are those of
 // algorithms.md section 7, so all CPU variants and `cuda-exact` give the same bits. numerics.hpp states the order in
 // words and holds its version number.
 //
-// Shapes are written slowest dimension first. "act" is the type that matrix products read: bf16 or f32 (act_type).
-// Pointers are to device memory unless a span is given (host). What lies behind a span is read before the call returns,
-// but for those of PassRows. A device may still compute when a call returns: operations take effect in the order of the
-// calls, and whatever hands bytes to the host (download, kv_export, finish) waits for those before it; so does release.
-// Calls of one Device come from one thread; they may use `threads()` threads inside.
+// Shapes are written slowest dimension first. "act" is the type of matmul inputs: bf16 or f32 (act_type). Pointers are
+// to device memory unless documented as host memory; spans are host memory. The memory of a span is read before the
+// call returns, except for the spans of PassRows. A device may still be computing when a call returns: operations take
+// effect in the order of the calls. Operations that return bytes to the host (download, kv_export) wait for the
+// operations called before them, and so do finish and release. All calls of one Device come from one thread
+// (exceptions: kv_export and kv_export_box); the device may use `threads()` threads inside.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +27,17 @@
 
 namespace longhaul::kernels {
 
-/// f16 only as a source of weights; int8 and int4 only as packed weights (quantized.hpp).
+/// f16 only as the type of source weights; int8 and int4 only as packed weights (quantized.hpp), int8 also for the KV
+/// cache.
 enum class DType : std::uint8_t { bf16, f32, f16, int8, int4 };
 
-/// Of an element that stands alone: not of int8 and int4 (KvLayout::token_bytes says it of keys and values).
+/// Size of one element of bf16, f32 or f16. Not for int8 and int4, which have scales, too: see Device::packed_bytes and
+/// KvLayout::token_bytes.
 constexpr std::size_t bytes_of(DType dtype) {
     return dtype == DType::f32 ? 4 : 2;
 }
 
-/// What a product with weights of `dtype` reads.
+/// Type of the inputs of a matmul with weights of `dtype`.
 constexpr DType act_type(DType dtype) {
     return dtype == DType::f32 ? DType::f32 : DType::bf16;
 }
@@ -58,10 +62,10 @@ class Buffer {
     [[nodiscard]] std::size_t num_bytes() const { return num_bytes_; }
     explicit operator bool() const { return data_ != nullptr; }
 
-    /// Memory that stays its owner's, who keeps it until the buffer is gone.
+    /// A view of memory that someone else owns and must keep alive as long as the buffer.
     static Buffer borrowed(std::byte* data, std::size_t num_bytes);
-    /// Of the host's memory, for pages (Device::allocate_in_host_memory).
-    static Buffer far(Device& device, std::size_t num_bytes);
+    /// Buffer in host memory, for KV pages (Device::allocate_in_host_memory).
+    static Buffer in_host_memory(Device& device, std::size_t num_bytes);
 
   private:
     Device* device_ = nullptr;  ///< nullptr: borrowed
@@ -69,7 +73,7 @@ class Buffer {
     std::size_t num_bytes_ = 0;
 };
 
-/// Host memory that a device copies to and from fastest, with one owner: staging for what crosses often.
+/// Staging buffer with one owner: the host memory that the device copies to and from fastest.
 class Staging {
   public:
     Staging() = default;
@@ -88,7 +92,7 @@ class Staging {
     std::size_t num_bytes_ = 0;
 };
 
-/// Told of source rows that a device has packed and does not read again. Called from any thread of the device.
+/// Receives the source rows that a device has packed and will not read again. Called from any thread of the device.
 class PackListener {
   public:
     virtual ~PackListener() = default;
@@ -107,45 +111,47 @@ struct WeightRows {
     PackListener* listener = nullptr;
 };
 
-/// A packed weight matrix, y = W x. Layout of `data` is the device's own secret.
+/// A packed weight matrix, y = W x. The layout of `data` is private to the device.
 struct Matrix {
     DType dtype = DType::bf16;     ///< bf16, f32, int8 or int4
     std::int64_t num_outputs = 0;  ///< rows of W on this rank
     std::int64_t num_inputs = 0;   ///< padded inputs on this rank: num_slices * slice_length
     int num_slices = 0;  ///< slices of the sum on this rank: 8, or 8 / tensor-parallel for row-parallel layers
     std::int64_t slice_length = 0;  ///< even
-    bool gated = false;             ///< of pack_gated: for gated_matmul alone
+    bool gated = false;             ///< made by pack_gated: only for gated_matmul
     Buffer data;
 };
 
-/// Geometry of paged keys and values on one rank.
+/// Geometry of the paged KV cache on one rank.
 struct KvLayout {
-    DType dtype = DType::bf16;  ///< bf16, f32, or int8: whole numbers and an f32 scale for each token and head
+    DType dtype = DType::bf16;  ///< bf16, f32, or int8: integers and an f32 scale per token and head
     std::int64_t num_layers = 0;
-    std::int64_t num_kv_heads = 0;  ///< of this rank
+    std::int64_t num_kv_heads = 0;  ///< on this rank
     std::int64_t head_dim = 0;      ///< even
-    /// So many pages of a slab stand in each other's gaps: the keys of one (layer, head) of the first page, of the
-    /// second and so on, then as many bytes of values, then the next head. What Device::kv_pages_together says.
+    /// Number of pages of a slab that are interleaved. For each (layer, head) in turn, the slab holds the keys of all
+    /// these pages, page by page, then their values, which take as many bytes. Set from Device::kv_pages_together.
     std::int64_t pages_together = 1;
-    static constexpr std::int64_t page_tokens = 64;  ///< slots of a page; divides the attention chunk
+    static constexpr std::int64_t page_tokens = 64;  ///< slots per page; divides the attention chunk
 
-    /// What queries are rounded to: as keys, but f32 where keys are int8.
+    /// Type that queries are rounded to: that of the keys, but f32 if the keys are int8.
     [[nodiscard]] DType query_type() const { return dtype == DType::int8 ? DType::f32 : dtype; }
-    /// Of one key (value) of one head outside of pages: head_dim elements; of int8 then the scale, f32 little-endian.
+    /// Bytes of one key (value) of one head outside of pages: head_dim elements; for int8 followed by the scale, f32
+    /// little-endian.
     [[nodiscard]] std::size_t token_bytes() const {
         const auto elements = static_cast<std::size_t>(head_dim);
         return dtype == DType::int8 ? elements + 4 : elements * bytes_of(dtype);
     }
-    /// Of the keys and values of one token, all layers and heads, outside of pages.
+    /// Bytes of the keys and values of one token, all layers and heads, outside of pages.
     [[nodiscard]] std::int64_t position_bytes() const { return 2 * num_layers * num_kv_heads * token_bytes(); }
-    /// From the start of a slab (of a multiple of pages_together) to its page `index`, of kv_page_bytes.
+    /// Byte offset of page `index` from the start of a slab that holds a multiple of pages_together pages.
+    /// `page_bytes`: see Device::kv_page_bytes.
     [[nodiscard]] std::int64_t place_of_page(std::int64_t index, std::int64_t page_bytes) const {
         const std::int64_t in_group = index % pages_together;
         return (index - in_group) * page_bytes + in_group * (page_bytes / (2 * num_layers * num_kv_heads));
     }
 };
 
-/// A part of a sequence's keys (values): so many layers, heads of the rank, and positions.
+/// A part of a sequence's keys (values): ranges of layers, of heads of this rank, and of positions.
 struct KvBox {
     std::int64_t first_layer = 0, num_layers = 1;
     std::int64_t first_head = 0, num_heads = 1;
@@ -157,7 +163,7 @@ struct KvBox {
     }
 };
 
-/// A place for the key and value of one token: in all layers and heads of `page`, slot `slot`.
+/// Slot of one token: its keys and values of all layers and heads are in slot `slot` of `page`.
 struct KvSlot {
     std::byte* page = nullptr;
     std::int32_t slot = 0;
@@ -172,148 +178,151 @@ struct AttentionRow {
         nullptr;  ///< host: scratch slots of positions in_pages..position, in order (the row itself last)
 };
 
-/// Memory of one sequence of an attention call.
+/// KV memory of one sequence of an attention call.
 struct AttentionSequence {
     std::span<std::byte* const> pages;          ///< page i holds positions [64 i, 64 (i+1))
     std::span<std::byte* const> scratch_pages;  ///< tree nodes: scratch slot s is slot s % 64 of scratch page s / 64
 };
 
-/// What the layers of a pass have in common. Host memory, which stays as it is until the next pass begins.
+/// Input that all layers of a pass share. Host memory, which must stay unchanged until the next pass begins.
 struct PassRows {
     std::span<const AttentionSequence> sequences;
-    std::span<const AttentionRow> rows;  ///< of attention
-    std::span<const KvSlot> slots;       ///< where keys and values of each row go; nullptr: nowhere
-    const float* cos = nullptr;          ///< [slots, num_angles], as sin
+    std::span<const AttentionRow> rows;  ///< rows of the attention call
+    std::span<const KvSlot> slots;  ///< where the keys and values of each row are stored; page == nullptr: not stored
+    const float* cos = nullptr;     ///< [slots, num_angles], as is sin
     const float* sin = nullptr;
     std::int64_t num_angles = 0;  ///< head_dim / 2
-    /// Rows of given text, decided by their places in it alone: a device may sum their products in an order of its own
-    /// (layer_matmul).
+    /// Prompt rows. Which rows these are depends only on their positions in the text, so a device may sum their matmuls
+    /// in an order of its own (layer_matmul).
     std::int64_t first_prompt_row = 0, num_prompt_rows = 0;
 };
 
-/// Of a device whose memory is not the host's.
+/// Memory of a device that does not compute in host memory.
 struct DeviceMemory {
     std::int64_t total_bytes = 0;
-    std::int64_t free_bytes = 0;  ///< nobody has taken them
+    std::int64_t free_bytes = 0;  ///< not allocated by any process
 };
 
-/// What passes are like, at most.
+/// Upper bounds for future passes.
 struct PassSize {
     std::int64_t rows = 0;
     std::int64_t positions = 0;
     std::int64_t q_heads = 0;
-    std::int64_t ranks = 1;  ///< of the group
+    std::int64_t ranks = 1;  ///< in the tensor-parallel group
     std::int64_t logit_rows = 0;
-    std::int64_t widest_quantized = 0;  ///< inputs or outputs of a matrix of int8 or int4
-    std::int64_t decided_vocab = 0;     ///< tokens of a row where nodes are decided; 0: none are
+    std::int64_t widest_quantized = 0;  ///< inputs or outputs of an int8 or int4 matrix
+    std::int64_t decided_vocab = 0;     ///< vocabulary size if TokenChooser::decide is used; 0: it is not
 };
 
-/// Sums and rows of the devices of several processes that reach each other without the host. Every rank calls the same
-/// in the same order.
+/// Collectives between the devices of several processes, without going through the host. Every rank makes the
+/// same calls in the same order.
 class DeviceLink {
   public:
     virtual ~DeviceLink() = default;
-    /// data[i] summed over the ranks in the order of sum_ranks.hpp, in place; an operation like those of the device.
+    /// data[i] summed over the ranks in the order of sum_ranks.hpp, in place. Queued like the operations of the device.
     virtual void all_reduce(float* data, std::int64_t count) = 0;
-    /// received [ranks, count] = every rank's `data` [count]; an operation like those of the device.
+    /// received [ranks, count] = every rank's `data` [count]. Queued like the operations of the device.
     virtual void all_gather(const float* data, float* received, std::int64_t count) = 0;
-    /// Waits until the sums asked for are there. Throws std::runtime_error where they cannot come any more.
+    /// Waits for the collectives called before. Throws std::runtime_error if they can no longer complete.
     virtual void finish() = 0;
 };
 
-/// How a device finds those of other processes.
+/// Connects a device with those of other processes.
 class DeviceLinks {
   public:
     virtual ~DeviceLinks() = default;
-    /// The same for two devices only where they are one; of one device in all processes. Names the kind of link, too.
-    /// Throws std::runtime_error where this process lacks what links need.
+    /// Identifies the device and the kind of link. Different devices have different addresses; one device has the same
+    /// address in all processes. Throws std::runtime_error if this process lacks something that links need.
     [[nodiscard]] virtual std::string address() const = 0;
-    /// One rank makes it, all join with it.
+    /// Id of a new link: one rank creates it, all ranks join with it.
     [[nodiscard]] virtual std::vector<std::byte> new_id() const = 0;
     /// Collective over the `size` ranks, each with a device of its own. Throws std::runtime_error.
     virtual std::unique_ptr<DeviceLink> join(std::span<const std::byte> id, int rank, int size) = 0;
 };
 
-/// Operations of one device. Implementations throw std::bad_alloc when memory ends, DeviceError when the device
-/// fails, and std::logic_error when called wrongly.
+/// Operations of one device. Implementations throw std::bad_alloc if memory is exhausted, DeviceError if the device
+/// fails, and std::logic_error on wrong arguments.
 class Device {
   public:
     virtual ~Device() = default;
 
-    /// "reference", "avx2", "avx512", "cuda", "cuda-exact", "cuda-cublas": what the log and the run folder record.
+    /// "reference", "avx2", "avx512", "cuda", "cuda-exact", "cuda-cublas": recorded in the log and the run folder.
     [[nodiscard]] virtual std::string_view name() const = 0;
     [[nodiscard]] virtual int threads() const = 0;
-    /// Which one of several, "GPU 1 of 4, NVIDIA H200"; "" where the name says all.
+    /// Which of several devices this is, "GPU 1 of 4, NVIDIA H200"; "" if name() is enough.
     [[nodiscard]] virtual std::string place() const { return ""; }
-    /// Operations a second of its bf16 multiply-adds on registers alone, measured now; 0: it cannot say.
+    /// Peak of bf16 multiply-adds on registers alone, operations per second, measured now; 0: not available.
     [[nodiscard]] virtual double measure_peak_flops() { return 0; }
-    /// What it chose for itself so far that decides bits, a line each, for the log.
+    /// Choices the device has made so far that affect the bits of results, one line each, for the log.
     [[nodiscard]] virtual std::vector<std::string> choices() const { return {}; }
-    /// nullopt: it computes in the host's memory, and a pointer means the same to both.
+    /// nullopt: the device computes in host memory, and a pointer is valid on both sides.
     [[nodiscard]] virtual std::optional<DeviceMemory> own_memory() const { return std::nullopt; }
-    /// Of own_memory(), what operations of such passes take for themselves: not what callers allocate.
+    /// Bytes of own_memory() that the operations use internally in passes up to this size, in addition to what callers
+    /// allocate.
     [[nodiscard]] virtual std::int64_t operation_bytes(const KvLayout& /*layout*/, const PassSize& /*pass*/) const {
         return 0;
     }
-    /// nullptr: there is no way but over the host.
+    /// nullptr: the devices communicate through the host.
     [[nodiscard]] virtual DeviceLinks* links() { return nullptr; }
-    /// nullptr: tokens are the host's to choose.
+    /// nullptr: the host chooses the tokens.
     [[nodiscard]] virtual TokenChooser* token_chooser() const { return nullptr; }
-    /// Waits until all that was asked for is done: for measurements. Errors of operations appear here at the latest.
+    /// Waits until all operations called before are done (for measurements). Errors of operations appear here at the
+    /// latest.
     virtual void finish() {}
 
     // --- memory -----------------------------------------------------------------------------------------------------
     virtual std::byte* allocate(std::size_t num_bytes) = 0;  ///< zero-filled, 64-byte aligned
-    /// Whether pages of keys and values may also lie in memory of the host (own_memory() is too small for them).
+    /// Whether KV pages may also be in host memory (if own_memory() is too small for them).
     [[nodiscard]] virtual bool can_use_host_memory() const { return false; }
-    /// Memory of the host for pages, zero-filled, 64-byte aligned; released as other memory. All operations on keys and
-    /// values take such pages as they take others; attention over them is as fast as the link to the host.
+    /// Host memory for KV pages, zero-filled, 64-byte aligned; freed by release like other memory. All KV operations
+    /// accept such pages; attention over them is limited by the speed of the link to the host.
     virtual std::byte* allocate_in_host_memory(std::size_t num_bytes);
     virtual void release(std::byte* data, std::size_t num_bytes) noexcept = 0;
     virtual void upload(std::byte* to, const void* from_host, std::size_t num_bytes) = 0;
     virtual void download(void* to_host, const std::byte* from, std::size_t num_bytes) = 0;
-    /// Memory of Staging, 64-byte aligned; here any of the host's.
+    /// Memory of Staging, 64-byte aligned; by default ordinary host memory.
     virtual std::byte* allocate_staging(std::size_t num_bytes);
     virtual void release_staging(std::byte* data, std::size_t num_bytes) noexcept;
 
     // --- weights ----------------------------------------------------------------------------------------------------
-    /// Packs the rows of `parts`, stacked, as a matrix of `num_slices` slices of `slice_length` inputs. f16 and f32
-    /// sources are rounded to nearest even where `dtype` is bf16; exact where it is f32; int8 and int4 as quantized.hpp
-    /// says.
+    /// Packs the stacked rows of `parts` as a matrix of `num_slices` slices of `slice_length` inputs. If `dtype` is
+    /// bf16, f16 and f32 sources are rounded to nearest even; f32 is exact; int8 and int4: see quantized.hpp.
     virtual Matrix pack(DType dtype, std::span<const WeightRows> parts, int num_slices, std::int64_t slice_length) = 0;
 
-    /// The same of gate rows and then as many up rows, for gated_matmul: a device may keep them in an order of its own.
+    /// pack() of gate rows followed by the same number of up rows, for gated_matmul. A device may store them in an
+    /// order of its own.
     virtual Matrix pack_gated(DType dtype, std::span<const WeightRows> parts, int num_slices,
                               std::int64_t slice_length);
 
-    /// Bytes of a matrix of this type and geometry, packed.
+    /// Bytes of a packed matrix of this type and geometry.
     [[nodiscard]] virtual std::size_t packed_bytes(const Matrix& geometry) const = 0;
-    /// Name and version of the layout that `pack` gives: devices of one name read each other's packed matrices.
+    /// Name and version of the layout that `pack` gives: devices with equal names can read each other's packed
+    /// matrices.
     [[nodiscard]] virtual std::string_view packed_layout() const = 0;
-    /// A buffer with what lies at `data` (host memory, 64-byte aligned). Devices that compute on the host read it where
-    /// it lies: it must stay there, unchanged, as long as the buffer.
+    /// A buffer with the bytes at `data` (host memory, 64-byte aligned). Devices that compute on the host do not copy:
+    /// `data` must stay in place, unchanged, as long as the buffer exists.
     virtual Buffer adopt(const std::byte* data, std::size_t num_bytes) = 0;
 
     // --- rows -------------------------------------------------------------------------------------------------------
     /// out[i, :dim] = row `rows[i]` of `table` (as f32); zeros where rows[i] < 0. out: f32 [rows, dim].
     virtual void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
 
-    /// y[r, n] = sum_k W[n, k] x[r, k] over this matrix's slices, in the order of the contract.
+    /// y[r, n] = sum_k W[n, k] x[r, k] over this matrix's slices, in the order of numerics.hpp.
     /// x: act [num_rows, x_stride] with x_stride >= w.num_inputs and zeros beyond the real inputs; y: f32 [num_rows,
     /// w.num_outputs].
     virtual void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                         float* y) = 0;
 
-    /// The same for a layer's matrix and all rows of the pass. Where a device sums otherwise for rows of prompts, a
-    /// row's result depends on the row and the matrix alone just the same.
+    /// matmul for a layer's matrix and all rows of the pass. Even if a device sums prompt rows in another order, the
+    /// result of a row depends only on the row and the matrix.
     virtual void layer_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                               float* y) {
         matmul(w, x, x_stride, num_rows, y);
     }
 
-    /// silu_mul of what layer_matmul gives, of a matrix of pack_gated, the same bits. `sums`: f32 [num_rows,
-    /// w.num_outputs], for devices that need it; out: act [num_rows, out_stride], the columns beyond w.num_outputs / 2
-    /// set to zero.
+    /// silu_mul of the result of layer_matmul, for a matrix of pack_gated; same bits. `sums`: f32 [num_rows,
+    /// w.num_outputs], scratch for devices that need it; out: act [num_rows, out_stride], columns beyond w.num_outputs
+    /// / 2 are set to zero.
     virtual void gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                               float* sums, DType act, std::byte* out, std::int64_t out_stride);
 
@@ -330,18 +339,18 @@ class Device {
     virtual void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
                           DType act, std::byte* out, std::int64_t out_stride) = 0;
 
-    /// add, then rms_norm of the sums.
+    /// add, then rms_norm of x.
     virtual void add_rms_norm(float* x, const float* y, const float* gain, float eps, std::int64_t num_rows,
                               std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride);
 
-    /// out[r] = (x[r] - mean) * (1 / sqrt(variance + eps)) * gain + bias, rounded to act; the last product and sum are
-    /// fused. mean = sum(x[r]) / dim, then variance = sum((x[r] - mean)^2) / dim. Shapes as in rms_norm; `out` may be
-    /// `x` where act is f32 and out_stride is dim.
+    /// out[r] = (x[r] - mean) * (1 / sqrt(variance + eps)) * gain + bias, rounded to act; the last multiplication and
+    /// addition are fused. mean = sum(x[r]) / dim, then variance = sum((x[r] - mean)^2) / dim. Shapes as in rms_norm;
+    /// `out` may be `x` if act is f32 and out_stride is dim.
     virtual void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,
                             std::int64_t dim, DType act, std::byte* out, std::int64_t out_stride) = 0;
 
-    /// out[r, i] = x[r, i] where that is not below 0 (or NaN), else 0, rounded to act. x: f32 [num_rows, width]; out:
-    /// act [num_rows, out_stride], the columns beyond width set to zero.
+    /// out[r, i] = x[r, i] if it is NaN or not below 0, else 0, rounded to act. x: f32 [num_rows, width]; out: act
+    /// [num_rows, out_stride], columns beyond width are set to zero.
     virtual void relu(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                       std::int64_t out_stride) = 0;
 
@@ -350,51 +359,51 @@ class Device {
                             std::int64_t out_stride) = 0;
 
     /// out[r, i] = silu(gate) * up with gate = x[r, i], up = x[r, width + i], rounded to act.
-    /// x: f32 [num_rows, 2 * width]; out: act [num_rows, out_stride], the columns beyond width set to zero.
+    /// x: f32 [num_rows, 2 * width]; out: act [num_rows, out_stride], columns beyond width are set to zero.
     virtual void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                           std::int64_t out_stride) = 0;
 
     // --- attention --------------------------------------------------------------------------------------------------
     [[nodiscard]] virtual std::size_t kv_page_bytes(const KvLayout& layout) const = 0;
-    /// KvLayout::pages_together that this device reads fastest; one that says 1 knows no other.
+    /// The KvLayout::pages_together that this device reads fastest. A device that returns 1 supports no other value.
     [[nodiscard]] virtual std::int64_t kv_pages_together(const KvLayout& /*layout*/) const { return 1; }
 
-    /// From here on `rope_store` and `attention` are about these rows: a device that keeps them elsewhere brings them
-    /// there once, not in each layer.
+    /// Sets the rows that the following `rope_store` and `attention` calls work on. A device with its own memory copies
+    /// them once here, not in each layer.
     virtual void begin_pass(const PassRows& pass) = 0;
 
-    /// Rotates q and k (halves convention of Hugging Face: dimension i pairs with i + head_dim/2), rounds q to
-    /// layout.query_type() and stores k and v, rounded, at the pass's slots. qkv: f32 [slots, (q_heads + 2 * kv_heads)
-    /// * head_dim]; q_out: query_type [slots, q_heads, head_dim].
+    /// Rotates q and k (the "halves" convention of Hugging Face: dimension i pairs with i + head_dim/2), rounds q to
+    /// layout.query_type() and stores k and v, rounded, in the slots of the pass. qkv: f32 [slots, (q_heads + 2 *
+    /// kv_heads) * head_dim]; q_out: query_type [slots, q_heads, head_dim].
     virtual void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                             std::byte* q_out) = 0;
 
-    /// rope_store of what layer_matmul gives for the rows of the pass, as many as it has slots; the same bits. `qkv` is
-    /// for devices that need it.
+    /// rope_store of the result of layer_matmul for the rows of the pass, one per slot; same bits. `qkv` is scratch for
+    /// devices that need it.
     virtual void qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                             float* qkv, const KvLayout& layout, std::int64_t layer, std::int64_t q_heads,
                             std::byte* q_out);
 
     /// Attention of every row of the pass over its own positions 0..position, scale 1/sqrt(head_dim), chunks of 512
     /// absolute positions merged left to right. q: query_type [rows, q_heads, head_dim]; query head h reads KV head h /
-    /// (q_heads / kv_heads). out: act [rows, out_stride], columns q_heads * head_dim.. set to zero.
+    /// (q_heads / kv_heads). out: act [rows, out_stride], columns from q_heads * head_dim on are set to zero.
     virtual void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                            DType act, std::byte* out, std::int64_t out_stride) = 0;
 
-    /// Copies key and value of one token, all layers and heads, from slot to slot.
+    /// Copies the keys and values of one token, all layers and heads, from slot to slot.
     virtual void kv_move(const KvLayout& layout, KvSlot from, KvSlot to) = 0;
 
-    /// Keys (values) of `count` slots from `first` of a page, one layer and head, as [count, token_bytes] in host
-    /// memory: what checkpoints hold. May run in another thread than the other calls, and holds none of them up, on
-    /// slots that no longer change: what was asked for before the call is done first.
+    /// Copies the keys (or values) of `count` slots from `first` on, of one page, layer and head, to host memory as
+    /// [count, token_bytes], the form used in checkpoints. Waits for the operations called before it. For slots that no
+    /// longer change it may be called from another thread, without blocking the other calls.
     virtual void kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
                            bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const = 0;
     virtual void kv_import(const KvLayout& layout, std::byte* page, std::int64_t layer, std::int64_t kv_head,
                            bool values, std::int64_t first, std::int64_t count, const std::byte* from_host) = 0;
 
-    /// The same of a whole box: [layers, heads, positions, token_bytes] in host memory, `head_stride` bytes from one
-    /// head to the next. Page i holds positions [64 i, 64 (i+1)). Devices that are asked less often for more are faster
-    /// with this; others go from page to page.
+    /// kv_export of a whole box: [layers, heads, positions, token_bytes] in host memory, with a distance of
+    /// `head_stride` bytes between heads. Page i holds positions [64 i, 64 (i+1)). Faster on devices where few large
+    /// transfers are better; the default goes page by page.
     virtual void kv_export_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
                                std::byte* to_host, std::size_t head_stride) const;
     virtual void kv_import_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
@@ -403,14 +412,15 @@ class Device {
 
 enum class CpuVariant { reference, avx2, avx512 };
 
-/// Variants this processor runs, best last. avx512 needs AVX512F/BW/VL and AVX512_BF16, and passes the self-test of
-/// its bf16 instruction (algorithms.md section 7).
+/// Variants this processor can run, best last. avx512 needs AVX512F/BW/VL/DQ, AVX512_VNNI and AVX512_BF16, and must
+/// pass the self-test of its bf16 instruction (algorithms.md section 7).
 std::vector<CpuVariant> available_cpu_variants();
 std::string_view variant_name(CpuVariant variant);
-/// The processor flags a variant needs, "avx2 fma f16c": named in logs and tests.
+/// The processor flags a variant needs, "avx2 fma", for logs and tests.
 std::string_view variant_flags(CpuVariant variant);
 
-/// A CPU device with `threads` threads. Throws std::invalid_argument when the processor cannot run `variant`.
+/// A CPU device with `threads` threads. Throws std::invalid_argument if `threads` < 1 or the processor cannot run
+/// `variant`.
 std::unique_ptr<Device> make_cpu_device(CpuVariant variant, int threads);
 
 }  // namespace longhaul::kernels

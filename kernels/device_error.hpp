@@ -1,4 +1,4 @@
-// What a device throws that stopped working: neither the caller's mistake nor a lack of memory.
+// Thrown if a device has stopped working: not a wrong call and not a lack of memory.
 #pragma once
 
 #include <stdexcept>

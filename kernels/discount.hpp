@@ -1,4 +1,5 @@
-// The discount of K-SEQ (algorithms.md section 3), as the host and kernels find it: the same bits everywhere.
+// The discount of K-SEQ (algorithms.md section 3), computed by the host (engine/verify/k_seq.cpp) and by GPU kernels
+// (cuda/decide_k_seq.cuh) with the same bits.
 #pragma once
 
 #include "kernels/host_device.hpp"
@@ -6,14 +7,16 @@
 
 namespace longhaul::kernels {
 
-/// 1 - (1 - beta)^num_drafts: the chance that any of so many drafts is accepted, where one is by `beta`.
+/// 1 - (1 - beta)^num_drafts: the probability that at least one of num_drafts drafts is accepted, if each is with
+/// probability `beta`.
 inline LONGHAUL_HOST_DEVICE double chance_of_any(double beta, int num_drafts) {
     double none = 1;
     for (int i = 0; i < num_drafts; ++i) none *= 1.0 - beta;
     return 1.0 - none;
 }
 
-/// The least gamma in [1, K] with 1 - (1 - beta)^K <= gamma beta, beta = mass_at(gamma): the upper end of a bisection.
+/// The smallest gamma in [1, K] with 1 - (1 - beta)^K <= gamma beta, beta = mass_at(gamma): the upper end of a
+/// bisection.
 #if defined(__CUDACC__)
 #pragma nv_exec_check_disable
 #endif

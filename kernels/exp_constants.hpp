@@ -1,5 +1,5 @@
-// The exponential of the contract, as constants and words; reference/reference_math.hpp and cpu/rows.hpp spell
-// it out for one value and for a register.
+// The f32 exponential of the numerics (numerics.hpp). reference/reference_math.hpp implements it for one value,
+// cpu/rows.hpp for vector registers.
 //
 //   x' = max(lowest, min(highest, x))                    (so exp saturates at exp(88); below -87 the result is 0)
 //   t  = fma(x', log2_e, round_magic);  n = t - round_magic     n = round-to-nearest-even(x' / ln 2), no conversion
@@ -8,8 +8,8 @@
 //   e  = (fma(r * r, q, r) + 1) * 2^n                    2^n from the low bits of t, or by an instruction that scales;
 //                                                      exact, n is in -126..127
 //
-// c0..c4 interpolate (e^r - 1 - r) / r^2 at the Chebyshev nodes of the interval: 1.0e-8 relative error of the
-// polynomial, 1.04 ulp of the whole at most (tests/kernels/rows_test.cpp measures it). exp(0) is exactly 1.
+// c0..c4 interpolate (e^r - 1 - r) / r^2 at the Chebyshev nodes of the interval: the relative error is 1.0e-8 for the
+// polynomial, at most 1.04 ulp for the result (tests/kernels/rows_test.cpp measures it). exp(0) is exactly 1.
 #pragma once
 
 namespace longhaul::kernels::exp_constants {

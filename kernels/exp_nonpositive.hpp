@@ -1,4 +1,4 @@
-// The exponential of the sampling loops.
+// The f64 exponential of the sampling loops, on the host (engine/sampling, engine/verify) and in GPU kernels.
 #pragma once
 
 #include <bit>
@@ -8,8 +8,8 @@
 
 namespace longhaul::kernels::scalar {
 
-/// exp for x <= 0, to about 1e-11: 2^k times a polynomial in the remainder. Branch-free, so the compiler vectorises
-/// loops of it (with -fno-trapping-math); the same bits on every machine.
+/// exp for x <= 0, accurate to about 1e-11: 2^k times a polynomial in the remainder. Branch-free, so the compiler
+/// vectorises loops of it (with -fno-trapping-math); the same bits on every machine.
 inline LONGHAUL_HOST_DEVICE double exp_nonpositive(double x) {
     constexpr double log2e = 1.4426950408889634;
     constexpr double ln2_high = 0.693147180369123816490;

@@ -1,6 +1,6 @@
-// Flush-to-zero and denormals-are-zero for as long as a scope lives, in the calling thread. vdpbf16ps always flushes,
-// so every thread that adds or multiplies values of the contract must too (also whoever adds the partial sums of
-// tensor-parallel ranks), or the bits would depend on the processor.
+// Sets flush-to-zero and denormals-are-zero in the calling thread for the lifetime of a scope. vdpbf16ps always
+// flushes, so every thread that adds or multiplies values covered by numerics.hpp must flush too, including the one
+// that adds the partial sums of tensor-parallel ranks. Otherwise the bits would depend on the processor.
 #pragma once
 
 #include <xmmintrin.h>

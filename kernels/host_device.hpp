@@ -1,4 +1,4 @@
-// Functions that CPU devices, the reference and GPU kernels share.
+// Helpers for functions that the host and GPU kernels share.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace longhaul::kernels {
 
-/// Zero bits before the first one; all of them where there is none.
+/// Number of zero bits above the highest set bit; the width of the type if no bit is set.
 inline LONGHAUL_HOST_DEVICE int leading_zeros(std::uint32_t bits) {
 #if defined(__CUDA_ARCH__)
     return __clz(static_cast<int>(bits));

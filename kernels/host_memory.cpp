@@ -19,7 +19,7 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
     return (value + unit - 1) / unit * unit;
 }
 
-/// Anonymous mapping that starts on a huge page: more is mapped, the ends are given back.
+/// Anonymous mapping that starts on a huge page: maps more than needed and unmaps both ends.
 std::byte* map_aligned(std::size_t num_bytes) {
     const std::size_t wanted = round_up(num_bytes, huge_page_bytes);
     const std::size_t mapped = wanted + huge_page_bytes;
@@ -30,7 +30,7 @@ std::byte* map_aligned(std::size_t num_bytes) {
         round_up(reinterpret_cast<std::uintptr_t>(start), huge_page_bytes) - reinterpret_cast<std::uintptr_t>(start);
     if (head > 0) munmap(start, head);
     if (huge_page_bytes > head) munmap(start + head + wanted, huge_page_bytes - head);
-    madvise(start + head, wanted, MADV_HUGEPAGE);  // advice: where it is refused the memory works all the same
+    madvise(start + head, wanted, MADV_HUGEPAGE);  // only a hint: the memory works without it
     return start + head;
 }
 

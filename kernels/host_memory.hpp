@@ -1,4 +1,4 @@
-// Memory of devices that compute on the host.
+// Memory of devices that compute on the host (the reference and the vector CPU devices).
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace longhaul::kernels {
 
-/// Zero-filled, 64-byte aligned; from 4 MB on in huge pages where the system grants them (weights are streamed once a
-/// token; with 4 KB pages every 64th line would need another address translation). Throws std::bad_alloc.
+/// Zero-filled, 64-byte aligned; from 4 MB on in huge pages if the system grants them (weights are streamed once per
+/// token; with 4 KB pages every 64th cache line would need another address translation). Throws std::bad_alloc.
 std::byte* allocate_host(std::size_t num_bytes);
 void release_host(std::byte* data, std::size_t num_bytes) noexcept;
 
-/// The part of Device that is the same for all of them.
+/// The part of Device that all of them share.
 class HostDevice : public Device {
   public:
     std::byte* allocate(std::size_t num_bytes) final { return allocate_host(num_bytes); }

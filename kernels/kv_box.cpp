@@ -1,4 +1,4 @@
-// Boxes of keys and values page by page, for devices that have no quicker way.
+// Default Device::kv_export_box and kv_import_box: page by page.
 #include <algorithm>
 
 #include "kernels/checks.hpp"
@@ -7,7 +7,7 @@
 namespace longhaul::kernels {
 namespace {
 
-/// Calls `part(page, layer, head, slot, count, at)` for each page of each head; `at`: byte of the host's memory.
+/// Calls `part(page, layer, head, slot, count, at)` for each page of each head; `at`: byte offset in the host memory.
 template <typename Part>
 void for_each_page(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box, std::size_t head_stride,
                    Part part) {

@@ -1,5 +1,6 @@
-// Numbers as whole numbers with one scale: keys and values held in int8, and the queries and weights that meet them.
-// Products and sums only, which every processor rounds alike. Always inlined: see the wall in cpu/kernel_table.hpp.
+// Quantization to integers with one scale: the int8 KV cache, and the queries and attention weights multiplied with it.
+// Uses only multiplications, divisions and additions, which every processor rounds alike. Always inlined: see "the
+// wall" in cpu/kernel_table.hpp.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +9,14 @@
 
 namespace longhaul::kernels {
 
-constexpr float max_quantized_kv = 127.0F;       ///< of keys and values
-constexpr float max_quantized_query = 32767.0F;  ///< of queries and weights: 512 products with 127 fit into 32 bits
+/// For keys and values.
+constexpr float max_quantized_kv = 127.0F;
+/// For queries and weights: the sum of 512 products with 127 fits into 32 bits.
+constexpr float max_quantized_query = 32767.0F;
 
-/// How numbers up to `largest` in magnitude become whole numbers up to `most`: x * inverse, to the nearest even; and
-/// back: times scale. Too small (below 2^-100): all zero. Not finite: all zero, and the scale is NaN.
+/// Maps numbers of magnitude up to `largest` to integers of magnitude up to `most`: x * inverse, rounded to nearest
+/// even; back: times scale. If `largest` is below 2^-100, all integers are 0. If it is not finite, all integers are 0
+/// and the scale is NaN.
 struct QuantizationScale {
     float scale = 0.0F;
     float inverse = 0.0F;
@@ -22,7 +26,7 @@ struct QuantizationScale {
         if (largest < 0x1p-100F) return {};
         return {largest / most, most / largest};
     }
-    /// NaN where the scale is: 0.
+    /// The integer for x; 0 if the scale is NaN.
     [[nodiscard]] [[gnu::always_inline]] LONGHAUL_HOST_DEVICE std::int32_t whole(float x) const {
         if (inverse == 0.0F) return 0;
         const float sum = x * inverse + 0x1.8p23F;
@@ -30,7 +34,7 @@ struct QuantizationScale {
     }
 };
 
-/// The largest magnitude; NaN or infinite where a number is.
+/// The largest magnitude; NaN or infinity if a number is.
 [[gnu::always_inline]] inline float largest_magnitude(const float* x, std::int64_t count) {
     float largest = 0.0F;
     for (std::int64_t i = 0; i < count; ++i) {

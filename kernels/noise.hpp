@@ -1,5 +1,6 @@
-// Random numbers without state, as the host and kernels draw them: Philox4x32-10 (Salmon et al., "Parallel random
-// numbers: as easy as 1, 2, 3") of a key and a place, and Gumbel noise of its words. The same bits everywhere.
+// Counter-based random numbers, drawn by the host (engine/sampling/noise.hpp) and by GPU kernels with the same bits:
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3") of a key and a counter, and Gumbel noise
+// made from its words.
 #pragma once
 
 #include <bit>
@@ -11,12 +12,12 @@
 
 namespace longhaul::kernels {
 
-/// A place in the stream of one key: four words, as they are counted.
+/// The Philox counter: a place in the stream of one key.
 struct NoisePlace {
-    std::int64_t position = 0;  ///< its lower 32 bits count
-    std::uint32_t purpose = 0;  ///< 0: the target's own draw; engine/sampling/noise.hpp has the others
+    std::int64_t position = 0;  ///< only the lower 32 bits are used
+    std::uint32_t purpose = 0;  ///< 0: the target's own draw; the others are in engine/sampling/noise.hpp
     std::uint32_t node = 0;
-    std::uint32_t block = 0;  ///< of four tokens: token / 4
+    std::uint32_t block = 0;  ///< number of a block of four tokens: token / 4
 };
 
 struct NoiseWords {
@@ -38,7 +39,7 @@ inline LONGHAUL_HOST_DEVICE NoiseWords noise_words(std::uint64_t key, const Nois
     return c;
 }
 
-/// Gumbel noise of 32 random bits: -log(-log1p(-u)), u = (bits + 1/2) 2^-32 in f32. -inf where u rounds to 1.
+/// Gumbel noise from 32 random bits: -log(-log1p(-u)), u = (bits + 1/2) 2^-32 in f32. -inf if u rounds to 1.
 inline LONGHAUL_HOST_DEVICE float gumbel_of_bits(std::uint32_t bits) {
     const auto u = static_cast<float>((static_cast<double>(bits) + 0.5) * 0x1p-32);
     if (u >= 1.0F) return -std::numeric_limits<float>::infinity();
@@ -46,12 +47,12 @@ inline LONGHAUL_HOST_DEVICE float gumbel_of_bits(std::uint32_t bits) {
     return static_cast<float>(-scalar::det_log(exponential));
 }
 
-/// No Gumbel noise is greater: u >= 2^-33. Lets a search for the maximum leave out hopeless tokens.
+/// Upper bound of Gumbel noise: u >= 2^-33. A search for the maximum can skip tokens that cannot reach it.
 inline constexpr double max_gumbel = 22.8739;
 
-/// No less than gumbel_of_bits(bits), by their order of magnitude.
+/// Upper bound of gumbel_of_bits(bits), from the number of leading zeros.
 inline LONGHAUL_HOST_DEVICE double gumbel_bound_of_bits(std::uint32_t bits) {
-    // u >= 2^-(z + 1) with z zeros before the first bit, and -log(-log1p(-u)) <= -log(u); the rest is f32's rounding.
+    // u >= 2^-(z + 1) with z leading zeros, and -log(-log1p(-u)) <= -log(u); 1e-5 covers the rounding of f32.
     constexpr double ln2 = 0.6931471805599453;
     return (leading_zeros(bits) + 1) * ln2 + 1e-5;
 }

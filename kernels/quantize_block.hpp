@@ -1,5 +1,5 @@
-// How the values of one block of int8 or int4 weights become integers, on the host and on a GPU; quantized.hpp says
-// what blocks are. Not for translation units built with vector flags.
+// Quantizes one block of int8 or int4 weights, on the host (quantized.hpp, which defines blocks) and on a GPU. Not for
+// translation units built with vector flags.
 #pragma once
 
 #include <bit>
@@ -10,8 +10,8 @@
 
 namespace longhaul::kernels {
 
-/// error + rest^2, denormals kept: GPU code is compiled to flush them, and another error may choose another scale. (The
-/// other steps give the same with and without.)
+/// error + rest^2 with denormals kept. GPU code is compiled to flush them, and another error may choose another scale.
+/// (The other steps give the same result with flushing.)
 LONGHAUL_HOST_DEVICE inline float add_square(float error, float rest) {
 #if defined(__CUDA_ARCH__)
     float square, sum;
@@ -23,10 +23,10 @@ LONGHAUL_HOST_DEVICE inline float add_square(float error, float rest) {
 #endif
 }
 
-/// Nearest whole numbers of values / scale within low..high, and the squared error they leave.
+/// Rounds values / scale to the nearest integers within low..high; returns the squared error.
 LONGHAUL_HOST_DEVICE inline float quantize_values(const float* values, std::int64_t count, float scale, float low,
                                                   float high, std::int8_t* q) {
-    constexpr float to_nearest = 12582912.0F;  // 1.5 * 2^23: adding and subtracting it rounds to a whole number
+    constexpr float to_nearest = 12582912.0F;  // 1.5 * 2^23: adding and subtracting it rounds to an integer
     const float inverse = 1.0F / scale;
     float error = 0.0F;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -38,7 +38,7 @@ LONGHAUL_HOST_DEVICE inline float quantize_values(const float* values, std::int6
     return error;
 }
 
-/// The value of largest magnitude, the first of equals; NaN where there is one.
+/// The value of largest magnitude, the first one on ties; NaN if there is one.
 LONGHAUL_HOST_DEVICE inline float extreme_of(const float* values, std::int64_t count) {
     const auto magnitude = [](float value) {
         return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & 0x7fffffffU);
@@ -51,13 +51,13 @@ LONGHAUL_HOST_DEVICE inline float extreme_of(const float* values, std::int64_t c
     return extreme;
 }
 
-/// Quantizes `count` values of one block to the nearest and returns their scale as bf16 bits. int8: the largest value
-/// becomes 127. int4: of some scales near "the largest becomes -8" the one with the least squared error. NaN and
-/// infinity make the scale NaN and all q 0.
+/// Quantizes the `count` values of one block to the nearest integers and returns their scale as bf16 bits. int8: the
+/// largest value becomes 127. int4: tries several scales near "the largest becomes -8" and takes the one with the least
+/// squared error. NaN and infinity make the scale NaN and all q 0.
 LONGHAUL_HOST_DEVICE inline std::uint16_t quantize_block(DType dtype, const float* values, std::int64_t count,
                                                          std::int8_t* q) {
-    constexpr std::uint32_t infinity = 0x7f800000U, smallest = (127U - 100U)
-                                                               << 23;  // below it 1 / scale may be infinite
+    // `smallest`: below it, 1 / scale may be infinite.
+    constexpr std::uint32_t infinity = 0x7f800000U, smallest = (127U - 100U) << 23;
     const float extreme = extreme_of(values, count);
     const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(extreme) & 0x7fffffffU;
     if (magnitude >= infinity || magnitude < smallest) {
@@ -71,7 +71,7 @@ LONGHAUL_HOST_DEVICE inline std::uint16_t quantize_block(DType dtype, const floa
     }
     constexpr float divisors[] = {-8.0F, -7.6F, -8.4F, -8.8F, -9.3F, 7.2F, 7.7F};
     std::uint16_t best = 0;
-    std::uint32_t best_error = 0;  // as bits, which have the order of the numbers: none is below 0 or NaN
+    std::uint32_t best_error = 0;  // as bits, which order like the numbers: none is below 0 or NaN
     std::int8_t candidate[64];
     for (const float divisor : divisors) {
         const std::uint16_t scale = f32_to_bf16(extreme / divisor);

@@ -1,7 +1,8 @@
-// int8 and int4 weights: how values become integers. The order of the sums over them: numerics.hpp.
+// Quantization of int8 and int4 weights. The order of the sums over them is in numerics.hpp.
 //
-// A slice of a row is cut into blocks of inputs that share one scale, bf16; blocks do not cross slices (so tensor
-// parallelism changes nothing), the last of a slice may be shorter. value = scale * q, with q in -127..127 or -8..7.
+// A slice of a row is cut into blocks of inputs that share one bf16 scale. Blocks do not cross slices, so they are
+// independent of tensor parallelism; the last block of a slice may be shorter. value = scale * q, with q in -127..127
+// or -8..7.
 #pragma once
 
 #include <cstddef>
@@ -16,22 +17,23 @@ constexpr bool is_quantized(DType dtype) {
     return dtype == DType::int8 || dtype == DType::int4;
 }
 
-/// Inputs that share a scale.
+/// Inputs per block: those that share a scale.
 constexpr std::int64_t quantized_block(DType dtype) {
     return dtype == DType::int8 ? 64 : 32;
 }
 
-/// Blocks and scales of one slice.
+/// Blocks, and so scales, per slice.
 constexpr std::int64_t quantized_blocks(DType dtype, std::int64_t slice_length) {
     return (slice_length + quantized_block(dtype) - 1) / quantized_block(dtype);
 }
 
-/// Calls `put(slice, block, i, q)` for each input of a source row's block and `put_scale(slice, block, bf16 bits)`.
+/// Quantizes one source row. Calls `put(slice, block, i, q)` for each input and `put_scale(slice, block, bf16 bits)`
+/// for each block.
 template <typename Put, typename PutScale>
 void quantize_row(DType dtype, const WeightRows& part, std::int64_t row, int num_slices, std::int64_t slice_length,
                   Put put, PutScale put_scale);
 
-/// Columns first..first + count of a source row as f32, zeros behind its last.
+/// Columns first..first + count of a source row as f32, zeros beyond its last column.
 void load_columns(const WeightRows& part, std::int64_t row, std::int64_t first, std::int64_t count, float* values);
 
 template <typename Put, typename PutScale>

@@ -1,11 +1,12 @@
-// Elementary functions of one double, the same bits on every machine. The C library's differ between versions and
-// processors (it picks FMA variants at run time), and one unlike bit in a probability is another text; so these use
-// only + - * / and bit operations, which IEEE 754 fixes, in an order that is written here. They rely on
-// -ffp-contract=off (the build sets it) and do not depend on flush-to-zero, in which our threads run.
+// Elementary functions of one double with the same bits on every machine, for sampling, noise and rotary angles. Those
+// of the C library differ between versions and processors (it picks FMA variants at run time), and a single different
+// bit in a probability can change the text. So these use only + - * / and bit operations, which IEEE 754 fixes, in the
+// order written here. They rely on -ffp-contract=off (set by the build) and do not depend on flush-to-zero, which our
+// threads use.
 //
-// Accuracy: below 1 ulp, measured against long double in tests/kernels/scalar_math_test.cpp. Coefficients are those
-// of Taylor series, with as many terms as make the remainder vanish; sums are arranged so that the small terms are
-// rounded, not the large ones.
+// Accuracy: below 1 ulp, measured against long double in tests/kernels/scalar_math_test.cpp. Coefficients are those of
+// Taylor series, with enough terms that the remainder vanishes; sums are arranged so that the small terms are rounded,
+// not the large ones.
 #pragma once
 
 #include <bit>
@@ -18,11 +19,11 @@ namespace longhaul::kernels::scalar {
 
 namespace detail {
 
-// ln 2 in two parts; the first has 42 bits, so that its product with an exponent is exact.
+// ln 2 in two parts. The first has 42 bits, so that its product with an exponent is exact.
 inline constexpr double ln2_high = 0x1.62e42fefa3800p-1;
 inline constexpr double ln2_low = 0x1.ef35793c76730p-45;
 
-/// `x` rounded to the nearest integer, ties to even, for |x| < 2^51: adding 1.5 * 2^52 leaves no room for a fraction.
+/// `x` rounded to the nearest integer, ties to even, for |x| < 2^51: adding 1.5 * 2^52 drops the fraction bits.
 inline LONGHAUL_HOST_DEVICE double round_to_integer(double x) {
     constexpr double shift = 0x1.8p52;
     return (x + shift) - shift;
@@ -33,8 +34,8 @@ inline LONGHAUL_HOST_DEVICE double power_of_two(std::int64_t k) {
     return std::bit_cast<double>(static_cast<std::uint64_t>(k + 1023) << 52);
 }
 
-/// A positive finite number as mantissa * 2^exponent with mantissa in [sqrt(1/2), sqrt(2)), where the series of the
-/// logarithm is shortest and numbers near 1 keep exponent 0.
+/// A positive finite number as mantissa * 2^exponent with mantissa in [sqrt(1/2), sqrt(2)), where the logarithm series
+/// is shortest and numbers near 1 keep exponent 0.
 struct Parts {
     double mantissa;
     std::int64_t exponent;
@@ -44,7 +45,7 @@ inline LONGHAUL_HOST_DEVICE Parts split(double x) {
     constexpr auto sqrt_half = std::bit_cast<std::uint64_t>(0x1.6a09e667f3bcdp-1);
     auto bits = std::bit_cast<std::uint64_t>(x);
     std::int64_t subnormal_shift = 0;
-    if (bits < (std::uint64_t{1} << 52)) {  // in integers: under DAZ arithmetic sees a zero here
+    if (bits < (std::uint64_t{1} << 52)) {  // integer test: under DAZ, arithmetic would see a zero
         subnormal_shift = leading_zeros(bits) - 11;
         bits <<= subnormal_shift;
     }
@@ -53,9 +54,9 @@ inline LONGHAUL_HOST_DEVICE Parts split(double x) {
     return {std::bit_cast<double>(bits), exponent - subnormal_shift};
 }
 
-/// log((1 + f) * (1 + c) * 2^k) for 1 + f in [sqrt(1/2), sqrt(2)) and a tiny c. With s = f / (2 + f),
-/// log(1 + f) = 2 atanh(s) = 2s + sR, R = 2s^2/3 + 2s^4/5 + …; and 2s = f - (f^2/2 - s f^2/2), so that f, which is
-/// exact, is the large term and all that is rounded is small against it.
+/// log((1 + f) * (1 + c) * 2^k) for 1 + f in [sqrt(1/2), sqrt(2)) and a tiny c. With s = f / (2 + f), log(1 + f) = 2
+/// atanh(s) = 2s + sR, R = 2s^2/3 + 2s^4/5 + …; and 2s = f - (f^2/2 - s f^2/2), so the large term f is exact and every
+/// rounded term is small compared with it.
 inline LONGHAUL_HOST_DEVICE double log_of_parts(double f, std::int64_t k, double c) {
     const double s = f / (2.0 + f);
     const double z = s * s;
@@ -82,16 +83,16 @@ inline constexpr double max_angle = 0x1p24;
 
 inline Reduced reduce_angle(double x) {
     constexpr double two_over_pi = 0x1.45f306dc9c883p-1;
-    constexpr double part1 = 0x1.921fb54p+0;  // pi/2 in three parts of 29 bits and a rest
+    constexpr double part1 = 0x1.921fb54p+0;  // pi/2 in three parts of 29 bits and a remainder
     constexpr double part2 = 0x1.10b4611p-30;
     constexpr double part3 = 0x1.4c4c662p-59;
     constexpr double part4 = 0x1.1701b839a2520p-88;
     const double n = round_to_integer(x * two_over_pi);
-    const double a = x - n * part1;  // exact: the two are close, and multiples of 2^-53
+    const double a = x - n * part1;  // exact: the operands are close, and multiples of 2^-53
     const double b = n * part2;
     const double sum = a - b;
     const double b_seen = a - sum;
-    const double lost = (a - (sum + b_seen)) - (b - b_seen);  // of a - b, exactly
+    const double lost = (a - (sum + b_seen)) - (b - b_seen);  // exact rounding error of a - b
     const double rest = (lost - n * part3) - n * part4;
     const double high = sum + rest;
     return {static_cast<std::int64_t>(n), high, (sum - high) + rest};
@@ -135,7 +136,7 @@ inline LONGHAUL_HOST_DEVICE double det_exp(double x) {
     const double high = (1.0 / 3628800 + r * (1.0 / 39916800)) + r2 * (1.0 / 479001600 + r * (1.0 / 6227020800));
     const double value = 1.0 + (r + r2 * (low + r4 * (middle + r4 * high)));
     const auto exponent = static_cast<std::int64_t>(k);
-    // 2^1024 is no double, value * 2^1024 may be one.
+    // 2^1024 is not a double, but value * 2^1024 may be.
     return exponent > 1023 ? 2.0 * value * 0x1p1023 : value * detail::power_of_two(exponent);
 }
 
@@ -159,7 +160,7 @@ inline LONGHAUL_HOST_DEVICE double det_log1p(double x) {
     if (!(x > -1.0)) return std::numeric_limits<double>::quiet_NaN();
     if (x == infinity) return infinity;
     const double sum = 1.0 + x;
-    const double lost = x < 1.0 ? x - (sum - 1.0) : 1.0 - (sum - x);  // of the addition, exactly
+    const double lost = x < 1.0 ? x - (sum - 1.0) : 1.0 - (sum - x);  // exact rounding error of the sum
     const detail::Parts parts = detail::split(sum);
     return detail::log_of_parts(parts.mantissa - 1.0, parts.exponent, lost / sum);
 }
@@ -169,8 +170,8 @@ struct SinCos {
     double cos;
 };
 
-/// Sine and cosine of an angle in radians, |x| <= 2^24 (NaN beyond: no caller has such angles, and a wrong answer must
-/// not look like a right one). Next to their zeros the absolute error is below 2^-85.
+/// Sine and cosine of an angle in radians, |x| <= 2^24. Beyond that the result is NaN: no caller has such angles, and a
+/// wrong result must not look like a right one. Near zeros of the result the absolute error is below 2^-85.
 inline SinCos det_sincos(double x) {
     if (!(x >= -detail::max_angle && x <= detail::max_angle)) {
         constexpr double nan = std::numeric_limits<double>::quiet_NaN();

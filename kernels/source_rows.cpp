@@ -7,10 +7,10 @@
 namespace longhaul::kernels {
 namespace {
 
-constexpr std::int64_t bytes_at_once = std::int64_t{2}
-                                       << 20;  // a call to the system costs less than a thousandth of it
+/// The listener's system call costs less than a thousandth of handling this many bytes.
+constexpr std::int64_t bytes_at_once = std::int64_t{2} << 20;
 
-/// Whether all numbers of a type `Bits` lie below `exponent`, without their sign.
+/// Whether the magnitudes of all numbers, as bits of type `Bits`, are below `exponent`.
 template <typename Bits>
 bool below(const std::byte* data, std::int64_t count, Bits magnitude, Bits exponent) {
     Bits largest = 0;
@@ -49,10 +49,10 @@ void SourceStream::packed(std::int64_t end) {
         const SourceRow& source = rows_[next_];
         const WeightRows* part = source.part;
         if (source.is_zeros() || part->listener == nullptr) continue;
-        const auto goes_on = [&](const Run& run) { return run.part == part && run.end == source.row; };
-        if (!goes_on(runs_[0])) std::swap(runs_[0], runs_[1]);
+        const auto continues = [&](const Run& run) { return run.part == part && run.end == source.row; };
+        if (!continues(runs_[0])) std::swap(runs_[0], runs_[1]);
         Run& run = runs_[0];
-        if (!goes_on(run) || (run.end - run.first) * part->row_stride >= bytes_at_once / 2) {
+        if (!continues(run) || (run.end - run.first) * part->row_stride >= bytes_at_once / 2) {
             run.tell();
             run = {.part = part, .first = source.row, .end = source.row};
         }

@@ -1,5 +1,5 @@
-// The rows that `Device::pack` reads: stacked parts of tensors, one by one, and word to those who wait for their
-// memory.
+// The rows that the implementations of `Device::pack` read, one by one from stacked parts of tensors, and the calls to
+// PackListener when they have been packed.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ struct SourceRow {
 /// The rows of stacked parts, one by one.
 std::vector<SourceRow> rows_of(std::span<const WeightRows> parts);
 
-/// Whether no value of the row that is packed is NaN or infinite.
+/// Whether no packed value of the row is NaN or infinite.
 bool all_finite(const SourceRow& source);
 
-/// One thread's way through its rows: looks for NaN while a row is still in the cache, and tells the parts' listeners
-/// every megabyte or so, so that what was read need not stay in memory until the whole matrix is packed.
+/// Tracks one thread's progress through its rows. Checks each row for NaN while it is still in cache, and calls the
+/// parts' listeners every megabyte or so, so that source memory can be freed before the whole matrix is packed.
 class SourceStream {
   public:
     SourceStream(std::span<const SourceRow> rows, std::int64_t first) : rows_(rows), next_(first) {}
@@ -32,11 +32,11 @@ class SourceStream {
     SourceStream& operator=(const SourceStream&) = delete;
     ~SourceStream();
 
-    /// All rows before `end` are packed.
+    /// Reports that all rows before `end` are packed.
     void packed(std::int64_t end);
 
   private:
-    /// Rows that follow each other and were not told yet.
+    /// Consecutive packed rows of one part that the listener has not been told about.
     struct Run {
         const WeightRows* part = nullptr;
         std::int64_t first = 0, end = 0;
@@ -47,7 +47,7 @@ class SourceStream {
 
     std::span<const SourceRow> rows_;
     std::int64_t next_;
-    Run runs_[2];  ///< the last one to grow first: gates and ups are packed in turn
+    Run runs_[2];  ///< most recently extended first; two, because gate and up rows alternate
 };
 
 }  // namespace longhaul::kernels

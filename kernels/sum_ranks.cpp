@@ -12,14 +12,14 @@
 namespace longhaul::kernels {
 namespace {
 
-constexpr std::int64_t elements_per_thread = 1 << 16;  // below it starting a team costs more than it saves
-constexpr std::int64_t line_elements = 16;             // threads share no cache line
+constexpr std::int64_t elements_per_thread = 1 << 16;  // with fewer, starting a team costs more than it saves
+constexpr std::int64_t line_elements = 16;             // one cache line: threads do not share any
 
 int team_for(std::int64_t count, int threads) {
     return static_cast<int>(std::clamp<std::int64_t>(count / elements_per_thread, 1, threads));
 }
 
-/// Runs body(first, end) over [0, count) by a team.
+/// Runs body(first, end) over [0, count), split over a team.
 template <typename Body>
 void in_shares(std::int64_t count, int threads, const Body& body) {
     Team::mine().run(team_for(count, threads), [&](Member& member) {
@@ -40,7 +40,7 @@ float tree(const float* const* parts, std::int64_t i) {
 template <int num_parts>
 void sum(float* out, std::span<const float* const> parts, std::int64_t first, std::int64_t end) {
     const FlushDenormals flush;
-    const float* from[num_parts];  // a copy that the loop may keep in registers
+    const float* from[num_parts];  // a local copy that the loop can keep in registers
     std::copy_n(parts.begin(), num_parts, from);
 #pragma GCC ivdep
     for (std::int64_t i = first; i < end; ++i) out[i] = tree<num_parts>(from, i);

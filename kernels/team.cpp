@@ -12,16 +12,17 @@ namespace {
 
 int processors_allowed() {
     cpu_set_t set;
-    if (::sched_getaffinity(0, sizeof set, &set) != 0) return std::numeric_limits<int>::max();  // more than a set holds
+    if (::sched_getaffinity(0, sizeof set, &set) != 0)
+        return std::numeric_limits<int>::max();  // more CPUs than a cpu_set_t holds
     return CPU_COUNT(&set);
 }
 
-/// What all teams of the process have in common.
+/// State that all teams of the process share.
 struct Common {
-    std::vector<int> processors;  ///< of the rules
-    std::atomic<bool> give_way = false;
+    std::vector<int> processors;  ///< TeamRules::processors
+    std::atomic<bool> yield_cores = false;
     std::atomic<int> num_processors = processors_allowed();
-    std::atomic<int> num_threads = 0;  ///< callers included
+    std::atomic<int> num_threads = 0;  ///< including the calling threads
 };
 
 Common& common() {
@@ -29,30 +30,30 @@ Common& common() {
     return all;
 }
 
-/// More threads than processors: whoever waits awake keeps another from work.
+/// Whether there are more threads than processors, so that a spinning thread would keep another from running.
 bool crowded() {
     const Common& all = common();
-    return all.give_way.load(std::memory_order_relaxed) ||
+    return all.yield_cores.load(std::memory_order_relaxed) ||
            all.num_threads.load(std::memory_order_relaxed) > all.num_processors.load(std::memory_order_relaxed);
 }
 
-/// How often a thread looks before it believes that it waits for long, before it lets others go first, and before it
-/// sleeps: microseconds, a fraction of a millisecond, milliseconds.
+/// Number of polls before a waiting thread pauses between polls, before it yields its core, and before it sleeps:
+/// microseconds, a fraction of a millisecond, milliseconds.
 constexpr int eager_tries = 1 << 12;
 constexpr int awake_tries = 1 << 14;
 constexpr int idle_tries = 1 << 17;
 
-/// Looks until ready(); false: that lasts too long.
+/// Polls ready(); false if it did not become true within `tries`.
 template <class Ready>
 bool ready_soon(int tries, const Ready& ready) {
     for (int i = crowded() ? tries - 1 : 0; i < tries; ++i) {
         if (ready()) return true;
-        if (i >= eager_tries) _mm_pause();  // the processor's other thread goes faster meanwhile
+        if (i >= eager_tries) _mm_pause();  // leaves more of the core to its other hardware thread
     }
     return false;
 }
 
-/// For what others are about to do.
+/// Waits for another thread that is about to finish: polls, then yields.
 template <class Ready>
 void wait_for(const Ready& ready) {
     if (ready_soon(awake_tries, ready)) return;
@@ -64,31 +65,31 @@ void stay_on(int processor) {
     const std::size_t bytes = CPU_ALLOC_SIZE(processor + 1);
     CPU_ZERO_S(bytes, set);
     CPU_SET_S(processor, bytes, set);
-    ::sched_setaffinity(0, bytes, set);  // where it cannot be had: slower perhaps, but right
+    ::sched_setaffinity(0, bytes, set);  // if refused, threads are perhaps slower, but results are right
     CPU_FREE(set);
 }
 
-/// Of a member at work, whose own team is another thread's affair.
+/// Set in worker threads, so that nested calls run in one thread.
 thread_local bool serves = false;
 
 }  // namespace
 
-/// A thread, and its letter box: a line, so that a call arrives at once.
+/// A worker thread and its mailbox, one cache line, so that a call arrives in one transfer.
 struct Team::Worker {
     struct alignas(64) Letters {
         std::atomic<std::uint32_t> calls = 0;
         std::atomic<bool> asleep = false;
         int size = 0;
-        Call call = nullptr;  ///< null: the thread ends
+        Call call = nullptr;  ///< nullptr: the thread ends
         const void* job = nullptr;
         std::uint64_t run = 0;
-        std::uint64_t rounds = 0;  ///< of barriers before this run
+        std::uint64_t rounds = 0;  ///< barrier rounds before this run
     };
     Letters letters;
-    Said said;
+    Progress said;
     std::thread thread;
 
-    /// Until there is another call than the `seen` ones.
+    /// Waits until there are more calls than the `seen` ones.
     void await_call(std::uint32_t seen) {
         const auto called = [&] { return letters.calls.load(std::memory_order_acquire) != seen; };
         if (ready_soon(idle_tries, called)) return;
@@ -100,7 +101,7 @@ struct Team::Worker {
 
 void set_team_rules(TeamRules rules) {
     Common& all = common();
-    all.give_way = rules.give_way;
+    all.yield_cores = rules.yield_cores;
     all.num_processors = rules.processors.empty() ? processors_allowed() : static_cast<int>(rules.processors.size());
     all.processors = std::move(rules.processors);
 }
@@ -118,7 +119,7 @@ Team::~Team() {
     common().num_threads -= size;
 }
 
-Team::Said& Team::said_by(int member) {
+Team::Progress& Team::progress_of(int member) {
     return member == 0 ? first_ : workers_[member - 1]->said;
 }
 
@@ -133,12 +134,12 @@ void Team::grow(int size) {
             if (processor >= 0) stay_on(processor);
             serve(*this, of, index);
         });
-        common().num_threads += workers_.empty() ? 2 : 1;  // with the first one its caller
+        common().num_threads += workers_.empty() ? 2 : 1;  // the first worker also counts its caller
         workers_.push_back(std::move(worker));
     }
 }
 
-/// A letter to each member of `size` but the first. All are on their way before the first answer is looked for.
+/// Posts the call to each member of `size` but the first. All are posted before any sleeping thread is looked for.
 void Team::post(Call call, const void* job, int size) {
     const std::uint64_t rounds = first_.rounds.load(std::memory_order_relaxed);
     const auto letters_to = [&](int member) -> Worker::Letters& { return workers_[member - 1]->letters; };
@@ -151,7 +152,7 @@ void Team::post(Call call, const void* job, int size) {
         letters.size = size;
         letters.calls.store(letters.calls.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // a thread sees its call, or we see that it sleeps
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // either a thread sees its call, or we see that it sleeps
     for (int i = 1; i < size; ++i) {
         if (letters_to(i).asleep.load(std::memory_order_seq_cst)) letters_to(i).calls.notify_one();
     }
@@ -182,19 +183,19 @@ void Team::run_job(int size, Call call, const void* job) {
     call(job, first);
     if (alone) return;
     for (int i = 1; i < size; ++i) {
-        const std::atomic<std::uint64_t>& done = said_by(i).done;
+        const std::atomic<std::uint64_t>& done = progress_of(i).done;
         wait_for([&] { return done.load(std::memory_order_acquire) == runs_; });
     }
     at_work_ = false;
 }
 
 void Member::barrier() {
-    // Dissemination: in each round a member hears of twice as many, itself included. A member reads one line per round,
-    // so n members read n log2(n) lines, not n (n - 1) (kernels/cpu/MEASUREMENTS.md).
+    // Dissemination barrier: in each round a member hears from twice as many members, itself included. A member reads
+    // one cache line per round, so n members read n log2(n) lines, not n (n - 1) (kernels/cpu/MEASUREMENTS.md).
     for (int distance = 1; distance < size_; distance *= 2) {
-        team_.said_by(index_).rounds.store(++rounds_, std::memory_order_release);
+        team_.progress_of(index_).rounds.store(++rounds_, std::memory_order_release);
         const int other = index_ >= distance ? index_ - distance : index_ - distance + size_;
-        const std::atomic<std::uint64_t>& rounds = team_.said_by(other).rounds;
+        const std::atomic<std::uint64_t>& rounds = team_.progress_of(other).rounds;
         wait_for([&] { return rounds.load(std::memory_order_acquire) >= rounds_; });
     }
 }

@@ -1,9 +1,9 @@
-// Threads that do one operation after another together. Between two of them they wait awake for a while: an operation
-// of a small model takes as long as waking a thread.
+// Thread pool of the CPU kernels: the threads of a team run one operation after another together. Between operations
+// they spin for a while, because waking a thread takes as long as an operation of a small model.
 //
-// Why not OpenMP: its regions take more hand-overs between cores. Measured on two Zen 5 cores (tests/bench/team_bench;
-// larger teams were not measured): a call 0.13 microseconds instead of 0.44 where they share a third cache, 0.55
-// instead of 1.0 where they do not; with a barrier in it 0.14 instead of 0.64, and 0.59 instead of 1.4.
+// Why not OpenMP: its parallel regions need more hand-overs between cores. Measured on two Zen 5 cores
+// (tests/bench/team_bench; larger teams were not measured): a call takes 0.13 microseconds instead of 0.44 if the cores
+// share an L3, 0.55 instead of 1.0 if they do not; with a barrier in it 0.14 instead of 0.64, and 0.59 instead of 1.4.
 #pragma once
 
 #include <atomic>
@@ -15,16 +15,16 @@ namespace longhaul::kernels {
 
 class Team;
 
-/// A thread's place in a team at work.
+/// One thread of a team during a run.
 class Member {
   public:
-    [[nodiscard]] int index() const { return index_; }  ///< 0: the thread that called
+    [[nodiscard]] int index() const { return index_; }  ///< 0: the calling thread
     [[nodiscard]] int size() const { return size_; }
 
-    /// Until all members are here. Each passes as many as the others.
+    /// Waits until all members are here. All members must call it equally often.
     void barrier();
 
-    /// The part of [0, count) that is this member's: equal and fixed parts.
+    /// This member's part of [0, count): the parts are equal and fixed.
     struct Share {
         std::int64_t first, end;
     };
@@ -38,34 +38,35 @@ class Member {
         : team_(team), rounds_(rounds), index_(index), size_(size) {}
 
     Team& team_;
-    std::uint64_t rounds_;  ///< of barriers, of all runs
+    std::uint64_t rounds_;  ///< barrier rounds, over all runs
     int index_, size_;
 };
 
-/// Which processors the teams of this process stand on, and how they wait.
+/// Processor affinity of the teams of this process, and how their threads wait.
 struct TeamRules {
-    /// Member i stays on processor i of these, but for the calling thread, which finds the one that they leave: threads
-    /// that it starts for other things must not stay on its own. Empty: wherever the process may run.
+    /// Member i > 0 is pinned to processors[i]. The calling thread (member 0) is not pinned, because threads that it
+    /// starts for other work would inherit the affinity; it runs on the processor that the others leave free. Empty: no
+    /// pinning.
     std::vector<int> processors = {};
-    /// Who waits sleeps or lets others go first, as always where this process has more threads than processors.
-    bool give_way = false;
+    /// A waiting thread sleeps or yields its core. This is always done if the process has more threads than processors.
+    bool yield_cores = false;
 };
 
-/// For teams that grow from now on (not while another thread's does).
+/// Applies to teams that grow from now on. Must not run while a team of another thread grows.
 void set_team_rules(TeamRules rules);
 
 class Team {
   public:
-    /// The team of the calling thread, which lives as long as it and has as many threads as it was ever asked for.
+    /// The team of the calling thread. It lives as long as the thread and keeps as many threads as were ever requested.
     static Team& mine();
 
     ~Team();
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
-    /// work(Member&) in `size` threads, of which the calling one is the first; all have ended when it returns. Inside
-    /// of a team at work: in one. `work` may not throw. Throws std::system_error, before anything is done, where
-    /// threads cannot be had.
+    /// Calls work(Member&) in `size` threads, the calling one first, and returns when all have ended. Called inside a
+    /// running team, it uses one thread. `work` must not throw. Throws std::system_error, before any work is done, if
+    /// threads cannot be created.
     template <class Work>
     void run(int size, const Work& work) {
         const auto call = [](const void* job, Member& member) noexcept { (*static_cast<const Work*>(job))(member); };
@@ -83,16 +84,16 @@ class Team {
     void post(Call call, const void* job, int size);
     static void serve(Team& team, Worker& worker, int index);
 
-    /// What a member says to the others. A line of its own: nobody else writes it.
-    struct alignas(64) Said {
-        std::atomic<std::uint64_t> rounds = 0;  ///< of barriers
-        std::atomic<std::uint64_t> done = 0;    ///< the last run
+    /// Progress that a member publishes to the others, in a cache line that only this member writes.
+    struct alignas(64) Progress {
+        std::atomic<std::uint64_t> rounds = 0;  ///< barrier rounds
+        std::atomic<std::uint64_t> done = 0;    ///< number of the last finished run
     };
-    [[nodiscard]] Said& said_by(int member);
+    [[nodiscard]] Progress& progress_of(int member);
 
-    Said first_;
+    Progress first_;
     std::vector<std::unique_ptr<Worker>> workers_;
-    alignas(64) std::uint64_t runs_ = 0;  // not on a line that the members read
+    alignas(64) std::uint64_t runs_ = 0;  // not in a cache line that the members read
     bool at_work_ = false;
 };
 

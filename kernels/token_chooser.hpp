@@ -1,6 +1,6 @@
-// Choosing tokens where the logits are: a device that has memory of its own chooses there, by the arithmetic of the
-// host's pipeline, so that rows of logits need not come to the host. Devices that compute in the host's memory leave it
-// to the host (Device::token_chooser).
+// Choosing tokens on the device that computed the logits, so that rows of logits need not be copied to the host.
+// Implemented by devices with memory of their own, with the arithmetic of the host's pipeline (engine/sampling). For
+// devices that compute in host memory, the host chooses (Device::token_chooser).
 #pragma once
 
 #include <cstddef>
@@ -9,34 +9,34 @@
 
 namespace longhaul::kernels {
 
-/// How a token is to be chosen from a row of logits: penalty, temperature, top-k, top-p, min-p, eta, in this order,
-/// each over what the one before left; then the greatest sum of log weight and Gumbel noise (noise.hpp), the lowest
-/// token at ties. Sums over tokens as numerics.hpp states.
+/// How to choose a token from a row of logits: penalty, temperature, top-k, top-p, min-p, eta, in this order, each on
+/// the result of the one before; then the greatest sum of log weight and Gumbel noise (noise.hpp), ties to the lowest
+/// token. Sums over the vocabulary as in numerics.hpp.
 struct Choice {
-    std::int64_t row = 0;      ///< of the logits; of one call none twice, where tokens are penalised
-    double temperature = 1.0;  ///< 0: the greatest logit
+    std::int64_t row = 0;      ///< row of the logits; with penalised tokens, a row may occur only once per call
+    double temperature = 1.0;  ///< 0: choose the greatest logit
     std::int64_t top_k = 0;    ///< 0: off
     double top_p = 1.0;        ///< 1: off
     double min_p = 0.0;        ///< 0: off
     double eta = 0.0;          ///< 0: off
     std::int64_t min_keep = 1;
-    float penalty = 1.0F;                       ///< divides logits above 0 and multiplies the others, of these tokens:
-    std::span<const std::int32_t> penalised{};  ///< none twice
-    std::uint64_t noise_key = 0;                ///< of the noise, as its place: noise.hpp
+    float penalty = 1.0F;                       ///< divides positive logits of `penalised` tokens, multiplies others
+    std::span<const std::int32_t> penalised{};  ///< no duplicates
+    std::uint64_t noise_key = 0;                ///< key and place of the noise: noise.hpp
     std::int64_t position = 0;
     std::uint32_t purpose = 0, node = 0;
-    bool silent = false;  ///< no noise: the greatest log weights win
-    /// For TokenChooser::draw alone: device memory where it leaves the row's distribution (KeptDistribution).
+    bool silent = false;  ///< no noise: choose the greatest log weight
+    /// Only for TokenChooser::draw: device memory that receives the row's distribution (KeptDistribution).
     std::byte* keep = nullptr;
 };
 
-/// The head of a distribution that a device keeps; behind it, f32 [vocab_size], each token's logit, penalised, and
-/// -inf where a filter took the token away. A probability: exp(log weight - greatest) / sum (numerics.hpp), a log
-/// weight being logit / temperature.
+/// Header of a distribution kept on the device. Behind it, f32 [vocab_size]: each token's logit after the penalty, -inf
+/// if a filter removed the token. Probability: exp(log weight - greatest) / sum (numerics.hpp); log weight: logit /
+/// temperature.
 struct alignas(64) KeptDistribution {
     double temperature = 1;
-    double greatest = 0;  ///< log weight, of all tokens
-    double sum = 0;       ///< 0: nothing is kept here, the row was the host's to find out
+    double greatest = 0;  ///< greatest log weight of all tokens
+    double sum = 0;       ///< 0: nothing is kept, the host must process the row
     std::int64_t vocab_size = 0;
 
     static constexpr std::size_t num_bytes(std::int64_t vocab_size) {
@@ -46,60 +46,60 @@ struct alignas(64) KeptDistribution {
 
 /// A token of a row, after all filters.
 struct Drawn {
-    std::int32_t token = -1;  ///< -1: there is none
-    double log_weight = 0;    ///< its logit over the temperature
-    double probability = 0;   ///< among the survivors
+    std::int32_t token = -1;  ///< -1: none
+    double log_weight = 0;    ///< logit / temperature
+    double probability = 0;   ///< relative to the tokens that survived the filters
 };
-constexpr std::int64_t max_draws = 16;  ///< of a row
+constexpr std::int64_t max_draws = 16;  ///< per row
 
-/// Rejection sampling over the drafts of a tree's node, in their order: a draft is accepted where its random number
-/// times its probability is less than what earlier rejections left of the target's.
+/// Rejection sampling over the drafts of a tree node, in their order: a draft is accepted if its random number times
+/// its draft probability is less than the target probability left by earlier rejections.
 enum class TrialRule : std::uint8_t {
-    multi_round,  ///< independent drafts: a rejected one takes its distribution away from what is left
-    recursive,    ///< all of one distribution, without replacement: it takes away what of that was left before it
-    k_seq,        ///< independent drafts of one distribution, all with one discount (numerics.hpp)
+    multi_round,  ///< independent drafts: a rejection subtracts the draft's distribution from the residual
+    recursive,  ///< drafts of one distribution without replacement: a rejection subtracts that distribution without the
+                ///< tokens drawn before
+    k_seq,      ///< independent drafts of one distribution, all with one discount (numerics.hpp)
 };
 
 struct DraftTrial {
     std::int32_t token = 0;
-    const std::byte* drawn_from = nullptr;  ///< a KeptDistribution; nullptr: the draft was certain
+    const std::byte* drawn_from = nullptr;  ///< a KeptDistribution; nullptr: the draft was deterministic
     double number = 0;                      ///< 0 <= number < 1
 };
 
-/// A node of a tree, with the row of logits that the target gave after it.
+/// A node of a token tree, with the row of logits that the target computed at it.
 struct NodeTrials {
-    Choice choice;  ///< of the row: its filters; there is no noise
+    Choice choice;  ///< the row and its filters; no noise
     std::span<const DraftTrial> trials;
-    double number = 0;  ///< 0 <= number < 1, of the draw from what all rejections left
+    double number = 0;  ///< 0 <= number < 1, for the draw from the residual after all rejections
 };
 
 struct Decided {
-    std::int32_t trial = -1;  ///< the accepted one; -1: none
-    std::int32_t token = -1;  ///< where there is none: what was drawn instead; -1: that is the host's to find out
+    std::int32_t trial = -1;  ///< index of the accepted draft; -1: none
+    std::int32_t token = -1;  ///< if none was accepted: the token drawn instead; -1: the host must decide
 };
-constexpr std::int64_t max_trials = 64;  ///< of a node
+constexpr std::int64_t max_trials = 64;  ///< per node
 
-/// Chooses from logits in the memory of its device, after the operations that the device was given before; each call
-/// waits for its result. Throws as Device does, and is called by the same thread.
+/// Chooses tokens from logits in device memory. Each call runs after the operations queued before it and waits for its
+/// result. Throws like Device; must be called from the same thread as Device.
 class TokenChooser {
   public:
     virtual ~TokenChooser() = default;
 
-    /// tokens[i] = what choices[i] says of its row of `logits` (f32 [rows, stride], of which the first `vocab_size` of
-    /// a row count; they are as before when this is done); -1 where that is the host's to find out, by the same
-    /// arithmetic.
+    /// tokens[i] = the token for choices[i], from its row of `logits`: f32 [rows, stride]. Only the first `vocab_size`
+    /// values of a row are used; they are unchanged afterwards. -1: the host must choose, by the same arithmetic.
     virtual void choose(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
                         std::span<std::int32_t> tokens) = 0;
 
-    /// Several tokens of a row, with their probabilities: what draft trees are made of. drawn [choices, 1 + count]: of
-    /// each row the most probable survivor, then the `count` (at most max_draws) greatest sums of log weight and noise
-    /// in descending order: draws without replacement. Tokens of no survivor, and draws of noise -inf, are none. Where
-    /// the most probable one is none, all of the row is the host's to find out, by the same arithmetic. Temperatures
-    /// above 0. Otherwise as `choose`.
+    /// Draws several tokens per row, with their probabilities, for draft trees. drawn [choices, 1 + count]: for each
+    /// row the most probable survivor, then the `count` (at most max_draws) tokens with the greatest sums of log weight
+    /// and noise in descending order: draws without replacement. Filtered tokens, and draws with noise -inf, give token
+    /// -1. If the most probable one is -1, the host must process the whole row, by the same arithmetic. Temperatures
+    /// must be above 0. Otherwise as `choose`.
     virtual void draw(float* logits, std::int64_t stride, std::int64_t vocab_size, std::span<const Choice> choices,
                       std::int64_t count, std::span<Drawn> drawn) = 0;
 
-    /// decided[i] = what `rule` says of nodes[i], by the host's arithmetic. Otherwise as `choose`.
+    /// decided[i] = the result of `rule` for nodes[i], by the host's arithmetic. Otherwise as `choose`.
     virtual void decide(float* logits, std::int64_t stride, std::int64_t vocab_size, TrialRule rule,
                         std::span<const NodeTrials> nodes, std::span<Decided> decided) = 0;
 };

@@ -1,4 +1,4 @@
-// Which kernels this processor runs.
+// Selects the CPU kernels that this processor can run.
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -12,7 +12,7 @@
 namespace longhaul::kernels {
 namespace {
 
-// __builtin_cpu_supports asks cpuid and, for the wide registers, whether the operating system saves them (xgetbv).
+// __builtin_cpu_supports checks cpuid and, for wide registers, whether the operating system saves them (xgetbv).
 bool runs_avx2() {
     return __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
 }

@@ -3,8 +3,8 @@
 #
 #   analysis_test.sh PYTHON BUILD_FOLDER LONGHAUL
 #
-# What the package depends on is fetched once, and again when analysis/pyproject.toml changes; the package itself is
-# installed each time, without the network.
+# The package's dependencies are fetched once, and again when analysis/pyproject.toml changes. The package itself is
+# installed each time, without network access.
 set -euo pipefail
 python=$1
 environment=$2/analysis-environment
@@ -12,7 +12,7 @@ log=$2/analysis-environment.log
 export LONGHAUL_PROGRAM=$3 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 cd "$(dirname "$0")/../analysis"
 export PYTHONUTF8=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-# Modules are compiled when they are first imported, and not in the source tree: most of what pip installs never is.
+# Modules are compiled at first import, outside the source tree: most of the installed ones are never imported.
 unset PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX=$environment/bytecode
 install=("$environment/bin/pip" install -q --no-compile)
@@ -29,7 +29,7 @@ wanted=$( ("$python" --version && cat pyproject.toml) | sha256sum)
 if [ "$(cat "$environment/installed" 2>/dev/null)" != "$wanted" ]; then
   "$python" -m venv --clear "$environment" >"$log" 2>&1 ||
     fail "expected Python's venv module, got an error ($log); install python3-venv"
-  # Without build isolation pip builds rouge-score, a source package, with what is installed here.
+  # rouge-score is a source package; without build isolation pip builds it with the tools installed here.
   { "${install[@]}" hatchling setuptools wheel && "${install[@]}" --no-build-isolation '.[test]'; } >>"$log" 2>&1 ||
     fail "expected the packages that analysis/pyproject.toml names, got none from pip ($log); it needs the network once"
   echo "$wanted" >"$environment/installed"

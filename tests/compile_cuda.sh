@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the kernels for NVIDIA GPUs and their tests, for every architecture we name and with warnings as errors. Needs
-# nvcc and no GPU; runs nothing. Minutes the first time.
+# Compiles the kernels for NVIDIA GPUs and their tests, for every configured architecture and with warnings as errors.
+# Needs nvcc but no GPU; runs nothing. Takes minutes the first time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Everything that needs an NVIDIA GPU, in one call of under nine minutes: the tests on the GPU, some of them again under
-# compute-sanitizer, whole runs that must give the same bytes however they compute, benchmarks beside PyTorch's where
-# that is there; one table at the end.
+# Runs everything that needs an NVIDIA GPU, in under nine minutes: the tests on the GPU, some of them again under
+# compute-sanitizer, whole runs that must give the same bytes in every configuration, and benchmarks, compared with
+# PyTorch if it is installed. Prints a table at the end.
 #
-#   tests/gpu.sh          runs it all; packs first where build-gpu/programs.tar.gz is not there
-#   tests/gpu.sh pack     builds, and packs the programs with the libraries that a bare machine lacks. A GPU is not needed
-#                         for that; the repository with build-gpu/ in it can then be carried to a machine that has a GPU
-#                         and its driver, and perhaps the CUDA toolkit, NCCL and PyTorch, and nothing else.
+#   tests/gpu.sh          runs everything; packs first if build-gpu/programs.tar.gz is missing
+#   tests/gpu.sh pack     builds, and packs the programs with the libraries that a bare machine lacks. Needs no GPU.
+#                         The repository, including build-gpu/, can then be copied to a machine that has only a GPU and
+#                         its driver, and optionally the CUDA toolkit, NCCL and PyTorch.
 #
-# Benchmarks and logs are left in build-gpu/results (or $RESULTS).
+# Benchmark results and logs are written to build-gpu/results (or $RESULTS).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 archive=$PWD/build-gpu/programs.tar.gz
@@ -17,8 +17,8 @@ trap 'rm -rf "$work"' EXIT
 packed=$work/programs
 programs=(tests/gpu_test tests/gpu_engine_test tests/gpu_bench runner/longhaul)
 
-# The C library and the driver belong to the machine. NCCL and cuBLASLt, which the program loads when it needs them, are
-# large; a machine with the CUDA toolkit or PyTorch has them.
+# The C library and the driver come from the machine. NCCL and cuBLASLt are large and loaded on demand; a machine with
+# the CUDA toolkit or PyTorch has them.
 carried() { ! [[ $1 =~ ^(ld-linux|libc\.|libm\.|libdl\.|librt\.|libpthread\.|libresolv\.|libcuda\.) ]]; }
 
 pack() {
@@ -35,7 +35,7 @@ pack() {
       if [ -e "$library" ] && carried "$name"; then cp -L "$library" "$packed/lib/"; fi
     done < <(ldd "build-cuda/$program")
   done
-  # One rank alone needs no more of Open MPI than its library and those of its parts that load without others.
+  # A single rank needs only Open MPI's library and those of its plug-ins that load without other libraries.
   mkdir -p "$packed/mpi"
   cp -rL "$(ompi_info --path pkglibdir | sed 's/^.*: *//')" "$packed/mpi/plugins"
   cp -rL "$(ompi_info --path pkgdatadir | sed 's/^.*: *//')" "$packed/mpi/share"
@@ -48,7 +48,7 @@ if [ "${1:-}" = pack ]; then exit 0; fi
 tar -C "$work" -xzf "$archive"
 
 if [ ! -e /dev/nvidia0 ] && ! nvidia-smi -L >/dev/null 2>&1; then
-  echo "error: GPU: expected one that the driver shows, got none" >&2
+  echo "error: GPU: expected an NVIDIA GPU, got none" >&2
   exit 1
 fi
 results=${RESULTS:-$PWD/build-gpu/results}
@@ -61,7 +61,7 @@ export OPAL_PKGLIBDIR=$packed/mpi/plugins OPAL_PKGDATADIR=$packed/mpi/share
 export OMPI_MCA_ess_singleton_isolated=1 OMPI_MCA_mca_base_component_show_load_errors=0 OMPI_MCA_pml=ob1 OMPI_MCA_btl=self OMPI_MCA_plm_rsh_agent=
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# Whether cuBLASLt is here; without it no prompt can be left to it.
+# Whether cuBLASLt is installed; `kernels = cuda-cublas` needs it.
 has_cublas() {
   local folder folders
   IFS=: read -ra folders <<<"$LD_LIBRARY_PATH"
@@ -74,7 +74,7 @@ has_cublas() {
 table=()
 failed=0
 deadline=$((SECONDS + 500))
-# step NAME SECONDS COMMAND…: runs it for so long at most, with its output in a log, and notes how it ended.
+# step NAME SECONDS COMMAND…: runs the command for at most SECONDS, with its output in a log, and records the result.
 step() {
   local name=$1 limit=$2 code=0 start=$SECONDS verdict=passed
   shift 2
@@ -103,8 +103,8 @@ else
   table+=("compute-sanitizer            not here")
 fi
 
-# shellcheck disable=SC2317  # called by other shells, below
-# run NAME KEYS…: the demo's novels on the GPU; results.jsonl is copied to $work/NAME.
+# shellcheck disable=SC2317  # called by the shells started below
+# run NAME KEYS…: runs the demo's novels with these keys; results.jsonl is copied to $work/NAME.
 run() {
   local name=$1
   shift

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs what building, running and testing need on Debian 12 (Ubuntu 24.04 too), if something is missing. Asks for
-# the network and for root only then.
+# Installs the packages for building, running and testing on Debian 12 (also Ubuntu 24.04) that are missing. Needs the
+# network and root only if some are.
 #
-#   install_packages.sh [ci]    ci: the tools of .ci/run as well
+#   install_packages.sh [ci]    ci: also the tools of .ci/run
 set -euo pipefail
 
-# 4 MB; tests/slurm starts them in a folder of its own, and the system's services of these names stay off.
+# 4 MB; tests/slurm starts these daemons in a temporary folder, and the system's services of these names stay off.
 daemons=(munge slurmctld slurmd)
 packages=(
   build-essential cmake ninja-build pkg-config
@@ -36,8 +36,8 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 
-# Packages of daemons enable and start them. Those that come new here are for tests: a policy forbids the start while
-# they are being installed (a machine that has a policy of its own keeps it), and they are disabled afterwards.
+# Packages of daemons enable and start them. Here they are only for tests: a policy prevents the start during the
+# installation (an existing policy of the machine is kept), and newly installed daemons are disabled afterwards.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ] || grep -q "longhaul tests" "$policy"; then
   trap '"${as_root[@]}" rm -f "$policy"' EXIT

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs the whole test suite. Fails when a test fails, and when one was skipped for
-# another reason than that the processor lacks what it tests (tests/tools/check_report.py). Arguments are passed on to
-# ctest: tests/run.sh -R checkpoint
+# Installs missing packages, builds, and runs the whole test suite. Fails if a test fails, or if one was skipped for any
+# reason other than missing processor features (tests/tools/check_report.py). Arguments are passed to ctest:
+# tests/run.sh -R checkpoint
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,12 +13,11 @@ cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DLONGHAUL_UNITY=ON -DLO
 }
 cmake --build build
 
-# Ranks of the tests share cores and may be root's; the scripts that start them say so to mpirun themselves.
+# Ranks of the tests may run as root and share cores. (The test scripts tell mpirun so themselves.)
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# Two places a core and one more, of which a test takes two, and one that mostly waits (for launchers that end, for
-# watchdogs) takes one.
-# Room for output: the reason of a skip stands in it.
+# ctest -j: two slots per core and one more. A test takes two; one that mostly waits (for launchers to end, for
+# watchdogs) takes one. Up to 16 KiB of the output of passed tests is kept, because it holds the reason of a skip.
 report=$PWD/build/tests.xml
 rm -f "$report"
 code=0

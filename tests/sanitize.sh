@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Unit tests under AddressSanitizer and UndefinedBehaviorSanitizer: build-asan, without unity files and precompiled
-# headers, so that each source also has to compile alone. Some twelve minutes of two cores, nearly all of them compiling.
+# headers, so that each source also must compile by itself. About twelve minutes on two cores, mostly compiling.
 #
-# The choice is by minutes. Left out: statistical tests (rules_test), which do the same millions of times; the emulated GPU
-# (device_test, cases named emulated), whose threads are fibers with stacks that AddressSanitizer does not know; what runs
-# under mpirun; and the cases below.
+# Left out to save time: statistical tests (rules_test), which repeat the same code millions of times; the emulated GPU
+# (device_test, cases named emulated), whose threads are fibers with stacks unknown to AddressSanitizer; tests under
+# mpirun; and the cases below.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,9 +23,9 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 GTEST_TOTAL_SHARDS=$(nproc)
 export GTEST_TOTAL_SHARDS GTEST_BRIEF=1
 
-# What each program leaves out. model_test: cases of ten seconds and more, which run whole models for their text.
-# runner_test: cases that start the program, where plug-ins of Open MPI leak that are unloaded, so without a name to
-# suppress. kernels_test: the emulation, and a second of the vector variants.
+# Cases left out per program. model_test: cases of ten seconds and more, which run whole models. runner_test: cases that
+# start the program, because Open MPI plug-ins leak and are then unloaded, so that no name is left to suppress.
+# kernels_test: the emulation, and the second vector variant (avx512).
 declare -A without=(
   [kernels_test]="*emulated:*/avx512:CudaEmulation*:CudaDevice*:LaunchesTest*:LaunchList*:SharedLibrary*"
   [model_test]="LmDrafter.*:*Quantized*:ReplicaScoring.Perplexity*:Medusa.TheDemosHeadsGain:Medusa.StoppedAndResumed*"

@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version("longhaul-analysis"))
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    scores = _command(commands, "scores", _scores, "every score of each run, with what a paper says beside it")
+    scores = _command(commands, "scores", _scores, "every score of each run, with the signature to cite")
     _add_scoring(scores)
     scores.add_argument("--measures", metavar="NAMES", help=f"some of {', '.join(MEASURES)} (all)")
     scores.add_argument("--json", action="store_true", help="for programs, all digits")
@@ -193,7 +193,7 @@ def _scores_as_json(result: RunScores) -> dict[str, Any]:
 
 
 def _scores_as_text(result: RunScores) -> str:
-    samples = f", {result.num_samples} samples a prompt" if result.num_samples > 1 else ""
+    samples = f", {result.num_samples} samples per prompt" if result.num_samples > 1 else ""
     failed = f", {result.num_failed} failed" if result.num_failed else ""
     lines = [f"{result.run.name}: {result.num_items} items{samples}{failed}"]
     head, rows = _score_rows(result)

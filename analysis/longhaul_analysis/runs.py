@@ -182,7 +182,7 @@ class Run:
             counted = "all items are done, but results.jsonl is not there"
         else:
             counted = f"{expected - done} of {expected} items are missing"
-        return f"{self.folder}: the run is unfinished, {counted}; start its job again, it goes on where it was"
+        return f"{self.folder}: the run is unfinished, {counted}; start its job again, it resumes where it was"
 
 
 @dataclass

@@ -30,7 +30,7 @@ def test_scores_for_people(capsys):
         assert expected in text
     assert main(["scores", str(SAMPLES), "--measures", "bleu,tokens_per_second"]) == 0
     text = capsys.readouterr().out
-    assert "8 items, 2 samples a prompt" in text
+    assert "8 items, 2 samples per prompt" in text
     assert "sample 0  sample 1" in text
 
 

@@ -102,7 +102,7 @@ def test_a_sweep_that_ends_early_says_how_to_go_on(asked, code):
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"error: the sweep ended with exit code {code}, and no tables were made; ")
-    assert done.stderr.endswith("run this again: it goes on where it was\n")
+    assert done.stderr.endswith("run this again: it resumes where it was\n")
 
 
 def test_our_references_are_those_of_our_sentences(asked):

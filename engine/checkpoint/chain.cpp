@@ -41,7 +41,7 @@ class ChainFinder {
   private:
     const CommitInfo& commit_of(std::size_t link) const { return commits_[links_[link].commit_index]; }
 
-    /// The link of the round before; `none` for the first round and where it is missing.
+    /// The link of the previous round; `none` for the first round or if it is missing.
     std::size_t previous(std::size_t link) const {
         const auto found = by_commit_.find(links_[link].previous_commit);
         return found == by_commit_.end() ? none : found->second;
@@ -51,8 +51,8 @@ class ChainFinder {
         return link.prompt_tokens == before.prompt_tokens && link.first_token == before.end_token;
     }
 
-    /// Settles the state of `start` and of all rounds before it. A loop, not recursion: chains have thousands of
-    /// rounds.
+    /// Determines the state of `start` and of all its previous rounds. A loop instead of recursion: chains have
+    /// thousands of rounds.
     void follow(std::size_t start) {
         std::vector<std::size_t> path;
         std::size_t at = start;
@@ -61,7 +61,7 @@ class ChainFinder {
             path.push_back(at);
             at = links_[at].previous_commit.empty() ? none : previous(at);
         }
-        // Still being followed means that the path has come back to itself: then nothing on it is whole.
+        // `being_followed` means that the path is a cycle: then no link on it is whole.
         if (at != none && state_[at] == Completeness::being_followed) cycles_.insert(path.back());
         for (; !path.empty(); path.pop_back()) state_[path.back()] = judge(path.back());
     }
@@ -80,8 +80,8 @@ class ChainFinder {
         return {links_[at].end_token, links_[at].kv_end, commit.epoch, commit.round, commit.replica};
     }
 
-    /// Links where a chain breaks: themselves broken, while the round before is missing, does not fit, or closes a
-    /// cycle.
+    /// Collects the links at which a chain breaks: the link is broken, and its previous round is missing, damaged,
+    /// intact or does not fit, or the link closes a cycle.
     void add_broken(Chain& chain) const {
         for (std::size_t i = 0; i < links_.size(); ++i) {
             if (state_[i] != Completeness::broken || commit_of(i).damaged) continue;
@@ -95,7 +95,7 @@ class ChainFinder {
     const std::vector<Link>& links_;
     const std::vector<CommitInfo>& commits_;
     std::vector<Completeness> state_;
-    std::unordered_set<std::size_t> cycles_;  ///< links that close one
+    std::unordered_set<std::size_t> cycles_;  ///< links that close a cycle
     std::unordered_map<std::string, std::size_t> by_commit_;
 };
 

@@ -1,4 +1,5 @@
-// Commit files: items and KV file names of one round, as columns under /items and /kv_files (FORMAT.md).
+// Reads and writes commit files: items and KV files of one round, as columns under /items, /drafter_tensors and
+// /kv_files (FORMAT.md).
 #include <xxhash.h>
 
 #include <algorithm>
@@ -21,21 +22,21 @@ static_assert(std::endian::native == std::endian::little, "the trailer is writte
 constexpr char magic[8] = {'L', 'H', 'C', 'O', 'M', 'M', 'I', 'T'};
 constexpr std::string_view format_text = "longhaul commit";
 
-/// No position, count or number of a round in a file of ours reaches this; sums of a few of them cannot wrap.
+/// Upper bound of every position, count and round number in a file. Sums of a few of them cannot overflow.
 constexpr std::int64_t max_count = std::int64_t{1} << 48;
-/// A commit holds tokens and drafter rows of one round: megabytes. More is not read into memory.
+/// A commit holds tokens and drafter rows of one round: megabytes. Larger files are refused.
 constexpr std::uint64_t max_commit_bytes = std::uint64_t{1} << 30;
 
 struct Trailer {
     char magic[8];
     std::uint32_t format_version;
     std::uint32_t zero;
-    std::uint64_t num_bytes;  ///< of the HDF5 data
+    std::uint64_t num_bytes;  ///< length of the HDF5 data
     std::uint64_t checksum;
 };
 static_assert(sizeof(Trailer) == trailer_bytes);
 
-/// The trailer's checksum is of everything before itself.
+/// The trailer's checksum: of all bytes before the checksum field.
 std::uint64_t sealing_checksum(const std::byte* bytes, std::size_t num_bytes) {
     return checksum_of(bytes, num_bytes - sizeof(Trailer::checksum));
 }
@@ -44,8 +45,8 @@ std::uint64_t sealing_checksum(const std::byte* bytes, std::size_t num_bytes) {
     throw InputError(label, "trailer", expected, got, hdf5::recompute_hint);
 }
 
-/// What the trailer says of itself: that there is one, and that it is as far from the beginning as it should be. Enough
-/// to decide whether the file is worth its memory.
+/// Checks that there is a trailer and that its length field matches the file size. Done before the whole file is read
+/// into memory.
 Trailer check_trailer(const std::string& label, const std::byte* last_bytes, std::uint64_t file_bytes) {
     Trailer trailer{};
     std::memcpy(&trailer, last_bytes, sizeof trailer);
@@ -59,10 +60,10 @@ Trailer check_trailer(const std::string& label, const std::byte* last_bytes, std
     return trailer;
 }
 
-/// Bytes as they were written, in a format we know. Then no damage is left to find.
+/// Checks that the bytes are unchanged and the format is known. Throws InputError or NewerFormat.
 void check_checksum(const std::string& label, const Trailer& trailer, const std::byte* bytes, std::size_t num_bytes) {
     if (trailer.checksum != sealing_checksum(bytes, num_bytes)) {
-        refuse_trailer(label, "the checksum of the data", "another: bytes changed");
+        refuse_trailer(label, "the checksum of the data", "a different checksum: the file is damaged");
     }
     if (trailer.format_version > checkpoint_format_version) {
         throw NewerFormat(label, "format_version", std::to_string(checkpoint_format_version) + " or older",
@@ -110,7 +111,7 @@ void write_items(hid_t file, const std::vector<ItemDelta>& items) {
     hdf5::write_ragged(at, "statistics", column_of(items, &ItemDelta::statistics));
 }
 
-/// Tensors of all items' drafters, one row per tensor.
+/// Writes the drafter tensors of all items, one row per tensor.
 void write_tensors(hid_t file, const std::vector<ItemDelta>& items) {
     std::vector<std::int64_t> item;
     std::vector<NamedTensor> tensors;
@@ -142,7 +143,7 @@ bool within(std::int64_t value, std::int64_t low, std::int64_t high) {
     return low <= value && value <= high;
 }
 
-/// Whether the shape is one, and of so many elements.
+/// Whether all sizes are at least 1 and their product is `num_elements`.
 bool is_shape_of(const std::vector<std::int64_t>& shape, std::size_t num_elements) {
     std::int64_t left = static_cast<std::int64_t>(num_elements);
     for (const std::int64_t size : shape) {
@@ -238,7 +239,7 @@ std::vector<KvFile> read_kv_files(const hdf5::Reader& reader) {
     return files;
 }
 
-/// What columns of the right shape can still say that no honest round says.
+/// Refuses values that no genuine round contains, in columns of the right shape.
 void check_item(const hdf5::Reader& reader, const ItemDelta& item, const std::string& own_name) {
     const auto require = [&](bool good, const char* field, const char* expected, const std::string& got) {
         if (!good) reader.refuse(std::string("items/") + field, expected, got);
@@ -316,7 +317,7 @@ void seal(hdf5::Bytes& file, std::uint32_t format_version) {
 
 hdf5::Bytes encode_commit(const Commit& commit) {
     constexpr std::size_t increment = 64 * 1024;
-    constexpr unsigned btree_fanout = 4;  // most datasets are one chunk; the default reserves 2 KB for each
+    constexpr unsigned btree_fanout = 4;  // most datasets have one chunk; the default reserves 2 KB for each
     hdf5::MemoryFile file(increment, btree_fanout);
     hdf5::write_attribute(file.get(), "format", format_text);
     hdf5::write_attribute(file.get(), "format_version", std::int64_t{checkpoint_format_version});

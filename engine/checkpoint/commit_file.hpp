@@ -1,5 +1,5 @@
-// Inside of a commit file: the sealed image, the names, and which refusals there are. Private to this room and its
-// tests; the rest of the program uses checkpoint.hpp.
+// Internals of commit files: encoding, trailer, file names, reading. Private to this folder and its tests; the rest of
+// the program uses checkpoint.hpp.
 #pragma once
 
 #include <cstddef>
@@ -15,37 +15,38 @@
 
 namespace longhaul::engine::detail {
 
-/// An intact file that a newer longhaul wrote. Not damage: going on without it would throw good work away.
+/// An intact file written by a newer longhaul. This is not damage: ignoring the file would lose valid work.
 class NewerFormat : public InputError {
   public:
     using InputError::InputError;
 };
 
-/// What a file name of a checkpoint folder says; rank < 0: a commit.
+/// The parts of a checkpoint file name; rank < 0: a commit.
 struct FileName {
     std::int64_t replica = 0, epoch = 0, round = 0;
     std::int64_t rank = -1;
     bool temporary = false;
 };
-/// nullopt where `name` is not one that we write: canonical decimal numbers and nothing else, so no path separators.
+/// nullopt if `name` is not a name that we write. Only canonical decimal numbers are accepted, so no path separators.
 std::optional<FileName> parse_file_name(std::string_view name);
 
-/// Bytes of the trailer behind the HDF5 data: magic (8), format version (4, little-endian as all), zero (4), length of
-/// the HDF5 data (8), XXH3-64 of everything before this field (8).
+/// Size of the trailer after the HDF5 data. Fields, little-endian, with their bytes: magic (8), format version (4),
+/// zero (4), length of the HDF5 data (8), XXH3-64 of everything before this field (8).
 inline constexpr std::size_t trailer_bytes = 32;
 
 /// XXH3-64, the checksum of trailers and of whole KV files.
 [[nodiscard]] std::uint64_t checksum_of(const std::byte* bytes, std::size_t num_bytes);
 
-/// Fills the last `trailer_bytes` of `file`, the rest of which is HDF5 data.
+/// Writes the trailer into the last `trailer_bytes` of `file`. The bytes before it must be the HDF5 data.
 void seal(hdf5::Bytes& file, std::uint32_t format_version = checkpoint_format_version);
 
-/// The commit as its file is.
+/// The bytes of a commit's file.
 hdf5::Bytes encode_commit(const Commit& commit);
-/// Counterpart of encode_commit. `label`: the file as messages name it.
+/// Verifies and decodes the bytes of a commit's file. `label`: the file name for messages. Throws InputError,
+/// NewerFormat for a newer format version.
 Commit decode_commit(const std::string& label, const std::byte* bytes, std::size_t num_bytes);
 
-/// A file opened for reading that must be a regular one; reads exactly or throws InputError naming the file.
+/// A regular file opened for reading. Reads exactly the requested bytes or throws InputError that names the file.
 class InputFile {
   public:
     explicit InputFile(const std::string& path);

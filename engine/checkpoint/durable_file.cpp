@@ -69,11 +69,11 @@ using detail::file_calls;
     const bool full = cause == ENOSPC || cause == EDQUOT || cause == EFBIG;
     throw StorageError(path + ": " + doing + ": " + std::generic_category().message(cause) +
                        (full ? "; free some space and run again, nothing durable was lost"
-                             : "; see to the storage and run again, nothing durable was lost"));
+                             : "; check the storage and run again, nothing durable was lost"));
 }
 
-/// An open descriptor. Closing can fail (NFS reports a full disk here), so it is a method; the destructor only
-/// discards.
+/// An open file descriptor. Closing can fail (NFS reports a full disk here), so close() reports errors; the destructor
+/// ignores them.
 class Descriptor {
   public:
     Descriptor(const std::string& path, int flags) : path_(path) {
@@ -99,13 +99,14 @@ class Descriptor {
         }
     }
 
-    /// Once: after a failed fsync the kernel may have dropped the pages, and a second call would report success.
+    /// Call only once: after a failed fsync the kernel may have dropped the dirty pages, and a second call would report
+    /// success.
     void sync() {
         if (file_calls().fsync(fd_) != 0) fail(path_, "cannot fsync", errno);
     }
 
     void close() {
-        // Linux frees the descriptor even when close fails.
+        // Linux frees the descriptor even if close fails.
         const int result = file_calls().close(std::exchange(fd_, -1));
         if (result != 0 && errno != EINTR) fail(path_, "cannot close", errno);
     }
@@ -132,7 +133,7 @@ void write_durable(const std::filesystem::path& folder, const std::string& name,
     const std::string target = (folder / name).string();
     const std::string temporary = (folder / detail::temporary_name(name)).string();
     if (exists(target)) throw std::logic_error(target + ": exists already; checkpoint files are never replaced");
-    // What a killed process left under our temporary's name; with O_EXCL below nothing foreign is followed or reused.
+    // Remove the temporary file of a killed process. With O_EXCL below no foreign file is followed or reused.
     detail::remove_file(temporary);
     try {
         Descriptor file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
@@ -148,8 +149,7 @@ void write_durable(const std::filesystem::path& folder, const std::string& name,
     try {
         sync_folder(folder);
     } catch (...) {
-        // Whether the name would survive a power cut is not known: take it back, so that the round is void for
-        // everyone.
+        // It is unknown whether the name would survive a power failure: remove it, so that the round is void for all.
         detail::remove_file(target);
         throw;
     }

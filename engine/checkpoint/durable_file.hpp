@@ -1,5 +1,6 @@
-// Files that are complete or absent: temporary, fsync, rename, fsync of the folder; and the system calls behind them,
-// which tests replace to fill the disk, fail an fsync or die at any of them. Private to this room and its tests.
+// System calls behind write_durable (checkpoint.hpp), which writes files that are either complete or absent. Tests
+// replace the calls to simulate a full disk, a failed fsync or a crash at any of them. Private to this folder and its
+// tests.
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +10,7 @@
 
 namespace longhaul::engine::detail {
 
-/// What leaves a trace on disk. The default does the system call; results and errno as there.
+/// The calls that change the disk. The default implementation makes the system call; results and errno are the same.
 struct FileCalls {
     FileCalls() = default;
     FileCalls(const FileCalls&) = delete;
@@ -26,13 +27,13 @@ struct FileCalls {
 
 /// The calls in use, for all threads.
 FileCalls& file_calls();
-/// For tests: nullptr puts the system's own back. Returns what was in use (nullptr: the system's own).
+/// For tests: replaces the calls; nullptr restores the system calls. Returns the previous replacement (nullptr: none).
 FileCalls* replace_file_calls(FileCalls* calls);
 
-/// Name under which a file is built. The epoch stands in every name, so two launches never build the same one.
+/// Temporary name under which a file is written. Every name contains the epoch, so two launches never share one.
 std::string temporary_name(const std::string& name);
 
-/// Removes `path`; false where it stays for another reason than not being there.
+/// Removes `path`. True if it was removed or did not exist.
 bool remove_file(const std::string& path) noexcept;
 
 }  // namespace longhaul::engine::detail

@@ -14,15 +14,15 @@ std::mutex& library_mutex() {
     return mutex;
 }
 
-/// Called by H5Ewalk2 from the innermost error outwards; the first description is the reason, the others its
-/// consequences.
+/// Callback of H5Ewalk2, which goes from the innermost error outwards: the first description is the reason, the others
+/// are its consequences.
 herr_t keep_first(unsigned, const H5E_error2_t* error, void* to) {
     auto& text = *static_cast<std::string*>(to);
     if (text.empty() && error->desc != nullptr) text = error->desc;
     return 0;
 }
 
-/// The core driver takes two open files of one name for the same file, so each gets its own.
+/// The core driver treats two open files of one name as the same file, so each gets a unique name.
 std::string fresh_name() {
     static std::atomic<std::uint64_t> counter{0};
     return "longhaul-image-" + std::to_string(counter.fetch_add(1));
@@ -32,8 +32,8 @@ Handle property_list(hid_t (*list_class)()) {
     return {checked("H5Pcreate", [&] { return H5Pcreate(list_class()); }), H5Pclose};
 }
 
-/// File access for images in memory. Version bounds fixed to 1.8: a superblock without the open-for-write flag that a
-/// killed writer leaves behind, and checksums on the metadata.
+/// File access for images in memory. The version bounds are fixed to 1.8: its superblock lacks the open-for-write flag
+/// that a killed writer leaves behind, and metadata has checksums.
 Handle core_access(std::size_t increment) {
     Handle access = property_list([]() -> hid_t { return H5P_FILE_ACCESS; });
     checked("H5Pset_fapl_core", [&] { return H5Pset_fapl_core(access.get(), increment, false); });
@@ -51,7 +51,7 @@ Handle scalar_space() {
     return {checked("H5Screate", [] { return H5Screate(H5S_SCALAR); }), H5Sclose};
 }
 
-/// File and memory space of one block of a dataset.
+/// File and memory dataspace of one block of a dataset.
 std::pair<Handle, Handle> block_spaces(hid_t dataset, const Dims& start, const Dims& count) {
     Handle in_file{checked("H5Dget_space", [&] { return H5Dget_space(dataset); }), H5Sclose};
     checked("H5Sselect_hyperslab", [&] {
@@ -141,8 +141,8 @@ Bytes::Bytes(std::size_t num_bytes) : data(static_cast<std::byte*>(std::malloc(n
     if (data == nullptr && num_bytes > 0) throw std::bad_alloc();
 }
 
-/// The memory of one file image. The library allocates and grows it through these functions, and "frees" it when the
-/// file is closed; that is when the image is complete, and we keep it.
+/// The memory of one file image. The library allocates and grows it through these callbacks. It "frees" it when the
+/// file is closed; the image is then complete, so `keep` does not free it.
 struct MemoryFile::Buffer {
     std::byte* memory = nullptr;
     std::size_t size = 0;
@@ -184,7 +184,7 @@ MemoryFile::~MemoryFile() {
 }
 
 Bytes MemoryFile::take(std::size_t tail_bytes) {
-    constexpr std::size_t end_of_file_at = 28;  // in a superblock of version 2 with 8-byte addresses
+    constexpr std::size_t end_of_file_at = 28;  // offset in a version 2 superblock with 8-byte addresses
     file_.close();
     std::uint64_t num_bytes = 0;
     if (buffer_->size >= end_of_file_at + sizeof num_bytes) {
@@ -201,7 +201,7 @@ Bytes MemoryFile::take(std::size_t tail_bytes) {
 
 Handle open_image(const std::byte* bytes, std::size_t num_bytes) {
     const Handle access = core_access(1 << 16);
-    // The library takes the buffer as writable but copies it before use.
+    // The library's parameter is not const, but it copies the buffer before use.
     checked("H5Pset_file_image",
             [&] { return H5Pset_file_image(access.get(), const_cast<std::byte*>(bytes), num_bytes); });
     const std::string name = fresh_name();
@@ -230,7 +230,7 @@ void write_attribute(hid_t at, const char* name, std::int64_t value) {
 
 void write_attribute(hid_t at, const char* name, std::string_view value) {
     const Handle type{checked("H5Tcopy", [] { return H5Tcopy(H5T_C_S1); }), H5Tclose};
-    // HDF5 has no strings of length zero; the padding byte is taken off again when reading.
+    // HDF5 has no strings of length zero. Reader::text removes the padding byte.
     checked("H5Tset_size", [&] { return H5Tset_size(type.get(), std::max<std::size_t>(value.size(), 1)); });
     checked("H5Tset_strpad", [&] { return H5Tset_strpad(type.get(), H5T_STR_NULLPAD); });
     const Handle space = scalar_space();

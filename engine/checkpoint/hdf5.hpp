@@ -1,5 +1,6 @@
-// The one place that speaks to the HDF5 library: owned handles, every return checked, the library's error stack turned
-// into an exception and never printed, all calls under one mutex. Private to this room.
+// Wrapper of the HDF5 library: owned handles, checked results, the library's error stack turned into an exception
+// instead of being printed, all calls under one mutex. hdf5_reader.hpp adds the checks for reading. Private to this
+// folder.
 #pragma once
 
 #include <hdf5.h>
@@ -17,15 +18,15 @@
 
 namespace longhaul::engine::hdf5 {
 
-/// An HDF5 call failed; `what()` is the call and the innermost reason of the library's error stack. Readers turn it
-/// into an InputError with file and dataset, the writer thread into a failed round.
+/// A failed HDF5 call; what() is the call and the innermost reason in the library's error stack. Readers turn it into
+/// an InputError with file and dataset, the writer thread into a failed round.
 class Failure : public std::runtime_error {
   public:
     using std::runtime_error::runtime_error;
 };
 
-/// Holds the mutex for one C call. Also switches the library's own error printing off: that is a setting of each thread
-/// where HDF5 was built thread-safe.
+/// Holds the mutex for one C call. Also turns off the library's error printing, which is a per-thread setting if HDF5
+/// was built thread-safe.
 class Section {
   public:
     Section();
@@ -36,7 +37,7 @@ class Section {
 
 [[noreturn]] void throw_failure(const char* what);
 
-/// Runs one C call whose negative result means failure. `what` names the call for the message.
+/// Runs one C call and throws Failure if its result is negative. `what`: name of the call, for the message.
 template <class Call>
 auto checked(const char* what, Call&& call) {
     const Section section;
@@ -45,7 +46,7 @@ auto checked(const char* what, Call&& call) {
     return result;
 }
 
-/// Owner of one HDF5 id. Destroying ignores errors; where they matter there is `close`.
+/// Owner of one HDF5 id. The destructor ignores errors; close() reports them.
 class Handle {
   public:
     using Close = herr_t (*)(hid_t);
@@ -61,7 +62,7 @@ class Handle {
     ~Handle() { reset(); }
 
     void reset() noexcept;
-    void close();  ///< as reset, but throws Failure
+    void close();  ///< like reset, but throws Failure
     [[nodiscard]] hid_t get() const { return id_; }
 
   private:
@@ -69,7 +70,7 @@ class Handle {
     Close close_ = nullptr;
 };
 
-/// Memory that was not set to zero first and can pass to and from the library: images are large.
+/// Uninitialised memory from malloc, which the library can take over or return. Avoids clearing and copying images.
 struct Bytes {
     struct Free {
         void operator()(std::byte* memory) const { std::free(memory); }
@@ -81,14 +82,14 @@ struct Bytes {
     explicit Bytes(std::size_t num_bytes);
 };
 
-/// Element types we store, always little-endian.
+/// The element types of our files, always little-endian.
 enum class Type { u8, u16, i32, i64, u64, f32 };
 [[nodiscard]] std::size_t type_bytes(Type type);
 [[nodiscard]] const char* type_name(Type type);
-/// The library's id of `type`, not owned. Call inside a section: the first call starts the library.
+/// The library's id of `type`, not owned. Call while a Section exists: the first call initialises the library.
 [[nodiscard]] hid_t type_id(Type type);
 
-/// The stored type of a C++ type; bytes and characters unless told otherwise.
+/// The stored type of a C++ type. Any type of one byte is stored as u8.
 template <class T>
 inline constexpr Type type_of = [] {
     static_assert(sizeof(T) == 1);
@@ -103,38 +104,39 @@ inline constexpr Type type_of<std::uint64_t> = Type::u64;
 
 using Dims = std::vector<hsize_t>;
 
-/// A file that is built in memory; nothing of it ever reaches the disk by itself. It is taken out by closing it and
-/// keeping the library's buffer: there is no second copy, and H5Fget_file_image of 1.10.8 leaves a wrong checksum in a
-/// superblock of version 2 (it clears the flags behind the checksum's back).
+/// An HDF5 file built in memory; the library never writes it to disk. take() closes it and keeps the library's buffer.
+/// This avoids a second copy, and a bug of H5Fget_file_image in 1.10.8: it clears the flags of a version 2 superblock
+/// without updating its checksum.
 class MemoryFile {
   public:
-    /// Grows by `increment` bytes. `btree_fanout`: half the children of a chunk index node; small where datasets have
-    /// few chunks.
+    /// `increment`: bytes by which the memory grows. `btree_fanout`: half the children of a chunk index node; small if
+    /// datasets have few chunks.
     MemoryFile(std::size_t increment, unsigned btree_fanout);
     MemoryFile(const MemoryFile&) = delete;
     MemoryFile& operator=(const MemoryFile&) = delete;
     ~MemoryFile();
 
     [[nodiscard]] hid_t get() const { return file_.get(); }
-    /// Closes the file and returns it as the bytes of an HDF5 file, with `tail_bytes` more at the end for the caller to
-    /// fill. All handles inside the file must be gone.
+    /// Closes the file and returns its bytes, followed by `tail_bytes` for the caller to fill. All handles inside the
+    /// file must have been closed.
     [[nodiscard]] Bytes take(std::size_t tail_bytes);
 
   private:
-    struct Buffer;                    ///< what the library's callbacks see
+    struct Buffer;                    ///< context of the library's memory callbacks
     std::unique_ptr<Buffer> buffer_;  ///< outlives the file
     Handle file_;
 };
-/// Opens bytes (copied) as a file, for reading.
+/// Opens the bytes of a file (copied) for reading.
 [[nodiscard]] Handle open_image(const std::byte* bytes, std::size_t num_bytes);
-/// Opens a file on disk for reading, without locks: our files never change, and some file systems have no locks.
+/// Opens a file on disk for reading, without file locks: our files never change, and some file systems lack locks.
 [[nodiscard]] Handle open_file(const std::string& path);
 
 [[nodiscard]] Handle create_group(hid_t at, const char* name);
 void write_attribute(hid_t at, const char* name, std::int64_t value);
 void write_attribute(hid_t at, const char* name, std::string_view value);
 
-/// Chunked with Fletcher32. A dataset with no elements has no chunks and no filter (HDF5 cannot chunk it).
+/// Creates a dataset, chunked with the Fletcher32 filter. HDF5 cannot chunk a dataset without elements: it is
+/// contiguous without a filter.
 [[nodiscard]] Handle create_dataset(hid_t at, const char* name, Type type, const Dims& dims, const Dims& chunk);
 void write_block(hid_t dataset, Type type, const Dims& start, const Dims& count, const void* values);
 void read_block(hid_t dataset, Type type, const Dims& start, const Dims& count, void* values);

@@ -9,18 +9,18 @@
 namespace longhaul::engine::hdf5 {
 namespace {
 
-/// Limits no honest file comes near; they keep a crafted one from asking for absurd memory.
+/// Limits far above those of genuine files. They keep a crafted file from allocating huge amounts of memory.
 constexpr std::size_t max_text_bytes = 4096;
 constexpr hsize_t max_chunk_bytes = hsize_t{16} << 20;
 constexpr unsigned max_links = 64;
 
-/// Names of the links of a group with whether each is a hard one.
+/// Names of the links of a group, and whether each is a hard link.
 using Links = std::vector<std::pair<std::string, bool>>;
 
 herr_t collect_link(hid_t, const char* name, const H5L_info_t* info, void* to) {
     auto& links = *static_cast<Links*>(to);
     links.emplace_back(name, info->type == H5L_TYPE_HARD);
-    return links.size() > max_links ? 1 : 0;  // enough to refuse
+    return links.size() > max_links ? 1 : 0;  // stop: enough to refuse the file
 }
 
 std::string shape_text(const Dims& dims) {
@@ -31,7 +31,7 @@ std::string shape_text(const Dims& dims) {
     return text + "]";
 }
 
-/// Elements of a shape; `limit` + 1 where it is more, so that no product wraps.
+/// Number of elements of a shape, or `limit` + 1 if it is larger. The product cannot overflow.
 hsize_t elements_up_to(const Dims& dims, hsize_t limit) {
     hsize_t elements = 1;
     for (const hsize_t dim : dims) {
@@ -149,7 +149,7 @@ Reader::Dataset Reader::open(const std::string& path, Type type, std::size_t ran
         dataset.id = {checked("H5Dopen2", [&] { return H5Dopen2(file_.get(), path.c_str(), H5P_DEFAULT); }), H5Dclose};
         const Handle creation{checked("H5Dget_create_plist", [&] { return H5Dget_create_plist(dataset.id.get()); }),
                               H5Pclose};
-        // Before the shape: the library opens a virtual dataset's sources to find it.
+        // Check this before reading the shape: for that the library opens the source files of a virtual dataset.
         const int layout = checked("H5Pget_layout", [&] { return int{H5Pget_layout(creation.get())}; });
         if (layout == H5D_VIRTUAL) refuse(path, "data in this file", "a virtual dataset");
         if (checked("H5Pget_external_count", [&] { return H5Pget_external_count(creation.get()); }) != 0) {
@@ -173,14 +173,14 @@ Reader::Dataset Reader::open(const std::string& path, Type type, std::size_t ran
 }
 
 void Reader::check_storage(const Dataset& dataset, hid_t creation, Type type) const {
-    const hsize_t most = num_bytes_ / type_bytes(type);
-    const hsize_t elements = elements_up_to(dataset.dims, most);
-    if (elements > most) {
+    const hsize_t max_elements = num_bytes_ / type_bytes(type);
+    const hsize_t elements = elements_up_to(dataset.dims, max_elements);
+    if (elements > max_elements) {
         refuse(dataset.path, "a shape that fits the file's " + std::to_string(num_bytes_) + " bytes",
                shape_text(dataset.dims));
     }
     const int num_filters = checked("H5Pget_nfilters", [&] { return H5Pget_nfilters(creation); });
-    if (elements == 0) {  // nothing stored, nothing to check, but no filter either
+    if (elements == 0) {  // nothing is stored; only a filter must be refused
         if (num_filters != 0) refuse(dataset.path, "no filter on an empty dataset", std::to_string(num_filters));
         return;
     }
@@ -200,7 +200,7 @@ void Reader::check_storage(const Dataset& dataset, hid_t creation, Type type) co
     if (elements_up_to(chunk, max_chunk_bytes) * type_bytes(type) > max_chunk_bytes) {
         refuse(dataset.path, "chunks of at most " + std::to_string(max_chunk_bytes) + " bytes", shape_text(chunk));
     }
-    // A chunk that was never written would read as zeros.
+    // A missing chunk would read as zeros.
     const hsize_t stored = [&] {
         const Section section;
         return H5Dget_storage_size(dataset.id.get());

@@ -1,7 +1,7 @@
-// Reading HDF5 that a stranger may have written. Checksums come first (commit.cpp, kv_file.cpp); what is left to refuse
-// here are well-formed files that are not ours: links out of the file, storage outside of it, foreign filters, other
-// types and shapes than the format says, sizes that the file cannot hold. Every refusal is an InputError with file and
-// dataset. Private to this room.
+// Reads HDF5 from untrusted files. The callers verify checksums first (commit.cpp, kv_file.cpp). This reader refuses
+// well-formed files that longhaul did not write: external links or storage, other filters, other types and shapes than
+// the format (FORMAT.md), sizes that the file cannot hold. Every refusal is an InputError with file and dataset.
+// Private to this folder.
 #pragma once
 
 #include <algorithm>
@@ -20,28 +20,28 @@ struct CheckpointIdentity;
 
 namespace hdf5 {
 
-/// The fix of every damaged or foreign file: nothing is lost but time.
-inline constexpr std::string_view recompute_hint = "what it held will be computed again";
+/// Appended to messages about damaged or foreign files: the user loses only time.
+inline constexpr std::string_view recompute_hint = "its contents will be recomputed";
 
-/// Refuses bytes that do not begin as every file of ours does: HDF5 signature, superblock version 2, no open-for-write
-/// or other flag. `num_bytes` may be less than the file has.
+/// Refuses a file that does not begin as all our files do: HDF5 signature, superblock version 2, no open-for-write or
+/// other flag. `bytes`: the beginning of the file.
 void check_superblock(const std::string& label, const std::byte* bytes, std::size_t num_bytes);
 
 class Reader {
   public:
-    /// `label`: the file as messages name it. `num_bytes`: its size, an upper bound of every dataset.
+    /// `label`: the file name for messages. `num_bytes`: size of the file, an upper bound for every dataset.
     Reader(std::string label, Handle file, std::uint64_t num_bytes)
         : label_(std::move(label)), file_(std::move(file)), num_bytes_(num_bytes) {}
 
     [[noreturn]] void refuse(std::string_view field, std::string_view expected, std::string_view got) const;
 
-    /// The group holds exactly these names, each a hard link: nothing here leads out of the file.
+    /// Checks that the group holds exactly these names, each a hard link, so that no link leads out of the file.
     void expect_links(const char* group, const std::vector<const char*>& names) const;
 
     /// Attributes of the root group.
     [[nodiscard]] std::int64_t number(const char* attribute) const;
     [[nodiscard]] std::string text(const char* attribute) const;
-    /// A number that must lie in [0, limit].
+    /// A number that must be in [0, limit].
     [[nodiscard]] std::int64_t number_up_to(const char* attribute, std::int64_t limit) const;
 
     struct Dataset {
@@ -50,12 +50,13 @@ class Reader {
         Dims dims;
         [[nodiscard]] hsize_t num_elements() const;
     };
-    /// Opens and checks a dataset: rank, type, chunked with Fletcher32 alone, all of it inside this file.
+    /// Opens and checks a dataset: type, number of dimensions, chunked with only the Fletcher32 filter, stored entirely
+    /// in this file.
     [[nodiscard]] Dataset open(const std::string& path, Type type, std::size_t rank) const;
 
     void read_block(const Dataset& dataset, Type type, const Dims& start, const Dims& count, void* values) const;
 
-    /// A whole one-dimensional dataset.
+    /// All values of a one-dimensional dataset.
     template <class T>
     [[nodiscard]] std::vector<T> values(const std::string& path) const {
         const Dataset dataset = open(path, type_of<T>, 1);
@@ -63,7 +64,7 @@ class Reader {
         if (!result.empty()) read_block(dataset, type_of<T>, {0}, dataset.dims, result.data());
         return result;
     }
-    /// The same, one value for each of `num_rows`.
+    /// All values of a one-dimensional dataset that must have `num_rows` elements.
     template <class T>
     [[nodiscard]] std::vector<T> column(const std::string& path, std::size_t num_rows) const {
         std::vector<T> result = values<T>(path);
@@ -71,7 +72,7 @@ class Reader {
         return result;
     }
 
-    /// One row for each item, stored end to end in `path` with the lengths in `path`_count.
+    /// `num_rows` rows of different length, stored end to end in `path`, with the lengths in `path`_count.
     template <class Row>
     [[nodiscard]] std::vector<Row> ragged(const std::string& path, std::size_t num_rows) const {
         using T = ragged_element<Row>;
@@ -96,7 +97,7 @@ class Reader {
                                                     std::size_t num_values) const;
     void check_storage(const Dataset& dataset, hid_t creation, Type type) const;
     [[nodiscard]] Handle attribute(const char* name) const;
-    /// Runs `action`, turning a failure of the library into a refusal of `field`.
+    /// Runs `action` and turns a Failure into an InputError about `field`.
     template <class Action>
     auto guarded(std::string_view field, Action&& action) const {
         try {
@@ -111,15 +112,15 @@ class Reader {
     std::uint64_t num_bytes_ = 0;
 };
 
-/// Opens verified bytes of a file in memory, or a file on disk.
+/// Opens the bytes of a file, or a file on disk, after its checksum was verified.
 [[nodiscard]] Reader open_reader(const std::string& label, const std::byte* bytes, std::size_t num_bytes);
 [[nodiscard]] Reader open_reader(const std::string& path, std::uint64_t num_bytes);
 
-/// The attributes that every file of ours carries.
+/// The identity attributes of every file.
 void write_identity(hid_t file, const CheckpointIdentity& identity);
 [[nodiscard]] CheckpointIdentity read_identity(const Reader& reader);
 
-/// Counterpart of Reader::ragged.
+/// Writes rows of different length; counterpart of Reader::ragged.
 template <class Row>
 void write_ragged(hid_t at, const std::string& name, const std::vector<Row>& rows) {
     std::vector<std::int64_t> counts;

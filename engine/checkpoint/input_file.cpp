@@ -1,4 +1,4 @@
-// Opening what others may have put into the folder, and the grammar of the names.
+// File names of the checkpoint folder, and InputFile, which opens files that others may have put there.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ std::string cause(int number) {
     return std::generic_category().message(number);
 }
 
-/// Takes a canonical number (no sign, no leading zero) off the front of `rest`.
+/// Removes a canonical number (no sign, no leading zero) from the front of `rest`. False if there is none.
 bool take_number(std::string_view& rest, std::int64_t& value) {
     const char* end = rest.data() + rest.size();
     const auto [stop, error] = std::from_chars(rest.data(), end, value);
@@ -54,7 +54,7 @@ std::optional<FileName> parse_file_name(std::string_view name) {
 }
 
 InputFile::InputFile(const std::string& path) : path_(path) {
-    // Non-blocking: opening a pipe of that name must not hang.
+    // Non-blocking, so that opening a named pipe does not hang.
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     const int error = errno;
     if (fd_ < 0) throw InputError(path, "", "a readable file", cause(error), hdf5::recompute_hint);

@@ -1,5 +1,5 @@
-// KV files: /keys and /values [layer, kv_head, token, head_dim], the items one after the other on the token axis
-// (FORMAT.md).
+// Writes and reads KV files: /keys and /values [layer, kv_head, token, head_dim], the items one after another on the
+// token axis (FORMAT.md).
 #include "engine/checkpoint/kv_file.hpp"
 
 #include <xxhash.h>
@@ -16,18 +16,18 @@ namespace {
 
 constexpr std::string_view kv_format_text = "longhaul kv";
 
-/// Large enough that a chunk's index entry and checksum cost nothing, small enough for the library's chunk cache (1
-/// MB).
+/// Large enough that a chunk's index entry and checksum are negligible, small enough for the library's chunk cache
+/// (1 MB).
 constexpr std::int64_t chunk_bytes = 512 * 1024;
 
 hdf5::Type kv_type(const std::string& kv_dtype) {
-    if (kv_dtype == "bf16") return hdf5::Type::u16;  // HDF5 has no bf16; the attribute kv_dtype says what the bits are
+    if (kv_dtype == "bf16") return hdf5::Type::u16;  // HDF5 has no bf16; the attribute kv_dtype identifies the bits
     if (kv_dtype == "f32") return hdf5::Type::f32;
-    if (kv_dtype == "int8") return hdf5::Type::u8;  // whole numbers and their scale, as bytes
+    if (kv_dtype == "int8") return hdf5::Type::u8;  // quantized integers and their scale, as bytes
     throw std::logic_error("checkpoint: no KV dtype '" + kv_dtype + "'");
 }
 
-/// Elements of one key (value) of one head.
+/// Elements of the key (or value) of one token and head; int8 has 4 bytes more for the scale.
 std::int64_t token_elements(const CheckpointIdentity& identity) {
     return identity.kv_dtype == "int8" ? identity.head_dim + 4 : identity.head_dim;
 }
@@ -38,7 +38,7 @@ std::int64_t num_rows(const std::vector<KvSource>& items) {
     return rows;
 }
 
-/// Extent of a block, or its corner: [layer, kv_head, token, head_dim].
+/// The extent or the start of a block of a dataset, [layer, kv_head, token, head_dim].
 struct Block {
     std::int64_t layers = 0, heads = 0, rows = 0, dim = 0;
 
@@ -49,14 +49,14 @@ struct Block {
     }
 };
 
-/// As many tokens as fit; where a round has few, several heads and then several layers share a chunk.
+/// The shape of a chunk: as many tokens as fit. If a round has few tokens, a chunk holds several heads, then layers.
 Block chunk_of(const Block& whole, std::size_t element_bytes) {
-    const std::int64_t most = std::max<std::int64_t>(chunk_bytes / static_cast<std::int64_t>(element_bytes), 1);
+    const std::int64_t max_elements = std::max<std::int64_t>(chunk_bytes / static_cast<std::int64_t>(element_bytes), 1);
     Block chunk{1, 1, 1, whole.dim};
     const auto fill = [&](std::int64_t& axis, std::int64_t extent) {
-        const std::int64_t largest = std::clamp<std::int64_t>(most / chunk.elements(), 1, extent);
+        const std::int64_t largest = std::clamp<std::int64_t>(max_elements / chunk.elements(), 1, extent);
         const std::int64_t num_chunks = (extent + largest - 1) / largest;
-        axis = (extent + num_chunks - 1) / num_chunks;  // evenly: the last chunk takes as much room as the others
+        axis = (extent + num_chunks - 1) / num_chunks;  // even split: the last chunk takes as much space as the others
     };
     if (whole.elements() == 0) return chunk;
     fill(chunk.rows, whole.rows);
@@ -65,15 +65,15 @@ Block chunk_of(const Block& whole, std::size_t element_bytes) {
     return chunk;
 }
 
-/// Chunks that go from device to file together: one after the other, as many as make it worth a trip.
+/// The shape of a piece: consecutive chunks that are copied from the device and written together, up to 8 MiB.
 Block piece_of(const Block& whole, const Block& chunk, std::size_t element_bytes) {
     constexpr std::int64_t piece_bytes = 8 << 20;
-    const std::int64_t most = piece_bytes / static_cast<std::int64_t>(element_bytes);
+    const std::int64_t max_elements = piece_bytes / static_cast<std::int64_t>(element_bytes);
     Block piece = chunk;
     const auto fill = [&](std::int64_t& axis, std::int64_t chunk_extent, std::int64_t extent) {
         if (axis >= extent) return true;
-        axis = std::min(chunk_extent * std::max<std::int64_t>(most / piece.elements(), 1), extent);
-        return axis == extent;  // only then may the next axis grow
+        axis = std::min(chunk_extent * std::max<std::int64_t>(max_elements / piece.elements(), 1), extent);
+        return axis == extent;  // the next axis may grow only if this one is complete
     };
     if (piece.elements() == 0) return piece;
     if (fill(piece.rows, chunk.rows, whole.rows) && fill(piece.heads, chunk.heads, whole.heads))
@@ -81,7 +81,7 @@ Block piece_of(const Block& whole, const Block& chunk, std::size_t element_bytes
     return piece;
 }
 
-/// Reads the rows of the token axis that `part` has from `start` on, whichever items they belong to.
+/// Copies the block `part` at `start` from the device; its token rows may belong to several items.
 void export_rows(const std::vector<KvSource>& items, bool values, const Block& start, const Block& part,
                  std::size_t row_bytes, std::byte* to) {
     std::int64_t item_row = 0;
@@ -104,7 +104,7 @@ void export_rows(const std::vector<KvSource>& items, bool values, const Block& s
     }
 }
 
-/// Writes one of the two datasets, a piece at a time: memory beside the image is one piece.
+/// Writes one of the two datasets piece by piece, so that only one piece of memory is needed besides the image.
 void write_dataset(hid_t file, bool values, hdf5::Type type, const Block& whole, const std::vector<KvSource>& items) {
     const std::size_t element_bytes = hdf5::type_bytes(type);
     const Block chunk = chunk_of(whole, element_bytes);
@@ -148,7 +148,7 @@ hdf5::Bytes encode_kv_file(const CheckpointIdentity& identity, std::int64_t firs
     const Block whole{identity.num_layers, num_kv_heads, num_rows(items), token_elements(identity)};
     const std::size_t num_bytes = 2 * static_cast<std::size_t>(whole.elements()) * hdf5::type_bytes(type);
     constexpr unsigned btree_fanout = 32;
-    // The library clears what it grows by, so a small file should not ask for much.
+    // The library clears each increment, so small files use small increments.
     hdf5::MemoryFile file(std::clamp<std::size_t>(num_bytes / 4, 1 << 14, 1 << 24), btree_fanout);
     hdf5::write_attribute(file.get(), "format", kv_format_text);
     hdf5::write_attribute(file.get(), "format_version", std::int64_t{checkpoint_format_version});
@@ -190,7 +190,7 @@ void verify_kv_file(const std::string& path, const KvFile& expected, const std::
         if (progress) progress();
     }
     if (XXH3_64bits_digest(state.get()) != expected.checksum) {
-        refuse(path, "keys and values", "the checksum in its commit", "another: bytes changed");
+        refuse(path, "keys and values", "the checksum in its commit", "a different checksum: the file is damaged");
     }
 }
 

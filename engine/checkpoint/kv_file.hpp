@@ -1,5 +1,5 @@
-// Reading KV files: verified whole by the checksum in their commit, then read by blocks. Private to this room and its
-// tests.
+// Reads KV files. verify_kv_file checks the whole file against the checksum in its commit, then KvReader reads blocks.
+// Used by CheckpointStore; private to this folder and its tests.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,29 @@
 
 namespace longhaul::engine::detail {
 
-/// Hashes the file in pieces and compares size and checksum. Throws InputError naming the file and what differs.
+/// Compares size and checksum of the file; calls `progress` after each piece of 1 MiB. Throws InputError that names the
+/// file and the difference.
 void verify_kv_file(const std::string& path, const KvFile& expected, const std::function<void()>& progress);
 
-/// Bytes of one key (value) of one head, and elements of the type that the datasets have.
+/// Bytes of the key (or value) of one token and head in the datasets.
 [[nodiscard]] std::size_t kv_token_bytes(const CheckpointIdentity& identity);
 
-/// One open KV file. Call only for a file that verify_kv_file passed: the HDF5 library trusts what it opens.
+/// An open KV file. Use only for a file that passed verify_kv_file: the HDF5 library trusts the bytes it opens.
 class KvReader {
   public:
-    /// Positions of one item in this file.
+    /// The positions of one item in this file.
     struct Range {
         std::int64_t kv_begin = 0, kv_end = 0;
-        std::int64_t first_row = 0;  ///< where kv_begin stands on the token axis of the datasets
+        std::int64_t first_row = 0;  ///< index of position kv_begin on the token axis of the datasets
     };
 
-    /// Throws InputError where the file is not what commit and identity say.
+    /// Throws InputError if the file does not match its commit and the identity.
     KvReader(const std::string& path, const KvFile& expected, const CheckpointIdentity& identity);
 
     [[nodiscard]] const std::map<std::string, Range>& items() const { return items_; }
 
-    /// [count, kv_token_bytes] of positions from `first` of an item in here; `kv_head` global.
+    /// Reads keys (or values) of `count` positions of an item from `first` on, [count, kv_token_bytes]. `kv_head` is
+    /// the global index.
     void read(const Range& item, std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t first,
               std::int64_t count, std::byte* to) const;
 

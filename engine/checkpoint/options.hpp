@@ -1,4 +1,4 @@
-// What a launch says about its checkpoints: which job they belong to, where they lie, how often they are written.
+// Checkpoint settings of a launch: the identity of the job, the folder, how often to write.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace longhaul::engine {
 
-/// What must agree for a checkpoint to be used; compared as a whole, told apart by name in messages.
+/// A checkpoint can only be used if all of these fields match. Messages name the field that differs.
 struct CheckpointIdentity {
     std::string job;    ///< fingerprint of the identity keys of the job, hexadecimal
     std::string model;  ///< fingerprint of weights and config
@@ -25,11 +25,11 @@ struct CheckpointOptions {
     std::filesystem::path folder;  ///< "" = no checkpoints
     CheckpointIdentity identity;
     std::int64_t replica = 0, epoch = 0;
-    std::int64_t every_tokens =
-        2000;  ///< of the replica's whole batch: output tokens, and prompt tokens while prefilling
+    /// Tokens of the replica's whole batch between rounds: output tokens, and prompt tokens while prefilling.
+    std::int64_t every_tokens = 2000;
     double every_seconds = 60;
     bool store_kv = true;
-    std::int64_t quota_bytes = 0;  ///< 0 = no limit; beyond it rounds are written without KV
+    std::int64_t quota_bytes = 0;  ///< of KV files; when reached, rounds are written without KV. 0: no limit
 };
 
 }  // namespace longhaul::engine

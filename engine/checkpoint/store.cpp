@@ -1,5 +1,5 @@
-// What the checkpoint folder holds: commits read at once, chains per item, KV files verified when an item asks for
-// them.
+// CheckpointStore: reads all commits of a checkpoint folder at construction, finds the chain of an item and verifies
+// its KV files when the item is restored.
 #include <algorithm>
 #include <array>
 #include <deque>
@@ -32,7 +32,7 @@ struct NamedFile {
     FileName parts;
 };
 
-/// Files of ours in a folder, oldest epoch first. A missing folder is empty.
+/// Checkpoint files in a folder, oldest epoch first. A missing folder counts as empty.
 std::vector<NamedFile> list_folder(const std::filesystem::path& folder) {
     std::vector<NamedFile> files;
     std::error_code error;
@@ -62,9 +62,8 @@ void check_identity(const std::string& file, const CheckpointIdentity& ours, con
             else
                 return std::to_string(value);
         };
-        throw InputError(
-            file, field, text(expected), text(got),
-            "it is of another run: give this one another output folder, or go back to what that one ran with");
+        throw InputError(file, field, text(expected), text(got),
+                         "it belongs to another run: use another output folder, or that run's settings");
     };
     compare("job", ours.job, theirs.job);
     compare("model", ours.model, theirs.model);
@@ -76,8 +75,8 @@ void check_identity(const std::string& file, const CheckpointIdentity& ours, con
     compare("head_dim", ours.head_dim, theirs.head_dim);
 }
 
-/// Decoded commits, so that restoring the items of a replica one after the other does not read its commits once for
-/// each of them; bounded, because a folder may hold the tokens of a thousand long items.
+/// Cache of decoded commits: when the items of a replica are restored one after another, each commit need not be read
+/// again for every item. Bounded to 64 MiB, because a folder may hold the tokens of a thousand long items.
 class CommitCache {
   public:
     std::shared_ptr<const Commit> find(const std::string& name) const {
@@ -114,19 +113,19 @@ class CommitCache {
     std::size_t num_bytes_ = 0;
 };
 
-/// What verification said of one KV file.
+/// The result of verifying one KV file.
 struct KvVerdict {
     std::string damage;  ///< "" = intact
     std::map<std::string, KvReader::Range> items;
 };
 
-/// Positions [begin, end) of an item, in the files of one commit.
+/// Positions [begin, end) of an item, stored in the KV files of one commit.
 struct Segment {
     std::int64_t begin = 0, end = 0;
     std::size_t commit_index = 0;
 };
 
-/// Tensors that a later round replaced need not be kept.
+/// Drops tensors that a later round replaced.
 void drop_superseded(DrafterState& before, const DrafterState& later) {
     std::erase_if(before.tensors, [&](const NamedTensor& old) {
         return std::any_of(later.tensors.begin(), later.tensors.end(),
@@ -142,7 +141,7 @@ struct CheckpointStore::State {
     std::int64_t max_epoch = 0;
 
     std::vector<CommitInfo> commits;
-    std::map<std::string, std::string> damaged;  ///< commit name: its line
+    std::map<std::string, std::string> damaged;  ///< message by commit name
     std::map<std::string, std::vector<Link>> links;
     std::map<std::string, std::int64_t> items;
     std::vector<std::string> damage;
@@ -151,7 +150,7 @@ struct CheckpointStore::State {
 
     std::map<std::string, KvVerdict> verdicts;  ///< by KV file name
     std::map<std::string, std::vector<Segment>> segments;
-    std::list<std::pair<std::string, KvReader>> open_files;  ///< last used first
+    std::list<std::pair<std::string, KvReader>> open_files;  ///< most recently used first
 
     [[nodiscard]] std::string path(const std::string& name) const { return (folder / name).string(); }
 
@@ -245,8 +244,8 @@ std::vector<std::string> CheckpointStore::State::broken_lines(const std::string&
     return lines;
 }
 
-/// Tokens and drafter rows of a chain. nullopt where a commit became unreadable since it was first read; it is then
-/// marked as damaged, and another chain is to be found.
+/// Tokens and drafter rows of a chain. nullopt if a commit has become unreadable since it was first read: it is then
+/// marked as damaged, and the caller has to find another chain.
 std::optional<RestoredItem> CheckpointStore::State::assemble(const std::string& key, const Chain& chain) {
     RestoredItem restored;
     restored.key = key;
@@ -260,11 +259,12 @@ std::optional<RestoredItem> CheckpointStore::State::assemble(const std::string& 
                                  hdf5::recompute_hint);
             }
             const ItemDelta& item = commit->items[link.item_index];
-            // As many words a token as the rounds before: rows are told apart by it.
+            // All rounds must have the same number of words per token, which delimits the rows.
             const bool fits =
                 item.logprobs.size() * restored.tokens.size() == restored.logprobs.size() * item.tokens.size();
             if (!fits && !item.tokens.empty()) {
-                throw InputError(path(info.name), "items/logprobs", "as many words a token as the rounds before",
+                throw InputError(path(info.name), "items/logprobs",
+                                 "the same number of words per token as earlier rounds",
                                  std::to_string(item.logprobs.size()) + " words", hdf5::recompute_hint);
             }
             restored.tokens.insert(restored.tokens.end(), item.tokens.begin(), item.tokens.end());
@@ -286,8 +286,8 @@ std::optional<RestoredItem> CheckpointStore::State::assemble(const std::string& 
 // --- keys and values -----------------------------------------------------------------------------------------------
 
 const KvReader& CheckpointStore::State::open(const KvFile& file) {
-    // A few: rounds of several ranks are read side by side, and an open file costs about a megabyte of the library's
-    // caches.
+    // A few, because the files of several ranks are read alternately. An open file costs about a megabyte of the
+    // library's caches.
     constexpr std::size_t max_open_files = 8;
     const auto found =
         std::find_if(open_files.begin(), open_files.end(), [&](const auto& named) { return named.first == file.name; });
@@ -313,7 +313,7 @@ const KvVerdict& CheckpointStore::State::verdict(const KvFile& file) {
     return found->second;
 }
 
-/// The intact file that has this item's head in this round; nullptr where there is none.
+/// The intact KV file of this commit that holds a head of this item; nullptr if there is none.
 const KvFile* CheckpointStore::State::file_of_head(std::size_t commit_index, const std::string& key,
                                                    std::int64_t kv_head) {
     for (const KvFile& file : commits[commit_index].kv_files) {
@@ -323,7 +323,7 @@ const KvFile* CheckpointStore::State::file_of_head(std::size_t commit_index, con
     return nullptr;
 }
 
-/// Whether all heads of this round's positions are there. Any damage met adds its line once.
+/// Whether the positions of this link are intact for all heads. Adds a line for each damage found, without duplicates.
 bool CheckpointStore::State::segment_intact(const std::string& key, const Link& link, std::vector<std::string>& lines) {
     const auto add_line = [&](const std::string& line) {
         if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
@@ -349,8 +349,9 @@ bool CheckpointStore::State::segment_intact(const std::string& key, const Link& 
     return true;
 }
 
-/// Covers positions from 0 on as far as intact rounds reach. Rounds may overlap: what was computed again after damage
-/// is stored again by a later round. Files beyond the first gap are not even read.
+/// Finds the segments that cover the positions from 0 on, up to the first one that no intact round has. Rounds may
+/// overlap: positions recomputed after damage are stored again by a later round. Files beyond the first gap are not
+/// read.
 std::vector<Segment> CheckpointStore::State::find_segments(const std::string& key, const Chain& chain,
                                                            std::vector<std::string>& lines) {
     std::vector<Segment> found;
@@ -377,8 +378,8 @@ std::vector<Segment> CheckpointStore::State::find_segments(const std::string& ke
 
 // --- removal -------------------------------------------------------------------------------------------------------
 
-/// Names in the order of removal: commits before KV files and newest first, so that an interruption leaves shorter
-/// chains, never commits that name files which are gone.
+/// Names of the files to remove, in order of removal: commits before KV files, newest first. An interruption then
+/// leaves shorter chains, but never commits that name missing files.
 std::vector<std::string> CheckpointStore::State::unneeded(const std::vector<std::string>& unfinished,
                                                           std::int64_t epoch) const {
     const std::unordered_set<std::string> keys(unfinished.begin(), unfinished.end());
@@ -397,7 +398,7 @@ std::vector<std::string> CheckpointStore::State::unneeded(const std::vector<std:
     std::vector<std::string> names;
     for (const auto& [name, parts] : files) {
         const std::string commit = commit_name(parts.replica, parts.epoch, parts.round);
-        bool unneeded_here = parts.epoch < epoch;  // nobody claims it, and its writer is gone
+        bool unneeded_here = parts.epoch < epoch;  // for files without a commit: their writer is gone
         if (!parts.temporary) {
             if (known.contains(commit))
                 unneeded_here = !kept.contains(commit);
@@ -411,7 +412,7 @@ std::vector<std::string> CheckpointStore::State::unneeded(const std::vector<std:
     return names;
 }
 
-// --- the contract --------------------------------------------------------------------------------------------------
+// --- public interface ----------------------------------------------------------------------------------------------
 
 CheckpointStore::CheckpointStore(std::filesystem::path folder, const CheckpointIdentity& identity,
                                  std::int64_t max_epoch)
@@ -447,7 +448,7 @@ std::optional<RestoredItem> CheckpointStore::restore(const std::string& key) {
             return std::nullopt;
         }
         std::optional<RestoredItem> restored = state_->assemble(key, chain);
-        if (!restored) continue;  // one commit fewer: this ends
+        if (!restored) continue;  // terminates: each attempt excludes one more commit
         const std::vector<Segment> segments = state_->find_segments(key, chain, lines);
         for (const Segment& segment : segments) restored->kv_ends.push_back(segment.end);
         if (!segments.empty()) restored->kv_tokens = segments.back().end;
@@ -465,8 +466,8 @@ void CheckpointStore::read_kv(const std::string& key, std::int64_t layer, std::i
     const CheckpointIdentity& identity = state_->identity;
     const std::array bounds{std::pair{layer, identity.num_layers - 1}, std::pair{kv_head, identity.num_kv_heads - 1},
                             std::pair{first, kv_tokens}, std::pair{count, kv_tokens - first}};
-    for (const auto& [value, most] : bounds) {
-        if (value < 0 || value > most) throw std::logic_error("read_kv: beyond what restore gave of '" + key + "'");
+    for (const auto& [value, max] : bounds) {
+        if (value < 0 || value > max) throw std::logic_error("read_kv: beyond what restore gave of '" + key + "'");
     }
     const std::size_t row_bytes = detail::kv_token_bytes(identity);
     for (const Segment& segment : found == state_->segments.end() ? std::vector<Segment>{} : found->second) {
@@ -486,7 +487,7 @@ void CheckpointStore::remove_unneeded(const std::vector<std::string>& unfinished
             detail::remove_file(state_->path(name));
         }
     } catch (...) {
-        // What stays costs space until the next launch cleans up; nothing depends on its being gone.
+        // Remaining files only take space until the next launch cleans up.
     }
 }
 

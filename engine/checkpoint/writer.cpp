@@ -1,4 +1,5 @@
-// The writer thread: takes pieces of work from a queue, one at a time, and turns every outcome into a value.
+// CheckpointWriter: a thread that processes a queue of work (KV files, commits, removals) one at a time and returns
+// every outcome, errors included, as a RoundResult.
 #include <pthread.h>
 
 #include <chrono>
@@ -21,8 +22,9 @@ namespace {
 using Removal = std::vector<std::string>;
 using Work = std::variant<RoundJob, Commit, Removal>;
 
-/// Signals belong to the main thread: here one would cut a write short, and SIGXFSZ (a file size limit) would end the
-/// process where write() can report it. The new thread inherits the mask.
+/// Blocks all signals while the writer thread is created; the new thread inherits the mask. The main thread handles
+/// signals. In the writer a signal could cut a write short, and SIGXFSZ (file size limit) would end the process
+/// although write() can report the error.
 class SignalsBlocked {
   public:
     SignalsBlocked() {
@@ -68,7 +70,7 @@ struct CheckpointWriter::State {
             busy = true;
             std::optional<RoundResult> result;
             {
-                // Its own scope: the exports keep KV pages alive, and are let go before anyone sees the result.
+                // The exports keep KV pages alive. This scope releases them before the result becomes visible.
                 const Work work = std::move(queue.front());
                 queue.pop_front();
                 lock.unlock();
@@ -92,8 +94,8 @@ struct CheckpointWriter::State {
         return result;
     }
 
-    /// An expected failure is a value; so is an unexpected one here, because a round that cannot be written costs
-    /// recomputation only, and the exception would end the process.
+    /// Runs `action` and stores any exception in `result`, also an unexpected one: a round that cannot be written costs
+    /// only recomputation, but an exception in this thread would end the process.
     template <class Action>
     static void keep_error(RoundResult& result, Action&& action) {
         try {
@@ -125,7 +127,7 @@ struct CheckpointWriter::State {
     }
 
     std::optional<RoundResult> perform(const Removal& names) const {
-        for (const bool commits : {true, false}) {  // no commit ever names files that are gone
+        for (const bool commits : {true, false}) {  // commits first, so that none names missing files
             for (const std::string& name : names) {
                 const auto parts = detail::parse_file_name(name);
                 if (parts && (parts->rank < 0) == commits) detail::remove_file((folder / name).string());
@@ -139,7 +141,7 @@ CheckpointWriter::CheckpointWriter(std::filesystem::path folder, CheckpointIdent
     : state_(std::make_unique<State>()) {
     state_->folder = std::move(folder);
     state_->identity = std::move(identity);
-    std::error_code ignored;  // if it cannot be made, the first round says why
+    std::error_code ignored;  // if the folder cannot be created, the first round reports why
     std::filesystem::create_directories(state_->folder, ignored);
     const SignalsBlocked inherited;
     state_->thread = std::thread([state = state_.get()] { state->run(); });

@@ -7,14 +7,15 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr double keep = 0.995;                          // about 200 trials are remembered
-constexpr double keep_last = 0.95, clear_change = 3.5;  // and 20, in standard errors
-constexpr double doubted = 0.3;
-// Beliefs before anything was seen, good enough to be tried, and weak enough to be given up after a few misses.
+constexpr double keep = 0.995;  // decay per trial: a memory of about 200 trials
+// Decay of the short memory (about 20 trials), and the standard errors between both at which the long one is reset.
+constexpr double keep_last = 0.95, clear_change = 3.5;
+constexpr double doubted = 0.3;  // factor on the counts in doubt()
+// Prior of the first level: high enough that drafts are tried, with a weight that a few misses outweigh.
 constexpr double first_chance = 0.6, wider_chance = 0.25, first_weight = 2;
-constexpr double level_weight = 4;  // of the belief that a level is like the one above it
+constexpr double level_weight = 4;  // weight, in trials, of the prior that a level equals the one above it
 
-/// Of a share that was seen in so many trials; one where nothing was ever accepted could still be accepted.
+/// Standard error of a ratio observed in `trials` trials. Smoothed, so that it is not 0 where nothing was accepted.
 double standard_error(double share, double trials) {
     const double likely = (share * trials + 0.5) / (trials + 1);
     return std::sqrt(likely * (1 - likely) / (trials + 1));
@@ -29,19 +30,19 @@ void Acceptance::Cell::count(bool hit) {
     last_hits = keep_last * last_hits + (hit ? 1 : 0);
     const double share = hits / trials;
     const double change = std::abs(last_hits / last_trials - share);
-    // Another text, another item: what was seen before says little about it.
+    // The text has changed (another item, for example): drop the long memory.
     if (change > clear_change * standard_error(share, last_trials)) trials = last_trials, hits = last_hits;
 }
 
 Acceptance::Acceptance(TreeFamily family)
     : family_(std::move(family)),
       cells_(static_cast<std::size_t>(family_.max_depth), std::vector<Cell>(family_.widths.size())) {
-    // As if it had been seen: beliefs are forgotten like trials.
+    // The prior is stored as trials, so it decays like them.
     for (std::size_t i = 0; i < family_.widths.size(); ++i)
         cells_[0][i] = {.trials = first_weight, .hits = first_weight * (i == 0 ? first_chance : wider_chance)};
 }
 
-/// The first width whose trees hold `node`: nodes of a level stand in the order of their draw.
+/// Index of the smallest width whose trees contain `node`. Nodes of a level are in draw order.
 std::size_t Acceptance::narrowest_with(const TokenTree& tree, std::int32_t node, std::int64_t level) const {
     const auto at = static_cast<std::size_t>(node);
     std::int64_t place = 0;
@@ -56,7 +57,7 @@ void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> acc
     deepest_ = std::max(deepest_, static_cast<std::int64_t>(accepted.size()));
     const auto above = std::upper_bound(family_.widths.begin(), family_.widths.end(), width);
     const auto grown = static_cast<std::size_t>(std::max<std::ptrdiff_t>(above - family_.widths.begin(), 1)) - 1;
-    std::size_t narrowest = 0;  // width that holds the path so far
+    std::size_t narrowest = 0;  // index of the smallest width whose trees contain the accepted path so far
     const auto depth = std::min<std::size_t>(static_cast<std::size_t>(tree.depth.back()), cells_.size());
     for (std::size_t level = 0; level < depth; ++level) {
         const bool hit = level < accepted.size();
@@ -75,7 +76,7 @@ std::vector<double> Acceptance::chances(std::size_t width, std::int64_t depth, d
     std::vector<double> all_miss(static_cast<std::size_t>(depth), 1.0);
     for (std::size_t i = 0; i <= width; ++i) {
         double belief = 0;
-        double weight = 0;  // the first level has its own
+        double weight = 0;  // the first level has its own prior
         for (std::size_t level = 0; level < all_miss.size(); ++level) {
             const Cell& cell = cells_[level][i];
             belief = (cell.hits + weight * belief) / (cell.trials + weight);

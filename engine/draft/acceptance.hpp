@@ -1,5 +1,5 @@
-// How likely a tree's next node is accepted, by level and width: learned from the trees that were verified, the older
-// ones forgotten little by little.
+// Estimates the acceptance probability of draft tree nodes by level and tree width, from verified trees. Older trees
+// count exponentially less. Used by TreeChooser.
 #pragma once
 
 #include <cstdint>
@@ -15,33 +15,34 @@ class Acceptance {
   public:
     explicit Acceptance(TreeFamily family);
 
-    /// A tree grown at `width`, and its accepted nodes in order. `ended`: the text ended with them, whatever might
-    /// have been accepted below.
+    /// Records a verified tree grown at `width` and its accepted nodes, in order. `ended`: the text ended with them, so
+    /// the level below them counts neither as accepted nor as rejected.
     void record(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t width);
 
-    /// For each level, from the root's children down to `depth`: the chance that a node is accepted where its parent
-    /// was, in trees of width family.widths[`width`]. Never less for a greater width. `hope`: so many standard errors
-    /// above what was seen.
+    /// For each level, from the root's children down to `depth`: the probability that a node of the level is accepted
+    /// given that its parent was, in trees of width family.widths[`width`]. Does not decrease with the width. `hope`:
+    /// standard errors added to the estimate of the narrowest width.
     [[nodiscard]] std::vector<double> chances(std::size_t width, std::int64_t depth, double hope = 0) const;
 
-    /// What was seen so far counts less from now on: drafts are tried again after a pause.
+    /// Reduces the weight of everything recorded so far. Called before drafts are tried again after a pause.
     void doubt();
 
-    /// The most nodes of a tree that were ever accepted.
+    /// The largest number of nodes of one tree that were ever accepted.
     [[nodiscard]] std::int64_t deepest() const { return deepest_; }
 
   private:
-    /// Of levels whose parent was accepted by a tree of this width but nothing by the next narrower one.
+    /// Counts of one level and one width i. A trial: the accepted path lies in the tree of width i, and the level has
+    /// no accepted node in the next narrower tree. A hit: the tree of width i has the accepted node.
     struct Cell {
         double trials = 0, hits = 0;
-        double last_trials = 0, last_hits = 0;  ///< the same of fewer trials
+        double last_trials = 0, last_hits = 0;  ///< the same with a shorter memory
 
         void count(bool hit);
     };
     [[nodiscard]] std::size_t narrowest_with(const TokenTree& tree, std::int32_t node, std::int64_t level) const;
 
     TreeFamily family_;
-    std::vector<std::vector<Cell>> cells_;  ///< of a level, of a width
+    std::vector<std::vector<Cell>> cells_;  ///< [level][width]
     std::int64_t deepest_ = 0;
 };
 

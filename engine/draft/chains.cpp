@@ -1,5 +1,5 @@
-// Chains drawn independently of each other: SD (Leviathan et al., Chen et al.), SpecTr, SpecInfer with one or several
-// draft models.
+// Trees of independently drawn chains: SD (Leviathan et al., Chen et al.), SpecTr, and SpecInfer with one or several
+// draft models (algorithms.md section 4).
 #include <algorithm>
 
 #include "engine/draft/tree_growth.hpp"
@@ -87,9 +87,9 @@ class ChainsGrowth final : public TreeGrowth {
     Noise noise_;
     std::int64_t position_, depth_, num_models_;
     std::int64_t level_ = 0;
-    std::vector<std::int32_t> ends_;  ///< of each chain
+    std::vector<std::int32_t> ends_;  ///< last node of each chain
     std::vector<Wanted> wanted_;
-    std::vector<std::vector<std::uint32_t>> lanes_;  ///< of wanted_: the chains that go on there
+    std::vector<std::vector<std::uint32_t>> lanes_;  ///< for each entry of wanted_: the chains that continue there
 };
 
 class Chains final : public TreeMethod {

@@ -1,4 +1,4 @@
-// How a replica drafts, as its caller asks for it.
+// Draft settings of a replica, set by its caller (the runner fills them from the job file).
 #pragma once
 
 #include <algorithm>
@@ -19,19 +19,19 @@ struct DraftOptions {
     TreeSpec tree;
     std::int64_t ngram_order = 4;
     std::int64_t ngram_top = 20;
-    /// replay: the output of an item's earlier run, and how often the first guess is right.
+    /// replay: the output of an item in an earlier run, and the probability that the first guess is right.
     std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
     double replay_accept = 1.0;
-    std::vector<Model*> models;               ///< draft language models, loaded; they must outlive the replica
-    const DraftHeads* heads = nullptr;        ///< likewise, of methods that draft with heads
-    double model_temperature = -1;            ///< of draft models; < 0: the target's (1 where that is greedy)
-    std::function<TreeLimits()> tree_limits;  ///< tests: in the place of what `draft-tree = auto` chooses for a step
+    std::vector<Model*> models;               ///< loaded draft language models; must outlive the replica
+    const DraftHeads* heads = nullptr;        ///< loaded heads, for methods that use them; must outlive the replica
+    double model_temperature = -1;            ///< of draft models; < 0: the target's (1 if the target is greedy)
+    std::function<TreeLimits()> tree_limits;  ///< tests: replaces the choice of `draft-tree = auto` in every step
 
-    /// Throws UsageError (tree_of).
+    /// The tree shape of the method and these settings. Throws UsageError (tree_of).
     [[nodiscard]] TreeShape shape() const {
         return tree_of(*method, tree, std::max<std::int64_t>(static_cast<std::int64_t>(models.size()), 1));
     }
-    /// Whether TreeChooser sizes the trees.
+    /// Whether TreeChooser chooses the size of the trees.
     [[nodiscard]] bool chooses_tree() const { return engine::chooses_tree(*method, tree); }
 };
 

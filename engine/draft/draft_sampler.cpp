@@ -8,7 +8,7 @@ namespace longhaul::engine {
 std::vector<Distribution> DraftSampler::distributions(Logits& logits, std::span<const DraftRow> rows) {
     std::vector<Distribution> all = draw_on_device(logits, rows);
     const auto drawn = [](const Distribution& one) { return !one.ids.empty(); };
-    if (std::none_of(all.begin(), all.end(), drawn)) static_cast<void>(logits.all());  // in one transfer
+    if (std::none_of(all.begin(), all.end(), drawn)) static_cast<void>(logits.all());  // all rows in one transfer
     for (std::size_t r = 0; r < rows.size(); ++r) {
         if (drawn(all[r])) continue;
         pipeline_.set_params(rows[r].sampling);
@@ -18,7 +18,7 @@ std::vector<Distribution> DraftSampler::distributions(Logits& logits, std::span<
     return all;
 }
 
-/// Empty distributions: the host has to find them out.
+/// Returns an empty distribution for each row that the host has to compute.
 std::vector<Distribution> DraftSampler::draw_on_device(Logits& logits, std::span<const DraftRow> rows) {
     std::vector<Distribution> distributions(rows.size());
     if (!logits.can_choose()) return distributions;
@@ -33,7 +33,7 @@ std::vector<Distribution> DraftSampler::draw_on_device(Logits& logits, std::span
     for (bool left = true; left;) {
         left = false;
         std::vector<kernels::Choice> choices;
-        std::deque<std::vector<std::int32_t>> penalised;  // choices point there
+        std::deque<std::vector<std::int32_t>> penalised;  // `choices` point into it
         for (std::size_t r = 0; r < rows.size(); ++r) {
             const DraftRow& row = rows[r];
             pipeline_.set_params(row.sampling);
@@ -42,9 +42,9 @@ std::vector<Distribution> DraftSampler::draw_on_device(Logits& logits, std::span
                 kernels::Choice choice = pipeline_.choice(row.context, noise, penalised.emplace_back());
                 choice.row = static_cast<std::int64_t>(r);
                 if (row.noise.is_own() && distributions[r].kept == nullptr)
-                    distributions[r].kept = choice.keep = room_to_keep();
+                    distributions[r].kept = choice.keep = kept_slot();
                 choices.push_back(choice);
-                if (!choice.penalised.empty()) break;  // penalties change the row: one choice per row and call
+                if (!choice.penalised.empty()) break;  // penalties modify the row: one choice per row and call
             }
             left = left || lanes_done[r] < row.lanes.size();
         }
@@ -64,13 +64,13 @@ std::vector<Distribution> DraftSampler::draw_on_device(Logits& logits, std::span
     return distributions;
 }
 
-/// Device memory for what a verifier will ask for.
-std::byte* DraftSampler::room_to_keep() {
+/// Device memory for one distribution that the verifier may fetch later.
+std::byte* DraftSampler::kept_slot() {
     const std::size_t num_bytes = kernels::KeptDistribution::num_bytes(vocab_size_);
-    const auto rooms_per_slab = static_cast<std::size_t>(kept_per_slab);
-    const std::size_t room = num_kept_++;
-    if (room == kept_.size() * rooms_per_slab) kept_.emplace_back(device_, rooms_per_slab * num_bytes);
-    return kept_[room / rooms_per_slab].data() + room % rooms_per_slab * num_bytes;
+    const auto slots_per_slab = static_cast<std::size_t>(kept_per_slab);
+    const std::size_t slot = num_kept_++;
+    if (slot == kept_.size() * slots_per_slab) kept_.emplace_back(device_, slots_per_slab * num_bytes);
+    return kept_[slot / slots_per_slab].data() + slot % slots_per_slab * num_bytes;
 }
 
 }  // namespace longhaul::engine

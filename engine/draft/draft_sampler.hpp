@@ -1,6 +1,6 @@
-// Where the tokens of drafts are drawn: for rows of a drafter's logits, the distributions that its trees draw from. A
-// device that chooses tokens draws them where the logits are, and only the drawn ones come to the host; else the host's
-// pipeline gives whole distributions. Trees are the same either way.
+// Turns the logits rows of a drafter (draft models, Medusa heads) into the distributions that its trees draw from. A
+// device that can choose tokens draws in device memory and only the drawn tokens are copied to the host; otherwise the
+// host runs the logits pipeline and gets whole distributions. The trees are the same either way.
 #pragma once
 
 #include <cstdint>
@@ -14,38 +14,38 @@
 
 namespace longhaul::engine {
 
-/// Distributions of drafts that a device keeps for the verifier (kernels::KeptDistribution) are so many per piece of
-/// memory; of a batch, no more than its trees have nodes.
+/// Draft distributions that a device keeps for the verifier (kernels::KeptDistribution) are allocated in slabs of this
+/// many. A batch needs at most as many as its trees have nodes.
 constexpr std::int64_t kept_per_slab = 16;
 
-/// One row of logits: what follows a node of a tree.
+/// Describes one row of logits: the distribution of the token after a tree node.
 struct DraftRow {
     NodeContext context;      ///< for the penalty
     SamplingParams sampling;  ///< temperature above 0
     Noise noise;
-    std::int64_t position = 0;             ///< absolute, of the tokens that are drawn
-    std::int32_t node = 0;                 ///< their parent
-    std::span<const std::uint32_t> lanes;  ///< that draw, each with noise of its own
+    std::int64_t position = 0;             ///< absolute position of the drawn tokens
+    std::int32_t node = 0;                 ///< their parent in the tree
+    std::span<const std::uint32_t> lanes;  ///< noise lanes that draw, each with its own noise
     std::int64_t num_draws = 0;            ///< tokens that each lane draws; 0: the whole distribution is needed
-    bool with_q = true;                    ///< whether probabilities are wanted
+    bool with_q = true;                    ///< whether probabilities are needed
 };
 
 class DraftSampler {
   public:
-    /// `vocab_size`: of the logits, the first tokens, which alone are drafted.
+    /// Only the first `vocab_size` tokens of the logits are drafted.
     DraftSampler(kernels::Device& device, std::int64_t vocab_size)
         : device_(device), vocab_size_(vocab_size), pipeline_({}, vocab_size) {}
 
-    /// Row i of `logits` is described by rows[i]. Where the device drew: the tokens that the lanes draw and the
-    /// most probable one, and all of the distribution in device memory (Distribution::kept) where noise is a node's
-    /// own. The same on every rank.
+    /// One distribution per row; rows[i] describes row i of `logits`. If the device draws, a distribution holds only
+    /// the tokens that the lanes drew and the most probable one; under Noise::Kind::own the whole distribution also
+    /// stays in device memory (Distribution::kept). The same on every rank.
     std::vector<Distribution> distributions(Logits& logits, std::span<const DraftRow> rows);
-    /// What the device keeps is not needed any more.
+    /// Allows the memory of all kept distributions to be reused.
     void release_kept() { num_kept_ = 0; }
 
   private:
     [[nodiscard]] std::vector<Distribution> draw_on_device(Logits& logits, std::span<const DraftRow> rows);
-    std::byte* room_to_keep();
+    std::byte* kept_slot();
 
     kernels::Device& device_;
     std::int64_t vocab_size_;

@@ -1,4 +1,4 @@
-// What a checkpoint keeps of a drafter.
+// The state of a drafter as checkpoints store it.
 #pragma once
 
 #include <cstdint>
@@ -7,22 +7,22 @@
 
 namespace longhaul::engine {
 
-/// A tensor of a drafter, by the name that it gave it.
+/// A named tensor of a drafter's state.
 struct NamedTensor {
-    std::string name;                 ///< unique in its state
+    std::string name;                 ///< unique within the state
     std::vector<std::int64_t> shape;  ///< each at least 1
-    std::vector<std::int32_t> words;  ///< as many as the shape says: 32 bits an element, opaque here
+    std::vector<std::int32_t> words;  ///< one 32-bit word per element, opaque here
 
     bool operator==(const NamedTensor&) const = default;
 };
 
-/// State of a drafter as rows of integers (n-gram table: tokens of the n-gram, count, last seen). A later delta
-/// overrides earlier rows; only the drafter knows their meaning.
+/// State of a drafter as rows of integers (n-gram table: tokens of the n-gram, count, last seen). Rows of a later delta
+/// override earlier ones. Only the drafter interprets them.
 struct DrafterState {
-    std::string kind;  ///< "ngram/4": method and the keys that shape its rows; "" for none
+    std::string kind;  ///< method and the settings that its rows depend on, such as "ngram/4"; "" for no state
     std::int64_t row_width = 0;
     std::vector<std::int32_t> rows;      ///< [num_rows, row_width]
-    std::vector<NamedTensor> tensors{};  ///< whole: a later delta's replaces an earlier one of its name
+    std::vector<NamedTensor> tensors{};  ///< complete: a later delta replaces the tensor of the same name
 };
 
 }  // namespace longhaul::engine

@@ -3,7 +3,7 @@
 namespace longhaul::engine {
 namespace {
 
-/// No drafts: every step is one target call and one token.
+/// No drafts: every step is one target pass and one token.
 class PlainDrafter final : public Drafter {
   public:
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem&) override {

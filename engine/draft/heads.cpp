@@ -25,7 +25,7 @@ kernels::DType type_of(Precision precision) {
     return precision == Precision::fp32 ? kernels::DType::f32 : kernels::DType::bf16;
 }
 
-/// What the heads become, in the order of loading.
+/// How to load the heads: a WeightPlan per matrix and gain, in loading order.
 std::vector<WeightPlan> plan_heads(const HeadsConfig& config, kernels::DType dtype,
                                    std::vector<DraftHeads::Head>& heads) {
     std::vector<WeightPlan> plans;
@@ -67,7 +67,7 @@ HeadsConfig HeadsConfig::load(const std::filesystem::path& folder, const ModelCo
     config.file = file;
     if (find_member(json, "medusa_heads", file) == nullptr)
         throw InputError(file, "medusa_heads", "the number of heads", "nothing",
-                         "give a folder of heads as draft-model, or a model that has them inside");
+                         "give a folder of heads as draft-model, or a model folder that contains heads");
     config.num_heads = get_int(json, "medusa_heads", 1, max_heads, file);
     config.hidden_size = get_int_or(json, "hidden_size", target.hidden_size, 1, std::int64_t{1} << 17, file);
     config.norm_eps = get_double_or(json, "rms_norm_eps", target.norm_eps, file);
@@ -84,8 +84,7 @@ TreeShape tree_of_heads(const DraftOptions& options, const HeadsConfig& heads) {
     const DraftMethod& method = *options.method;
     if (heads.chained != method.chained_heads)
         throw InputError(heads.file, "chained", method.chained_heads ? "true" : "false",
-                         heads.chained ? "true" : "false",
-                         "draft = " + method.name + " takes heads that were trained so");
+                         heads.chained ? "true" : "false", "draft = " + method.name + " needs heads with this setting");
     TreeShape shape = options.shape();
     const TreeSpec& spec = options.tree;
     if (!spec.is_given() || spec.is_auto() || spec.text() == method.default_tree) {

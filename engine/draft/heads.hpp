@@ -1,12 +1,12 @@
-// Trained heads on the target's hidden states (TokenSwift and Medusa; algorithms.md section 5): for head i a matrix W_i
-// [hidden, hidden] and the gains of two RMS norms. What is made of them is the draft method's business.
+// Trained draft heads on the target's hidden states (TokenSwift and Medusa; algorithms.md section 5): head i has a
+// matrix W_i [hidden, hidden] and the gains of two RMS norms. Draft methods decide how to combine them (medusa.cpp).
 //
-// A folder holds config.json ("medusa_heads": how many, "hidden_size", "rms_norm_eps"; "chained": whether each head was
-// trained on the one before it) and safetensors with, for i from 0,
+// A folder holds config.json ("medusa_heads": number of heads, "hidden_size", "rms_norm_eps"; "chained": whether each
+// head was trained on the one before it) and safetensors with, for i from 0,
 //   model.medusa_layers.{i}.linear.weight           [hidden, hidden]
 //   model.medusa_layers.{i}.input_layernorm.weight  [hidden], before the matrix
-//   model.medusa_layers.{i}.post_layernorm.weight   [hidden], before the target's own output head
-// Published TokenSwift checkpoints have both beside the weights of the whole model.
+//   model.medusa_layers.{i}.post_layernorm.weight   [hidden], before the target's output head
+// Published TokenSwift checkpoints hold both together with the weights of the whole model.
 #pragma once
 
 #include <cstdint>
@@ -28,34 +28,34 @@ struct HeadsConfig {
     std::int64_t hidden_size = 0;
     double norm_eps = 1e-6;
     bool chained = false;  ///< each head was trained on the one before it
-    std::string file;      ///< of these fields, for messages
+    std::string file;      ///< path of config.json, for messages
 
-    /// Throws InputError naming the field, also where the folder has no heads or they are of another width than
-    /// `target`'s.
+    /// Reads config.json. Throws InputError that names the field, also if the folder has no heads or their width
+    /// differs from the target's.
     static HeadsConfig load(const std::filesystem::path& folder, const ModelConfig& target);
 
-    /// Parameters that one use of the heads reads, the target's output head included.
+    /// Number of parameters read when drafting with the heads, the target's output head included.
     [[nodiscard]] std::int64_t num_parameters(const ModelConfig& target) const;
 };
 
-/// The trees of `options` by these heads, a level each: the method's own are cut to as many levels as there are heads.
-/// Throws UsageError for deeper ones, InputError for heads of another method.
+/// The tree shape of `options` for these heads, one level per head. The default tree is cut to the number of heads;
+/// throws UsageError if a shape given by the user is deeper, InputError if the heads belong to another method.
 TreeShape tree_of_heads(const DraftOptions& options, const HeadsConfig& heads);
 
-/// One line for each tensor that is missing, too many, or of another shape. Reads no weights. Throws InputError as
+/// One line for each tensor that is missing, unexpected or of a wrong shape. Reads no weights. Throws InputError like
 /// HeadsConfig::load.
 std::vector<std::string> head_faults(const std::filesystem::path& folder, const ModelConfig& target);
 
-/// Identity of the heads in `folder`. Throws InputError.
+/// Fingerprint that identifies the heads in `folder`. Throws InputError.
 std::uint64_t heads_fingerprint(const std::filesystem::path& folder, const ModelConfig& target);
 
-/// Bytes of the heads as `device` packs them, whole on every rank.
+/// Bytes of the heads in the packed layout of `device`. Heads are not sharded: every rank holds all of them.
 std::int64_t heads_bytes(const HeadsConfig& config, Precision precision, const kernels::Device& device);
 
 class DraftHeads {
   public:
-    /// Loads the heads of `folder` onto the device of `target`, whole on every rank. Throws InputError for heads that
-    /// do not fit the target, or hold NaN or infinity.
+    /// Loads the heads of `folder` onto the device of `target`, unsharded on every rank. Throws Error if tensors are
+    /// missing or of a wrong shape, InputError if the heads do not fit the target or hold NaN or infinity.
     DraftHeads(const std::filesystem::path& folder, const Model& target);
 
     struct Head {
@@ -72,8 +72,8 @@ class DraftHeads {
     std::uint64_t fingerprint_ = 0;
 };
 
-/// Independent heads: norm_out_i(h0 + W_i norm_in_i(h0)) of the first `count` heads, [count, rows of h0, hidden]: what
-/// the target's output head reads without another norm.
+/// Independent heads: norm_out_i(h0 + W_i norm_in_i(h0)) of the first `count` heads, [count, rows of h0, hidden]. This
+/// is the input of the target's output head, without a further norm.
 HiddenStates independent_heads(Model& target, const DraftHeads& heads, const HiddenStates& h0, std::int64_t count);
 
 }  // namespace longhaul::engine

@@ -12,45 +12,47 @@
 namespace longhaul::engine {
 namespace {
 
-/// What a model of a bounded context sees of a text that is longer: its end, from an origin that moves on by a stride.
-/// Where it lies follows from the text's length alone, so that the drafts do, whatever launches were killed before.
+/// The window of a text that a draft model with a bounded context sees: the end of the text, from an origin that
+/// advances in strides. The origin depends only on the length of the text (except after a pause in drafting, see
+/// late_origin), so drafts do not depend on where earlier launches were killed.
 class View {
   public:
     explicit View(std::int64_t max_positions)
         : max_positions_(max_positions),
-          most_(std::max<std::int64_t>(max_positions - 1, 1)),
-          kept_(std::min(most_ / 2, max_read_again)) {}
+          max_tokens_(std::max<std::int64_t>(max_positions - 1, 1)),
+          kept_(std::min(max_tokens_ / 2, max_read_again)) {}
 
-    /// Of a text of `size` tokens: 0 as long as the model has room for a draft behind them.
+    /// Origin for a text of `size` tokens: 0 while they and at least one drafted token fit into the model's context.
     [[nodiscard]] std::int64_t origin_of(std::int64_t size) const {
-        const std::int64_t stride = most_ - kept_;
-        return size <= most_ ? 0 : (size - most_ + stride - 1) / stride * stride;
+        const std::int64_t stride = max_tokens_ - kept_;
+        return size <= max_tokens_ ? 0 : (size - max_tokens_ + stride - 1) / stride * stride;
     }
-    [[nodiscard]] bool holds(std::int64_t origin, std::int64_t size) const { return size - origin <= most_; }
-    /// Levels of a tree behind `size` tokens.
+    [[nodiscard]] bool holds(std::int64_t origin, std::int64_t size) const { return size - origin <= max_tokens_; }
+    /// Maximum depth of a tree after `size` tokens.
     [[nodiscard]] std::int64_t depth(std::int64_t origin, std::int64_t size) const {
         return max_positions_ - (size - origin);
     }
-    /// After a pause: where a model begins that reads the last `max_catching_up` tokens of the text alone.
+    /// Origin after a long pause in drafting: the model reads only the end of the text, at most `max_catching_up`
+    /// tokens.
     [[nodiscard]] std::int64_t late_origin(std::int64_t size) const {
         return std::max<std::int64_t>(size - std::min(max_catching_up, std::max<std::int64_t>(kept_, 1)), 0);
     }
 
   private:
-    static constexpr std::int64_t max_read_again = 2048;  // a few passes; half of a long context would be minutes
+    static constexpr std::int64_t max_read_again = 2048;  // a few passes; half of a long context would take minutes
 
     std::int64_t max_positions_;
-    std::int64_t most_;  ///< tokens that are seen at most
-    std::int64_t kept_;  ///< about so many when the origin has moved
+    std::int64_t max_tokens_;  ///< maximum number of tokens in the window
+    std::int64_t kept_;        ///< about the number of tokens that stay in the window when the origin advances
 };
 
-/// Keys and values of one sequence in one draft model. Node i of a tree lies in scratch slot i - 1.
+/// KV cache of one sequence in one draft model. Node i of a tree uses scratch slot i - 1.
 struct DraftKv {
     std::shared_ptr<KvSequence> kv;
-    std::int64_t origin = 0;     ///< position in the text of what the model takes for its beginning
-    std::vector<bool> computed;  ///< nodes of the last tree that have keys and values
+    std::int64_t origin = 0;     ///< text position of the model's position 0
+    std::vector<bool> computed;  ///< [node] of the last tree: whether its keys and values were computed
 
-    /// Positions of the text that are known.
+    /// Text position up to which the model has read: the next position it needs.
     [[nodiscard]] std::int64_t known() const { return origin + kv->committed(); }
 };
 
@@ -61,7 +63,7 @@ class LmSequence final : public SequenceDrafter {
         release();
     }
 
-    /// Keeps the keys and values of the accepted nodes that it has.
+    /// Commits the draft KV of the accepted nodes, as far as it was computed.
     void accept(std::span<const std::int32_t> context, std::span<const std::int32_t> path) {
         for (DraftKv& draft : of_model) {
             std::vector<std::int32_t> slots;
@@ -71,8 +73,8 @@ class LmSequence final : public SequenceDrafter {
                 slots.push_back(node - 1);
             }
             // An item may end within the accepted path.
-            const std::int64_t room = static_cast<std::int64_t>(context.size()) - draft.known();
-            if (static_cast<std::int64_t>(slots.size()) > room) slots.resize(room);
+            const std::int64_t max_slots = static_cast<std::int64_t>(context.size()) - draft.known();
+            if (static_cast<std::int64_t>(slots.size()) > max_slots) slots.resize(max_slots);
             if (!slots.empty()) draft.kv->accept(slots);
             draft.computed.clear();
         }
@@ -93,21 +95,22 @@ class LmSequence final : public SequenceDrafter {
         for (PagePool* pool : pools_) of_model.push_back({std::make_shared<KvSequence>(*pool), 0, {}});
     }
 
-    /// A text that outgrew a model's context goes on in it from its present origin.
+    /// Moves the window of each model whose context the text has outgrown. That model's KV cache starts empty again.
     void move_on(std::int64_t size) {
         for (std::size_t model = 0; model < of_model.size(); ++model) {
             if (!views_[model].holds(of_model[model].origin, size)) begin(model, views_[model].origin_of(size));
         }
     }
 
-    /// After a long pause: what comes is drafted from the last tokens of `size` alone.
+    /// After a long pause in drafting: restarts models that lack more than `max_catching_up` tokens on the end of the
+    /// text.
     void begin_anew_if_late(std::int64_t size) {
         for (std::size_t model = 0; model < of_model.size(); ++model) {
             if (of_model[model].known() + max_catching_up < size) begin(model, views_[model].late_origin(size));
         }
     }
 
-    /// Levels of a tree that every model has room for.
+    /// Maximum depth of a tree that fits into every model's context.
     [[nodiscard]] std::int64_t depth(std::int64_t size) const {
         std::int64_t depth = std::numeric_limits<std::int64_t>::max();
         for (std::size_t model = 0; model < of_model.size(); ++model)
@@ -124,7 +127,7 @@ class LmSequence final : public SequenceDrafter {
 
     std::vector<PagePool*> pools_;
     std::vector<View> views_;
-    std::int64_t patience_;  ///< tokens that a proposal may have to catch up with
+    std::int64_t patience_;  ///< number of missing tokens that a proposal computes itself; with more, it lags
 };
 
 /// One tree of a batch while it grows.
@@ -132,18 +135,18 @@ struct Growing {
     Proposal* proposal = nullptr;
     LmSequence* sequence = nullptr;
     std::unique_ptr<TreeGrowth> growth;
-    std::vector<Distribution> drafts;  ///< of growth->wanted()
+    std::vector<Distribution> drafts;  ///< one per entry of growth->wanted()
 };
 
-/// A row of a model's logits: what is drafted behind a node of a tree.
+/// A row of a draft model's logits: the draft distribution after a tree node.
 struct WantedRow {
     Growing* tree;
-    std::size_t place;  ///< in growth->wanted()
+    std::size_t place;  ///< index in growth->wanted()
     std::int32_t node;
     std::vector<std::int32_t> path;  ///< tokens from below the root to the node
 };
 
-/// In the order of the model's rows.
+/// The wanted rows of `model`, in the order of its logits rows.
 std::vector<WantedRow> wanted_rows(std::size_t model, std::vector<Growing>& trees) {
     std::vector<WantedRow> rows;
     for (Growing& tree : trees) {
@@ -167,11 +170,11 @@ class LmDrafter final : public Drafter {
           pauses_(context.options.chooses_tree()),
           temperature_(context.options.model_temperature) {
         for (Model* model : models_) {
-            // The replica's plan counts these pages with the target's (bytes_per_token).
+            // No limit of its own: the replica counts these pages together with the target's (bytes_per_token).
             pools_.push_back(std::make_unique<PagePool>(model->device(), model->kv_layout(),
                                                         std::numeric_limits<std::int64_t>::max()));
             views_.emplace_back(model->config().max_positions);
-            // Ids beyond the target's, which pad the vocabulary, are never drafted.
+            // Ids beyond the target's vocabulary are padding and are never drafted.
             const std::int64_t vocab_size = model->config().vocab_size;
             samplers_.emplace_back(model->device(), context.target
                                                         ? std::min(vocab_size, context.target->config().vocab_size)
@@ -214,11 +217,13 @@ class LmDrafter final : public Drafter {
     std::vector<Model*> models_;
     std::unique_ptr<TreeMethod> method_;
     std::int64_t max_nodes_;
-    bool pauses_;  ///< there may be steps that draft nothing
+    bool pauses_;  ///< drafting may pause for some steps (TreeChooser)
     double temperature_;
-    std::vector<View> views_;  // of each model
+    // One of each per model.
+    std::vector<View> views_;
     std::vector<std::unique_ptr<PagePool>> pools_;
-    std::vector<DraftSampler> samplers_;  // of each model
+    std::vector<DraftSampler> samplers_;
+    // Rows and sequences of the current pass.
     std::vector<ForwardRow> rows_;
     std::vector<KvSequence*> kv_;
 };
@@ -227,7 +232,8 @@ void LmDrafter::reserve(KvSequence& kv, std::int64_t num_tokens, std::int64_t nu
     if (!kv.reserve(num_tokens) || !kv.reserve_scratch(num_nodes)) throw std::bad_alloc();
 }
 
-/// The target's pipeline at the draft's temperature. A greedy target would make a greedy draft, which is no tree.
+/// The target's sampling parameters with the draft's temperature. Temperature 0 becomes 1: a one-hot distribution gives
+/// no tree.
 SamplingParams LmDrafter::params_of(const Proposal& proposal) const {
     SamplingParams params = *proposal.sampling;
     if (temperature_ >= 0) params.temperature = temperature_;
@@ -235,7 +241,7 @@ SamplingParams LmDrafter::params_of(const Proposal& proposal) const {
     return params;
 }
 
-/// The tokens whose keys and values the model lacks, the root last.
+/// Adds a row for each token that the model has no KV for, the root last.
 void LmDrafter::add_context_rows(std::size_t model, const Growing& tree, std::int32_t index) {
     const std::span<const std::int32_t> context = tree.proposal->context;
     const DraftKv& draft = tree.sequence->of_model[model];
@@ -256,7 +262,7 @@ void LmDrafter::add_node_row(std::size_t model, const Growing& tree, std::int32_
     draft.computed[node] = true;
 }
 
-/// One pass of a model over what every tree wants of it next.
+/// One forward pass of a draft model: the rows that all trees want from it for their next level.
 void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
     rows_.clear();
     kv_.clear();
@@ -298,7 +304,7 @@ void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
     }
 }
 
-/// False when every tree is complete.
+/// Grows all trees by one level. False if every tree is complete.
 bool LmDrafter::grow_level(std::vector<Growing>& trees) {
     std::erase_if(trees, [](const Growing& tree) { return tree.growth->wanted().empty(); });
     if (trees.empty()) return false;
@@ -332,7 +338,7 @@ void LmDrafter::propose(std::span<Proposal> proposals) {
     }
 }
 
-/// Computes up to `max_rows` of the tokens that each model lacks.
+/// Computes the KV of up to `max_rows` missing tokens in each model.
 void LmDrafter::catch_up(LmSequence& mine, std::span<const std::int32_t> context, std::int64_t max_rows) {
     mine.move_on(static_cast<std::int64_t>(context.size()));
     for (std::size_t model = 0; model < models_.size(); ++model) {

@@ -1,5 +1,6 @@
-// Drafts of small language models with the target's vocabulary: sd, spectr, specinfer, rsd-c, rsd-s. Each level of all
-// trees of a batch is one pass of a draft model with tree attention; keys and values of accepted nodes are kept.
+// Drafts of small language models with the target's vocabulary: methods sd, spectr, specinfer, rsd-c, rsd-s
+// (algorithms.md section 4). Each level of all trees of a batch is one forward pass per draft model, with tree
+// attention. The draft KV of accepted nodes is kept.
 #pragma once
 
 #include <memory>
@@ -8,8 +9,8 @@
 
 namespace longhaul::engine {
 
-/// `options.models`: as many as the method takes. A model may be sharded over the target's group, or held whole by
-/// every rank: its own group says. Throws UsageError for a tree that cannot be.
+/// `options.models` must hold as many models as the method takes. A model is sharded over the target's group or
+/// replicated on every rank, depending on the group it was loaded with. Throws UsageError for an invalid tree.
 std::unique_ptr<Drafter> make_lm_drafter(const DraftContext& context);
 
 }  // namespace longhaul::engine

@@ -1,7 +1,7 @@
 // Draft method `medusa` (the baseline of the TokenSwift paper; algorithms.md section 5): independent heads
-// h_i = h0 + W_i · norm(h0) on the hidden state h0 that the verification pass left at the last accepted token. That
-// pass gave the next token itself, the root; head i gives level i of the tree, every node of a level the same best
-// tokens. No pass of a model drafts: a tree costs the heads and one product with the target's output head.
+// h_i = h0 + W_i · norm(h0) on the hidden state h0 of the verification pass at the last accepted token. That pass
+// already gave the next token, the root of the tree. Head i gives the tokens of level i: all nodes of a level get the
+// same children. No model runs to draft: a tree costs the heads and one matmul with the target's output head.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -18,7 +18,7 @@ class MedusaSequence final : public SequenceDrafter {
   public:
     explicit MedusaSequence(kernels::Device& device, std::int64_t width) : device_(device), width_(width) {}
 
-    /// The state is that of the token before the last one of `context`.
+    /// Whether it holds the hidden state for `context`: that of the second-to-last token.
     [[nodiscard]] bool has_state(std::span<const std::int32_t> context) const {
         return state_ && size_ == static_cast<std::int64_t>(context.size());
     }
@@ -69,7 +69,7 @@ class MedusaSequence final : public SequenceDrafter {
     kernels::Device& device_;
     std::int64_t width_;
     kernels::Buffer state_;   ///< f32 [hidden]
-    std::int64_t size_ = -1;  ///< of the context that it belongs to
+    std::int64_t size_ = -1;  ///< tokens of the context that the state belongs to; -1: no state
 };
 
 class MedusaDrafter final : public Drafter {
@@ -111,7 +111,7 @@ class MedusaDrafter final : public Drafter {
     DraftSampler sampler_;
 };
 
-/// The states of a batch's proposals, [proposals, hidden].
+/// The hidden states of the proposals' sequences, [proposals, hidden].
 HiddenStates MedusaDrafter::states_of(std::span<Proposal* const> proposals) {
     const std::int64_t width = target_.config().hidden_size;
     HiddenStates states = target_.hidden_states(std::ssize(proposals));
@@ -134,7 +134,7 @@ void MedusaDrafter::propose(std::span<Proposal> proposals) {
     if (depth <= 0) return;
     static const Norm none;
     Logits logits = target_.logits(independent_heads(target_, heads_, states_of(ready), depth), &none);
-    std::vector<DraftRow> rows;  // [level, proposal], as the heads give them
+    std::vector<DraftRow> rows;  // [level, proposal], the row order of independent_heads
     for (std::int64_t level = 0; level < depth; ++level) {
         for (const Proposal* proposal : ready) rows.push_back(row_of(*proposal, level));
     }
@@ -149,7 +149,8 @@ void MedusaDrafter::propose(std::span<Proposal> proposals) {
     }
 }
 
-/// What is drawn from head `level`. Drafts of the sampling rules are certain: the most probable tokens, without noise.
+/// Describes the draws from head `level`. Under the sampling rules the drafts are not sampled (Draws::certain): they
+/// are the most probable tokens, without noise.
 DraftRow MedusaDrafter::row_of(const Proposal& proposal, std::int64_t level) const {
     static constexpr std::uint32_t first_lane = 0;
     DraftRow row{.context = {proposal.context, {}},
@@ -159,7 +160,7 @@ DraftRow MedusaDrafter::row_of(const Proposal& proposal, std::int64_t level) con
                  .lanes = {&first_lane, 1},
                  .num_draws = branching_[level],
                  .with_q = false};
-    if (row.sampling.temperature == 0) row.sampling.temperature = 1;  // else a row is one token, and no tree
+    if (row.sampling.temperature == 0) row.sampling.temperature = 1;  // a one-hot distribution gives no tree
     if (row.noise.is_own()) row.noise.kind = Noise::Kind::silent;
     if (proposal.max_width < TreeLimits::none)
         row.num_draws =
@@ -167,8 +168,8 @@ DraftRow MedusaDrafter::row_of(const Proposal& proposal, std::int64_t level) con
     return row;
 }
 
-/// Gives all nodes from `level_begin` on the same children, those that the target most likely draws there; where they
-/// begin.
+/// Adds the same children to all nodes from `level_begin` on: the tokens that the target most likely draws there.
+/// Returns the index of the first child.
 std::int32_t MedusaDrafter::add_level(TokenTree& tree, std::int32_t level_begin, const Distribution& p,
                                       const DraftRow& row) const {
     const std::vector<Perturbed> best = gumbel_top_k(p, row.noise.row(row.position, 0, 0), row.num_draws);

@@ -8,7 +8,7 @@
 namespace longhaul::engine {
 namespace {
 
-/// What a form is called in words, "" where `shape` has it.
+/// "" if `shape` has the form, else the form in words.
 std::string wanted_form(TreeForm form, const TreeShape& shape) {
     const bool branching = !shape.branching.empty();
     const bool budget = !branching && shape.budget != shape.width * shape.depth;
@@ -20,7 +20,7 @@ std::string wanted_form(TreeForm form, const TreeShape& shape) {
         case TreeForm::chains:
             return branching || budget ? "chains x length, such as 4x3" : "";
         case TreeForm::branching:
-            return budget || (!branching && shape.width > 1) ? "children a node for each level, such as 2,2,1" : "";
+            return budget || (!branching && shape.width > 1) ? "children per node of each level, such as 2,2,1" : "";
         case TreeForm::beam:
             return branching || budget ? "width x depth, such as 4x3" : "";
         case TreeForm::budgeted:
@@ -31,14 +31,14 @@ std::string wanted_form(TreeForm form, const TreeShape& shape) {
 
 }  // namespace
 
-// The registry. A new method is a file beside this one, its factory's declaration here, and a row.
+// The registry. A new method needs a file in this folder, the declaration of its factory here, and a row.
 std::unique_ptr<Drafter> make_medusa_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_replay_drafter(const DraftContext& context);
 
 using Shape = const TreeShape&;
 
-/// A method whose trees draft language models fill.
+/// Row of a method that drafts with language models.
 static DraftMethod by_models(const char* name, const char* summary, Draws draws, TreeForm form, const char* tree,
                              std::int64_t max_models, decltype(DraftMethod::make_trees) make_trees) {
     return {.name = name,
@@ -123,7 +123,7 @@ TreeFamily tree_family(const DraftMethod& method, std::int64_t num_models) {
     return family;
 }
 
-/// What holds every tree of the family.
+/// A shape that contains every tree of the method's family.
 static TreeShape greatest_tree(const DraftMethod& method) {
     const TreeFamily family = tree_family(method, 0);
     TreeShape shape{
@@ -144,7 +144,8 @@ TreeShape tree_of(const DraftMethod& method, const TreeSpec& spec, std::int64_t 
                          "'");
     if (method.form == TreeForm::chains && shape.width < num_models)
         throw UsageError("draft-tree: expected at least " + std::to_string(num_models) +
-                         " chains, one of each draft-model, got '" + (own ? method.default_tree : spec.text()) + "'");
+                         " chains, at least one per draft-model, got '" + (own ? method.default_tree : spec.text()) +
+                         "'");
     if (method.form == TreeForm::branching && shape.branching.empty())
         shape.branching.assign(static_cast<std::size_t>(shape.depth), 1);
     return shape;

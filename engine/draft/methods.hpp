@@ -1,5 +1,6 @@
-// The registry of draft methods: what job files may ask for, and what every method says of itself before any part of it
-// is loaded. Job checks, loading, the memory plan and the cost model read these rows; none of them knows a name.
+// The registry of draft methods: the values of the job file's `draft` key, and the properties of each method that are
+// known before any part of it is loaded. Job checks, loading, the memory plan and the cost model read these rows and
+// never compare method names.
 #pragma once
 
 #include <algorithm>
@@ -17,63 +18,65 @@ class Drafter;
 class TreeMethod;
 struct DraftContext;
 
-/// How the drafts of one node come about: decides which verification rules may see them.
+/// How the drafts of one node are drawn. Decides which verification rules may be used (algorithms.md section 3).
 enum class Draws : std::uint8_t {
     none,                 ///< no drafts at all
-    certain,              ///< not sampled: each is one-hot
+    certain,              ///< not sampled: each draft has a one-hot distribution
     chain,                ///< one sampled draft
-    independent,          ///< several, each sampled as if alone
-    without_replacement,  ///< several, each sampled without those before it
+    independent,          ///< several, sampled independently
+    without_replacement,  ///< several, sampled without replacement
 };
 
-/// What a method drafts with, beside the target.
+/// The additional weights that a method drafts with.
 enum class DraftPart : std::uint8_t {
     none,
-    language_model,  ///< `draft-model` folders of whole models with the target's vocabulary
-    heads,           ///< trained heads on the target's hidden states: a `draft-model` folder, or in the target's own
+    language_model,  ///< complete models with the target's vocabulary, in `draft-model` folders
+    heads,           ///< trained heads on the target's hidden states, in a `draft-model` folder or the target's folder
 };
 
-/// How large trees may grow at a step: the first rank's choice under `draft-tree = auto`. Depth 0: nothing is drafted.
+/// Maximum depth and width of the trees of a step, chosen by the first rank under `draft-tree = auto`. Depth 0: nothing
+/// is drafted.
 struct TreeLimits {
     static constexpr std::int64_t none = std::int64_t{1} << 30;
     std::int64_t depth = none, width = none;
     bool operator==(const TreeLimits&) const = default;
 };
 
-/// Tokens that a draft model reads at most to draft again after a pause that lasted longer: it then begins anew, as if
-/// the text began there. All of a long text would cost more than a few drafts can bring.
+/// After a pause in drafting, a draft model that is more than this many tokens behind restarts: it reads only the end
+/// of the text, at most this many tokens, as if the text began there. Reading all of a long text would cost more than a
+/// few drafts can gain.
 constexpr std::int64_t max_catching_up = 128;
 
 /// A row of the registry.
 struct DraftMethod {
     std::string name;
-    std::string summary;  ///< what it proposes, in a few words: for --help
+    std::string summary;  ///< what it proposes, in a few words, for --help
     Draws draws = Draws::none;
     TreeForm form = TreeForm::none;
     std::string default_tree;
     DraftPart part = DraftPart::none;
-    std::int64_t min_folders = 0, max_folders = 0;  ///< of `draft-model`
-    /// It knows a chance for each node and leaves out those that do not pay (DraftEconomy); else `draft-tree = auto` is
-    /// the business of TreeChooser.
+    std::int64_t min_folders = 0, max_folders = 0;  ///< number of `draft-model` folders
+    /// The method estimates a probability for each node and leaves out nodes that do not pay (DraftEconomy). For other
+    /// methods TreeChooser handles `draft-tree = auto`.
     bool weighs_nodes = false;
-    bool chained_heads = false;    ///< its heads were trained each on the one before
-    bool needs_recording = false;  ///< an earlier run's output: for benchmarks and tests
-    /// The trees that draft language models fill.
+    bool chained_heads = false;    ///< each of its heads was trained on the one before
+    bool needs_recording = false;  ///< needs an earlier run's output (benchmarks and tests)
+    /// Makes the TreeMethod of a method over draft language models.
     std::unique_ptr<TreeMethod> (*make_trees)(const TreeShape& shape, std::int64_t num_models) = nullptr;
     std::unique_ptr<Drafter> (*make)(const DraftContext& context) = nullptr;
 
     [[nodiscard]] bool drafts() const { return draws != Draws::none; }
 };
 
-/// All of this version.
+/// All draft methods of this version.
 const std::vector<DraftMethod>& draft_methods();
-/// Throws UsageError naming the methods there are.
+/// Throws UsageError that lists the methods if `name` is none of them.
 const DraftMethod& find_draft_method(std::string_view name);
 
-/// A row of the registry, found once by its name.
+/// Reference to a row of the registry. The name is looked up once, at construction.
 class DraftMethodRef {
   public:
-    // Implicit, so that a method can be written as its name wherever one is set. Throws UsageError.
+    // Implicit, so that a method can be given by its name. Throws UsageError.
     DraftMethodRef(std::string_view name) : row_(&find_draft_method(name)) {}
     DraftMethodRef(const char* name) : DraftMethodRef(std::string_view(name)) {}
     DraftMethodRef(const std::string& name) : DraftMethodRef(std::string_view(name)) {}
@@ -87,28 +90,28 @@ class DraftMethodRef {
     const DraftMethod* row_;
 };
 
-/// The trees of a method: those of `spec`, its default where nothing is given, the greatest to choose from where it is
-/// `auto`. Throws UsageError where the method has no such trees, or fewer chains than `num_models`, each of which draws
-/// one.
+/// The tree shape of a method: the shape of `spec`; the method's default if none is given; if chooses_tree(), the
+/// largest shape to choose from. Throws UsageError if the shape does not fit the method, or has fewer chains than
+/// `num_models` (each model draws at least one).
 TreeShape tree_of(const DraftMethod& method, const TreeSpec& spec, std::int64_t num_models = 1);
 
-/// The trees of a job that names none: `auto` for a method that weighs its nodes, where measured time cannot change the
-/// text (`coupled`).
+/// The tree spec of a job that gives none: `auto` for a method that weighs its nodes if measured time cannot change the
+/// text (`coupled`), else the method's default.
 TreeSpec own_tree(const DraftMethod& method, bool coupled);
 
-/// Whether a tree's size is chosen by measured costs and acceptance (TreeChooser).
+/// Whether TreeChooser chooses the tree size from measured costs and acceptance.
 bool chooses_tree(const DraftMethod& method, const TreeSpec& spec);
 
-/// The trees that `draft-tree = auto` chooses from: a width and a depth. What a width means is the method's: nodes per
-/// level or chains, and where trees branch, children of the root, half as many a level further down.
+/// The trees that `draft-tree = auto` chooses from, by width and depth. The width is the number of nodes per level or
+/// of chains; in trees that branch it is the number of the root's children, halved at each further level.
 struct TreeFamily {
     std::vector<std::int64_t> widths;  ///< ascending, 1 first
     std::int64_t max_depth = 16, max_nodes = 48;
     bool branches = false;
-    std::int64_t num_models = 0;  ///< that draft; chains take turns with them
-    bool by_heads = false;        ///< a level costs a row of the target's output head
+    std::int64_t num_models = 0;  ///< draft models; chains alternate between them
+    bool by_heads = false;        ///< a level costs one row of the target's output head
 
-    /// Children that a node of `level` has (the root's is 0) in trees that branch; else nodes of the level below it.
+    /// In trees that branch: children of a node at `level` (root: 0). Otherwise: nodes of the level below it.
     [[nodiscard]] std::int64_t fan_out(std::int64_t level, std::int64_t width) const {
         return branches ? std::max<std::int64_t>(1, level < 30 ? width >> level : 0) : width;
     }

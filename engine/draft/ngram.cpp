@@ -1,8 +1,8 @@
-// n-gram drafts: a trie over prompt and output (Lyanna's baseline "N-gram"; TokenSwift's table, algorithms.md section
-// 5). What we do differently: contexts of every length up to order-1 are blended (absolute discounting), and
-// children are ranked with the shared Gumbel noise of their position. Verification draws argmax log q + G;
-// knowing G, the n-gram's estimate of q says which token that draw is likely to be, so trees are grown by the
-// probability of being accepted and stop where another node would not pay.
+// Draft method `ngram`: an n-gram table over prompt and output (Lyanna's baseline "N-gram"; TokenSwift's table,
+// algorithms.md section 5). Differences: contexts of every length up to order-1 are blended (absolute discounting), and
+// children are ranked with the shared Gumbel noise of their position. Verification draws argmax log q + G. Given G, the
+// n-gram estimate of q predicts that draw, so trees grow in order of acceptance probability and stop where another node
+// would not pay.
 #include <algorithm>
 #include <memory>
 #include <queue>
@@ -19,13 +19,13 @@ struct NgramOptions {
     std::int64_t order = 4;
     std::int64_t top = 20;
     TreeShape shape;
-    double min_probability = 0.04;  // what is less likely than this is noise in the counts
+    double min_probability = 0.04;  // smaller estimates are noise in the counts
     bool adapts = false;
 };
 
-constexpr std::size_t max_shared_contexts = 300'000;  // some 50 MB; a table that never ends would not
+constexpr std::size_t max_shared_contexts = 300'000;  // bounds the shared table to about 50 MB
 
-/// A token that may follow, with the estimated probability that verification draws it.
+/// A possible next token and the estimated probability that verification draws it.
 struct Candidate {
     std::int32_t token = 0;
     double probability = 0;
@@ -33,7 +33,7 @@ struct Candidate {
 
 class NgramSequence final : public SequenceDrafter {
   public:
-    /// `shared`: counts over all sequences of the replica, which stand in where this one has seen nothing yet.
+    /// `shared`: counts over all sequences of the replica, blended in after this sequence's own counts.
     NgramSequence(const NgramOptions& options, std::shared_ptr<NgramTable> shared)
         : options_(options), table_(options.order, options.top), shared_(std::move(shared)) {}
 
@@ -83,12 +83,13 @@ class NgramSequence final : public SequenceDrafter {
     std::shared_ptr<NgramTable> shared_;
     std::vector<std::int32_t> history_;
     std::size_t saved_ = 0;
-    std::vector<Candidate> candidates_;  // of the node at hand, best first
+    std::vector<Candidate> candidates_;  // of the node being expanded
     std::vector<std::int32_t> suffix_;
 };
 
-/// Adds the share of `left` that a context's successors claim, and takes it from `left`: each count is lowered by a
-/// constant (absolute discounting; 0.75 is usual for text), and what that frees goes to what comes after.
+/// Distributes part of the probability mass `left` to the successors of a context and subtracts it from `left`. Each
+/// count is lowered by a constant (absolute discounting; 0.75 is usual for text); the mass this frees stays in `left`
+/// for the contexts blended later.
 void NgramSequence::blend(const Successors* successors, double& left) {
     if (successors == nullptr) return;
     constexpr double discount = 0.75;
@@ -108,8 +109,8 @@ void NgramSequence::blend(const Successors* successors, double& left) {
     left -= claimed;
 }
 
-/// candidates_ = blended estimate of the next token: the longest context speaks first, the sequence's own counts before
-/// those of all sequences, which `alone` leaves out.
+/// candidates_ = blended estimate of the next token: longest context first, the sequence's own counts before those of
+/// all sequences. `alone`: uses only the sequence's own counts.
 void NgramSequence::estimate(std::span<const std::int32_t> context, bool alone) {
     candidates_.clear();
     double left = 1.0;
@@ -122,10 +123,10 @@ void NgramSequence::estimate(std::span<const std::int32_t> context, bool alone) 
     }
 }
 
-/// probability of each candidate := that of being the draw argmax log q + G, with the estimate in the place of q. The
-/// draw is the least E / q with E = exp(-G); the tokens not listed hold the mass `rest`, their least is exponential
-/// with that rate.
-/// Where the draw is not decided by noise that we know, the estimates stay as they are.
+/// Sets the probability of each candidate to that of being the draw argmax log q + G, with the estimate in place of q.
+/// The draw is the token with the smallest E / q, E = exp(-G). The tokens not listed have the total mass `rest`; the
+/// smallest E / q among them is exponentially distributed with that rate. Without shared noise the estimates keep their
+/// proportions.
 void NgramSequence::weigh_by_noise(const Noise& noise, std::int64_t position) {
     double listed = 0;
     for (const Candidate& c : candidates_) listed += c.probability;
@@ -143,7 +144,8 @@ void NgramSequence::weigh_by_noise(const Noise& noise, std::int64_t position) {
     for (Candidate& c : candidates_) c.probability *= listed_wins / sum;
 }
 
-/// Best first: the candidate most likely to be accepted (the product along its path) becomes the next node.
+/// Grows the tree best first: the candidate with the highest acceptance probability (the product along its path)
+/// becomes the next node.
 void NgramSequence::propose(const Proposal& proposal) {
     const std::span<const std::int32_t> context = proposal.context;
     TokenTree& tree = *proposal.tree;
@@ -169,7 +171,7 @@ void NgramSequence::propose(const Proposal& proposal) {
         const auto keep = std::min(context.size(), static_cast<std::size_t>(options_.order) - 1);
         suffix_.assign(context.end() - static_cast<std::ptrdiff_t>(keep), context.end());
         for (const std::int32_t p : path) suffix_.push_back(tree.token[p]);
-        // What other sequences said depends on the batch: fine where drafts cannot change the text.
+        // Counts of other sequences depend on the batch: used only where drafts cannot change the text.
         estimate(suffix_, proposal.noise.is_own());
         if (candidates_.empty()) return;
         weigh_by_noise(proposal.noise, static_cast<std::int64_t>(context.size()) + depth);
@@ -226,7 +228,7 @@ std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context) {
     if (options.ngram_top < 0 || options.ngram_top > 1024) {
         throw UsageError("ngram-top: expected 0 to 1024, got " + std::to_string(options.ngram_top));
     }
-    if (options.ngram_top == 0) return make_plain_drafter(context);  // without a table nothing can be proposed
+    if (options.ngram_top == 0) return make_plain_drafter(context);  // an empty table proposes nothing
     NgramOptions ngram;
     ngram.order = options.ngram_order;
     ngram.top = options.ngram_top;

@@ -5,7 +5,7 @@
 namespace longhaul::engine {
 namespace {
 
-bool ahead(const Successor& a, const Successor& b) {
+bool ranks_before(const Successor& a, const Successor& b) {
     return a.count != b.count ? a.count > b.count : a.last_seen > b.last_seen;
 }
 
@@ -13,7 +13,7 @@ bool ahead(const Successor& a, const Successor& b) {
 
 NgramTable::NgramTable(std::int64_t order, std::int64_t top) : order_(order), top_(static_cast<std::size_t>(top)) {}
 
-// A collision of two contexts would only make a bad draft, which verification rejects.
+// A hash collision of two contexts only makes a bad draft, which verification rejects.
 std::uint64_t NgramTable::key_of(std::span<const std::int32_t> context) {
     std::uint64_t key = 0x9e3779b97f4a7c15ULL + context.size();
     for (const std::int32_t token : context) {
@@ -32,7 +32,7 @@ void NgramTable::place(Successors& successors, Successor entry) const {
     } else if (list.size() >= top_) {
         list.pop_back();
     }
-    list.insert(std::upper_bound(list.begin(), list.end(), entry, ahead), entry);
+    list.insert(std::upper_bound(list.begin(), list.end(), entry, ranks_before), entry);
 }
 
 void NgramTable::count_one(std::span<const std::int32_t> context, std::int32_t token, std::int32_t position) {

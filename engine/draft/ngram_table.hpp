@@ -1,5 +1,6 @@
-// Counts of n-grams, as a trie of contexts: after the last 0..n-1 tokens, which tokens followed and how often.
-// Insert and lookup cost the same at 100 tokens and at 100,000 (algorithms.md section 5, "n-gram table").
+// n-gram counts: for each context of 0..n-1 tokens, the tokens that followed it and how often. A hash map from context
+// to successors, so insert and lookup cost the same at 100 tokens and at 100,000 (algorithms.md section 5, "n-gram
+// table"). Used by the n-gram drafter.
 #pragma once
 
 #include <cstdint>
@@ -15,33 +16,32 @@ struct Successor {
     std::int32_t last_seen = 0;  ///< position of the newest occurrence
 };
 
-/// What followed one context. Most frequent first, ties: most recently seen first; at most `top` are kept, the last of
-/// them gives way to a new one.
+/// The tokens that followed one context, most frequent first; ties: most recently seen first. At most `top` are kept: a
+/// new one replaces the last.
 struct Successors {
     std::vector<Successor> list;
-    std::int32_t total = 0;  ///< all occurrences, those that were pushed out included
+    std::int32_t total = 0;  ///< all occurrences, including those of replaced successors
 };
 
 class NgramTable {
   public:
-    /// n-grams of `order` tokens and shorter; `top` successors a context.
+    /// Counts n-grams of up to `order` tokens and keeps `top` successors per context.
     NgramTable(std::int64_t order, std::int64_t top);
 
-    /// Counts the n-grams (of every length up to the order) that end at `history.back()`.
+    /// Counts the n-grams of every length up to the order that end at `history.back()`.
     void insert(std::span<const std::int32_t> history);
 
-    /// Successors of the context that is the last `length` tokens of `history` + `path`; nullptr when it was never
-    /// seen.
+    /// Successors of `context`; nullptr if it was never seen.
     [[nodiscard]] const Successors* find(std::span<const std::int32_t> context) const;
 
     [[nodiscard]] std::int64_t order() const { return order_; }
     [[nodiscard]] std::size_t num_contexts() const { return contexts_.size(); }
 
     /// Rows [order tokens, left-padded with -1; count; last seen] of the n-grams whose newest occurrence ends in
-    /// history[from..]: what changed since.
+    /// history[from..]: the changes since the table held history[..from].
     [[nodiscard]] std::vector<std::int32_t> changed_rows(std::span<const std::int32_t> history, std::size_t from) const;
 
-    /// Sets the counts of such rows, in order. false (and an unusable table) when a row cannot be one.
+    /// Sets the counts from such rows, in order. False if a row is invalid; the table is then unusable.
     bool set_rows(std::span<const std::int32_t> rows);
 
   private:

@@ -1,3 +1,5 @@
+// Draft method `replay`: proposes the recorded output of an earlier run, with a chosen probability that a guess is
+// right. For benchmarks and tests of verification.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -32,7 +34,7 @@ class ReplaySequence final : public SequenceDrafter {
                 right ? place_of_truth(NoiseRow(proposal.noise.key, position, Purpose::draft), width) : width;
             const std::int32_t first_child = tree.num_nodes();
             for (std::int64_t i = 0; i < width; ++i) {
-                // Two neighbours of the truth that are no tokens of the model are told from it all the same.
+                // Wrong guesses are distinct ids near the true one.
                 const auto wrong = static_cast<std::int32_t>(truth > i ? truth - 1 - i : truth + 1 + i);
                 tree.add(parent, i == place ? truth : wrong, Origin::replay, i == place ? 1.0 : 0.0);
             }
@@ -43,7 +45,7 @@ class ReplaySequence final : public SequenceDrafter {
     }
 
   private:
-    /// Which of `width` nodes is right; `width`: none.
+    /// Index of the node among `width` that gets the true token; `width` if none does.
     [[nodiscard]] std::int64_t place_of_truth(const NoiseRow& noise, std::int64_t width) const {
         std::int64_t place = 0;
         // A Gumbel value is below -log(-log a) with probability a.

@@ -1,5 +1,5 @@
-// RSD-C, recursive speculative decoding with a constant branching factor a level (paper, Algorithm 3): the children of
-// a node are drawn without replacement by Gumbel-top-k and stay in the order of their draw.
+// RSD-C, recursive speculative decoding with a constant branching factor per level (paper, Algorithm 3): the children
+// of a node are drawn without replacement by Gumbel-top-k and stay in draw order.
 #include <algorithm>
 
 #include "engine/draft/tree_growth.hpp"

@@ -1,7 +1,7 @@
-// RSD-S, recursive speculative decoding by stochastic beam search (paper, Algorithm 8 and 9; algorithms.md section 4
-// has their misprints mended): each level keeps the `width` best of the truncated Gumbel values psi over all parents.
-// That is sampling of whole sequences without replacement; and which token a child is depends on its earlier siblings
-// alone, so verification is that of RSD-C.
+// RSD-S, recursive speculative decoding by stochastic beam search (paper, Algorithms 8 and 9; algorithms.md section 4
+// corrects their misprints): each level keeps the nodes with the `width` largest truncated Gumbel values psi over all
+// parents. This samples whole sequences without replacement. The token of a child depends only on its earlier siblings,
+// so verification is the same as for RSD-C.
 #include <algorithm>
 #include <limits>
 
@@ -18,13 +18,13 @@ using kernels::scalar::det_log1p;
 
 /// log(1 - e^x), x <= 0.
 double log1mexp(double x) {
-    // Near 0 the difference would lose its digits; three terms of its series are exact to 1e-12 there.
+    // Near 0 the subtraction would cancel; three terms of the series are exact to 1e-12 there.
     if (x > -1e-4) return det_log(-x * (1.0 + x * (0.5 + x * (1.0 / 6))));
     return det_log1p(-det_exp(x));
 }
 
-/// The Gumbel value `perturbed` brought below `bound` (the parent's psi), keeping the order among siblings, whose
-/// greatest is `greatest`.
+/// Truncates the Gumbel value `perturbed` to at most `bound` (the parent's psi). Keeps the order of the siblings;
+/// `greatest` is the largest value among them.
 double truncate(double perturbed, double greatest, double bound) {
     const double w = bound - perturbed + log1mexp(perturbed - greatest);
     return bound - std::max(0.0, w) - det_log1p(det_exp(w < 0 ? w : -w));
@@ -32,10 +32,10 @@ double truncate(double perturbed, double greatest, double bound) {
 
 struct Candidate {
     double psi = 0, perturbed = 0, log_p = 0, probability = 0;
-    std::size_t parent = 0;  ///< index into the level
+    std::size_t parent = 0;  ///< index into level_
     std::int32_t token = 0;
 
-    /// Psi decides; where rounding made two alike, the perturbed value.
+    /// Descending psi. The perturbed value breaks ties that come from rounding.
     bool operator<(const Candidate& other) const {
         if (psi != other.psi) return psi > other.psi;
         if (perturbed != other.perturbed) return perturbed > other.perturbed;
@@ -71,15 +71,15 @@ class RsdSGrowth final : public TreeGrowth {
         double phi = 0, psi = 0;
     };
 
-    /// The best of a parent's children: no more than the level's width can stay.
+    /// Adds the best children of a parent, at most `width_`: the level keeps no more.
     void add_candidates(const Distribution& p, std::size_t parent, std::vector<Candidate>& candidates) const {
         const Beam& beam = level_[parent];
         const NoiseRow row = noise_.row(position_ + depth_done_, 0, wanted_[parent].node);
         const std::vector<Perturbed> draws = gumbel_top_k(p, row, width_);
         if (draws.empty()) return;
-        const std::size_t most = most_probable(p);
-        // log p = log weight + this: exact also where p itself is nothing.
-        const double log_scale = det_log(p.q[most]) - p.log_weights[most];
+        const std::size_t best = most_probable(p);
+        // log p = log weight + log_scale, also accurate where p underflows to 0.
+        const double log_scale = det_log(p.q[best]) - p.log_weights[best];
         const double greatest = beam.phi + (draws.front().score + log_scale);
         for (const Perturbed& draw : draws) {
             const auto place = static_cast<std::size_t>(draw.place);
@@ -111,7 +111,7 @@ class RsdSGrowth final : public TreeGrowth {
     std::int64_t position_, width_, depth_;
     std::int64_t depth_done_ = 0;
     std::vector<Wanted> wanted_;
-    std::vector<Beam> level_;  ///< of wanted_
+    std::vector<Beam> level_;  ///< one per entry of wanted_
 };
 
 class RsdS final : public TreeMethod {

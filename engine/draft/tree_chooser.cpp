@@ -7,32 +7,35 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr double slow = 0.1;            // share of what is new in an average
-constexpr double max_surprise = 1.5;    // a pass that another process interrupted says little about rows
-constexpr std::int64_t reconsider = 4;  // steps; at first, each
+// "Plain" decoding is decoding without drafts.
+constexpr double slow = 0.1;            // weight of a new value in the moving averages
+constexpr double max_surprise = 1.5;    // cap on measured / expected: another process may interrupt a pass
+constexpr std::int64_t reconsider = 4;  // steps between two choices, after the first steps
+// Steps at the start in which the tree is chosen anew each time, and in which only chains are tried.
 constexpr std::int64_t first_steps = 32, first_trials = 6;
-constexpr std::int64_t fair_trial = 10;          // steps before beliefs alone decide against drafts
-constexpr std::int64_t look_around = 64;         // steps between two looks at what is not chosen
-constexpr std::int64_t first_looks = 256;        // steps; until then larger trees are looked at four times as often
-constexpr std::int64_t clear_look_around = 256;  // at plain decoding, which is dear where drafts gain much
-constexpr std::int64_t plain_looks = 2;          // steps of a look, for the first is slower than plain decoding is
-constexpr double clear_gain = 1.25;
-constexpr double optimism = 0.8;   // standard errors of acceptance, for drafts not to be given up yet
-constexpr double min_gain = 1.02;  // for drafts to be taken up again
-// Losses that are no reason to give drafts up: a share of the time, and at first some plain steps and a tree or two.
+constexpr std::int64_t fair_trial = 10;          // steps before estimates alone can pause drafting
+constexpr std::int64_t look_around = 64;         // steps between two trials of an alternative (plain, larger tree)
+constexpr std::int64_t first_looks = 256;        // until this step larger trees are tried four times as often
+constexpr std::int64_t clear_look_around = 256;  // between two trials of plain decoding where drafts gain much
+constexpr std::int64_t plain_looks = 2;          // steps of a plain trial: the first is slower than plain decoding
+constexpr double clear_gain = 1.25;              // ratio of rates from which on drafts gain much
+constexpr double optimism = 0.8;                 // standard errors added to acceptance before drafts are given up
+constexpr double min_gain = 1.02;                // ratio of rates at which drafting resumes after a probe
+// Losses tolerated before drafting pauses: a share of the elapsed time, some plain steps, and some steps with trees.
 constexpr double max_loss = 0.02, first_loss = 3, trees_of_patience = 1.5;
-constexpr double lasting_credit = 500;  // plain steps of the past whose time counts
-// What probes may cost beside that: a share of the time, and at first some plain steps.
+constexpr double lasting_credit = 500;  // cap on the elapsed time that counts for this, in plain steps
+// Additional cost allowed for probes: a share of the elapsed time, and some plain steps.
 constexpr double probe_share = 0.012, first_probe_loss = 3;
 constexpr std::int64_t probe_steps = 3;
-constexpr std::int64_t first_pause = 16, longest_pause = 4096;
-constexpr double node_seconds = 1e-6;  // of a draft without a model
+constexpr std::int64_t first_pause = 16, longest_pause = 4096;  // steps
+constexpr double node_seconds = 1e-6;                           // of drafting a node without a draft model
 
 }  // namespace
 
 std::size_t Correction::size_class(std::int64_t rows) {
-    constexpr std::array<std::int64_t, 11> most{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48};  // as kernels' blocks go
-    return static_cast<std::size_t>(std::lower_bound(most.begin(), most.end(), rows) - most.begin());
+    // Largest number of rows of each class, after the row blocks of the kernels.
+    constexpr std::array<std::int64_t, 11> max_rows{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48};
+    return static_cast<std::size_t>(std::lower_bound(max_rows.begin(), max_rows.end(), rows) - max_rows.begin());
 }
 
 double Correction::factor(std::int64_t rows) const {
@@ -42,7 +45,7 @@ double Correction::factor(std::int64_t rows) const {
 void Correction::record(std::int64_t rows, double modelled, double measured) {
     if (modelled <= 0 || measured <= 0) return;
     const double limit = std::log(max_surprise);
-    // What all passes have in common is learned last: a size seldom used keeps its ratio to the others.
+    // The common factor is updated last, so a rarely used size class keeps its ratio to the others.
     for (Share* share : {&of_size_[size_class(rows)], &all_}) {
         const double surprise = std::clamp(std::log(measured / (modelled * factor(rows))), -limit, limit);
         share->factor *= std::exp(std::max(slow, 1.0 / (share->seen + 2)) * surprise);
@@ -53,19 +56,19 @@ void Correction::record(std::int64_t rows, double modelled, double measured) {
 TreeChooser::TreeChooser(TreeFamily family, CostModel target, std::vector<CostModel> drafts)
     : family_(std::move(family)), target_(std::move(target)), drafts_(std::move(drafts)), acceptance_(family_) {}
 
-/// A model's pass over `rows` rows of each sequence. The model knows of one sequence: what its keys and values cost,
-/// all pay.
+/// Seconds of a model's pass over `rows` rows of each sequence. CostModel covers one sequence: the cost of reading a
+/// longer context is added once per sequence.
 double TreeChooser::pass_seconds(const CostModel& costs, std::int64_t rows) const {
-    const std::int64_t near = std::min(batch_.context, CostModel::base_context);
-    const double farther = costs.pass_seconds(rows, batch_.context) - costs.pass_seconds(rows, near);
-    return costs.pass_seconds(batch_.sequences * rows, near) + static_cast<double>(batch_.sequences) * farther;
+    const std::int64_t base = std::min(batch_.context, CostModel::base_context);
+    const double context_cost = costs.pass_seconds(rows, batch_.context) - costs.pass_seconds(rows, base);
+    return costs.pass_seconds(batch_.sequences * rows, base) + static_cast<double>(batch_.sequences) * context_cost;
 }
 
 double TreeChooser::target_seconds(std::int64_t rows) const {
     return target_correction_.factor(batch_.sequences * rows) * pass_seconds(target_, rows);
 }
 
-/// Chains of several models: each model's part of the level is a pass of its own.
+/// Seconds of the draft models for one level. With several models, each runs its own pass over its share of the rows.
 double TreeChooser::level_seconds(std::int64_t rows, std::int64_t width) const {
     const auto models = std::min<std::int64_t>(static_cast<std::int64_t>(drafts_.size()), width);
     double seconds = 0;
@@ -74,7 +77,7 @@ double TreeChooser::level_seconds(std::int64_t rows, std::int64_t width) const {
     return seconds;
 }
 
-/// Drafting `rows` rows of a level of so many nodes, for the whole batch.
+/// Seconds to draft a level from `rows` rows per sequence, for the whole batch.
 double TreeChooser::drafting_seconds(std::int64_t level, std::int64_t rows, const Candidate& tree) const {
     if (!drafts_.empty()) return level_seconds(rows, tree.limits.width);
     const double nodes = node_seconds * static_cast<double>(tree.level_nodes);
@@ -82,7 +85,7 @@ double TreeChooser::drafting_seconds(std::int64_t level, std::int64_t rows, cons
     const auto head_rows = [&](std::int64_t levels) {
         return levels > 0 ? target_.head_seconds(batch_.sequences * levels) : 0.0;
     };
-    // Of two measured times.
+    // The difference of two measured times may be negative.
     return nodes + std::max(head_rows(level + 1) - head_rows(level), 0.0);
 }
 
@@ -94,7 +97,7 @@ void TreeChooser::add_level(Candidate& tree) const {
     tree.drafting += drafting_seconds(level, rows, tree);
 }
 
-/// A tree's nodes and its drafting.
+/// The candidate of these limits, with its nodes and modelled drafting time.
 TreeChooser::Candidate TreeChooser::sized(const TreeLimits& limits) const {
     Candidate tree{.limits = {.depth = 0, .width = limits.width}};
     while (tree.limits.depth < limits.depth && tree.nodes <= family_.max_nodes) add_level(tree);
@@ -113,7 +116,7 @@ TreeChooser::Candidate TreeChooser::plain() const {
 
 TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth, double hope) const {
     Candidate best;
-    // First trials and probes are of chains: cheap, and what a first guess is worth decides most.
+    // First trials and probes use chains: they are cheap, and the acceptance of the first guess matters most.
     const std::size_t num_widths = paused_ || step_ <= first_trials ? 1 : family_.widths.size();
     for (std::size_t width = 0; width < num_widths; ++width) {
         const std::vector<double> chances = acceptance_.chances(width, max_depth, hope);
@@ -131,7 +134,7 @@ TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth, double hop
     return best;
 }
 
-/// The next wider tree, or one deeper where there is none.
+/// The next wider tree or the next deeper one, alternating; the deeper one if none is wider.
 TreeChooser::Candidate TreeChooser::further(const Candidate& from) const {
     Candidate tree = from;
     const auto wider = std::upper_bound(family_.widths.begin(), family_.widths.end(), from.limits.width);
@@ -144,12 +147,12 @@ TreeChooser::Candidate TreeChooser::further(const Candidate& from) const {
     return sized(tree.limits).nodes > family_.max_nodes ? from : tree;
 }
 
-/// What was never accepted so far down is tried little by little.
+/// Maximum depth to consider: twice the deepest path accepted so far, but at least probe_depth().
 std::int64_t TreeChooser::depth_in_reach() const {
     return std::min(family_.max_depth, std::max(2 * acceptance_.deepest(), probe_depth()));
 }
 
-/// Time that went by pays for probes. They cost their drafts and what draft models have to read up.
+/// Whether the elapsed time covers the cost of a probe: its drafts, and the tokens that draft models must catch up on.
 bool TreeChooser::may_probe() const {
     if (step_ < next_probe_) return false;
     const Candidate tree = best_tree(probe_depth());
@@ -163,13 +166,13 @@ bool TreeChooser::may_probe() const {
 
 void TreeChooser::pause() {
     paused_ = true;
-    // A great loss of great trees must not forbid the probes, which are small.
+    // A large loss with large trees must not prevent probes, which are small.
     lost_ = std::min(lost_, first_loss * plain().seconds);
     next_probe_ = step_ + pause_;
     probe_left_ = 0;
 }
 
-/// Seconds that drafts may have cost more than they brought before they are given up, whatever is believed of them.
+/// Seconds that drafts may lose in total before drafting pauses, whatever the estimates say.
 double TreeChooser::patience() const {
     return max_loss * std::min(elapsed_, lasting_credit * plain().seconds) + first_loss * plain().seconds +
            trees_of_patience * chosen_.seconds;
@@ -188,14 +191,14 @@ TreeLimits TreeChooser::next_trees() {
     }
     if (chosen_.limits.depth == 0 || step_ < first_steps || step_ % reconsider == 0) {
         chosen_ = best_tree(depth_in_reach());
-        // Beliefs and modelled prices alone do not decide against drafts that hardly anybody tried.
+        // Estimates alone do not pause drafting before it was tried for some steps.
         const bool hopeless = step_ > fair_trial && best_tree(depth_in_reach(), optimism).rate() < plain().rate();
         if (hopeless || lost_ > patience()) {
             pause();
             return nothing;
         }
     }
-    // What a pass without drafts takes has to be known, too.
+    // Steps without drafts, to measure plain decoding.
     const bool clear = chosen_.rate() > clear_gain * plain().rate();
     const bool first_look = clear ? step_ == 24 : step_ == 3 || step_ == 12;
     const bool look = step_ >= first_steps && step_ % (clear ? clear_look_around : look_around) < plain_looks;
@@ -220,10 +223,11 @@ void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> 
     if (limits_.depth > 0) acceptance_.record(tree, accepted, ended, limits_.width);
 }
 
-/// What the step says about prices, and whether its drafts paid.
+/// Updates the cost corrections and the balance of losses from a measured step.
 void TreeChooser::weigh(const Step& step, double seconds) {
     const std::int64_t rows = std::max<std::int64_t>(step.rows / batch_.sequences, 1);
-    // Draft models leave the caches full of their own: one pass without drafts among others is not plain decoding.
+    // Draft models fill the CPU caches with their own data, so a first pass without drafts is slower than plain
+    // decoding.
     const bool lone = limits_.depth == 0 && drafted_before_ && step_ >= first_steps;
     if (!lone) target_correction_.record(step.rows, pass_seconds(target_, rows), step.forward_seconds);
     const auto tokens = static_cast<double>(std::max<std::int64_t>(step.tokens, 1));

@@ -1,7 +1,8 @@
-// `draft-tree = auto`: depth and width of the next trees, for the most tokens a second of the whole batch. From what
-// passes of target and draft models cost (CostModel, set right by what they turn out to take) and how often drafts are
-// accepted (Acceptance). Where drafts do not pay it pauses them, and tries again ever more rarely, with a small part of
-// the time that went by. On a group's first rank; it depends on measured time, so only `coupled` may use it.
+// `draft-tree = auto`: chooses depth and width of the next trees to maximise tokens per second of the whole batch. Uses
+// the modelled cost of target and draft passes (CostModel, corrected by measured times) and the acceptance of drafts
+// (Acceptance). If drafts do not pay, it pauses drafting and probes again at growing intervals, within a small share of
+// the elapsed time. Called by the replica on a group's first rank; it depends on measured time, so only `coupled` may
+// use it.
 #pragma once
 
 #include <array>
@@ -16,8 +17,8 @@
 
 namespace longhaul::engine {
 
-/// Measured seconds over modelled ones, by number of rows: other sequences, communication and the work between passes
-/// are in no model.
+/// Ratio of measured to modelled seconds, by number of rows. The model does not cover other sequences, communication
+/// and the work between passes.
 class Correction {
   public:
     [[nodiscard]] double factor(std::int64_t rows) const;
@@ -30,44 +31,44 @@ class Correction {
     };
     static std::size_t size_class(std::int64_t rows);
 
-    Share all_;                        ///< the machine's speed now
-    std::array<Share, 12> of_size_{};  ///< beside that, of passes of so many rows
+    Share all_;                        ///< common factor: the machine's current speed
+    std::array<Share, 12> of_size_{};  ///< additional factor of each size class
 };
 
 class TreeChooser {
   public:
-    /// The sequences that decode.
+    /// The decoding sequences.
     struct Batch {
         std::int64_t sequences = 1;
-        std::int64_t context = 1;  ///< positions, in the mean
+        std::int64_t context = 1;  ///< mean number of positions per sequence
     };
-    /// What a step took and brought.
+    /// Times and result of a step.
     struct Step {
-        std::int64_t sequences = 0, rows = 0;  ///< that decoded; of the target's pass
-        std::int64_t tokens = 0;               ///< emitted
+        std::int64_t sequences = 0, rows = 0;  ///< sequences that decoded; rows of the target's pass
+        std::int64_t tokens = 0;               ///< tokens emitted
         double draft_seconds = 0, forward_seconds = 0, verify_seconds = 0;
-        bool measured = true;  ///< false: the pass computed parts of prompts as well
+        bool measured = true;  ///< false: some sequence in flight did not decode, so the times cover prefill as well
     };
 
     TreeChooser(TreeFamily family, CostModel target, std::vector<CostModel> drafts);
 
-    /// The trees of the next step; none where no sequence decodes.
+    /// Tree limits of the next step; depth 0 if no sequence decodes.
     TreeLimits choose(const Batch& batch);
 
-    /// Drafts do not pay: those that sequences lack are not waited for.
+    /// Whether drafting is paused because it does not pay. Sequences then do not wait for their drafters to catch up.
     [[nodiscard]] bool pauses() const { return paused_; }
 
-    /// After choose: a tree of the step, see Acceptance::record.
+    /// Called after choose() for each tree of the step; see Acceptance::record.
     void verified(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended);
-    /// After choose, once the step's trees are verified.
+    /// Called after choose(), once all trees of the step are verified.
     void record(const Step& step);
 
   private:
     struct Candidate {
         TreeLimits limits{.depth = 0, .width = 0};
-        std::int64_t nodes = 0, level_nodes = 1;  ///< of the lowest level
-        double drafting = 0;                      ///< seconds of the whole batch, as modelled
-        double tokens = 1, seconds = 0;           ///< expected, of one sequence; of the whole batch
+        std::int64_t nodes = 0, level_nodes = 1;  ///< of the tree, root excluded; of its lowest level
+        double drafting = 0;                      ///< modelled seconds of drafting for the whole batch
+        double tokens = 1, seconds = 0;           ///< expected tokens per sequence; seconds of the whole batch
         [[nodiscard]] double rate() const { return tokens / seconds; }
     };
     [[nodiscard]] Candidate plain() const;
@@ -94,19 +95,19 @@ class TreeChooser {
     std::vector<CostModel> drafts_;
     Acceptance acceptance_;
     Correction target_correction_, draft_correction_;
-    double verify_seconds_ = 0;  ///< a token
+    double verify_seconds_ = 0;  ///< per token
 
     Batch batch_;
-    Candidate chosen_;   ///< while drafting
+    Candidate chosen_;   ///< while not paused
     TreeLimits limits_;  ///< of this step
     std::int64_t step_ = 0;
-    bool drafted_before_ = false;    ///< in the step before
-    std::int64_t not_drafted_ = 0;   ///< tokens of a sequence since the last draft
-    double elapsed_ = 0, lost_ = 0;  ///< seconds; of them those that drafts cost more than they brought
+    bool drafted_before_ = false;    ///< whether the previous step drafted
+    std::int64_t not_drafted_ = 0;   ///< tokens per sequence since the last draft
+    double elapsed_ = 0, lost_ = 0;  ///< seconds of all measured steps; seconds that drafts cost beyond their gain
 
     bool paused_ = false;
-    std::int64_t probe_left_ = 0;               ///< steps
-    std::int64_t pause_ = 16, next_probe_ = 0;  ///< steps; the step
+    std::int64_t probe_left_ = 0;               ///< steps left of the current probe
+    std::int64_t pause_ = 16, next_probe_ = 0;  ///< steps between probes; first step at which the next may begin
 };
 
 }  // namespace longhaul::engine

@@ -1,5 +1,5 @@
-// How draft language models' trees grow, level by level (algorithms.md section 4). Who runs the models, and on what, is
-// not known here: distributions come from outside, so the same code is tested on tables.
+// How the trees of draft language models grow, level by level (algorithms.md section 4). The caller (lm_drafter.cpp)
+// runs the models and passes in distributions, so tests run the same code on tables of probabilities.
 #pragma once
 
 #include <cstdint>
@@ -14,39 +14,40 @@
 
 namespace longhaul::engine {
 
-/// One tree while it grows.
+/// A tree that is being grown.
 class TreeGrowth {
   public:
     virtual ~TreeGrowth() = default;
 
-    /// A draft distribution that the next level needs: model `model`'s, after `node`.
+    /// A draft distribution needed for the next level: that of model `model` after `node`.
     struct Wanted {
         std::int32_t node = 0;
         std::int32_t model = 0;
         bool operator==(const Wanted&) const = default;
     };
-    /// What the next level needs, nodes ascending within a model; empty: the tree is complete.
+    /// The distributions needed for the next level, nodes ascending within a model. Empty: the tree is complete.
     [[nodiscard]] virtual std::span<const Wanted> wanted() const = 0;
 
-    /// Draws that `grow` takes of each of wanted() under the noise of each of its lanes: these tokens and the most
-    /// probable one will do in the place of a whole distribution (distribution_of). 0: they will not do.
+    /// Number of tokens that `grow` draws from each of wanted(), with the noise of each of its lanes. If it is not 0,
+    /// `grow` accepts these tokens and the most probable one (distribution_of) in place of a complete distribution. 0:
+    /// it needs complete distributions.
     [[nodiscard]] virtual std::int64_t num_draws() const { return 0; }
     [[nodiscard]] virtual std::span<const std::uint32_t> lanes_of(std::size_t /*wanted*/) const {
         static constexpr std::uint32_t first = 0;
         return {&first, 1};
     }
 
-    /// Adds the next level to the tree. `drafts`: with q, of wanted(), in its order; the tree may take them. Fewer
-    /// children than asked for where filters left fewer tokens.
+    /// Adds the next level to the tree. `drafts`: the distributions of wanted(), in its order, with q; they may be
+    /// moved into the tree. A node gets fewer children if the filters left fewer tokens.
     virtual void grow(std::span<Distribution> drafts) = 0;
 };
 
-/// A draft method over language models: the shape of its trees, and how their tokens are drawn.
+/// A draft method over language models: the shape of its trees and how their tokens are drawn.
 class TreeMethod {
   public:
     virtual ~TreeMethod() = default;
-    /// `tree` holds its root and must outlive the growth; `position`: absolute, of the token that follows the root.
-    /// `max_width`: as TreeFamily counts it.
+    /// `tree` holds its root and must outlive the result. `position`: absolute position of the token after the root.
+    /// `max_width`: a width as in TreeFamily.
     [[nodiscard]] virtual std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
                                                             std::int64_t max_depth,
                                                             std::int64_t max_width = TreeLimits::none) const = 0;
@@ -54,21 +55,23 @@ class TreeMethod {
     [[nodiscard]] virtual std::int64_t max_depth() const = 0;
 };
 
-/// K chains of L tokens, each drawn from its model alone (chain k from model k mod `num_models`): SD (K = 1), SpecTr,
-/// SpecInfer. Chains are merged where they agree; each stays a trial of its own.
+/// K chains of L tokens, drawn independently (chain k from model k mod `num_models`): SD (K = 1), SpecTr, SpecInfer.
+/// Chains with a common prefix share nodes, but each draw remains a separate trial.
 std::unique_ptr<TreeMethod> make_chains(std::int64_t num_chains, std::int64_t length, std::int64_t num_models);
 
-/// RSD-C: each node of level l has `branching[l]` children, drawn without replacement.
+/// RSD-C: each node of level l (root: 0) has `branching[l]` children, drawn without replacement.
 std::unique_ptr<TreeMethod> make_rsd_c(std::vector<std::int64_t> branching);
 
-/// RSD-S: stochastic beam search; `width` nodes a level, `depth` levels, drawn as whole sequences without replacement.
+/// RSD-S: stochastic beam search with `width` nodes per level and `depth` levels. Draws whole sequences without
+/// replacement.
 std::unique_ptr<TreeMethod> make_rsd_s(std::int64_t width, std::int64_t depth);
 
-/// Adds what a draw gave as a child of `parent`, as a trial from `tree.drafts[draft]` where the drafts are sampled
-/// (`draft` < 0: they are not); the node.
+/// Adds a drawn token as a child of `parent`, unless a child already carries it, and returns the node. If `draft` >= 0,
+/// also records the draw as a trial from `tree.drafts[draft]`.
 std::int32_t add_draw(TokenTree& tree, std::int32_t parent, std::int32_t token, double probability, std::int32_t draft);
 
-/// Takes `drafted` for the verifier where `noise` asks for that; its index, else -1.
+/// If the verifier needs the draft distributions (Noise::is_own), moves `drafted` into `tree.drafts` and returns its
+/// index; else -1.
 std::int32_t keep_draft(TokenTree& tree, const Noise& noise, Distribution& drafted);
 
 }  // namespace longhaul::engine

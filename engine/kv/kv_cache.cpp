@@ -12,8 +12,8 @@ constexpr std::int64_t page_tokens = kernels::KvLayout::page_tokens;
 
 PagePool::PagePool(kernels::Device& device, kernels::KvLayout layout, KvMemory memory)
     : device_(device), layout_(layout), page_bytes_(device.kv_page_bytes(layout)) {
-    near_.max_pages = pages_in(memory.near_bytes);
-    if (device.can_use_host_memory()) host_.max_pages = pages_in(memory.host_bytes);
+    device_tier_.max_pages = pages_in(memory.device_bytes);
+    if (device.can_use_host_memory()) host_tier_.max_pages = pages_in(memory.host_bytes);
 }
 
 PagePool::~PagePool() = default;
@@ -24,17 +24,17 @@ std::int64_t PagePool::pages_in(std::int64_t num_bytes) const {
 
 std::byte* PagePool::take() {
     const std::scoped_lock lock(mutex_);
-    std::byte* const near = take_of(near_, false);
-    return near != nullptr ? near : take_of(host_, true);
+    std::byte* const near = take_of(device_tier_, false);
+    return near != nullptr ? near : take_of(host_tier_, true);
 }
 
 std::byte* PagePool::take_near() {
     const std::scoped_lock lock(mutex_);
-    return take_of(near_, false);
+    return take_of(device_tier_, false);
 }
 
-std::byte* PagePool::take_of(Tier& tier, bool far) {
-    if (tier.free.empty() && !grow(tier, far)) return nullptr;
+std::byte* PagePool::take_of(Tier& tier, bool in_host_memory) {
+    if (tier.free.empty() && !grow(tier, in_host_memory)) return nullptr;
     std::pop_heap(tier.free.begin(), tier.free.end(), std::greater<>());
     std::byte* page = tier.free.back();
     tier.free.pop_back();
@@ -42,22 +42,23 @@ std::byte* PagePool::take_of(Tier& tier, bool far) {
 }
 
 void PagePool::Tier::put_back(std::byte* page) noexcept {
-    free.push_back(page);  // there is room for all
+    free.push_back(page);  // capacity is reserved in grow
     std::push_heap(free.begin(), free.end(), std::greater<>());
 }
 
-bool PagePool::grow(Tier& tier, bool far) {
+bool PagePool::grow(Tier& tier, bool in_host_memory) {
     const std::int64_t left = tier.max_pages - tier.allocated;
     if (left <= 0) return false;
-    constexpr std::int64_t host_slabs = 8;  // page-locking memory takes the system a while, however little it is
+    constexpr std::int64_t host_slabs = 8;  // page-locking has a high fixed cost, so host slabs are larger
     const auto page_bytes = static_cast<std::int64_t>(page_bytes_);
     const auto whole_groups = [&](std::int64_t pages) {
         return (pages + layout_.pages_together - 1) / layout_.pages_together * layout_.pages_together;
     };
-    const std::int64_t count = std::min(whole_groups(slab_pages(page_bytes) * (far ? host_slabs : 1)), left);
+    const std::int64_t count = std::min(whole_groups(slab_pages(page_bytes) * (in_host_memory ? host_slabs : 1)), left);
     const std::size_t num_bytes = static_cast<std::size_t>(whole_groups(count) * page_bytes);
-    tier.free.reserve(tier.allocated + count);  // what throws comes before what counts
-    kernels::Buffer slab = far ? kernels::Buffer::far(device_, num_bytes) : kernels::Buffer(device_, num_bytes);
+    tier.free.reserve(tier.allocated + count);  // do everything that can throw before changing the counters
+    kernels::Buffer slab =
+        in_host_memory ? kernels::Buffer::in_host_memory(device_, num_bytes) : kernels::Buffer(device_, num_bytes);
     std::byte* const first = slab.data();
     tier.slabs.push_back(std::move(slab));
     tier.allocated += count;
@@ -71,26 +72,26 @@ bool PagePool::is_in_host_memory(const std::byte* page) const {
 }
 
 bool PagePool::lies_in_host_memory(const std::byte* page) const {
-    return std::any_of(host_.slabs.begin(), host_.slabs.end(), [&](const kernels::Buffer& slab) {
+    return std::any_of(host_tier_.slabs.begin(), host_tier_.slabs.end(), [&](const kernels::Buffer& slab) {
         return page >= slab.data() && page < slab.data() + slab.num_bytes();
     });
 }
 
-// A page keeps its old contents: attention never reads a slot that was not written for its sequence, and what it
-// multiplies by zero (absent places) is finite because only finite keys and values are ever stored.
+// A returned page keeps its old contents. Attention never reads a slot that was not written for its sequence. Absent
+// positions are multiplied by zero, which is safe because only finite keys and values are ever stored.
 void PagePool::give_back(std::byte* page) noexcept {
     const std::scoped_lock lock(mutex_);
-    (lies_in_host_memory(page) ? host_ : near_).put_back(page);
+    (lies_in_host_memory(page) ? host_tier_ : device_tier_).put_back(page);
 }
 
 std::int64_t PagePool::pages_in_use() const {
     const std::scoped_lock lock(mutex_);
-    return near_.in_use() + host_.in_use();
+    return device_tier_.in_use() + host_tier_.in_use();
 }
 
 std::int64_t PagePool::host_pages_in_use() const {
     const std::scoped_lock lock(mutex_);
-    return host_.in_use();
+    return host_tier_.in_use();
 }
 
 std::int64_t PagePool::slab_pages(std::int64_t page_bytes) {
@@ -131,9 +132,10 @@ bool KvSequence::reserve_scratch(std::int64_t num_slots) {
     return grow(pool_, scratch_, PagePool::pages_for(num_slots));
 }
 
-std::int64_t KvSequence::bring_near(std::int64_t max_pages) {
+std::int64_t KvSequence::move_to_device(std::int64_t max_pages) {
     std::int64_t num_moved = 0;
-    for (std::byte*& page : scratch_) {  // between steps nothing is in them that is not on its way elsewhere
+    // Between steps scratch pages hold nothing that must be kept: copies out of them are already queued.
+    for (std::byte*& page : scratch_) {
         if (!pool_.is_in_host_memory(page)) continue;
         std::byte* const near = pool_.take_near();
         if (near == nullptr) return num_moved;

@@ -1,5 +1,6 @@
-// Paged keys and values. Committed positions never change once written, so a checkpoint may read them beside decoding;
-// tree nodes live in scratch pages until `accept` moves the chosen path.
+// Paged KV cache of one rank. Committed positions never change once written, so a checkpoint may read them while
+// decoding continues. KV of tree nodes is in scratch pages until `accept` copies the accepted path to the sequence's
+// pages.
 #pragma once
 
 #include <cstdint>
@@ -12,48 +13,53 @@
 
 namespace longhaul::engine {
 
-/// What pages may take: of the device's memory, and when that is full of the host's (Device::allocate_in_host_memory).
+/// Memory limits of a PagePool: device memory, and host memory used when device memory is full
+/// (Device::allocate_in_host_memory).
 struct KvMemory {
-    std::int64_t near_bytes = 0;
+    std::int64_t device_bytes = 0;
     std::int64_t host_bytes = 0;
 };
 
-/// Pages of one rank, with a ceiling (the last slab is a whole number of KvLayout::pages_together all the same).
-/// Thread-safe: a checkpoint's writer may give back the last reference.
+/// Allocator for the KV pages of one rank, with a maximum number of pages. The memory of the last slab is rounded up
+/// to a multiple of KvLayout::pages_together pages and may exceed that maximum. Thread-safe: a checkpoint writer may
+/// release the last reference to a page.
 class PagePool {
   public:
     PagePool(kernels::Device& device, kernels::KvLayout layout, KvMemory memory);
-    PagePool(kernels::Device& device, kernels::KvLayout layout, std::int64_t near_bytes)
-        : PagePool(device, layout, KvMemory{near_bytes}) {}
+    PagePool(kernels::Device& device, kernels::KvLayout layout, std::int64_t device_bytes)
+        : PagePool(device, layout, KvMemory{device_bytes}) {}
     ~PagePool();
     PagePool(const PagePool&) = delete;
     PagePool& operator=(const PagePool&) = delete;
 
-    /// A far page only where no near one is left; nullptr when the ceiling is reached.
+    /// Takes a page: from device memory, or from host memory if no device memory is left. Returns nullptr if both
+    /// limits are reached.
     std::byte* take();
+    /// Takes a page in device memory; nullptr if none is left there.
     std::byte* take_near();
     void give_back(std::byte* page) noexcept;
 
     [[nodiscard]] const kernels::KvLayout& layout() const { return layout_; }
     [[nodiscard]] kernels::Device& device() const { return device_; }
-    [[nodiscard]] std::int64_t max_pages() const { return near_.max_pages + host_.max_pages; }
-    [[nodiscard]] std::int64_t max_host_pages() const { return host_.max_pages; }
+    [[nodiscard]] std::int64_t max_pages() const { return device_tier_.max_pages + host_tier_.max_pages; }
+    [[nodiscard]] std::int64_t max_host_pages() const { return host_tier_.max_pages; }
     [[nodiscard]] std::int64_t pages_in_use() const;
     [[nodiscard]] std::int64_t host_pages_in_use() const;
     [[nodiscard]] bool is_in_host_memory(const std::byte* page) const;
 
-    /// Of near memory, taken at a time (whole groups, so up to KvLayout::pages_together - 1 more).
+    /// Pages of device memory allocated at a time (rounded up to whole groups: up to KvLayout::pages_together - 1
+    /// more).
     static std::int64_t slab_pages(std::int64_t page_bytes);
 
-    /// Pages that hold `num_tokens` positions.
+    /// Number of pages that hold `num_tokens` positions.
     static std::int64_t pages_for(std::int64_t num_tokens);
 
   private:
-    /// Pages of one kind of memory.
+    /// Pages in one kind of memory.
     struct Tier {
         std::int64_t max_pages = 0;
         std::vector<kernels::Buffer> slabs{};
-        std::vector<std::byte*> free{};  ///< a heap, the lowest first: pages taken in one go are neighbours
+        std::vector<std::byte*> free{};  ///< min-heap by address: pages taken together are neighbours
         std::int64_t allocated = 0;      ///< pages
 
         [[nodiscard]] std::int64_t in_use() const { return allocated - static_cast<std::int64_t>(free.size()); }
@@ -61,26 +67,27 @@ class PagePool {
     };
 
     [[nodiscard]] std::int64_t pages_in(std::int64_t num_bytes) const;
-    std::byte* take_of(Tier& tier, bool far);
-    /// Takes memory for several pages at once, so that the system can back it with huge ones: attention walks through
-    /// all of a long sequence's pages in each layer. False: the ceiling is reached.
-    bool grow(Tier& tier, bool far);
-    [[nodiscard]] bool lies_in_host_memory(const std::byte* page) const;  ///< under the lock
+    std::byte* take_of(Tier& tier, bool in_host_memory);
+    /// Allocates several pages at once so that the system can back them with huge pages: attention reads all pages of a
+    /// long sequence in each layer. Returns false if the limit is reached.
+    bool grow(Tier& tier, bool in_host_memory);
+    [[nodiscard]] bool lies_in_host_memory(const std::byte* page) const;  ///< requires mutex_ held
 
     kernels::Device& device_;
     kernels::KvLayout layout_;
     std::size_t page_bytes_;
     mutable std::mutex mutex_;
-    Tier near_, host_;
+    Tier device_tier_, host_tier_;
 };
 
-/// Pages that rows read and write, whoever holds them: of the model's layout.
+/// KV pages and scratch pages of one sequence as a forward pass sees them; non-owning. Their layout is that of the
+/// model.
 using KvView = kernels::AttentionSequence;
 
-/// Slot `slot` of pages that hold 64 each. Throws std::out_of_range.
+/// Slot `slot` of a list of pages with 64 slots each. Throws std::out_of_range.
 kernels::KvSlot slot_in(std::span<std::byte* const> pages, std::int64_t slot);
 
-/// Keys and values of one sequence on this rank.
+/// KV cache of one sequence on this rank. Owns its pages and returns them to the pool on destruction.
 class KvSequence {
   public:
     explicit KvSequence(PagePool& pool) : pool_(pool) {}
@@ -88,22 +95,22 @@ class KvSequence {
     KvSequence(const KvSequence&) = delete;
     KvSequence& operator=(const KvSequence&) = delete;
 
-    /// Makes pages for positions 0..num_tokens-1; false (and nothing changed) when the pool has none.
+    /// Allocates pages for positions 0..num_tokens-1. Returns false and changes nothing if the pool has too few pages.
     bool reserve(std::int64_t num_tokens);
     bool reserve_scratch(std::int64_t num_slots);
 
-    /// Moves pages from far to near memory where there is room, so many at most, and says how many. Not while a
-    /// checkpoint's writer reads `pages()` of before.
-    std::int64_t bring_near(std::int64_t max_pages);
+    /// Moves up to `max_pages` pages from host memory to device memory while the device has free pages; returns the
+    /// number moved. Must not run while a checkpoint writer reads pages from an earlier call of `pages()`.
+    std::int64_t move_to_device(std::int64_t max_pages);
 
-    /// Positions [0, committed) hold keys and values of accepted tokens.
+    /// Positions [0, committed) hold KV of accepted tokens.
     [[nodiscard]] std::int64_t committed() const { return committed_; }
     void set_committed(std::int64_t num_tokens) { committed_ = num_tokens; }
 
-    /// Moves scratch slots to positions committed.., in order, and commits them.
+    /// Copies scratch slots to the positions from committed() on, in order, and commits them.
     void accept(std::span<const std::int32_t> scratch_slots);
 
-    /// Until more is reserved.
+    /// Valid until more pages are reserved.
     [[nodiscard]] KvView view() const { return {pages_, scratch_}; }
     [[nodiscard]] std::span<std::byte* const> pages() const { return pages_; }
     [[nodiscard]] std::span<std::byte* const> scratch_pages() const { return scratch_; }

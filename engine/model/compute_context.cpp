@@ -17,7 +17,7 @@ void apply_norm(kernels::Device& device, const Norm& norm, const float* x, std::
 ComputeContext::ComputeContext(kernels::Device& on, DeviceGroup& of, kernels::DType act_type)
     : device(on), sums(of), act(act_type), normed(on), projected(on), queries(on), attended(on), sum(on) {}
 
-/// Room for so many rows that a product reads, act [num_rows, padded width].
+/// Memory for the input of a matmul, act [num_rows, padded width].
 std::byte* ComputeContext::inputs(std::int64_t width, std::int64_t num_rows) {
     return normed.bytes(static_cast<std::size_t>(num_rows * kernels::padded_inputs(width)) * kernels::bytes_of(act));
 }

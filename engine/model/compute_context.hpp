@@ -1,5 +1,5 @@
-// What the parts of a model compute with on one rank: the device, the group's sums, and memory for the rows of the
-// widest pass so far. One part runs at a time, so they share it.
+// Execution state that the parts of a model (embedding, layers, head) share on one rank: the device, the group's
+// collectives, and scratch memory sized for the largest pass so far. Parts run one at a time, so they can share it.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace longhaul::engine {
 
-/// Grows, never shrinks.
+/// Device memory that grows on demand and never shrinks. Contents are lost when it grows.
 class Scratch {
   public:
     explicit Scratch(kernels::Device& device) : device_(device) {}
@@ -31,7 +31,7 @@ class Scratch {
     kernels::Buffer buffer_;
 };
 
-/// The residual stream, f32 [num_rows, width], and what the last block gave: the next norm adds it.
+/// The residual stream, f32 [num_rows, width], and the output of the last block, which the next norm adds to it.
 struct Residual {
     float* x = nullptr;
     std::int64_t num_rows = 0;
@@ -40,35 +40,34 @@ struct Residual {
 };
 
 struct ComputeContext {
-    /// `act`: what matrix products read.
+    /// `act`: type of matmul inputs.
     ComputeContext(kernels::Device& on, DeviceGroup& of, kernels::DType act_type);
 
     kernels::Device& device;
     DeviceGroup& sums;
     kernels::DType act;
-    Scratch normed;     ///< what the next product reads
-    Scratch projected;  ///< what a first product of a block gives
+    Scratch normed;     ///< input of the next matmul
+    Scratch projected;  ///< output of a block's first matmul
     Scratch queries;
-    Scratch attended;  ///< what a second product of a block reads
-    Scratch sum;       ///< what a block gives
+    Scratch attended;  ///< input of a block's second matmul
+    Scratch sum;       ///< output of a block
 
-    /// What products read, act [num_rows, padded width]: the rows as they are ...
+    /// Matmul input, act [num_rows, padded width]: the rows, rounded.
     const std::byte* rounded(const float* x, std::int64_t width, std::int64_t num_rows);
-    /// ... or normed (rounded where `norm` is empty), with what is still to be added.
+    /// Matmul input: the rows after adding rows.to_add (if set), normed (only rounded if `norm` is empty).
     const std::byte* normalised(const Norm& norm, Residual& rows);
     const std::byte* normalised(const Norm& norm, const float* x, std::int64_t width, std::int64_t num_rows);
-    /// Adds what is still to be added.
+    /// Adds rows.to_add to the residual stream, if set.
     void add(Residual& rows);
-    /// Waits for the device: what a caller measures is what was computed, and a sum that will never come is an error
-    /// here.
+    /// Waits for the device, so that callers measure completed work. Throws if a collective can never complete.
     void finish();
 
   private:
     std::byte* inputs(std::int64_t width, std::int64_t num_rows);
 };
 
-/// out [num_rows, width] of `act` = the rows x, normed by `norm`, which is not empty; `out` may be `x` where that norm
-/// is a layer norm and `act` is f32.
+/// out [num_rows, out_stride] of `act` = the rows x, f32 [num_rows, width], normed by `norm`, which must not be empty.
+/// `out` may be `x` if the norm is a layer norm and `act` is f32.
 void apply_norm(kernels::Device& device, const Norm& norm, const float* x, std::int64_t num_rows, std::int64_t width,
                 kernels::DType act, std::byte* out, std::int64_t out_stride);
 

@@ -11,19 +11,19 @@
 namespace longhaul::engine {
 namespace {
 
-// Ceilings on sizes, each well above any published model and together small enough that no product of a model's or a
-// cache's sizes in bytes leaves 63 bits: layers * heads * head_dim * positions * 4 < 2^61.
+// Upper limits on sizes, each well above any published model. Together they ensure that the size in bytes of a model or
+// cache fits in 63 bits: layers * heads * head_dim * positions * 4 < 2^61.
 constexpr std::int64_t max_vocab_size = std::int64_t{1} << 24;
 constexpr std::int64_t max_hidden_size = std::int64_t{1} << 17;
 constexpr std::int64_t max_intermediate_size = std::int64_t{1} << 20;
 constexpr std::int64_t max_layers = std::int64_t{1} << 12;
 constexpr std::int64_t max_heads = std::int64_t{1} << 11;
 constexpr std::int64_t max_head_dim = std::int64_t{1} << 10;
-constexpr std::int64_t max_context = std::int64_t{1} << 24;  // beyond, a position is not exact in float
+constexpr std::int64_t max_context = std::int64_t{1} << 24;  // beyond this a position is not exact in float
 constexpr std::size_t max_eos_ids = 1024;
 constexpr std::int64_t max_config_bytes = std::int64_t{1} << 24;
 
-/// An object of a JSON file together with what a message needs: the file and the path of the object in it.
+/// An object of a JSON file with what error messages need: the file and the object's path in it.
 struct Section {
     const Json& json;
     std::string file;
@@ -46,36 +46,51 @@ struct Section {
     [[nodiscard]] std::string text_or(std::string_view key, std::string_view fallback) const {
         return get_string_or(json, key, fallback, file, within);
     }
-    /// A number in (above, high].
+    /// A number in (above, high]. Throws InputError otherwise.
     [[nodiscard]] double positive_or(std::string_view key, double fallback, double high, double above = 0.0) const {
         const double value = get_double_or(json, key, fallback, file, within);
         if (value > above && value <= high) return value;
         const std::string expected = "a number above " + describe(Json(above)) + ", at most " + describe(Json(high));
         refuse(key, expected);
     }
-    /// Ends in an InputError that shows what stands at `key`.
+    /// Throws an InputError that shows the value at `key`.
     [[noreturn]] void refuse(std::string_view key, std::string_view expected, std::string_view fix = {}) const {
         const Json* value = find(key);
         throw InputError(file, field(key), expected, value == nullptr ? "nothing" : describe(*value), fix);
     }
 };
 
-/// What an architecture's config.json must say.
+/// Supported architectures and what their config.json must contain.
 struct Architecture {
     std::string_view model_type, class_name, activation_key, activation, other_activation;
+    bool always_qkv_bias = false;  ///< whatever config.json says of biases
 };
 constexpr Architecture architectures[] = {
     {"llama", "LlamaForCausalLM", "hidden_act", "silu", "swish"},
-    {"qwen2", "Qwen2ForCausalLM", "hidden_act", "silu", "swish"},
+    {"qwen2", "Qwen2ForCausalLM", "hidden_act", "silu", "swish", true},
     {"opt", "OPTForCausalLM", "activation_function", "relu", "relu"},
 };
 
+const Architecture* find_architecture(std::string_view model_type) {
+    const auto* const found = std::find_if(std::begin(architectures), std::end(architectures),
+                                           [&](const Architecture& one) { return one.model_type == model_type; });
+    return found == std::end(architectures) ? nullptr : found;
+}
+
+/// "\"llama\", \"qwen2\" or \"opt\""
+std::string supported_model_types() {
+    std::string names;
+    for (const Architecture& one : architectures) {
+        if (!names.empty()) names += &one == std::end(architectures) - 1 ? " or " : ", ";
+        names += describe(Json(std::string(one.model_type)));
+    }
+    return names;
+}
+
 void check_architecture(const Section& top, ModelConfig& config) {
     config.model_type = top.text_or("model_type", "");
-    const auto* const found =
-        std::find_if(std::begin(architectures), std::end(architectures),
-                     [&](const Architecture& candidate) { return candidate.model_type == config.model_type; });
-    if (found == std::end(architectures)) top.refuse("model_type", R"("llama", "qwen2" or "opt")");
+    const Architecture* const found = find_architecture(config.model_type);
+    if (found == nullptr) top.refuse("model_type", supported_model_types());
     if (const Json* named = top.find("architectures")) {
         const bool single = named->is_array() && named->size() == 1;
         if (!single || named->front() != found->class_name) {
@@ -110,7 +125,7 @@ void read_sizes(const Section& top, ModelConfig& config) {
         top.refuse("hidden_size", "a multiple of num_attention_heads = " + std::to_string(config.num_heads));
     }
     config.head_dim = top.size_or("head_dim", config.hidden_size / config.num_heads, max_head_dim);
-    if (config.head_dim % 2 != 0 || config.head_dim > max_head_dim) {  // it may also come from the quotient
+    if (config.head_dim % 2 != 0 || config.head_dim > max_head_dim) {  // it may also be hidden_size / num_heads
         const std::string expected = "an even number up to " + std::to_string(max_head_dim);
         throw InputError(top.file, "head_dim", expected, std::to_string(config.head_dim));
     }
@@ -125,7 +140,7 @@ void read_dtype(const Section& top, ModelConfig& config) {
     }
 }
 
-/// OPT: LayerNorm, a plain MLP, learned positions. Its 350M model has norms behind the sums and narrower embeddings.
+/// OPT: LayerNorm, MLP without gate, learned positions. The 350M model is post-norm and has narrower embeddings.
 void read_opt_options(const Section& top, ModelConfig& config) {
     config.learned_positions = true;
     config.norm_eps = 1e-5;
@@ -148,12 +163,12 @@ void read_opt_options(const Section& top, ModelConfig& config) {
 void read_llama_options(const Section& top, ModelConfig& config) {
     config.tied_embeddings = top.flag("tie_word_embeddings");
     LayerConfig& layer = config.layers.front();
-    layer.qkv_bias = config.model_type == "qwen2";
-    if (config.model_type == "llama") {
+    layer.qkv_bias = find_architecture(config.model_type)->always_qkv_bias;
+    if (!layer.qkv_bias) {
         layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
         layer.mlp_bias = top.flag("mlp_bias");
     }
-    // A folder can name a window without using it (Qwen2.5 does): it is in use for the layers from max_window_layers.
+    // A config can contain a window without using it (Qwen2.5 does): it applies to layers from max_window_layers on.
     if (top.flag("use_sliding_window") && top.find("sliding_window") != nullptr &&
         get_int_or(top.json, "max_window_layers", 0, 0, max_layers, top.file) < config.num_layers) {
         top.refuse("use_sliding_window", "false, or max_window_layers = num_hidden_layers: full attention");
@@ -185,7 +200,7 @@ void read_llama3(const Section& rope, RopeConfig& config) {
     config.high_freq_factor = rope.positive_or("high_freq_factor", 4.0, 1e6, config.low_freq_factor);
 }
 
-/// A number of YaRN for which Hugging Face takes 0 and null as "not given".
+/// A YaRN parameter for which Hugging Face treats 0 and null as absent.
 double yarn_number(const Section& rope, std::string_view key, double fallback) {
     const double value = get_double_or(rope.json, key, 0.0, rope.file, rope.within);
     return value == 0.0 ? fallback : rope.positive_or(key, fallback, 1e6);
@@ -207,8 +222,8 @@ void read_yarn(const Section& rope, const ModelConfig& model, RopeConfig& config
     }
 }
 
-/// The section with the rotary parameters: transformers 5 writes rope_parameters, before it was rope_scaling beside
-/// rope_theta. Where both stand, Hugging Face follows the older name; an empty one counts as absent.
+/// The section with the RoPE parameters: rope_parameters in transformers 5, before that rope_scaling beside rope_theta.
+/// If both are present, Hugging Face uses the older name; an empty section counts as absent.
 Section rope_section(const Section& top, const Json& empty) {
     for (const char* name : {"rope_scaling", "rope_parameters"}) {
         const Json* found = top.find(name);
@@ -222,7 +237,7 @@ void read_rope(const Section& top, ModelConfig& model) {
     static const Json empty = Json::object();
     const Section rope = rope_section(top, empty);
     RopeConfig& config = model.layers.front().rope;
-    // Above 1: the frequencies are powers of it, and YaRN divides by its logarithm.
+    // Must be above 1: the frequencies are powers of theta, and YaRN divides by its logarithm.
     config.theta = rope.find("rope_theta") != nullptr ? rope.positive_or("rope_theta", 1e4, 1e30, 1.0)
                                                       : top.positive_or("rope_theta", 1e4, 1e30, 1.0);
     for (const Section* section : {&rope, &top}) {
@@ -235,15 +250,17 @@ void read_rope(const Section& top, ModelConfig& model) {
     if (config.scaling != RopeScaling::yarn && rope.find("factor") == nullptr) rope.refuse("factor", "a number");
     config.factor = rope.positive_or("factor", 1.0, 1e6);
     config.original_max_positions = rope.size_or("original_max_position_embeddings", model.max_positions, max_context);
-    if (top.find("original_max_position_embeddings") != nullptr) {  // goes before the one inside, as in Hugging Face
+    if (top.find("original_max_position_embeddings") !=
+        nullptr) {  // takes precedence over the one inside, as in Hugging Face
         config.original_max_positions = top.size("original_max_position_embeddings", max_context);
     }
     if (config.scaling == RopeScaling::llama3) read_llama3(rope, config);
     if (config.scaling == RopeScaling::yarn) read_yarn(rope, model, config);
 }
 
-/// The context the scaling was made for. Many folders stretch their frequencies and leave max_position_embeddings at
-/// the trained length (Qwen2.5's instructions for yarn, Vicuna's linear); llama3 folders always name the long one.
+/// Raises max_positions to the context length that the scaling was made for. Many models scale frequencies but keep
+/// max_position_embeddings at the trained length (Qwen2.5's instructions for yarn, Vicuna's linear); llama3 models
+/// always give the long one.
 void stretch_context(ModelConfig& config) {
     double context = static_cast<double>(config.max_positions);
     if (config.rope().scaling == RopeScaling::linear) context *= config.rope().factor;
@@ -254,7 +271,7 @@ void stretch_context(ModelConfig& config) {
     config.max_positions = static_cast<std::int64_t>(context);
 }
 
-/// An id or a list of ids, each within the vocabulary.
+/// Reads one id or a list of ids, each within the vocabulary; sorted, without duplicates.
 std::vector<std::int32_t> read_ids(const Section& section, std::string_view key, std::int64_t vocab_size) {
     std::vector<std::int32_t> ids;
     const Json* value = section.find(key);
@@ -262,7 +279,7 @@ std::vector<std::int32_t> read_ids(const Section& section, std::string_view key,
     const Json list = value->is_array() ? *value : Json::array({*value});
     if (list.size() > max_eos_ids) section.refuse(key, "at most " + std::to_string(max_eos_ids) + " ids");
     for (const Json& id : list) {
-        const Json item = {{key, id}};  // borrows the check and its message
+        const Json item = {{key, id}};  // reuses the check and message of get_int
         const auto number = get_int(item, key, 0, vocab_size - 1, section.file, section.within);
         ids.push_back(static_cast<std::int32_t>(number));
     }

@@ -1,4 +1,5 @@
-// What a model is: the fields of config.json (and generation_config.json) that decide its shape and its arithmetic.
+// Model configuration: the fields of config.json and generation_config.json that determine a model's shape and
+// arithmetic. Read first when a model is loaded, checked or inspected.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +9,12 @@
 
 namespace longhaul::engine {
 
-/// How rotary frequencies are stretched for contexts beyond the trained one (Hugging Face `rope_type`); `none`: nothing
-/// turns, as positions are learned.
+/// RoPE scaling for contexts beyond the trained length (Hugging Face `rope_type`); `none`: no rotation, because
+/// positions are learned.
 enum class RopeScaling { standard, linear, llama3, yarn, none };
 
-/// Rotary embedding. `standard` is Hugging Face's "default". Fields a scaling does not use are left at their default.
+/// Rotary position embedding (RoPE). `standard` is Hugging Face's "default". Fields that a scaling does not use keep
+/// their default.
 struct RopeConfig {
     RopeScaling scaling = RopeScaling::standard;
     double theta = 10000.0;
@@ -29,33 +31,33 @@ struct RopeConfig {
 };
 
 enum class NormKind : std::uint8_t {
-    rms,   ///< with a gain
+    rms,   ///< RMS norm with gain
     layer  ///< LayerNorm with gain and bias
 };
 enum class NormPlace : std::uint8_t {
-    before,  ///< of what each block reads, and of what the head reads
-    after    ///< of the sum behind each block; none follows the last layer
+    before,  ///< pre-norm: on the input of each block and of the head
+    after    ///< post-norm: on the residual stream after each block; no final norm
 };
 enum class Activation : std::uint8_t { silu, relu };
 
-/// What one layer is like.
+/// Configuration of one layer.
 struct LayerConfig {
     NormKind norm = NormKind::rms;
     NormPlace norm_place = NormPlace::before;
     Activation activation = Activation::silu;
     bool gated = true;                  ///< down(activation(gate x) * up x); false: down(activation(up x))
     bool qkv_bias = false;              ///< biases on q, k and v
-    bool output_bias = false;           ///< a bias on o
+    bool output_bias = false;           ///< bias on the output projection
     bool mlp_bias = false;              ///< biases on gate, up and down
-    std::int64_t attention_window = 0;  ///< positions that a row sees; 0, all, is what there is
+    std::int64_t attention_window = 0;  ///< positions that a row sees; 0: all, the only supported value
     RopeConfig rope;
 
-    /// Matrices that the MLP multiplies first.
+    /// Number of matrices in the MLP's first matmul: gate and up, or up alone.
     [[nodiscard]] std::int64_t num_up() const { return gated ? 2 : 1; }
 };
 
-/// A decoder of the architecture of Llama (Qwen2 is one) or of OPT. All sizes are whole-model sizes, before tensor
-/// parallelism.
+/// A decoder-only model of the Llama family (including Qwen2) or of OPT. All sizes are for the whole model, before
+/// tensor parallelism.
 struct ModelConfig {
     std::int64_t vocab_size = 0;
     std::int64_t hidden_size = 0;
@@ -65,33 +67,33 @@ struct ModelConfig {
     std::int64_t num_kv_heads = 0;
     std::int64_t head_dim = 0;
     std::int64_t max_positions = 0;
-    std::int64_t embedding_size = 0;  ///< of token embeddings, where projections lead in and out; 0: hidden_size
+    std::int64_t embedding_size = 0;  ///< width of token embeddings if the model has in/out projections; 0: hidden_size
     double norm_eps = 1e-6;
-    bool learned_positions = false;  ///< a table of positions is added to the embeddings, nothing is rotated
+    bool learned_positions = false;  ///< learned position embeddings instead of RoPE
     bool tied_embeddings = false;
-    std::vector<LayerConfig> layers = std::vector<LayerConfig>(1);  ///< one a layer, or one that is all of them
-    std::string dtype;                  ///< of the checkpoint: "bfloat16", "float16", "float32"
-    std::vector<std::int32_t> eos_ids;  ///< generation_config.json, else config.json; may be empty
-    std::int32_t bos_id = -1;           ///< -1: none named
+    std::vector<LayerConfig> layers = std::vector<LayerConfig>(1);  ///< one per layer, or a single entry for all
+    std::string dtype;                  ///< of the model's files: "bfloat16", "float16", "float32"
+    std::vector<std::int32_t> eos_ids;  ///< from generation_config.json, else config.json; may be empty
+    std::int32_t bos_id = -1;           ///< -1: none
     std::string model_type;             ///< "llama", "qwen2", "opt"
 
     [[nodiscard]] const LayerConfig& layer(std::int64_t index) const { return layers[layers.size() == 1 ? 0 : index]; }
-    /// The norm that the head begins with is of the last layer's kind.
+    /// Whether a final norm precedes the head; its kind is that of the last layer.
     [[nodiscard]] bool has_final_norm() const { return layers.back().norm_place == NormPlace::before; }
-    /// Of all layers: a pass has one table of angles.
+    /// RoPE configuration of all layers: a pass has one table of angles.
     [[nodiscard]] const RopeConfig& rope() const { return layers.front().rope; }
     [[nodiscard]] std::int64_t embedding_width() const { return embedding_size > 0 ? embedding_size : hidden_size; }
-    /// Rows of the table of learned positions; position p is row p + 2.
+    /// Rows of the learned position table; position p uses row p + 2.
     [[nodiscard]] std::int64_t position_rows() const { return max_positions + first_position_row; }
     static constexpr std::int64_t first_position_row = 2;
 
-    /// Reads and checks `folder`/config.json and, where it is, generation_config.json, in the older form
-    /// (`rope_theta`, `rope_scaling`, `torch_dtype`) and in that of transformers 5 (`rope_parameters`, `dtype`).
-    /// Throws InputError naming the field.
+    /// Reads and validates `folder`/config.json and, if present, generation_config.json. Accepts the older format
+    /// (`rope_theta`, `rope_scaling`, `torch_dtype`) and that of transformers 5 (`rope_parameters`, `dtype`). Throws
+    /// InputError naming the field.
     static ModelConfig load(const std::filesystem::path& folder);
 };
 
-/// Number of parameters of the shape (embeddings counted once when tied).
+/// Number of parameters (embeddings counted once if tied).
 std::int64_t num_parameters(const ModelConfig& config);
 
 }  // namespace longhaul::engine

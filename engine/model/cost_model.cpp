@@ -17,24 +17,24 @@ namespace {
 constexpr std::array<std::int64_t, 10> row_counts{1, 2, 4, 8, 12, 16, 24, 32, 48, 64};
 constexpr std::int64_t long_context = 2560;
 constexpr int max_rounds = 5;
-constexpr double clock_tick = 1e-9;  // seconds; nothing costs less
+constexpr double clock_tick = 1e-9;  // seconds; minimum cost of anything
 
-/// The layers that take turns: so many that weights, and keys and values of `long_context` positions, come from memory
-/// each time as they do in a pass, wherever the model is larger than a cache.
+/// Layers that are timed one after another. There are enough of them that weights, and KV of `long_context` positions,
+/// are read from memory each time as in a real pass, provided that the model is larger than the cache.
 std::vector<std::int64_t> sampled_layers(const Model& model) {
     constexpr std::int64_t more_than_cache = std::int64_t{64} << 20;
     const kernels::KvLayout& kv = model.kv_layout();
     const std::int64_t num_layers = model.config().num_layers;
     const std::int64_t kv_bytes = 2 * long_context * kv.num_kv_heads * static_cast<std::int64_t>(kv.token_bytes());
     const std::int64_t weight_bytes = (model.streamed_weight_bytes() - model.head_bytes()) / num_layers;
-    const std::int64_t least = std::max<std::int64_t>(1, std::min(kv_bytes, weight_bytes));
-    const std::int64_t count = std::min(num_layers, std::max<std::int64_t>(4, more_than_cache / least));
+    const std::int64_t min_bytes = std::max<std::int64_t>(1, std::min(kv_bytes, weight_bytes));
+    const std::int64_t count = std::min(num_layers, std::max<std::int64_t>(4, more_than_cache / min_bytes));
     std::vector<std::int64_t> layers;
     for (std::int64_t i = 0; i < count; ++i) layers.push_back(i * num_layers / count);
     return layers;
 }
 
-/// Children of one node at `context`.
+/// `count` sibling tree nodes that see `context` positions.
 std::vector<ForwardRow> make_rows(std::int64_t count, std::int64_t context) {
     std::vector<ForwardRow> rows;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -44,7 +44,7 @@ std::vector<ForwardRow> make_rows(std::int64_t count, std::int64_t context) {
     return rows;
 }
 
-/// Keys and values of the layers are written: memory that was never touched reads faster than any other.
+/// Writes the layers' keys and values once: memory that was never written reads faster than any other.
 void touch(KvSequence& kv, std::span<const std::int64_t> layers, std::int64_t num_tokens) {
     const kernels::KvLayout& layout = kv.layout();
     kernels::KvBox box{.num_heads = layout.num_kv_heads, .count = num_tokens};
@@ -69,11 +69,12 @@ class Stopwatch {
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-/// Seconds of an operation by the number of rows: medians over rounds. A number that was never timed has none.
+/// Time of an operation in seconds by number of rows: medians over rounds. A row count that was never timed has no
+/// value.
 class Series {
   public:
-    /// Rounds over all row counts, ascending, as far as `budget_seconds` go; the first round whole where `whole_round`.
-    /// Collective: ranks time equally much.
+    /// Times all row counts in ascending order, in up to max_rounds rounds, within `budget_seconds`; with `whole_round`
+    /// the first round is always complete. Collective: all ranks take the same number of samples.
     Series(Group& group, double budget_seconds, bool whole_round, const std::function<void(std::int64_t rows)>& run) {
         double left = budget_seconds;
         for (int round = 0; round < max_rounds; ++round) {
@@ -88,16 +89,16 @@ class Series {
         }
     }
     [[nodiscard]] bool has(std::size_t i) const { return !samples_[i].empty(); }
-    /// The lower median: what disturbs a few milliseconds only ever adds. For the same reason not more than for more
-    /// rows.
+    /// Lower median, because disturbances can only add time. For the same reason it is at most the median of any larger
+    /// row count.
     [[nodiscard]] double seconds(std::size_t i) const {
-        double least = 1e30;
+        double min_seconds = 1e30;
         for (; i < samples_.size() && has(i); ++i) {
             std::vector<double> sorted = samples_[i];
             std::sort(sorted.begin(), sorted.end());
-            least = std::min(least, sorted[(sorted.size() - 1) / 2]);
+            min_seconds = std::min(min_seconds, sorted[(sorted.size() - 1) / 2]);
         }
-        return least;
+        return min_seconds;
     }
 
   private:
@@ -123,50 +124,50 @@ CostModel CostModel::measure(Model& model, double budget_seconds) {
     KvSequence kv(pool);
     const bool reserved = kv.reserve(long_context + 1) && kv.reserve_scratch(row_counts.back());
     if (min_over_ranks(model.group(), reserved ? 1 : 0) == 0)
-        throw std::bad_alloc();  // on every rank, or the others wait
+        throw std::bad_alloc();  // on every rank, because otherwise the others would wait
     touch(kv, layers, long_context);
     const KvView view = kv.view();
     const auto pass_of = [&](const std::vector<ForwardRow>& rows) {
         return Pass{.rows = rows, .sequences = std::span(&view, 1)};
     };
-    std::size_t turn = 0;
-    const auto next_layer = [&] { return layers[turn++ % layers.size()]; };
+    std::size_t next = 0;
+    const auto next_layer = [&] { return layers[next++ % layers.size()]; };
     const auto attention_at = [&](std::int64_t context) {
         return [&, context](std::int64_t rows) {
             model.forward_attention(pass_of(make_rows(rows, context)), next_layer());
         };
     };
-    model.forward_layers(pass_of(make_rows(1, base_context)), next_layer(), 1);  // scratch memory is there
-    // What a pass does once, before its layers, is in each of the times below.
+    model.forward_layers(pass_of(make_rows(1, base_context)), next_layer(), 1);  // warm-up: allocates scratch memory
+    // Each of the times below includes the per-pass work before the layers.
     const Series start(model.group(), 0.02 * budget_seconds, true,
                        [&](std::int64_t rows) { model.forward_layers(pass_of(make_rows(rows, base_context)), 0, 0); });
     const Series layer(model.group(), 0.5 * budget_seconds, true, [&](std::int64_t rows) {
         model.forward_layers(pass_of(make_rows(rows, base_context)), next_layer(), 1);
     });
-    const Series near(model.group(), 0.1 * budget_seconds, true, attention_at(base_context));
-    const Series far(model.group(), 0.2 * budget_seconds, true, attention_at(long_context));
+    const Series short_attention(model.group(), 0.1 * budget_seconds, true, attention_at(base_context));
+    const Series long_attention(model.group(), 0.2 * budget_seconds, true, attention_at(long_context));
     const Series head(model.group(), 0.2 * budget_seconds, false,
                       [&](std::int64_t rows) { model.forward_head(pass_of(make_rows(rows, base_context))); });
     std::vector<Point> points;
     double head_per_layer_matmul = 0;
     double min_layer = clock_tick;
     for (std::size_t i = 0; i < row_counts.size(); ++i) {
-        const double products = std::max(0.0, layer.seconds(i) - near.seconds(i));
+        const double matmuls = std::max(0.0, layer.seconds(i) - short_attention.seconds(i));
         if (head.has(i)) {
-            head_per_layer_matmul = std::max(0.0, head.seconds(i) - start.seconds(i)) / std::max(products, clock_tick);
+            head_per_layer_matmul = std::max(0.0, head.seconds(i) - start.seconds(i)) / std::max(matmuls, clock_tick);
         }
-        // A difference of two disturbed times may come out as nothing, or as less than for fewer rows.
+        // A difference of two noisy times may be zero, or smaller than for fewer rows.
         min_layer = std::max(min_layer, layer.seconds(i) - start.seconds(i));
-        points.push_back(
-            {.rows = row_counts[i],
-             .layer = min_layer,
-             .layer_token = std::max(0.0, far.seconds(i) - near.seconds(i)) / (long_context - base_context),
-             .head = head.has(i) ? head.seconds(i) : start.seconds(i) + head_per_layer_matmul * products});
+        points.push_back({.rows = row_counts[i],
+                          .layer = min_layer,
+                          .layer_token = std::max(0.0, long_attention.seconds(i) - short_attention.seconds(i)) /
+                                         (long_context - base_context),
+                          .head = head.has(i) ? head.seconds(i) : start.seconds(i) + head_per_layer_matmul * matmuls});
     }
     return {model.config().num_layers, std::move(points)};
 }
 
-/// `cost` of a point, along straight lines.
+/// Interpolates `cost` linearly between points; beyond the last point it is proportional to the rows.
 template <typename Cost>
 double CostModel::between_points(std::int64_t rows, const Cost& cost) const {
     const auto upper = std::lower_bound(points_.begin(), points_.end(), rows,

@@ -74,7 +74,7 @@ const std::byte* DecoderLayers::enter_block(NormPlace place, const Norm& norm, R
                                      : context_.normalised(norm, rows);
 }
 
-// What is to be added: the ranks' sum of what stands in `part`, and the bias; then the norm, where it comes last.
+// Sets rows.to_add to the all-reduced `part` plus the bias. For post-norm layers, adds it and applies the norm.
 void DecoderLayers::leave_block(NormPlace place, const Norm& norm, const Buffer& bias, float* part, Residual& rows) {
     context_.sums.all_reduce(part, rows.num_rows * rows.width);
     if (bias) context_.device.add_bias(part, bias.as<float>(), rows.num_rows, rows.width);

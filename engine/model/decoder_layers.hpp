@@ -1,5 +1,5 @@
-// Decoder layers on one rank: rows of the residual stream in, the same rows out, keys and values into pages. All layers
-// of a model, or of a draft head that has some of its own.
+// Decoder layers on one rank: transforms rows of the residual stream in place and writes their keys and values to the
+// KV pages. Used for all layers of a model (model.cpp) and for the layers of a draft head (engine/draft/heads.cpp).
 #pragma once
 
 #include <cstdint>
@@ -17,30 +17,31 @@
 
 namespace longhaul::engine {
 
-/// What a layer's queries, keys and values are made of: f32 [rows, width], as many columns as their matrix has inputs.
+/// Explicit input of a layer's QKV matmul: f32 [rows, width], with as many columns as the matrix has inputs.
 struct LayerInput {
-    const float* rows = nullptr;  ///< nullptr: the layer's own rows, normed
+    const float* rows = nullptr;  ///< nullptr: use the residual rows, normed
     std::int64_t width = 0;
 };
 
 class DecoderLayers {
   public:
-    /// `weights`: one of each layer of `layout`. `config` says what the layers are like. All but `layout` are kept by
-    /// the caller.
+    /// `weights`: one entry per layer of `layout`. `config` describes the layers. The caller keeps all arguments alive
+    /// except `layout`.
     DecoderLayers(ComputeContext& context, const ModelConfig& config, const Split& split,
                   std::span<const LayerWeights> weights, const kernels::KvLayout& layout);
 
-    /// Called between layers on every rank: a pass over many rows of a large model takes seconds, and MPI and the
-    /// watchdog want to hear from us.
+    /// Sets a function called after each layer on every rank: a pass over many rows of a large model takes seconds, and
+    /// MPI and the watchdog need regular calls.
     void set_hook(std::function<void()> hook) { hook_ = std::move(hook); }
 
-    /// From here on `run` and `attend` are about these rows, which stay where they are until then. The device has one
-    /// pass at a time: layers that took turns with others begin anew.
+    /// Starts a pass: `run` and `attend` work on these rows until the next `begin`. The rows must stay valid until
+    /// then. The device has one pass at a time, so call `begin` again after other layers have used the device.
     void begin(std::span<const ForwardRow> rows, std::span<const KvView> sequences);
 
-    /// The rows x, f32 [rows, hidden], through layers [first, end). `input`: of the first of these. Collective.
+    /// Runs the rows x, f32 [rows, hidden], through layers [first, end). `input` is the input of layer `first`.
+    /// Collective.
     void run(std::int64_t first, std::int64_t end, float* x, TapCollector* taps = nullptr, LayerInput input = {});
-    /// For measurements: the attention of one layer alone, with whatever stands in the queries.
+    /// For measurements: runs only the attention of one layer, on the current contents of the query buffer.
     const std::byte* attend(std::int64_t layer);
 
     [[nodiscard]] const kernels::KvLayout& layout() const { return layout_; }
@@ -62,7 +63,7 @@ class DecoderLayers {
     RopeTable rope_;
     std::function<void()> hook_;
 
-    // Of the pass.
+    // State of the current pass.
     std::int64_t num_rows_ = 0;
     std::vector<float> cos_, sin_;
     std::vector<kernels::KvSlot> slots_;

@@ -11,8 +11,8 @@ namespace longhaul::engine {
 Embedding::Embedding(ComputeContext& context, const ModelConfig& config, const Split& split, const Weights& weights)
     : context_(context), config_(config), split_(split), weights_(weights) {}
 
-/// Row of the table of learned positions. A tree may reach beyond the last one, where no text does: what its nodes
-/// there read does not matter.
+/// Row of the learned position table. Tree nodes may have positions beyond the last one, which text never reaches;
+/// their embedding does not matter, so they use the last row.
 std::int32_t Embedding::position_row(const ForwardRow& row) const {
     const std::int64_t last = config_.max_positions - 1;
     if (row.position > last && row.place.in == KvPlace::In::pages) {

@@ -1,4 +1,4 @@
-// Tokens become rows of the residual stream.
+// Embedding: first part of a forward pass. Turns token ids into rows of the residual stream.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,12 @@ namespace longhaul::engine {
 
 class Embedding {
   public:
-    /// All are kept by the caller.
+    /// The caller keeps all arguments alive.
     Embedding(ComputeContext& context, const ModelConfig& config, const Split& split, const Weights& weights);
 
-    /// x, f32 [rows, hidden]: what the first layer reads of each row. A row that enters as a hidden state is that row
-    /// of `states`. Throws UsageError for text beyond the last learned position. Collective.
+    /// Writes x, f32 [rows, hidden]: the input of the first layer for each row. A row with `state` >= 0 takes that row
+    /// of `states` instead of its token's embedding. Throws UsageError for text beyond the last learned position.
+    /// Collective.
     void enter(std::span<const ForwardRow> rows, const HiddenStates* states, float* x);
 
   private:

@@ -27,7 +27,7 @@ Logits::Logits(kernels::Device& device, std::int64_t vocab_size, std::int64_t nu
       stride_(stride),
       came_(static_cast<std::size_t>(num_rows), false) {}
 
-/// For all rows at the first one, so that none moves.
+/// Allocates host memory for all rows at once, so that spans returned earlier stay valid.
 void Logits::make_room() {
     const auto num_bytes = static_cast<std::size_t>(num_rows_ * vocab_size_) * sizeof(float);
     if (here_.num_bytes() < num_bytes) here_ = PooledStaging(staging_, num_bytes);

@@ -1,5 +1,6 @@
-// The logits of a pass. On a device that chooses tokens they stay where they were computed, and only what somebody asks
-// for comes to the host: a row of a vocabulary of 128K is half a megabyte, a tree has dozens of rows.
+// Logits of a forward pass, produced by OutputHead and read by verifiers and drafters. On a device that chooses tokens
+// itself they stay in device memory, and only requested rows are copied to the host: a row of a vocabulary of 128K is
+// half a megabyte, and a tree has dozens of rows.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +13,32 @@
 
 namespace longhaul::engine {
 
-/// Owns its memory. The same on every rank, and not collective.
+/// Owns its memory. Same contents on every rank. Not collective.
 class Logits {
   public:
-    /// Of no rows.
+    /// No rows.
     Logits(kernels::Device& device, std::int64_t vocab_size) : device_(&device), vocab_size_(vocab_size) {}
-    /// f32 [num_rows, vocab_size] in `rows`, memory that the host reads: of the device or of staging.
+    /// `rows`: f32 [num_rows, vocab_size] in memory that the host can read: a device buffer or staging memory.
     Logits(kernels::Device& device, std::int64_t vocab_size, std::int64_t num_rows, PooledBuffer rows);
     Logits(kernels::Device& device, std::int64_t vocab_size, std::int64_t num_rows, PooledStaging rows);
-    /// f32 [num_rows, stride] of a device that chooses tokens, whose first columns count. What comes to the host goes
-    /// to memory of `staging`.
+    /// `rows`: f32 [num_rows, stride] in memory of a device that chooses tokens; only the first `vocab_size` columns
+    /// are used. Rows copied to the host use memory of `staging`.
     Logits(kernels::Device& device, std::int64_t vocab_size, std::int64_t num_rows, PooledBuffer rows,
            std::int64_t stride, PooledStaging::Pool staging);
 
     [[nodiscard]] std::int64_t num_rows() const { return num_rows_; }
 
-    /// f32 [vocab_size], in host memory as long as this lives. NaNs and infinities as they came.
+    /// f32 [vocab_size] in host memory, valid while this object lives. NaN and infinity are not filtered. Copies the
+    /// row from the device on first use.
     [[nodiscard]] std::span<const float> row(std::int64_t row) &;
-    /// f32 [num_rows, vocab_size].
+    /// f32 [num_rows, vocab_size] in host memory, as `row`.
     [[nodiscard]] std::span<const float> all() &;
 
     /// Whether `choose`, `draw` and `decide` may be called.
     [[nodiscard]] bool can_choose() const { return on_device_ != nullptr; }
-    /// A token a choice; -1: whoever asks must decide by the row.
+    /// One token per choice; -1: the caller must choose from the row itself.
     [[nodiscard]] std::vector<std::int32_t> choose(std::span<const kernels::Choice> choices);
-    /// As TokenChooser::draw, of the first `vocab_size` tokens: [choices, 1 + count].
+    /// As TokenChooser::draw, over the first `vocab_size` tokens: [choices, 1 + count].
     [[nodiscard]] std::vector<kernels::Drawn> draw(std::span<const kernels::Choice> choices, std::int64_t count,
                                                    std::int64_t vocab_size);
 
@@ -52,12 +54,12 @@ class Logits {
     std::int64_t vocab_size_;
     std::int64_t num_rows_ = 0;
     PooledBuffer rows_;
-    PooledStaging here_;  ///< all rows on the host, or room for them
+    PooledStaging here_;  ///< all rows on the host, or space for them
     PooledStaging::Pool staging_;
-    const float* on_host_ = nullptr;  ///< `rows_` or `here_`, where the host reads all of it;
-    float* on_device_ = nullptr;      ///< else `rows_`
+    const float* on_host_ = nullptr;  ///< all rows (`rows_` or `here_`), if the host can read them; else nullptr
+    float* on_device_ = nullptr;      ///< `rows_`, if the device chooses tokens; else nullptr
     std::int64_t stride_ = 0;
-    std::vector<bool> came_;  ///< rows of the device that are in `here_`
+    std::vector<bool> came_;  ///< by row: whether it has been copied to `here_`
 };
 
 }  // namespace longhaul::engine

@@ -30,7 +30,7 @@ struct Model::State {
     std::unique_ptr<LoadedModel> loaded;
     kernels::Device& device;
     Group& group;
-    std::unique_ptr<DeviceGroup> sums;  ///< of the group
+    std::unique_ptr<DeviceGroup> sums;  ///< collectives of the group
     ComputeContext context;
     Embedding embedding;
     DecoderLayers layers;
@@ -70,14 +70,15 @@ std::unique_ptr<Model> Model::random(const ModelConfig& config, Precision precis
         new Model(random_model(config, precision, device, group, seed, kv_dtype), device, group));
 }
 
-/// Of the rows that want them alone.
+/// Logits of the rows with wants_logits only.
 Logits Model::State::logits_of(std::span<const ForwardRow> rows, const float* x) {
     wanted.clear();
     for (std::size_t r = 0; r < rows.size(); ++r) {
         if (rows[r].wants_logits) wanted.push_back(static_cast<std::int32_t>(r));
     }
     const std::int64_t num_wanted = std::ssize(wanted);
-    if (num_wanted > 0 && wanted.back() != num_wanted - 1) {  // not the first ones: as a rule all are wanted
+    if (num_wanted > 0 &&
+        wanted.back() != num_wanted - 1) {  // unless the wanted rows come first; usually all are wanted
         float* gathered = context.sum.floats(num_wanted * loaded->config.hidden_size);
         device.gather(x, wanted, loaded->config.hidden_size, gathered);
         x = gathered;

@@ -14,7 +14,7 @@
 namespace longhaul::engine {
 namespace {
 
-/// Says so where matrices hold more than bf16 keeps, whatever type config.json names.
+/// Adds a notice if matrices have a type that loses precision in bf16, whatever type config.json names.
 void note_rounding(const SafetensorsFolder& tensors, std::vector<std::string>& notices) {
     for (const auto& [name, view] : tensors.tensors()) {
         if (view.shape.size() != 2 || view.dtype == TensorType::bf16) continue;
@@ -35,10 +35,10 @@ std::string hexadecimal(std::uint64_t number) {
     return digits;
 }
 
-/// Weights of a folder.
+/// Loads the weights of a model folder.
 class Loading {
   public:
-    /// `model` gets what was loaded.
+    /// `model` receives the weights, notices and report.
     Loading(const SafetensorsFolder& tensors, kernels::Device& device, LoadedModel& model)
         : tensors_(tensors),
           device_(device),
@@ -63,7 +63,7 @@ class Loading {
     std::vector<WeightPlan> plans_;
 };
 
-/// Weights from a packed file, written first where there is none; false: none can be had.
+/// Uses weights from a packed file, which is written first if there is none. Returns false if that is not possible.
 bool Loading::adopt_packed(const std::filesystem::path& folder) {
     const std::string layout_name(device_.packed_layout());
     const std::string part = std::to_string(model_.split.rank) + "of" + std::to_string(model_.split.size);
@@ -83,10 +83,11 @@ bool Loading::adopt_packed(const std::filesystem::path& folder) {
         model_.packed = open_or_write(path, key, device_.threads(), write, model_.notices);
         adopt_weights(plans_, device_, *model_.packed);
         note_bad(model_.packed->notes());
-        if (device_.own_memory()) model_.packed.reset();  // it was copied
+        if (device_.own_memory()) model_.packed.reset();  // the device has copied it
         return true;
     } catch (const PackedFileError& error) {
-        model_.notices.push_back("packed-weights: " + std::string(error.what()) + "; this start goes without");
+        model_.notices.push_back("packed-weights: " + std::string(error.what()) +
+                                 "; continuing without packed weights");
         return false;
     }
 }
@@ -96,7 +97,7 @@ void Loading::note_bad(const std::vector<std::string>& names) {
         const auto view = tensors_.tensors().find(name);
         if (view == tensors_.tensors().end()) continue;
         model_.notices.push_back(view->second.file + ": " + name +
-                                 ": holds NaN or infinity; the text will be of no use");
+                                 ": holds NaN or infinity; the generated text will be unusable");
     }
 }
 

@@ -1,4 +1,5 @@
-// How a rank comes by its part of a model: from a folder, from a file of packed weights, or at random.
+// Loads one rank's part of a model: from a model folder, from a file of packed weights, or with random values. Called
+// by Model::load and Model::random.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace longhaul::engine {
 
-/// One rank's part of a model, as it is loaded.
+/// One rank's part of a loaded model.
 struct LoadedModel {
     LoadedModel(const ModelConfig& of, Precision in, const kernels::Device& device, const Group& group,
                 std::optional<kernels::DType> kv_dtype);
@@ -22,16 +23,16 @@ struct LoadedModel {
     ModelConfig config;
     Precision precision;
     Split split;
-    kernels::DType act;  ///< what products with its weights read
+    kernels::DType act;  ///< input type of matmuls with its weights
     kernels::KvLayout layout;
-    std::unique_ptr<PackedFile> packed;  ///< what `weights` may lie in
+    std::unique_ptr<PackedFile> packed;  ///< the mapped file that `weights` may point into
     Weights weights;
     LoadReport report;
     std::uint64_t fingerprint = 0;
     std::vector<std::string> notices;
 };
 
-/// As Model::load. Collective: where a rank fails, all throw.
+/// As Model::load. Collective: if a rank fails, all ranks throw.
 std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, Precision precision,
                                         kernels::Device& device, Group& group, std::optional<kernels::DType> kv_dtype,
                                         const std::filesystem::path& packed_folder);
@@ -41,7 +42,7 @@ std::unique_ptr<LoadedModel> random_model(const ModelConfig& config, Precision p
                                           const Group& group, std::uint64_t seed,
                                           std::optional<kernels::DType> kv_dtype);
 
-/// Every rank's lines on the first one, each once. Collective.
+/// Appends the lines of all ranks to `lines` on the first rank, without duplicates. Collective.
 void gather_lines(Group& group, std::vector<std::string>& lines);
 
 }  // namespace longhaul::engine

@@ -105,10 +105,10 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
     const auto act = static_cast<std::int64_t>(kernels::bytes_of(kernels::act_type(weight_types(precision).layers)));
     const std::int64_t heads = split.query_width();
     const std::int64_t width = std::max(split.padded_hidden, kernels::padded_inputs(config.embedding_width()));
-    const std::int64_t a_row = 2 * f32 * config.hidden_size + act * width +
-                               f32 * std::max(widest_matrix(config, split), width) + f32 * heads +
-                               act * std::max(heads, split.intermediate);
-    return rows * a_row + logit_rows * f32 * split.vocab;
+    const std::int64_t bytes_per_row = 2 * f32 * config.hidden_size + act * width +
+                                       f32 * std::max(widest_matrix(config, split), width) + f32 * heads +
+                                       act * std::max(heads, split.intermediate);
+    return rows * bytes_per_row + logit_rows * f32 * split.vocab;
 }
 
 std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights) {
@@ -120,7 +120,7 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
           config.max_positions}) {
         writer.put(value);
     }
-    std::vector<std::int32_t> eos_ids = config.eos_ids;  // they decide where a text ends
+    std::vector<std::int32_t> eos_ids = config.eos_ids;  // they determine where a text ends
     std::sort(eos_ids.begin(), eos_ids.end());
     writer.put(eos_ids);
     for (const double value :
@@ -129,7 +129,7 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
           config.rope().attention_factor, config.rope().mscale, config.rope().mscale_all_dim}) {
         writer.put(value);
     }
-    // Of a Llama nothing more: its fingerprint stays what it was before there were others.
+    // Nothing more is added for the Llama family, so that fingerprints from before other families stay valid.
     if (config.model_type == "opt") {
         writer.put(config.model_type);
         const LayerConfig& layer = config.layers.front();

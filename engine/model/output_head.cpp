@@ -25,7 +25,7 @@ OutputHead::OutputHead(ComputeContext& context, Group& group, const ModelConfig&
       local_(context.device),
       gathered_(context.device) {}
 
-/// What the head's product reads, act [num_rows, padded embedding].
+/// Input of the head's matmul, act [num_rows, padded embedding width].
 const std::byte* OutputHead::input_of(const float* x, std::int64_t num_rows, const Norm& norm) {
     const std::byte* input = context_.normalised(norm, x, config_.hidden_size, num_rows);
     if (!weights_.project_out.data) return input;
@@ -57,7 +57,7 @@ Logits OutputHead::logits(const float* x, std::int64_t num_rows, const Norm& nor
 }
 
 Logits OutputHead::of_one_rank(PooledBuffer local, std::int64_t num_rows) {
-    const std::int64_t vocab = config_.vocab_size;  // as many as the rank's rows: one rank pads none
+    const std::int64_t vocab = config_.vocab_size;  // equals split_.vocab: a single rank has no padding
     if (context_.device.token_chooser() != nullptr) {
         context_.finish();
         return {context_.device, vocab, num_rows, std::move(local), vocab, stagings_};
@@ -67,8 +67,8 @@ Logits OutputHead::of_one_rank(PooledBuffer local, std::int64_t num_rows) {
     return {context_.device, vocab, num_rows, download(local.floats(), num_rows * vocab)};
 }
 
-// Where the device chooses tokens and gets the other ranks' parts without the host, the whole vocabulary stays there:
-// the ranks' parts of a row become neighbours.
+// If the device chooses tokens and gathers the other ranks' parts without the host, the logits of the whole vocabulary
+// stay on the device: the parts of each row are moved next to each other.
 Logits OutputHead::of_all_ranks(float* local, std::int64_t num_rows) {
     const std::int64_t part_size = num_rows * split_.vocab;
     if (context_.device.token_chooser() != nullptr) {
@@ -92,7 +92,7 @@ Logits OutputHead::of_all_ranks(float* local, std::int64_t num_rows) {
     return gathered_on_host(here.floats(), num_rows);
 }
 
-// The vocabulary's parts are brought together in the order of the ids.
+// Gathers the parts of the vocabulary on the host, in order of token id.
 Logits OutputHead::gathered_on_host(const float* local, std::int64_t num_rows) {
     const std::int64_t vocab = config_.vocab_size;
     const std::int64_t part_size = num_rows * split_.vocab;

@@ -1,4 +1,4 @@
-// Rows of the residual stream become logits.
+// Output head: last part of a forward pass. Turns rows of the residual stream into logits.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace longhaul::engine {
 
 class OutputHead {
   public:
-    /// All are kept by the caller.
+    /// The caller keeps all arguments alive.
     OutputHead(ComputeContext& context, Group& group, const ModelConfig& config, const Split& split,
                const Weights& weights);
 
-    /// Of the rows x, f32 [num_rows, hidden], normed by `norm` (as they are where it is empty): one product, and on
-    /// every rank the whole vocabulary. Collective. Waits for the device.
+    /// Logits of the rows x, f32 [num_rows, hidden], normed by `norm` (not normed if it is empty), over the whole
+    /// vocabulary on every rank. Collective. Waits for the device.
     Logits logits(const float* x, std::int64_t num_rows, const Norm& norm);
 
   private:
@@ -33,11 +33,11 @@ class OutputHead {
     const ModelConfig& config_;
     const Split& split_;
     const Weights& weights_;
-    bool host_memory_;  ///< is the device's
+    bool host_memory_;  ///< the device computes in host memory
     PooledBuffer::Pool buffers_;
     PooledStaging::Pool stagings_;
-    Scratch local_, gathered_;  ///< of several ranks: this one's part, all parts
-    std::vector<float> parts_;  ///< the same on the host
+    Scratch local_, gathered_;  ///< with several ranks: logits of this rank's vocabulary part, and of all parts
+    std::vector<float> parts_;  ///< all parts, on the host
     std::vector<std::int32_t> part_rows_;
 };
 

@@ -43,15 +43,14 @@ std::int64_t chunks_of(std::int64_t data_bytes) {
     return (data_bytes + chunk_bytes - 1) / chunk_bytes;
 }
 
-std::int64_t whole_number(const Json& value) {
+std::int64_t as_integer(const Json& value) {
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) return -1;
     return value.get<std::int64_t>();
 }
 
 }  // namespace
 
-// --- reading
-// -----------------------------------------------------------------------------------------------------------
+// --- reading ---------------------------------------------------------------------------------------------------------
 
 void PackedFile::refuse(std::string_view why) const {
     throw PackedFileError(name_ + ": " + std::string(why));
@@ -79,7 +78,8 @@ void PackedFile::map(int fd) {
     if (::fstat(fd, &info) != 0) fail(name_, "stat");
     if (!S_ISREG(info.st_mode)) refuse("not a file");
     if (info.st_size < static_cast<std::int64_t>(sizeof(Trailer))) refuse("cut short");
-    // On the border of a huge page, since some file systems have those: reserved with room, then mapped over it.
+    // Maps the file at a huge-page boundary, because some file systems support huge pages: reserve a larger range, then
+    // map the file over it.
     const auto wanted = static_cast<std::size_t>(info.st_size);
     const std::size_t reserved_bytes = wanted + static_cast<std::size_t>(huge_page_bytes);
     void* const reserved =
@@ -95,7 +95,7 @@ void PackedFile::map(int fd) {
     }
     if (aligned > begin) ::munmap(reserved, aligned - begin);
     if (begin + reserved_bytes > end) ::munmap(reinterpret_cast<void*>(end), begin + reserved_bytes - end);
-    ::madvise(data, wanted, MADV_HUGEPAGE);  // advice: where it is refused the memory works all the same
+    ::madvise(data, wanted, MADV_HUGEPAGE);  // a hint: the mapping also works without it
     data_ = static_cast<std::byte*>(data);
     file_bytes_ = info.st_size;
 }
@@ -112,17 +112,18 @@ void PackedFile::read_header(const PackedKey& key) {
     const std::byte* header = data_ + data_bytes_;
     if (XXH3_64bits(header, trailer.header_bytes) != trailer.header_sum) refuse("its header is damaged");
     const std::string_view text(reinterpret_cast<const char*>(header), trailer.header_bytes);
-    const Json json = parse_json(text, name_, 4);  // our own bytes, or somebody took great pains
+    const Json json = parse_json(text, name_, 4);  // the checksum matched: our own bytes, unless forged
     if (!json.is_object() || !json.contains("key") || !json.contains("model_changed") || !json.contains("blocks") ||
         !json.contains("sums") || !json.contains("notes"))
         refuse("a field of its header is missing");
-    if (json["key"] != key.text) refuse("made of another model, or for another processor or version");
-    // Another time, not only a later one: files that are moved or copied into place keep theirs.
-    if (whole_number(json["model_changed"]) != key.model_changed) refuse("not made of the model's files as they are");
+    if (json["key"] != key.text) refuse("made for another model, kind of processor or version");
+    // Any other time counts as changed, not only a later one: moved or copied files keep their old times.
+    if (as_integer(json["model_changed"]) != key.model_changed)
+        refuse("the model's files have changed since it was written");
     std::int64_t end = 0;
     for (const Json& entry : json["blocks"]) {
-        if (!entry.is_array() || entry.size() != 3 || !entry[0].is_string()) refuse("a block is not understood");
-        const std::int64_t offset = whole_number(entry[1]), num_bytes = whole_number(entry[2]);
+        if (!entry.is_array() || entry.size() != 3 || !entry[0].is_string()) refuse("a block is not valid");
+        const std::int64_t offset = as_integer(entry[1]), num_bytes = as_integer(entry[2]);
         if (offset < end || offset % page_bytes != 0 || offset > data_bytes_ || num_bytes < 0 ||
             num_bytes > data_bytes_ - offset)
             refuse("a block lies outside the file");
@@ -130,11 +131,11 @@ void PackedFile::read_header(const PackedKey& key) {
         blocks_[entry[0].get<std::string>()] = {data_ + offset, static_cast<std::size_t>(num_bytes)};
     }
     for (const Json& sum : json["sums"]) {
-        if (!sum.is_number_unsigned()) refuse("a checksum is not understood");
+        if (!sum.is_number_unsigned()) refuse("a checksum is not valid");
         sums_.push_back(sum.get<std::uint64_t>());
     }
     for (const Json& note : json["notes"]) {
-        if (!note.is_string()) refuse("a note is not understood");
+        if (!note.is_string()) refuse("a note is not valid");
         notes_.push_back(note.get<std::string>());
     }
     if (static_cast<std::int64_t>(sums_.size()) != chunks_of(data_bytes_)) refuse("checksums are missing");
@@ -147,7 +148,7 @@ void PackedFile::check_data(int threads) const {
         for (std::int64_t i = next++; i < chunks_of(data_bytes_) && good; i = next++) {
             std::byte* const chunk = data_ + i * chunk_bytes;
             const auto size = static_cast<std::size_t>(std::min(chunk_bytes, data_bytes_ - i * chunk_bytes));
-            // Maps and reads in one go what else would take a page fault each; advice, from Linux 5.14 on.
+            // Maps and reads the chunk in one call instead of one page fault per page; a hint, from Linux 5.14 on.
             ::madvise(chunk, size, MADV_POPULATE_READ);
             if (XXH3_64bits(chunk, size) != sums_[i]) good = false;
         }
@@ -155,7 +156,7 @@ void PackedFile::check_data(int threads) const {
     std::vector<std::jthread> others;
     try {
         for (int t = 1; t < threads; ++t) others.emplace_back(work);
-    } catch (const std::system_error&) {  // no more threads to be had: those there are do it
+    } catch (const std::system_error&) {  // no more threads available: the existing ones do the work
     }
     work();
     others.clear();  // joins
@@ -168,8 +169,7 @@ std::span<const std::byte> PackedFile::block(const std::string& name, std::size_
     return found->second;
 }
 
-// --- writing
-// -----------------------------------------------------------------------------------------------------------
+// --- writing ---------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -203,14 +203,14 @@ PackedFileWriter::PackedFileWriter(std::filesystem::path path, int locked_fd)
 
 PackedFileWriter::~PackedFileWriter() {
     if (!committed_ && same_file(fd_, temporary_)) ::unlink(temporary_.c_str());
-    ::close(fd_);  // and the lock with it
+    ::close(fd_);  // also releases the lock
 }
 
 void PackedFileWriter::write(const void* bytes, std::size_t num_bytes) {
     const auto* from = static_cast<const std::byte*>(bytes);
     while (num_bytes > 0) {
-        const std::size_t room = static_cast<std::size_t>(chunk_bytes - offset_ % chunk_bytes);
-        const ssize_t written = ::write(fd_, from, std::min(num_bytes, room));
+        const std::size_t chunk_space = static_cast<std::size_t>(chunk_bytes - offset_ % chunk_bytes);
+        const ssize_t written = ::write(fd_, from, std::min(num_bytes, chunk_space));
         if (written < 0 && errno == EINTR) continue;
         if (written <= 0) fail(path_, "write");
         XXH3_64bits_update(sum_->state, from, static_cast<std::size_t>(written));
@@ -256,15 +256,14 @@ void PackedFileWriter::commit(const PackedKey& key, const std::vector<std::strin
     const std::filesystem::path folder = path_.has_parent_path() ? path_.parent_path() : ".";
     const Descriptor folder_fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (folder_fd.get() >= 0)
-        ::fsync(folder_fd.get());  // where it fails the file may be gone after a power cut: a cache
+        ::fsync(folder_fd.get());  // if this fails, the file may be lost in a power failure: acceptable for a cache
 }
 
-// --- one writes, all read
-// ------------------------------------------------------------------------------------------------
+// --- one process writes, all read ------------------------------------------------------------------------------------
 
 namespace {
 
-/// Removes what killed writers left in the folder: temporaries that nobody has locked.
+/// Removes leftovers of killed writers: temporary files that no process has locked.
 void remove_leftovers(const std::filesystem::path& path) {
     const std::string suffix = path.extension().string() + std::string(temporary_suffix);
     std::error_code failed;
@@ -274,11 +273,11 @@ void remove_leftovers(const std::filesystem::path& path) {
         if (!file.string().ends_with(suffix)) continue;
         const Descriptor fd(::open(file.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
         const bool left = fd.get() >= 0 && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
-        if (left && same_file(fd.get(), file)) ::unlink(file.c_str());  // else another writer's by now
+        if (left && same_file(fd.get(), file)) ::unlink(file.c_str());  // otherwise another writer already owns it
     }
 }
 
-/// A lock on PATH.tmp; -1: another process has it, or had it until now.
+/// Creates and locks PATH.tmp. Returns -1 if another process has the lock, or had it until just now.
 int try_lock(const std::filesystem::path& path) {
     const std::filesystem::path temporary = path.string() + std::string(temporary_suffix);
     Descriptor fd(::open(temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
@@ -287,7 +286,7 @@ int try_lock(const std::filesystem::path& path) {
         if (errno == EWOULDBLOCK || errno == EINTR) return -1;
         fail(temporary, "lock");
     }
-    if (!same_file(fd.get(), temporary)) return -1;  // renamed or removed by its writer meanwhile
+    if (!same_file(fd.get(), temporary)) return -1;  // meanwhile renamed or removed by its writer
     if (::ftruncate(fd.get(), 0) != 0) fail(temporary, "truncate");
     return fd.release();
 }
@@ -301,7 +300,7 @@ std::unique_ptr<PackedFile> open_or_write(const std::filesystem::path& path, con
     const auto open = [&]() -> std::unique_ptr<PackedFile> {
         try {
             return PackedFile::open(path, key, threads);
-        } catch (const InputError& error) {  // no JSON
+        } catch (const InputError& error) {  // the header is not JSON
             why = error.what();
         } catch (const PackedFileError& error) {
             why = error.what();
@@ -323,8 +322,8 @@ std::unique_ptr<PackedFile> open_or_write(const std::filesystem::path& path, con
     }
     PackedFileWriter writer(path, fd);
     why.clear();
-    if (auto file = open()) return file;  // another process was quicker; the writer takes its empty temporary away
-    if (!why.empty()) notices.push_back(why + "; written anew");
+    if (auto file = open()) return file;  // another process was faster; the writer removes its empty temporary file
+    if (!why.empty()) notices.push_back(why + "; rewriting it");
     writer.commit(key, write(writer));
     if (auto file = open()) return file;
     throw PackedFileError(why.empty() ? path.string() + ": vanished" : why);

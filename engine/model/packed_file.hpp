@@ -1,14 +1,15 @@
-// Packed weights on disk: what a rank holds in memory after packing, written once and mapped by whoever wants the same,
-// so that a second start reads nothing twice and the ranks of a node share one copy. A cache: a file that is missing,
-// foreign or damaged costs time, never more.
+// Cache of packed weights on disk, used by model_loading.cpp: the weights of a rank as they are in memory after
+// packing. The file is written once and mapped by every process that needs the same weights, so that a second start
+// does not pack again and the ranks of a node share one copy. A missing, stale or damaged file costs time, never
+// correctness.
 //
-// File: blocks of bytes, each on a page; then a header (JSON: key, newest change of the model's files, blocks, XXH3 of
-// each chunk of the data, notes); then 32 bytes: XXH3 of the header, its length, length of the data, magic number. It
-// appears whole (temporary with a lock, fsync, rename). Nothing in it is believed before it was checked, all data
-// included: that is one pass over memory, as long as one token takes.
+// File format: page-aligned blocks of bytes; then a header (JSON: key, newest change of the model's files, blocks, XXH3
+// of each chunk of the data, notes); then 32 bytes: XXH3 of the header, its length, length of the data, magic number.
+// The file appears atomically (locked temporary file, fsync, rename). Everything is verified before use, including all
+// data: one pass over memory, which takes as long as decoding one token.
 //
-// Decoding from it is as fast as from anonymous huge pages where the file system maps huge pages, too (ext4 of Linux
-// 6.18: measured alike); with 4 KB pages (tmpfs) a token of a 1.1b model took 95 ms where huge pages took 68 to 80.
+// Decoding from the file is as fast as from anonymous huge pages if the file system also maps huge pages (ext4 of Linux
+// 6.18: measured equal). With 4 KB pages (tmpfs) a token of a 1.1b model took 95 ms, with huge pages 68 to 80 ms.
 #pragma once
 
 #include <cstddef>
@@ -26,30 +27,31 @@
 
 namespace longhaul::engine {
 
-/// What a file was made from and for.
+/// Identifies what a file was made from and for.
 struct PackedKey {
-    std::string text;  ///< must be equal, letter by letter
-    std::int64_t model_changed =
-        0;  ///< newest change of the model's files, ns since 1970; a file made before it is stale
+    std::string text;  ///< must match exactly
+    /// Newest change of the model's files, ns since 1970; must match exactly.
+    std::int64_t model_changed = 0;
 };
 
-/// A file that cannot be used, or not be written; `what()` says why, in a line that begins with its name.
+/// A file that cannot be used or written. `what()` gives the reason, in a line that begins with the file name.
 class PackedFileError : public Error {
   public:
     using Error::Error;
 };
 
-/// A file as it lies mapped, read only.
+/// A packed file, mapped read-only.
 class PackedFile {
   public:
-    /// nullptr: there is none. Throws PackedFileError where it cannot be used. `threads` check it.
+    /// Opens and verifies a file, using `threads` threads. Returns nullptr if there is none. Throws PackedFileError if
+    /// it cannot be used, and InputError if its header is not valid JSON.
     static std::unique_ptr<PackedFile> open(const std::filesystem::path& path, const PackedKey& key, int threads);
     PackedFile(const PackedFile&) = delete;
     PackedFile& operator=(const PackedFile&) = delete;
     ~PackedFile();
 
-    /// On a page; valid while the file object lives. Throws PackedFileError where no block is called so or has another
-    /// length.
+    /// Returns a block, page-aligned, valid while this object lives. Throws PackedFileError if there is no block of
+    /// this name or it has another length.
     [[nodiscard]] std::span<const std::byte> block(const std::string& name, std::size_t num_bytes) const;
     [[nodiscard]] const std::vector<std::string>& notes() const { return notes_; }
 
@@ -68,16 +70,16 @@ class PackedFile {
     std::vector<std::string> notes_;
 };
 
-/// A file under construction, under the name PATH.tmp, which this process has locked.
+/// A file being written, named PATH.tmp, which this process has locked.
 class PackedFileWriter {
   public:
     PackedFileWriter(std::filesystem::path path, int locked_fd);
     PackedFileWriter(const PackedFileWriter&) = delete;
     PackedFileWriter& operator=(const PackedFileWriter&) = delete;
-    /// Discards what was not committed.
+    /// Removes the temporary file unless it was committed.
     ~PackedFileWriter();
 
-    /// Throw PackedFileError: the storage is full or failing.
+    /// Both throw PackedFileError if the storage is full or failing.
     void add(const std::string& name, std::span<const std::byte> bytes);
     void commit(const PackedKey& key, const std::vector<std::string>& notes);
 
@@ -96,12 +98,12 @@ class PackedFileWriter {
     std::vector<Entry> entries_;
     std::vector<std::uint64_t> sums_;
     struct Sum;
-    std::unique_ptr<Sum> sum_;  ///< of the chunk under way
+    std::unique_ptr<Sum> sum_;  ///< running checksum of the current chunk
 };
 
-/// The file at `path`, which `write` fills where there is none that fits. One process writes, others wait for it. The
-/// reason why an old file is written anew goes to `notices`. Throws PackedFileError where no file can be had: the
-/// caller does without. What `write` throws goes through.
+/// Opens the file at `path`. If there is none that matches, one process fills it with `write` while others wait for it.
+/// The reason for replacing an old file is added to `notices`. Throws PackedFileError if no file can be used or
+/// written; the caller then works without it. Exceptions of `write` propagate.
 std::unique_ptr<PackedFile> open_or_write(const std::filesystem::path& path, const PackedKey& key, int threads,
                                           const std::function<std::vector<std::string>(PackedFileWriter&)>& write,
                                           std::vector<std::string>& notices);

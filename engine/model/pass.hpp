@@ -1,4 +1,5 @@
-// What a forward pass takes and gives: rows, the keys and values they read, what to keep of them, and the results.
+// Input and output of a forward pass (Model::forward): rows, the KV sequences they read, taps for hidden states, and
+// the results.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +13,31 @@
 
 namespace longhaul::engine {
 
-/// Where the key and value of a row go.
+/// Where the key and value of a row are stored.
 struct KvPlace {
     enum class In : std::uint8_t { pages, scratch, nowhere };
     In in = In::nowhere;
-    std::int64_t slot = 0;  ///< of the sequence's pages, or of its scratch pages
+    std::int64_t slot = 0;  ///< index into the sequence's pages or scratch pages
 };
 
-/// One row of a forward pass: a prompt token, the root of a tree, or a draft node. It sees the first `in_pages` slots
-/// of the pages, then the scratch slots of `path`; itself only where it stores to one of these. Made by `text_row`
-/// and `tree_row`.
+/// One row of a forward pass: a prompt token, the root of a token tree, or a draft node. It attends to the first
+/// `in_pages` slots of the pages, then to the scratch slots in `path`; to itself only if its own slot is among these.
+/// Created by `text_row` and `tree_row`.
 struct ForwardRow {
     std::int32_t token_id = 0;
-    std::int32_t state = -1;         ///< row of Pass::states that enters in place of the token's embedding; -1: none
-    std::int64_t position = 0;       ///< in the text: its rotation, or its learned position
+    std::int32_t state = -1;         ///< row of Pass::states that replaces the token's embedding; -1: none
+    std::int64_t position = 0;       ///< position in the text, for RoPE or learned positions
     std::int32_t sequence = 0;       ///< index into Pass::sequences
-    std::int64_t in_pages = 0;       ///< page slots it sees
-    std::vector<std::int32_t> path;  ///< scratch slots it sees behind them, in order
+    std::int64_t in_pages = 0;       ///< number of page slots it attends to
+    std::vector<std::int32_t> path;  ///< scratch slots it attends to after these, in order
     KvPlace place;
     bool wants_logits = false;
-    bool of_prompt = false;  ///< given text, by its position alone; such rows stand together (PassRows)
+    /// Row of given text (prompt or scored document). Set by position in the text alone, because a device may sum in
+    /// another order for such rows. They must be consecutive in a pass (PassRows).
+    bool of_prompt = false;
 };
 
-/// A row of text: it sees all before it and itself, in the pages, where slots are positions.
+/// A row of text: it attends to all earlier positions and itself, in the pages, where slot = position.
 inline ForwardRow text_row(std::int32_t token_id, std::int64_t position, std::int32_t sequence = 0) {
     ForwardRow row;
     row.token_id = token_id;
@@ -45,8 +48,9 @@ inline ForwardRow text_row(std::int32_t token_id, std::int64_t position, std::in
     return row;
 }
 
-/// A node of a tree whose root is the row of text at `root_position`. `slots`: scratch slots of the nodes from below
-/// the root to this one, which it stores to. Empty: the root, which is certain and goes straight to the pages.
+/// A node of a tree whose root is the text row at `root_position`. `slots`: scratch slots of the nodes on the path from
+/// the root's child to this node; the KV of this node is stored in the last one. Empty: the row is the root, which is
+/// already accepted, so its KV is stored in the pages.
 inline ForwardRow tree_row(std::int32_t token_id, std::int64_t root_position, std::vector<std::int32_t> slots,
                            std::int32_t sequence = 0) {
     ForwardRow row = text_row(token_id, root_position, sequence);
@@ -57,27 +61,27 @@ inline ForwardRow tree_row(std::int32_t token_id, std::int64_t root_position, st
     return row;
 }
 
-/// What to keep of some rows.
+/// Requests the hidden states of some rows at one point of the pass.
 struct Tap {
     enum class At : std::uint8_t {
-        layer_input,   ///< the residual stream before layer `layer`; of layer 0 the embeddings
+        layer_input,   ///< the residual stream before layer `layer`; for layer 0 the embeddings
         last_hidden,   ///< after the last layer, before the final norm
-        normed_hidden  ///< after the final norm; where the model has none, as last_hidden
+        normed_hidden  ///< after the final norm; same as last_hidden if the model has none
     };
     At at = At::last_hidden;
-    std::int64_t layer = 0;          ///< of layer_input
-    std::vector<std::int32_t> rows;  ///< indices into the pass's rows, in the order of the result
+    std::int64_t layer = 0;          ///< for layer_input
+    std::vector<std::int32_t> rows;  ///< indices into the pass's rows; the result has this order
 };
 
 struct Pass {
     std::span<const ForwardRow> rows;
     std::span<const KvView> sequences;
-    const HiddenStates* states = nullptr;  ///< where rows enter as such: what a tap of layer 0's input gives
+    const HiddenStates* states = nullptr;  ///< for rows with `state` >= 0: the result of a layer_input tap of layer 0
     std::span<const Tap> taps = {};
 };
 
 struct PassResult {
-    Logits logits;                   ///< of the rows that want them, in the order of the rows
+    Logits logits;                   ///< of the rows with wants_logits, in the order of the rows
     std::vector<HiddenStates> taps;  ///< in the order of Pass::taps
 };
 

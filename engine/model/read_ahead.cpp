@@ -9,8 +9,8 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr std::size_t window_bytes = std::size_t{256} << 20;  // in flight and not used yet
-constexpr std::size_t step_bytes = std::size_t{128} << 10;    // Linux cuts longer requests down to this
+constexpr std::size_t window_bytes = std::size_t{256} << 20;  // prefetched but not used yet
+constexpr std::size_t step_bytes = std::size_t{128} << 10;    // Linux truncates longer requests to this
 
 }  // namespace
 

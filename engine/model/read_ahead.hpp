@@ -1,5 +1,5 @@
-// Reads mapped files ahead of those who will touch them, in the order they will, so that a disk is asked for large
-// pieces while processors work on what came before.
+// Prefetches mapped files in a background thread, in the order in which they will be read, so that the disk gets large
+// requests while processors pack earlier weights. Used by FolderSource (weights.hpp).
 #pragma once
 
 #include <condition_variable>
@@ -14,18 +14,18 @@ namespace longhaul::engine {
 
 class ReadAhead {
   public:
-    /// `ranges` of mapped files, in the order of their use.
+    /// Starts prefetching `ranges` of mapped files, in the order of their use.
     explicit ReadAhead(std::vector<std::span<const std::byte>> ranges);
     ReadAhead(const ReadAhead&) = delete;
     ReadAhead& operator=(const ReadAhead&) = delete;
     ~ReadAhead();
 
-    /// So many bytes of the ranges are behind us. From any thread.
+    /// Reports that `num_bytes` more bytes of the ranges have been used; moves the prefetch window. Thread-safe.
     void used(std::size_t num_bytes);
 
   private:
     void run();
-    /// False: it is over.
+    /// Waits until less than a window of data is prefetched but unused. Returns false if the object is being destroyed.
     bool wait_for_room(std::size_t asked);
 
     std::vector<std::span<const std::byte>> ranges_;

@@ -1,5 +1,5 @@
-// Memory that results of passes own. It comes from a pool and returns to it when the result dies, so that a pass
-// allocates nothing as long as no more results are alive than before.
+// Pooled memory for results of forward passes (logits, hidden states). It returns to its pool when the result is
+// destroyed, so a pass allocates nothing as long as no more results are alive than before.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,9 @@ class MemoryPool {
   public:
     explicit MemoryPool(kernels::Device& device) : device_(device) {}
 
-    /// At least `num_bytes`, with whatever they held before: the smallest free piece that is large enough, of equal
-    /// ones the last that was used. Where none is, the largest free one makes room for a larger one, so that pieces
-    /// grow instead of becoming more.
+    /// Returns at least `num_bytes` with unspecified contents: the smallest free piece that is large enough, among
+    /// equal ones the one returned last. If none is large enough, the largest free piece is released and a new one
+    /// allocated, so that pieces grow instead of multiplying.
     Memory take(std::size_t num_bytes) {
         auto found = free_.end(), largest = free_.end();
         for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -36,7 +36,7 @@ class MemoryPool {
             if (largest != free_.end()) free_.erase(largest);
             memory = Memory(device_, num_bytes);
         }
-        free_.reserve(free_.size() + num_taken_ + 1);  // so that give_back does not throw
+        free_.reserve(free_.size() + num_taken_ + 1);  // so that give_back cannot throw
         ++num_taken_;
         return memory;
     }
@@ -51,7 +51,7 @@ class MemoryPool {
     std::size_t num_taken_ = 0;
 };
 
-/// Memory of a pool, with one owner. It keeps its pool alive: a result may outlive its model, but not the device.
+/// Memory from a pool, with one owner. Keeps the pool alive: a result may outlive its model, but not the device.
 template <typename Memory>
 class Pooled {
   public:
@@ -81,7 +81,7 @@ class Pooled {
 using PooledBuffer = Pooled<kernels::Buffer>;
 using PooledStaging = Pooled<kernels::Staging>;
 
-/// Hidden states of some rows, on the device: f32 [num_rows, width]. The same on every rank.
+/// Hidden states of some rows in device memory: f32 [num_rows, width]. Same contents on every rank.
 class HiddenStates {
   public:
     HiddenStates() = default;

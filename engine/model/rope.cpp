@@ -5,9 +5,9 @@
 
 #include "kernels/scalar_math.hpp"
 
-// Every float below stands where transformers has a float tensor, every double where it has a Python number: a
-// position of 100,000 turns by 100,000 times the rounding of a frequency, so where it rounds decides what far
-// attention sees.
+// Every float below is a float tensor in transformers, and every double a Python number. The rounding of a frequency is
+// multiplied by the position (for example 100,000), so the place of each rounding affects attention over long
+// distances.
 
 namespace longhaul::engine {
 namespace {
@@ -27,8 +27,8 @@ std::vector<float> periods(const ModelConfig& config) {
     return result;
 }
 
-/// Llama 3: waves that fit the trained context often are kept, those longer than it are stretched by `factor`, and
-/// between the two lies a linear blend.
+/// Llama 3: short wavelengths keep their frequency, wavelengths beyond the trained context / low_freq_factor are
+/// stretched by `factor`, and those in between are blended linearly.
 float llama3_frequency(float frequency, const RopeConfig& rope) {
     const auto trained = static_cast<double>(rope.original_max_positions);
     const auto longest = static_cast<float>(trained / rope.low_freq_factor);
@@ -45,14 +45,14 @@ float llama3_frequency(float frequency, const RopeConfig& rope) {
     return stretched + kept;
 }
 
-/// YaRN (arXiv 2309.00071, section 3.2): the dimension whose wave turns `rotations` times in the trained context.
+/// YaRN (arXiv 2309.00071, section 3.2): the dimension whose wave makes `rotations` turns in the trained context.
 double yarn_dimension(double rotations, const ModelConfig& config) {
     const double cycles = static_cast<double>(config.rope().original_max_positions) / (rotations * two_pi);
     return static_cast<double>(config.head_dim) * scalar::det_log(cycles) /
            (2.0 * scalar::det_log(config.rope().theta));
 }
 
-/// Between dimension `low` and `high` a ramp leads from frequencies kept to frequencies divided by the factor.
+/// Linear ramp between dimensions `low` and `high`: from unchanged frequencies to frequencies divided by the factor.
 struct YarnRamp {
     double low;
     double high;
@@ -65,10 +65,10 @@ struct YarnRamp {
         }
         low = std::max(low, 0.0);
         high = std::min(high, static_cast<double>(config.head_dim - 1));
-        if (low == high) high += 0.001;  // as transformers does against a division by zero
+        if (low == high) high += 0.001;  // as in transformers, avoids a division by zero
     }
 
-    /// Share of the stretched frequency in pair `i` of dimensions.
+    /// Weight of the stretched frequency for pair `i` of dimensions, in [0, 1].
     [[nodiscard]] float stretched(std::size_t i) const {
         const float along = (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
         return std::clamp(along, 0.0F, 1.0F);
@@ -94,7 +94,7 @@ double yarn_attention_factor(const RopeConfig& rope) {
     return yarn_mscale(rope.factor, 1.0);
 }
 
-/// The configuration with the trained length filled in where a caller left it to the model's.
+/// Fills in original_max_positions from max_positions if it is 0.
 ModelConfig completed(ModelConfig config) {
     RopeConfig& rope = config.layers.front().rope;
     if (rope.original_max_positions == 0) rope.original_max_positions = config.max_positions;

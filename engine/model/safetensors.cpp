@@ -22,7 +22,7 @@
 namespace longhaul::engine {
 namespace {
 
-// A file is: length of the header (8 bytes, little endian), the header (JSON), the bytes of the tensors.
+// File format: length of the header (8 bytes, little endian), the header (JSON), the bytes of the tensors.
 constexpr std::int64_t length_bytes = 8;
 constexpr std::int64_t max_header_bytes = 100000000;  // the limit of the reference implementation
 constexpr int max_header_depth = 3;                   // {"tensor": {"shape": []}}
@@ -43,7 +43,8 @@ struct DtypeInfo {
     TensorType type;
 };
 
-/// Every type of the format. Those we do not compute with may stand in a file: what matters is what `require` is asked.
+/// All types of the format. A file may contain tensors of types that we do not compute with; only those passed to
+/// `require` must be supported.
 constexpr std::array dtypes = {
     DtypeInfo{"BF16", 16, TensorType::bf16},        DtypeInfo{"F16", 16, TensorType::f16},
     DtypeInfo{"F32", 32, TensorType::f32},          DtypeInfo{"F64", 64, TensorType::other},
@@ -68,15 +69,15 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
     return text + "]";
 }
 
-/// A whole file in memory, read only. Views into it stay valid when it is moved.
+/// A whole file mapped read-only. Views into it stay valid when the object is moved.
 class MappedFile {
   public:
     explicit MappedFile(const std::filesystem::path& path) : name_(path.string()) {
-        // Without O_NONBLOCK a named pipe without a writer would hang us here.
+        // Without O_NONBLOCK, opening a named pipe that has no writer would block forever.
         const int fd = ::open(name_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd < 0) throw InputError(name_, "", "a readable file", std::strerror(errno));
         const std::string problem = map(fd);
-        ::close(fd);  // a mapping outlives its descriptor, so hundreds of shards need none
+        ::close(fd);  // a mapping outlives its descriptor, so hundreds of shards keep none open
         if (!problem.empty()) throw InputError(name_, "", "a readable file", problem);
     }
     MappedFile(MappedFile&& other) noexcept
@@ -104,7 +105,7 @@ class MappedFile {
         if (S_ISDIR(info.st_mode)) return "a folder";
         if (!S_ISREG(info.st_mode)) return "a device, pipe or socket";
         changed_ = info.st_mtim.tv_sec * std::int64_t{1000000000} + info.st_mtim.tv_nsec;
-        if (info.st_size == 0) return {};  // an empty file cannot be mapped and is judged by its size
+        if (info.st_size == 0) return {};  // an empty file cannot be mapped; later checks reject its size
         void* const data = ::mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_SHARED, fd, 0);
         if (data == MAP_FAILED) return std::strerror(errno);
         data_ = data;
@@ -118,7 +119,7 @@ class MappedFile {
     std::int64_t changed_ = 0;
 };
 
-/// One tensor of a header, with its place in the bytes after the header.
+/// One tensor of a header, with its byte range after the header.
 struct Entry {
     std::string name;
     TensorView view;
@@ -126,7 +127,7 @@ struct Entry {
     std::int64_t end = 0;
 };
 
-/// Reads one header. `file` names the mapped file in messages.
+/// Reads and validates the header of one file.
 class HeaderReader {
   public:
     explicit HeaderReader(const MappedFile& file) : file_(file) {}
@@ -209,7 +210,7 @@ class HeaderReader {
         result.reserve(list->size());
         for (const Json& item : *list) {
             if (!item.is_number_unsigned() || !std::in_range<std::int64_t>(item.get<std::uint64_t>())) {
-                throw InputError(file_.name(), within + "." + key, "whole numbers from 0 to 2^63-1", describe(item));
+                throw InputError(file_.name(), within + "." + key, "integers from 0 to 2^63-1", describe(item));
             }
             result.push_back(item.get<std::int64_t>());
         }
@@ -230,7 +231,7 @@ class HeaderReader {
         }
     }
 
-    /// The tensors must follow each other without overlap or hole and fill the file: then nothing is hidden in it, and
+    /// The tensors must be contiguous, without overlap or hole, and fill the file: then it holds no hidden data, and
     /// nothing is read twice.
     void check_layout(std::vector<Entry>& entries) const {
         std::vector<Entry*> order;
@@ -256,7 +257,7 @@ class HeaderReader {
             const std::string expected = std::to_string(end) + " bytes of tensors after the header";
             throw InputError(file_.name(), "size", expected, std::to_string(have), have < end ? cut_short : "");
         }
-        // Only now are the offsets known to lie inside the file.
+        // Only now are all offsets known to be inside the file.
         for (Entry& entry : entries) entry.view.data = file_.data() + data_begin_ + entry.begin;
     }
 
@@ -264,7 +265,7 @@ class HeaderReader {
     std::int64_t data_begin_ = 0;
 };
 
-/// The shards that an index names, and which of them holds each tensor.
+/// Contents of an index file: the shards, and the shard of each tensor.
 struct Index {
     std::map<std::string, std::string> shard_of;
     std::set<std::string> shards;
@@ -280,7 +281,7 @@ Index read_index(const std::filesystem::path& path) {
     Index index;
     for (const auto& [tensor, shard] : weight_map->items()) {
         const std::string* name = shard.get_ptr<const std::string*>();
-        // A name with a slash could reach any file of the user's.
+        // A name with a slash could refer to any file of the user.
         const bool plain = name != nullptr && !name->empty() && *name != "." && *name != ".." &&
                            name->find('/') == std::string::npos && name->find('\0') == std::string::npos;
         if (!plain) {
@@ -338,7 +339,7 @@ struct SafetensorsFolder::State {
         }
     }
 
-    /// A download that broke off lacks many: said at once, before the first is opened.
+    /// An incomplete download lacks shards: report this before the first shard is opened.
     void check_shards(const Index& index, const std::filesystem::path& folder) const {
         std::vector<std::string> missing;
         for (const std::string& shard : index.shards) {
@@ -350,7 +351,8 @@ struct SafetensorsFolder::State {
                          "fetch the whole folder again");
     }
 
-    /// OPT's folders were saved from the model without its head, whose tensors lack the "model." in front.
+    /// OPT checkpoints were saved from the model without its head, so their tensor names lack the "model." prefix; adds
+    /// it.
     void complete_names() {
         std::vector<std::string> short_names;
         for (const auto& [name, view] : tensors) {
@@ -382,7 +384,7 @@ SafetensorsFolder SafetensorsFolder::open(const std::filesystem::path& folder) {
     auto state = std::make_unique<State>();
     const std::filesystem::path single = folder / "model.safetensors";
     const std::filesystem::path index = folder / "model.safetensors.index.json";
-    if (present(single)) {  // where both are, Hugging Face takes this one too
+    if (present(single)) {  // if both exist, Hugging Face also uses this one
         state->label = single.string();
         state->add_file(single);
     } else if (present(index)) {
@@ -428,9 +430,10 @@ const TensorView& SafetensorsFolder::require(const std::string& name, const std:
 
 void SafetensorsFolder::drop_pages(const std::byte* begin, std::int64_t num_bytes) {
     if (num_bytes == 0) return;
-    // Whole pages round the bytes: a neighbour's on the edge come back from the file when they are needed.
+    // Drops whole pages around the bytes. Pages shared with a neighbouring tensor are read from the file again when
+    // needed.
     const std::int64_t before = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(begin)) % page_bytes();
-    auto* const first = const_cast<std::byte*>(begin) - before;  // madvise wants no const, and writes nothing
+    auto* const first = const_cast<std::byte*>(begin) - before;  // madvise takes a non-const pointer but does not write
     ::madvise(first, static_cast<std::size_t>(before + num_bytes), MADV_DONTNEED);  // advice: may fail
 }
 
@@ -448,7 +451,7 @@ std::uint64_t SafetensorsFolder::fingerprint() const {
     const auto add = [&](const void* data, std::size_t size) { XXH3_64bits_update(hash.get(), data, size); };
     const auto add_number = [&](std::uint64_t number) { add(&number, sizeof number); };
     const auto add_text = [&](const std::string& text) {
-        add_number(text.size());  // lengths keep ("ab", "c") and ("a", "bc") apart
+        add_number(text.size());  // lengths distinguish ("ab", "c") from ("a", "bc")
         add(text.data(), text.size());
     };
     for (const auto& [name, view] : state_->tensors) {

@@ -1,5 +1,5 @@
-// Weights as Hugging Face stores them: one safetensors file, or several with an index. Files are mapped, not read,
-// and nothing in their header is believed before it is checked.
+// Reads weights as Hugging Face stores them: one safetensors file, or several with an index. Files are memory-mapped,
+// and nothing in a header is used before it is validated. Called by model loading, `check` and `inspect`.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ enum class TensorType { bf16, f16, f32, other };
 /// A view of one tensor inside a mapped file; valid while its SafetensorsFolder lives. Row-major.
 struct TensorView {
     TensorType dtype = TensorType::other;
-    std::string dtype_name;           ///< as in the file, "BF16"
+    std::string dtype_name;           ///< name in the file, "BF16"
     std::vector<std::int64_t> shape;  ///< slowest dimension first
-    const std::byte* data = nullptr;  ///< aligned to the element where the writer aligned it: read with memcpy
+    const std::byte* data = nullptr;  ///< may be unaligned: read with memcpy
     std::int64_t num_bytes = 0;
     std::string file;  ///< for messages
 };
@@ -26,8 +26,8 @@ struct TensorView {
 /// All tensors of a model folder (`model.safetensors`, or `model.safetensors.index.json` and its shards).
 class SafetensorsFolder {
   public:
-    /// Maps every shard and checks every header (lengths, overlaps, holes, shapes against bytes, names against the
-    /// index). Throws InputError; allocates nothing in proportion to a number it has not checked.
+    /// Maps every shard and validates every header (lengths, overlaps, holes, shapes against bytes, names against the
+    /// index). Throws InputError. Never allocates memory in proportion to an unchecked number.
     static SafetensorsFolder open(const std::filesystem::path& folder);
 
     SafetensorsFolder(SafetensorsFolder&&) noexcept;
@@ -36,22 +36,23 @@ class SafetensorsFolder {
 
     [[nodiscard]] const std::map<std::string, TensorView>& tensors() const;
 
-    /// The tensor `name`, which must have exactly `shape` and a floating type. Throws InputError naming both shapes.
+    /// Returns the tensor `name`, which must have exactly `shape` and type BF16, F16 or F32. Throws InputError naming
+    /// both shapes.
     [[nodiscard]] const TensorView& require(const std::string& name, const std::vector<std::int64_t>& shape) const;
     [[nodiscard]] bool contains(const std::string& name) const;
 
-    /// Tells the kernel that the pages of these bytes of a tensor are no longer needed (they come back from the file if
-    /// they are).
+    /// Tells the operating system that the pages of these bytes are no longer needed; they are read from the file again
+    /// if they are accessed.
     static void drop_pages(const std::byte* begin, std::int64_t num_bytes);
 
-    /// When the youngest of its files was last changed, ns since 1970.
+    /// Time of the newest change of any of its files, ns since 1970.
     [[nodiscard]] std::int64_t last_change() const;
 
-    /// XXH3-64 over the sorted list of (name, type, shape, and a sample of the bytes: the first and last 4 KiB of each
-    /// tensor): the model's identity in a run folder. Cheap, and independent of path and sharding.
+    /// XXH3-64 over the sorted list of (name, type, shape, first and last 4 KiB of the bytes) of each tensor: the
+    /// model's identity in a run folder. Cheap, and independent of path and sharding.
     [[nodiscard]] std::uint64_t fingerprint() const;
 
-    /// Name of the file to blame in messages about the whole folder.
+    /// File name for error messages about the whole folder.
     [[nodiscard]] const std::string& label() const;
 
   private:

@@ -1,4 +1,5 @@
-// How architectures name the tensors of a checkpoint, as Hugging Face stores them.
+// Tensor names of each architecture in Hugging Face checkpoints. Used by the weight plan and by checks of model
+// folders.
 #pragma once
 
 #include <string>
@@ -8,13 +9,13 @@
 
 namespace longhaul::engine {
 
-/// Names without ".weight" or ".bias"; those after `layers` come behind it and the number of a layer.
+/// Names without ".weight" or ".bias". Names below `layers` are prefixed with it and the layer number.
 struct TensorNames {
     std::string embedding, positions, project_in, project_out, final_norm;
     std::string layers;
     std::string attention_norm, query, key, value, output;
     std::string mlp_norm;
-    std::vector<std::string> up;  ///< what the MLP multiplies first, stacked: gate and up, or up alone
+    std::vector<std::string> up;  ///< matrices of the MLP's first matmul, stacked: gate and up, or up alone
     std::string down;
 };
 

@@ -1,4 +1,5 @@
-// What a rank holds, made of which parts of which tensors.
+// Weight plan: which parts of which tensors form each matrix and vector of a rank. Also the tensor-parallel split
+// (Split). Used for loading, checks and the memory plan.
 #include <algorithm>
 
 #include "engine/error.hpp"
@@ -12,7 +13,7 @@ using kernels::Buffer;
 using kernels::DType;
 using kernels::Matrix;
 
-/// Lists one rank's part of the model.
+/// Plans one rank's part of the model.
 class Planner {
   public:
     Planner(const ModelConfig& config, const Split& split, WeightTypes types, const TensorNames& names)
@@ -135,17 +136,18 @@ class Planner {
         matrix(std::move(name), to, dtype, std::move(parts), kernels::num_slices, inputs / kernels::num_slices);
     }
 
-    /// The whole of a matrix, on every rank.
+    /// A whole matrix replicated on every rank.
     void everywhere(std::string name, Matrix& to, DType dtype, const std::string& tensor, std::int64_t outputs,
                     std::int64_t inputs) {
         column_parallel(std::move(name), to, dtype, {rows(tensor + ".weight", outputs, inputs, 0, outputs)});
     }
 
-    /// `inputs` of the whole model, `local_inputs` of each rank: this rank sums its slices, the all-reduce the rest.
+    /// `inputs`: of the whole model; `local_inputs`: of each rank. This rank sums its own slices; the all-reduce adds
+    /// those of the other ranks.
     void row_parallel(std::string name, Matrix& to, std::string tensor, std::int64_t inputs,
                       std::int64_t local_inputs) {
         TensorPart part = rows(std::move(tensor), c_.hidden_size, inputs, 0, c_.hidden_size);
-        part.first_column = std::min(s_.rank * local_inputs, inputs);  // a last rank may hold padding alone
+        part.first_column = std::min(s_.rank * local_inputs, inputs);  // the last rank may hold only padding
         part.num_columns = std::min(local_inputs, inputs - part.first_column);
         matrix(std::move(name), to, types_.layers, {std::move(part)}, kernels::num_slices / static_cast<int>(s_.size),
                kernels::padded_inputs(inputs) / kernels::num_slices);

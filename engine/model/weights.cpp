@@ -1,4 +1,4 @@
-// Loading: from tensors of a checkpoint, into memory or into a file of packed weights, and from there.
+// Loading of weights: from checkpoint tensors into memory or into a file of packed weights, and from that file.
 #include "engine/model/weights.hpp"
 
 #include <algorithm>
@@ -57,7 +57,7 @@ Matrix pack(const WeightPlan& plan, kernels::Device& device, TensorSource& sourc
     return device.pack(plan.dtype, parts, plan.num_slices, plan.slice_length);
 }
 
-/// The bytes of `buffer`, by way of `copy` where they lie elsewhere.
+/// The bytes of `buffer` in host memory; copied to `copy` if the device has its own memory.
 std::span<const std::byte> on_host(kernels::Device& device, const Buffer& buffer, std::vector<std::byte>& copy) {
     if (!device.own_memory()) return {buffer.data(), buffer.num_bytes()};
     copy.resize(buffer.num_bytes());
@@ -130,10 +130,9 @@ void adopt_weights(const std::vector<WeightPlan>& plans, kernels::Device& device
     }
 }
 
-// --- sources
-// -----------------------------------------------------------------------------------------------------------
+// --- sources ---------------------------------------------------------------------------------------------------------
 
-/// Hears what was packed of one tensor.
+/// Notified of packed bytes of one tensor: records NaN and infinity, drops pages, advances the prefetch.
 class FolderSource::Listener final : public kernels::PackListener {
   public:
     Listener(std::string tensor, ReadAhead* ahead) : tensor_(std::move(tensor)), ahead_(ahead) {}
@@ -157,7 +156,7 @@ FolderSource::~FolderSource() = default;
 void FolderSource::announce(const std::vector<WeightPlan>& plans) {
     std::vector<std::span<const std::byte>> ranges;
     for (const WeightPlan& plan : plans) {
-        if (plan.matrix == nullptr) continue;  // a page or two
+        if (plan.matrix == nullptr) continue;  // vectors are only a page or two
         for (const TensorPart& part : plan.parts) {
             const WeightRows rows = rows_of(part);
             const std::int64_t row_bytes = rows.row_stride * static_cast<std::int64_t>(kernels::bytes_of(rows.dtype));

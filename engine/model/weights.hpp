@@ -1,4 +1,5 @@
-// The weights of a decoder as one rank holds them (Megatron: algorithms.md section 7).
+// Weights of a decoder on one rank under tensor parallelism as in Megatron (algorithms.md section 7), and the plans and
+// sources that fill them. Used by model_loading.cpp and draft heads.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,15 @@
 
 namespace longhaul::engine {
 
-/// A rank's part of every layer. Throws UsageError when the model cannot be split so.
+/// A rank's part of every layer under tensor parallelism. The constructor throws UsageError if the model cannot be
+/// split this way.
 struct Split {
     std::int64_t rank = 0, size = 1;
     std::int64_t num_heads = 0, first_head = 0;        ///< query heads
-    std::int64_t num_kv_heads = 0, first_kv_head = 0;  ///< replicated where there are fewer than ranks
-    bool writes_kv = true;                             ///< the lowest rank that holds its KV heads
+    std::int64_t num_kv_heads = 0, first_kv_head = 0;  ///< replicated if there are fewer KV heads than ranks
+    bool writes_kv = true;                             ///< whether this is the lowest rank with its KV heads
     std::int64_t padded_hidden = 0;                    ///< inputs of column-parallel layers
-    std::int64_t intermediate = 0;                     ///< of this rank, padded
+    std::int64_t intermediate = 0;                     ///< MLP width of this rank, padded
     std::int64_t head_dim = 0;
     std::int64_t vocab = 0;  ///< rows of embedding and head on this rank, padding included
 
@@ -32,16 +34,16 @@ struct Split {
 
     [[nodiscard]] std::int64_t query_width() const { return num_heads * head_dim; }
     [[nodiscard]] std::int64_t kv_width() const { return num_kv_heads * head_dim; }
-    /// Outputs of the matrix of queries, keys and values.
+    /// Outputs of the QKV matrix.
     [[nodiscard]] std::int64_t qkv_width() const { return query_width() + 2 * kv_width(); }
-    /// Outputs of the first matrix of an MLP.
+    /// Outputs of the first matrix of an MLP (gate and up, or up alone).
     [[nodiscard]] std::int64_t up_width(const LayerConfig& layer) const { return layer.num_up() * intermediate; }
 
-    /// Why the model cannot be split over so many ranks; "" where it can.
+    /// Reason why the model cannot be split over `size` ranks; "" if it can.
     static std::string obstacle(const ModelConfig& config, std::int64_t size);
 };
 
-/// f32 [hidden]: RMS norm with a gain, or LayerNorm with gain and bias; a norm that the model does not have is empty.
+/// f32 [hidden]: RMS norm with gain, or LayerNorm with gain and bias. Empty if the model does not have this norm.
 struct Norm {
     kernels::Buffer gain, bias;
     float eps = 0;
@@ -52,100 +54,102 @@ struct LayerWeights {
     kernels::Matrix qkv;     // [(heads + 2 kv_heads) head_dim, hidden]
     kernels::Matrix output;  // [hidden, heads head_dim], row-parallel
     kernels::Matrix down;    // [hidden, intermediate], row-parallel
-    // [2 intermediate, hidden]: gate rows, then up rows, for gated_matmul where there is no bias; without a gate
-    // [intermediate, hidden]
+    // [2 intermediate, hidden]: gate rows, then up rows; packed for gated_matmul if there is no bias. Without a gate:
+    // [intermediate, hidden].
     kernels::Matrix gate_up;
-    kernels::Buffer qkv_bias, output_bias, gate_up_bias, down_bias;  // f32; empty where the model has none
+    kernels::Buffer qkv_bias, output_bias, gate_up_bias, down_bias;  // f32; empty if the model has none
 };
 
 struct Weights {
     kernels::Matrix embedding;    // [vocab, embedding], vocabulary-parallel
-    kernels::Matrix head;         // the same; empty where it is tied to the embedding
-    kernels::Matrix positions;    // [position_rows, hidden], whole on every rank; empty where none are learned
-    kernels::Matrix project_in;   // [hidden, embedding], whole on every rank; empty where the two are equal
+    kernels::Matrix head;         // the same; empty if tied to the embedding
+    kernels::Matrix positions;    // [position_rows, hidden], replicated; empty if the model has no learned positions
+    kernels::Matrix project_in;   // [hidden, embedding], replicated; empty if the two are equal
     kernels::Matrix project_out;  // [embedding, hidden], likewise
     Norm final_norm;
     std::vector<LayerWeights> layers;
 
     [[nodiscard]] const kernels::Matrix& head_or_embedding() const { return head.data ? head : embedding; }
     [[nodiscard]] std::int64_t resident_bytes() const;
-    /// Read by one decode step: everything but tables of which it takes a row, an untied embedding and positions.
+    /// Bytes read by one decode step: everything except tables of which only single rows are read (an untied embedding,
+    /// positions).
     [[nodiscard]] std::int64_t streamed_bytes() const;
 };
 
-/// What matrices are packed as: those of the layers, and embedding and head.
+/// Types that matrices are packed as: those of the layers, and the tables (embedding and head).
 struct WeightTypes {
     kernels::DType layers = kernels::DType::bf16;
     kernels::DType tables = kernels::DType::bf16;
 };
 
-/// Rows and columns that a rank takes of a tensor of the checkpoint; rows beyond its last are zeros (padding).
+/// Rows and columns that a rank takes from a tensor of the checkpoint. Rows beyond the tensor's last are zeros
+/// (padding).
 struct TensorPart {
     std::string tensor;
-    std::int64_t rows = 0, columns = 0;  ///< of the whole tensor
+    std::int64_t rows = 0, columns = 0;  ///< shape of the whole tensor
     std::int64_t first_row = 0, num_rows = 0;
     std::int64_t first_column = 0, num_columns = 0;
 
-    /// Rows that the tensor has.
+    /// Number of its rows that exist in the tensor (without padding).
     [[nodiscard]] std::int64_t present_rows() const;
 };
 
 struct TensorNames;
 
-/// How one matrix or vector of a rank is made: stacked parts of tensors.
+/// How one matrix or vector of a rank is built: stacked parts of tensors. Exactly one of `matrix` and `vector` is set.
 struct WeightPlan {
     std::string name;  ///< "layers.3.qkv"
     std::vector<TensorPart> parts;
-    kernels::Matrix* matrix = nullptr;  ///< what it becomes: this, of `dtype`, `num_slices` and `slice_length`,
-    kernels::Buffer* vector = nullptr;  ///< or this, f32 [rows of the parts]; their tensors have one dimension
+    kernels::Matrix* matrix = nullptr;  ///< destination matrix, of `dtype`, `num_slices` and `slice_length`
+    kernels::Buffer* vector = nullptr;  ///< destination vector, f32 [rows of the parts]; the tensors have one dimension
     kernels::DType dtype = kernels::DType::bf16;
     int num_slices = 0;
     std::int64_t slice_length = 0;
-    bool gated = false;  ///< gates and ups of a gated product
+    bool gated = false;  ///< gate and up rows for gated_matmul
 
     [[nodiscard]] std::int64_t num_rows() const;
-    /// The matrix it becomes, without its data.
+    /// The matrix it produces, without data.
     [[nodiscard]] kernels::Matrix geometry() const;
-    /// Of the matrix as `device` packs it, or of the vector.
+    /// Bytes of the matrix as `device` packs it, or of the vector.
     [[nodiscard]] std::size_t packed_bytes(const kernels::Device& device) const;
 };
 
-/// Everything a rank holds, in the order of loading. `weights` gets its layers and is pointed to by the plans.
+/// Plans of all weights of a rank, in loading order. Resizes weights.layers; the plans point into `weights`.
 std::vector<WeightPlan> plan_weights(const ModelConfig& config, const Split& split, WeightTypes types,
                                      Weights& weights);
 
-/// The same of layers alone, as many as `layers` has, the first of which is number `first` of the checkpoint, under the
-/// names `names`. `input_width`: inputs of the matrix of queries, keys and values; 0: hidden_size.
+/// The same for layers only: `layers.size()` layers starting at number `first` of the checkpoint, with tensor names
+/// `names`. `input_width`: inputs of the QKV matrix; 0: hidden_size.
 std::vector<WeightPlan> plan_layers(const ModelConfig& config, const Split& split, WeightTypes types,
                                     const TensorNames& names, std::int64_t first, std::span<LayerWeights> layers,
                                     std::int64_t input_width = 0);
 
-/// Where tensors come from: a folder, or a generator of random ones.
+/// Source of tensors: a model folder, or a generator of random values.
 class TensorSource {
   public:
     virtual ~TensorSource() = default;
-    /// What will be asked for, in this order.
+    /// Announces the plans that will be read, in order, so that the source can prefetch.
     virtual void announce(const std::vector<WeightPlan>&) {}
-    /// The rows and columns of `part` that the tensor has; valid until `done`. Throws InputError when it is missing or
-    /// of another shape.
+    /// The rows and columns of `part` that exist in the tensor; valid until `done`. Throws InputError if the tensor is
+    /// missing or has another shape.
     virtual kernels::WeightRows matrix(const TensorPart& part) = 0;
-    /// The same of a tensor of one dimension.
+    /// The same for a tensor of one dimension.
     virtual std::vector<float> vector(const TensorPart& part) = 0;
-    /// All tensors given out were packed: their memory may go.
+    /// All tensors returned so far have been packed; their memory may be released.
     virtual void done() {}
 };
 
-/// Fills what the plans point to.
+/// Packs the weights of `source` into the plans' destinations.
 void load_weights(const std::vector<WeightPlan>& plans, kernels::Device& device, TensorSource& source);
 
-/// Packs one thing after the other into `file`, holding one at a time.
+/// Packs the matrices and vectors one after another into `file`, holding only one in memory at a time.
 void write_weights(const std::vector<WeightPlan>& plans, kernels::Device& device, TensorSource& source,
                    PackedFileWriter& file);
 
-/// Fills what the plans point to from `file`, which must outlive it. Throws PackedFileError where it does not fit.
+/// Fills the plans' destinations from `file`, which must outlive them. Throws PackedFileError if it does not fit.
 void adopt_weights(const std::vector<WeightPlan>& plans, kernels::Device& device, const PackedFile& file);
 
-/// Reads from a model folder; what was packed leaves this process's memory.
+/// Reads from a model folder, with prefetch. Drops pages from this process's memory once their data has been packed.
 class FolderSource final : public TensorSource {
   public:
     explicit FolderSource(const SafetensorsFolder& folder);
@@ -154,7 +158,7 @@ class FolderSource final : public TensorSource {
     kernels::WeightRows matrix(const TensorPart& part) override;
     std::vector<float> vector(const TensorPart& part) override;
 
-    /// Tensors among those read that hold NaN or infinity.
+    /// Names of tensors read so far that contain NaN or infinity.
     [[nodiscard]] std::vector<std::string> bad_tensors() const;
 
   private:
@@ -163,10 +167,10 @@ class FolderSource final : public TensorSource {
 
     const SafetensorsFolder& folder_;
     std::unique_ptr<ReadAhead> ahead_;
-    std::deque<Listener> listeners_;  ///< one a matrix() call
+    std::deque<Listener> listeners_;  ///< one per matrix() or vector() call
 };
 
-/// Small random bf16 weights, a function of the seed and the tensor's name; vectors are ones.
+/// Small random bf16 weights, determined by the seed and the tensor's name; vectors are ones.
 class RandomSource final : public TensorSource {
   public:
     explicit RandomSource(std::uint64_t seed) : seed_(seed) {}

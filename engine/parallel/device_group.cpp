@@ -15,7 +15,7 @@ class NoSum final : public DeviceGroup {
     void all_reduce(float* /*data*/, std::int64_t /*count*/) override {}
 };
 
-/// Of devices that compute in the host's memory.
+/// For devices that compute in host memory.
 class InPlace final : public DeviceGroup {
   public:
     explicit InPlace(Group& group) : group_(group) {}
@@ -57,15 +57,15 @@ class Linked final : public DeviceGroup {
     std::unique_ptr<kernels::DeviceLink> link_;
 };
 
-/// What the ranks join with; empty on all of them where some rank's device has no links, or two ranks share one. Throws
-/// on the first rank where there is none to be had, or a rank lacks what links need.
+/// The id that all ranks pass to DeviceLinks::join. Empty on all ranks if some rank's device has no links or two ranks
+/// share a device. Throws on the first rank if the id cannot be created or a rank lacks what links need. Collective.
 std::vector<std::byte> agreed_id(kernels::Device& device, Group& group) {
     kernels::DeviceLinks* links = device.links();
     std::string address, lacking;
     try {
         if (links != nullptr) address = links->address();
     } catch (const std::exception& error) {
-        lacking = error.what();  // the others wait for this rank's part
+        lacking = error.what();  // do not throw yet: the other ranks wait in gather
     }
     ByteWriter mine;
     mine.put(address);
@@ -84,7 +84,7 @@ std::vector<std::byte> agreed_id(kernels::Device& device, Group& group) {
             if (!lacking.empty()) throw Error(lacking);
             id = links->new_id();
         } catch (const std::exception&) {
-            failure = std::current_exception();  // the others wait for the broadcast
+            failure = std::current_exception();  // do not throw yet: the other ranks wait in broadcast
         }
     }
     group.broadcast(id);
@@ -92,7 +92,8 @@ std::vector<std::byte> agreed_id(kernels::Device& device, Group& group) {
     return id;
 }
 
-/// nullptr on all ranks where there are none, or one could not join: then `notice` says why.
+/// Returns nullptr on all ranks if there are no links or a rank could not join; in the latter case `notice` gives the
+/// reason. Collective.
 std::unique_ptr<kernels::DeviceLink> join(kernels::Device& device, Group& group, std::string& notice) {
     std::unique_ptr<kernels::DeviceLink> link;
     try {
@@ -102,7 +103,7 @@ std::unique_ptr<kernels::DeviceLink> join(kernels::Device& device, Group& group,
         });
     } catch (const Error& error) {
         link.reset();
-        notice = "tensor-parallel: sums go over the host, as its devices could not be connected: " +
+        notice = "tensor-parallel: sums go through host memory, as the devices could not be connected: " +
                  std::string(error.what());
     }
     return link;

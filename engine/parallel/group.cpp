@@ -24,7 +24,7 @@ class LocalGroup final : public Group {
     }
 };
 
-/// What `body` throws, as an exit code and a line; code 0: nothing.
+/// Runs `body` and returns the exit code and message of what it throws; code 0: it did not throw.
 std::pair<int, std::string> failure_of(const std::function<void()>& body) {
     try {
         body();

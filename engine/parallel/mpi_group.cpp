@@ -1,4 +1,4 @@
-// A group over MPI: shared memory inside a node, messages between nodes.
+// Group over MPI: shared memory within a node, messages between nodes.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -29,8 +29,8 @@ int as_int(std::int64_t count) {
     return static_cast<int>(count);
 }
 
-/// The exchange with the other ranks of this node; nullptr on all ranks of the group where the nodes do not hold
-/// subtrees of one size, or one of them has no shared memory. Collective.
+/// Creates the shared-memory exchange with the other ranks of this node. Returns nullptr on all ranks of the group if
+/// the nodes do not hold subtrees of equal size or any node has no shared memory. Collective.
 std::unique_ptr<NodeExchange> make_node_exchange(MPI_Comm group, int rank, const MpiGroupOptions& options) {
     if (!options.shared_memory) return nullptr;
     MPI_Comm node = MPI_COMM_NULL;
@@ -131,11 +131,11 @@ class MpiGroup final : public Group {
     }
 
   private:
-    // f32 values. From here on each rank adds its share of the elements for all, so that no byte travels more than
-    // twice, whatever the ranks; below, each adds all and waits for the others once. (With two ranks they are equally
-    // fast.)
+    // Minimum f32 count for which a sum within a node is done as a reduce-scatter and an all-gather: each rank sums its
+    // share of the elements, so each byte is copied at most twice for any number of ranks. For shorter sums each rank
+    // adds everything and waits for the others only once. With two ranks both are equally fast.
     static constexpr std::int64_t shares_from = 16384;
-    static constexpr std::int64_t halving_from = 16384;  // f32 values: above it bandwidth, below it latency decides
+    static constexpr std::int64_t halving_from = 16384;  // f32 count: above it bandwidth dominates, below it latency
 
     [[nodiscard]] bool on_one_node() const { return node_size_ == size_; }
     [[nodiscard]] const float* slot_of(int rank) {
@@ -151,29 +151,30 @@ class MpiGroup final : public Group {
         }
     }
 
-    /// First the size, then the bytes, as many rounds as they need.
+    /// Each round carries the total size and one chunk of the bytes; as many rounds as needed.
     void broadcast_on_node(std::vector<std::byte>& bytes) {
         auto num_bytes = static_cast<std::int64_t>(bytes.size());
-        constexpr auto most = static_cast<std::int64_t>(NodeExchange::slot_bytes - sizeof num_bytes);
+        constexpr auto max_bytes = static_cast<std::int64_t>(NodeExchange::slot_bytes - sizeof num_bytes);
         std::int64_t first = 0;
         do {
             std::byte* mine = node_->begin(while_waiting_);
             if (rank_ == 0) {
                 std::memcpy(mine, &num_bytes, sizeof num_bytes);
-                std::copy_n(bytes.data() + first, std::min(most, num_bytes - first), mine + sizeof num_bytes);
+                std::copy_n(bytes.data() + first, std::min(max_bytes, num_bytes - first), mine + sizeof num_bytes);
             }
             node_->post();
             if (rank_ != 0) {
                 const std::byte* from = node_->await(0, while_waiting_);
                 std::memcpy(&num_bytes, from, sizeof num_bytes);
                 bytes.resize(num_bytes);
-                std::copy_n(from + sizeof num_bytes, std::min(most, num_bytes - first), bytes.data() + first);
+                std::copy_n(from + sizeof num_bytes, std::min(max_bytes, num_bytes - first), bytes.data() + first);
             }
-            first += most;
+            first += max_bytes;
         } while (first < num_bytes);
     }
 
-    /// data[begin, end) += what the slots of the other ranks of the node hold there, in the order of the tree.
+    /// data[begin, end) += the same range of the slots of the node's other ranks, in tree order; then adds the other
+    /// nodes.
     void add_slots(float* data, std::int64_t begin, std::int64_t end) {
         std::array<const float*, 8> parts{};
         for (int r = 0; r < node_size_; ++r) {
@@ -190,7 +191,7 @@ class MpiGroup final : public Group {
         add_slots(data, 0, count);
     }
 
-    /// First element of a rank's share, whole cache lines.
+    /// First element of a rank's share; shares are whole cache lines.
     [[nodiscard]] std::int64_t share_begin(int node_rank, std::int64_t count) const {
         constexpr std::int64_t line = 16;
         return std::min(count, (count + line - 1) / line * node_rank / node_size_ * line);
@@ -220,13 +221,14 @@ class MpiGroup final : public Group {
                   "MPI_Sendrecv");
     }
 
-    /// mine += theirs, in the order of the ranks.
+    /// mine += theirs, added in rank order.
     void add(float* mine, const float* theirs, std::int64_t count, bool mine_first) const {
         const std::array<const float*, 2> parts{mine_first ? mine : theirs, mine_first ? theirs : mine};
         kernels::sum_ranks(mine, parts, count, threads_);
     }
 
-    /// The levels of the tree above `first_step` neighbours, who hold the same numbers.
+    /// Adds the tree levels from `first_step` up by recursive doubling. On entry each block of `first_step` consecutive
+    /// ranks holds the same values.
     void add_across_nodes(float* data, std::int64_t count, int first_step) {
         if (first_step < size_) partner_.resize(count);
         for (int step = first_step; step < size_; step *= 2) {
@@ -235,14 +237,14 @@ class MpiGroup final : public Group {
         }
     }
 
-    // Long messages go by halves, so that each byte travels once; the pairs, and with them the sums, are the same.
+    // Long sums use recursive halving, so that each byte is sent once. The pairs, and so the sums, are the same.
     void add_by_messages(float* data, std::int64_t count) {
         if (count >= halving_from && count % size_ == 0) return add_halves(data, count);
         add_across_nodes(data, count, 1);
     }
 
-    // Reduce-scatter by recursive halving (partner rank^1 first, so that pairs add as in the short form), then gather
-    // back.
+    // Reduce-scatter by recursive halving, then all-gather. Partner rank^1 comes first, so that pairs add as in
+    // add_across_nodes.
     void add_halves(float* data, std::int64_t count) {
         partner_.resize(static_cast<std::size_t>(count) / 2);
         std::int64_t begin = 0;
@@ -268,7 +270,7 @@ class MpiGroup final : public Group {
     MPI_Comm communicator_;
     int threads_;
     int rank_ = 0, size_ = 1;
-    int node_size_ = 1;                   ///< ranks that share memory: a subtree of the sum
+    int node_size_ = 1;                   ///< ranks that share memory; they form a subtree of the sum
     std::unique_ptr<NodeExchange> node_;  ///< nullptr: messages only
     std::vector<float> partner_;
 };

@@ -16,13 +16,14 @@
 namespace longhaul::engine {
 namespace {
 
-// Some 2 us, then the core is given away between looks. Longer spinning gains nothing where each rank has a core of its
-// own (to yield takes less than a microsecond there) and costs where ranks share one: 8 ranks on 2 cores decode the
-// demo 1.5 times as fast as with 1000. Sleeping in the kernel (futex) was slower in all cases.
+// Polls before the waiting thread yields its core between polls; about 2 us. Longer spinning gains nothing where each
+// rank has its own core (a yield takes less than a microsecond there) and costs time where ranks share cores: with 50,
+// 8 ranks on 2 cores decode the demo 1.5 times as fast as with 1000. Sleeping in the kernel (futex) was slower in all
+// cases.
 constexpr int spins = 50;
 
-/// Where the others find the first rank's file, and how they know that it is the one: the same process number may mean
-/// another process to them.
+/// Location of the first rank's memfd, for the other ranks: /proc/PROCESS/fd/FILE. The random mark identifies the file,
+/// because the same process id may mean another process for another rank.
 struct Address {
     std::int64_t process = 0;
     std::int64_t file = -1;
@@ -67,20 +68,21 @@ std::unique_ptr<NodeMemory> NodeMemory::create(MPI_Comm node, std::size_t bytes_
             std::random_device random;
             address.mark = (std::uint64_t{random()} << 32) | random();
             address.file = create_file(num_bytes, address.mark);
-        } catch (const std::exception&) {  // no random numbers here: no shared memory, for all
+        } catch (const std::exception&) {  // no source of random numbers on this rank: no shared memory for any rank
         }
     }
     MPI_Bcast(&address, sizeof address, MPI_BYTE, 0, node);
     const Descriptor file(rank == 0 ? static_cast<int>(address.file) : open_file(address, num_bytes));
-    // Pages are taken now, each part's by its rank: near it, and a lack of memory is an answer instead of a signal
-    // later.
+    // Each rank allocates the pages of its own part now: they are placed near that rank, and lack of memory is reported
+    // here instead of as a signal later.
     const auto mine = static_cast<off_t>(mark_bytes + bytes_per_rank * static_cast<std::size_t>(rank));
     void* data = MAP_FAILED;
     if (file && ::posix_fallocate(file.get(), mine, static_cast<off_t>(bytes_per_rank)) == 0) {
         data = ::mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
     }
     int works = data != MAP_FAILED ? 1 : 0, all_work = 0;
-    MPI_Allreduce(&works, &all_work, 1, MPI_INT, MPI_MIN, node);  // also: nobody closes before all have opened
+    MPI_Allreduce(&works, &all_work, 1, MPI_INT, MPI_MIN,
+                  node);  // also ensures that no rank closes the file before all have opened it
     if (all_work != 0) return std::unique_ptr<NodeMemory>(new NodeMemory(static_cast<std::byte*>(data), num_bytes));
     if (works != 0) ::munmap(data, num_bytes);
     return nullptr;
@@ -100,7 +102,8 @@ std::unique_ptr<NodeExchange> NodeExchange::create(MPI_Comm node) {
 }
 
 NodeExchange::Head& NodeExchange::head(int rank) const {
-    // Zero bytes are a counter of 0; no rank constructs it, or it might wipe out what another has counted.
+    // Zero-filled memory is a valid counter of 0. No rank constructs the Head, because that could overwrite a value
+    // another rank has already posted.
     return *reinterpret_cast<Head*>(memory_->data() + static_cast<std::size_t>(rank) * rank_bytes);
 }
 

@@ -46,7 +46,7 @@ CheckpointRounds::CheckpointRounds(const CheckpointOptions& options, const Model
 bool CheckpointRounds::due() const {
     if (!enabled() || active_ || !error_.empty()) return false;
     const std::chrono::duration<double> since = std::chrono::steady_clock::now() - last_begin_;
-    // The image of a round's KV file is built in memory: begin early enough that it stays small for large models.
+    // A round's KV file is built in memory: begin a round before that gets too large.
     constexpr std::int64_t max_bytes = std::int64_t{256} << 20;
     return tokens_since_ > 0 &&
            (tokens_since_ >= options_.every_tokens || since.count() >= options_.every_seconds ||
@@ -67,11 +67,11 @@ ItemDelta CheckpointRounds::delta_of(Sequence& sequence, bool store_kv) const {
     const auto fresh = sequence.output().subspan(sequence.saved_tokens);
     delta.tokens.assign(fresh.begin(), fresh.end());
     const auto saved_words = sequence.saved_tokens * logprob_words(sequence.num_logprobs);
-    if (group_.is_first())  // the others have none
+    if (group_.is_first())  // only the first rank has logprobs
         delta.logprobs.assign(sequence.logprobs.begin() + saved_words, sequence.logprobs.end());
     delta.kv_begin = sequence.saved_kv;
     delta.kv_end = store_kv ? sequence.kv->committed() : sequence.saved_kv;
-    // After a put-back the sequence's own KV may be shorter than what is saved already.
+    // After a put-back the sequence's KV may be shorter than what is already saved.
     delta.kv_end = std::max(delta.kv_end, delta.kv_begin);
     return delta;
 }
@@ -99,8 +99,8 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
             delta.statistics = statistics_to_json(sequence->statistics);
         }
         if (delta.kv_end > delta.kv_begin) {
-            // Committed positions never change: the writer may read them while decoding appends. It holds the KV itself
-            // (the item may finish meanwhile) and its own list of pages (the sequence's list may grow).
+            // Committed positions never change, so the writer may read them while decoding appends. It holds a
+            // reference to the KV (the item may finish meanwhile) and a copy of the page list (which may grow).
             std::vector<std::byte*> pages(sequence->kv->pages().begin(), sequence->kv->pages().end());
             job.kv.push_back({delta.key, delta.kv_begin, delta.kv_end,
                               [kv = sequence->kv, pages = std::move(pages)](const kernels::KvBox& box, std::byte* to,
@@ -142,7 +142,7 @@ void CheckpointRounds::take(const RoundResult& result) {
     if (result.committed) {
         ++committed_rounds_;
         active_ = false;
-        forget_if_unneeded(commit_.name);  // its items may have ended while it was written
+        forget_if_unneeded(commit_.name);  // its items may have finished while it was written
     } else if (result.kv_file && active_) {
         File& file = files_[commit_.name];
         file.kv_files.push_back(result.kv_file->name);
@@ -189,7 +189,7 @@ bool CheckpointRounds::drain(const std::function<void()>& poke) {
 void CheckpointRounds::forget_if_unneeded(const std::string& commit) {
     const auto file = files_.find(commit);
     if (file == files_.end() || !file->second.items.empty()) return;
-    if (active_ && commit == commit_.name) return;  // looked at again when it is there
+    if (active_ && commit == commit_.name) return;  // checked again once it is committed
     std::vector<std::string> names = file->second.kv_files;
     names.push_back(commit);
     kv_bytes_on_disk_ -= file->second.kv_bytes;

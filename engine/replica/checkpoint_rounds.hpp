@@ -1,5 +1,5 @@
-// Checkpoint rounds of one replica: what goes into a round, when its commit may be written, and when its files may go.
-// Collective where it says so; the writing itself happens in each rank's CheckpointWriter, beside decoding.
+// Checkpoint rounds of one replica: what goes into a round, when its commit is written, and when its files may be
+// removed. Driven by the replica's loop; each rank's CheckpointWriter writes the files while decoding continues.
 #pragma once
 
 #include <chrono>
@@ -19,10 +19,11 @@
 
 namespace longhaul::engine {
 
-/// Rows and tensors of drafters that a commit may hold, in bytes: half of what a reader accepts of a whole commit.
+/// Maximum bytes of drafter rows and tensors per commit: half of what a reader accepts for a whole commit.
 inline constexpr std::int64_t max_drafter_bytes = std::int64_t{512} << 20;
 
-/// `state`, or where the budget is spent one of no known kind: on resume the drafter is then made from the tokens.
+/// Charges `state` to the budget and returns it; if the budget is spent, returns a state of unknown kind, so that the
+/// drafter is rebuilt from the tokens on resume.
 [[nodiscard]] DrafterState within_budget(DrafterState state, std::int64_t& bytes_left);
 
 class CheckpointRounds {
@@ -32,37 +33,39 @@ class CheckpointRounds {
     [[nodiscard]] bool enabled() const { return writer_ != nullptr; }
     [[nodiscard]] bool active() const { return active_; }
 
-    /// Tokens (output, and prompt while prefilling) computed since the last round began.
+    /// Adds tokens (output, and prompt while prefilling) computed since the last round began.
     void count_tokens(std::int64_t tokens) { tokens_since_ += tokens; }
 
-    /// Of what a commit records for its items beside tokens.
+    /// Adds bytes that a commit stores for its items in addition to tokens.
     void count_record_bytes(std::int64_t bytes) { record_bytes_since_ += bytes; }
 
-    /// First rank: whether a round should begin now, and whether it may hold KV (`checkpoint-quota`).
+    /// First rank: whether a round should begin now, and whether it may store KV (`checkpoint-quota`).
     [[nodiscard]] bool due() const;
     [[nodiscard]] bool may_store_kv() const;
 
-    /// Begins a round of all `sequences` that have something new. All ranks, at the same step; none may be active.
+    /// Begins a round with all `sequences` that have something new. Called on all ranks at the same step; no round may
+    /// be active.
     void begin(std::span<Sequence* const> sequences, bool store_kv);
 
-    /// Passes the writers' results on; collective. Afterwards `active()` on the first rank says whether the round is
-    /// still under way.
+    /// Collects the writers' results on the first rank. Collective. Afterwards `active()` on the first rank says
+    /// whether the round is still being written.
     void progress();
 
-    /// Waits until the round under way has ended, calling `poke` meanwhile; collective. False, on every rank, when the
-    /// storage failed: another round would stand on one that is not there.
+    /// Waits until the active round has ended and calls `poke` meanwhile. Collective. Returns false on every rank if
+    /// the storage failed: another round would build on a missing one.
     bool drain(const std::function<void()>& poke);
 
-    /// First rank: results of these items are durable; removes the files that no unfinished item of this launch needs.
+    /// First rank: the results of these items are durable. Removes the files that no unfinished item of this launch
+    /// needs.
     void results_durable(std::span<const std::int64_t> item_indices);
 
-    /// First rank: "" or what the storage said; no round begins after that.
+    /// First rank: "" or the storage error; no round begins after one.
     [[nodiscard]] const std::string& error() const { return error_; }
     [[nodiscard]] std::int64_t committed_rounds() const { return committed_rounds_; }
     [[nodiscard]] double write_seconds() const { return write_seconds_; }
 
   private:
-    struct File {  // a commit of this launch and who needs it
+    struct File {  // a commit of this launch: the items that need it, and its KV files
         std::set<std::int64_t> items;
         std::vector<std::string> kv_files;
         std::int64_t kv_bytes = 0;
@@ -79,7 +82,7 @@ class CheckpointRounds {
 
     std::int64_t round_ = 0;
     bool active_ = false;
-    Commit commit_;  // first rank: of the round under way
+    Commit commit_;  // first rank: of the active round
     int missing_kv_files_ = 0;
     std::int64_t tokens_since_ = 0, record_bytes_since_ = 0;
     std::chrono::steady_clock::time_point last_begin_ = std::chrono::steady_clock::now();

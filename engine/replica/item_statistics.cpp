@@ -7,7 +7,7 @@
 namespace longhaul::engine {
 namespace {
 
-// One list of names for both directions.
+// One list of names for writing and reading.
 template <typename Statistics, typename Visit>
 void for_each_counter(Statistics& s, Visit visit) {
     visit("seconds", s.seconds);

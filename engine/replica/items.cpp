@@ -1,4 +1,5 @@
-// What every rank does with the first rank's decisions: items come, wait and go.
+// The items of a replica: admit (and restore from checkpoints), put back, finish. Every rank applies the first rank's
+// decisions (StepHeader) here, before each step.
 #include <algorithm>
 
 #include "engine/error.hpp"
@@ -8,7 +9,7 @@ namespace longhaul::engine {
 
 namespace {
 
-/// Reads this rank's heads of positions [first, end).
+/// Reads this rank's KV heads for positions [first, end) from the checkpoint into the sequence's pages.
 void read_stretch(CheckpointStore& store, const Model& model, Sequence& sequence, std::int64_t first,
                   std::int64_t end) {
     const kernels::KvLayout& layout = model.kv_layout();
@@ -37,13 +38,13 @@ std::int64_t Replica::State::num_logprobs(const WorkItem& item) const {
     return options.scoring ? 0 : std::min<std::int64_t>(item.options->logprobs, model.config().vocab_size);
 }
 
-/// Fills the sequence's pages from its checkpoint, as far as every rank can.
+/// Restores the sequence's KV from its checkpoint, up to the position that every rank can read.
 void Replica::State::restore_kv(Sequence& sequence) {
     std::int64_t usable = 0;
     try {
         const std::optional<RestoredItem> stored = hooks.store->restore(sequence.item.checkpoint_key);
         const std::int64_t wanted = stored ? std::min(stored->kv_tokens, sequence.num_tokens() - 1) : 0;
-        // A stretch lies in one round's files: each file is opened once. Pieces bound the buffer.
+        // A stretch is in the files of one round, so each file is opened once. Pieces bound the buffer size.
         constexpr std::int64_t piece = 4096;
         for (std::size_t i = 0; usable < wanted; ++i) {
             const std::int64_t stretch_end = std::min(stored->kv_ends.at(i), wanted);
@@ -55,8 +56,7 @@ void Replica::State::restore_kv(Sequence& sequence) {
             }
         }
     } catch (const Error&) {
-        // A file that was whole when it was verified cannot be read now: what came before it is good, the rest is
-        // computed.
+        // A file that was intact when verified can no longer be read: keep the positions before it, recompute the rest.
     }
     usable = min_over_ranks(group, usable);
     sequence.kv->set_committed(usable);
@@ -100,13 +100,13 @@ void Replica::State::admit(Admission& admission) {
         if (admission.kv_tokens > 0) restore_kv(*sequence);
     }
     sequence->statistics.recomputed_tokens += lost_tokens;
-    // What checkpoints keep of a drafter is good enough for guesses, and lacks what was pushed out of full lists: where
-    // drafts decide the text, it is made anew from the tokens.
+    // A drafter's checkpointed state is incomplete: entries dropped from full lists are missing. Where drafts influence
+    // the text, it is rebuilt from the tokens.
     if (!is_coupled() || !sequence->drafter->restore(admission.drafter, sequence->tokens)) {
         sequence->drafter = drafter->make_sequence(known);
         sequence->drafter->begin(sequence->tokens);
     }
-    // States that are in no checkpoint are those of rows that the target computes again.
+    // Hidden states that no checkpoint holds come from rows that the target recomputes.
     const std::int64_t last = sequence->num_tokens() - 1 - sequence->drafter->missing_states(sequence->tokens);
     if (!options.scoring && sequence->kv->committed() > last) {
         sequence->kv->set_committed(last);
@@ -120,7 +120,7 @@ void Replica::State::admit(Admission& admission) {
 void Replica::State::put_back(std::int64_t number) {
     const auto at =
         std::find_if(in_flight.begin(), in_flight.end(), [&](const auto& s) { return s->number == number; });
-    (*at)->kv = std::make_shared<KvSequence>(pool);  // computed again from the tokens
+    (*at)->kv = std::make_shared<KvSequence>(pool);  // recomputed from the tokens
     (*at)->drafter->release();
     (*at)->feeds_drafter = true;
     (*at)->has_decoded = false;
@@ -128,14 +128,15 @@ void Replica::State::put_back(std::int64_t number) {
     in_flight.erase(at);
 }
 
-/// Where items have gone, others come back from far memory: a page crosses the link once to be near, and in each pass
-/// where it stays. A few a step, which ends soon. Whose pages a checkpoint's writer reads, waits.
-void Replica::State::bring_near() {
+/// Moves KV pages from host memory into device memory that finished items have freed: a page then crosses the link once
+/// instead of in every pass. Only a few pages per step, to keep steps short. Skips sequences whose pages a checkpoint
+/// writer is reading.
+void Replica::State::move_to_device() {
     constexpr std::int64_t pages_per_step = 8;
     if (pool.host_pages_in_use() == 0) return;
     std::int64_t left = pages_per_step;
     for (const auto& sequence : in_flight) {
-        if (sequence->kv.use_count() == 1) left -= sequence->kv->bring_near(left);
+        if (sequence->kv.use_count() == 1) left -= sequence->kv->move_to_device(left);
     }
 }
 
@@ -157,7 +158,7 @@ void Replica::State::apply(StepHeader& header) {
         give_up_in(waiting);
     }
     for (const std::int64_t number : header.put_back) put_back(number);
-    bring_near();
+    move_to_device();
     for (Admission& admission : header.admissions) admit(admission);
     if (header.begin_round) begin_round(header.store_kv);
 }
@@ -168,13 +169,13 @@ void Replica::State::begin_round(bool store_kv) {
     std::vector<Sequence*> all;
     for (const auto& sequence : in_flight) all.push_back(sequence.get());
     for (const auto& sequence : waiting) all.push_back(sequence.get());
-    rounds.begin(all, store_kv && !options.scoring);  // a window is cheaper to compute than to store
+    rounds.begin(all, store_kv && !options.scoring);  // scoring: a window is cheaper to recompute than to store
     const double stall = seconds_since(start);
     outcome.checkpoint_stall_seconds += stall;
     for (Sequence* sequence : all) sequence->statistics.checkpoint_stall_seconds += stall;
 }
 
-/// Bytes of given tokens that begin their window, with nothing before them to be scored by.
+/// Bytes of the given tokens that begin a window: they have no context and are not scored.
 std::int64_t Replica::State::unscored_bytes(const Sequence& sequence) const {
     std::int64_t bytes = 0;
     for (std::int64_t at = sequence.prompt_size(); at < sequence.num_tokens(); ++at) {

@@ -1,4 +1,5 @@
-// Decisions of a group's first rank.
+// Decisions of a group's first rank, made before each step and sent to the other ranks in the StepHeader: memory,
+// admission, tree sizes, checkpoint rounds.
 #include <algorithm>
 #include <stdexcept>
 
@@ -6,17 +7,19 @@
 
 namespace longhaul::engine {
 
-/// Output tokens for which pages are wanted beside others at admission, so that a sequence does not run out at once.
+/// To admit an item beside others, pages for this many output tokens must be free, so that it does not run out of pages
+/// at once.
 static constexpr std::int64_t reserved_output = 256;
 
-/// Nodes beyond the last token are of no use; but where drafts decide the text, how much is left of the item may not.
-/// There the model's context ends them, which is the same for all jobs.
+/// Maximum depth of a tree. Under `coupled`, no node lies beyond the item's last token. Under the sampling rules drafts
+/// influence the text, so the depth must not depend on the tokens left: only the model's context limits it, which is
+/// the same for all jobs.
 std::int64_t Replica::State::depth_limit(std::int64_t num_tokens, std::int64_t tokens_left) const {
-    const std::int64_t room = is_coupled() ? tokens_left - 1 : model.config().max_positions - num_tokens;
-    return std::max<std::int64_t>(std::min(drafter->max_depth(), room), 0);
+    const std::int64_t limit = is_coupled() ? tokens_left - 1 : model.config().max_positions - num_tokens;
+    return std::max<std::int64_t>(std::min(drafter->max_depth(), limit), 0);
 }
 
-/// Pages that a sequence of `num_tokens` must have for its next step, scratch included; for scoring those of a window.
+/// Pages that a sequence of `num_tokens` needs for its next step, scratch included; when scoring, pages of a window.
 std::int64_t Replica::State::pages_for_step(std::int64_t num_tokens, std::int64_t tokens_left) const {
     if (options.scoring) return PagePool::pages_for(std::min(num_tokens + tokens_left, options.scoring->window));
     const std::int64_t depth = depth_limit(num_tokens, tokens_left);
@@ -42,7 +45,7 @@ bool Replica::State::take_next() {
         }
         next.emplace();
         next->item = std::move(*item);
-        const std::string error = why_unfit(next->item);
+        const std::string error = misfit(next->item);
         if (error.empty()) break;
         refuse_next(error);
     }
@@ -50,16 +53,16 @@ bool Replica::State::take_next() {
     return true;
 }
 
-/// What an item lacks that its job needs; "" where it can be run.
-std::string Replica::State::why_unfit(const WorkItem& item) const {
+/// Why an item cannot be run; "" if it can.
+std::string Replica::State::misfit(const WorkItem& item) const {
     if (!item.options) throw std::logic_error("a work item without options");
     if (options.scoring && item.continuation.empty()) return "continuation: expected tokens to score, got none";
-    // Beyond, the item's line of results would pass 4 GiB, which its readers take for damage.
+    // With more entries the item's result line would exceed 4 GiB, which readers treat as damage.
     constexpr std::int64_t max_entries = 150'000'000;
     const std::int64_t entries = num_logprobs(item) > 0 ? (num_logprobs(item) + 1) * output_limit(item) : 0;
     if (entries > max_entries)
         return "logprobs: expected at most " + std::to_string(max_entries) +
-               " entries an item (max-tokens x (logprobs + 1)), got " + std::to_string(entries);
+               " entries per item (max-tokens x (logprobs + 1)), got " + std::to_string(entries);
     const auto vocab = model.config().vocab_size;
     const auto bad = std::find_if(item.continuation.begin(), item.continuation.end(),
                                   [&](std::int32_t token) { return token < 0 || token >= vocab; });
@@ -67,7 +70,7 @@ std::string Replica::State::why_unfit(const WorkItem& item) const {
     return "continuation: expected token ids below " + std::to_string(vocab) + ", got " + std::to_string(*bad);
 }
 
-/// What checkpoints hold of the next item, where it is of this very item.
+/// Restores the next item's output from checkpoints, if it fits this item and its settings.
 void Replica::State::take_restored() {
     std::optional<RestoredItem> restored = hooks.store->restore(next->item.checkpoint_key);
     if (restored && hooks.damaged) {
@@ -81,15 +84,15 @@ void Replica::State::take_restored() {
     if (static_cast<std::int64_t>(restored->logprobs.size()) != num_tokens * row_words) return;
     const std::vector<std::int32_t>& given = next->item.continuation;
     if (!given.empty()) {
-        // Sums cannot be taken apart: they are of these very tokens, or the item begins anew.
+        // Loss sums cannot be split: they must cover exactly the restored tokens, or the item starts over.
         const auto loss = statistics_from_json(restored->statistics).loss;
         if (loss.covered_tokens != num_tokens || num_tokens >= output_limit(next->item) ||
             !std::equal(restored->tokens.begin(), restored->tokens.end(), given.begin()))
             return;
     }
     const std::int64_t max_tokens = next->item.options->max_tokens;
-    if (num_tokens >= max_tokens) {  // of a run with a greater limit
-        if (!is_coupled()) return;   // its steps decide the text, and the cut is not where one of them ends
+    if (num_tokens >= max_tokens) {  // from a run with a larger max_tokens
+        if (!is_coupled()) return;   // step boundaries influence the text, and the cut may not be at one
         num_tokens = max_tokens - 1;
         restored->tokens.resize(num_tokens);
         restored->logprobs.resize(num_tokens * row_words);
@@ -104,7 +107,7 @@ void Replica::State::take_restored() {
     next->drafter = std::move(restored->drafter);
 }
 
-/// Pages not in use once every sequence in flight has what its next step needs; negative when they do not suffice.
+/// Pages left once every sequence in flight has what its next step needs; negative if there are too few.
 std::int64_t Replica::State::free_pages() const {
     std::int64_t free = pool.max_pages() - pool.pages_in_use();
     for (const auto& sequence : in_flight)
@@ -112,8 +115,9 @@ std::int64_t Replica::State::free_pages() const {
     return free;
 }
 
-// Every sequence must be able to take its next step. A round that is being written may hold pages of finished items:
-// wait for it first; then the youngest sequences give way, and one that cannot fit even alone is given up.
+// Every sequence must have the pages for its next step. If pages are short: first wait for an active checkpoint round,
+// which may hold pages of finished items; then put back the youngest sequences. A sequence that does not fit even alone
+// fails.
 void Replica::State::plan_memory(StepHeader& header) {
     if (in_flight.empty()) return;
     if (pages_wanted(*in_flight[0]) > pool.max_pages()) {
@@ -142,10 +146,10 @@ void Replica::State::refuse_next(const std::string& error) {
 }
 
 std::string Replica::State::memory_error(const WorkItem& item) const {
-    // Results hold what job and seed decide: how much memory this launch had, and how far it came, is none of that.
-    const std::int64_t most = static_cast<std::int64_t>(item.prompt.size()) + output_limit(item);
-    return "memory: expected room for keys and values of up to " +
-           std::to_string(options.scoring ? std::min(most, options.scoring->window) : most) +
+    // Results depend on job and seed alone, so the message states neither this launch's memory nor its progress.
+    const std::int64_t max_tokens = static_cast<std::int64_t>(item.prompt.size()) + output_limit(item);
+    return "memory: expected memory for keys and values of up to " +
+           std::to_string(options.scoring ? std::min(max_tokens, options.scoring->window) : max_tokens) +
            " tokens, got less; raise memory, host-memory (on a GPU) or tensor-parallel and run again with retry-failed "
            "= true";
 }
@@ -163,20 +167,21 @@ void Replica::State::plan_admissions(StepHeader& header) {
             is_waiting ? waiting[from_waiting]->num_tokens() : size(next->item.prompt) + size(next->output);
         const std::int64_t tokens_left =
             is_waiting ? waiting[from_waiting]->tokens_left() : output_limit(next->item) - size(next->output);
-        const std::int64_t least = pages_for_step(num_tokens, tokens_left);
-        if (is_waiting && least > pool.max_pages()) {  // it grew until it fits nowhere
+        const std::int64_t min_pages = pages_for_step(num_tokens, tokens_left);
+        if (is_waiting && min_pages > pool.max_pages()) {  // it has grown beyond the whole pool
             if (!header.admissions.empty()) return;
             header.give_up.push_back(waiting[from_waiting]->number);
             header.wait = true;
             return;
         }
-        if (least > pool.max_pages()) {
+        if (min_pages > pool.max_pages()) {
             refuse_next(memory_error(is_waiting ? waiting[from_waiting]->item : next->item));
             continue;
         }
-        // Beside others an item needs a stretch of output as well; alone it starts with what there is.
-        // Not from far memory: there every page costs each step more than the item gains.
-        const std::int64_t wanted = in_batch == 0 ? least : least + PagePool::pages_for(reserved_output);
+        // Beside others an item also needs pages for `reserved_output`, and all its pages in device memory: a page in
+        // host memory costs each step more time than the item gains. An item that runs alone starts with the pages
+        // there are.
+        const std::int64_t wanted = in_batch == 0 ? min_pages : min_pages + PagePool::pages_for(reserved_output);
         if (wanted > (in_batch == 0 ? free : free - pool.max_host_pages())) return;
         free -= wanted;
         ++in_batch;
@@ -190,7 +195,7 @@ void Replica::State::plan_admissions(StepHeader& header) {
     }
 }
 
-/// Under `coupled` alone: there the trees cannot change the text.
+/// Only under `coupled`, where trees cannot change the text.
 void Replica::State::plan_trees(StepHeader& header) {
     if (header.wait || !is_coupled()) return;
     if (drafter->adapts()) header.min_probability = economy.min_probability();

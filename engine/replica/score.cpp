@@ -1,5 +1,5 @@
-// The step where nothing is generated: rows of the given texts in one pass, as many as its logits' memory allows, and
-// the loss of the tokens that come after them. A window's keys and values begin at position 0 of an empty cache, so a
+// The scoring step, which replaces the generation step: one pass over rows of the given texts, as many as the logits'
+// memory allows, and the loss of the token after each row. The KV cache of a window starts empty at position 0, so a
 // token's loss depends on its window alone, not on passes, batch or earlier launches.
 #include <algorithm>
 #include <stdexcept>
@@ -23,7 +23,7 @@ void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left,
     ScoreSlice& slice = score_slices.emplace_back();
     slice.sequence = &sequence;
     slice.first_logits = logits_row;
-    if (begin == next) return;  // the first token of a disjoint window: nothing comes before it
+    if (begin == next) return;  // the first token of a disjoint window has no context
     if (!sequence.kv->reserve(end - begin)) throw std::logic_error("pages were planned for every window");
     const auto index = static_cast<std::int32_t>(kv_sequences.size());
     kv_sequences.push_back(sequence.kv.get());
@@ -32,7 +32,7 @@ void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left,
     for (std::int64_t position = first; position < first + slice.num_rows; ++position) {
         ForwardRow& row = rows.emplace_back(text_row(sequence.document(begin + position), position, index));
         row.wants_logits = begin + position + 1 >= next;
-        row.of_prompt = true;  // all of it is given
+        row.of_prompt = true;  // the whole text is given
         slice.num_logits += row.wants_logits ? 1 : 0;
     }
     rows_left -= slice.num_rows;

@@ -28,7 +28,7 @@ bool StopText::push(std::int32_t token) {
     text_ += detokenizer_.push(token);
     if (cut_at_stop(text_, from)) return true;
     const std::string held = Detokenizer(detokenizer_).finish();
-    // An unfinished character ends in U+FFFD now and will be another one.
+    // An incomplete character decodes to U+FFFD for now; later tokens will complete it.
     return !held.empty() && held.find("\xEF\xBF\xBD") == std::string::npos && cut_at_stop(text_ + held, from);
 }
 

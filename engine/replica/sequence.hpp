@@ -1,4 +1,5 @@
-// One item in flight: its tokens, keys and values, drafter, statistics, and what of it is in checkpoints.
+// One item in flight: its tokens, KV cache, drafter, statistics, and how much of it is in checkpoints. Owned by the
+// replica.
 #pragma once
 
 #include <algorithm>
@@ -17,17 +18,17 @@
 
 namespace longhaul::engine {
 
-/// Text of an output as it grows, cut at the first stop string. Without a stop string it becomes what `output_text`
-/// gives.
+/// The text of a growing output, cut at the first stop string. If no stop string occurs, it equals `output_text`.
 class StopText {
   public:
-    /// `stops` must outlive it.
+    /// `stops` must outlive the object.
     StopText(const Tokenizer& tokenizer, const std::vector<std::string>& stops, std::span<const std::int32_t> prompt);
 
-    /// Appends a token; true when a stop string is there, which may be in bytes that the detokenizer still holds back.
+    /// Appends a token. True if the text now contains a stop string, possibly in bytes that the detokenizer still holds
+    /// back.
     bool push(std::int32_t token);
 
-    /// The text, with what was held back; after the last push.
+    /// The text including held-back bytes. Call after the last push.
     std::string take();
 
   private:
@@ -35,12 +36,12 @@ class StopText {
 
     Detokenizer detokenizer_;
     const std::vector<std::string>& stops_;
-    std::string text_;        // of the prompt's last token and the output
-    std::size_t before_ = 0;  // bytes of it that belong to the prompt
+    std::string text_;        // the prompt's last token and the output
+    std::size_t before_ = 0;  // bytes of text_ that belong to the prompt
     bool stopped_ = false;
 };
 
-/// Output tokens an item has at most.
+/// Maximum number of output tokens of an item.
 inline std::int64_t output_limit(const WorkItem& item) {
     const auto given = static_cast<std::int64_t>(item.continuation.size());
     return given > 0 ? std::min(given, item.options->max_tokens) : item.options->max_tokens;
@@ -48,44 +49,44 @@ inline std::int64_t output_limit(const WorkItem& item) {
 
 struct Sequence {
     WorkItem item;
-    std::int64_t number = 0;           ///< order of admission in this launch: the greatest is the youngest
-    std::vector<std::int32_t> tokens;  ///< prompt and output; the last one has no KV yet
+    std::int64_t number = 0;           ///< order of admission in this launch: the youngest has the largest
+    std::vector<std::int32_t> tokens;  ///< prompt and output; the last token has no KV yet
     std::shared_ptr<KvSequence> kv;    ///< shared with a checkpoint that is being written
     std::unique_ptr<SequenceDrafter> drafter;
-    bool has_decoded = false;   ///< since its keys and values are here: what its drafter reads again is no prefill
-    bool feeds_drafter = true;  ///< it waits for what the drafter lacks (not where drafting pauses)
+    bool has_decoded = false;   ///< has decoded since its KV was computed: drafter catch-up is then not prefill time
+    bool feeds_drafter = true;  ///< waits for the drafter to catch up (false while drafting pauses)
     std::uint64_t noise_key = 0;
     ItemStatistics statistics;
-    std::int64_t num_logprobs = 0;       ///< best tokens a row, at most the vocabulary
-    std::vector<std::int32_t> logprobs;  ///< rows of the output tokens; first rank
-    std::int64_t window_begin = -1;  ///< scoring: position in the document of the window's first token; -1: none yet
+    std::int64_t num_logprobs = 0;       ///< best tokens per row, at most the vocabulary
+    std::vector<std::int32_t> logprobs;  ///< rows of the output tokens; first rank only
+    std::int64_t window_begin = -1;      ///< scoring: document position of the window's first token; -1: none yet
 
-    // What the last checkpoint round holds.
+    // What checkpoint rounds have saved.
     std::string last_commit;
     std::int64_t saved_tokens = 0;  ///< output tokens
     std::int64_t saved_kv = 0;      ///< positions
     bool saved_once = false;
 
-    std::unique_ptr<StopText> stop_text;  ///< only where stop strings have to be found
+    std::unique_ptr<StopText> stop_text;  ///< null if there are no stop strings
 
     [[nodiscard]] std::int64_t prompt_size() const { return static_cast<std::int64_t>(item.prompt.size()); }
     [[nodiscard]] std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }
     [[nodiscard]] std::int64_t num_output() const { return num_tokens() - prompt_size(); }
     [[nodiscard]] std::int64_t tokens_left() const { return output_limit(item) - num_output(); }
     [[nodiscard]] bool is_forced() const { return !item.continuation.empty(); }
-    /// Of a forced sequence: the token at a position of the document, emitted already or not.
+    /// Forced sequences: the token at a position of the document, whether emitted already or not.
     [[nodiscard]] std::int32_t document(std::int64_t position) const {
         return position < prompt_size() ? item.prompt[position] : item.continuation[position - prompt_size()];
     }
     [[nodiscard]] std::span<const std::int32_t> output() const { return std::span(tokens).subspan(item.prompt.size()); }
-    /// Whether tokens wait for their keys and values (prompt, or what a resume has to compute again).
+    /// Whether tokens still lack KV (prompt, or tokens that a resume has to recompute), or the drafter has to catch up.
     [[nodiscard]] bool prefilling() const {
         return kv->committed() < num_tokens() - 1 || (feeds_drafter && drafter->lags(tokens));
     }
 };
 
-/// Text of an item's output: special tokens and a closing end-of-text token are left out. `prompt` decides whether the
-/// first token's leading space stays (SentencePiece strips it at the beginning of a text only).
+/// Text of an item's output, without special tokens. `prompt` decides whether the first token keeps its leading space
+/// (SentencePiece strips it only at the beginning of a text).
 std::string output_text(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt,
                         std::span<const std::int32_t> output);
 

@@ -1,9 +1,9 @@
-// Inside of Replica: its state, and the parts of the loop, which are in
+// The implementation of Replica: its state, and the parts of the loop, which are in
 //   replica.cpp  the loop
-//   plan.cpp     what the first rank decides: memory, admission, when a round begins
+//   plan.cpp     decisions of the first rank: memory, admission, trees, checkpoint rounds
 //   items.cpp    items: admitting (and restoring), putting back, finishing
-//   step.cpp     one step: trees, the forward pass, verification
-//   score.cpp    the step where nothing is generated: rows of given text, their loss
+//   step.cpp     the generation step: trees, the forward pass, verification
+//   score.cpp    the scoring step: rows of given text, their loss
 #pragma once
 
 #include <chrono>
@@ -34,18 +34,18 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Rows of one decoding sequence within a step's forward pass.
+/// One decoding sequence within a step: its tree and its rows of the forward pass.
 struct DecodeSlice {
     Sequence* sequence = nullptr;
     TokenTree tree;
-    std::int64_t first_logits = 0;       // row of the root's logits; node i follows at + i
-    std::int64_t num_new = 0;            // tokens this step emitted
-    std::vector<std::int32_t> accepted;  // nodes of the tree among them
-    std::int64_t rejected_level = 0;     // of the tree; 0: none was
+    std::int64_t first_logits = 0;       // logits row of the root; node i has row first_logits + i
+    std::int64_t num_new = 0;            // tokens that this step emitted
+    std::vector<std::int32_t> accepted;  // accepted nodes of the tree
+    std::int64_t rejected_level = 0;     // level of the tree whose nodes were all rejected; 0: none
     std::optional<FinishReason> reason;  // set when this step ended the item
 };
 
-/// When the parts of a step were done.
+/// The start of a step and the end of each of its parts.
 struct StepTimes {
     std::chrono::steady_clock::time_point start, drafted, computed, verified;
 };
@@ -54,7 +54,7 @@ struct StepTimes {
 struct ScoreSlice {
     Sequence* sequence = nullptr;
     std::int64_t num_rows = 0;
-    std::int64_t first_logits = 0, num_logits = 0;  // of the pass: rows of logits, the first of the next token
+    std::int64_t first_logits = 0, num_logits = 0;  // logits rows of the pass; the first one scores the next token
 };
 
 struct Replica::State {
@@ -66,7 +66,8 @@ struct Replica::State {
           options(without_drafts_to_score(std::move(with_options))),
           hooks(std::move(with_hooks)),
           drafter(make_drafter({options.draft, &model})),
-          // What drafts nothing draws as the coupled rule does, so that it is one text under all rules.
+          // Without drafts the coupled rule replaces every other rule, so that plain decoding gives the same text under
+          // all of them.
           verifier(drafter->max_nodes() > 0 ? options.verify : VerifyRule(VerifyRule::coupled), model.device(),
                    model.config().vocab_size),
           log_softmax(model.config().vocab_size),
@@ -80,7 +81,7 @@ struct Replica::State {
         return options;
     }
 
-    /// Measures what passes cost, where trees are chosen by that. Collective.
+    /// Measures the cost of passes and makes the TreeChooser, if `draft-tree = auto` needs one. Collective.
     std::optional<TreeChooser> make_chooser() {
         if (!options.draft.chooses_tree()) return {};
         if (!is_coupled()) throw std::logic_error("trees that decide the text are chosen by measured time");
@@ -94,23 +95,23 @@ struct Replica::State {
         return TreeChooser(family, target, drafts);
     }
 
-    /// The first rank decides about memory for all, by what the poorest of them has; the others follow it and may be a
-    /// page behind with giving back. Collective.
+    /// Limits of this rank's page pool. The first rank plans memory for all, with the minimum over the ranks. The other
+    /// ranks follow its plan and may free a page slightly later, so their limit is open-ended. Collective.
     KvMemory memory_limit() {
         constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
         const bool has_host = model.device().can_use_host_memory();
         options.kv_memory_bytes = min_over_ranks(group, options.kv_memory_bytes);
         options.kv_host_bytes = min_over_ranks(group, has_host ? options.kv_host_bytes : 0);
-        // A drafter holds no more tokens than the target's own cache, and takes its share, of near memory alone.
+        // A drafter caches at most as many tokens as the target. Its share comes from device memory alone.
         const auto target = static_cast<double>(model.kv_layout().position_bytes());
         const auto drafts = static_cast<double>(drafter->bytes_per_token());
         const double share = target / (target + drafts);
-        double near = share * static_cast<double>(options.kv_memory_bytes);
-        auto far = static_cast<double>(options.kv_host_bytes);
-        if (drafts > 0) far = std::min(far, near * target / (share * drafts));
-        near -= far * (1 - share);
-        if (group.is_first()) return {static_cast<std::int64_t>(near), static_cast<std::int64_t>(far)};
-        return options.kv_host_bytes > 0 ? KvMemory{static_cast<std::int64_t>(near), unlimited}
+        double device = share * static_cast<double>(options.kv_memory_bytes);
+        auto host = static_cast<double>(options.kv_host_bytes);
+        if (drafts > 0) host = std::min(host, device * target / (share * drafts));
+        device -= host * (1 - share);
+        if (group.is_first()) return {static_cast<std::int64_t>(device), static_cast<std::int64_t>(host)};
+        return options.kv_host_bytes > 0 ? KvMemory{static_cast<std::int64_t>(device), unlimited}
                                          : KvMemory{unlimited, 0};
     }
 
@@ -124,13 +125,13 @@ struct Replica::State {
     LogSoftmax log_softmax;
     PagePool pool;
     CheckpointRounds rounds;
-    PrefillPace pace;                    // first rank
-    DraftEconomy economy;                // first rank
-    std::optional<TreeChooser> chooser;  // where trees are chosen by measured time; the first rank's says
+    PrefillPace pace;                    // the first rank's decides
+    DraftEconomy economy;                // first rank only
+    std::optional<TreeChooser> chooser;  // with `draft-tree = auto`; the first rank's decides
 
     std::vector<std::unique_ptr<Sequence>> in_flight;  // in order of admission
-    std::deque<std::unique_ptr<Sequence>> waiting;     // put back for want of memory; the same on every rank
-    std::optional<Admission> next;                     // first rank: taken from the counter, not admitted yet
+    std::deque<std::unique_ptr<Sequence>> waiting;     // put back because memory was short; the same on every rank
+    std::optional<Admission> next;                     // first rank: taken from the counter but not admitted yet
     bool work_left = true;                             // first rank
     std::int64_t admitted = 0;
     ReplicaProgress progress;
@@ -141,14 +142,13 @@ struct Replica::State {
     std::vector<DecodeSlice> slices;
     std::vector<ScoreSlice> score_slices;
 
-    // --- the first rank's decisions
-    // -----------------------------------------------------------------------------------
+    // --- Decisions of the first rank ---
     StepHeader plan();
     void plan_memory(StepHeader& header);
     void plan_admissions(StepHeader& header);
     void plan_trees(StepHeader& header);
     [[nodiscard]] std::int64_t pages_for_step(std::int64_t num_tokens, std::int64_t tokens_left) const;
-    [[nodiscard]] std::string why_unfit(const WorkItem& item) const;
+    [[nodiscard]] std::string misfit(const WorkItem& item) const;
     void take_restored();
     [[nodiscard]] std::int64_t pages_wanted(const Sequence& sequence) const;
     [[nodiscard]] static std::int64_t pages_held(const Sequence& sequence);
@@ -157,13 +157,12 @@ struct Replica::State {
     [[nodiscard]] std::string memory_error(const WorkItem& item) const;
     bool take_next();
 
-    // --- what every rank does
-    // -----------------------------------------------------------------------------------------
+    // --- Executed on every rank ---
     void apply(StepHeader& header);
     void admit(Admission& admission);
     void restore_kv(Sequence& sequence);
     void put_back(std::int64_t number);
-    void bring_near();
+    void move_to_device();
     void step(const StepHeader& header);
     [[nodiscard]] bool prefills() const;
     void keep_time(const StepTimes& times);

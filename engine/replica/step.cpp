@@ -1,4 +1,5 @@
-// One step: a tree for every decoding sequence and a chunk of one prefilling one, in one forward pass.
+// The generation step, called by the replica's loop: draft a tree for every decoding sequence, run all trees and a
+// prompt chunk of one prefilling sequence in one forward pass, verify, and feed the drafter.
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
@@ -7,15 +8,15 @@
 
 namespace longhaul::engine {
 
-/// What the drafter may know of the draws that are to come. A teacher-forced token is not sampled, so it does not
-/// depend on the noise.
+/// The noise that the drafter may use. Shared noise only where it decides the target's draw: a teacher-forced token is
+/// not sampled, so it does not depend on the noise.
 Noise Replica::State::noise_of(const Sequence& sequence) const {
     if (!is_coupled()) return {sequence.noise_key, Noise::Kind::own};
     const bool decides = !sequence.is_forced() && sequence.item.options->sampling.temperature > 0;
     return {sequence.noise_key, decides ? Noise::Kind::shared : Noise::Kind::silent};
 }
 
-/// A tree for every decoding sequence.
+/// Grows a tree for every decoding sequence.
 void Replica::State::propose(const StepHeader& header) {
     std::vector<Proposal> proposals;
     std::vector<DecodeSlice*> of;
@@ -40,7 +41,7 @@ void Replica::State::propose(const StepHeader& header) {
         TokenTree& tree = of[i]->tree;
         const bool known = std::all_of(tree.token.begin(), tree.token.end(),
                                        [&](std::int32_t t) { return t >= 0 && t < model.config().vocab_size; });
-        if (!known) tree.reset(proposals[i].context.back());  // a damaged n-gram table; drafts are only guesses
+        if (!known) tree.reset(proposals[i].context.back());  // a damaged n-gram table: drop the drafts
         of[i]->sequence->statistics.draft_calls += proposals[i].draft_calls;
     }
 }
@@ -67,28 +68,28 @@ void Replica::State::add_decode_rows(DecodeSlice& slice) {
     outcome.calls_without_drafts += tree.num_nodes() == 1 ? 1 : 0;
 }
 
-/// The oldest sequence that waits for keys and values, or for its drafter; nullptr: none.
+/// The oldest sequence that lacks KV or waits for its drafter; nullptr if none does.
 Sequence* Replica::State::prefilling() {
     const auto oldest = std::find_if(in_flight.begin(), in_flight.end(), [](const auto& s) { return s->prefilling(); });
     return oldest == in_flight.end() ? nullptr : oldest->get();
 }
 
-/// Rows of tokens that lack keys and values, at most so many; returns how many they are.
+/// Adds rows for tokens that lack KV, at most `max_rows`, and returns their number.
 std::int64_t Replica::State::add_prefill_rows(Sequence& sequence, std::int64_t max_rows) {
     const std::int64_t first = sequence.kv->committed();
-    if (first >= sequence.num_tokens() - 1) return 0;  // the drafter alone lacked something
+    if (first >= sequence.num_tokens() - 1) return 0;  // only the drafter has to catch up
     const auto index = static_cast<std::int32_t>(kv_sequences.size());
     kv_sequences.push_back(sequence.kv.get());
     const std::int64_t last = std::min(first + max_rows, sequence.num_tokens() - 1);
     for (std::int64_t position = first; position < last; ++position) {
         rows.push_back(text_row(sequence.tokens[position], position, index));
-        // By position alone: the prompt's last token is a tree's root, and output comes here after a resume.
+        // The prompt's last token is a tree's root, and output tokens are prefilled after a resume: neither counts.
         rows.back().of_prompt = position < sequence.prompt_size() - 1;
     }
     return last - first;
 }
 
-/// What the results say of a token beside its id, from the row of logits it was chosen by. Before it is appended.
+/// Records loss and logprobs of a token from the logits row it was chosen by. Call before appending the token.
 void Replica::State::record(Sequence& sequence, Logits& logits, std::int64_t row, std::int32_t token) {
     if (!group.is_first() || (sequence.num_logprobs == 0 && !sequence.is_forced())) return;
     log_softmax.set(logits.row(row));
@@ -116,7 +117,7 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
     return !reason;
 }
 
-/// The verdicts on the trees of this step.
+/// Verifies the trees of this step.
 std::vector<Verdict> Replica::State::verify(Logits& logits) {
     std::vector<TreeToVerify> trees;
     for (DecodeSlice& slice : slices) {
@@ -140,7 +141,7 @@ void Replica::State::accept(DecodeSlice& slice, const Verdict& verdict, Logits& 
     const std::int64_t before = sequence.num_tokens();
     std::optional<FinishReason> reason;
     bool goes_on = true;
-    std::int32_t above = 0;  // the node whose logits the next token was chosen by
+    std::int32_t above = 0;  // the node whose logits row the next token was chosen by
     for (const std::int32_t node : verdict.nodes) {
         if (!goes_on) break;
         record(sequence, logits, slice.first_logits + above, tree.token[node]);
@@ -170,7 +171,7 @@ void Replica::State::accept(DecodeSlice& slice, const Verdict& verdict, Logits& 
     slice.reason = reason;
 }
 
-/// What this pass says about the price and the worth of drafts.
+/// Passes times and acceptance of the step to DraftEconomy and TreeChooser.
 void Replica::State::learn_from(const TreeChooser::Step& step) {
     if (!group.is_first()) return;
     std::int64_t accepted = 0;
@@ -187,13 +188,13 @@ void Replica::State::learn_from(const TreeChooser::Step& step) {
     if (chooser && !slices.empty()) chooser->record(step);
 }
 
-/// Whether some sequence is not decoding yet.
+/// Whether some sequence in flight has not decoded yet.
 bool Replica::State::prefills() const {
     return std::any_of(in_flight.begin(), in_flight.end(), [](const auto& s) { return !s->has_decoded; });
 }
 
-/// Books the step that ends now: of an item, as prefill until it decodes; of the pass, as one kind or the other where
-/// it was of one kind alone.
+/// Accounts for the time of the finished step. An item's time is prefill until it decodes. The step's time is prefill,
+/// decode or mixed.
 void Replica::State::keep_time(const StepTimes& times) {
     const auto between = [](auto from, auto to) { return std::chrono::duration<double>(to - from).count(); };
     TreeChooser::Step taken{.sequences = static_cast<std::int64_t>(slices.size()),
@@ -217,7 +218,7 @@ void Replica::State::keep_time(const StepTimes& times) {
     }
 }
 
-/// Tells the drafter what the pass brought.
+/// Passes the results of the pass to the drafter.
 void Replica::State::observe(Sequence* prefilled, std::int64_t num_prefilled, std::int64_t max_catch_up,
                              std::span<const HiddenStates> taps) {
     std::vector<Observation> seen;
@@ -227,7 +228,7 @@ void Replica::State::observe(Sequence* prefilled, std::int64_t num_prefilled, st
                         .num_new = slice.num_new,
                         .path = slice.accepted,
                         .rejected_level = slice.rejected_level,
-                        .first_row = slice.first_logits,  // decoding rows come first, and all want logits
+                        .first_row = slice.first_logits,  // decode rows come first, and all have logits
                         .num_rows = slice.tree.num_nodes()});
     if (prefilled != nullptr)
         seen.push_back({.sequence = prefilled->drafter.get(),
@@ -240,7 +241,7 @@ void Replica::State::observe(Sequence* prefilled, std::int64_t num_prefilled, st
     drafter->observe(seen, taps);
 }
 
-/// What the drafter wants to see, of all rows.
+/// The taps that the drafter needs, for all rows of the pass.
 std::vector<Tap> Replica::State::taps() const {
     std::vector<Tap> wanted = drafter->taps();
     for (Tap& tap : wanted) {
@@ -261,7 +262,8 @@ void Replica::State::step(const StepHeader& header) {
         if (sequence->prefilling()) continue;
         slices.emplace_back().sequence = sequence.get();
         sequence->has_decoded = true;
-        // Trees that change leave out models for a while: what those lack then, their next proposal reads.
+        // Trees of varying size may leave a draft model unused for some steps. A decoding sequence does not wait for it
+        // to catch up: the next proposal computes what is missing.
         if (options.draft.tree.is_auto()) sequence->feeds_drafter = false;
     }
     propose(header);

@@ -57,7 +57,7 @@ void fields(Archive& archive, WorkItem& item) {
     archive(item.prompt);
     archive(item.continuation);
     archive(item.known_tokens);
-    bool has_options = item.options != nullptr;  // none: an item that waits in this replica already
+    bool has_options = item.options != nullptr;  // false for Admission::put_back
     archive(has_options);
     if (!has_options) return;
     GenerationOptions options = item.options ? *item.options : GenerationOptions();

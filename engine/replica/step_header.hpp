@@ -1,4 +1,4 @@
-// What a group's first rank decides for a step, and how the other ranks learn of it.
+// The decisions of a group's first rank for a step, and their broadcast to the other ranks.
 #pragma once
 
 #include <cstdint>
@@ -12,34 +12,34 @@
 
 namespace longhaul::engine {
 
-/// An item as every rank admits it: the runner's, and what checkpoints hold of it.
+/// An item to admit, on every rank: the runner's WorkItem and its state from checkpoints.
 struct Admission {
     WorkItem item;
-    bool put_back = false;  // waits in this replica already
+    bool put_back = false;  // the first item of the replica's waiting list; the other fields are unused
     bool restored = false;
     std::vector<std::int32_t> output;
-    std::vector<std::int32_t> logprobs;  // of `output`; stays on the first rank
+    std::vector<std::int32_t> logprobs;  // of `output`; first rank only, not sent
     std::int64_t kv_tokens = 0;
     std::string last_commit, statistics;
     std::vector<DrafterState> drafter;
 };
 
-/// What the first rank decides for a step.
+/// The first rank's decisions for a step.
 struct StepHeader {
     enum class Kind : std::uint8_t { step, stop, finish };
     Kind kind = Kind::step;
-    double min_probability = 0;     // of a draft node
+    double min_probability = 0;     // Proposal::min_probability
     TreeLimits trees;               // of this step
-    bool feed_drafter = true;       // false: drafting pauses, no sequence waits for what its drafter lacks
-    std::int64_t prefill_rows = 0;  // of a prompt, in this step's pass
+    bool feed_drafter = true;       // false: drafting pauses; no sequence waits for its drafter to catch up
+    std::int64_t prefill_rows = 0;  // maximum prompt rows in this step's pass
     bool begin_round = false, store_kv = false, poll_round = false;
-    bool wait = false;                   // no forward pass: memory that a checkpoint still reads has to come back first
+    bool wait = false;                   // no forward pass in this step: nothing can run yet
     std::vector<std::int64_t> put_back;  // sequence numbers, youngest first
-    std::vector<std::int64_t> give_up;   // sequence numbers that cannot fit even alone
+    std::vector<std::int64_t> give_up;   // numbers of sequences that do not fit even alone
     std::vector<Admission> admissions;
 };
 
-/// The first rank's header, on every rank. Collective.
+/// Broadcasts the first rank's header to every rank. Collective.
 void share_header(Group& group, StepHeader& header);
 
 }  // namespace longhaul::engine

@@ -1,4 +1,4 @@
-// Items as the runner hands them out, and as it gets them back.
+// Items as the runner passes them to a replica, and their results.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +11,33 @@
 
 namespace longhaul::engine {
 
-/// One item as the runner hands it out (group's first rank).
+/// An item from the runner (on the group's first rank).
 struct WorkItem {
-    std::int64_t index = 0;  ///< the runner's own number; comes back with the result
-    std::string id;          ///< with `sample` and the seed: the key of its random numbers
+    std::int64_t index = 0;  ///< the runner's number of the item; returned with the result
+    std::string id;          ///< together with `sample` and the seed: the key of its random numbers
     std::int64_t sample = 0;
     std::string checkpoint_key;        ///< unique in the job
     std::vector<std::int32_t> prompt;  ///< at least one token
-    /// The target's tokens, where they are given: drafts are verified against them, and their loss is summed up. Ends
-    /// the item ("stop") unless max_tokens does ("length"); end-of-text ids and stop strings do not.
+    /// Teacher forcing: the given target tokens. Drafts are verified against them, and their loss is summed. The item
+    /// ends with them (reason stop) or at max_tokens (reason length); end-of-text ids and stop strings do not end it.
     std::vector<std::int32_t> continuation{};
     std::shared_ptr<const GenerationOptions> options{};  ///< never null
-    std::int64_t known_tokens = 0;  ///< output tokens an earlier launch is known to have reached; what of them no
-                                    ///< checkpoint holds counts as recomputed
+    /// Output tokens that an earlier launch is known to have reached. Those that no checkpoint holds count as
+    /// recomputed.
+    std::int64_t known_tokens = 0;
 };
 
 enum class FinishReason { length, stop, error };
 
 struct FinishedItem {
     std::int64_t index = 0;
-    std::vector<std::int32_t>
-        tokens;        ///< all output tokens, end-of-text included; the error's prefix where reason is error
-    std::string text;  ///< without special tokens and without the stop string; empty where it was only scored
-    std::vector<std::int32_t> logprobs;  ///< a row for each of `tokens` (log_softmax.hpp); empty without `logprobs`
-    std::int64_t scored_bytes = 0;       ///< of a given continuation's text
+    std::vector<std::int32_t> tokens;    ///< all output tokens, end-of-text included; on an error those before it
+    std::string text;                    ///< without special tokens and the stop string; empty if only scored
+    std::vector<std::int32_t> logprobs;  ///< a row per token (log_softmax.hpp); empty without `logprobs`
+    std::int64_t scored_bytes = 0;       ///< bytes of the scored text of a given continuation
     FinishReason reason = FinishReason::length;
     std::string error;
-    std::int64_t prompt_tokens = 0, max_tokens = 0;  ///< as they were asked for
+    std::int64_t prompt_tokens = 0, max_tokens = 0;  ///< as requested
     ItemStatistics statistics;
 };
 

@@ -1,4 +1,4 @@
-// Probabilities of a next token, of target or draft, after the whole logits pipeline.
+// Next-token distribution of the target or a draft model, after the whole logits pipeline.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,16 @@
 
 namespace longhaul::engine {
 
-/// The tokens that survived the filters, ids ascending. `q` sums to 1 (up to rounding).
+/// The tokens that survived the filters, in ascending order of id. `q` sums to 1 (up to rounding).
 struct Distribution {
     std::vector<std::int32_t> ids;
-    std::vector<double> log_weights;  ///< log q up to one constant a distribution
-    std::vector<double> q;            ///< empty where it was not asked for and no filter needed it
-    /// Device memory that holds all of it (kernels::KeptDistribution); what stands here is then but a part.
+    std::vector<double> log_weights;  ///< log q, up to one constant per distribution
+    std::vector<double> q;            ///< probabilities; empty if not requested and not needed by any filter
+    /// Device memory that holds the complete distribution (kernels::KeptDistribution). If set, the vectors above hold
+    /// only part of it.
     const std::byte* kept = nullptr;
 
-    /// Place of `token` in `ids`; -1 where it was filtered.
+    /// Index of `token` in `ids`; -1 if it was filtered out.
     [[nodiscard]] std::int64_t place_of(std::int32_t token) const {
         const auto at = std::lower_bound(ids.begin(), ids.end(), token);
         return at != ids.end() && *at == token ? at - ids.begin() : -1;

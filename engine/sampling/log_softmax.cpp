@@ -15,7 +15,7 @@ constexpr float impossible = -std::numeric_limits<float>::infinity();
 
 double sum_of_exponentials(const std::vector<float>& logits, double greatest) {
     constexpr std::size_t lanes = 16;
-    constexpr std::size_t block = 16 * lanes;  // exponentials and sums apart: each loop of its own is vectorised
+    constexpr std::size_t block = 16 * lanes;  // separate loops for exponentials and sums: each is vectorized
     std::array<double, lanes> sums{};
     std::array<double, block> terms;
     for (std::size_t first = 0; first < logits.size(); first += block) {
@@ -34,7 +34,7 @@ double sum_of_exponentials(const std::vector<float>& logits, double greatest) {
 }
 
 float greatest_of(const std::vector<float>& logits) {
-    std::array<float, 16> lanes;  // side by side in registers
+    std::array<float, 16> lanes;  // independent maxima, kept in registers
     lanes.fill(impossible);
     std::size_t v = 0;
     for (; v + lanes.size() <= logits.size(); v += lanes.size()) {
@@ -51,9 +51,9 @@ std::int32_t bits_of(double log_probability) {
 }  // namespace
 
 void LogSoftmax::set(std::span<const float> logits) {
-    constexpr float most = std::numeric_limits<float>::max();
+    constexpr float max_float = std::numeric_limits<float>::max();
     for (std::size_t v = 0; v < logits_.size(); ++v) {
-        const float capped = logits[v] > most ? most : logits[v];
+        const float capped = logits[v] > max_float ? max_float : logits[v];
         logits_[v] = capped >= impossible ? capped : impossible;  // NaN
     }
     const float greatest = greatest_of(logits_);
@@ -72,14 +72,14 @@ std::span<const std::int32_t> LogSoftmax::best(std::int64_t count) {
     const auto better = [&](std::int32_t a, std::int32_t b) {
         return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
     };
-    // A heap with the worst of the best on top: few tokens of a vocabulary pass it.
+    // Heap with the worst of the current best tokens on top; only few tokens of a vocabulary enter it.
     best_.clear();
     const auto wanted = std::min(static_cast<std::size_t>(count), logits_.size());
     for (std::size_t v = 0; v < logits_.size(); ++v) {
         const auto token = static_cast<std::int32_t>(v);
         if (best_.size() == wanted) {
             if (wanted == 0 || !(logits_[v] > logit(best_.front())))
-                continue;  // at a tie the lower id is there already
+                continue;  // ties: the lower id is already in the heap
             std::pop_heap(best_.begin(), best_.end(), better);
             best_.pop_back();
         }

@@ -1,4 +1,4 @@
-// Options of the logits pipeline (algorithms.md section 1), as a user sets them.
+// Options of the logits pipeline (algorithms.md section 1), as set by the user.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ struct SamplingParams {
     double min_p = 0.0;                  ///< 0: off
     double eta = 0.0;                    ///< 0: off
     double repetition_penalty = 1.0;     ///< θ; 1: off
-    std::int64_t penalty_window = 1024;  ///< W tokens of a node's own context
-    std::int64_t min_keep = 1;           ///< tokens every filter leaves at least
+    std::int64_t penalty_window = 1024;  ///< W: the penalty sees the last W tokens of a node's context
+    std::int64_t min_keep = 1;           ///< each filter keeps at least this many tokens
 };
 
 }  // namespace longhaul::engine

@@ -46,7 +46,7 @@ void LogitsPipeline::penalise(const NodeContext& context) {
     for_penalised(context, [&](std::int32_t token) {
         float& logit = logits_[token];
         const float penalised = logit > 0 ? logit / theta : logit * theta;
-        logit = std::min(penalised, std::numeric_limits<float>::max());  // of a penalty below 1
+        logit = std::min(penalised, std::numeric_limits<float>::max());  // a penalty below 1 may overflow
     });
 }
 
@@ -83,7 +83,7 @@ void LogitsPipeline::keep_top_k() {
     std::iota(order_.begin(), order_.end(), 0);
     std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(k), order_.end(), better);
     std::sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(k));
-    for (std::size_t i = 0; i < k; ++i) {  // order_ ascending: entries only move down
+    for (std::size_t i = 0; i < k; ++i) {  // order_ is ascending: entries only move to lower indices
         const auto from = static_cast<std::size_t>(order_[i]);
         out_.ids[i] = out_.ids[from];
         out_.log_weights[i] = out_.log_weights[from];
@@ -107,16 +107,17 @@ template <typename Keep>
 void LogitsPipeline::keep_if(Keep keep) {
     std::size_t kept = 0;
     for (const double q : out_.q) kept += keep(q) ? 1 : 0;
-    const std::size_t least = std::min(static_cast<std::size_t>(params_.min_keep), out_.q.size());
-    double floor = std::numeric_limits<double>::infinity();  // tokens at or above it stay whatever `keep` says
+    const std::size_t min_kept = std::min(static_cast<std::size_t>(params_.min_keep), out_.q.size());
+    // Tokens above `floor` always stay, as do the first ties_allowed tokens equal to it.
+    double floor = std::numeric_limits<double>::infinity();
     std::size_t ties_allowed = 0;
-    if (kept < least) {
+    if (kept < min_kept) {
         std::vector<double> sorted(out_.q);
-        std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(least - 1), sorted.end(),
+        std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(min_kept - 1), sorted.end(),
                          std::greater<>());
-        floor = sorted[least - 1];
-        ties_allowed = least - static_cast<std::size_t>(
-                                   std::count_if(out_.q.begin(), out_.q.end(), [&](double q) { return q > floor; }));
+        floor = sorted[min_kept - 1];
+        ties_allowed = min_kept - static_cast<std::size_t>(
+                                      std::count_if(out_.q.begin(), out_.q.end(), [&](double q) { return q > floor; }));
     }
     std::size_t to = 0;
     for (std::size_t i = 0; i < out_.q.size(); ++i) {
@@ -144,7 +145,8 @@ void LogitsPipeline::keep_top_p() {
         const double qb = out_.q[b];
         return qa != qb ? qa > qb : a < b;
     };
-    // All tokens below (1-p)/V together weigh less than 1-p, so the prefix ends before them: sort the others alone.
+    // All tokens below (1-p)/V together have a probability less than 1-p, so the prefix ends before them: sort only the
+    // others.
     const double hopeless = (1.0 - params_.top_p) / static_cast<double>(out_.q.size());
     order_.clear();
     for (std::size_t i = 0; i < out_.q.size(); ++i) {
@@ -154,7 +156,7 @@ void LogitsPipeline::keep_top_p() {
         order_.resize(out_.q.size());
         std::iota(order_.begin(), order_.end(), 0);
     }
-    // Sorted only as far as the sum asks for: usually a few hundred of thousands.
+    // Sort only as far as the sum requires: usually a few hundred out of thousands.
     double sum = 0;
     std::size_t kept = 0, sorted = 0;
     while (kept < order_.size() && (sum < params_.top_p || kept < static_cast<std::size_t>(params_.min_keep))) {
@@ -193,7 +195,8 @@ void LogitsPipeline::keep_eta() {
 }
 
 void LogitsPipeline::take(std::span<const float> logits) {
-    // A broken model may say infinity: as the greatest number it stays comparable, and differences of two stay numbers.
+    // A broken model may produce infinity. Clamping it to the largest float keeps logits comparable and avoids inf -
+    // inf.
     constexpr float greatest = std::numeric_limits<float>::max();
     constexpr float least = -std::numeric_limits<float>::infinity();
     for (std::size_t v = 0; v < logits_.size(); ++v) {
@@ -203,7 +206,7 @@ void LogitsPipeline::take(std::span<const float> logits) {
 }
 
 float LogitsPipeline::greatest_logit() const {
-    constexpr std::size_t lanes = 16;  // side by side in registers
+    constexpr std::size_t lanes = 16;  // independent maxima, kept in registers
     std::array<float, lanes> greatest{};
     greatest.fill(-std::numeric_limits<float>::infinity());
     std::size_t v = 0;
@@ -227,7 +230,7 @@ void LogitsPipeline::take_all() {
     constexpr float impossible = -std::numeric_limits<float>::infinity();
     int missing = 0;
     for (const float logit : logits_) missing |= logit > impossible ? 0 : 1;
-    if (missing == 0) {  // as a rule; loops without a branch are several times faster
+    if (missing == 0) {  // the usual case; a branch-free loop is several times faster
         out_.ids.resize(logits_.size());
         out_.log_weights.resize(logits_.size());
         std::iota(out_.ids.begin(), out_.ids.end(), 0);
@@ -242,8 +245,9 @@ void LogitsPipeline::take_all() {
     }
 }
 
-/// q_i >= min_p * q_max is log w_i - log w_max >= log min_p. A cut a little below that lets a thousandth of the tokens
-/// of a usual vocabulary pass, and what it costs is one comparison a token; the exact comparison follows.
+/// q_i >= min_p * q_max is equivalent to log w_i - log w_max >= log min_p. This prefilter uses a threshold slightly
+/// below that. It costs one comparison per token, and about a thousandth of the tokens of a typical vocabulary pass.
+/// `apply` then makes the exact comparison.
 void LogitsPipeline::take_by_min_p() {
     const double margin = kernels::scalar::det_log(params_.min_p) - 1e-6;
     const double cut = static_cast<double>(greatest_logit()) + params_.temperature * margin;
@@ -279,7 +283,7 @@ const Distribution& LogitsPipeline::apply(std::span<const float> logits, const N
         out_.log_weights.clear();
         take_all();
     }
-    if (out_.ids.empty()) {  // a model that answers nothing but NaN: token 0, so that the item ends, not the program
+    if (out_.ids.empty()) {  // all logits are NaN or -inf: choose token 0, so that only the item ends, not the program
         out_.ids.assign(1, 0);
         out_.log_weights.assign(1, 0.0);
     }
@@ -295,7 +299,7 @@ const Distribution& LogitsPipeline::apply(std::span<const float> logits, const N
         const double least = params_.min_p * *std::max_element(out_.q.begin(), out_.q.end());
         keep_if([&](double q) { return q >= least; });
     }
-    if (!with_q && params_.eta <= 0) {  // nobody asks for what the last filter left of the probabilities
+    if (!with_q && params_.eta <= 0) {  // renormalized probabilities are not needed
         out_.q.clear();
         return out_;
     }
@@ -315,7 +319,8 @@ Distribution distribution_of(std::span<const kernels::Drawn> drawn) {
     std::sort(sorted.begin(), sorted.end(),
               [](const kernels::Drawn& a, const kernels::Drawn& b) { return a.token < b.token; });
     const auto same = [](const kernels::Drawn& a, const kernels::Drawn& b) { return a.token == b.token; };
-    sorted.erase(std::unique(sorted.begin(), sorted.end(), same), sorted.end());  // the most probable one, drawn too
+    // The most probable token may also have been drawn.
+    sorted.erase(std::unique(sorted.begin(), sorted.end(), same), sorted.end());
     Distribution distribution;
     for (const kernels::Drawn& one : sorted) {
         distribution.ids.push_back(one.token);
@@ -344,7 +349,7 @@ Distribution kept_distribution(kernels::Device& device, const std::byte* kept) {
 
 std::size_t most_probable(const Distribution& distribution) {
     const std::vector<double>& weights = distribution.log_weights;
-    constexpr std::size_t lanes = 8;  // side by side in registers
+    constexpr std::size_t lanes = 8;  // independent maxima, kept in registers
     std::array<double, lanes> greatest{};
     greatest.fill(-std::numeric_limits<double>::infinity());
     std::size_t i = 0;
@@ -353,14 +358,14 @@ std::size_t most_probable(const Distribution& distribution) {
             greatest[lane] = weights[i + lane] > greatest[lane] ? weights[i + lane] : greatest[lane];
     }
     for (; i < weights.size(); ++i) greatest[0] = std::max(greatest[0], weights[i]);
-    const double most = *std::max_element(greatest.begin(), greatest.end());
-    return static_cast<std::size_t>(std::find(weights.begin(), weights.end(), most) - weights.begin());
+    const double max_weight = *std::max_element(greatest.begin(), greatest.end());
+    return static_cast<std::size_t>(std::find(weights.begin(), weights.end(), max_weight) - weights.begin());
 }
 
 std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noise) {
     const auto& weights = distribution.log_weights;
     if (weights.size() == 1) return distribution.ids[0];
-    // The most probable token first: what cannot beat it even with the greatest noise needs no noise drawn.
+    // Start with the most probable token. A token that cannot beat it even with the maximum noise needs no noise drawn.
     const std::size_t first = most_probable(distribution);
     std::size_t best = first;
     double best_score = weights[first] + static_cast<double>(noise.gumbel(distribution.ids[first]));
@@ -378,10 +383,10 @@ std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noi
 
 namespace {
 
-/// The least of the `count` greatest of `weights`; 0 < count <= their number.
+/// The smallest of the `count` greatest `weights`; 0 < count <= weights.size().
 double floor_of_greatest(const std::vector<double>& weights, std::size_t count) {
     std::vector<double> best(weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(count));
-    std::make_heap(best.begin(), best.end(), std::greater<>());  // the least of them on top
+    std::make_heap(best.begin(), best.end(), std::greater<>());  // min-heap
     for (std::size_t i = count; i < weights.size(); ++i) {
         if (weights[i] <= best.front()) continue;
         std::pop_heap(best.begin(), best.end(), std::greater<>());
@@ -396,16 +401,16 @@ double floor_of_greatest(const std::vector<double>& weights, std::size_t count) 
 std::vector<Perturbed> gumbel_top_k(const Distribution& distribution, const NoiseRow& noise, std::int64_t count) {
     const auto& weights = distribution.log_weights;
     const auto less = [](const Perturbed& a, const Perturbed& b) {
-        return a.score != b.score ? a.score > b.score : a.place < b.place;  // heap: the worst one on top
+        return a.score != b.score ? a.score > b.score : a.place < b.place;  // heap with the worst one on top
     };
-    const std::size_t most = std::min(weights.size(), static_cast<std::size_t>(std::max<std::int64_t>(count, 0)));
+    const std::size_t max_count = std::min(weights.size(), static_cast<std::size_t>(std::max<std::int64_t>(count, 0)));
     std::vector<Perturbed> best;
-    if (most == 0) return best;
+    if (max_count == 0) return best;
     const auto take = [&](std::size_t i) {
         const Perturbed next{static_cast<std::int64_t>(i),
                              weights[i] + static_cast<double>(noise.gumbel(distribution.ids[i]))};
         if (!(next.score > -std::numeric_limits<double>::infinity())) return;
-        if (best.size() == most) {
+        if (best.size() == max_count) {
             if (!less(next, best.front())) return;
             std::pop_heap(best.begin(), best.end(), less);
             best.pop_back();
@@ -413,15 +418,15 @@ std::vector<Perturbed> gumbel_top_k(const Distribution& distribution, const Nois
         best.push_back(next);
         std::push_heap(best.begin(), best.end(), less);
     };
-    // The most probable ones first: what cannot beat the worst of them even with the greatest noise needs no noise, and
-    // what cannot with noise of its order of magnitude needs no logarithm.
-    const double floor = floor_of_greatest(weights, most);
+    // Start with the most probable tokens. A token that cannot beat the worst of them even with the maximum noise needs
+    // no noise drawn, and one that cannot even with the upper bound of its noise needs no logarithm.
+    const double floor = floor_of_greatest(weights, max_count);
     for (std::size_t i = 0; i < weights.size(); ++i) {
         if (weights[i] >= floor) take(i);
     }
     for (std::size_t i = 0; i < weights.size(); ++i) {
         if (weights[i] >= floor) continue;
-        const bool full = best.size() == most;
+        const bool full = best.size() == max_count;
         if (full && weights[i] + kernels::max_gumbel < best.front().score) continue;
         if (full && weights[i] + noise.gumbel_bound(distribution.ids[i]) < best.front().score) continue;
         take(i);

@@ -1,6 +1,7 @@
-// From logits to the target's distribution (algorithms.md section 1): contextual penalty, temperature, top-k, top-p,
-// min-p, eta, in this order, each seeing the renormalised output of the one before. Plain IEEE arithmetic in a fixed
-// order, no libm: the same bits on every machine.
+// Logits pipeline (algorithms.md section 1): turns logits into the next-token distribution by repetition penalty,
+// temperature, top-k, top-p, min-p and eta, in this order, each applied to the renormalized output of the one before.
+// Called by drafters and verifiers. Plain IEEE arithmetic in a fixed order without libm: the same bits on every
+// machine.
 #pragma once
 
 #include <cstdint>
@@ -15,26 +16,26 @@
 
 namespace longhaul::engine {
 
-/// The context of a tree node, for the penalty: tokens of the sequence (the root included) followed by the node's path.
+/// Context of a tree node, for the penalty: tokens of the sequence (including the root), followed by the node's path.
 struct NodeContext {
     std::span<const std::int32_t> sequence;
-    std::span<const std::int32_t> path;  ///< below the root, the node itself last; empty at the root
+    std::span<const std::int32_t> path;  ///< nodes below the root, ending with the node itself; empty at the root
 };
 
-/// Holds scratch memory: one a thread.
+/// Holds scratch memory: use one object per thread.
 class LogitsPipeline {
   public:
     LogitsPipeline(const SamplingParams& params, std::int64_t vocab_size);
 
-    /// Of the calls that follow: sequences of a batch may differ.
+    /// Sets the options for the following calls: sequences of a batch may differ.
     void set_params(const SamplingParams& params);
 
-    /// The distribution of the token after `context`. `logits`: f32 [vocab_size]; NaN counts as -inf. `with_q`: whether
-    /// probabilities are wanted (the coupled rule needs none). The result lives until the next call.
+    /// Distribution of the token after `context`. `logits`: f32 [vocab_size]; NaN is treated as -inf. `with_q`: whether
+    /// probabilities are needed (the coupled rule does not need them). The result is valid until the next call.
     const Distribution& apply(std::span<const float> logits, const NodeContext& context, bool with_q = true);
 
-    /// What a device is told to choose as `apply` and gumbel_argmax do. `penalised`: where the tokens that the context
-    /// penalises are put; the choice points there.
+    /// Parameters for a device (kernels::TokenChooser) to choose the token that `apply` and gumbel_argmax would choose.
+    /// `penalised` receives the tokens that the context penalises; the returned Choice points to it.
     [[nodiscard]] kernels::Choice choice(const NodeContext& context, const NoiseRow& noise,
                                          std::vector<std::int32_t>& penalised);
 
@@ -42,51 +43,53 @@ class LogitsPipeline {
 
   private:
     void take(std::span<const float> logits);
-    /// Calls take(token) for each token that the context penalises, once.
+    /// Calls take(token) once for each token that the context penalises.
     template <typename Take>
     void for_penalised(const NodeContext& context, Take take);
     void penalise(const NodeContext& context);
     [[nodiscard]] float greatest_logit() const;
     void take_greedy();
     void take_all();
-    void take_by_min_p();  // where min-p is the first filter: the few that pass are found among the logits
+    void take_by_min_p();  // if min-p is the first filter: finds the few survivors directly among the logits
     void keep_top_k();
-    void weigh(double greatest);  // log weights to q times a constant, 1 for log weight `greatest`
+    void weigh(double greatest);  // q = exp(log weight - greatest), not normalized
     void renormalise();
     void keep_top_p();
     template <typename Keep>
-    void keep_if(Keep keep);  // never fewer than min_keep, the most probable ones
+    void keep_if(Keep keep);  // always keeps the min_keep most probable tokens
     void keep_eta();
 
     SamplingParams params_;
     std::vector<float> logits_;
-    std::vector<std::uint64_t> seen_;  // call number in which a token was penalised last
+    std::vector<std::uint64_t> seen_;  // by token: the last call that penalised it
     std::uint64_t call_ = 0;
     std::vector<std::int32_t> order_;
     Distribution out_;
 };
 
-/// Of a distribution, the tokens that a device drew: gumbel_argmax, gumbel_top_k and most_probable say the same of it
-/// as of the whole one, under the noise that the device was told. `drawn`: of one choice.
+/// The tokens that a device drew from a distribution, as a partial distribution. gumbel_argmax, gumbel_top_k and
+/// most_probable give the same result on it as on the complete one, under the noise passed to the device. `drawn`: the
+/// result for one Choice.
 Distribution distribution_of(std::span<const kernels::Drawn> drawn);
 
-/// All of a distribution that a device kept (Choice::keep).
+/// Downloads a complete distribution that a device kept (Choice::keep).
 Distribution kept_distribution(kernels::Device& device, const std::byte* kept);
 
-/// Place of the greatest log weight, the first of equal ones.
+/// Index of the greatest log weight; the first one at a tie.
 std::size_t most_probable(const Distribution& distribution);
 
-/// argmax of log q + Gumbel noise over the survivors, the lowest id at a tie; at one survivor no noise is drawn.
+/// argmax of log q + Gumbel noise over the survivors; ties go to the lowest id. With one survivor no noise is drawn.
 std::int32_t gumbel_argmax(const Distribution& distribution, const NoiseRow& noise);
 
-/// A survivor and its log weight + noise.
+/// A surviving token and its score, log weight + noise.
 struct Perturbed {
-    std::int64_t place = 0;  ///< in Distribution::ids
+    std::int64_t place = 0;  ///< index in Distribution::ids
     double score = 0;
 };
 
-/// The `count` greatest sums of log weight and noise, greatest first, the lower id at a tie: draws without replacement,
-/// in the order of their draw. Fewer where fewer survived; a token that the noise forbids (-inf) is none of them.
+/// The `count` greatest sums of log weight and noise, greatest first; ties go to the lower id. This is sampling without
+/// replacement (Gumbel top-k), in draw order. Returns fewer if fewer tokens survived; tokens with noise -inf are
+/// excluded.
 std::vector<Perturbed> gumbel_top_k(const Distribution& distribution, const NoiseRow& noise, std::int64_t count);
 
 }  // namespace longhaul::engine

@@ -10,8 +10,8 @@ namespace longhaul::engine {
 
 namespace {
 
-// `\w` of the pattern that decides on single_word: letters, marks, decimal digits, connectors, joiners. (Alphabetic has
-// some more, all of them marks, symbols or numbers in circles.)
+// `\w` as single_word means it: letters, marks, decimal digits, connectors, joiners. The default case adds the circled
+// and squared letters, which are symbols but Alphabetic.
 bool is_word(char32_t code) {
     if (code == 0x200C || code == 0x200D) return true;
     switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {

@@ -1,4 +1,5 @@
-// Tokens that are found in the text before it is split and merged: special tokens and others that were added.
+// Added tokens (special tokens and others) are matched in the text before pre-tokenization and BPE. PipelineTokenizer
+// uses this twice: on the original text and on the normalized text.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +15,20 @@ struct AddedToken {
     std::string content;
     std::int32_t id = -1;
     bool special = false;
-    bool lstrip = false;       ///< white space before it belongs to it
-    bool rstrip = false;       ///< white space behind it belongs to it
-    bool single_word = false;  ///< not inside a word
-    bool normalized = false;   ///< looked for in the normalized text, not in the original
+    bool lstrip = false;       ///< also consumes white space before it
+    bool rstrip = false;       ///< also consumes white space after it
+    bool single_word = false;  ///< does not match inside a word
+    bool normalized = false;   ///< matched in the normalized text, not in the original
 };
 
-/// Finds the leftmost, among those the longest, added token, again and again.
+/// Matches added tokens from left to right. At each position the longest token wins.
 class AddedTokenMatcher {
   public:
-    /// Longer contents are refused by who loads them: matching costs this much for each byte of a text, at worst.
+    /// Longest content in bytes; the loaders refuse longer ones. Matching takes up to this many steps per byte of text.
     static constexpr std::size_t max_content_bytes = 1024;
 
     AddedTokenMatcher() = default;
-    /// Tokens without content are never found.
+    /// A token with empty content never matches.
     explicit AddedTokenMatcher(std::vector<AddedToken> tokens);
 
     /// Splits the text pieces at the added tokens.
@@ -46,8 +47,8 @@ class AddedTokenMatcher {
     [[nodiscard]] std::int32_t longest_at(std::string_view text) const;
 
     std::vector<AddedToken> tokens_;
-    std::vector<Node> nodes_;          // a trie over the bytes of the contents; [0] is the root
-    std::vector<std::int32_t> roots_;  // [byte] child of the root: most bytes of a text are none
+    std::vector<Node> nodes_;          // trie over the bytes of the contents; [0] is the root
+    std::vector<std::int32_t> roots_;  // [byte] child of the root, -1 for most bytes
 };
 
 }  // namespace longhaul::engine

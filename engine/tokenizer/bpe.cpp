@@ -9,9 +9,9 @@ namespace longhaul::engine {
 
 namespace {
 
-// Below this a word goes through the merges whole; above, it is worth looking where no merge can reach across.
+// Longer words are cut where no merge can apply, before merging. For shorter ones the search does not pay.
 constexpr std::size_t min_cut_bytes = 64;
-// Longer words hardly come twice: keeping them costs memory and saves nothing.
+// Longer words rarely repeat, so they are not cached.
 constexpr std::size_t max_seen_bytes = 256;
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
@@ -44,7 +44,7 @@ Bpe::Bpe(const Vocabulary& vocabulary, const std::vector<Merge>& merges, const B
     std::string character;
     for (char32_t code = 0; code < 0x10000; ++code) {
         character.clear();
-        unicode::append_char(code, character);  // surrogates too: no valid text has them
+        unicode::append_char(code, character);  // includes surrogates, which valid text never contains
         bmp_ids_[code] = [&] {
             if (const auto id = find_word(character)) return *id;
             const auto extra = extra_ids_.find(character);
@@ -103,7 +103,7 @@ void Bpe::insert_junction(std::int32_t left_char, std::int32_t right_char) {
     junctions_[at] = key;
 }
 
-// An unknown character has no id of its own to look up, so nothing is known about it: it may always join.
+// Unknown and extra characters are not looked up: they may always join.
 bool Bpe::may_join(std::int32_t left_char, std::int32_t right_char) const {
     if (left_char < 0 || right_char < 0 || left_char >= vocabulary_.size() || right_char >= vocabulary_.size())
         return true;
@@ -121,8 +121,8 @@ bool Bpe::append_bytes(std::string_view character, std::vector<std::int32_t>& id
     return true;
 }
 
-// Unknown tokens are held back while they may still be fused. Bytes of a fallback overtake a held one: so does the
-// tokenizers package, and a file where only some bytes have tokens would show the difference.
+// An unknown token is held back while the next unknown character may fuse with it. Byte-fallback tokens are emitted
+// before a held one, as in the tokenizers package; this shows only if some bytes have tokens and others do not.
 void Bpe::append_symbols(std::string_view word, std::vector<std::int32_t>& ids) const {
     bool unk_held = false;
     const auto release = [&] {
@@ -153,8 +153,8 @@ void Bpe::Session::encode(std::string_view word, std::vector<std::int32_t>& toke
     }
     if (word.size() < min_cut_bytes) return encode_part(word, token_ids);
 
-    // SentencePiece sees a whole book as one word. No token holds two characters that stand side by side in no merge,
-    // so the parts between such places are merged by themselves, which is the same and much faster.
+    // SentencePiece treats a whole book as one word. No merge joins two characters that are not a junction, so the word
+    // is cut there and each part is merged on its own. The result is the same and much faster.
     std::size_t begin = 0;
     std::int32_t left_char = -1;
     for (std::size_t at = 0; at < word.size();) {
@@ -194,7 +194,7 @@ void Bpe::Session::encode_new(std::string_view part, std::vector<std::int32_t>& 
     emit(token_ids);
 }
 
-// A word of few symbols: look through all of them for the best merge, again and again.
+// Short words: repeatedly scan all symbols for the best merge.
 void Bpe::Session::merge_short() {
     const auto rank_at = [&](std::size_t left) {
         if (left + 1 >= ids_.size()) return no_rank;
@@ -204,7 +204,7 @@ void Bpe::Session::merge_short() {
     ranks_.resize(ids_.size());
     for (std::size_t i = 0; i < ids_.size(); ++i) ranks_[i] = rank_at(i);
     while (ids_.size() > 1) {
-        const auto best = std::min_element(ranks_.begin(), ranks_.end());  // the leftmost of equals
+        const auto best = std::min_element(ranks_.begin(), ranks_.end());  // leftmost minimum
         if (*best == no_rank) return;
         const auto left = best - ranks_.begin();
         const auto at = static_cast<std::size_t>(left);
@@ -227,8 +227,8 @@ void Bpe::Session::push_candidate(std::int32_t position) {
     });
 }
 
-// A word of many symbols, up to a whole book: a linked list and a heap of candidates, O(n log n). A candidate is stale
-// when its symbols are not what they were; then it is dropped on sight.
+// Long words (up to a whole book): a linked list of symbols and a heap of candidate merges, O(n log n). A candidate is
+// stale if its symbols have changed since it was pushed; stale candidates are dropped when popped.
 void Bpe::Session::merge_long() {
     symbols_.clear();
     heap_.clear();
@@ -259,7 +259,7 @@ void Bpe::Session::merge_long() {
     for (std::int32_t i = 0; i >= 0 && i < num_symbols; i = symbols_[i].next) ids_.push_back(symbols_[i].id);
 }
 
-// What is left of the extra characters is unknown after all.
+// An extra character that was not merged has no token: it becomes byte tokens or the unknown token.
 void Bpe::Session::emit(std::vector<std::int32_t>& token_ids) const {
     const std::size_t begin = token_ids.size();
     for (const std::int32_t id : ids_) {

@@ -1,6 +1,7 @@
-// Byte pair encoding: a word is a row of symbols, and the neighbours whose merge has the best rank are merged, the
-// leftmost first among equals, until no merge applies (Sennrich et al. 2016). The same machine serves byte-level BPE
-// (ranks are the order of the merges) and SentencePiece BPE (ranks are the order of the scores).
+// Byte pair encoding (Sennrich et al. 2016). A word is a sequence of symbols. The adjacent pair whose merge has the
+// lowest rank is merged first, the leftmost among equals, until no merge applies. PipelineTokenizer uses it for
+// byte-level BPE (rank = position in the list of merges) and for SentencePiece BPE (rank = position in the order of the
+// scores).
 #pragma once
 
 #include <array>
@@ -16,7 +17,7 @@
 
 namespace longhaul::engine {
 
-/// left + right -> merged. The lower rank goes first.
+/// left + right -> merged. The lowest rank is merged first.
 struct Merge {
     std::int32_t left;
     std::int32_t right;
@@ -26,32 +27,33 @@ struct Merge {
 
 struct BpeOptions {
     std::optional<std::int32_t> unk_id;
-    bool fuse_unk = false;       ///< neighbouring unknown characters are one token
-    bool ignore_merges = false;  ///< a whole word that is a token is that token, whatever the merges say
-    /// Tokens of the 256 bytes, where an unknown character is written as its bytes; -1 where there is none.
+    bool fuse_unk = false;       ///< adjacent unknown characters become one token
+    bool ignore_merges = false;  ///< a word that is itself a token becomes that token without merging
+    /// Byte fallback: an unknown character becomes the tokens of its UTF-8 bytes. `byte_ids`: [byte] token, or -1 if
+    /// there is none.
     bool byte_fallback = false;
     std::array<std::int32_t, 256> byte_ids{};
-    /// Ids of the vocabulary that no text is turned into by looking it up: added tokens, control and byte tokens.
+    /// Ids that a lookup of text never returns: added tokens, control tokens and byte tokens.
     std::vector<std::int32_t> reserved_ids;
 };
 
-/// Characters that are no tokens themselves but take part in merges (SentencePiece only): ids from vocabulary.size()
-/// on.
+/// Characters that have no token but take part in merges (SentencePiece only). Their ids start at vocabulary.size().
 using ExtraChars = std::vector<std::string>;
 
 class Bpe {
   public:
-    /// Every id of `merges` must be in `vocabulary` or `extra_chars`. Of two merges of one pair the later counts.
-    /// `vocabulary` must outlive this.
+    /// Every id in `merges` must be in `vocabulary` or `extra_chars`. If a pair has two merges, the later one wins.
+    /// `vocabulary` must outlive this object.
     Bpe(const Vocabulary& vocabulary, const std::vector<Merge>& merges, const BpeOptions& options,
         ExtraChars extra_chars = {});
 
-    /// One text being encoded: its working memory and the words it has seen. The words must stay where they are.
+    /// State for encoding one text: buffers, and a cache of the words seen so far. The cache holds views, so the words
+    /// must stay valid.
     class Session {
       public:
         explicit Session(const Bpe& bpe) : bpe_(bpe) {}
 
-        /// Appends the ids of `word`, which is valid UTF-8.
+        /// Appends the ids of `word`, which must be valid UTF-8.
         void encode(std::string_view word, std::vector<std::int32_t>& token_ids);
 
       private:
@@ -76,7 +78,7 @@ class Bpe {
         std::vector<std::int32_t> ranks_;  // rank of the merge with the right neighbour
         std::vector<Symbol> symbols_;      // symbols of a long word
         std::vector<Candidate> heap_;
-        std::unordered_map<std::string_view, std::pair<std::size_t, std::size_t>> seen_;  // begin, end in seen_ids_
+        std::unordered_map<std::string_view, std::pair<std::size_t, std::size_t>> seen_;  // [begin, end) in seen_ids_
         std::vector<std::int32_t> seen_ids_;
 
         void merge_short();
@@ -84,11 +86,12 @@ class Bpe {
         void emit(std::vector<std::int32_t>& token_ids) const;
 
       public:
-        /// For tests: which of the two ways to merge is taken. They must agree.
+        /// Words of up to this many symbols take merge_short, longer ones merge_long. Tests set it: both must give the
+        /// same ids.
         std::size_t max_short_symbols = 24;
     };
 
-    /// Token of one character, or -1.
+    /// Id of one character, or -1.
     [[nodiscard]] std::int32_t char_id(std::string_view character) const;
 
   private:
@@ -113,10 +116,9 @@ class Bpe {
     BpeOptions options_;
     std::vector<bool> is_reserved_;  // [token_id]
     ExtraChars extra_chars_;
-    std::vector<Slot> merges_;              // open addressing, a power of two
-    std::vector<std::uint64_t> junctions_;  // the same: pairs of characters that stand side by side in some token
-    std::vector<std::int32_t>
-        bmp_ids_;  // [code point < 65536] char_id: a map of strings is too slow for each character
+    std::vector<Slot> merges_;              // hash table with open addressing; the size is a power of two
+    std::vector<std::uint64_t> junctions_;  // same kind of table: pairs of characters that some merge joins
+    std::vector<std::int32_t> bmp_ids_;     // [code point < 65536] char_id; a string map is too slow
     std::unordered_map<std::string, std::int32_t, StringHash, std::equal_to<>> extra_ids_;
 };
 

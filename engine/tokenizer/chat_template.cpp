@@ -19,11 +19,11 @@ namespace {
 constexpr std::int64_t max_file_bytes = std::int64_t{1} << 26;
 constexpr std::string_view qwen_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
 
-/// What a published template must say to be recognised. Between the parts (see match_jinja) stands only what matters
-/// with tools, or what has no effect.
+/// Pattern that recognises a published template. The gaps of the pattern (see match_jinja) cover only what applies with
+/// tools or has no effect.
 struct Known {
     const char* name;
-    int system_gap;  ///< the gap that is the default system message, -1: there is none
+    int system_gap;  ///< index of the gap that holds the default system message; -1: none
     const char* pattern;
 };
 
@@ -46,7 +46,7 @@ constexpr std::array<Known, 6> known_templates{{
      R"(+ message['content'] | trim + '<|eot_id|>' %})"
      "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
      R"({% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %})"},
-    {"llama3", -1,  // as first published: always with the header of the answer
+    {"llama3", -1,  // as first published: always adds the header of the answer
      "{% set loop_messages = messages %}{% for message in loop_messages %}"
      R"({% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n')"
      R"(+ message['content'] | trim + '<|eot_id|>' %})"
@@ -77,7 +77,7 @@ constexpr std::array<Known, 6> known_templates{{
      R"({{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }})"
      "{% elif message.role == 'assistant' %}\x01{% endfor %}"
      R"({% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})"},
-    {"qwen2.5", 0,  // of Qwen2, which does the same
+    {"qwen2.5", 0,  // template of Qwen2, with the same result
      "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
      R"({{ '<|im_start|>system\n)"
      "\x01"
@@ -86,7 +86,7 @@ constexpr std::array<Known, 6> known_templates{{
      R"({% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})"},
 }};
 
-/// What Python's str.strip() takes away.
+/// White space as Python's str.strip() defines it.
 bool is_python_space(char32_t code) {
     return unicode::is_white_space(code) || (code >= 0x1C && code <= 0x1F);
 }
@@ -161,11 +161,11 @@ std::string render_qwen25(Messages messages, std::string_view default_system) {
     return text + "<|im_start|>assistant\n";
 }
 
-/// What the tokenizer files of a folder say to a chat.
+/// What the folder's tokenizer files contain for chats.
 struct FolderFiles {
-    std::string bos, eos;       ///< "" where none is named
-    std::string chat_template;  ///< "" where there is none
-    std::string place;          ///< file and field of the template, for messages
+    std::string bos, eos;       ///< "" if not named
+    std::string chat_template;  ///< "" if there is none
+    std::string place;          ///< file and field of the template, for error messages
 };
 
 std::string token_text(const JsonView& json) {

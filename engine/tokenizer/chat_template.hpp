@@ -1,4 +1,5 @@
-// Messages of a chat as the text a chat model was trained on.
+// Renders the messages of a chat as the prompt text that a chat model was trained on. Used by runner/data (task data
+// with chat) and `longhaul generate`.
 #pragma once
 
 #include <filesystem>
@@ -15,34 +16,36 @@ struct ChatMessage {
     std::string content;
 };
 
-/// Renders as transformers' apply_chat_template(messages, add_generation_prompt=True, tokenize=False) does with the
-/// published template of the same name; the tokens are then Tokenizer::encode(text), where the template's special
-/// tokens are found in the text, and nothing is put in front. As in transformers, text of a message that reads like a
-/// special token becomes that token, too.
+/// Renders like transformers' apply_chat_template(messages, add_generation_prompt=True, tokenize=False) with the
+/// published template of the same name. To tokenize, call Tokenizer::encode(text): it finds the template's special
+/// tokens in the text. Add no begin-of-text token. As in transformers, message text that spells a special token becomes
+/// that token.
 ///
-/// One thing is fixed: the date that Llama 3.1 and 3.2 put into the system message is always "26 Jul 2024", the
-/// templates' own constant (3.2 asks for today's date where it can: equal to transformers with that date_string), so
-/// that a job gives the same text tomorrow.
+/// One difference: the date that Llama 3.1 and 3.2 put into the system message is always "26 Jul 2024", the constant in
+/// the templates, so that a job gives the same text on any day. (The 3.2 template uses today's date if it can; with
+/// that date_string transformers gives the same text.)
 class ChatTemplate {
   public:
     /// "llama2", "llama3", "llama3.1" (also 3.2 and 3.3), "qwen2.5".
     static const std::vector<std::string>& names();
 
-    /// The template `name`, with the begin and end tokens that the folder's tokenizer files name (the published ones
-    /// where they name none). "auto": the folder's own template (chat_template.jinja, else "chat_template" of
-    /// tokenizer_config.json, a text or the one named "default" of a list), recognised as one of the known ones by
-    /// what it does without tools, whatever its layout. Throws InputError: no such template, malformed files.
+    /// Loads the template `name`, with the begin and end tokens defined in the folder's tokenizer files (if there are
+    /// none, the published ones). "auto" takes the template of the folder: chat_template.jinja, else "chat_template" in
+    /// tokenizer_config.json, which is a text or a list (the entry named "default" is used). Apart from its handling of
+    /// tools and its layout, it must be the same as one of the known templates. Throws InputError if there is no such
+    /// template or a file is malformed.
     static ChatTemplate load(std::string_view name, const std::filesystem::path& model_folder);
 
-    /// As `load` with "auto"; nullopt instead of an error.
+    /// Like load("auto", ...), but returns nullopt instead of throwing InputError.
     static std::optional<ChatTemplate> find(const std::filesystem::path& model_folder);
 
-    /// `label` names the messages in errors. Throws InputError: no messages, an unknown role, an order of roles that
-    /// the template refuses.
+    /// `label` names the messages in errors. Throws InputError if there are no messages, a role is unknown, or the
+    /// template refuses the order of roles.
     [[nodiscard]] std::string render(std::span<const ChatMessage> messages, std::string_view label) const;
 
     [[nodiscard]] const std::string& name() const { return name_; }
-    /// What decides its text beside the name, in one line: for the identity of a run.
+    /// One line that identifies everything that decides the rendered text: the name, and tokens or a default system
+    /// message that differ from the published ones. Part of a run's identity.
     [[nodiscard]] std::string identity() const;
 
   private:
@@ -50,7 +53,7 @@ class ChatTemplate {
 
     std::string name_;
     std::string bos_, eos_;
-    std::string default_system_;  ///< qwen2.5: where the messages have no system message
+    std::string default_system_;  ///< qwen2.5: used if the messages have no system message
 };
 
 }  // namespace longhaul::engine

@@ -28,11 +28,11 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
     text = std::move(result);
 }
 
-/// Characters of the byte alphabet become bytes, and those of all tokens together become text.
+/// Maps characters of the byte alphabet to bytes, and the bytes of all tokens together to UTF-8 text.
 class ByteLevelStage final : public Stage {
   public:
     void push(Memory& memory, std::string token, const Emit& emit) const override {
-        // A token with other characters too (an added one) stands for itself.
+        // A token with any other character (an added token) is taken literally.
         if (!unicode::append_alphabet_bytes(token, memory.held)) memory.held += token;
         std::string text;
         const std::size_t used = unicode::append_lossy(memory.held, false, text);
@@ -52,8 +52,8 @@ class ByteLevelStage final : public Stage {
     [[nodiscard]] bool fuses() const override { return true; }
 };
 
-/// `<0x0A>` is the byte 10. A run of bytes becomes text when it ends: if it is not valid UTF-8 all through, each of its
-/// bytes becomes U+FFFD, the good ones too. So no text of it is certain before.
+/// `<0x0A>` is byte 10. A run of byte tokens becomes text when the run ends. If the run as a whole is not valid UTF-8,
+/// every byte of it becomes U+FFFD, so nothing can be emitted before the end of the run.
 class ByteFallbackStage final : public Stage {
   public:
     void push(Memory& memory, std::string token, const Emit& emit) const override {
@@ -108,7 +108,8 @@ class FuseStage final : public Stage {
     [[nodiscard]] bool takes_parts() const override { return true; }
 };
 
-/// Takes up to `start` characters `content` from the front of each token and up to `stop` from its end.
+/// Removes up to `start` copies of `content` from the front and up to `stop` from the end: of each token, or with
+/// `whole_text` of the whole text.
 class StripStage final : public Stage {
   public:
     StripStage(std::string content, std::int64_t start, std::int64_t stop, bool whole_text)
@@ -117,7 +118,7 @@ class StripStage final : public Stage {
     void push(Memory& memory, std::string token, const Emit& emit) const override {
         strip_front(memory, token);
         std::string text = std::exchange(memory.held, {}) + token;
-        // What may be the end of the text is held back until something follows.
+        // With whole_text: copies of `content` at the end are held back, since they may be the end of the text.
         std::size_t kept = text.size();
         for (std::int64_t i = 0; i < stop_ && std::string_view(text).substr(0, kept).ends_with(content_); ++i)
             kept -= content_.size();
@@ -165,7 +166,7 @@ class MetaspaceStage final : public Stage {
     bool drops_first_;
 };
 
-/// What a file without a decoder means: a space between every two tokens.
+/// Without a decoder in the file, tokens are joined by spaces.
 class JoinStage final : public Stage {
   public:
     void push(Memory& memory, std::string token, const Emit& emit) const override {
@@ -183,7 +184,7 @@ std::string one_character(const JsonView& json) {
 std::shared_ptr<const Stage> make_replace(const JsonView& json) {
     const JsonView pattern = json.member("pattern").member("String");
     if (!pattern.is_string() || pattern.string().empty())
-        pattern.fail("a text to replace (patterns are not known here)");
+        pattern.fail("a text to replace (regex patterns are not supported)");
     const JsonView content = json.member("content");
     if (content.string().size() > 256) content.fail("a text of at most 256 bytes");
     return std::make_shared<ReplaceStage>(pattern.string(), content.string());

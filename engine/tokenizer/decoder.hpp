@@ -1,4 +1,4 @@
-// From tokens back to text, one token at a time: the `decoder` of a tokenizer.json.
+// Decodes tokens to text, one token at a time: the `decoder` of a tokenizer.json. Used by PipelineTokenizer.
 #pragma once
 
 #include <cstdint>
@@ -13,37 +13,38 @@
 
 namespace longhaul::engine {
 
-/// A chain of stages; the text of a token goes through all of them. Immutable: what a text needs to remember between
-/// tokens is in its DecodeState.
+/// A chain of stages that every token passes through. Immutable: the state of one text is in its DecodeState.
 class TextDecoder {
   public:
-    /// One change of the row of tokens.
+    /// One stage. It transforms a stream of token texts.
     class Stage {
       public:
         using Memory = DecodeState::Stage;
         using Emit = std::function<void(std::string)>;
 
         virtual ~Stage() = default;
-        /// Takes the next token of the row; emits what becomes certain.
+        /// Takes the next token; emits the output that can no longer change.
         virtual void push(Memory& memory, std::string token, const Emit& emit) const = 0;
-        /// Emits the rest.
+        /// Emits the rest of the output at the end of the text.
         virtual void finish(Memory& /*memory*/, const Emit& /*emit*/) const {}
-        /// Bytes that a token stands for inside a text.
+        /// Bytes that the token contributes inside a text (not at its start or end).
         [[nodiscard]] virtual std::string bytes_inside(std::string token) const { return token; }
-        /// Whether the stage makes one token of the row: those behind it see the whole text, in parts.
+        /// Whether the stage joins all tokens into one text. Later stages receive that text in parts, not token by
+        /// token.
         [[nodiscard]] virtual bool fuses() const { return false; }
-        /// Whether the stage may stand behind one that fuses.
+        /// Whether the stage may follow a stage that fuses.
         [[nodiscard]] virtual bool takes_parts() const { return false; }
     };
 
-    /// From the member `decoder` of a tokenizer.json: null, ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip
-    /// and Sequence. Throws InputError for others and for malformed ones.
+    /// Reads the member `decoder` of a tokenizer.json: null, ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip
+    /// or Sequence. Throws InputError for any other type and for malformed ones.
     static TextDecoder from_json(const JsonView& json);
     static TextDecoder byte_level();
-    /// Visible spaces to spaces, bytes of a fallback to characters; the space that was put in front is taken away.
+    /// Decoder of a SentencePiece model: turns U+2581 into spaces and byte tokens into characters. `strip_first_space`
+    /// removes the space that the normalizer put in front.
     static TextDecoder sentencepiece(bool strip_first_space);
 
-    /// Appends to `text` what the next token makes certain.
+    /// Appends to `text` the output that the next token completes.
     void push(DecodeState& state, std::string_view token, std::string& text) const;
     void finish(DecodeState& state, std::string& text) const;
 

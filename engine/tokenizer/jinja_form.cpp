@@ -12,11 +12,11 @@ void drop_blanks_before_end(std::string& text, std::size_t low) {
     while (text.size() > low && blanks.find(text.back()) != std::string_view::npos) text.pop_back();
 }
 
-/// One text on its way to its form.
+/// Produces the normal form of one text.
 class Lexer {
   public:
     explicit Lexer(std::string_view text) {
-        // Line ends are one character, and the last one does not count.
+        // Every line end becomes one character. A line end at the end of the text is dropped.
         for (std::size_t i = 0; i < text.size(); ++i) {
             if (text[i] == '\r') text_ += '\n';
             if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n')
@@ -51,7 +51,7 @@ class Lexer {
         return text_.size();
     }
 
-    /// White space in front of the tag at at_; the text before it begins at `begin` of the form.
+    /// Trims white space before the tag at at_. The text before the tag starts at `begin` in form_.
     void trim_before(std::size_t begin) {
         if (at(at_ + 2) == '-') return drop_blanks_before_end(form_, begin);
         if (at(at_ + 1) == '{' || at(at_ + 2) == '+') return;
@@ -98,7 +98,7 @@ class Lexer {
         }
     }
 
-    /// From the quote at at_ to the one that ends it, where at_ is left.
+    /// Reads a string: at_ moves from the opening quote to the closing one.
     void read_string(char quote) {
         form_ += '"';
         for (++at_; at_ < text_.size() && text_[at_] != quote; ++at_) {
@@ -135,7 +135,7 @@ std::string jinja_form(std::string_view text) {
 
 namespace {
 
-/// Whether a part of a form is statements alone. (One that holds "%}" in a string is taken for more.)
+/// Whether this part of a form consists of statements only. Returns false for a statement with "%}" inside a string.
 bool prints_nothing(std::string_view form) {
     while (form.starts_with("{%")) {
         const std::size_t end = form.find("%}");
@@ -155,8 +155,8 @@ std::optional<std::vector<std::string>> match_jinja(std::string_view form, std::
         const std::size_t end = std::min(parts.find_first_of("\x01\x02", begin), parts.size());
         const std::string_view part = std::string_view(parts).substr(begin, end - begin);
         const bool first = begin == 0, last = end == parts.size();
-        const bool room = form.size() - at >= part.size();
-        const std::size_t found = !room            ? std::string_view::npos
+        const bool fits = form.size() - at >= part.size();
+        const std::size_t found = !fits            ? std::string_view::npos
                                   : last && !first ? (form.ends_with(part) ? form.size() - part.size() : form.npos)
                                   : first          ? (form.starts_with(part) ? 0 : form.npos)
                                                    : form.find(part, at);

@@ -1,4 +1,5 @@
-// Recognising a jinja text whatever its layout: only what its lexer hands on counts. Nothing is rendered here.
+// Recognises jinja templates independent of their layout, by comparing what the jinja lexer produces. Renders nothing.
+// Used by ChatTemplate.
 #pragma once
 
 #include <optional>
@@ -8,17 +9,18 @@
 
 namespace longhaul::engine {
 
-/// The text as jinja's lexer sees it with trim_blocks and lstrip_blocks (transformers' settings): comments and the
-/// white space that it trims are gone, and so are white space and minus signs inside tags; strings are in double
-/// quotes, with \n, \" and \\ as the only escapes.
+/// Normal form of a jinja template, as jinja's lexer sees it with trim_blocks and lstrip_blocks (the settings of
+/// transformers). Comments and the white space that the lexer trims are removed, and so are white space and minus signs
+/// inside tags. Strings are in double quotes, with \n, \" and \\ as the only escapes.
 std::string jinja_form(std::string_view text);
 
-/// `form` against a pattern: jinja text whose parts stand in this order, with anything (byte 0x01) between them.
-/// Returns what stands in the gaps, the shortest that fits from the left; nullopt where it does not match. `form` is a
-/// jinja_form, the pattern any jinja text without white space between its tags.
+/// Matches `form`, a result of jinja_form, against a pattern: jinja text with gaps between its parts. Byte 0x01 is a
+/// gap that matches anything; byte 0x02 is a gap that matches only statements ({% ... %}). Returns the contents of the
+/// gaps, each the shortest possible from the left; nullopt if the pattern does not match. The pattern must have no
+/// white space between its tags.
 std::optional<std::vector<std::string>> match_jinja(std::string_view form, std::string_view pattern);
 
-/// The characters that a part of a string in a jinja_form stands for.
+/// Resolves the escapes in a part of a jinja_form string.
 std::string jinja_literal(std::string_view escaped);
 
 }  // namespace longhaul::engine

@@ -1,4 +1,5 @@
-// A place in a JSON file that knows its name, so that every complaint names file and field.
+// A value in a JSON file together with its path, so that every error names file and field. The tokenizer loaders use
+// it.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,12 @@
 
 namespace longhaul::engine {
 
-/// More steps than any file has, in a normalizer, a pre-tokenizer or a decoder: keeps a text from costing without
-/// bound.
+/// Maximum number of steps in a normalizer, pre-tokenizer or decoder. It is more than any real file has and bounds the
+/// cost per text.
 inline constexpr std::size_t max_steps = 64;
 
-/// Refers to a value inside a parsed file; the file's Json and name must outlive it. A missing member is a null view.
+/// Refers to a value inside a parsed file; the file's Json and name must outlive the view. A missing member is a null
+/// view.
 class JsonView {
   public:
     JsonView(const Json& value, std::string_view file, std::string path = {})
@@ -28,9 +30,9 @@ class JsonView {
     [[nodiscard]] bool is_string() const { return value_->is_string(); }
     [[nodiscard]] bool is_object() const { return value_->is_object(); }
 
-    /// A member of this object; null when it is absent. Throws when this is no object.
+    /// A member of this object; null if absent. Throws InputError if this is not an object.
     [[nodiscard]] JsonView member(std::string_view key) const;
-    /// This as a list, or an object; throws otherwise.
+    /// This value as a list or as an object. Each throws InputError if it is something else.
     [[nodiscard]] const Json& list() const;
     [[nodiscard]] const Json& object() const;
     [[nodiscard]] JsonView item(std::size_t index) const;
@@ -38,10 +40,10 @@ class JsonView {
     [[nodiscard]] const std::string& string() const;
     [[nodiscard]] std::int64_t integer(std::int64_t low, std::int64_t high) const;
     [[nodiscard]] bool boolean_or(bool fallback) const;
-    /// `type` of this object, which every part of a tokenizer.json has.
+    /// Member `type` of this object. Every part of a tokenizer.json has one.
     [[nodiscard]] const std::string& type() const { return member("type").string(); }
 
-    /// Throws InputError: this value is not what was expected.
+    /// Throws InputError: this value is not `expected`.
     [[noreturn]] void fail(std::string_view expected) const;
     [[noreturn]] void fail(std::string_view expected, std::string_view got) const;
 
@@ -51,7 +53,7 @@ class JsonView {
     std::string path_;
 };
 
-/// Text in quotes for an error message, on one line and shortened.
+/// `text` in double quotes, on one line and shortened, for error messages.
 std::string in_quotes(std::string_view text);
 
 }  // namespace longhaul::engine

@@ -17,17 +17,18 @@ namespace longhaul::engine {
 
 namespace {
 
-constexpr std::string_view meta_space = "\xE2\x96\x81";  // U+2581, the visible space of SentencePiece
-constexpr std::size_t max_content_bytes = 256;           // of what is inserted for each match of a Replace
-// Steps of a Sequence multiply; no honest ones make a text so much longer than it was.
+constexpr std::string_view meta_space = "\xE2\x96\x81";  // U+2581, which SentencePiece writes for a space
+constexpr std::size_t max_content_bytes = 256;           // longest text that Prepend or a match of Replace inserts
+// Limit on how many times longer than the text a result may be. The growth of the steps in a Sequence multiplies; no
+// real normalizer reaches this.
 constexpr std::size_t max_growth = 64;
 
 int combining_class(std::string_view character) {
     return utf8proc_get_property(static_cast<utf8proc_int32_t>(unicode::first_char(character)))->combining_class;
 }
 
-// Puts a run of combining marks into canonical order, if it is so long that utf8proc, which takes quadratic time for
-// this, would not end. Canonical order is part of every form, so nothing else changes.
+// Sorts long runs of combining marks into canonical order. utf8proc takes quadratic time for this, which would not
+// finish on such runs. Every normalization form includes canonical order, so the result does not change.
 void sort_long_runs_of_marks(std::string& text) {
     constexpr std::size_t min_marks = 64;
     std::vector<std::string> marks;
@@ -67,9 +68,10 @@ struct CharRange {
     char32_t last;
 };
 
-// The marks that Unicode 10 to 15 added (and three characters of Dives Akuru that compose). The tables of the
-// tokenizers package are those of Unicode 9, where these are unassigned: they neither change places nor compose, and
-// texts must give the tokens that the models were trained with. Found by comparing the package with utf8proc.
+// Marks that Unicode 10 to 15 added, and three characters of Dives Akuru that compose. The tokenizers package has the
+// tables of Unicode 9, where these are unassigned: they are neither reordered nor composed. Texts must give the tokens
+// that the models were trained with, so these characters are left unchanged. The list was found by comparing the
+// package with utf8proc.
 constexpr std::array<CharRange, 39> newer_marks{{
     {0x07FD, 0x07FD},   {0x0898, 0x089F},   {0x08CA, 0x08D3},   {0x09FE, 0x09FE},   {0x0C3C, 0x0C3C},
     {0x0D3B, 0x0D3C},   {0x0EBA, 0x0EBA},   {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
@@ -81,7 +83,7 @@ constexpr std::array<CharRange, 39> newer_marks{{
     {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
 }};
 
-// Characters of Unicode 10 to 15 that the compatibility forms replace by others; unassigned there for the same reason.
+// Characters of Unicode 10 to 15 that the compatibility forms replace. Left unchanged for the same reason.
 constexpr std::array<CharRange, 9> newer_variants{{
     {0x32FF, 0x32FF},
     {0xA7F2, 0xA7F4},
@@ -109,8 +111,9 @@ class UnicodeForm final : public Normalizer::Step {
     UnicodeForm(int options, unsigned char first_lead)
         : options_(static_cast<utf8proc_option_t>(options)), first_lead_(first_lead) {}
 
-    // No character before `first_lead_` changes, nor does it join the one before it. So the text is cut into stretches
-    // of the others, each with the one character before that it may join; the rest is copied. Books are mostly rest.
+    // A character whose lead byte is below first_lead_ does not change and does not compose with the character before
+    // it. So only runs of other characters are normalized, each together with the one preceding character that it may
+    // compose with. The rest, which is most of a book, is copied.
     [[nodiscard]] std::string apply(std::string_view text) const override {
         std::string result;
         result.reserve(text.size());
@@ -147,7 +150,7 @@ class Lowercase final : public Normalizer::Step {
         std::string result;
         for (; !text.empty(); text.remove_prefix(unicode::char_bytes(text[0]))) {
             const char32_t code = unicode::first_char(text);
-            // The one character whose lower case is two.
+            // U+0130 is the only character whose lower case is two characters.
             if (code == 0x130) {
                 result.append("i\xCC\x87");
             } else {
@@ -228,8 +231,8 @@ class Strip final : public Normalizer::Step {
     bool right_;
 };
 
-// Follows the description of normalizer_spec: only U+0020 is a white space, other ones are the business of the table
-// that is refused where there is one.
+// Follows the description of normalizer_spec: only U+0020 is white space. Other white space is handled by the character
+// table, and the loader refuses models that have one.
 class SentencePieceSpaces final : public Normalizer::Step {
   public:
     SentencePieceSpaces(bool add_prefix, bool remove_extra, bool escape)
@@ -254,7 +257,7 @@ class SentencePieceSpaces final : public Normalizer::Step {
             }
             previous = c;
         }
-        // Visible spaces that stood in the text go with the others at its end; not those in front or within.
+        // Removes trailing U+2581 too, including those that were in the text. Leading and inner ones stay.
         while (remove_extra_ && result.ends_with(space_)) result.resize(result.size() - space_.size());
         return result;
     }
@@ -279,7 +282,7 @@ std::shared_ptr<const Normalizer::Step> make_replace(const JsonView& json) {
     return std::make_shared<ReplacePattern>(Regex(regex.string(), json.file(), regex.path()), content);
 }
 
-// Lead bytes of UTF-8: 0xCC starts U+0300, the first character that composes; 0xC2 starts U+0080, the first that
+// UTF-8 lead bytes: 0xCC starts U+0300, the first character that composes; 0xC2 starts U+0080, below which no character
 // decomposes.
 constexpr unsigned char first_composing = 0xCC;
 constexpr unsigned char first_decomposing = 0xC2;

@@ -1,4 +1,5 @@
-// What is done to a text before it is split: the `normalizer` of a tokenizer.json, or that of SentencePiece.
+// Normalization: changes a text before pre-tokenization. Reads the `normalizer` of a tokenizer.json, or builds the one
+// of SentencePiece. Used by PipelineTokenizer.
 #pragma once
 
 #include <memory>
@@ -13,25 +14,24 @@ namespace longhaul::engine {
 
 class Normalizer {
   public:
-    /// One change of a text.
+    /// One step: maps a text to a text.
     class Step {
       public:
         virtual ~Step() = default;
         [[nodiscard]] virtual std::string apply(std::string_view text) const = 0;
     };
 
-    /// Changes nothing.
+    /// Identity: changes nothing.
     Normalizer() = default;
 
-    /// From the member `normalizer` of a tokenizer.json: null, NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip
-    /// and Sequence (not the compatibility forms: their tables differ by the version of Unicode). Throws InputError for
-    /// others and for malformed ones.
+    /// Reads the member `normalizer` of a tokenizer.json: null, NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace,
+    /// Strip or Sequence. Throws InputError for any other type and for malformed ones.
     static Normalizer from_json(const JsonView& json);
 
     /// Normalization form C alone.
     static Normalizer nfc();
 
-    /// That of a SentencePiece model without a table of its own ("identity").
+    /// Normalizer of a SentencePiece model without its own character table ("identity").
     static Normalizer sentencepiece(bool add_dummy_prefix, bool remove_extra_whitespaces, bool escape_whitespaces);
 
     [[nodiscard]] std::string apply(std::string_view text) const;
@@ -41,7 +41,7 @@ class Normalizer {
     void add(const JsonView& json);
 
     std::vector<std::shared_ptr<const Step>> steps_;
-    std::string file_;  // for messages
+    std::string file_;  // for error messages
 };
 
 }  // namespace longhaul::engine

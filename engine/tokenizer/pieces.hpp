@@ -1,4 +1,5 @@
-// A text on its way to tokens: a row of pieces, each a stretch of text or a token already found.
+// A text while it is tokenized: a list of pieces. A piece is a stretch of text or an added token that was already
+// found.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,11 @@ namespace longhaul::engine {
 
 struct Piece {
     std::string_view text;
-    std::int32_t token_id = -1;  ///< of an added token; -1: text still to be split and merged
-    bool at_text_start = false;  ///< whether the whole text starts with this piece: some prefixes go there only
+    std::int32_t token_id = -1;  ///< id of an added token; -1: text that is not tokenized yet
+    bool at_text_start = false;  ///< the text starts with this piece (some prefixes are added only there)
 };
 
-/// Pieces and the texts they point into. Views stay valid as long as this lives.
+/// Pieces and the texts they refer to. The views are valid as long as this object lives.
 class PieceList {
   public:
     explicit PieceList(std::string_view text) {
@@ -24,7 +25,7 @@ class PieceList {
 
     [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
 
-    /// Replaces every text piece by what `split(piece, append)` appends; empty pieces vanish.
+    /// Replaces every text piece by the pieces that `split(piece, append)` appends. Empty pieces are dropped.
     template <class Split>
     void replace_each(Split&& split) {
         std::vector<Piece> result;
@@ -42,10 +43,10 @@ class PieceList {
         pieces_ = std::move(result);
     }
 
-    /// Keeps a text that pieces will point into.
+    /// Stores a text that pieces will refer to.
     std::string_view keep(std::string text) { return texts_.emplace_back(std::move(text)); }
 
-    /// An empty text that pieces will point into; it must not grow beyond the capacity it is given here.
+    /// Stores an empty text with capacity for `num_bytes` that pieces will refer to. It must not grow beyond that.
     std::string& keep_room(std::size_t num_bytes) {
         texts_.emplace_back().reserve(num_bytes);
         return texts_.back();
@@ -53,10 +54,10 @@ class PieceList {
 
   private:
     std::vector<Piece> pieces_;
-    std::deque<std::string> texts_;  // a deque: short strings must not move
+    std::deque<std::string> texts_;  // a deque, because short strings must not move
 };
 
-/// `piece` from byte `begin` to `end`.
+/// Bytes [begin, end) of `piece`.
 inline Piece sub_piece(const Piece& piece, std::size_t begin, std::size_t end) {
     return {piece.text.substr(begin, end - begin), -1, piece.at_text_start && begin == 0};
 }

@@ -8,7 +8,7 @@ namespace longhaul::engine {
 
 namespace {
 
-constexpr std::size_t max_text_bytes = std::size_t{1} << 30;  // positions in a text are 32 bits in Bpe
+constexpr std::size_t max_text_bytes = std::size_t{1} << 30;  // Bpe uses 32-bit positions
 
 std::vector<AddedToken> found_in_original(const TokenizerParts& parts) {
     std::vector<AddedToken> tokens;

@@ -1,5 +1,5 @@
-// The one implementation of Tokenizer: added tokens, normalizer, added tokens again, pre-tokenizer, BPE; back through
-// the decoder. The loaders differ in where they read these parts from.
+// The only implementation of Tokenizer. Encode: added tokens, normalizer, added tokens again, pre-tokenizer, BPE.
+// Decode: TextDecoder. The loaders read these parts from different files.
 #pragma once
 
 #include <array>
@@ -20,14 +20,14 @@
 namespace longhaul::engine {
 
 struct TokenizerParts {
-    Vocabulary vocabulary;  ///< with the added tokens
+    Vocabulary vocabulary;  ///< includes the added tokens
     std::vector<Merge> merges;
     ExtraChars extra_chars;
     BpeOptions bpe;
     std::vector<AddedToken> added_tokens;
-    /// Found in the normalized text as they stand, not in their normalized form (SentencePiece's user-defined symbols).
+    /// Matched literally in the normalized text, not in their normalized form (SentencePiece's user-defined symbols).
     std::vector<AddedToken> verbatim_tokens;
-    std::vector<std::int32_t> special_ids;  ///< besides special added tokens
+    std::vector<std::int32_t> special_ids;  ///< in addition to special added tokens
     Normalizer normalizer;
     PreTokenizer pre_tokenizer;
     TextDecoder decoder;
@@ -60,11 +60,11 @@ class PipelineTokenizer final : public Tokenizer {
     std::vector<std::string> token_bytes_;  // [token_id]
 };
 
-/// Ids of the tokens <0x00> to <0xFF>; false when there are none, InputError when there are only some.
+/// Finds the ids of the tokens <0x00> to <0xFF>. Returns false if there are none; throws InputError if only some exist.
 bool find_byte_tokens(const Vocabulary& vocabulary, std::array<std::int32_t, 256>& byte_ids, std::string_view file,
                       std::string_view field);
 
-/// The loaders. Each throws InputError naming file and field.
+/// Loaders, one per file format. They throw InputError naming file and field.
 TokenizerParts load_tokenizer_json(const std::filesystem::path& model_folder);
 TokenizerParts load_vocab_and_merges(const std::filesystem::path& model_folder);
 TokenizerParts load_sentencepiece(const std::filesystem::path& model_folder);

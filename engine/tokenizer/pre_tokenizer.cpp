@@ -15,7 +15,7 @@ const std::string_view qwen2_pattern =
 
 namespace {
 
-/// What happens to the matches ("delimiters") and what stands between them.
+/// What happens to the matches of the pattern ("delimiters"); the names are those of the tokenizers package.
 enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
 
 Behavior behavior_of(const JsonView& json) {
@@ -31,15 +31,15 @@ Behavior behavior_of(const JsonView& json) {
     json.fail("Isolated, Removed, MergedWithPrevious, MergedWithNext or Contiguous");
 }
 
-/// A stretch of a piece: a delimiter or what stands between two.
+/// Part of a piece: a delimiter, or the text between two delimiters.
 struct Span {
     std::size_t begin;
     std::size_t end;
     bool is_delimiter;
 };
 
-// Delimiters that follow each other are joined only to what is no delimiter: of "a--b" with `-` merged with the
-// previous the pieces are "a-", "-", "b".
+// A delimiter is joined only to text that is not a delimiter. Example: "a--b" with `-` and merged_with_previous gives
+// "a-", "-", "b".
 void join_spans(std::vector<Span>& spans, Behavior behavior) {
     std::vector<Span> joined;
     const bool backwards = behavior == Behavior::merged_with_next;
@@ -94,7 +94,7 @@ class Split final : public PreTokenizer::Step {
     bool invert_;
 };
 
-/// Puts a prefix before each piece that does not start with it.
+/// Puts a space before each piece that does not start with one.
 class PrefixSpace final : public PreTokenizer::Step {
   public:
     void apply(PieceList& pieces) const override {
@@ -105,23 +105,23 @@ class PrefixSpace final : public PreTokenizer::Step {
     }
 };
 
-/// Writes each byte as the character of the byte alphabet that stands for it.
+/// Maps each byte to its character in the byte alphabet.
 class ByteChars final : public PreTokenizer::Step {
   public:
     void apply(PieceList& pieces) const override {
         std::size_t num_bytes = 0;
         for (const Piece& piece : pieces.pieces()) num_bytes += piece.text.size();
-        std::string& room = pieces.keep_room(2 * num_bytes);  // no character of the alphabet is longer than two bytes
+        std::string& buffer = pieces.keep_room(2 * num_bytes);  // a character of the alphabet has at most two bytes
         const auto& alphabet = unicode::byte_alphabet();
         pieces.replace_each([&](const Piece& piece, const auto& append) {
-            const std::size_t begin = room.size();
-            for (const char byte : piece.text) room += alphabet[static_cast<unsigned char>(byte)];
-            append(Piece{std::string_view(room).substr(begin), -1, piece.at_text_start});
+            const std::size_t begin = buffer.size();
+            for (const char byte : piece.text) buffer += alphabet[static_cast<unsigned char>(byte)];
+            append(Piece{std::string_view(buffer).substr(begin), -1, piece.at_text_start});
         });
     }
 };
 
-/// Spaces become visible ones, one may be put in front, and each starts a word.
+/// Writes spaces as the replacement character (usually U+2581), optionally puts one in front, and splits before each.
 class Metaspace final : public PreTokenizer::Step {
   public:
     enum class Prefix { always, first, never };
@@ -136,7 +136,7 @@ class Metaspace final : public PreTokenizer::Step {
             if (!split_) return append(whole);
             std::size_t begin = 0;
             while (begin < text.size()) {
-                // A piece starts at every replacement, and so do those that stand side by side.
+                // Every replacement character starts a new piece, also one directly after another.
                 const std::size_t end = std::min(text.find(replacement_, begin + 1), text.size());
                 append(sub_piece(whole, begin, end));
                 begin = end;
@@ -168,7 +168,7 @@ class Metaspace final : public PreTokenizer::Step {
 
 Metaspace::Prefix prefix_of(const JsonView& json) {
     const JsonView scheme = json.member("prepend_scheme");
-    // Files from before there was a scheme have add_prefix_space; later ones may have both.
+    // Older files have add_prefix_space instead of prepend_scheme; newer files may have both.
     const bool add_prefix_space = json.member("add_prefix_space").boolean_or(true);
     if (scheme.is_null()) return add_prefix_space ? Metaspace::Prefix::always : Metaspace::Prefix::never;
     if (scheme.string() == "never") return Metaspace::Prefix::never;

@@ -1,5 +1,5 @@
-// How a normalized text is split into words, each of which is merged by itself: the `pre_tokenizer` of a
-// tokenizer.json.
+// Pre-tokenization: splits a normalized text into words, which BPE merges separately. Reads the `pre_tokenizer` of a
+// tokenizer.json. Used by PipelineTokenizer.
 #pragma once
 
 #include <memory>
@@ -12,27 +12,27 @@
 
 namespace longhaul::engine {
 
-/// Published patterns, for models that come without a tokenizer.json.
+/// Published split patterns, for models without a tokenizer.json.
 extern const std::string_view gpt2_pattern;
 extern const std::string_view qwen2_pattern;
 
 class PreTokenizer {
   public:
-    /// One way of splitting, applied to every piece.
+    /// One step, applied to every piece.
     class Step {
       public:
         virtual ~Step() = default;
         virtual void apply(PieceList& pieces) const = 0;
     };
 
-    /// Splits nothing.
+    /// Does not split.
     PreTokenizer() = default;
 
-    /// From the member `pre_tokenizer` of a tokenizer.json: null, ByteLevel, Digits, Metaspace, Punctuation, Split,
-    /// Whitespace, WhitespaceSplit and Sequence. Throws InputError for others and for malformed ones.
+    /// Reads the member `pre_tokenizer` of a tokenizer.json: null, ByteLevel, Digits, Metaspace, Punctuation, Split,
+    /// Whitespace, WhitespaceSplit or Sequence. Throws InputError for any other type and for malformed ones.
     static PreTokenizer from_json(const JsonView& json);
 
-    /// Splits by `pattern` and writes each byte as a character of the byte alphabet.
+    /// Splits by `pattern`, then maps each byte to its character in the byte alphabet.
     static PreTokenizer byte_level(std::string_view pattern, bool add_prefix_space, std::string_view file);
 
     void apply(PieceList& pieces) const {

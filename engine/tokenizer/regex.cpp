@@ -16,11 +16,11 @@ namespace {
 
 constexpr std::size_t max_pattern_bytes = 65536;
 constexpr std::size_t jit_stack_bytes = std::size_t{1} << 20;
-constexpr std::uint32_t match_limit = 10'000'000;   // steps of one attempt
-constexpr std::uint32_t heap_limit_kib = 64 << 10;  // of the interpreter, where the compiled code runs out of stack
-// PCRE2 bounds what one attempt costs, not how many there are. Attempts are made in portions of so many places in the
-// text, and the clock is read between portions. A book costs milliseconds, so the budget only ever ends what would
-// not end by itself.
+constexpr std::uint32_t match_limit = 10'000'000;   // steps per match attempt
+constexpr std::uint32_t heap_limit_kib = 64 << 10;  // for the interpreter, used when the JIT code runs out of stack
+// PCRE2 bounds the cost of one match attempt, not the number of attempts. So attempts are limited to portion_bytes
+// start positions per call, and the clock is read between calls. A book takes milliseconds: the budget only stops a
+// pattern that would not finish by itself.
 constexpr std::size_t portion_bytes = 256;
 constexpr double budget_seconds = 10.0;
 constexpr double budget_seconds_per_byte = 10e-6;
@@ -58,13 +58,14 @@ Regex::Regex(Verbatim /*tag*/, const std::string& pcre_pattern, std::string_view
     pcre2_set_max_pattern_length(context.get(), 4 * max_pattern_bytes);
     int error = 0;
     std::size_t offset = 0;
-    // Multi-line: ^ and $ are those of Ruby.
+    // Multi-line, so that ^ and $ work as in Ruby.
     constexpr std::uint32_t options =
         PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | PCRE2_USE_OFFSET_LIMIT;
     code_.reset(pcre2_compile(as_units(pcre_pattern), pcre_pattern.size(), options, &error, &offset, context.get()),
                 pcre2_code_free);
     if (!code_) throw InputError(file, field, "a regular expression", error_text(error));
-    pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);  // where this fails, the interpreter does the same, slower
+    // If this fails, the interpreter gives the same matches, only slower.
+    pcre2_jit_compile(code_.get(), PCRE2_JIT_COMPLETE);
 }
 
 void Regex::Matcher::Free::operator()(pcre2_match_data* data) const {
@@ -106,7 +107,7 @@ std::optional<Regex::Match> Regex::Matcher::next() {
         }
         at_ = match->end;
         if (match->begin == match->end) {
-            // Step over one character, or the same empty match would be found for ever.
+            // Step over one character; otherwise the same empty match would be found forever.
             do ++at_;
             while (at_ < subject_.size() && (static_cast<unsigned char>(subject_[at_]) & 0xC0U) == 0x80);
             if (last_end_ == match->end) continue;
@@ -125,7 +126,7 @@ std::optional<Regex::Match> Regex::Matcher::find_from(std::size_t from) {
         check_budget();
         if (result > 0) {
             const std::size_t* range = pcre2_get_ovector_pointer(data_.get());
-            // \K inside a look-ahead can put the start behind the end.
+            // \K inside a look-ahead can put the start after the end.
             return Match{std::max(from, std::min(range[0], range[1])), std::max(from, range[1])};
         }
         if (result != PCRE2_ERROR_NOMATCH)

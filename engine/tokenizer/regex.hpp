@@ -1,5 +1,5 @@
-// The split patterns of tokenizer files, matched by PCRE2 with the meaning they have in Oniguruma, the engine they are
-// written for.
+// Split patterns of tokenizer files. They are written for Oniguruma; PCRE2 matches them here with the same meaning.
+// Used by Normalizer and PreTokenizer.
 #pragma once
 
 #include <chrono>
@@ -16,13 +16,14 @@ struct pcre2_real_jit_stack_8;
 
 namespace longhaul::engine {
 
-/// A pattern, compiled once; any number of threads may match with it, each with a Matcher of its own.
+/// A compiled pattern. Any number of threads may match with it, each with its own Matcher.
 class Regex {
   public:
-    /// Throws InputError(file, field) when the pattern does not compile or uses what would mean another thing here.
+    /// Throws InputError(file, field) if the pattern does not compile or uses syntax that would mean something else in
+    /// PCRE2.
     Regex(std::string_view pattern, std::string_view file, std::string_view field);
 
-    /// A pattern that matches `text` itself.
+    /// A pattern that matches `text` literally.
     static Regex literal(std::string_view text, std::string_view file, std::string_view field);
 
     struct Match {
@@ -30,15 +31,15 @@ class Regex {
         std::size_t end;
     };
 
-    /// Goes through the matches of texts, left to right. What it may cost is bounded, whatever pattern and text are:
-    /// beyond the bound it throws InputError.
+    /// Iterates over the matches in texts, from left to right. Cost is bounded for any pattern and text: next() throws
+    /// InputError beyond the bound.
     class Matcher {
       public:
         explicit Matcher(const Regex& regex);
 
-        /// Starts on another text (valid UTF-8; it must stay where it is).
+        /// Starts a new text: valid UTF-8 that stays valid while it is matched.
         void start(std::string_view subject);
-        /// The next match. An empty one right behind the last match does not count.
+        /// The next match. Skips an empty match directly after the previous match.
         std::optional<Match> next();
 
       private:
@@ -72,7 +73,7 @@ class Regex {
     std::string field_;
 };
 
-/// An Oniguruma pattern (Ruby syntax) in the syntax of PCRE2. Throws InputError for what it does not know.
+/// Translates an Oniguruma pattern (Ruby syntax) to PCRE2 syntax. Throws InputError for unsupported syntax.
 std::string pcre_pattern(std::string_view pattern, std::string_view file, std::string_view field);
 
 }  // namespace longhaul::engine

@@ -1,6 +1,6 @@
-// From the syntax of Oniguruma (its default, that of Ruby) to that of PCRE2. Where the same letters mean different sets
-// of characters they are spelled out; what has no equal is refused, because a split that is a little wrong is worse
-// than none. The differences that matter, found by comparing all characters of Unicode 14:
+// Translates Oniguruma syntax (its default, Ruby) to PCRE2 syntax. Character sets that differ are spelled out. Syntax
+// without an equivalent is refused, because slightly wrong splits are worse than an error. The differences, found by
+// comparing all characters of Unicode 14:
 //   \s       White_Space; in PCRE2 also U+180E
 //   \w, \b   Alphabetic, marks, decimal digits, connectors; in PCRE2 letters, numbers and _
 //   \h       a hexadecimal digit; in PCRE2 horizontal space
@@ -55,8 +55,8 @@ class Translator {
         throw InputError(file_, field_, "a pattern of the syntax known here", std::string(what));
     }
 
-    [[nodiscard]] char peek(std::size_t ahead = 0) const {
-        return at_ + ahead < pattern_.size() ? pattern_[at_ + ahead] : '\0';
+    [[nodiscard]] char peek(std::size_t offset = 0) const {
+        return at_ + offset < pattern_.size() ? pattern_[at_ + offset] : '\0';
     }
 
     [[nodiscard]] bool starts_with(std::string_view text) const { return pattern_.substr(at_).starts_with(text); }
@@ -96,7 +96,7 @@ class Translator {
         copy(1);
     }
 
-    // Ruby repeats the interval where PCRE2 would make it possessive.
+    // After an interval, + repeats it in Ruby but makes it possessive in PCRE2.
     void interval() {
         const std::size_t close = pattern_.find_first_not_of("0123456789,", at_ + 1);
         if (close == std::string_view::npos || pattern_[close] != '}') return copy(1);
@@ -115,7 +115,7 @@ class Translator {
         if (num_flags == 0 || (peek(num_flags) != ':' && peek(num_flags) != ')')) return;
         for (; num_flags > 0; --num_flags, ++at_) {
             const char flag = peek();
-            if (std::string_view("imx-").find(flag) == std::string_view::npos) refuse("a flag unlike i, m, x");
+            if (std::string_view("imx-").find(flag) == std::string_view::npos) refuse("a flag other than i, m, x");
             result_ += flag == 'm' ? 's' : flag;
         }
     }
@@ -130,7 +130,7 @@ class Translator {
     }
 
     void boundary(bool negated) {
-        if (in_class_) {  // a backspace there
+        if (in_class_) {  // \b in a class is a backspace
             result_ += "\\x{8}";
             return;
         }
@@ -172,7 +172,7 @@ class Translator {
                 at_ += 2;
                 return boundary(letter == 'B');
             default:
-                // Letters that mean the same on both sides; anything that is no letter is itself.
+                // Letters with the same meaning in both syntaxes; an escaped non-letter is the character itself.
                 if (std::isalpha(static_cast<unsigned char>(letter)) != 0 &&
                     std::string_view("trnfaexAzZGKRXk").find(letter) == std::string_view::npos)
                     refuse("the escape \\" + std::string(1, letter));
@@ -226,7 +226,7 @@ class Translator {
             if (name == long_name) return std::string(category);
         if (name.size() <= 2) return name;
         if (compiles("\\p{sc:" + name + "}")) return "sc:" + name;
-        // The POSIX names (Alnum, Punct, ...) are sets of their own in Oniguruma; these are the same in both.
+        // Oniguruma defines the POSIX names (Alnum, Punct, ...) as its own sets. These five are the same in both.
         static constexpr std::array<std::string_view, 5> same{"Any", "Alphabetic", "White_Space", "Uppercase",
                                                               "Lowercase"};
         if (std::find(same.begin(), same.end(), name) == same.end()) refuse("the property " + in_quotes(name));

@@ -1,6 +1,6 @@
-// tokenizer.model of SentencePiece, model type BPE (Kudo and Richardson 2018). The field numbers are those of
-// sentencepiece_model.proto. Any two neighbours whose texts together are a piece are merged, the piece with the highest
-// score first. Here that becomes a list of merges: for each piece all ways to cut it into two symbols.
+// Loads tokenizer.model of SentencePiece, model type BPE (Kudo and Richardson 2018). Field numbers are those of
+// sentencepiece_model.proto. SentencePiece merges two neighbours if their joined text is a piece, the highest score
+// first. Bpe needs an explicit list of merges, so each piece gives one merge per split into two symbols.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -16,8 +16,8 @@ namespace longhaul::engine {
 namespace {
 
 constexpr std::int64_t max_model_bytes = std::int64_t{1} << 26;
-// All ways to cut a piece are tried, so what one costs grows with the square of its length. Published ones have at most
-// 16 characters unless they are user-defined.
+// All splits of a piece are tried, so its cost is quadratic in its length. Published pieces have at most 16 characters,
+// except user-defined ones.
 constexpr std::size_t max_piece_bytes = 1024;
 
 enum class PieceType { normal = 1, unknown = 2, control = 3, user_defined = 4, unused = 5, byte = 6 };
@@ -122,11 +122,10 @@ void check(const ModelFile& model, std::string_view file) {
     if (model.model_type != 2) refuse("trainer_spec.model_type", "BPE", model_type_name(model.model_type));
     if (model.treat_whitespace_as_suffix) refuse("trainer_spec.treat_whitespace_as_suffix", "false", "true");
     if (!model.precompiled_charsmap.empty())
-        refuse("normalizer_spec.name", "identity (no table of characters is known here)",
-               in_quotes(model.normalizer_name));
+        refuse("normalizer_spec.name", "identity (character maps are not supported)", in_quotes(model.normalizer_name));
 }
 
-/// Makes merges of the pieces that text is made of.
+/// Turns the normal pieces into merges.
 class MergeMaker {
   public:
     MergeMaker(const ModelFile& model, TokenizerParts& parts) : model_(model), parts_(parts) {
@@ -145,7 +144,7 @@ class MergeMaker {
   private:
     static bool is_text(const ModelPiece& piece) { return piece.type == PieceType::normal; }
 
-    // A character may be no piece and yet part of one.
+    // A character of a piece need not be a piece itself.
     void add_extra_chars(std::string_view text) {
         for (; !text.empty(); text.remove_prefix(unicode::char_bytes(text[0]))) {
             const std::string_view character = text.substr(0, unicode::char_bytes(text[0]));
@@ -188,7 +187,7 @@ void add_pieces(const ModelFile& model, std::string_view file, TokenizerParts& p
         const ModelPiece& piece = model.pieces[index];
         const auto id = static_cast<std::int32_t>(index);
         if (parts.vocabulary.add(piece.text, id) != Vocabulary::Conflict::none)
-            throw InputError(file, piece_name(index), "a piece unlike the others", in_quotes(piece.text));
+            throw InputError(file, piece_name(index), "a unique piece", in_quotes(piece.text));
         if (piece.type != PieceType::normal) parts.bpe.reserved_ids.push_back(id);
         if (piece.type == PieceType::control || piece.type == PieceType::unknown) parts.special_ids.push_back(id);
         if (piece.type == PieceType::unknown) {
@@ -215,7 +214,8 @@ void add_byte_tokens(const ModelFile& model, std::string_view file, TokenizerPar
             throw InputError(file, piece_name(static_cast<std::size_t>(id)), "type BYTE", "another type");
 }
 
-/// "IQ== 0", the form in which Llama 3 was published: the pre-tokenizer's pattern is not in the file.
+/// Matches the first line "IQ== 0" of a tiktoken file. Llama 3 was published in this format, which does not contain the
+/// split pattern.
 bool is_tiktoken(std::string_view bytes) {
     const std::string_view line = bytes.substr(0, bytes.find('\n'));
     const std::size_t space = line.find(' ');
@@ -245,7 +245,7 @@ TokenizerParts load_sentencepiece(const std::filesystem::path& model_folder) {
     if (parts.vocabulary.contains(
             static_cast<std::int32_t>(std::clamp<std::int64_t>(model.bos_id, -1, max_token_id)))) {
         parts.bos_id = static_cast<std::int32_t>(model.bos_id);
-        parts.adds_bos = true;  // what the classes that read these files do unless they are told otherwise
+        parts.adds_bos = true;  // default of the tokenizer classes that read these files
     } else if (model.bos_id >= 0) {
         throw InputError(file, "trainer_spec.bos_id", "an id of the vocabulary, or -1", std::to_string(model.bos_id));
     }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t max_config_bytes = std::int64_t{1} << 26;
 
-/// Tokens in the order they came; of those with the same content the first counts.
+/// Tokens in the order they were added. If two have the same content, the first one is kept.
 class TokenList {
   public:
     void add(AddedToken token) {
@@ -34,7 +34,7 @@ class TokenList {
     std::unordered_map<std::string, std::size_t> indices_;
 };
 
-// A special token by name, or an object as in tokenizer.json.
+// Reads a special token: a string, or an object as in tokenizer.json.
 AddedToken named_token(const JsonView& json) {
     AddedToken token;
     if (json.is_string()) {
@@ -152,7 +152,7 @@ TokenizerConfig TokenizerConfig::load(const fs::path& model_folder) {
 
 void apply_bos(const TokenizerConfig& config, TokenizerParts& parts) {
     if (config.bos_token) {
-        // A name that is in no vocabulary does no harm as long as nobody asks for it.
+        // A bos_token that is not in the vocabulary is ignored unless add_bos_token is true.
         if (const auto id = parts.vocabulary.find(*config.bos_token)) {
             parts.bos_id = id;
         } else if (config.add_bos_token.value_or(false)) {
@@ -173,7 +173,7 @@ void apply_added_tokens(const TokenizerConfig& config, TokenizerParts& parts) {
                              std::to_string(token.id));
         if (!known && token.id < 0) continue;
         if (!known && parts.vocabulary.add(token.content, token.id) != Vocabulary::Conflict::none)
-            throw InputError(config.file, "added token " + in_quotes(token.content), "an id of its own",
+            throw InputError(config.file, "added token " + in_quotes(token.content), "a unique id",
                              std::to_string(token.id) + ", which is " + in_quotes(parts.vocabulary.text(token.id)));
         if (known) token.id = *known;
         if (!known) parts.bpe.reserved_ids.push_back(token.id);
@@ -191,7 +191,7 @@ std::uint64_t fingerprint_of(const std::vector<std::string>& files, const Tokeni
     XXH3_state_t state;
     XXH3_64bits_reset(&state);
     const auto update = [&](const std::string& bytes) {
-        // The length first, so that a byte cannot wander from one file to the next unnoticed.
+        // Hash the length first, so that moving bytes from one file to the next changes the hash.
         const std::string head = std::to_string(bytes.size()) + ":";
         XXH3_64bits_update(&state, head.data(), head.size());
         XXH3_64bits_update(&state, bytes.data(), bytes.size());

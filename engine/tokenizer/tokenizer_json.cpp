@@ -1,4 +1,4 @@
-// tokenizer.json of the tokenizers package.
+// Loads tokenizer.json, the format of the tokenizers package.
 #include <algorithm>
 
 #include "engine/tokenizer/pipeline.hpp"
@@ -17,11 +17,11 @@ std::string id_of_other(std::int64_t id, const Vocabulary& vocabulary) {
 
 void add_vocabulary(const JsonView& json, Vocabulary& vocabulary) {
     for (const auto& [token, value] : json.object().items()) {
-        // Names of places are costly to make, so only for complaints.
+        // Building a path is expensive, so it is done only for errors.
         const bool plain = value.is_number_unsigned() && value.get<std::uint64_t>() <= max_token_id;
         const std::int64_t id = plain ? value.get<std::int64_t>() : json.member(token).integer(0, max_token_id);
         if (vocabulary.add(token, static_cast<std::int32_t>(id)) != Vocabulary::Conflict::none)
-            json.member(token).fail("an id of its own", id_of_other(id, vocabulary));
+            json.member(token).fail("a unique id", id_of_other(id, vocabulary));
     }
 }
 
@@ -55,7 +55,8 @@ std::vector<Merge> read_merges(const JsonView& json, const Vocabulary& vocabular
 }
 
 void refuse_unless_empty(const JsonView& json) {
-    if (!json.is_null() && !(json.is_string() && json.string().empty())) json.fail("null (no other is known here)");
+    if (!json.is_null() && !(json.is_string() && json.string().empty()))
+        json.fail("null (other values are not supported)");
 }
 
 BpeOptions read_options(const JsonView& model, const Vocabulary& vocabulary) {
@@ -93,13 +94,13 @@ void read_added_tokens(const JsonView& json, TokenizerParts& parts) {
                         std::to_string(*parts.vocabulary.find(token.content)));
             case Vocabulary::Conflict::same_id:
                 if (parts.vocabulary.text(token.id) != token.content)
-                    id.fail("an id of its own", id_of_other(token.id, parts.vocabulary));
+                    id.fail("a unique id", id_of_other(token.id, parts.vocabulary));
         }
         parts.added_tokens.push_back(std::move(token));
     }
 }
 
-// What a template puts before the text: at most one token, which is then the begin-of-text token.
+// Reads what the template puts before the text: at most one token, which becomes the begin-of-text token.
 void read_template(const JsonView& json, TokenizerParts& parts) {
     const JsonView tokens = json.member("special_tokens");
     const JsonView single = json.member("single");

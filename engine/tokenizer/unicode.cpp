@@ -8,12 +8,12 @@ namespace {
 
 struct LeadByte {
     int num_continuation;  // -1: cannot start a character
-    unsigned char low;     // range of the second byte
+    unsigned char low;     // valid range of the second byte
     unsigned char high;
 };
 
-// Table 3-7 of the Unicode standard: which second bytes keep out overlong forms, surrogates and what is beyond
-// U+10FFFF.
+// Table 3-7 of the Unicode standard. The range of the second byte excludes overlong forms, surrogates and code points
+// beyond U+10FFFF.
 LeadByte classify(unsigned char lead) {
     if (lead < 0x80) return {0, 0, 0};
     if (lead < 0xC2) return {-1, 0, 0};
@@ -127,7 +127,7 @@ bool is_white_space(char32_t code) {
 
 namespace {
 
-// Printable Latin-1 stands for itself, the other 68 bytes are U+0100, U+0101, ... in order.
+// Printable Latin-1 characters represent their own byte. The other 68 bytes are U+0100, U+0101, ... in order.
 bool stands_for_itself(int byte) {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }

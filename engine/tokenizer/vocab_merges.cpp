@@ -1,4 +1,4 @@
-// vocab.json and merges.txt: byte-level BPE as GPT-2 published it (OPT and others follow).
+// Loads vocab.json and merges.txt: byte-level BPE in the format of GPT-2, also used by OPT and others.
 #include <algorithm>
 #include <array>
 
@@ -16,7 +16,7 @@ void add_vocab_file(const JsonView& json, Vocabulary& vocabulary) {
         const JsonView place = json.member(token);
         const auto id = static_cast<std::int32_t>(place.integer(0, max_token_id));
         if (vocabulary.add(token, id) != Vocabulary::Conflict::none)
-            place.fail("an id of its own", std::to_string(id) + ", which is " + in_quotes(vocabulary.text(id)));
+            place.fail("a unique id", std::to_string(id) + ", which is " + in_quotes(vocabulary.text(id)));
     }
     if (vocabulary.size() == 0) json.fail("at least one token", "none");
 }
@@ -48,7 +48,8 @@ std::vector<Merge> read_merges(std::string_view text, const std::string& file, c
     return merges;
 }
 
-// The two files do not say how the text is split: the class does, and those known here split as GPT-2 or as Qwen2 does.
+// The two files do not contain the split pattern; the tokenizer class implies it. The known classes split like GPT-2 or
+// like Qwen2.
 bool splits_as_qwen2(const TokenizerConfig& config) {
     static constexpr std::array<std::string_view, 5> gpt2{"", "GPT2Tokenizer", "OPTTokenizer", "RobertaTokenizer",
                                                           "CodeGenTokenizer"};
@@ -75,7 +76,7 @@ TokenizerParts load_vocab_and_merges(const std::filesystem::path& model_folder) 
     add_vocab_file(JsonView(json, vocab_file), parts.vocabulary);
     parts.merges = read_merges(merges_bytes, merges_file, parts.vocabulary);
     apply_added_tokens(config, parts);
-    // GPT-2's own folder names no special token at all.
+    // GPT-2's own folder names no special tokens.
     const auto end_of_text = parts.vocabulary.find("<|endoftext|>");
     if (end_of_text && parts.added_tokens.empty()) {
         AddedToken token;

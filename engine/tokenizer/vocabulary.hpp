@@ -1,4 +1,4 @@
-// Tokens by id and ids by token.
+// Vocabulary: tokens by id and ids by token.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace longhaul::engine {
 
-/// Ids may have holes (published vocabularies do), but are not scattered over all integers: what a hostile file can
-/// make us allocate is bounded. Four times the largest vocabulary in use.
+/// Largest id accepted: four times the largest vocabulary in use. Ids may have holes, as in published vocabularies, so
+/// the limit bounds what a hostile file can make us allocate.
 inline constexpr std::int64_t max_token_id = (std::int64_t{1} << 20) - 1;
 
 struct StringHash {
@@ -22,7 +22,7 @@ struct StringHash {
 
 class Vocabulary {
   public:
-    /// Adds a token; returns what stands in the way if its text or id is taken, else nothing.
+    /// Adds a token. Returns what is already taken, its text or its id; then nothing is added.
     enum class Conflict { none, same_token, same_id };
     Conflict add(std::string_view token, std::int32_t token_id);
 
@@ -33,9 +33,9 @@ class Vocabulary {
     [[nodiscard]] bool contains(std::int32_t token_id) const {
         return token_id >= 0 && token_id < size() && present_[token_id];
     }
-    /// Text of a token that is contained.
+    /// Text of a token; `contains(token_id)` must be true.
     [[nodiscard]] const std::string& text(std::int32_t token_id) const { return texts_[token_id]; }
-    /// One more than the greatest id.
+    /// Largest id plus one.
     [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(texts_.size()); }
 
   private:

@@ -1,4 +1,4 @@
-// The wire format of Protocol Buffers, as much of it as a SentencePiece model needs. Every length is checked.
+// Reader for the Protocol Buffers wire format, limited to what a SentencePiece model needs. Checks every length.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,18 @@
 
 namespace longhaul::engine {
 
-/// Reads the fields of one message in the order they stand.
+/// Reads the fields of one message in order.
 class WireReader {
   public:
-    /// `name` is the message's name in error messages.
+    /// `name` is used in error messages.
     WireReader(std::string_view message, std::string_view file, std::string name)
         : rest_(message), size_(message.size()), file_(file), name_(std::move(name)) {}
 
-    /// Goes to the next field; false at the end of the message. Throws InputError for what is no field.
+    /// Advances to the next field; returns false at the end of the message. Throws InputError for a malformed field.
     bool next();
 
     [[nodiscard]] std::uint64_t field() const { return field_; }
-    /// The value of the field; throws InputError when it is of another kind.
+    /// Value of the current field. Throws InputError if the field has another wire type.
     [[nodiscard]] std::string_view bytes() const;
     [[nodiscard]] std::int64_t integer() const;
     [[nodiscard]] bool boolean() const { return integer() != 0; }
@@ -42,7 +42,7 @@ class WireReader {
     std::uint64_t field_ = 0;
     Kind kind_ = Kind::varint;
     std::uint64_t integer_ = 0;
-    std::string_view bytes_;  // of all kinds but varint
+    std::string_view bytes_;  // payload of all kinds except varint
 };
 
 }  // namespace longhaul::engine

@@ -14,7 +14,7 @@ std::vector<Verdict> BatchVerifier::verify(std::span<const TreeToVerify> trees, 
     return verdicts;
 }
 
-/// Tokens of the path to `node`, itself the last.
+/// Tokens of the path from below the root down to `node`, inclusive.
 static std::vector<std::int32_t> path_tokens(const TokenTree& tree, std::int32_t node) {
     std::vector<std::int32_t> path = tree.path_to(node);
     for (std::int32_t& at : path) at = tree.token[at];
@@ -40,7 +40,7 @@ Verdict BatchVerifier::walk(const TreeToVerify& asked, const NodeDecisions& deci
     });
 }
 
-/// The whole distributions of a node's drafts, where a device kept them.
+/// Copies the draft distributions of a node's trials from device to host memory, if the device kept them.
 void BatchVerifier::fetch_drafts(TokenTree& tree, std::int32_t node) const {
     for (const Trial& trial : tree.trials) {
         Distribution& draft = tree.drafts[trial.draft];
@@ -62,7 +62,8 @@ std::vector<BatchVerifier::NodeDecisions> BatchVerifier::decide_on_device(std::s
     return decisions;
 }
 
-/// Calls tell(node, choice) for the nodes of a tree that is not forced: `choice` is about the node's row.
+/// Calls tell(node, choice) for every node of a tree, with the choice for the node's logits row. Does nothing for
+/// forced trees.
 template <typename Tell>
 void BatchVerifier::each_choice(const TreeToVerify& asked, const Tell& tell) {
     if (!asked.forced.empty()) return;
@@ -76,7 +77,7 @@ void BatchVerifier::each_choice(const TreeToVerify& asked, const Tell& tell) {
     }
 }
 
-/// What the target says after every node, where that follows from its logits and the shared noise alone.
+/// The coupled rule on the device: the target's token at each node follows from its logits and the shared noise alone.
 void BatchVerifier::choose_tokens(std::span<const TreeToVerify> trees, Logits& logits,
                                   std::vector<NodeDecisions>& decisions) {
     std::vector<kernels::Choice> choices;
@@ -91,21 +92,21 @@ void BatchVerifier::choose_tokens(std::span<const TreeToVerify> trees, Logits& l
     }
 }
 
-/// What a sampling rule says after every node.
+/// A sampling rule on the device, at every node whose trials the device can decide.
 void BatchVerifier::decide_nodes(std::span<const TreeToVerify> trees, Logits& logits, kernels::TrialRule rule,
                                  std::vector<NodeDecisions>& decisions) {
     struct Asked {
         std::size_t tree;
         std::int32_t node;
-        DeviceTrials told;
+        DeviceTrials trials;
     };
-    std::deque<Asked> asked;  // nodes point there
+    std::deque<Asked> asked;  // `nodes` point into it
     std::vector<kernels::NodeTrials> nodes;
     for (std::size_t i = 0; i < trees.size(); ++i) {
         each_choice(trees[i], [&](std::int32_t node, const kernels::Choice& choice) {
-            auto told = device_trials(*trees[i].tree, node, trees[i].noise_key, position_of(trees[i]));
-            if (!told || std::ssize(told->trials) > kernels::max_trials) return;
-            const DeviceTrials& trials = asked.emplace_back(Asked{i, node, std::move(*told)}).told;
+            auto found = device_trials(*trees[i].tree, node, trees[i].noise_key, position_of(trees[i]));
+            if (!found || std::ssize(found->trials) > kernels::max_trials) return;
+            const DeviceTrials& trials = asked.emplace_back(Asked{i, node, std::move(*found)}).trials;
             nodes.push_back({.choice = choice, .trials = trials.trials, .number = trials.number});
         });
     }
@@ -113,7 +114,7 @@ void BatchVerifier::decide_nodes(std::span<const TreeToVerify> trees, Logits& lo
     for (std::size_t i = 0; i < asked.size(); ++i) {
         std::optional<Decision>& decision = decisions[asked[i].tree][asked[i].node];
         if (decided[i].trial >= 0) {
-            const std::int32_t child = asked[i].told.children[decided[i].trial];
+            const std::int32_t child = asked[i].trials.children[decided[i].trial];
             decision = {child, trees[asked[i].tree].tree->token[child]};
         } else if (decided[i].token >= 0) {
             decision = {-1, decided[i].token};

@@ -1,6 +1,6 @@
-// Verification of a batch: the verdict on each tree from the logits of one target pass. Where the device chooses tokens
-// (kernels/token_chooser.hpp), it decides after every node at once and the logits stay there; the host decides by the
-// same arithmetic, only after the nodes that its walk reaches.
+// Verifies the trees of a batch from the logits of one target pass. Called by the replica's step. If the device can
+// choose tokens (kernels/token_chooser.hpp), it decides all nodes in one call and the logits stay in device memory.
+// Otherwise the host decides with the same arithmetic, only at the nodes that its walk reaches.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +18,25 @@
 
 namespace longhaul::engine {
 
-/// A tree of the batch, and the rows of logits behind its nodes.
+/// A tree of the batch and the logits rows of its nodes.
 struct TreeToVerify {
     TokenTree* tree = nullptr;
-    std::span<const std::int32_t> context;  ///< the sequence; its last token is the root
+    std::span<const std::int32_t> context;  ///< tokens of the sequence; the last one is the root
     const SamplingParams* sampling = nullptr;
     std::uint64_t noise_key = 0;
-    std::int64_t first_row = 0;            ///< of the logits: the root's; node i has row first_row + i
-    std::span<const std::int32_t> forced;  ///< the tokens that follow, where they are given; else empty
+    std::int64_t first_row = 0;            ///< logits row of the root; node i has row first_row + i
+    std::span<const std::int32_t> forced;  ///< teacher-forced sequences: the tokens after the root; else empty
 };
 
 class BatchVerifier {
   public:
     BatchVerifier(VerifyRule rule, kernels::Device& device, std::int64_t vocab_size);
 
-    /// A verdict for each tree, in their order. The same on every rank.
+    /// One verdict per tree, in order. The same on every rank.
     std::vector<Verdict> verify(std::span<const TreeToVerify> trees, Logits& logits);
 
   private:
-    /// What the device says after each node of a tree; nullopt: the host has to find out.
+    /// The device's decision at each node of a tree; nullopt: the host has to decide.
     using NodeDecisions = std::vector<std::optional<Decision>>;
 
     std::vector<NodeDecisions> decide_on_device(std::span<const TreeToVerify> trees, Logits& logits);
@@ -51,7 +51,7 @@ class BatchVerifier {
     kernels::Device& device_;
     std::unique_ptr<Verifier> rule_;
     LogitsPipeline pipeline_;
-    std::deque<std::vector<std::int32_t>> penalised_;  ///< what the choices of a call point to
+    std::deque<std::vector<std::int32_t>> penalised_;  ///< penalised tokens; the choices of a call point into it
 };
 
 }  // namespace longhaul::engine

@@ -1,8 +1,8 @@
 // Coupled verification (algorithms.md section 3): at a node of depth d the target's token is
 //     y = argmax_v log q(v) + G_{pos+d}(v),
-// the very draw of autoregressive decoding; a child that carries y is accepted, else y is emitted. One draw a position,
-// so the text cannot depend on the drafter. (TokenSwift's published code draws once a leaf path and keeps the lucky
-// one.)
+// the same draw as in autoregressive decoding. A child that carries y is accepted; otherwise y is emitted. There is one
+// draw per position, so the text cannot depend on the drafter. (TokenSwift's published code draws once per leaf path
+// and keeps the longest match.)
 #include "engine/sampling/pipeline.hpp"
 #include "engine/verify/verifier.hpp"
 

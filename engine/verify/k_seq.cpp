@@ -1,5 +1,5 @@
-// K-SEQ (SpecTr; algorithms.md section 3): K independent drafts of one distribution p, all with one discount gamma of
-// the acceptance, the least for which the accepted mass never exceeds the target's.
+// K-SEQ (SpecTr; algorithms.md section 3): K independent drafts from one distribution p. All are accepted with the same
+// discount gamma, the smallest for which the accepted mass never exceeds the target's.
 #include <algorithm>
 #include <array>
 #include <stdexcept>
@@ -11,8 +11,8 @@
 namespace longhaul::engine {
 namespace {
 
-/// beta(gamma) = sum of min(p, q / gamma): the chance that one draft is accepted. It is asked for many gamma in [1, K],
-/// and most tokens are on one side of the minimum for all of them.
+/// beta(gamma) = sum of min(p, q / gamma): the probability that one draft is accepted. The search evaluates it for many
+/// gamma in [1, K]. For most tokens the minimum is the same side for all of them, so their sums are computed once.
 class AcceptedMass {
   public:
     AcceptedMass(std::span<const std::int32_t> ids, std::span<const double> p, std::span<const double> q,
@@ -50,7 +50,7 @@ class AcceptedMass {
   private:
     std::size_t num_lanes_;
     double p_sum_ = 0, q_sum_ = 0;
-    std::vector<double> p_, q_;  ///< [tokens of a lane, lane], of tokens where gamma decides; else zeros
+    std::vector<double> p_, q_;  ///< [tokens of a lane, lane] of the tokens whose side depends on gamma; zero-padded
 };
 
 class KSeq final : public NodeRule {

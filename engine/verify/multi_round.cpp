@@ -1,6 +1,6 @@
-// Multi-round rejection sampling (SpecInfer): independent drafts are tried one after the other, each against what the
-// rejected ones left of the target (algorithms.md section 3). With one draft it is the rejection sampling of Leviathan
-// et al. and Chen et al.
+// Multi-round rejection sampling (SpecInfer; algorithms.md section 3): independent drafts are tried one after another,
+// each against the residual of the target distribution that the rejected ones left. With one draft this is the
+// rejection sampling of Leviathan et al. and Chen et al.
 #include "engine/verify/sampling.hpp"
 
 namespace longhaul::engine {
@@ -10,7 +10,7 @@ class MultiRound final : public NodeRule {
   public:
     std::size_t decide(std::span<const DraftToken> drafts, Residual& residual,
                        const TrialNumbers& numbers) const override {
-        std::vector<double> p;  // over the target's support: of one model, drawn from again and again
+        std::vector<double> p;  // draft distribution over the target's support; consecutive drafts often share it
         const Distribution* of = nullptr;
         for (std::size_t k = 0; k < drafts.size(); ++k) {
             const DraftToken& x = drafts[k];

@@ -1,6 +1,7 @@
 // Recursive rejection sampling (RSD, Theorem 3.1; algorithms.md section 3): the drafts of a node were drawn without
-// replacement, so the k-th one's distribution is p without the tokens drawn before it; each is tried against what the
-// rejected ones left of the target. Drafts that were certain (one-hot) are the same with p_k(x_k) = 1.
+// replacement, so the k-th draft's distribution is p without the tokens drawn before it. Each is tried against the
+// residual of the target distribution that the rejected ones left. Certain (one-hot) drafts: the same with
+// p_k(x_k) = 1.
 #include <algorithm>
 #include <limits>
 
@@ -14,18 +15,18 @@ namespace {
 /// p without the tokens already drawn.
 class Remaining {
   public:
-    /// `ids`: the target's support, where p is asked for as a whole.
+    /// `ids`: the target's support, over which weights() is given.
     Remaining(const Distribution& p, const std::vector<std::int32_t>& ids)
         : p_(p), ids_(ids), same_support_(p.ids == ids), weights_(p.q) {
         align();
     }
 
-    /// 1 for a token that is none of p's: it was drawn all the same.
+    /// Probability among the remaining tokens; 1 for a token outside p's support.
     [[nodiscard]] double probability(std::int32_t token) const {
         const std::int64_t place = p_.place_of(token);
         return place < 0 ? 1.0 : mass_ > 0 ? weights_[place] / mass_ : 0.0;
     }
-    /// Over the target's support, to be multiplied by scale().
+    /// Unnormalised, over the target's support; multiply by scale().
     [[nodiscard]] std::span<const double> weights() const { return same_support_ ? weights_ : over_; }
     [[nodiscard]] double scale() const { return mass_ > 0 ? 1.0 / mass_ : 0.0; }
 
@@ -36,7 +37,8 @@ class Remaining {
             weights_[gone_.back()] = 0;
         }
         align();
-        // Probabilities end near 1e-304; drafts are drawn by their logarithms, which tell the tokens beyond apart too.
+        // Probabilities are clamped near 1e-304. Drafts are drawn by log weight, which also distinguishes smaller ones.
+        // So recompute the weights from the log weights before the mass gets that small.
         constexpr double min_mass = 1e-200;
         if (mass_ < min_mass) weigh_anew();
     }
@@ -53,7 +55,7 @@ class Remaining {
         for (const std::size_t place : gone_) weights_[place] = 0;
         align();
     }
-    /// The mass is summed anew: a difference would lose the digits of what little may be left.
+    /// Recomputes the mass. (Subtracting the weight of each removed token would lose precision if little is left.)
     void align() {
         mass_ = sum_over_tokens(p_.ids, [&](std::size_t i) { return weights_[i]; });
         if (!same_support_) over_ = over_ids(weights_, p_.ids, ids_);
@@ -62,8 +64,8 @@ class Remaining {
     const Distribution& p_;
     const std::vector<std::int32_t>& ids_;
     bool same_support_;
-    std::vector<double> weights_;  ///< p up to a factor; 0 where a token is gone
-    std::vector<double> over_;     ///< weights_ at the places of ids_, where the supports differ
+    std::vector<double> weights_;  ///< p up to a factor; 0 for removed tokens
+    std::vector<double> over_;     ///< weights_ over ids_, if the supports differ
     std::vector<std::size_t> gone_;
     double mass_ = 0;
 };

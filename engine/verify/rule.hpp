@@ -1,4 +1,4 @@
-// Verification rules by name: what the key `verify` may say (algorithms.md section 3).
+// Verification rules by name: the values of the job key `verify` (algorithms.md section 3).
 #pragma once
 
 #include <array>
@@ -8,14 +8,14 @@
 
 namespace longhaul::engine {
 
-/// One of the rules. A name is parsed once, where it enters; code compares values.
+/// One of the rules. A name is parsed once, at construction; code compares values.
 class VerifyRule {
   public:
     enum Value : std::uint8_t { coupled, rejection, multi_round, k_seq, recursive };
     static constexpr std::array<std::string_view, 5> names{"coupled", "rejection", "multi-round", "k-seq", "recursive"};
 
     constexpr VerifyRule(Value value = coupled) : value_(value) {}
-    // Implicit, so that a rule can be written as its name wherever one is set. Throws UsageError for another name.
+    // Implicit, so that a rule can be given by its name. Throws UsageError for an unknown name.
     VerifyRule(std::string_view name);
     VerifyRule(const char* name) : VerifyRule(std::string_view(name)) {}
     VerifyRule(const std::string& name) : VerifyRule(std::string_view(name)) {}

@@ -66,7 +66,7 @@ std::int32_t Residual::draw(double u) const {
             up_to += left_[i];
             if (left_[i] > 0 && mark < up_to) return ids_[i];
         }
-        return last;  // of this chunk: its parts came to less than its sum
+        return last;  // rounding: the running sum of the chunk's tokens stayed below the chunk's sum
     }
     return last;
 }
@@ -122,16 +122,16 @@ std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule,
 std::optional<DeviceTrials> device_trials(const TokenTree& tree, std::int32_t node, std::uint64_t noise_key,
                                           std::int64_t position) {
     const std::int64_t at = position + tree.depth[node];
-    DeviceTrials told{.trials = {}, .children = {}, .number = number_of(noise_key, at, Purpose::residual, 0)};
+    DeviceTrials result{.trials = {}, .children = {}, .number = number_of(noise_key, at, Purpose::residual, 0)};
     for (const DraftToken& draft : drafts_of(tree, node)) {
         const bool drawn = draft.drawn_from != nullptr;
         if (drawn && draft.drawn_from->kept == nullptr) return std::nullopt;
-        told.trials.push_back({.token = draft.token,
-                               .drawn_from = drawn ? draft.drawn_from->kept : nullptr,
-                               .number = number_of(noise_key, at, Purpose::accept, told.trials.size())});
-        told.children.push_back(draft.node);
+        result.trials.push_back({.token = draft.token,
+                                 .drawn_from = drawn ? draft.drawn_from->kept : nullptr,
+                                 .number = number_of(noise_key, at, Purpose::accept, result.trials.size())});
+        result.children.push_back(draft.node);
     }
-    return told;
+    return result;
 }
 
 }  // namespace longhaul::engine

@@ -1,4 +1,5 @@
-// What the sampling rules share: the walk down a tree, and arithmetic on what is left of the target's distribution.
+// Common code of the sampling rules (multi_round.cpp, k_seq.cpp, recursive.cpp): the decision at a node, and arithmetic
+// on the residual of the target distribution (algorithms.md section 3).
 #pragma once
 
 #include <cstdint>
@@ -13,37 +14,38 @@
 
 namespace longhaul::engine {
 
-/// A draft of one node, in the order of its draw.
+/// A draft token below a node.
 struct DraftToken {
     std::int32_t token = 0;
     std::int32_t node = 0;
-    const Distribution* drawn_from = nullptr;  ///< nullptr: it was certain, its distribution is one-hot
+    const Distribution* drawn_from = nullptr;  ///< nullptr: a certain draft, its distribution is one-hot
 
     [[nodiscard]] double probability() const { return drawn_from == nullptr ? 1.0 : drawn_from->probability(token); }
 };
 
-/// `values`, of `from` (ascending), at the places of `ids` (ascending); 0 where `from` lacks an id.
+/// Maps `values`, indexed by the ids `from` (ascending), to the ids `ids` (ascending); 0 for ids missing from `from`.
 std::vector<double> over_ids(std::span<const double> values, const std::vector<std::int32_t>& from,
                              const std::vector<std::int32_t>& ids);
 
-/// What rejections leave of the target's distribution: q_k of the papers, q_1 the target's own. `target` must outlive
-/// it.
+/// The residual of the target distribution after rejections: q_k of the papers, q_1 is the target's own. `target` must
+/// outlive it.
 class Residual {
   public:
     explicit Residual(const Distribution& target) : ids_(target.ids), left_(target.q) {}
 
     [[nodiscard]] double probability(std::int32_t token) const;
 
-    /// left := max(left - by * scale, 0), normalised; where nothing is left it stays as it was: its mass was lost to
-    /// rounding. `by`: one number a place of ids().
+    /// left := max(left - by * scale, 0), normalised. Leaves it unchanged if the result would be all zeros (possible
+    /// only by rounding). `by`: one number per entry of ids().
     void reduce(std::span<const double> by, double scale);
-    /// The same by a one-hot distribution.
+    /// Subtracts a one-hot distribution in the same way.
     void remove(std::int32_t token);
 
     [[nodiscard]] const std::vector<std::int32_t>& ids() const { return ids_; }
     [[nodiscard]] std::span<const double> left() const { return left_; }
 
-    /// The token at which the sum of what is left passes `u` of it, 0 <= u < 1, in the order of kernels/numerics.hpp.
+    /// Draws a token by inverse transform with `u`, 0 <= u < 1: the token at which the running sum exceeds u times the
+    /// mass. Order of summation: kernels/numerics.hpp.
     [[nodiscard]] std::int32_t draw(double u) const;
 
   private:
@@ -51,14 +53,14 @@ class Residual {
 
     const std::vector<std::int32_t>& ids_;
     std::vector<double> left_;
-    std::vector<double> less_;  ///< the next left_
+    std::vector<double> less_;  ///< buffer for the next left_
 };
 
-/// Uniform numbers of one node's decision, by the number of the trial.
+/// Uniform random numbers of one node's decision, by index of the trial.
 using TrialNumbers = std::function<double(std::size_t trial)>;
 
-/// A rule's decision at one node: the index of the draft it accepts, or drafts.size(); then `residual` is what the
-/// emitted token is drawn from.
+/// A rule's decision at one node. `decide` takes the drafts in draw order and returns the index of the accepted one. If
+/// none is accepted it returns drafts.size(), and the emitted token is drawn from `residual`.
 class NodeRule {
   public:
     virtual ~NodeRule() = default;
@@ -66,17 +68,17 @@ class NodeRule {
                                const TrialNumbers& numbers) const = 0;
 };
 
-/// A verifier of one rule; `on_device`: the same rule, as devices have it. Accepting and residual draws have random
-/// numbers of their own (algorithms.md section 2).
+/// A verifier of one rule; `on_device`: the device's implementation of the same rule. Acceptance and residual draws use
+/// separate random numbers (algorithms.md section 2).
 std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule, kernels::TrialRule on_device);
 
-/// What a device is told of the drafts of `node` and their random numbers, but for the target's row; `position` as in
-/// Verifier::decide. nullopt: the device does not have what one of them was drawn from.
+/// The drafts of a node and their random numbers, as passed to a device together with the target's logits row.
 struct DeviceTrials {
     std::vector<kernels::DraftTrial> trials;
-    std::vector<std::int32_t> children;  ///< of each trial
-    double number = 0;                   ///< of the draw from what is left
+    std::vector<std::int32_t> children;  ///< tree node of each trial
+    double number = 0;                   ///< uniform number of the draw from the residual
 };
+/// `position` as in Verifier::decide. nullopt: the device did not keep the distribution of one of the drafts.
 std::optional<DeviceTrials> device_trials(const TokenTree& tree, std::int32_t node, std::uint64_t noise_key,
                                           std::int64_t position);
 

@@ -22,7 +22,7 @@ Verdict Verifier::verify(const TokenTree& tree, const TargetDistribution& target
     return walk([&](std::int32_t node) { return decide(tree, node, target, noise_key, position); });
 }
 
-// A new rule is a value of VerifyRule, a line here, one in check_lossless, and a file beside this one.
+// A new rule needs a value of VerifyRule, a case here and in is_lossless, and a file in this folder.
 std::unique_ptr<Verifier> make_verifier(VerifyRule rule) {
     switch (rule) {
         case VerifyRule::coupled:
@@ -38,7 +38,7 @@ std::unique_ptr<Verifier> make_verifier(VerifyRule rule) {
     throw std::logic_error("no such verification rule");
 }
 
-/// Whether `rule` may see the drafts of `method`.
+/// Whether `rule` preserves the target's distribution with the drafts of `method`.
 static bool is_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models) {
     if (!method.drafts()) return true;  // there is nothing to verify
     const bool independent = method.draws == Draws::chain || method.draws == Draws::independent;
@@ -63,7 +63,7 @@ static const char* wanted_drafts(VerifyRule rule) {
         case VerifyRule::coupled:
             return "any drafts";
         case VerifyRule::rejection:
-            return "one sampled draft a node";
+            return "one sampled draft per node";
         case VerifyRule::multi_round:
             return "independent drafts";
         case VerifyRule::k_seq:
@@ -88,7 +88,7 @@ void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num
     for (const std::string& name : lossless_methods(rule)) names += (names.empty() ? "" : ", ") + name;
     throw UsageError("verify: expected coupled with draft = " + method.name + ", got " + rule.name() +
                      ", which needs " + wanted_drafts(rule) + " (draft = " + names +
-                     "); what it emitted would not be distributed as the model");
+                     "); the output would not follow the model's distribution");
 }
 
 }  // namespace longhaul::engine

@@ -1,5 +1,5 @@
-// Verification rules: which drafts of a tree the target keeps, and which token follows. A verifier does not know who
-// drafted.
+// Verification rules: which draft nodes of a tree are accepted, and which token follows (algorithms.md section 3). Used
+// through BatchVerifier. A verifier does not depend on the draft method.
 #pragma once
 
 #include <cstdint>
@@ -24,51 +24,51 @@ struct Verdict {
     std::int32_t next_token = 0;
 };
 
-/// What a rule says after one node: the child that is accepted, or the token that is emitted instead of all of them.
+/// A rule's decision at one node: the accepted child, or the token emitted if no child is accepted.
 struct Decision {
     std::int32_t child = -1;  ///< -1: none
-    std::int32_t token = 0;   ///< where there is no child
+    std::int32_t token = 0;   ///< the emitted token, or that of `child`
 };
 
-/// The target's distribution after a node of the tree; evaluated only where the rule walks.
+/// The target's distribution after a tree node. Only called for nodes that the walk reaches.
 using TargetDistribution = std::function<const Distribution&(std::int32_t node)>;
 
 class Verifier {
   public:
     virtual ~Verifier() = default;
-    /// Whether it reads Distribution::q.
+    /// Whether the rule reads Distribution::q.
     [[nodiscard]] virtual bool needs_probabilities() const = 0;
-    /// How a device decides as `decide` does (TokenChooser::decide); nullopt: the target's token alone says it.
+    /// The device rule equivalent to `decide` (TokenChooser::decide); nullopt: the target's token alone decides.
     [[nodiscard]] virtual std::optional<kernels::TrialRule> device_rule() const { return std::nullopt; }
-    /// `position`: absolute position of the token that follows the root.
+    /// Decides at one node. `position`: absolute position of the token after the root.
     [[nodiscard]] virtual Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
                                           std::uint64_t noise_key, std::int64_t position) const = 0;
 
-    /// From the root down, as far as children are accepted.
+    /// Walks from the root down until no child is accepted.
     [[nodiscard]] static Verdict walk(const std::function<Decision(std::int32_t node)>& decide_after);
     [[nodiscard]] Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
                                  std::int64_t position) const;
 };
 
-/// The rule that emits autoregressive decoding's own text (algorithms.md section 3, "coupled").
+/// The rule that emits the same text as autoregressive decoding (algorithms.md section 3, "coupled").
 class CoupledVerifier final : public Verifier {
   public:
     [[nodiscard]] bool needs_probabilities() const override { return false; }
     [[nodiscard]] Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
                                   std::uint64_t noise_key, std::int64_t position) const override;
-    /// The rule where somebody drew the target's token after `node` already.
+    /// The decision for a target token at `node` that was already drawn.
     [[nodiscard]] static Decision of_token(const TokenTree& tree, std::int32_t node, std::int32_t token) {
         return {tree.find_child(node, token), token};
     }
 };
 
-/// The rule where the target's tokens are given.
+/// Teacher forcing: the target's tokens are given.
 class ForcedVerifier final : public Verifier {
   public:
-    /// `coming`: the tokens that follow the tree's root; at least one, and they must outlive it.
+    /// `coming`: the tokens after the tree's root, at least one; must outlive the verifier.
     explicit ForcedVerifier(std::span<const std::int32_t> coming) : coming_(coming) {}
     [[nodiscard]] bool needs_probabilities() const override { return false; }
-    /// Looks at neither `target` nor the noise.
+    /// Ignores `target` and the noise.
     [[nodiscard]] Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
                                   std::uint64_t noise_key, std::int64_t position) const override;
 
@@ -78,11 +78,11 @@ class ForcedVerifier final : public Verifier {
 
 std::unique_ptr<Verifier> make_verifier(VerifyRule rule);
 
-/// Throws UsageError where what `rule` emits from the drafts of `method` would not be distributed as the target
-/// (algorithms.md section 3, "Which drafts a rule may see").
+/// Throws UsageError if `rule` with the drafts of `method` would not preserve the target's distribution (algorithms.md
+/// section 3, "Which drafts a rule may see").
 void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models);
 
-/// Names of the methods, with one draft model, whose drafts `rule` may see.
+/// Names of the methods (with one draft model) that `rule` may be used with.
 std::vector<std::string> lossless_methods(VerifyRule rule);
 
 }  // namespace longhaul::engine

@@ -3,12 +3,12 @@
 #
 #   jobs/rsd/run.sh 1 xsum         # draft lengths 2 to 5;      also wmt, dolly
 #   jobs/rsd/run.sh 2 xsum         # budgets of 6 to 30 tokens; also wmt, dolly
-#   jobs/rsd/run.sh ordering       # tokens a target call, decoder by decoder, on prompts from the demo's books
+#   jobs/rsd/run.sh ordering       # tokens per target call, decoder by decoder, on prompts from the demo's books
 #
 # Options are passed on to `longhaul sweep`, for example --model=… --draft-model=… --data=… --reference=… --output=…
-# Killed or stopped, it goes on when it is run again. At the end the sweep's folder has the table (paper.md, paper.csv), the
-# same relative to plain decoding (relative.md, relative.csv) and figure 4 or 5. RANKS=2 runs on two ranks of MPI.
-# The exit code is the sweep's: 3 where some items failed, and the tables are of the others.
+# If it was killed or stopped, run it again to resume. At the end the sweep's folder has the table (paper.md, paper.csv),
+# the same relative to plain decoding (relative.md, relative.csv; not for ordering) and figure 4 or 5 (not for ordering).
+# RANKS=2 runs on two MPI ranks. The exit code is the sweep's: 3 if some items failed; the tables then leave them out.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 usage="usage: jobs/rsd/run.sh 1|2 wmt|xsum|dolly [OPTIONS], or jobs/rsd/run.sh ordering [OPTIONS]"
@@ -27,7 +27,7 @@ is_given() {
   done
   return 1
 }
-# default KEY VALUE: an option unless the user gave it
+# default KEY VALUE: adds the option unless the user gave it
 default() {
   is_given "$1" || defaults+=("--$1=$2")
 }
@@ -43,10 +43,10 @@ case ${1-} in
     default task "$task"
     case $task in
       wmt)
-        # Our references belong to our sentences; beside a user's, the program finds the user's own.
+        # The sample references belong to the sample sentences. For a user's data the program finds the user's references.
         is_given data || default reference "$root/jobs/rsd/sample/wmt.en"
         default data "$root/jobs/rsd/sample/wmt.de"
-        default stop '\n' # the examples in the prompt end so
+        default stop '\n' # the examples in the prompt end like this
         quality=(bleu)
         ;;
       xsum)
@@ -101,8 +101,8 @@ case $code in
   3) echo "warning: some items failed, $output/sweep.md says of which points; the tables are of the others; with \
 --retry-failed=true they are tried again" >&2 ;;
   *)
-    echo "error: the sweep ended with exit code $code, and no tables were made; mend what it named, if anything, and run \
-this again: it goes on where it was" >&2
+    echo "error: the sweep ended with exit code $code, and no tables were made; fix the reported error, then run \
+this again: it resumes where it was" >&2
     exit "$code"
     ;;
 esac

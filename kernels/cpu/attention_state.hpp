@@ -1,4 +1,5 @@
-// What the chunks of an attention unit give together: its state, merged chunk by chunk, and the end.
+// The state of an attention unit: softmax results merged chunk by chunk, and the final division. Called by
+// cpu_attention.cpp through the kernel table.
 #pragma once
 
 #include "kernels/cpu/kernel_table.hpp"
@@ -10,7 +11,8 @@ namespace longhaul::kernels::cpu {
     return __builtin_fabsf(x) < __builtin_inff();
 }
 
-/// The first chunk becomes the state; rows whose maximum is not finite begin with nothing. Whether there are such.
+/// Initialises the state with the first chunk, or as empty for rows whose maximum is not finite. Returns whether there
+/// are such rows.
 template <class Isa>
 bool begin_state(const Softmax& result, std::int64_t num_rows, std::int64_t padded_dim, const Softmax& state) {
     bool all_finite = true;
@@ -26,8 +28,9 @@ bool begin_state(const Softmax& result, std::int64_t num_rows, std::int64_t padd
     return !all_finite;
 }
 
-/// m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b; o = o*a + oc*b. To begin with m = -inf, l = o =
-/// 0: then a finite mc gives lc and 0 + oc. (Factors of a register of tile rows at once: their arrays are padded.)
+/// Merges a chunk: m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b; o = o*a + oc*b. The empty state
+/// is m = -inf, l = o = 0, from which a finite mc gives lc and 0 + oc. (Factors are computed for a register of tile
+/// rows at a time; their arrays are padded.)
 template <class Isa>
 void attention_merge_of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const Softmax& result,
                         const Softmax& state) {

@@ -1,6 +1,6 @@
 // The inner loops of attention: tiles of R rows against keys (tokens across the lanes) and against values (dimensions
-// across the lanes), sums in registers. Unlike the tiles of tile.hpp they take probabilities from rows as they stand,
-// run over several pages without putting sums down, and ask for the memory that comes next.
+// across the lanes), accumulators in registers. Unlike the tiles of tile.hpp they read probabilities from unpacked
+// rows, run over several pages without storing the accumulators, and prefetch the keys and values that are read next.
 #pragma once
 
 #include "kernels/cpu/dot.hpp"
@@ -10,8 +10,8 @@
 
 namespace longhaul::kernels::cpu {
 
-/// Keys and values of int8 against whole numbers of 16 bits: pairs as in bf16, sums in integers that stand in the
-/// registers as bits. Twice the products of f32 an instruction, and exact in any order.
+/// int8 keys and values times 16-bit integers: pairs as in bf16, integer sums kept as bits in the float registers.
+/// Twice the multiply-adds per instruction of f32, and exact in any order.
 template <class Isa>
 struct DotInt8Kv {
     using Floats = typename Isa::Floats;
@@ -34,7 +34,7 @@ constexpr bool is_int8_kv = requires {
     Dot::is_int8;
 };
 
-/// Elements of an output that stand together in a group.
+/// Elements per output in a group.
 template <class Dot>
 constexpr std::int64_t elements_of_group = Dot::is_bf16 || is_int8_kv<Dot> ? 2 : 1;
 
@@ -48,8 +48,8 @@ struct QueryWords {
     static const std::uint32_t* at(const std::uint32_t* x, int step, int r) { return x + step * R + r; }
 };
 
-/// Probabilities as softmax leaves them: [R][score_stride], ascending positions. Of two steps the first takes the odd
-/// position, which stands second.
+/// Probabilities as softmax stores them: [R][score_stride], ascending positions. If there are two steps, the first
+/// takes the odd position, which is stored second.
 template <class Dot>
 struct ProbabilityWords {
     static constexpr std::int64_t of_group = Dot::steps;
@@ -58,8 +58,9 @@ struct ProbabilityWords {
     }
 };
 
-/// Lines a turn that tiles of `num_rows` rows ask for: as many as they read. (Of few rows of int8 twice as many: each
-/// line is asked for twice, and one row at 100K positions takes 8 % less time on Zen 5; why was not found out.)
+/// Cache lines that a tile of `num_rows` rows prefetches per iteration: as many as it reads. (For few rows of int8
+/// twice as many, so that each line is requested twice: one row at 100K positions takes 8 % less time on Zen 5, for
+/// unknown reasons.)
 template <class Isa, class Dot>
 [[gnu::always_inline]] constexpr int lines_per_turn(std::int64_t num_rows) {
     if (Isa::width == 16) return is_int8_kv<Dot> && num_rows <= 4 ? 4 : 2;
@@ -75,12 +76,13 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
     constexpr std::int64_t reg_bytes = kv_group_bytes<Dot> / regs;
 #pragma GCC unroll 2
     for (int step = 0; step < Dot::steps; ++step) {
-        // Loads the weights anew in each step: held across steps they push sums out of the registers.
+        // Forces a reload of the weights in each step. Held across steps, they would push accumulators out of the
+        // registers.
         asm("" : "+r"(w));
         const auto weight_at = [&](int i) {
             return Dot::weights(w + (First + i) / regs * block_stride + (First + i) % regs * reg_bytes, step);
         };
-        // Of weights and inputs the fewer wait in registers, the others pass by one by one.
+        // The fewer of weights and inputs stay in registers; the others are loaded one by one.
         if constexpr (R < W) {
             Floats in[R];
 #pragma GCC unroll 16
@@ -102,13 +104,13 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
     }
 }
 
-/// Adds `num_groups` groups to the sums. `First`: register of its block that the tile begins with.
+/// Adds `num_groups` groups to the sums. `First`: index of the tile's first register in its block.
 template <class Isa, class Dot, class Words, int W, int R, int First>
 [[gnu::always_inline]] inline void add_groups(typename Isa::Floats (&sum)[R][W], const std::byte* w,
                                               std::int64_t block_stride, const std::uint32_t* x,
                                               std::int64_t num_groups, Prefetcher<Isa>& next) {
-    // With many rows what a chunk reads comes from the second cache, tile after tile: a loop that need not ask memory
-    // for anything asks for its own (16 rows x 8 heads, 512 positions, Zen 5: an eighth of both products).
+    // With many rows, tile after tile reads the chunk from L2. A loop that has nothing to prefetch from memory
+    // prefetches its own data (16 rows x 8 heads, 512 positions, Zen 5: saves an eighth of both matmuls).
     constexpr bool prefetches_own = Isa::width == 16 && R > 4;
     constexpr std::int64_t distance = 512;
     auto ahead = next.take(num_groups, w);
@@ -117,7 +119,7 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
         w += kv_group_bytes<Dot>;
         x += Words::of_group;
     };
-    if (prefetches_own && !ahead.asks()) {
+    if (prefetches_own && !ahead.is_active()) {
 #pragma GCC unroll 4
         for (std::int64_t g = 0; g < num_groups; ++g) {
             __builtin_prefetch(w + distance, 0, 3);
@@ -127,23 +129,23 @@ template <class Isa, class Dot, class Words, int W, int R, int First>
         return;
     }
     for (std::int64_t g = 0; g < num_groups; ++g) {
-        ahead.template ask<lines_per_turn<Isa, Dot>(R)>();
+        ahead.template prefetch<lines_per_turn<Isa, Dot>(R)>();
         add_one();
     }
 }
 
-/// Registers of outputs of a tile of R rows: 12 sums where AVX2's 16 registers allow it (tile.hpp), but two tiles of
-/// 4 registers for two and three rows, since a page has 8 registers of tokens and a head often 8 of dimensions. AVX-512
-/// reads two blocks side by side, 2 or 4 KB apart each: of four that come from memory in one stream the last would be
-/// needed before it is there (4 heads of 128 dimensions at 50K positions, Zen 5: a fifth of the time). Those of int8
-/// are half as large.
+/// Registers of outputs per tile of R rows. AVX2: 12 accumulators if the 16 registers allow it (tile.hpp), but two
+/// tiles of 4 registers for two and three rows, since a page has 8 registers of tokens and a head often 8 of
+/// dimensions. AVX-512: two blocks side by side, 2 or 4 KB apart; if four came from memory in one stream, the last
+/// would be needed before it arrives (4 heads of 128 dimensions at 50K positions, Zen 5: a fifth of the time). int8
+/// blocks are half as large, so few rows take four.
 template <class Isa, class Dot, int R>
 constexpr int attention_registers() {
     if (Isa::width == 16) return is_int8_kv<Dot> && R <= 4 ? 4 : 2;
     return R == 1 ? 8 : R <= 3 ? 4 : R == 4 ? 3 : 2;
 }
 
-/// Calls visit<W, First>(register) for tiles that cover `num_registers`, whole blocks.
+/// Calls visit<W, First>(register) for the tiles that cover `num_registers` registers (whole blocks).
 template <class Isa, class Dot, int R, class Visit>
 void each_tile(std::int64_t num_registers, const Visit& visit) {
     constexpr int W = attention_registers<Isa, Dot, R>();

@@ -1,5 +1,4 @@
-// Compiled with -mavx2 -mfma -mprfchw: kernels of the avx2 variant, and the blocking of avx512 on AVX2 registers for
-// tests.
+// The avx2 variant, and for tests the blocking of avx512 on AVX2 registers. Compiled with -mavx2 -mfma -mprfchw.
 #include "kernels/cpu/isa_avx2.hpp"
 #include "kernels/cpu/variant.hpp"
 

@@ -1,18 +1,17 @@
-// Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mprfchw: kernels of the avx512
-// variant.
+// The avx512 variant. Compiled with -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512bf16 -mprfchw.
 #include "kernels/cpu/isa_avx512.hpp"
 #include "kernels/cpu/variant.hpp"
 
 namespace longhaul::kernels::cpu {
 namespace {
 
-/// One vdpbf16ps a group: sum + odd * odd, then + even * even, each rounded once (the self-test holds it to that).
+/// One vdpbf16ps per group: sum + odd * odd, then + even * even, each rounded once (the self-test checks this).
 struct DotBf16Native {
     using Floats = __m512;
     static constexpr int steps = 1;
     static constexpr bool is_bf16 = true;
-    static constexpr int max_rows = 12;         // 2 blocks x 12 rows = 24 accumulators of 32 registers
-    static constexpr int max_matmul_rows = 16;  // of 15 and 16 some sums wait (spilled_sums.hpp)
+    static constexpr int max_rows = 12;         // 2 blocks x 12 rows = 24 accumulators in 32 registers
+    static constexpr int max_matmul_rows = 16;  // with 15 and 16, some sums are spilled (spilled_sums.hpp)
 
     static Floats weights(const std::byte* from, int) { return Avx512::load_words(from); }
     static Floats input(const std::uint32_t* word) {
@@ -30,7 +29,7 @@ struct DotBf16Native {
 constexpr KernelTable table =
     Variant<Avx512, DotBf16Native, DotF32<Avx512>, DotInt8<Avx512>, DotInt4<Avx512>>::table("avx512", true);
 
-/// Numbers of all magnitudes from a linear congruential generator, as bf16 or f32 bits; no infinities.
+/// Random numbers of all magnitudes from a linear congruential generator, as bf16 or f32 bits; no infinities.
 struct Numbers {
     std::uint64_t state = 20250401;
 
@@ -41,7 +40,7 @@ struct Numbers {
     }
 };
 
-/// 16 lanes: does the instruction agree with two fused multiply-adds?
+/// Whether the instruction agrees with two fused multiply-adds in 16 lanes.
 bool lanes_agree(Numbers& numbers, std::uint32_t exponent_from, std::uint32_t exponents) {
     alignas(64) std::uint32_t a[16], b[16], c[16];
     for (int i = 0; i < 16; ++i) {
@@ -72,7 +71,7 @@ bool avx512_bf16_self_test() {
     Numbers numbers;
     bool agree = true;
     for (int i = 0; i < 256; ++i) {
-        agree = agree && lanes_agree(numbers, 120, 12);  // sums of like magnitude: roundings and cancellations
+        agree = agree && lanes_agree(numbers, 120, 12);  // sums of similar magnitude: rounding and cancellation
         agree = agree && lanes_agree(numbers, 64, 12);   // around the smallest normal number: flushing
     }
     _mm_setcsr(saved);

@@ -1,10 +1,11 @@
-// Attention of CpuDevice: cuts a call into units (attention.hpp) and deals them out.
+// Attention of CpuDevice: splits a call into units (attention.hpp) and distributes them over threads.
 //
-// The chunks of all units stand in one list, unit by unit, of which each thread has a part: the same heads in each
-// layer, so that what it read and wrote stays near it. A part is cut into pieces, longer ones first, so that others can
-// help. A thread walks through a piece, so that it knows what it reads next, and merges the chunks of units that begin
-// there. Where a piece begins inside a unit its chunks wait and are merged behind those before them when all pieces are
-// done. Chunks are independent and merge left to right wherever the cuts are: they change no bit.
+// The chunks of all units form one list of tasks, unit by unit. Each thread has a part of the list: the same heads in
+// each layer, so that its data stays close to its core. A part is split into pieces, longer ones first, so that other
+// threads can help. A thread processes a piece in order, so it knows what it reads next, and merges the chunks of units
+// that begin there. If a piece begins inside a unit, the results of the unit's chunks are stored; they are merged with
+// those before them when all pieces are done (deferred). Chunks are independent and are merged left to right, so the
+// cuts do not change any bit.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -20,47 +21,48 @@
 
 namespace longhaul::kernels::cpu {
 
-/// What is computed and by whom: the same in all layers of a pass.
+/// Work of a call and its distribution, the same in all layers of a pass.
 struct AttentionPlan {
     /// One chunk of one unit.
     struct Task {
         const AttentionUnit* unit;
         std::int64_t chunk;
-        bool last;     ///< of its unit
-        bool is_rest;  ///< a short one, that goes with those before it: that of a tree often is
+        bool last;     ///< the last one of its unit
+        bool is_rest;  ///< a short last chunk that stays with the one before; that of a tree often is short
         std::int64_t num_pages;
-        std::int64_t asked = 0;      ///< bytes of its pages that the tasks before it ask for
-        const Task* next = nullptr;  ///< of which it asks for the pages
+        std::int64_t prefetched_bytes = 0;  ///< bytes of its pages that earlier tasks prefetch
+        const Task* next = nullptr;         ///< the task whose pages this one prefetches
     };
-    /// Consecutive tasks of one thread. The first `num_waiting` belong to a unit that began in a piece before.
+    /// Consecutive tasks of one thread. The first `num_deferred` belong to a unit that begins in an earlier piece.
     struct Piece {
         std::int64_t first;
         std::int64_t end;
-        std::int64_t num_waiting;
-        std::int64_t first_waiting;  ///< where their results stand among those of all pieces
+        std::int64_t num_deferred;
+        std::int64_t first_deferred;  ///< index of their first result among those of all pieces
     };
 
-    DType dtype = DType::bf16;  ///< for which it was made, as the next three
+    DType dtype = DType::bf16;  ///< key of the plan, as are the next three
     std::int64_t num_kv_heads = 0, head_dim = 0, group_heads = 0;
     std::vector<UnitRow> rows;
     std::vector<AttentionUnit> units;
     std::vector<Task> tasks;
-    std::vector<std::int64_t> work_before;  ///< of each task: multiply-adds, roughly, of those before it
+    std::vector<std::int64_t> work_before;  ///< per task: approximate multiply-adds of the tasks before it
     std::vector<Piece> pieces;
-    std::vector<std::int64_t> first_pieces;  ///< of the threads' parts, and the end
+    std::vector<std::int64_t> first_pieces;  ///< first piece of each thread's part, and the end
     std::int64_t tile_rows = 0;              ///< of the largest unit
     std::int64_t work = 0;                   ///< of all tasks
-    std::int64_t num_waiting = 0;
+    std::int64_t num_deferred = 0;
     int team = 1;
 };
 
 namespace {
 
-// A piece that another thread takes starts without having asked for its memory: few of them, and none too short.
-constexpr std::int64_t pieces_of_part = 4;           // fewer than 8, or the queue gives two at a time
-constexpr std::int64_t work_of_piece = 1 << 20;      ///< multiply-adds, at least: 20 microseconds or more
-constexpr std::int64_t tokens_of_task = 64;          ///< worth of work that the shortest chunk takes
-constexpr std::int64_t work_per_thread = 128 << 10;  ///< multiply-adds worth a call
+// A piece that another thread takes over starts without prefetched memory, so there are few pieces, and none is too
+// short.
+constexpr std::int64_t pieces_of_part = 4;           // fewer than 8, or the queue hands out two at a time
+constexpr std::int64_t work_of_piece = 1 << 20;      ///< minimum multiply-adds: 20 microseconds or more
+constexpr std::int64_t tokens_of_task = 64;          ///< fixed cost of a chunk, as a number of tokens
+constexpr std::int64_t work_per_thread = 128 << 10;  ///< multiply-adds that justify calling a thread
 
 using Plan = AttentionPlan;
 using Task = AttentionPlan::Task;
@@ -83,10 +85,10 @@ void add_tasks(Plan& plan, const AttentionUnit& unit, std::int64_t num_tokens, s
     }
 }
 
-/// Adds the tasks from `first` to where the work done reaches `until` as a piece; where it ends.
+/// Adds a piece: the tasks from `first` to where the accumulated work reaches `until`. Returns the end of the piece.
 std::int64_t add_piece(Plan& plan, std::int64_t first, std::int64_t until) {
     const auto at = std::lower_bound(plan.work_before.begin() + first, plan.work_before.end(), until);
-    Piece piece{first, at - plan.work_before.begin(), 0, plan.num_waiting};
+    Piece piece{first, at - plan.work_before.begin(), 0, plan.num_deferred};
     if (at != plan.work_before.end() && plan.tasks[piece.end].is_rest) {
         ++piece.end;
     }
@@ -94,9 +96,9 @@ std::int64_t add_piece(Plan& plan, std::int64_t first, std::int64_t until) {
     const AttentionUnit* unit = plan.tasks[first].unit;
     const bool begins_inside = plan.tasks[first].chunk > 0;
     for (std::int64_t t = first; begins_inside && t < piece.end; ++t) {
-        if (plan.tasks[t].unit == unit) ++piece.num_waiting;
+        if (plan.tasks[t].unit == unit) ++piece.num_deferred;
     }
-    plan.num_waiting += piece.num_waiting;
+    plan.num_deferred += piece.num_deferred;
     plan.pieces.push_back(piece);
     return piece.end;
 }
@@ -105,24 +107,24 @@ bool same_pages(const Task& a, const Task& b) {
     return a.unit->pages == b.unit->pages && a.unit->kv_head == b.unit->kv_head && a.chunk == b.chunk;
 }
 
-/// Of the tasks of a thread each that reads pages asks for those of the next one, where these are others. (Where
-/// another thread takes that, in vain.)
+/// Within the tasks of one thread, each task that reads pages prefetches those of the next one, unless they are the
+/// same pages. (If another thread takes the next task, the prefetch is wasted.)
 void plan_prefetches(std::span<Task> tasks) {
     Task* before = nullptr;
     for (Task& task : tasks) {
         if (task.num_pages == 0) continue;
         if (before != nullptr && same_pages(*before, task)) {
-            task.asked = everything;
+            task.prefetched_bytes = everything;
         } else if (before != nullptr) {
             before->next = &task;
-            task.asked = before->unit->next_prefetch_bytes;
+            task.prefetched_bytes = before->unit->next_prefetch_bytes;
         }
         before = &task;
     }
 }
 
-/// Cuts the tasks into a part a thread, and each into pieces of half of what is left: all threads end together though
-/// one of them was kept waiting.
+/// Splits the tasks into one part per thread, and each part into pieces of half of what is left, so that all threads
+/// end together even if one was delayed.
 void cut(Plan& plan, std::int64_t team) {
     std::int64_t first = 0, done = 0;
     plan.first_pieces.push_back(0);
@@ -139,8 +141,8 @@ void cut(Plan& plan, std::int64_t team) {
     }
 }
 
-/// Where the rows stand in a plan: those of one sequence together, in ascending order of what they read from pages
-/// (tiles rely on it).
+/// The order of rows in a plan: rows of one sequence together, ascending by the number of positions they read from
+/// pages (tiles rely on it).
 std::vector<std::int64_t> order_of(std::span<const AttentionRow> rows) {
     std::vector<std::int64_t> order(rows.size());
     std::iota(order.begin(), order.end(), 0);
@@ -155,11 +157,11 @@ std::vector<std::int64_t> order_of(std::span<const AttentionRow> rows) {
 
 /// Rows of one sequence that share every key and value that is loaded.
 struct RowBlock {
-    std::int64_t first, end;  ///< of the plan's rows
-    std::int64_t num_tokens;  ///< positions that some of them see
+    std::int64_t first, end;  ///< range in the plan's rows
+    std::int64_t num_tokens;  ///< positions that at least one of the rows sees
 };
 
-/// The blocks of the sequence whose rows are first..end.
+/// Splits rows first..end, which belong to one sequence, into blocks.
 std::vector<RowBlock> blocks_of_rows(const std::vector<UnitRow>& rows, std::int64_t first, std::int64_t end,
                                      std::int64_t rows_of_block) {
     std::vector<RowBlock> blocks;
@@ -173,22 +175,22 @@ std::vector<RowBlock> blocks_of_rows(const std::vector<UnitRow>& rows, std::int6
     return blocks;
 }
 
-/// AttentionUnit::next_prefetch_bytes of a unit that streams. What is asked for a little ahead waits in the first cache
-/// and does not go through the second, as a whole chunk does (100K positions on cores with memory of their own, Zen 5:
-/// 6 to 16 % less time). Blocks of a page are read two at a time, so that larger ones need more; so does a longer
-/// softmax.
+/// AttentionUnit::next_prefetch_bytes of a unit that streams. Data prefetched at a short distance stays in L1 and does
+/// not go through L2, as a whole chunk does (100K positions on cores with memory of their own, Zen 5: 6 to 16 % less
+/// time). Blocks of a page are read two at a time, so larger ones need a longer distance; so does a longer softmax.
 std::int64_t prefetch_distance(std::int64_t tile_rows, std::int64_t part_bytes) {
     return (6 + tile_rows) * 1024 + part_bytes / 4;
 }
 
-/// Tile rows of units that stream. From 11 on arithmetic takes as long as memory. Keys and values of int8 go through
-/// softmax twice, and their scales stand behind them: 4 heads of 64 dimensions took a fifth longer.
+/// Maximum tile rows of units that stream. From 11 rows on, arithmetic takes as long as memory. int8 KV does not
+/// stream: it has two softmax passes, and its scales are stored behind the data (4 heads of 64 dimensions took a fifth
+/// longer).
 std::int64_t rows_that_stream(const KernelTable& table, DType dtype) {
     if (!table.streams_kv || dtype == DType::int8) return 0;
     return std::min<std::int64_t>(10, dtype == DType::bf16 ? table.max_tile_bf16 : table.max_tile_f32);
 }
 
-/// Units of a sequence stand head by head: all that share keys and values come one after another.
+/// Units of a sequence are ordered by head, so that those that share keys and values follow each other.
 Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows,
              const AttentionJob& job, std::int64_t rows_streamed) {
     Plan plan;
@@ -204,7 +206,7 @@ Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequence
         sequence_of.push_back(row.sequence);
     }
     const std::int64_t rows_of_block = std::max<std::int64_t>(1, block_rows / group_heads);
-    std::vector<std::int64_t> tokens;  // of each unit
+    std::vector<std::int64_t> tokens;  // per unit
     for (auto first = sequence_of.begin(); first != sequence_of.end();) {
         const auto end = std::upper_bound(first, sequence_of.end(), *first);
         const AttentionSequence& memory = sequences[*first];
@@ -238,7 +240,7 @@ std::int64_t round_up(std::int64_t value) {
     return (value + lanes - 1) / lanes * lanes;
 }
 
-/// Sizes, in floats, of what a unit of `tile_rows` rows needs.
+/// Sizes, in floats, of the memory for a unit of `tile_rows` rows.
 struct Sizes {
     std::int64_t tile_rows;
     std::int64_t head_dim;
@@ -279,9 +281,9 @@ struct Call {
         const std::int64_t num_pieces = plan.pieces.size();
         const int team = plan.team;
         const std::int64_t per_thread = sizes.scratch() + sizes.softmax();
-        float* memory = workspace.get<float>(per_thread * team + sizes.softmax() * (num_pieces + plan.num_waiting));
+        float* memory = workspace.get<float>(per_thread * team + sizes.softmax() * (num_pieces + plan.num_deferred));
         float* states = memory + per_thread * team;
-        float* waiting = states + sizes.softmax() * num_pieces;
+        float* deferred = states + sizes.softmax() * num_pieces;
         queue.fill_parts(team, 1, [&](int t) { return plan.first_pieces[t]; });
         std::atomic<std::int64_t> merged = 0;
         Team::mine().run(team, [&](Member& member) {
@@ -290,37 +292,37 @@ struct Call {
             queue.work(member.index(), [&](std::int64_t first, std::int64_t end, std::int64_t) {
                 for (std::int64_t i = first; i < end; ++i) {
                     run_piece(plan.pieces[i], sizes.scratch_at(mine), sizes.softmax_at(mine + sizes.scratch()),
-                              sizes.softmax_at(states + sizes.softmax() * i), waiting);
+                              sizes.softmax_at(states + sizes.softmax() * i), deferred);
                 }
             });
-            if (plan.num_waiting == 0) return;
+            if (plan.num_deferred == 0) return;
             member.barrier();
             for (std::int64_t i = 0; (i = merged.fetch_add(1, std::memory_order_relaxed)) < num_pieces;) {
-                merge_waiting(i, sizes.softmax_at(states + sizes.softmax() * i), waiting);
+                merge_deferred(i, sizes.softmax_at(states + sizes.softmax() * i), deferred);
             }
         });
     }
 
   private:
     [[nodiscard]] const Task& task_at(std::int64_t t) const { return plan.tasks[t]; }
-    [[nodiscard]] Softmax waiting_at(float* waiting, std::int64_t index) const {
-        return sizes.softmax_at(waiting + sizes.softmax() * index);
+    [[nodiscard]] Softmax deferred_at(float* deferred, std::int64_t index) const {
+        return sizes.softmax_at(deferred + sizes.softmax() * index);
     }
 
-    /// Leaves the chunks so far of a unit that goes on in the next piece in `state`.
+    /// Runs the tasks of a piece. If the last unit continues in the next piece, its chunks so far are left in `state`.
     void run_piece(const Piece& piece, const AttentionScratch& scratch, const Softmax& result, const Softmax& state,
-                   float* waiting) const {
-        const AttentionUnit* begun = nullptr;
+                   float* deferred) const {
+        const AttentionUnit* current = nullptr;
         for (std::int64_t t = piece.first; t < piece.end; ++t) {
             const Task& task = task_at(t);
-            if (begun != task.unit) table.attention_begin(job, *task.unit, scratch);
-            begun = task.unit;
+            if (current != task.unit) table.attention_begin(job, *task.unit, scratch);
+            current = task.unit;
             const ChunkPrefetch ahead{.own = memory_of(task),
-                                      .own_prefetched = task.asked,
+                                      .own_prefetched = task.prefetched_bytes,
                                       .next = task.next != nullptr ? memory_of(*task.next) : KvPrefetch{}};
-            if (t - piece.first < piece.num_waiting) {
+            if (t - piece.first < piece.num_deferred) {
                 table.attention_chunk(job, *task.unit, task.chunk, ahead, scratch,
-                                      waiting_at(waiting, piece.first_waiting + t - piece.first));
+                                      deferred_at(deferred, piece.first_deferred + t - piece.first));
                 continue;
             }
             table.attention_chunk(job, *task.unit, task.chunk, ahead, scratch, result);
@@ -329,7 +331,7 @@ struct Call {
         }
     }
 
-    /// What the task reads from pages.
+    /// The pages that the task reads.
     [[nodiscard]] KvPrefetch memory_of(const Task& task) const {
         if (task.num_pages == 0) return {};
         const AttentionUnit& unit = *task.unit;
@@ -337,16 +339,16 @@ struct Call {
                 job.keys_offset + unit.kv_head * job.head_stride};
     }
 
-    /// Finishes the unit that begins in piece `i` and ends in another.
-    void merge_waiting(std::int64_t i, const Softmax& state, float* waiting) const {
+    /// Finishes the unit that begins in piece `i` and ends in a later one.
+    void merge_deferred(std::int64_t i, const Softmax& state, float* deferred) const {
         const Piece& piece = plan.pieces[i];
         const Task& last = task_at(piece.end - 1);
-        if (last.last || piece.num_waiting == piece.end - piece.first) return;
-        // The results that wait stand in the order of tasks, and the next ones are those of this unit.
-        std::int64_t index = piece.first_waiting + piece.num_waiting;
+        if (last.last || piece.num_deferred == piece.end - piece.first) return;
+        // Deferred results are stored in task order, and the next ones belong to this unit.
+        std::int64_t index = piece.first_deferred + piece.num_deferred;
         for (std::int64_t t = piece.end;; ++t, ++index) {
             const Task& task = task_at(t);
-            table.attention_merge(job, *task.unit, task.chunk, waiting_at(waiting, index), state);
+            table.attention_merge(job, *task.unit, task.chunk, deferred_at(deferred, index), state);
             if (!task.last) continue;
             table.attention_end(job, *task.unit, state);
             return;

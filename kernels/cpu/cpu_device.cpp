@@ -72,8 +72,8 @@ void CpuDevice::gather(const float* x, std::span<const std::int32_t> rows, std::
 }
 
 void CpuDevice::add(float* x, const float* y, std::int64_t count) {
-    // Fewer elements a thread than the sums need: each thread finds its rows of x where the norms left them (16 rows on
-    // two Zen 5 cores that share no third cache: 11 us instead of 19).
+    // Fewer elements per thread than the sums alone would justify, so that each thread finds its rows of x where the
+    // norms left them (16 rows on two Zen 5 cores that share no L3: 11 us instead of 19).
     Team::mine().run(threads_for(count, elements_per_thread), [&](Member& member) {
         const FlushDenormals flush;
         const auto [first, end] = member.share_of(count);

@@ -1,10 +1,11 @@
-// The vector CPU devices: CpuDevice deals the work of each operation out to threads, a KernelTable computes.
+// The vector CPU devices (made by variants.cpp): CpuDevice distributes the work of each operation over threads, a
+// KernelTable computes.
 //
-// Threads: a Team, called once an operation at most; an operation whose work is worth less than a call stays on the
-// calling thread. Outputs are dealt out, never sums, so the number of threads changes no bit. Workspace, grown on
-// demand and kept: 48 rows of matmul inputs (48 * K * 4 bytes) and, for attention, some 200 KB a thread at head_dim 128
-// and the sums of chunks that wait for those before them (cpu_attention.cpp): a tenth of the keys and values that the
-// call reads, at most.
+// Threads: a Team, called at most once per operation; an operation with less work than a call is worth stays on the
+// calling thread. Outputs are distributed, never sums, so the number of threads does not change any bit. Workspace,
+// grown on demand and kept: 48 rows of matmul inputs (48 * K * 4 bytes) and, for attention, about 200 KB per thread at
+// head_dim 128 and the deferred chunk results (cpu_attention.cpp): at most a tenth of the keys and values that the call
+// reads.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@
 
 namespace longhaul::kernels::cpu {
 
-/// Memory that only grows, 64-byte aligned; contents are lost when it does.
+/// Memory that only grows, 64-byte aligned; its contents are lost when it grows.
 class Workspace {
   public:
     Workspace() = default;
@@ -41,13 +42,13 @@ class Workspace {
     std::size_t num_bytes_ = 0;
 };
 
-// What a thread should have to do before another is called. Measured on 2 cores of Zen 3, still with OpenMP: calling
-// and ending cost 1.0 microsecond while the threads wait awake, and 42 where they sleep; one thread reads weights from
-// the second cache at 36 GB/s, so 64 KB are 1.8 microseconds.
+// Minimum work per thread before another thread is called. Measured on 2 cores of Zen 3, still with OpenMP: calling and
+// joining took 1.0 microsecond while the threads spin, and 42 if they sleep; one thread reads weights from L2 at 36
+// GB/s, so 64 KB take 1.8 microseconds.
 constexpr std::int64_t matmul_bytes_per_thread = 64 << 10;
 constexpr std::int64_t elements_per_thread = 16 << 10;
-/// Packed inputs of a product that one thread makes for all: more take longer than a barrier, above all where half of
-/// the inputs stand in the cache of another core (Zen 5: 16K words 10 microseconds).
+/// Up to this number of packed input words of a matmul, one thread packs for all. More take longer than a barrier,
+/// especially if half of the inputs are in the cache of another core (Zen 5: 16K words 10 microseconds).
 constexpr std::int64_t words_packed_alone = 4 << 10;
 
 struct AttentionPlan;
@@ -100,21 +101,21 @@ class CpuDevice final : public HostDevice {
                    std::int64_t first, std::int64_t count, const std::byte* from_host) override;
 
   private:
-    /// Threads for `work` units when a thread should get at least `per_thread`.
+    /// Number of threads for `work` units if each should get at least `per_thread`.
     [[nodiscard]] int threads_for(std::int64_t work, std::int64_t per_thread) const;
     using RowsKernel = void (*)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void run_rows(RowsKernel kernel, const RowsJob& job, std::int64_t num_rows, std::int64_t per_thread) const;
-    /// Of f32 and bf16 weights.
+    /// For f32 and bf16 weights.
     [[nodiscard]] BlockPlaces places_of(const Matrix& w) const {
         return {w.num_inputs / (w.dtype == DType::bf16 ? 2 : 1), blocks_of(w.num_outputs), table_.blocks_together};
     }
-    // cpu_pack.cpp
+    // in cpu_pack.cpp
     void pack_sources(std::span<const SourceRow> sources, Matrix& matrix);
-    // cpu_matmul.cpp
+    // in cpu_matmul.cpp
     void multiply_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                        const MatmulOutput& out);
     void multiply_some(const Matrix& w, const MatmulRows& rows, const MatmulOutput& out);
-    // cpu_quantized.cpp
+    // in cpu_quantized.cpp
     void pack_quantized(std::span<const SourceRow> sources, Matrix& matrix);
     [[nodiscard]] static std::int64_t quantized_block_bytes(const Matrix& geometry);
     void embed_quantized(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out);
@@ -123,10 +124,10 @@ class CpuDevice final : public HostDevice {
     const KernelTable& table_;
     int threads_;
     WorkQueue queue_;
-    Workspace words_;                            // inputs of products, packed
-    Workspace scales_;                           // of quantized inputs, and their corrections
-    Workspace attention_;                        // see cpu_attention.cpp
-    std::shared_ptr<const AttentionPlan> plan_;  ///< of the pass, made in its first layer
+    Workspace words_;                            // packed matmul inputs
+    Workspace scales_;                           // scales of quantized inputs, and their corrections
+    Workspace attention_;                        // scratch, chunk results and states: see cpu_attention.cpp
+    std::shared_ptr<const AttentionPlan> plan_;  ///< of the current pass, made in its first layer
 };
 
 }  // namespace longhaul::kernels::cpu

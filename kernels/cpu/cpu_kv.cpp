@@ -1,4 +1,4 @@
-// Keys and values of CpuDevice: storing, moving, taking out and putting back.
+// The KV cache of CpuDevice: storing, moving, export and import of keys and values.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -15,14 +15,15 @@
 namespace longhaul::kernels::cpu {
 namespace {
 
-/// Keys and values of one head that stand behind one another. Attention follows one head through all pages; Zen 5's two
-/// cores read runs of 16 KB (a page of 64 dimensions) at 60 to 75 % of their bandwidth, of 128 KB at 85 to 97 %.
+/// Size of a contiguous run of keys and values of one head. Attention follows one head through all pages; two Zen 5
+/// cores read runs of 16 KB (a page of 64 dimensions) at 60 to 75 % of their bandwidth, runs of 128 KB at 85 to 97 %.
 constexpr std::int64_t run_bytes = 128 << 10;
 
-/// At least, of a product that turns and stores them: the last ones then keep threads waiting a quarter of it at most.
+/// Minimum heads per thread for a matmul that also rotates and stores them: then threads wait at most a quarter of it
+/// for the last heads.
 constexpr std::int64_t heads_per_thread = 4;
 
-/// Every `stride`th unit of a page, to or from units that stand side by side.
+/// Every `stride`th unit of a page, copied to or from contiguous units.
 template <typename Unit>
 struct Strided {
     std::byte* page;
@@ -37,7 +38,7 @@ struct Strided {
     }
 };
 
-/// visit(Strided, bytes before it in the token) for the pieces of the key (value) in a slot of the head at `head`.
+/// Calls visit(Strided, byte offset in the token) for the pieces of the key (value) in a slot of the head at `head`.
 template <typename Element, typename Pair, class Visit>
 void visit_token(const KvPages& pages, std::int64_t head_dim, std::byte* head, bool values, std::int64_t slot,
                  const Visit& visit) {
@@ -62,7 +63,7 @@ void visit_token(const KvLayout& layout, const KvPages& pages, std::byte* head, 
     visit_token<std::uint8_t, std::uint16_t>(pages, head_dim, head, values, slot, visit);
 }
 
-/// A key (value) of token_bytes to its slot, from `base` elements into the page.
+/// Copies a key (value) of token_bytes to its slot, in the head that starts `base` elements into the page.
 void token_to_page(const KvLayout& layout, const KvPages& pages, const std::byte* from, std::byte* page,
                    std::int64_t base, bool values, std::int64_t slot) {
     std::byte* head = page + base * pages.element_bytes();
@@ -79,7 +80,7 @@ void token_from_page(const KvLayout& layout, const KvPages& pages, const std::by
     if (pages.has_scales()) std::memcpy(to + layout.head_dim, head + pages.scale_at(values, slot), 4);
 }
 
-/// What becomes of queries, keys and values, head by head.
+/// Rotates and stores queries, keys and values, head by head.
 struct RopeStore {
     const KernelTable& table;
     const KvLayout& layout;
@@ -93,7 +94,7 @@ struct RopeStore {
 
     [[nodiscard]] std::int64_t num_heads() const { return q_heads + 2 * layout.num_kv_heads; }
 
-    /// Head `head` of a row, of queries, then keys, then values: x f32 [head_dim].
+    /// Stores head `head` of a row, counted through queries, then keys, then values: x f32 [head_dim].
     void store(std::int64_t head, std::int64_t row, const float* x, float* work) const {
         const DType q_type = layout.query_type();
         if (head < q_heads) {
@@ -140,7 +141,7 @@ struct RopeStore {
                       .bf16 = bf16,
                       .out = out});
     }
-    /// As KvLayout::token_bytes says; in place, too: a byte is written behind what is still to be read.
+    /// Quantizes to the form of KvLayout::token_bytes. Works in place: bytes overwrite only floats that were read.
     [[nodiscard]] const std::byte* whole(const float* x, float* work) const {
         auto* to = reinterpret_cast<std::byte*>(work);
         const QuantizationScale scale = QuantizationScale::of(largest_magnitude(x, layout.head_dim), max_quantized_kv);
@@ -160,7 +161,7 @@ std::int64_t CpuDevice::kv_pages_together(const KvLayout& layout) const {
     const KvPages pages(layout);
     if (pages.keys_elements() != pages.values_elements()) return 1;
     const std::int64_t pages_per_run = run_bytes / (pages.head_elements() * pages.element_bytes());
-    // A chunk of attention, 8 pages, lies in as few runs as it can.
+    // A chunk of attention, 8 pages, should consist of as few runs as possible.
     return static_cast<std::int64_t>(
         std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, pages_per_run))));
 }
@@ -192,8 +193,8 @@ void CpuDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_s
     const bool whole =
         blocks_per_head > 0 && layout.head_dim % lanes == 0 && blocks_per_head % table_.blocks_together == 0;
     const std::int64_t num_heads = q_heads + 2 * layout.num_kv_heads;
-    // Heads that fill bundles of blocks are turned where they were made, if each thread gets several: where few are
-    // dealt out to many, some wait for others.
+    // Heads that fill bundles of blocks are rotated where they were computed, if each thread gets several of them. With
+    // few heads for many threads, some threads would wait for others.
     if (!whole || num_heads < heads_per_thread * threads_ ||
         blocks_finished_at_once(table_, blocks_per_head) > max_finished_at_once) {
         return Device::qkv_matmul(w, x, x_stride, num_rows, qkv, layout, layer, q_heads, q_out);

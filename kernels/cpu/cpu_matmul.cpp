@@ -1,4 +1,4 @@
-// Products of the vector devices.
+// Matmul of CpuDevice with f32 and bf16 weights, and fused operations for all weights. The loops are in cpu/matmul.hpp.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -10,13 +10,13 @@
 namespace longhaul::kernels::cpu {
 
 void CpuDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) {
-    if (stands_in_turn(w)) throw std::logic_error("matmul: gates and ups go through gated_matmul");
+    if (is_interleaved(w)) throw std::logic_error("matmul: a gated matrix needs gated_matmul");
     multiply_rows(w, x, x_stride, num_rows, {.sums = y});
 }
 
 void CpuDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                              float* sums, DType act, std::byte* out, std::int64_t out_stride) {
-    if (!stands_in_turn(w)) return Device::gated_matmul(w, x, x_stride, num_rows, sums, act, out, out_stride);
+    if (!is_interleaved(w)) return Device::gated_matmul(w, x, x_stride, num_rows, sums, act, out, out_stride);
     check_gated(w, act, num_rows, out_stride);
     const std::int64_t element = bytes_of(act);
     const std::int64_t width = w.num_outputs / 2;
@@ -36,7 +36,7 @@ void CpuDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x
     for (std::int64_t r = 0; r < num_rows; ++r) std::memset(out + (r * out_stride + width) * element, 0, rest);
 }
 
-/// In equal passes of at most block_rows rows: 50 rows are 25 + 25, not 48 + 2.
+/// In equal passes of at most block_rows rows: 50 rows are processed as 25 + 25, not 48 + 2.
 void CpuDevice::multiply_rows(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                               const MatmulOutput& out) {
     check_matmul(w, x_stride, num_rows);
@@ -68,7 +68,7 @@ void CpuDevice::multiply_some(const Matrix& w, const MatmulRows& rows, const Mat
                         .sums = {}};
     const auto pack_words = bf16 ? table_.pack_bf16 : table_.pack_f32;
     const auto kernel = bf16 ? table_.matmul_bf16 : table_.matmul_f32;
-    // From 4 rows on arithmetic costs more than reading.
+    // With 4 rows and more, arithmetic costs more than reading.
     const std::int64_t work = places.num_blocks * num_groups * group_bytes * (rows.count + 3) / 4;
     const std::int64_t unit = std::max(out.unit, places.together);
     share_matmul(
@@ -77,7 +77,7 @@ void CpuDevice::multiply_some(const Matrix& w, const MatmulRows& rows, const Mat
          .packed_alone = num_words <= words_packed_alone,
          .num_blocks = places.num_blocks,
          .unit = unit,
-         .least = table_.blocks_per_piece},
+         .min_units = table_.blocks_per_piece},
         [&](std::int64_t part, std::int64_t num_parts) { pack_words(pack, part, num_parts); },
         [&](BlockRange range) {
             multiply_into(out, w.num_outputs, rows.first, rows.count, blocks_finished_at_once(table_, unit), range,

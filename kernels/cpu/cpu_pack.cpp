@@ -1,4 +1,4 @@
-// Packing of weights by the vector devices: from rows as checkpoints store them to blocks of 16 outputs, side by side.
+// Packs weights for CpuDevice: from rows as stored in checkpoints to blocks of 16 outputs, interleaved (BlockPlaces).
 #include <emmintrin.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ std::int64_t first_element(const SourceRow& source) {
     return source.row * source.part->row_stride + source.part->first_column;
 }
 
-/// Inputs from..num_columns of one source row into lane `lane` of a block of 16 outputs, whose groups stand
+/// Packs inputs from..num_columns of one source row into lane `lane` of a block of 16 outputs, whose groups are
 /// `group_stride` bytes apart.
 void pack_row(const SourceRow& source, DType dtype, std::int64_t from, std::byte* block, std::int64_t group_stride,
               std::int64_t lane) {
@@ -30,8 +30,8 @@ void pack_row(const SourceRow& source, DType dtype, std::int64_t from, std::byte
     }
 }
 
-/// bf16 to bf16: pairs of inputs are words that only change places, 4 x 4 at a time. Returns the inputs done, a
-/// multiple of 8. SSE2 is in every x86-64, and memory sets the pace.
+/// bf16 to bf16: pairs of inputs are words that are only transposed, 4 x 4 at a time. Returns the number of inputs
+/// done, a multiple of 8. SSE2 is in every x86-64, and memory is the bottleneck.
 std::int64_t pack_pairs(const SourceRow* sources, std::int64_t num_columns, std::byte* block,
                         std::int64_t group_stride) {
     const std::int64_t done = num_columns / 8 * 8;
@@ -56,7 +56,7 @@ std::int64_t pack_pairs(const SourceRow* sources, std::int64_t num_columns, std:
     return done;
 }
 
-/// Up to 16 source rows as one block of outputs (zero-filled).
+/// Packs up to 16 source rows as one block of outputs (zero-filled).
 void pack_block(std::span<const SourceRow> sources, DType dtype, std::byte* block, std::int64_t group_stride) {
     const std::int64_t num_columns = sources.front().part->num_columns;
     const bool pairs =
@@ -80,8 +80,8 @@ Matrix geometry_of(DType dtype, std::span<const SourceRow> sources, int num_slic
             .data = {}};
 }
 
-/// Rows of gates, then of ups: a block of each in turn.
-std::vector<SourceRow> blocks_in_turn(std::span<const SourceRow> sources) {
+/// Reorders rows of gates followed by ups, so that blocks of each alternate.
+std::vector<SourceRow> interleaved_blocks(std::span<const SourceRow> sources) {
     const std::size_t width = sources.size() / 2, block = lanes;
     std::vector<SourceRow> rows;
     for (std::size_t first = 0; first < width; first += block) {
@@ -96,7 +96,7 @@ std::vector<SourceRow> blocks_in_turn(std::span<const SourceRow> sources) {
 }  // namespace
 
 std::string_view CpuDevice::packed_layout() const {
-    return table_.blocks_together == 2 ? "blocks32-2" : "blocks16-2";  // raise the number with any change
+    return table_.blocks_together == 2 ? "blocks32-2" : "blocks16-2";  // increment the number with any change
 }
 
 std::size_t CpuDevice::packed_bytes(const Matrix& geometry) const {
@@ -121,7 +121,7 @@ Matrix CpuDevice::pack_gated(DType dtype, std::span<const WeightRows> parts, int
     const std::vector<SourceRow> sources = rows_of(parts);
     Matrix matrix = geometry_of(dtype, sources, num_slices, slice_length);
     matrix.gated = true;
-    pack_sources(stands_in_turn(matrix) ? blocks_in_turn(sources) : sources, matrix);
+    pack_sources(is_interleaved(matrix) ? interleaved_blocks(sources) : sources, matrix);
     return matrix;
 }
 
@@ -132,7 +132,7 @@ void CpuDevice::pack_sources(std::span<const SourceRow> sources, Matrix& matrix)
     std::byte* data = matrix.data.data();
     const int team = threads_for(packed_bytes(matrix), 1 << 20);
     Team::mine().run(team, [&](Member& member) {
-        // The same split as in products: on a machine of several memory nodes a thread's weights lie near it.
+        // The same split as in matmul: on a NUMA machine, a thread's weights are in its node's memory.
         const auto bundles = member.share_of(places.num_bundles());
         const std::int64_t first_block = places.first_block(bundles.first);
         SourceStream stream(sources, first_block * lanes);

@@ -1,4 +1,4 @@
-// int8 and int4 weights of the vector devices: packing, embedding, and the work of products dealt out to threads.
+// int8 and int4 weights of CpuDevice: packing, embedding, and the distribution of matmuls over threads.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +10,7 @@
 namespace longhaul::kernels::cpu {
 namespace {
 
-/// Where things lie in a packed matrix: for each 16 outputs [slice][group] of 64 bytes, then scales [slice][block][16].
+/// Offsets in a packed matrix: for each 16 outputs [slice][group] of 64 bytes, then scales [slice][block][16].
 struct Packed {
     explicit Packed(const Matrix& matrix)
         : int8(matrix.dtype == DType::int8),
@@ -23,7 +23,7 @@ struct Packed {
 
     [[nodiscard]] std::int64_t inputs_of_group() const { return int8 ? 4 : 8; }
     [[nodiscard]] int offset() const { return int8 ? 128 : 8; }
-    /// The byte of one input, from the start of its outputs' block; int4: half of it.
+    /// Byte of one input, from the start of its block of outputs; int4: a half of this byte.
     [[nodiscard]] std::int64_t byte_of(std::int64_t lane, std::int64_t slice, std::int64_t in_slice) const {
         const std::int64_t group = slice * groups_per_slice + in_slice / inputs_of_group();
         return group * group_bytes + lane * 4 + in_slice % 4;
@@ -40,7 +40,7 @@ struct Packed {
     std::int64_t block_bytes;
 };
 
-/// Inputs first..first + count of 16 source rows (nullptr: zeros) into `to`, [count, 16].
+/// Loads inputs first..first + count of 16 source rows (nullptr: zeros) into `to`, [count, 16].
 void load_block(const SourceRow* const* rows, std::int64_t first, std::int64_t count, float* to) {
     for (std::int64_t lane = 0; lane < lanes; ++lane) {
         const SourceRow* source = rows[lane];
@@ -49,7 +49,7 @@ void load_block(const SourceRow* const* rows, std::int64_t first, std::int64_t c
             const WeightRows& part = *source->part;
             there = std::clamp<std::int64_t>(part.num_columns - first, 0, count);
             const std::int64_t from = source->row * part.row_stride + part.first_column + first;
-            if (part.dtype == DType::bf16) {  // the type people have: without a choice in the loop
+            if (part.dtype == DType::bf16) {  // the most common type: no type test in the loop
                 const std::byte* data = part.data + from * 2;
                 for (std::int64_t i = 0; i < there; ++i) {
                     to[i * lanes + lane] = load_as_f32(data, DType::bf16, i);
@@ -64,8 +64,8 @@ void load_block(const SourceRow* const* rows, std::int64_t first, std::int64_t c
     }
 }
 
-/// The 16 words of one group, from integers [input, 16]; `count` inputs are there, the rest are zero bytes. `present`:
-/// all ones in the lanes that have a row.
+/// Stores the 16 words of one group, from integers [input, 16]. The group has `count` inputs, the rest are zero bytes.
+/// `present`: all ones in the lanes that have a row.
 template <bool Int8>
 void store_group(const std::int32_t* q, std::int64_t count, const std::uint32_t* present, std::byte* to) {
     constexpr std::uint32_t offset = Int8 ? 128 : 8;
@@ -80,7 +80,7 @@ void store_group(const std::int32_t* q, std::int64_t count, const std::uint32_t*
     std::memcpy(to, words, sizeof words);
 }
 
-/// 16 source rows as one block of outputs.
+/// Packs 16 source rows as one block of outputs.
 void pack_rows(const KernelTable& table, const Packed& packed, const Matrix& matrix, const SourceRow* const* rows,
                std::byte* block) {
     alignas(64) float values[64 * lanes];
@@ -115,7 +115,8 @@ void CpuDevice::pack_quantized(std::span<const SourceRow> sources, Matrix& matri
     const std::int64_t num_blocks = blocks_of(matrix.num_outputs);
     std::byte* data = matrix.data.data();
     Team::mine().run(threads_for(num_blocks * packed.block_bytes, 1 << 16), [&](Member& member) {
-        const auto [first, last] = member.share_of(num_blocks);  // as in matmul: a thread's weights lie near it
+        // As in matmul: a thread's weights are in its node's memory.
+        const auto [first, last] = member.share_of(num_blocks);
         SourceStream stream(sources, first * lanes);
         for (std::int64_t b = first; b < last; ++b) {
             const SourceRow* rows[lanes] = {};
@@ -182,7 +183,7 @@ void CpuDevice::multiply_quantized(const Matrix& w, const MatmulRows& rows, cons
          .packed_alone = num_words <= words_packed_alone,
          .num_blocks = num_blocks,
          .unit = out.unit,
-         .least = table_.blocks_per_piece},
+         .min_units = table_.blocks_per_piece},
         [&](std::int64_t part, std::int64_t num_parts) { kernels.quantize(quantize, part, num_parts); },
         [&](BlockRange range) {
             multiply_into(out, w.num_outputs, rows.first, rows.count, blocks_finished_at_once(table_, out.unit), range,

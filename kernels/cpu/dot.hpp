@@ -1,5 +1,6 @@
-// How one group of weights (64 bytes: 16 outputs x one pair of bf16 or one f32) meets one word of input. A `Dot` says
-// what a group gives in each step, how an input is broadcast, and how both join the sum; tile.hpp does the rest.
+// How one group of weights (64 bytes: 16 outputs x one pair of bf16 or one f32) is multiplied with one word of input. A
+// `Dot` defines how a step loads weights, how it broadcasts an input, and how both are added to the sum; tile.hpp does
+// the rest.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,7 @@
 
 namespace longhaul::kernels::cpu {
 
-/// sum[i] += w[i] * x for the W registers of a row, where a `Dot` has no better way.
+/// sum[i] += w[i] * x for the W registers of a row: the default if a `Dot` has no better way.
 template <class Dot, int W, class Floats>
 [[gnu::always_inline]] inline void multiply_add_row(Floats (&sum)[W], const Floats (&w)[W], const std::uint32_t* x) {
     const Floats in = Dot::input(x);
@@ -15,14 +16,14 @@ template <class Dot, int W, class Floats>
     for (int i = 0; i < W; ++i) Dot::multiply_add(sum[i], w[i], in);
 }
 
-/// w[i] = the weights at place(i) in step `step`, for the W registers of a tile, one by one.
+/// w[i] = the weights at place(i) in step `step`, for the W registers of a tile: one by one.
 template <class Dot, int W, class Floats, class Places>
 [[gnu::always_inline]] inline void weights_one_by_one(Floats (&w)[W], const Places& place, int step) {
 #pragma GCC unroll 16
     for (int i = 0; i < W; ++i) w[i] = Dot::weights(place(i), step);
 }
 
-/// The same as `Dot` does it best.
+/// weights_one_by_one, or Dot::weights_of_step if it has one.
 template <class Dot, int W, class Floats, class Places>
 [[gnu::always_inline]] inline void weights_of_step(Floats (&w)[W], const Places& place, int step) {
     if constexpr (requires { Dot::weights_of_step(w, place, step); }) {
@@ -50,8 +51,8 @@ struct DotF32 {
 };
 
 /// bf16 by fused multiply-adds: step 0 takes the odd elements of the pairs, step 1 the even ones. The conversion is one
-/// `and` or one shift beside the loads: measured on Zen 3, tiles of 6 rows x 2 registers and 4 x 3 reach 99 % of the
-/// FMA peak with it where the core is their own, 86 to 89 % beside a busy neighbour (Avx2::load_odds).
+/// `and` or one shift besides the loads. Measured on Zen 3: with it, tiles of 6 rows x 2 registers and 4 x 3 reach 99 %
+/// of the FMA peak on a core of their own, 86 to 89 % beside a busy neighbour (Avx2::load_odds).
 template <class Isa>
 struct DotBf16Fma {
     using Floats = typename Isa::Floats;
@@ -78,7 +79,7 @@ struct DotBf16Fma {
     }
 };
 
-/// The same as one step a pair, inputs as pairs: what vdpbf16ps does, in two instructions (avx512_emulated_kernels).
+/// bf16 with one step per pair and inputs as pairs: emulates vdpbf16ps with two instructions (avx512_emulated_kernels).
 template <class Isa>
 struct DotBf16Emulated {
     using Floats = typename Isa::Floats;

@@ -1,5 +1,6 @@
-// How a group of quantized weights (64 bytes: 16 outputs x 4 int8 or 8 int4 inputs) meets its inputs, 4 int8 a word.
-// The sum of a block is exact in integers, so how it is made is free; bytes of weights are q + Dot::offset, unsigned.
+// How a group of quantized weights (64 bytes: 16 outputs x 4 int8 or 8 int4 inputs) is multiplied with its inputs, 4
+// int8 per word (used by cpu/quantized.hpp). The sum of a block is exact in integers, so its order is free. Stored
+// weights are q + Dot::offset, unsigned.
 #pragma once
 
 #include <cstddef>
@@ -9,18 +10,18 @@
 
 namespace longhaul::kernels::cpu {
 
-// sums_words: sums have 32 bits from the first group on, so that what the offset costs can be their start.
-// rows_outside: a tile loads its weights once and lets rows pass by; else it loads weight by weight.
+// sums_words: sums are 32-bit from the first group on, so that they can start with the correction for the offset.
+// rows_outside: a tile loads its weights once and iterates over rows; otherwise it loads weight by weight.
 
-/// int8 by the instruction unsigned x signed bytes -> 32 bits (VNNI).
+/// int8 with the instruction unsigned x signed bytes -> 32 bits (VNNI).
 template <class Isa>
 struct DotInt8 {
     using Ints = typename Isa::Ints;
     using Weights = Ints;
     static constexpr std::int64_t block = 64;  ///< inputs that share a scale
-    static constexpr int steps = 1;            ///< words of a group
+    static constexpr int steps = 1;            ///< words per group
     static constexpr int max_rows = 6;
-    static constexpr int latency = 8;  ///< sums that keep the units busy
+    static constexpr int latency = 8;  ///< number of sums that keeps the execution units busy
     static constexpr bool sums_words = true;
     static constexpr bool rows_outside = true;
     static constexpr int offset = 128;
@@ -32,7 +33,7 @@ struct DotInt8 {
     static Ints total(Ints sum) { return sum; }
 };
 
-/// int8 where there is only unsigned x signed bytes -> 16 bits, which saturates: |w| x (x with the sign of w) does not.
+/// int8 without VNNI: unsigned x signed bytes -> 16 bits saturates, but |w| x (x with the sign of w) does not.
 template <class Isa>
 struct DotInt8Signed {
     using Ints = typename Isa::Ints;
@@ -45,7 +46,7 @@ struct DotInt8Signed {
     static constexpr int latency = 1;
     static constexpr bool sums_words = false;
     static constexpr bool rows_outside = false;
-    static constexpr int offset = 0;  ///< `weights` takes it away
+    static constexpr int offset = 0;  ///< `weights` removes it
 
     static Weights weights(const std::byte* from) {
         const Ints value = Isa::flip_sign_bits(Isa::load_ints(from));
@@ -58,7 +59,7 @@ struct DotInt8Signed {
     static Ints total(Ints sum) { return sum; }
 };
 
-/// int4: the low halves of a word's bytes are inputs 0..3 of the group, the high halves 4..7.
+/// int4: the low nibbles of a word's bytes are inputs 0..3 of the group, the high nibbles 4..7.
 template <class Isa>
 struct DotInt4 {
     using Ints = typename Isa::Ints;
@@ -85,7 +86,7 @@ struct DotInt4 {
     static Ints total(Ints sum) { return sum; }
 };
 
-/// int4 in 16 bits: a block's 16 products a lane are at most 16 x 15 x 127 = 30480.
+/// int4 without VNNI, summed in 16 bits: the 16 products per lane of a block are at most 16 x 15 x 127 = 30480.
 template <class Isa>
 struct DotInt4Pairs {
     using Ints = typename Isa::Ints;

@@ -1,5 +1,5 @@
-// The last steps of what all lanes of a register come to, the same for registers of 8 and of 16. Include only in
-// translation units compiled for AVX.
+// The last steps of reductions over all lanes, shared by registers of 8 and of 16 lanes. Include only in translation
+// units compiled for AVX.
 #pragma once
 
 #include <immintrin.h>
@@ -7,7 +7,7 @@
 namespace longhaul::kernels::cpu {
 namespace {
 
-/// No NaN among them.
+/// No lane may be NaN.
 inline float largest_of_eight(__m256 x) {
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));

@@ -1,5 +1,6 @@
-// Registers of 8 floats. Include only in translation units compiled with -mavx2 -mfma, inside their anonymous
-// namespace's reach: the struct is a member of the unnamed namespace of each, so nothing of it is shared.
+// Register operations for 8 floats (AVX2), the `Isa` of the kernel templates. Include only in translation units
+// compiled with -mavx2 -mfma. The struct is in the anonymous namespace of each translation unit, so nothing of it is
+// shared ("the wall" in kernel_table.hpp).
 #pragma once
 
 #include <immintrin.h>
@@ -25,13 +26,14 @@ struct Avx2 {
     static Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
     static Floats div(Floats a, Floats b) { return _mm256_div_ps(a, b); }
     static Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
-    /// fma(a, b, sum) that leaves its result where the sum was. Left free, the compiler lets 12 sums wander through the
-    /// registers until one is spilled in every turn of the loop, and that chain of sums then sets the pace.
+    /// fma(a, b, sum) with the result in the register of `sum`. Without this, the compiler moves 12 sums around the
+    /// registers until one is spilled in every iteration, and the latency of that chain limits the loop.
     static void add_product(Floats& sum, Floats a, Floats b) {
         asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
     }
-    /// sum[i] += w[i] * *x. In one piece, for the same reason: W sums, W weights and the input are all there is in
-    /// registers (measured on Zen 3, tiles of 4 rows x 3 and 6 rows x 2: 61 and 70 % of the peak without, 75 and 82 %).
+    /// sum[i] += w[i] * *x. One asm block for the same reason: W sums, W weights and the input are all that fits in
+    /// registers (measured on Zen 3, tiles of 4 rows x 3 and 6 rows x 2: 61 and 70 % of the peak without it, 75 and 82
+    /// % with it).
     static void add_products(Floats (&sum)[2], const Floats (&w)[2], const float* x) {
         Floats in;
         asm("vbroadcastss %3, %2\n\t"
@@ -49,8 +51,8 @@ struct Avx2 {
             : "+&x"(sum[0]), "+&x"(sum[1]), "+x"(sum[2]), "=&x"(in)
             : "m"(*x), "x"(w[0]), "x"(w[1]), "x"(w[2]));
     }
-    /// Lets the compiler load from `at` only when `sum` is there: what it loads early costs a register, and a tile
-    /// needs them all.
+    /// Prevents the compiler from loading from `at` before `sum` is computed: an early load costs a register, and a
+    /// tile needs all of them.
     template <class T>
     static void load_after(const T*& at, Floats& sum) {
         asm("" : "+r"(at), "+x"(sum));
@@ -59,12 +61,12 @@ struct Avx2 {
     static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
     /// a < b ? a : b, so b where either is NaN.
     static Floats min(Floats a, Floats b) { return _mm256_min_ps(a, b); }
-    /// Lanes, for scale_where.
+    /// Lanes that scale_where keeps.
     using Mask = Floats;
-    /// x >= bound or NaN
+    /// x >= bound or NaN.
     static Mask not_below(Floats x, float bound) { return _mm256_cmp_ps(x, all(bound), _CMP_NLT_UQ); }
     static Floats negate(Floats x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0F)); }
-    /// here ? x * 2^n : 0, whatever x and n are there; `sum`: n + 1.5 * 2^23 (exp_constants.hpp)
+    /// here ? x * 2^n : 0, for any x and n in the other lanes; `sum`: n + 1.5 * 2^23 (exp_constants.hpp).
     static Floats scale_where(Mask here, Floats x, Floats, Floats sum) {
         const __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(sum), 23);
         const __m256i power = _mm256_add_epi32(bits, _mm256_set1_epi32(0x3f800000));
@@ -80,8 +82,8 @@ struct Avx2 {
         const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000U));
         return _mm256_castsi256_ps(_mm256_and_si256(_mm256_blendv_epi8(sum, quiet, nan), high));
     }
-    /// round_bf16 of what arithmetic gives from bf16 numbers: a NaN among those is quiet and its low bits are zero, so
-    /// that rounding cannot carry it away.
+    /// round_bf16 for results of arithmetic on bf16 numbers: their NaNs are quiet with zero low bits, so rounding keeps
+    /// them NaN.
     static Floats round_bf16_quiet(Floats x) {
         const __m256i bits = _mm256_castps_si256(x);
         const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -93,15 +95,15 @@ struct Avx2 {
         const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(high, high), 0x08);
         _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_castsi256_si128(packed));
     }
-    /// Of what arithmetic gives, which has flushed its denormals.
+    /// For results of arithmetic, in which denormals are already flushed.
     static void store_bf16_quiet(std::byte* to, Floats x) { store_bf16(to, x); }
     static void store_bf16_quiet(std::byte* to, Floats low, Floats high) {
         store_bf16(to, low);
         store_bf16(to + 16, high);
     }
-    /// Of all lanes; no NaN among them.
+    /// Maximum over all lanes; no lane may be NaN.
     static float largest(Floats x) { return largest_of_eight(x); }
-    /// 16 lanes as a balanced tree: i with i + 8, then + 4, + 2, + 1.
+    /// Sum over 16 lanes as a balanced tree: i with i + 8, then + 4, + 2, + 1.
     static float lane_total(const Floats (&sums)[2]) { return total_of_eight(_mm256_add_ps(sums[0], sums[1])); }
     static Floats load_words(const std::byte* from) { return _mm256_load_ps(reinterpret_cast<const float*>(from)); }
     /// The odd (high) and even (low) bf16 of each 32-bit lane, widened.
@@ -111,12 +113,12 @@ struct Avx2 {
     static Floats even_of(Floats pairs) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
     }
-    /// The words of all lanes, shifted to the left.
+    /// Shifts the words of all lanes to the left.
     static Floats shift_up(Floats x, int bits) {
         return _mm256_castsi256_ps(_mm256_sll_epi32(_mm256_castps_si256(x), _mm_cvtsi32_si128(bits)));
     }
-    /// The same of words in memory, in one piece and loaded anew each time: held between the two, the pairs push sums
-    /// out of the registers; and the mask stays in memory, a tile needs all 16 of them.
+    /// odd_of(load_words(from)) in one asm block, loaded again each time: if the pairs were kept between two uses, they
+    /// would push sums out of the registers. The mask stays in memory, because a tile needs all 16 registers.
     static Floats load_odd(const std::byte* from) {
         Floats odd;
         asm("vmovaps %1, %0\n\t"
@@ -125,9 +127,9 @@ struct Avx2 {
             : "m"(floats_at(from)), "m"(high_halves_mask()));
         return odd;
     }
-    /// Of several words: the register that takes the last of them holds the mask until then, so each costs one
-    /// operation and one load less. (Where another thread of the core, a neighbour's machine maybe, takes every second
-    /// cycle of the decoder, the number of operations sets the pace: measured on Zen 3.)
+    /// load_odd for several words. The register for the last word holds the mask until then, so each word costs one
+    /// operation and one load less. (If the core's other hardware thread, perhaps of another virtual machine, takes
+    /// every second cycle of the decoder, the number of operations is the limit: measured on Zen 3.)
     static void load_odds(Floats (&odd)[2], const std::byte* a, const std::byte* b) {
         asm("vmovaps %4, %1\n\t"
             "vandps %2, %1, %0\n\t"
@@ -151,18 +153,18 @@ struct Avx2 {
             : "m"(floats_at(from)));
         return even;
     }
-    /// 16 bytes as 8 pairs of 16 bits, one a lane.
+    /// 16 bytes as 8 pairs of 16-bit integers, one pair per lane.
     static Floats widen_bytes(const std::byte* from) {
         return _mm256_castsi256_ps(_mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(from))));
     }
-    /// sum + the products of both halves, in integers, lane by lane.
+    /// sum + the products of both 16-bit halves, in integers, lane by lane.
     static void add_short_products(Floats& sum, Floats a, Floats b) {
         const __m256i products = _mm256_madd_epi16(_mm256_castps_si256(a), _mm256_castps_si256(b));
         sum = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(sum), products));
     }
-    /// Integers (that stand in `x` as bits) as floats.
+    /// Converts integers (as bits in `x`) to floats.
     static Floats from_int(Floats x) { return _mm256_cvtepi32_ps(_mm256_castps_si256(x)); }
-    /// The low 16 bits of each lane.
+    /// Stores the low 16 bits of each lane.
     static void store_low_halves(std::byte* to, Floats x) {
         const __m256i low = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0xffff));
         const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, low), 0x08);
@@ -173,7 +175,8 @@ struct Avx2 {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16));
     }
 
-    /// Which of `count` <= 16 numbers, less `first`, are places among 64.
+    /// Scratch slots to pick from a page of 64: `count` <= 16 numbers, less `first`. Those outside 0..63 are not on the
+    /// page.
     struct Places {
         const std::int32_t* numbers;
         std::int64_t count, first;
@@ -182,19 +185,19 @@ struct Avx2 {
             return {numbers, count, first};
         }
     };
-    /// to[i] = from[place i], where it is one. `few`: all are below 16.
+    /// to[i] = from[place i] for the places on the page. `few`: all of them are below 16.
     static void store_picked(float* to, const float* from, const Places& places, bool /*few*/) {
         for (std::int64_t i = 0; i < places.count; ++i) {
             const std::int64_t place = places.numbers[i] - places.first;
             if (place >= 0 && place < 64) to[i] = from[place];
         }
     }
-    /// Minus infinity behind `count` floats, up to the next 16.
+    /// Writes -infinity behind `count` floats, up to the next multiple of 16.
     static void pad_with_lowest(float* row, std::int64_t count) {
         for (std::int64_t i = count; i % 16 != 0; ++i) row[i] = -__builtin_inff();
     }
 
-    using Ints = __m256i;  ///< 8 of 32 bits, or 16, or bytes
+    using Ints = __m256i;  ///< 8 x 32-bit, or 16-bit integers, or bytes
     static Ints no_ints() { return _mm256_setzero_si256(); }
     static Ints all_ints(std::uint32_t value) { return _mm256_set1_epi32(static_cast<int>(value)); }
     static Ints load_ints(const std::byte* from) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(from)); }
@@ -206,10 +209,10 @@ struct Avx2 {
     static Ints flip_sign_bits(Ints bytes) { return _mm256_xor_si256(bytes, _mm256_set1_epi8(-128)); }
     static Ints magnitude_of_bytes(Ints bytes) { return _mm256_abs_epi8(bytes); }
     static Ints bytes_with_sign_of(Ints bytes, Ints sign) { return _mm256_sign_epi8(bytes, sign); }
-    /// Unsigned bytes times signed ones, neighbours added, in 16 bits with saturation.
+    /// Unsigned bytes times signed bytes, neighbours added, in 16 bits with saturation.
     static Ints pairs_of_byte_products(Ints a, Ints b) { return _mm256_maddubs_epi16(a, b); }
     static Ints add_pairs(Ints shorts) { return _mm256_madd_epi16(shorts, _mm256_set1_epi16(1)); }
-    /// sum + the products of 4 unsigned and 4 signed bytes, exactly: what vpdpbusd does, for tests of its blocking.
+    /// sum + the products of 4 unsigned and 4 signed bytes, exact: emulates vpdpbusd, for tests of the blocking.
     static Ints add_byte_products(Ints sum, Ints a, Ints b) {
         const Ints even = _mm256_madd_epi16(_mm256_and_si256(a, _mm256_set1_epi16(0xff)),
                                             _mm256_srai_epi16(_mm256_slli_epi16(b, 8), 8));

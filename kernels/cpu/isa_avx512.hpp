@@ -1,5 +1,5 @@
-// Registers of 16 floats; the twin of isa_avx2.hpp, name by name. Include only in translation units compiled for
-// AVX-512.
+// Register operations for 16 floats (AVX-512), the counterpart of isa_avx2.hpp with the same names. Include only in
+// translation units compiled for AVX-512.
 #pragma once
 
 #include <immintrin.h>
@@ -12,7 +12,8 @@
 namespace longhaul::kernels::cpu {
 namespace {
 
-/// Some intrinsics are `maskz` with all lanes: GCC 12's plain ones warn of variables in its own header.
+/// Some intrinsics are `maskz` with all lanes set, because GCC 12's plain ones cause warnings about variables in its
+/// own header.
 struct Avx512 {
     using Floats = __m512;
     static constexpr int width = 16;
@@ -129,8 +130,8 @@ struct Avx512 {
     static Floats to_floats(Ints x) { return _mm512_cvtepi32_ps(x); }
     static Ints low_halves(Ints bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi8(0x0f)); }
     static Ints high_halves(Ints bytes) { return low_halves(_mm512_srli_epi16(bytes, 4)); }
-    /// In assembly: around the intrinsic GCC 12 copies every sum twice. (Through a variable of its own: an array that
-    /// assembly writes to would stay in memory.)
+    /// In assembly, because with the intrinsic GCC 12 copies every sum twice. (With a variable of its own, because an
+    /// array that assembly writes to would stay in memory.)
     static Ints add_byte_products(Ints sum, Ints a, Ints b) {
         asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
         return sum;

@@ -1,11 +1,12 @@
-// What one processor variant (avx2.cpp, avx512.cpp) offers to CpuDevice: inner loops only, as plain functions over
-// plain structs. CpuDevice checks arguments, deals the work out to threads and sets FTZ/DAZ; it is compiled for any
-// x86-64.
+// The kernels of one processor variant (avx2.cpp, avx512.cpp) as called by CpuDevice: inner loops only, plain functions
+// over plain structs. CpuDevice checks arguments, distributes the work over threads and sets FTZ/DAZ; it is compiled
+// for any x86-64.
 //
-// The wall between the two: a variant is compiled with flags that the machine may not have, so nothing inline with
-// external linkage may be emitted there (the linker could keep that copy for the whole program). Hence no standard
-// containers in this header, and every template of the variants takes a type of an anonymous namespace, which gives all
-// its instances internal linkage.
+// "The wall" between a variant and the rest of the program: a variant is compiled with processor flags that the machine
+// may not have, so it must not emit inline functions with external linkage (the linker could keep that copy for the
+// whole program). Hence there are no standard containers in this header, and every template of the variants takes a
+// type of an anonymous namespace, which gives all its instances internal linkage. tests/kernels/variant_wall_test.py
+// checks this.
 #pragma once
 
 #include <cstddef>
@@ -13,43 +14,43 @@
 
 namespace longhaul::kernels::cpu {
 
-// --- products ---
+// --- matmul ---
 
-// Weights are laid out in blocks of 16 outputs, [n/16][group][16 outputs][...]: a group is 64 bytes, a pair of inputs
-// in bf16 or one input in f32. So a sum never crosses lanes and its order is that of the groups, whatever the
-// registers. Keys (16 tokens across the lanes) and values (16 dimensions across the lanes) have the same layout.
+// Weights are laid out in blocks of 16 outputs, [n/16][group][16 outputs][...]: a group is 64 bytes, one pair of bf16
+// inputs or one f32 input per output. So a sum never crosses lanes, and its order is that of the groups for any
+// register width. Keys (16 tokens across the lanes) and values (16 dimensions across the lanes) have the same layout.
 
-constexpr std::int64_t lanes = 16;        ///< outputs of a block
+constexpr std::int64_t lanes = 16;        ///< outputs per block
 constexpr std::int64_t group_bytes = 64;  ///< 16 outputs x (2 bf16 | 1 f32)
 
-constexpr std::int64_t block_rows = 48;  ///< rows that share one pass over the weights; see RowTiles
+constexpr std::int64_t block_rows = 48;  ///< maximum rows that share one pass over the weights
 constexpr std::int64_t chunk_tokens = 512;
 constexpr std::int64_t page_tokens = 64;
 
-/// Rows are cut into tiles that keep (almost all) their accumulators in registers: as few tiles as possible, sizes as
-/// equal as possible. Tile t of `num_rows` rows starts at row t * num_rows / tiles.
+/// The rows of a matmul are split into tiles that keep (almost) all their accumulators in registers: as few tiles as
+/// possible, sizes as equal as possible. Tile t of `num_rows` rows starts at row t * num_rows / num_tiles.
 struct RowTiles {
     std::int64_t num_rows;
     std::int64_t num_tiles;
-    /// (always inlined: see the wall above)
+    /// (always inlined: see "the wall" above)
     [[gnu::always_inline]] std::int64_t first(std::int64_t tile) const { return tile * num_rows / num_tiles; }
 };
 
-/// How the blocks of packed f32 or bf16 weights stand in memory: in bundles of `together` side by side, group by group,
-/// and those that are left one behind another.
+/// Layout of the blocks of packed f32 or bf16 weights: bundles of `together` blocks that are interleaved group by
+/// group; the remaining blocks follow one after another.
 struct BlockPlaces {
-    std::int64_t groups;  ///< of a block
+    std::int64_t groups;  ///< per block
     std::int64_t num_blocks;
     std::int64_t together;
 
-    /// Bundles, and what is left as one more.
+    /// Number of bundles, where the remaining blocks count as one.
     [[nodiscard]] constexpr std::int64_t num_bundles() const { return (num_blocks + together - 1) / together; }
-    /// The first block of a bundle; of the one behind the last: num_blocks.
+    /// The first block of a bundle; num_blocks for the bundle past the end.
     [[nodiscard]] constexpr std::int64_t first_block(std::int64_t bundle) const {
         const std::int64_t block = bundle * together;
         return block < num_blocks ? block : num_blocks;
     }
-    /// Of the first group.
+    /// Byte offset of the first group of a block.
     [[nodiscard]] constexpr std::int64_t offset(std::int64_t block) const {
         const std::int64_t beside = stands_alone(block) ? 0 : block % together;
         return ((block - beside) * groups + beside) * group_bytes;
@@ -64,12 +65,12 @@ struct BlockPlaces {
     }
 };
 
-/// Inputs of a product as the inner loops read them, 32-bit words [tile][group][step][row of tile]:
+/// Packs the inputs of a matmul into the 32-bit words that the inner loops read, [tile][group][step][row of tile]:
 ///   f32                 1 step:  the input
 ///   bf16, FMA           2 steps: the odd element of the pair, then the even one, both widened to f32
-///   bf16, vdpbf16ps     1 step:  the pair as it stands in memory
-/// Tile t begins at word first(t) * groups * steps. Of `num_parts` threads number `part` packs its
-/// share of the groups of all tiles.
+///   bf16, vdpbf16ps     1 step:  the pair as it is in memory
+/// Tile t begins at word first(t) * groups * steps. Part `part` of `num_parts` packs its share of the groups of all
+/// tiles.
 struct PackJob {
     const std::byte* rows;    ///< [num_rows, row_stride] bf16 or f32
     std::int64_t row_stride;  ///< elements
@@ -78,16 +79,16 @@ struct PackJob {
     std::uint32_t* words;
 };
 
-/// Where the sums of a product go, [row][output].
+/// Destination of the sums of a matmul, [row][output].
 struct Sums {
-    float* y;  ///< of output `first`
+    float* y;  ///< address of output `first`
     std::int64_t stride;
     std::int64_t first;
 };
 
-/// y[r, n] of all rows (at most block_rows), for the outputs of a BlockRange.
+/// y[r, n] of all rows (at most block_rows) for the outputs of a BlockRange.
 struct MatmulJob {
-    const std::byte* weights;  ///< where BlockPlaces says
+    const std::byte* weights;  ///< laid out as in BlockPlaces
     std::int64_t num_outputs;
     std::int64_t num_slices;
     std::int64_t groups_per_slice;
@@ -96,15 +97,16 @@ struct MatmulJob {
     Sums sums;
 };
 
-/// Blocks of 16 outputs that a thread computes, first..end; it goes on with those before `part_end`.
+/// Blocks of 16 outputs for a thread to compute, first..end. The thread is expected to continue with the blocks up to
+/// `part_end`; used only for prefetching.
 struct BlockRange {
     std::int64_t first, end, part_end;
 };
 
-/// Inputs of a product with quantized weights (kernels/quantized.hpp), from bf16 rows:
+/// Quantizes the bf16 inputs of a matmul with quantized weights (kernels/quantized.hpp):
 ///   words        4 int8 each, [tile][group][step][row of tile]
 ///   scales       f32 [tile][block][row of tile]
-///   corrections  what a block's integer sum lacks because weights are stored with an offset, as scales
+///   corrections  int32, indexed as scales: added to a block's integer sum, because weights are stored with an offset
 struct QuantizeJob {
     const std::byte* rows;    ///< bf16 [num_rows, row_stride]
     std::int64_t row_stride;  ///< elements
@@ -117,8 +119,8 @@ struct QuantizeJob {
     std::int32_t* corrections;
 };
 
-/// y[r, n] for 16-output blocks of all rows, as MatmulJob. A block of outputs is [slice][group] of 64 bytes, then its
-/// scales, bf16 [slice][block][16].
+/// y[r, n] for 16-output blocks of all rows, as MatmulJob. A block of outputs is [slice][group] of 64 bytes, followed
+/// by its scales, bf16 [slice][block][16].
 struct QuantizedJob {
     const std::byte* weights;
     std::int64_t block_bytes;
@@ -133,7 +135,7 @@ struct QuantizedJob {
     Sums sums;
 };
 
-/// One block of inputs of 16 weight rows to int8 or int4, as quantize_block does each of them.
+/// Quantizes one block of inputs of 16 weight rows to int8 or int4, each row as quantize_block does.
 struct QuantizeWeightsJob {
     bool int8;
     const float* values;  ///< [count, 16]
@@ -143,7 +145,7 @@ struct QuantizeWeightsJob {
 };
 
 struct QuantizedKernels {
-    std::int64_t steps;  ///< words of a group and row
+    std::int64_t steps;  ///< words per group and row
     void (*quantize)(const QuantizeJob& job, std::int64_t part, std::int64_t num_parts);
     void (*matmul)(const QuantizedJob& job, BlockRange blocks);
 };
@@ -153,15 +155,16 @@ struct RowsJob {
     const float* gain;    ///< norms only
     const float* bias;    ///< layer_norm only
     float eps;            ///< norms only
-    const float* addend;  ///< add_rms_norm only: as x
-    float* sums;          ///< add_rms_norm only: as x, where they go
+    const float* addend;  ///< add_rms_norm only; same shape as x
+    float* sums;          ///< add_rms_norm only; destination of x + addend, same shape as x
     std::int64_t width;
     bool bf16;
     std::byte* out;  ///< [num_rows, out_stride]
     std::int64_t out_stride;
 };
 
-/// silu(gate) * up of sums of gates and ups in turn, 16 of each: [num_rows, row_stride], of which 2 * width count.
+/// silu(gate) * up from matmul sums [num_rows, row_stride] in which blocks of 16 gates and 16 ups alternate; the first
+/// 2 * width columns count.
 struct GatedJob {
     const float* sums;
     std::int64_t row_stride;
@@ -172,7 +175,7 @@ struct GatedJob {
     std::int64_t out_stride;
 };
 
-/// A query or key before attention: x [2 * half], cosines and sines [half]; dimension i pairs with i + half.
+/// Rotates a query or key before attention: x [2 * half], cosines and sines [half]; dimension i pairs with i + half.
 struct RotateJob {
     const float* x;
     const float* cos;
@@ -186,7 +189,7 @@ struct RotateJob {
 
 constexpr std::int64_t everything = INT64_MAX;
 
-/// A row of an attention unit; AttentionRow with its place in the call.
+/// A row of an attention unit: AttentionRow with its index in the call.
 struct UnitRow {
     std::int64_t index;  ///< row of q and out
     std::int64_t position;
@@ -194,29 +197,30 @@ struct UnitRow {
     const std::int32_t* path;
 };
 
-/// Rows of one sequence and the query heads of one KV head: they share every key and value that is loaded.
-/// Row and head make one "tile row", row * group_heads + head.
+/// Rows of one sequence and the query heads of one KV head: they share every key and value that is loaded. A pair of
+/// row and head is a "tile row", row * group_heads + head.
 struct AttentionUnit {
     const UnitRow* rows;
     std::int64_t num_rows;
     std::int64_t kv_head;
     std::byte* const* pages;
     std::byte* const* scratch_pages;
-    std::int64_t next_prefetch_bytes;  ///< bytes of a next chunk that a chunk asks for
+    std::int64_t next_prefetch_bytes;  ///< how much of the next chunk is prefetched during a chunk
 
-    /// Reads each byte of its pages once, in the order in which they are asked for and so far behind.
+    /// Whether the unit streams its pages: reads each byte once, in the order of the prefetches, next_prefetch_bytes
+    /// behind them.
     [[nodiscard]] [[gnu::always_inline]] bool streams() const { return next_prefetch_bytes < everything; }
 };
 
 struct AttentionJob {
     bool bf16;
-    bool int8;  ///< keys and values; q is f32 then
+    bool int8;  ///< keys and values are int8; q is f32 then
     std::int64_t head_dim;
     std::int64_t padded_dim;   ///< head_dim rounded up to 16
-    std::int64_t group_heads;  ///< query heads of a KV head
+    std::int64_t group_heads;  ///< query heads per KV head
     std::int64_t q_heads;
     std::int64_t keys_offset;    ///< bytes from the start of a page to the keys of (layer, KV head 0)
-    std::int64_t part_bytes;     ///< of a page's values of one (layer, KV head); its keys are no larger
+    std::int64_t part_bytes;     ///< bytes of a page's values of one (layer, KV head); its keys are no larger
     std::int64_t head_stride;    ///< bytes from the keys of a KV head to those of the next
     std::int64_t values_offset;  ///< bytes from keys to values of the same head
     float scale;
@@ -226,50 +230,51 @@ struct AttentionJob {
     std::int64_t out_stride;
 };
 
-/// Softmax of some positions, of all tile rows of a unit.
+/// Softmax over some positions, for all tile rows of a unit.
 struct Softmax {
     float* maximum;  ///< [tile rows]
     float* sum;      ///< [tile rows]
     float* output;   ///< [tile rows, padded_dim]
 };
 
-constexpr std::int64_t max_tile_rows = 12;  ///< of attention, of any variant
-/// Words from row to row of a tile's scores: not a multiple of 1 KB, or the rows would share the same few sets of the
-/// first cache.
+constexpr std::int64_t max_tile_rows = 12;  ///< in attention, for any variant
+/// Distance between the rows of a tile's scores, in 32-bit words. Not a multiple of 1 KB, or the rows would share the
+/// same few sets of the L1 cache.
 constexpr std::int64_t score_stride = chunk_tokens + 16;
 
-/// Memory of one thread for one unit.
+/// Scratch memory of one thread for one unit.
 struct AttentionScratch {
     std::uint32_t* q_words;  ///< [tile rows * head_dim]
-    float* scores;           ///< [max_tile_rows, score_stride], of one tile; then its probabilities
-    float* tree_scores;      ///< [max_tile_rows, score_stride], of a page of the tree
-    float* q_scales;         ///< [tile rows], int8 only: of the query, times 1 / sqrt(head_dim)
+    float* scores;           ///< [max_tile_rows, score_stride], of one tile; later its probabilities
+    float* tree_scores;      ///< [max_tile_rows, score_stride], of one scratch page of the tree
+    float* q_scales;         ///< [tile rows], int8 only: query scale / sqrt(head_dim)
     float* value_scales;     ///< [512], int8 only
-    float* path_p;           ///< [max_tile_rows * 512], probabilities of what rows add one by one
+    float* path_p;           ///< [max_tile_rows * 512], probabilities of the values that rows add one by one
 };
 
-/// Keys and values of one head in one chunk, to be asked for.
+/// The keys and values of one head in one chunk, to be prefetched.
 struct KvPrefetch {
     std::byte* const* pages = nullptr;
     std::int64_t num_pages = 0;
     std::int64_t keys_offset = 0;  ///< bytes from the start of a page to the keys of this head
 };
 
-/// What a chunk asks memory for: the rest of its own (not where a single tile does not stream: no time), then as much
-/// of the next as AttentionUnit::next_prefetch_bytes says. Bytes are those of all its keys, then of all its values.
+/// What a chunk prefetches: first the rest of its own memory (except in a single tile that does not stream, where there
+/// is not enough time), then AttentionUnit::next_prefetch_bytes of the next chunk. Bytes are counted through all keys
+/// of the chunk, then through all its values.
 struct ChunkPrefetch {
     KvPrefetch own;
-    std::int64_t own_prefetched;  ///< bytes that were asked for before
-    KvPrefetch next;              ///< of the chunk that the thread takes next
+    std::int64_t own_prefetched;  ///< bytes that were prefetched earlier
+    KvPrefetch next;              ///< the chunk that the thread takes next
 };
 
 struct KernelTable {
     const char* name;
-    std::int64_t bf16_steps;     ///< words of a bf16 group and row: 2 or 1
-    std::int64_t max_tile_bf16;  ///< rows of a tile at most, but in small products (max_matmul_rows)
+    std::int64_t bf16_steps;     ///< words per bf16 group and row: 2 or 1
+    std::int64_t max_tile_bf16;  ///< maximum rows of a tile, except in small matmuls (max_matmul_rows)
     std::int64_t max_tile_f32;
-    bool streams_kv;  ///< attention of few rows reads keys and values just behind where they are asked for
-    std::int64_t blocks_per_piece;  ///< of outputs, that a thread takes at a time at least: few tiles are cut short
+    bool streams_kv;                ///< whether attention of few rows streams keys and values (AttentionUnit::streams)
+    std::int64_t blocks_per_piece;  ///< minimum output blocks per work item, so that few tiles are partial
     std::int64_t blocks_together;   ///< see BlockPlaces
 
     void (*pack_bf16)(const PackJob& job, std::int64_t part, std::int64_t num_parts);
@@ -292,15 +297,15 @@ struct KernelTable {
     /// Softmax of the positions of one chunk, for each tile row.
     void (*attention_chunk)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
                             const ChunkPrefetch& ahead, const AttentionScratch& scratch, const Softmax& result);
-    /// Merges one chunk into the chunks before it. chunk 0 starts the state.
+    /// Merges one chunk into the state of the chunks before it. Chunk 0 initialises the state.
     void (*attention_merge)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
                             const Softmax& result, const Softmax& state);
-    /// output / sum, rounded to act, to its place in out.
+    /// Writes output / sum, rounded to act, to the unit's rows and heads of `out`.
     void (*attention_end)(const AttentionJob& job, const AttentionUnit& unit, const Softmax& state);
 
-    /// Multiply-adds on registers alone, as many as the units take, by the instruction of each kind of product (int8:
-    /// VNNI, or as bf16 where there is none). They return the operations (a multiply and an add are two) and leave
-    /// something of the sum in `sink`, so that nothing is optimised away.
+    /// Peak loops: multiply-adds on registers alone, enough to saturate the execution units, with the instruction of
+    /// each kind of matmul (int8: VNNI, or as bf16 without it). They return the number of operations (a multiply-add is
+    /// two) and write a part of the sum to `sink`, so that the compiler keeps the loop.
     double (*peak_bf16)(std::int64_t iterations, float* sink);
     double (*peak_f32)(std::int64_t iterations, float* sink);
     double (*peak_int8)(std::int64_t iterations, float* sink);
@@ -309,10 +314,10 @@ struct KernelTable {
 /// nullptr: this build has no such variant.
 const KernelTable* avx2_kernels();
 const KernelTable* avx512_kernels();
-/// The blocking and layouts of avx512 with vdpbf16ps spelled as two AVX2 fused multiply-adds: tests its index
-/// arithmetic where the instruction is missing. Not offered as a variant.
+/// The blocking and layouts of avx512 with vdpbf16ps emulated by two AVX2 fused multiply-adds, to test its index
+/// arithmetic on machines without the instruction. Not offered as a variant.
 const KernelTable* avx512_emulated_kernels();
-/// Whether vdpbf16ps gives the bits of two fused multiply-adds, odd element first. Call only where AVX512_BF16 is.
+/// Whether vdpbf16ps gives the bits of two fused multiply-adds, odd element first. Requires AVX512_BF16.
 bool avx512_bf16_self_test();
 
 }  // namespace longhaul::kernels::cpu

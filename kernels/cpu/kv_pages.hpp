@@ -1,9 +1,9 @@
-// Where keys and values stand in a slab of the CPU devices, in elements:
-//   slab    [layer, kv_head, {keys, values}, page]: KvLayout::pages_together pages, each a part of what stands there
+// Layout of keys and values in a slab of the CPU devices, in elements (used by cpu_kv.cpp and cpu_attention.cpp):
+//   slab    [layer, kv_head, {keys, values}, page]: the parts of KvLayout::pages_together pages are interleaved
 //   keys    bf16, int8 [slot/16][dim/2][16 slots][2 dims]    f32 [slot/16][dim][16 slots]
 //   values  bf16, int8 [dim/16][slot/2][16 dims][2 slots]    f32 [dim/16][slot][16 dims]
-// dims of values padded to 16 with zeros; each followed by the scales of int8, f32 [slot].
-// Both are the weight layout of kernel_table.hpp: keys with tokens as outputs, values with dimensions as outputs.
+// The dims of values are padded to 16 with zeros. For int8 the scales, f32 [slot], follow keys and values.
+// Both have the weight layout of kernel_table.hpp: keys with tokens as outputs, values with dimensions as outputs.
 #pragma once
 
 #include <cstdint>
@@ -26,19 +26,19 @@ class KvPages {
     [[nodiscard]] std::int64_t padded_dim() const { return padded_dim_; }
     [[nodiscard]] std::int64_t element_bytes() const { return element_bytes_; }
     [[nodiscard]] bool has_scales() const { return scales_ > 0; }
-    /// Of one (layer, head) and page. Pages stand together only where keys and values are as large.
+    /// Elements of one (layer, head) and page. Pages are interleaved only if keys and values have the same size.
     [[nodiscard]] std::int64_t keys_elements() const { return page_tokens * layout_.head_dim + scales_; }
     [[nodiscard]] std::int64_t values_elements() const { return page_tokens * padded_dim_ + scales_; }
     [[nodiscard]] std::int64_t head_elements() const { return keys_elements() + values_elements(); }
-    /// From the page's place to where its keys of one head begin.
+    /// From the start of the page to the keys of one head.
     [[nodiscard]] std::int64_t head(std::int64_t layer, std::int64_t kv_head) const {
         return (layer * layout_.num_kv_heads + kv_head) * head_elements() * layout_.pages_together;
     }
-    /// From keys to values of the same head.
+    /// From the keys to the values of the same head.
     [[nodiscard]] std::int64_t values() const { return keys_elements() * layout_.pages_together; }
     [[nodiscard]] std::int64_t elements() const { return layout_.num_layers * layout_.num_kv_heads * head_elements(); }
 
-    /// Element of dimension `dim` of the key (value) in `slot`, from the start of its head.
+    /// Index of dimension `dim` of the key (value) in `slot`, from the start of the head's keys.
     [[nodiscard]] std::int64_t key(std::int64_t slot, std::int64_t dim) const {
         if (element_bytes_ == 4) return ((slot / lanes) * layout_.head_dim + dim) * lanes + slot % lanes;
         return ((slot / lanes) * (layout_.head_dim / 2) + dim / 2) * 2 * lanes + slot % lanes * 2 + dim % 2;
@@ -49,7 +49,7 @@ class KvPages {
                                                     : ((dim / lanes) * page_tokens + slot) * lanes + dim % lanes;
         return values() + at;
     }
-    /// The scale of a key (value), in bytes from the start of its head; int8 only.
+    /// Byte offset of the scale of a key (value) from the start of the head's keys; int8 only.
     [[nodiscard]] std::int64_t scale_at(bool is_value, std::int64_t slot) const {
         return (is_value ? values() + page_tokens * padded_dim_ : page_tokens * layout_.head_dim) + slot * 4;
     }
@@ -57,7 +57,7 @@ class KvPages {
   private:
     KvLayout layout_;
     std::int64_t element_bytes_;
-    std::int64_t scales_;  ///< bytes of the scales of keys (values) of a head
+    std::int64_t scales_;  ///< bytes of the scales of the keys (values) of one head and page
     std::int64_t padded_dim_;
 };
 

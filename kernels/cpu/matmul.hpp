@@ -1,4 +1,5 @@
-// Products y = W x over the packed layout.
+// Matmul y = W x over packed f32 and bf16 weights: packing of inputs, and the loops over blocks, slices and row tiles
+// (tile.hpp). Called by cpu_matmul.cpp through the kernel table.
 #pragma once
 
 #include "kernels/cpu/tile.hpp"
@@ -19,29 +20,29 @@ void pack_words(const PackJob& job, std::int64_t part, std::int64_t num_parts) {
     }
 }
 
-/// Some slices of a group of blocks, all rows: where they stand and where their sums go.
+/// Some slices of a group of blocks, for all rows: which they are, and where their sums go.
 struct SlicePlace {
     std::int64_t block, num_blocks;  ///< of 16 outputs
     SliceRange slices;
-    SliceSums sums;  ///< of row 0
+    SliceSums sums;  ///< for row 0
 
     [[gnu::always_inline]] SliceSums sums_of(std::int64_t row) const {
         SliceSums moved = sums;
-        moved.waiting += row * num_blocks * lanes;
+        moved.spilled += row * num_blocks * lanes;
         moved.out += row * sums.out_stride;
         return moved;
     }
 };
 
-/// Prefetches lines that will be written: other cores may hold them that read what stood there last, and stores cannot
-/// wait so long (Zen 5, cores that share no L3: 2 to 4 % of a product of 8 to 24 rows).
+/// Prefetches for write the cache lines that will receive sums. Other cores that read the previous contents may hold
+/// these lines, and stores cannot wait that long (Zen 5, cores that share no L3: 2 to 4 % of a matmul of 8 to 24 rows).
 [[gnu::always_inline]] inline void prefetch_for_write(const float* to, std::int64_t count) {
     for (std::int64_t i = 0; i < count; i += 16) __builtin_prefetch(to + i, 1, 3);
 }
 
-/// Calls `run` for all slices of the blocks of a range, so that their sums end in job.sums. Order of the loops:
-/// the weights of `slices_at_once` slices of one group of blocks stay in the near caches while all tiles of rows use
-/// them, so they come from memory once per block_rows rows.
+/// Calls `run` for all slices of the blocks of a range, so that the sums end in job.sums. Loop order: the weights of
+/// `slices_at_once` slices of one group of blocks stay in L1 and L2 while all row tiles use them, so they come from
+/// memory once per block_rows rows.
 template <class Job, class Run>
 void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t slices_at_once, BlockRange range,
                     Run run) {
@@ -56,7 +57,7 @@ void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t sl
         const std::int64_t level_stride = block_rows * width;
         const bool to_y = width <= valid;
         float* whole = memory + SliceSums::levels_before(job.num_slices - 1) * level_stride;
-        const SliceSums sums{.waiting = memory,
+        const SliceSums sums{.spilled = memory,
                              .level_stride = level_stride,
                              .out = to_y ? job.sums.y + (first_output - job.sums.first) : whole,
                              .out_stride = to_y ? job.sums.stride : width};
@@ -76,27 +77,28 @@ void for_each_place(const Job& job, std::int64_t blocks_at_once, std::int64_t sl
     }
 }
 
-/// How weights stand: blocks of slices, `together` of them side by side (BlockPlaces).
+/// Layout of the weights: blocks of slices, with `together` blocks interleaved (BlockPlaces).
 struct WeightGeometry {
     const std::byte* weights;
-    std::int64_t block_bytes;  ///< from block to block, as if each stood alone
+    std::int64_t block_bytes;  ///< from block to block, as if they were not interleaved
     std::int64_t slice_bytes;  ///< slices come first in a block
     std::int64_t together;
 
-    /// Blocks side by side at a place. (One that has more, and blocks alone behind them, takes all slices.)
+    /// Number of interleaved blocks at a place. (A place with more blocks, or with separate blocks behind them, takes
+    /// all slices at once.)
     [[gnu::always_inline]] std::int64_t bundle_of(const SlicePlace& place) const {
         return place.num_blocks < together ? place.num_blocks : together;
     }
-    /// `place` begins with a bundle.
+    /// Start of the weights of `place`, which must begin with a bundle.
     [[gnu::always_inline]] const std::byte* at(const SlicePlace& place) const {
         return weights + place.block * block_bytes + place.slices.first * bundle_of(place) * slice_bytes;
     }
-    /// What the first of `num_tiles` tiles asks for: one tile for what it will use `distance_of_one` bytes of each
-    /// block later, several for the slices that come next, each for a part. So memory is busy all the time and not
-    /// during the first of them alone. Behind the end of a bundle comes not its neighbour, where that is here already,
-    /// but the next group of blocks: for slices that begin within the distance of it. Where slices are longer, the last
-    /// one asks for that much of the neighbour in vain, and the next group begins without having been asked for (at
-    /// most 5 % of the bytes).
+    /// What the first of `num_tiles` tiles prefetches. A single tile prefetches what it will use `distance_of_one`
+    /// bytes of each block later. Several tiles prefetch the next slices, each a part of them, so that memory is busy
+    /// all the time and not only during the first tile. Past the end of a bundle, the next data is not the neighbouring
+    /// bundle, if that belongs to the same place, but the next group of blocks: this applies to slices that begin
+    /// within the distance from the end. If slices are longer than the distance, the last slice prefetches that much of
+    /// the neighbour in vain, and the next group of blocks starts without prefetched data (at most 5 % of the bytes).
     [[gnu::always_inline]] TilePrefetch ahead(const SlicePlace& place, std::int64_t distance_of_one,
                                               std::int64_t num_tiles, std::int64_t part_end) const {
         const std::int64_t bundle = bundle_of(place), slice_stride = bundle * slice_bytes;
@@ -105,7 +107,8 @@ struct WeightGeometry {
         const std::int64_t before = place.slices.all * slice_stride - distance;
         const std::int64_t share_bytes = (bundle * group_bytes + num_tiles - 1) / num_tiles;
         const std::int64_t beside = num_tiles == 1 ? group_bytes : 0;
-        if (num_tiles > 1 && is_last(place, part_end)) {  // others use what follows, if anything: it asks for its own
+        // What follows, if anything, belongs to other threads: prefetch the tile's own data instead.
+        if (num_tiles > 1 && is_last(place, part_end)) {
             return {.from = at(place), .bytes = share_bytes, .beside = beside, .skip = 0, .skips_from = 0};
         }
         return {.from = at(place) + distance,
@@ -114,16 +117,16 @@ struct WeightGeometry {
                 .skip = (place.num_blocks - bundle) * block_bytes,
                 .skips_from = before <= 0 ? 0 : (before + slice_stride - 1) / slice_stride};
     }
-    /// From what one of several tiles asks for to what the next does.
+    /// From the prefetch address of one of several tiles to that of the next.
     [[gnu::always_inline]] std::int64_t share_of_tile(const SlicePlace& place, std::int64_t num_tiles) const {
         return (place.slices.end - place.slices.first) * bundle_of(place) * slice_bytes / num_tiles;
     }
     [[gnu::always_inline]] static bool is_last(const SlicePlace& place, std::int64_t part_end) {
         return place.slices.end == place.slices.all && place.block + place.num_blocks >= part_end;
     }
-    /// One tile of rows takes all slices at once. Several take one: what they asked for is in the first cache then.
-    /// From `many_rows` on, where memory is no longer in the way, they take as many as stay in the second cache, and
-    /// the next ones beside them.
+    /// Slices that are processed at a time. One row tile takes all. Several tiles take one, so that what they
+    /// prefetched is still in L1. From `many_rows` on, where memory is no longer the limit, they take as many as stay
+    /// in L2 together with the next ones.
     [[gnu::always_inline]] std::int64_t slices_at_once(std::int64_t all, std::int64_t blocks, RowTiles tiles,
                                                        std::int64_t many_rows) const {
         constexpr std::int64_t stay_bytes = 96 << 10;
@@ -135,17 +138,17 @@ struct WeightGeometry {
     }
 };
 
-/// How far ahead one tile of `num_rows` rows asks: for what it will use soon, but where tiles of outputs share a block
-/// (TilePrefetcher) for the next slice.
+/// Prefetch distance for a single tile of `num_rows` rows: a short one, but the next slice if tiles of outputs share a
+/// block (TilePrefetcher).
 template <class Isa>
 std::int64_t distance_of_one(std::int64_t num_rows, std::int64_t slice_bytes) {
     return Isa::width == 16 || num_rows != 4 ? prefetch_bytes<Isa>(num_rows) : slice_bytes;
 }
 
-/// For WeightGeometry::slices_at_once, by the weights. Measured on Zen 5, cores that share no third cache (time of a
-/// layer with it by that without): bf16, 15 rows when they took two tiles 0.975 (now from 17 rows on); int8, 8 rows
-/// 1.16, 9 rows 0.94, 12 rows 0.91, 14 rows 0.87; int4, 12 rows 0.89, 8 rows 0.96 (a pass). AVX2 there, 8 and 16 rows:
-/// the same.
+/// The `many_rows` of WeightGeometry::slices_at_once, by weight type. Measured on Zen 5, cores that share no L3 (time
+/// of a layer with it relative to without): bf16, 15 rows when they took two tiles 0.975 (now from 17 rows on); int8, 8
+/// rows 1.16, 9 rows 0.94, 12 rows 0.91, 14 rows 0.87; int4, 12 rows 0.89, 8 rows 0.96 (a pass). AVX2 on that machine,
+/// 8 and 16 rows: no difference.
 template <class Isa>
 struct ManyRows {
     static constexpr std::int64_t floats = Isa::width == 16 ? 13 : 24;
@@ -153,19 +156,19 @@ struct ManyRows {
     static constexpr std::int64_t int4 = Isa::width == 16 ? 8 : 24;
 };
 
-/// Where the tiles of rows begin, and the last one ends: worked out once, where divisions do not delay a tile.
+/// First rows of the row tiles, and the end of the last. Computed once, so that divisions do not delay a tile.
 struct TileRows {
     static constexpr std::int64_t max_tiles = block_rows / 4;
     std::int64_t num_tiles;
     std::int64_t first[max_tiles + 1];
 
-    /// (always inlined: see the wall in kernel_table.hpp)
+    /// (always inlined: see "the wall" in kernel_table.hpp)
     [[gnu::always_inline]] explicit TileRows(const RowTiles& tiles) : num_tiles(tiles.num_tiles) {
         for (std::int64_t t = 0; t <= num_tiles; ++t) first[t] = tiles.first(t);
     }
 };
 
-/// All rows through the weights of a place as they are.
+/// Multiplies all rows with the weights of a place.
 template <class Isa, class Dot>
 void multiply_place(const MatmulJob& job, const WeightGeometry& geometry, const TileRows& tiles,
                     const SlicePlace& place, std::int64_t distance_of_one, std::int64_t part_end) {

@@ -1,5 +1,5 @@
-// Products dealt out to threads, and where their sums go: as they are, or to what is done with them while they are in
-// the first cache.
+// Distributes a matmul over threads (called by cpu_matmul.cpp and cpu_quantized.cpp). The sums are stored, or passed on
+// to a fused operation while they are in L1.
 #pragma once
 
 #include <algorithm>
@@ -14,25 +14,25 @@
 
 namespace longhaul::kernels::cpu {
 
-/// Blocks of 16 outputs.
+/// Number of blocks of 16 outputs.
 constexpr std::int64_t blocks_of(std::int64_t num_outputs) {
     return (num_outputs + lanes - 1) / lanes;
 }
 
-/// Whether gates and ups stand in turn, a block of each: where they fill blocks.
-inline bool stands_in_turn(const Matrix& w) {
+/// Whether blocks of gates and of ups alternate: if both fill whole blocks.
+inline bool is_interleaved(const Matrix& w) {
     return w.gated && w.num_outputs % (2 * lanes) == 0;
 }
 
-/// At most block_rows inputs of a product, act [count, stride].
+/// Up to block_rows input rows of a matmul, act [count, stride].
 struct MatmulRows {
     const std::byte* x;
     std::int64_t stride;  ///< elements
-    std::int64_t first;   ///< of the product's rows
+    std::int64_t first;   ///< index in the matmul's rows
     std::int64_t count;
 };
 
-/// Sums of some rows and blocks of a product, [row][output].
+/// Sums of some rows and blocks of a matmul, [row][output].
 struct SumsOfBlocks {
     std::int64_t first_row, num_rows;
     std::int64_t first_block, end_block;
@@ -40,23 +40,25 @@ struct SumsOfBlocks {
     std::int64_t stride;
 };
 
-/// What becomes of a product.
+/// Where the sums of a matmul go.
 struct MatmulOutput {
-    float* sums = nullptr;  ///< [rows, num_outputs] where there is no `finish`
-    /// From any thread, for all rows and blocks, a multiple of `unit` blocks at once (but the last ones).
+    float* sums = nullptr;  ///< [rows, num_outputs], if there is no `finish`
+    /// Fused operation. Called from any thread, in total for all rows and blocks, for a multiple of `unit` blocks at a
+    /// time (except the last ones).
     std::function<void(const SumsOfBlocks&)> finish = {};
     std::int64_t unit = 1;
 };
 
-/// Blocks that are finished at once: whole units and, but for odd heads, whole tiles; few, so that their sums stay in
-/// the near caches.
+/// Blocks that are finished at a time: whole units and, except for odd heads, whole tiles; few, so that their sums stay
+/// in L1 and L2.
 inline std::int64_t blocks_finished_at_once(const KernelTable& table, std::int64_t unit) {
     return (2 * table.blocks_per_piece + unit - 1) / unit * unit;
 }
-/// Room for them; whoever gives a `finish` keeps to it.
+/// Capacity for them; a caller with a `finish` must not exceed it.
 constexpr std::int64_t max_finished_at_once = 32;
 
-/// The blocks of `range` to where they go, of rows from `first_row`. multiply(BlockRange, Sums) gives their sums.
+/// Computes the blocks of `range` for `num_rows` rows from `first_row` on and stores or finishes them.
+/// multiply(BlockRange, Sums) computes the sums.
 template <class Multiply>
 void multiply_into(const MatmulOutput& out, std::int64_t num_outputs, std::int64_t first_row, std::int64_t num_rows,
                    std::int64_t at_once, BlockRange range, const Multiply& multiply) {
@@ -70,16 +72,16 @@ void multiply_into(const MatmulOutput& out, std::int64_t num_outputs, std::int64
     }
 }
 
-/// How a product is dealt out.
+/// How a matmul is distributed.
 struct MatmulWork {
     int team;
-    bool packed_alone;  ///< inputs are packed by one thread for all
+    bool packed_alone;  ///< one thread packs the inputs for all
     std::int64_t num_blocks;
-    std::int64_t unit;   ///< blocks that stay together
-    std::int64_t least;  ///< blocks that a thread takes at a time
+    std::int64_t unit;       ///< blocks that stay together
+    std::int64_t min_units;  ///< minimum blocks that a thread takes at a time
 };
 
-/// pack(part, number of parts) for all parts, then multiply(BlockRange) for all blocks.
+/// Calls pack(part, number of parts) for all parts, then multiply(BlockRange) for all blocks.
 template <class Pack, class Multiply>
 void share_matmul(WorkQueue& queue, const MatmulWork& work, const Pack& pack, const Multiply& multiply) {
     if (work.packed_alone) {
@@ -87,7 +89,7 @@ void share_matmul(WorkQueue& queue, const MatmulWork& work, const Pack& pack, co
         pack(0, 1);
     }
     const std::int64_t units = (work.num_blocks + work.unit - 1) / work.unit;
-    queue.fill(units, work.team, std::max<std::int64_t>(1, work.least / work.unit));
+    queue.fill(units, work.team, std::max<std::int64_t>(1, work.min_units / work.unit));
     const auto first_block = [&](std::int64_t unit) { return std::min(unit * work.unit, work.num_blocks); };
     Team::mine().run(work.team, [&](Member& member) {
         const FlushDenormals flush;

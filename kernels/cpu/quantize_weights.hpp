@@ -1,12 +1,12 @@
-// Weights to int8 and int4 while they are packed: kernels/quantized.hpp's quantize_block for 16 outputs at once, the
-// outputs across the lanes, so that each lane does the steps of quantize_block in its order and gives its bits.
+// Quantizes weights to int8 and int4 while they are packed: quantize_block of kernels/quantize_block.hpp for 16 outputs
+// at once, one output per lane. Each lane does the steps of quantize_block in the same order and gives the same bits.
 #pragma once
 
 #include "kernels/cpu/kernel_table.hpp"
 
 namespace longhaul::kernels::cpu {
 
-/// `Isa` only keeps the instances of each variant apart (see the wall in kernel_table.hpp).
+/// `Isa` only keeps the instances of the variants apart (see "the wall" in kernel_table.hpp).
 template <class Isa>
 struct WeightQuantizer {
     static constexpr int width = 8;
@@ -21,7 +21,7 @@ struct WeightQuantizer {
     }
     [[gnu::always_inline]] static Floats magnitude(Floats values) { return Floats(Ints(values) & 0x7fffffff); }
 
-    /// Nearest even, as bf16 bits in the upper half; of finite numbers.
+    /// Rounds finite numbers to the nearest even bf16, in the upper half of the word.
     [[gnu::always_inline]] static Floats rounded_to_bf16(Floats values) {
         const Ints bits = Ints(values);
         return Floats((bits + 0x7fff + ((bits >> 16) & 1)) & static_cast<std::int32_t>(0xffff0000U));
@@ -38,13 +38,13 @@ struct WeightQuantizer {
         Floats extreme = all(0.0F);
         for (std::int64_t i = 0; i < count; ++i) {
             const Floats value = load(values + i * lanes);
-            const Ints keep = (magnitude(value) <= magnitude(extreme)) | (extreme != extreme);  // a NaN stays
+            const Ints keep = (magnitude(value) <= magnitude(extreme)) | (extreme != extreme);  // a NaN is kept
             extreme = keep ? extreme : value;
         }
         return extreme;
     }
 
-    /// Of some scales near "the largest becomes -8" the one with the least squared error.
+    /// Tries several scales near "the largest becomes -8" and takes the one with the least squared error.
     [[gnu::always_inline]] static Floats best_int4_scale(const float* values, std::int64_t count, Floats extreme) {
         constexpr float divisors[] = {-8.0F, -7.6F, -8.4F, -8.8F, -9.3F, 7.2F, 7.7F};
         constexpr int num_divisors = sizeof divisors / sizeof divisors[0];

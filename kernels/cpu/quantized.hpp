@@ -1,4 +1,5 @@
-// Products y = W x with int8 and int4 weights, in the order of numerics.hpp.
+// Matmul y = W x with int8 and int4 weights, in the order of numerics.hpp. Called by cpu_quantized.cpp through the
+// kernel table.
 #pragma once
 
 #include "kernels/cpu/dot_quantized.hpp"
@@ -6,7 +7,7 @@
 
 namespace longhaul::kernels::cpu {
 
-/// One row's inputs of one block: integers in `q` (zeros behind the last), and their scale.
+/// Quantizes one row's inputs of one block: integers to `q` (zeros beyond the last input); returns their scale.
 template <class Dot>
 float quantize_inputs(const std::uint16_t* from, std::int64_t count, std::int8_t* q) {
     constexpr float to_nearest = 12582912.0F;  // 1.5 * 2^23
@@ -24,17 +25,17 @@ float quantize_inputs(const std::uint16_t* from, std::int64_t count, std::int8_t
         for (std::int64_t i = 0; i < Dot::block; ++i) q[i] = 0;
         return largest >= infinity ? __builtin_nanf("") : 0.0F;
     }
-    const float most = __builtin_bit_cast(float, largest);
-    const float inverse = 127.0F / most;
+    const float max_magnitude = __builtin_bit_cast(float, largest);
+    const float inverse = 127.0F / max_magnitude;
     for (std::int64_t i = 0; i < Dot::block; ++i) {
         const float shifted = __builtin_fmaf(__builtin_bit_cast(float, bits[i]), inverse, to_nearest);
         q[i] = static_cast<std::int8_t>(__builtin_bit_cast(std::int32_t, shifted) -
                                         __builtin_bit_cast(std::int32_t, to_nearest));
     }
-    return most / 127.0F;
+    return max_magnitude / 127.0F;
 }
 
-/// Blocks are counted over the slices.
+/// Block numbers run over all slices.
 template <class Dot>
 void quantize_blocks(const QuantizeJob& job, std::int64_t part, std::int64_t num_parts) {
     constexpr std::int64_t group = 4 * Dot::steps, groups_per_block = Dot::block / group;
@@ -70,8 +71,8 @@ void quantize_blocks(const QuantizeJob& job, std::int64_t part, std::int64_t num
 struct QuantizedTile {
     const std::byte* weights;         ///< first group of the first slice, of the first block of outputs
     const std::byte* scales;          ///< bf16 [block][16], of the first slice, of the first block of outputs
-    const std::byte* next_scales;     ///< what will be read next and stands alike
-    std::int64_t block_bytes;         ///< from one block of outputs to the next, of both
+    const std::byte* next_scales;     ///< scales that are read next, with the same layout
+    std::int64_t block_bytes;         ///< from one block of outputs to the next, for weights and scales
     const std::uint32_t* words;       ///< [group][step][R]
     const float* input_scales;        ///< [block][R]
     const std::int32_t* corrections;  ///< [block][R]
@@ -82,7 +83,7 @@ struct QuantizedTile {
     SliceSums sums;
 };
 
-/// B x 16 outputs, R rows, slice after slice.
+/// A tile of B x 16 outputs and R rows, slice after slice.
 template <class Isa, class Dot, int B, int R>
 void quantized_tile(const QuantizedTile& job) {
     using Floats = typename Isa::Floats;
@@ -93,7 +94,7 @@ void quantized_tile(const QuantizedTile& job) {
     constexpr std::int64_t groups_per_block = Dot::block / (4 * Dot::steps);
     constexpr bool corrects_first = Dot::offset != 0 && Dot::sums_words;
     constexpr int wanted = (Dot::latency + W * R - 1) / (W * R);
-    constexpr int chains = wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;  // of a block's 16 or 4 groups
+    constexpr int chains = wanted >= 4 ? 4 : wanted >= 2 ? 2 : 1;  // of the 16 or 4 groups of a block
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     const std::byte* ahead = nullptr;
@@ -136,10 +137,10 @@ void quantized_tile(const QuantizedTile& job) {
         for (std::int64_t b = 0; b < job.blocks_per_slice; ++b) {
             const std::int64_t left = job.groups_per_slice - b * groups_per_block;
             const std::int64_t groups = left < groups_per_block ? left : groups_per_block;
-            // Where scales come late (int4, Zen 5: 2 % of a layer of 8 rows); not with one row (int4: 4 % slower).
-            constexpr bool asks = Isa::width == 16 && R > 1;
+            // Scales may arrive late (int4, Zen 5: 2 % of a layer of 8 rows). Not with one row (int4: 4 % slower).
+            constexpr bool prefetches_scales = Isa::width == 16 && R > 1;
 #pragma GCC unroll 16
-            for (int i = 0; i < (asks ? B : 0); ++i)
+            for (int i = 0; i < (prefetches_scales ? B : 0); ++i)
                 __builtin_prefetch(job.next_scales + (first_block + b) * lanes * 2 + i * job.block_bytes, 0, 3);
             const auto correction = [&](int r) {
                 return Isa::all_ints(static_cast<std::uint32_t>(job.corrections[(first_block + b) * R + r]));
@@ -158,8 +159,8 @@ void quantized_tile(const QuantizedTile& job) {
                 }
             }
             std::int64_t g = 0;
-            if (Dot::rows_outside &&
-                groups == groups_per_block) {  // whole: unrolled, a number of turns known beforehand
+            // Full blocks: unrolled, with an iteration count known at compile time.
+            if (Dot::rows_outside && groups == groups_per_block) {
 #pragma GCC unroll 4
                 for (; g < groups_per_block; g += chains) {
 #pragma GCC unroll 4
@@ -191,10 +192,10 @@ void quantized_tile(const QuantizedTile& job) {
     }
 }
 
-/// Blocks of outputs side by side: with few rows memory sets the pace, and several streams read it faster than one (one
-/// row on Zen 5: int8 from two blocks 0.5 to 4 % faster than from four; int4, whose blocks are half as long, from four
-/// 5 % faster where the cores share no cache, 1 to 3 % slower where they do). Where weights wait in registers, an input
-/// that is broadcast meets as many of them as 12 sums in whole numbers and 12 in floats leave room for.
+/// Blocks of outputs side by side. With few rows memory is the bottleneck, and several streams read it faster than one
+/// (one row on Zen 5: int8 with two blocks is 0.5 to 4 % faster than with four; int4, whose blocks are half as long, is
+/// with four 5 % faster if the cores share no cache, 1 to 3 % slower if they do). If weights stay in registers, a
+/// broadcast input is multiplied with as many of them as 12 integer sums and 12 float sums leave registers for.
 template <class Dot>
 constexpr std::int64_t quantized_blocks_at_once(std::int64_t rows) {
     constexpr bool long_blocks = Dot::block == 64;

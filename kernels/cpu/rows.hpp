@@ -1,4 +1,5 @@
-// Operations on rows: norms and activations, and the exponential they share with attention.
+// Row operations: norms, activations and rotation (called by CpuDevice through the kernel table), and the exponential
+// that they share with attention.
 #pragma once
 
 #include "kernels/cpu/kernel_table.hpp"
@@ -6,20 +7,19 @@
 
 namespace longhaul::kernels::cpu {
 
-/// Prefetches the elements that follow those at `x` by 2 KB: products leave half of a row in the cache of another core,
-/// and to take a line from one behind another L3 lasts 250 ns and more (Zen 5, 16 rows: SiLU 0.76 of its time, rotation
-/// 0.91).
+/// Prefetches the elements 2 KB after `x`: a matmul leaves half of a row in the cache of another core, and fetching a
+/// line from a core with another L3 takes 250 ns and more (Zen 5, 16 rows, time with this prefetch relative to none:
+/// SiLU 0.76, rotation 0.91).
 [[gnu::always_inline]] inline void prefetch_elements(const float* x) {
     __builtin_prefetch(x + 512, 0, 3);
 }
 
-/// Registers of exponentials at once beside a division (attention takes more).
+/// Registers of exponentials that are computed together next to a division (attention computes more).
 template <class Isa>
 constexpr int exps_at_once = Isa::width == 16 ? 4 : 2;
 
-/// e^x for x <= highest (or NaN), step by step as exp_constants.hpp states it, in place. Several registers at once keep
-/// the processor's units busy while each waits for itself. What is below `lowest` need not be raised to it: its result
-/// is 0 whatever the steps make of it.
+/// e^x for x <= highest (or NaN), step by step as in exp_constants.hpp, in place. Several registers at a time hide the
+/// latency of each. Inputs below `lowest` need not be clamped: their result is set to 0 in any case.
 template <class Isa, int N>
 [[gnu::always_inline]] inline void exps_of_bounded(typename Isa::Floats (&x)[N]) {
     namespace c = exp_constants;
@@ -50,7 +50,7 @@ template <class Isa, int N>
     each([&](int i) __attribute__((always_inline)) { x[i] = Isa::scale_where(here[i], q[i], n[i], t[i]); });
 }
 
-/// e^x of any x.
+/// e^x for any x.
 template <class Isa>
 typename Isa::Floats exp_of(typename Isa::Floats x) {
     typename Isa::Floats bounded[1] = {Isa::min(Isa::all(exp_constants::highest), x)};
@@ -58,7 +58,7 @@ typename Isa::Floats exp_of(typename Isa::Floats x) {
     return bounded[0];
 }
 
-/// Loads up to a register from the end of an array, zeros beyond.
+/// Loads up to a register from the end of an array; zeros beyond the end.
 template <class Isa>
 typename Isa::Floats load_some(const float* from, std::int64_t count) {
     if (count >= Isa::width) return Isa::load(from);
@@ -67,8 +67,8 @@ typename Isa::Floats load_some(const float* from, std::int64_t count) {
     return Isa::load(rest);
 }
 
-/// Stores a register to columns index.. of a row, rounded to bf16 or as f32. `Computed`: arithmetic gave it, which
-/// flushes denormals (an instruction that rounds to bf16 flushes them, too).
+/// Stores a register to columns index.. of a row, rounded to bf16 or as f32. `Computed`: x is a result of arithmetic,
+/// in which denormals are already flushed (the instruction that rounds to bf16 flushes them, too).
 template <class Isa, bool Computed = true>
 [[gnu::always_inline]] inline void store_whole(std::byte* row, bool bf16, std::int64_t index, typename Isa::Floats x) {
     if (bf16 && Computed) {
@@ -80,7 +80,7 @@ template <class Isa, bool Computed = true>
     }
 }
 
-/// The same of its `count` leading values.
+/// store_whole for the first `count` values.
 template <class Isa, bool Computed = true>
 void store_act(std::byte* row, bool bf16, std::int64_t index, std::int64_t count, typename Isa::Floats x) {
     if (count >= Isa::width) return store_whole<Isa, Computed>(row, bf16, index, x);
@@ -90,13 +90,13 @@ void store_act(std::byte* row, bool bf16, std::int64_t index, std::int64_t count
     __builtin_memcpy(row + index * element, rest, count * element);
 }
 
-/// Stores `count` leading values of a register.
+/// Stores the first `count` values of a register.
 template <class Isa>
 void store_some(float* to, std::int64_t count, typename Isa::Floats x) {
     store_act<Isa>(reinterpret_cast<std::byte*>(to), false, 0, count, x);
 }
 
-/// `Adds`: to x first, where it stands.
+/// `Adds`: first adds job.addend to x and stores the result in job.sums.
 template <class Isa, bool Adds>
 void rms_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
     using Floats = typename Isa::Floats;
@@ -131,7 +131,7 @@ void rms_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
     }
 }
 
-/// x - mean, as load_some loads: zeros beyond the end, which add nothing to a sum of squares.
+/// x - mean, loaded as by load_some: zeros beyond the end, which add nothing to a sum of squares.
 template <class Isa>
 typename Isa::Floats load_centred(const float* from, std::int64_t count, float mean) {
     if (count >= Isa::width) return Isa::sub(Isa::load(from), Isa::all(mean));
@@ -185,7 +185,7 @@ void layer_norm_rows(const RowsJob& job, std::int64_t first_row, std::int64_t en
     }
 }
 
-/// out[i] = f(x[i]), registers at a time.
+/// out[i] = f(x[i]), a register at a time.
 template <class Isa, class Function>
 void map_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row, Function function) {
     const std::int64_t element = job.bf16 ? 2 : 4;
@@ -202,7 +202,7 @@ void map_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row, 
 
 template <class Isa>
 void relu_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
-    // The order of the two keeps NaN: max gives its second where either is one.
+    // The order of the operands keeps NaN: max returns its second one if either is NaN.
     map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) { return Isa::max(Isa::zero(), x); });
 }
 
@@ -211,7 +211,7 @@ void round_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row
     map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) { return x; });
 }
 
-/// out[i] = silu(gate) * up of N registers from column i on, of which `left` columns are there (of several, all).
+/// out[i] = silu(gate) * up for N registers from column i on. With N == 1, only `left` columns may be there.
 template <class Isa, int N, class GateAt, class UpAt>
 [[gnu::always_inline]] inline void silu_mul_registers(const GateAt& gate_at, const UpAt& up_at, std::int64_t i,
                                                       std::int64_t left, bool bf16, std::byte* out) {
@@ -239,7 +239,7 @@ template <class Isa, int N, class GateAt, class UpAt>
     }
 }
 
-/// The same of `width` columns, from where gate_at(i) and up_at(i) say they stand, by registers.
+/// silu_mul_registers for `width` columns; gate_at(i) and up_at(i) return the addresses of column i.
 template <class Isa, class GateAt, class UpAt>
 [[gnu::always_inline]] inline void silu_mul_row(const GateAt& gate_at, const UpAt& up_at, std::int64_t width, bool bf16,
                                                 std::byte* out) {
@@ -268,7 +268,7 @@ void silu_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
     }
 }
 
-/// The same of sums that were just made.
+/// silu_mul for the alternating blocks of GatedJob, right after their matmul.
 template <class Isa>
 void gate_rows(const GatedJob& job) {
     const std::int64_t element = job.bf16 ? 2 : 4;

@@ -1,5 +1,5 @@
-// The inner loop of every product: W registers of outputs times R rows, accumulators in registers (but for
-// those of spilled_sums.hpp).
+// The inner loop of every CPU matmul (called by matmul.hpp): a tile of W registers of outputs times R rows, with the
+// accumulators in registers (except those of spilled_sums.hpp).
 #pragma once
 
 #include <immintrin.h>
@@ -18,12 +18,12 @@ struct SliceRange {
     std::int64_t first, end, all;
 };
 
-/// Where a tile prefetches: what will be read next, as much as the tile reads and standing alike.
+/// What a tile prefetches: the weights that are read next, which have the same size and layout as its own.
 struct TilePrefetch {
-    const std::byte* from;  ///< with the first group of the range
-    std::int64_t bytes;     ///< further with each group: less than a group where several tiles share the work
-    std::int64_t beside;    ///< from block to block of those side by side: 0 where tiles share the work
-    std::int64_t skip;      ///< added from slice `skips_from` on
+    const std::byte* from;  ///< address for the first group of the range
+    std::int64_t bytes;     ///< advance per group: less than the size of a group if several tiles share the work
+    std::int64_t beside;    ///< distance between the blocks of a bundle; 0 if tiles share the work
+    std::int64_t skip;      ///< bytes added to the address from slice `skips_from` on
     std::int64_t skips_from;
 
     [[gnu::always_inline]] const std::byte* of_slice(const SliceRange& slices, std::int64_t s,
@@ -32,29 +32,30 @@ struct TilePrefetch {
     }
 };
 
-/// Where the sums of a tile go. A balanced tree over slices is made from left to right: sums of 2^l slices wait for
-/// their neighbours in level l. Those of slice `s` join as many levels as `s` ends in ones.
+/// Destination of the sums of a tile. The balanced tree over slices is built from left to right: level l holds a sum of
+/// 2^l slices until its neighbour is complete. The sum of slice `s` is merged with as many levels as `s` has trailing
+/// one bits.
 struct SliceSums {
-    static constexpr std::int64_t max_levels = 4;  // 8 slices, and the whole where it cannot go to y at once
+    static constexpr std::int64_t max_levels = 4;  // 8 slices, and the total if it cannot be written to y directly
 
-    float* waiting;             ///< [level][tile][row of tile][output of tile]
+    float* spilled;             ///< [level][tile][row of tile][output of tile]
     std::int64_t level_stride;  ///< floats from level to level
-    float* out;                 ///< [row][output], of all slices
+    float* out;                 ///< [row][output], sum over all slices
     std::int64_t out_stride;
 
     [[gnu::always_inline]] static std::int64_t levels_before(std::int64_t s) {
         return __builtin_ctzll(static_cast<unsigned long long>(s) + 1);
     }
-    /// On by `outputs` of a tile of `rows` rows.
+    /// Advances by `outputs` outputs of a tile of `rows` rows.
     [[gnu::always_inline]] void advance(std::int64_t rows, std::int64_t outputs) {
-        waiting += rows * outputs;
+        spilled += rows * outputs;
         out += outputs;
     }
 };
 
 struct TileJob {
     const std::byte* weights;    ///< first group of the first slice of the first block
-    std::int64_t block_stride;   ///< bytes from block to block, as if each stood alone
+    std::int64_t block_stride;   ///< bytes from block to block, as if they were not interleaved
     const std::uint32_t* words;  ///< [group][step][R], from the first slice on
     SliceRange slices;
     std::int64_t groups_per_slice;
@@ -81,7 +82,7 @@ template <class Isa, int R, int W>
     }
 }
 
-/// to[r * stride + output] = last(sum, register, r).
+/// Stores to[r * stride + output] = last(sum, register, r).
 template <class Isa, int R, int W, class Last>
 [[gnu::always_inline]] inline void store_sums(const typename Isa::Floats (&sum)[R][W], float* to, std::int64_t stride,
                                               const Last& last) {
@@ -92,14 +93,15 @@ template <class Isa, int R, int W, class Last>
     }
 }
 
-/// The end of slice `s`: the sums of the levels that wait for it, then to where it goes. (Sums that wait stand tile by
-/// tile, so that their places are constants: worked out from row to row, 13 rows lost 2 % of a product.)
+/// Ends slice `s`: adds the spilled sums of the lower levels, then stores the result in its level or in `out`. (Spilled
+/// sums are stored tile by tile, so that their offsets are constants; with computed row offsets, a matmul of 13 rows
+/// took 2 % longer.)
 template <class Isa, int R, int W>
 [[gnu::always_inline]] inline void add_and_store(typename Isa::Floats (&sum)[R][W], const SliceSums& sums,
                                                  const SliceRange& slices, std::int64_t s) {
     const std::int64_t levels = SliceSums::levels_before(s);
     for (std::int64_t level = 0; level < levels; ++level) {
-        const float* from = sums.waiting + level * sums.level_stride;
+        const float* from = sums.spilled + level * sums.level_stride;
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 16
@@ -112,10 +114,10 @@ template <class Isa, int R, int W>
         return x;
     };
     if (s + 1 == slices.all) return store_sums<Isa>(sum, sums.out, sums.out_stride, as_it_is);
-    store_sums<Isa>(sum, sums.waiting + levels * sums.level_stride, W * Isa::width, as_it_is);
+    store_sums<Isa>(sum, sums.spilled + levels * sums.level_stride, W * Isa::width, as_it_is);
 }
 
-/// One word of a row as `Dot` takes it in its steps.
+/// Packs one word of a row into the words of the steps of `Dot`.
 template <class Dot>
 [[gnu::always_inline]] inline void pack_word(std::uint32_t word, std::int64_t num_rows, std::uint32_t* to) {
     if constexpr (Dot::steps == 2) {
@@ -126,7 +128,7 @@ template <class Dot>
     }
 }
 
-/// Four groups from `g` of four rows, transposed in registers, to row `r` and the next three.
+/// Packs four groups from `g` on of four rows, transposed in registers, to row `r` and the next three.
 template <class Dot>
 [[gnu::always_inline]] inline void pack_square(const std::uint32_t* const* rows, std::int64_t r, std::int64_t g,
                                                std::int64_t num_rows, std::uint32_t* to) {
@@ -146,18 +148,18 @@ template <class Dot>
     }
 }
 
-/// Rows of a product that still go through one tile, if registers suffice or almost do. 13 and 14 rows in two tiles
-/// reach 0.84 to 0.86 of the peak from the caches, in one 0.95; 15 rows 0.94 and 0.96, 16 rows 0.955 either way. Where
-/// the weights come from memory a layer in one tile by one in two takes (Zen 5, cores without and with a third cache in
-/// common): 15 rows 0.97 and 0.92 of the time, 16 rows 1.00 and 0.96, 18 rows with it 1.03. Of more rows tiles are no
-/// larger than elsewhere (26 rows 0.96 and 0.945).
+/// Maximum rows of a matmul that are computed in one tile, if the registers suffice or almost do. Measured with weights
+/// in the caches, fraction of peak in two tiles / in one tile: 13 and 14 rows 0.84 to 0.86 / 0.95, 15 rows 0.94 / 0.96,
+/// 16 rows 0.955 / 0.955. With weights in memory, time of a layer in one tile relative to two, on Zen 5 cores without /
+/// with a shared L3: 15 rows 0.97 / 0.92, 16 rows 1.00 / 0.96, 18 rows with a shared L3 1.03. Matmuls of more rows use
+/// the usual tile sizes (26 rows 0.96 and 0.945).
 template <class Dot>
 constexpr int max_matmul_rows = [] {
     if constexpr (requires { Dot::max_matmul_rows; }) return Dot::max_matmul_rows;
     return Dot::max_rows;
 }();
 
-/// pack_tile of less than four rows.
+/// pack_tile for fewer than four rows.
 template <class Dot, class RowAt>
 void pack_few_rows(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups, std::uint32_t* to) {
     const std::int64_t group_words = Dot::steps * num_rows;
@@ -167,9 +169,9 @@ void pack_few_rows(const RowAt& row, std::int64_t num_rows, std::int64_t num_gro
     }
 }
 
-/// The words of a tile's rows, [group][step][row], from row(r)[group]. A word at a time costs a core that has
-/// vdpbf16ps 3 % of a small product (12 rows, Zen 5); transposed in squares it is a third of that. Where four do not
-/// divide the rows, the last square writes some of them once more.
+/// Packs the words of a tile's rows, [group][step][row], from row(r)[group]. Packing word by word costs a core with
+/// vdpbf16ps 3 % of a small matmul (12 rows, Zen 5); transposing 4 x 4 squares costs a third of that. If the number of
+/// rows is not a multiple of four, the last square writes some rows a second time.
 template <class Dot, class RowAt>
 void pack_tile(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups, std::uint32_t* to) {
     if (num_rows < 4) return pack_few_rows<Dot>(row, num_rows, num_groups, to);
@@ -189,13 +191,13 @@ void pack_tile(const RowAt& row, std::int64_t num_rows, std::int64_t num_groups,
     }
 }
 
-/// How far ahead of its use a weight is asked for, in each of the blocks that are read side by side: 2 KB of each hide
-/// DRAM's 100 ns at one core's bandwidth.
+/// Prefetch distance of the weights, in each of the blocks that are read side by side: 2 KB of each hide DRAM's 100 ns
+/// at one core's bandwidth.
 constexpr std::int64_t near_prefetch_bytes = 2048;
 
-/// The same for a tile of `rows` rows. Where only two blocks are read and arithmetic takes almost as long as reading,
-/// more has to be under way, or each waits for the other (Zen 5, 66 GB/s on 2 cores, as multiples of the time with 2
-/// KB: 8 rows 0.88 with 4 KB, 0.91 with 8; 12 rows 0.95 with 8 KB of 4; four blocks, 4 rows, 1.06 with 4 KB).
+/// Prefetch distance for a tile of `rows` rows. If only two blocks are read and arithmetic takes almost as long as
+/// reading, more must be in flight, or each waits for the other (Zen 5, 66 GB/s on 2 cores, time relative to 2 KB: 8
+/// rows 0.88 with 4 KB, 0.91 with 8 KB; 12 rows 0.95 with 8 KB relative to 4 KB; four blocks, 4 rows, 1.06 with 4 KB).
 template <class Isa>
 constexpr std::int64_t prefetch_bytes(std::int64_t rows) {
     if (Isa::width != 16 || rows <= 4) return near_prefetch_bytes;
@@ -208,7 +210,7 @@ template <class Isa, class Dot, int W, int R, class Places>
                                                   const std::uint32_t* x) {
     using Floats = typename Isa::Floats;
     if constexpr (Dot::steps * R <= 2) {
-        // One row: inputs wait in registers, each weight register is used up at once.
+        // One row: inputs stay in registers, each weight register is used up at once.
         Floats in[Dot::steps][R];
 #pragma GCC unroll 16
         for (int s = 0; s < Dot::steps; ++s) {
@@ -225,7 +227,8 @@ template <class Isa, class Dot, int W, int R, class Places>
             }
         }
     } else {
-        // Several rows: of the step's weights and inputs the fewer wait in registers, the others pass by one by one.
+        // Several rows: in each step, the fewer of weights and inputs stay in registers; the others are loaded one by
+        // one.
 #pragma GCC unroll 16
         for (int step = 0; step < Dot::steps; ++step) {
             if constexpr (R < W) {
@@ -248,23 +251,24 @@ template <class Isa, class Dot, int W, int R, class Places>
     }
 }
 
-/// Blocks of 16 outputs that stand side by side (BlockPlaces), so that memory is read in one stream, or for up to 4
-/// rows in two (Zen 5, against blocks that stand alone, on cores that share a third cache and cores that do not: 1 row
-/// 0.96 and 0.94, 4 rows 0.97 and 0.94, 8 rows 0.97 and 0.93, 16 rows 0.98 and 0.98 of a product's time). AVX2's tiles
-/// take one block or three.
+/// Blocks of 16 outputs that are interleaved (BlockPlaces), so that memory is read in one stream, or in two for up to 4
+/// rows (Zen 5, time of a matmul relative to separate blocks, on cores that share an L3 and cores that do not: 1 row
+/// 0.96 and 0.94, 4 rows 0.97 and 0.94, 8 rows 0.97 and 0.93, 16 rows 0.98 and 0.98). AVX2's tiles cover one block or
+/// three.
 template <class Isa>
 constexpr std::int64_t blocks_together = Isa::width == 16 ? 2 : 1;
 
-/// Where block `b` of a tile stands, from its first: `stride` bytes from block to block, `beside` within a bundle.
+/// Offset of block `b` of a tile from its first block: `stride` bytes from block to block, `beside` within a bundle.
 template <class Isa>
 [[gnu::always_inline]] constexpr std::int64_t place_of_block(std::int64_t b, std::int64_t stride, std::int64_t beside) {
     constexpr std::int64_t together = blocks_together<Isa>;
     return b / together * together * stride + b % together * beside;
 }
 
-/// A line or a part of it of each block of a tile in turn. Two tiles that share a block (W is odd) each ask for half of
-/// it and for one whole block: asked for by the first alone, as it once was, two thirds of the bytes come in half of
-/// the time, and memory, then arithmetic waits for the other (4 rows: a sixth).
+/// Prefetches a cache line, or a part of it, of each block of a tile per group. If two tiles share a block (W is odd),
+/// each prefetches half of it and one whole block. With the shared block prefetched by the first tile alone, two thirds
+/// of the bytes would arrive in half of the time, and memory and arithmetic would wait for each other (4 rows: a sixth
+/// of the time).
 template <class Isa, int W, int First>
 class TilePrefetcher {
   public:
@@ -275,8 +279,8 @@ class TilePrefetcher {
         shared_ = from + (First == 0 ? stride_ : job.groups_per_slice * bytes_ / 2);
     }
 
-    /// Once a group.
-    [[gnu::always_inline]] void ask() {
+    /// Called once per group.
+    [[gnu::always_inline]] void prefetch() {
 #pragma GCC unroll 16
         for (int b = 0; b < W / regs; ++b) __builtin_prefetch(whole_ + place_of_block<Isa>(b, stride_, beside_), 0, 3);
         whole_ += bytes_;
@@ -293,16 +297,16 @@ class TilePrefetcher {
     std::int64_t stride_, beside_, bytes_;
 };
 
-/// One slice after another: beside a call a slice, in one process, a product from the caches takes 2 to 10 % less (8 to
-/// 24 rows, 128 groups a slice, Zen 5; why was not found out). `First`: the register of its block that the tile begins
-/// with; where W is odd, every second tile begins in the middle of a block of two registers.
+/// Runs one slice after another. Compared with one call per slice, in the same process, a matmul from the caches takes
+/// 2 to 10 % less time (8 to 24 rows, 128 groups per slice, Zen 5; the reason is unknown). `First`: index of the tile's
+/// first register in its block; if W is odd, every second tile begins in the middle of a block of two registers.
 template <class Isa, class Dot, int W, int R, int First>
 void tile(const TileJob& job) {
-    constexpr int regs = lanes / Isa::width;  // registers of a block
+    constexpr int regs = lanes / Isa::width;  // registers per block
     constexpr std::int64_t reg_bytes = group_bytes / regs;
-    // A tile of a single block is one that stands alone.
+    // A tile of a single block reads only blocks that are not interleaved.
     constexpr std::int64_t group_stride = (W / regs < blocks_together<Isa> ? 1 : blocks_together<Isa>)*group_bytes;
-    constexpr int num_waiting = spilled_rows<Isa, R, W>;
+    constexpr int num_spilled = spilled_rows<Isa, R, W>;
     const std::byte* w = job.weights;
     const std::uint32_t* x = job.words;
     for (std::int64_t s = job.slices.first; s < job.slices.end; ++s) {
@@ -310,7 +314,7 @@ void tile(const TileJob& job) {
         clear_sums<Isa>(sum);
         TilePrefetcher<Isa, W, First> ahead(job, s);
         const auto next_group = [&]() __attribute__((always_inline)) {
-            ahead.ask();
+            ahead.prefetch();
             const auto place = [&](int i) {
                 return w + place_of_block<Isa>((First + i) / regs, job.block_stride, group_bytes) +
                        (First + i) % regs * reg_bytes;
@@ -319,18 +323,18 @@ void tile(const TileJob& job) {
             w += group_stride;
             x += Dot::steps * R;
         };
-        if constexpr (num_waiting > 0) {
-            // (For all tiles closures within closures would not do: they keep AVX2's sums in memory.)
+        if constexpr (num_spilled > 0) {
+            // (Not for all tiles: nested closures would keep AVX2's accumulators in memory.)
             const auto with_next_group = [&](const auto& multiply) __attribute__((always_inline)) {
-                ahead.ask();
+                ahead.prefetch();
                 multiply([&](int i) { return w + i * group_bytes; }, x);
                 w += group_stride;
                 x += R;
             };
-            multiply_slice_in_turn<Isa, Dot>(sum, job.groups_per_slice, with_next_group);
-        } else if constexpr (R < 4) {  // memory sets the pace
+            multiply_slice_spilled<Isa, Dot>(sum, job.groups_per_slice, with_next_group);
+        } else if constexpr (R < 4) {  // memory is the bottleneck
             for (std::int64_t g = 0; g < job.groups_per_slice; ++g) next_group();
-        } else {  // what the loop itself costs counts, see Avx2::load_odds
+        } else {  // loop overhead matters, see Avx2::load_odds
 #pragma GCC unroll 2
             for (std::int64_t g = 0; g < job.groups_per_slice; ++g) next_group();
         }
@@ -338,23 +342,23 @@ void tile(const TileJob& job) {
     }
 }
 
-/// Registers of outputs of a tile of R rows: with AVX2's 16 registers 12 accumulators where they can be had (8 would
-/// keep two pipes of 4 cycles busy only if nothing ever came late: measured, tiles of 8 reach 51 % of the peak and
-/// tiles of 12 two thirds), with AVX-512's 32 up to 28, and 32 of which a few wait.
+/// Registers of outputs per tile of R rows. AVX2's 16 registers: 12 accumulators if possible (8 would keep two pipes of
+/// 4 cycles busy only if nothing were ever late: tiles of 8 reached 51 % of the peak, tiles of 12 two thirds).
+/// AVX-512's 32 registers: up to 28 accumulators, or 32 of which a few are spilled.
 template <class Isa, int R>
 constexpr int registers_of_tile() {
     if (Isa::width == 16) return R <= 4 ? 4 : 2;
     return R == 1 ? 8 : R == 2 ? 6 : R == 3 ? 4 : R == 4 ? 3 : 2;
 }
 
-/// Blocks that whole tiles of `rows` rows fill.
+/// Number of blocks that whole tiles of `rows` rows cover.
 template <class Isa>
 constexpr std::int64_t blocks_of_tiles(std::int64_t rows) {
     if (Isa::width == 16) return rows <= 4 ? 4 : 2;
     return rows == 1 ? 4 : rows == 2 ? 3 : rows == 3 ? 2 : rows == 4 ? 3 : 1;
 }
 
-/// One tile, and the job moved on behind it.
+/// Runs one tile and advances the job past it.
 template <class Isa, class Dot, int W, int R, int First>
 void tile_and_advance(TileJob& job) {
     constexpr int regs = lanes / Isa::width;
@@ -364,8 +368,8 @@ void tile_and_advance(TileJob& job) {
     job.sums.advance(R, W * Isa::width);
 }
 
-/// `num_blocks` blocks for R rows: whole tiles first, then two blocks at a time, then single ones (a page of keys has
-/// four blocks, a head of values often two).
+/// Runs `num_blocks` blocks for R rows: whole tiles first, then two blocks at a time, then single ones (a page of keys
+/// has four blocks, a head of values often two).
 template <class Isa, class Dot, int R>
 void tile_blocks(TileJob& job, std::int64_t num_blocks) {
     constexpr int W = registers_of_tile<Isa, R>();
@@ -387,8 +391,8 @@ void tile_blocks(TileJob& job, std::int64_t num_blocks) {
     }
 }
 
-/// `job` is left moved on. (By reference: copied in wide registers, it waits for all that was just stored to it; 16
-/// rows from the caches, Zen 5: 1.5 % of a product.)
+/// tile_blocks for `num_rows` rows; leaves `job` advanced. (By reference: a copy through wide registers would wait for
+/// the stores that were just made to it; 16 rows from the caches, Zen 5: 1.5 % of a matmul.)
 template <class Isa, class Dot>
 void run_tile(TileJob& job, std::int64_t num_rows, std::int64_t num_blocks) {
     switch (num_rows) {
@@ -433,21 +437,21 @@ void run_tile(TileJob& job, std::int64_t num_rows, std::int64_t num_blocks) {
     }
 }
 
-/// Tiles of `num_rows` rows under `Dot`.
+/// Tiles for `num_rows` rows with `Dot`.
 template <class Dot>
 RowTiles tiles_of(std::int64_t num_rows) {
     return RowTiles{num_rows, (num_rows + Dot::max_rows - 1) / Dot::max_rows};
 }
 
-/// The same where rows are many: 6 or 4 rows at a time keep the most sums in AVX2's registers (measured: 16, 20 and 32
-/// rows go 5 % faster than in as few tiles as possible).
+/// tiles_of for many rows: 6 or 4 rows at a time keep the most accumulators in AVX2's registers (measured: 16, 20 and
+/// 32 rows are 5 % faster than in as few tiles as possible).
 template <class Dot>
 [[gnu::always_inline]] inline RowTiles tiles_of_many(std::int64_t num_rows) {
     if (Dot::max_rows != 6 || num_rows <= 6 || num_rows % 6 == 0) return tiles_of<Dot>(num_rows);
     return RowTiles{num_rows, (num_rows + 3) / 4};
 }
 
-/// Tiles of a product.
+/// Row tiles of a matmul.
 template <class Dot>
 [[gnu::always_inline]] inline RowTiles matmul_tiles(std::int64_t num_rows) {
     return num_rows <= max_matmul_rows<Dot> ? RowTiles{num_rows, 1} : tiles_of_many<Dot>(num_rows);

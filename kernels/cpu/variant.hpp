@@ -1,4 +1,5 @@
-// The table of one variant from its registers and its two ways to multiply.
+// Builds the KernelTable of one variant from its register operations (`Isa`) and its `Dot` types. Used by avx2.cpp and
+// avx512.cpp.
 #pragma once
 
 #include "kernels/cpu/attention.hpp"
@@ -32,8 +33,8 @@ struct Variant {
         return attention_chunk_of<Isa, F32>(job, unit, chunk, ahead, scratch, result);
     }
 
-    /// As many sums as keep two units busy though one comes late: multiply-adds take 4 cycles, vdpbf16ps takes 6 (Zen
-    /// 5: 12 sums reach 0.94 of what 24 do).
+    /// Enough sums to keep two execution units busy even if one result is late: multiply-adds take 4 cycles, vdpbf16ps
+    /// takes 6 (Zen 5: 12 sums reach 0.94 of what 24 do).
     static constexpr int peak_chains = Isa::width == 16 ? 24 : 12;
 
     template <class Sum, class MultiplyAdd>
@@ -45,7 +46,7 @@ struct Variant {
 #pragma GCC unroll 32
             for (int c = 0; c < peak_chains; ++c) {
                 multiply_add(sum[c]);
-                asm volatile("" : "+v"(sum[c]));  // or the compiler sees that all chains are the same
+                asm volatile("" : "+v"(sum[c]));  // or the compiler sees that all chains are equal
             }
         }
         Sum all = sum[0];
@@ -59,7 +60,7 @@ struct Variant {
         const auto w = Isa::all(*sink);
         multiply_on_registers(
             iterations, Isa::zero(), [&](typename Isa::Floats& sum) { Dot::multiply_add(sum, w, w); }, sink);
-        // A multiply-add is one product of 32-bit lanes in FMA form and two in pairs.
+        // A multiply-add multiplies 32-bit lanes in FMA form and two bf16 per lane in pair form.
         return static_cast<double>(iterations) * peak_chains * Isa::width * 2 *
                (Dot::is_bf16 && Dot::steps == 1 ? 2 : 1);
     }

@@ -1,5 +1,5 @@
-// Attention of CudaDevice: a plan of the pass's rows, once for all layers; then for each layer the partial results of
-// its units and their merging.
+// CudaDevice::attention: plans the rows of a pass once for all layers, then per layer computes the partial results of
+// the plan's units and merges them.
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
@@ -26,7 +26,7 @@ PlanShape plan_shape(const AttentionCall& call, int multiprocessors) {
                     .wide_queries = exact_queries};
     if (!call.tensor_cores) return shape;
     shape.narrow_queries = 16;
-    shape.wide_queries = call.layout.head_dim <= 128 ? 64 : 16;  // beyond, outputs do not fit into registers
+    shape.wide_queries = call.layout.head_dim <= 128 ? 64 : 16;  // wider heads: outputs do not fit into registers
     shape.span_chunks = tensor_span_chunks;
     shape.enough_units = 4 * multiprocessors;
     return shape;
@@ -156,7 +156,7 @@ void AttentionPart::run_round(const Stream& stream, const AttentionCall& call, A
         launch_exact(stream, call.layout.dtype, args, narrow);
     } else if (round.num_wide == 0) {
         launch_narrow(stream, args, narrow);
-    } else {  // neither waits for the last blocks of the other
+    } else {  // concurrently: neither kernel waits for the last blocks of the other
         launch_narrow(beside_the_next(stream), args, narrow);
         args.units = device_.units + round.first_wide;
         launch_wide(stream, args, wide);

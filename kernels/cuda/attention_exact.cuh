@@ -1,7 +1,7 @@
-// Attention in the order of the contract (numerics.hpp), bit for bit what a CPU gives: one block takes one unit of one
-// chunk, up to 8 queries of one KV head. Three steps: scores of all positions (a thread for each position of a page and
-// half the queries), probabilities (16 threads a query, one for each lane of the sum), outputs (a thread for each
-// dimension, positions in order). Pages are on their way while the one before is computed.
+// Attention with the summation order of the contract (numerics.hpp), bit-identical to the CPU. One block computes one
+// unit of one chunk: up to 8 queries of one KV head. Three steps: scores of all positions (one thread per position of a
+// page and half of the queries), probabilities (16 threads per query, one per lane of the sum), outputs (one thread per
+// dimension, positions in order). The next page is loaded while the current one is computed.
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
@@ -13,7 +13,7 @@ namespace longhaul::kernels::cuda {
 constexpr int exact_queries = 8;
 constexpr int max_exact_dims = 512;
 
-/// Shared memory of a block.
+/// Shared memory layout of a block.
 struct ExactShape {
     explicit ExactShape(const KvShape& shape, DType dtype)
         : pieces(shape.row_bytes / 16),
@@ -23,13 +23,13 @@ struct ExactShape {
                                                           : 16)) {
         while (1 << pieces_log2 < pieces) ++pieces_log2;
     }
-    int pieces;  ///< of 16 bytes, in a row
-    int stride;  ///< odd in 16 bytes: no two rows in one bank
+    int pieces;  ///< 16-byte pieces per row
+    int stride;  ///< bytes per row; an odd multiple of 16, so that rows do not share a bank
     int query_elements;
     int pieces_log2 = 0;
 
     [[nodiscard]] LONGHAUL_HOST_DEVICE int stage_bytes() const { return tile_tokens * stride; }
-    /// Two stages with the scales of keys, queries, probabilities [512, 8], three numbers a query.
+    /// Two stages with key scales, the queries, probabilities [512, 8], three floats per query.
     [[nodiscard]] std::size_t shared_bytes() const {
         const int bytes = 2 * (stage_bytes() + tile_tokens * 4) + exact_queries * query_elements * 4 +
                           chunk_tokens * exact_queries * 4 + 3 * exact_queries * 4;
@@ -37,7 +37,7 @@ struct ExactShape {
     }
 };
 
-/// Elements of T and the products of a piece of a key with a query.
+/// Arithmetic for keys and values of type KV: dot product of a 16-byte piece of a key with a query, access to values.
 template <DType KV>
 struct ExactKeys {
     using Query = float;
@@ -56,14 +56,14 @@ struct ExactKeys {
         }
         return sum;
     }
-    static constexpr int elements = KV == DType::f32 ? 4 : 8;  ///< of a piece
+    static constexpr int elements = KV == DType::f32 ? 4 : 8;  ///< per piece
     static __device__ float value(const std::byte* row, int d) {
         if constexpr (KV == DType::f32) return reinterpret_cast<const float*>(row)[d];
         return bf16_to_f32(reinterpret_cast<const std::uint16_t*>(row)[d]);
     }
 };
 
-/// Whole numbers: 16 bits of a query (probability) with 8 of a key (value), two products an instruction.
+/// Integers: 16 bits of a query (or probability) times 8 bits of a key (or value), two products per instruction.
 template <>
 struct ExactKeys<DType::int8> {
     using Query = std::int16_t;
@@ -76,13 +76,13 @@ struct ExactKeys<DType::int8> {
         for (int i = 0; i < 4; ++i) sum = add_four(pairs[i].x, pairs[i].y, keys[i], sum);
         return sum;
     }
-    /// Four products: of two pairs of 16 bits with the bytes of a word.
+    /// Adds four products: the 16-bit pairs `first` and `second` times the four bytes of `bytes`.
     static __device__ Sum add_four(std::uint32_t first, std::uint32_t second, std::uint32_t bytes, Sum sum) {
         sum = __dp2a_lo(static_cast<int>(first), static_cast<int>(bytes), sum);
         return __dp2a_hi(static_cast<int>(second), static_cast<int>(bytes), sum);
     }
     static constexpr int elements = 16;
-    /// Dimension d of four values, a byte each.
+    /// Dimension d of the values at four consecutive positions, one byte each.
     static __device__ std::uint32_t values(const std::byte* row, int stride, int d) {
         const auto* bytes = reinterpret_cast<const std::uint8_t*>(row) + d;
         const std::uint32_t low = __byte_perm(bytes[0], bytes[stride], 0x0040);
@@ -91,11 +91,11 @@ struct ExactKeys<DType::int8> {
     }
 };
 
-/// DIMS: dimensions of a thread, head_dim <= DIMS * 128.
+/// DIMS: dimensions per thread; head_dim <= DIMS * 128.
 template <DType KV, int DIMS>
 class ExactUnit {
     using Keys = ExactKeys<KV>;
-    using Number = typename Keys::Query;  ///< an element of a query
+    using Number = typename Keys::Query;  ///< type of a query element
     static constexpr int half_queries = exact_queries / 2;
 
   public:
@@ -144,7 +144,7 @@ class ExactUnit {
                        args_.shape.head_dim * (KV == DType::bf16 ? 2 : 4)));
     }
 
-    /// Queries of warp w: w and w + 4. Padded with zeros.
+    /// Warp w loads queries w and w + 4, padded with zeros.
     __device__ void load_queries() {
         const int lane = thread_ % 32;
         for (int i = thread_ / 32; i < exact_queries; i += attention_threads / 32) {
@@ -168,7 +168,7 @@ class ExactUnit {
             }
         }
     }
-    /// Of a query, by one warp; infinite where an element is not finite.
+    /// The largest magnitude in a query, computed by one warp; infinity if an element is not finite.
     __device__ float largest_of(const float* from, int lane) const {
         float largest = 0.0F;
         for (int d = lane; from != nullptr && d < args_.shape.head_dim; d += 32) {
@@ -182,7 +182,7 @@ class ExactUnit {
         return largest;
     }
 
-    /// Calls `compute(tile, turn)` with each tile's keys (values) in stage(turn).
+    /// Calls `compute(tile, turn)` for each tile, with its keys (or values) in stage(turn).
     template <typename Compute>
     __device__ void for_each_tile(bool values, Compute compute) {
         TileWalk walk(args_, unit_);
@@ -201,7 +201,7 @@ class ExactUnit {
     }
     __device__ void load(const Tile& tile, bool values, int turn) {
         if (!tile.is_there) return;
-        // Of a common page: as the unit's last row, which sees all that is loaded of it, finds it.
+        // A common page is located through the unit's last row, which sees every slot that is loaded.
         const PlanRow& row = args_.rows[tile.row < 0 ? end_row_of(args_, unit_) - 1 : tile.row];
         const std::int64_t end = (tile.row < 0 ? last_position_ : row.position) + 1;
         const std::int64_t first = std::int64_t{tile.page} * tile_tokens;
@@ -217,11 +217,11 @@ class ExactUnit {
         return reinterpret_cast<const float*>(place.page + block + args_.shape.scales())[place.slot];
     }
 
-    /// Whether a tile is about query i.
+    /// Whether query i attends to the tile.
     [[nodiscard]] __device__ bool concerns(const Tile& tile, int i) const {
         return tile.row < 0 || query_of(args_, unit_, i, kv_head_).plan_row == tile.row;
     }
-    /// Positions of the chunk that query i sees: the first so many.
+    /// Number of positions of the chunk that query i sees, counted from its start.
     [[nodiscard]] __device__ int visible(int i) const {
         const Query query = query_of(args_, unit_, i, kv_head_);
         if (query.plan_row < 0) return 0;
@@ -229,7 +229,7 @@ class ExactUnit {
         return seen < 0 ? 0 : seen < chunk_tokens ? static_cast<int>(seen) : chunk_tokens;
     }
 
-    /// Positions of the chunk that every query of the unit sees: the first so many.
+    /// Number of positions of the chunk that every query of the unit sees, counted from its start.
     [[nodiscard]] __device__ int seen_by_all() const {
         int least = chunk_tokens;
         for (int i = 0; i < unit_.num_queries; ++i) {
@@ -238,7 +238,7 @@ class ExactUnit {
         }
         return least;
     }
-    /// Of a tile's positions those that query i sees: the first so many.
+    /// Number of positions of the tile that query i sees, counted from its start (may be negative or above 64).
     [[nodiscard]] __device__ int visible(const Tile& tile, int i) const {
         return concerns(tile, i) ? visible(i) - tile.page % chunk_pages * tile_tokens : 0;
     }
@@ -268,7 +268,7 @@ class ExactUnit {
         }
     }
 
-    /// Scores become what values are multiplied with; 16 threads a query, a lane of the sum each.
+    /// Turns scores into weights of the values; 16 threads per query, one per lane of the sum.
     __device__ void take_probabilities() {
         const int i = thread_ / 16;
         const int lane = thread_ % 16;
@@ -303,7 +303,7 @@ class ExactUnit {
         }
         return value;
     }
-    /// int8: probabilities times the scales of the values, as whole numbers.
+    /// int8: multiplies probabilities by the scales of the values and quantizes the result to integers.
     __device__ void weigh(int i, int lane, int seen) {
         float largest = 0.0F;
         for (int position = lane; position < seen; position += 16) {
@@ -324,7 +324,7 @@ class ExactUnit {
         if (lane == 0) scale_[i] = whole.scale;
     }
 
-    /// `all`: all queries see the whole tile.
+    /// `all`: every query sees the whole tile.
     template <bool all>
     __device__ void add_values(const Tile& tile, int turn) {
         int seen[exact_queries];
@@ -336,7 +336,7 @@ class ExactUnit {
             add_values<all>(p, stage(turn), seen);
         }
     }
-    /// What a query does not see is left out: its p is 0, but 0 times a value that is not finite is none.
+    /// Skips positions that a query does not see: their p is 0, but 0 times a non-finite value is NaN.
     template <bool all>
     __device__ void add_values(const float* p, const std::byte* rows, const int (&seen)[exact_queries]) {
 #pragma unroll 4
@@ -357,7 +357,7 @@ class ExactUnit {
             }
         }
     }
-    /// Four positions at a time; sums of whole numbers have no order, and all are finite.
+    /// Four positions at a time; integer sums do not depend on the order, and all terms are finite.
     template <bool all>
     __device__ void add_quantized_values(const float* p, const std::byte* rows, const int (&seen)[exact_queries]) {
 #pragma unroll 2
@@ -397,7 +397,7 @@ class ExactUnit {
             if (thread_ == 0) args_.softmax[at] = make_float2(maximum_[i], sum_[i]);
         }
     }
-    /// `i` is known only here, so registers are found by a loop that the compiler unrolls.
+    /// `i` is a runtime value and outputs are in registers, so an unrolled loop selects them.
     __device__ void store_output(int i, float* to) const {
 #pragma unroll
         for (int k = 0; k < DIMS; ++k) {
@@ -424,10 +424,10 @@ class ExactUnit {
     std::byte* stages_;
     float* key_scales_;  ///< [2, 64]
     Number* q_;          ///< [8, query_elements]
-    float* p_;           ///< [512, 8]: scores, then probabilities; int8: whole numbers, two in a word of each other row
-    float* maximum_;     ///< [8], as the next two
+    float* p_;           ///< [512, 8]: scores, then probabilities; int8: integers, two per word in every other row
+    float* maximum_;     ///< [8], as are the next two
     float* sum_;
-    float* scale_;  ///< int8: of scores, then of outputs
+    float* scale_;  ///< int8: of the scores, then of the outputs
     typename Keys::Sum output_[DIMS][exact_queries];
 };
 

@@ -1,8 +1,9 @@
-// The last kernel of attention: the partial results of a row and query head, merged in the order of their chunks.
+// The last attention kernel: merges the partial results of a row and query head in the order of their chunks.
 //
-// Entries merge to spans, spans to the whole, each left to right (numerics.hpp; a span of one chunk is the order of the
-// CPU). What a merge multiplies with follows from the maxima alone, and a maximum has no order: so all factors are
-// computed at once, and what is left to do in order is two products and a sum for each chunk.
+// Entries are merged into spans and spans into the result, each left to right (numerics.hpp; spans of one chunk give
+// the order of the CPU). The merge factors depend only on the maxima, and a maximum does not depend on the order, so
+// all factors are computed in parallel. What remains to be done in order is two multiplications and one addition per
+// chunk.
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
@@ -12,7 +13,7 @@ namespace longhaul::kernels::cuda {
 
 /// Pointers to device memory.
 struct MergeArgs {
-    const PlanRow* rows;    ///< of the round
+    const PlanRow* rows;    ///< rows of the round
     const float* outputs;   ///< [entries, q_heads, head_dim]
     const float2* softmax;  ///< [entries, q_heads]
     int q_heads;
@@ -24,16 +25,16 @@ struct MergeArgs {
     std::int64_t out_stride;
 };
 
-/// Factors of one entry. Within its span: before * left + entry * right. Where it ends a span: whole * whole_left +
+/// Factors of one entry. Within its span: before * left + entry * right. At the end of a span: whole * whole_left +
 /// span * whole_right.
 struct MergeFactors {
     float left, right;
     float whole_left, whole_right;
-    float sum;  ///< the entry's
+    float sum;  ///< softmax sum of the entry
     int ends_span;
 };
 
-/// Shared memory of a block for rows of so many entries.
+/// Bytes of shared memory per block, for rows of up to max_entries entries.
 constexpr std::size_t merge_shared_bytes(int max_entries) {
     return static_cast<std::size_t>(max_entries) * sizeof(MergeFactors) + attention_threads * sizeof(float);
 }
@@ -51,7 +52,7 @@ class MergeFactorTable {
           table_(shared_memory<MergeFactors>()),
           part_maxima_(reinterpret_cast<float*>(table_ + row.num_entries)) {}
 
-    /// By all threads; behind it the table is filled.
+    /// Called by all threads; the table is filled on return.
     __device__ void fill() {
         const int n = row_.num_entries;
         const int part = (n + attention_threads - 1) / attention_threads;
@@ -61,7 +62,7 @@ class MergeFactorTable {
         for (int i = first; i < end; ++i) maximum = larger(maximum, entry(i).x);
         part_maxima_[threadIdx.x] = maximum;
         __syncthreads();
-        float before = minus_infinity();  // the largest of all entries before `first`
+        float before = minus_infinity();  // the maximum of all entries before `first`
         for (unsigned t = 0; t < threadIdx.x; ++t) before = larger(before, part_maxima_[t]);
         for (int i = first; i < end; ++i) before = fill_entry(i, before);
         __syncthreads();
@@ -75,18 +76,18 @@ class MergeFactorTable {
     }
     [[nodiscard]] __device__ bool starts_span(int i) const { return chunk(i) % args_.span_chunks == 0; }
 
-    /// `before`: maximum of all entries before i; returns that of all up to i.
+    /// `before`: maximum of all entries before i. Returns the maximum of entries 0 to i.
     __device__ float fill_entry(int i, float before) const {
         const float2 mine = entry(i);
-        float span_before = minus_infinity();  // of the span's entries before i
-        float earlier = minus_infinity();      // of all before the span
+        float span_before = minus_infinity();  // maximum of the span's entries before i
+        float earlier = minus_infinity();      // maximum of all entries before the span
         int first = i;
         while (!starts_span(first)) span_before = larger(span_before, entry(--first).x);
         const float span = larger(span_before, mine.x);
         const float whole = larger(before, mine.x);
         const bool ends_span = i + 1 == row_.num_entries || starts_span(i + 1);
         if (ends_span) earlier = first == i ? before : maximum_before(first);
-        // A span's first entry is taken as it is.
+        // The first entry of a span is taken unscaled.
         const bool starts = first == i;
         table_[i] = {.left = starts ? 0.0F : exp_of(__fsub_rn(span_before, span)),
                      .right = starts ? 1.0F : exp_of(__fsub_rn(mine.x, span)),
@@ -96,7 +97,7 @@ class MergeFactorTable {
                      .ends_span = ends_span ? 1 : 0};
         return whole;
     }
-    /// Of all entries before i.
+    /// Maximum of all entries before i.
     [[nodiscard]] __device__ float maximum_before(int i) const {
         const int part = (row_.num_entries + attention_threads - 1) / attention_threads;
         float maximum = minus_infinity();
@@ -112,9 +113,9 @@ class MergeFactorTable {
     float* part_maxima_;
 };
 
-constexpr int merge_loads = 16;  ///< on their way at a time: the entries of a row are few, and each is far away
+constexpr int merge_loads = 16;  ///< loads in flight at a time: a row has few entries, far apart in memory
 
-/// One dimension of a row's output, and the sum that it is divided by.
+/// One dimension of a row's output, and the softmax sum that divides it.
 struct MergedDimension {
     float span = 0.0F;
     float span_sum = 0.0F;

@@ -1,4 +1,4 @@
-// Attention of CudaDevice between calls: the plan of the pass, on the device, and the memory of partial results.
+// State of CudaDevice::attention between calls: the plan of the pass on the device, and workspaces for partial results.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,12 @@ struct AttentionCall {
     std::int64_t out_stride;
 };
 
-/// Partial results take 4 * (head_dim + 2) bytes for each query head, row and 512 positions (where rows are many:
-/// 4096), at most 512 MB at a time unless a single row takes more; the plan some 40 bytes a row and unit of work.
+/// Partial results take 4 * (head_dim + 2) bytes per query head, row and 512 positions (4096 positions where there are
+/// many rows), at most 512 MB at a time unless a single row needs more. The plan takes 64 bytes per row and 32 bytes
+/// per unit, plus its pages and paths.
 class AttentionPart {
   public:
-    /// What passes of this size take at most, but for plans.
+    /// Upper bound in bytes for passes of this size, without the plans.
     static std::int64_t bytes(const KvLayout& layout, const PassSize& pass, int multiprocessors);
     void run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, HostPages& far, const PlanShape& shape,
              const AttentionCall& call);
@@ -47,7 +48,7 @@ class AttentionPart {
     void run_round(const Stream& stream, const AttentionCall& call, AttentionArgs args, const PlanRound& round);
     void merge(const Stream& stream, const AttentionCall& call, const AttentionArgs& args, const PlanRound& round);
 
-    std::uint64_t planned_ = 0;  ///< number of the pass
+    std::uint64_t planned_ = 0;  ///< number of the planned pass
     std::optional<PlanShape> shape_;
     Plan plan_;
     DevicePlan device_{};

@@ -1,3 +1,5 @@
+// make_plan(): splits the attention of a pass into units for thread blocks (attention_plan.hpp). Called by
+// AttentionPart.
 #include "kernels/cuda/attention_plan.hpp"
 
 #include <algorithm>
@@ -12,7 +14,7 @@ namespace {
 constexpr std::int64_t page_tokens = KvLayout::page_tokens;
 constexpr std::int32_t nowhere = std::numeric_limits<std::int32_t>::max();
 
-/// The first page that is not common to the rows of a class.
+/// The first page that the rows of a class do not share.
 std::int32_t own_page_of(std::int64_t position, std::int64_t in_pages) {
     return in_pages > position ? nowhere : static_cast<std::int32_t>(in_pages / page_tokens);
 }
@@ -23,13 +25,13 @@ std::int32_t last_chunk_of(const PlanRow& row) {
     return static_cast<std::int32_t>(row.position / attention_chunk);
 }
 
-/// Rows of one sequence with one `own_page`, neighbours in the plan.
+/// Rows of one sequence with the same `own_page`, adjacent in the plan.
 struct Class {
     std::int32_t first_row, end_row;
     std::int32_t own_page;
 
     [[nodiscard]] bool has_own() const { return own_page != nowhere; }
-    /// Chunks below are common; `last`: the last chunk of the rows asked about.
+    /// Number of chunks before the first one with own pages; `last`: the last chunk of the rows in question.
     [[nodiscard]] std::int32_t common_chunks(std::int32_t last) const {
         return has_own() ? own_page / static_cast<std::int32_t>(attention_chunk / page_tokens) : last + 1;
     }
@@ -118,7 +120,7 @@ Class Planner::class_at(std::int32_t row, std::int32_t end) const {
     return {row, last, own_page};
 }
 
-/// Of the whole pass, were common units to cover `unit_chunks`.
+/// Number of units of the whole pass if common units covered `unit_chunks` chunks.
 std::int64_t Planner::count_units(int unit_chunks) const {
     std::int64_t units = 0;
     const auto end = static_cast<std::int32_t>(plan_.rows.size());
@@ -141,7 +143,8 @@ void Planner::count_entries(PlanRow& row) const {
     row.num_entries = row.num_common + (alone.has_own() ? last + 1 - common : 0);
 }
 
-/// As many rows as the workspace may hold; whole tiles share what they load, so a cut inside of one costs that.
+/// Takes as many rows as fit into the workspace. Tiles share what they load, so a cut within a tile loads its pages
+/// twice.
 std::int32_t Planner::end_of_round(std::int32_t first_row) {
     PlanRound round{.first_row = first_row};
     std::int32_t row = first_row;
@@ -196,7 +199,7 @@ void Planner::for_each_tile(const Class& rows, int size, Tile tile) const {
     }
 }
 
-/// Tiles of a chunk follow each other: what the first of them reads the others find in the cache.
+/// Tiles of one chunk follow each other: the first one loads it, the others find it in the cache.
 void Planner::add_common(const Class& rows, bool wide) {
     const std::int32_t last = last_chunk_of(plan_.rows[static_cast<std::size_t>(rows.end_row - 1)]);
     const std::int32_t chunks = rows.common_chunks(last);

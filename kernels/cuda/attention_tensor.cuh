@@ -1,21 +1,24 @@
-// Attention over bf16 keys and values on tensor cores: one block takes one unit of the plan and one KV head.
+// Attention over bf16 keys and values on tensor cores: one block computes one unit of the plan for one KV head.
 //
-// Order of sums (another numerics than the CPU's). Chunks of 512 absolute positions are worked off page by page, 64
-// positions each. score = (q·k, a chain of mma over ascending steps of 16 dimensions, from 0) * scale. Over the pages
-// of a chunk run m (maximum so far), l and o: with a = exp(m before - m), lane t of four keeps l = l * a + the p of its
-// positions (2t, 2t + 1 of each 8, ascending), p = exp(score - m); o = o * a, then a chain of mma over ascending steps
-// of 16 positions adds bf16(p) * v. At the chunk's end l = (l0 + l1) + (l2 + l3) and o + 0, NaN where that is not
-// finite. Chunks merge as in numerics.hpp, but in spans of 8 from multiples of 8 on; spans merge likewise.
-// All of it is by absolute position: an element of an mma depends on its row of one operand and its column of the other
-// alone, and positions that a row does not see have p = 0 and are taken for finite. So a result is the same whatever
-// tile, unit or block it was computed in, and wherever the keys lay.
+// Order of sums (numerics different from the CPU's). Chunks of 512 absolute positions are processed page by page, 64
+// positions each. score = (q·k, a chain of mma over ascending steps of 16 dimensions, starting at 0) * scale. Each
+// chunk keeps a running maximum m, sum l and output o. For each page, with a = exp(m before - m) and p = exp(score -
+// m):
+//   lane t of four updates l = l * a + the p of its positions (2t, 2t + 1 of each 8, ascending)
+//   o = o * a, then a chain of mma over ascending steps of 16 positions adds bf16(p) * v
+// At the end of the chunk, l = (l0 + l1) + (l2 + l3); o + 0 is kept, or NaN where it is not finite. Chunks are merged
+// as in numerics.hpp, but in spans of 8 that start at multiples of 8; spans are merged likewise.
 //
-// The work of a block. Four warps, as ROW_WARPS x column_warps: of a tile of ROW_WARPS * 16 queries a warp takes 16.
-// A narrow tile (one row of warps) is for few queries, where memory sets the pace: its warps share each product by
-// columns (positions of the scores, dimensions of the output) and exchange scores through shared memory. In a wide tile
-// each warp has its own queries and all columns. The arithmetic is the same by construction: every warp ends up with
-// the scores of its 16 queries and all 64 positions in the same registers.
-// Keys and values of the next page are on their way while this one is computed.
+// The order depends only on absolute positions: an element of an mma depends only on its row of one operand and its
+// column of the other, and positions that a row does not see have p = 0, and their values are treated as finite. So the
+// result does not depend on the tile, unit or block that computes it, nor on where the keys are stored.
+//
+// Work of a block. Four warps are arranged as ROW_WARPS x column_warps; each warp takes 16 of the ROW_WARPS * 16
+// queries of a tile. A narrow tile (one row of warps) is for few queries, where memory bandwidth is the limit: its
+// warps split each matmul by columns (positions of the scores, dimensions of the output) and exchange scores through
+// shared memory. In a wide tile each warp has its own queries and all columns. The arithmetic is identical by
+// construction: every warp ends up with the scores of its 16 queries and all 64 positions in the same registers. Keys
+// and values of the next page are loaded while the current page is computed.
 #pragma once
 
 #include "kernels/cuda/attention_tile.cuh"
@@ -31,28 +34,28 @@ struct TensorTile {
     static constexpr int warps = attention_threads / 32;
     static constexpr int column_warps = warps / ROW_WARPS;
     static constexpr int queries = ROW_WARPS * 16;
-    static constexpr int steps = DIM / 16;                       ///< of a score
-    static constexpr int score_tiles = 8 / column_warps;         ///< of 8 positions, that a warp computes
-    static constexpr int output_tiles = DIM / 8 / column_warps;  ///< of 8 dimensions
+    static constexpr int steps = DIM / 16;                       ///< mma steps per score
+    static constexpr int score_tiles = 8 / column_warps;         ///< tiles of 8 positions per warp
+    static constexpr int output_tiles = DIM / 8 / column_warps;  ///< tiles of 8 dimensions per warp
     static constexpr int pieces_log2 = DIM == 32 ? 2 : DIM == 64 ? 3 : DIM == 128 ? 4 : 5;
-    static constexpr int stride = DIM * 2 + 16;                ///< odd in 16 bytes: no two rows in one bank
-    static constexpr int matrix_bytes = tile_tokens * stride;  ///< keys (values) of a page
+    static constexpr int stride = DIM * 2 + 16;                ///< bytes per row; odd multiple of 16: no bank conflicts
+    static constexpr int matrix_bytes = tile_tokens * stride;  ///< keys (or values) of a page
     static constexpr int stage_bytes = 2 * matrix_bytes;
-    static constexpr int score_stride = tile_tokens + 8;  ///< of exchanged scores
+    static constexpr int score_stride = tile_tokens + 8;  ///< floats per row of exchanged scores
     static constexpr int exchange_bytes = column_warps > 1 ? queries* score_stride * 4 : 0;
     static constexpr int span_bytes = column_warps > 1 ? 0 : queries* DIM * 4;
     static constexpr int shared_bytes = 2 * stage_bytes + exchange_bytes + span_bytes;
-    static constexpr int blocks = DIM > 128 ? 1 : column_warps == 1 ? 2 : 3;  ///< of a multiprocessor, at least
+    static constexpr int blocks = DIM > 128 ? 1 : column_warps == 1 ? 2 : 3;  ///< min blocks per multiprocessor
 };
 
-/// A lane's part of 16 x 64 scores and of what follows from them: rows g and g + 8 of the warp's queries.
+/// Running maxima and sums of a lane's two rows, g and g + 8 of the warp's queries, in a 16 x 64 tile of scores.
 struct LaneRows {
     float maximum[2];
-    float sum[2];  ///< of this lane's positions
+    float sum[2];  ///< over this lane's positions only
 };
 
-/// What a unit has merged of its chunks so far, 16 queries of a warp: outputs in registers or in shared memory, where
-/// each thread has a column of its own.
+/// Merged output of the unit's chunks so far, for the 16 queries of a warp: in registers, or in shared memory, where
+/// each thread has its own column.
 template <int COUNT, bool in_registers>
 struct SpanOutput {
     float kept[COUNT];
@@ -91,8 +94,8 @@ class TensorUnit {
         load(tile, 0);
         begin_chunk();
         for (int turn = 0; tile.is_there; turn ^= 1) {
-            wait_copies<1>();  // the keys of this page; its values may be on their way
-            __syncthreads();   // and nobody reads the other stage any more
+            wait_copies<1>();  // the keys of this page; its values may still be in flight
+            __syncthreads();   // and no thread reads the other stage any more
             walk.advance();
             const Tile next = walk.tile();
             load(next, turn ^ 1);
@@ -117,18 +120,18 @@ class TensorUnit {
             seen_[r] = query_[r].plan_row < 0 ? 0 : seen_of(args_.rows[query_[r].plan_row]);
         }
     }
-    /// Positions of the unit's chunks that a row sees: the first so many.
+    /// Number of positions in the unit's chunks that a row sees, counted from their start.
     [[nodiscard]] __device__ int seen_of(const PlanRow& row) const {
         const std::int64_t seen = row.position + 1 - std::int64_t{unit_.chunk_begin} * chunk_tokens;
         const int all = (unit_.chunk_end - unit_.chunk_begin) * chunk_tokens;
         return seen < 0 ? 0 : seen < all ? static_cast<int>(seen) : all;
     }
-    /// Positions of the unit before a tile.
+    /// Number of positions in the unit before the tile.
     [[nodiscard]] __device__ int before(const Tile& tile) const {
         return (tile.page - unit_.chunk_begin * chunk_pages) * tile_tokens;
     }
 
-    /// The warp's queries as fragments, straight from memory.
+    /// Loads the warp's queries as fragments, directly from global memory.
     __device__ void load_queries() {
         const std::uint32_t* from[2];
         for (int r = 0; r < 2; ++r) {
@@ -147,7 +150,7 @@ class TensorUnit {
         }
     }
 
-    /// Dimensions that pages do not have: zeros for good, no load touches them.
+    /// Zeroes dimensions that pages do not have, once: no load overwrites them.
     __device__ void clear_padding() {
         const int pieces = args_.shape.row_bytes / 16;
         if (pieces == DIM / 8) return;
@@ -158,7 +161,7 @@ class TensorUnit {
         }
     }
 
-    /// Asks for keys and values of a tile, a group each; two empty groups where there is none.
+    /// Starts loading the keys and values of a tile, one copy group each; commits two empty groups if there is no tile.
     __device__ void load(const Tile& tile, int turn) {
         if (!tile.is_there) {
             commit_copies();
@@ -177,11 +180,12 @@ class TensorUnit {
         commit_copies();
     }
 
-    /// scores_[n]: queries times keys of positions 8n.. ; in a narrow tile each warp computes some and all get them.
+    /// scores_[n]: queries times keys of positions 8n..; in a narrow tile each warp computes a part and all warps
+    /// receive it.
     __device__ void compute_scores(int turn) {
         const int first = column_warp_ * T::score_tiles;
         const int in_matrix = lane_ % 8;
-        // Matrices of an ldmatrix: positions n.., dimensions k.. and k + 8..; then the next 8 positions.
+        // The ldmatrix loads positions n.. with dimensions k.. and k + 8.., then the next 8 positions.
         const std::byte* row = keys(turn) + (first * 8 + lane_ / 16 * 8 + in_matrix) * T::stride + lane_ / 8 % 2 * 16;
         float mine[T::score_tiles][4];
 #pragma unroll
@@ -217,20 +221,20 @@ class TensorUnit {
         return reinterpret_cast<float*>(shared_ + 2 * T::stage_bytes) + row_warp_ * 16 * T::score_stride;
     }
 
-    /// The positions of this page that row r of the lane sees: the first so many, all from 64 on.
+    /// Number of positions of this page that row r of the lane sees, counted from its start; 64 or more: all.
     __device__ int visible(const Tile& tile, int r) const {
         if (tile.row >= 0 && tile.row != query_[r].plan_row) return 0;
         return seen_[r] - before(tile);
     }
 
-    /// Whether all of the warp's queries see all positions of the tile.
+    /// Whether all queries of the warp see all positions of the tile.
     __device__ bool all_see(const Tile& tile) const {
         bool misses = false;
         for (int r = 0; r < 2; ++r) misses |= query_[r].plan_row >= 0 && visible(tile, r) < tile_tokens;
         return __any_sync(full_warp, misses ? 1 : 0) == 0;
     }
 
-    /// Scores to probabilities; maxima, sums and outputs so far to the new maxima.
+    /// Converts scores to probabilities and rescales sums and outputs to the new maxima.
     __device__ void take_scores(const Tile& tile) {
         if constexpr (T::column_warps > 1) {
             const float* from = exchanged() + lane_ / 4 * T::score_stride + lane_ % 4 * 2;
@@ -263,7 +267,7 @@ class TensorUnit {
         }
     }
 
-    /// Row r of the lane; returns what shrinks its output.
+    /// Processes row r of the lane; returns the factor that rescales its output.
     __device__ float take_row(int seen, int r) {
         const int first = lane_ % 4 * 2;
         float maximum = rows_.maximum[r];
@@ -280,7 +284,7 @@ class TensorUnit {
             const float other = __shfl_xor_sync(full_warp, maximum, step);
             maximum = other > maximum ? other : maximum;
         }
-        const float base = maximum == minus_infinity() ? 0.0F : maximum;  // nothing seen so far: all p are 0
+        const float base = maximum == minus_infinity() ? 0.0F : maximum;  // no position seen so far: all p are 0
         const float shrink = exp_of(__fsub_rn(rows_.maximum[r], base));
         float sum = 0.0F;
 #pragma unroll
@@ -297,11 +301,11 @@ class TensorUnit {
         return shrink;
     }
 
-    /// Where queries do not see all of a tile (`all` is false), their p are 0, but 0 times a value that is not finite
-    /// would be NaN: such values are taken out, and given back to those who see them.
+    /// If some queries do not see the whole tile (`all` is false), their p are 0, but 0 times a non-finite value would
+    /// be NaN. Such values are replaced by 0, and restore_nonfinite() applies them to the queries that see them.
     __device__ void add_values(const Tile& tile, int turn, bool all) {
-        std::uint32_t taken_out = 0;
-        // Matrices of an ldmatrix: 32 positions, 8 dimensions.
+        std::uint32_t cleared = 0;
+        // The ldmatrix loads 32 positions of 8 dimensions.
         const std::byte* row = values(turn) + lane_ * T::stride + column_warp_ * T::output_tiles * 16;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -310,25 +314,25 @@ class TensorUnit {
                 std::uint32_t v[4];
                 load_matrix_x4_transposed(v, row + half * 32 * T::stride + n * 16);
                 if (!all) {
-                    for (std::uint32_t& pair : v) taken_out |= take_out_infinite(pair);
+                    for (std::uint32_t& pair : v) cleared |= clear_nonfinite(pair);
                 }
                 mma_bf16(output_[n], p_[2 * half], {v[0], v[1]});
                 mma_bf16(output_[n], p_[2 * half + 1], {v[2], v[3]});
             }
         }
-        if (!all && __any_sync(full_warp, taken_out != 0 ? 1 : 0) != 0) give_back_infinite(tile, turn);
+        if (!all && __any_sync(full_warp, cleared != 0 ? 1 : 0) != 0) restore_nonfinite(tile, turn);
     }
 
-    /// Of two bf16 those become 0 that are infinite or NaN; not 0 where there was one.
-    __device__ static std::uint32_t take_out_infinite(std::uint32_t& pair) {
+    /// Replaces infinite and NaN elements of a bf16 pair by 0; returns nonzero if there was one.
+    __device__ static std::uint32_t clear_nonfinite(std::uint32_t& pair) {
         constexpr std::uint32_t exponents = 0x7f807f80U, lowest = 0x00800080U, carries = 0x80008000U;
         const std::uint32_t found = ((pair & exponents) + lowest) & carries;
         pair &= ~((found >> 15) * 0xffffU);
         return found;
     }
 
-    /// A sum that has such a value is NaN in the end, whatever it is multiplied with (end_chunk).
-    __device__ void give_back_infinite(const Tile& tile, int turn) {
+    /// A sum with a non-finite term ends as NaN whatever its factor (end_chunk), so NaN is stored directly.
+    __device__ void restore_nonfinite(const Tile& tile, int turn) {
         const int first = (column_warp_ * T::output_tiles * 8 + lane_ % 4 * 2) * 2;
         for (int r = 0; r < 2; ++r) {
             for (int slot = 0; slot < visible(tile, r) && slot < tile_tokens; ++slot) {
@@ -336,7 +340,7 @@ class TensorUnit {
 #pragma unroll
                 for (int n = 0; n < T::output_tiles; ++n) {
                     std::uint32_t pair = *reinterpret_cast<const std::uint32_t*>(row + n * 16);
-                    const std::uint32_t found = take_out_infinite(pair);
+                    const std::uint32_t found = clear_nonfinite(pair);
                     if ((found & 0xffffU) != 0) output_[n][2 * r] = quiet_nan();
                     if (found >> 16 != 0) output_[n][2 * r + 1] = quiet_nan();
                 }
@@ -356,7 +360,7 @@ class TensorUnit {
         }
     }
 
-    /// Merges the chunk to those before it.
+    /// Merges the finished chunk into those before it.
     __device__ void end_chunk() {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -368,7 +372,8 @@ class TensorUnit {
         begin_chunk();
     }
 
-    /// A sum to keep, with + 0. An infinite one is none: where it came from depends on the tile.
+    /// Returns the sum + 0, or NaN for any sum that is not finite, because whether such a sum is infinite or NaN
+    /// depends on the tile.
     __device__ static float finite_or_nan(float value) {
         return (__float_as_uint(value) & 0x7f800000U) == 0x7f800000U ? quiet_nan() : __fadd_rn(value, 0.0F);
     }
@@ -423,9 +428,9 @@ class TensorUnit {
     int lane_;
     int row_warp_;
     int column_warp_;
-    int last_seen_;  ///< positions of the unit that its last row sees
+    int last_seen_;  ///< number of the unit's positions that its last row sees
     Query query_[2];
-    int seen_[2];  ///< likewise the lane's rows; 0: none of them, or there is no query
+    int seen_[2];  ///< the same for the lane's rows; 0: none, or there is no query
     std::uint32_t q_[T::steps][4];
     float scores_[8][4];
     std::uint32_t p_[4][4];

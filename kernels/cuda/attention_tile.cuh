@@ -1,5 +1,5 @@
-// What the kernels of attention share: which pages a unit of the plan goes through, and how the keys or values of 64
-// positions come into shared memory, each at its place, whether they lie in a page or on a row's own path.
+// Shared by the attention kernels: iterates over the pages of a unit, and loads the keys or values of 64 positions into
+// shared memory, whether they are stored in a page of the sequence or on a row's own path.
 #pragma once
 
 #include "kernels/cuda/attention_plan.hpp"
@@ -11,19 +11,19 @@
 namespace longhaul::kernels::cuda {
 
 constexpr int tile_tokens = static_cast<int>(KvLayout::page_tokens);
-constexpr int chunk_pages = 8;                           ///< a chunk of 512 positions
-constexpr int chunk_tokens = chunk_pages * tile_tokens;  ///< numerics.hpp
-constexpr int attention_threads = 128;                   ///< of a block
+constexpr int chunk_pages = 8;                           ///< pages per chunk of 512 positions
+constexpr int chunk_tokens = chunk_pages * tile_tokens;  ///< attention_chunk of numerics.hpp
+constexpr int attention_threads = 128;                   ///< per block
 
 /// Pointers to device memory.
 struct AttentionArgs {
     KvShape shape;
-    std::int64_t first_block;  ///< byte of a page: keys of the layer's first KV head
-    const PlanUnit* units;     ///< those of this launch
+    std::int64_t first_block;  ///< byte offset in a page: keys of the layer's first KV head
+    const PlanUnit* units;     ///< units of this launch
     const PlanRow* rows;
     const std::int32_t* paths;
     const PageEntry* pages;
-    const std::byte* host_window;  ///< the layer of the far pages
+    const std::byte* host_window;  ///< this layer of the pages in host memory
     const std::byte* q;            ///< query_type [rows of the pass, q_heads, head_dim]
     int q_heads;
     int group_heads;
@@ -31,11 +31,11 @@ struct AttentionArgs {
     float* outputs;   ///< [entries, q_heads, head_dim]
     float2* softmax;  ///< [entries, q_heads]: maximum, sum
 
-    /// A page's part of the layer.
+    /// The part of a page that belongs to this layer.
     [[nodiscard]] __device__ const std::byte* page(std::int64_t number) const {
         return pages[number].layer(first_block, host_window, shape.block(1, 0, false));
     }
-    /// Byte of such a part.
+    /// Byte offset within that part.
     [[nodiscard]] __device__ std::int64_t block(int kv_head, bool values) const {
         return shape.block(0, kv_head, values);
     }
@@ -43,7 +43,7 @@ struct AttentionArgs {
 
 /// A query of a unit: a row of the plan and a query head.
 struct Query {
-    int plan_row = -1;  ///< -1: the tile has fewer queries
+    int plan_row = -1;  ///< -1: beyond the queries of the tile
     int head = 0;
 };
 __device__ __forceinline__ Query query_of(const AttentionArgs& args, const PlanUnit& unit, int i, int kv_head) {
@@ -51,7 +51,7 @@ __device__ __forceinline__ Query query_of(const AttentionArgs& args, const PlanU
     const int query = unit.first_query + i;
     return {unit.first_row + query / args.group_heads, kv_head * args.group_heads + query % args.group_heads};
 }
-/// Rows of the plan that a unit has queries of: [first, end).
+/// Rows of the plan that have queries in the unit: [first, end).
 __device__ __forceinline__ int first_row_of(const AttentionArgs& args, const PlanUnit& unit) {
     return unit.first_row + unit.first_query / args.group_heads;
 }
@@ -59,14 +59,14 @@ __device__ __forceinline__ int end_row_of(const AttentionArgs& args, const PlanU
     return unit.first_row + (unit.first_query + unit.num_queries - 1) / args.group_heads + 1;
 }
 
-/// 64 positions that a unit works on.
+/// A page of 64 positions that a unit processes.
 struct Tile {
-    int page;  ///< of the sequence
-    int row;   ///< of the plan, whose own page it is; -1: common
+    int page;  ///< index in the sequence
+    int row;   ///< row of the plan that owns the page; -1: common page
     bool is_there;
 };
 
-/// The tiles of a unit, one after the other: its common pages, then the own pages of each of its rows.
+/// Iterates over the tiles of a unit: its common pages, then the own pages of each of its rows.
 class TileWalk {
   public:
     __device__ TileWalk(const AttentionArgs& args, const PlanUnit& unit)
@@ -114,7 +114,7 @@ class TileWalk {
     bool ended_ = false;
 };
 
-/// Where one slot of a tile lies: the page's part of the layer, and the slot in it.
+/// Location of one position: its page's part of the layer, and the slot in it.
 struct TokenPlace {
     const std::byte* page;
     int slot;
@@ -128,8 +128,9 @@ __device__ __forceinline__ TokenPlace place_of(const AttentionArgs& args, const 
     return {args.page(row.scratch + slot / tile_tokens), slot % tile_tokens};
 }
 
-/// Asks for the rows of a tile: slot s to shared + s * stride, in pieces of 16 bytes, `row_pieces` of them, a power of
-/// two, of which a page has `pieces`. Slots from `end_slot` on, which nobody may see, become zeros where `zeros`.
+/// Starts asynchronous copies of a tile's rows: slot s to shared + s * stride, in pieces of 16 bytes. A row in shared
+/// memory has 2^row_pieces_log2 pieces; only those that exist in the page are written. Slots from `end_slot` on are
+/// visible to no query; they are zeroed if `zeros` is set.
 __device__ __forceinline__ void load_tile(const AttentionArgs& args, const Tile& tile, const PlanRow& row,
                                           std::int64_t block, int end_slot, bool zeros, int row_pieces_log2,
                                           std::byte* shared, int stride) {

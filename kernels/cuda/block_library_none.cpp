@@ -1,11 +1,11 @@
+// BlockLibrary of builds without cuBLASLt: every function throws CudaError.
 #include "kernels/cuda/block_library.hpp"
 
 namespace longhaul::kernels::cuda {
 namespace {
 
 [[noreturn]] void refuse() {
-    throw CudaError(
-        "cuBLASLt: expected a program that was built with it, got one without; install cublasLt.h and build it anew");
+    throw CudaError("cuBLASLt: expected a program built with it, got one without; install cublasLt.h and rebuild");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Every call of the CUDA runtime goes through here.
+// Error check for calls of the CUDA runtime; every call goes through it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 
 namespace longhaul::kernels::cuda {
 
-/// Throws CudaError, or std::bad_alloc where memory ended.
+/// Throws CudaError, or std::bad_alloc if the GPU is out of memory.
 void check(cudaError_t result, std::source_location where = std::source_location::current());
 
 }  // namespace longhaul::kernels::cuda

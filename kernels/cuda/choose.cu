@@ -1,20 +1,21 @@
-// Tokens chosen from rows of logits: contextual penalty, temperature, top-k, top-p, min-p, eta, Gumbel noise, argmax,
-// bit for bit as the host does it. A token a row goes to the host in the place of a vocabulary of logits.
+// Chooses tokens from rows of logits: contextual penalty, temperature, top-k, top-p, min-p, eta, Gumbel noise, argmax,
+// bit-identical to the host. Only one token per row is copied to the host, instead of a vocabulary of logits.
 //
-// One row alone must not be one multiprocessor's work, so what reads the whole row is spread over many blocks, and what
-// comes out of it is independent of their order: greatest numbers, counts, whole numbers added; and sums of doubles in
-// 1024 lanes (numerics.hpp), each the work of one thread. Kernels follow each other:
-//   penalise  the penalised tokens' logits, in place (decide puts back what stood there)
+// Kernels that read a whole row use many blocks, because one multiprocessor alone would be too slow. Their results do
+// not depend on the order of the blocks: maxima, counts, integer sums, and sums of doubles in 1024 lanes
+// (numerics.hpp), each computed by one thread. The kernels run one after another:
+//   penalise  changes the logits of penalised tokens in place (decide restores them)
 //   scan      the greatest logit
-//   survey    lanes of the sum of weights; a histogram of distances to the greatest logit: how many tokens, what mass
-//   settle    the sum; the bin down to which top-k or top-p may reach
-//   gather    tokens of these bins, in any order: a few hundred as a rule
-//   decide    one block a row filters these in shared memory (choose_few.cuh), and draws
-// Without filters, or with eta alone, survivors are many and found by comparison: `search` takes the place of gather,
-// and leaves out logarithms where the noise's order of magnitude tells that a token cannot win. Of several draws each
-// is a search for the best one behind the last.
+//   survey    lanes of the sum of weights; a histogram of distances to the greatest logit, with counts and masses
+//   settle    the sum; the last bin that top-k or top-p can reach
+//   gather    the tokens of these bins, in any order: typically a few hundred
+//   decide    one block per row filters them in shared memory (choose_few.cuh), and draws
+// Without filters, or with eta alone, there are many survivors, found by comparison: `search` replaces gather, and
+// skips the logarithm where the magnitude of the noise shows that a token cannot win. For several draws, each search
+// finds the best draw after the previous one.
 //
-// A row's distribution can be kept: `keep` copies the logits that survive comparisons, decide those that it filtered.
+// A row's distribution can be kept (KeptDistribution). If the survivors are found by comparison, `keep` copies their
+// logits; otherwise decide copies those of the candidates that its filters left.
 #include <cmath>
 #include <stdexcept>
 #include <string>
@@ -26,10 +27,10 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
-/// A thread's search for the best draw that comes after `before`, in steps of four neighbouring tokens, which share
-/// their random words. In f32, with room for its errors, it tells what cannot win; what may, is drawn exactly.
+/// A thread's search for the best draw that comes after `before`, in steps of four adjacent tokens, which share their
+/// random words. It rules out tokens in f32, with a margin for rounding errors; the rest are drawn exactly.
 struct Search {
-    static constexpr float room = 1e-3F, relative_room = 1e-6F;
+    static constexpr float margin = 1e-3F, relative_margin = 1e-6F;
 
     const ChosenRow& row;
     const RowState& state;
@@ -37,7 +38,7 @@ struct Search {
     double greatest_weight;
     Draw before;
     Draw best;
-    float mark;  ///< the best score, against the greatest log weight
+    float mark;  ///< the best score relative to the greatest log weight, less the margin
 
     __device__ Search(const ChosenRow& of_row, const RowState& of_state, const Draw& behind)
         : row(of_row),
@@ -53,7 +54,7 @@ struct Search {
         if (!comes_after(draw, before)) return;
         best = better_of(best, draw);
         mark = static_cast<float>(best.score - greatest_weight);
-        mark -= room + relative_room * fabsf(mark);
+        mark -= margin + relative_margin * fabsf(mark);
     }
     [[nodiscard]] __device__ float distance(float logit) const { return (logit - greatest) * per_temperature; }
     [[nodiscard]] __device__ bool survives(float logit) const {
@@ -78,7 +79,7 @@ struct Search {
     }
 };
 
-/// The best that comes after `before` of what one search found in the parts of the row.
+/// The best draw after `before` among the results of one search over all parts of the row.
 __device__ Draw best_of_parts(const ChooseCall& call, int search, const Draw& before, Draw* room) {
     const Draw* const draws = call.draws_of(search);
     Draw best = no_draw();
@@ -88,8 +89,8 @@ __device__ Draw best_of_parts(const ChooseCall& call, int search, const Draw& be
     return block_best(best, room);
 }
 
-/// A draw that search `number` may find, so that it need not look at worse ones: the most probable token's, as long as
-/// that was not drawn; the second best of what the search before it found.
+/// A draw that search `number` can find at least, so that it can skip worse ones. First search: the draw of the most
+/// probable token. Later searches: the best result of the previous search that comes after `before`.
 __device__ Draw known_draw(const ChooseCall& call, const ChosenRow& row, const RowState& state, int number,
                            const Draw& before, Draw* room) {
     if (number > 0) return best_of_parts(call, number - 1, before, room);
@@ -115,11 +116,11 @@ __global__ void __launch_bounds__(choose_threads) search_kernel(ChooseCall call,
     if (threadIdx.x == 0) call.draws_of(number)[blockIdx.y] = best;
 }
 
-/// The token of a row; -1: the host's to find out.
+/// The token of a row; -1: the host must decide.
 __device__ std::int32_t choose_token(const ChooseCall& call, const ChosenRow& row, const RowState& state,
                                      unsigned char* shared) {
     if (row.way == Way::none || state.undecided != 0) return -1;
-    if (state.best == 0) return 0;  // nothing but NaN: the item shall end, not the program
+    if (state.best == 0) return 0;  // no possible token (all NaN): must end the item, not the program
     if (row.way == Way::greedy) return most_probable(state);
     if (row.way != Way::few) return best_of_parts(call, 0, first_of_all(), reinterpret_cast<Draw*>(shared)).token;
     Few few = few_in(shared);
@@ -131,7 +132,7 @@ __device__ Drawn drawn_of(const ChosenRow& row, std::int32_t token, double proba
     return {token, log_weight(row, taken(row.logits[token])), probability};
 }
 
-/// Leaves the row's distribution where it shall be: its head, and of gathered survivors their logits.
+/// Writes the row's distribution to row.keep: its header, and the logits of gathered survivors.
 __device__ void keep_row(const ChooseCall& call, const ChosenRow& row, const RowState& state, const Few& few) {
     if (row.keep == nullptr) return;
     const bool greedy = row.way == Way::greedy;
@@ -151,7 +152,7 @@ __device__ void keep_row(const ChooseCall& call, const ChosenRow& row, const Row
     }
 }
 
-/// The most probable token and the row's draws, to drawn [1 + num_draws]. After keep_row.
+/// Writes the most probable token and the row's draws to drawn [1 + num_draws]. Call after keep_row.
 __device__ void draw_tokens(const ChooseCall& call, const ChosenRow& row, const RowState& state, Few& few, Drawn* drawn,
                             unsigned char* shared) {
     const bool first = threadIdx.x == 0;
@@ -180,7 +181,7 @@ __device__ void draw_tokens(const ChooseCall& call, const ChosenRow& row, const 
     }
 }
 
-/// The row's distribution and draws, or nothing.
+/// Writes the row's distribution and draws; leaves them empty (sum 0, token -1) if the host must decide.
 __device__ void weigh_row(const ChooseCall& call, const ChosenRow& row, const RowState& state, unsigned char* shared) {
     const bool draws = call.num_draws > 0;
     Drawn* const drawn = draws ? call.drawn + std::int64_t{blockIdx.x} * (1 + call.num_draws) : nullptr;
@@ -214,10 +215,10 @@ __global__ void __launch_bounds__(choose_threads) decide_kernel(ChooseCall call)
         row.logits[row.penalised[i]] = row.saved[i];
 }
 
-/// How a row can be decided here.
+/// How the device decides a row; Way::none if it cannot.
 Way way_of(const Choice& choice, bool draws) {
     if (choice.temperature == 0) return draws ? Way::none : Way::greedy;
-    // Beyond, quotients leave the range in which f32 can tell what is hopeless.
+    // Outside this range, quotients are too large or too small for f32 to rule out tokens.
     if (choice.temperature < 1e-6 || choice.temperature > 1e6) return Way::none;
     const bool candidates = choice.top_k > 0 || choice.top_p < 1.0 || choice.min_p > 0;
     if (candidates) return Way::few;
@@ -258,8 +259,8 @@ struct Batch {
              search = false;
     };
     std::vector<ChosenRow> rows;
-    std::vector<std::int32_t> penalised;  ///< of all rows, one behind the other
-    std::int64_t num_draws;               ///< of a row; 0: a token each, or none where its distribution is kept
+    std::vector<std::int32_t> penalised;  ///< of all rows, concatenated
+    std::int64_t num_draws;               ///< per row; 0: one token each, or none if its distribution is kept
     Needs needs;
 
     Batch(std::span<const Choice> choices, float* logits, std::int64_t stride, std::int64_t draws) : num_draws(draws) {
@@ -286,7 +287,7 @@ struct Batch {
     }
 };
 
-/// What the kernels write to; states and histograms as zeros.
+/// Allocates the memory that the kernels write; states and histograms are zeroed.
 ChooseCall memory_of(ChoosePart& part, const Stream& stream, const Batch& batch, std::int64_t vocab_size) {
     const std::int64_t num_rows = batch.num_rows();
     ChooseCall call{};
@@ -311,11 +312,11 @@ ChooseCall memory_of(ChoosePart& part, const Stream& stream, const Batch& batch,
     return call;
 }
 
-/// Rows and the tokens they penalise, in one copy; where the rows are on the device.
+/// Sends rows and their penalised tokens in one copy; returns the rows' address on the device.
 const ChosenRow* send(ChoosePart& part, const Stream& stream, PinnedRing& ring, Batch& batch) {
     Parcel& parcel = part.parcel;
     parcel.clear();
-    parcel.add(std::span<const ChosenRow>(batch.rows));  // room for them
+    parcel.add(std::span<const ChosenRow>(batch.rows));  // reserves space
     const std::size_t at_penalised = parcel.add(std::span<const std::int32_t>(batch.penalised));
     auto* const there = part.sent.get<std::byte>(stream, static_cast<std::int64_t>(parcel.bytes().size()));
     const auto* tokens = reinterpret_cast<const std::int32_t*>(there + at_penalised);
@@ -327,7 +328,7 @@ const ChosenRow* send(ChoosePart& part, const Stream& stream, PinnedRing& ring, 
         saved += row.num_penalised;
     }
     parcel.clear();
-    parcel.add(std::span<const ChosenRow>(batch.rows));  // now that they know where all is
+    parcel.add(std::span<const ChosenRow>(batch.rows));  // now with their pointers
     parcel.add(std::span<const std::int32_t>(batch.penalised));
     ring.send(there, parcel.bytes().data(), parcel.bytes().size());
     return reinterpret_cast<const ChosenRow*>(there);
@@ -361,7 +362,7 @@ void launch_all(const Stream& stream, const ChooseCall& call, std::int64_t num_r
     launch(stream, decide_kernel, a_row, threads, needs.gather ? few_bytes : room_bytes, call);
 }
 
-/// Launches all; what it returns tells where the results will be.
+/// Launches all kernels; the returned call holds the addresses of the results.
 ChooseCall start(ChoosePart& part, const Stream& stream, PinnedRing& ring, Batch& batch, std::int64_t vocab_size) {
     ChooseCall call = memory_of(part, stream, batch, vocab_size);
     call.rows = send(part, stream, ring, batch);
@@ -379,9 +380,9 @@ void keep_rows(ChoosePart& part, const Stream& stream, PinnedRing& ring, float* 
 
 void CudaTokenChooser::choose(float* logits, std::int64_t stride, std::int64_t vocab_size,
                               std::span<const Choice> choices, std::span<std::int32_t> tokens) {
-    if (choices.size() != tokens.size()) throw std::logic_error("choose: a token a choice");
+    if (choices.size() != tokens.size()) throw std::logic_error("choose: one token per choice is needed");
     for (const Choice& choice : choices) {
-        if (choice.keep != nullptr) throw std::logic_error("choose: only what is drawn is kept");
+        if (choice.keep != nullptr) throw std::logic_error("choose: keep is for draw() only");
     }
     if (choices.empty()) return;
     Batch batch(choices, logits, stride, 0);
@@ -393,7 +394,7 @@ void CudaTokenChooser::draw(float* logits, std::int64_t stride, std::int64_t voc
                             std::span<const Choice> choices, std::int64_t count, std::span<Drawn> drawn) {
     if (count < 1 || count > max_draws) throw std::logic_error("draw: 1 to " + std::to_string(max_draws));
     if (drawn.size() != choices.size() * static_cast<std::size_t>(1 + count))
-        throw std::logic_error("draw: the most probable token and `count` others a choice");
+        throw std::logic_error("draw: 1 + count results per choice are needed");
     if (choices.empty()) return;
     Batch batch(choices, logits, stride, count);
     const ChooseCall call = start(choosing_, stream_, ring_, batch, vocab_size);

@@ -1,24 +1,24 @@
-// The filters over a row's candidates, by one block: top-k, top-p, min-p, eta, each over what the one before left, then
-// the draw. Candidates are all tokens that may survive, in any order; the sums and comparisons are those that the host
-// makes over the whole vocabulary.
+// Filters a row's candidates, by one block: top-k, top-p, min-p, eta, each applied to what the previous one kept, then
+// the draw. Candidates are all tokens that may survive, in any order. Sums and comparisons are the same as the host
+// computes over the whole vocabulary. Called by the decide kernel (choose.cu).
 #pragma once
 
 #include "kernels/cuda/choose_rows.cuh"
 
 namespace longhaul::kernels::cuda {
 
-/// The candidates in shared memory. A candidate that was filtered has a negative weight.
+/// The candidates in shared memory. A filtered candidate has a negative weight.
 struct Few {
     double* weight;             ///< [max_candidates]
     std::int32_t* token;        ///< [max_candidates]
-    std::uint16_t* order;       ///< [max_candidates]: places, in the order that was asked for last
-    std::uint16_t* lane_order;  ///< [max_candidates]: places by lane of the sum, then token
+    std::uint16_t* order;       ///< [max_candidates]: candidate indices, in the order of the last sort
+    std::uint16_t* lane_order;  ///< [max_candidates]: candidate indices by lane of the sum, then token
     double* lanes;              ///< [vocabulary_lanes]
     Draw* room;                 ///< [choose_threads]
     std::int32_t* counter;      ///< [2]
-    int size;                   ///< candidates
-    int left;                   ///< of them, not filtered
-    double sum;                 ///< of the survivors' weights, where probabilities are wanted
+    int size;                   ///< number of candidates
+    int left;                   ///< candidates that are not filtered
+    double sum;                 ///< of the survivors' weights; set only if row.weighs
 };
 
 constexpr std::size_t few_bytes = max_candidates * (sizeof(double) + sizeof(std::int32_t) + 2 * sizeof(std::uint16_t)) +
@@ -36,7 +36,7 @@ __device__ inline Few few_in(unsigned char* shared) {
     return few;
 }
 
-/// Places 0..size-1 sorted by `less`, a total order. The whole block calls.
+/// Sorts the indices 0..size-1 by `less`, a total order. Called by the whole block.
 template <class Less>
 __device__ void sort_places(std::uint16_t* order, int size, Less less) {
     int padded = 1;
@@ -66,7 +66,7 @@ __device__ inline void sort_by_weight(Few& few) {
     });
 }
 
-/// Filters those behind the first `count` of the order.
+/// Filters all but the first `count` of the order.
 __device__ inline void keep_first(Few& few, int count) {
     for (int i = count + static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x))
         few.weight[few.order[i]] = -1.0;
@@ -81,7 +81,7 @@ __device__ inline void sort_by_lane(Few& few) {
     });
 }
 
-/// The sum of term(weight) over what is left, in the order of numerics.hpp. After sort_by_lane.
+/// The sum of term(weight) over the remaining candidates, in the order of numerics.hpp. Call after sort_by_lane.
 template <class Term>
 __device__ double sum_over_tokens(const Few& few, Term term) {
     const auto lane_at = [&](int i) { return few.token[few.lane_order[i]] % vocabulary_lanes; };
@@ -119,11 +119,11 @@ __device__ inline void divide_weights(const Few& few, double by) {
     __syncthreads();
 }
 
-/// How many of the sorted weights make up top_p, summed one by one; -1: what was gathered does not tell. One thread's
-/// work: every sum is an operand of the next.
+/// Number of sorted weights that reach top_p, summed one by one; -1: the gathered candidates do not suffice to decide.
+/// One thread computes it, because every sum is an operand of the next.
 __device__ inline int prefix_of(const Few& few, const ChosenRow& row, std::int64_t all) {
-    const double hopeless = (1.0 - row.top_p) / static_cast<double>(all);  // the host does not even look at these
-    constexpr int ahead = 8;                                               // loads that run before the sum
+    const double hopeless = (1.0 - row.top_p) / static_cast<double>(all);  // the host ignores smaller weights
+    constexpr int ahead = 8;                                               // loads issued before the sum
     double sum = 0;
     for (int first = 0; first < few.left; first += ahead) {
         double next[ahead];
@@ -138,7 +138,7 @@ __device__ inline int prefix_of(const Few& few, const ChosenRow& row, std::int64
     return enough || few.left == all ? few.left : -1;
 }
 
-/// Keeps weights of at least `least`. False: fewer than min_keep are; which others stay is the host's to say.
+/// Keeps weights of at least `least`. Returns false if fewer than min_keep remain; the host decides which others stay.
 __device__ inline bool keep_above(Few& few, const ChosenRow& row, double least) {
     if (threadIdx.x == 0) few.counter[0] = 0;
     __syncthreads();
@@ -167,7 +167,7 @@ __device__ inline double greatest_weight(const Few& few) {
     return block_best(mine, few.room).score;
 }
 
-/// The first `top_k` logits stay.
+/// Keeps the `top_k` greatest logits.
 __device__ inline void keep_top_k(Few& few, const ChosenRow& row) {
     for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x))
         few.weight[i] = static_cast<double>(taken(row.logits[few.token[i]]));
@@ -176,7 +176,7 @@ __device__ inline void keep_top_k(Few& few, const ChosenRow& row) {
     keep_first(few, static_cast<int>(row.top_k));
 }
 
-/// `state.sum` counts where nothing came before.
+/// Normalizes with `state.sum` unless top-k ran before.
 __device__ inline bool keep_top_p(Few& few, const ChosenRow& row, const RowState& state) {
     divide_weights(few, row.top_k > 0 ? sum_of_weights(few) : state.sum);
     sort_by_weight(few);
@@ -189,7 +189,7 @@ __device__ inline bool keep_top_p(Few& few, const ChosenRow& row, const RowState
     return true;
 }
 
-/// Weights of what is left; -1 elsewhere.
+/// Recomputes the weights of the remaining candidates; filtered ones stay -1.
 __device__ inline void weigh(const Few& few, const ChosenRow& row, const RowState& state) {
     const double greatest = log_weight(row, greatest_logit(state));
     for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
@@ -198,12 +198,12 @@ __device__ inline void weigh(const Few& few, const ChosenRow& row, const RowStat
     __syncthreads();
 }
 
-/// Applies the filters; false where the host must. In the end weights are the survivors' probabilities, if wanted.
+/// Applies the filters; returns false if the host must. If row.weighs, weights end as the survivors' probabilities.
 __device__ inline bool filter(Few& few, const ChosenRow& row, const RowState& state) {
     const bool drops = row.top_k > 0 && row.top_k < state.num_possible;
-    if (row.top_k == 0 && row.top_p >= 1.0 && few.left < row.min_keep) return false;  // min-p left too few
+    if (row.top_k == 0 && row.top_p >= 1.0 && few.left < row.min_keep) return false;  // min-p kept too few
     if (drops) keep_top_k(few, row);
-    // Weights of those that are left. Where they alone decide, no sum is needed.
+    // Weights of the remaining candidates. Filters that compare weights alone need no sum.
     const double greatest = log_weight(row, greatest_logit(state));
     for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
         const bool filtered = drops && i >= few.left;
@@ -220,13 +220,13 @@ __device__ inline bool filter(Few& few, const ChosenRow& row, const RowState& st
         if (!keep_above(few, row, eta_of(row, entropy))) return false;
     }
     if (!row.weighs) return true;
-    if (row.top_p < 1.0 || row.eta > 0) weigh(few, row, state);  // they were divided on the way
+    if (row.top_p < 1.0 || row.eta > 0) weigh(few, row, state);  // top-p and eta divided them
     few.sum = sum_of_weights(few);
     divide_weights(few, few.sum);
     return true;
 }
 
-/// Takes the row's candidates, `list` [num_candidates], and filters them; false: the host must.
+/// Loads the row's candidates, `list` [num_candidates], and filters them; returns false if the host must.
 __device__ inline bool take_few(Few& few, const ChosenRow& row, const RowState& state, const std::int32_t* list) {
     if (state.num_candidates > max_candidates) return false;
     few.size = few.left = static_cast<int>(state.num_candidates);
@@ -235,7 +235,7 @@ __device__ inline bool take_few(Few& few, const ChosenRow& row, const RowState& 
     return filter(few, row, state);
 }
 
-/// The best draw of what is left that comes after `before`.
+/// The best draw among the remaining candidates that comes after `before`.
 __device__ inline Draw next_of_few(const Few& few, const ChosenRow& row, const Draw& before) {
     Draw best = no_draw();
     for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
@@ -246,7 +246,8 @@ __device__ inline Draw next_of_few(const Few& few, const ChosenRow& row, const D
     return block_best(best, few.room);
 }
 
-/// Of what is left. Not the greatest logit of all where two that hardly differ weigh the same: filters go by weights.
+/// Most probable remaining token. It need not have the greatest logit: filters compare weights, and two logits that
+/// hardly differ can have equal weights.
 __device__ inline std::int32_t most_probable_of(const Few& few, const ChosenRow& row) {
     Draw best = no_draw();
     for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {
@@ -256,7 +257,7 @@ __device__ inline std::int32_t most_probable_of(const Few& few, const ChosenRow&
     return block_best(best, few.room).token;
 }
 
-/// The weight of a token that is left, to all threads.
+/// The weight of a remaining token, returned to all threads.
 __device__ inline double weight_in(const Few& few, std::int32_t token) {
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < few.size; i += static_cast<int>(blockDim.x)) {

@@ -1,4 +1,4 @@
-// Device memory for choosing tokens, kept between calls.
+// Device memory for choosing tokens (choose.cu), kept between calls.
 #pragma once
 
 #include "kernels/cuda/cuda_device.hpp"
@@ -8,15 +8,15 @@
 namespace longhaul::kernels::cuda {
 
 struct ChoosePart {
-    static constexpr std::int64_t row_bytes = std::int64_t{160} << 10;  ///< of all that follows, for a row, at most
+    static constexpr std::int64_t row_bytes = std::int64_t{160} << 10;  ///< upper bound per row, for all members below
 
     Parcel parcel;
     Workspace sent;    ///< rows and the tokens they penalise
-    Workspace states;  ///< of rows, and their histograms: zeros at first
+    Workspace states;  ///< of rows, and their histograms; zeroed before each call
     Workspace lanes, lists, draws, saved, tokens;
 };
 
-/// Leaves the distributions of rows where the choices say (Choice::keep); no sum where one is the host's to find out.
+/// Writes the rows' distributions to Choice::keep; the sum stays 0 where the host must compute the distribution.
 void keep_rows(ChoosePart& part, const Stream& stream, PinnedRing& ring, float* logits, std::int64_t stride,
                std::int64_t vocab_size, std::span<const Choice> choices);
 

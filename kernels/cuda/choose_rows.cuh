@@ -1,5 +1,5 @@
-// What the kernels that choose tokens (choose.cu) share: a row as they see it, its log weights, the noise, and
-// reductions over a block.
+// Shared by the kernels that choose tokens (choose.cu): the parameters and state of a row, log weights, noise, and
+// block reductions.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace longhaul::kernels::cuda {
 
-using Word = unsigned long long;  ///< what atomics of 64 bits take
+using Word = unsigned long long;  ///< operand of 64-bit atomics
 
 constexpr int choose_threads = 256;
-constexpr int lane_threads = 128;     ///< of a block whose threads are lanes of sums
-constexpr int max_candidates = 8192;  ///< survivors' superset that one block sorts
+constexpr int lane_threads = 128;     ///< block size of kernels whose threads are lanes of sums
+constexpr int max_candidates = 8192;  ///< max candidates (a superset of the survivors) that one block sorts
 
 /// How a row is decided.
 enum class Way : std::uint8_t {
@@ -27,18 +27,18 @@ enum class Way : std::uint8_t {
     greedy,  ///< the greatest logit
     all,     ///< no filter: every token is a survivor
     eta,     ///< eta alone: survivors are found by comparison, in place
-    few,     ///< the greatest ones are gathered, and one block filters them
+    few,     ///< the most probable tokens are gathered, and one block filters them
 };
 
-/// A row, as the host sends it.
+/// A row, as sent by the host.
 struct ChosenRow {
     float* logits;
     const std::int32_t* penalised;  ///< [num_penalised], no token twice
-    float* saved;                   ///< [num_penalised]: what stood there
+    float* saved;                   ///< [num_penalised]: logits before the penalty
     double temperature, top_p, min_p, eta;
-    double log_min_p;        ///< a little below log min_p
+    double log_min_p;        ///< slightly below log min_p
     double eta_root;         ///< sqrt(eta)
-    KeptDistribution* keep;  ///< nullptr: nowhere
+    KeptDistribution* keep;  ///< nullptr: not kept
     Word noise_key;
     std::int64_t position;
     std::uint32_t purpose, node;
@@ -47,21 +47,21 @@ struct ChosenRow {
     std::int32_t num_penalised;
     float penalty;
     bool silent;
-    bool weighs;  ///< the survivors' probabilities are wanted, not one token alone
+    bool weighs;  ///< the survivors' probabilities are needed, not only one token
     Way way;
-    bool counts_bins;  ///< candidates are found by a histogram of distances to the greatest logit
+    bool counts_bins;  ///< candidates are found with a histogram of distances to the greatest logit
     bool adds_up;      ///< the sum over the vocabulary is needed
 };
 
-/// What the kernels find out about a row, one after the other. Zeros at first.
+/// Results of the kernels for a row, filled one after another. Zeros at first.
 struct RowState {
     Word best;  ///< order_of(logit) and ~token of the greatest logit, the lowest token at ties; 0: none is possible
     double sum;
-    double least;                  ///< Way::eta: probability of survivors, and
-    double survivors;              ///< the sum of their weights
+    double least;                  ///< Way::eta: min probability of survivors
+    double survivors;              ///< Way::eta: sum of the survivors' weights
     std::uint32_t num_possible;    ///< tokens above -inf
-    std::uint32_t num_candidates;  ///< found; more than max_candidates are not written down
-    std::int32_t cut;              ///< last bin of candidates
+    std::uint32_t num_candidates;  ///< candidates found; those beyond max_candidates are not stored
+    std::int32_t cut;              ///< last histogram bin of candidates
     std::uint32_t undecided;
 };
 
@@ -75,14 +75,14 @@ __device__ __forceinline__ bool possible(float logit) {
     return logit > minus_infinity();
 }
 
-/// NaN as -inf, +inf as the greatest number.
+/// NaN becomes -inf, +inf the largest finite number.
 __device__ __forceinline__ float taken(float logit) {
     constexpr float greatest = std::numeric_limits<float>::max();
     const float capped = logit > greatest ? greatest : logit;
     return capped >= minus_infinity() ? capped : minus_infinity();
 }
 
-/// Integers in the order of the numbers; zeros are alike.
+/// Maps floats to integers in the same order; +0 and -0 are equal.
 __device__ __forceinline__ std::uint32_t order_of(float value) {
     const std::uint32_t bits = value == 0.0F ? 0 : __float_as_uint(value);
     return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
@@ -98,7 +98,7 @@ __device__ __forceinline__ std::int32_t most_probable(const RowState& state) {
     return static_cast<std::int32_t>(~static_cast<std::uint32_t>(state.best));
 }
 
-/// The host flushes denormals, a GPU does so in f32 alone.
+/// Flushes denormals: the host flushes f64 too, a GPU only f32.
 __device__ __forceinline__ double flushed(double value) {
     constexpr double min_normal = std::numeric_limits<double>::min();
     return value < min_normal && value > -min_normal ? 0.0 : value;
@@ -108,15 +108,15 @@ __device__ __forceinline__ double log_weight(const ChosenRow& row, float logit) 
     const auto exact = static_cast<double>(logit);
     return row.temperature == 1.0 ? exact : exact / row.temperature;
 }
-/// Against the greatest log weight.
+/// Relative to the greatest log weight.
 __device__ __forceinline__ double weight_of(const ChosenRow& row, float logit, double greatest) {
     return scalar::exp_nonpositive(log_weight(row, logit) - greatest);
 }
-/// Way::eta: whether a token of this weight stays.
+/// Way::eta: whether a token of this weight survives.
 __device__ __forceinline__ bool reaches_eta(const RowState& state, double weight) {
     return flushed(weight / state.sum) >= state.least;
 }
-/// A token's part of minus the entropy.
+/// A token's term of the negative entropy.
 __device__ __forceinline__ double entropy_term(double q) {
     return q > 0 ? flushed(q * scalar::det_log(q)) : 0.0;
 }
@@ -133,7 +133,7 @@ __host__ __device__ __forceinline__ const float* logits_of(const KeptDistributio
     return reinterpret_cast<const float*>(kept + 1);
 }
 
-/// The random words of four neighbouring tokens.
+/// The random words of four adjacent tokens.
 __device__ __forceinline__ NoiseWords words_of(const ChosenRow& row, std::int64_t token) {
     return noise_words(row.noise_key, {.position = row.position,
                                        .purpose = row.purpose,
@@ -153,7 +153,7 @@ __device__ __forceinline__ Draw no_draw() {
 __device__ __forceinline__ bool is_draw(const Draw& draw) {
     return draw.score > -std::numeric_limits<double>::infinity();
 }
-/// What all draws come after.
+/// The sentinel that all draws come after.
 __device__ __forceinline__ Draw first_of_all() {
     return {std::numeric_limits<double>::infinity(), -1};
 }
@@ -166,7 +166,7 @@ __device__ __forceinline__ Draw better_of(const Draw& a, const Draw& b) {
     return second ? b : a;
 }
 
-/// The best of all threads' draws, to all of them. room: [blockDim.x].
+/// Returns the best of all threads' draws to all threads. room: [blockDim.x].
 __device__ inline Draw block_best(const Draw& mine, Draw* room) {
     __syncthreads();
     room[threadIdx.x] = mine;
@@ -178,8 +178,8 @@ __device__ inline Draw block_best(const Draw& mine, Draw* room) {
     return room[0];
 }
 
-/// The lanes of a sum over tokens as a balanced tree, to all threads. lanes: [vocabulary_lanes], written before by any
-/// thread, and lost.
+/// Adds the lanes of a sum over tokens as a balanced tree; returns the sum to all threads. lanes: [vocabulary_lanes],
+/// written before by any threads; overwritten.
 __device__ inline double tree_of_lanes(double* lanes) {
     for (unsigned half = vocabulary_lanes / 2; half > 0; half /= 2) {
         __syncthreads();
@@ -189,7 +189,7 @@ __device__ inline double tree_of_lanes(double* lanes) {
     return lanes[0];
 }
 
-/// The same of lanes in device memory. shared: [vocabulary_lanes].
+/// The same for lanes in device memory. shared: [vocabulary_lanes].
 __device__ inline double sum_of_lanes(const double* lanes, double* shared) {
     for (unsigned i = threadIdx.x; i < vocabulary_lanes; i += blockDim.x) shared[i] = lanes[i];
     return tree_of_lanes(shared);

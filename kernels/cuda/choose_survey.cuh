@@ -1,5 +1,5 @@
-// What is found out about whole rows (choose.cu), each row the work of many blocks: the greatest logit, sums,
-// histograms of distances to it, the tokens that may survive filters, and the logits that survive comparisons.
+// Kernels that read whole rows (choose.cu), many blocks per row: the greatest logit, sums, histograms of distances to
+// it, the tokens that may survive filters, and the logits that survive comparisons.
 #pragma once
 
 #include "kernels/cuda/choose_part.hpp"
@@ -7,13 +7,13 @@
 
 namespace longhaul::kernels::cuda {
 
-constexpr std::int64_t part_tokens = 4096;  ///< of a row, for a block that adds nothing up
+constexpr std::int64_t part_tokens = 4096;  ///< tokens per block, in kernels without sums in lanes
 constexpr int num_bins = 1024;
 constexpr double bins_per_nat = 32;
-constexpr double mass_unit = 4294967296.0;  ///< of a weight of 1
+constexpr double mass_unit = 4294967296.0;  ///< mass of a weight of 1
 
 struct Histogram {
-    Word mass[num_bins];            ///< of weights, rounded down
+    Word mass[num_bins];            ///< sum of weights, each rounded down
     std::uint32_t count[num_bins];  ///< tokens
 };
 
@@ -23,7 +23,7 @@ static_assert(sizeof(ChosenRow) + 2048 * (sizeof(std::int32_t) + sizeof(float)) 
                   ChoosePart::row_bytes,
               "with 2048 penalised tokens, and draws of 256 parts, a million tokens");
 
-/// What all kernels are told. One of each a row; of draws, one a part.
+/// Arguments of all kernels. Arrays have one element per row; draws have one per part.
 struct ChooseCall {
     const ChosenRow* rows;
     RowState* states;
@@ -32,7 +32,7 @@ struct ChooseCall {
     std::int32_t* lists;  ///< [rows, max_candidates]
     Draw* draws;          ///< [rows, searches, num_parts]
     std::int32_t* tokens;
-    Drawn* drawn;  ///< [rows, 1 + num_draws], in the place of tokens
+    Drawn* drawn;  ///< [rows, 1 + num_draws], instead of tokens
     std::int64_t vocab_size;
     int num_parts, num_draws;
 
@@ -48,11 +48,11 @@ __global__ void __launch_bounds__(choose_threads) penalise_kernel(ChooseCall cal
         float& logit = row.logits[row.penalised[i]];
         row.saved[i] = logit;
         const float x = taken(logit);
-        logit = x > 0.0F ? x / row.penalty : x * row.penalty;  // `taken` caps it
+        logit = x > 0.0F ? x / row.penalty : x * row.penalty;  // an overflow is capped by `taken` when it is read
     }
 }
 
-/// Tokens of a block's part of the row.
+/// The tokens of a row that a block processes.
 struct Range {
     std::int64_t first, end;
 };
@@ -85,13 +85,13 @@ __global__ void __launch_bounds__(choose_threads) scan_kernel(ChooseCall call) {
     atomicAdd(&call.states[blockIdx.x].num_possible, num_possible);
 }
 
-/// By the distance to the greatest logit, monotone.
+/// Histogram bin, by distance to the greatest logit; monotone.
 __device__ __forceinline__ int bin_of(const ChosenRow& row, float greatest, float logit) {
     const float distance = (greatest - logit) * static_cast<float>(bins_per_nat / row.temperature);
     return distance < static_cast<float>(num_bins - 1) ? static_cast<int>(distance) : num_bins - 1;
 }
 
-/// A thread is a lane of the sum.
+/// Each thread computes one lane of the sum.
 __global__ void __launch_bounds__(lane_threads) survey_kernel(ChooseCall call) {
     const ChosenRow row = call.rows[blockIdx.x];
     if (!row.counts_bins && !row.adds_up) return;
@@ -126,12 +126,12 @@ __global__ void __launch_bounds__(lane_threads) survey_kernel(ChooseCall call) {
     }
 }
 
-/// The sum of the row's lanes, to all threads. shared: [vocabulary_lanes].
+/// Returns the sum of the row's lanes to all threads. shared: [vocabulary_lanes].
 __device__ inline double sum_of_row(const ChooseCall& call, double* shared) {
     return sum_of_lanes(call.lanes + std::int64_t{blockIdx.x} * vocabulary_lanes, shared);
 }
 
-/// The first bin at which `wanted` is reached; the last one where it is not. room: [32].
+/// The first bin at which the running total reaches `wanted`; the last bin if none does. room: [32].
 template <class Amount>
 __device__ int cut_of(Word wanted, Word* room, Amount amount_of) {
     constexpr int group = num_bins / 32;
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(choose_threads) settle_kernel(ChooseCall call)
         const double sum = sum_of_row(call, lanes);
         if (threadIdx.x == 0) state.sum = sum;
         if (!row.counts_bins) return;
-        // A little more than top_p: masses are rounded down, and the exact sum of q is not 1.
+        // Slightly more than top_p: masses are rounded down, and the exact sum of q is not 1.
         const double wanted = row.top_p * (1.0 + 1e-6) * sum * mass_unit + 1.0;
         const int cut = cut_of(static_cast<Word>(wanted), room, [&](int bin) { return histogram.mass[bin]; });
         if (threadIdx.x == 0) state.cut = cut;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(choose_threads) settle_kernel(ChooseCall call)
     }
 }
 
-/// Lanes of minus the entropy, for rows with eta alone.
+/// Lanes of the negative entropy, for rows with eta alone.
 __global__ void __launch_bounds__(lane_threads) entropy_kernel(ChooseCall call) {
     const ChosenRow row = call.rows[blockIdx.x];
     if (row.way != Way::eta) return;
@@ -195,11 +195,11 @@ __global__ void __launch_bounds__(choose_threads) settle_eta_kernel(ChooseCall c
     const double entropy = -sum_of_row(call, shared_memory<double>());
     if (threadIdx.x != 0) return;
     state.least = eta_of(row, entropy);
-    // The greatest probability, that of a weight of 1.
+    // The greatest probability is that of a weight of 1.
     if (flushed(1.0 / state.sum) < state.least) state.undecided = 1;
 }
 
-/// Lanes of the weights that eta alone leaves.
+/// Lanes of the sum of weights that survive eta alone.
 __global__ void __launch_bounds__(lane_threads) survivors_kernel(ChooseCall call) {
     const ChosenRow row = call.rows[blockIdx.x];
     if (row.way != Way::eta || !row.weighs) return;
@@ -224,12 +224,13 @@ __global__ void __launch_bounds__(choose_threads) settle_survivors_kernel(Choose
     if (threadIdx.x == 0) call.states[blockIdx.x].survivors = sum;
 }
 
-/// Of all survivors, where they were not gathered.
+/// Sum of the weights of all survivors, for rows whose survivors are not gathered.
 __device__ __forceinline__ double sum_of_survivors(const ChosenRow& row, const RowState& state) {
     return row.way == Way::eta ? state.survivors : state.sum;
 }
 
-/// The logits of a distribution that is kept: of survivors as they are found by comparison, and nothing else yet.
+/// Writes the logits of a kept distribution: those of survivors that are found by comparison. All others become -inf
+/// for now.
 __global__ void __launch_bounds__(choose_threads) keep_kernel(ChooseCall call) {
     const ChosenRow row = call.rows[blockIdx.x];
     if (row.keep == nullptr) return;
@@ -247,7 +248,7 @@ __global__ void __launch_bounds__(choose_threads) keep_kernel(ChooseCall call) {
     }
 }
 
-/// Where min-p is the first filter: no logit below this can pass.
+/// If min-p is the first filter: no smaller logit can pass.
 __device__ __forceinline__ float min_logit(const ChosenRow& row, float greatest) {
     const double cut = static_cast<double>(greatest) + row.temperature * row.log_min_p;
     const auto rounded = static_cast<float>(cut);

@@ -1,9 +1,10 @@
-// cuBLASLt, loaded when it is first asked for: half a gigabyte that only `kernels = cuda-cublas` needs.
+// BlockLibrary of cuBLASLt. The library is loaded on first use: it is half a gigabyte that only `kernels = cuda-cublas`
+// needs.
 //
-// Algorithms without a workspace and without split sums: then a sum is one block's, and nothing is left that could make
-// it depend on which block ends first.
+// Uses only algorithms without a workspace and without split-K: one block then computes each sum, and nothing can make
+// the result depend on which block ends first.
 //
-// Compiled, never run: there was no machine with a GPU.
+// Compiled but never run: no machine with a GPU was available.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -25,7 +26,7 @@ constexpr std::int64_t rows_per_call = 512;
 constexpr std::uint32_t alignment = 16;
 constexpr int max_algorithms = 16;
 
-/// The library's functions that we call.
+/// The functions of cuBLASLt that are called.
 struct Functions {
     Functions() {
         static const std::string newest = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
@@ -74,7 +75,7 @@ void check(cublasStatus_t status, std::source_location where = std::source_locat
                     where.function_name());
 }
 
-/// A handle of the library's with one owner.
+/// A cuBLASLt handle with a single owner.
 template <typename Handle, auto destroy>
 class Owned {
   public:
@@ -98,7 +99,7 @@ using Layout = Owned<cublasLtMatrixLayout_t, &Functions::destroy_layout>;
 using MatmulDescriptor = Owned<cublasLtMatmulDesc_t, &Functions::destroy_matmul>;
 using Preference = Owned<cublasLtMatmulPreference_t, &Functions::destroy_preference>;
 
-/// The library's matrices are stored by columns: our rows are its columns.
+/// cuBLASLt stores matrices by columns: our rows are its columns.
 Layout make_layout(cudaDataType type, std::int64_t columns, std::int64_t rows, std::int64_t stride) {
     Layout layout;
     check(Functions::get().create_layout(layout.to_create(), type, static_cast<std::uint64_t>(columns),
@@ -114,7 +115,7 @@ T attribute(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttri
     return value;
 }
 
-/// All that the library wants to know of a shape, and what it knows of it.
+/// The descriptors that cuBLASLt needs for a shape, and the algorithms it found.
 struct Plan {
     MatmulDescriptor kind;
     Layout w, x, y;
@@ -185,10 +186,10 @@ class CublasLibrary final : public BlockLibrary {
         const cublasStatus_t status =
             use_.find_algorithms(library_.get(), plan.kind.get(), plan.w.get(), plan.x.get(), plan.y.get(),
                                  plan.y.get(), preference.get(), max_algorithms, found.data(), &count);
-        if (status == CUBLAS_STATUS_NOT_SUPPORTED) return;  // there is none
+        if (status == CUBLAS_STATUS_NOT_SUPPORTED) return;  // no algorithm
         check(status);
         for (const auto& each : std::span(found).first(static_cast<std::size_t>(count))) {
-            // Of others nothing is said.
+            // The other fields are valid only on success.
             if (each.state != CUBLAS_STATUS_SUCCESS || each.workspaceSize != 0) continue;
             const bool one_sum = attribute<std::int32_t>(each.algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) <= 1 &&
                                  attribute<std::uint32_t>(each.algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME) ==

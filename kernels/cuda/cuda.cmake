@@ -1,8 +1,8 @@
-# Whether and how the kernels for NVIDIA GPUs are built: LONGHAUL_WITH_CUDA says so to the folders below, the language is
-# enabled, and longhaul_flags carries what CUDA code is compiled with.
+# Decides whether and how the kernels for NVIDIA GPUs are built. Sets LONGHAUL_WITH_CUDA for the folders below, enables
+# the language CUDA, and adds the flags for CUDA code to longhaul_flags.
 #
-# LONGHAUL_CUDA: AUTO builds them where nvcc and a GPU are there; ON where nvcc is there (a machine that builds for
-# others); OFF never.
+# LONGHAUL_CUDA: AUTO builds them if nvcc and a GPU are present; ON if nvcc is present (to build for another machine);
+# OFF never.
 set(LONGHAUL_CUDA AUTO CACHE STRING "kernels for NVIDIA GPUs: AUTO (where nvcc and a GPU are there), ON, OFF")
 set_property(CACHE LONGHAUL_CUDA PROPERTY STRINGS AUTO ON OFF)
 
@@ -29,7 +29,7 @@ endif()
 
 set(CMAKE_CUDA_COMPILER ${LONGHAUL_NVCC})
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # A100 and its kin; H100, H200, and by the intermediate code what follows
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # A100 and other sm_80; H100, H200, and later GPUs through PTX
 endif()
 if(LONGHAUL_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${LONGHAUL_CCACHE})
@@ -39,10 +39,10 @@ find_package(CUDAToolkit REQUIRED)
 find_path(LONGHAUL_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_path(LONGHAUL_CUBLAS_INCLUDE cublasLt.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 
-# As on the CPU, the flags that change arithmetic stand here: no contraction of a*b+c, divisions and roots rounded to
-# the nearest, denormals flushed as the contract says.
-# --expt-relaxed-constexpr: kernels call what std makes constexpr (bit_cast).
-# -std: CMake 3.25 does not know that nvcc knows C++20.
+# Flags that change arithmetic, as on the CPU: no contraction of a*b+c, divisions and roots rounded to nearest,
+# denormals flushed as the contract requires.
+# --expt-relaxed-constexpr: kernels call constexpr functions of std (bit_cast).
+# -std: CMake 3.25 does not know that nvcc supports C++20.
 set(cuda_flags -std=c++20 -ftz=true -fmad=false -prec-div=true -prec-sqrt=true --expt-relaxed-constexpr -lineinfo
   -Xcompiler=-Wall,-Wextra)
 if(LONGHAUL_WERROR)

@@ -1,4 +1,4 @@
-// Memory of the device, and what goes there and back.
+// CudaDevice: memory of the GPU, copies between host and GPU, and the start of a pass.
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -61,7 +61,7 @@ CudaDevice::CudaDevice(Arithmetic arithmetic, int gpu, const GraphPolicy& policy
 CudaDevice::~CudaDevice() {
     try {
         state_->stream.synchronize();
-    } catch (const std::exception&) {  // whoever waited for results was told
+    } catch (const std::exception&) {  // already thrown to the caller that waited for results
     }
 }
 
@@ -89,7 +89,7 @@ std::optional<DeviceMemory> CudaDevice::own_memory() const {
 }
 
 std::int64_t CudaDevice::operation_bytes(const KvLayout& layout, const PassSize& pass) const {
-    // Plans, rows' numbers, what checkpoints pass through; buffers of links to other GPUs.
+    // Plans, row numbers, checkpoint staging; buffers of links to other GPUs.
     constexpr std::int64_t small_things = std::int64_t{96} << 20, link_buffers = std::int64_t{512} << 20;
     return small_things + (pass.ranks > 1 && state_->links ? link_buffers : 0) + MatmulMemory::bytes(pass) +
            CudaTokenChooser::bytes(pass) + AttentionPart::bytes(layout, pass, state_->properties.multiprocessors);
@@ -128,8 +128,8 @@ std::byte* CudaDevice::allocate_in_host_memory(std::size_t num_bytes) {
 
 void CudaDevice::release(std::byte* data, std::size_t /*num_bytes*/) noexcept {
     try {
-        finish();                      // moves that wait may be about this memory, too
-    } catch (const std::exception&) {  // whoever waits for results is told
+        finish();                      // pending moves may use this memory
+    } catch (const std::exception&) {  // thrown to the caller that waits for results
     }
     if (!state_->far.release(data)) release_memory(data);
 }

@@ -1,10 +1,10 @@
-// The GPU as a Device. Operations are asked for on one stream and run behind the host's back; only `download` waits.
-// The kernels of a step become graphs as `policy` says (launches.hpp).
+// The GPU as a Device. Operations are queued on one stream and run asynchronously; only `download` waits for results.
+// `policy` decides which kernels of a step become CUDA graphs (launches.hpp).
 //
-// Three arithmetics. `exact` is the contract of all CPU devices, bit for bit. `tensor` computes products of bf16
-// weights and attention over bf16 keys on tensor cores, whose sums round otherwise: another numerics, in which a row's
-// result depends on its own path alone just the same. `library` is `tensor`, but that rows of prompts are multiplied by
-// a library (prompt_matmul.hpp).
+// There are three arithmetics. `exact` follows the contract of the CPU devices, bit for bit. `tensor` computes matmuls
+// with bf16 weights and attention over bf16 keys on tensor cores, whose sums round differently: its numerics differ
+// from the CPU's, but a row's result still depends only on its own path. `library` is `tensor`, except that prompt rows
+// are multiplied by a library (prompt_matmul.hpp).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace longhaul::kernels::cuda {
 
 enum class Arithmetic : std::uint8_t { exact, tensor, library };
 
-/// Device memory that only grows; contents are lost when it does.
+/// Device memory that grows on demand and never shrinks; growing loses the contents.
 class Workspace {
   public:
     Workspace() = default;
@@ -28,7 +28,7 @@ class Workspace {
         if (data_ != nullptr) release_memory(data_);
     }
 
-    /// Waits for `stream` where it has to grow: what runs there may use the old memory.
+    /// Waits for `stream` if it has to grow, because kernels in flight may use the old memory.
     template <typename T>
     T* get(const Stream& stream, std::int64_t count) {
         const auto wanted = static_cast<std::size_t>(count) * sizeof(T);
@@ -43,7 +43,7 @@ class Workspace {
     std::size_t num_bytes_ = 0;
 };
 
-/// Throws std::invalid_argument where the kernels cannot run on this GPU.
+/// Throws std::invalid_argument if the kernels cannot run on this GPU.
 void check_gpu(const GpuProperties& gpu);
 
 class CudaDevice final : public Device {
@@ -119,7 +119,7 @@ class CudaDevice final : public Device {
                        const std::byte* from_host, std::size_t head_stride) override;
 
   private:
-    struct State;  // what the files above keep between calls, each in a part of its own (cuda_state.hpp)
+    struct State;  // state of the files above between calls (cuda_state.hpp)
     std::unique_ptr<State> state_;
 };
 

@@ -1,4 +1,4 @@
-// What a CudaDevice keeps between calls: a member or two for each of the files that implement it.
+// State of a CudaDevice between calls: one or two members for each file that implements it.
 #pragma once
 
 #include "kernels/cuda/attention_part.hpp"
@@ -18,13 +18,13 @@ namespace longhaul::kernels::cuda {
 struct CudaDevice::State {
     State(Arithmetic arithmetic, int gpu, const GraphPolicy& policy);
 
-    /// Row numbers on the device until the next call.
+    /// Copies row numbers to the device; valid until the next call.
     const std::int32_t* send_rows(std::span<const std::int32_t> rows);
 
     Arithmetic arithmetic;
     int gpu;
     GpuProperties properties;
-    Stream stream;  ///< of all operations, but copies that may not hold it up (kv.cu)
+    Stream stream;  ///< runs all operations except transfers that must not delay it (kv.cu)
     PinnedRing ring;
     std::unique_ptr<DeviceLinks> links;
     CurrentPass pass;
@@ -34,7 +34,7 @@ struct CudaDevice::State {
     Workspace row_numbers;
     PackBuffers pack_buffers;
     MatmulMemory products;
-    std::unique_ptr<PromptMatmul> prompts;  ///< nullptr: as all other rows
+    std::unique_ptr<PromptMatmul> prompts;  ///< nullptr: prompt rows are computed like all others
     CudaTokenChooser chooser;
 };
 

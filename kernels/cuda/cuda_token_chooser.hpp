@@ -1,4 +1,4 @@
-// Choosing tokens on the GPU, in the stream of its device.
+// Chooses tokens on the GPU, in the stream of its device.
 #pragma once
 
 #include "kernels/cuda/choose_part.hpp"
@@ -9,10 +9,10 @@ namespace longhaul::kernels::cuda {
 
 class CudaTokenChooser final : public TokenChooser {
   public:
-    /// Both outlive it.
+    /// `stream` and `ring` must outlive the chooser.
     CudaTokenChooser(const Stream& stream, PinnedRing& ring) : stream_(stream), ring_(ring) {}
 
-    /// Device memory that it takes for such passes, at most.
+    /// Upper bound of the device memory used for passes of this size, in bytes.
     [[nodiscard]] static std::int64_t bytes(const PassSize& pass) {
         return pass.logit_rows * ChoosePart::row_bytes + DecidePart::bytes(pass);
     }
@@ -28,7 +28,7 @@ class CudaTokenChooser final : public TokenChooser {
                 std::span<const NodeTrials> nodes, std::span<Decided> decided) override;
 
   private:
-    /// Waits for it.
+    /// Waits until the copy is complete.
     template <typename T>
     void download(std::span<T> to, const T* from) {
         copy(stream_, to.data(), reinterpret_cast<const std::byte*>(from), to.size_bytes());

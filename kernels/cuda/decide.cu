@@ -1,16 +1,16 @@
-// The sampling rules at the nodes of a tree, bit for bit as the host has them (engine/verify): drafts are tried one
-// after the other against what the rejected ones left of the target's distribution, and where none is accepted a token
-// is drawn of what is left. All nodes at once: what a rule says after a node follows from its row and its drafts alone,
-// so the host walks from answer to answer.
+// The sampling rules at the nodes of a token tree, bit-identical to the host (engine/verify). Drafts are tried one
+// after another against the residual distribution, which is what the rejected drafts left of the target's distribution.
+// If none is accepted, a token is drawn from the residual. All nodes are computed at once: the decision at a node
+// depends only on its row and its drafts, so the host then walks from decision to decision.
 //
-// Distributions are what choose.cu keeps, and probabilities are computed of their logits where they are asked for. What
-// is left stands beside them in doubles. Sums are in 1024 lanes (numerics.hpp), each the work of one thread, so that a
-// row is many blocks' work. Kernels follow each other (k-seq has its own in the place of the first three):
+// choose.cu keeps the distributions as logits; probabilities are computed from them on use. The residual is stored next
+// to them in doubles. Sums are in 1024 lanes (numerics.hpp), each computed by one thread, so that many blocks share a
+// row. The kernels run one after another (k-seq replaces the first three):
 //   rest   lanes of the draft's mass (drafts without replacement)
-//   try    one block a node: sums the lanes, and says whether the next draft is accepted
-//   take   takes the rejected draft's distribution away, and adds up what is left
-//   sums   lanes and chunks of what is left in the end
-//   draw   one block a node: the token where the sum passes the node's number
+//   try    one block per node: adds the lanes, and decides whether the next draft is accepted
+//   take   subtracts the rejected draft's distribution, and adds up the residual
+//   sums   lanes and chunks of the final residual
+//   draw   one block per node: the token where the running sum passes the node's random number
 #include <algorithm>
 #include <stdexcept>
 #include <string>
@@ -32,16 +32,16 @@ __global__ void __launch_bounds__(lane_threads) rest_kernel(DecideCall call) {
     node.rest[lane] = sum;
 }
 
-/// The chance that draft `k` had of being drawn.
+/// The probability with which draft `k` was drawn.
 __device__ double chance_of(const DecideCall& call, const TriedNode& node, const NodeState& state, int k) {
     const TriedDraft draft = node.drafts[k];
     if (draft.from == nullptr) return 1;
     if (!shrinks(call, node)) return probability(*draft.from, draft.token);
-    if (!survived(*draft.from, draft.token)) return 1;  // it was drawn all the same
+    if (!survived(*draft.from, draft.token)) return 1;  // it was drawn nevertheless
     return state.rest_mass > 0 ? flushed(rest_of(node, k, draft.token) / state.rest_mass) : 0.0;
 }
 
-/// Draft `k`; behind the last one, too, for the sum of what is left.
+/// Tries draft `k`. Also runs after the last draft, to compute the sum of the residual.
 __global__ void __launch_bounds__(choose_threads) try_kernel(DecideCall call, int k) {
     const TriedNode node = call.nodes[blockIdx.x];
     NodeState state = call.states[blockIdx.x];
@@ -112,10 +112,10 @@ __global__ void __launch_bounds__(lane_threads) sums_kernel(DecideCall call) {
     }
 }
 
-/// Where a sum over chunks passes a mark.
+/// The chunk at which the running sum passes a mark.
 struct Passed {
-    double before;       ///< the sum of the chunks before it
-    std::int32_t chunk;  ///< -1: it does not; then `last` is the last one that holds anything, -1: none
+    double before;       ///< the sum of the chunks before `chunk`
+    std::int32_t chunk;  ///< -1: never passed; `last` is then the last nonzero chunk (-1: none)
     std::int32_t last;
 };
 
@@ -166,12 +166,12 @@ __global__ void __launch_bounds__(choose_threads) draw_kernel(DecideCall call) {
 
 constexpr std::size_t lane_bytes = vocabulary_lanes * sizeof(double);
 
-/// Doubles a node, beside what is left of its row: lanes of two sums, counts in the place of a third, chunks.
+/// Doubles per node, besides its residual: lanes of two sums, counts in the space of a third, chunks.
 constexpr std::int64_t num_sums(std::int64_t vocab_size) {
     return 3 * vocabulary_lanes + (vocab_size + draw_chunk - 1) / draw_chunk;
 }
 
-/// The kernels' memory for nodes [first, first + count) of a call.
+/// The kernels' memory for one batch of nodes of a call.
 class Nodes {
   public:
     Nodes(DecidePart& part, const Stream& stream, std::int64_t vocab_size, std::span<const NodeTrials> nodes)
@@ -187,7 +187,7 @@ class Nodes {
         }
     }
 
-    /// What is sent: the nodes and, behind them, their drafts. `there`: where that will be.
+    /// Fills the parcel with the nodes, followed by their drafts. `there`: its future device address.
     void fill(Parcel& parcel, const std::byte* there) const {
         std::vector<TriedDraft> drafts;
         for (const NodeTrials& node : nodes_) {
@@ -228,7 +228,7 @@ class Nodes {
     }
     [[nodiscard]] std::int64_t num_chunks() const { return (vocab_size_ + draw_chunk - 1) / draw_chunk; }
 
-    std::vector<Choice> choices;  ///< of the targets' rows
+    std::vector<Choice> choices;  ///< for the rows of the targets
 
   private:
     [[nodiscard]] std::int64_t kept_bytes() const {
@@ -242,7 +242,7 @@ class Nodes {
     double* sums_;
 };
 
-/// Drafts in turn: rejection sampling of one round after the other.
+/// Tries the drafts one after another: one round of rejection sampling per draft.
 void launch_trials(const Stream& stream, const DecideCall& call, unsigned num_nodes, std::size_t max_drafts) {
     const dim3 a_node(num_nodes), lanes(num_nodes, vocabulary_lanes / lane_threads);
     const dim3 threads(choose_threads), of_lanes(lane_threads);
@@ -288,10 +288,10 @@ std::int64_t DecidePart::bytes(const PassSize& pass) {
 
 void CudaTokenChooser::decide(float* logits, std::int64_t stride, std::int64_t vocab_size, TrialRule rule,
                               std::span<const NodeTrials> nodes, std::span<Decided> decided) {
-    if (decided.size() != nodes.size()) throw std::logic_error("decide: an answer a node");
+    if (decided.size() != nodes.size()) throw std::logic_error("decide: one result per node is needed");
     for (const NodeTrials& node : nodes) {
         if (static_cast<std::int64_t>(node.trials.size()) > max_trials)
-            throw std::logic_error("decide: at most " + std::to_string(max_trials) + " drafts a node");
+            throw std::logic_error("decide: at most " + std::to_string(max_trials) + " drafts per node");
     }
     if (nodes.empty()) return;
     auto* const answers = deciding_.decided.get<Decided>(stream_, static_cast<std::int64_t>(nodes.size()));

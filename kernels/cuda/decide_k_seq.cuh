@@ -1,10 +1,11 @@
-// K-SEQ at the nodes of a tree (engine/verify/k_seq.cpp): one discount for all drafts of a node, found by a bisection
-// over the mass that it would accept. Most tokens are on one side of its minimum for every discount; the others are
-// gathered lane by lane, so that a step of the bisection reads few. Kernels follow each other:
-//   split     lanes of the tokens whose side is known; the others' probabilities, gathered
-//   discount  one block a node: the bisection, and which draft is accepted
-//   remove    takes the accepted mass away from the target's, as much of it as the drafts' chances come to
-//   mass      the sum of what is left
+// K-SEQ at the nodes of a token tree (engine/verify/k_seq.cpp): one discount for all drafts of a node, found by
+// bisection over the mass that it would accept. For most tokens, the same side of the minimum min(p, q / gamma) is
+// taken for every discount; the others are gathered per lane, so that a bisection step reads few tokens. The kernels
+// run one after another:
+//   split     lanes of the tokens whose side is known; gathers the probabilities of the others
+//   discount  one block per node: the bisection, and which draft is accepted
+//   remove    subtracts the accepted mass from the target's, scaled to the chance that any draft is accepted
+//   mass      the sum of the residual
 #pragma once
 
 #include "kernels/cuda/decide_nodes.cuh"
@@ -12,8 +13,8 @@
 
 namespace longhaul::kernels::cuda {
 
-/// Whether the device has what a node's decision asks for.
-__device__ inline bool knows_all(const TriedNode& node) {
+/// Whether the device has all distributions that the node's decision needs.
+__device__ inline bool has_all_distributions(const TriedNode& node) {
     if (!(node.target->sum > 0)) return false;
     for (int k = 0; k < node.num_drafts; ++k) {
         const KeptDistribution* const from = node.drafts[k].from;
@@ -22,14 +23,14 @@ __device__ inline bool knows_all(const TriedNode& node) {
     return true;
 }
 
-/// The i-th gathered token of a lane: p to `left`, q to `less`. A lane has no more than its tokens.
+/// Index of the i-th gathered token of a lane: p in `left`, q in `less`. A lane gathers at most its own tokens.
 __device__ __forceinline__ std::int64_t gathered_at(std::int32_t i, unsigned lane) {
     return std::int64_t{i} * vocabulary_lanes + lane;
 }
 
 __global__ void __launch_bounds__(lane_threads) split_kernel(DecideCall call) {
     const TriedNode node = call.nodes[blockIdx.x];
-    if (node.num_drafts == 0 || !knows_all(node)) return;
+    if (node.num_drafts == 0 || !has_all_distributions(node)) return;
     const unsigned lane = blockIdx.y * lane_threads + threadIdx.x;
     double q_sum = 0, p_sum = 0;
     std::int32_t count = 0;
@@ -50,7 +51,7 @@ __global__ void __launch_bounds__(lane_threads) split_kernel(DecideCall call) {
     node.counts[lane] = count;
 }
 
-/// Of the gathered tokens, the sum of min(p, q / gamma), to all threads. shared: [vocabulary_lanes].
+/// The sum of min(p, q / gamma) over the gathered tokens, returned to all threads. shared: [vocabulary_lanes].
 __device__ inline double gathered_mass(const TriedNode& node, double gamma, double* shared) {
     __syncthreads();
     for (unsigned lane = threadIdx.x; lane < vocabulary_lanes; lane += blockDim.x) {
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(choose_threads) discount_kernel(DecideCall cal
     const TriedNode node = call.nodes[blockIdx.x];
     NodeState& state = call.states[blockIdx.x];
     const bool first = threadIdx.x == 0;
-    if (!knows_all(node)) {
+    if (!has_all_distributions(node)) {
         if (first) state.undecided = 1;
         return;
     }
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(choose_threads) discount_kernel(DecideCall cal
         if (flushed(draft.number * chance) < accepted_up_to) state.taken_plus_one = k + 1;
     }
     if (!(beta > 0)) return;
-    state.num_rejected = 1;  // all at once
+    state.num_rejected = 1;  // all drafts at once
     state.gamma = gamma;
     state.scale = chance_of_any(beta, node.num_drafts) / beta;
 }

@@ -1,27 +1,27 @@
-// What the kernels of the sampling rules (decide.cu) share: a node as they see it, probabilities, what is left.
+// Shared by the kernels of the sampling rules (decide.cu): parameters and state of a node, probabilities, the residual.
 #pragma once
 
 #include "kernels/cuda/choose_rows.cuh"
 
 namespace longhaul::kernels::cuda {
 
-constexpr double min_mass = 1e-200;  ///< of drafts without replacement: below, the host weighs them anew
+constexpr double min_mass = 1e-200;  ///< of drafts without replacement; below, the host recomputes their weights
 
 struct TriedDraft {
-    const KeptDistribution* from;  ///< nullptr: it was certain
+    const KeptDistribution* from;  ///< nullptr: the draft was certain
     double number;
     std::int32_t token;
 };
 
-/// A node, as the host sends it.
+/// A node, as sent by the host.
 struct TriedNode {
     const KeptDistribution* target;
     const TriedDraft* drafts;
-    double* left;          ///< [vocab_size], of the target before the rejection that came last
-    double* less;          ///< [vocab_size], behind it, not normalised
-    double* lanes;         ///< [vocabulary_lanes], sums of `less`, in the end of what is left
-    double* rest;          ///< [vocabulary_lanes], sums of what is left of the drafts' distribution
-    std::int32_t* counts;  ///< [vocabulary_lanes], of k-seq
+    double* left;          ///< [vocab_size], residual of the target before the last rejection
+    double* less;          ///< [vocab_size], residual after it, not normalised
+    double* lanes;         ///< [vocabulary_lanes], sums of `less`, finally of the residual
+    double* rest;          ///< [vocabulary_lanes], sums of the drafts' remaining distribution
+    std::int32_t* counts;  ///< [vocabulary_lanes], gathered tokens; k-seq only
     double* chunks;        ///< [vocab_size / draw_chunk, rounded up]
     double number;
     std::int32_t num_drafts;
@@ -29,17 +29,17 @@ struct TriedNode {
 
 /// Zeros at first.
 struct NodeState {
-    double mass;                ///< of `less`; not above 0: it was lost to rounding, and `left` counts
-    double rest_mass;           ///< of what is left of the drafts' distribution
-    double gamma, scale;        ///< of k-seq: the discount; what accepted mass is multiplied by to take it away
-    std::int32_t num_rejected;  ///< drafts whose distributions were taken away from the target's
+    double mass;                ///< of `less`; if not above 0, it was lost to rounding, and `left` is used instead
+    double rest_mass;           ///< of the drafts' remaining distribution
+    double gamma, scale;        ///< k-seq only: the discount; the factor of the accepted mass that is subtracted
+    std::int32_t num_rejected;  ///< drafts whose distributions were subtracted from the target's
     std::int32_t taken_plus_one;
     std::uint32_t undecided;
 
     [[nodiscard]] __device__ bool is_open() const { return taken_plus_one == 0 && undecided == 0; }
 };
 
-/// What all kernels are told.
+/// Arguments of all kernels.
 struct DecideCall {
     const TriedNode* nodes;
     NodeState* states;
@@ -60,13 +60,13 @@ __device__ __forceinline__ bool survived(const KeptDistribution& of, std::int64_
     return token < of.vocab_size && possible(logits_of(&of)[token]);
 }
 
-/// What rejections left of the target's probability of a token.
+/// Probability of a token in the residual, after the rejections so far.
 __device__ __forceinline__ double left_of(const TriedNode& node, const NodeState& state, std::int64_t token) {
     if (state.num_rejected == 0) return probability(*node.target, token);
     return state.mass > 0 ? flushed(node.less[token] / state.mass) : node.left[token];
 }
 
-/// A draft without replacement: its distribution's probability of a token, if that was not drawn before.
+/// Drafts without replacement: probability of a token in the drafts' distribution; 0 if it was drawn before.
 __device__ __forceinline__ double rest_of(const TriedNode& node, int num_drawn, std::int64_t token) {
     for (int i = 0; i < num_drawn; ++i) {
         if (node.drafts[i].token == token) return 0;
@@ -78,7 +78,7 @@ __device__ __forceinline__ double difference(double left, double less) {
     return left > less ? flushed(left - less) : 0.0;
 }
 
-/// Whether the drafts' own distribution shrinks from draw to draw.
+/// Whether the drafts' own distribution shrinks with each draw.
 __device__ __forceinline__ bool shrinks(const DecideCall& call, const TriedNode& node) {
     return call.rule == TrialRule::recursive && node.num_drafts > 0 && node.drafts[0].from != nullptr;
 }

@@ -1,4 +1,4 @@
-// Device memory for the sampling rules, kept between calls.
+// Device memory for the sampling rules (decide.cu), kept between calls.
 #pragma once
 
 #include "kernels/cuda/cuda_device.hpp"
@@ -7,13 +7,13 @@
 namespace longhaul::kernels::cuda {
 
 struct DecidePart {
-    static constexpr std::size_t max_nodes = 32;  ///< at once: a node takes 20 bytes a token of the vocabulary
+    static constexpr std::size_t max_nodes = 32;  ///< per batch; a node takes 20 bytes per vocabulary token
 
     [[nodiscard]] static std::int64_t bytes(const PassSize& pass);
 
     Parcel parcel;
     Workspace sent;     ///< nodes and their drafts
-    Workspace targets;  ///< their distributions
+    Workspace targets;  ///< their targets' distributions
     Workspace left, sums, states, decided;
 };
 

@@ -1,9 +1,9 @@
-// The language that the GPU kernels are written in: CUDA under nvcc, and elsewhere its emulation, by which the tests
-// run the same sources on any machine (tests/cuda_emulation, which the tests' build puts on the include path). Kernels
-// include this and nothing of CUDA's own.
+// What GPU kernels are written in: CUDA under nvcc, otherwise an emulation of it, so that tests run the same sources on
+// any machine (tests/cuda_emulation, on the include path of the test build). Kernels include this header and no CUDA
+// header.
 //
-// Beside CUDA's names (threadIdx, __syncthreads, __shfl_xor_sync, …) a kernel uses what stands below; shared memory is
-// always dynamic, taken by shared_memory<T>().
+// Besides CUDA's names (threadIdx, __syncthreads, __shfl_xor_sync, …) a kernel uses the functions below. Shared memory
+// is always dynamic, obtained with shared_memory<T>().
 #pragma once
 
 #include <cstddef>
@@ -26,25 +26,26 @@ __device__ __forceinline__ T* shared_memory() {
     return reinterpret_cast<T*>(longhaul_shared_bytes);
 }
 
-/// Asynchronous copy of 16 bytes (both sides aligned to 16) that passes by the first cache; there when wait_copies says
-/// so and, for other threads, behind a barrier after that.
+/// Asynchronous copy of 16 bytes that bypasses L1; both addresses must be aligned to 16. Complete for this thread after
+/// wait_copies, and for other threads after a barrier that follows it.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global) {
     const auto to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
 }
-/// Closes the group of the copies asked for since the last call.
+/// Closes the group of copies started since the last call.
 __device__ __forceinline__ void commit_copies() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/// Waits until at most the `pending` newest groups of this thread are still on their way.
+/// Waits until at most the `pending` newest groups of this thread are still in flight.
 template <int pending>
 __device__ __forceinline__ void wait_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
-/// d += a b on bf16: a [16, 16] by rows, b [16, 8] by columns, d [16, 8] f32, as fragments. With g = lane / 4, t = lane
-/// % 4 a lane holds of a: (g, 2t..), (g + 8, 2t..), (g, 2t + 8..), (g + 8, 2t + 8..), two columns each, the lower one
-/// in the low half; of b: (2t.., g), (2t + 8.., g); of d: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1).
+/// d += a b on bf16: a [16, 16] row-major, b [16, 8] column-major, d [16, 8] f32, as fragments. With g = lane / 4 and t
+/// = lane % 4, a lane holds these elements. a: (g, 2t..), (g + 8, 2t..), (g, 2t + 8..), (g + 8, 2t + 8..), two columns
+/// each, the lower one in the low half; b: (2t.., g), (2t + 8.., g); d: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t +
+/// 1).
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -53,9 +54,9 @@ __device__ __forceinline__ void mma_bf16(float (&d)[4], const std::uint32_t (&a)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// d += a b on signed bytes: a [16, 32] by rows, b [32, 8] by columns, d [16, 8] in 32-bit integers. A lane holds of a:
-/// (g, 4t..), (g + 8, 4t..), (g, 4t + 16..), (g + 8, 4t + 16..), four columns each; of b: (4t.., g), (4t + 16.., g); of
-/// d as in mma_bf16.
+/// d += a b on signed bytes: a [16, 32] row-major, b [32, 8] column-major, d [16, 8] in 32-bit integers. A lane holds
+/// these elements. a: (g, 4t..), (g + 8, 4t..), (g, 4t + 16..), (g + 8, 4t + 16..), four columns each; b: (4t.., g),
+/// (4t + 16.., g); d as in mma_bf16.
 __device__ __forceinline__ void mma_int8(std::int32_t (&d)[4], const std::uint32_t (&a)[4],
                                          const std::uint32_t (&b)[2]) {
     asm volatile(
@@ -65,8 +66,8 @@ __device__ __forceinline__ void mma_int8(std::int32_t (&d)[4], const std::uint32
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// Four 8 x 8 matrices of 16-bit elements from shared memory. `row`: lanes 8i..8i+7 name the rows (16 bytes each) of
-/// matrix i. to[i]: of matrix i the elements (g, 2t), (g, 2t + 1).
+/// Loads four 8 x 8 matrices of 16-bit elements from shared memory. `row`: lanes 8i..8i+7 pass the addresses of the
+/// rows (16 bytes each) of matrix i. to[i]: elements (g, 2t), (g, 2t + 1) of matrix i.
 __device__ __forceinline__ void load_matrix_x4(std::uint32_t (&to)[4], const void* row) {
     const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -74,7 +75,7 @@ __device__ __forceinline__ void load_matrix_x4(std::uint32_t (&to)[4], const voi
                  : "r"(from)
                  : "memory");
 }
-/// The same, transposed: to[i] is of matrix i the elements (2t, g), (2t + 1, g).
+/// The same, transposed: to[i] holds elements (2t, g), (2t + 1, g) of matrix i.
 __device__ __forceinline__ void load_matrix_x4_transposed(std::uint32_t (&to)[4], const void* row) {
     const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -82,7 +83,7 @@ __device__ __forceinline__ void load_matrix_x4_transposed(std::uint32_t (&to)[4]
                  : "r"(from)
                  : "memory");
 }
-/// Two matrices, rows named by lanes 0..15.
+/// Loads two matrices, with row addresses from lanes 0..15.
 __device__ __forceinline__ void load_matrix_x2(std::uint32_t (&to)[2], const void* row) {
     const auto from = static_cast<unsigned>(__cvta_generic_to_shared(row));
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
@@ -91,7 +92,7 @@ __device__ __forceinline__ void load_matrix_x2(std::uint32_t (&to)[2], const voi
                  : "memory");
 }
 
-/// Two values rounded to bf16, the first in the low half: as f32_to_bf16 does it, but that a NaN is any NaN.
+/// Rounds two values to bf16, the first in the low half. Same as f32_to_bf16, except that NaN payloads may differ.
 __device__ __forceinline__ std::uint32_t round_to_bf16(float low, float high) {
     std::uint32_t pair;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));

@@ -1,4 +1,4 @@
-// Far pages on their way to attention (host_pages.hpp).
+// Fetches KV pages from host memory for attention (host_pages.hpp).
 #include "kernels/cuda/host_pages.hpp"
 
 #include <algorithm>
@@ -10,29 +10,29 @@ namespace longhaul::kernels::cuda {
 namespace {
 
 constexpr int fetch_threads = 256;
-constexpr unsigned fetch_blocks = 32;  // few multiprocessors beside the pass's own work, enough loads to fill the link
-constexpr int loads_in_flight = 4;     // of a thread
-constexpr std::int64_t turn_pieces = std::int64_t{loads_in_flight} * fetch_threads;
+constexpr unsigned fetch_blocks = 32;  // leaves multiprocessors to the pass, but saturates the link
+constexpr int loads_in_flight = 4;     // per thread
+constexpr std::int64_t iteration_pieces = std::int64_t{loads_in_flight} * fetch_threads;
 
-/// Pointers to device memory, pages to the host's.
+/// Pointers to device memory; the pages themselves are in host memory.
 struct FetchArgs {
     const std::byte* const* pages;  ///< [num_pages]
     std::int64_t num_pages;
-    std::int64_t first_byte;  ///< of a page: where the layer begins
-    std::int64_t pieces;      ///< of 16 bytes, of a layer
+    std::int64_t first_byte;  ///< byte offset of the layer in a page
+    std::int64_t pieces;      ///< 16-byte pieces per page and layer
     uint4* window;            ///< [num_pages, pieces]
 
-    [[nodiscard]] LONGHAUL_HOST_DEVICE std::int64_t page_turns() const {
-        return (pieces + turn_pieces - 1) / turn_pieces;
+    [[nodiscard]] LONGHAUL_HOST_DEVICE std::int64_t page_iterations() const {
+        return (pieces + iteration_pieces - 1) / iteration_pieces;
     }
 };
 
-/// Any grid: blocks take turns of loads_in_flight * fetch_threads pieces of a page.
+/// Works with any grid: in each iteration a block copies loads_in_flight * fetch_threads pieces of a page.
 __global__ void __launch_bounds__(fetch_threads) fetch_kernel(FetchArgs args) {
-    const std::int64_t page_turns = args.page_turns();
-    for (std::int64_t turn = blockIdx.x; turn < args.num_pages * page_turns; turn += gridDim.x) {
-        const std::int64_t page = turn / page_turns;
-        const std::int64_t first = turn % page_turns * turn_pieces + threadIdx.x;
+    const std::int64_t page_iterations = args.page_iterations();
+    for (std::int64_t iteration = blockIdx.x; iteration < args.num_pages * page_iterations; iteration += gridDim.x) {
+        const std::int64_t page = iteration / page_iterations;
+        const std::int64_t first = iteration % page_iterations * iteration_pieces + threadIdx.x;
         const auto* from = reinterpret_cast<const uint4*>(args.pages[page] + args.first_byte);
         uint4* to = args.window + page * args.pieces;
         uint4 loaded[loads_in_flight];
@@ -67,7 +67,7 @@ bool HostPages::release(std::byte* data) noexcept {
     if (memory == memories_.end()) return false;
     try {
         fetches_.synchronize();
-    } catch (const std::exception&) {  // whoever waits for results is told
+    } catch (const std::exception&) {  // thrown to the caller that waits for results
     }
     memories_.erase(memory);
     release_pinned(data);
@@ -90,7 +90,7 @@ void HostPages::pass_begins(const PassRows& pass) {
     begun_.record(stream_);
 }
 
-/// Those that a row of the pass sees.
+/// Collects the pages in host memory that a row of the pass sees.
 void HostPages::find_pages(const PassRows& pass) {
     std::vector<std::int64_t> positions(pass.sequences.size()), scratch_slots(pass.sequences.size());
     for (const AttentionRow& row : pass.rows) {
@@ -126,7 +126,7 @@ PageEntry HostPages::entry_of(const std::byte* page) const {
     return number == number_of_.end() ? PageEntry::near(page) : PageEntry::far(number->second);
 }
 
-/// Behind what still reads the last pass's.
+/// Sends the list of pages, after all kernels of the previous pass that read its list.
 void HostPages::send_list() {
     if (sent_) return;
     begun_.make_wait(fetches_);
@@ -135,7 +135,7 @@ void HostPages::send_list() {
     sent_ = true;
 }
 
-/// Grows by many pages at a time: sequences do by one.
+/// Grows by 16 pages at a time, because sequences grow by one.
 std::byte* HostPages::memory_of(Window& window, const KvLayout& layout) {
     constexpr std::size_t step = 16;
     const auto pages = static_cast<std::int64_t>((pages_.size() + step - 1) / step * step);
@@ -154,8 +154,8 @@ void HostPages::launch_fetch(const Stream& stream, const KvLayout& layout, std::
         .window =
             reinterpret_cast<uint4*>(memory_of(window_of(layer), layout) + static_cast<std::int64_t>(first) * bytes),
     };
-    const std::int64_t turns = args.num_pages * args.page_turns();
-    const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(turns, fetch_blocks)));
+    const std::int64_t iterations = args.num_pages * args.page_iterations();
+    const dim3 grid(static_cast<unsigned>(std::min<std::int64_t>(iterations, fetch_blocks)));
     launch(stream, fetch_kernel, grid, dim3(fetch_threads), 0, args);
 }
 

@@ -1,13 +1,14 @@
-// Keys and values in the host's memory, and their way to attention.
+// KV pages in host memory, and how attention gets them.
 //
-// A link to the host is some sixty times slower than a GPU's own memory, so each far page crosses it once a layer and
-// pass, however many queries read it, and it is kept busy: while a layer is computed, a stream of its own brings the
-// far pages of the next one into a window of device memory, where attention then finds them. There are two windows, for
-// layers in turn. A page that the pass itself writes is brought behind its writes instead, by the pass's own stream.
+// The link to the host is about sixty times slower than the GPU's own memory. So each page in host memory crosses it
+// only once per layer and pass, however many queries read it, and the link is kept busy: while one layer is computed, a
+// separate stream fetches the host pages of the next layer into a window of device memory, where attention reads them.
+// Two windows are used alternately by layers. A page that the pass itself writes is fetched after its writes, by the
+// stream of the pass.
 //
-// Pages are read where they lie, by a kernel: page-locked memory has the same address on both sides. (A copy for each
-// page and layer would cost the host more than the link takes for its bytes.) The window is of the size of one layer of
-// the pass's far pages.
+// The fetch is a kernel that reads the host pages directly: page-locked memory has the same address on host and device.
+// (With one copy call per page and layer, the host would need more time for the calls than the link for the bytes.) A
+// window has the size of one layer of the pass's host pages.
 #pragma once
 
 #include <array>
@@ -25,14 +26,16 @@
 
 namespace longhaul::kernels::cuda {
 
-/// Where attention finds a page: at an address, or as one of those in the window. Pages are aligned, so one bit tells.
+/// Where attention finds a page: at an address, or by number in the window. Pages are aligned, so the low bit is the
+/// flag.
 class PageEntry {
   public:
     PageEntry() = default;
     static PageEntry near(const std::byte* page) { return PageEntry(reinterpret_cast<std::uintptr_t>(page)); }
     static PageEntry far(std::size_t number) { return PageEntry(number << 1 | 1); }
 
-    /// KV head 0's keys of a layer. `first_block`: their byte of a page; `window`: that layer of the far pages.
+    /// Address of the keys of KV head 0 in a layer. `first_block`: their byte offset in a page; `window`: the layer's
+    /// window.
     [[nodiscard]] LONGHAUL_HOST_DEVICE const std::byte* layer(std::int64_t first_block, const std::byte* window,
                                                               std::int64_t layer_bytes) const {
         if ((bits_ & 1) != 0) return window + static_cast<std::int64_t>(bits_ >> 1) * layer_bytes;
@@ -49,28 +52,29 @@ class HostPages {
   public:
     explicit HostPages(const Stream& stream) : stream_(stream), ring_(fetches_) {}
 
-    /// Page-locked memory that pages may lie in.
+    /// Page-locked host memory for pages.
     std::byte* allocate(std::size_t num_bytes);
-    /// False: it is not of this memory.
+    /// Returns false if `data` was not allocated here.
     bool release(std::byte* data) noexcept;
 
-    /// The pass that follows reads these pages. Of one thread, as all that follows.
+    /// Starts a pass that reads these pages. This and all functions below must be called by one thread.
     void pass_begins(const PassRows& pass);
     [[nodiscard]] PageEntry entry_of(const std::byte* page) const;
-    /// Sets out to bring the pages of a layer that the pass does not write, once no one reads what was in the window.
+    /// Starts to fetch the layer's pages that the pass does not write, after the last reader of the window's old
+    /// contents.
     void fetch(const KvLayout& layout, std::int64_t layer);
-    /// The window with all far pages of the layer, for what is asked of the stream from here on; nullptr: there are
-    /// none.
+    /// Returns the window of the layer. Operations queued on the stream from now on find all host pages of the layer in
+    /// it. nullptr if there are none.
     const std::byte* bring(const KvLayout& layout, std::int64_t layer);
-    /// The stream reads the layer's window no more; the next layer may set out.
+    /// Call after queueing the last reader of the layer's window. Starts to fetch the next layer.
     void done(const KvLayout& layout, std::int64_t layer);
 
   private:
     struct Window {
         Workspace memory;
-        std::int64_t layer = -1;  ///< of this pass, on its way or there
+        std::int64_t layer = -1;  ///< of this pass, in flight or complete
         Event arrived;
-        Event read;  ///< by the pass's stream
+        Event read;  ///< the pass's stream no longer reads the window
     };
 
     [[nodiscard]] bool is_in_host_memory(const std::byte* page) const;
@@ -84,15 +88,15 @@ class HostPages {
     const Stream& stream_;
     std::map<const std::byte*, std::size_t> memories_;
 
-    std::vector<const std::byte*> pages_;                ///< of this pass, those that it writes last
-    std::size_t num_written_ = 0;                        ///< of pages_
-    std::map<const std::byte*, std::size_t> number_of_;  ///< in pages_
-    bool sent_ = false;                                  ///< the list of this pass
+    std::vector<const std::byte*> pages_;                ///< of this pass; those that it writes come last
+    std::size_t num_written_ = 0;                        ///< number of written pages at the end of pages_
+    std::map<const std::byte*, std::size_t> number_of_;  ///< index in pages_
+    bool sent_ = false;                                  ///< whether list_ holds the pages of this pass
 
     Stream fetches_;
-    PinnedRing ring_;  ///< of fetches_
+    PinnedRing ring_;  ///< for fetches_
     Workspace list_;   ///< pages_ on the device
-    Event begun_;      ///< what came before this pass
+    Event begun_;      ///< work queued before this pass is complete
     std::array<Window, 2> windows_;
 };
 

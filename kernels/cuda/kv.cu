@@ -1,4 +1,4 @@
-// Keys and values of CudaDevice: rotation and storing, moves, and what an export beside them must wait for.
+// Keys and values of CudaDevice: RoPE and store, moves, and the events that a concurrent export must wait for.
 #include <algorithm>
 
 #include "kernels/checks.hpp"
@@ -11,7 +11,7 @@ namespace longhaul::kernels::cuda {
 namespace {
 
 constexpr int warp_size = 32;
-constexpr int heads_per_block = 4;  // a warp each
+constexpr int heads_per_block = 4;  // one warp each
 
 /// Arguments of rope_store; pointers to device memory.
 struct RopeArgs {
@@ -26,7 +26,7 @@ struct RopeArgs {
     std::byte* q_out;  ///< query_type [rows, q_heads, head_dim]
 };
 
-/// Element d of a head as it is stored: rotated where `angles` are given.
+/// Element d of a head as it is stored: rotated by RoPE, unless c is nullptr.
 struct HeadRow {
     const float* x;
     const float* c;  ///< nullptr: not rotated
@@ -41,7 +41,7 @@ struct HeadRow {
     }
 };
 
-/// The largest magnitude of a head, by one warp; infinite where a number is not finite.
+/// The largest magnitude of a head, computed by one warp; infinity if an element is not finite.
 __device__ float largest_of_head(const HeadRow& row, int head_dim, int lane) {
     float largest = 0.0F;
     for (int d = lane; d < head_dim; d += warp_size) {
@@ -66,7 +66,7 @@ __device__ void store_elements(DType dtype, const HeadRow& row, int head_dim, in
     }
 }
 
-/// A key (value) to slot `slot` of its block.
+/// Stores a key (or value) to slot `slot` of its block.
 __device__ void store_token(const RopeArgs& args, const HeadRow& row, int lane, std::byte* block, int slot) {
     std::byte* to = block + static_cast<std::int64_t>(slot) * args.shape.row_bytes;
     const int head_dim = args.shape.head_dim;
@@ -76,7 +76,7 @@ __device__ void store_token(const RopeArgs& args, const HeadRow& row, int lane, 
     if (lane == 0) reinterpret_cast<float*>(block + args.shape.scales())[slot] = whole.scale;
 }
 
-/// Grid [rows, heads / heads_per_block]; a warp for each head of queries, keys and values.
+/// Grid [rows, heads / heads_per_block]; one warp per head of queries, keys and values.
 __global__ void __launch_bounds__(warp_size* heads_per_block) rope_store_kernel(RopeArgs args) {
     const int lane = static_cast<int>(threadIdx.x) % warp_size;
     const int head = static_cast<int>(blockIdx.y) * heads_per_block + static_cast<int>(threadIdx.x) / warp_size;
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(warp_size* heads_per_block) rope_store_kernel(
     store_token(args, from, lane, slot.page + args.shape.block(args.layer, kv_head, is_value), slot.slot);
 }
 
-/// Grid [moves, blocks of a page]: a key or value of one head each.
+/// Grid [moves, blocks of a page]: each block moves a key or value of one head.
 __global__ void move_kernel(KvShape shape, bool has_scales, const KvPart::Move* moves) {
     const KvPart::Move move = moves[blockIdx.x];
     const std::int64_t block = static_cast<std::int64_t>(blockIdx.y) * shape.block_bytes;
@@ -163,13 +163,13 @@ void KvPart::pass_begins(std::span<const KvSlot> slots) {
 
 void KvPart::move(const KvLayout& layout, KvSlot from, KvSlot to) {
     const std::lock_guard lock(mutex_);
-    const auto in_the_way = [&](const Move& earlier) {
+    const auto conflicts = [&](const Move& earlier) {
         return same(earlier.to, from) || same(earlier.to, to) || same(earlier.from, to);
     };
     const bool other_pages = layout.dtype != moves_layout_.dtype || layout.num_layers != moves_layout_.num_layers ||
                              layout.num_kv_heads != moves_layout_.num_kv_heads ||
                              layout.head_dim != moves_layout_.head_dim;
-    if (other_pages || std::any_of(moves_.begin(), moves_.end(), in_the_way)) launch_moves();
+    if (other_pages || std::any_of(moves_.begin(), moves_.end(), conflicts)) launch_moves();
     moves_layout_ = layout;
     moves_.push_back({from, to});
 }
@@ -178,7 +178,7 @@ void KvPart::flush_moves() {
     const std::lock_guard lock(mutex_);
     if (moves_.empty()) return;
     launch_moves();
-    before_pass_.record(stream_);  // an export beside this finds no move that waits, and must not overtake these
+    before_pass_.record(stream_);  // a concurrent export then finds no pending move, but must not overtake these
 }
 
 void KvPart::launch_moves() {
@@ -192,7 +192,7 @@ void KvPart::launch_moves() {
     moves_.clear();
 }
 
-/// `pages`: those of the box.
+/// Whether the running pass may still write positions of the box. `pages`: those of the box.
 bool KvPart::may_be_on_its_way(std::span<std::byte* const> pages, const KvBox& box) const {
     if (!marked_) return true;
     const std::int64_t first_page = box.first / KvLayout::page_tokens;
@@ -207,7 +207,7 @@ bool KvPart::may_be_on_its_way(std::span<std::byte* const> pages, const KvBox& b
     return false;
 }
 
-/// Makes the transfers wait for what may still write these slots.
+/// Makes the transfers wait for all kernels that may still write the box.
 void KvPart::wait_for_writes(std::span<std::byte* const> pages, const KvBox& box) {
     const std::lock_guard lock(mutex_);
     if (moves_.empty() && !may_be_on_its_way(pages, box)) return before_pass_.make_wait(transfers_);

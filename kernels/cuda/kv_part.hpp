@@ -1,10 +1,10 @@
-// Keys and values of CudaDevice between calls: moves that wait to be launched together, and the way in and out of pages
-// for checkpoints.
+// State of keys and values of CudaDevice between calls: moves that are collected and launched together, and the export
+// and import of pages for checkpoints.
 //
-// Checkpoints are written by another thread, beside decoding. What it reads no longer changes, but the kernels that
-// wrote it may still be on their way; and it must not wait for the pass that runs now, or it would get one page a pass.
-// So: what was asked of the stream before this pass is marked by an event, and an export waits for that alone, unless
-// it reads a slot that the pass itself writes, or one that a waiting move does.
+// Another thread writes checkpoints during decoding. The KV entries it reads no longer change, but the kernels that
+// wrote them may still be in flight. It must not wait for the running pass, or it would get only one page per pass. So
+// an event marks the work queued before the running pass, and an export waits for that event alone, unless it reads a
+// slot that the pass itself or a pending move writes.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ class KvPart {
   public:
     explicit KvPart(const Stream& stream) : stream_(stream), ring_(stream), transfer_ring_(transfers_) {}
 
-    /// The pass that follows writes `slots`. Launches the moves that wait.
+    /// Starts a pass that writes `slots`. Launches pending moves.
     void pass_begins(std::span<const KvSlot> slots);
-    /// Takes its turn behind earlier moves; launched with the next pass, import, export or flush.
+    /// Queues a move after earlier moves; launched with the next pass, import, export or flush.
     void move(const KvLayout& layout, KvSlot from, KvSlot to);
     void flush_moves();
 
-    // From any thread. `pages`: those that the box has positions in.
+    // From any thread. `pages`: those that contain positions of the box.
     void export_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box, std::byte* to_host,
                     std::size_t head_stride);
     void import_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box,
@@ -40,7 +40,7 @@ class KvPart {
     };
 
   private:
-    /// Slots of a page, the last one among them.
+    /// A range of slots of a page, `last` included.
     struct Run {
         const std::byte* page;
         std::int32_t first, last;
@@ -56,21 +56,21 @@ class KvPart {
 
     const Stream& stream_;
 
-    std::mutex mutex_;         ///< of what follows; also taken while transfer_mutex_ is held
-    std::vector<Move> moves_;  ///< none reads or writes what another writes
+    std::mutex mutex_;         ///< for the members below; may be taken while transfer_mutex_ is held
+    std::vector<Move> moves_;  ///< pending; none reads or writes a slot that another one writes
     KvLayout moves_layout_;    ///< of all of them
     PinnedRing ring_;
     Workspace device_moves_;
-    std::vector<Run> pass_slots_;  ///< of the pass that runs, what it writes
+    std::vector<Run> pass_slots_;  ///< slots that the running pass writes
     Event before_pass_;
-    bool marked_ = false;  ///< before_pass_ says something
+    bool marked_ = false;  ///< whether before_pass_ was recorded
 
-    std::mutex transfer_mutex_;  ///< of what follows
+    std::mutex transfer_mutex_;  ///< for the members below
     Stream transfers_;
     Event reached_;
     PinnedRing transfer_ring_;
     Workspace device_pages_;
-    Workspace device_rows_;  ///< of a box, as files have them
+    Workspace device_rows_;  ///< rows of a box, in file layout
     Pinned staged_;
 };
 

@@ -1,10 +1,10 @@
-// Where keys and values stand in a page of the GPU:
+// Layout of keys and values in a page on the GPU:
 //   page   [layer, kv_head, {keys, values}] blocks
-//   block  rows [64 slots][row_bytes], behind them for int8 the scales f32 [64 slots]
-//   row    head_dim elements, then zeros up to a multiple of 16 bytes (bf16: of 32, which is one step of a tensor core)
-// So the keys of a head and page are one run of memory (16 KB for 128 dimensions of bf16) that is read in 16-byte
-// pieces, a row is what ldmatrix wants to find in shared memory, and what a checkpoint takes of a page is one copy.
-// Padding is zero from allocation on and never written.
+//   block  rows [64 slots][row_bytes], followed for int8 by the scales f32 [64 slots]
+//   row    head_dim elements, padded with zeros to a multiple of 16 bytes (bf16: of 32, one step of a tensor core)
+// The keys of a head and page are contiguous (16 KB for 128 dimensions of bf16) and read in 16-byte pieces, a row has
+// the layout that ldmatrix expects in shared memory, and a checkpoint copies its part of a page at once. Padding is
+// zeroed by the allocation and never written.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ struct KvShape {
 
     int head_dim;
     int num_kv_heads;
-    int row_bytes;    ///< from one slot to the next
-    int block_bytes;  ///< of the keys (values) of one head
+    int row_bytes;    ///< stride between slots
+    int block_bytes;  ///< keys (or values) of one head
 
-    /// Byte of a page where the keys (values) of a head begin.
+    /// Byte offset in a page of the keys (or values) of a head.
     [[nodiscard]] LONGHAUL_HOST_DEVICE std::int64_t block(std::int64_t layer, std::int64_t kv_head, bool values) const {
         return ((layer * num_kv_heads + kv_head) * 2 + (values ? 1 : 0)) * block_bytes;
     }
-    /// Byte of a block where the scales begin; int8 only.
+    /// Byte offset of the scales in a block; int8 only.
     [[nodiscard]] LONGHAUL_HOST_DEVICE int scales() const {
         return static_cast<int>(KvLayout::page_tokens) * row_bytes;
     }

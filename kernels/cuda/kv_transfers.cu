@@ -1,5 +1,5 @@
-// The way of checkpoints in and out of pages: a box is gathered by one kernel into the order of files, and crosses in
-// one copy. Beside decoding, on a stream of its own.
+// Export and import of KV pages for checkpoints: one kernel gathers a box into the layout of the files, and one copy
+// transfers it. Runs on its own stream, concurrently with decoding.
 #include <algorithm>
 #include <cstring>
 
@@ -11,21 +11,21 @@ namespace longhaul::kernels::cuda {
 namespace {
 
 constexpr int box_threads = 256;
-constexpr std::size_t max_box_bytes = std::size_t{16} << 20;  // larger boxes go in parts
+constexpr std::size_t max_box_bytes = std::size_t{16} << 20;  // larger boxes are split
 
-/// Rows of a box; pointers to device memory.
+/// Arguments of box_kernel; pointers to device memory.
 struct BoxArgs {
     KvShape shape;
-    std::byte* const* pages;  ///< from that of position `first`
+    std::byte* const* pages;  ///< from the page of position `first` on
     std::int64_t first_layer, first_head;
     bool values;
     std::int64_t first, count;  ///< positions
-    int element_bytes;          ///< of a row; behind them in files, and elsewhere in pages, the scale
+    int element_bytes;          ///< of a row; the scale follows in files, and is stored separately in pages
     int token_bytes;
     std::byte* rows;  ///< [layers, heads, count, token_bytes]
 };
 
-/// Grid [pages, heads, layers]. Unit: what rows of pages and files are multiples of.
+/// Grid [pages, heads, layers]. Unit: a type whose size divides the rows of pages and files.
 template <typename Unit, bool to_pages>
 __global__ void __launch_bounds__(box_threads) box_kernel(BoxArgs args) {
     constexpr int page_tokens = static_cast<int>(KvLayout::page_tokens);
@@ -64,7 +64,7 @@ void launch_box(const Stream& stream, const BoxArgs& args, dim3 grid) {
     launch(stream, box_kernel<std::uint16_t, to_pages>, grid, block, 0, args);
 }
 
-/// `part(box, at)` of parts that are small enough; `at`: byte of the host's memory.
+/// Splits the box into parts of at most max_box_bytes and calls `part(box, at)`; `at`: byte offset in host memory.
 template <typename Part>
 void in_parts(const KvLayout& layout, const KvBox& box, std::size_t head_stride, std::size_t at, const Part& part) {
     if (box.count == 0 || box.num_heads == 0 || box.num_layers == 0) return;
@@ -95,7 +95,7 @@ std::size_t head_bytes(const KvLayout& layout, const KvBox& box) {
     return static_cast<std::size_t>(box.count) * layout.token_bytes();
 }
 
-/// The pages that a box has positions in.
+/// The pages that contain positions of a box.
 std::span<std::byte* const> pages_of(std::span<std::byte* const> pages, const KvBox& box) {
     const std::int64_t first = box.first / KvLayout::page_tokens;
     const std::int64_t last = (box.first + box.count - 1) / KvLayout::page_tokens;
@@ -142,7 +142,7 @@ std::byte* KvPart::staging(std::size_t num_bytes) {
     return staged_.data();
 }
 
-/// Between the pages and `device_rows_`.
+/// Copies the rows of a box between its pages and `device_rows_`.
 template <bool to_pages>
 void KvPart::request_rows(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box) {
     auto* const list = device_pages_.get<std::byte*>(transfers_, static_cast<std::int64_t>(pages.size()));
@@ -184,7 +184,7 @@ void KvPart::import_box(const KvLayout& layout, std::span<std::byte* const> page
     const std::lock_guard lock(transfer_mutex_);
     {
         const std::lock_guard state_lock(mutex_);
-        wait_for_all();  // a page may be new, its zeros still on their way
+        wait_for_all();  // a page may be new, its zero fill still in flight
     }
     std::byte* staged = staging(num_bytes);
     for (std::size_t at = 0; at < num_bytes; at += of_head, from_host += head_stride)

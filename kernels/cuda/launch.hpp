@@ -1,5 +1,5 @@
-// launch(): a kernel and its arguments as a call in the list of a stream. For gpu.hpp and the emulation, of whose dim3
-// it speaks.
+// launch(): appends a kernel call with its arguments to the list of a stream. Included by gpu.hpp and by the emulation,
+// whose dim3 it uses.
 #pragma once
 
 #include <array>
@@ -13,16 +13,16 @@
 
 namespace longhaul::kernels::cuda {
 
-/// Where a call goes: behind all others of a stream, or beside the next one.
+/// Position of a call: after all earlier calls of a stream, or concurrent with the next one.
 struct Place {
-    Place(const Stream& stream) : stream(stream) {}  // any stream is a place
+    Place(const Stream& stream) : stream(stream) {}  // implicit: a stream can be passed as a place
     Place(const Stream& stream, bool beside) : stream(stream), beside(beside) {}
     const Stream& stream;
     bool beside = false;
 };
 
-/// The next call on the stream does not wait for the one launched here, nor this for that one: for two kernels that
-/// leave multiprocessors idle and touch nothing that the other writes.
+/// Runs the launched kernel concurrently with the next call on the stream; neither waits for the other. For two kernels
+/// that leave multiprocessors idle, and neither of which accesses what the other writes.
 inline Place beside_the_next(const Stream& stream) {
     return {stream, true};
 }
@@ -59,7 +59,7 @@ class Parameters {
 #endif
 
   private:
-    /// Equal values are equal bytes: what a struct has between its members is not compared.
+    /// Padding is cleared, so that equal values have equal bytes.
     template <typename T>
     void put(std::size_t offset, T value) {
 #if defined(__has_builtin)
@@ -80,15 +80,15 @@ class Parameters {
     alignas(16) std::array<std::byte, num_bytes> bytes_{};
 };
 
-/// Threads of a block where a row has so many units of work: whole warps, at most `max_row_threads`.
+/// Threads per block for rows of `units` units of work: whole warps, at most `max_row_threads`.
 constexpr int max_row_threads = 256;
 constexpr unsigned threads_for(std::int64_t units) {
     const std::int64_t warps = (units + 31) / 32, most = max_row_threads / 32;
     return static_cast<unsigned>(warps < most ? warps : most) * 32;
 }
 
-/// Runs `kernel` over `grid` blocks of `block` threads behind what the stream holds already; nothing for an empty grid.
-/// `shared_bytes`: of dynamic shared memory.
+/// Runs `kernel` over `grid` blocks of `block` threads, after all earlier calls on the stream; does nothing for an
+/// empty grid. `shared_bytes`: dynamic shared memory per block.
 template <typename... Params, typename... Args>
 void launch(const Place& place, void (*kernel)(Params...), dim3 grid, dim3 block, std::size_t shared_bytes,
             Args... args) {

@@ -1,11 +1,11 @@
-// Lists of calls on the GPU: call by call, pairs on two streams; or as CUDA's graphs.
+// Launches lists of kernel calls on the GPU: call by call, with pairs on two streams, or as CUDA graphs.
 //
-// Compiled, never run: there was no machine with a GPU. What lists and graphs hold, and which calls wait for which, is
-// decided in launches.cpp, which the emulation runs, too.
+// Compiled but never run: no machine with a GPU was available. The contents of lists and graphs, and which call waits
+// for which, are decided in launches.cpp, which the emulation also runs.
 //
-// Not used: programmatic dependent launches (sm_90), by which a kernel begins while the one before it ends. Every
-// thread of every kernel would have to wait for the kernel before at its start, and the emulation cannot show who
-// forgot it.
+// Programmatic dependent launches (sm_90), where a kernel starts while the previous one ends, are not used. Every
+// thread of every kernel would have to wait for the previous kernel at its start, and the emulation cannot detect a
+// missing wait.
 #include <memory>
 #include <set>
 #include <vector>
@@ -20,10 +20,10 @@ dim3 dimensions(const Extent& extent) {
     return {extent.x, extent.y, extent.z};
 }
 
-/// Where the parameters of a call lie, as CUDA wants it; `list` outlives it.
+/// Pointers to the parameters of a call, in the form CUDA expects; `list` must outlive them.
 std::vector<void*> arguments_of(const LaunchList& list, std::size_t i) {
     std::vector<void*> arguments;
-    auto* const bytes = const_cast<std::byte*>(list.parameters(i));  // CUDA reads them
+    auto* const bytes = const_cast<std::byte*>(list.parameters(i));  // CUDA only reads them
     for (const std::size_t offset : list[i].type->offsets) arguments.push_back(bytes + offset);
     return arguments;
 }
@@ -76,12 +76,12 @@ class CudaGraph final : public Graph {
     }
 
     NativeStream stream_;
-    std::unique_ptr<CUgraph_st, Destroy> graph_;  ///< by whose nodes those of the executable are named
+    std::unique_ptr<CUgraph_st, Destroy> graph_;  ///< its nodes identify those of the executable
     std::unique_ptr<CUgraphExec_st, Destroy> executable_;
     std::vector<cudaGraphNode_t> nodes_;
 };
 
-/// A second stream, on which the first call of a pair runs.
+/// A second stream, which runs the first call of a pair.
 class SideStream {
   public:
     SideStream() {
@@ -92,13 +92,13 @@ class SideStream {
         joined_ = new_event();
     }
 
-    /// The side stream, where what comes next waits for what `main` holds.
+    /// Returns the side stream; its next operations wait for all queued on `main` so far.
     cudaStream_t fork(cudaStream_t main) {
         check(cudaEventRecord(forked_.get(), main));
         check(cudaStreamWaitEvent(stream_.get(), forked_.get(), 0));
         return stream_.get();
     }
-    /// What comes next in `main` waits for what the side stream holds.
+    /// The next operations on `main` wait for all queued on the side stream so far.
     void join(cudaStream_t main) {
         check(cudaEventRecord(joined_.get(), stream_.get()));
         check(cudaStreamWaitEvent(main, joined_.get(), 0));
@@ -133,7 +133,7 @@ class CudaLauncher final : public Launcher {
         }
     }
     std::unique_ptr<Graph> instantiate(const LaunchList& list) override {
-        return std::make_unique<CudaGraph>(stream_, list);  // of kernels that launch() has prepared
+        return std::make_unique<CudaGraph>(stream_, list);  // launch() has already prepared its kernels
     }
 
   private:
@@ -144,7 +144,7 @@ class CudaLauncher final : public Launcher {
         check(cudaLaunchKernel(call.kernel, dimensions(call.grid), dimensions(call.block), arguments.data(),
                                call.shared_bytes, stream));
     }
-    /// More than 48 KB of shared memory must be allowed: once, for whatever a kernel asks for later.
+    /// Allows the kernel more than 48 KB of shared memory. Done once, for the maximum that later launches can use.
     void prepare(const void* kernel) {
         if (prepared_.contains(kernel)) return;
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -1,3 +1,4 @@
+// Lists of kernel launches, and the cache of CUDA graphs (launches.hpp).
 #include "kernels/cuda/launches.hpp"
 
 #include <cstring>
@@ -52,7 +53,7 @@ void LaunchList::clear() {
 }
 
 std::vector<std::size_t> LaunchList::before(std::size_t i) const {
-    if (i > 0 && calls_[i - 1].beside) --i;  // a pair begins together
+    if (i > 0 && calls_[i - 1].beside) --i;  // both calls of a pair start together
     if (i == 0) return {};
     if (i > 1 && calls_[i - 2].beside) return {i - 2, i - 1};
     return {i - 1};
@@ -84,14 +85,14 @@ void GraphCache::launch(LaunchList& list) {
 }
 
 void GraphCache::launch_again(Entry& entry, LaunchList& list) {
-    std::unique_ptr<Graph> graph = std::exchange(entry.graph, nullptr);  // gone where something fails half-way
+    std::unique_ptr<Graph> graph = std::exchange(entry.graph, nullptr);  // dropped if a step below fails
     try {
         if (graph != nullptr) {
             for (const std::size_t i : changed_) graph->set(i, list);
         } else {
             graph = launcher_->instantiate(list);
         }
-        graph->launch();  // all of it or nothing
+        graph->launch();  // runs completely or not at all
     } catch (const std::bad_alloc&) {
         full_ = true;
         graph = nullptr;

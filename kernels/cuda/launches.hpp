@@ -1,11 +1,12 @@
-// What a stream is asked to launch: collected into lists, and a list that comes again and again is launched as one
-// graph. A pass of a model is hundreds of kernels of some microseconds; launched one by one, the host's time for each
-// and the gap behind it are what lies between a small model and the memory's bandwidth.
+// Collects the kernel launches of a stream into lists, and launches a list that recurs as one CUDA graph. A forward
+// pass is hundreds of kernels of a few microseconds. Launched one by one, the host time per launch and the gap after
+// each kernel keep a small model from reaching the memory bandwidth.
 //
-// The engine knows nothing of it. A stream hands its list over before anything that is not a kernel, and when the list
-// is long enough, so that the GPU begins while the host goes on. Two lists of the same kernels are taken for the same
-// step of two passes where most of their arguments are equal: then only the calls that differ are set anew. All of that
-// is decided here, once for GPUs and their emulation; what they do themselves stands behind Launcher.
+// The engine does not see this. A stream submits its list before any operation that is not a kernel, and when the list
+// is long enough, so that the GPU starts while the host continues. Two lists of the same kernels are treated as the
+// same step of two passes if most of their arguments are equal; then only the calls that differ are updated in the
+// graph. These decisions are made here, in the same way for GPUs and their emulation; Launcher hides how each of them
+// launches.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +26,11 @@ struct Extent {
     friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-/// What kernels of the same parameters have in common.
+/// Common to all kernels with the same parameter types.
 struct KernelType {
-    std::span<const std::size_t> offsets;  ///< of the parameters, among the bytes of a call
+    std::span<const std::size_t> offsets;  ///< of the parameters, in the bytes of a call
     std::size_t num_bytes = 0;
-    void (*call)(const void* kernel, const std::byte* parameters) = nullptr;  ///< of the emulation: one thread of it
+    void (*call)(const void* kernel, const std::byte* parameters) = nullptr;  ///< emulation only: runs one thread
 };
 
 struct KernelCall {
@@ -37,22 +38,22 @@ struct KernelCall {
     const KernelType* type = nullptr;
     Extent grid{}, block{};
     std::size_t shared_bytes = 0;
-    bool beside = false;  ///< runs beside the call behind it: neither waits for the other, and what follows for both
+    bool beside = false;  ///< concurrent with the next call: neither waits for the other, and later calls wait for both
 
     friend bool operator==(const KernelCall&, const KernelCall&) = default;
 };
 
-/// Throws std::logic_error where the smallest GPU that the kernels are for refuses the call.
+/// Throws std::logic_error if the smallest supported GPU would refuse the call.
 void check_call(const KernelCall& call);
 
-/// Calls in the order in which they were made, with their parameters.
+/// Calls in the order in which they were added, with their parameters.
 class LaunchList {
   public:
-    /// `parameters`: bytes as `call.type` lays them out, those between the parameters zeros.
+    /// `parameters`: bytes laid out as in `call.type`, with zeros between the parameters.
     void add(const KernelCall& call, const std::byte* parameters);
-    /// The last call stands alone: whatever comes next waits for it.
+    /// Removes `beside` from the last call: the next call waits for it.
     void end_pair();
-    /// Call i as in `list`, which calls the same kernel there.
+    /// Replaces call i by that of `list`, which has the same kernel.
     void set(std::size_t i, const LaunchList& list);
     void clear();
 
@@ -61,9 +62,10 @@ class LaunchList {
     [[nodiscard]] const KernelCall& operator[](std::size_t i) const { return calls_[i]; }
     [[nodiscard]] const std::byte* parameters(std::size_t i) const { return bytes_.data() + first_bytes_[i]; }
 
-    /// The calls that call i waits for, those before which are done with them: none, one or a pair.
+    /// The calls that call i must wait for directly: none, one or a pair.
     [[nodiscard]] std::vector<std::size_t> before(std::size_t i) const;
-    /// Whether `other` calls the same kernels, at most `most` of them otherwise; `changed`: which.
+    /// Whether `other` has the same kernels in the same order, and at most `most` of its calls differ (in grid, block
+    /// or parameters); `changed`: the indices of those.
     [[nodiscard]] bool turns_into(const LaunchList& other, std::size_t most, std::vector<std::size_t>& changed) const;
 
   private:
@@ -72,68 +74,69 @@ class LaunchList {
     std::vector<std::byte> bytes_;
 };
 
-/// A list that the GPU keeps. Changes are for the launches to come.
+/// An instantiated list. Changes affect later launches.
 class Graph {
   public:
     virtual ~Graph() = default;
-    /// Call i is as in `list`: of the same kernel.
+    /// Updates call i to that of `list`, which has the same kernel.
     virtual void set(std::size_t i, const LaunchList& list) = 0;
     virtual void launch() = 0;
 };
 
-/// Where the lists of one stream go.
+/// Executes the lists of one stream.
 class Launcher {
   public:
     virtual ~Launcher() = default;
     virtual void launch(const LaunchList& list) = 0;  ///< call by call
-    /// Throws std::bad_alloc where the GPU has no memory for it.
+    /// Throws std::bad_alloc if the GPU has no memory for the graph.
     virtual std::unique_ptr<Graph> instantiate(const LaunchList& list) = 0;
 };
 
 /// When lists become graphs.
 struct GraphPolicy {
     std::size_t min_calls = 8;    ///< shorter lists are launched call by call
-    std::size_t max_calls = 64;   ///< of a list: the GPU begins while the host collects the next
-    std::size_t change_part = 2;  ///< one in so many calls may differ from the graph's
-    std::size_t max_lists = 128;  ///< that are remembered
+    std::size_t max_calls = 64;   ///< per list: the GPU starts while the host collects the next list
+    std::size_t change_part = 2;  ///< at most 1 / change_part of the calls may differ from the graph
+    std::size_t max_lists = 128;  ///< lists remembered
 
-    /// Every call at once and by itself.
+    /// Launches every call immediately and individually.
     static constexpr GraphPolicy none() { return {.min_calls = SIZE_MAX, .max_calls = 1}; }
 };
 
-/// The lists that came last. One that comes for the second time becomes a graph: what comes once costs nothing.
+/// Recently launched lists. A list becomes a graph when it is launched for the second time, so that no graph is made
+/// for a list that does not recur.
 class GraphCache {
   public:
     GraphCache(std::unique_ptr<Launcher> launcher, const GraphPolicy& policy)
         : launcher_(std::move(launcher)), policy_(policy) {}
 
-    /// Launches the list, and takes it or leaves another in its place.
+    /// Launches the list; leaves its contents unspecified.
     void launch(LaunchList& list);
 
   private:
     struct Entry {
         LaunchList list;
-        std::unique_ptr<Graph> graph;  ///< of `list`; nullptr: it came once
+        std::unique_ptr<Graph> graph;  ///< of `list`; nullptr: launched only once so far
     };
     void launch_again(Entry& entry, LaunchList& list);
 
     std::unique_ptr<Launcher> launcher_;
     GraphPolicy policy_;
-    std::list<Entry> entries_;  ///< the last one used is the first
+    std::list<Entry> entries_;  ///< most recently used first
     std::vector<std::size_t> changed_;
-    bool full_ = false;  ///< the GPU had no memory for a graph: no more of them
+    bool full_ = false;  ///< the GPU had no memory for a graph: no more graphs are made
 };
 
-/// The calls of one stream, from any thread.
+/// The calls of one stream. Thread-safe.
 class Launches {
   public:
     Launches(std::unique_ptr<Launcher> launcher, const GraphPolicy& policy)
         : cache_(std::move(launcher), policy), max_calls_(policy.max_calls) {}
 
-    /// Behind all calls before, when the list is handed over; nothing for an empty grid. Throws as check_call.
+    /// Appends a call; does nothing for an empty grid. Throws like check_call.
     void add(const KernelCall& call, const std::byte* parameters);
-    /// Hands over what was added so far. Throws what launching throws, and so does every call after it: what the list
-    /// held is lost, and the thread that gave it may be another one.
+    /// Submits the calls added so far. If launching throws, this call and all later ones throw the same exception: the
+    /// calls of the list are lost, and another thread may have added them.
     void flush();
 
   private:

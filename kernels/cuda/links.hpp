@@ -1,4 +1,4 @@
-// Sums over the GPUs of a tensor-parallel group, without the host between them.
+// All-reduce over the GPUs of a tensor-parallel group, without the host in between.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace longhaul::kernels::cuda {
 
-/// Of GPU `gpu`, whose operations run on `stream`, which outlives them. nullptr in a build without NCCL.
+/// Links of GPU `gpu`, whose operations run on `stream`; `stream` must outlive them. nullptr in a build without NCCL.
 std::unique_ptr<DeviceLinks> make_links(const Stream& stream, int gpu);
 
-/// out[i] = the i-th elements of `parts` as a balanced tree (sum_ranks.hpp). parts: f32 [num_parts, count]; `out` is
-/// none of them. 1, 2, 4 or 8 parts.
+/// out[i] = sum of the i-th elements of `parts`, added as a balanced tree (sum_ranks.hpp). parts: f32 [num_parts,
+/// count]; `out` must not overlap them. 1, 2, 4 or 8 parts.
 void sum_parts(const Stream& stream, float* out, const float* parts, int num_parts, std::int64_t count);
 
 }  // namespace longhaul::kernels::cuda

@@ -1,13 +1,14 @@
-// NCCL carries the ranks' parts; we add them, in the contract's order, which NCCL's own reductions do not promise.
+// All-reduce with NCCL: NCCL transfers the ranks' parts, and we add them in the order of the contract, which NCCL's own
+// reductions do not guarantee.
 //
-// Few numbers (a decode step): every rank gets all parts and adds them itself, one collective. Many: a rank gets and
-// adds the parts of its share of the numbers, then the shares go to all: twice the latency for 2 / num_ranks of the
-// bytes.
+// Small messages (a decode step): one all-gather, and every rank adds all parts itself. Large messages: each rank
+// receives and adds the parts of its own share, then the shares are exchanged. That is twice the latency for 2 /
+// num_ranks of the bytes.
 //
-// Calls return before NCCL is done with them, so that none waits without end for a rank that is gone: each wait looks
-// at NCCL's errors and at the clock.
+// The communicator is non-blocking, so that no call waits forever for a lost rank: each wait checks NCCL's errors and a
+// timeout.
 //
-// Compiled, never run: there was no machine with two GPUs, nor with one.
+// Compiled but never run: no machine with two GPUs, or even one, was available.
 #include <nccl.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
-/// The library's functions that we call; loaded when ranks want to be connected.
+/// The functions of NCCL that are called; loaded when ranks are first connected.
 struct Nccl {
     Nccl() {
         const SharedLibrary library("NCCL", {"libnccl.so.2", "libnccl.so"});
@@ -63,9 +64,9 @@ struct Nccl {
     decltype(&ncclRecv) receive{};
 };
 
-constexpr std::int64_t few_bytes = 1 << 20;  ///< what a rank receives when all get all
+constexpr std::int64_t few_bytes = 1 << 20;  ///< max bytes a rank receives by all-gather
 
-/// The ranks meet within seconds; a pass over many rows of a large model may take longer.
+/// The ranks connect within seconds; a pass over many rows of a large model may take longer.
 constexpr std::chrono::seconds connect_timeout{60}, pass_timeout{600}, disconnect_timeout{5};
 
 void check(ncclResult_t result, std::source_location where = std::source_location::current()) {
@@ -89,9 +90,9 @@ class NcclLink final : public DeviceLink {
     }
     ~NcclLink() override {
         try {
-            static_cast<void>(stream_.native());  // sums that read parts_ are handed over before it is released
+            static_cast<void>(stream_.native());  // launches pending sums, which read parts_, before it is released
             if (group_ == nullptr) return;
-            check(nccl_.comm_finalize(group_));  // others may still read what this rank sent
+            check(nccl_.comm_finalize(group_));  // other ranks may still read what this one sent
             wait(disconnect_timeout, [&] { return !in_progress(); });
             check(nccl_.comm_destroy(group_));
         } catch (const std::exception&) {
@@ -139,21 +140,21 @@ class NcclLink final : public DeviceLink {
         try {
             wait(pass_timeout, [&] { return !in_progress() && stream_.done(); });
         } catch (const CudaError&) {
-            abort();  // kernels that wait for the lost rank end with it
+            abort();  // also ends kernels that wait for the lost rank
             throw;
         }
     }
 
   private:
-    /// Numbers of one rank.
+    /// The range of elements that one rank adds.
     struct Share {
         Share(int rank, std::int64_t share, std::int64_t all)
             : first(std::min(rank * share, all)), count(std::min((rank + 1) * share, all) - first) {}
         std::int64_t first, count;
     };
 
-    /// Whether NCCL still works at what was asked for last; what the stream does with it comes after that. Throws its
-    /// errors.
+    /// Whether NCCL is still processing the last call on the host; the work on the stream comes after that. Throws
+    /// NCCL's errors.
     [[nodiscard]] bool in_progress() const {
         ncclResult_t state = ncclSuccess;
         check(nccl_.comm_get_async_error(group_, &state));
@@ -169,7 +170,7 @@ class NcclLink final : public DeviceLink {
             std::this_thread::yield();
         }
     }
-    /// An operation is behind the others in the stream only once NCCL has put it there.
+    /// Waits until NCCL has put the operation on the stream, so that later operations come after it.
     void queued(ncclResult_t result) {
         check(result);
         if (result == ncclInProgress) wait(connect_timeout, [&] { return !in_progress(); });
@@ -179,7 +180,7 @@ class NcclLink final : public DeviceLink {
         group_ = nullptr;
     }
 
-    /// Calls `send_and_receive` for each rank as one operation of the group.
+    /// Calls `send_and_receive` for each rank, as one NCCL group.
     template <typename SendAndReceive>
     void exchange(SendAndReceive send_and_receive) {
         check(nccl_.group_start());

@@ -1,3 +1,4 @@
+// Links of builds without NCCL.
 #include "kernels/cuda/links.hpp"
 
 namespace longhaul::kernels::cuda {

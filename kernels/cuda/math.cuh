@@ -1,5 +1,5 @@
-// Elementary functions, sums and conversions of the contract for one GPU thread, bit for bit those of the CPU
-// (numerics.hpp, exp_constants.hpp), and loads and stores of several values at once.
+// Elementary functions, sums and conversions of the contract for one GPU thread, bit-identical to the CPU
+// (numerics.hpp, exp_constants.hpp), and vectorized loads and stores.
 #pragma once
 
 #include <cstddef>
@@ -28,14 +28,14 @@ __device__ __forceinline__ float exp_of(float x) {
     return x < c::lowest ? 0.0F : mantissa * power;
 }
 
-/// Lanes 0..15 of a warp (of each half of it) as a balanced tree: i with i + 8, then + 4, + 2, + 1. All lanes call; the
-/// sum is in lane 0 (and 16).
+/// Adds lanes 0..15 of a warp (and lanes 16..31) as a balanced tree: i with i + 8, then + 4, + 2, + 1. All lanes must
+/// call; the sum is in lane 0 (and 16).
 __device__ __forceinline__ float lane_tree(float sum) {
     for (int half = 8; half > 0; half /= 2) sum = sum + __shfl_down_sync(full_warp, sum, half);
     return sum;
 }
 
-/// The halves of a pair as f32.
+/// The two bf16 elements of a word as f32.
 __device__ __forceinline__ float bf16_low(std::uint32_t pair) {
     return __uint_as_float(pair << 16);
 }
@@ -50,7 +50,7 @@ __device__ __forceinline__ float quiet_nan() {
     return __uint_as_float(0x7fc00000U);
 }
 
-/// `count` floats from memory aligned to them.
+/// Loads `count` floats; `from` must be aligned to their size.
 template <int count>
 __device__ __forceinline__ void load_floats(const float* from, float (&to)[count]) {
     static_assert(count == 1 || count == 2 || count == 4);
@@ -69,12 +69,13 @@ __device__ __forceinline__ void load_floats(const float* from, float (&to)[count
     }
 }
 
-/// Two values as bf16, the first in the low half.
+/// Rounds two values to bf16, the first in the low half.
 __device__ __forceinline__ std::uint32_t bf16_pair(float first, float second) {
     return static_cast<std::uint32_t>(f32_to_bf16(first)) | static_cast<std::uint32_t>(f32_to_bf16(second)) << 16;
 }
 
-/// `count` values, as f32 or rounded to bf16, as elements index.. of `to`, which is aligned to them there.
+/// Stores `count` values, as f32 or rounded to bf16, to elements index.. of `to`; the address must be aligned to their
+/// size.
 template <int count>
 __device__ __forceinline__ void store_act(std::byte* to, bool bf16, std::int64_t index, const float (&values)[count]) {
     static_assert(count == 1 || count == 2 || count == 4);

@@ -1,4 +1,4 @@
-// Matrix products: which kernel, in which shape. The choice never changes a bit (matmul.cuh).
+// CudaDevice::matmul: selects the kernel and its shape. The choice never changes a bit of the result (matmul.cuh).
 #include <algorithm>
 
 #include "kernels/checks.hpp"
@@ -17,8 +17,8 @@ unsigned pieces(std::int64_t whole, std::int64_t piece) {
     return static_cast<unsigned>((whole + piece - 1) / piece);
 }
 
-/// Bf16 rows with slices padded to whole steps by zeros. Grid: rows (of which there may be more than a grid's other
-/// dimensions hold); a block's words.
+/// Copies bf16 rows, padding each slice with zeros to whole steps. Grid: rows along x, which alone allows
+/// so large a number; groups of words.
 __global__ void __launch_bounds__(max_row_threads)
     pad_slices(const std::uint32_t* x, std::int64_t x_stride, int num_slices, std::int64_t slice_length,
                std::int64_t padded, std::uint32_t* to) {
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(max_row_threads)
         k < slice_length ? x[(blockIdx.x * x_stride + slice * slice_length + k) / 2] : 0;
 }
 
-/// Asks for the kernels of one product. Grids go over rows first: blocks that run at a time read the same weights.
+/// Launches the kernels of one matmul. Grids iterate over rows first, so that concurrent blocks read the same weights.
 class Product {
   public:
     Product(const Stream& stream, const GpuProperties& gpu, MatmulMemory& memory, const MatmulJob& job)
@@ -90,7 +90,8 @@ class Product {
                dim3(static_cast<unsigned>(warps) * 32), Shape::shared_bytes(warps), job_);
     }
 
-    /// Gives blocks subtrees of the slices, at most `max_slices`, where their tiles would leave multiprocessors idle.
+    /// Splits the slices among blocks: into subtrees of at most `max_slices`, smaller ones while multiprocessors are
+    /// idle.
     dim3 split_among(dim3 tiles, int max_slices) {
         const auto num_tiles = static_cast<std::int64_t>(tiles.x) * tiles.y;
         const auto idle = [&] { return 2 * num_tiles * job_.split <= gpu_.multiprocessors; };
@@ -104,7 +105,7 @@ class Product {
         return {tiles.x, tiles.y, static_cast<unsigned>(job_.split)};
     }
 
-    /// Tensor kernels fetch inputs 16 bytes at a time. Of the sizes that models have, all are aligned so.
+    /// Tensor core kernels fetch inputs 16 bytes at a time. The sizes of common models are all aligned.
     void align_inputs() {
         const WeightLayout& layout = job_.layout;
         const bool aligned = layout.slice_length % 8 == 0 && job_.x_stride % 8 == 0 &&

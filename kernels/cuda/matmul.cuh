@@ -1,9 +1,9 @@
-// What the kernels of matrix products share: their arguments, and how the sums of slices become outputs.
+// Shared by the matmul kernels: their arguments, and how the sums of slices become outputs.
 //
-// The order of sums never depends on the number of rows, the tile or the GPU: a slice is one chain of additions, made
-// by one warp (or thread), and slices are added as the balanced tree of numerics.hpp, wherever they were computed:
-// blocks may hold all slices of their outputs, or (`split`) subtrees of them, whose sums meet in the block that happens
-// to end last.
+// The order of sums never depends on the number of rows, the tile or the GPU. One warp (or thread) computes a slice as
+// one chain of additions, and slices are added as the balanced tree of numerics.hpp, wherever they were computed: a
+// block computes all slices of its outputs, or (`split`) a subtree of them, and the last block to end adds the
+// subtrees.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +15,24 @@ namespace longhaul::kernels::cuda {
 
 /// y[r, n] = sum_k W[n, k] x[r, k].
 struct MatmulJob {
-    const std::byte* weights = nullptr;  ///< as weight_layout.hpp says
+    const std::byte* weights = nullptr;  ///< in the layout of weight_layout.hpp
     WeightLayout layout;
     std::int64_t num_outputs = 0;
-    const std::byte* x = nullptr;  ///< act [num_rows, x_stride], slice s from element s * x_slice
+    const std::byte* x = nullptr;  ///< act [num_rows, x_stride]; slice s starts at element s * x_slice
     std::int64_t x_stride = 0;
     std::int64_t x_slice = 0;
     std::int64_t num_rows = 0;
     float* y = nullptr;  ///< f32 [num_rows, num_outputs]
-    // of quantized weights
+    // quantized weights only
     const float* x_scales = nullptr;  ///< f32 [num_slices * steps * step_blocks, scale_rows]
     std::int64_t scale_rows = 0;
-    // where blocks hold subtrees
+    // if blocks compute subtrees
     int split = 1;
     float* parts = nullptr;       ///< f32 [split, num_rows, num_outputs]
-    unsigned* arrived = nullptr;  ///< 0 for each tile of outputs and rows, and again 0 afterwards
+    unsigned* arrived = nullptr;  ///< counter per tile of outputs and rows; 0 before and after the kernel
 };
 
-/// The sums of 1, 2, 4 or 8 slices as a balanced tree.
+/// Adds 1, 2, 4 or 8 slices as a balanced tree.
 template <class Sum>
 __device__ __forceinline__ float tree_of_slices(int count, Sum sum) {
     float sums[8];
@@ -48,15 +48,15 @@ __device__ __forceinline__ float tree_of_slices(int count, Sum sum) {
     return sums[0];
 }
 
-/// The outputs and rows that a block computes: outputs first_output.. (of `outputs` places) and rows first_row..
+/// The outputs (first_output.., `outputs` of them) and rows (first_row..) that a block computes.
 struct BlockTile {
     std::int64_t first_output, first_row;
     int outputs, rows;
-    int index;  ///< of `arrived`
+    int index;  ///< index in `arrived`
 };
 
-/// Whether this block is the last of the `split` blocks of its tile, all of which have written their parts. For all
-/// threads of the block, which need the start of its shared memory no longer.
+/// Whether this block is the last of the `split` blocks of its tile, so that all parts are written. Called by all
+/// threads of the block; overwrites the start of its shared memory.
 __device__ inline bool last_of_tile(const MatmulJob& job, int index) {
     auto* const before = shared_memory<unsigned>();
     __threadfence();
@@ -69,20 +69,20 @@ __device__ inline bool last_of_tile(const MatmulJob& job, int index) {
     return true;
 }
 
-/// Adds the parts of the tile; for the block for which last_of_tile holds.
+/// Adds the parts of the tile. Called by the block for which last_of_tile returned true.
 __device__ inline void add_parts(const MatmulJob& job, const BlockTile& tile) {
     const std::int64_t part = job.num_rows * job.num_outputs;
     for (int i = static_cast<int>(threadIdx.x); i < tile.outputs * tile.rows; i += static_cast<int>(blockDim.x)) {
         const std::int64_t n = tile.first_output + i % tile.outputs, r = tile.first_row + i / tile.outputs;
         if (n >= job.num_outputs || r >= job.num_rows) continue;
         const std::int64_t at = r * job.num_outputs + n;
-        // Not through the first cache, which does not hear of what other blocks write.
+        // Bypass L1, which is not coherent with writes of other blocks.
         job.y[at] = tree_of_slices(job.split, [&](int s) { return __ldcg(job.parts + s * part + at); });
     }
 }
 
-/// Ends a block whose warps hold one slice each: their sums are in shared memory, [slices][rows][row_floats] f32, and
-/// all threads are behind the barrier after them. blockIdx.z is the block's subtree.
+/// Ends a block whose warps computed one slice each. Their sums are in shared memory, [slices][rows][row_floats] f32,
+/// and the caller has synchronized the block. blockIdx.z is the block's subtree.
 __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, const float* sums, int slices,
                                   int row_floats) {
     float* to = job.split == 1 ? job.y : job.parts + blockIdx.z * job.num_rows * job.num_outputs;
@@ -97,7 +97,7 @@ __device__ inline void add_slices(const MatmulJob& job, const BlockTile& tile, c
     if (last_of_tile(job, tile.index)) add_parts(job, tile);
 }
 
-/// The two numbers of a word of bf16.
+/// The two bf16 elements of a word as f32.
 __device__ __forceinline__ float low_of(std::uint32_t word) {
     return __uint_as_float(word << 16);
 }
@@ -105,7 +105,7 @@ __device__ __forceinline__ float high_of(std::uint32_t word) {
     return __uint_as_float(word & 0xffff0000U);
 }
 
-/// 16 bytes that a lane reads from shared memory.
+/// Loads 16 bytes, aligned to 16.
 __device__ __forceinline__ uint4 load_16(const std::byte* from) {
     return *reinterpret_cast<const uint4*>(from);
 }

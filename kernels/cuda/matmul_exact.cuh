@@ -1,7 +1,8 @@
-// Products of bf16 and f32 weights with the bits of all CPU devices: each thread makes the chain of one slice by fused
-// multiply-adds in the order of numerics.hpp, for two outputs and a few rows. The inputs of a row are the same word for
-// all threads of a slice, weights come 16 bytes a thread from memory that the neighbours read, too. Chains of 512
-// dependent steps and more: what holds it up is latency, not memory; tensor cores are for speed (matmul_stream.cuh).
+// Matmul with bf16 and f32 weights, bit-identical to the CPU devices. Each thread computes the chain of one slice with
+// fused multiply-adds in the order of numerics.hpp, for two outputs and a few rows. All threads of a slice read the
+// same word of a row's inputs; each reads 16 bytes of weights, next to those of its neighbours. A chain has 512 or more
+// dependent steps, so the kernel is limited by latency, not by memory. The tensor core kernels are the fast ones
+// (matmul_stream.cuh).
 #pragma once
 
 #include "kernels/convert.hpp"
@@ -9,16 +10,16 @@
 
 namespace longhaul::kernels::cuda {
 
-constexpr int exact_tiles = 4;  ///< of a block
+constexpr int exact_tiles = 4;  ///< per block
 constexpr int exact_threads_of_slice = exact_tiles * 8;
 
-/// Shared memory of a block.
+/// Bytes of shared memory per block.
 constexpr std::size_t exact_bytes(int num_slices, int rows) {
     return static_cast<std::size_t>(num_slices) * static_cast<std::size_t>(rows) * exact_tiles * tile_outputs *
            sizeof(float);
 }
 
-/// Inputs 4q..4q+3 of a slice for outputs g and g + 8 of a tile; `slice`: where its steps begin.
+/// Loads inputs 4q..4q+3 of a slice for outputs g and g + 8 of a tile. `slice`: start of its steps.
 template <DType type>
 __device__ __forceinline__ void load_quad(const std::byte* slice, std::int64_t quad, int g, float (&w)[2][4]) {
     if constexpr (type == DType::bf16) {
@@ -45,7 +46,7 @@ __device__ __forceinline__ void load_quad(const std::byte* slice, std::int64_t q
     }
 }
 
-/// sum + two products, inputs k and k + 1 (even k) of the row `x`.
+/// Returns sum + two products, for inputs k and k + 1 (even k) of the row `x`.
 template <DType type>
 __device__ __forceinline__ float add_pair(float sum, const float* w, const std::byte* x, std::int64_t k) {
     if constexpr (type == DType::bf16) {
@@ -58,7 +59,7 @@ __device__ __forceinline__ float add_pair(float sum, const float* w, const std::
     }
 }
 
-/// Grid: `rows` rows; 4 tiles of outputs. Block: [slice][tile][g].
+/// Grid: groups of `rows` rows; groups of 4 tiles of outputs. Block: [slice][tile][g].
 template <DType type, int rows>
 __global__ void __launch_bounds__(256) exact_matmul(MatmulJob job) {
     float* const sums = shared_memory<float>();  // [slice][rows][outputs]
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(256) exact_matmul(MatmulJob job) {
         for (std::int64_t k = 0; k < length; k += 4) {
             float w[2][4];
             load_quad<type>(weights, k / 4, g, w);
-            // Padding is left out, not added: -0 + 0 would be another zero.
+            // Padding is skipped, not added: -0 + 0 would change the sign of zero.
             const bool whole = k + 2 < length;
 #pragma unroll
             for (int r = 0; r < rows; ++r) {

@@ -1,9 +1,10 @@
-// Products of int8 and int4 weights: the inputs of each row and block become int8 first (a kernel of its own), then a
-// block's products are added in integers by the tensor cores. That is exact, so these are the bits of all CPU devices.
+// Matmul with int8 and int4 weights: a separate kernel quantizes the inputs of each row and block to int8, then tensor
+// cores compute the dot products of a block in integers. Integer sums are exact, so the result is bit-identical to the
+// CPU.
 //
-// The kernel is that of matmul_stream.cuh but for two things: int4 weights become bytes in registers, and the scales
-// of a step travel in its queue too. A lane reads scales that others fetched, so the lanes of a warp wait for each
-// other.
+// The kernel is that of matmul_stream.cuh with two differences: int4 weights are expanded to bytes in registers, and
+// the scales of a step also go through the queue. A lane reads scales that other lanes fetched, so the lanes of a warp
+// synchronize.
 #pragma once
 
 #include "kernels/convert.hpp"
@@ -11,8 +12,8 @@
 
 namespace longhaul::kernels::cuda {
 
-/// Inputs of a product as whole numbers: int8 [rows, slice, step, 64], in a step [t][16] what lane t of a group holds;
-/// scales f32 [slice, step, block, rows], those of blocks that are not there 0.
+/// Quantized inputs of a matmul: int8 [rows, slice, step, 64], within a step [t][16], the part of lane t of a group;
+/// scales f32 [slice, step, block, rows], 0 for blocks beyond the slice.
 struct QuantizeJob {
     WeightLayout layout;
     const std::byte* x = nullptr;  ///< bf16 [num_rows, x_stride]
@@ -20,10 +21,10 @@ struct QuantizeJob {
     std::int64_t num_rows = 0;
     std::int8_t* whole = nullptr;
     float* scales = nullptr;
-    std::int64_t scale_rows = 0;  ///< num_rows, up to a multiple of 8; those behind are zeros
+    std::int64_t scale_rows = 0;  ///< num_rows, rounded up to a multiple of 8; the added rows are zeros
 };
 
-/// Inputs first..first + 7 of a slice (an even number of them is there) as f32.
+/// Loads inputs first..first + 7 of a slice as f32, 0 beyond its end; the number of valid inputs is even.
 __device__ inline void load_inputs(const QuantizeJob& job, std::int64_t row, std::int64_t slice, std::int64_t first,
                                    float (&values)[8]) {
     const auto* x = reinterpret_cast<const std::uint32_t*>(
@@ -37,7 +38,7 @@ __device__ inline void load_inputs(const QuantizeJob& job, std::int64_t row, std
     }
 }
 
-/// Grid: rows; steps of all slices. A thread takes 8 inputs, so 8 neighbours a step.
+/// Grid: rows; steps of all slices. A thread quantizes 8 inputs, so 8 adjacent threads share a step.
 template <DType type>
 __global__ void __launch_bounds__(max_row_threads) quantize_inputs(QuantizeJob job) {
     constexpr int lanes = static_cast<int>(quantized_block(type)) / 8;  // that share a scale
@@ -48,7 +49,7 @@ __global__ void __launch_bounds__(max_row_threads) quantize_inputs(QuantizeJob j
     const std::int64_t first = step % job.layout.steps * 64 + lane * 8;
     float values[8] = {};
     if (step < num_steps) load_inputs(job, row, slice, first, values);
-    unsigned largest_bits = 0;  // of numbers without sign their bits have their order, and NaN comes last
+    unsigned largest_bits = 0;  // the bits of non-negative floats have the order of their values, and NaN comes last
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
         const unsigned bits = __float_as_uint(values[i]) & 0x7fffffffU;
@@ -102,16 +103,16 @@ struct QuantizedQueue {
     using Shape = QuantizedShape<type, MT, NT, stages>;
     static constexpr float float_start = 12582912.0F;
     static constexpr std::int32_t float_bits = 0x4b400000;
-    static constexpr int lane_scales = Shape::blocks * 2;  ///< 16-byte pieces of a tile's scales in a step
+    static constexpr int lane_scales = Shape::blocks * 2;  ///< 16-byte pieces of a tile's scales per step
 
-    std::byte* queue;                ///< the warp's
-    const std::byte* weights;        ///< of step 0 and the first tile, this lane's piece
-    const std::byte* x;              ///< of step 0 and row 0, this lane's piece
-    const std::byte* weight_scales;  ///< of a lane below MT * lane_scales: its piece
-    const std::byte* input_scales;   ///< of a lane below NT * lane_scales
-    int weights_at[MT];              ///< bytes from there to the tile
-    int last_row, row_bytes;         ///< last row there is, and from row to row
-    int input_scale_step;            ///< bytes from step to step
+    std::byte* queue;                ///< of the warp
+    const std::byte* weights;        ///< this lane's piece of step 0 of the first tile
+    const std::byte* x;              ///< this lane's piece of step 0 of row 0
+    const std::byte* weight_scales;  ///< this lane's piece; for lanes below MT * lane_scales
+    const std::byte* input_scales;   ///< this lane's piece; for lanes below NT * lane_scales
+    int weights_at[MT];              ///< byte offset from there to each tile
+    int last_row, row_bytes;         ///< last valid row, and stride between rows
+    int input_scale_step;            ///< stride in bytes between steps
 
     __device__ QuantizedQueue(const MatmulJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
                               int slice)
@@ -130,7 +131,7 @@ struct QuantizedQueue {
         const std::int64_t scale_step = first_step + no_further(lane / lane_scales, tiles) * tile_steps;
         weight_scales =
             job.weights + layout.scales_offset() + scale_step * Shape::blocks * scale_bytes + lane % lane_scales * 16;
-        // Rows come in eights, 32 bytes of scales; an eight beyond the last is the last again.
+        // Rows come in groups of 8 with 32 bytes of scales; groups beyond the last one are clamped to it.
         const int block = lane / (2 * NT);
         const std::int64_t wanted = first_row + lane % (2 * NT) * 4, last = job.scale_rows - 8 + lane % 2 * 4;
         const std::int64_t row = wanted < job.scale_rows ? wanted : last;
@@ -139,7 +140,7 @@ struct QuantizedQueue {
             job.x_scales + (slice * layout.steps * Shape::blocks + block) * job.scale_rows + row);
     }
 
-    /// Bytes from row 0 to this lane's n-th.
+    /// Byte offset from row 0 to this lane's n-th row.
     __device__ int row_at(int n) const {
         const int row = n * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
         return (row < last_row ? row : last_row) * row_bytes;
@@ -173,9 +174,9 @@ struct QuantizedQueue {
         return queue + place + index * 512 + threadIdx.x % 32 * 16;
     }
 
-    /// Adds block `block` of the step: sum = fma(f32(whole sum), weight scale * input scale, sum). `multiply(m, b,
-    /// whole)` adds `times` the whole sums of one tile with 8 rows, of which this lane has 16 bytes. They start from
-    /// the bits of 1.5 * 2^23, to which numbers below 2^22 are added as to an integer: what comes out is an f32 without
+    /// Adds block `block` of the step: sum = fma(f32(integer sum), weight scale * input scale, sum). `multiply(m, b,
+    /// whole)` adds `times` the integer sums of one tile with 8 rows, for which `b` are this lane's 16 bytes. Integer
+    /// sums start from the bits of 1.5 * 2^23: adding integers below 2^22 to these bits gives the f32 value without a
     /// conversion.
     template <int times, class Multiply>
     __device__ __forceinline__ void add_block(int place, int block, float (&sum)[MT][NT][4], Multiply multiply) const {
@@ -222,12 +223,12 @@ struct QuantizedQueue {
         });
     }
 
-    /// Nibbles stay in the upper halves of their bytes: 16 times their value, and so is the sum, exactly.
+    /// Nibbles stay in the upper halves of their bytes, so values and sums are exactly 16 times too large.
     __device__ void multiply_add_int4(int place, int num_blocks, float (&sum)[MT][NT][4]) const {
         constexpr unsigned upper = 0xf0f0f0f0U;
-#pragma unroll 1  // both at once take more registers than there are
+#pragma unroll 1  // unrolled, both blocks together need too many registers
         for (int block = 0; block < 2 && block < num_blocks; ++block) {
-            uint2 a[MT];  // of outputs g and g + 8
+            uint2 a[MT];  // for outputs g and g + 8
 #pragma unroll
             for (int m = 0; m < MT; ++m) a[m] = *reinterpret_cast<const uint2*>(piece(place, m) + block * 8);
             add_block<16>(place, block, sum, [&](int m, const std::byte* inputs, std::int32_t(&whole)[4]) {
@@ -238,7 +239,7 @@ struct QuantizedQueue {
     }
 };
 
-/// Grid and block as of stream_matmul.
+/// Grid and block as in stream_matmul.
 template <DType type, int MT, int NT, int stages, int max_warps>
 __global__ void __launch_bounds__(max_warps * 32) quantized_matmul(MatmulJob job) {
     using Shape = QuantizedShape<type, MT, NT, stages>;
@@ -260,7 +261,7 @@ __global__ void __launch_bounds__(max_warps * 32) quantized_matmul(MatmulJob job
     int place = 0, free = (stages - 1) * Shape::stage_bytes;
     for (int step = 0; step < steps; ++step) {
         wait_copies<stages - 2>();
-        __syncwarp();  // the others' copies are there, and they have done with the place that is filled next
+        __syncwarp();  // the other lanes' copies are complete, and they no longer read the slot that is filled next
         if (step + stages - 1 < steps) queue.fetch(step + stages - 1, free);
         commit_copies();
         if constexpr (type == DType::int8) {

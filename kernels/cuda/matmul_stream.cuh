@@ -1,14 +1,13 @@
-// Products of bf16 weights on tensor cores for few rows (decoding, trees): weights pass by once, and memory sets the
-// pace.
+// Matmul with bf16 weights on tensor cores for few rows (decode steps, token trees): weights are read once, and memory
+// bandwidth is the limit.
 //
-// A warp makes one slice of `MT` tiles of 16 outputs for `NT` times 8 rows; the warps of a block hold different slices
-// of the same outputs. Both operands go through a queue of `stages` steps in shared memory, and since a lane uses just
-// the 16-byte pieces that it fetched itself (weight_layout.hpp), the queue needs no barrier: no warp waits for another
-// until its sums are complete. So 48 to 96 KB a multiprocessor are on their way without a register.
+// A warp computes one slice of `MT` tiles of 16 outputs for `NT` times 8 rows; the warps of a block compute different
+// slices of the same outputs. Both operands go through a queue of `stages` steps in shared memory. A lane uses only the
+// 16-byte pieces that it fetched itself (weight_layout.hpp), so the queue needs no barrier, and no warp waits for
+// another one until its sums are complete. This keeps 48 to 96 KB per multiprocessor in flight without using registers.
 //
-// Inputs are fetched by each block from the second cache: for each byte of weights NT / (2 MT) bytes of inputs. That is
-// why more rows go with more tiles, and why blocks then hold half of the slices (MatmulJob::split): there would be too
-// few of them.
+// Each block fetches inputs from L2: NT / (2 MT) bytes of inputs per byte of weights. That is why more rows use more
+// tiles, and why blocks then take half of the slices (MatmulJob::split): otherwise there would be too few blocks.
 #pragma once
 
 #include "kernels/cuda/matmul.cuh"
@@ -19,8 +18,8 @@ template <int MT, int NT, int stages>
 struct StreamShape {
     static constexpr int outputs = MT * tile_outputs;
     static constexpr int rows = NT * 8;
-    static constexpr int pieces = 2 * MT + NT;      ///< of 512 bytes, of a step
-    static constexpr int row_floats = outputs + 4;  ///< so the lanes of a group write to different banks
+    static constexpr int pieces = 2 * MT + NT;      ///< 512-byte pieces per step
+    static constexpr int row_floats = outputs + 4;  ///< the padding makes the lanes of a group write to different banks
     static constexpr int stage_bytes = pieces * 512;
     static constexpr int queue_bytes = stages * stage_bytes;
     static constexpr int sums_bytes = static_cast<int>(sizeof(float)) * rows * row_floats;
@@ -29,29 +28,29 @@ struct StreamShape {
     }
 };
 
-/// The place behind a place of a queue, as bytes from its start.
+/// The queue slot after `place`; both are byte offsets from the start of the queue.
 template <class Shape>
 __device__ __forceinline__ int place_after(int place) {
     const int next = place + Shape::stage_bytes;
     return next == Shape::queue_bytes ? 0 : next;
 }
 
-/// `index`, but of what lies beyond the last of `count` the last again: it is computed, and nobody writes its sums.
+/// Clamps `index` to the last of `count` items. Sums of clamped items are computed, but never stored.
 __device__ __forceinline__ int no_further(int index, std::int64_t count) {
     return index < count ? index : static_cast<int>(count) - 1;
 }
 
-/// A lane's view of its warp's slice: where its pieces come from, and its queue of them.
+/// A lane's view of its warp's slice: the sources of its pieces, and its part of the queue.
 template <int MT, int NT, int stages>
 struct SliceQueue {
     using Shape = StreamShape<MT, NT, stages>;
 
-    std::byte* slots;          ///< this lane's
-    const std::byte* weights;  ///< of step 0 and the first tile, this lane's piece
-    const std::byte* x;        ///< of step 0 and row 0, this lane's piece
-    int weights_at[MT];        ///< bytes from there to the tile
-    int last_row, row_bytes;   ///< last row there is, and from row to row
-    int length;                ///< inputs of the slice from this lane's first one
+    std::byte* slots;          ///< of this lane
+    const std::byte* weights;  ///< this lane's piece of step 0 of the first tile
+    const std::byte* x;        ///< this lane's piece of step 0 of row 0
+    int weights_at[MT];        ///< byte offset from there to each tile
+    int last_row, row_bytes;   ///< last valid row, and stride between rows
+    int length;                ///< inputs from this lane's first one to the end of the slice
 
     __device__ SliceQueue(const MatmulJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row,
                           int slice)
@@ -74,7 +73,7 @@ struct SliceQueue {
         return slots + place + piece * 512;
     }
 
-    /// Bytes from row 0 to this lane's n-th.
+    /// Byte offset from row 0 to this lane's n-th row.
     __device__ int row_at(int n) const {
         const int row = n * 8 + static_cast<int>(threadIdx.x) % 32 / 4;
         return (row < last_row ? row : last_row) * row_bytes;
@@ -117,7 +116,7 @@ struct SliceQueue {
     }
 };
 
-/// A warp's sums to shared memory, [rows][row_floats].
+/// Writes a warp's sums to shared memory, [rows][row_floats].
 template <int MT, int NT>
 __device__ __forceinline__ void put_sums(const float (&sum)[MT][NT][4], float* to, int row_floats) {
     const int g = static_cast<int>(threadIdx.x) % 32 / 4, t = static_cast<int>(threadIdx.x) % 4;
@@ -133,7 +132,8 @@ __device__ __forceinline__ void put_sums(const float (&sum)[MT][NT][4], float* t
     }
 }
 
-/// Grid: NT * 8 rows; MT tiles of outputs; subtrees of slices. Block: a warp for each slice of a subtree.
+/// Grid: groups of NT * 8 rows; groups of MT tiles of outputs; subtrees of slices. Block: one warp per slice of a
+/// subtree.
 template <int MT, int NT, int stages, int max_warps>
 __global__ void __launch_bounds__(max_warps * 32) stream_matmul(MatmulJob job) {
     using Shape = StreamShape<MT, NT, stages>;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(max_warps * 32) stream_matmul(MatmulJob job) {
         if (step < steps) queue.fetch(step, step * Shape::stage_bytes);
         commit_copies();
     }
-    int place = 0, free = (stages - 1) * Shape::stage_bytes;  // where the step before this one was
+    int place = 0, free = (stages - 1) * Shape::stage_bytes;  // slot of the previous step
     for (int step = 0; step < steps; ++step) {
         wait_copies<stages - 2>();
         if (step + stages - 1 < steps) queue.fetch(step + stages - 1, free);
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(max_warps * 32) stream_matmul(MatmulJob job) {
         place = place_after<Shape>(place);
     }
     wait_copies<0>();
-    __syncthreads();  // the queues' memory is free
+    __syncthreads();  // all queues are drained, their memory can be reused
     auto* const sums = reinterpret_cast<float*>(shared);
     put_sums(sum, sums + warp * (Shape::rows * Shape::row_floats), Shape::row_floats);
     __syncthreads();

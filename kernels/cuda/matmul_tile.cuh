@@ -1,10 +1,10 @@
-// Products of bf16 weights on tensor cores for many rows (prompts): 128 outputs x 128 rows a block, arithmetic sets the
-// pace. The bits of matmul_stream.cuh: the same chains, one slice after the other, added as the same tree.
+// Matmul with bf16 weights on tensor cores for many rows (prompts): 128 outputs x 128 rows per block, limited by
+// arithmetic. Bit-identical to matmul_stream.cuh: the same chains, computed slice by slice and added as the same tree.
 //
-// Eight warps hold 64 outputs x 32 rows each. Weights and inputs of a step (8 KB each) come through a queue that the
-// block shares; a warp reads them as they lie, 512 bytes in a row, without conflicts of banks. When a slice is complete
-// it joins the tree at once: the sum that waits for its first partner stays in registers, the one of two slices in
-// shared memory, the one of four in y itself.
+// Each of the eight warps computes 64 outputs x 32 rows. Weights and inputs of a step (8 KB each) go through a queue
+// that the block shares; a warp reads them in their stored order, 512 contiguous bytes at a time, without bank
+// conflicts. A complete slice is added to the tree at once: a sum that waits for its first partner stays in registers,
+// the sum of two slices in shared memory, the sum of four in y itself.
 #pragma once
 
 #include "kernels/cuda/matmul.cuh"
@@ -16,7 +16,7 @@ struct TileShape {
     static constexpr int tiles = 8;  ///< of 16 outputs
     static constexpr int outputs = tiles * tile_outputs;
     static constexpr int rows = 128;
-    static constexpr int MT = 4, NT = 4;  ///< of a warp: 4 tiles of outputs, 4 times 8 rows
+    static constexpr int MT = 4, NT = 4;  ///< per warp: 4 tiles of outputs, 4 times 8 rows
     static constexpr int stages = 4;
     static constexpr int weight_bytes = tiles * 1024;
     static constexpr int stage_bytes = weight_bytes + rows * 64;
@@ -26,14 +26,14 @@ struct TileShape {
 
 using TileSums = float[TileShape::MT][TileShape::NT][4];
 
-/// What one thread fetches of each step: two pieces of weights, two of inputs.
+/// The pieces that one thread fetches in each step: two of weights, two of inputs.
 struct TileQueue {
     std::byte* slots;
-    const std::byte* weights[2];  ///< step 0 of slice 0
+    const std::byte* weights[2];  ///< of step 0 of slice 0
     const std::byte* x[2];
-    std::int64_t slice_weights, slice_x;  ///< bytes from slice to slice
+    std::int64_t slice_weights, slice_x;  ///< strides in bytes between slices
     int place[2];
-    int length;  ///< inputs of a slice from this thread's first one
+    int length;  ///< inputs from this thread's first one to the end of a slice
 
     __device__ TileQueue(const MatmulJob& job, std::byte* queue, std::int64_t first_tile, std::int64_t first_row)
         : slots(queue), slice_weights(job.layout.steps * 1024), slice_x(job.x_slice * 2) {
@@ -54,7 +54,7 @@ struct TileQueue {
         return slots + index % TileShape::stages * TileShape::stage_bytes;
     }
 
-    /// Step `step` of slice `slice` into the `index`-th place of the queue.
+    /// Fetches step `step` of slice `slice` into slot `index` of the queue.
     __device__ void fetch(int index, int slice, int step) const {
         std::byte* const to = stage(index);
         const bool inside = step * 32 < length;
@@ -70,7 +70,7 @@ struct TileQueue {
         }
     }
 
-    /// Adds the products of one step; the warp's outputs and rows begin at its own bytes of weights and inputs.
+    /// Adds the products of one step; `weight_at` and `input_at` are the byte offsets of the warp's outputs and rows.
     __device__ void multiply_add(int index, int weight_at, int input_at, TileSums& sum) const {
         const std::byte* const from = stage(index);
         uint4 b[TileShape::NT];
@@ -91,7 +91,7 @@ struct TileQueue {
     }
 };
 
-/// visit(m, n, i) for each of a thread's sums.
+/// Calls visit(m, n, i) for each sum of a thread.
 template <class Visit>
 __device__ __forceinline__ void for_each_sum(Visit visit) {
 #pragma unroll
@@ -108,11 +108,11 @@ __device__ __forceinline__ void for_each_sum(Visit visit) {
 struct TileTree {
     const MatmulJob& job;
     std::int64_t output, row;  ///< of the thread's first sum
-    float* pair;               ///< shared memory: this thread's sums of two slices, TileShape::threads apart
-    float* to;                 ///< y, or the block's part: sums of four slices, and at the end of all
-    TileSums sum = {};         ///< of the slices that came last
+    float* pair;               ///< shared memory: this thread's sums of two slices, with stride TileShape::threads
+    float* to;                 ///< y, or the block's part: sums of four slices, finally of all
+    TileSums sum = {};         ///< of the most recent slices
 
-    /// visit(sum, its place in `to`) for each sum that is one of the product's.
+    /// Calls visit(sum, its address in `to`) for each sum within the matrix.
     template <class Visit>
     __device__ __forceinline__ void for_each_output(Visit visit) {
         for_each_sum([&](int m, int n, int i) {
@@ -123,7 +123,8 @@ struct TileTree {
         });
     }
 
-    /// Takes in the `slice`-th of the block's 1, 2, 4 or 8 slices, in their order; the last leaves the whole in `to`.
+    /// Adds slice `slice` of the block's 1, 2, 4 or 8 slices, in ascending order. The last one leaves the total in
+    /// `to`.
     __device__ __forceinline__ void join(int slice, int slices, const TileSums& newest) {
         const auto place = [](int m, int n, int i) { return ((m * TileShape::NT + n) * 4 + i) * TileShape::threads; };
         const bool odd = slice % 2 == 1;
@@ -141,7 +142,7 @@ struct TileTree {
     }
 };
 
-/// Grid: 128 rows; 128 outputs; subtrees of slices.
+/// Grid: groups of 128 rows; groups of 128 outputs; subtrees of slices.
 __global__ void __launch_bounds__(TileShape::threads, 1) tile_matmul(MatmulJob job) {
     using Shape = TileShape;
     std::byte* const shared = shared_memory<std::byte>();
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(TileShape::threads, 1) tile_matmul(MatmulJob j
         TileSums sum = {};
         for (int step = 0; step < steps; ++step, ++index) {
             wait_copies<Shape::stages - 2>();
-            __syncthreads();  // this step is there, and all have done with the place that is filled next
+            __syncthreads();  // this step is complete, and no thread still reads the slot that is filled next
             fetch_next();
             queue.multiply_add(index, weight_at, input_at, sum);
         }

@@ -1,5 +1,5 @@
-// Weights into the GPU's own order (weight_layout.hpp), by the GPU: rounding and quantizing are those of all devices
-// (convert.hpp, quantize_block.hpp), and billions of values take no time of the host's but a copy.
+// CudaDevice::pack and embed: converts weights to the GPU's layout (weight_layout.hpp) on the GPU. Rounding and
+// quantization are those of all devices (convert.hpp, quantize_block.hpp); the host only copies the source values.
 #include <algorithm>
 #include <cstring>
 
@@ -17,12 +17,12 @@ namespace {
 struct PackJob {
     const PieceRow* rows = nullptr;
     std::int64_t num_rows = 0;
-    std::int64_t first_output = 0;  ///< of row 0
+    std::int64_t first_output = 0;  ///< output of row 0
     WeightLayout layout;
     std::byte* to = nullptr;
 };
 
-/// Inputs from..from + count of a slice of a row, zeros behind its columns.
+/// Loads `count` inputs of a row, starting at column `first`; zeros beyond its columns.
 template <int count>
 __device__ void load_inputs(const PieceRow& row, std::int64_t first, float (&values)[count]) {
     for (int i = 0; i < count; ++i) {
@@ -30,7 +30,7 @@ __device__ void load_inputs(const PieceRow& row, std::int64_t first, float (&val
     }
 }
 
-/// A step of bf16 or f32 weights.
+/// Packs one step of bf16 or f32 weights.
 template <DType type>
 __device__ void pack_step(const PackJob& job, const PieceRow& row, std::int64_t output, std::int64_t slice,
                           std::int64_t step) {
@@ -40,7 +40,7 @@ __device__ void pack_step(const PackJob& job, const PieceRow& row, std::int64_t 
     load_inputs(row, slice * job.layout.slice_length + in_slice, values);
     std::byte* const to = job.to + job.layout.byte_of(output, slice, in_slice);
     const int start = byte_in_step(type, static_cast<int>(output % tile_outputs), 0);
-    constexpr int in_word = type == DType::f32 ? 1 : 2;  // slices are of whole pairs
+    constexpr int in_word = type == DType::f32 ? 1 : 2;  // slices contain whole pairs
     for (int i = 0; i < inputs && in_slice + i < job.layout.slice_length; i += in_word) {
         std::byte* const at = to - start + byte_in_step(type, static_cast<int>(output % tile_outputs), i);
         if constexpr (type == DType::f32) {
@@ -52,7 +52,7 @@ __device__ void pack_step(const PackJob& job, const PieceRow& row, std::int64_t 
     }
 }
 
-/// A block of int8 or int4 weights.
+/// Packs one block of int8 or int4 weights.
 template <DType type>
 __device__ void pack_block(const PackJob& job, const PieceRow& row, std::int64_t output, std::int64_t slice,
                            std::int64_t block) {
@@ -78,7 +78,7 @@ __device__ void pack_block(const PackJob& job, const PieceRow& row, std::int64_t
     }
 }
 
-/// Grid: steps (blocks) of all slices, 128 a block; rows.
+/// Grid: groups of 128 steps (or blocks) of all slices; rows.
 template <DType type>
 __global__ void __launch_bounds__(128) pack_rows(PackJob job) {
     const std::int64_t per_slice =
@@ -108,7 +108,7 @@ void launch_pack(const Stream& stream, const PackJob& job) {
     launch(stream, kernel, grid, dim3(128), 0, job);
 }
 
-/// Grid: rows; a block's columns.
+/// Grid: rows; groups of columns.
 __global__ void __launch_bounds__(max_row_threads)
     embed_rows(const std::byte* table, WeightLayout layout, const std::int32_t* rows, std::int64_t dim, float* out) {
     const std::int64_t k = std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
@@ -163,7 +163,7 @@ const PieceRow* PieceBuffer::send(const Stream& stream) {
 }
 
 std::string_view CudaDevice::packed_layout() const {
-    return "cuda16-1";  // raise the number with any change of weight_layout.hpp
+    return "cuda16-1";  // increment the number with every change of weight_layout.hpp
 }
 
 std::size_t CudaDevice::packed_bytes(const Matrix& geometry) const {

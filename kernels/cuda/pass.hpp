@@ -1,6 +1,6 @@
-// What the rows of a pass have in common, in device memory: sent by begin_pass in one copy, read by the kernels of all
-// layers, so that no layer waits for the host. Rows, paths and pages of attention are not here: attention sends them in
-// the order of its work, with the first layer (attention_plan.hpp).
+// Data of a pass in device memory that all layers share: sent by begin_pass in one copy and read by the kernels of all
+// layers, so that no layer waits for the host. Rows, paths and pages of attention are not included: attention sends
+// them with the first layer, in the order in which it processes them (attention_plan.hpp).
 #pragma once
 
 #include <cstddef>
@@ -20,15 +20,15 @@ struct Pass {
     std::int64_t num_angles = 0;
 };
 
-/// The pass on the host and on the device, until the next one begins.
+/// The current pass on host and device, valid until the next one begins.
 class CurrentPass {
   public:
-    /// `pass` is checked. Its host memory stays as it is until the next call (device.hpp).
+    /// `pass` must be valid (check_pass). Its host memory must stay unchanged until the next call (device.hpp).
     void begin(const Stream& stream, PinnedRing& ring, const PassRows& pass);
 
     [[nodiscard]] const Pass& on_device() const { return device_; }
     [[nodiscard]] const PassRows& on_host() const { return host_; }
-    /// From 1: what was made for another pass is stale.
+    /// Counts passes from 1, so that data made for another pass can be detected as stale.
     [[nodiscard]] std::uint64_t number() const { return number_; }
 
   private:

@@ -1,3 +1,4 @@
+// Matmul of prompt rows with a library (prompt_matmul.hpp), and CudaDevice::layer_matmul, which calls it.
 #include "kernels/cuda/prompt_matmul.hpp"
 
 #include <stdexcept>
@@ -11,7 +12,7 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
-constexpr int run_inputs = 8;  ///< of a lane, in a step
+constexpr int run_inputs = 8;  ///< per lane and step
 constexpr unsigned block_threads = 256, block_steps = block_threads / 32;
 constexpr std::int64_t word_bytes = 16;
 
@@ -20,7 +21,7 @@ unsigned pieces(std::int64_t whole, std::int64_t piece) {
 }
 
 struct UnpackJob {
-    const std::byte* weights = nullptr;  ///< as weight_layout.hpp says, bf16
+    const std::byte* weights = nullptr;  ///< bf16, in the layout of weight_layout.hpp
     WeightLayout layout;
     std::int64_t num_outputs = 0;
     std::uint16_t* to = nullptr;  ///< [num_outputs, num_slices * slice_length]
@@ -41,7 +42,7 @@ __device__ void store_run(const UnpackJob& job, std::int64_t output, std::int64_
     }
 }
 
-/// A warp takes a step, a lane its runs of two outputs. Grid: 8 steps of all slices; tiles.
+/// Each warp unpacks one step, each lane its runs of two outputs. Grid: groups of 8 steps of all slices; tiles.
 __global__ void __launch_bounds__(block_threads) unpack_weights(UnpackJob job) {
     const WeightLayout& layout = job.layout;
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -66,8 +67,8 @@ __global__ void __launch_bounds__(block_threads)
     to[i] = i < count ? from[i] : make_uint4(0, 0, 0, 0);
 }
 
-/// Numbers from 2^-8 to 2^8 of either sign: sums of them in two orders hardly ever agree. Element i of `all` is what
-/// element i % period is.
+/// Fills with pseudorandom numbers of magnitude 2^-8 to 2^8 and either sign: two orders of summation hardly ever give
+/// the same sum. Element i of `all` equals element i % period.
 __global__ void __launch_bounds__(block_threads)
     fill_numbers(std::uint16_t* to, std::int64_t all, std::int64_t period, std::uint32_t seed) {
     const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
@@ -79,7 +80,8 @@ __global__ void __launch_bounds__(block_threads)
     to[i] = static_cast<std::uint16_t>(exponent << 7 | rest);
 }
 
-/// *differing becomes greater than 0 where a row is not the first one, bit for bit. Grid: 256 outputs; rows.
+/// Increments *differing for each element of a row that differs from the first row, bit for bit. Grid: groups of 256
+/// outputs; rows.
 __global__ void __launch_bounds__(block_threads)
     compare_rows(const std::uint32_t* y, std::int64_t outputs, unsigned* differing) {
     const std::int64_t n = static_cast<std::int64_t>(blockIdx.x) * block_threads + threadIdx.x;
@@ -163,7 +165,7 @@ int PromptMatmul::choose(const BlockShape& shape) {
     }
     throw CudaError(block_library_version() + ": expected a way to multiply " + std::to_string(shape.outputs) + " x " +
                     std::to_string(shape.inputs) +
-                    " that is the same for all rows of a block, got none; use kernels = cuda");
+                    " that gives equal rows equal results, got none; use kernels = cuda");
 }
 
 std::vector<std::string> PromptMatmul::choices() const {

@@ -1,14 +1,14 @@
-// Products of prompt rows by a library (block_library.hpp), with the promise that a row's result depends on the row and
-// the matrix alone.
+// Matmul of prompt rows with a library (block_library.hpp). A row's result depends only on the row and the matrix.
 //
-// A library chooses its kernels by the number of rows. So all calls have one number of rows, the last one of a pass
-// padded, and every shape of matrix one algorithm, which is chosen when the shape first comes, on numbers that have
-// nothing to do with the model: the first one that gives equal rows equal results wherever in the block they stand.
-// What is lost: the order of sums is the library's. It may be another one in its next version or on another GPU, and is
-// another one with other slices of a matrix, so ranks of a tensor-parallel group do not add up to what one rank gives.
+// Libraries select kernels by the number of rows. So all calls here have the same number of rows, with the last block
+// of a pass padded, and each matrix shape uses one algorithm. It is chosen when the shape first occurs, with numbers
+// that do not depend on the model: the first algorithm that gives equal rows equal results at every position in the
+// block. The price is that the order of sums is the library's. It may change with the library version or the GPU, and
+// it depends on how a matrix is sliced, so the ranks of a tensor-parallel group do not reproduce the result of one
+// rank.
 //
-// Weights lie in the order of our own kernels (weight_layout.hpp) and are brought into rows before each product: two
-// passes over them in memory, worth it from some hundred rows on.
+// Weights are stored in the layout of our own kernels (weight_layout.hpp) and are unpacked to row-major before each
+// matmul. That costs two passes over them in memory, which pays off from some hundred rows on.
 #pragma once
 
 #include <map>
@@ -26,17 +26,17 @@ class PromptMatmul {
     PromptMatmul(const Stream& stream, std::unique_ptr<BlockLibrary> library)
         : stream_(stream), library_(std::move(library)) {}
 
-    /// Whether the library computes with this matrix; a matter of shapes and type alone.
+    /// Whether the library can multiply this matrix; depends only on shapes and type.
     [[nodiscard]] static bool takes(const Matrix& w, std::int64_t x_stride);
 
-    /// As Device::matmul.
+    /// Same as Device::matmul.
     void multiply(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y);
 
-    /// The algorithms chosen so far, a line each.
+    /// The algorithms chosen so far, one line each.
     [[nodiscard]] std::vector<std::string> choices() const;
 
   private:
-    /// Of a shape; the memory for weights is used.
+    /// The algorithm for a shape; may overwrite weights_.
     int algorithm_of(const BlockShape& shape);
     int choose(const BlockShape& shape);
     void unpack(const Matrix& w, std::byte* to);
@@ -46,8 +46,8 @@ class PromptMatmul {
     std::unique_ptr<BlockLibrary> library_;
     std::map<BlockShape, int> chosen_;
     Workspace weights_;  ///< bf16 [outputs, inputs]
-    Workspace inputs_;   ///< bf16 [block rows, x_stride], of a block that is not full
-    Workspace outputs_;  ///< f32 [block rows, outputs], likewise
+    Workspace inputs_;   ///< bf16 [block rows, x_stride], for a partial block
+    Workspace outputs_;  ///< f32 [block rows, outputs], for a partial block
     Workspace differing_;
 };
 

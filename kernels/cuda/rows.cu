@@ -1,9 +1,9 @@
-// Norms, activations, additions: operations on rows, bit for bit those of the CPU.
+// Operations of CudaDevice on rows: norms, activations, additions; bit-identical to the CPU.
 //
-// All of them move far more than they compute, but for one thing: the sums of a norm are 16 chains of dependent
-// additions a row (numerics.hpp), dim / 16 steps of 4 cycles each. So a block takes one row, all its threads bring a
-// tile of it into shared memory, where 16 lanes of one warp add without waiting for memory; other blocks of the
-// multiprocessor fill what this one leaves idle. The row is then read a second time, from the cache.
+// All of them are limited by memory, with one exception: the sums of a norm are 16 chains of dependent additions per
+// row (numerics.hpp), dim / 16 steps of 4 cycles each. So one block computes one row: all its threads load a tile of it
+// into shared memory, and 16 lanes of one warp add there without waiting for memory. Other blocks of the multiprocessor
+// use the idle time. The row is then read a second time, from the cache.
 #include "kernels/checks.hpp"
 #include "kernels/cuda/cuda_state.hpp"
 #include "kernels/cuda/gpu.hpp"
@@ -12,13 +12,13 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
-constexpr std::int64_t tile = 8192;  ///< floats of a row in shared memory
+constexpr std::int64_t tile = 8192;  ///< floats of a row kept in shared memory
 
-/// Rows in and out. x: f32 [num_rows, x_stride], of which `width` columns are read; out: act [num_rows, out_stride],
-/// zeros behind `width`.
+/// Arguments of row kernels. x: f32 [num_rows, x_stride], of which `width` columns are read; out: act [num_rows,
+/// out_stride], zeros beyond `width`.
 struct Rows {
     const float* x;
-    const float* gain;  ///< f32 [width], of norms; bias too
+    const float* gain;  ///< f32 [width], norms only; same for bias
     const float* bias;
     std::byte* out;
     std::int64_t x_stride;
@@ -26,7 +26,7 @@ struct Rows {
     std::int64_t num_rows;
     std::int64_t width;
     float eps;
-    bool bf16;  ///< act
+    bool bf16;  ///< whether act is bf16
 
     [[nodiscard]] LONGHAUL_HOST_DEVICE std::byte* out_row(std::int64_t row) const {
         return out + row * out_stride * (bf16 ? 2 : 4);
@@ -37,7 +37,7 @@ bool aligned(const void* data, std::size_t num_bytes) {
     return reinterpret_cast<std::uintptr_t>(data) % num_bytes == 0;
 }
 
-/// Columns that a thread takes at once: 4 where everything is aligned to that, else 1.
+/// Columns per thread and access: 4 if all sizes and pointers are aligned to 4 floats, else 1.
 int columns_at_once(const Rows& rows) {
     const bool sizes = rows.width % 4 == 0 && rows.x_stride % 4 == 0 && rows.out_stride % 4 == 0;
     const bool pointers =
@@ -61,15 +61,15 @@ struct Squares {
     __device__ float operator()(float sum, float value) const { return __fmaf_rn(value, value, sum); }
 };
 
-/// Element i of `x` joins lane i mod 16 by `step`, ascending; then the lane tree. The whole block calls and gets the
-/// sum. shared: [tile + 1].
+/// Adds element i of `x` to lane i mod 16 with `step`, in ascending order; then adds the lanes with lane_tree. Called
+/// by the whole block; all threads get the sum. shared: [tile + 1].
 template <int count, class Step>
 __device__ float row_sum(const float* x, std::int64_t width, float* shared, Step step) {
     float sum = 0.0F;
     const auto thread = static_cast<std::int64_t>(threadIdx.x);
     for (std::int64_t first = 0; first < width; first += tile) {
         const std::int64_t length = width - first < tile ? width - first : tile;
-        __syncthreads();  // the tile before this was read
+        __syncthreads();  // all threads have read the previous tile
         for (std::int64_t i = thread * count; i < length; i += std::int64_t{blockDim.x} * count) {
             float values[count];
             load_floats(x + first + i, values);
@@ -87,7 +87,7 @@ __device__ float row_sum(const float* x, std::int64_t width, float* shared, Step
     return shared[tile];
 }
 
-/// out = normed(value, gain, bias), zeros behind the width.
+/// out = normed(value, gain, bias), zeros beyond `width`.
 template <int count, class Function>
 __device__ void write_row(const Rows& rows, std::int64_t row, Function normed) {
     const float* const x = rows.x + row * rows.x_stride;
@@ -135,8 +135,8 @@ void launch_norm(const Stream& stream, void (*four)(Rows), void (*one)(Rows), co
 
 // --- element by element ---------------------------------------------------------------------------------------------
 
-/// Threads for rows of `width` columns, `count` a thread: blocks side by side along the columns, and one or more rows
-/// each along the grid's second dimension, which ends at 65535.
+/// Grid and block for rows of `width` columns, `count` columns per thread: blocks cover the columns along x, and one or
+/// more rows each along y, which is limited to 65535.
 struct Cover {
     Cover(std::int64_t num_rows, std::int64_t width, int count) {
         const std::int64_t threads = (width + count - 1) / count;

@@ -1,5 +1,5 @@
-// What the device asks of the CUDA runtime: memory, copies, streams, events; each handle with one owner, each call
-// checked. runtime_cuda.cpp fills it; tests/cuda_emulation does the same in host memory.
+// The part of the CUDA runtime that the device uses: memory, copies, streams, events. Each handle has one owner, and
+// each call is checked. Implemented by runtime_cuda.cpp, and by tests/cuda_emulation in host memory.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 #include "kernels/cuda/launches.hpp"
 #include "kernels/device_error.hpp"
 
-// CUDA's own names for these; the emulation never looks inside.
+// CUDA's own handle types, opaque to users of this header; the emulation defines its own.
 struct CUstream_st;
 struct CUevent_st;
 
 namespace longhaul::kernels::cuda {
 
-/// A call of CUDA's failed: which, where, and CUDA's own words.
+/// A CUDA call failed; the message has the call, its place and CUDA's error text.
 class CudaError : public DeviceError {
     using DeviceError::DeviceError;
 };
@@ -23,7 +23,7 @@ class CudaError : public DeviceError {
 using NativeStream = CUstream_st*;
 using NativeEvent = CUevent_st*;
 
-/// A queue of operations that run one behind the other, beside those of other streams and of the host.
+/// A queue of operations that run one after another, concurrently with other streams and the host.
 class Stream {
   public:
     explicit Stream(const GraphPolicy& policy = {});
@@ -31,16 +31,16 @@ class Stream {
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
 
-    /// CUDA's stream, in which all that was asked for so far is now: for whatever is not a kernel.
+    /// The CUDA stream, after all pending launches were submitted to it: for operations that are not kernels.
     [[nodiscard]] NativeStream native() const {
         launches_.flush();
         return native_;
     }
-    /// Where launch() puts its calls.
+    /// The list to which launch() appends its calls.
     [[nodiscard]] Launches& launches() const { return launches_; }
-    /// Waits until all that was asked for is done; errors of kernels appear here.
+    /// Waits until all queued operations are complete; throws errors of kernels.
     void synchronize() const;
-    /// Whether all that was asked for is done.
+    /// Whether all queued operations are complete.
     [[nodiscard]] bool done() const;
 
   private:
@@ -48,10 +48,10 @@ class Stream {
     mutable Launches launches_;
 };
 
-/// Launches in this stream (launcher_cuda.cpp, tests/cuda_emulation), which outlives it.
+/// The launcher for this stream (launcher_cuda.cpp, tests/cuda_emulation); the stream must outlive it.
 std::unique_ptr<Launcher> make_launcher(NativeStream stream);
 
-/// A place in a stream that others can wait for.
+/// A point in a stream that other streams and the host can wait for.
 class Event {
   public:
     Event();
@@ -60,7 +60,7 @@ class Event {
     Event& operator=(const Event&) = delete;
 
     void record(const Stream& stream);
-    void make_wait(const Stream& stream) const;  ///< what is asked of `stream` from now on waits for the event
+    void make_wait(const Stream& stream) const;  ///< operations queued on `stream` from now on wait for the event
     void synchronize() const;
 
   private:
@@ -71,7 +71,7 @@ class Event {
 std::byte* allocate_pinned(std::size_t num_bytes);
 void release_pinned(std::byte* data) noexcept;
 
-/// Page-locked host memory with one owner: copies to and from it do not hold up the host.
+/// Page-locked host memory with one owner; copies to and from it are asynchronous.
 class Pinned {
   public:
     Pinned() = default;
@@ -96,25 +96,25 @@ struct GpuProperties {
     int multiprocessors = 0;
     std::size_t memory_bytes = 0;
     std::size_t l2_bytes = 0;
-    std::size_t shared_bytes = 0;  ///< of a block, at most
+    std::size_t shared_bytes = 0;  ///< max per block
 };
 
-/// What a block may have of shared memory on the smallest GPU that the kernels are for (A100).
+/// Max shared memory per block on the smallest supported GPU (A100).
 constexpr std::size_t block_shared_bytes = 163 << 10;
 
-/// GPUs that this process sees; 0 where there is no driver.
+/// Number of GPUs visible to this process; 0 if there is no driver.
 int num_gpus();
 GpuProperties properties_of(int gpu);
-/// The GPU of the calling thread from here on; each thread that calls a device must say it once.
+/// Selects the GPU of the calling thread; every thread that calls a device must do this once.
 void use_gpu(int gpu);
-/// Of the calling thread's GPU, what nobody has taken.
+/// Free memory of the calling thread's GPU.
 std::size_t free_memory_bytes();
 
-/// Device memory, 256-byte aligned; what is in it means nothing. Throws std::bad_alloc.
+/// Device memory, 256-byte aligned, uninitialized. Throws std::bad_alloc.
 std::byte* allocate_memory(std::size_t num_bytes);
 void release_memory(std::byte* data) noexcept;
 void fill_zero(const Stream& stream, std::byte* to, std::size_t num_bytes);
-/// Between any two memories. Does not wait where host memory is Pinned.
+/// Copies between any two memories. Asynchronous if the host memory is Pinned.
 void copy(const Stream& stream, void* to, const void* from, std::size_t num_bytes);
 
 }  // namespace longhaul::kernels::cuda

@@ -1,3 +1,4 @@
+// Implements runtime.hpp with the CUDA runtime.
 #include <cstring>
 #include <new>
 #include <utility>
@@ -9,7 +10,7 @@ namespace longhaul::kernels::cuda {
 void check(cudaError_t result, std::source_location where) {
     if (result == cudaSuccess) return;
     if (result == cudaErrorMemoryAllocation) {
-        static_cast<void>(cudaGetLastError());  // not sticky: the next call must not report it again
+        static_cast<void>(cudaGetLastError());  // clears the error, so that the next call does not report it again
         throw std::bad_alloc();
     }
     throw CudaError(std::string("CUDA: ") + cudaGetErrorString(result) + " (" + cudaGetErrorName(result) + ") in " +
@@ -28,7 +29,7 @@ Stream::Stream(const GraphPolicy& policy) : native_(new_stream()), launches_(mak
 Stream::~Stream() {
     try {
         launches_.flush();
-    } catch (const std::exception&) {  // whoever waited for results was told
+    } catch (const std::exception&) {  // already thrown to the caller that waited for results
     }
     static_cast<void>(cudaStreamDestroy(native_));
 }

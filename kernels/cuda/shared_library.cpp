@@ -1,3 +1,4 @@
+// Loads shared libraries with dlopen (shared_library.hpp).
 #include "kernels/cuda/shared_library.hpp"
 
 #include <dlfcn.h>
@@ -12,7 +13,7 @@ SharedLibrary::SharedLibrary(std::string name, std::initializer_list<const char*
         file_ = file;
         handle_ = ::dlopen(file, RTLD_NOW | RTLD_LOCAL);
         if (handle_ != nullptr) return;
-        if (why.empty()) why = ::dlerror();  // of the first, which is the one to install
+        if (why.empty()) why = ::dlerror();  // of the first file, which is the one to install
     }
     throw CudaError(name_ + ": expected the library " + *files.begin() + ", got '" + why +
                     "'; install it, or add its folder to LD_LIBRARY_PATH");

@@ -1,4 +1,4 @@
-// Libraries that are loaded when they are first needed, and stay: a program starts without those that it does not use.
+// Libraries that are loaded on first use and never unloaded, so that a program starts without those it does not use.
 #pragma once
 
 #include <initializer_list>
@@ -10,10 +10,10 @@ namespace longhaul::kernels::cuda {
 
 class SharedLibrary {
   public:
-    /// Loads the first of `files` that is there. Throws CudaError, which begins with `name`.
+    /// Loads the first of `files` that exists. Throws CudaError, whose message starts with `name`.
     SharedLibrary(std::string name, std::initializer_list<const char*> files);
 
-    /// Throws CudaError where the library does not have it.
+    /// Sets `function` to the library's `symbol`. Throws CudaError if the library does not have it.
     template <typename Function>
     void find(Function*& function, const char* symbol) const {
         function = reinterpret_cast<Function*>(address(symbol));

@@ -1,3 +1,4 @@
+// Transfers from host to device through page-locked buffers (staging.hpp).
 #include "kernels/cuda/staging.hpp"
 
 #include <algorithm>

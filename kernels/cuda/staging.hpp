@@ -1,6 +1,6 @@
-// What the host hands to the device: copied into page-locked memory at once, and from there by the stream when its turn
-// comes. So the caller's memory is free again when a call returns, and the host does not wait for the device, unless it
-// is several copies ahead.
+// Transfers from host to device: data is copied at once into page-locked memory, and from there by the stream. The
+// caller can reuse its memory when a call returns, and the host does not wait for the device unless it is several
+// copies ahead.
 #pragma once
 
 #include <array>
@@ -14,16 +14,16 @@
 
 namespace longhaul::kernels::cuda {
 
-/// Page-locked buffers that are used in turn. One stream, one thread.
+/// Page-locked buffers, used round-robin. For one stream and one thread.
 class PinnedRing {
   public:
     explicit PinnedRing(const Stream& stream) : stream_(stream) {}
 
-    /// to (device) = from (host), behind what the stream holds already.
+    /// to (device) = from (host), after all earlier operations on the stream.
     void send(std::byte* to, const void* from, std::size_t num_bytes);
 
   private:
-    /// More at once is cut: a piece travels while the next one is copied.
+    /// Larger copies are split: one piece is transferred while the next one is copied.
     static constexpr std::size_t piece_bytes = std::size_t{4} << 20;
 
     struct Turn {
@@ -38,7 +38,7 @@ class PinnedRing {
     std::size_t next_ = 0;
 };
 
-/// Arrays of one pass, side by side, that travel in one copy. Offsets are multiples of 16 bytes.
+/// Arrays of one pass, concatenated so that one copy transfers them. Offsets are multiples of 16 bytes.
 class Parcel {
   public:
     void clear() { bytes_.clear(); }

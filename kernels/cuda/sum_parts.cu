@@ -1,3 +1,4 @@
+// sum_parts() of links.hpp: adds the parts of all ranks. Called by links_nccl.cpp.
 #include <stdexcept>
 #include <string>
 

@@ -1,18 +1,18 @@
-// Where the values of a packed matrix lie on the GPU: in the order in which the lanes of a warp hold them for an mma,
-// so that weights go from device memory to registers by reads of 512 bytes in a row, each lane its own 16 bytes, and
-// nothing has to be exchanged or transposed on the way.
+// Layout of a packed matrix on the GPU. Values are stored in the order in which the lanes of a warp hold them for an
+// mma: weights go from device memory to registers in contiguous reads of 512 bytes, 16 bytes per lane, without any
+// exchange or transposition.
 //
-// A matrix is [tile of 16 outputs][slice][step][step_bytes] and, of quantized weights, behind all that the scales
-// [tile][slice][block][8][2] (bf16; the pair g is of outputs g and g + 8). Slices are padded with zeros to whole steps,
-// outputs to whole tiles. A step is, for all 16 outputs of the tile:
-//   f32   4 inputs:  [output][input] (no mma reads it)
+// A matrix is [tile of 16 outputs][slice][step][step_bytes]. For quantized weights the scales
+// [tile][slice][block][8][2] follow (bf16; pair g holds those of outputs g and g + 8). Slices are padded with zeros to
+// whole steps, outputs to whole tiles. A step contains, for all 16 outputs of the tile:
+//   f32   4 inputs:  [output][input] (not used by an mma)
 //   bf16  32 inputs: two fragments of m16n8k16, 512 bytes each
 //   int8  64 inputs: two fragments of m16n8k32, 512 bytes each; a step is a block, which shares a scale
-//   int4  64 inputs: two fragments of m16n8k32 in 512 bytes; either is a block
+//   int4  64 inputs: two fragments of m16n8k32 in 512 bytes; each fragment is a block
 //
-// Which inputs of a step meet in one mma is ours to choose, as long as weights and inputs of the product agree: lane
-// (g, t) = (lane / 4, lane % 4) holds of its outputs a run of inputs, 8t.. (bf16) or 16t.. (int8) of the step, one half
-// of the run in either fragment. So what it must hold of a row of inputs is 16 bytes in a row as well.
+// Any assignment of a step's inputs to mma columns is valid, as long as weights and inputs agree. Here lane (g, t) =
+// (lane / 4, lane % 4) holds for its outputs a run of inputs, 8t.. (bf16) or 16t.. (int8) of the step, with half of the
+// run in each fragment. So the inputs that a lane needs from a row are also 16 contiguous bytes.
 #pragma once
 
 #include <cstdint>
@@ -32,15 +32,15 @@ constexpr int step_bytes(DType dtype) {
     return dtype == DType::f32 ? 256 : dtype == DType::int4 ? 512 : 1024;
 }
 
-/// Of a tile, slice and block.
+/// Bytes of scales per tile, slice and block.
 constexpr int scale_bytes = 2 * tile_outputs;
 
-/// Blocks of a step; of types without scales 0.
+/// Blocks per step; 0 for types without scales.
 constexpr int step_blocks(DType dtype) {
     return dtype == DType::int4 ? 2 : dtype == DType::int8 ? 1 : 0;
 }
 
-/// The byte of an input in its step; of int4 the half of it, inputs 4..7 of a lane's run the upper one.
+/// Byte offset of an input in its step. int4: inputs 4..7 of a lane's run use the upper half of the byte.
 constexpr int byte_in_step(DType dtype, int output, int input) {
     const int g = output % 8, upper = output % tile_outputs / 8;
     if (dtype == DType::f32) return output % tile_outputs * 16 + input * 4;
@@ -61,7 +61,7 @@ struct WeightLayout {
     DType dtype = DType::bf16;
     int num_slices = 0;
     std::int64_t slice_length = 0;
-    std::int64_t steps = 0;  ///< of a slice
+    std::int64_t steps = 0;  ///< per slice
     std::int64_t num_tiles = 0;
 
     static constexpr WeightLayout of(const Matrix& matrix) {

@@ -1,4 +1,4 @@
-// Keys, values and attention of the reference device.
+// KV cache and attention of the reference device.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -24,7 +24,7 @@ std::int64_t kv_offset(const KvLayout& layout, std::int64_t layer, std::int64_t 
 
 namespace {
 
-/// Where one row of an attention call finds its keys and values: by absolute position.
+/// Finds the keys and values that one row of an attention call reads, by absolute position.
 struct RowMemory {
     const KvLayout& layout;
     std::int64_t layer;
@@ -32,7 +32,7 @@ struct RowMemory {
     const AttentionSequence& sequence;
     const AttentionRow& row;
 
-    /// The key (value) of a position, token_bytes.
+    /// The key (or value) at a position, token_bytes() long.
     [[nodiscard]] const std::byte* token(std::int64_t position, bool values) const {
         const bool paged = position < row.in_pages;
         const std::int64_t slot = paged ? position : row.path[position - row.in_pages];
@@ -82,7 +82,7 @@ float score_of(const RowMemory& memory, const std::byte* q, std::int64_t positio
     return dot * scale;
 }
 
-/// The values of positions first.. with probabilities `p`, as whole numbers.
+/// Adds up the values from position `first` on, weighted with `p`, in integers.
 void add_int8_values(const RowMemory& memory, const std::vector<float>& p, std::int64_t first,
                      std::vector<float>& output) {
     std::vector<float> weights;
@@ -103,7 +103,7 @@ void add_int8_values(const RowMemory& memory, const std::vector<float>& p, std::
     }
 }
 
-/// Positions first..last (first is a multiple of 512, last inside its chunk) as a softmax of their own.
+/// Softmax over positions first..last (first is a multiple of 512, last is in the same chunk).
 Softmax chunk_of(const RowMemory& memory, const std::byte* q, std::int64_t first, std::int64_t last) {
     const KvLayout& layout = memory.layout;
     const float scale = 1.0F / std::sqrt(static_cast<float>(layout.head_dim));
@@ -131,7 +131,7 @@ Softmax chunk_of(const RowMemory& memory, const std::byte* q, std::int64_t first
             const std::int64_t i = layout.dtype == DType::bf16 ? (j ^ 1) : j;
             if (i < count) sum = std::fma(p[i], memory.at(first + i, true, d), sum);
         }
-        // + 0 turns -0 into +0: absent places may or may not have been added as products of zero.
+        // + 0 turns -0 into +0, because absent positions may or may not have been added with p = 0.
         chunk.output[d] = sum + 0.0F;
     }
     return chunk;
@@ -192,7 +192,7 @@ std::size_t ReferenceDevice::kv_page_bytes(const KvLayout& layout) const {
 
 namespace {
 
-/// Rounds one key or value as the layout says, to token_bytes.
+/// Converts one key or value to the layout's type, in the form described at KvLayout::token_bytes.
 void store_token(const KvLayout& layout, const float* x, std::byte* to) {
     if (layout.dtype != DType::int8) {
         for (std::int64_t d = 0; d < layout.head_dim; ++d) store_rounded(to, layout.dtype, d, x[d]);

@@ -23,7 +23,7 @@ std::unique_ptr<Device> make_reference_device(int threads) {
 namespace reference {
 namespace {
 
-/// One slice of a product: fused multiply-adds from +0. bf16: ascending pairs, the odd element first; f32: ascending.
+/// One slice of a dot product: fused multiply-adds from +0. bf16: ascending pairs, odd element first; f32: ascending.
 float slice_sum(DType dtype, const std::byte* w, const std::byte* x, std::int64_t first, std::int64_t length) {
     float sum = 0.0F;
     for (std::int64_t i = 0; i < length; ++i) {
@@ -33,7 +33,7 @@ float slice_sum(DType dtype, const std::byte* w, const std::byte* x, std::int64_
     return sum;
 }
 
-/// The slices of one output, added as a balanced tree.
+/// One output: its slices, added as a balanced tree.
 float output_of(const Matrix& matrix, const std::byte* w_row, const std::byte* x_row) {
     std::array<float, 8> sums{};
     for (int s = 0; s < matrix.num_slices; ++s) {

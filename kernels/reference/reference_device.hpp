@@ -1,5 +1,5 @@
-// The oracle: every operation as plain loops over plain row-major arrays, in exactly the order that numerics.hpp
-// states. Never optimised; it is judged by reading. Layouts of its own:
+// The oracle of the kernel tests: every operation as plain loops over row-major arrays, in exactly the order that
+// numerics.hpp states. Not optimised, so that it can be checked by reading. It has its own layouts:
 //   weights  bf16 or f32 [num_outputs, num_inputs]
 //   KV page  dtype [layer, kv_head, {key, value}, slot (64), head_dim]
 #pragma once
@@ -10,7 +10,8 @@
 
 namespace longhaul::kernels {
 
-/// `threads` is only what threads() reports and over which outputs of products are dealt out.
+/// `threads`: the result of threads(), and the number of threads among which the outputs of a matmul or attention are
+/// divided.
 std::unique_ptr<Device> make_reference_device(int threads);
 
 namespace reference {
@@ -56,7 +57,7 @@ class ReferenceDevice final : public HostDevice {
     int threads_;
 };
 
-/// Byte of a page where one key (or value) begins.
+/// Byte offset of one key (or value) in a page.
 std::int64_t kv_offset(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, bool values,
                        std::int64_t slot);
 

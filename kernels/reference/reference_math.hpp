@@ -1,4 +1,4 @@
-// Sums and functions of the contract for single values: the order is the meaning (numerics.hpp).
+// Sums and functions of numerics.hpp for single values; the order of operations is part of the contract.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
+// Matmul with int8 and int4 weights in plain loops: the oracle for kernels/cpu/quantized.hpp.
+//
+// A packed matrix is [outputs][slice][block]: a bf16 scale, then one byte per input, always for a full block.
 #include "kernels/reference/reference_quantized.hpp"
 
-// Products of int8 and int4 weights in plain loops: the judge of kernels/cpu/quantized.hpp.
-//
-// A packed matrix is [outputs][slice][block]: a bf16 scale, then a byte for each input of a whole block.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -34,7 +34,7 @@ std::int64_t blocks_of(const Matrix& w) {
     return w.num_slices * quantized_blocks(w.dtype, w.slice_length);
 }
 
-/// The inputs of one row and block of the product, as numerics.hpp says.
+/// The inputs of one row and block, quantized as in numerics.hpp.
 InputBlock quantize_inputs(const std::byte* x, std::int64_t first, std::int64_t count) {
     InputBlock block;
     float largest = 0.0F;

@@ -1,4 +1,5 @@
-// The sum over a group's ranks, twice a layer: through shared memory, by our own messages, by the library's.
+// `longhaul bench all-reduce`: the sum over a group's ranks (two per layer), through shared memory, by our own
+// messages, and by MPI_Allreduce.
 #include <mpi.h>
 
 #include <algorithm>
@@ -15,11 +16,11 @@ namespace {
 
 using Sum = std::function<void(float*, std::int64_t)>;
 
-/// Seconds of one sum, the slowest rank's: the mean of so many that a look at the clock does not count.
+/// Seconds per sum on the slowest rank, averaged over enough calls that reading the clock does not matter.
 double time_once(MPI_Comm ranks, const Sum& sum, std::vector<float>& data) {
     const std::int64_t count = data.size();
     const std::int64_t calls = std::clamp<std::int64_t>((std::int64_t{1} << 22) / count, 4, 400);
-    std::fill(data.begin(), data.end(), 1.0F);  // and soon infinity: what is added does not matter
+    std::fill(data.begin(), data.end(), 1.0F);  // the values soon overflow to infinity, which does not affect the time
     MPI_Barrier(ranks);
     const auto start = std::chrono::steady_clock::now();
     for (std::int64_t i = 0; i < calls; ++i) sum(data.data(), count);
@@ -29,7 +30,7 @@ double time_once(MPI_Comm ranks, const Sum& sum, std::vector<float>& data) {
     return slowest / static_cast<double>(calls);
 }
 
-/// A path that gave other bits than another must not look fast.
+/// Checks that all paths give the same bits: a wrong path must not look fast.
 void check_bits(engine::Group& group, engine::Group& messages, std::int64_t count) {
     std::vector<float> by_group(count);
     std::uint32_t state = 1U + static_cast<std::uint32_t>(group.rank());
@@ -73,7 +74,7 @@ BenchTable bench_all_reduce(BenchSetup& setup) {
         check_bits(*setup.group, *messages, count);
         std::vector<float> data(count);
         std::array<std::vector<double>, 3> seconds;
-        for (const Sum& sum : sums) time_once(ranks, sum, data);  // buffers grow, pages are touched
+        for (const Sum& sum : sums) time_once(ranks, sum, data);  // grows buffers and touches pages
         for (int round = 0; round < 9; ++round) {
             for (std::size_t i = 0; i < sums.size(); ++i) seconds[i].push_back(time_once(ranks, sums[i], data));
         }

@@ -1,5 +1,5 @@
-// `longhaul bench`: how fast the engine is on this machine, next to what the machine can do, both measured in one run
-// and in turn: shared machines drift, so a share is a median of pairs.
+// `longhaul bench`: measures the engine's speed next to the machine's ceilings (bandwidth, peak FLOP/s) in the same
+// run. Measurements alternate, and a share is a median of pairs, because the speed of shared machines drifts.
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@
 
 namespace longhaul::runner {
 
-/// A number of a line and how the table shows it: value * factor with so many decimals.
+/// A number of a line and its format in the table: value * factor, with `decimals` digits.
 struct BenchColumn {
     const char* key;
     const char* title;
@@ -27,31 +27,32 @@ struct BenchColumn {
     int decimals = 0;
 };
 
-/// Lines as JSON objects; the table shows the columns, `--json` all of them. A column is as wide as its title, since
-/// lines are shown before the last is known.
+/// Lines as JSON objects. The table shows only `columns`, `--json` shows all numbers. A column is as wide as its title,
+/// because lines are printed before the last one is known.
 struct BenchTable {
     std::string title;
     std::vector<BenchColumn> columns;
     std::vector<nlohmann::ordered_json> lines;
-    std::vector<BenchTable> details;  ///< tables that explain lines of this one
+    std::vector<BenchTable> details;  ///< tables with details of this table's lines
 };
 
-/// What all benchmarks are given.
+/// Input of all benchmarks.
 struct BenchSetup {
     Settings settings;
-    const World* world = nullptr;          ///< the ranks that measure together; nullptr: this process alone
-    std::unique_ptr<engine::Group> group;  ///< all of them, as one tensor-parallel engine
-    int threads = 1;                       ///< of a rank
+    const World* world = nullptr;          ///< the ranks that measure together; nullptr: only this process
+    std::unique_ptr<engine::Group> group;  ///< of all ranks, as one tensor-parallel engine
+    int threads = 1;                       ///< per rank
     std::unique_ptr<kernels::Device> device;
-    std::unique_ptr<Ceilings> ceilings;  ///< of the device, once they are asked for
-    TimedDevice* timed = nullptr;        ///< the device, where the parts of a pass are asked for
-    engine::ModelConfig shape;           ///< of a name, or of the model folder
+    std::unique_ptr<Ceilings> ceilings;  ///< of the device; created on first use
+    TimedDevice* timed = nullptr;        ///< the device itself if the parts of a pass are measured, else nullptr
+    engine::ModelConfig shape;           ///< from --shape, or of the model folder
     std::string shape_name;
-    std::int64_t rows = 0;    ///< of a pass; 0: several, as the benchmark has them
-    std::string model;        ///< folder; "": random weights
-    std::int64_t rounds = 1;  ///< of passes, each with lines of its own; of speculation, whose medians are shown
-    std::string tree;         ///< of speculation; "": several
-    /// Told of each line as soon as it is measured; benchmarks take minutes with large models.
+    std::int64_t rows = 0;  ///< per pass; 0: the benchmark's own list of sizes
+    std::string model;      ///< folder; "": random weights
+    /// rounds of passes, each with its own lines; rounds of speculation, with medians over them
+    std::int64_t rounds = 1;
+    std::string tree;  ///< of speculation; "": the benchmark's own list of trees
+    /// Called for each line as soon as it is measured, because benchmarks of large models take minutes.
     std::function<void(const BenchTable& so_far)> line_done;
 
     void add(BenchTable& table, nlohmann::ordered_json line) const {
@@ -62,34 +63,35 @@ struct BenchSetup {
 
 /// Passes of the whole model: "decode", "verify", "prefill".
 BenchTable bench_passes(BenchSetup& setup, const std::string& what);
-/// Attention alone, 1K to 100K positions, 1 to 32 nodes, 1 to 8 query heads a KV head.
+/// One layer's attention: 1K to 100K positions, 1 to 32 nodes, 1 to 8 query heads per KV head.
 BenchTable bench_attention(BenchSetup& setup);
-/// From logits to the next token.
+/// Sampling: from logits to the next token.
 BenchTable bench_sampling(BenchSetup& setup);
-/// Trees and verification of one step, next to the target's pass over them.
+/// Cost of trees and verification in one step, next to the target's pass over the tree.
 BenchTable bench_drafts(BenchSetup& setup);
-/// Drafts of a known acceptance against plain decoding, the text compared.
+/// Speculation at a given acceptance against plain decoding; the texts are compared.
 BenchTable bench_speculation(BenchSetup& setup);
-/// From a start to the first token: cold and warm, packed anew and mapped.
+/// Time from start to the first token: cold and warm, weights packed anew and mapped.
 BenchTable bench_start(BenchSetup& setup);
 
-/// Sums over the ranks through shared memory, by our messages and by the library's, in turn.
+/// All-reduce over the ranks through shared memory, by our messages and by the MPI library, alternating.
 BenchTable bench_all_reduce(BenchSetup& setup);
 
-/// The model of the setup: loaded, or random weights of its shape, split over its group.
+/// The setup's model, split over its group: loaded, or random weights of its shape.
 std::unique_ptr<engine::Model> bench_model(BenchSetup& setup);
 
-/// Shapes that people know, by their size in parameters. Throws UsageError for another name.
+/// Common model shapes by their number of parameters. Throws UsageError for an unknown name.
 const engine::ModelConfig& bench_shape(const std::string& name);
 
 double bench_median(std::vector<double> values);
 
-/// Seconds of `run`, next to the ceilings (the peak by the instruction for such weights, attention's operations counted
-/// as theirs) measured right before each repetition, by all ranks at once and added up. Collective over the group.
+/// Timing of `run`, next to the ceilings measured right before each repetition by all ranks at once and summed. The
+/// peak is that of the instructions for `weights`; attention's operations count at the same rate. Collective over the
+/// group.
 struct BenchTiming {
     double seconds = 0;              ///< median
-    double bandwidth = 0, peak = 0;  ///< of the machine, medians; peak 0: not known
-    double share = 0;                ///< median of (time at the nearer ceiling / time taken)
+    double bandwidth = 0, peak = 0;  ///< of the machine, medians; peak 0: unknown
+    double share = 0;                ///< median of (time at the binding ceiling / time taken)
 };
 BenchTiming time_against_ceilings(BenchSetup& setup, kernels::DType weights, double bytes, double flops, int repeats,
                                   const std::function<void()>& run);

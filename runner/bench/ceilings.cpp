@@ -51,7 +51,7 @@ class DeviceCeilings final : public Ceilings {
     double flops_per_second(kernels::DType) override { return device_.measure_peak_flops(); }
 
   private:
-    /// More than any cache holds, and little of the memory.
+    /// Larger than any cache, but a small part of the memory.
     static std::size_t vector_bytes(const kernels::Device& device) {
         const std::int64_t most = device.own_memory()->total_bytes / 64;
         return std::min(most, std::int64_t{512} << 20) / 64 * 64;

@@ -1,4 +1,4 @@
-// What the machine can do at best, measured beside what is timed.
+// Ceilings of the machine (memory bandwidth, peak FLOP/s), measured next to each benchmark.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,13 @@ class Ceilings {
   public:
     virtual ~Ceilings() = default;
     virtual double bytes_per_second() = 0;
-    /// Of products with such weights; 0: not known.
+    /// Peak of matmuls with weights of this type; 0: unknown.
     virtual double flops_per_second(kernels::DType weights) = 0;
 };
 
-/// Of the processor's memory and units with `threads` threads; of a device with memory of its own, the bytes that an
-/// addition of two long vectors moves (and its bf16 peak, by the device itself, whatever the weights). `device` must
-/// outlive them.
+/// Ceilings of the CPU with `threads` threads. For a device with its own memory: the bandwidth of adding two long
+/// vectors, and the bf16 peak measured by the device itself, whatever the type of the weights. `device` must outlive
+/// the result.
 std::unique_ptr<Ceilings> make_ceilings(kernels::Device& device, int threads);
 
 }  // namespace longhaul::runner

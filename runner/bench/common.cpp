@@ -1,4 +1,4 @@
-// What benchmarks share: shapes, the model, timing next to the ceilings.
+// Shared by all benchmarks: model shapes, the model, timing next to the ceilings.
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 
 using engine::ModelConfig;
 
-/// Shapes that people know, by their size in parameters.
+/// Common model shapes by their number of parameters.
 const std::map<std::string, ModelConfig>& shapes() {
     const auto shape = [](std::int64_t vocab, std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
                           std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, bool tied) {
@@ -61,9 +61,9 @@ std::unique_ptr<engine::Model> bench_model(BenchSetup& setup) {
 
 namespace {
 
-/// The sum of what all ranks measure at the same time.
+/// Sum over all ranks of a value that they measure at the same time.
 double together(engine::Group& group, const std::function<double()>& measure) {
-    engine::min_over_ranks(group, 0);  // they begin together
+    engine::min_over_ranks(group, 0);  // start together
     const auto mine = static_cast<float>(measure());
     std::vector<float> all(group.size());
     group.all_gather(&mine, all.data(), 1);
@@ -85,8 +85,8 @@ BenchTiming time_against_ceilings(BenchSetup& setup, kernels::DType weights, dou
         run();
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
-    // Once beforehand: pages are touched, scratch memory has grown. Short runs also once after each measurement of the
-    // ceilings, which leaves the caches full of something else.
+    // Run once before: touches pages and grows scratch memory. Short runs also run once after each measurement of the
+    // ceilings, which fills the caches with other data.
     double last = repeats > 1 ? seconds_of_run() : 1e9;
     std::vector<double> seconds, shares, bandwidths, peaks;
     for (int i = 0; i < repeats; ++i) {

@@ -1,5 +1,5 @@
-// What drafting costs beside the passes of models: distributions, trees and verification of one step, next to the
-// target's pass over the same tree.
+// `longhaul bench drafts`: cost of drafting besides the models' passes: distributions, trees and verification of one
+// step, next to the target's pass over the same tree.
 #include <algorithm>
 #include <chrono>
 #include <new>
@@ -15,22 +15,22 @@
 namespace longhaul::runner {
 namespace {
 
-constexpr std::int64_t rows_of_logits = 31;  ///< of a tree of 30 nodes and its root
+constexpr std::int64_t num_logit_rows = 31;  ///< a tree of 30 nodes and its root
 
 using Logits = std::vector<std::vector<float>>;
 
-/// Rows as of a language model: a few likely tokens, many that are not.
+/// Rows like those of a language model: a few likely tokens, many unlikely ones.
 Logits random_logits(std::int64_t vocab) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0, 3);
-    Logits rows(rows_of_logits, std::vector<float>(vocab));
+    Logits rows(num_logit_rows, std::vector<float>(vocab));
     for (auto& row : rows) {
         for (float& logit : row) logit = normal(random);
     }
     return rows;
 }
 
-/// A target that the draft model imitates.
+/// Logits of a target that the draft model approximates.
 Logits target_of(const Logits& drafts) {
     std::mt19937 random(2);
     std::normal_distribution<float> normal(0, 0.7F);
@@ -50,7 +50,7 @@ struct StepTimes {
     std::int64_t nodes = 0;
 };
 
-/// One step of `method`, without the models.
+/// Times one step of `method` without the models.
 StepTimes time_step(const engine::TreeMethod& method, const engine::Verifier& verifier, bool coupled,
                     engine::LogitsPipeline& pipeline, const Logits& drafted, const Logits& wanted, std::uint64_t key) {
     const auto row = [](const Logits& logits, std::int32_t node) {
@@ -78,10 +78,10 @@ StepTimes time_step(const engine::TreeMethod& method, const engine::Verifier& ve
     return times;
 }
 
-/// A pass of the target over the root and 30 nodes under it.
+/// Times a pass of the target over a root and 30 nodes below it.
 double time_pass(engine::Model& model, engine::KvSequence& kv, std::int64_t context) {
     std::vector<engine::ForwardRow> rows;
-    for (std::int32_t i = 0; i < rows_of_logits; ++i) {
+    for (std::int32_t i = 0; i < num_logit_rows; ++i) {
         rows.push_back(i == 0 ? engine::text_row(0, context) : engine::tree_row(i, context, {i - 1}));
         rows.back().wants_logits = true;
     }
@@ -109,7 +109,7 @@ BenchTable bench_drafts(BenchSetup& setup) {
     constexpr std::int64_t context = 512;
     engine::PagePool pool(model->device(), model->kv_layout(), std::int64_t{1} << 40);
     engine::KvSequence kv(pool);
-    if (!kv.reserve(context + rows_of_logits) || !kv.reserve_scratch(rows_of_logits)) throw std::bad_alloc();
+    if (!kv.reserve(context + num_logit_rows) || !kv.reserve_scratch(num_logit_rows)) throw std::bad_alloc();
     kv.set_committed(context);
     engine::LogitsPipeline pipeline(engine::SamplingParams{}, setup.shape.vocab_size);
     const Logits drafted = random_logits(setup.shape.vocab_size);

@@ -1,4 +1,4 @@
-// Parts of a step on their own: attention, sampling.
+// `longhaul bench attention` and `sampling`: parts of a decode step on their own.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace longhaul::runner {
 namespace {
 
-/// Numbers of some 2^-7 to 2^-6, either sign.
+/// Random values with magnitudes of about 2^-7 to 2^-6, of either sign.
 std::vector<std::uint16_t> random_bf16(std::size_t count) {
     std::vector<std::uint16_t> values(count);
     std::uint32_t state = 1;
@@ -25,7 +25,7 @@ std::vector<std::uint16_t> random_bf16(std::size_t count) {
     return values;
 }
 
-/// Random keys and values.
+/// Fills the pages with random keys and values.
 void fill(kernels::Device& device, const kernels::KvLayout& layout, std::span<std::byte* const> pages) {
     kernels::KvBox box{.num_heads = layout.num_kv_heads,
                        .count = static_cast<std::int64_t>(pages.size()) * kernels::KvLayout::page_tokens};
@@ -39,8 +39,8 @@ void fill(kernels::Device& device, const kernels::KvLayout& layout, std::span<st
     }
 }
 
-/// One layer's attention at `context`, of the shape's KV heads with `group` query heads each. As many layers as are not
-/// in cache take turns.
+/// Times one layer's attention at `context` positions, with the shape's KV heads and `group` query heads per KV head.
+/// Cycles through enough layers that their KV is not in cache.
 nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context, std::int64_t nodes,
                                          std::int64_t group) {
     kernels::Device& device = *setup.device;
@@ -57,7 +57,7 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
     if (!kv.reserve(context + 1) || !kv.reserve_scratch(nodes)) throw std::bad_alloc();
     fill(device, layout, kv.pages());
     fill(device, layout, kv.scratch_pages());
-    // As pairs of bf16 or as single f32: numbers of like size either way.
+    // Works as pairs of bf16 and as single f32: the magnitudes are similar in both.
     const std::vector<std::uint16_t> q = random_bf16(nodes * width * 2);
     const kernels::Buffer queries(device, q.size() * sizeof q[0]);
     device.upload(queries.data(), q.data(), queries.num_bytes());
@@ -66,7 +66,7 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
     std::vector<std::int32_t> slots(nodes);
     std::iota(slots.begin(), slots.end(), 0);
     std::vector<kernels::AttentionRow> rows;
-    for (std::int64_t i = 0; i < nodes; ++i) {  // a path of 8 nodes at most, ending in the row's own slot
+    for (std::int64_t i = 0; i < nodes; ++i) {  // a path of at most 8 nodes, ending in the row's own slot
         const std::int64_t above = std::min<std::int64_t>(i, 7);
         rows.push_back({0, context + above, context, slots.data() + i - above});
     }
@@ -95,7 +95,7 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
             {"share", timing.share}};
 }
 
-/// Microseconds a token from logits to the next token, the median of many.
+/// Seconds per token from logits to the next token, median of many.
 nlohmann::ordered_json measure_sampling(std::int64_t vocab, const char* name, const engine::SamplingParams& params) {
     constexpr int rows = 64;
     engine::LogitsPipeline pipeline(params, vocab);
@@ -105,7 +105,7 @@ nlohmann::ordered_json measure_sampling(std::int64_t vocab, const char* name, co
     std::vector<double> seconds;
     std::int64_t sum = 0;
     for (int row = 0; row < rows; ++row) {
-        for (std::size_t i = 0; i < logits.size(); ++i) {  // a few likely tokens, many that are not
+        for (std::size_t i = 0; i < logits.size(); ++i) {  // a few likely tokens, many unlikely ones
             logits[i] = engine::NoiseRow(5, row, engine::Purpose::residual).gumbel(static_cast<std::int32_t>(i)) * 1.5F;
         }
         const auto start = std::chrono::steady_clock::now();

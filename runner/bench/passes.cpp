@@ -1,4 +1,4 @@
-// Passes of the whole model: plain decoding, verification of a tree, prefill.
+// `longhaul bench decode`, `verify` and `prefill`: forward passes of the whole model.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -52,7 +52,7 @@ double flops_of(const ModelConfig& c, std::int64_t rows, std::int64_t context, b
     return 2.0 * (static_cast<double>(rows) * (body + attention) + static_cast<double>(prompt ? 1 : rows) * head);
 }
 
-/// Where the time of one pass goes, by operations of the device.
+/// Breaks the time of one pass down by operations of the device.
 BenchTable explain(TimedDevice& device, const std::string& title, const BenchTiming& ceilings,
                    const std::function<void()>& run) {
     struct Books {
@@ -102,8 +102,8 @@ BenchTable explain(TimedDevice& device, const std::string& title, const BenchTim
     return table;
 }
 
-/// A pass over `rows` nodes of a tree (a chain in the pages for a prompt) at `context` positions of keys and values,
-/// whose numbers do not matter.
+/// Times a pass over `rows` tree nodes (for a prompt, consecutive positions in the pages) after `context` positions of
+/// KV with arbitrary content.
 void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t context, bool prompt, int repeats,
              const engine::CostModel* costs, BenchTable& table) {
     engine::PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
@@ -112,7 +112,7 @@ void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t co
     kv.reserve_scratch(rows);
     kv.set_committed(context);
     const std::vector<ForwardRow> pass = make_rows(rows, context, prompt);
-    // A prompt goes in chunks, as it does in a run.
+    // A prompt is processed in chunks, as in a run.
     const std::int64_t chunk = !prompt ? rows : model.device().own_memory() ? engine::prefill_chunk_of(true) : 512;
     const engine::KvView view = kv.view();
     const auto run = [&] {
@@ -146,7 +146,7 @@ void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t co
     table.details.push_back(explain(*setup.timed, std::to_string(rows) + " rows", timing, run));
 }
 
-/// The numbers of rows of one round.
+/// The row counts of one round.
 std::vector<std::int64_t> row_counts(const BenchSetup& setup, std::vector<std::int64_t> all) {
     return setup.rows > 0 ? std::vector<std::int64_t>{setup.rows} : std::move(all);
 }

@@ -1,5 +1,5 @@
-// What speculation gains at a known acceptance: an autoregressive run, then the same text with its tokens as drafts,
-// some made wrong (engine/draft/replay.cpp).
+// `longhaul bench speculation`: speedup of speculative decoding at a given acceptance. An autoregressive run gives the
+// text; then its tokens are replayed as drafts, some of them made wrong (engine/draft/replay.cpp).
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -16,7 +16,7 @@
 namespace longhaul::runner {
 namespace {
 
-/// Random weights say nothing that could be read.
+/// Random weights generate no readable text, so no tokenizer is needed.
 class NoTokenizer final : public engine::Tokenizer {
   public:
     explicit NoTokenizer(std::int64_t vocab_size) : vocab_size_(static_cast<std::int32_t>(vocab_size)) {}
@@ -38,14 +38,14 @@ class NoTokenizer final : public engine::Tokenizer {
 
 struct Decoded {
     std::vector<std::int32_t> tokens;
-    double seconds = 0;  ///< of decoding alone
+    double seconds = 0;  ///< decoding only
     double block_efficiency = 0;
 };
 
 constexpr std::int64_t prompt_tokens = 16, text_tokens = 64;
-/// Plain decoding beside drafts is asked for its rate alone, which fewer tokens show.
+/// The plain decoding next to the drafts only measures its rate, for which fewer tokens are enough.
 constexpr std::int64_t plain_tokens = 16;
-/// So many that what a choice costs at first is a small part.
+/// Enough tokens that the initial cost of `draft-tree = auto` is a small part.
 constexpr std::int64_t auto_tokens = 640;
 
 engine::DraftOptions plain_decoding() {
@@ -83,7 +83,7 @@ Decoded decode(engine::Model& model, engine::Group& group, const engine::DraftOp
     return decoded;
 }
 
-/// Tokens a second; throws Error unless the tokens are the first of `text`.
+/// Tokens/s; throws Error unless the tokens are the first ones of `text`.
 double checked_rate(const Decoded& got, const std::vector<std::int32_t>& text) {
     const bool same =
         got.tokens.size() <= text.size() && std::equal(got.tokens.begin(), got.tokens.end(), text.begin());
@@ -91,11 +91,11 @@ double checked_rate(const Decoded& got, const std::vector<std::int32_t>& text) {
     return static_cast<double>(got.tokens.size()) / got.seconds;
 }
 
-/// Rates of drafts with one tree at one acceptance, a number for each round.
+/// Results of one tree at one acceptance, one number per round.
 struct Measured {
     std::string tree;
     double accept = 0, block_efficiency = 0;
-    std::vector<double> rates{}, speedups{};  ///< tokens a second, and over plain decoding in the same round
+    std::vector<double> rates{}, speedups{};  ///< tokens/s, and speedup over plain decoding in the same round
 };
 
 void measure(engine::Model& model, engine::Group& group, const std::vector<std::int32_t>& text, double plain_rate,
@@ -121,7 +121,7 @@ void add_line(BenchSetup& setup, const Measured& measured, const std::vector<dou
                       {"same_text", true}});
 }
 
-/// Each tree by itself: plain decoding, then every acceptance, `rounds` times.
+/// Each tree separately: `rounds` times plain decoding followed by every acceptance.
 void sweep_acceptance(BenchSetup& setup, engine::Model& model, const std::vector<std::int32_t>& text,
                       BenchTable& table) {
     const std::vector<std::string> trees =
@@ -138,7 +138,7 @@ void sweep_acceptance(BenchSetup& setup, engine::Model& model, const std::vector
     }
 }
 
-/// Every fixed tree in turn with `draft-tree = auto`, in the same rounds: how near it comes to the best of them.
+/// All fixed trees and `draft-tree = auto`, alternating in the same rounds: how close auto is to the best of them.
 void compare_auto(BenchSetup& setup, engine::Model& model, const std::vector<std::int32_t>& text, BenchTable& table) {
     for (const double accept : {0.0, 0.5, 0.9}) {
         std::vector<double> plain_rates;

@@ -1,5 +1,6 @@
-// From a start to the first token: weights packed from the model's files and mapped from packed ones, with the files on
-// disk alone (cold) and in the page cache (warm), next to reading them plainly.
+// `longhaul bench start`: time from start to the first token. Weights are packed from the model's files, or mapped from
+// packed files; the files are on disk only (cold) or in the page cache (warm). Plain reading of the files is the
+// comparison.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -40,7 +41,7 @@ std::vector<fs::path> files_in(const fs::path& folder, const char* extension) {
     return files;
 }
 
-/// Out of the page cache, as far as nobody else has them mapped.
+/// Removes files from the page cache, unless another process has them mapped.
 void forget(const std::vector<fs::path>& files) {
     for (const fs::path& file : files) {
         const int fd = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
@@ -51,7 +52,7 @@ void forget(const std::vector<fs::path>& files) {
     }
 }
 
-/// Reads the files from end to end, as `cat` would; the bytes.
+/// Reads the files sequentially, like `cat`; returns the number of bytes.
 std::int64_t read_all(const std::vector<fs::path>& files) {
     std::vector<char> buffer(std::size_t{1} << 20);
     std::int64_t bytes = 0;
@@ -64,7 +65,7 @@ std::int64_t read_all(const std::vector<fs::path>& files) {
     return bytes;
 }
 
-/// The most memory that was resident since the last call; 0 where the system does not say.
+/// Maximum resident memory since the last call, in bytes; 0 if the system does not report it.
 std::int64_t take_peak_resident_bytes() {
     std::int64_t kilobytes = 0;
     std::ifstream status("/proc/self/status");
@@ -75,16 +76,16 @@ std::int64_t take_peak_resident_bytes() {
     return kilobytes * 1024;
 }
 
-/// Has the system find so much free memory beforehand: a virtual machine gives what is free back to its host, and takes
-/// seconds to get gigabytes of it again.
-void find_memory(std::int64_t bytes) {
+/// Makes the system provide this much free memory beforehand: a virtual machine returns free memory to its host, and
+/// needs seconds to get gigabytes back.
+void preallocate_memory(std::int64_t bytes) {
     const std::size_t num_bytes = bytes;
     std::byte* const memory = kernels::allocate_host(num_bytes);
     for (std::size_t i = 0; i < num_bytes; i += 4096) *static_cast<volatile std::byte*>(memory + i) = std::byte{1};
     kernels::release_host(memory, num_bytes);
 }
 
-/// A folder of its own, gone with the object.
+/// A temporary folder, deleted with the object.
 class TemporaryFolder {
   public:
     explicit TemporaryFolder(const fs::path& parent)
@@ -132,7 +133,7 @@ Start start(BenchSetup& setup, const fs::path& packed) {
     return result;
 }
 
-/// What happens, by its name in the table, in the order of the table.
+/// Measures all cases; they are named as in the table.
 class StartBench {
   public:
     explicit StartBench(BenchSetup& setup)
@@ -141,7 +142,7 @@ class StartBench {
           files_(files_in(setup.model, ".safetensors")) {}
 
     BenchTable run() {
-        bytes_ = read_all(files_);  // and warm from here on
+        bytes_ = read_all(files_);  // warms the page cache, too
         time("pack, warm", {});
         starts_["pack, and write"].push_back(start(setup_, packed_.path()));
         constexpr int rounds = 3;
@@ -180,11 +181,11 @@ class StartBench {
         starts_[name].push_back({seconds, seconds, 0});
     }
     void time(const std::string& name, const fs::path& packed) {
-        if (packed.empty()) find_memory(bytes_);
+        if (packed.empty()) preallocate_memory(bytes_);
         starts_[name].push_back(start(setup_, packed));
     }
 
-    /// Medians. GB/s: bytes of the model's files.
+    /// Medians. GB/s is relative to the bytes of the model's files.
     [[nodiscard]] nlohmann::ordered_json line(const std::string& name) const {
         std::vector<double> loaded, token, peak;
         for (const Start& one : starts_.at(name)) {

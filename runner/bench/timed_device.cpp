@@ -55,7 +55,7 @@ void TimedDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_t
 }
 
 void TimedDevice::timed_matmul(const Matrix& w, std::int64_t num_rows, const std::function<void()>& run) {
-    const std::string part = "product " + std::to_string(w.num_outputs) + " x " + std::to_string(w.num_inputs);
+    const std::string part = "matmul " + std::to_string(w.num_outputs) + " x " + std::to_string(w.num_inputs);
     timed(part, static_cast<double>(w.data.num_bytes()),
           2.0 * static_cast<double>(w.num_outputs * w.num_inputs * num_rows), run);
 }
@@ -133,7 +133,7 @@ void TimedDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x
 
 void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                             DType act, std::byte* out, std::int64_t out_stride) {
-    std::vector<std::int64_t> read(pass_.sequences.size());  // positions of each sequence, by its last row
+    std::vector<std::int64_t> read(pass_.sequences.size());  // positions that each sequence's rows read from pages
     double seen = 0;
     for (const AttentionRow& row : pass_.rows) {
         std::int64_t& positions = read[row.sequence];

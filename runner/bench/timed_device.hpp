@@ -1,4 +1,4 @@
-// Where the time of a pass goes: a device that hands everything on to another and keeps the books.
+// Measures where the time of a pass goes: a device that forwards all calls to another device and times them.
 #pragma once
 
 #include <functional>
@@ -12,16 +12,16 @@
 
 namespace longhaul::runner {
 
-/// Of all calls of one operation (products: of one shape).
+/// Totals of all calls of one operation (for matmuls: of one shape).
 struct DevicePart {
     std::int64_t calls = 0;
     double seconds = 0;
-    double bytes = 0;  ///< weights, or keys and values, that had to come from memory
-    double flops = 0;  ///< of products and attention; 0 where only the time is of interest
+    double bytes = 0;  ///< weights or KV that must come from memory
+    double flops = 0;  ///< of matmuls and attention; 0 for operations where only the time matters
 };
 
-/// The device's operations, timed by name ("product 5632 x 2048", "attention", …). The numbers are those of the inner
-/// device. One thread, as every Device.
+/// Times the inner device's operations by name ("product 5632 x 2048", "attention", …) and returns the inner device's
+/// results. Single-threaded like every Device.
 class TimedDevice final : public kernels::Device {
   public:
     explicit TimedDevice(std::unique_ptr<kernels::Device> inner) : owned_(std::move(inner)), inner_(*owned_) {}

@@ -1,4 +1,4 @@
-// `longhaul bench WHAT`.
+// `longhaul bench WHAT`: parses the options, runs a benchmark of runner/bench and prints its table or JSON.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -30,7 +30,7 @@ std::string cell(const BenchColumn& column, const nlohmann::ordered_json& line) 
     return text;
 }
 
-/// One line of a table, its cells as wide as the titles; words begin on the left.
+/// Prints one line of the table. Columns are as wide as their titles; text is left-aligned.
 void print_line(const BenchTable& table, const std::function<std::string(const BenchColumn&)>& text) {
     for (const BenchColumn& column : table.columns) {
         const bool words = table.lines.front().at(column.key).is_string();
@@ -40,7 +40,7 @@ void print_line(const BenchTable& table, const std::function<std::string(const B
     std::printf("\n");
 }
 
-/// The last line, and before the first one what stands above it.
+/// Prints the last line of the table; before the first line also the title and the column titles.
 void print_last_line(const BenchTable& table, const std::string& title) {
     if (table.lines.size() == 1) {
         std::printf("%s\n", title.c_str());
@@ -69,7 +69,7 @@ BenchTable measure(BenchSetup& setup, const std::string& what) {
     return bench_all_reduce(setup);
 }
 
-/// `threads` before MPI is there; 0 where it cannot be known (the error comes later, once).
+/// The key `threads`, needed before MPI starts. 0 if the arguments have errors; these are reported later, once.
 int threads_of_bench(const std::vector<std::string>& arguments) {
     try {
         const CommandLine line = parse_command_line(arguments, syntax_of("bench"));
@@ -79,7 +79,7 @@ int threads_of_bench(const std::vector<std::string>& arguments) {
     }
 }
 
-/// Throws UsageError where `what` cannot be measured with so many ranks.
+/// Throws UsageError if `what` cannot be measured with this number of ranks.
 void check_ranks(const std::string& what, const Settings& settings, int ranks) {
     if (what == "all-reduce") {
         if (ranks == 2 || ranks == 4 || ranks == 8) return;
@@ -103,16 +103,17 @@ void check_name(const std::string& what) {
     throw UsageError("command line: bench: expected " + list_words(names) + ", got '" + engine::printable(what) + "'");
 }
 
-std::int64_t count_of(const CommandLine& line, const char* option, std::int64_t most) {
+std::int64_t count_of(const CommandLine& line, const char* option, std::int64_t max_count) {
     const std::string text = line.value(option);
     std::int64_t count = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-    if (error == std::errc() && end == text.data() + text.size() && count >= 1 && count <= most) return count;
-    throw UsageError(std::string("command line: ") + option + ": expected a number from 1 to " + std::to_string(most) +
-                     ", got '" + engine::printable(text) + "'");
+    if (error == std::errc() && end == text.data() + text.size() && count >= 1 && count <= max_count) return count;
+    throw UsageError(std::string("command line: ") + option + ": expected a number from 1 to " +
+                     std::to_string(max_count) + ", got '" + engine::printable(text) + "'");
 }
 
-/// All but the group: what each rank finds out by itself. `threads`: of this rank's share of the node; 0: alone here.
+/// Everything except the group: what each rank sets up by itself. `threads`: this rank's share of the node; 0: one
+/// process, which uses the key `threads` or all processors.
 BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     BenchSetup setup;
     setup.settings = parse_settings({}, line.keys, std::filesystem::current_path(), {});
@@ -156,7 +157,7 @@ nlohmann::ordered_json json_of(const std::string& what, const BenchSetup& setup,
     return json;
 }
 
-/// Measures, and prints where `shown`: tables line by line as they come, what explains them behind; JSON at the end.
+/// Measures, and prints if `shown`: table lines as they are measured, then the detail tables; JSON at the end instead.
 void measure_and_print(BenchSetup& setup, const CommandLine& line, bool shown) {
     const std::string& what = line.places.at(0);
     const bool json = line.has("json");
@@ -174,7 +175,7 @@ void measure_and_print(BenchSetup& setup, const CommandLine& line, bool shown) {
     }
 }
 
-/// One process, no MPI.
+/// One process without MPI.
 int bench_alone(const std::vector<std::string>& arguments) {
     const CommandLine line = parse_command_line(arguments, syntax_of("bench"));
     BenchSetup setup = make_setup(line, 1, 0);
@@ -183,7 +184,7 @@ int bench_alone(const std::vector<std::string>& arguments) {
     return 0;
 }
 
-/// All ranks of a launch together.
+/// All ranks of a launch together. Collective.
 void bench_ranks(const World& world, const std::vector<std::string>& arguments, const Placement& placement) {
     CommandLine line;
     BenchSetup setup;
@@ -196,7 +197,7 @@ void bench_ranks(const World& world, const std::vector<std::string>& arguments, 
     world.agree([&] {
         try {
             measure_and_print(setup, line, world.is_first());
-        } catch (const std::bad_alloc&) {  // here alone: the others wait in a collective
+        } catch (const std::bad_alloc&) {  // on this rank only: the others wait in a collective
             int code = 1;
             const std::string failure = describe_failure(code);
             abort_all(failure, code);

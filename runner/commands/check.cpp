@@ -1,4 +1,4 @@
-// `longhaul check`: whether a job can be run, without running it. Needs no MPI, writes nothing.
+// `longhaul check`: checks whether a job can run, without running it. Needs no MPI and writes nothing.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t max_shown = 20;  ///< failing items on a terminal; also of faults of one kind
+constexpr std::int64_t max_shown = 20;  ///< failing items listed on a terminal; the same limit for faults
 
 std::string counted(std::int64_t number, const char* one, const char* many) {
     return grouped(number) + " " + (number == 1 ? one : many);
@@ -29,8 +29,7 @@ std::int64_t runnable(const ItemSurvey& items) {
     return items.inputs - items.failed;
 }
 
-// --- for people
-// -------------------------------------------------------------------------------------------------------
+// Output as a table
 
 using Rows = std::vector<std::pair<std::string, std::string>>;
 
@@ -63,15 +62,15 @@ void add_needs(Rows& rows, const JobReport& report) {
         const char* drafts =
             !wanted_draft_models(report.settings).empty() ? " of weights (draft models and all), " : " of weights, ";
         rows.emplace_back(
-            "memory a rank",
+            "memory per rank",
             size_text(need.weights) + drafts + size_text(need.batch_kv) + " of keys and values for the " +
                 counted(report.settings.batch, "longest item", "longest items") +
                 (need.available > 0 ? "; " + need.host + " has " + size_text(need.available) + " free" : "") +
-                (need.far > 0 ? ", host-memory adds " + size_text(need.far) : ""));
+                (need.host_memory > 0 ? ", host-memory adds " + size_text(need.host_memory) : ""));
     }
     if (report.disk) {
         rows.emplace_back("disk", "at most about " + size_text(report.disk->checkpoints) +
-                                      " of checkpoints a replica and " + size_text(report.disk->results) +
+                                      " of checkpoints per replica and " + size_text(report.disk->results) +
                                       " of results; " + size_text(report.disk->available) + " free");
     }
 }
@@ -112,14 +111,13 @@ std::string text_of(const JobReport& report) {
     for (const std::string& line : report.warnings) text += "warning: " + line + "\n";
     const std::int64_t failing = report.items ? report.items->failed : 0;
     if (faults > 0) text += "cannot run: " + counted(faults, "fault", "faults") + "\n";
-    if (faults > 0 && !report.items) text += "the items were not looked at: mend these first\n";
+    if (faults > 0 && !report.items) text += "the items were not checked: fix these first\n";
     if (faults == 0 && failing > 0)
         text += "can run, but for " + counted(failing, "item", "items") + " that would fail\n";
     return faults == 0 && failing == 0 ? text + "all good\n" : text;
 }
 
-// --- for programs
-// -----------------------------------------------------------------------------------------------------
+// Output as JSON
 
 Json describe_items(const JobReport& report) {
     const ItemSurvey& items = *report.items;
@@ -155,10 +153,10 @@ Json to_json(const JobReport& report) {
     }
     if (report.items) json["items"] = describe_items(report);
     if (report.memory) {
-        json["memory"] = {{"weights", report.memory->weights},       {"batch_kv", report.memory->batch_kv},
-                          {"longest_kv", report.memory->longest_kv}, {"most_kv", report.memory->max_kv},
-                          {"available", report.memory->available},   {"host", report.memory->host},
-                          {"host_memory", report.memory->far}};
+        json["memory"] = {{"weights", report.memory->weights},        {"batch_kv", report.memory->batch_kv},
+                          {"longest_kv", report.memory->longest_kv},  {"most_kv", report.memory->max_kv},
+                          {"available", report.memory->available},    {"host", report.memory->host},
+                          {"host_memory", report.memory->host_memory}};
     }
     if (report.disk) {
         json["disk"] = {{"checkpoints", report.disk->checkpoints},
@@ -173,7 +171,7 @@ Json to_json(const JobReport& report) {
 std::string run_folder_of(const CommandLine& line) {
     if (const std::string what = line.value("print"); what != "output") {
         throw UsageError(InputError::format("command line", "print", "output", "'" + engine::printable(what) + "'",
-                                            "it is all there is to print"));
+                                            "--print supports only output"));
     }
     const std::filesystem::path job = line.places.front();
     const std::filesystem::path folder = std::filesystem::absolute(job).parent_path();
@@ -195,8 +193,7 @@ int check_command(const std::vector<std::string>& arguments) {
     ExitCode code = ExitCode::done;
     const std::string text = line.has("print") ? run_folder_of(line) : report_text(line, code);
     const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-    if (!written || std::fflush(stdout) != 0)
-        throw StorageError("standard output: expected to write the answer, got an error");
+    if (!written || std::fflush(stdout) != 0) throw StorageError("standard output: cannot write the output");
     return static_cast<int>(code);
 }
 

@@ -1,8 +1,9 @@
-// What `longhaul COMMAND …` runs. Each function gets the arguments after the command's name and returns the exit code;
-// expected errors are thrown (longhaul::Error) and printed once by main. `--help` never reaches them.
+// Entry points of the commands `longhaul COMMAND …`, called by main.cpp. Each takes the arguments after the command
+// name and returns the exit code. Expected errors are thrown as longhaul::Error, and main prints them once. main
+// handles `--help` itself.
 //
-// Only `run`, `sweep` and, under a launcher, `bench` start MPI, and they do so themselves: the others must work on a
-// login node (style.md 5).
+// Only `run`, `sweep` and, under a launcher, `bench` start MPI, and they do so themselves: the other commands must work
+// on a login node (style.md 5).
 #pragma once
 
 #include <string>

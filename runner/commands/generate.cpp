@@ -1,4 +1,4 @@
-// `longhaul generate`: one prompt, one process, text on the terminal while it grows.
+// `longhaul generate`: continues one prompt in one process and streams the text to the terminal. No MPI.
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -24,11 +24,11 @@ namespace longhaul::runner {
 namespace {
 
 constexpr std::int64_t max_prompt_bytes = std::int64_t{1} << 30;
-constexpr int interrupted = 128 + SIGINT;  // what a shell expects of a program that Ctrl-C ended
+constexpr int interrupted = 128 + SIGINT;  // exit code that a shell expects after Ctrl-C
 
 volatile std::sig_atomic_t stop_wanted = 0;
 
-/// The first Ctrl-C ends the text after the step under way, the second one ends the program.
+/// The first Ctrl-C ends the text after the current step; the second one ends the program.
 void stop_on_interrupt() {
     struct sigaction action {};
     action.sa_handler = [](int) { stop_wanted = 1; };
@@ -68,16 +68,16 @@ Settings read_settings(const CommandLine& line) {
     return parse_settings({}, keys, std::filesystem::current_path(), {"model"});
 }
 
-/// What the replica's hooks fill.
+/// State that the hooks of the replica update.
 struct Session {
     Session(const engine::Tokenizer& tokenizer, const Settings& settings)
         : characters(tokenizer), text(settings.stop) {}
 
     engine::Detokenizer characters;
     TextStream text;
-    std::string shown;  ///< all that was printed
+    std::string shown;  ///< all text printed so far
     std::optional<engine::FinishedItem> result;
-    double first_token_seconds = 0;  ///< since the program's start; 0: none yet
+    double first_token_seconds = 0;  ///< since the start of the program; 0: none yet
 
     void show(const std::string& more) {
         shown += more;
@@ -89,7 +89,8 @@ struct Session {
         for (const std::int32_t token : tokens) more += text.push(characters.push(token));
         if (!more.empty()) show(more);
     }
-    /// The rest of the text; the item's own where it is there, so that what was printed is what `run` would record.
+    /// Prints the rest of the text. Uses the text of the finished item if there is one, so that the output equals what
+    /// `run` would record.
     void end() {
         if (result && result->text.starts_with(shown)) {
             show(result->text.substr(shown.size()));
@@ -106,7 +107,7 @@ engine::ReplicaHooks hooks_of(Session& session, std::shared_ptr<const engine::Ge
     hooks.next_work = [options = std::move(options), prompt = std::move(prompt),
                        given = false]() mutable -> std::optional<engine::WorkItem> {
         if (std::exchange(given, true)) return std::nullopt;
-        // Id 1 is what a data set of one line without an id gives its item: the same random numbers, the same text.
+        // Id 1 is the id of the first item in a data set without ids, so `run` gives the same random numbers and text.
         return engine::WorkItem{
             .index = 0, .id = "1", .sample = 0, .checkpoint_key = "1", .prompt = prompt, .options = options};
     };

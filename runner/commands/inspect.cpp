@@ -1,4 +1,5 @@
-// `longhaul inspect`: what a model folder or a checkpoint file holds. One description, printed as a table or as JSON.
+// `longhaul inspect`: shows the contents of a model folder or a checkpoint file. Builds one description and prints it
+// as a table or as JSON.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -21,7 +22,7 @@ namespace longhaul::runner {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;  // what is printed keeps its order
+using Json = nlohmann::ordered_json;  // ordered, because it is printed
 
 std::string hexadecimal(std::uint64_t value) {
     std::array<char, 16> digits{};
@@ -100,7 +101,7 @@ Json describe_model(const fs::path& folder) {
     return json;
 }
 
-/// [first, end) of something counted from 0.
+/// Half-open range [first, end).
 Json range(std::int64_t first, std::int64_t end) {
     return {{"first", first}, {"end", end}};
 }
@@ -145,7 +146,7 @@ Json describe_commit(const fs::path& path) {
     return json;
 }
 
-/// A value on one line: "a, b", "x = 1, y = 2".
+/// A value as text on one line: "a, b", "x 1, y 2".
 std::string one_line(const Json& value) {
     if (value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty())) return "none";
     if (value.is_string()) return engine::printable(value.get<std::string>(), 300);
@@ -154,7 +155,7 @@ std::string one_line(const Json& value) {
     for (const auto& [key, entry] : value.items()) {
         if (!line.empty()) line += ", ";
         if (value.is_object()) line += key + " ";
-        // Brackets keep what belongs to one member together.
+        // Brackets show which members belong to a nested object.
         line += entry.is_object() ? "(" + one_line(entry) + ")" : one_line(entry);
     }
     return line.empty() ? "none" : line;
@@ -184,7 +185,7 @@ Json describe(const fs::path& path) {
     }
     if (path.filename() == "config.json" || path.extension() == ".safetensors")
         return describe_model(fs::absolute(path).parent_path());
-    // R-EPOCH-ROUND.T.h5 beside the commit R-EPOCH-ROUND.h5
+    // R-EPOCH-ROUND.T.h5 holds the KV cache of rank T; R-EPOCH-ROUND.h5 is the commit.
     const std::string stem = path.stem().string();
     if (path.extension() == ".h5" && stem.find('.') != std::string::npos) {
         throw UsageError(InputError::format(path.string(), "", "a commit", "keys and values of one rank",
@@ -200,8 +201,7 @@ int inspect_command(const std::vector<std::string>& arguments) {
     const Json description = describe(line.places.front());
     const std::string text = line.has("json") ? engine::json_text(description, 2) + "\n" : table_of(description);
     const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
-    if (!written || std::fflush(stdout) != 0)
-        throw StorageError("standard output: expected to write the answer, got an error");
+    if (!written || std::fflush(stdout) != 0) throw StorageError("standard output: cannot write the output");
     return static_cast<int>(ExitCode::done);
 }
 

@@ -1,5 +1,5 @@
-// `longhaul results RUN`: the results so far, in the order of the input. Needs no MPI and, but for --partial, no model.
-// Of a job in shards it joins them, where all are done.
+// `longhaul results RUN`: prints the results so far, in the order of the input. Needs no MPI, and no model except with
+// --partial. Joins the shards of a job if all are done.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -26,10 +26,10 @@ void print(const std::string& line) {
     }
 }
 
-/// What checkpoints have of unfinished items.
+/// Partial results of unfinished items, from their checkpoints.
 class PartialResults {
   public:
-    /// `runs`: a run folder, or the shards of a job that have begun.
+    /// `runs`: a run folder, or the started shards of a job.
     explicit PartialResults(const std::vector<RunFolder>& runs) {
         const Settings settings = runs.front().settings();
         data_ = DataSet::open(settings);
@@ -46,7 +46,7 @@ class PartialResults {
 
     [[nodiscard]] std::int64_t num_inputs() const { return data_->size(); }
 
-    /// nullopt where there is nothing yet.
+    /// Returns nullopt if there is no checkpoint of the item.
     std::optional<ResultRecord> find(const ItemKey& key) {
         const std::string id = data_->id(key.index);
         const auto of = std::find_if(stores_.begin(), stores_.end(),
@@ -63,7 +63,7 @@ class PartialResults {
         record.token_ids = restored->tokens;
         record.logprobs = logprobs_text(restored->tokens, restored->logprobs);
         if (scores_) return record;
-        // Text after its prompt: a tokenizer may join or drop a blank at the beginning of a text.
+        // Decode after the prompt, since a tokenizer may add or drop a blank at the start of a text.
         const Prompt prompt = data_->prompt(key.index, *tokenizer_, max_positions_);
         engine::Detokenizer stream(*tokenizer_);
         for (const std::int32_t token : prompt.tokens) stream.push(token);
@@ -83,7 +83,7 @@ class PartialResults {
     std::vector<ShardStore> stores_;
 };
 
-/// The folder itself, or the shards in it that have begun, joined first where all are done.
+/// The run folder itself, or its started shards. Joins the shards first if all are done.
 std::vector<RunFolder> runs_of(const std::filesystem::path& root) {
     if (num_shards(root) == 0) {
         RunFolder{root}.must_exist();

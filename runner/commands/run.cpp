@@ -1,4 +1,4 @@
-// `longhaul run`: starts a job, or goes on with it where its run folder stands.
+// `longhaul run`: starts a job or resumes it from its run folder.
 #include <cstdio>
 #include <filesystem>
 
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The job, read by rank 0 alone: a shared file system may show the ranks different files.
+/// Rank 0 alone reads the job file, since a shared file system may show the ranks different contents. Collective.
 Settings read_settings(const World& world, const std::vector<std::string>& arguments) {
     std::vector<Assignment> file, keys;
     std::string folder;
@@ -41,7 +41,7 @@ Settings read_settings(const World& world, const std::vector<std::string>& argum
     return settings;
 }
 
-/// `threads` before MPI is there; 0 where it cannot be known yet (the errors come later, once).
+/// The key `threads`, needed before MPI starts. 0 if the job has errors; these are reported later, once.
 int threads_of_run(const std::vector<std::string>& arguments) {
     try {
         const CommandLine line = parse_command_line(arguments, syntax_of("run"));
@@ -72,7 +72,7 @@ int run_job(World& world, const std::vector<std::string>& arguments, const Place
 }  // namespace
 
 int run_command(const std::vector<std::string>& arguments) {
-    install_stop_signals();  // before anything else: a stop may be asked for at any time
+    install_stop_signals();  // first, since a stop may be requested at any time
     const Placement placement = place_this_rank(threads_of_run(arguments));
     World world;
     return exit_code_of_ranks([&] { return run_job(world, arguments, placement); });

@@ -1,5 +1,5 @@
-// `longhaul status RUN`: how far a run is and what its replicas do, from the run folder, and how its job stands in the
-// queue, from squeue. Needs no MPI.
+// `longhaul status RUN`: shows the progress of a run and its replicas, from the run folder, and the state of its job in
+// the queue, from squeue. Needs no MPI.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -24,9 +24,9 @@ namespace {
 
 using Ordered = nlohmann::ordered_json;
 
-constexpr std::size_t max_jobs = 4;  ///< asked for; squeue's manual warns of more
+constexpr std::size_t max_jobs = 4;  ///< most jobs to query; squeue's manual warns of too many calls
 
-/// How the jobs stand that a folder's launches ran under, and the one submitted for it; each is asked for once.
+/// Queue state of the jobs that ran the launches of a folder and of the job submitted for it. Each job is queried once.
 std::vector<QueueEntry> queue_of(const std::filesystem::path& root, const std::vector<const RunStatus*>& runs) {
     std::vector<SlurmJob> jobs;
     const auto add = [&](std::optional<SlurmJob> job) {
@@ -35,9 +35,9 @@ std::vector<QueueEntry> queue_of(const std::filesystem::path& root, const std::v
     add(submitted_job(root));
     for (const RunStatus* run : runs) {
         std::optional<SlurmJob> job = run->lease ? job_of(run->lease->record.slurm) : std::nullopt;
-        // Of shards an array is asked for as a whole: one question, not one a task.
+        // With several shards, query the array as a whole instead of each of its tasks.
         if (job && runs.size() > 1) job->id = job->id.substr(0, job->id.find('_'));
-        if (job && !jobs.empty() && jobs.front().id == job->id) continue;  // wherever it was submitted to
+        if (job && !jobs.empty() && jobs.front().id == job->id) continue;  // same job id, regardless of the cluster
         if (jobs.size() < max_jobs) add(std::move(job));
     }
     std::vector<QueueEntry> queue;
@@ -62,9 +62,9 @@ void print_queue(const std::vector<QueueEntry>& queue) {
         std::printf("slurm     job %s: %s\n", entry.job.c_str(), describe(entry).c_str());
 }
 
-/// How the newest launch began, from its replicas' heartbeats; -1: not yet.
+/// How the newest launch started, from the heartbeats of its replicas; -1: not known yet.
 struct LaunchStart {
-    double load_seconds = -1;         ///< of the replica that took longest to have its model
+    double load_seconds = -1;         ///< longest time of a replica to load its model
     double first_token_seconds = -1;  ///< from the start of the program to the first token of any replica
 };
 
@@ -117,13 +117,13 @@ std::string launch_line(const LeaseView& lease) {
     const std::string what = "launch " + std::to_string(lease.record.epoch) + ", " + describe_holder(lease.record);
     if (lease.state == LeaseState::ended) return what + " (ended)";
     std::array<char, 64> age{};
-    std::snprintf(age.data(), age.size(), ", sign of life %.0f s ago", std::max(lease.age_seconds, 0.0));
+    std::snprintf(age.data(), age.size(), ", heartbeat %.0f s ago", std::max(lease.age_seconds, 0.0));
     return what + age.data();
 }
 
 std::string advice(const std::string& state) {
-    if (state == "crashed") return "run the same command again: it goes on from the last checkpoint";
-    if (state == "stopped") return "run the same command again: it goes on where it stopped";
+    if (state == "crashed") return "run the same command again: it resumes from the last checkpoint";
+    if (state == "stopped") return "run the same command again: it resumes where it stopped";
     if (state == "failed") return "see log/, then run the same command again";
     return "";
 }
@@ -155,7 +155,7 @@ void print_table(const RunFolder& folder, const RunStatus& status, const std::ve
 }
 
 void print_run(const RunFolder& folder, bool json) {
-    // A job that was submitted, and has not begun, is nothing but that.
+    // A folder whose job was submitted but has not started contains nothing else, which is not an error.
     if (!submitted_job(folder.root) || folder.is_begun()) folder.must_exist();
     const RunStatus status = read_status(folder);
     const std::vector<QueueEntry> queue = queue_of(folder.root, {&status});
@@ -168,12 +168,12 @@ void print_run(const RunFolder& folder, bool json) {
     }
 }
 
-/// What a sweep's folder says: how its points stand, and the one that runs.
+/// State of a sweep: progress of its points, and the running one.
 struct SweepStatus {
     std::string state = "new";
     std::optional<LeaseView> lease;
     std::int64_t points = 0, done = 0, begun = 0;
-    std::string running;  ///< name of a point; "" for none
+    std::string running;  ///< name of the running point; "" if none
 };
 
 SweepStatus read_sweep_status(const std::filesystem::path& root) {
@@ -207,7 +207,7 @@ void print_sweep(const std::filesystem::path& root, bool json) {
     }
     std::printf("sweep     %s\nstate     %s\n", root.c_str(), status.state.c_str());
     if (status.lease) std::printf("holder    %s\n", launch_line(*status.lease).c_str());
-    std::printf("points    %s of %s done, %s begun\n", grouped(status.done).c_str(), grouped(status.points).c_str(),
+    std::printf("points    %s of %s done, %s started\n", grouped(status.done).c_str(), grouped(status.points).c_str(),
                 grouped(status.begun).c_str());
     if (!status.running.empty()) {
         std::printf("\n");
@@ -218,7 +218,7 @@ void print_sweep(const std::filesystem::path& root, bool json) {
     }
 }
 
-/// A job in shards: each of them, and the sum.
+/// State of a job in shards: each shard, and the sum.
 struct ShardsStatus {
     std::vector<RunStatus> shards;
     std::string state;
@@ -229,7 +229,7 @@ struct ShardsStatus {
 ShardsStatus read_shards_status(const std::filesystem::path& root) {
     ShardsStatus status;
     std::vector<std::string> states;
-    bool all_sizes = true;  // a shard that has not begun has not counted its items
+    bool all_sizes = true;  // a shard that has not started has not counted its items
     for (const RunFolder& folder : shards_of(root)) {
         const RunStatus& shard = status.shards.emplace_back(read_status(folder));
         const JobProgress progress = progress_of(shard);

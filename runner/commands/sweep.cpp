@@ -1,5 +1,5 @@
-// `longhaul sweep`: many runs that differ in a few keys, one after another over all ranks, ending in one table. Each
-// point is a run folder like any other; what is done is skipped, what was begun goes on.
+// `longhaul sweep`: many runs that differ in a few keys, one after another on all ranks, with one table as the result.
+// Each point of the sweep has its own run folder. Finished points are skipped, started ones resume.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The sweep, its file read by rank 0 alone: a shared file system may show the ranks different files.
+/// Rank 0 alone reads the sweep file, since a shared file system may show the ranks different contents. Collective.
 Sweep read_shared(const World& world, const std::vector<std::string>& arguments) {
     std::vector<Assignment> lines, keys;
     std::string file;
@@ -44,7 +44,7 @@ Sweep read_shared(const World& world, const std::vector<std::string>& arguments)
     return sweep;
 }
 
-/// `threads` before MPI is there; 0 where it cannot be known yet (the errors come later, once).
+/// The key `threads`, needed before MPI starts. 0 if the sweep has errors; these are reported later, once.
 int threads_of_sweep(const std::vector<std::string>& arguments) {
     try {
         const CommandLine line = parse_command_line(arguments, syntax_of("sweep"));
@@ -54,7 +54,7 @@ int threads_of_sweep(const std::vector<std::string>& arguments) {
     }
 }
 
-/// Whether all items of a point are done. Data are opened once for all points that share them.
+/// Finds out whether all items of a point are done. Opens the data once for consecutive points that share it.
 class DoneFinder {
   public:
     bool is_done(const SweepPoint& point) {
@@ -68,7 +68,7 @@ class DoneFinder {
                 fingerprint_ = data->fingerprint();
                 num_inputs_ = data->size();
             } catch (const InputError&) {
-                return false;  // it will be said when the point has its turn
+                return false;  // reported when the point runs
             }
             needs_ = needs;
         }
@@ -83,17 +83,17 @@ class DoneFinder {
 
 class SweepRun {
   public:
-    /// Checks all points against what the folder holds of them. Collective.
+    /// Checks all points against the existing contents of the folder. Collective.
     SweepRun(World& world, const Placement& placement, const Sweep& sweep, std::vector<SweepPoint> points);
 
-    /// Runs what is not done. Gives the exit code. Collective.
+    /// Runs the points that are not done; returns the exit code. Collective.
     int run();
 
   private:
     struct PointEnd {
-        std::optional<int> ends_sweep{};  ///< with this exit code
+        std::optional<int> ends_sweep{};  ///< exit code with which the sweep ends here
         bool done = false;
-        std::string why{};  ///< rank 0: of a point that failed
+        std::string why{};  ///< rank 0: why the point failed
     };
 
     void look_at_all();
@@ -107,11 +107,11 @@ class SweepRun {
     World& world_;
     const Sweep& sweep_;
     SweepTable table_;
-    std::vector<std::int64_t> done_;  ///< by point; the same on all ranks
-    bool failed_ = false;             ///< some point; the same on all ranks
+    std::vector<std::int64_t> done_;  ///< [point] 1 if done; the same on all ranks
+    bool failed_ = false;             ///< some point failed; the same on all ranks
     LoadedJob loaded_;
-    std::string loaded_model_, loaded_data_;  ///< what is loaded, as model_needs and data_needs say it
-    std::unique_ptr<Hold> hold_;              ///< rank 0
+    std::string loaded_model_, loaded_data_;  ///< model_needs and data_needs of what is loaded
+    std::unique_ptr<Hold> hold_;              ///< rank 0 only
 };
 
 SweepRun::SweepRun(World& world, const Placement& placement, const Sweep& sweep, std::vector<SweepPoint> points)
@@ -127,7 +127,7 @@ SweepRun::SweepRun(World& world, const Placement& placement, const Sweep& sweep,
     world.broadcast(done_);
 }
 
-/// Rank 0.
+/// Rank 0 only.
 void SweepRun::look_at_all() {
     DoneFinder finder;
     const std::vector<std::string> keys = sweep_keys(sweep_);
@@ -151,7 +151,7 @@ void SweepRun::start() {
     });
 }
 
-/// Collective. The exit code where the sweep must end now.
+/// The exit code if the sweep must end now. Collective.
 std::optional<int> SweepRun::must_stop() const {
     if (world_.any(hold_ && hold_->superseded())) {
         if (world_.is_first()) {
@@ -164,7 +164,7 @@ std::optional<int> SweepRun::must_stop() const {
     return std::nullopt;
 }
 
-/// Unloads what the next point cannot use.
+/// Unloads model or data that the next point cannot use.
 void SweepRun::keep_what_fits(const Settings& settings) {
     const std::string model = model_needs(settings), data = data_needs(settings);
     if (model != loaded_model_) {
@@ -196,14 +196,14 @@ SweepRun::PointEnd SweepRun::run_point(std::size_t index) {
         return {.ends_sweep = done ? std::nullopt : std::optional(end.code), .done = done};
     } catch (const AgreedFailure& failure) {
         if (failure.code == static_cast<int>(ExitCode::storage)) throw;
-        loaded_.unload();  // some of it may be there, and on some ranks only
+        loaded_.unload();  // may be partly loaded, and on some ranks only
         loaded_model_.clear();
         if (world_.is_first()) std::fprintf(stderr, "longhaul: point %s failed; going on\n", place.c_str());
         return {.why = failure.line.empty() ? "failed" : failure.line};
     }
 }
 
-/// Collective. 0 when all points have had their turn.
+/// Returns exit code 0 after all points have run. Collective.
 int SweepRun::run_points() {
     for (std::size_t i = 0; i < done_.size(); ++i) {
         if (done_[i] != 0) continue;
@@ -221,12 +221,13 @@ int SweepRun::run_points() {
     return static_cast<int>(ExitCode::done);
 }
 
-/// Rank 0: the table, and what is wrong with it; the exit code of a sweep that got to its end.
+/// Rank 0 only: prints the table and its errors; returns the exit code of a sweep that ran to the end.
 int SweepRun::say_end() {
     print_answer(table_.to_markdown());
     for (const std::size_t i : table_.other_texts()) {
         failed_ = true;
-        std::fprintf(stderr, "error: %s: expected the bytes of plain decoding, got others; please report it\n",
+        std::fprintf(stderr,
+                     "error: %s: expected the same bytes as plain decoding, got different ones; please report it\n",
                      (table_.points()[i].settings.output / "results.jsonl").c_str());
     }
     if (failed_) return static_cast<int>(ExitCode::error);
@@ -253,7 +254,7 @@ int SweepRun::run() {
                                {"exit_code", code.front()}});
         }
         if (stopped) {
-            std::fprintf(stderr, "longhaul: stopped with %s of %s points done; run it again to go on\n",
+            std::fprintf(stderr, "longhaul: stopped with %s of %s points done; run it again to resume\n",
                          grouped(table_.count(PointState::done)).c_str(), grouped(table_.size()).c_str());
         }
     });
@@ -271,7 +272,7 @@ int run_sweep(World& world, const std::vector<std::string>& arguments, const Pla
 }  // namespace
 
 int sweep_command(const std::vector<std::string>& arguments) {
-    install_stop_signals();  // before anything else: a stop may be asked for at any time
+    install_stop_signals();  // first, since a stop may be requested at any time
     const Placement placement = place_this_rank(threads_of_sweep(arguments));
     World world;
     return exit_code_of_ranks([&] { return run_sweep(world, arguments, placement); });

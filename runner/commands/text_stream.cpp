@@ -5,8 +5,8 @@
 namespace longhaul::runner {
 namespace {
 
-/// Length of the longest end of `text` that begins `stop` without completing it.
-std::size_t begun(std::string_view text, std::string_view stop) {
+/// Length of the longest suffix of `text` that is a proper prefix of `stop`.
+std::size_t partial_match(std::string_view text, std::string_view stop) {
     for (std::size_t length = std::min(text.size(), stop.size() - 1); length > 0; --length) {
         if (text.ends_with(stop.substr(0, length))) return length;
     }
@@ -22,7 +22,7 @@ std::string TextStream::push(std::string_view text) {
     for (const std::string& stop : stops_) {
         const std::size_t found = held_.find(stop);
         stopped_ = stopped_ || found != std::string::npos;
-        certain = std::min(certain, found != std::string::npos ? found : held_.size() - begun(held_, stop));
+        certain = std::min(certain, found != std::string::npos ? found : held_.size() - partial_match(held_, stop));
     }
     std::string shown = held_.substr(0, certain);
     held_.erase(0, stopped_ ? std::string::npos : certain);

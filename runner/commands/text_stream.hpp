@@ -1,4 +1,5 @@
-// Generated text as it may be shown while it grows: without the stop strings, and without what may still become one.
+// Cuts a growing text at stop strings. Holds back text that may still turn into a stop string. Used by `longhaul
+// generate`.
 #pragma once
 
 #include <string>
@@ -12,15 +13,15 @@ class TextStream {
   public:
     explicit TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
-    /// Appends text; returns what is certain now. After a stop string nothing is.
+    /// Appends text; returns what can be shown now. Returns nothing after a stop string.
     std::string push(std::string_view text);
-    /// The rest, when nothing more comes.
+    /// Returns the held text at the end of the stream.
     std::string finish();
     [[nodiscard]] bool stopped() const { return stopped_; }
 
   private:
     std::vector<std::string> stops_;
-    std::string held_;  ///< shorter than the longest stop string, between calls
+    std::string held_;  ///< between calls shorter than the longest stop string
     bool stopped_ = false;
 };
 

@@ -21,11 +21,11 @@ using Ids = std::vector<std::int32_t>;
 
 namespace {
 
-/// The first `count` ids of the whole text's encoding, or all of a shorter text's.
+/// The first `count` token ids of the text, as encoding the whole text would give them; all ids of a shorter text.
 ///
-/// Only the beginning is tokenised, since a prompt is often a thousandth of a book. Where a text is cut changes the ids
-/// near the cut (how near depends on the tokenizer's pattern and merges), so a beginning is believed when it gives many
-/// more ids than asked for and when a quarter more of text gives the same first ones.
+/// Only a prefix is tokenized, since a prompt is often a thousandth of a book. Cutting a text changes the ids near the
+/// cut (how near depends on the tokenizer's pattern and merges). So the ids of a prefix are accepted if there are at
+/// least 256 more than requested and a prefix a quarter longer gives the same first `count` ids.
 Ids first_ids(const BookSource& source, std::int64_t index, std::int64_t count, const engine::Tokenizer& tokenizer,
               std::string& error) {
     constexpr std::int64_t margin_tokens = 256;
@@ -59,7 +59,7 @@ std::string hex_text(std::uint64_t value) {
     return std::string(digits.size() - text.size(), '0') + text;
 }
 
-/// What all tasks share: an item that cannot be made into a prompt is its reason.
+/// Common to all tasks: turns exceptions of an item into Prompt::error.
 class CheckedDataSet : public DataSet {
   public:
     Prompt prompt(std::int64_t index, const engine::Tokenizer& tokenizer, std::int64_t max_positions) const override {
@@ -100,7 +100,7 @@ class BookDataSet : public CheckedDataSet {
     }
 
     std::int64_t prompt_bytes(std::int64_t index) const override {
-        constexpr std::int64_t bytes_per_token = 5;  // rather more than less: it only orders the items
+        constexpr std::int64_t bytes_per_token = 5;  // a high estimate; it is used only to sort items
         return std::min(books_->text_bytes(index), settings_.prompt_tokens * bytes_per_token);
     }
 
@@ -113,8 +113,7 @@ class BookDataSet : public CheckedDataSet {
   private:
     std::string label(std::int64_t index) const override { return books_->label(index); }
 
-    /// Tokens of the book that are the prompt. A begin-of-text token is one of the prompt's: `prompt-tokens` is what
-    /// the engine sees.
+    /// Number of tokens of the book in the prompt. A begin-of-text token counts as one of `prompt-tokens`.
     [[nodiscard]] std::int64_t prompt_ids(const engine::Tokenizer& tokenizer) const {
         return settings_.prompt_tokens - (puts_bos(settings_, tokenizer) ? 1 : 0);
     }
@@ -125,7 +124,7 @@ class BookDataSet : public CheckedDataSet {
         const std::int64_t more = wants_continuation(settings_) ? settings_.max_tokens : 0;
         Ids ids = first_ids(*books_, index, wanted + more, tokenizer, prompt.error);
         if (!prompt.error.empty()) return;
-        // An empty book is a mistake. An empty prompt behind a begin-of-text token is a wish.
+        // An empty book is an error. With prompt-tokens = 1, a prompt of only a begin-of-text token is intended.
         if (ids.empty() && settings_.prompt_tokens + more > 1) throw InputError(label(index), "", "a text", "nothing");
         const auto count = std::min(static_cast<std::ptrdiff_t>(wanted), static_cast<std::ptrdiff_t>(ids.size()));
         prompt.continuation.assign(ids.begin() + count, ids.end());
@@ -145,7 +144,7 @@ class BookDataSet : public CheckedDataSet {
     Settings settings_;
 };
 
-/// The template of a job's prompts; nullopt where the prompt is its only field as it is.
+/// The template of the prompts; nullopt if the only field is the whole prompt.
 std::optional<PromptTemplate> open_template(const Settings& settings, const std::vector<std::string>& fields) {
     if (!settings.prompt_template.empty()) return PromptTemplate::read(settings.prompt_template, fields);
     if (settings.task == "prompts") return std::nullopt;
@@ -153,7 +152,8 @@ std::optional<PromptTemplate> open_template(const Settings& settings, const std:
     return PromptTemplate::parse(built_in_template(name), "jobs/templates/" + name + ".txt", fields);
 }
 
-/// The chat template of a job; nullopt where none is used, or where none is there and only messages would need it.
+/// The chat template of a job; nullopt if none is used, or if the model has none and only items with messages would
+/// need it.
 std::optional<engine::ChatTemplate> open_chat(const Settings& settings, bool takes_messages) {
     if (settings.chat) return engine::ChatTemplate::load(settings.chat_template, settings.model);
     if (!takes_messages || settings.model.empty()) return std::nullopt;
@@ -161,7 +161,7 @@ std::optional<engine::ChatTemplate> open_chat(const Settings& settings, bool tak
     return engine::ChatTemplate::find(settings.model);
 }
 
-/// Tasks whose prompts are made of texts: wmt, xsum, dolly, prompts.
+/// Tasks whose prompts are made from text fields: wmt, xsum, dolly, prompts.
 class RecordDataSet : public CheckedDataSet {
   public:
     explicit RecordDataSet(const Settings& settings)
@@ -222,12 +222,12 @@ class RecordDataSet : public CheckedDataSet {
                          "name the right one of " + list_words(engine::ChatTemplate::names()) + " as chat-template");
     }
 
-    /// The tokens behind `ids`, those of `text`, when the data goes on.
+    /// Tokens of the continuation of `text`, whose tokens are `ids`; at most max-tokens.
     [[nodiscard]] Ids continuation_of(const Record& record, const std::string& text, const Ids& ids,
                                       const std::string& where, const Settings& settings,
                                       const engine::Tokenizer& tokenizer) const {
         if (!record.reference || record.reference->empty())
-            throw InputError(where, "continuation", "a text to go on with", "nothing");
+            throw InputError(where, "continuation", "a continuation", "nothing");
         const bool as_it_is = settings.task == "prompts" || text.empty() || text.ends_with(' ') || text.ends_with('\n');
         const std::string more = as_it_is ? *record.reference : " " + *record.reference;
         Ids all = tokenizer.encode(text + more);
@@ -245,14 +245,14 @@ class RecordDataSet : public CheckedDataSet {
     std::optional<engine::ChatTemplate> chat_;
 };
 
-[[noreturn]] void refuse_overlong(const PromptForm& form, std::int64_t count, std::int64_t room,
+[[noreturn]] void refuse_overlong(const PromptForm& form, std::int64_t count, std::int64_t capacity,
                                   const Settings& settings, std::int64_t max_positions) {
     const std::string less = form.continuation > 0 ? "the continuation's " + std::to_string(form.continuation)
                                                    : "max-tokens " + std::to_string(settings.max_tokens);
-    const std::string expected = "at most " + std::to_string(std::max<std::int64_t>(room, 0)) + " tokens (context " +
-                                 std::to_string(max_positions) + " less " + less + ")";
+    const std::string expected = "at most " + std::to_string(std::max<std::int64_t>(capacity, 0)) +
+                                 " tokens (context " + std::to_string(max_positions) + " less " + less + ")";
     throw InputError(form.label, "prompt", expected, std::to_string(count),
-                     room > 0 ? "overlong = truncate-left keeps the last ones" : "lower max-tokens");
+                     capacity > 0 ? "overlong = truncate-left keeps the last ones" : "lower max-tokens");
 }
 
 }  // namespace
@@ -270,17 +270,17 @@ Ids make_prompt(Ids ids, const PromptForm& form, const Settings& settings, const
                 std::int64_t max_positions) {
     bool bos = !form.chat && puts_bos(settings, tokenizer);
     if (form.chat && !ids.empty() && tokenizer.bos_id() == ids.front()) {
-        bos = true;  // the template's own stays in front, whatever is cut away
+        bos = true;  // the template's own token stays in front when truncating
         ids.erase(ids.begin());
     }
     if (ids.empty() && !bos) throw InputError(form.label, "prompt", "at least one token", "none");
     const std::int64_t new_tokens = form.continuation > 0 ? form.continuation : settings.max_tokens;
-    const std::int64_t room = max_positions - new_tokens - (bos ? 1 : 0);
+    const std::int64_t capacity = max_positions - new_tokens - (bos ? 1 : 0);
     const std::int64_t count = ids.size();
-    if (count > room) {
-        if (settings.overlong != "truncate-left" || room <= 0)
-            refuse_overlong(form, count, room, settings, max_positions);
-        ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count - room));
+    if (count > capacity) {
+        if (settings.overlong != "truncate-left" || capacity <= 0)
+            refuse_overlong(form, count, capacity, settings, max_positions);
+        ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count - capacity));
     }
     if (bos) ids.insert(ids.begin(), *tokenizer.bos_id());
     return ids;

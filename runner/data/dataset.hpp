@@ -1,4 +1,5 @@
-// The items of a job, in the order of the input. Readers stream: an item costs an index entry until it is asked for.
+// The items of a job in the order of the input: prompts, references, fingerprint. Readers stream: an item costs only an
+// index entry until it is read. Opened by runner/launch and by the commands `results` and `sweep`.
 #pragma once
 
 #include <cstdint>
@@ -12,81 +13,83 @@
 
 namespace longhaul::runner {
 
-/// One prompt, ready for the engine, or the reason why it cannot be run.
+/// One prompt for the engine, or the reason why it cannot be run.
 struct Prompt {
-    std::string id;                    ///< UTF-8; unique in the data, but for items that fail because theirs is not
-    std::vector<std::int32_t> tokens;  ///< begin-of-text token included; at least one where there is no error
-    std::string error;                 ///< non-empty: the item is recorded as failed with this line
-    /// Where `wants_continuation`: tokens of what the data has behind the prompt, 1 to max-tokens; else empty.
+    std::string id;  ///< UTF-8; unique in the data, except for items that fail because of a duplicate id
+    std::vector<std::int32_t> tokens;  ///< includes the begin-of-text token; not empty unless there is an error
+    std::string error;                 ///< not empty: the item is recorded as failed with this line
+    /// If `wants_continuation`: the tokens that follow the prompt in the data, 1 to max-tokens. Otherwise empty.
     std::vector<std::int32_t> continuation{};
-    /// The job's settings with the item's own "options"; null where it has none.
+    /// The job's settings changed by the item's "options"; null if the item has none.
     std::shared_ptr<const Settings> settings{};
 };
 
-/// Whether `settings` and the tokenizer together put a begin-of-text token before every prompt. Throws UsageError where
-/// it is asked for and the tokenizer has none; check once before the first item.
+/// Whether a begin-of-text token goes before every prompt, by `add-bos` and the tokenizer. Throws UsageError if add-bos
+/// = true and the tokenizer has no such token; call it once before the first item.
 bool puts_bos(const Settings& settings, const engine::Tokenizer& tokenizer);
 
-/// What make_prompt is told about a prompt beside its tokens.
+/// Parameters of make_prompt besides the tokens.
 struct PromptForm {
     std::string label;              ///< names the text in messages
-    bool chat = false;              ///< rendered by a chat template: that alone decides on a begin-of-text token
-    std::int64_t continuation = 0;  ///< tokens that will follow; 0: max-tokens will
+    bool chat = false;              ///< text came from a chat template, which alone decides on a begin-of-text token
+    std::int64_t continuation = 0;  ///< number of tokens that will follow; 0: max-tokens
 };
 
-/// The prompt that `ids` (a text's tokens) make: begin-of-text token in front where `puts_bos`, and room for the new
-/// tokens in a context of `max_positions`; without room, what `overlong` says (a begin-of-text token stays in front).
-/// Throws InputError; UsageError as puts_bos does.
+/// Makes a prompt from `ids`, the tokens of a text. Adds a begin-of-text token if `puts_bos`, and leaves space for the
+/// new tokens in a context of `max_positions`. If the prompt is too long, `overlong` decides: an error, or truncation
+/// from the left, which keeps a begin-of-text token. Throws InputError, and UsageError like puts_bos.
 std::vector<std::int32_t> make_prompt(std::vector<std::int32_t> ids, const PromptForm& form, const Settings& settings,
                                       const engine::Tokenizer& tokenizer, std::int64_t max_positions);
 
-/// All calls are const and may come from several threads.
+/// A data set. Const members are thread-safe.
 class DataSet {
   public:
     /// Opens the data of `settings` (task, data, reference, limit and the keys that shape prompts). Throws InputError
-    /// when nothing can be read at all (missing, empty, unreadable), for two parallel files of different length, for
-    /// template files with mistakes, and where `chat` asks for a chat template that is not there.
+    /// if nothing can be read (missing, empty, unreadable), if two parallel files differ in length, if a template file
+    /// has mistakes, or if `chat` needs a chat template that is not available.
     ///
-    /// pg19: a folder of books NAME.txt (in byte order of the names; no subfolders, no hidden files), one book, or
-    /// JSONL lines {"id"?, "text"}. The prompt is the first `prompt-tokens` tokens of the book, a shorter book as it
-    /// is; its continuation what follows them in the book.
+    /// pg19: a folder of books NAME.txt (sorted by the bytes of the names; no subfolders, no hidden files), one book,
+    /// or JSONL lines {"id"?, "text"}. The prompt is the first `prompt-tokens` tokens of the book, or all of a shorter
+    /// book. The continuation is what follows in the book.
     ///
-    /// The prompts of the others are texts of a template (jobs/templates, or the file that `template` names), whose
-    /// fields are named here; with `chat` the chat template's rendering of that text as one user message:
+    /// The prompts of the other tasks are rendered from a template (jobs/templates, or the file given as `template`)
+    /// with the fields named below. With `chat`, the chat template renders that text as one user message.
     /// wmt: two files of parallel lines or SGM segments, see find_parallel_files; field source.
     /// xsum: JSONL lines {"id"?, "document", "summary"}, or parallel lines; field document.
     /// dolly: JSONL lines {"id"?, "instruction", "context"?, "response", "category"?}; fields instruction, context,
     /// category.
-    /// prompts: JSONL lines {"id"?, "prompt" or "messages", "continuation"?, "options"?}, or a .txt file with a prompt
-    /// a line; field prompt, which is the whole prompt where no template is named. Messages are rendered by the chat
-    /// template alone.
+    /// prompts: JSONL lines {"id"?, "prompt" or "messages", "continuation"?, "options"?}, or a .txt file with one
+    /// prompt per line; field prompt, which is the whole prompt if no template is given. Messages are rendered by the
+    /// chat template only.
     ///
-    /// Ids are strings or integers; an absent one is the line number, a segment's is DOCID:SEGID. Blank lines are no
-    /// items, but of parallel files they are items that fail.
+    /// Ids are strings or integers. The default id is the line number; the id of a segment is DOCID:SEGID. Blank lines
+    /// are skipped, but in parallel files they are items that fail.
     static std::unique_ptr<DataSet> open(const Settings& settings);
 
     virtual ~DataSet() = default;
-    [[nodiscard]] virtual std::int64_t size() const = 0;  ///< after `limit`
-    /// Approximate prompt length in bytes: longest first is decided by it, without reading the item.
+    [[nodiscard]] virtual std::int64_t size() const = 0;  ///< number of items, after `limit`
+    /// Approximate length of the prompt in bytes, without reading the item. The scheduler uses it to start long prompts
+    /// first.
     [[nodiscard]] virtual std::int64_t prompt_bytes(std::int64_t index) const = 0;
-    /// Id of an item; reads the item's line at most.
+    /// Id of an item; reads at most the item's line.
     [[nodiscard]] virtual std::string id(std::int64_t index) const = 0;
-    /// Reads and tokenises one item. Never throws for a bad item. `max_positions`: the model's context; see
-    /// make_prompt.
+    /// Reads and tokenizes one item. Never throws for a bad item: see Prompt::error. `max_positions` is the context of
+    /// the model; see make_prompt.
     ///
-    /// The continuation of other tasks than pg19 is the reference, behind a blank where the prompt does not end in
-    /// white space; of prompts, "continuation" as it is. Its tokens are those that follow the prompt's in the encoding
-    /// of both together, or, where that encoding begins otherwise, those of the continuation alone.
+    /// Continuation: for pg19 the tokens that follow in the book; for prompts "continuation" as it is; for other tasks
+    /// the reference, after a blank if the prompt does not end in white space. Its tokens are those after the prompt's
+    /// in the encoding of both together. If that encoding does not begin with the prompt's tokens, the continuation is
+    /// encoded alone.
     [[nodiscard]] virtual Prompt prompt(std::int64_t index, const engine::Tokenizer& tokenizer,
                                         std::int64_t max_positions) const = 0;
-    /// The text that the data has as the right answer, for a book the max-tokens tokens behind the prompt; nullopt
-    /// where the task, the data or a bad item has none.
+    /// The reference text of an item; for a book the max-tokens tokens after the prompt. nullopt if the task or the
+    /// data has none, or the item is bad.
     [[nodiscard]] virtual std::optional<std::string> reference(std::int64_t index,
                                                                const engine::Tokenizer& tokenizer) const = 0;
-    /// The identity of what decides the prompts, one line: XXH3-64, hexadecimal, of all bytes the items are made from
-    /// (whatever `limit` says; references only where they are continuations), then the fingerprint of the template and
-    /// the chat template's name where they are used. Reads everything: for one rank of a launch. Throws InputError
-    /// where that fails.
+    /// One line that identifies what decides the prompts: XXH3-64 (hexadecimal) of all bytes that the items are made
+    /// from, then the fingerprint of the template and the identity of the chat template, if used. Covers the whole data
+    /// regardless of `limit`, and the references only if they are continuations. Reads everything, so call it on one
+    /// rank. Throws InputError if that fails.
     [[nodiscard]] virtual std::string fingerprint() const = 0;
 };
 

@@ -1,3 +1,4 @@
+// The books of task pg19: see BookSource in dataset_source.hpp.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -14,7 +15,7 @@ namespace {
 
 struct Book {
     std::filesystem::path path;
-    std::int64_t num_bytes = 0;  ///< when the folder was listed
+    std::int64_t num_bytes = 0;  ///< at the time the folder was listed
 };
 
 class FileBooks : public BookSource {
@@ -60,7 +61,7 @@ class FileBooks : public BookSource {
                 const InputFile file(book.path);
                 hash.add(book.path.filename().string() + '\n' + std::to_string(file.num_bytes()) + '\n');
                 hash.add(file);
-            } catch (const InputError&) {  // one book that cannot be read is one item that fails
+            } catch (const InputError&) {  // an unreadable book is one item that fails
                 hash.add(book.path.filename().string() + "\nunreadable\n");
             }
         }
@@ -69,17 +70,17 @@ class FileBooks : public BookSource {
   private:
     const Book& book(std::int64_t index) const { return books_.at(index); }
 
-    /// Takes away what may be the first half of a character or of a CRLF.
+    /// Removes what may be an incomplete character or the first half of a CRLF at the cut.
     static void trim_cut(std::string& text) {
         text.resize(whole_characters(text, text.empty() ? 0 : text.size() - 1).size());
         if (text.ends_with('\r')) text.pop_back();
     }
 
-    std::vector<Book> books_;  ///< all, also beyond the limit: they are the data's identity
+    std::vector<Book> books_;  ///< all books, also beyond the limit: the fingerprint covers them
     std::int64_t size_ = 0;
 };
 
-/// Books that are lines {"id"?, "text"} of one file.
+/// Books as lines {"id"?, "text"} of one file.
 class LineBooks : public BookSource {
   public:
     LineBooks(const std::filesystem::path& path, std::int64_t limit) : lines_(path, LineFormat::json, limit) {}
@@ -112,7 +113,7 @@ std::vector<Book> list_books(const std::filesystem::path& folder) {
     std::error_code error;
     for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
         const std::string name = it->path().filename().string();
-        std::error_code unreadable;  // such a book becomes an item that fails
+        std::error_code unreadable;  // an unreadable book becomes an item that fails
         if (!name.ends_with(".txt") || name.starts_with('.') || it->is_directory(unreadable)) continue;
         const auto bytes = it->file_size(unreadable);
         books.push_back({it->path(), unreadable ? 0 : static_cast<std::int64_t>(bytes)});

@@ -17,13 +17,13 @@ constexpr std::int64_t scan_block = 1 << 20;
 constexpr std::int64_t max_line_bytes = std::int64_t{1} << 30;
 constexpr std::uint32_t too_long = std::numeric_limits<std::uint32_t>::max();
 
-/// Finds the "id" of the outermost object and stops there: a line is not built up in memory to learn its id.
+/// SAX handler that finds the "id" of the outermost object and stops there. No JSON document is built in memory.
 class IdFinder : public Json::json_sax_t {
   public:
     std::optional<std::string> id;
     bool wrong_type = false;
 
-    bool null() override { return !at_id(); }  // null is as good as absent
+    bool null() override { return !at_id(); }  // null counts as absent
     bool boolean(bool) override { return other(); }
     bool number_integer(Json::number_integer_t value) override { return found(std::to_string(value)); }
     bool number_unsigned(Json::number_unsigned_t value) override { return found(std::to_string(value)); }
@@ -125,7 +125,7 @@ engine::Json LineSource::object(std::int64_t index) const {
 }
 
 bool LineSource::mentions(std::string_view bytes) const {
-    std::string window;  // a block and the end of the one before, where the bytes may begin
+    std::string window;  // a block and the end of the previous one, since `bytes` may span both
     for (std::int64_t at = 0; at < file_.num_bytes(); at += scan_block) {
         window.erase(0, window.size() - std::min(window.size(), bytes.size() - 1));
         window += file_.read(at, scan_block);
@@ -162,7 +162,7 @@ std::string LineSource::id_of(const Line& line, std::string_view bytes) const {
     return engine::printable(documents_.at(line.document) + ":" + sgm_attribute(bytes, "id"), 255);
 }
 
-// --- the scan
+// Indexing
 
 void LineSource::scan_lines(std::int64_t limit) {
     const bool counts_all = format_ == LineFormat::parallel;
@@ -175,16 +175,16 @@ void LineSource::scan_lines(std::int64_t limit) {
     }
 }
 
-/// Lists the <seg> elements, and the documents they are in.
+/// Indexes the <seg> elements and the documents that contain them.
 void LineSource::scan_segments(std::int64_t limit) {
     constexpr std::int64_t max_tag_bytes = 1 << 16;
-    std::int64_t segment = -1;  // where the open one begins
-    std::string room;
+    std::int64_t segment = -1;  // offset of the open <seg>; -1: none
+    std::string buffer;
     for (std::int64_t at = find('<', 0); at < file_.num_bytes(); at = find('<', at + 1)) {
-        const std::string name = sgm_tag_name(bytes_between(at, std::min(at + 8, file_.num_bytes()), room));
+        const std::string name = sgm_tag_name(bytes_between(at, std::min(at + 8, file_.num_bytes()), buffer));
         if (name == "doc") {
-            const std::int64_t most = std::min(at + max_tag_bytes, file_.num_bytes());
-            const std::string_view tag = bytes_between(at, most, room);
+            const std::int64_t tag_end = std::min(at + max_tag_bytes, file_.num_bytes());
+            const std::string_view tag = bytes_between(at, tag_end, buffer);
             documents_.push_back(sgm_attribute(tag.substr(0, tag.find_first_of("<>", 1)), "docid"));
         } else if (name == "seg") {
             segment = at;
@@ -199,7 +199,8 @@ void LineSource::scan_segments(std::int64_t limit) {
     }
 }
 
-/// Offset of the next such byte, or the end of the file. Blocks are read once: the current one is kept.
+/// Offset of the next `byte` at or after `from`; the size of the file if there is none. Each block is read once and
+/// kept.
 std::int64_t LineSource::find(char byte, std::int64_t from) {
     for (std::int64_t at = from; at < file_.num_bytes();) {
         const std::int64_t block_end = block_begin_ + block_.size();
@@ -216,16 +217,16 @@ std::int64_t LineSource::find(char byte, std::int64_t from) {
     return file_.num_bytes();
 }
 
-/// A part of the file: of the current block where it is there, else read into `room`.
-std::string_view LineSource::bytes_between(std::int64_t begin, std::int64_t end, std::string& room) const {
+/// Bytes [begin, end) of the file: from the current block if it contains them, otherwise read into `buffer`.
+std::string_view LineSource::bytes_between(std::int64_t begin, std::int64_t end, std::string& buffer) const {
     const std::int64_t block_end = block_begin_ + block_.size();
     if (begin >= block_begin_ && end <= block_end)
         return std::string_view(block_).substr(begin - block_begin_, end - begin);
-    room = file_.read(begin, end - begin);
-    return room;
+    buffer = file_.read(begin, end - begin);
+    return buffer;
 }
 
-/// Takes the line from its offset to `end` into the index, if it is an item and within the limit.
+/// Adds the line from its offset to `end` to the index, if it is an item and within the limit.
 void LineSource::add(Line line, std::int64_t end, std::int64_t limit) {
     ++num_in_file_;
     if (limit > 0 && size() >= limit) return;
@@ -234,8 +235,8 @@ void LineSource::add(Line line, std::int64_t end, std::int64_t limit) {
         line.num_bytes = too_long;
     } else {
         line.num_bytes = static_cast<std::uint32_t>(end - begin);
-        std::string room;
-        const std::string_view bytes = bytes_between(begin, end, room);
+        std::string buffer;
+        const std::string_view bytes = bytes_between(begin, end, buffer);
         if (bytes.size() != line.num_bytes)
             throw InputError(shown_, "", "a file that does not change", "a shorter one");
         const bool keeps_blank = format_ == LineFormat::parallel || format_ == LineFormat::sgm;

@@ -1,4 +1,4 @@
-// The "options" of one item: generation keys of the job's vocabulary, as JSON.
+// Applies the "options" of one item: generation keys of the vocabulary, as JSON. Called for each item of task prompts.
 #include <algorithm>
 
 #include "engine/error.hpp"
@@ -13,7 +13,7 @@ using engine::Json;
 
 enum class Type { number, boolean, text };
 
-/// The keys an item may set, in the order of --help.
+/// The keys that an item may set, in the order of --help.
 const std::vector<std::pair<std::string, Type>>& item_keys() {
     static const std::vector<std::pair<std::string, Type>> keys{{"seed", Type::number},
                                                                 {"max-tokens", Type::number},
@@ -46,7 +46,7 @@ Type type_of_key(const std::string& key, const std::string& where) {
                      near.empty() ? "" : "did you mean '" + near + "'?");
 }
 
-/// A JSON value as a job file has it.
+/// A JSON value as a job file would write it.
 std::string value_text(const Json& value, Type type, const std::string& where, const std::string& field) {
     if (type == Type::boolean && value.is_boolean()) return value.get<bool>() ? "true" : "false";
     if (type == Type::text && value.is_string()) return quote_text(value.get<std::string>());
@@ -74,7 +74,7 @@ std::shared_ptr<const Settings> with_options(const Json& options, const Settings
     auto settings = std::make_shared<Settings>(job);
     for (const auto& [key, value] : options.items()) {
         const Type type = type_of_key(key, where);
-        if (key == "stop") settings->stop.clear();  // the item's, not the job's and the item's
+        if (key == "stop") settings->stop.clear();  // the item's stop texts replace the job's
         if (key == "stop" && value.is_array()) {
             for (const Json& text : value) set_option(*settings, key, type, text, where);
         } else {

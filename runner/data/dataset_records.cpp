@@ -15,13 +15,13 @@ namespace fs = std::filesystem;
 using engine::Json;
 using Strings = std::vector<std::string>;
 
-/// A member that may be absent; NUL and other types are refused all the same.
+/// A member that may be absent. Throws InputError for NUL and other types.
 std::optional<std::string> optional_text(const Json& object, const std::string& key, const std::string& where) {
     if (engine::find_member(object, key, where) == nullptr) return std::nullopt;
     return text_member(object, key, where);
 }
 
-/// A member without which the item makes no sense.
+/// A member that must be present and not empty.
 std::string needed_text(const Json& object, const std::string& key, const std::string& where) {
     std::string text = text_member(object, key, where);
     if (text.empty()) throw InputError(where, key, "a text", "an empty string");
@@ -121,21 +121,21 @@ class PromptRecords : public JsonRecords {
     Settings settings_;
 };
 
-/// Line i of one file, its reference in line i of another; or the segments of two SGM files. Two indices.
+/// Parallel data: line i of one file with its reference in line i of another, or the segments of two SGM files.
 class ParallelRecords : public RecordSource {
   public:
-    /// `settings` say whether items need their references, and whether the file of them was named.
+    /// `settings` decide whether items need their references and whether the reference file was given explicitly.
     ParallelRecords(const ParallelFiles& files, std::string field, LineFormat format, const Settings& settings)
         : names_{std::move(field)},
           sources_(files.source, sgm_or(format, files.source), settings.limit),
           needs_references_(wants_continuation(settings)) {
         if (files.reference.empty()) return;
-        // The name alone: results must not depend on where the file lies.
+        // Labels use only the name, since results must not depend on the location of the file.
         references_.emplace(files.reference, sgm_or(format, files.reference), settings.limit,
                             files.reference.filename().string());
         const std::int64_t sources = sources_.num_in_file(), references = references_->num_in_file();
         if (sources == references) return;
-        if (settings.reference.empty() && !needs_references_) {  // it only looked like them
+        if (settings.reference.empty() && !needs_references_) {  // the file matched by name only
             references_.reset();
             return;
         }
@@ -156,7 +156,7 @@ class ParallelRecords : public RecordSource {
         try {
             if (references_) record.reference = reference_of(index);
         } catch (const InputError&) {
-            if (needs_references_) throw;  // else the prompt is whole without it, and no result depends on it
+            if (needs_references_) throw;  // otherwise the prompt is complete without it and no result depends on it
         }
         return record;
     }
@@ -195,12 +195,12 @@ class ParallelRecords : public RecordSource {
     bool needs_references_;
 };
 
-/// `name` with another ending; "" where it ends otherwise.
+/// `name` with `ending` replaced by `other`; "" if it does not end so.
 std::string with_ending(const std::string& name, const std::string& ending, const std::string& other) {
     return name.ends_with(ending) ? name.substr(0, name.size() - ending.size()) + other : "";
 }
 
-/// The files of `names` that may be the references of `name`.
+/// The files in `names` that may be the references of `name`.
 Strings references_of(const std::string& name, const Strings& names, const std::string& task) {
     Strings wanted{with_ending(name, ".source", ".target")};
     if (task == "wmt") wanted.push_back(with_ending(name, ".de", ".en"));
@@ -229,7 +229,7 @@ bool is_json(const fs::path& path) {
     return path.extension() == ".jsonl" || path.extension() == ".json";
 }
 
-/// The two letters of a language that a file of wmt is named by; "" where it is named otherwise.
+/// The two-letter language code in the name of a wmt file; "" if there is none.
 std::string language_of(const fs::path& path) {
     const fs::path name = path.extension() == ".sgm" ? path.stem() : path;
     const std::string code = name.extension().string();
@@ -238,7 +238,7 @@ std::string language_of(const fs::path& path) {
     return letters ? code.substr(1) : "";
 }
 
-/// The examples of wmt's own template are German and English.
+/// The examples in the built-in wmt template are German and English.
 void check_languages(const Settings& settings, const ParallelFiles& files) {
     if (!settings.prompt_template.empty()) return;
     const auto check = [](const fs::path& path, const std::string& expected) {
@@ -279,7 +279,7 @@ ParallelFiles find_parallel_files(const Settings& settings) {
         try {
             names = names_in(folder.empty() ? "." : folder);
         } catch (const InputError&) {
-            return files;  // a folder that may be entered and not listed
+            return files;  // the folder may be entered but not listed
         }
         const Strings found = references_of(settings.data.filename().string(), names, settings.task);
         if (found.size() == 1) files.reference = folder / found.front();

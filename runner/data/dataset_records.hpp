@@ -1,5 +1,5 @@
-// Items that are some named texts (fields of a prompt template) and what belongs to them: tasks wmt, xsum, dolly and
-// prompts.
+// Items that consist of text fields for a prompt template, and optionally messages, a reference or options: tasks wmt,
+// xsum, dolly and prompts. Used by dataset.cpp.
 #pragma once
 
 #include <cstdint>
@@ -16,45 +16,46 @@
 namespace longhaul::runner {
 
 struct Record {
-    std::vector<std::string> fields;            ///< texts of RecordSource::field_names; empty where there are messages
+    std::vector<std::string> fields;            ///< texts for RecordSource::field_names; empty if there are messages
     std::vector<engine::ChatMessage> messages;  ///< prompts: instead of fields
-    std::optional<std::string> reference;       ///< what the data says should come out
-    std::shared_ptr<const Settings> settings;   ///< null: the job's
+    std::optional<std::string> reference;       ///< the right answer, from the data
+    std::shared_ptr<const Settings> settings;   ///< the item's own settings; null: the job's
 };
 
-/// Items numbered from 0 in the order of the input. Const calls are thread-safe.
+/// Records numbered from 0 in the order of the input. Const members are thread-safe.
 class RecordSource {
   public:
     virtual ~RecordSource() = default;
     [[nodiscard]] virtual const std::vector<std::string>& field_names() const = 0;  ///< at least one
     [[nodiscard]] virtual std::int64_t size() const = 0;
-    [[nodiscard]] virtual std::int64_t num_bytes(std::int64_t index) const = 0;  ///< about
+    [[nodiscard]] virtual std::int64_t num_bytes(std::int64_t index) const = 0;  ///< approximate
     [[nodiscard]] virtual std::string id(std::int64_t index) const = 0;
     [[nodiscard]] virtual std::string label(std::int64_t index) const = 0;
     /// Throws InputError for a bad item.
     [[nodiscard]] virtual Record read(std::int64_t index) const = 0;
-    /// The bytes the prompts are made from; those of the references only with `references`. Throws InputError.
+    /// Hashes the bytes that the prompts are made from, and with `references` those of the references too. Throws
+    /// InputError.
     virtual void add_to(ContentHash& hash, bool references) const = 0;
-    [[nodiscard]] virtual bool takes_messages() const { return false; }  ///< items may be messages
-    /// Whether there are some, whatever the limit. Reads everything. Throws InputError.
+    [[nodiscard]] virtual bool takes_messages() const { return false; }  ///< whether items may have messages
+    /// Whether any item has messages, regardless of the limit. Reads everything. Throws InputError.
     [[nodiscard]] virtual bool has_messages() const { return false; }
 };
 
-/// The data of `settings`, whose task is none of books. Throws InputError.
+/// Opens the data of `settings`; any task except pg19. Throws InputError.
 std::unique_ptr<RecordSource> open_records(const Settings& settings);
 
-/// A source file and the file of its references (empty: there is none). wmt, xsum: `data` and `reference`; where that
-/// is not given, the file beside `data` whose name says so: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, and
-/// for wmt X.de and X.en. `data` may be a folder that holds exactly one such pair. Throws InputError.
+/// Source file and reference file (empty if there is none) of wmt and xsum: `data` and `reference`. Without
+/// `reference`, the matching file beside `data`: X-ref.L2.sgm for X-src.L1.sgm, X.target for X.source, and for wmt X.en
+/// for X.de. `data` may be a folder with exactly one such pair. Throws InputError.
 struct ParallelFiles {
     std::filesystem::path source, reference;
 };
 ParallelFiles find_parallel_files(const Settings& settings);
 
-/// Member `key` of `object` as text without NUL; throws InputError where it is absent or something else.
+/// Member `key` of `object` as a string without NUL. Throws InputError if it is absent or something else.
 std::string text_member(const engine::Json& object, const std::string& key, const std::string& where);
 
-/// The job's settings with what the object "options" of an item changes: keys of generation only. Throws InputError.
+/// The job's settings changed by the object "options" of an item. Only generation keys are allowed. Throws InputError.
 std::shared_ptr<const Settings> with_options(const engine::Json& options, const Settings& job,
                                              const std::string& where);
 

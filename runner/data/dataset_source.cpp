@@ -18,7 +18,7 @@
 namespace longhaul::runner {
 
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
-    // O_NONBLOCK: a pipe that nobody writes to must not hold us up before we can refuse it.
+    // O_NONBLOCK: opening a pipe without a writer must not block before it is refused below.
     descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat status {};
     if (descriptor_ < 0 || ::fstat(descriptor_, &status) != 0) {

@@ -1,4 +1,5 @@
-// Where the texts of a data set come from, before they are prompts: files of books, lines of files.
+// Text sources of the data sets: files, hashing, text checks, and the books of pg19. Used by the other files of
+// runner/data.
 #pragma once
 
 #include <cstddef>
@@ -8,21 +9,21 @@
 #include <string>
 #include <string_view>
 
-struct XXH3_state_s;  // of xxhash.h
+struct XXH3_state_s;  // from xxhash.h
 
 namespace longhaul::runner {
 
-/// A file open for reading at any offset, from any thread.
+/// A file opened for reading at any offset, from any thread.
 class InputFile {
   public:
-    /// Throws InputError: absent, unreadable, no regular file.
+    /// Throws InputError if the file is absent, unreadable or not a regular file.
     explicit InputFile(std::filesystem::path path);
     ~InputFile();
     InputFile(const InputFile&) = delete;
     InputFile& operator=(const InputFile&) = delete;
 
-    [[nodiscard]] std::int64_t num_bytes() const { return num_bytes_; }  ///< when it was opened
-    /// Bytes from `offset`, fewer where the file ends. Throws InputError.
+    [[nodiscard]] std::int64_t num_bytes() const { return num_bytes_; }  ///< at the time it was opened
+    /// Up to `count` bytes from `offset`; fewer at the end of the file. Throws InputError.
     [[nodiscard]] std::string read(std::int64_t offset, std::int64_t count) const;
 
   private:
@@ -31,7 +32,7 @@ class InputFile {
     std::int64_t num_bytes_ = 0;
 };
 
-/// XXH3-64 of bytes that come in pieces.
+/// XXH3-64 over bytes added piece by piece.
 class ContentHash {
   public:
     ContentHash();
@@ -40,7 +41,7 @@ class ContentHash {
     ContentHash& operator=(const ContentHash&) = delete;
 
     void add(std::string_view bytes);
-    void add(const InputFile& file);  ///< the whole file, in blocks; throws InputError
+    void add(const InputFile& file);  ///< the whole file, block by block; throws InputError
     [[nodiscard]] std::uint64_t value() const;
 
   private:
@@ -48,34 +49,37 @@ class ContentHash {
 };
 std::uint64_t hash_of(std::string_view bytes);
 
-/// Windows line ends become plain ones, as every text-mode reader does: a model should not see a file's history.
+/// Turns CRLF into LF, so that the prompt does not depend on a file's line ends.
 void drop_carriage_returns(std::string& text);
 
-/// Throws InputError unless `text` is UTF-8 without NUL; `first_byte` is the place of its start in what `where` names.
+/// Throws InputError unless `text` is UTF-8 without NUL. `first_byte` is the offset of `text` in the file that `where`
+/// names.
 void check_text(std::string_view text, const std::string& where, std::size_t first_byte = 0);
 
-/// The beginning of one item's text, or why there is none.
+/// The beginning of one item's text, or why it cannot be read.
 struct ItemText {
-    std::string text;   ///< UTF-8 without NUL; BOM left out, CRLF as LF
-    bool whole = true;  ///< nothing follows
-    std::string error;  ///< one line, names the place
+    std::string text;   ///< UTF-8 without NUL or BOM; LF line ends
+    bool whole = true;  ///< the text ends here
+    std::string error;  ///< one line that names the place; "" if there is none
 };
 
-/// Books, numbered from 0 in the order of the input. Const calls are thread-safe.
+/// Books numbered from 0 in the order of the input. Const members are thread-safe.
 class BookSource {
   public:
     virtual ~BookSource() = default;
     [[nodiscard]] virtual std::int64_t size() const = 0;
-    [[nodiscard]] virtual std::int64_t text_bytes(std::int64_t index) const = 0;  ///< about
+    [[nodiscard]] virtual std::int64_t text_bytes(std::int64_t index) const = 0;  ///< approximate
     [[nodiscard]] virtual std::string id(std::int64_t index) const = 0;
     /// For messages: "books/x.txt", "p.jsonl:3".
     [[nodiscard]] virtual std::string label(std::int64_t index) const = 0;
-    /// At least the first `max_bytes` of the text but for a few at the cut, or all of it. Never throws for a bad item.
+    /// At least the first `max_bytes` of the text, less a few bytes at the cut, or all of it. Never throws for a bad
+    /// item.
     [[nodiscard]] virtual ItemText read(std::int64_t index, std::int64_t max_bytes) const = 0;
-    virtual void add_to(ContentHash& hash) const = 0;  ///< Throws InputError.
+    virtual void add_to(ContentHash& hash) const = 0;  ///< throws InputError
 };
 
-/// The .txt files of a folder, one file, or the JSONL lines {"id"?, "text"} of a .jsonl or .json. Throws InputError.
+/// Opens the .txt files of a folder, one text file, or the JSONL lines {"id"?, "text"} of a .jsonl or .json file.
+/// Throws InputError.
 std::unique_ptr<BookSource> open_books(const std::filesystem::path& path, std::int64_t limit);
 
 }  // namespace longhaul::runner

@@ -12,7 +12,7 @@
 namespace longhaul::runner {
 namespace {
 
-/// What one thread found, and then the sum.
+/// Findings of one thread; later the total.
 struct Findings {
     ItemSurvey survey;
     std::int64_t longest = -1;
@@ -43,7 +43,7 @@ struct Findings {
         if (other.longest >= 0) note_longest(other.longest, other.survey.longest_index);
     }
 
-    /// Of equally long ones the first of the input, whichever thread had it.
+    /// If several are equally long, keeps the first one in the input, so that the result does not depend on threads.
     void note_longest(std::int64_t tokens, std::int64_t index) {
         if (std::pair(tokens, -index) <= std::pair(longest, -survey.longest_index)) return;
         longest = tokens;
@@ -78,9 +78,9 @@ std::int64_t Counts::quantile(double share) const {
 std::vector<std::int64_t> Counts::largest(std::int64_t count) const {
     std::vector<std::int64_t> numbers;
     for (auto at = times_.rbegin(); at != times_.rend(); ++at) {
-        const std::int64_t room = count - numbers.size();
-        if (room <= 0) break;
-        numbers.insert(numbers.end(), static_cast<std::size_t>(std::min(room, at->second)), at->first);
+        const std::int64_t remaining = count - numbers.size();
+        if (remaining <= 0) break;
+        numbers.insert(numbers.end(), static_cast<std::size_t>(std::min(remaining, at->second)), at->first);
     }
     return numbers;
 }

@@ -1,4 +1,5 @@
-// All items of a job, read and tokenised without generating anything: how many there are, how long, which would fail.
+// Survey of a job: reads and tokenizes all items without generating. Counts items, lengths and failures for `longhaul
+// check`.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +11,18 @@
 
 namespace longhaul::runner {
 
-/// How often each number came. Memory follows the different numbers, not how many there were.
+/// Histogram of integers. Memory grows with the number of distinct values, not with the number of entries.
 class Counts {
   public:
     void add(std::int64_t number, std::int64_t times = 1) { times_[number] += times; }
     void add(const Counts& others);
 
     [[nodiscard]] bool empty() const { return times_.empty(); }
-    [[nodiscard]] std::int64_t sum() const;  ///< of all numbers
+    [[nodiscard]] std::int64_t sum() const;  ///< of all entries
     [[nodiscard]] std::int64_t largest() const { return times_.empty() ? 0 : times_.rbegin()->first; }
-    /// The least number that `share` (0 to 1) of all do not exceed; 0 where there is none.
+    /// Smallest value that at least the fraction `share` (0 to 1) of the entries does not exceed; 0 if empty.
     [[nodiscard]] std::int64_t quantile(double share) const;
-    /// The `count` largest, or all where there are fewer, descending.
+    /// The `count` largest entries (all if there are fewer), in descending order.
     [[nodiscard]] std::vector<std::int64_t> largest(std::int64_t count) const;
 
   private:
@@ -35,16 +36,16 @@ struct ItemSurvey {
         std::string id, error;
     };
 
-    std::int64_t inputs = 0;        ///< prompts of the data, `limit` and `shard` taken into account
-    std::int64_t failed = 0;        ///< of them
-    std::vector<Failure> failures;  ///< in the order of the input; the first ones only, if so asked
-    Counts prompt_tokens;           ///< of each prompt that can be run
-    Counts positions;               ///< the same and its new tokens at most: what an item may hold keys and values of
-    std::int64_t new_tokens = 0;    ///< at most, all samples
+    std::int64_t inputs = 0;        ///< prompts of the data after `limit` and `shard`
+    std::int64_t failed = 0;        ///< of the inputs
+    std::vector<Failure> failures;  ///< in the order of the input, at most max_failures
+    Counts prompt_tokens;           ///< one entry per prompt that can be run
+    Counts positions;  ///< one entry per sample: prompt and new tokens, i.e. the most KV positions it may need
+    std::int64_t new_tokens = 0;  ///< maximum, all samples
     std::int64_t longest_index = -1;
 };
 
-/// Goes through all items of `data` with `threads` threads; keeps at most `max_failures` of the failed ones.
+/// Reads all items of `data` with `threads` threads. Keeps at most `max_failures` of the failures.
 ItemSurvey survey_items(const DataSet& data, const engine::Tokenizer& tokenizer, const Settings& settings,
                         std::int64_t max_positions, int threads, std::int64_t max_failures);
 

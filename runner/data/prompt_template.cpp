@@ -11,7 +11,7 @@
 
 namespace longhaul::runner {
 
-/// One file on its way to pieces.
+/// Parses one template into pieces.
 class TemplateParser {
   public:
     TemplateParser(std::string text, const std::string& name, const std::vector<std::string>& fields)
@@ -47,7 +47,7 @@ class TemplateParser {
     using Piece = PromptTemplate::Piece;
 
     [[nodiscard]] std::string place(std::size_t line) const { return name_ + ":" + std::to_string(line); }
-    /// Of at_. Counts on from where it was asked for last.
+    /// Line number of at_. Counts line ends from the position of the previous call on.
     [[nodiscard]] std::size_t line() const {
         line_ += static_cast<std::size_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(counted_),
                                                      text_.begin() + static_cast<std::ptrdiff_t>(at_), '\n'));
@@ -61,7 +61,7 @@ class TemplateParser {
 
     void add_text(char c) {
         auto& pieces = made_.pieces_;
-        // A section ends where its last piece ends: what follows it must be a piece of its own.
+        // A section ends with its last piece, so text after it must start a new piece.
         if (pieces.empty() || pieces.back().kind != Piece::Kind::text || pieces.size() == closed_)
             pieces.push_back({.kind = Piece::Kind::text, .text = {}});
         pieces.back().text += c;
@@ -109,8 +109,8 @@ class TemplateParser {
     const std::string& name_;
     const std::vector<std::string>& fields_;
     PromptTemplate made_;
-    std::vector<std::pair<std::size_t, std::size_t>> open_;  ///< sections: piece and line
-    std::size_t closed_ = 0;                                 ///< pieces there were when a section ended last
+    std::vector<std::pair<std::size_t, std::size_t>> open_;  ///< open sections: piece and line
+    std::size_t closed_ = 0;                                 ///< number of pieces when a section was last closed
     std::size_t at_ = 0;
     mutable std::size_t counted_ = 0, line_ = 1;
 };

@@ -35,7 +35,8 @@ void append_utf8(std::uint32_t code, std::string& text) {
     }
 }
 
-/// `name` between & and ;. False for what is no entity: it stays as it is.
+/// Appends the character of the entity `name` (without & and ;). Returns false if it is not an entity; the caller then
+/// keeps the text.
 bool append_entity(std::string_view name, std::string& text) {
     static constexpr std::array<std::pair<std::string_view, char>, 5> known{
         {{"amp", '&'}, {"lt", '<'}, {"gt", '>'}, {"quot", '"'}, {"apos", '\''}}};

@@ -1,4 +1,5 @@
-// The little of NIST's SGM that test sets use: <doc docid="…"> around <seg id="…">text</seg>, names in any case.
+// Minimal parser for NIST's SGM, as far as test sets use it: <doc docid="…"> around <seg id="…">text</seg>; names are
+// case-insensitive. Used by LineSource.
 #pragma once
 
 #include <string>
@@ -6,15 +7,15 @@
 
 namespace longhaul::runner {
 
-/// "doc", "/seg", …: the name of the tag that `bytes` begins with ("<DOC docid="), in small letters, at most what is
-/// there of it.
+/// Name of the tag at the start of `bytes` ("<DOC docid="), in lower case: "doc", "/seg", …. `bytes` may end within the
+/// name.
 std::string sgm_tag_name(std::string_view bytes);
 
-/// The value of an attribute of the tag that `bytes` begins with, entities resolved; "" where there is none.
+/// Value of an attribute of the tag at the start of `bytes`, entities resolved; "" if there is none.
 std::string sgm_attribute(std::string_view bytes, std::string_view name);
 
-/// The text of `bytes`, a <seg> element without its end tag: entities resolved, every run of white space one blank and
-/// none at the ends (as sacrebleu reads these files).
+/// Text of a <seg> element; `bytes` is the element without its end tag. Entities are resolved, each run of white space
+/// becomes one blank, and blanks at the ends are removed, as sacrebleu reads these files.
 std::string segment_text(std::string_view bytes);
 
 }  // namespace longhaul::runner

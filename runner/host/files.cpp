@@ -20,7 +20,7 @@ namespace {
     throw StorageError(storage_line(path, what, error));
 }
 
-/// 0, or the errno of the write that failed.
+/// Returns 0, or the errno of the failed write.
 int write_all(int fd, std::string_view text) {
     while (!text.empty()) {
         const ssize_t count = ::write(fd, text.data(), text.size());
@@ -31,7 +31,8 @@ int write_all(int fd, std::string_view text) {
     return 0;
 }
 
-/// Some file systems have no fsync for folders and say EINVAL; their names are as durable as they get.
+/// Some file systems do not support fsync of a folder and return EINVAL or ENOTSUP. That is not an error: nothing more
+/// can be done there.
 bool folder_sync_failed(int fd) {
     return ::fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP;
 }
@@ -88,9 +89,9 @@ bool create_once(const std::filesystem::path& path, std::string_view text, std::
     int result = ::link(temporary.c_str(), path.c_str());
     int error = result == 0 ? 0 : errno;
     struct stat status {};
-    // Over NFS the answer may get lost though the link was made.
+    // Over NFS the reply may be lost although the link was made.
     if (result != 0 && ::stat(temporary.c_str(), &status) == 0 && status.st_nlink == 2) result = 0;
-    if (result != 0 && (error == EPERM || error == ENOTSUP || error == ENOSYS)) {  // no hard links here
+    if (result != 0 && (error == EPERM || error == ENOTSUP || error == ENOSYS)) {  // no hard links on this file system
         const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         error = fd < 0 ? errno : 0;
         if (fd >= 0) {
@@ -115,7 +116,7 @@ void make_folder(const std::filesystem::path& path) {
     if (std::filesystem::is_directory(path, error)) return;
     if (path.has_parent_path() && path.parent_path() != path) make_folder(path.parent_path());
     if (::mkdir(path.c_str(), 0777) == 0) return sync_folder(path.parent_path());
-    if (errno == EEXIST && std::filesystem::is_directory(path, error)) return;  // another launch was faster
+    if (errno == EEXIST && std::filesystem::is_directory(path, error)) return;  // another launch created it first
     const int reason = errno;
     if (reason == ENOSPC || reason == EDQUOT || reason == EIO) fail(path, "create the folder", reason);
     throw UsageError(path.string() + ": output: expected a folder that can be written, got " + std::strerror(reason));
@@ -150,7 +151,7 @@ LineFile::~LineFile() {
 }
 
 void LineFile::take_back(std::int64_t to_bytes) noexcept {
-    // Best effort: where it fails, the reader still stops at the last whole line.
+    // Best effort: if it fails, readers still stop at the last complete line.
     if (::ftruncate(fd_, to_bytes) == 0) written_bytes_ = to_bytes;
 }
 
@@ -175,13 +176,14 @@ void LineFile::sync() {
         if (written_bytes_ == durable_bytes_ && failed_.empty()) return;
         upto = written_bytes_;
     }
-    const int error = ::fsync(fd_) == 0 ? 0 : errno;  // outside the lock: appending goes on meanwhile
+    const int error = ::fsync(fd_) == 0 ? 0 : errno;  // outside the lock, so that appends can continue
     const std::lock_guard lock(mutex_);
     if (error == 0) {
         durable_bytes_ = upto;
         return;
     }
-    // The kernel may have dropped the pages: a second fsync would lie. What is not durable must not be read again.
+    // The kernel may have dropped the dirty pages, so a second fsync could report success for lost data. Cut the file
+    // back to what is durable, so that nobody reads the rest.
     if (failed_.empty()) failed_ = storage_line(path_, "sync it", error);
     take_back(durable_bytes_);
     throw StorageError(failed_);

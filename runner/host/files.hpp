@@ -1,5 +1,5 @@
-// Files of a run folder: complete or absent (temporary, fsync, rename, fsync of the folder), and logs that only grow.
-// Errors of the storage become StorageError, whose exit code says "nothing is lost, run again".
+// File operations of a run folder: atomic replacement (temporary, fsync, rename, fsync of the folder) and append-only
+// line files. Storage errors become StorageError, whose exit code means "nothing is lost, run again".
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,16 @@
 
 namespace longhaul::runner {
 
-/// A line for an errno: "FILE: expected to WHAT, got No space left on device".
+/// Error line for an errno: "FILE: expected to WHAT, got No space left on device".
 [[nodiscard]] std::string storage_line(const std::filesystem::path& path, std::string_view what, int error);
 
 enum class Durable : bool { no, yes };
 
-/// A new content for a file, written piece by piece; readers see the old one until `commit`, and keep it without.
+/// Replaces the content of a file; the new content is written in pieces. Readers see the old content until `commit`;
+/// without `commit` the file stays unchanged.
 class FileReplacement {
   public:
-    /// `tag` makes the temporary's name unique among launches. Throws StorageError.
+    /// `tag` makes the name of the temporary unique among launches. Throws StorageError.
     FileReplacement(std::filesystem::path path, std::string_view tag);
     ~FileReplacement();
     FileReplacement(const FileReplacement&) = delete;
@@ -26,8 +27,8 @@ class FileReplacement {
 
     /// Throws StorageError.
     void append(std::string_view text);
-    /// Puts the new content in place, in one step. `Durable::no` skips the fsyncs: for what is written again within
-    /// seconds. Once, and last. Throws StorageError.
+    /// Moves the new content into place atomically. `Durable::no` skips the fsyncs, for files that are rewritten within
+    /// seconds. Call it once, as the last call. Throws StorageError.
     void commit(Durable durable);
 
   private:
@@ -38,42 +39,43 @@ class FileReplacement {
     std::string buffer_;
 };
 
-/// Replaces `path` by `text` in one step, as FileReplacement does. Throws StorageError.
+/// Replaces the content of `path` by `text` atomically, see FileReplacement. Throws StorageError.
 void replace_file(const std::filesystem::path& path, std::string_view text, Durable durable, std::string_view tag);
 
-/// Creates `path` with its content in one step; false where it is there already. `tag` must be this process's alone.
-/// Throws StorageError.
+/// Creates `path` with its content atomically; returns false if it exists already. No other process may use the same
+/// `tag`. Throws StorageError.
 [[nodiscard]] bool create_once(const std::filesystem::path& path, std::string_view text, std::string_view tag);
 
-/// The file's bytes; "" when it is absent or cannot be read.
+/// The content of the file; "" if it is absent or cannot be read.
 [[nodiscard]] std::string read_if_there(const std::filesystem::path& path);
 
-/// Creates the folder and its parents, durably. Throws UsageError when something else is in the way or it may not be
-/// written, StorageError when the storage fails.
+/// Creates the folder and its parents durably. Throws UsageError if something else is in the way or permission is
+/// denied, StorageError if the storage fails.
 void make_folder(const std::filesystem::path& path);
 
-/// The path itself where there is something, or the nearest folder above it that exists.
+/// The path itself if it exists, else its nearest existing parent folder.
 [[nodiscard]] std::filesystem::path nearest_existing(std::filesystem::path path);
 
-/// fsync of a folder: its new names survive a power cut. Throws StorageError.
+/// fsync of a folder, so that new names in it survive a power failure. Throws StorageError.
 void sync_folder(const std::filesystem::path& path);
 
-/// fsync of a file that another process wrote. Throws StorageError.
+/// fsync of a file written by another process. Throws StorageError.
 void sync_file(const std::filesystem::path& path);
 
-/// A file of lines that only grows. A failed write or fsync takes back what is not known to be durable, so that no
-/// later launch believes it. Append and sync may come from two threads.
+/// An append-only file of lines. After a failed write or fsync, everything not known to be durable is cut off, so that
+/// no later launch reads it. Append and sync may be called from two different threads.
 class LineFile {
   public:
-    /// The file is created with its first line; it must not exist then.
+    /// The file is created when the first line is appended; it must not exist before.
     explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
     ~LineFile();
     LineFile(const LineFile&) = delete;
     LineFile& operator=(const LineFile&) = delete;
 
-    /// Throws StorageError; then nothing of the line stays.
+    /// Throws StorageError; no part of the line stays in the file then.
     void append(std::string_view line);
-    /// Makes all lines appended before the call durable. Throws StorageError; from then on every call does.
+    /// Makes all lines appended before the call durable. Throws StorageError; after a failure every later call throws,
+    /// too.
     void sync();
 
   private:

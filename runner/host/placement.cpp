@@ -23,7 +23,7 @@ namespace {
 
 constexpr int max_processors = 1 << 14;
 
-/// A set of processors as the kernel has it, large enough for any machine.
+/// A kernel CPU set, large enough for any machine.
 class Affinity {
   public:
     Affinity() : set_(CPU_ALLOC(max_processors)) { CPU_ZERO_S(bytes(), set_); }
@@ -52,7 +52,7 @@ int number_in(const char* variable, int otherwise) {
     return error == std::errc() && end != text ? number : otherwise;
 }
 
-/// Parent of a process and its name; 0 at the end of the line.
+/// Parent of a process and the name of the process itself; 0 at the root.
 pid_t parent_of(pid_t pid, std::string& name) {
     const std::string stat = read_if_there("/proc/" + std::to_string(pid) + "/stat");
     const std::size_t open = stat.find('('), close = stat.rfind(')');
@@ -61,8 +61,8 @@ pid_t parent_of(pid_t pid, std::string& name) {
     return static_cast<pid_t>(std::atol(stat.c_str() + close + 4));
 }
 
-/// The set that the node gives us. A launcher of Open MPI binds its ranks, not itself: what it may use is what the
-/// user or the batch system allowed. Elsewhere (srun, alone) our own set is what was allowed.
+/// The CPU set that this node allows us. An Open MPI launcher binds its ranks but not itself, so the launcher's set is
+/// what the user or the batch system allowed. Elsewhere (srun, no launcher) it is our own set.
 void allowed_set(Affinity& allowed) {
     const std::array<std::string_view, 5> launchers{"mpirun", "mpiexec", "orterun", "orted", "prterun"};
     std::string name;
@@ -77,19 +77,18 @@ void allowed_set(Affinity& allowed) {
     allowed.read(0);
 }
 
-/// Cores [first, end) of all domains in a row.
+/// Cores [first, end), counted over all domains.
 struct Range {
     int first = 0, end = 0;
 };
 
-/// This rank's share when each rank stays inside one domain; nullopt where some rank would get fewer than `least`
-/// cores.
+/// This rank's share if each rank stays inside one domain; nullopt if some rank would get fewer than `least` cores.
 std::optional<Range> share_inside_domain(const CoreDomains& domains, NodeRank node, int least) {
     std::vector<int> ranks(domains.size(), 0);
     const auto share = [&](std::size_t d, int more) {
         return static_cast<int>(domains[d].size()) / static_cast<double>(ranks[d] + more);
     };
-    for (int rank = 0; rank < node.size; ++rank) {  // each to the domain that leaves the largest share
+    for (int rank = 0; rank < node.size; ++rank) {  // each rank goes to the domain that leaves it the largest share
         std::size_t best = 0;
         for (std::size_t d = 1; d < domains.size(); ++d) best = share(d, 1) > share(best, 1) ? d : best;
         ++ranks[best];
@@ -98,7 +97,7 @@ std::optional<Range> share_inside_domain(const CoreDomains& domains, NodeRank no
     int first_core = 0, first_rank = 0;
     for (std::size_t d = 0; d < domains.size(); ++d) {
         const auto count = static_cast<int>(domains[d].size());
-        if (ranks[d] == 0 || count / ranks[d] < least) return std::nullopt;  // a domain left idle is worse
+        if (ranks[d] == 0 || count / ranks[d] < least) return std::nullopt;  // an idle domain would be worse
         const int rank = node.rank - first_rank;
         if (rank >= 0 && rank < ranks[d]) {
             mine = {first_core + rank * count / ranks[d], first_core + (rank + 1) * count / ranks[d]};
@@ -124,7 +123,7 @@ std::string Placement::describe() const {
            " cores), " + std::to_string(threads) + (threads == 1 ? " thread, " : " threads, ") +
            std::to_string(node_ranks) + (node_ranks == 1 ? " rank" : " ranks") + " on the node" +
            (domains > 1 ? ", " + std::to_string(domains) + " memory domains" : "") +
-           (oversubscribed ? ", more threads than cores: waiting ranks give way" : "");
+           (oversubscribed ? ", more threads than cores: waiting threads yield their cores" : "");
 }
 
 NodeRank node_rank_from_environment() {
@@ -141,7 +140,7 @@ NodeRank node_rank_from_environment() {
 }
 
 bool started_by_launcher() {
-    // Not Slurm's own variables: a batch script has those, too, where the program is alone.
+    // Slurm's own variables do not count: they are also set in a batch script that runs the program without a launcher.
     for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
         if (std::getenv(variable) != nullptr) return true;
     }
@@ -149,10 +148,10 @@ bool started_by_launcher() {
 }
 
 NodeRank ranks_sharing(NodeRank node, int processors) {
-    if (std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE") != nullptr) return node;  // mpirun's own set was looked at
-    const int a_task = number_in("SLURM_CPUS_PER_TASK", 0), all = number_in("SLURM_CPUS_ON_NODE", 0);
-    // What a task was to have is not told apart from what it got where both are more than the job has.
-    const bool own = all > 0 ? processors * node.size <= all : processors <= a_task;
+    if (std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE") != nullptr) return node;  // allowed_set read the set of mpirun itself
+    const int cpus_per_task = number_in("SLURM_CPUS_PER_TASK", 0), all = number_in("SLURM_CPUS_ON_NODE", 0);
+    // If both counts exceed what the job has, we cannot tell what a task asked for from what it got.
+    const bool own = all > 0 ? processors * node.size <= all : processors <= cpus_per_task;
     return own ? NodeRank() : node;
 }
 
@@ -164,7 +163,7 @@ Placement divide(const CoreDomains& domains, NodeRank node, int threads) {
     placement.node_cores = count;
     placement.node_ranks = node.size;
     Range range{node.rank * count / node.size, (node.rank + 1) * count / node.size};
-    if (count < node.size) {  // several ranks a core
+    if (count < node.size) {  // several ranks per core
         range.first = node.rank % count;
         range.end = range.first + 1;
     } else if (const auto inside = share_inside_domain(domains, node, count / node.size)) {
@@ -173,7 +172,8 @@ Placement divide(const CoreDomains& domains, NodeRank node, int threads) {
     const int share = range.end - range.first;
     placement.threads = threads > 0 ? threads : share;
     placement.oversubscribed = placement.threads > share || count < node.size;
-    if (placement.threads > share) range = {0, count};  // asked for more than the share: let the system place them
+    // more threads than the share has cores: leave placement to the system
+    if (placement.threads > share) range = {0, count};
     placement.processors.assign(cores.begin() + range.first, cores.begin() + range.end);
     placement.domains = 0;
     int first = 0;
@@ -188,7 +188,7 @@ Placement divide(const CoreDomains& domains, NodeRank node, int threads) {
 CoreDomains usable_cores(const char* synthetic) {
     Affinity allowed;
     allowed_set(allowed);
-    std::map<int, std::vector<int>> domains;  // by the number of the memory domain
+    std::map<int, std::vector<int>> domains;  // by the index of the memory domain
     hwloc_topology_t topology = nullptr;
     bool known = hwloc_topology_init(&topology) == 0;
     if (known && synthetic != nullptr) known = hwloc_topology_set_synthetic(topology, synthetic) == 0;
@@ -196,7 +196,7 @@ CoreDomains usable_cores(const char* synthetic) {
         const hwloc_const_cpuset_t given = hwloc_topology_get_allowed_cpuset(topology);
         hwloc_obj_t core = nullptr;
         while ((core = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_CORE, core)) != nullptr) {
-            int processor = -1;  // the first sibling we may use
+            int processor = -1;  // the first hardware thread of the core that we may use
             while ((processor = hwloc_bitmap_next(core->cpuset, processor)) >= 0) {
                 if (!hwloc_bitmap_isset(given, static_cast<unsigned>(processor))) continue;
                 if (synthetic == nullptr && !allowed.has(processor)) continue;
@@ -207,7 +207,7 @@ CoreDomains usable_cores(const char* synthetic) {
     }
     if (topology != nullptr) hwloc_topology_destroy(topology);
     for (int processor = 0; domains.empty() && processor < max_processors; ++processor) {
-        if (allowed.has(processor)) domains[0].push_back(processor);  // a machine hwloc knows no cores of
+        if (allowed.has(processor)) domains[0].push_back(processor);  // hwloc reports no cores on this machine
     }
     if (domains.empty()) domains[0].push_back(0);
     CoreDomains cores;
@@ -223,7 +223,7 @@ Placement place_this_rank(int threads) {
     const NodeRank node = ranks_sharing(all_ranks, before.count());
     Placement placement = divide(cores, node, threads);
     const int quota = std::min(allowed_processors().value_or(placement.node_cores), placement.node_cores);
-    if (quota < placement.node_cores) {  // a limit names no processors: no binding, fewer threads
+    if (quota < placement.node_cores) {  // a CPU quota names no processors: do not bind, use fewer threads
         std::vector<int> all;
         for (const std::vector<int>& domain : cores) all.insert(all.end(), domain.begin(), domain.end());
         placement = divide({{all.begin(), all.begin() + quota}}, node, threads);
@@ -232,11 +232,11 @@ Placement place_this_rank(int threads) {
     }
     placement.node_ranks = all_ranks.size;
     for (const int processor : placement.processors) wanted.add(processor);
-    wanted.apply();  // where it may not: slower perhaps, but right
+    wanted.apply();  // on failure it may be slower, but still correct
     if (placement.oversubscribed) ::setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
     const bool bind_threads = placement.domains > 1 && !placement.oversubscribed;
-    kernels::set_team_rules(
-        {.processors = bind_threads ? placement.processors : std::vector<int>(), .give_way = placement.oversubscribed});
+    kernels::set_team_rules({.processors = bind_threads ? placement.processors : std::vector<int>(),
+                             .yield_cores = placement.oversubscribed});
     return placement;
 }
 

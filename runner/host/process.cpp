@@ -18,12 +18,12 @@ std::string first_line(const std::filesystem::path& path) {
     return text.substr(0, text.find('\n'));
 }
 
-/// Field 22 of /proc/PID/stat: clock ticks from boot to the start of the process. "" when there is none.
+/// Field 22 of /proc/PID/stat: clock ticks from boot to the start of the process. "" if there is no such process.
 std::string start_ticks_of(std::int64_t pid) {
     const std::string stat = read_if_there("/proc/" + std::to_string(pid) + "/stat");
-    std::size_t at = stat.rfind(')');  // the name before it may hold blanks
+    std::size_t at = stat.rfind(')');  // the name before it may contain blanks
     if (at == std::string::npos) return "";
-    if (stat.compare(at, 3, ") Z") == 0) return "";  // a zombie runs no more
+    if (stat.compare(at, 3, ") Z") == 0) return "";  // a zombie does not run any more
     for (int field = 2; field < 22 && at != std::string::npos; ++field) at = stat.find(' ', at + 1);
     if (at == std::string::npos) return "";
     return stat.substr(at + 1, stat.find(' ', at + 1) - at - 1);

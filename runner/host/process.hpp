@@ -1,4 +1,4 @@
-// Processes and their clock: this one by names that no other has, and whether another still runs.
+// Identity of processes (unique beyond the pid), whether another process is still alive, and clocks.
 #pragma once
 
 #include <cstdint>
@@ -7,26 +7,26 @@
 
 namespace longhaul::runner {
 
-/// A process, told apart from later ones with its number.
+/// Identifies a process uniquely, also after its pid was reused.
 struct ProcessId {
     std::string host;
     std::int64_t pid = 0;
-    std::string start_ticks;    ///< when it started, in the words of /proc
-    std::string boot_id;        ///< of the machine
-    std::string pid_namespace;  ///< of the container: in another one the number says nothing
+    std::string start_ticks;    ///< start time in clock ticks since boot, from /proc
+    std::string boot_id;        ///< of the machine's current boot
+    std::string pid_namespace;  ///< of the container; a pid has no meaning in another namespace
 
     static ProcessId mine();
-    /// nullopt: it cannot be known from here (another machine or container).
+    /// nullopt: cannot be known from here (other machine or container).
     [[nodiscard]] std::optional<bool> is_alive() const;
 };
 
-/// A name for a temporary that nobody else has: several launches may write into one folder at the same time.
+/// A unique tag for the name of a temporary file: several launches may write into one folder at the same time.
 std::string process_tag();
 
-/// Since this process was started, dynamic linking and all; to a hundredth of a second.
+/// Seconds since this process was started, dynamic linking included; resolution 0.01 s.
 double seconds_since_start();
 
-/// Now, UTC, ISO 8601.
+/// The current time in UTC, ISO 8601.
 std::string utc_now();
 
 }  // namespace longhaul::runner

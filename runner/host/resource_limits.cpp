@@ -20,7 +20,7 @@ void lower(std::optional<Number>& limit, std::optional<Number> other) {
     if (other) limit = limit ? std::min(*limit, *other) : *other;
 }
 
-/// A whole number and nothing else; nullopt for "max" and for a file that is not there.
+/// Parses an integer and nothing else; nullopt for "max" and for an absent file.
 std::optional<std::int64_t> number_of(std::string_view text) {
     while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
     std::int64_t number = 0;
@@ -35,7 +35,7 @@ std::optional<std::int64_t> variable(const char* name) {
     return number && *number > 0 ? number : std::nullopt;
 }
 
-/// The number behind `name` in a file of lines "name number".
+/// The number after `name` in a file of lines "name number".
 std::optional<std::int64_t> number_after(const fs::path& file, std::string_view name) {
     std::istringstream in(read_if_there(file));
     std::string word;
@@ -47,8 +47,8 @@ std::optional<std::int64_t> number_after(const fs::path& file, std::string_view 
     return std::nullopt;
 }
 
-/// The control groups of this process for `controller` ("" for those of version 2), the innermost first: a job's limit
-/// stands some folders above its processes.
+/// The control groups of this process for `controller` ("" for version 2), innermost first. All ancestors are listed
+/// because a job's limit is usually set some levels above its processes.
 std::vector<fs::path> groups_of(const LimitFiles& files, std::string_view controller) {
     std::vector<fs::path> groups;
     std::istringstream in(read_if_there(files.process / "cgroup"));
@@ -68,7 +68,7 @@ std::vector<fs::path> groups_of(const LimitFiles& files, std::string_view contro
     return groups;
 }
 
-/// Rounded up: half a processor is one.
+/// Rounded up: half a processor counts as one.
 std::optional<int> processors_of(std::optional<std::int64_t> quota, std::optional<std::int64_t> period) {
     if (!quota || !period || *quota <= 0 || *period <= 0) return std::nullopt;
     return static_cast<int>(std::clamp<std::int64_t>((*quota + *period - 1) / *period, 1, 1 << 16));
@@ -89,7 +89,7 @@ std::optional<int> group_processors(const LimitFiles& files) {
     return limit;
 }
 
-/// What is left of a group's memory. File pages count as used, but are given up when memory is wanted.
+/// Memory left in a group. Cached file pages count as used, but the kernel frees them on demand.
 std::optional<std::int64_t> left_of(std::optional<std::int64_t> limit, std::optional<std::int64_t> used,
                                     std::optional<std::int64_t> reclaimable) {
     if (!limit || !used) return std::nullopt;
@@ -111,13 +111,14 @@ std::optional<std::int64_t> group_memory(const LimitFiles& files) {
     return left;
 }
 
-/// Processors of this node that the job has; a processor is what Slurm counts as one, a core or a thread of it.
+/// Processors of this node that belong to the job, as Slurm counts them (cores or hardware threads).
 std::optional<std::int64_t> slurm_processors() {
     if (!variable("SLURM_JOB_ID")) return std::nullopt;
     return variable("SLURM_CPUS_ON_NODE");
 }
 
-/// Memory of this node that the job has. Slurm's numbers are mebibytes; 0 is the whole node.
+/// Memory of this node that belongs to the job, in bytes. Slurm's variables are in MiB; 0 means the whole node (nullopt
+/// here).
 std::optional<std::int64_t> slurm_memory() {
     constexpr std::int64_t mebibyte = 1 << 20, most = std::int64_t{1} << 40;
     if (!variable("SLURM_JOB_ID")) return std::nullopt;
@@ -140,7 +141,8 @@ std::optional<int> allowed_processors(const LimitFiles& files) {
 std::optional<std::int64_t> allowed_memory_bytes(int ranks, const LimitFiles& files) {
     std::optional<std::int64_t> left = group_memory(files);
     if (const auto given = slurm_memory()) {
-        // Nobody tells what the other ranks hold: as much as this one. Pages of mapped files do not count.
+        // The memory of the other ranks is not known here: assume that each holds as much as this one. Pages of mapped
+        // files do not count.
         const auto held = [&](const char* name) {
             return number_after(files.process / "status", name).value_or(0) * 1024;
         };

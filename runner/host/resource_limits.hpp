@@ -1,5 +1,5 @@
-// What this process and those beside it may use of a node: the limits of control groups (containers, and batch systems
-// that enforce what a job asked for), and what Slurm gave the job where nothing enforces it.
+// Resource limits of our processes on a node: control groups (containers, and batch systems that enforce requests), and
+// the Slurm allocation where nothing enforces it. Used by placement and resources.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,21 @@
 
 namespace longhaul::runner {
 
-/// Where limits are read; tests have folders of their own.
+/// Where limits are read from; tests use their own folders.
 struct LimitFiles {
     std::filesystem::path cgroups = "/sys/fs/cgroup";
     std::filesystem::path process = "/proc/self";
 };
 
-/// Processors that all our processes on this node may keep busy together, at least 1; nullopt where nothing limits
-/// them. Names no processors: those are the affinity's.
+/// Number of processors that all our processes on this node may use together, at least 1; nullopt if there is no limit.
+/// It is only a count: which processors is decided by the affinity mask.
 std::optional<int> allowed_processors(const LimitFiles& files = {});
 
-/// Bytes of memory that our `ranks` processes on this node may still take together, never negative; nullopt where
-/// nothing limits them.
+/// Bytes of memory that our `ranks` processes on this node may still allocate together, never negative; nullopt if
+/// there is no limit.
 std::optional<std::int64_t> allowed_memory_bytes(int ranks, const LimitFiles& files = {});
 
-/// Tasks on the node of number `node` in Slurm's words for a job's or step's tasks, "2(x3),1"; 1 where the words say
-/// nothing of it.
+/// Number of tasks on node number `node`, from Slurm's tasks-per-node format "2(x3),1"; 1 if the text does not say.
 int tasks_on_node(std::string_view tasks_per_node, int node);
 
 }  // namespace longhaul::runner

@@ -26,7 +26,7 @@ std::optional<std::int64_t> number_after(const char* file, const std::string& na
 }
 
 int affinity_processors() {
-    // Machines with more processors than the set holds are told by EINVAL: try larger sets.
+    // The call fails with EINVAL if the machine has more processors than the set can hold: try larger sets.
     for (int processors = 1024; processors <= (1 << 16); processors *= 2) {
         cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(processors));
         if (set == nullptr) break;

@@ -1,15 +1,15 @@
-// What the machine gives this process.
+// Processors and memory that are available to this process now.
 #pragma once
 
 #include <cstdint>
 
 namespace longhaul::runner {
 
-/// Processors this process may run on: its affinity, less where a container or Slurm gives fewer. At least 1.
+/// Processors this process may run on: its affinity mask, capped by container and Slurm limits. At least 1.
 int usable_processors();
 
-/// Bytes of memory that `ranks` processes like this one could use now on this node without swapping, within the limits
-/// of containers and Slurm; 0 where nobody says.
+/// Bytes of memory that `ranks` processes like this one can allocate now on this node without swapping, within
+/// container and Slurm limits; 0 if unknown.
 std::int64_t available_memory_bytes(int ranks = 1);
 
 }  // namespace longhaul::runner

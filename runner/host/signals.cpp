@@ -9,12 +9,12 @@ namespace longhaul::runner {
 namespace {
 
 volatile std::sig_atomic_t first_signal = 0;
-std::atomic<std::int64_t> requested_at{0};  ///< nanoseconds of the monotonic clock; 0: never
+std::atomic<std::int64_t> requested_at{0};  ///< nanoseconds of the monotonic clock; 0: no request yet
 static_assert(std::atomic<std::int64_t>::is_always_lock_free, "a signal handler writes it");
 
 std::int64_t now_nanoseconds() {
     struct timespec now {};
-    ::clock_gettime(CLOCK_MONOTONIC, &now);  // one of the calls that a handler may make
+    ::clock_gettime(CLOCK_MONOTONIC, &now);  // async-signal-safe
     return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 

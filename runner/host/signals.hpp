@@ -1,22 +1,23 @@
-// Requests to stop, by signal. Handlers set a flag and nothing else.
+// Stop requests by signal. The handlers only set a flag and record the time of the first request.
 #pragma once
 
 namespace longhaul::runner {
 
-/// SIGUSR1, and SIGTERM and SIGINT the first time, ask for a stop with everything saved; a second SIGTERM or SIGINT
-/// ends the process at once.
+/// SIGUSR1, and the first SIGTERM or SIGINT, request a stop with everything saved. A second SIGTERM or SIGINT ends the
+/// process at once.
 void install_stop_signals();
 
-/// Whether a stop was asked for.
+/// Whether a signal requested a stop.
 [[nodiscard]] bool stop_signalled() noexcept;
 
-/// A stop was asked for elsewhere: the time counts from now on, unless it does already. From the main thread.
+/// Records a stop that was requested elsewhere (on another rank). Keeps the time of an earlier request. Call it from
+/// the main thread.
 void note_stop_request() noexcept;
 
-/// Since a stop was first asked for; -1 where none was.
+/// Seconds since the first stop request; -1 if there was none.
 [[nodiscard]] double seconds_since_stop_request() noexcept;
 
-/// The signal that asked first, for the log: "SIGUSR1"; "" for none.
+/// Name of the first signal, for the log: "SIGUSR1"; "" if there was none.
 [[nodiscard]] const char* stop_signal_name() noexcept;
 
 }  // namespace longhaul::runner

@@ -18,7 +18,7 @@ void Pulse::every(double seconds, std::function<void()> task) {
 void Pulse::start() {
     const Clock::time_point now = Clock::now();
     for (Task& task : tasks_) task.due = now + std::chrono::duration_cast<Clock::duration>(task.interval);
-    // Signals go to the main thread, whose waiting they may interrupt.
+    // Block all signals in the new thread: they must reach the main thread and interrupt its waits.
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -1,6 +1,6 @@
-// The threads of a rank that do not generate: one that does small things now and then (heartbeat, lease, fsync), and in
-// it the watchdog. In MPI without fault tolerance a rank that hangs blocks the others in a collective for ever. Whoever
-// waits for another's sign of life (here, on the board, among the ranks) measures the silence in the same way.
+// The background thread of a rank (heartbeat, lease renewal, fsync) and the watchdog that runs in it. Without fault
+// tolerance in MPI, a rank that hangs blocks all others in a collective forever. `Silence` measures how long a peer
+// shows no sign of life; the watchdog, the scheduler's Board and rank 0's check of all ranks use it.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace longhaul::runner {
 
-/// Runs tasks at their intervals in one thread, from `start` to destruction.
+/// Runs tasks periodically in one thread, from `start` to destruction.
 class Pulse {
   public:
     Pulse() = default;
@@ -22,10 +22,10 @@ class Pulse {
     Pulse(const Pulse&) = delete;
     Pulse& operator=(const Pulse&) = delete;
 
-    /// Before `start`. A task must not throw.
+    /// Adds a task; call it before `start`. A task must not throw.
     void every(double seconds, std::function<void()> task);
     void start();
-    void stop();  ///< joins; tasks are not called again
+    void stop();  ///< joins the thread; no task runs afterwards
 
   private:
     using Clock = std::chrono::steady_clock;
@@ -44,19 +44,19 @@ class Pulse {
     bool stopping_ = false;
 };
 
-/// Seconds of a clock that never goes back.
+/// Seconds of a monotonic clock.
 double steady_seconds() noexcept;
 
-/// How long somebody has given no sign of life, in time that this process saw pass. A long gap between two looks was
-/// this process's own (the whole launch suspended, a layer that took long) and says little of the other: it counts as
-/// `longest_gap`. So look more often than that.
+/// Seconds without a sign of life of a peer, measured in the running time of this process. A long gap between two calls
+/// of `pass` is this process's own pause (a suspended launch, a long layer) and says little about the peer, so it
+/// counts as `longest_gap` at most. Call `pass` more often than that.
 class Silence {
   public:
     static constexpr double longest_gap = 0.5;  ///< seconds
 
-    /// Time has passed; `now` in seconds of any steady clock.
+    /// Advances the time; `now` in seconds of any steady clock.
     void pass(double now) noexcept;
-    /// The other's beat, which changes while it lives; the silence begins with the first.
+    /// Passes the peer's beat, a number that changes while the peer is alive. Measuring starts at the first beat.
     void note(std::int64_t beat) noexcept;
     [[nodiscard]] double seconds() const noexcept { return seconds_; }
 
@@ -67,16 +67,16 @@ class Silence {
     std::int64_t beat_ = no_beat;
 };
 
-/// Ends the launch when nobody called `feed` for too long.
+/// Ends the launch if `feed` was not called for too long.
 class Watchdog {
   public:
-    static constexpr double check_interval = 0.4;  ///< seconds, at most: below Silence::longest_gap
+    static constexpr double check_interval = 0.4;  ///< seconds, maximum; below Silence::longest_gap
 
-    /// 0 seconds: never. `on_hang` gets the seconds that passed; it must not return.
+    /// `seconds` = 0 disables the watchdog. `on_hang` gets the seconds without a call of `feed`; it must not return.
     Watchdog(double seconds, std::function<void(double)> on_hang);
 
     void feed() noexcept { meals_.fetch_add(1, std::memory_order_relaxed); }
-    /// From one other thread, every `check_interval` or more often, and a few times within `seconds`.
+    /// Call it from one other thread, at least every `check_interval` and several times within `seconds`.
     void check(double now = steady_seconds());
 
   private:

@@ -32,7 +32,7 @@ void check(int result, const char* what) {
 
 World::World() {
     int provided = 0;
-    // The main thread alone calls MPI (the watchdog only to abort).
+    // Only the main thread calls MPI, except that the watchdog may abort.
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
     if (provided < MPI_THREAD_SERIALIZED) {
         MPI_Finalize();
@@ -75,8 +75,8 @@ std::string describe_failure(int& code) {
         return "memory: expected enough for this job, got no more; lower batch or memory, or take a smaller model";
     } catch (const kernels::DeviceError& error) {
         code = static_cast<int>(ExitCode::error);
-        return "device: expected it to go on, got '" + engine::printable(error.what(), 300) +
-               "'; what was saved is kept: run again";
+        return "device: expected no device error, got '" + engine::printable(error.what(), 300) +
+               "'; checkpoints are kept: run again";
     } catch (const std::exception& error) {
         code = static_cast<int>(ExitCode::error);
         return "internal: expected no failure here, got '" + engine::printable(error.what(), 300) +
@@ -87,7 +87,7 @@ std::string describe_failure(int& code) {
 void abort_all(const std::string& line, int code) noexcept {
     std::fprintf(stderr, "error: %s\n", line.c_str());
     std::fflush(stderr);
-    ::alarm(10);  // should MPI not manage to end us, the system does
+    ::alarm(10);  // if MPI_Abort hangs, SIGALRM ends the process
     MPI_Abort(MPI_COMM_WORLD, code);
     std::_Exit(code);
 }
@@ -116,7 +116,7 @@ void World::agree(const std::function<void()>& body) const {
     int failed = INT_MAX;
     MPI_Allreduce(&mine, &failed, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
     if (failed == INT_MAX) return;
-    // Only rank 0 prints: lines of several ranks would mix.
+    // Only rank 0 prints, so that lines of several ranks do not mix.
     if (failed != 0 && rank_ == failed) {
         MPI_Send(line.data(), static_cast<int>(line.size()), MPI_CHAR, 0, 0, MPI_COMM_WORLD);
     } else if (failed != 0 && rank_ == 0) {
@@ -146,7 +146,7 @@ void World::broadcast(std::vector<std::int64_t>& numbers) const {
     std::int64_t size = numbers.size();
     MPI_Bcast(&size, 1, MPI_INT64_T, 0, MPI_COMM_WORLD);
     numbers.resize(size);
-    constexpr std::int64_t piece = 1 << 26;  // counts are int
+    constexpr std::int64_t piece = 1 << 26;  // MPI counts are int
     for (std::int64_t first = 0; first < size; first += piece) {
         MPI_Bcast(numbers.data() + first, static_cast<int>(std::min(piece, size - first)), MPI_INT64_T, 0,
                   MPI_COMM_WORLD);

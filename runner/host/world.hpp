@@ -1,4 +1,4 @@
-// The ranks of a launch: MPI begun and ended, errors agreed, replicas split off.
+// The MPI ranks of a launch: starts and ends MPI, agrees on errors across ranks, splits ranks into replicas.
 #pragma once
 
 #include <mpi.h>
@@ -12,17 +12,17 @@
 
 namespace longhaul::runner {
 
-/// Every rank knows that some rank failed, and rank 0 has printed why, once. Ends the launch with `code` on all ranks,
-/// unless who catches it knows how to go on.
+/// Thrown on all ranks when some rank failed and rank 0 has printed the reason once. Ends the launch with `code` on all
+/// ranks unless it is caught.
 struct AgreedFailure {
     int code = 1;
-    std::string line;  ///< rank 0: what was printed
+    std::string line;  ///< on rank 0: the line that was printed
 };
 
-/// MPI from construction to destruction. One a process.
+/// MPI from construction to destruction. One per process.
 class World {
   public:
-    World();   ///< throws Error when MPI cannot start
+    World();   ///< throws Error if MPI cannot start
     ~World();  ///< collective
     World(const World&) = delete;
     World& operator=(const World&) = delete;
@@ -33,32 +33,33 @@ class World {
     [[nodiscard]] MPI_Comm comm() const { return MPI_COMM_WORLD; }
     [[nodiscard]] const std::string& host() const { return host_; }
 
-    /// Ranks of the same node, and this one's place among them.
+    /// Index of this rank among the ranks of its node, and their number.
     [[nodiscard]] int node_rank() const { return node_rank_; }
     [[nodiscard]] int node_size() const { return node_size_; }
 
-    /// Makes groups of `ranks_per_replica` neighbours; again only when nothing uses the former ones. Collective.
+    /// Splits the ranks into groups of `ranks_per_replica` neighbours. May be called again once nothing uses the former
+    /// groups. Collective.
     void split(int ranks_per_replica);
     [[nodiscard]] MPI_Comm replica_comm() const { return replica_comm_; }
     [[nodiscard]] int replica() const { return replica_; }
     [[nodiscard]] int num_replicas() const { return num_replicas_; }
     [[nodiscard]] int rank_in_replica() const { return rank_in_replica_; }
 
-    /// Runs `body` here and compares notes: when it threw anywhere, the line of the lowest rank that failed is printed
-    /// once and all ranks throw AgreedFailure. Collective; `body` may be collective over less only if it fails on
-    /// all of those ranks.
+    /// Runs `body` on each rank, then checks whether it threw on any. If so, prints the error of the lowest failed rank
+    /// once and throws AgreedFailure on all ranks. Collective. `body` may itself be collective over a subset of the
+    /// ranks only if it fails on all of that subset.
     void agree(const std::function<void()>& body) const;
 
-    /// Rank 0's bytes on all ranks. Collective.
+    /// Copies rank 0's bytes to all ranks. Collective.
     void broadcast(std::string& bytes) const;
     void broadcast(std::vector<std::int64_t>& numbers) const;
-    /// All ranks' bytes on rank 0 (empty elsewhere). Collective.
+    /// Gathers the bytes of all ranks on rank 0 (empty elsewhere). Collective.
     [[nodiscard]] std::vector<std::string> gather(const std::string& bytes) const;
 
-    /// Whether it is so on any rank. Collective.
+    /// Logical OR over all ranks. Collective.
     [[nodiscard]] bool any(bool mine) const;
 
-    /// Waits for all ranks without burning a core; calls `poke` all the while. Collective.
+    /// Waits for all ranks without spinning; calls `poke` repeatedly while it waits. Collective.
     void wait_for_all(const std::function<void()>& poke) const;
 
   private:
@@ -69,14 +70,14 @@ class World {
     std::string host_;
 };
 
-/// The line and exit code of the exception in flight; call it in a catch block.
+/// Error line and exit code of the exception in flight; call it in a catch block.
 std::string describe_failure(int& code);
 
-/// Prints "error: LINE" and ends all ranks. For a failure in the middle, when the others cannot be told.
+/// Prints "error: LINE" and ends all ranks. For failures outside of `agree`, where the other ranks cannot be informed.
 [[noreturn]] void abort_all(const std::string& line, int code) noexcept;
 
-/// The exit code of a command under MPI: what `body` returns, or that of a failure all ranks agreed on. Any other
-/// exception ends all ranks at once.
+/// The exit code of a command under MPI: the result of `body`, or the code of an AgreedFailure. Any other exception
+/// ends all ranks at once.
 int exit_code_of_ranks(const std::function<int()>& body);
 
 }  // namespace longhaul::runner

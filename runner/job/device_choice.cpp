@@ -32,7 +32,8 @@ std::unique_ptr<kernels::Device> make_cpu_device(const Settings& settings, int t
     refuse("kernels", list_words(names), settings.kernels, "this processor cannot run it");
 }
 
-/// What `kernels = cuda-cublas` needs to be called by name; "" for other kernels, and where there is no GPU.
+/// Description of the cuBLAS library if kernels = cuda-cublas; "" for other kernels or without a GPU. Throws UsageError
+/// if the library cannot be loaded.
 std::string library_of(const Settings& settings, int gpu) {
     if (settings.kernels != "cuda-cublas") return "";
     try {

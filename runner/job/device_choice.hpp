@@ -1,4 +1,5 @@
-// What computes: the keys `device` and `kernels`, and what this machine has. Elsewhere nobody asks which device it is.
+// Choice of the device: the keys `device` and `kernels`, and the devices of this machine. Used by settings.cpp and by
+// every command that computes.
 #pragma once
 
 #include <memory>
@@ -11,35 +12,37 @@
 
 namespace longhaul::runner {
 
-/// GPUs that this program can use here.
+/// GPUs that this program can use on this machine.
 struct Gpus {
-    bool built = false;  ///< it has kernels for them
+    bool built = false;  ///< the program has GPU kernels
     int visible = 0;
 };
 Gpus gpus_here();
 
-/// Values of `kernels` that belong to a device, "auto" among them.
+/// Values of `kernels` for a device ("cpu" or "cuda"), "auto" included.
 const std::vector<std::string>& kernels_of_device(const std::string& device);
 
-/// GPU of the node's rank number `node_rank`: they take turns.
+/// GPU for rank `node_rank` of the node: node_rank modulo the number of visible GPUs.
 int gpu_of(int node_rank);
 
-/// "cpu" or "cuda", from the keys as they were given ("auto" or "" where they were not): a GPU where there is one and
-/// nothing speaks against it.
+/// Resolves the keys as given ("auto" or "" if not given) to "cpu" or "cuda". A given device is kept. Otherwise a value
+/// of `kernels` that belongs to one device selects it. Otherwise "cuda" if a GPU is visible.
 std::string resolved_device(const std::string& device, const std::string& kernels, const Gpus& gpus);
 
-/// What decides the bits of a job's results, and so belongs to its identity: "cuda sm_90", since another generation of
-/// GPUs has other bits; with what its library's bits follow from where prompts are computed by one ("cuda sm_90,
-/// cuBLASLt 13.1.0 on 132 multiprocessors, tensor-parallel 2"); or "cpu" also of a GPU that computes as the CPU does.
+/// Device kind: identifies the arithmetic that decides the bits of results, so it is part of the job's identity. "cpu"
+/// for CPUs and for kernels = cuda-exact, which gives the same bits. Otherwise "cuda sm_90", since GPU generations
+/// differ in their bits. With kernels = cuda-cublas also what the bits of the library depend on: "cuda sm_90, cuBLASLt
+/// 13.1.0 on 132 multiprocessors, tensor-parallel 2". `generation` and `library` are those of kernels::gpu_generation
+/// and kernels::gpu_library.
 std::string device_kind(const Settings& settings, const std::string& generation, const std::string& library);
-/// The same with this GPU of the node. Throws UsageError where the library is not there.
+/// The device kind with GPU number `gpu` of the node. Throws UsageError if the library is needed and not available.
 std::string device_kind(const Settings& settings, int gpu = 0);
 
-/// Throws UsageError where this program, or this machine, does not have the device of `settings`.
+/// Throws UsageError if this program or this machine cannot provide the device of `settings`.
 void check_device(const Settings& settings, const Gpus& gpus);
 
-/// The device of `settings` with `threads` threads; of several GPUs that of the node's rank number `node_rank`. Throws
-/// UsageError where it is not to be had here.
+/// Makes the device of `settings`: a CPU device with `threads` threads, or the GPU of the rank `node_rank` of the node.
+/// Throws UsageError if it is not available.
 std::unique_ptr<kernels::Device> make_device(const Settings& settings, int threads, int node_rank = 0);
 
 }  // namespace longhaul::runner

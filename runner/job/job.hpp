@@ -1,5 +1,6 @@
-// The job: every key of the one vocabulary (job file and command line), typed, with its default. The table that names,
-// explains, parses and prints the keys is in vocabulary.cpp; `--help` is made from it.
+// The settings of a job: every key of the vocabulary (job file and command line), typed, with its default.
+// vocabulary.cpp has the table that names, explains, parses and prints the keys. parse_settings (settings.hpp) fills
+// it.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,11 @@
 namespace longhaul::runner {
 
 struct Settings {
-    // What
+    // Job and text
     std::string task;                           // pg19, wmt, xsum, dolly, prompts
     std::filesystem::path data, model, output;  // absolute after parse_settings
-    std::filesystem::path reference;            // wmt, xsum: "": the file beside `data`, if there is one
-    std::filesystem::path prompt_template;      // key `template`; "": auto, the task's own
+    std::filesystem::path reference;            // wmt, xsum; "": the matching file beside `data`, if any
+    std::filesystem::path prompt_template;      // key `template`; "": auto, the task's own template
     bool chat = false;
     std::string chat_template = "auto";
     std::uint64_t seed = 1;
@@ -36,9 +37,9 @@ struct Settings {
     std::int64_t window = 0;        // tokens; 0 = the model's context
     std::int64_t stride = 0;        // tokens; 0 = half the window
     bool token_ids = false;
-    // How precise, where
+    // Precision and device
     std::string precision = "bf16";
-    std::string kv_precision;     // "": fp32 with fp32, else bf16; resolved by parse_settings
+    std::string kv_precision;     // "" until parse_settings resolves it: fp32 with precision fp32, else bf16
     std::string device = "auto";  // resolved by parse_settings; its kind (device_choice.hpp) is part of the identity
     bool allow_device_change = false;
     // Execution
@@ -47,7 +48,7 @@ struct Settings {
     std::int64_t tensor_parallel = 1;
     std::int64_t threads = 0;
     std::string kernels = "auto";
-    std::filesystem::path packed_weights;  // "": off; "auto": packed_folder() says where
+    std::filesystem::path packed_weights;  // "": off; "auto": see packed_folder()
     std::int64_t memory = 0;               // bytes; 0 = auto
     std::int64_t host_memory = 0;          // bytes
     std::int64_t max_failures = 0;
@@ -65,7 +66,7 @@ struct Settings {
     engine::DraftMethodRef draft = "ngram";
     std::vector<std::filesystem::path> draft_model;
     engine::TreeSpec draft_tree;    // not given: the method's own; resolved by parse_settings
-    double draft_temperature = -1;  // -1: the target's
+    double draft_temperature = -1;  // -1: the target's temperature
     std::string draft_parallel = "auto";
     std::int64_t resample_threshold = 0;
     std::int64_t partial_cache = 4096;
@@ -88,7 +89,7 @@ struct Settings {
     bool operator==(const Settings&) const = default;
 };
 
-/// One `key = value` as it was given; `origin` for messages: "JOB.cfg:12" or "command line".
+/// One `key = value` as given. `origin` is used in messages: "JOB.cfg:12" or "command line".
 struct Assignment {
     std::string key, value, origin;
 };

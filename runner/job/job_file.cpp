@@ -1,3 +1,4 @@
+// Reads job files, and the lines of sweep files: see read_job_file in settings.hpp.
 #include <algorithm>
 #include <string_view>
 
@@ -9,15 +10,15 @@
 namespace longhaul::runner {
 namespace {
 
-constexpr std::int64_t max_bytes = 1 << 20;  // a job file is written by hand
+constexpr std::int64_t max_bytes = 1 << 20;  // job files are written by hand
 
-/// Of a sweep file; a job's keys are one word.
+/// Whether the line belongs to a sweep file: its key has two words, a key of a job has one.
 bool is_sweep_line(std::string_view line) {
     return line.starts_with("grid ") || line.starts_with("grid\t") || line.starts_with("variant ") ||
            line.starts_with("variant\t");
 }
 
-/// Whether a value may begin at `i`. In a sweep's lines there are several: "grid KEY = v1 | v2", "variant NAME = k=v".
+/// Whether a value may start at `i`. Lines of a sweep have several values: "grid KEY = v1 | v2", "variant NAME = k=v".
 bool value_begins(std::string_view line, std::size_t i, bool several) {
     while (i > 0 && is_blank(line[i - 1])) --i;
     if (i == 0) return false;
@@ -25,7 +26,7 @@ bool value_begins(std::string_view line, std::size_t i, bool several) {
     return several ? before == '=' || before == '|' : before == '=' && i - 1 == line.find('=');
 }
 
-/// The line without its comment. Quotes count only where a value starts with one: `stop = don't # say` has none.
+/// The line without its comment. A quote counts only at the start of a value: in `stop = don't # say` there is none.
 std::string_view without_comment(std::string_view line) {
     const bool several = is_sweep_line(trimmed(line));
     bool inside = false;
@@ -45,7 +46,7 @@ std::string read_text(const std::filesystem::path& path) {
     try {
         return engine::read_file(path, max_bytes);
     } catch (const InputError& error) {
-        throw UsageError(error.what());  // a job file that cannot be read is a wrong command line
+        throw UsageError(error.what());  // an unreadable job file is an error of the command line
     }
 }
 

@@ -23,7 +23,7 @@ std::vector<std::string> key_names() {
     return names;
 }
 
-/// Passes faults on, and remembers the keys they are about.
+/// Reports faults to the sink and remembers their keys.
 class Faults {
   public:
     explicit Faults(const FaultSink& sink) : sink_(sink) {}
@@ -36,7 +36,7 @@ class Faults {
     void add(const Assignment& of, const std::string& expected, const std::string& got, const std::string& fix = "") {
         add(of.key, of.origin, of.key, expected, got, fix);
     }
-    /// A line that names its field itself.
+    /// Adds a message that already names its field.
     void add_line(const std::string& key, const std::string& line) {
         sink_(key, line);
         keys_.insert(key);
@@ -48,7 +48,7 @@ class Faults {
     std::set<std::string> keys_;
 };
 
-/// nullptr, and a fault, where it is in no table.
+/// Returns nullptr and reports a fault if the key is not in the table.
 const Key* known_key(const Assignment& assignment, Faults& faults) {
     if (const Key* key = find_key(assignment.key)) return key;
     if (assignment.key.starts_with("grid ") || assignment.key.starts_with("variant ")) {
@@ -72,7 +72,8 @@ void assign(Settings& settings, const Key& key, const Assignment& assignment, co
     }
 }
 
-/// Calls `visit` for the lines of one place (the file, the command line) whose key is known and not there already.
+/// Calls `visit` for each assignment of one place (the file or the command line) whose key is known and not a
+/// duplicate.
 template <typename Visit>
 void for_each_key(const std::vector<Assignment>& place, Faults& faults, Visit visit) {
     std::map<std::string, std::string> first_origin;
@@ -90,7 +91,7 @@ void for_each_key(const std::vector<Assignment>& place, Faults& faults, Visit vi
     }
 }
 
-/// What one place says; keys in `overridden` are checked and left out.
+/// Applies the assignments of one place. Keys in `overridden` are only checked.
 void read_place(Settings& settings, const std::vector<Assignment>& place, const std::set<std::string>& overridden,
                 const std::filesystem::path& folder, Faults& faults) {
     for_each_key(place, faults, [&](const Key& key, const Assignment& assignment) {
@@ -99,14 +100,14 @@ void read_place(Settings& settings, const std::vector<Assignment>& place, const 
     });
 }
 
-/// Where keys were given last, for messages about several of them.
+/// Where each key was last given, for messages that concern several keys.
 class Origins {
   public:
     Origins(const std::vector<Assignment>& file, const std::vector<Assignment>& command_line) {
         for (const auto* list : {&file, &command_line}) {
             for (const Assignment& assignment : *list) origin_[assignment.key] = assignment.origin;
         }
-        // "JOB.cfg:12" without the line stands for the file as a whole.
+        // "JOB.cfg:12" without the line number stands for the whole file.
         if (!file.empty()) whole_ = file.front().origin.substr(0, file.front().origin.rfind(':'));
     }
     [[nodiscard]] bool has(const std::string& key) const { return origin_.contains(key); }
@@ -120,13 +121,14 @@ class Origins {
 
 void resolve(Settings& settings) {
     if (settings.kv_precision.empty()) settings.kv_precision = settings.precision == "fp32" ? "fp32" : "bf16";
-    // The device kind decides the bits, so the resolved job names it.
+    // The device kind decides the bits of results, so the resolved job names the device.
     settings.device = resolved_device(settings.device, settings.kernels, gpus_here());
     if (!settings.draft_tree.is_given()) settings.draft_tree = own_tree(settings);
 }
 
-/// `teacher-forced` and `mode = perplexity` leave no choice of tokens: what only makes sense with one contradicts them.
-/// Keys of sampling and `stop`, which a job file for generating has anyway, are without effect.
+/// Reports keys that contradict `teacher-forced` or `mode = perplexity`: with these the data determines every token.
+/// Sampling keys and `stop` are ignored instead, since a job file for generation contains them anyway. `window` and
+/// `stride` need mode = perplexity.
 void check_scoring(const Settings& settings, const Origins& origins, Faults& faults) {
     const bool scores = settings.mode == "perplexity";
     const auto require = [&](bool good, const char* key, const std::string& expected, const std::string& got) {
@@ -149,7 +151,7 @@ void check_scoring(const Settings& settings, const Origins& origins, Faults& fau
     require(settings.samples == 1, "samples", "1", std::to_string(settings.samples));
 }
 
-/// Keys that mean nothing to the task at hand were meant for another one.
+/// Reports keys that the task does not use: they were probably meant for another task.
 void check_task_keys(const Settings& settings, const Origins& origins, Faults& faults) {
     if (settings.task == "pg19" && (settings.chat || !settings.prompt_template.empty())) {
         const std::string key = settings.chat ? "chat" : "template";
@@ -164,8 +166,8 @@ void check_task_keys(const Settings& settings, const Origins& origins, Faults& f
     }
 }
 
-/// Draft keys that do not go together. Plain decoding may be asked of any job file, to compare: it drafts nothing,
-/// whatever the draft keys say.
+/// Reports contradictory draft keys. A method that does not draft (plain decoding) ignores them, so that any job file
+/// can be run with it for comparison.
 void check_drafts(const Settings& settings, const Origins& origins, Faults& faults) {
     const engine::DraftMethod& method = *settings.draft;
     if (!method.drafts() || faults.has("draft")) return;
@@ -204,7 +206,7 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
                                      ", got a number; only draft models have a temperature");
 }
 
-/// Of keys that had a fault already nothing more is said.
+/// Reports contradictions between keys. A key that already has a fault is not reported again.
 void check_together(const Settings& settings, const Origins& origins, Faults& faults) {
     const auto add = [&](const std::string& origin_key, const std::string& key, const std::string& expected,
                          const std::string& got, const std::string& fix) {
@@ -312,8 +314,8 @@ std::vector<std::filesystem::path> draft_folders(const Settings& settings) {
 
 KeyKind kind_of(const std::string& key, const Settings& settings) {
     const Key* entry = find_key(key);
-    if (entry == nullptr) return KeyKind::identity;  // what nobody knows is not free to change
-    // Truncation keeps as many prompt tokens as leave room for the new ones: another max-tokens is another prompt.
+    if (entry == nullptr) return KeyKind::identity;  // an unknown key is not free to change
+    // Truncation keeps as many prompt tokens as fit beside the new ones, so another max-tokens gives another prompt.
     if (key == "max-tokens" && settings.overlong == "truncate-left") return KeyKind::identity;
     switch (entry->kind) {
         case Key::Kind::identity:
@@ -323,7 +325,7 @@ KeyKind kind_of(const std::string& key, const Settings& settings) {
         case Key::Kind::execution:
             return KeyKind::execution;
         case Key::Kind::draft:
-            // Known by their fingerprint, wherever they lie.
+            // Draft models are compared by fingerprint, not by path.
             if (key == "draft-model") return KeyKind::execution;
             // Under coupled verification the drafter has no influence on the text.
             return settings.is_coupled() ? KeyKind::execution : KeyKind::identity;
@@ -336,7 +338,7 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 }
 
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
-    // Keys that runs of earlier versions do not know: their default is what those did.
+    // Keys that runs of earlier versions do not record. The default is what those versions did, so it is left out.
     static const std::set<std::string> later_keys{"mode", "window", "stride", "chat"};
     const Settings defaults;
     std::vector<Assignment> identity;

@@ -1,4 +1,4 @@
-// How a job is read, checked and written, and which of its keys decide its results.
+// Reads, checks and writes a job, and defines which keys decide its results. Used by all commands that take a job.
 #pragma once
 
 #include <filesystem>
@@ -10,72 +10,74 @@
 
 namespace longhaul::runner {
 
-/// Hears what is wrong with a job: a whole line, and the key it is about ("" where it is about none; of an unknown key
-/// the nearest known one). One that throws ends the reading there.
+/// Receives the faults of a job. `line` is the complete message. `key` is the key that it concerns: "" if none, for an
+/// unknown key the nearest known one. A sink that throws stops the reading.
 using FaultSink = std::function<void(const std::string& key, const std::string& line)>;
 
-/// The sink of whoever needs a good job or none: throws UsageError.
+/// The default sink: throws UsageError at the first fault.
 void throw_fault(const std::string& key, const std::string& line);
 
-/// Reads a job file: lines `key = value`; `#` at the start of a line or after a blank begins a comment, except inside
-/// double quotes. UTF-8; BOM and CRLF are accepted. Faults name file and line. Relative paths stay as they
-/// are: `parse_settings` resolves them. Throws UsageError where the file cannot be read.
+/// Reads a job file of lines `key = value`. `#` at the start of a line or after a blank starts a comment, except inside
+/// double quotes. UTF-8; accepts BOM and CRLF. Faults name file and line. Relative paths are left as they are;
+/// `parse_settings` resolves them. Throws UsageError if the file cannot be read.
 std::vector<Assignment> read_job_file(const std::filesystem::path& path, const FaultSink& fault = throw_fault);
 
-/// Checks and types assignments; those of the command line override the file's (a repeatable key: all of them). Unknown
-/// keys name the nearest known one; duplicate keys in one place, bad values, overflow and contradictory options are
-/// refused; values of the vocabulary that this version does not do are refused with "not in this version". Paths of the
-/// file are relative to `job_folder`, those of the command line to the current folder. Keys in `required` must be
-/// given. A key with a fault keeps its default.
+/// Checks assignments and converts them to settings. The command line overrides the file; for a repeatable key it
+/// replaces all values. Paths in the file are relative to `job_folder`, those on the command line to the current
+/// folder. Keys in `required` must be given.
+///
+/// Faults: unknown keys (the message names the nearest known one), duplicate keys in one place, bad values, overflow,
+/// contradictory options, and known values that this version does not support ("not in this version"). A key with a
+/// fault keeps its default.
 Settings parse_settings(const std::vector<Assignment>& file, const std::vector<Assignment>& command_line,
                         const std::filesystem::path& job_folder,
                         const std::vector<std::string>& required = {"task", "data", "model", "output"},
                         const FaultSink& fault = throw_fault);
 
-/// Assignments of one place (a file, the command line) checked one by one for unknown keys, repeated keys and bad
-/// values, and given back with values as format_settings writes them: paths absolute, numbers in their shortest form.
-/// What contradicts what is left to parse_settings. Throws UsageError.
+/// Checks the assignments of one place (a file or the command line) one by one: unknown keys, duplicate keys, bad
+/// values. Returns them with values as format_settings writes them: absolute paths, numbers in their shortest form.
+/// Contradictions between keys are left to parse_settings. Throws UsageError.
 std::vector<Assignment> resolve_assignments(const std::vector<Assignment>& assignments,
                                             const std::filesystem::path& folder);
 
-/// read_job_file and parse_settings in one.
+/// read_job_file followed by parse_settings.
 Settings load_settings(const std::filesystem::path& job_file, const std::vector<Assignment>& command_line);
 
-/// The resolved job as a job file: every key, in the order of the table (keys without a value as a comment). Parses
-/// back to the same settings from any folder.
+/// The resolved job as a job file: every key in the order of the table; a key without a value is a comment. Parses back
+/// to the same settings from any folder.
 std::string format_settings(const Settings& settings);
 
-/// `draft-tree` of a job that names none; not given for a method without trees.
+/// `draft-tree` of a job that gives none. Not given (TreeSpec::is_given) for a method without trees.
 engine::TreeSpec own_tree(const Settings& settings);
 
-/// Whether items run on the data's own continuation.
+/// Whether the job uses the data's own continuations (teacher-forced or mode = perplexity).
 bool wants_continuation(const Settings& settings);
 
-/// Draft models that this job loads.
+/// Draft models that the job loads; empty if it needs none.
 std::vector<std::filesystem::path> wanted_draft_models(const Settings& settings);
-/// Folders of all that this job drafts with.
+/// Folders of everything that the job drafts with: draft models and heads.
 std::vector<std::filesystem::path> draft_folders(const Settings& settings);
-/// Folder of the heads that this job drafts with: `draft-model`, or the target's own; "" where it needs none.
+/// Folder of the draft heads: `draft-model`, or the folder of the target model; "" if the job needs no heads.
 std::filesystem::path heads_folder(const Settings& settings);
 
-/// Whether a key may change between launches of one run folder (design.md, "Two kinds of keys").
+/// Whether a key may change between launches of one run folder (runner/README.md, "Resume").
 enum class KeyKind {
     identity,   ///< decides the result: a resume with another value is refused
-    extension,  ///< `limit`, `samples`, `max-tokens`: may be raised, which extends a run; lowering is refused
+    extension,  ///< `limit`, `samples`, `max-tokens`: raising it extends a run, lowering it is refused
     execution,  ///< free to change
 };
 
-/// The kind of `key` under these settings: draft keys are execution under `coupled`, `max-tokens` is identity where
-/// prompts are truncated. `data`, `model`, templates and references are execution, since their fingerprints
-/// are compared, not their paths.
+/// The kind of `key` under these settings. Draft keys are execution under `coupled`, otherwise identity. `max-tokens`
+/// is identity if prompts are truncated. `data`, `model`, `draft-model`, templates and references are execution,
+/// because their fingerprints are compared, not their paths.
 KeyKind kind_of(const std::string& key, const Settings& settings);
 
 /// kind_of(key, settings) == KeyKind::execution.
 bool is_execution_key(const std::string& key, const Settings& settings);
 
-/// Keys of kind identity with their values, in the order of the table: what a resume must agree with, next to the
-/// fingerprints of data, model and tokenizer, which the caller knows. `extensions`: also those of kind extension
-/// (to compare them; leave them out of a fingerprint that must survive an extension).
+/// Keys of kind identity with their values, in the order of the table. A resume must agree with them and with the
+/// fingerprints of data, model and tokenizer, which the caller knows. `extensions` adds keys of kind extension: use it
+/// to compare them, not in a fingerprint that must survive an extension.
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions = false);
 
 }  // namespace longhaul::runner

@@ -1,5 +1,5 @@
-// A share of a job's items for a launch of its own: of K shards, shard I has the inputs whose number in the data is I
-// modulo K. What an item's bytes are does not depend on it.
+// A shard of a job, processed by its own launch. Shard I of K has the inputs whose index in the data is I modulo K. The
+// bytes of an item's result do not depend on the sharding.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@ namespace longhaul::runner {
 
 struct Shard {
     std::int64_t index = 0;
-    std::int64_t count = 0;  ///< 0: the job is not divided
+    std::int64_t count = 0;  ///< 0: the job is not sharded
 
     bool operator==(const Shard&) const = default;
 
     [[nodiscard]] bool is_part() const { return count > 0; }
     [[nodiscard]] bool has(std::int64_t input) const { return count == 0 || input % count == index; }
-    /// How many of the first `inputs` it has.
+    /// Number of inputs of this shard among the first `inputs`.
     [[nodiscard]] std::int64_t share_of(std::int64_t inputs) const {
         return count == 0 ? inputs : (inputs - index + count - 1) / count;
     }
-    /// "2/8"; "off" for a job that is not divided.
+    /// "2/8"; "off" if the job is not sharded.
     [[nodiscard]] std::string name() const {
         return count == 0 ? "off" : std::to_string(index) + "/" + std::to_string(count);
     }

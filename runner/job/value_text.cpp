@@ -13,7 +13,7 @@
 namespace longhaul::runner {
 namespace {
 
-/// Reads the whole of `text` as one number; false for anything else, overflow too.
+/// Parses the whole of `text` as one number. Returns false for anything else, including overflow.
 template <typename T>
 bool read_integer(std::string_view text, T& value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -41,7 +41,7 @@ char escape_of(char letter) {
     }
 }
 
-/// Typing slips between two words (optimal string alignment).
+/// Edit distance between two words (optimal string alignment).
 std::size_t slips(std::string_view a, std::string_view b) {
     std::vector<std::vector<std::size_t>> cost(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
     for (std::size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
@@ -105,7 +105,7 @@ std::int64_t parse_size(std::string_view text) {
         while (number_text.ends_with(' ')) number_text.remove_suffix(1);
         double number = 0;
         const bool good = read_integer(number_text, number) && std::isfinite(number) && number >= 0;
-        // 2^63 is exact in double, so the comparison leaves nothing that the cast could not hold.
+        // 2^63 is exact in double, so every number below it fits into the result.
         if (good && number * factor < 0x1p63) return static_cast<std::int64_t>(number * factor);
         break;
     }
@@ -195,7 +195,7 @@ std::size_t first_bad_byte(std::string_view text) {
         for (std::size_t j = 1; j < length; ++j) {
             if ((byte(i + j) & 0xC0) != 0x80) return i;
         }
-        // The second byte tells what the lead alone does not: overlong forms, surrogates, beyond U+10FFFF.
+        // The second byte excludes overlong forms, surrogates and code points beyond U+10FFFF.
         const unsigned char second = byte(i + 1);
         if ((lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90)) return i;
         if ((lead == 0xED && second >= 0xA0) || (lead == 0xF4 && second >= 0x90)) return i;
@@ -206,20 +206,21 @@ std::size_t first_bad_byte(std::string_view text) {
 
 std::string_view whole_characters(std::string_view text, std::size_t max_bytes) {
     if (text.size() <= max_bytes) return text;
-    // A character has at most three continuation bytes; in text that is no UTF-8 any cut is as good as another.
+    // A character has at most three continuation bytes. If the text is not UTF-8, the position of the cut does not
+    // matter.
     std::size_t cut = max_bytes;
     while (cut > 0 && max_bytes - cut < 3 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
     return text.substr(0, cut);
 }
 
 std::string nearest_word(std::string_view word, const std::vector<std::string>& words) {
-    if (word.size() > 64) return "";  // the comparison costs length times length, and nobody slips so often
-    const std::size_t most = std::max<std::size_t>(2, word.size() / 3);
+    if (word.size() > 64) return "";  // the comparison is quadratic in the length
+    const std::size_t max_slips = std::max<std::size_t>(2, word.size() / 3);
     std::string nearest;
-    std::size_t fewest = most + 1;
+    std::size_t fewest = max_slips + 1;
     for (const std::string& candidate : words) {
         const std::size_t distance = slips(word, candidate);
-        // A word of which nothing is left is no slip: "x" is not near "k-3".
+        // If every character differs, it is not a typing error: "x" is not close to "k-3".
         if (distance < fewest && distance < std::max(word.size(), candidate.size())) {
             fewest = distance;
             nearest = candidate;

@@ -10,10 +10,10 @@
 namespace longhaul::runner {
 namespace {
 
-/// Below it, a rank computes a pass sooner than ranks bring its parts together (twice a layer).
+/// Below this size a forward pass on one rank is faster than the two all-reduces per layer of a sharded pass.
 constexpr std::int64_t min_sharded_parameters = 100'000'000;
 
-/// Whether the folder has a tokenizer, and that all tokens of `other` under their ids.
+/// Whether the folder has a tokenizer that maps all token ids of `other` to the same bytes.
 bool has_tokens_of(const std::filesystem::path& folder, const engine::Tokenizer& other) {
     try {
         const auto tokenizer = engine::Tokenizer::load(folder);
@@ -71,7 +71,8 @@ void DraftModels::load(const Settings& settings, const engine::ModelConfig& targ
             models_.push_back(engine::Model::load(folders[i], precision_of(settings), device, ranks,
                                                   kv_dtype_of(settings), packed_folder(settings)));
         };
-        // Ranks may see different models under one name, which is found out later: until then they do the same.
+        // Node-local folders may hold different models under one name; load_drafts compares the fingerprints only
+        // later. Until then all ranks must take the same branch.
         if (engine::min_over_ranks(group, sharded[i] ? 1 : 0) == 1) {
             load_over(group);
         } else {

@@ -1,4 +1,5 @@
-// The language models that draft for a job: loaded, and kept where the next run of a sweep drafts with the same.
+// Loads the parts that draft for a job (language models or heads); keeps them loaded if the next run of a sweep uses
+// the same ones.
 #pragma once
 
 #include <filesystem>
@@ -18,36 +19,40 @@ namespace longhaul::runner {
 
 class DraftModels {
   public:
-    /// Loads those of `settings` (none where its method takes none, or nothing is generated), unless they are loaded.
-    /// A model is sharded over `group`, the target's, or held whole by each of its ranks: `draft-parallel` says.
-    /// Collective over the group. Throws InputError where a model has not the target's vocabulary.
+    /// Loads the draft models of `settings`, unless they are loaded already; none if the draft method uses none or the
+    /// job does not generate. `draft-parallel` decides whether a model is sharded over `group` (the target's) or
+    /// replicated on each of its ranks. Collective over the group. Throws InputError if a model's vocabulary is not the
+    /// target's.
     void load(const Settings& settings, const engine::ModelConfig& target, const engine::Tokenizer& tokenizer,
               kernels::Device& device, engine::Group& group);
-    /// Loads the heads of `settings`, where its method drafts with such, unless they are loaded. Throws InputError.
+    /// Loads the draft heads of `settings` if its method uses heads, unless they are loaded already. Throws InputError.
     void load_heads(const Settings& settings, const engine::Model& target);
     void unload();
 
-    /// Where `options` say what drafts.
+    /// Sets the pointers to the models and heads in `options`.
     void give_to(engine::DraftOptions& options) const;
-    /// Parameters that are read for each level of a tree (of heads: once for a tree), over the target's; 0 for none.
+    /// Parameters read per tree level (heads: once per tree), divided by the target's parameters; 0 if nothing is
+    /// loaded.
     [[nodiscard]] double cost_of_level(const engine::ModelConfig& target) const;
-    /// Of all of them, in their order; "" for none.
+    /// Fingerprints of the heads and models, joined in order; "" if nothing is loaded.
     [[nodiscard]] std::string fingerprint() const;
 
   private:
-    std::string loaded_;  ///< what was asked for
+    std::string loaded_;  ///< key of what was requested; "" if nothing is loaded
     std::unique_ptr<engine::Group> alone_;
     std::vector<std::unique_ptr<engine::Model>> models_;
     std::filesystem::path heads_folder_;
     std::unique_ptr<engine::DraftHeads> heads_;
 };
 
-/// Whether the ranks of a replica share a draft model, rather than hold it each: `draft-parallel` says, auto by its
-/// size and where it can be split. Throws UsageError where it cannot and is to be.
+/// Whether the ranks of a replica shard a draft model instead of replicating it, according to `draft-parallel`; `auto`
+/// decides by its size and by whether it can be split. Throws UsageError if `sharded` is set and the model cannot be
+/// split.
 bool is_draft_sharded(const Settings& settings, const std::filesystem::path& folder, const engine::ModelConfig& config);
 
-/// Throws InputError where a draft model's vocabulary is not the target's. Where their sizes differ, as they are
-/// padded, the tokens of the target's tokenizer are to be the same and within both.
+/// Throws InputError if a draft model's vocabulary is not the target's. If only the sizes differ (padding), all tokens
+/// of the target's tokenizer must have the same ids and bytes in the draft model's tokenizer, and both vocabularies
+/// must contain them.
 void check_draft_vocabulary(const std::filesystem::path& folder, const engine::ModelConfig& draft,
                             const engine::ModelConfig& target, const engine::Tokenizer& tokenizer);
 

@@ -30,7 +30,8 @@ std::filesystem::path packed_folder(const Settings& settings) {
     const std::string cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
     if (cache.starts_with('/')) return std::filesystem::path(cache) / "longhaul";
     if (home.starts_with('/')) return std::filesystem::path(home) / ".cache" / "longhaul";
-    throw UsageError("packed-weights: expected a folder, as neither XDG_CACHE_HOME nor HOME is set, got auto");
+    throw UsageError(
+        "packed-weights: expected a folder, got auto, which needs XDG_CACHE_HOME or HOME, and neither is set");
 }
 
 engine::Precision precision_of(const Settings& settings) {

@@ -1,4 +1,4 @@
-// What settings mean to the engine.
+// Translates settings of the job file into options of the engine. Used by launch, check and bench.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@
 
 namespace longhaul::runner {
 
-/// The tokenizer of a model folder. Throws InputError, also where it has ids that the model has no embedding for.
+/// Loads the tokenizer of a model folder. Throws InputError, also if it has ids without an embedding in the model.
 std::unique_ptr<engine::Tokenizer> load_tokenizer(const std::filesystem::path& folder,
                                                   const engine::ModelConfig& config);
 
-/// Folder of packed weights; "": none are kept. Throws UsageError where `auto` finds no cache folder.
+/// Folder of packed weights; "" if none are kept. Throws UsageError if `auto` finds no cache folder.
 std::filesystem::path packed_folder(const Settings& settings);
 
 engine::Precision precision_of(const Settings& settings);
@@ -25,15 +25,16 @@ kernels::DType kv_dtype_of(const Settings& settings);
 engine::SamplingParams sampling_of(const Settings& settings);
 engine::DraftOptions draft_of(const Settings& settings);
 
-/// What decides the output of an item under these settings: the job's, or its own.
+/// Generation options of an item: from the job's settings, or from the item's own.
 std::shared_ptr<const engine::GenerationOptions> generation_options(const Settings& settings,
                                                                     const engine::ModelConfig& config);
 
-/// Replica options but for checkpoints and memory. Throws UsageError where `window` and `stride` do not fit the model.
+/// Replica options except those for checkpoints and memory. Throws UsageError if `window` or `stride` do not fit the
+/// model.
 engine::ReplicaOptions replica_options(const Settings& settings, const engine::ModelConfig& config);
 
-/// Positions that prompt and continuation of an item may take: the model's context, or without an end where windows run
-/// over them.
+/// Maximum positions of an item's prompt and continuation: the model's context, or practically unlimited for
+/// perplexity, which scores windows.
 std::int64_t max_item_positions(const Settings& settings, const engine::ModelConfig& config);
 
 }  // namespace longhaul::runner

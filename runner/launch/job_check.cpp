@@ -44,7 +44,7 @@ class JobChecker {
   private:
     void add(const char* part, const std::string& line, ExitCode code) { report_.faults.push_back({part, line, code}); }
 
-    /// Whether `action` went through; else its error is one more fault.
+    /// Runs `action`; an Error becomes a fault and the result is false.
     template <typename Action>
     bool attempt(const char* part, Action&& action) {
         try {
@@ -58,8 +58,8 @@ class JobChecker {
 
     [[nodiscard]] bool is_good(const std::string& key) const { return !faulty_keys_.contains(key); }
 
-    /// Of the keys that decide which tokens a prompt has and how many follow none has a fault: what the items come to
-    /// is known.
+    /// Whether the keys that decide the prompt tokens and their continuations are free of faults, so that the items'
+    /// sizes are known.
     [[nodiscard]] bool items_are_known() const {
         for (const KeyInfo& key : vocabulary()) {
             const bool shapes = key.section == "Job" || key.section == "Text";
@@ -132,7 +132,7 @@ class JobChecker {
         if (!report_.settings.is_coupled() && !fingerprint.empty()) fingerprints_["draft-model"] = fingerprint;
     }
 
-    /// Keys that are good or bad with this model.
+    /// Checks keys that depend on the model.
     void check_settings_of_model() {
         const Settings& settings = report_.settings;
         const engine::ModelConfig& config = report_.model->config;
@@ -147,7 +147,7 @@ class JobChecker {
             if (settings.device == "cuda" && !gpus_here().built) {
                 add("job", error.what(), ExitCode::usage);
             } else {
-                report_.warnings.emplace_back(error.what());  // the job's node may have it
+                report_.warnings.emplace_back(error.what());  // the node that runs the job may have the device
             }
             Settings any = settings;
             any.kernels = "auto";
@@ -161,7 +161,7 @@ class JobChecker {
         if (!items_are_known()) return;
         std::unique_ptr<DataSet> data;
         if (!attempt("data", [&] { data = DataSet::open(report_.settings); })) return;
-        // It reads everything: where there is what to compare.
+        // The fingerprint reads all the data: compute it only if there is one to compare with.
         if (fs::exists(run_folder_of(report_.settings).root / "identity.json"))
             attempt("data", [&] { fingerprints_["data"] = data->fingerprint(); });
         if (!tokenizer_) return;
@@ -180,9 +180,9 @@ class JobChecker {
             folder.must_be_usable();
         });
         if (!usable) return;
-        // With faults among its keys the job is not known well enough to be compared.
+        // If keys have faults, the job is not known well enough to be compared.
         Settings there = settings;
-        there.allow_device_change |= device_is_auto_ || !device_is_here_;  // the job's node decides
+        there.allow_device_change |= device_is_auto_ || !device_is_here_;  // decided on the node that runs the job
         const bool same = !faulty_keys_.empty() || attempt("output", [&] {
             check_identity(folder, there, fingerprints_);
             if (settings.shard.is_part()) check_other_shards(there, fingerprints_);
@@ -192,7 +192,7 @@ class JobChecker {
         attempt("output", [&] { report_.items_before = ResultIndex::read(folder.root).entries().size(); });
         const std::optional<LeaseView> newest = newest_lease(folder.root);
         if (newest && newest->state == LeaseState::live) {
-            report_.warnings.push_back(folder.root.string() + ": a launch is at work in it, " +
+            report_.warnings.push_back(folder.root.string() + ": a launch is running in it, " +
                                        describe_holder(newest->record));
         }
     }
@@ -214,13 +214,13 @@ class JobChecker {
         return report_.items->positions.largest(report_.settings.batch);
     }
 
-    /// Of an item's positions, those whose keys and values are held at a time: scoring holds a window's.
+    /// Maximum positions of an item whose KV is held at the same time: scoring holds one window.
     [[nodiscard]] std::int64_t held(std::int64_t positions) const {
         const std::int64_t window = report_.settings.window;
         return scores() ? std::min(positions, window > 0 ? window : report_.model->config.max_positions) : positions;
     }
 
-    /// Keys and values of an item on a rank, the draft models' among them.
+    /// KV bytes of an item on one rank, including the draft models'.
     [[nodiscard]] std::int64_t kv_bytes(std::int64_t positions) const {
         return item_kv_bytes(parts(), *device_, held(positions), positions);
     }
@@ -239,8 +239,8 @@ class JobChecker {
         need.longest_kv = kv_bytes(report_.items->positions.largest());
         need.available = device_is_here_ ? available_bytes(*device_, 1) : 0;
         need.host = place_of_memory(*device_);
-        need.far = host_bytes(settings, *device_);
-        need.max_kv = kv_memory_bytes(settings, *device_, 1, need.weights) + need.far;
+        need.host_memory = host_bytes(settings, *device_);
+        need.max_kv = kv_memory_bytes(settings, *device_, 1, need.weights) + need.host_memory;
         if (!attempt("memory", [&] { check_memory(settings, *device_, 1, 1); })) return;
         if (!attempt("host-memory", [&] { check_host_memory(settings, *device_, 1); })) return;
         warn_of_memory(need);
@@ -252,20 +252,20 @@ class JobChecker {
             report_.warnings.push_back(InputError::format("memory", "", expected, got, fix));
         };
         if (need.available > 0 && need.weights > need.available) {
-            warn("room for weights of " + size_text(need.weights) + " a rank",
+            warn("memory for weights of " + size_text(need.weights) + " per rank",
                  size_text(need.available) + " on " + need.host, "raise tensor-parallel, or take precision = int8");
             return;
         }
         if (need.available == 0 && report_.settings.memory == 0) return;
         const std::string room = size_text(need.max_kv) +
                                  (report_.settings.memory > 0 ? " (memory)" : " for a single rank on " + need.host) +
-                                 (need.far > 0 ? ", host-memory among them" : "");
-        const std::string far = device_->can_use_host_memory() ? "memory, host-memory" : "memory";
+                                 (need.host_memory > 0 ? ", host-memory among them" : "");
+        const std::string keys = device_->can_use_host_memory() ? "memory, host-memory" : "memory";
         if (need.longest_kv > need.max_kv) {
-            warn("room for keys and values of the longest item, " + size_text(need.longest_kv) + " a rank", room,
-                 "items of this length fail; raise " + far + " or tensor-parallel, or take kv-precision = int8");
+            warn("memory for keys and values of the longest item, " + size_text(need.longest_kv) + " per rank", room,
+                 "items of this length fail; raise " + keys + " or tensor-parallel, or take kv-precision = int8");
         } else if (need.batch_kv > need.max_kv) {
-            warn("room for keys and values of the longest items, " + size_text(need.batch_kv) + " a rank", room,
+            warn("memory for keys and values of the longest items, " + size_text(need.batch_kv) + " per rank", room,
                  "fewer than batch will be in flight at a time");
         }
     }
@@ -283,7 +283,7 @@ class JobChecker {
         for (const std::int64_t positions : longest_items())
             need.checkpoints += positions * (kv_bytes + word_bytes * (1 + engine::logprob_words(settings.logprobs)));
         if (settings.checkpoint_quota > 0) need.checkpoints = std::min(need.checkpoints, settings.checkpoint_quota);
-        // The results of each launch, and then all of them in one file.
+        // Results are stored twice: in the files of each launch, and at the end in results.jsonl.
         const std::int64_t token_bytes = (scores() ? 0 : text_bytes) + (settings.token_ids ? id_bytes : 0) +
                                          (settings.logprobs > 0 ? (settings.logprobs + 1) * entry_bytes : 0);
         const std::int64_t lines = report_.items->inputs * settings.samples * (line_bytes + statistics_bytes);
@@ -308,7 +308,7 @@ class JobChecker {
     std::unique_ptr<engine::Tokenizer> tokenizer_;
     std::unique_ptr<kernels::Device> device_;
     bool device_is_auto_ = true;
-    bool device_is_here_ = true;  ///< and not another that stands for it
+    bool device_is_here_ = true;  ///< false: `device_` is a CPU device in place of the job's device
     ModelParts drafts_;
     bool heads_are_bad_ = false;
     std::optional<engine::Split> split_;

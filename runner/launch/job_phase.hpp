@@ -1,4 +1,4 @@
-// One run of a job's items into one run folder.
+// Input of run_phase (job_run.hpp): one run of a job's items into one run folder.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace longhaul::runner {
 
-/// What a phase is given. The same on all ranks.
+/// Parameters of a phase; the same on all ranks.
 struct JobPhase {
-    std::string label;  ///< of its progress lines
+    std::string label;  ///< prefix of its progress lines
     RunFolder folder;
     Settings settings;
     std::int64_t epoch = 0;
-    /// Rank 0, any thread: a later launch took the run folder over.
+    /// Rank 0, any thread: whether a later launch has taken over the run folder.
     std::function<bool()> superseded;
 };
 

@@ -25,13 +25,14 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// What rank 0 finds out and tells the others.
+/// What rank 0 determines and broadcasts.
 struct Plan {
     std::vector<std::int64_t> order;
     JobSize size;
 };
 
-/// Tokens that a checkpoint has of an item; -1: none. Reads the ids of the data once, if there is any checkpoint.
+/// Output tokens of each item that are in a checkpoint, by work number. Reads the ids of the data only if there are
+/// checkpoints.
 std::unordered_map<std::int64_t, std::int64_t> checkpointed_items(const DataSet& data, const Settings& settings,
                                                                   const engine::CheckpointStore& store) {
     std::unordered_map<std::int64_t, std::int64_t> tokens;
@@ -84,7 +85,7 @@ Plan make_plan(const LoadedJob& loaded, const JobPhase& phase, engine::Checkpoin
     return plan;
 }
 
-/// Shows the run while it goes on; rank 0, in the thread beside the loop.
+/// Displays progress on rank 0, from the driver's background thread.
 class Monitor {
   public:
     Monitor(const JobPhase& phase, const JobSize& size, const Board& board)
@@ -115,7 +116,7 @@ class Monitor {
         try {
             replace_file(phase_.folder.status() / "run.json", engine::json_text(json, 2) + "\n", Durable::no, "own");
         } catch (const std::exception&) {
-            // Only shown, never needed.
+            // Only for display: ignore failures.
         }
     }
 
@@ -139,7 +140,8 @@ class Monitor {
     double last_line_ = 0, last_write_ = -10;
 };
 
-/// Rank 0: a rank whose beat stands still (SIGSTOP, a dead node) would leave the others waiting for ever.
+/// Rank 0: ends the launch if the beat of a rank stops (SIGSTOP, a dead node), because the other ranks would wait
+/// forever.
 class HangFinder {
   public:
     HangFinder(const Board& board, double seconds) : board_(board), seconds_(seconds) {}
@@ -152,7 +154,7 @@ class HangFinder {
             ranks_[rank].note(slots[rank].beat);
             if (seconds_ > 0 && ranks_[rank].seconds() > seconds_ + 2) {
                 abort_all("rank " + std::to_string(rank) +
-                              ": expected a sign of life within watchdog-seconds, got none; run again to go on from "
+                              ": expected a heartbeat within watchdog-seconds, got none; run again to resume from "
                               "the last checkpoint",
                           static_cast<int>(ExitCode::error));
             }
@@ -165,8 +167,8 @@ class HangFinder {
     std::vector<Silence> ranks_;
 };
 
-/// Writes RUN/references.jsonl, {"id", "reference"} an input in its order, where the data have references: what scores
-/// compare with, wherever the data are by then.
+/// Writes RUN/references.jsonl, one {"id", "reference"} per input in input order, if the data has references. Scores
+/// are computed from this file, so they do not need the data itself.
 void write_references(const std::filesystem::path& run, const DataSet& data, const Shard& shard,
                       const engine::Tokenizer& tokenizer) {
     std::optional<FileReplacement> file;
@@ -176,7 +178,7 @@ void write_references(const std::filesystem::path& run, const DataSet& data, con
         try {
             reference = data.reference(index, tokenizer);
         } catch (const std::invalid_argument&) {
-            // A book that cannot be tokenised: its item failed for that reason, and has no answer.
+            // A book that cannot be tokenized: its item failed for the same reason and has no reference.
         }
         if (!reference) continue;
         if (!file) file.emplace(run / "references.jsonl", "own");
@@ -186,13 +188,13 @@ void write_references(const std::filesystem::path& run, const DataSet& data, con
     if (file) file->commit(Durable::yes);
 }
 
-/// Rank 0: what there is now, and results.jsonl when it is all.
+/// Rank 0: counts the results so far and writes results.jsonl if all items are done.
 void collect(const JobPhase& phase, const LoadedJob& loaded, JobOutcome& outcome) {
     const ResultIndex results = ResultIndex::read(phase.folder.root);
     const std::int64_t inputs = loaded.data->size();
     outcome.items = phase.settings.shard.share_of(inputs) * phase.settings.samples;
     Settings settled = phase.settings;
-    settled.retry_failed = false;  // an item that was tried again and failed again is done all the same
+    settled.retry_failed = false;  // an item that was retried and failed again is done
     for (std::int64_t index = 0; index < inputs; ++index) {
         for (std::int64_t sample = 0; sample < phase.settings.samples; ++sample) {
             const ResultIndex::Entry* entry = results.find({index, sample});
@@ -225,7 +227,7 @@ int exit_code_of(const JobOutcome& outcome, bool storage_failed) {
     return static_cast<int>(outcome.failed > 0 ? ExitCode::items_failed : ExitCode::done);
 }
 
-/// The lines of those whose storage failed, on rank 0; whether there is any, everywhere.
+/// Prints the first storage error of any rank on rank 0; returns on all ranks whether there was one.
 bool print_storage_errors(const World& world, const std::string& mine) {
     const std::vector<std::string> lines = world.gather(mine);
     std::int64_t failed = 0;
@@ -241,7 +243,7 @@ bool print_storage_errors(const World& world, const std::string& mine) {
 void run_replicas(const World& world, LoadedJob& loaded, const JobPhase& phase, const Plan& plan,
                   engine::CheckpointStore& store, JobOutcome& outcome, std::string& storage_error) {
     Board board(world.comm());
-    std::optional<ReplicaDriver> made;  // or all stop with one line, before the others wait for this rank
+    std::optional<ReplicaDriver> made;  // if it throws on one rank, agree ends all ranks before they wait for it
     world.agree([&] { made.emplace(world, loaded, phase, plan.order, store, board); });
     ReplicaDriver& driver = *made;
     Monitor monitor(phase, plan.size, board);
@@ -252,7 +254,7 @@ void run_replicas(const World& world, LoadedJob& loaded, const JobPhase& phase, 
     }
     driver.run();
     storage_error = driver.storage_error();
-    MPI_Barrier(world.comm());  // all have posted their last totals
+    MPI_Barrier(world.comm());  // all ranks have posted their final totals
     outcome.stop = board.stop_reason();
     if (!world.is_first()) return;
     monitor.end();

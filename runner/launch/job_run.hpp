@@ -1,5 +1,5 @@
-// One job, run by all ranks into one run folder: order of work, replica loop, results. `longhaul run` does it once, and
-// once more with plain decoding for `baseline`.
+// Runs one job on all ranks into one run folder: order of work, replica loop, results. Called by carry_out
+// (launch.cpp): once per launch, and once more with plain decoding for `baseline`.
 #pragma once
 
 #include "runner/host/world.hpp"
@@ -9,7 +9,8 @@
 
 namespace longhaul::runner {
 
-/// Collective. Errors between collectives are agreed; one in the middle of a replica's loop ends all ranks.
+/// Collective. Errors between collectives are agreed on (World::agree); an error inside a replica's loop ends all
+/// ranks.
 JobOutcome run_phase(const World& world, LoadedJob& loaded, const JobPhase& phase);
 
 }  // namespace longhaul::runner

@@ -34,20 +34,20 @@ std::int64_t num_items(const Launch& launch) {
     return launch.settings.shard.share_of(launch.loaded.data->size()) * launch.settings.samples;
 }
 
-/// That the folder, and the shards beside it, are of this job.
+/// Checks that the run folder and the shards beside it belong to this job.
 void check_job(const Launch& launch) {
     check_identity(launch.folder, launch.settings, launch.loaded.fingerprints);
     if (launch.settings.shard.is_part()) check_other_shards(launch.settings, launch.loaded.fingerprints);
 }
 
-/// Rank 0's part of open_run.
+/// open_run on rank 0.
 std::optional<Finished> open_folder(Launch& launch) {
     const Settings& settings = launch.settings;
     if (!launch.loaded.data) launch.loaded.data = DataSet::open(settings);
     launch.loaded.fingerprints["data"] = launch.loaded.data->fingerprint();
     if (settings.shard.is_part()) {
         create_shard_folder(settings);
-        check_other_shards(settings, launch.loaded.fingerprints);  // before a refused one has made its folder
+        check_other_shards(settings, launch.loaded.fingerprints);  // before a refused shard creates its folder
     }
     launch.folder.create();
     check_identity(launch.folder, settings, launch.loaded.fingerprints);
@@ -57,7 +57,7 @@ std::optional<Finished> open_folder(Launch& launch) {
         launch.previous_ending = newest->ending;
     launch.hold = std::make_unique<Hold>(launch.folder.root, settings.lease_seconds);
     launch.epoch = launch.hold->epoch();
-    // A folder that belongs to a job already keeps its job.cfg until the model, too, was found to be that job's.
+    // If the folder belongs to a job already, job.cfg stays unchanged until the model is checked, too (load_run).
     if (!fs::exists(launch.folder.root / "job.cfg")) write_job(launch);
     return std::nullopt;
 }
@@ -67,12 +67,12 @@ std::string kernels_text(const kernels::Device& device) {
     return std::string(device.name()) + " kernels" + (place.empty() ? "" : " on " + place);
 }
 
-/// What there is to say where the launches before were of another kind of device; "" where they were not.
+/// Note for a run whose earlier launches used another kind of device; "" if the kind is the same.
 std::string device_change(const Launch& launch) {
     const std::string now = device_kind(launch.settings);
     if (launch.kinds_before.empty() || launch.kinds_before.back() == now) return "";
-    return "device: this run was computed with " + launch.kinds_before.back() + " so far and goes on with " + now +
-           ", as allow-device-change says: its texts may be those of neither alone";
+    return "device: this run was computed with " + launch.kinds_before.back() + " so far and continues on " + now +
+           ", as allow-device-change says: its text may match neither device's";
 }
 
 void log_start(const Launch& launch) {
@@ -114,7 +114,7 @@ void log_start(const Launch& launch) {
                  static_cast<long long>(launch.epoch));
 }
 
-/// What the device chose by itself, known at the end.
+/// Logs what the device chose by itself; known only at the end.
 void log_choices(const Launch& launch) {
     Log log(launch.folder.log() / (std::to_string(launch.epoch) + ".log"));
     for (const std::string& line : launch.loaded.device->choices()) log.say("rank 0: " + line);
@@ -135,8 +135,8 @@ bool same_bytes(const fs::path& a, const fs::path& b) {
     return std::equal(Iterator(first), Iterator(), Iterator(second), Iterator());
 }
 
-/// Runs the same items by plain decoding into RUN/baseline, a run folder of its own. Collective; nullopt when it was
-/// stopped (then `code` says so).
+/// Runs the same items by plain decoding into RUN/baseline, its own run folder. Collective; nullopt if it was stopped
+/// (then `code` is the exit code).
 std::optional<BaselineReport> run_baseline(Launch& launch, int& code) {
     const World& world = launch.world;
     JobPhase phase{.label = "baseline",
@@ -201,7 +201,7 @@ Summary make_summary(const Launch& launch, const JobOutcome& outcome) {
             .baseline = {}};
 }
 
-/// Rank 0: the summary, and the mark of a finished job.
+/// Rank 0: writes the summary, and finished.json if the job is done.
 void write_summary(const Launch& launch, const Summary& summary) {
     std::string json = engine::json_text(summary.to_json(), 2) + "\n";
     replace_file(launch.folder.root / "summary.json", json, Durable::yes, "own");
@@ -221,7 +221,7 @@ void set_ending(const Launch& launch, const Summary& summary, int code) {
                              {"exit_code", code}});
 }
 
-/// Rank 0: why it ended before all was done, where nobody has said so yet.
+/// Rank 0: prints why the launch ended early, unless that was printed already.
 void say_why(const Launch& launch, const JobOutcome& outcome) {
     if (outcome.stop == StopReason::failures) {
         std::fprintf(stderr, "error: max-failures: expected fewer than %lld failed items, got %lld; see %s\n",
@@ -280,7 +280,7 @@ void check_ranks(const World& world, const Settings& settings) {
 
 std::optional<Finished> open_run(Launch& launch) {
     const World& world = launch.world;
-    std::vector<std::int64_t> words;  // of a finished run
+    std::vector<std::int64_t> words;  // of a finished run: items, failed, baseline
     world.agree([&] {
         if (!world.is_first()) return;
         if (const auto finished = open_folder(launch))
@@ -302,10 +302,11 @@ void load_run(Launch& launch) {
     world.agree([&] {
         if (!world.is_first()) return;
         try {
-            // What this model refuses is refused before the folder is this job's: its keys may then still change.
+            // Check settings against the model before the folder is bound to this job, so that a refused job can still
+            // change its keys.
             static_cast<void>(replica_options(launch.settings, launch.loaded.model->config()));
             check_job(launch);
-        } catch (const UsageError&) {  // refused: the run is what it was
+        } catch (const UsageError&) {  // refused: restore the ending of the previous launch
             if (launch.previous_ending) launch.hold->set_ending(*launch.previous_ending);
             throw;
         }
@@ -339,7 +340,7 @@ LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& r
             write_summary(launch, summary);
             report(summary);
         } catch (const StorageError&) {
-            if (end.code != static_cast<int>(ExitCode::storage)) throw;  // else it was said already
+            if (end.code != static_cast<int>(ExitCode::storage)) throw;  // otherwise it was reported already
         }
         set_ending(launch, summary, end.code);
         if (outcome.all_done) join_if_last(launch.settings);

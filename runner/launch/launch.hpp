@@ -1,5 +1,5 @@
-// One launch of a job by all ranks into its run folder, from opening it to its summary: what `longhaul run` does once
-// and `longhaul sweep` for each of its points.
+// One launch of a job on all ranks, from opening its run folder to its summary. `longhaul run` does this once,
+// `longhaul sweep` once per point: open_run, load_run, carry_out.
 #pragma once
 
 #include <atomic>
@@ -22,19 +22,19 @@
 
 namespace longhaul::runner {
 
-/// Rank 0's hold of a folder: its lease, renewed beside everything else and given back at the end.
+/// Rank 0's lock on a folder: takes the lease, renews it in a background thread and ends it in the destructor.
 class Hold {
   public:
-    /// Throws UsageError naming the holder where another launch has it.
+    /// Throws UsageError with the name of the holder if another launch holds the folder.
     Hold(const std::filesystem::path& root, double lease_seconds);
     ~Hold();
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
 
     [[nodiscard]] std::int64_t epoch() const { return lease_.epoch(); }
-    /// Any thread: a later launch took the folder over.
+    /// Any thread: whether a later launch has taken over the folder.
     [[nodiscard]] bool superseded() const { return superseded_; }
-    /// How the launch ended; "failed" until somebody says better.
+    /// How the launch ended; "failed" unless set.
     void set_ending(nlohmann::json ending) { ending_ = std::move(ending); }
 
   private:
@@ -44,20 +44,20 @@ class Hold {
     Pulse pulse_;
 };
 
-/// What everything hangs on in one launch of one job.
+/// State of one launch of one job.
 struct Launch {
     World& world;
-    LoadedJob& loaded;  ///< what is there already (model, data) must be what `settings` ask for
+    LoadedJob& loaded;  ///< model and data that are loaded already must match `settings`
     Settings settings;
-    std::string label = "longhaul";  ///< of the progress lines
-    /// Rank 0, any thread: a lease above the run folder's was lost.
+    std::string label = "longhaul";  ///< prefix of the progress lines
+    /// Rank 0, any thread: whether a lease above the run folder's (of a sweep) was lost.
     std::function<bool()> superseded_above{};
 
     RunFolder folder = run_folder_of(settings);
-    std::unique_ptr<Hold> hold{};                     ///< rank 0, from open_run on
-    std::optional<nlohmann::json> previous_ending{};  ///< rank 0: how the launch before this one ended
+    std::unique_ptr<Hold> hold{};                     ///< rank 0, set by open_run
+    std::optional<nlohmann::json> previous_ending{};  ///< rank 0: how the previous launch ended
     std::int64_t epoch = 0;
-    std::vector<std::string> kinds_before{};  ///< rank 0: of the devices of earlier launches
+    std::vector<std::string> kinds_before{};  ///< rank 0: device kinds of earlier launches
 };
 
 /// How a launch ended. The same on all ranks.
@@ -66,30 +66,31 @@ struct LaunchEnd {
     StopReason stop = StopReason::none;
 };
 
-/// Rank 0's assignments on all ranks: a shared file system may show them different files. Collective.
+/// Broadcasts rank 0's assignments: ranks may see different files, even on a shared file system. Collective.
 void broadcast(const World& world, std::vector<Assignment>& assignments);
 
-/// Throws UsageError where the ranks of the launch make no whole number of replicas.
+/// Throws UsageError if the number of ranks is not a multiple of tensor-parallel.
 void check_ranks(const World& world, const Settings& settings);
 
-/// Opens the run folder, and the data where they are not open. With an answer all items are done already; else rank 0
-/// holds the folder. Collective.
+/// Opens the run folder, and the data unless it is open. Returns a value if all items are done already; otherwise rank
+/// 0 holds the folder. Collective.
 std::optional<Finished> open_run(Launch& launch);
 
-/// Splits the ranks into replicas, loads what is not loaded, and makes sure that the folder is of this job. Collective.
+/// Splits the ranks into replicas, loads what is not loaded yet, and checks that the folder belongs to this job.
+/// Collective.
 void load_run(Launch& launch);
 
-/// Generates, decodes plainly too where `baseline` asks for it, and writes down how it ended. `report`: on rank 0,
-/// last; a StorageError it throws is agreed. Collective.
+/// Runs the job, and plain decoding if `baseline` is set, then records how it ended. `report` runs on rank 0 after
+/// the summary is written; all ranks agree on a StorageError that it throws. Collective.
 LaunchEnd carry_out(Launch& launch, const std::function<void(const Summary&)>& report);
 
-/// Rank 0, where a shard is done: joins all of them if it was the last. Throws StorageError.
+/// Rank 0, after a shard is done: joins all shards if it was the last. Throws StorageError.
 void join_if_last(const Settings& settings);
 
-/// Exit code of a job of which all items are done.
+/// Exit code of a job whose items are all done.
 int exit_code_of(const Finished& finished);
 
-/// On standard output. Throws StorageError: a table that went to a full disk must not look like success.
+/// Writes to standard output. Throws StorageError, so that output lost to a full disk does not look like success.
 void print_answer(const std::string& text);
 
 }  // namespace longhaul::runner

@@ -13,7 +13,7 @@
 namespace longhaul::runner {
 namespace {
 
-/// Node-local folders may hold different things under one name.
+/// Checks that all ranks see the same content: node-local folders may hold different things under one name.
 void check_same_everywhere(const World& world, const std::string& what, const std::string& mine) {
     std::string first = mine;
     world.broadcast(first);
@@ -38,7 +38,8 @@ void load_target(const World& world, const Settings& settings, LoadedJob& loaded
     check_same_everywhere(world, settings.model.string(), loaded.fingerprints["model"]);
 }
 
-/// Their texts are the job's own where the rule lets drafts decide them.
+/// Loads the draft parts. Their fingerprint is part of the job's identity if the verification rule lets drafts affect
+/// the text.
 void load_drafts(const World& world, const Settings& settings, LoadedJob& loaded) {
     world.agree([&] {
         loaded.drafts.load(settings, loaded.model->config(), *loaded.tokenizer, *loaded.device, *loaded.group);
@@ -54,7 +55,7 @@ void load_drafts(const World& world, const Settings& settings, LoadedJob& loaded
 
 void LoadedJob::unload() {
     drafts.unload();
-    model.reset();  // holds on to device and group
+    model.reset();  // refers to device and group
     group.reset();
     device.reset();
     tokenizer.reset();
@@ -63,8 +64,7 @@ void LoadedJob::unload() {
     notices_said = false;
 }
 
-/// Where `device` was left to each rank, they may have found different ones; and GPUs of two generations have different
-/// bits.
+/// Ranks may have chosen different devices (`device` = auto), and GPUs of different generations give different bits.
 static void check_same_device(const World& world, const Settings& settings) {
     std::string mine;
     world.agree([&] {
@@ -80,8 +80,8 @@ static void check_same_device(const World& world, const Settings& settings) {
     });
 }
 
-/// Every rank's device with its host, where they are no processors; how many ranks share this one.
-static void look_at_devices(const World& world, LoadedJob& loaded) {
+/// Gathers each rank's device and host (GPUs only) and counts the ranks that share this rank's device.
+static void gather_devices(const World& world, LoadedJob& loaded) {
     const std::string place = loaded.device->place();
     const std::string mine = place.empty() ? "" : world.host() + ": " + place;
     const std::vector<std::string> places = world.gather(mine);
@@ -98,12 +98,12 @@ void load(const World& world, const Settings& settings, LoadedJob& loaded) {
     check_same_device(world, settings);
     world.agree([&] {
         if (fresh) loaded.tokenizer = load_tokenizer(settings.model, engine::ModelConfig::load(settings.model));
-        puts_bos(settings, *loaded.tokenizer);  // throws where it is asked for in vain
+        puts_bos(settings, *loaded.tokenizer);  // throws if the tokenizer has no BOS token but the job requires one
         if (!loaded.data && world.rank_in_replica() == 0) loaded.data = DataSet::open(settings);
         if (fresh) loaded.device = make_device(settings, loaded.placement.threads, world.node_rank());
     });
     if (fresh) {
-        look_at_devices(world, loaded);
+        gather_devices(world, loaded);
         world.agree([&] {
             check_memory(settings, *loaded.device, loaded.ranks_on_device, world.node_size());
             check_host_memory(settings, *loaded.device, world.node_size());

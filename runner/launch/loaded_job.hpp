@@ -1,4 +1,5 @@
-// What a launch loads once and runs phases with: model, tokenizer, data, and who they are.
+// What a launch loads once and uses in all its phases: model, draft parts, tokenizer, data, and their fingerprints. A
+// sweep keeps it from point to point.
 #pragma once
 
 #include <memory>
@@ -28,22 +29,24 @@ struct LoadedJob {
     std::unique_ptr<engine::Group> group;
     std::unique_ptr<engine::Model> model;
     DraftModels drafts;
-    int ranks_on_device = 1;               ///< that share this rank's device, and with it its memory
-    std::optional<std::int64_t> own_room;  ///< bytes of it that are this rank's, before anything was there
-    std::vector<std::string> devices;      ///< of each rank, "HOST: GPU 0 of 4, …"; "" where processors compute
-    double first_token_seconds = 0;        ///< from the program's start to the first token here; 0: none yet
-    Fingerprints fingerprints;             ///< data (rank 0's), model, tokenizer, numerics
-    bool notices_said = false;             ///< what the model had to say was printed
+    int ranks_on_device = 1;  ///< ranks that share this rank's device and its memory
+    /// this rank's share of the free device memory, in bytes, before anything was loaded
+    std::optional<std::int64_t> own_room;
+    std::vector<std::string> devices;  ///< of each rank: "HOST: GPU 0 of 4, …"; "" for a CPU rank
+    double first_token_seconds = 0;    ///< seconds from program start to the first token of this rank; 0: no token yet
+    Fingerprints fingerprints;         ///< of data (rank 0's), model, tokenizer, numerics
+    bool notices_said = false;         ///< the model's notices were printed
 
-    /// Model and all that came with it, for another one; the data too, which only some ranks of a replica hold.
+    /// Releases the model and everything that belongs to it, so that another can be loaded; also the data, which only
+    /// some ranks of a replica hold.
     void unload();
 };
 
-/// Loads on every rank what is not loaded; errors are agreed. `loaded.data` and its fingerprint are there already on
-/// rank 0. Collective over the world, which is split into replicas already.
+/// Loads on every rank what is not loaded yet; errors are agreed on. Rank 0 must have `loaded.data` and its fingerprint
+/// already. Collective over the world, which must be split into replicas.
 void load(const World& world, const Settings& settings, LoadedJob& loaded);
 
-/// Who may read a checkpoint of this job.
+/// The identity that a checkpoint must have to be read by this job.
 engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const Fingerprints& fingerprints,
                                                const engine::ModelConfig& config);
 

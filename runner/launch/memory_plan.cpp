@@ -21,17 +21,18 @@
 namespace longhaul::runner {
 namespace {
 
-// Of a device's own memory, what no one here allocates. A process's context is there before anybody asks what is free.
+// Device memory that longhaul does not allocate itself. The process's context is not included: it exists before free
+// memory is queried.
 constexpr std::int64_t mebibyte = std::int64_t{1} << 20;
-constexpr std::int64_t driver_bytes = 256 * mebibyte;  ///< code of kernels, which comes as they are used; their stacks
-constexpr std::int64_t granule = 2 * mebibyte;         ///< memory is given out in such pieces
+constexpr std::int64_t driver_bytes = 256 * mebibyte;  ///< kernel code, which is loaded on first use, and kernel stacks
+constexpr std::int64_t granule = 2 * mebibyte;         ///< allocation granularity of device memory
 constexpr std::int64_t matrices_of_layer = 5;
 
 std::int64_t tree_nodes(const Settings& settings) {
     return settings.mode == "generate" ? draft_of(settings).shape().max_nodes() : 0;
 }
 
-/// Of a pass.
+/// Rows of a forward pass.
 std::int64_t decode_rows(const Settings& settings) {
     return settings.batch * (1 + tree_nodes(settings));
 }
@@ -44,7 +45,7 @@ std::int64_t max_logit_rows(const Settings& settings, const ModelPart& target) {
     return std::min(max_rows(settings), engine::max_logits_rows(target.config.vocab_size, settings.device == "cuda"));
 }
 
-/// Of one item, at the least: its new tokens, and one of a prompt.
+/// Minimum positions of one item: one prompt token (pg19: prompt-tokens) and its new tokens; perplexity: one window.
 std::int64_t min_positions(const Settings& settings, const engine::ModelConfig& config) {
     if (settings.mode == "perplexity")
         return settings.window > 0 ? settings.window : std::min<std::int64_t>(config.max_positions, 2048);
@@ -52,25 +53,25 @@ std::int64_t min_positions(const Settings& settings, const engine::ModelConfig& 
     return std::min(prompt + settings.max_tokens, config.max_positions);
 }
 
-/// A job's memory on one rank.
+/// Memory that a job needs on one rank, in bytes.
 struct Need {
     std::int64_t weights = 0, passes = 0, kv = 0;
-    std::int64_t drafts_kv = 0;  ///< of kv, what draft models have: never elsewhere
-    std::int64_t far = 0;        ///< what keys and values may take elsewhere
+    std::int64_t drafts_kv = 0;  ///< part of `kv` that belongs to draft models; always in device memory
+    std::int64_t host = 0;       ///< host memory that KV may use
 
-    /// Of the device's own memory, beside keys and values.
+    /// Device memory without KV.
     [[nodiscard]] std::int64_t fixed() const { return weights + passes; }
-    /// Too little for it.
-    [[nodiscard]] std::int64_t lack(std::int64_t room) const { return fixed() + std::max(drafts_kv, kv - far) - room; }
+    /// Bytes missing in `room` bytes of device memory; 0 or less if it fits.
+    [[nodiscard]] std::int64_t lack(std::int64_t room) const { return fixed() + std::max(drafts_kv, kv - host) - room; }
 };
 
-/// All of a device's own memory but weights, keys and values.
+/// Device memory of everything but weights and KV.
 std::int64_t pass_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
     return workspace_bytes(settings, parts) + reserved_bytes(settings, parts, device) +
            window_bytes(parts, device, host_bytes(settings, device));
 }
 
-/// Of pages, that the device has `bytes` for: it gives whole granules for each slab.
+/// Bytes of KV pages that fit into `bytes` of device memory: each slab takes whole granules.
 std::int64_t pages_within(std::int64_t bytes, const ModelParts& parts, const kernels::Device& device) {
     if (bytes <= 0) return 0;
     const std::int64_t page = device.kv_page_bytes(parts.front().layout);
@@ -84,21 +85,21 @@ Need need_of(const Settings& settings, const ModelParts& parts, const kernels::D
             .passes = pass_bytes(settings, parts, device),
             .kv = item_kv_bytes(parts, device, positions, positions),
             .drafts_kv = item_kv_bytes(parts, device, 0, positions),
-            .far = host_bytes(settings, device)};
+            .host = host_bytes(settings, device)};
 }
 
-/// Bytes as the job file takes them, rounded up.
-std::string whole_size(std::int64_t bytes) {
+/// A size as written in the job file, rounded up.
+std::string rounded_size_text(std::int64_t bytes) {
     const bool large = bytes > std::int64_t{16} << 30;
     const int shift = large ? 30 : 20;
     return std::to_string((bytes + (std::int64_t{1} << shift) - 1) >> shift) + (large ? "GiB" : "MiB");
 }
 
-/// What of a job may be made smaller, one thing at a time, until it fits into `room`.
-class Ways {
+/// Finds single changes of the job's settings that make it fit into `room` bytes.
+class FittingChanges {
   public:
-    Ways(const Settings& settings, const kernels::Device& device, std::int64_t room, std::int64_t positions,
-         int ranks_of_node)
+    FittingChanges(const Settings& settings, const kernels::Device& device, std::int64_t room, std::int64_t positions,
+                   int ranks_of_node)
         : settings_(settings),
           device_(device),
           room_(room),
@@ -132,14 +133,14 @@ class Ways {
         change(changed);
         try {
             if (need_of(changed, parts_of(changed), device_, positions_).lack(room_) > 0) return false;
-        } catch (const Error&) {  // the model cannot be split or held so
+        } catch (const Error&) {  // the model cannot be split or packed like that
             return false;
         }
         found_.push_back(name);
         return true;
     }
 
-    /// The window that far pages pass through grows with them, and takes of the device's own memory.
+    /// The staging window for pages in host memory grows with their number, and uses device memory itself.
     void host_memory() {
         if (!device_.can_use_host_memory()) return;
         const ModelParts parts = parts_of(settings_);
@@ -147,7 +148,7 @@ class Ways {
         for (int i = 0; i < 16; ++i) {
             const std::int64_t lack = need_of(changed, parts, device_, positions_).lack(room_);
             if (lack <= 0) {
-                const std::string size = whole_size(changed.host_memory);
+                const std::string size = rounded_size_text(changed.host_memory);
                 try_out("host-memory = " + size + " (slow)", [&](Settings& s) { s.host_memory = parse_size(size); });
                 return;
             }
@@ -159,9 +160,9 @@ class Ways {
     void shorter_items() {
         const ModelParts parts = parts_of(settings_);
         const Need none = need_of(settings_, parts, device_, 0);
-        const std::int64_t a_page = item_kv_bytes(parts, device_, 1, 1);
-        const std::int64_t positions =
-            (room_ - none.fixed() + none.far) / std::max<std::int64_t>(a_page, 1) * kernels::KvLayout::page_tokens;
+        const std::int64_t bytes_per_page = item_kv_bytes(parts, device_, 1, 1);
+        const std::int64_t positions = (room_ - none.fixed() + none.host) / std::max<std::int64_t>(bytes_per_page, 1) *
+                                       kernels::KvLayout::page_tokens;
         const std::int64_t tokens = settings_.max_tokens - (positions_ - positions);
         if (settings_.mode == "generate" && positions < positions_ && tokens > 0)
             found_.push_back("max-tokens = " + std::to_string(tokens));
@@ -170,11 +171,11 @@ class Ways {
     const Settings& settings_;
     const kernels::Device& device_;
     std::int64_t room_, positions_;
-    std::int64_t host_room_;  ///< of the node's memory, for each of its ranks; 0 where nobody says
+    std::int64_t host_room_;  ///< host memory per rank of the node; 0: unknown
     std::vector<std::string> found_;
 };
 
-/// Of the memory that is free once the weights are there, what keys and values may take.
+/// The part of the memory left after the weights that KV may use.
 std::int64_t kv_share(std::int64_t available_bytes) {
     return std::max<std::int64_t>(available_bytes, 0) / 4 * 3;
 }
@@ -215,7 +216,7 @@ std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& devic
     return bytes;
 }
 
-/// Of what the drafts of so many nodes were drawn from, by `num_models`: slabs in whole granules.
+/// Bytes of the distributions kept for `num_nodes` draft nodes of `num_models` draft models: slabs in whole granules.
 static std::int64_t kept_bytes(std::int64_t num_nodes, std::int64_t vocab, std::size_t num_models) {
     const std::int64_t slab =
         engine::kept_per_slab * static_cast<std::int64_t>(kernels::KeptDistribution::num_bytes(vocab));
@@ -223,7 +224,8 @@ static std::int64_t kept_bytes(std::int64_t num_nodes, std::int64_t vocab, std::
     return slabs * ((slab + granule - 1) / granule * granule);
 }
 
-/// What prompts by a library take beside: a layer's largest matrix by rows, and a block of rows with its outputs.
+/// Extra memory of prompts computed by the GEMM library: the largest matrix of a layer in row-major order, and a block
+/// of rows with its outputs.
 static std::int64_t library_bytes(const ModelPart& target) {
     constexpr std::int64_t bf16 = 2, f32 = 4, block_rows = 512;
     const std::int64_t hidden = target.split.padded_hidden;
@@ -236,7 +238,7 @@ std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) 
     std::int64_t bytes = settings.kernels == "cuda-cublas" ? library_bytes(parts.front()) : 0;
     for (const ModelPart& part : parts)
         bytes += engine::pass_bytes(part.config, part.split, precision_of(settings), rows, logit_rows);
-    if (!heads_folder(settings).empty()) {  // tapped states, and for each level of a tree a row of states and of logits
+    if (!heads_folder(settings).empty()) {  // tapped states, and per tree level one row of states and one row of logits
         const engine::ModelConfig& target = parts.front().config;
         const engine::HeadsConfig heads = engine::HeadsConfig::load(heads_folder(settings), target);
         const std::int64_t levels = settings.batch * engine::tree_of_heads(draft_of(settings), heads).depth;
@@ -247,10 +249,10 @@ std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) 
 
 std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
     std::int64_t bytes = driver_bytes;
-    std::int64_t operations = 0;  // of one model after the other
+    std::int64_t operations = 0;  // maximum over the models, which run one after another
     const std::int64_t logit_rows = max_logit_rows(settings, parts.front());
     const bool chooses = device.token_chooser() != nullptr;
-    if (settings.tensor_parallel > 1 && chooses) {  // the parts of all ranks, as they come and by rows
+    if (settings.tensor_parallel > 1 && chooses) {  // the logits parts of all ranks, as received and in row order
         bytes += 2 * logit_rows * std::int64_t{sizeof(float)} * parts.front().split.vocab * settings.tensor_parallel;
     }
     const std::int64_t vocab = parts.front().config.vocab_size;
@@ -277,12 +279,12 @@ std::int64_t host_bytes(const Settings& settings, const kernels::Device& device)
     return device.can_use_host_memory() ? settings.host_memory : 0;
 }
 
-std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t far) {
-    if (far == 0) return 0;
-    constexpr std::int64_t windows = 2, step_pages = 16;  // it grows by so many
+std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t host) {
+    if (host == 0) return 0;
+    constexpr std::int64_t windows = 2, step_pages = 16;  // the window grows by step_pages at a time
     const kernels::KvLayout& layout = parts.front().layout;
     const std::int64_t page_bytes = device.kv_page_bytes(layout);
-    return windows * (far / page_bytes + step_pages) * (page_bytes / layout.num_layers);
+    return windows * (host / page_bytes + step_pages) * (page_bytes / layout.num_layers);
 }
 
 std::int64_t available_bytes(const kernels::Device& device, int ranks) {
@@ -321,14 +323,14 @@ std::string memory_refusal(const Settings& settings, const kernels::Device& devi
                            std::int64_t positions, int ranks_of_node) {
     const Need need = need_of(settings, parts_of(settings), device, positions);
     if (need.lack(room) <= 0) return "";
-    const std::vector<std::string> ways = Ways(settings, device, room, positions, ranks_of_node).find();
+    const std::vector<std::string> fitting = FittingChanges(settings, device, room, positions, ranks_of_node).find();
     return InputError::format(
         "memory", "",
         "room on a rank's device for weights of " + size_text(need.weights) + ", passes of " + size_text(need.passes) +
             ", and keys and values of " + std::to_string(positions) + " tokens, " + size_text(need.kv),
         size_text(room) + " on " + place_of_memory(device) +
-            (need.far > 0 ? " and host-memory of " + size_text(need.far) : ""),
-        ways.empty() ? "a device with more memory, or a smaller model" : "what fits: " + list_words(ways));
+            (need.host > 0 ? " and host-memory of " + size_text(need.host) : ""),
+        fitting.empty() ? "a device with more memory, or a smaller model" : "what fits: " + list_words(fitting));
 }
 
 void check_memory(const Settings& settings, const kernels::Device& device, int ranks, int ranks_of_node) {
@@ -343,7 +345,7 @@ void check_host_memory(const Settings& settings, const kernels::Device& device, 
     const std::int64_t wanted = host_bytes(settings, device), available = available_memory_bytes(ranks);
     if (wanted == 0 || available == 0 || wanted <= available / ranks) return;
     throw Error(InputError::format("host-memory", "",
-                                   "at most " + size_text(available / ranks) + " a rank, which " +
+                                   "at most " + size_text(available / ranks) + " per rank, which " +
                                        ProcessId::mine().host + " has free for " + std::to_string(ranks) +
                                        (ranks == 1 ? " rank" : " ranks"),
                                    size_text(wanted), "page-locked memory cannot be swapped; give less"));

@@ -1,4 +1,5 @@
-// What a job needs of a rank's memory, and whether the device has it: known before a weight is read.
+// Plans the memory of one rank (weights, workspace, KV) from the models' config.json, before any weight is read. Used
+// by `run` to refuse a job that does not fit and to size the KV cache, and by `check`.
 #pragma once
 
 #include <cstdint>
@@ -13,69 +14,69 @@
 
 namespace longhaul::runner {
 
-/// A rank's part of a model that a job loads.
+/// One rank's shard of a model that a job loads.
 struct ModelPart {
     engine::ModelConfig config;
     engine::Split split;
     kernels::KvLayout layout;
 };
 
-/// A rank's parts of all of them, the target's first.
+/// One rank's shards of all models of a job, the target first.
 using ModelParts = std::vector<ModelPart>;
 
 /// Reads the models' config.json. Throws Error.
 ModelParts parts_of(const Settings& settings);
 
-/// Weights of all parts as `device` packs them.
+/// Bytes of the weights of all parts, as packed by `device`.
 std::int64_t weight_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device);
 
-/// Keys and values of an item of which `held` positions are held by the target and all `positions` seen by drafts.
+/// KV bytes of an item: the target holds `held` positions, draft models see all `positions`.
 std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t held,
                            std::int64_t positions);
 
-/// What the passes of `batch` items take beside weights, keys and values, allocated by us.
+/// Bytes that longhaul allocates for the passes of `batch` items, besides weights and KV.
 std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts);
 
-/// What else goes of a device's own memory: to its driver, and to operations themselves.
+/// Bytes of device memory for the driver and for scratch of the device's operations.
 std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device);
 
-/// Bytes of the node's memory that a rank may use for keys and values: `host-memory`, where `device` has a use for it.
+/// Bytes of host memory that a rank may use for KV: `host-memory` if `device` can use host memory, else 0.
 std::int64_t host_bytes(const Settings& settings, const kernels::Device& device);
 
-/// What of the device's own memory those pass through.
-std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t far);
+/// Bytes of device memory for the staging window of pages in host memory, of which there are `far` bytes.
+std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t host);
 
-/// Memory where `device` computes that `ranks` of us may take now: its own, or the node's. 0 where nobody says.
+/// Free memory in bytes where `device` computes: its own, or the node's, within the limits of `ranks` processes. 0:
+/// unknown.
 std::int64_t available_bytes(const kernels::Device& device, int ranks);
 
-/// Where that is: the device, or this host.
+/// Name of that memory's place: the device, or this host.
 std::string place_of_memory(const kernels::Device& device);
 
-/// Bytes of the device that a rank may use for keys and values: `memory`, or its share of what is free where `ranks`
-/// compute.
-/// `weights`: of what is not there yet.
+/// KV capacity of a rank in bytes: `memory`, or its share of the free memory if `ranks` share it. `weights`: bytes of
+/// weights that are not loaded yet.
 std::int64_t kv_memory_bytes(const Settings& settings, const kernels::Device& device, int ranks,
                              std::int64_t weights = 0);
 
-/// The same on a device with memory of its own, of which `room` was this rank's before anything was there: what is free
-/// later lacks some of what passes take, but not all.
+/// The same for a device with its own memory, where `room` was this rank's share before anything was loaded. What is
+/// free later is no measure: it lacks a part of what passes need, but not all of it.
 std::int64_t kv_memory_within(const Settings& settings, const kernels::Device& device, std::int64_t room);
 
-/// Of a device's own memory, what one of `ranks` that share it may take; nullopt: it has none.
+/// Share of one of `ranks` ranks in the free memory of a device; nullopt if the device has no memory of its own.
 std::optional<std::int64_t> own_room(const kernels::Device& device, int ranks);
 
-/// Why the job cannot be run in `room` bytes a rank of a device's own memory, and what would fit, in a line; "" where
-/// it can. At the least it takes weights, workspace, and keys and values of `positions` positions.
-/// `ranks_of_node`: that share the node's memory, which `host-memory` is of.
+/// Error line if the job does not fit into `room` bytes of device memory per rank, with changes that would fit; "" if
+/// it fits. The minimum is weights, workspace, and KV of `positions` positions. `ranks_of_node`: number of ranks that
+/// share the node's memory, for `host-memory`.
 std::string memory_refusal(const Settings& settings, const kernels::Device& device, std::int64_t room,
                            std::int64_t positions, int ranks_of_node);
 
-/// Throws Error where the model, and one item of it, do not fit into the memory of a device that has its own; of the
-/// node's memory more may be had than is free, and items that find none fail alone.
-/// `ranks` share the device, `ranks_of_node` the node.
+/// Throws Error if the model and one item of minimal length do not fit into the memory of a device with its own memory.
+/// CPU ranks are not checked: the node may grant more memory than is free now, and items without KV memory fail one by
+/// one. `ranks` share the device, `ranks_of_node` the node.
 void check_memory(const Settings& settings, const kernels::Device& device, int ranks, int ranks_of_node);
 
-/// Throws Error where `ranks` of a node would page-lock more for `host-memory` than the node has.
+/// Throws Error if `ranks` ranks of a node would page-lock more host memory (`host-memory`) than the node has free.
 void check_host_memory(const Settings& settings, const kernels::Device& device, int ranks);
 
 }  // namespace longhaul::runner

@@ -23,30 +23,30 @@ std::string number_text(double value) {
     return text.data();
 }
 
-/// What `draft-tree = auto` came to.
+/// What `draft-tree = auto` chose on average.
 std::string choice_text(const engine::ReplicaOutcome& outcome) {
     const auto calls = static_cast<double>(std::max<std::int64_t>(outcome.progress.target_calls, 1));
     std::array<char, 120> text{};
     std::snprintf(text.data(), text.size(),
-                  "draft-tree = auto: %.1f nodes a target call, none in %.0f %% of %.0f calls",
+                  "draft-tree = auto: %.1f nodes per target call, none in %.0f %% of %.0f calls",
                   static_cast<double>(outcome.progress.drafted) / calls,
                   100 * static_cast<double>(outcome.calls_without_drafts) / calls, calls);
     return text.data();
 }
 
-/// A rank that hangs cannot be helped from outside: one line, and all end.
+/// A rank that hangs cannot be recovered: print one line and end all ranks.
 Watchdog make_watchdog(const World& world, const JobPhase& phase) {
     return {phase.settings.watchdog_seconds, [&world, &phase](double seconds) {
                 abort_all("rank " + std::to_string(world.rank()) + " (host " + world.host() +
                               "): expected a step within watchdog-seconds = " +
                               number_text(phase.settings.watchdog_seconds) + ", got none for " + number_text(seconds) +
-                              " s; run again to go on from the last checkpoint, or raise watchdog-seconds",
+                              " s; run again to resume from the last checkpoint, or raise watchdog-seconds",
                           static_cast<int>(ExitCode::error));
             }};
 }
 
-/// Results hold what job and seed determine, and where the data lies does not: its path becomes "data".
-std::string without_place(std::string line, const std::string& data) {
+/// Results depend only on job and seed, not on the path of the data: replaces the path by "data".
+std::string without_data_path(std::string line, const std::string& data) {
     for (std::size_t at = 0; (at = line.find(data, at)) != std::string::npos; at += 4)
         line.replace(at, data.size(), "data");
     return line;
@@ -183,7 +183,8 @@ engine::ReplicaOutcome ReplicaDriver::run() {
     totals_.state = static_cast<std::int64_t>(ReplicaTotals::State::finished);
     totals_.in_flight = 0;
     if (!outcome.stopped) totals_.unfinished_tokens = 0;
-    if (storage_failed_) board_.request_stop(StopReason::storage);  // what this replica left, nobody can take over
+    // no other replica can take over this replica's unfinished items
+    if (storage_failed_) board_.request_stop(StopReason::storage);
     world_.wait_for_all([this] { poke(); });
     board_.post(totals_);
     pulse_.stop();
@@ -229,7 +230,7 @@ void ReplicaDriver::record_bad_prompt(std::int64_t number, const Prompt& prompt)
     item.error = prompt.error;
     item.max_tokens = options_of(prompt)->max_tokens;
     ResultRecord failed = record_of(item, prompt.id);
-    failed.error = without_place(prompt.error, phase_.settings.data.string());
+    failed.error = without_data_path(prompt.error, phase_.settings.data.string());
     record(failed, item);
 }
 
@@ -258,7 +259,7 @@ void ReplicaDriver::record(const ResultRecord& record, const engine::FinishedIte
     try {
         writer_.append(record, item, item.index);
     } catch (const StorageError& error) {
-        note_storage_error(error.what());  // its checkpoint stays: the next launch finishes the item again
+        note_storage_error(error.what());  // its checkpoint stays, and the next launch finishes the item again
         return;
     }
     totals_.done_items += 1;
@@ -273,7 +274,7 @@ void ReplicaDriver::record(const ResultRecord& record, const engine::FinishedIte
 
 bool ReplicaDriver::stop_requested() {
     if (board_.stop_reason() != StopReason::none) {
-        // Another rank's signal, perhaps: this one's clock runs from here.
+        // The signal may have reached another rank: this rank's clock starts here.
         if (board_.stop_reason() == StopReason::request) note_stop_request();
         return true;
     }
@@ -282,7 +283,7 @@ bool ReplicaDriver::stop_requested() {
     } else if (phase_.superseded && phase_.superseded()) {
         board_.request_stop(StopReason::superseded);
     } else if (stop_signalled()) {
-        log_.say(std::string("stop asked for by ") + stop_signal_name());
+        log_.say(std::string("stop requested by ") + stop_signal_name());
         board_.request_stop(StopReason::request);
     }
     return board_.stop_reason() != StopReason::none;
@@ -323,7 +324,7 @@ void ReplicaDriver::poke() {
     if (watch > 0 && board_.unanswered_seconds() > watch) {
         abort_all("rank " + std::to_string(world_.rank()) + " (host " + world_.host() +
                       "): expected an answer of rank 0 within watchdog-seconds = " + number_text(watch) +
-                      ", got none; run again to go on from the last checkpoint",
+                      ", got none; run again to resume from the last checkpoint",
                   static_cast<int>(ExitCode::error));
     }
 }
@@ -380,7 +381,7 @@ void ReplicaDriver::write_heartbeat() noexcept {
         if (first_token_seconds > 0) json["first_token_seconds"] = first_token_seconds;
         replace_file(phase_.folder.status() / (name + ".json"), engine::json_text(json, 2) + "\n", Durable::no, "own");
     } catch (const std::exception&) {
-        // Only shown, never needed.
+        // Only for display: ignore failures.
     }
 }
 

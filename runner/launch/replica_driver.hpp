@@ -1,5 +1,5 @@
-// Drives one rank's engine::Replica: hands out work from the shared counter, records results, keeps the heartbeat, and
-// answers stop requests.
+// Drives one rank's engine::Replica: takes work from the shared counter (Board), records results, writes the heartbeat,
+// and handles stop requests. Created by run_phase (job_run.cpp).
 #pragma once
 
 #include <atomic>
@@ -26,19 +26,19 @@ namespace longhaul::runner {
 
 class ReplicaDriver {
   public:
-    /// `order`: as order_of_work gave it. All references must outlive the driver.
+    /// `order`: result of order_of_work. All references must outlive the driver.
     ReplicaDriver(const World& world, LoadedJob& loaded, const JobPhase& phase, const std::vector<std::int64_t>& order,
                   engine::CheckpointStore& store, Board& board);
     ~ReplicaDriver();
 
-    /// Generates until there is no more work or a stop was asked for, then waits for all ranks. Collective over the
-    /// world. Does not return from a failure that the others cannot know of.
+    /// Generates until there is no more work or a stop is requested, then waits for all ranks. Collective over the
+    /// world. Ends all ranks on a failure that the others cannot detect.
     engine::ReplicaOutcome run();
 
-    /// "" or what the storage said: exit code 74.
+    /// The first storage error (exit code 74); "" if there was none.
     [[nodiscard]] std::string storage_error() const;
     [[nodiscard]] const ReplicaTotals& totals() const { return totals_; }
-    /// Adds a task to the thread beside the loop; before `run`.
+    /// Adds a task to the background thread; call it before `run`.
     void every(double seconds, std::function<void()> task) { pulse_.every(seconds, std::move(task)); }
 
   private:
@@ -73,13 +73,13 @@ class ReplicaDriver {
     Board& board_;
     Log log_;
     ResultWriter writer_;
-    std::shared_ptr<const engine::GenerationOptions> job_options_;  // of items without their own
-    std::set<std::string> damaged_;                                 // lines said already
-    std::optional<TokenLedger> ledger_;                             // first rank of the group
+    std::shared_ptr<const engine::GenerationOptions> job_options_;  // of items without options of their own
+    std::set<std::string> damaged_;                                 // lines that were logged already
+    std::optional<TokenLedger> ledger_;                             // on the first rank of the replica
     Watchdog watchdog_;
     Pulse pulse_;
     std::unique_ptr<engine::Replica> replica_;
-    ReplicaTotals totals_;        ///< the main thread's
+    ReplicaTotals totals_;        ///< main thread only
     ReplicaTotals shown_totals_;  ///< a copy for the heartbeat, under mutex_
     std::string phase_name_ = "starting";
     double first_token_seconds_ = 0;  ///< a copy for the heartbeat, under mutex_

@@ -12,12 +12,12 @@
 namespace longhaul::runner {
 namespace {
 
-// The words of the window, before the slots.
+// Layout of the window in words, before the slots.
 constexpr MPI_Aint counter_word = 0, stop_word = 1, failures_word = 2, first_slot_word = 8;
-constexpr MPI_Aint owner_beat_word = first_slot_word;  // rank 0's slot begins with its beat
+constexpr MPI_Aint owner_beat_word = first_slot_word;  // the first word of rank 0's slot is its beat
 constexpr int slot_words = static_cast<int>(sizeof(ReplicaTotals) / sizeof(std::int64_t));
 
-/// Each reason has 15 bits of the stop word, which count the ranks that gave it.
+/// Each reason has 15 bits of the stop word, which count the ranks that requested it.
 int reason_shift(StopReason reason) {
     return 15 * (static_cast<int>(reason) - 1);
 }
@@ -106,7 +106,7 @@ void Board::poke(const ReplicaTotals& totals) {
         note_look();
     }
     if (now - last_look_ < every_) return;
-    // Accumulates instead of put and get: rank 0 and the others may touch the same words at the same time.
+    // Use accumulate operations, not put and get: rank 0 and others may access the same words at the same time.
     posted_ = totals;
     MPI_Raccumulate(&posted_, slot_words, MPI_INT64_T, 0, slot_offset(), slot_words, MPI_INT64_T, MPI_REPLACE, window_,
                     &requests_[0]);
@@ -128,7 +128,7 @@ void Board::post(const ReplicaTotals& totals) {
 }
 
 void Board::request_stop(StopReason reason) {
-    // One count a reason in one word. No compare-and-swap: Open MPI 4.1.4 crashes in it over shared memory.
+    // One counter per reason in one word. Do not use compare-and-swap: Open MPI 4.1.4 crashes in it over shared memory.
     const std::int64_t count = std::int64_t{1} << reason_shift(reason);
     std::int64_t before = 0;
     MPI_Fetch_and_op(&count, &before, MPI_INT64_T, 0, stop_word, MPI_SUM, window_);
@@ -146,7 +146,7 @@ StopReason Board::stop_reason() const {
 
 void Board::note_look() {
     stop_seen_ |= looked_.front();
-    // Over shared memory a look needs no help of rank 0: only its beat says that it lives.
+    // Over shared memory the read completes without rank 0, so only a changed beat shows that rank 0 is alive.
     owner_.note(looked_.back());
 }
 

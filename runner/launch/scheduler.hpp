@@ -1,8 +1,8 @@
-// Which replica does what: one order of work, one shared counter, no coordinator.
+// Distributes items over replicas: one fixed order of work and one shared counter, without a coordinator.
 //
-// The counter lives in the memory of world rank 0; replicas take from it by one-sided MPI. In Open MPI over TCP such a
-// call moves on only while its owner is inside MPI, so every rank pokes MPI from the engine's loop (`poke`), and while
-// it waits for the others.
+// The counter is in the memory of world rank 0; replicas increment it by one-sided MPI. In Open MPI over TCP such a
+// call progresses only while its owner is inside MPI, so every rank calls `poke` from the engine's loop and while it
+// waits for the others.
 #pragma once
 
 #include <mpi.h>
@@ -21,49 +21,50 @@
 
 namespace longhaul::runner {
 
-/// Facts about the items of a job that decide the order.
+/// The facts about a job's items that decide the order.
 struct WorkFacts {
     std::int64_t num_inputs = 0, samples = 1;
-    Shard shard{};  ///< only its inputs
+    Shard shard{};  ///< only inputs of this shard
     std::function<bool(const ItemKey&)> done;
-    std::function<std::int64_t(const ItemKey&)> checkpointed_tokens;  ///< -1: in no checkpoint
+    std::function<std::int64_t(const ItemKey&)> checkpointed_tokens;  ///< -1: not in a checkpoint
     std::function<std::int64_t(std::int64_t index)> prompt_bytes;
 };
 
-/// Work numbers (index × samples + sample) of the items to do: what is in a checkpoint first (the furthest on first),
-/// then the longest prompts; of equal ones the input's order.
+/// Work numbers (index × samples + sample) of the items to do: checkpointed items first (those with the most tokens
+/// first), then the longest prompts; ties in input order.
 std::vector<std::int64_t> order_of_work(const WorkFacts& facts);
 
-/// The shared memory of a launch: counter, stop word, failures, and a slot of totals for each rank.
+/// Shared memory of a launch: counter, stop word, failure count, and one slot of totals per rank.
 class Board {
   public:
-    /// Collective over `world`. `every_seconds`: how often `poke` posts totals and looks at the stop word.
+    /// Collective over `world`. `every_seconds`: how often `poke` posts totals and reads the stop word.
     Board(MPI_Comm world, double every_seconds = 0.25);
     ~Board();  ///< collective
     Board(const Board&) = delete;
     Board& operator=(const Board&) = delete;
 
-    /// The next number of the counter, from 0. Waits for rank 0 to enter MPI.
+    /// Fetches and increments the counter, which starts at 0. Waits until rank 0 enters MPI.
     std::int64_t take_next();
 
-    /// Adds failed items; the total of all replicas.
+    /// Adds failed items; returns the total of all replicas.
     std::int64_t add_failures(std::int64_t count);
 
-    /// Cheap, never waits: progress for others' calls, now and then posts `totals` and fetches the stop word.
+    /// Cheap, never blocks: progresses MPI for calls of other ranks; periodically posts `totals` and reads the stop
+    /// word.
     void poke(const ReplicaTotals& totals);
-    /// Posts `totals` now and waits until rank 0 has them.
+    /// Posts `totals` now and waits until rank 0 has received them.
     void post(const ReplicaTotals& totals);
 
-    /// Asks all replicas to stop.
+    /// Requests all replicas to stop.
     void request_stop(StopReason reason);
-    /// As of the last look; of several reasons the gravest.
+    /// As of the last read; the most severe reason if there are several.
     [[nodiscard]] StopReason stop_reason() const;
-    /// How long rank 0 has not answered, or not moved.
+    /// Seconds without a completed read in which rank 0's beat had changed.
     [[nodiscard]] double unanswered_seconds() const { return owner_.seconds(); }
 
-    /// Rank 0 only; any thread: the slots of all ranks as they are now.
+    /// Rank 0 only, any thread: current slots of all ranks.
     [[nodiscard]] std::vector<ReplicaTotals> totals() const;
-    /// Rank 0 only; any thread.
+    /// Rank 0 only, any thread: current value of the counter.
     [[nodiscard]] std::int64_t taken() const;
 
   private:
@@ -74,7 +75,7 @@ class Board {
 
     MPI_Comm world_ = MPI_COMM_NULL;
     MPI_Win window_ = MPI_WIN_NULL;
-    std::int64_t* words_ = nullptr;  ///< rank 0's memory
+    std::int64_t* words_ = nullptr;  ///< on rank 0: the window's memory
     int rank_ = 0, size_ = 1;
     std::chrono::duration<double> every_;
     Clock::time_point last_probe_, last_look_;

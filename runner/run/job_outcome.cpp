@@ -10,7 +10,7 @@
 namespace longhaul::runner {
 
 void add_times(const std::filesystem::path& run, JobOutcome& outcome) {
-    std::map<std::int64_t, double> longest;  // of a launch
+    std::map<std::int64_t, double> longest;  // longest replica of each launch, by epoch
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(run / "status", error)) {
         const auto json = engine::try_parse_json(read_if_there(entry.path()));
@@ -40,7 +40,7 @@ void add_statistics(std::span<const std::filesystem::path> runs, const std::file
         outcome.recomputed_rows += count("recomputed_rows");
         outcome.checkpoint_stall_seconds += line.value("checkpoint_stall_seconds", 0.0);
         const double efficiency = line.value("block_efficiency", 0.0);
-        const double mbsu = line.value("mbsu", efficiency);  // plain decoding has none
+        const double mbsu = line.value("mbsu", efficiency);  // absent for plain decoding
         if (mbsu > 0) outcome.memory_bound_calls += static_cast<double>(count("target_calls")) * efficiency / mbsu;
         outcome.nll += line.value("nll", 0.0);
         outcome.scored_tokens += count("scored_tokens");

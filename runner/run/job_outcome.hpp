@@ -1,4 +1,4 @@
-// What a job has come to, in numbers: of one run folder, or of all the shards of a job together.
+// Totals of a job: of one run folder, or of all shards of a job together. Input of the summary (summary.hpp).
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace longhaul::runner {
 
-/// Speed of one replica and launch as status/R-EPOCH.json holds it, summed over all of them. Passes that computed parts
-/// of prompts beside the tokens do not count, nor do their tokens.
+/// Decode speed per replica: tokens and seconds of all replicas and launches (status/R-EPOCH.json), summed. Mixed
+/// passes, which also compute parts of prompts, and their tokens do not count.
 struct DecodeSpeed {
     std::int64_t tokens = 0;
     double seconds = 0;
     [[nodiscard]] double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
 
-/// How a phase ended. Filled on rank 0; `exit_code`, `all_done` and `stop` on all ranks.
+/// How a phase ended. All members are set on rank 0; `exit_code`, `all_done` and `stop` on all ranks.
 struct JobOutcome {
     int exit_code = 0;
     bool all_done = false;
@@ -26,23 +26,23 @@ struct JobOutcome {
     std::int64_t items = 0, done = 0, failed = 0;
     double seconds = 0;                   ///< of this launch
     std::int64_t tokens = 0, rounds = 0;  ///< of this launch
-    // From stats.jsonl, all launches:
+    // From stats.jsonl, over all launches:
     std::int64_t total_tokens = 0, target_calls = 0, drafted = 0, accepted = 0, branched_trees = 0;
     std::int64_t resumed_items = 0, recomputed_tokens = 0, recomputed_rows = 0;
-    double memory_bound_calls = 0;  ///< target calls, and what drafts cost beside them (DraftCost)
+    double memory_bound_calls = 0;  ///< target calls plus the cost of their drafts in target calls (DraftCost)
     double checkpoint_stall_seconds = 0;
-    double nll = 0;  ///< of given continuations
+    double nll = 0;  ///< of teacher-forced continuations, in nats
     std::int64_t scored_tokens = 0, scored_bytes = 0;
-    DecodeSpeed speed;           ///< all launches
-    double working_seconds = 0;  ///< in prompts and decoding: each launch's longest replica, added up
+    DecodeSpeed speed;           ///< over all launches
+    double working_seconds = 0;  ///< prefill and decode time: the longest replica of each launch, summed over launches
 };
 
-/// Writes TO/stats.jsonl from the statistics of `runs`, and adds them and the times of all launches to `outcome`.
+/// Writes TO/stats.jsonl from the statistics of `runs`, and adds these and the times of all launches to `outcome`.
 /// Throws StorageError.
 void add_statistics(std::span<const std::filesystem::path> runs, const std::filesystem::path& to,
                     const std::string& tag, JobOutcome& outcome);
 
-/// Adds the times of a run folder's launches alone, from what their replicas said last.
+/// Adds only the times of a run folder's launches, from the last heartbeats of their replicas.
 void add_times(const std::filesystem::path& run, JobOutcome& outcome);
 
 }  // namespace longhaul::runner

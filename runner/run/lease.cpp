@@ -41,7 +41,7 @@ Json to_json(const LeaseRecord& record) {
     return json;
 }
 
-/// nullopt: it cannot be read; its writer died in between.
+/// nullopt: the record cannot be read because its writer died while writing it.
 std::optional<LeaseRecord> read_record(const fs::path& run, std::int64_t epoch) {
     LeaseRecord record;
     record.epoch = epoch;
@@ -60,8 +60,8 @@ std::optional<LeaseRecord> read_record(const fs::path& run, std::int64_t epoch) 
     return record;
 }
 
-/// Of a record that cannot be read nothing is known but its age, and that its launch wrote nothing: what counts is what
-/// the launches before it left.
+/// If a record cannot be read, only its age is known. Its launch wrote no results, so what counts is what the launches
+/// before it accepted.
 LeaseRecord record_of(const fs::path& run, std::int64_t epoch) {
     if (std::optional<LeaseRecord> record = read_record(run, epoch)) return *record;
     LeaseRecord unknown;
@@ -88,8 +88,8 @@ std::int64_t newest_epoch(const fs::path& run) {
     return newest;
 }
 
-/// The newest epoch in the names of results and checkpoints (R-EPOCH…): more than `newest_epoch` only where somebody
-/// emptied launches/. A new launch must not write under names that are taken.
+/// The newest epoch in the names of results and checkpoints (R-EPOCH…). It exceeds `newest_epoch` only if launches/ was
+/// emptied by hand. A new launch must not reuse these names.
 std::int64_t newest_written_epoch(const fs::path& run) {
     std::int64_t newest = 0;
     for (const char* folder : {"results", "checkpoints"}) {
@@ -101,7 +101,7 @@ std::int64_t newest_written_epoch(const fs::path& run) {
             if (dash != std::string::npos) {
                 std::from_chars(name.data() + dash + 1, name.data() + name.size(), epoch);
             }
-            constexpr std::int64_t max_launches = 1'000'000'000;  // a greater number is no name of ours
+            constexpr std::int64_t max_launches = 1'000'000'000;  // a greater number is not one of our names
             if (epoch < max_launches) newest = std::max(newest, epoch);
         }
     }
@@ -112,8 +112,8 @@ double seconds_of(const struct timespec& time) {
     return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// Now, by the clock of the file system: on a network one the server's, which also stamps the leases. Clocks of nodes
-/// may differ by more than a lease.
+/// The current time by the clock of the file system. On a network file system this is the server's clock, which also
+/// sets the leases' modification times; clocks of nodes may differ by more than a lease.
 double storage_now(const fs::path& run) {
     const fs::path probe = run / "launches" / (".now." + process_tag());
     struct stat status {};
@@ -189,7 +189,8 @@ Lease Lease::take(const fs::path& run, double lease_seconds) {
         record.lease_seconds = lease_seconds;
         record.slurm = slurm_record_from_environment();
         record.accepted = accept_results(run, newest ? &newest->record : nullptr);
-        // Of two launches that found the same stale lease one gets the number; the other looks again and is refused.
+        // If two launches found the same stale lease, one of them gets the epoch; the other checks again and is
+        // refused.
         const std::string text = engine::json_text(to_json(record), 2) + "\n";
         if (create_once(record_path(run, record.epoch), text, process_tag())) return {run, record};
     }
@@ -204,7 +205,7 @@ void Lease::end(const Json& ending) const noexcept {
     try {
         replace_file(ending_path(run_, epoch()), engine::json_text(ending, 2) + "\n", Durable::yes, "own");
     } catch (const std::exception&) {
-        // A full disk. The record goes stale by itself.
+        // For example a full disk. The record becomes stale later.
     }
 }
 

@@ -1,4 +1,4 @@
-// What a launch writes down when it takes a run folder: RUN/launches/EPOCH.json (lease.hpp).
+// The record that a launch writes when it takes a run folder: RUN/launches/EPOCH.json (lease.hpp).
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,9 @@ struct LeaseRecord {
     ProcessId holder;
     std::string started;  ///< UTC, ISO 8601
     double lease_seconds = 30;
-    SlurmRecord slurm;                             ///< the job it runs under; empty outside Slurm
-    std::map<std::string, std::int64_t> accepted;  ///< result file of an earlier launch -> bytes of it that count
+    SlurmRecord slurm;  ///< the Slurm job it runs under; empty outside Slurm
+    /// result file of an earlier launch -> number of its bytes that count
+    std::map<std::string, std::int64_t> accepted;
 };
 
 }  // namespace longhaul::runner

@@ -1,5 +1,5 @@
-// The log of a launch: log/EPOCH.log (rank 0) and log/replica-R-EPOCH.log. Lines with the time, best effort: a full
-// disk must not end a run for its log's sake.
+// Log files of a launch: log/EPOCH.log (rank 0) and log/replica-R-EPOCH.log. Each line starts with the time. Best
+// effort: a full disk must not end a run because of its log.
 #pragma once
 
 #include <cstdio>
@@ -20,7 +20,7 @@ class Log {
     Log(const Log&) = delete;
     Log& operator=(const Log&) = delete;
 
-    /// From any thread. The file is made with its first line.
+    /// From any thread. The file is created with its first line.
     void say(const std::string& line) {
         const std::lock_guard lock(mutex_);
         if (file_ == nullptr) file_ = std::fopen(path_.c_str(), "ae");

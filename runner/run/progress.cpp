@@ -70,7 +70,7 @@ JobProgress ProgressMeter::update(const LaunchTotals& totals, double seconds) {
     const double window = seconds - samples_.front().seconds;
     if (window > 0) progress.tokens_per_second = static_cast<double>(sum.emitted - samples_.front().tokens) / window;
 
-    // Items may end before max-tokens: what they took so far says what the others will take.
+    // Items may end before max-tokens: estimate the rest from the average length of the finished items.
     double tokens_per_item = static_cast<double>(size_.max_tokens);
     const std::int64_t good = sum.done_items - sum.failed_items;
     if (good >= 5) tokens_per_item = static_cast<double>(sum.done_tokens) / static_cast<double>(good);
@@ -123,7 +123,7 @@ std::string progress_line(const JobProgress& progress) {
     line += text(", %.1f %%, %.0f tokens/s", 100 * progress.share, progress.tokens_per_second);
     if (progress.prefilling) line += ", reading prompts";
     if (progress.acceptance >= 0) line += text(", acceptance %.0f %%", 100 * progress.acceptance);
-    if (progress.block_efficiency > 0) line += text(", %.2f tokens a call", progress.block_efficiency);
+    if (progress.block_efficiency > 0) line += text(", %.2f tokens per call", progress.block_efficiency);
     line += ", " + grouped(progress.in_flight) + " in flight";
     if (progress.eta_seconds > 0) line += ", " + duration_text(progress.eta_seconds) + " left";
     return line;
@@ -135,7 +135,7 @@ bool is_watched() {
     if (wish != nullptr && std::string_view(wish) == "plain") return false;
     if (::isatty(STDERR_FILENO) == 1) return true;
     if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return false;
-    // mpirun stands between us and the terminal: ask where its own errors go.
+    // Under mpirun stderr is not a terminal: check where mpirun's own stderr goes.
     std::array<char, 128> target{};
     const std::string link = "/proc/" + std::to_string(::getppid()) + "/fd/2";
     const ssize_t count = ::readlink(link.c_str(), target.data(), target.size());
@@ -145,7 +145,7 @@ bool is_watched() {
 
 void ProgressPrinter::show(const JobProgress& progress) {
     const std::string line = label_ + ": " + progress_line(progress);
-    // Erases the line before writing it again: the new one may be shorter.
+    // Erase the line before writing it again: the new one may be shorter.
     std::fprintf(stderr, live_ ? "\r\033[2K%s" : "%s\n", line.c_str());
     std::fflush(stderr);
     open_ = live_;

@@ -1,4 +1,4 @@
-// How far a run is: the numbers, and the lines people and programs read of it.
+// Progress of a run: the numbers, and their text and JSON forms. Used by the launch's monitor and by `longhaul status`.
 #pragma once
 
 #include <chrono>
@@ -12,18 +12,18 @@
 
 namespace longhaul::runner {
 
-/// What a job is, as far as progress goes.
+/// The size of a job, for progress.
 struct JobSize {
     std::int64_t items = 0;        ///< inputs × samples
-    std::int64_t max_tokens = 0;   ///< an item
-    std::int64_t done_before = 0;  ///< items that earlier launches finished, failed ones included
+    std::int64_t max_tokens = 0;   ///< per item
+    std::int64_t done_before = 0;  ///< items finished by earlier launches, failed ones included
     std::int64_t failed_before = 0;
 };
 
-/// Sums over the replicas of one launch.
+/// Sums over all replicas of one launch.
 struct LaunchTotals {
     ReplicaTotals sum;
-    std::int64_t working = 0;  ///< replicas with something in flight
+    std::int64_t working = 0;  ///< replicas with items in flight
 };
 LaunchTotals sum_of(const std::vector<ReplicaTotals>& slots);
 
@@ -31,17 +31,17 @@ LaunchTotals sum_of(const std::vector<ReplicaTotals>& slots);
 struct JobProgress {
     std::int64_t items = 0, done = 0, failed = 0, in_flight = 0;
     std::int64_t tokens = 0;       ///< emitted by this launch
-    double tokens_per_second = 0;  ///< lately
-    double share = 0;              ///< of the job's tokens, unfinished items included
-    double eta_seconds = -1;       ///< -1: not known yet
+    double tokens_per_second = 0;  ///< over the last rate_window_seconds (progress.cpp)
+    double share = 0;              ///< fraction of the job's tokens done, unfinished items included
+    double eta_seconds = -1;       ///< -1: unknown
     double acceptance = -1;        ///< accepted / drafted tokens; -1: nothing drafted
-    double block_efficiency = 0;   ///< tokens a target call
-    bool prefilling = false;       ///< no replica decodes yet
+    double block_efficiency = 0;   ///< tokens per target call
+    bool prefilling = false;       ///< no replica is decoding yet
 
     [[nodiscard]] nlohmann::ordered_json to_json() const;
 };
 
-/// Makes JobProgress out of totals as they come in; the rate is that of the last half minute.
+/// Computes JobProgress from successive totals; the token rate is that of the last 30 seconds.
 class ProgressMeter {
   public:
     explicit ProgressMeter(const JobSize& size) : size_(size) {}
@@ -56,7 +56,7 @@ class ProgressMeter {
     std::deque<Sample> samples_;
 };
 
-/// "12 of 40 items, 31.4 %, 812 tokens/s, acceptance 54 %, 2.31 tokens a call, 3 in flight, 4 min 10 s left"
+/// "12 of 40 items, 31.4 %, 812 tokens/s, acceptance 54 %, 2.31 tokens per call, 3 in flight, 4 min 10 s left"
 std::string progress_line(const JobProgress& progress);
 
 /// "4 min 10 s"
@@ -64,10 +64,11 @@ std::string duration_text(double seconds);
 /// "1,234,567"
 std::string grouped(std::int64_t number);
 
-/// Whether people watch: standard error is a terminal, also through mpirun. LONGHAUL_PROGRESS=live or plain overrides.
+/// Whether a person is watching: standard error is a terminal, also through mpirun. LONGHAUL_PROGRESS=live or plain
+/// overrides.
 bool is_watched();
 
-/// Prints to standard error: one live line for a terminal, else a line now and then.
+/// Prints progress to standard error: one live line on a terminal, otherwise a new line per call of `show`.
 class ProgressPrinter {
   public:
     ProgressPrinter(std::string label, bool live) : label_(std::move(label)), live_(live) {}

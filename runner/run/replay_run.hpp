@@ -1,4 +1,4 @@
-// What an earlier run wrote, for draft = replay.
+// Recorded tokens of an earlier run, for draft = replay.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace longhaul::runner {
 
-/// Tokens of (id, sample); none for an item that the run does not have. Throws UsageError where `run` is no run folder,
-/// InputError where its results have no token ids.
+/// Returns a lookup of the tokens of (id, sample), empty for items that the run does not have. Throws UsageError if
+/// `run` is not a run folder, InputError if its results have no token ids.
 std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded_tokens(
     const std::filesystem::path& run);
 

@@ -1,14 +1,14 @@
-// What replicas of a launch and rank 0 tell each other in numbers.
+// Messages between the replicas of a launch and rank 0, as integers (launch/scheduler.hpp).
 #pragma once
 
 #include <cstdint>
 
 namespace longhaul::runner {
 
-/// Why all replicas are to stop.
+/// Why all replicas must stop.
 enum class StopReason : std::int64_t { none = 0, request = 1, failures = 2, storage = 3, superseded = 4 };
 
-/// What a replica tells rank 0 about itself, all launch totals.
+/// State and totals that a replica posts to rank 0, since the start of the launch.
 struct ReplicaTotals {
     enum class State : std::int64_t { starting, prefill, decode, idle, finished };
 
@@ -19,7 +19,7 @@ struct ReplicaTotals {
     std::int64_t rounds = 0;
     std::int64_t done_items = 0, failed_items = 0, done_tokens = 0;
     std::int64_t decode_microseconds = 0, prefill_microseconds = 0;
-    std::int64_t mixed_microseconds = 0, mixed_tokens = 0;  ///< of passes that decode and compute parts of prompts
+    std::int64_t mixed_microseconds = 0, mixed_tokens = 0;  ///< of passes that decode and also compute parts of prompts
 };
 static_assert(sizeof(ReplicaTotals) == 18 * sizeof(std::int64_t), "a slot of the board: words alone");
 

@@ -40,7 +40,7 @@ void each_line(const fs::path& path, std::int64_t limit, const LineVisitor& visi
     if (!in) throw InputError(path.string(), "", "a file that can be read", "an error");
     std::string line;
     std::int64_t offset = 0;
-    while (std::getline(in, line) && !in.eof()) {  // eof: the last line has no end, its writer died
+    while (std::getline(in, line) && !in.eof()) {  // at eof the last line has no newline: its writer died
         const std::int64_t next = offset + line.size() + 1;
         if (next > limit) break;
         visit(line, offset);
@@ -54,7 +54,7 @@ std::int64_t accepted_bytes(const LaunchFile& file, const LeaseRecord& newest) {
     return at == newest.accepted.end() || file.epoch > newest.epoch ? 0 : at->second;
 }
 
-static std::int64_t whole_lines(const fs::path& path) {
+static std::int64_t bytes_of_complete_lines(const fs::path& path) {
     std::int64_t bytes = 0;
     each_line(path, no_limit, [&](std::string_view line, std::int64_t offset) { bytes = offset + line.size() + 1; });
     return bytes;
@@ -65,9 +65,9 @@ std::map<std::string, std::int64_t> accept_results(const fs::path& run, const Le
     for (const LaunchFile& file : launch_files(run / "results", "")) {
         const fs::path path = run / "results" / file.name;
         const std::int64_t limit = newest == nullptr ? no_limit : accepted_bytes(file, *newest);
-        const std::int64_t bytes = limit == no_limit ? whole_lines(path) : limit;
+        const std::int64_t bytes = limit == no_limit ? bytes_of_complete_lines(path) : limit;
         if (bytes == 0) continue;
-        // A crashed launch may have left lines in the page cache alone: what is believed must be on disk first.
+        // After a crash, lines may be only in the page cache. Make them durable before they are accepted.
         if (limit == no_limit) sync_file(path);
         accepted[file.name] = bytes;
     }

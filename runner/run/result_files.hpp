@@ -1,5 +1,5 @@
-// The files that replicas of a run append to, results/R-EPOCH.jsonl and log/stats-R-EPOCH.jsonl: which there are, and
-// how much of each counts.
+// The files that replicas of a run append to, results/R-EPOCH.jsonl and log/stats-R-EPOCH.jsonl: finds them and decides
+// how many bytes of each count.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@
 
 namespace longhaul::runner {
 
-/// A file of one replica and launch.
+/// A file of one replica and one launch.
 struct LaunchFile {
     std::int64_t epoch = 0;
     std::int64_t replica = 0;
     std::string name;
 };
 
-/// "PREFIX R-EPOCH.jsonl" of a folder, oldest launch first.
+/// All files of a folder named `prefix` + "R-EPOCH.jsonl", oldest launch first.
 std::vector<LaunchFile> launch_files(const std::filesystem::path& folder, std::string_view prefix);
 
-/// Of a file all of whose whole lines count.
+/// Limit of a file in which all complete lines count.
 constexpr std::int64_t no_limit = INT64_MAX;
 
 using LineVisitor = std::function<void(std::string_view line, std::int64_t offset)>;
 
-/// Calls `visit` for each whole line that begins before `limit` bytes and ends within them.
+/// Calls `visit` for each complete line within the first `limit` bytes.
 void each_line(const std::filesystem::path& path, std::int64_t limit, const LineVisitor& visit);
 
-/// Bytes of a result file that count once `newest` is the newest launch.
+/// Number of bytes of a result file that count if `newest` is the newest launch.
 std::int64_t accepted_bytes(const LaunchFile& file, const LeaseRecord& newest);
 
-/// Of the result files of a run folder, the bytes that count for a launch that follows `newest` (null: there was none).
-/// Makes them durable. Throws StorageError.
+/// For each result file of a run folder, the number of bytes that count for the launch after `newest` (null: the first
+/// launch). Makes them durable. Throws StorageError.
 std::map<std::string, std::int64_t> accept_results(const std::filesystem::path& run, const LeaseRecord* newest);
 
 }  // namespace longhaul::runner

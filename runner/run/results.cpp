@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;
 
-/// The fields of design.md, in their order.
+/// The fields in their fixed order.
 void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& format) {
     json["id"] = record.id;
     if (format.sample) json["sample"] = record.key.sample;
@@ -40,7 +40,8 @@ void put_fields(Ordered& json, const ResultRecord& record, const ResultFormat& f
 
 constexpr std::string_view logprobs_key = ",\"logprobs\":";
 
-/// The line of `json`, `logprobs` last. They may be a thousand times the rest: they pass as text.
+/// The JSON line with `logprobs` last. They may be a thousand times larger than the rest, so they are copied as text
+/// and not parsed.
 std::string line_of(const Ordered& json, const std::string& logprobs) {
     std::string line = engine::json_text(json);
     if (logprobs.empty()) return line;
@@ -48,8 +49,8 @@ std::string line_of(const Ordered& json, const std::string& logprobs) {
     return line.append(logprobs_key).append(logprobs).append("}");
 }
 
-/// Takes the logprobs, which are its last member, out of a line. false where something else stands there. A text cannot
-/// hold the key: its quotes would have a backslash before them.
+/// Splits the logprobs, the last member, from a line. Returns false if that member is something else. A string value
+/// cannot contain the key, because its quotes would be escaped.
 bool split_logprobs(std::string_view line, std::string& rest, std::string& logprobs) {
     const std::size_t at = line.rfind(logprobs_key);
     rest = line.substr(0, at);
@@ -79,10 +80,10 @@ void append_number(std::string& text, float value) {
     const auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), value);
     const std::string_view number(digits.data(), end - digits.data());
     text.append(number);
-    if (number.find_first_of(".e") == std::string_view::npos) text.append(".0");  // a float for every reader
+    if (number.find_first_of(".e") == std::string_view::npos) text.append(".0");  // so that every parser reads a float
 }
 
-/// Puts lines into the order of the input; of several for one item the newest launch's stays. `place_of`: of an
+/// Sorts lines into input order and keeps the newest launch's line of each item. `place_of` returns the LinePlace of an
 /// element.
 template <typename Element, typename PlaceOf>
 void keep_newest(std::vector<Element>& lines, PlaceOf place_of) {
@@ -91,7 +92,7 @@ void keep_newest(std::vector<Element>& lines, PlaceOf place_of) {
         return std::tie(a.key, a.file, a.offset) < std::tie(b.key, b.file, b.offset);
     });
     const auto same = [&](const Element& a, const Element& b) { return place_of(a).key == place_of(b).key; };
-    // unique keeps the first of equals: from behind that is the last.
+    // std::unique keeps the first of equal elements; in reverse order that is the last.
     const auto rest = std::unique(lines.rbegin(), lines.rend(), same);
     lines.erase(lines.begin(), rest.base());
 }
@@ -212,7 +213,7 @@ std::uint32_t LineReader::add(fs::path path) {
 }
 
 std::string LineReader::read(const LinePlace& place) {
-    constexpr std::size_t max_open = 64;  // replicas × launches may be more than a process may open
+    constexpr std::size_t max_open = 64;  // replicas × launches may exceed the limit on open files
     std::unique_ptr<InputFile>& file = open_[place.file];
     if (file == nullptr) {
         if (open_.size() > max_open) {
@@ -271,7 +272,7 @@ ResultRecord ResultIndex::load(const Entry& entry) const {
 bool ResultIndex::is_done(const Entry& entry, const Settings& settings) {
     if (entry.failed)
         return !settings.retry_failed && (entry.own_max_tokens || entry.max_tokens == settings.max_tokens);
-    // A line of an older version does not say what was asked for: it was what the item has.
+    // Lines of older versions have no max_tokens: use the number of tokens of the item.
     return !entry.at_length || entry.own_max_tokens ||
            std::max(entry.max_tokens, entry.num_tokens) >= settings.max_tokens;
 }
@@ -316,7 +317,7 @@ void write_statistics(const fs::path& to, const std::string& tag, std::span<cons
     FileReplacement file(to / "stats.jsonl", tag);
     for (const LinePlace& place : places) {
         std::optional<Ordered> json = parse(lines.read(place));
-        if (!json) continue;  // changed since
+        if (!json) continue;  // changed since it was indexed
         json->erase("index");
         each(*json);
         file.append(engine::json_text(*json) + "\n");
@@ -339,7 +340,8 @@ ResultWriter::ResultWriter(const fs::path& run, std::int64_t replica, std::int64
       statistics_(run / "log" / ("stats-" + launch_name(replica, epoch))) {}
 
 void ResultWriter::append(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t work_index) {
-    // Statistics first: an item whose result is there is never computed again, and the summary's loss is made of them.
+    // Statistics first: an item with a result is never computed again, and the summary's loss is computed from the
+    // statistics.
     if (record.error.empty()) statistics_.append(format_statistics(record, item, replica_, drafts_));
     results_.append(format_journal(record, format_));
     const std::lock_guard lock(mutex_);
@@ -354,7 +356,7 @@ void ResultWriter::sync() {
     }
     if (covered.empty()) return;
     statistics_.sync();
-    results_.sync();  // throws: then they never become durable
+    results_.sync();  // if it throws, the covered items never become durable
     const std::lock_guard lock(mutex_);
     durable_.insert(durable_.end(), covered.begin(), covered.end());
 }

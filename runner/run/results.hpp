@@ -1,8 +1,8 @@
-// Results: one line an item. While a run goes on, each replica of each launch appends to its own results/R-EPOCH.jsonl
-// (and statistics to log/stats-R-EPOCH.jsonl); readers put them together. A line there also has the item's place in
-// the input (`index`) and always its `sample`, since `samples` may be raised later.
+// Results, one JSON line per item. During a run, each replica of each launch appends to its own journal
+// results/R-EPOCH.jsonl (and statistics to log/stats-R-EPOCH.jsonl); readers merge them. A journal line also has the
+// item's position in the input (`index`) and always its `sample`, because `samples` may be raised later.
 //
-// Of several lines for one item the newest launch's counts; a last line without its end (a crash) is none.
+// If an item has several lines, the one of the newest launch counts; a last line without a newline (a crash) does not.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +25,18 @@
 
 namespace longhaul::runner {
 
-/// Which continuation of which prompt.
+/// Identifies an item: which sample of which prompt.
 struct ItemKey {
-    std::int64_t index = 0;  ///< of the prompt, in the order of the input
+    std::int64_t index = 0;  ///< of the prompt, in input order
     std::int64_t sample = 0;
 
     auto operator<=>(const ItemKey&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 misreads it
 };
 
-/// "ID#SAMPLE": what an item is called in checkpoints.
+/// "ID#SAMPLE": the name of an item in checkpoints.
 std::string checkpoint_key(const std::string& id, std::int64_t sample);
 
-/// A line of results.jsonl in memory.
+/// One line of results.jsonl in memory.
 struct ResultRecord {
     ItemKey key;
     std::string id;
@@ -45,47 +45,47 @@ struct ResultRecord {
     std::string finish_reason;  ///< "length", "stop", "error"; "partial" only in `longhaul results --partial`
     std::string error;
     std::vector<std::int32_t> token_ids;
-    engine::LossByPosition loss{};  ///< of a given continuation; empty where there is none
-    std::string logprobs{};         ///< JSON, as `logprobs_text` makes it; "" where none were asked for
-    std::int64_t max_tokens = 0;    ///< as it was asked for; journal only
-    bool own_max_tokens = false;    ///< the item's, not the job's; journal only
+    engine::LossByPosition loss{};  ///< of a teacher-forced continuation; empty if there is none
+    std::string logprobs{};         ///< JSON from `logprobs_text`; "" if none were requested
+    std::int64_t max_tokens = 0;    ///< limit when the item was generated; journal only
+    bool own_max_tokens = false;    ///< `max_tokens` is the item's own, not the job's; journal only
 };
 
-/// What decides which fields a line has.
+/// Which optional fields a line has.
 struct ResultFormat {
-    bool sample = false;  ///< the job asks for several samples
+    bool sample = false;  ///< the job has several samples per prompt
     bool token_ids = false;
 };
 ResultFormat result_format(const Settings& settings);
 
-/// What a target call's drafts cost where reading weights is all that takes time, in target calls: `level` for each
-/// level of the tree. MBSU (memory-bound speedup) = block efficiency / (levels x level + 1).
+/// Cost of the drafts of one target call, in target calls, if time is only the reading of weights: `level` per level of
+/// the tree. MBSU (memory-bound speedup) = block efficiency / (levels x level + 1).
 struct DraftCost {
-    double level = 0;         ///< parameters of the draft models that run for a level / the target's
-    std::int64_t levels = 0;  ///< of each tree; 0: as many as were run
+    double level = 0;         ///< parameters of the draft models that run per level / the target's parameters
+    std::int64_t levels = 0;  ///< levels of each tree; 0: use the measured number of draft calls per target call
 
     [[nodiscard]] double mbsu(const engine::ItemStatistics& statistics) const;
 };
 
-/// One line of results.jsonl, no newline, keys in the order of design.md; the same bytes for the same record. Bytes of
-/// `text` that are not UTF-8 become U+FFFD.
+/// One line of results.jsonl without newline, keys in a fixed order (results.cpp). The same record gives the same
+/// bytes. Bytes of `text` that are not valid UTF-8 become U+FFFD.
 std::string format_result(const ResultRecord& record, const ResultFormat& format);
 
-/// `logprobs` of a line: for each token a list [[id, logprob], …], the chosen token first and then those of the k most
-/// probable that are not the chosen one, best first. `rows`: as engine/sampling/log_softmax.hpp makes them; "" for
-/// none. Numbers are the shortest that read back to the same float32: the same bytes everywhere.
+/// The field `logprobs` of a line: per token a list [[id, logprob], …] with the chosen token first, then the k most
+/// probable other tokens, best first. `rows`: as made by engine/sampling/log_softmax.hpp; the result is "" if empty.
+/// Numbers are the shortest that read back to the same float32, so the bytes are the same everywhere.
 std::string logprobs_text(std::span<const std::int32_t> tokens, std::span<const std::int32_t> rows);
 
-/// The line as results/ has it, and back. nullopt for what is no such line.
+/// Formats and parses a journal line (results/). nullopt if it is not a valid line.
 std::string format_journal(const ResultRecord& record, const ResultFormat& format);
 std::optional<ResultRecord> parse_journal(std::string_view line);
 
-/// A line of stats.jsonl (with `index`, which the merged file leaves out). `drafts`: nullopt where nothing is drafted,
-/// which has no MBSU.
+/// A line of stats.jsonl (with `index`, which is removed from the merged file). `drafts`: nullopt if nothing is
+/// drafted; then there is no MBSU.
 std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica,
                               const std::optional<DraftCost>& drafts);
 
-/// Where a line lies in one of several files, which are numbered from the oldest launch on.
+/// Position of a line in one of several files, which are numbered from the oldest launch.
 struct LinePlace {
     ItemKey key;
     std::int64_t offset = 0;
@@ -93,13 +93,13 @@ struct LinePlace {
     std::uint32_t file = 0;
 };
 
-/// Lines of many files, from one thread. Keeps some of the files open from one line to the next.
+/// Reads lines from many files; single-threaded. Keeps some files open between calls.
 class LineReader {
   public:
-    /// Number of the file, for LinePlace.
+    /// Adds a file; returns its number for LinePlace.
     std::uint32_t add(std::filesystem::path path);
     [[nodiscard]] const std::filesystem::path& path(std::uint32_t file) const { return paths_[file]; }
-    /// Throws InputError; fewer bytes where the file is shorter now.
+    /// Throws InputError. Returns fewer bytes if the file is shorter now.
     [[nodiscard]] std::string read(const LinePlace& place);
 
   private:
@@ -107,7 +107,7 @@ class LineReader {
     std::map<std::uint32_t, std::unique_ptr<InputFile>> open_;
 };
 
-/// Where the line of each item is. From one thread.
+/// Index of the result line of each item; single-threaded.
 class ResultIndex {
   public:
     struct Entry {
@@ -118,18 +118,18 @@ class ResultIndex {
     };
     static_assert(sizeof(Entry) <= 48, "what an item costs in memory, at the end of a run of millions");
 
-    /// Reads all result files of a run folder, or of the shards of a job, which have no item in common. Throws
-    /// InputError where one cannot be read.
+    /// Reads all result files of a run folder, or of the shards of a job, which have no items in common. Throws
+    /// InputError if a file cannot be read.
     static ResultIndex read(const std::filesystem::path& run) { return read(std::span(&run, 1)); }
     static ResultIndex read(std::span<const std::filesystem::path> runs);
 
     [[nodiscard]] const Entry* find(const ItemKey& key) const;
-    [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }  ///< in the order of the input
-    [[nodiscard]] ResultRecord load(const Entry& entry) const;                    ///< Throws InputError
+    [[nodiscard]] const std::vector<Entry>& entries() const { return entries_; }  ///< in input order
+    [[nodiscard]] ResultRecord load(const Entry& entry) const;                    ///< throws InputError
 
-    /// Whether the entry is the final word on its item. One that ended at its length does not count under a greater
-    /// `max-tokens` (the item is generated again from its beginning) unless it has a `max-tokens` of its own; a failed
-    /// one neither (its error may speak of it), nor under `retry-failed`.
+    /// Whether the entry is final. An item without its own `max-tokens` is not final if it ended at its length and
+    /// `max-tokens` is greater now (it is generated again from the beginning), or if it failed under another
+    /// `max-tokens` (its error may depend on it). A failed item is never final under `retry-failed`.
     static bool is_done(const Entry& entry, const Settings& settings);
 
   private:
@@ -139,30 +139,30 @@ class ResultIndex {
     std::vector<Entry> entries_;
 };
 
-/// Writes TO/results.jsonl with the first `num_inputs` × `samples` items, or their part in `shard`, all of which must
-/// be there. `tag`: of the temporary. Throws.
+/// Writes TO/results.jsonl with the first `num_inputs` × `samples` items, or the part of them in `shard`; all of them
+/// must be in the index. `tag`: for the name of the temporary. Throws.
 void write_results(const std::filesystem::path& to, const std::string& tag, const ResultIndex& index,
                    std::int64_t num_inputs, const Settings& settings);
 
-/// Writes TO/stats.jsonl from the statistics of all launches of `runs`, in the order of the input, the newest line an
-/// item, and hands each line to `each`.
+/// Writes TO/stats.jsonl from the statistics of all launches of `runs`, in input order, the newest line per item, and
+/// calls `each` for each line.
 void write_statistics(const std::filesystem::path& to, const std::string& tag,
                       std::span<const std::filesystem::path> runs,
                       const std::function<void(const nlohmann::ordered_json&)>& each);
 
-/// What a replica appends to.
+/// The result and statistics files that a replica appends to.
 class ResultWriter {
   public:
     ResultWriter(const std::filesystem::path& run, std::int64_t replica, std::int64_t epoch, ResultFormat format,
                  std::optional<DraftCost> drafts);
 
-    /// From the replica's thread. `work_index` is what `take_durable` gives back. Throws StorageError.
+    /// From the replica's thread. `work_index` is what `take_durable` returns later. Throws StorageError.
     void append(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t work_index);
 
-    /// Makes everything appended durable; from any one thread. Throws StorageError.
+    /// Makes everything appended durable; call it from one thread only. Throws StorageError.
     void sync();
 
-    /// Work indices whose results became durable since the last call.
+    /// Work indices of results that became durable since the last call.
     std::vector<std::int64_t> take_durable();
 
   private:

@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// Key -> values, joined where a key repeats.
+/// Identity keys and values; the values of a repeated key are joined.
 std::map<std::string, std::string> key_values(const Settings& settings) {
     std::map<std::string, std::string> values;
     for (const Assignment& assignment : identity_of(settings)) {
@@ -31,7 +31,8 @@ std::map<std::string, std::string> key_values(const Settings& settings) {
     return values;
 }
 
-/// The keys of an identity. Earlier versions left out a method's own tree.
+/// The keys of a stored identity. Earlier versions did not store draft-tree if it was the method's default, so it is
+/// added here.
 std::map<std::string, std::string> read_keys(const Json& json, const Settings& settings) {
     auto keys = json.get<std::map<std::string, std::string>>();
     const auto draft = keys.find("draft");
@@ -42,7 +43,7 @@ std::map<std::string, std::string> read_keys(const Json& json, const Settings& s
 }
 
 Json extensions_of(const Settings& settings) {
-    // 0 means all items: more than any number.
+    // limit = 0 means all items, so it is greater than any other limit.
     return {{"limit", settings.limit}, {"samples", settings.samples}, {"max-tokens", settings.max_tokens}};
 }
 
@@ -50,8 +51,8 @@ constexpr const char* other_value = "change it back, or take another output";
 constexpr const char* other_version =
     "this version of longhaul computes otherwise: finish the run with the one that began it, or take another output";
 constexpr const char* other_device =
-    "their texts differ: device = cpu, or kernels = cuda-exact on a GPU, goes on with what a processor began, "
-    "--allow-device-change goes on all the same";
+    "their texts differ: device = cpu, or kernels = cuda-exact on a GPU, resumes what a CPU began, "
+    "--allow-device-change resumes anyway";
 
 [[noreturn]] void refuse(const RunFolder& folder, const std::string& key, const std::string& old_value,
                          const std::string& new_value, const char* fix = other_value) {
@@ -100,14 +101,14 @@ std::vector<fs::path> folders_of(const RunFolder& folder) {
     return {folder.root / "launches", folder.results(), folder.checkpoints(), folder.status(), folder.log()};
 }
 
-/// Nothing, or what a launch leaves that died while it made its folders.
+/// Whether the folder is empty, or has only what a launch leaves that died while it created its folders.
 bool holds_only_run_folders(const RunFolder& folder) {
     const std::vector<fs::path> ours = folders_of(folder);
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(folder.root, error)) {
         const std::string name = entry.path().filename().string();
         if (name == batch_folder && fs::is_directory(entry.path(), error)) continue;
-        if (name.starts_with(shards_marker)) continue;  // another shard makes it just now
+        if (name.starts_with(shards_marker)) continue;  // another shard is creating it now
         if (std::find(ours.begin(), ours.end(), entry.path()) == ours.end()) return false;
         if (!fs::is_directory(entry.path(), error) || !fs::is_empty(entry.path(), error)) return false;
     }
@@ -250,8 +251,9 @@ Fingerprints read_fingerprints(const RunFolder& folder) {
 
 std::string identity_hash(const Settings& settings, const Fingerprints& fingerprints) {
     std::map<std::string, std::string> keys = key_values(settings);
-    if (settings.draft_tree == own_tree(settings)) keys.erase("draft-tree");  // as in checkpoints of earlier versions
-    keys["device"] = "cpu";  // likewise: what another kind left is read where the run folder lets it go on
+    // for compatibility with checkpoints of earlier versions
+    if (settings.draft_tree == own_tree(settings)) keys.erase("draft-tree");
+    keys["device"] = "cpu";  // likewise; with --allow-device-change, checkpoints of another device kind are read
     std::string text;
     for (const auto& [key, value] : keys) text.append(key).append("=").append(value).append("\n");
     for (const auto& [name, value] : fingerprints) text.append(name).append(":").append(value).append("\n");
@@ -273,7 +275,7 @@ std::string quick_fingerprint(const fs::path& model) {
     return hash_text(text);
 }
 
-/// Of draft models or heads, where they decide the text.
+/// Fingerprint of the draft models' or heads' files if they affect the text, else "".
 static std::string draft_files(const Settings& settings) {
     if (settings.is_coupled()) return "";
     std::string all;
@@ -281,7 +283,7 @@ static std::string draft_files(const Settings& settings) {
     return all;
 }
 
-/// nullopt where the job asks for more than what was finished.
+/// nullopt if the job requests more than was finished.
 static std::optional<Finished> parse_finished(const RunFolder& folder, const Settings& settings, const Json& json) {
     std::error_code error;
     if (!json.is_object() || !fs::exists(folder.root / "results.jsonl", error)) return std::nullopt;

@@ -1,10 +1,10 @@
-// The run folder: where things lie in it, and which job it belongs to. Layout: design.md, "Run folder"; besides that
+// Layout of the run folder, and which job it belongs to. runner/README.md describes the layout; in addition:
 //
-//   RUN/launches/EPOCH.json        one a launch: the lease (lease.hpp), and EPOCH.ended.json when it said goodbye
-//   RUN/identity.json              what decides the results: keys, fingerprints; a resume must agree
-//   RUN/finished.json              how far the job had been raised when all of it was done
-//   RUN/references.jsonl           the data's right answers, when all of it was done: what scores compare with
-//   RUN/summary.txt, summary.json  the summary table of the last launch that got to its end, and for programs
+//   RUN/launches/EPOCH.json        one per launch: the lease (lease.hpp), and EPOCH.ended.json after a regular end
+//   RUN/identity.json              what decides the results (keys, fingerprints); a resume must agree with it
+//   RUN/finished.json              written when all is done: `limit`, `samples` and `max-tokens` at that time
+//   RUN/references.jsonl           written when all is done: the data's reference answers, for scoring
+//   RUN/summary.txt, summary.json  summary of the last launch that reached its end, as a table and as JSON
 #pragma once
 
 #include <cstdint>
@@ -27,73 +27,74 @@ struct RunFolder {
     [[nodiscard]] std::filesystem::path status() const { return root / "status"; }
     [[nodiscard]] std::filesystem::path log() const { return root / "log"; }
 
-    /// Throws UsageError where no run can be: the folder holds something else, or cannot be written. Writes nothing.
+    /// Throws UsageError if the folder cannot hold a run: it holds something else, or is not writable. Writes nothing.
     void must_be_usable() const;
 
-    /// Makes the folders of a run, after must_be_usable.
+    /// Creates the folders of a run, after must_be_usable.
     void create() const;
 
-    /// Throws UsageError where the folder holds something else than a run that is to come.
+    /// Throws UsageError if the folder holds something that is not the start of a run.
     void must_be_new() const;
 
-    /// Whether a launch has been here.
+    /// Whether a launch has used the folder.
     [[nodiscard]] bool is_begun() const;
 
-    /// Throws UsageError where there is no run in the folder.
+    /// Throws UsageError if there is no run in the folder.
     void must_exist() const;
 
-    /// The job as its last launch resolved it. Throws UsageError.
+    /// The job as resolved by its last launch. Throws UsageError.
     [[nodiscard]] Settings settings() const;
 };
 
-/// In the folder of a sweep (sweep_folder.hpp), whose runs are the folders in it.
+/// Marker file of a sweep's folder (sweep_folder.hpp); the folders in it are its runs.
 constexpr const char* sweep_marker = "sweep.cfg";
 
-/// In the folder of a divided job (shard_folder.hpp), whose shards are run folders in it.
+/// Marker file of the folder of a job in shards (shard_folder.hpp); the shards in it are run folders.
 constexpr const char* shards_marker = "shards.json";
 
 /// "OUTPUT/shard-2-of-8"
 std::filesystem::path shard_path(const std::filesystem::path& output, const Shard& shard);
 
-/// The run folder of a job: its `output`, or that of its shard in there.
+/// The run folder of a job: its `output`, or its shard's folder in there.
 RunFolder run_folder_of(const Settings& settings);
 
-/// What decides the results, besides the keys: name -> value, "model" -> "91c3…".
+/// Content hashes that decide the results in addition to the keys: name -> value, "model" -> "91c3…".
 using Fingerprints = std::map<std::string, std::string>;
 
-/// Compares the job with what the folder was started with; what only one side knows is not compared (the model's
-/// fingerprint is known late). Throws UsageError naming the first key that differs, and both values.
+/// Compares the job with the identity stored in the folder; fingerprints that only one side has are not compared (the
+/// model's is known late). Throws UsageError naming the first key that differs, and both values.
 void check_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints);
 
-/// The same for a run beside it, of another shard of the same job: that may be extended sooner or later.
+/// The same for another shard of the job, without `limit`, `samples` and `max-tokens`, which may be raised there at
+/// another time.
 void check_same_job(const RunFolder& other, const Settings& settings, const Fingerprints& fingerprints);
 
-/// Records keys and fingerprints, how far `limit`, `samples` and `max-tokens` are raised now, and where launches with
-/// --allow-device-change were of another kind of device than those before, the kinds in their order.
+/// Writes identity.json: keys, fingerprints, the current `limit`, `samples` and `max-tokens`, and, if launches with
+/// --allow-device-change used different kinds of device, these kinds in order.
 void write_identity(const RunFolder& folder, const Settings& settings, const Fingerprints& fingerprints);
 
-/// Kinds of device that the folder's launches were of, in their order; empty where nothing is recorded.
+/// Device kinds of the folder's launches, in order; empty if none is recorded.
 std::vector<std::string> device_kinds(const RunFolder& folder);
 
-/// The fingerprints that `write_identity` recorded. Throws InputError where there are none.
+/// The fingerprints recorded by `write_identity`. Throws InputError if there are none.
 Fingerprints read_fingerprints(const RunFolder& folder);
 
-/// Hash of the identity: what checkpoints carry as their job.
+/// Hash of the identity, stored in checkpoints as their job.
 std::string identity_hash(const Settings& settings, const Fingerprints& fingerprints);
 
-/// Names, sizes and times of a model folder's files, hashed: says cheaply that nothing was touched.
+/// Hash of the names, sizes and modification times of a model folder's files: a cheap check that nothing changed.
 std::string quick_fingerprint(const std::filesystem::path& model);
 
 /// 16 hexadecimal digits.
 std::string hex(std::uint64_t value);
 
-/// What RUN/finished.json says; it counts while the job asks for no more.
+/// Content of RUN/finished.json; valid as long as the job does not request more.
 struct Finished {
     std::int64_t items = 0, failed = 0;
-    bool baseline = false;  ///< measured against plain decoding
+    bool baseline = false;  ///< the run was measured against plain decoding
 };
 std::optional<Finished> read_finished(const RunFolder& folder, const Settings& settings);
-/// The same of what the folder's last launch was asked for, whatever became of the model's files since.
+/// The same for the settings of the folder's last launch, without checking the model's files.
 std::optional<Finished> read_last_finish(const RunFolder& folder);
 void write_finished(const RunFolder& folder, const Settings& settings, const Finished& finished);
 

@@ -18,13 +18,13 @@ namespace {
 namespace fs = std::filesystem;
 using Ordered = nlohmann::ordered_json;
 
-/// What checkpoints hold of an item.
+/// What checkpoints hold of one item.
 struct Checkpointed {
-    std::int64_t tokens = 0;     ///< of output
-    std::int64_t positions = 0;  ///< with keys and values; also of its prompt
+    std::int64_t tokens = 0;     ///< output tokens
+    std::int64_t positions = 0;  ///< positions with KV, prompt included
 };
 
-/// By item. What is damaged or removed meanwhile counts for nothing.
+/// Checkpointed state by item key. Files that are damaged or removed meanwhile are skipped.
 std::map<std::string, Checkpointed> checkpointed_items(const RunFolder& folder) {
     std::map<std::string, Checkpointed> items;
     std::error_code error;
@@ -51,7 +51,7 @@ void add(ProgressLine& line, const RunFolder& folder) {
         ++line.done;
         line.failed += entry.failed ? 1 : 0;
         line.tokens += entry.num_tokens;
-        if (unfinished.empty()) continue;  // to know an item's id its result is read again
+        if (unfinished.empty()) continue;  // the item's id is only in its result line, so read that again
         unfinished.erase(checkpoint_key(results.load(entry).id, entry.place.key.sample));
     }
     for (const auto& [key, item] : unfinished) {
@@ -124,7 +124,7 @@ std::string state_of_all(const std::vector<std::string>& states) {
 }
 
 std::string ProgressLine::text() const {
-    // Rounded up: what was measured, however short, is not 0.
+    // Rounded up, so that a measured time is never shown as 0.
     std::array<char, 32> seconds{};
     std::snprintf(seconds.data(), seconds.size(), "%.1f", std::ceil(stop_seconds * 10) / 10);
     return "state=" + (state == "finished" ? "done" : state) + " done=" + std::to_string(done) +
@@ -151,7 +151,7 @@ ProgressLine read_progress_line(const fs::path& root) {
             folder.must_be_new();
         } catch (const UsageError&) {
             if (num_shards(root) == 0 && !folder.is_begun()) throw;
-            return read_progress_line(root);  // a launch began in between
+            return read_progress_line(root);  // a launch started in between
         }
     }
     return line;

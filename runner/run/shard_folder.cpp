@@ -16,12 +16,14 @@ namespace fs = std::filesystem;
     throw UsageError(InputError::format(settings.output.string(), "shard", expected, settings.shard.name(), fix));
 }
 
-/// Whether the folder is divided as the job says; false where it is not divided yet.
-bool is_divided_so(const Settings& settings) {
+/// Whether the folder is divided into as many shards as the job; false if it is not divided yet. Throws UsageError if
+/// the numbers differ.
+bool has_same_shard_count(const Settings& settings) {
     const std::int64_t count = num_shards(settings.output);
     if (count == 0 || count == settings.shard.count) return count > 0;
     const std::string all = std::to_string(count);
-    refuse(settings, "I/" + all + " (the job in this folder is divided so)", "take I/" + all + ", or another output");
+    refuse(settings, "I/" + all + " (the job in this folder has that many shards)",
+           "take I/" + all + ", or another output");
 }
 
 }  // namespace
@@ -51,15 +53,15 @@ std::vector<RunFolder> begun_shards_of(const fs::path& root) {
     std::erase_if(shards, [](const RunFolder& shard) {
         std::error_code error;
         const auto has = [&](const char* name) { return fs::exists(shard.root / name, error); };
-        return !has("job.cfg") || !has("identity.json");  // it has not come to its first item
+        return !has("job.cfg") || !has("identity.json");  // it has not reached its first item
     });
-    if (shards.empty()) throw UsageError(root.string() + ": expected a shard that has begun, got none");
+    if (shards.empty()) throw UsageError(root.string() + ": expected a shard that was started, got none");
     return shards;
 }
 
 void check_shard_folder(const Settings& settings) {
     const fs::path& root = settings.output;
-    if (is_divided_so(settings)) return;
+    if (has_same_shard_count(settings)) return;
     const RunFolder whole{root};
     std::error_code error;
     if (whole.is_begun() && !fs::exists(root / sweep_marker, error))
@@ -67,7 +69,7 @@ void check_shard_folder(const Settings& settings) {
     try {
         whole.must_be_usable();
     } catch (const UsageError&) {
-        if (!is_divided_so(settings)) throw;  // else another shard came in between
+        if (!has_same_shard_count(settings)) throw;  // otherwise another shard marked the folder in between
     }
 }
 
@@ -78,7 +80,7 @@ void create_shard_folder(const Settings& settings) {
     if (num_shards(settings.output) == 0 &&
         create_once(settings.output / shards_marker, engine::json_text(mark) + "\n", process_tag()))
         return;
-    is_divided_so(settings);
+    has_same_shard_count(settings);
 }
 
 void check_other_shards(const Settings& settings, const Fingerprints& fingerprints) {
@@ -86,7 +88,7 @@ void check_other_shards(const Settings& settings, const Fingerprints& fingerprin
         const RunFolder other{shard_path(settings.output, {index, settings.shard.count})};
         std::error_code error;
         if (index == settings.shard.index || !fs::exists(other.root / "identity.json", error)) continue;
-        return check_same_job(other, settings, fingerprints);  // which agreed with those before it
+        return check_same_job(other, settings, fingerprints);  // which was compared with the earlier ones
     }
 }
 

@@ -1,12 +1,13 @@
-// The folder of a divided job (key `shard`): its shards are run folders in it, each of a launch of its own. Layout:
+// The folder of a job in shards (key `shard`). The shards are run folders in it, each run by its own launch. Layout:
 //
-//   OUTPUT/shards.json      {"shards": K}; marks the folder, made by whichever launch comes first
+//   OUTPUT/shards.json      {"shards": K}; marks the folder, created by the first launch
 //   OUTPUT/shard-I-of-K/    the run folder of a shard (run_folder.hpp)
 //   OUTPUT/job.cfg, results.jsonl, stats.jsonl, references.jsonl, summary.txt, summary.json
-//                           when all shards are done: what a run of the whole job leaves
-//   OUTPUT/joined.json      which state of the shards these were made from; written last
+//                           when all shards are done: the same as a run of the whole job writes
+//   OUTPUT/joined.json      hash of the shards' state that these were made from; written last
 //
-// Whoever sees that all are done joins them. Two may do so at once: both write the same bytes, each file in one step.
+// A launch that finds all shards done joins them. Two launches may do so at the same time: both write the same bytes,
+// each file atomically.
 #pragma once
 
 #include <cstdint>
@@ -19,28 +20,28 @@
 
 namespace longhaul::runner {
 
-/// K of the folder of a divided job; 0 where `root` is no such folder. Throws InputError where its mark is damaged.
+/// Number of shards K of a job's folder; 0 if `root` is not such a folder. Throws InputError if shards.json is damaged.
 std::int64_t num_shards(const std::filesystem::path& root);
 
-/// The K run folders, begun or not.
+/// All K run folders, whether they were started or not.
 std::vector<RunFolder> shards_of(const std::filesystem::path& root);
-/// Those whose model was loaded once, so that they may have results. Throws UsageError where there is none.
+/// The shards whose model was loaded at least once, so that they may have results. Throws UsageError if there are none.
 std::vector<RunFolder> begun_shards_of(const std::filesystem::path& root);
 
-/// Throws UsageError where the job's output cannot hold its shard: it is divided otherwise, holds a run of its own or
-/// something else. Writes nothing.
+/// Throws UsageError if the job's output cannot hold its shard: it has another number of shards, holds an undivided run
+/// or something else. Writes nothing.
 void check_shard_folder(const Settings& settings);
-/// Makes and marks the folder, after check_shard_folder.
+/// Creates the folder and shards.json, after check_shard_folder.
 void create_shard_folder(const Settings& settings);
 
-/// Compares a shard's job with that of another one in the folder, where any has begun. Throws UsageError.
+/// Compares a shard's job with that of another shard in the folder, if one was started. Throws UsageError.
 void check_other_shards(const Settings& settings, const Fingerprints& fingerprints);
 
 enum class Joining {
-    joined,     ///< now
-    current,    ///< it was done before
-    waiting,    ///< a shard is not done
-    differing,  ///< all are done, but not of one job: `why` says what to do
+    joined,     ///< by this call
+    current,    ///< joined before, nothing has changed
+    waiting,    ///< some shard is not done
+    differing,  ///< all are done, but their jobs differ: `why` says what to do
 };
 struct JoinReport {
     Joining state = Joining::waiting;

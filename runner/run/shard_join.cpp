@@ -1,4 +1,4 @@
-// Shards that are all done, put together into what a run of the whole job leaves.
+// Joins the finished shards of a job (shard_folder.hpp) into the files that a run of the whole job writes.
 #include <algorithm>
 #include <fstream>
 #include <optional>
@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// A shard of which all is done.
+/// A finished shard.
 struct DoneShard {
     RunFolder folder;
     Settings settings;
@@ -42,7 +42,7 @@ std::optional<DoneShard> read_done(const RunFolder& folder) {
                      .summary = read_if_there(folder.root / "summary.json")};
 }
 
-/// "": both are of one job, as far as `limit` and its like were raised, too.
+/// First difference between two shards' jobs, including `limit`, `samples` and `max-tokens`; "" if there is none.
 std::string difference(const DoneShard& first, const DoneShard& other) {
     for (const char* part : {"keys", "fingerprints", "extensions"}) {
         const Json before = first.identity.value(part, Json::object()),
@@ -59,14 +59,14 @@ std::string difference(const DoneShard& first, const DoneShard& other) {
     return "";
 }
 
-/// What decides the joined files, hashed: the shards' summaries have the hashes of their results.
+/// Hash of everything that decides the joined files: the shards' summaries contain the hashes of their results.
 std::string state_of(const std::vector<DoneShard>& shards) {
     ContentHash hash;
     for (const DoneShard& shard : shards) hash.add(shard.summary + shard.identity.dump());
     return hex(hash.value());
 }
 
-/// Lines of a JSONL file one after another, with the id of the next.
+/// Reads a JSONL file line by line; has the current line and its id.
 class LineSource {
   public:
     explicit LineSource(const fs::path& path) : in_(path, std::ios::binary) { next(); }
@@ -83,7 +83,7 @@ class LineSource {
     std::string line_, id_;
 };
 
-/// Puts the shards' references into the order of the input, which the results know.
+/// Merges the shards' references in input order, which is taken from the results.
 void join_references(const fs::path& root, const std::string& tag, const std::vector<DoneShard>& shards,
                      const ResultIndex& results) {
     std::vector<LineSource> sources;
@@ -101,7 +101,7 @@ void join_references(const fs::path& root, const std::string& tag, const std::ve
     file.commit(Durable::yes);
 }
 
-/// Plain decoding of all shards, where each was measured against it.
+/// Combines the shards' comparisons with plain decoding; nullopt unless all shards have one.
 std::optional<BaselineReport> join_baselines(const std::vector<DoneShard>& shards) {
     BaselineReport report{.speed = {}, .identical = {}};
     const bool promised = shards.front().settings.is_coupled();

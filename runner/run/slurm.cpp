@@ -25,7 +25,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t max_bytes = 1 << 20;  ///< of an answer; squeue's lines of a job are a few hundred each
+/// limit of a program's output; squeue's lines of a job are a few hundred bytes each
+constexpr std::size_t max_bytes = 1 << 20;
 
 bool is_job_id(std::string_view text) {
     const auto letter = [](char c) { return (c >= '0' && c <= '9') || c == '_'; };
@@ -45,8 +46,8 @@ int milliseconds_until(Clock::time_point end) {
     return static_cast<int>(std::clamp<std::int64_t>(left, 0, 1'000'000));
 }
 
-/// Starts a program found on PATH, in a process group of its own, with its output in `to` and nothing else. -1: not
-/// possible.
+/// Starts a program from PATH in its own process group, with standard output to `to`; input and errors go to /dev/null.
+/// -1: failed.
 pid_t start(const std::vector<std::string>& arguments, int to) {
     std::vector<char*> argv;
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
@@ -66,7 +67,7 @@ pid_t start(const std::vector<std::string>& arguments, int to) {
     return failed == 0 ? child : -1;
 }
 
-/// What comes through `from` until its end; false where time or room ends first.
+/// Reads `from` until its end; false if the time or max_bytes is exceeded first.
 bool read_all(int from, Clock::time_point end, std::string& text) {
     std::array<char, 4096> block{};
     for (;;) {
@@ -79,7 +80,7 @@ bool read_all(int from, Clock::time_point end, std::string& text) {
     }
 }
 
-/// Whether the child ended by itself, in time, with exit code 0; it is gone afterwards, and what it started.
+/// Whether the child exited by itself, in time, with code 0. Afterwards its process group is killed and reaped.
 bool reap(pid_t child, bool in_time, Clock::time_point end) {
     int status = 0;
     pid_t gone = 0;
@@ -90,7 +91,7 @@ bool reap(pid_t child, bool in_time, Clock::time_point end) {
     return gone == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-/// Standard output of a program; nullopt where it cannot be run, does not end well or says too much.
+/// Standard output of a program; nullopt if it cannot be run, fails, takes too long or prints too much.
 std::optional<std::string> output_of(const std::vector<std::string>& arguments, double seconds) {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
@@ -104,7 +105,7 @@ std::optional<std::string> output_of(const std::vector<std::string>& arguments, 
     return reap(child, whole, end) ? std::optional(text) : std::nullopt;
 }
 
-/// "n/a", "N/A", "None" and the like: nothing was said.
+/// Maps "n/a", "N/A", "None" and similar words to "".
 std::string said(std::string_view text) {
     for (const std::string_view nothing : {"None", "(null)", "N/A", "n/a", "INVALID", "NOT_SET", "UNLIMITED"}) {
         if (text == nothing) return "";
@@ -145,7 +146,7 @@ std::optional<SlurmJob> job_of(const SlurmRecord& record) {
     if (record.contains("array_job_id") && record.contains("array_task_id"))
         id = word("array_job_id") + "_" + word("array_task_id");
     if (!is_job_id(id) || !is_cluster(word("cluster"))) return std::nullopt;
-    return SlurmJob{.id = id, .cluster = ""};  // a launch asks on its own cluster
+    return SlurmJob{.id = id, .cluster = ""};  // a launch queries its own cluster
 }
 
 std::optional<SlurmJob> submitted_job(const std::filesystem::path& output) {
@@ -159,7 +160,7 @@ std::optional<SlurmJob> submitted_job(const std::filesystem::path& output) {
 }
 
 std::vector<QueueEntry> ask_squeue(const SlurmJob& job, double seconds) {
-    // A width for each field, which squeue cuts at; the bar tells them apart.
+    // squeue truncates each field to its width, so give large ones; fields end with a bar.
     std::vector<std::string> arguments{"squeue", "--noheader", "--jobs=" + job.id,
                                        "--Format=JobArrayID:80|,State:30|,TimeLeft:30|,RestartCnt:12|,Reason:200|"};
     if (!job.cluster.empty()) arguments.push_back("--clusters=" + job.cluster);
@@ -177,7 +178,7 @@ std::vector<QueueEntry> parse_squeue(std::string_view text) {
         for (std::size_t bar = 0; (bar = line.find('|')) != std::string_view::npos; line.remove_prefix(bar + 1))
             fields.push_back(trimmed(line.substr(0, bar)));
         if (fields.size() < 5 || fields[0].empty() || fields[1].empty()) continue;
-        if (fields[0].front() < '0' || fields[0].front() > '9') continue;  // "CLUSTER: name", a complaint
+        if (fields[0].front() < '0' || fields[0].front() > '9') continue;  // "CLUSTER: name", or an error message
         QueueEntry entry{.job = engine::printable(fields[0], 80),
                          .state = engine::printable(fields[1], 40),
                          .reason = said(engine::printable(fields[4], 200)),
@@ -195,7 +196,7 @@ std::string describe(const QueueEntry& entry) {
     if (runs && !entry.time_left.empty()) text += ", " + entry.time_left + " left";
     if (entry.restarts > 0) text += ", attempt " + std::to_string(entry.restarts + 1);
     if (!runs && !entry.reason.empty()) {
-        // "ReqNodeNotAvail, UnavailableNodes:n1": what is known of the first word, and the rest as it is.
+        // "ReqNodeNotAvail, UnavailableNodes:n1": the meaning of the first word if it is known, then the original text.
         const SlurmWord* reason = find_reason(entry.reason.substr(0, entry.reason.find_first_of(", :")));
         text += ": " + (reason == nullptr ? "" : std::string(reason->meaning) + " ") +
                 (reason == nullptr ? entry.reason : "(" + entry.reason + ")");

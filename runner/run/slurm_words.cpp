@@ -1,4 +1,4 @@
-// Slurm's words for the state of a job and for why it waits, as squeue's manual lists them.
+// Slurm's job states and pending reasons, as listed in squeue's manual, with their meanings (slurm.hpp).
 #include <algorithm>
 
 #include "runner/run/slurm.hpp"
@@ -8,7 +8,7 @@ namespace longhaul::runner {
 const std::vector<SlurmWord>& slurm_states() {
     static const std::vector<SlurmWord> states{
         {"BOOT_FAIL", "BF", "its nodes could not be started"},
-        {"CANCELLED", "CA", "taken back by its user or an administrator"},
+        {"CANCELLED", "CA", "cancelled by its user or an administrator"},
         {"COMPLETED", "CD", "ended with exit code 0"},
         {"CONFIGURING", "CF", "has nodes, which are being made ready"},
         {"COMPLETING", "CG", "ends just now"},
@@ -16,7 +16,7 @@ const std::vector<SlurmWord>& slurm_states() {
         {"FAILED", "F", "ended with an exit code other than 0"},
         {"LAUNCH_FAILED", "LF", "could not be started on its nodes"},
         {"NODE_FAIL", "NF", "one of its nodes failed"},
-        {"OUT_OF_MEMORY", "OOM", "took more memory than it had asked for"},
+        {"OUT_OF_MEMORY", "OOM", "took more memory than it requested"},
         {"PENDING", "PD", "waits in the queue"},
         {"POWER_UP_NODE", "PU", "has nodes, which are being switched on"},
         {"PREEMPTED", "PR", "gave way to a job of higher priority"},
@@ -46,7 +46,7 @@ const std::vector<SlurmWord>& slurm_reasons() {
         {"AssociationJobLimit", "", "its account has as many jobs as it may"},
         {"AssociationResourceLimit", "", "its account is at a limit"},
         {"AssociationTimeLimit", "", "its account has no time left"},
-        {"BadConstraints", "", "no node can ever be what it asks for"},
+        {"BadConstraints", "", "no node can satisfy its request"},
         {"BeginTime", "", "not to start yet; after a requeue that takes two minutes"},
         {"BurstBufferOperation", "", "a burst buffer operation failed"},
         {"BurstBufferResources", "", "waits for room in a burst buffer"},
@@ -69,8 +69,8 @@ const std::vector<SlurmWord>& slurm_reasons() {
         {"MaxMemPerLimit", "", "asks for more memory than the site allows"},
         {"NodeDown", "", "a node it needs is down"},
         {"NonZeroExitCode", "", "ended with an exit code other than 0"},
-        {"OutOfMemory", "", "took more memory than it had asked for"},
-        {"PartitionConfig", "", "asks for what the partition does not have"},
+        {"OutOfMemory", "", "took more memory than it requested"},
+        {"PartitionConfig", "", "requests what the partition does not have"},
         {"PartitionDown", "", "the partition takes no jobs at the moment"},
         {"PartitionInactive", "", "the partition starts no jobs at the moment"},
         {"PartitionNodeLimit", "", "asks for more nodes than the partition gives, or some are down"},

@@ -114,19 +114,19 @@ std::string Summary::to_table() const {
                           counted(outcome.tokens, "token", "tokens") + " in " +
                               text("%.1f s, %.1f tokens/s, ", outcome.seconds, rate) +
                               counted(replicas, "replica", "replicas") + ", " + counted(ranks, "rank", "ranks") + ", " +
-                              counted(threads, "thread", "threads") + " a rank, " + kernels + " kernels");
+                              counted(threads, "thread", "threads") + " per rank, " + kernels + " kernels");
     }
     if (perplexity()) {
         rows.emplace_back("perplexity", text("%.4f over ", *perplexity()) +
                                             counted(outcome.scored_tokens, "scored token", "scored tokens") +
-                                            (bits_per_byte() ? text(", %.4f bits a byte", *bits_per_byte()) : ""));
+                                            (bits_per_byte() ? text(", %.4f bits per byte", *bits_per_byte()) : ""));
     }
-    if (settings.mode == "generate" && outcome.target_calls > 0) {  // none: stopped before the first
+    if (settings.mode == "generate" && outcome.target_calls > 0) {  // 0 if it was stopped before the first call
         rows.emplace_back("block efficiency",
-                          text("%.2f tokens a target call", ratio(outcome.total_tokens, outcome.target_calls)) +
+                          text("%.2f tokens per target call", ratio(outcome.total_tokens, outcome.target_calls)) +
                               (mbsu() ? text(", memory-bound speedup (MBSU) %.2f", *mbsu()) : ""));
         if (outcome.speed.seconds > 0)
-            rows.emplace_back("token rate", text("%.1f tokens/s a replica, in passes that decode alone",
+            rows.emplace_back("token rate", text("%.1f tokens/s per replica, in decode-only passes",
                                                  outcome.speed.tokens_per_second()));
     }
     if (outcome.drafted > 0) {
@@ -135,9 +135,10 @@ std::string Summary::to_table() const {
                                             ")");
     }
     if (speedup()) {
-        rows.emplace_back("speedup", text("%.2f over autoregressive decoding's %.1f tokens/s", *speedup(),
+        rows.emplace_back("speedup", text("%.2f over autoregressive decoding's %.1f tokens/s per replica", *speedup(),
                                           baseline->speed.tokens_per_second()));
-        rows.emplace_back("same text", !baseline->identical   ? "another draw: verify = " + settings.verify.name()
+        rows.emplace_back("same text", !baseline->identical ? "not comparable: verify = " + settings.verify.name() +
+                                                                  " samples differently"
                                        : *baseline->identical ? "yes, byte for byte"
                                                               : "NO: the two runs differ");
     }

@@ -1,5 +1,5 @@
-// How far items had come when a launch died: the number of output tokens of each item in flight, kept in a small file
-// that survives SIGKILL. It decides nothing; it is what `recomputed_tokens` is counted against.
+// Records how many output tokens each item in flight has, in a small file that survives SIGKILL. Nothing depends on it
+// except the statistic `recomputed_tokens` of the next launch.
 #pragma once
 
 #include <cstdint>
@@ -8,27 +8,27 @@
 
 namespace longhaul::runner {
 
-/// One a replica and launch: RUN/status/tokens-R-EPOCH-SAMPLES.bin, an int32 an item number (a sparse file; the numbers
-/// depend on `samples`). Best effort: nothing is fsynced, and no failure is ever reported.
+/// One file per replica and launch: RUN/status/tokens-R-EPOCH-SAMPLES.bin, one int32 per item number (a sparse file;
+/// the numbers depend on `samples`). Best effort: no fsync, and errors are ignored.
 class TokenLedger {
   public:
-    /// Reads what launches before `epoch` left in `folder` and starts the file of this one.
+    /// Reads the files of launches before `epoch` from `folder` and creates this launch's file.
     TokenLedger(const std::filesystem::path& folder, std::int64_t replica, std::int64_t epoch, std::int64_t samples);
     ~TokenLedger();
     TokenLedger(const TokenLedger&) = delete;
     TokenLedger& operator=(const TokenLedger&) = delete;
 
-    /// The item has `num_tokens` output tokens now.
+    /// Records that the item has `num_tokens` output tokens now.
     void reached(std::int64_t item_number, std::int64_t num_tokens) noexcept;
 
-    /// How far the newest earlier launch that had the item in flight came; 0 when none had.
+    /// Tokens of the item in the newest earlier launch that had it in flight; 0 if none had.
     [[nodiscard]] std::int64_t known(std::int64_t item_number) const;
 
-    /// Of a run that has ended: nobody asks any more.
+    /// Deletes all ledgers of a finished run.
     static void remove_all(const std::filesystem::path& folder);
 
   private:
-    std::vector<std::int32_t> earlier_;  // by item number; 0: none had it
+    std::vector<std::int32_t> earlier_;  // by item number; 0: in no earlier launch
     int file_ = -1;
 };
 

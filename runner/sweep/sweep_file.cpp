@@ -1,3 +1,4 @@
+// Parses and formats sweep files; the declarations and the format are in sweep.hpp.
 #include "runner/sweep/sweep.hpp"
 
 #include <algorithm>
@@ -20,8 +21,9 @@ namespace fs = std::filesystem;
     throw UsageError(InputError::format(origin, field, expected, got, fix));
 }
 
-/// The first piece of `text`, up to where `ends` says, which is dropped too. A quote opens a text where a value begins
-/// (at the beginning and behind '='); nothing ends inside it.
+/// Removes and returns the first piece of `text`, up to a character for which `ends` is true; that character is
+/// dropped. A quote starts a quoted text at the start of a value (at the beginning and after '='); nothing ends inside
+/// it.
 template <typename Ends>
 std::string_view take_piece(std::string_view& text, const std::string& origin, const std::string& field,
                             const Ends& ends) {
@@ -45,13 +47,13 @@ std::string_view take_piece(std::string_view& text, const std::string& origin, c
 
 // --- reading
 
-/// Keys that a launch has once, however many points it runs.
+/// Keys that a launch has only once, for all its points.
 const std::set<std::string>& whole_keys() {
     static const std::set<std::string> keys{"output", "baseline", "threads", "lease-seconds"};
     return keys;
 }
 
-/// Points run one after another over all ranks; the items of one are not divided among launches.
+/// Points run one after another on all ranks, so the items of a point cannot be divided into shards.
 void check_is_whole(const Assignment& assignment) {
     if (assignment.key != "shard" || assignment.value == "off") return;
     refuse(assignment.origin, assignment.key, "off in a sweep", shown(assignment.value),
@@ -74,7 +76,7 @@ SweepGrid read_grid(const std::string& key, const Assignment& line, const fs::pa
     for (bool more = true; more;) {
         const std::size_t before = rest.size();
         const std::string_view piece = take_piece(rest, line.origin, "grid " + key, is_bar);
-        more = piece.size() < before;  // a bar followed it
+        more = piece.size() < before;  // it was followed by a bar
         const std::string value(trimmed(piece));
         if (value.empty() && (more || !grid.values.empty())) {
             refuse(line.origin, "grid " + key, "a value on both sides of every |", shown(line.value));
@@ -93,7 +95,7 @@ void check_variant_name(const std::string& name, const std::string& origin) {
         name.front() == '-') {
         refuse(origin, "variant", "a name of at most 40 letters, digits and - _ . +", shown(name), "it names a folder");
     }
-    // What lies in a sweep's folder besides the points.
+    // Names of other files in a sweep's folder.
     if (name == "launches" || name.starts_with("sweep.")) refuse(origin, "variant", "another name", shown(name));
 }
 
@@ -129,7 +131,8 @@ void check_count(const Sweep& sweep, const std::string& file) {
     std::int64_t points = std::max<std::int64_t>(1, sweep.variants.size());
     for (const SweepGrid& grid : sweep.grids) {
         points *= grid.values.size();
-        if (points > max_sweep_points) refuse_count(file);  // at once: the product of many grids leaves 64 bits
+        // refuse here: the product of many grids could overflow 64 bits
+        if (points > max_sweep_points) refuse_count(file);
     }
 }
 
@@ -151,7 +154,7 @@ void add_variant(Sweep& sweep, SweepVariant variant, const std::string& origin) 
     sweep.variants.push_back(std::move(variant));
 }
 
-/// A key stands in one place: on a plain line or in variants, which win, or in a grid.
+/// A grid's key may not be set anywhere else. (Between plain lines and variants, variants win.)
 void check_places(const Sweep& sweep) {
     for (const SweepGrid& grid : sweep.grids) {
         const Assignment& first = grid.values.front();

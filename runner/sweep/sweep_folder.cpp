@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Nothing, or what a launch leaves that died before it marked the folder.
+/// Whether the folder is empty, or has only what a launch leaves that died before it wrote sweep.cfg.
 bool is_empty_but_for_launches(const fs::path& root) {
     std::error_code error;
     for (const auto& entry : fs::directory_iterator(root, error)) {
@@ -42,7 +42,7 @@ void create_sweep_folder(const Sweep& sweep) {
 
 void write_sweep(const Sweep& sweep) {
     const std::string text =
-        "# Resolved: `longhaul sweep` with this file goes on with this folder.\n" + format_sweep(sweep);
+        "# Resolved: `longhaul sweep` with this file resumes in this folder.\n" + format_sweep(sweep);
     if (read_if_there(sweep.output / sweep_marker) != text)
         replace_file(sweep.output / sweep_marker, text, Durable::yes, "own");
 }

@@ -1,3 +1,4 @@
+// Expands a sweep into its points, names and orders them; declarations in sweep.hpp.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -17,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A value as part of a file's name. Where that changes it, a hash keeps it apart from all others: '~' is in no name
-/// that was left as it is. Nor is '=', which tells where the next key begins.
+/// A value as part of a file name. If characters had to be changed, a hash keeps the name distinct. '~' occurs only
+/// before such a hash, and '=' only between a key and its value.
 std::string name_part(std::string_view text) {
     constexpr std::size_t max_bytes = 40;
     std::string name(text.substr(0, max_bytes));
@@ -35,13 +36,13 @@ std::string key_part(const Assignment& assignment) {
 std::string joined(const std::vector<std::string>& parts) {
     std::string text;
     for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
-    constexpr std::size_t max_bytes = 180;  // file systems take 255, temporaries add a little
+    constexpr std::size_t max_bytes = 180;  // file systems allow 255 bytes, and temporaries append a suffix
     if (text.size() <= max_bytes) return text;
     return text.substr(0, max_bytes - 17) + "~" + hex(hash_of(text));
 }
 
-/// Of what plain decoding does not heed. How drafts are verified decides the text where it is not `coupled`, but there
-/// are none.
+/// Keys that plain decoding ignores. `verify` decides the text if it is not `coupled`, but without drafts it has no
+/// effect.
 bool is_draft_key(const Key& key) {
     return key.kind == Key::Kind::draft || key.info.key == "verify";
 }
@@ -67,8 +68,8 @@ class PointMaker {
         for (const Assignment& assignment : sweep.plain) plain_values_[assignment.key] = assignment.value;
     }
 
-    /// The point as it was asked for; nullopt where it decodes plainly.
-    [[nodiscard]] SweepPoint as_asked(const Combination& combination) const {
+    /// The point as written in the sweep file.
+    [[nodiscard]] SweepPoint as_written(const Combination& combination) const {
         return make(combination, assignments_of(combination), [&](bool with_seed) {
             std::vector<std::string> parts;
             if (combination.variant != nullptr) parts.push_back(combination.variant->name);
@@ -79,7 +80,7 @@ class PointMaker {
         });
     }
 
-    /// The same job by plain decoding.
+    /// The same job by plain decoding (draft = ar).
     [[nodiscard]] SweepPoint plain_decoding(const Combination& combination) const {
         std::vector<Assignment> assignments;
         for (const Assignment& assignment : assignments_of(combination)) {
@@ -129,7 +130,7 @@ class PointMaker {
         } catch (const UsageError& error) {
             throw UsageError(std::string(error.what()) + " (point " + point.name + ")");
         }
-        point.settings.baseline = false;  // a point of its own
+        point.settings.baseline = false;  // `baseline` becomes a point of its own
         point.settings.output = sweep_.output / point.name;
         return point;
     }
@@ -138,7 +139,7 @@ class PointMaker {
     std::map<std::string, std::string> plain_values_;
 };
 
-/// Variants in their order, and for each the product of the grids, the last one turning fastest.
+/// Variants in file order, and for each the product of the grids; the last grid varies fastest.
 std::vector<Combination> combinations_of(const Sweep& sweep) {
     std::vector<Combination> all;
     for (std::size_t v = 0; v < std::max<std::size_t>(1, sweep.variants.size()); ++v) {
@@ -168,12 +169,12 @@ std::string texts_of(const Settings& settings, const std::function<bool(const Ke
     return text;
 }
 
-/// Points alike in it differ in draft keys alone.
+/// The same text for points that differ only in draft keys.
 std::string job_without_drafts(const Settings& settings) {
     return texts_of(settings, [](const Key& key) { return !is_draft_key(key) && key.info.key != "output"; });
 }
 
-/// Brings equal ones together; groups and their members keep the order of their first.
+/// Groups points by `group_of`; groups, and the points within a group, keep their order of first occurrence.
 void group_by(std::vector<SweepPoint>& points, const std::function<std::string(const SweepPoint&)>& group_of) {
     std::map<std::string, std::size_t> rank;
     std::vector<std::pair<std::size_t, SweepPoint>> ranked;
@@ -226,9 +227,9 @@ std::string last_part(const std::string& key, const std::string& value) {
 std::vector<SweepPoint> points_of(const Sweep& sweep) {
     const PointMaker maker(sweep);
     std::vector<SweepPoint> points;
-    std::set<std::string> plainly;  // jobs that have their point of plain decoding
+    std::set<std::string> plainly;  // jobs that have a plain-decoding point already
     for (const Combination& combination : combinations_of(sweep)) {
-        SweepPoint point = maker.as_asked(combination);
+        SweepPoint point = maker.as_written(combination);
         const bool is_plain = !point.settings.draft->drafts();
         if (is_plain || sweep.baseline) {
             SweepPoint plain = maker.plain_decoding(combination);
@@ -271,7 +272,7 @@ std::string model_needs(const Settings& settings) {
 }
 
 std::string data_needs(const Settings& settings) {
-    // What shapes an item decides its result; where things lie does not, but other places may hold other things.
+    // Keys that shape an item decide its result. Paths do not, but other paths may have other content.
     return texts_of(settings, [](const Key& key) {
         if (is_draft_key(key) || key.info.key == "output") return false;
         return key.kind != Key::Kind::execution || is_path(key.info.key) || key.info.key == "chat-template";

@@ -24,7 +24,7 @@ struct MetricInfo {
 };
 constexpr std::array<MetricInfo, 9> metrics{{{"tokens", "tokens", 0, 1},
                                              {"perplexity", "perplexity", 4, 1},
-                                             {"bits_per_byte", "bits a byte", 4, 1},
+                                             {"bits_per_byte", "bits per byte", 4, 1},
                                              {"block_efficiency", "block efficiency", 2, 1},
                                              {"mbsu", "MBSU", 2, 1},
                                              {"acceptance", "acceptance %", 1, 100},
@@ -68,7 +68,8 @@ std::size_t num_characters(const std::string& text) {
         std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-/// Columns as wide as they need to be, so that it reads as it stands too; from `first_number` on to the right.
+/// A Markdown table with padded columns, so that the source is readable, too; columns from `first_number` on are
+/// aligned right.
 std::string markdown_table(const std::vector<Cells>& rows, std::size_t first_number) {
     std::vector<std::size_t> widths(rows.front().size(), 3);
     for (const Cells& row : rows) {
@@ -169,7 +170,7 @@ SweepTable::Numbers SweepTable::numbers_of(std::size_t point) const {
 
 std::optional<bool> SweepTable::same_text(std::size_t point) const {
     const SweepPoint& one = points_[point];
-    // Where drafts may decide the text, nothing is promised.
+    // If drafts may affect the text, equality is not guaranteed.
     if (!one.baseline || !is_execution_key("draft", one.settings)) return std::nullopt;
     const std::string& mine = rows_[point].results_hash;
     const std::string& other = rows_[*one.baseline].results_hash;
@@ -268,7 +269,7 @@ std::string SweepTable::to_csv() const {
 }
 
 std::string SweepTable::to_markdown() const {
-    // The name says variant and grids already.
+    // The point's name contains variant and grids already.
     Cells head{"point", "state", "items", "failed"};
     const std::vector<std::size_t> shown = columns();
     for (const std::size_t m : shown) head.emplace_back(metrics[m].title);

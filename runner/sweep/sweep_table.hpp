@@ -1,6 +1,6 @@
-// The table of a sweep: a line a point, and over the seeds their means, as sweep.csv and sweep.json for programs and
-// sweep.md for people. Columns of time (decode tokens/s, speedup, seconds) are measurements. So are those of drafting
-// (block efficiency, acceptance): trees may follow measured costs, and the sequences that decode together.
+// The table of a sweep: one line per point, and means over seeds, as sweep.csv and sweep.json for programs and sweep.md
+// for people. Columns of time (decode tokens/s, speedup, seconds) are measurements. So are those of drafting (block
+// efficiency, acceptance), because trees may depend on measured costs and on which sequences decode together.
 #pragma once
 
 #include <array>
@@ -15,11 +15,11 @@
 
 namespace longhaul::runner {
 
-/// Where a point stands.
+/// State of a point.
 enum class PointState {
     waiting,     ///< never started
     unfinished,  ///< started, not all items are done
-    failed,      ///< in this launch it could not start, or had too many failed items
+    failed,      ///< in this launch it could not start or had too many failed items
     done,
 };
 
@@ -29,15 +29,15 @@ class SweepTable {
 
     [[nodiscard]] const std::vector<SweepPoint>& points() const { return points_; }
     [[nodiscard]] PointState state(std::size_t point) const { return rows_[point].state; }
-    /// Points in a state.
+    /// Number of points in a state.
     [[nodiscard]] std::int64_t count(PointState state) const;
     [[nodiscard]] std::int64_t size() const { return points_.size(); }
-    /// Points of which some items failed.
+    /// Number of points with failed items.
     [[nodiscard]] std::int64_t count_with_failed_items() const;
-    /// Done points whose results are not those of their plain decoding, byte for byte, though they must be.
+    /// Done points whose results differ from those of plain decoding although they must be identical byte for byte.
     [[nodiscard]] std::vector<std::size_t> other_texts() const;
 
-    /// Looks at the point's folder again; its numbers are those of its summary.json.
+    /// Reads the point's folder again; the numbers come from its summary.json.
     void look(std::size_t point, bool done);
     void set_failed(std::size_t point, const std::string& why);
 
@@ -45,7 +45,7 @@ class SweepTable {
     [[nodiscard]] std::string to_markdown() const;
     [[nodiscard]] nlohmann::ordered_json to_json() const;
 
-    /// Writes the three where they are not there already. Throws StorageError.
+    /// Writes the three files if their content has changed. Throws StorageError.
     void write() const;
 
   private:
@@ -65,15 +65,15 @@ class SweepTable {
 
     struct Row {
         PointState state = PointState::waiting;
-        std::string why;  ///< of a failed one
+        std::string why;  ///< why the point failed
         std::int64_t items = 0, failed = 0;
-        Numbers numbers{};         ///< but for the speedup
+        Numbers numbers{};         ///< without the speedup
         std::string results_hash;  ///< XXH3-64 of results.jsonl
     };
-    /// The metrics that have a column: those that not every job has only where there are some.
+    /// The metrics shown as columns. Metrics that not every job has are shown only if some point has them.
     [[nodiscard]] std::vector<std::size_t> columns() const;
 
-    /// What points have in common that differ in their seed alone.
+    /// Means over points that differ only in their seed.
     struct Mean {
         std::string name;
         std::size_t example = 0;  ///< one of the points

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Question: how near does `draft-tree = auto` come to the best fixed tree, and to plain decoding where drafts are useless?
+"""Question: how close is `draft-tree = auto` to the best fixed tree, and to plain decoding if drafts are useless?
 
 usage: auto_tree.py LONGHAUL DRAFT_MODEL [--draft rsd-s] [--trees 2x2,3x4,...] [--rounds 3] [--threads 0] [--tokens 400]
                     [--items 4] [--option KEY=VALUE ...]
 
-The demo model over openings of the demo's books, once a round with plain decoding, each tree, and auto, one after the other.
-Printed: for each the median of decoding tokens a second, and of its ratios to plain decoding in the same round; then auto over the
-best fixed tree. All texts are compared. (Drafts of a known acceptance: `longhaul bench speculation --draft-tree=auto`.)
+Each round runs the demo model over openings of the demo's books with plain decoding, each tree, and auto, one after
+another. Prints for each the median decoding tokens per second, and the median of its ratios to plain decoding in the
+same round; then auto over the best fixed tree. All texts are compared. (Drafts of a known acceptance: `longhaul bench
+speculation --draft-tree=auto`.)
 """
 
 import argparse
@@ -27,7 +28,7 @@ TREES = {
 
 
 def measure(bench, job, name, options):
-    """Tokens a second of decoding, block efficiency, and the texts."""
+    """Decoding tokens per second, block efficiency, and the texts."""
     run = bench.folder / name
     result = bench.run(job, 1, f"--output={run}", *options)
     check(result.code == 0, f"{name}: exit code {result.code}\n{result.errors}")
@@ -71,7 +72,7 @@ def main():
         bench.close()
     ratio = {tree: statistics.median(rate / plain for rate, plain in zip(of, rates["ar"])) for tree, of in rates.items()}
     for tree, of in rates.items():
-        print(f"{tree:>12}  {statistics.median(of):8.1f} tokens/s  {ratio[tree]:5.2f} x plain  {efficiency[tree]:5.2f} tokens a call")
+        print(f"{tree:>12}  {statistics.median(of):8.1f} tokens/s  {ratio[tree]:5.2f} x plain  {efficiency[tree]:5.2f} tokens per call")
     best = max((tree for tree in trees if tree != "auto"), key=ratio.get)
     print(f"auto over the best fixed tree ({best}): {ratio['auto'] / max(ratio[best], 1.0):.3f}; over plain: {ratio['auto']:.3f}")
 

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Question: how fast is longhaul next to llama.cpp and transformers, on the same shape, threads and precision?
+"""Question: how fast is longhaul compared with llama.cpp and transformers, at the same shape, threads and precision?
 
 usage: compare_peers.py LONGHAUL [--shape 1.1b] [--precision bf16|int8|int4] [--threads 2] [--repeats 3]
                         [--peers llama.cpp transformers transformers-fp32]
 
-Needs `pip install llama-cpp-python gguf numpy`, for transformers `torch transformers`. Weights are random: only time is measured. All
-programs are loaded at once and take turns, number of rows by number of rows, longhaul stopped meanwhile (SIGSTOP): where memory is
-shared with others it may change its speed within seconds. Printed are medians over the rounds, and of the ratios within each.
-llama.cpp's formats: bf16 as BF16, int8 as Q8_0, int4 as Q4_0 (all matrices, as ours but that our embedding and head are int8).
-transformers runs in bf16, which PyTorch does slowly on a processor without instructions for it; transformers-fp32 holds twice the
-bytes, and is what its users take there.
+Needs `pip install llama-cpp-python gguf numpy`, for transformers also `torch transformers`. Weights are random: only
+time is measured. All programs are loaded at the same time and run alternately, one number of rows after another, with
+longhaul stopped (SIGSTOP) meanwhile, because on shared machines the memory speed may change within seconds. Prints
+medians over the rounds, and medians of the ratios within each round. llama.cpp's formats: bf16 as BF16, int8 as Q8_0,
+int4 as Q4_0 (all matrices; longhaul keeps embedding and head in int8). transformers runs in bf16, which is slow in
+PyTorch on a processor without bf16 instructions; transformers-fp32 reads twice the bytes, and is what users choose
+there.
 
-A pass is decode (1 row) and verification (n rows at once at 512 positions); prefill is 1024 tokens in one call.
+`pass` is decoding (1 row) and verification (n rows at once after 512 positions); `prefill` is 1024 tokens in one call.
 """
 
 import argparse
@@ -37,7 +38,7 @@ PREFILL = 1024
 
 
 def write_gguf(path, shape, precision):
-    """A Llama of random weights without a vocabulary."""
+    """Writes a Llama of random weights without a vocabulary."""
     import gguf
 
     vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, tied = shape
@@ -108,7 +109,7 @@ class LlamaCpp:
         self.filled = 0
 
     def run(self, first, count, all_logits):
-        """Seconds of one call over `count` tokens from position `first`."""
+        """Seconds of one llama_decode call over `count` tokens from position `first`."""
         batch = self.api.llama_batch_init(count, 0, 1)
         batch.n_tokens = count
         for i in range(count):
@@ -185,7 +186,7 @@ PEERS = {peer.name: peer for peer in (LlamaCpp, Transformers, TransformersFp32)}
 
 
 class Longhaul:
-    """`longhaul bench` that goes on only while it is asked for its next line."""
+    """A `longhaul bench` process that is stopped (SIGSTOP) except while its next line is read."""
 
     def __init__(self, args, what, *options):
         command = [args.longhaul, "bench", what, *options, f"--rounds={args.repeats}", f"--shape={args.shape}",
@@ -193,7 +194,7 @@ class Longhaul:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def line_of(self, rows):
-        """Seconds a pass of so many rows takes, by the next line about them."""
+        """Seconds per pass of `rows` rows, from the next output line about them."""
         self.process.send_signal(signal.SIGCONT)
         for line in self.process.stdout:
             words = line.split()
@@ -205,13 +206,13 @@ class Longhaul:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):  # it may be stopped
+    def __exit__(self, *_):  # the process may be stopped
         self.process.kill()
         self.process.wait()
 
 
 def compare(args, peers):
-    """{(what, rows): a list for each round of the seconds of all programs}"""
+    """{(what, rows): for each round, a list of the seconds of all programs}"""
     seconds = {}
     with Longhaul(args, "verify") as ours:
         for _ in range(args.repeats):
@@ -232,7 +233,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=["llama.cpp"])
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a stopped process would stay behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else a stopped process would be left
     if args.precision != "bf16" and args.peers != ["llama.cpp"]:
         parser.error("transformers is compared with --precision bf16 alone")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,14 +1,13 @@
-// Question: how near are the kernels to what the GPU can do?
-// Machine: one NVIDIA GPU; prints the bandwidth of a copy and the peak of mma.sync on registers alone, measured in the
-// same run, as the ceilings.
-// Build: cmake --build build --target gpu_bench
-// Command: gpu_bench [--exact|--cublas] [--quick]
-// Answer: of the products and the attention of an 8 B Llama (hidden 4096, 32 query and 8 KV heads of 128, feed-forward
-// 14336), of single rows' operations, and of choosing tokens from rows of 128K logits: time, GB/s of the bytes that
-// must move, their share of the copy's bandwidth, TFLOP/s and their share of the peak. Medians; each product runs over
-// enough copies of its matrix to be out of the second cache. --cublas: products of 512 rows and more by cuBLASLt alone,
-// as of prompts with `kernels = cuda-cublas` (weights brought into rows included). tests/bench/gpu_peer.py does the
-// same with PyTorch. Then all layers of a pass, as a model asks for them, launched in graphs and kernel by kernel.
+// Question: how close are the kernels to the GPU's limits?
+// Machine: one NVIDIA GPU. The limits, measured and printed in the same run, are the bandwidth of a copy and the peak
+// of mma.sync on registers. Build: cmake --build build --target gpu_bench Command: gpu_bench [--exact|--cublas]
+// [--quick] Answer: time, GB/s of the bytes that must move and their share of the copy's bandwidth, TFLOP/s and their
+// share of the peak, for the matmuls and the attention of an 8 B Llama (hidden 4096, 32 query and 8 KV heads of 128,
+// feed-forward 14336), for operations on single rows, and for choosing tokens from rows of 128K logits. Values are
+// medians; each matmul runs over enough copies of its matrix to exceed the L2 cache. Then all layers of a pass,
+// launched as a model does, in graphs and kernel by kernel. --cublas: only matmuls of 512 rows and more, by cuBLASLt,
+// as for prompts with `kernels = cuda-cublas` (including the conversion of weights to rows). tests/bench/gpu_peer.py
+// measures the same with PyTorch.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -29,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t head_dim = 128, q_heads = 32, kv_heads = 8;
 
-/// The layers of a model, whose weights and activations are bf16.
+/// The layers of a model with bf16 weights and activations.
 struct Layers {
     const char* name;
     std::int64_t count, hidden, q_heads, kv_heads, head_dim, feed_forward;
@@ -38,7 +37,7 @@ struct Layers {
 constexpr Layers layers_8b{"8b", 32, 4096, q_heads, kv_heads, head_dim, 14336};
 constexpr Layers layers_1b{"1b", 16, 2048, 32, 8, 64, 8192};
 
-/// A pass whose rows are all of a prompt.
+/// A pass of prompt rows only.
 class Prompt {
   public:
     Prompt(Device& device, std::int64_t num_rows)
@@ -62,8 +61,8 @@ class Bench {
     Bench(GpuArithmetic arithmetic, GpuLaunches launches, bool quick)
         : device_(make_gpu_device(arithmetic, 0, launches)),
           quick_(quick),
-          min_rows_(arithmetic == GpuArithmetic::library ? 512 : 1) {  // fewer are our kernels' business
-        constexpr std::int64_t rows = 32768, dim = 8192;               // 1 GiB there, 1 GiB back
+          min_rows_(arithmetic == GpuArithmetic::library ? 512 : 1) {  // fewer rows use our own kernels
+        constexpr std::int64_t rows = 32768, dim = 8192;               // 1 GiB read, 1 GiB written
         const Buffer from = random_floats(rows * dim);
         const Buffer to(*device_, rows * dim * 4);
         std::vector<std::int32_t> all(rows);
@@ -105,7 +104,7 @@ class Bench {
         }
     }
 
-    /// Over the link to the host: pages that lie there, and what a checkpoint takes.
+    /// Over the link to the host: attention over pages in host memory, and the KV export of a checkpoint.
     void link() {
         for (const std::int64_t nodes : {1, 64})
             line("attention bf16, 20000 tokens in host memory, " + std::to_string(nodes) + " nodes",
@@ -147,7 +146,7 @@ class Bench {
         }
     }
 
-    /// All layers of a pass. `how` they are launched.
+    /// All layers of a pass. `how`: the label for the way they are launched.
     void passes(const std::string& how) {
         for (const Layers& layers : {layers_8b, layers_1b}) {
             const LayerMemory memory(*this, layers, 64);
@@ -157,7 +156,7 @@ class Bench {
             }
         }
     }
-    /// Tokens from rows of logits with a few likely tokens and many that are not.
+    /// Choosing tokens from rows of logits with a few likely tokens and many unlikely ones.
     void choices() {
         constexpr std::int64_t vocab = 128256, max_rows = 64;
         std::vector<float> values(static_cast<std::size_t>(vocab * max_rows));
@@ -165,7 +164,7 @@ class Bench {
         for (float& value : values) {
             value = 0.0F;
             for (int i = 0; i < 6; ++i) value += static_cast<float>((state = state * 1664525U + 1013904223U) >> 8);
-            value *= 4.0F * 0x1p-24F;  // about normal, spread 2.8
+            value *= 4.0F * 0x1p-24F;  // roughly normal, spread 2.8
         }
         const Buffer logits(*device_, values.size() * 4);
         device_->upload(logits.data(), values.data(), logits.num_bytes());
@@ -191,7 +190,7 @@ class Bench {
         draws(logits.as<float>(), vocab);
     }
 
-    /// Levels of draft trees, beside the way that they take without `draw`: rows to the host.
+    /// Drawing levels of draft trees, compared with the path without `draw`: downloading the rows.
     void draws(float* logits, std::int64_t vocab) {
         constexpr std::int64_t count = 4, num_rows = 12;
         std::vector<Choice> rows(num_rows);
@@ -212,7 +211,7 @@ class Bench {
         decisions(logits, vocab);
     }
 
-    /// A tree's nodes by a sampling rule: 12 with drafts, and as many leaves.
+    /// Deciding a tree's nodes by a sampling rule: 12 with drafts, and 12 leaves.
     void decisions(float* logits, std::int64_t vocab) {
         constexpr std::int64_t count = 3, num_drafted = 12, num_nodes = 24;
         std::vector<Buffer> kept;
@@ -246,7 +245,7 @@ class Bench {
         double seconds, bytes, operations;
     };
 
-    /// Median seconds of one of `calls` calls of `run` in a row.
+    /// Median seconds per call of `calls` consecutive calls of `run`.
     double seconds_of(int calls, const std::function<void()>& run) {
         std::vector<double> seconds;
         run();
@@ -287,7 +286,7 @@ class Bench {
         return values;
     }
 
-    /// With small numbers of bf16, whatever they are taken for: on zeros a GPU is faster than on anything else.
+    /// Fills memory with small bf16 numbers, whatever its type: on zeros a GPU runs faster than on real data.
     void fill(const Buffer& memory) {
         const std::vector<std::uint16_t> piece = random_bf16(8 << 20);
         for (std::size_t at = 0; at < memory.num_bytes(); at += piece.size() * 2) {
@@ -295,7 +294,7 @@ class Bench {
         }
     }
 
-    /// Enough copies of a random matrix to be out of the second cache.
+    /// Enough copies of a random matrix to exceed the L2 cache.
     std::vector<Matrix> matrices_of(DType dtype, std::int64_t outputs, std::int64_t inputs) {
         const std::vector<std::uint16_t> values = random_bf16(outputs * inputs);
         const WeightRows rows{
@@ -336,10 +335,10 @@ class Bench {
                 2.0 * static_cast<double>(outputs * inputs * num_rows)};
     }
 
-    /// A chain of `nodes` scratch slots behind a context in pages.
     Buffer memory_of(std::size_t num_bytes, bool far) {
-        return far ? Buffer::far(*device_, num_bytes) : Buffer(*device_, num_bytes);
+        return far ? Buffer::in_host_memory(*device_, num_bytes) : Buffer(*device_, num_bytes);
     }
+    /// A chain of `nodes` scratch slots after a context in pages.
     struct Chain {
         Chain(Bench& bench, const KvLayout& layout, std::int64_t context, std::int64_t nodes, bool far = false)
             : memory(bench.memory_of(
@@ -369,7 +368,7 @@ class Bench {
     };
 
     Timed attention_of(DType dtype, std::int64_t context, std::int64_t nodes, bool far = false) {
-        constexpr std::int64_t layers = 4;  // in turn, out of the second cache
+        constexpr std::int64_t layers = 4;  // used one after another, so that they exceed the L2 cache
         const KvLayout layout{.dtype = dtype, .num_layers = layers, .num_kv_heads = kv_heads, .head_dim = head_dim};
         const Chain chain(*this, layout, context, nodes, far);
         device_->begin_pass({.sequences = {&chain.sequence, 1}, .rows = chain.rows, .slots = {}});
@@ -384,7 +383,7 @@ class Bench {
         return {seconds, bytes, 4.0 * static_cast<double>(context * nodes * q_heads * head_dim)};
     }
 
-    /// What a layer reads and writes beside keys and values.
+    /// The weights and activations of a layer, without its KV.
     struct LayerMemory {
         LayerMemory(Bench& bench, const Layers& l, std::int64_t max_rows)
             : qkv(bench.matrices_of(DType::bf16, l.qkv_width(), l.hidden)),
@@ -461,7 +460,7 @@ class Bench {
     std::unique_ptr<Device> device_;
     Buffer small_{*device_, 64};
     bool quick_;
-    std::int64_t min_rows_;  ///< of products
+    std::int64_t min_rows_;  ///< of the matmuls
     double copy_bandwidth_ = 0.0, peak_ = 0.0;
 };
 
@@ -478,7 +477,7 @@ int main(int argc, char** argv) {
     try {
         Bench bench(arithmetic, GpuLaunches::graphs, quick);
         bench.products(DType::bf16, "bf16");
-        if (arithmetic == GpuArithmetic::library) return 0;  // all else is as without it
+        if (arithmetic == GpuArithmetic::library) return 0;  // everything else is the same without the library
         if (!quick) bench.products(DType::int8, "int8");
         if (!quick) bench.products(DType::int4, "int4");
         bench.attention(DType::bf16, "bf16");

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The products and the attention of gpu_bench.cpp by PyTorch, in the same form: what a GPU's own libraries need."""
+"""The matmuls and the attention of gpu_bench.cpp with PyTorch, in the same form: the vendor libraries' speed."""
 
 import statistics
 import sys
@@ -49,7 +49,7 @@ def products():
 
 
 def attention():
-    # In four copies, as gpu_bench has four layers. PyTorch's kernels take no tree: all nodes see the whole context.
+    # Four copies, like the four layers in gpu_bench. PyTorch's kernels take no tree: all nodes see the whole context.
     for context in (1000, 10_000, 100_000):
         keys = [torch.randn(1, 8, context, 128, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
         values = [torch.randn_like(key) for key in keys]

@@ -1,12 +1,12 @@
-// Question: how near are the kernels to what the machine can do?
-// Machine: any; prints its own ceilings, measured in the same run (kernels/ceilings.hpp).
-// Build: cmake --build build --target kernels_bench (no part of the default build)
+// Question: how close are the kernels to the machine's limits?
+// Machine: any; its limits are measured and printed in the same run (kernels/ceilings.hpp).
+// Build: cmake --build build --target kernels_bench (not part of the default build)
 // Command: kernels_bench [--threads N] [--kernels avx2|avx512] [--weights bf16|int8|int4] [--only PART] [--quick]
-// Answer: per product of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the read
+// Answer: per matmul of the 1.1 B Llama shape and number of rows: time, GB/s of weights and its share of the read
 // bandwidth, GFLOP/s and its share of the peak, and the larger of the two shares (1.0: the roofline); and the time of
-// single small operations, where overhead is all there is. Each product runs over enough copies of its matrix to be out
-// of cache. Medians over rounds, in each of which the bandwidth is measured before and behind the product: on shared
-// machines it halves within seconds. (Attention: `longhaul bench attention`.)
+// single small operations, which is mostly overhead. Each matmul runs over enough copies of its matrix to exceed the
+// cache. Values are medians over rounds; each round measures the bandwidth before and after the matmul, because on
+// shared machines it can halve within seconds. (Attention: `longhaul bench attention`.)
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -27,7 +27,7 @@ using Clock = std::chrono::steady_clock;
 struct Bench {
     CpuVariant variant = CpuVariant::avx2;
     int threads = 2;
-    DType weights = DType::bf16;  ///< of the products
+    DType weights = DType::bf16;  ///< of the matmuls
     bool quick = false;
     std::unique_ptr<ReadBandwidth> bandwidth;
     double peak = 0.0;  ///< operations/s
@@ -46,7 +46,7 @@ double seconds_of(const std::function<void()>& run) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Median seconds of `run`, which has been warmed up.
+/// Median seconds of `run`, after one warm-up call.
 double median_seconds(int repeats, const std::function<void()>& run) {
     std::vector<double> seconds;
     run();
@@ -64,8 +64,8 @@ std::vector<std::uint16_t> random_bf16(std::size_t count) {
     return values;
 }
 
-/// Medians, each by itself. Times `run`, which reads `copies` times `bytes` and takes as many `operations`, between
-/// measurements of the bandwidth.
+/// Times `run`, which reads `copies` times `bytes` and takes as many `operations`, between measurements of the
+/// bandwidth. Time and share of the bandwidth are medians, each taken separately.
 void product_line(const Bench& bench, const std::string& what, int rounds, double bytes, double operations,
                   std::size_t copies, const std::function<void()>& run) {
     std::vector<double> seconds, memory;
@@ -114,7 +114,7 @@ void bench_matmul(Bench& bench, std::int64_t num_outputs, std::int64_t num_input
     }
 }
 
-/// One layer of the demo model's shape: what an operation costs when there is next to nothing to do.
+/// One layer of the demo model's shape: the overhead of operations with almost no work.
 void bench_overhead(Bench& bench) {
     Device& device = *bench.device;
     const std::vector<std::uint16_t> values = random_bf16(1376 * 256);

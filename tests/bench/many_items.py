@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Question: what does an item cost beside its tokens, and does memory grow with the number of items?
+"""Question: what is the overhead per item, and does memory grow with the number of items?
 
 usage: many_items.py LONGHAUL [--items 1000 100000] [--max-tokens 4] [--ranks 2] [--batch 4] [--option KEY=VALUE ...]
 
-One-line prompts through a tiny random model under mpirun; a token costs next to nothing, so what is left is reading, sharding, writing.
-Printed for each number of items: the time of each part of the run (from what the run folder says of itself), the same an item, and the
-largest memory of a rank (with draft = ngram a table that all items share grows beside it, to some 50 MB and no further). `work` is what the replicas spent in drafts, target passes and verification; `beside` is the rest of the loop.
+One-line prompts through a tiny random model under mpirun: a token costs almost nothing, so the time is that of reading,
+sharding and writing. Prints for each number of items: the time of each part of the run (from the files in the run
+folder), the same per item, and the peak memory of a rank (with draft = ngram a table shared by all items adds up to
+about 50 MB). `work` is the time that the replicas spent in drafts, target passes and verification; `beside` is the rest
+of the loop.
 """
 
 import argparse
@@ -21,7 +23,7 @@ from harness import Bench, make_prompts  # noqa: E402
 
 
 def watch(launch, run):
-    """When the launch had read its data and taken the run folder, and the largest memory of each rank in MiB."""
+    """Returns when the launch had read its data and taken the run folder, and the peak memory of each rank in MiB."""
     peaks = {}
     pids = []
     taken = 0
@@ -41,7 +43,7 @@ def watch(launch, run):
 
 
 def work_seconds(run, ranks):
-    """Of all replicas, a rank."""
+    """Seconds of work of all replicas, per rank."""
     total = 0.0
     for log in (run / "log").glob("replica-*.log"):
         found = re.search(r"time in drafts ([\d.]+) s, target passes ([\d.]+) s, verification ([\d.]+) s", log.read_text())

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Question: how long does a run take from the request to stop (SIGUSR1) to its exit code 75, everything saved?
+"""Question: how long does a run take from the stop request (SIGUSR1) to exit code 75 with everything saved?
 
 usage: stop_time.py LONGHAUL [--tokens 20000] [--times 5] [--ranks 1] [--option KEY=VALUE ...]
 
-The demo model under mpirun, asked to stop (a) where it has generated so many tokens of one item, (b) in the middle of a prompt of so
-many tokens. Printed: seconds from the signal to mpirun's exit, and the run's own `stop_seconds`, which leaves the end of MPI out;
-medians and the longest of so many stops. Some five minutes on two cores.
+The demo model under mpirun is stopped (a) after it has generated `--tokens` tokens of one item, (b) in the middle of a
+prompt of `--tokens` tokens. Prints the seconds from the signal to mpirun's exit, and the run's own `stop_seconds`,
+which excludes the shutdown of MPI: median and maximum over `--times` stops. Takes about five minutes on two cores.
 """
 
 import argparse
@@ -24,7 +24,7 @@ LIMIT = 900.0
 
 
 def heartbeat(run):
-    """What replica 0 of the newest launch said last."""
+    """The last heartbeat of replica 0 of the newest launch."""
     beats = []
     for path in (run / "status").glob("0-*.json"):
         try:
@@ -35,7 +35,7 @@ def heartbeat(run):
 
 
 def stop(launch, run):
-    """Seconds from the signal to the exit, and as the run measured it."""
+    """Seconds from the signal to the exit, and the `stop_seconds` that the run measured."""
     start = time.monotonic()
     launch.signal(signal.SIGUSR1)
     done = launch.wait(LIMIT)
@@ -54,7 +54,7 @@ def in_generation(bench, arguments):
     for count in range(arguments.times):
         launch = bench.start(job, arguments.ranks, *arguments.options)
         wanted = arguments.tokens + 1000 * count
-        # Its epoch is the launch's: an older heartbeat says nothing of this one.
+        # Only a heartbeat with this launch's epoch counts; older ones are of earlier launches.
         wait_for(lambda: heartbeat(run).get("epoch") == count + 1
                  and heartbeat(run)["unfinished_tokens"] >= wanted, f"{wanted} tokens", LIMIT)
         times.append(stop(launch, run))

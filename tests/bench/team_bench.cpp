@@ -1,9 +1,9 @@
-// Question: what does it cost to call a team of threads and to pass a barrier, next to GCC's OpenMP?
-// Machine: any with as many free cores as threads. How far these lie from each other decides: it prints what a cache
-// line takes from one core to another and back, measured in the same run (two threads).
+// Question: what do calling a thread team and passing a barrier cost, compared with GCC's OpenMP?
+// Machine: any with as many free cores as threads. The distance between the cores decides the result: the round trip of
+// a cache line between two cores is measured and printed in the same run (two threads).
 // Build: cmake --build build --target team_bench
 // Command: team_bench [THREADS, 2]
-// Answer: microseconds of a call without work, and of a barrier in it, medians of rounds in turn.
+// Answer: microseconds of a call without work, and of a barrier inside it; medians of alternating rounds.
 #include <omp.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ constexpr int rounds = 15;
 /// Microseconds of one of `count` runs; the first ones wake the threads.
 template <class Run>
 double microseconds(int count, const Run& run) {
-    // Those of the other kind, which wait awake for some milliseconds, sleep by then.
+    // By then the other library's threads, which spin for some milliseconds, are asleep.
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     for (int i = 0; i < 100; ++i) run();
     const auto start = Clock::now();

@@ -3,8 +3,8 @@
 
 usage: crash_test.py BINARY {kill9,kill_rank,stop,reshape,double_fault,finish_race} [COUNT [SEED]]
 
-PASS means: the same SHA-256 of results.jsonl, every item once, what was killed had been alive, the resume started from
-a round > 0, and at most one checkpoint interval was computed again.
+PASS means: the same SHA-256 of results.jsonl, every item once, the killed launches had been alive, the resume started
+from a round > 0, and at most one checkpoint interval was recomputed.
 """
 
 import os
@@ -31,7 +31,7 @@ def newest_epoch(run):
 
 
 class Run:
-    """A job, its uninterrupted results, and the run folder that gets hurt."""
+    """A job, its uninterrupted results, and the run folder that is interrupted."""
 
     def __init__(self, bench, seed, **keys):
         self.bench = bench
@@ -48,12 +48,12 @@ class Run:
         return self.bench.start(self.job, ranks, *options)
 
     def wait_for_new_round(self, launch, epoch):
-        """Until this launch has published a round of its own, or ended."""
+        """Waits until this launch has published a round, or ended."""
         wait_for(lambda: not launch.alive() or any(f"-{epoch}-" in name for name in commits(self.folder)),
                  "the launch writes a checkpoint")
 
     def wait_in_checkpoint(self, launch):
-        """Until a file is being written (a temporary is there), or the launch ended; at most a second."""
+        """Waits until a file is being written (a temporary exists) or the launch has ended; at most a second."""
         end = time.monotonic() + 1
         folder = self.folder / "checkpoints"
         while launch.alive() and time.monotonic() < end:
@@ -75,19 +75,19 @@ class Run:
 
 
 def check_resumed(lines, interruptions):
-    """Something was really resumed, and from a round; and no more than an interval a kill was computed again."""
+    """Checks that items resumed from a round, and that at most one interval per kill was recomputed."""
     resumed = [line for line in lines if line["resumes"] > 0]
     check(resumed, "no item was resumed")
     check(all(line["checkpoint_rounds"] > 0 for line in resumed), "resumed from a round > 0")
     again = sum(line["recomputed_tokens"] for line in lines)
-    # Up to an interval a replica and kill, and what was decoded while that round was being written.
+    # Up to one interval per replica and kill, plus the tokens decoded while that round was being written.
     limit = interruptions * 2 * (INTERVAL + INTERVAL // 2)
     check(again <= limit, f"{again} tokens computed again, more than {limit}")
     return again
 
 
 def killed_often(bench, count, seed, kill):
-    """`kill(run, launch)` ends a launch in the middle, `count` times; then the job is finished."""
+    """Interrupts launches with `kill(run, launch)`, `count` times; then finishes the job."""
     run = Run(bench, seed)
     kills = 0
     for attempt in range(count * 3):
@@ -111,7 +111,7 @@ def killed_often(bench, count, seed, kill):
 
 
 def kill9(bench, count=3, seed=1):
-    """SIGKILL to launcher and ranks at a random moment, a quarter of them while a checkpoint is written."""
+    """SIGKILL to launcher and ranks at random moments, a quarter of them while a checkpoint is being written."""
     killed_often(bench, count, seed, lambda run, launch: launch.kill_all())
 
 
@@ -127,7 +127,7 @@ def kill_rank(bench, count=2, seed=2):
 
 
 def stop(bench, count=2, seed=3, **keys):
-    """SIGUSR1 at a random moment: exit 75, nothing is computed again."""
+    """SIGUSR1 at random moments: exit 75, nothing is recomputed."""
     run = Run(bench, seed, **keys)
     stops = 0
     for _ in range(count):
@@ -151,7 +151,7 @@ def stop(bench, count=2, seed=3, **keys):
 
 
 def reshape(bench, count=3, seed=4, **keys):
-    """Each launch on another number of ranks and another tensor-parallel degree."""
+    """Each launch has another number of ranks and another tensor-parallel degree."""
     run = Run(bench, seed, **keys)
     shapes = [(1, 1), (2, 2), (3, 1), (4, 4), (4, 2), (8, 8)]
     stops = 0
@@ -171,17 +171,17 @@ def reshape(bench, count=3, seed=4, **keys):
 
 
 def stop_int8(bench, count=2, seed=8):
-    """Keys and values of int8 and their scales come back from checkpoints as they were."""
+    """int8 KV and its scales are restored from checkpoints unchanged."""
     stop(bench, count, seed, kv_precision="int8")
 
 
 def reshape_int8(bench, count=3, seed=9):
-    """Neither ranks nor tensor parallelism nor trees change a bit with keys and values of int8."""
+    """With int8 KV neither ranks nor tensor parallelism nor trees change a bit."""
     reshape(bench, count, seed, kv_precision="int8")
 
 
 def double_fault(bench, count=3, seed=5):
-    """Killed again at any moment of the recovery: during loading, restoring, the removal of old files."""
+    """Killed again at random moments of the recovery: while loading, restoring or removing old files."""
     run = Run(bench, seed)
     first = run.start(2)
     run.wait_for_new_round(first, 1)
@@ -195,7 +195,7 @@ def double_fault(bench, count=3, seed=5):
 
 
 def finish_race(bench, count=2, seed=6):
-    """Killed around the last record: a finished job adds nothing, an almost finished one only what is missing."""
+    """Killed around the last record: a finished job adds nothing, an almost finished one only the missing items."""
     run = Run(bench, seed)
     for _ in range(count):
         launch = run.start(2)

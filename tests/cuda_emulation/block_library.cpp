@@ -1,5 +1,5 @@
-// The library's stand-in with emulated GPUs: plain loops with an order of sums of their own. Of its two algorithms the
-// one it puts first is what a library may well offer and nobody wants: sums depend on where in the block a row stands.
+// BlockLibrary for emulated GPUs: plain loops with their own order of sums. The algorithm it offers first is one that
+// must be rejected: its sums depend on the position of a row in the block.
 #include "kernels/cuda/block_library.hpp"
 #include "kernels/convert.hpp"
 #include "tests/cuda_emulation/cuda_emulation.hpp"
@@ -7,7 +7,7 @@
 namespace longhaul::kernels::cuda {
 namespace {
 
-constexpr std::int64_t rows_per_call = 16;  // few, so that small tests fill several blocks
+constexpr std::int64_t rows_per_call = 16;  // small, so that small tests fill several blocks
 
 float sum_of(const std::uint16_t* w, const std::uint16_t* x, std::int64_t inputs, bool descending) {
     float sum = 0.0F;

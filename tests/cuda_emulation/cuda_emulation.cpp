@@ -1,3 +1,4 @@
+// Emulates thread blocks, warps and tensor core instructions on the host (cuda_emulation.hpp).
 #include "tests/cuda_emulation/cuda_emulation.hpp"
 
 #include <algorithm>
@@ -27,17 +28,17 @@ namespace {
 
 constexpr int warp_lanes = 32;
 constexpr std::size_t stack_bytes = 64 << 10;
-constexpr std::size_t guard_bytes = 256;  // behind the block's shared memory: stay as they are
+constexpr std::size_t guard_bytes = 256;  // guard after the block's shared memory; must stay unchanged
 constexpr std::byte untouched{0xff};
-constexpr std::size_t exchange_bytes = 64;  // of a lane, at most
+constexpr std::size_t exchange_bytes = 64;  // max per lane
 
-/// What the lanes of a warp lay down for each other. Two tables in turn: a lane may be at the next exchange while
-/// others still read this one, never two ahead.
+/// Exchange of values between the lanes of a warp. Two alternating tables: a lane may be at the next exchange while
+/// others still read this one, but never two ahead.
 struct Warp {
     int num_lanes = 0;
     int num_waiting = 0;
-    std::int64_t generation = 0;  ///< of its barrier
-    bool exchanges = false;       ///< those who wait do so for values
+    std::int64_t generation = 0;  ///< of the warp's barrier
+    bool exchanges = false;       ///< the waiting lanes exchange values
     alignas(16) std::byte table[2][warp_lanes][exchange_bytes]{};
 };
 
@@ -50,14 +51,14 @@ struct PendingCopy {
 
 enum class State { ready, at_warp_barrier, at_block_barrier, done };
 
-/// One CUDA thread: a fiber that runs the body again for each block.
+/// One CUDA thread: a fiber that runs the body once per block.
 struct Lane {
     boost::context::fiber fiber;
     boost::context::fiber scheduler;
     State state = State::done;
-    std::int64_t awaited = 0;  ///< generation that ends its wait
+    std::int64_t awaited = 0;  ///< barrier generation that ends its wait
     uint3 index{};
-    int group = 0;  ///< of copies asked for now
+    int group = 0;  ///< current group of asynchronous copies
     std::vector<PendingCopy> copies;
 };
 
@@ -72,7 +73,7 @@ class Processor {
     [[nodiscard]] Lane& lane() { return *lanes_[static_cast<std::size_t>(current_)]; }
     [[nodiscard]] int lane_of_warp() const { return current_ % warp_lanes; }
     [[nodiscard]] std::byte* shared() { return shared_.get(); }
-    /// Throws where these 16 bytes are not a piece of the block's shared memory.
+    /// Throws std::logic_error unless these 16 bytes are aligned and within the block's shared memory.
     void check_piece(const char* operation, const void* data) const;
 
   private:
@@ -107,7 +108,7 @@ thread_local Processor* processor = nullptr;
 
 }  // namespace
 
-/// Flushing is for the whole processor here, for f32 alone on a GPU: without it, f64 is as it is there.
+/// A GPU flushes only f32, but here the flag applies to f64 as well. Without it, f64 behaves as on a GPU.
 static bool keeps_denormals() {
     static const bool keeps = std::getenv("LONGHAUL_EMULATION_DENORMALS") != nullptr;
     return keeps;
@@ -182,7 +183,7 @@ void Processor::run_block(dim3 block, uint3 index, std::size_t shared_bytes, con
     for (int i = 0; i < num_threads_; ++i) {
         const State state = lanes_[static_cast<std::size_t>(i)]->state;
         if (state == State::done || failure_ != nullptr) continue;
-        lanes_.clear();  // their fibers stand in the middle of the kernel
+        lanes_.clear();  // their fibers are suspended within the kernel
         throw std::logic_error(std::string("emulated kernel: thread ") + std::to_string(i) + " waits at a " +
                                (state == State::at_block_barrier ? "block" : "warp") +
                                " barrier that others never reach");
@@ -236,7 +237,7 @@ void Processor::arrive(Warp& barrier, State state) {
     mine.state = State::ready;
 }
 
-/// Barriers do not wait for threads that have ended.
+/// Ends the current thread. Barriers no longer wait for it.
 void Processor::leave() {
     lane().state = State::done;
     if (warp().exchanges && failure_ == nullptr) {
@@ -310,7 +311,7 @@ void copy_later(void* to, const void* from, std::size_t num_bytes) {
     if (reinterpret_cast<std::uintptr_t>(from) % num_bytes != 0) {
         throw std::logic_error("cp.async: reads at no multiple of 16 bytes");
     }
-    std::memset(to, 0xff, num_bytes);  // nobody may count on what was there
+    std::memset(to, 0xff, num_bytes);  // the old contents are undefined from now on
     Lane& lane = here().lane();
     lane.copies.push_back({to, from, num_bytes, lane.group});
 }
@@ -328,7 +329,7 @@ void wait(int pending) {
 
 namespace {
 
-/// What a lane brings to an mma.
+/// A lane's operands of an mma.
 struct MmaOperands {
     std::uint32_t a[4];
     std::uint32_t b[2];
@@ -342,7 +343,7 @@ int byte_of(std::uint32_t word, int which) {
     return static_cast<std::int8_t>(word >> (8 * which));
 }
 
-/// Registers of a that hold row `row` (of 16) in the lower and the upper half of the inputs.
+/// Registers of `a` that hold row `row` (of 16), for the lower and the upper half of the inputs.
 struct RowOfA {
     int lower, upper;
 };
@@ -350,7 +351,8 @@ RowOfA row_of_a(int row) {
     return row < 8 ? RowOfA{0, 2} : RowOfA{1, 3};
 }
 
-/// sum over k of a[row, k] b[k, column], lane by lane of the inputs; `product` multiplies two registers.
+/// sum over k of a[row, k] b[k, column], by ascending lanes of the inputs; `product` adds the products of two
+/// registers.
 template <class Sum, class Product>
 Sum product_of(const MmaOperands (&all)[32], int row, int column, Sum sum, Product product) {
     const RowOfA regs = row_of_a(row);
@@ -402,7 +404,7 @@ void mma_int8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint
 
 namespace {
 
-/// Elements (row, column) and what stands behind it in the row; transposed: (column, row) and what stands below.
+/// The element (row, column) and its right neighbour; transposed: (column, row) and the element below it.
 std::uint32_t matrix_pair(const void* const* rows, int row, int column, bool transposed) {
     const auto element = [&](int r, int c) {
         std::uint16_t bits;

@@ -1,16 +1,16 @@
-// CUDA's execution model on the host, for tests: a kernel's blocks run one by one in the calling thread, and the
-// threads of a block are fibers that take turns at barriers. Shared memory is filled with NaN before each block,
-// asynchronous copies arrive when they are waited for and not before, and LONGHAUL_EMULATION_ORDER=reverse lets the
-// last lane run first, and streams as soon as they may instead of as late: what relies on anything that CUDA does not
-// promise shows as a wrong number or as an error.
+// CUDA's execution model on the host, for tests. The blocks of a kernel run one by one in the calling thread, and the
+// threads of a block are fibers that switch at barriers. To expose code that relies on anything CUDA does not
+// guarantee, as a wrong number or an error: shared memory is filled with NaN before each block, asynchronous copies
+// arrive only when they are waited for, and LONGHAUL_EMULATION_ORDER=reverse runs the last lane first, and streams as
+// early as possible instead of as late as possible.
 //
-// Denormals are flushed as -ftz=true does, but f64's, too; with LONGHAUL_EMULATION_DENORMALS=keep neither are.
+// Denormals are flushed as with -ftz=true, but for f64 as well; LONGHAUL_EMULATION_DENORMALS=keep flushes neither.
 //
-// What CUDA or the smallest GPU would refuse is refused: grids and blocks too large, copies and matrices that are not
-// aligned, shared memory that was not asked for, operations of a warp that lacks lanes. A launch waits in its stream
-// until somebody waits for it (runtime.cpp).
+// Launches that CUDA or the smallest supported GPU would refuse are refused: grids and blocks that are too large,
+// unaligned copies and matrices, use of shared memory beyond the requested size, warp operations with missing lanes. A
+// launch stays in its stream until something waits for it (runtime.cpp).
 //
-// Not emulated: time, races between blocks, what tensor cores round inside of one mma (here: a sum of exact products,
+// Not emulated: time, races between blocks, the rounding of tensor cores within one mma (here: a sum of exact products,
 // rounded once).
 #pragma once
 
@@ -79,10 +79,10 @@ namespace emulation {
 
 /// Whether LONGHAUL_EMULATION_ORDER=reverse is set.
 bool reversed();
-/// Behind what the stream holds already.
+/// Queues an operation after all earlier ones on the stream.
 void ask(NativeStream stream, std::function<void()> operation);
-/// Runs `body` once for each thread of each block. Throws what a thread threw, std::logic_error where a barrier is not
-/// reached by all.
+/// Runs `body` once for each thread of each block. Throws what a thread threw, and std::logic_error if some threads
+/// never reach a barrier.
 void run(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
 
 /// Graphs launched so far in this process, and the calls in them.
@@ -91,8 +91,8 @@ struct GraphLaunches {
 };
 GraphLaunches graph_launches();
 
-/// Hands `num_bytes` from each lane of the warp to all: `all` [32, num_bytes] when every lane came. An error where the
-/// warp has not all lanes, or one ends instead.
+/// Passes `num_bytes` from each lane of the warp to all lanes: fills `all` [32, num_bytes] when every lane has called.
+/// Throws std::logic_error if the warp has fewer than 32 lanes, or if a lane ends instead of calling.
 void exchange(const void* mine, std::size_t num_bytes, void* all);
 void block_barrier();
 void warp_barrier();
@@ -190,7 +190,7 @@ inline int __float2int_rn(float value) {
 inline float __int2float_rn(int value) {
     return static_cast<float>(value);
 }
-/// c + the products of four signed bytes each.
+/// c + the sum of the products of four pairs of signed bytes.
 inline int __dp4a(int a, int b, int c) {
     for (int i = 0; i < 4; ++i) {
         c += static_cast<std::int8_t>(static_cast<unsigned>(a) >> (8 * i)) *
@@ -198,7 +198,7 @@ inline int __dp4a(int a, int b, int c) {
     }
     return c;
 }
-/// c + the products of two signed 16-bit numbers with the lower (upper) two of four signed bytes.
+/// c + the products of two signed 16-bit integers with the lower (upper) two of four signed bytes.
 inline int __dp2a_lo(int halves, int bytes, int c) {
     for (int i = 0; i < 2; ++i) {
         c += static_cast<std::int16_t>(static_cast<unsigned>(halves) >> (16 * i)) *

@@ -1,5 +1,5 @@
-// Lists of calls on the host. A call waits for those that LaunchList::before names and for no other: the last call that
-// may run is the next. A graph runs what it was given, not what it should have been given.
+// Launcher for emulated GPUs. A call waits only for the calls that LaunchList::before returns: of all calls that may
+// run, the last one runs first. A graph runs exactly the arguments it was given, so that a missing update shows.
 #include <algorithm>
 #include <atomic>
 #include <memory>
@@ -34,14 +34,14 @@ std::vector<std::size_t> latest_first(const LaunchList& list) {
     return order;
 }
 
-/// `list` as it is now, in the stream.
-void ask_for(NativeStream stream, const LaunchList& list) {
-    const auto asked = std::make_shared<const LaunchList>(list);
+/// Queues the calls of `list` on the stream, with a copy of their present arguments.
+void queue_calls(NativeStream stream, const LaunchList& list) {
+    const auto copied = std::make_shared<const LaunchList>(list);
     for (const std::size_t i : latest_first(list)) {
-        emulation::ask(stream, [asked, i] {
-            const KernelCall& call = (*asked)[i];
+        emulation::ask(stream, [copied, i] {
+            const KernelCall& call = (*copied)[i];
             emulation::run(dimensions(call.grid), dimensions(call.block), call.shared_bytes,
-                           [&] { call.type->call(call.kernel, asked->parameters(i)); });
+                           [&] { call.type->call(call.kernel, copied->parameters(i)); });
         });
     }
 }
@@ -56,7 +56,7 @@ class EmulatedGraph final : public Graph {
     void launch() override {
         ++num_graphs;
         num_graph_calls += static_cast<std::int64_t>(list_.size());
-        ask_for(stream_, list_);
+        queue_calls(stream_, list_);
     }
 
   private:
@@ -68,7 +68,7 @@ class EmulatedLauncher final : public Launcher {
   public:
     explicit EmulatedLauncher(NativeStream stream) : stream_(stream) {}
 
-    void launch(const LaunchList& list) override { ask_for(stream_, list); }
+    void launch(const LaunchList& list) override { queue_calls(stream_, list); }
     std::unique_ptr<Graph> instantiate(const LaunchList& list) override {
         return std::make_unique<EmulatedGraph>(stream_, list);
     }

@@ -1,6 +1,7 @@
-// The runtime in host memory, as lazy as a GPU may be: what is asked of a stream is done when the host waits for it, or
-// another stream does, and not before (or, in the reverse order, at once). So what reads results without waiting, or
-// changes memory that a copy still reads, shows. New memory is filled with NaN, as a GPU's would hold anything.
+// Emulation of kernels/cuda/runtime.hpp in host memory, as lazy as a GPU may be: an operation runs only when the host
+// or another stream waits for it (in reverse order: immediately). So tests detect reads of results without waiting, and
+// changes to memory that a copy still reads. New memory is filled with NaN, because the contents of GPU memory are
+// undefined.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -23,26 +24,26 @@ namespace {
 
 class Queue;
 
-/// What streams and threads share.
+/// State shared by streams and threads.
 struct Machine {
     std::recursive_mutex mutex;
     std::vector<Queue*> queues;
-    std::exception_ptr failure;                        ///< the first that nobody was told
-    std::map<const std::byte*, std::size_t> memories;  ///< of the device, and page-locked
+    std::exception_ptr failure;                        ///< the first one that was not thrown yet
+    std::map<const std::byte*, std::size_t> memories;  ///< device memory and page-locked memory
 
-    /// Whether a copy may come back to this memory later.
+    /// Whether this is memory to which a copy may be asynchronous.
     bool knows(const void* data) const {
         const auto* const at = static_cast<const std::byte*>(data);
         const auto behind = memories.upper_bound(at);
         return behind != memories.begin() && at < std::prev(behind)->first + std::prev(behind)->second;
     }
-    void tell_failure() {
+    void rethrow_failure() {
         if (failure != nullptr) std::rethrow_exception(std::exchange(failure, nullptr));
     }
 };
 
 Machine& machine() {
-    static auto* const only = new Machine;  // outlives whatever releases memory at the end of the program
+    static auto* const only = new Machine;  // never destroyed: memory may be released at the end of the program
     return *only;
 }
 
@@ -53,10 +54,10 @@ class Queue {
   public:
     void ask(std::function<void()> operation) {
         operations_.push_back(std::move(operation));
-        ++num_asked_;
+        ++num_queued_;
         if (emulation::reversed()) run_all();
     }
-    [[nodiscard]] std::uint64_t num_asked() const { return num_asked_; }
+    [[nodiscard]] std::uint64_t num_queued() const { return num_queued_; }
 
     void run_to(std::uint64_t num_operations) {
         while (num_done_ < num_operations) {
@@ -73,11 +74,11 @@ class Queue {
             ++num_done_;
         }
     }
-    void run_all() { run_to(num_asked_); }
+    void run_all() { run_to(num_queued_); }
 
   private:
     std::deque<std::function<void()>> operations_;
-    std::uint64_t num_asked_ = 0, num_done_ = 0;
+    std::uint64_t num_queued_ = 0, num_done_ = 0;
     bool runs_ = false;
 };
 
@@ -94,7 +95,7 @@ struct CUevent_st {
 
 namespace longhaul::kernels::cuda {
 
-// A stream's calls are handed over (native()) before the machine is locked: handing over locks it, too.
+// Pending calls of a stream are submitted (native()) before the machine is locked, because submitting locks it, too.
 
 Stream::Stream(const GraphPolicy& policy)
     : native_(new CUstream_st{std::make_shared<Queue>()}), launches_(make_launcher(native_), policy) {
@@ -112,7 +113,7 @@ void Stream::synchronize() const {
     const NativeStream stream = native();
     const Lock lock(machine().mutex);
     stream->queue->run_all();
-    machine().tell_failure();
+    machine().rethrow_failure();
 }
 bool Stream::done() const {
     synchronize();
@@ -126,7 +127,7 @@ Event::~Event() {
 void Event::record(const Stream& stream) {
     const NativeStream native = stream.native();
     const Lock lock(machine().mutex);
-    *native_ = {native->queue, native->queue->num_asked()};
+    *native_ = {native->queue, native->queue->num_queued()};
 }
 void Event::make_wait(const Stream& stream) const {
     const NativeStream native = stream.native();
@@ -137,7 +138,7 @@ void Event::make_wait(const Stream& stream) const {
 void Event::synchronize() const {
     const Lock lock(machine().mutex);
     if (native_->queue != nullptr) native_->queue->run_to(native_->num_operations);
-    machine().tell_failure();
+    machine().rethrow_failure();
 }
 
 void emulation::ask(NativeStream stream, std::function<void()> operation) {
@@ -180,7 +181,7 @@ std::byte* allocate_memory(std::size_t num_bytes) {
     machine().memories[data] = whole;
     return data;
 }
-/// Waits for all that streams hold, as CUDA does, but not for calls that were not handed over.
+/// Waits for all queued operations of all streams, as CUDA does, but not for launches that were not submitted yet.
 void release_memory(std::byte* data) noexcept {
     const Lock lock(machine().mutex);
     for (Queue* const queue : machine().queues) queue->run_all();
@@ -190,7 +191,7 @@ void release_memory(std::byte* data) noexcept {
 void fill_zero(const Stream& stream, std::byte* to, std::size_t num_bytes) {
     if (num_bytes > 0) emulation::ask(stream.native(), [=] { std::memset(to, 0, num_bytes); });
 }
-/// What is not page-locked is read before the call returns, and written before.
+/// Memory that is not page-locked is read or written before the call returns.
 void copy(const Stream& stream, void* to, const void* from, std::size_t num_bytes) {
     if (num_bytes == 0) return;
     const NativeStream native = stream.native();

@@ -1,5 +1,5 @@
-// Chat templates: the text of the published ones (expected strings as transformers 5.23 renders them, see
-// tests/tools/compare_chat_templates.py), and recognising a model's own.
+// Chat templates: renders the published ones (expected strings as transformers 5.23 renders them, see
+// tests/tools/compare_chat_templates.py) and recognises a model's own.
 #include "engine/tokenizer/chat_template.hpp"
 
 #include <gtest/gtest.h>
@@ -104,7 +104,7 @@ TEST(ChatTemplate, TokensOfTheFolder) {
     EXPECT_EQ(ChatTemplate::load("llama3", folder.path()).identity(), "llama3 (<B>)");
 }
 
-/// Special tokens of the rendered text are tokens, and none is put in front of them.
+/// Special tokens in the rendered text are encoded as tokens, and no BOS token is prepended.
 TEST(ChatTemplate, TokensOfTheText) {
     const auto ids = [](const std::string& kind, const std::string& name) {
         const TokenizerFolder folder(kind);
@@ -130,7 +130,7 @@ const std::string llama3_jinja =
     "'<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
 
-/// What counts of the template of Llama 3.1 (and 3.2), with stand-ins for what it does with tools.
+/// The relevant parts of the template of Llama 3.1 (and 3.2), with stand-ins for its tool handling.
 const std::string llama31_jinja = R"({{- bos_token }}
 {%- if not date_string is defined %}
     {%- if strftime_now is defined %}

@@ -1,4 +1,4 @@
-// Chains of rounds: which of them an item can be restored from, whatever the links say.
+// Chains of checkpoint rounds: which of them an item can be restored from, for arbitrary links.
 #include "engine/checkpoint/chain.hpp"
 
 #include <gtest/gtest.h>
@@ -68,8 +68,7 @@ TEST(CheckpointChain, LongChainsDoNotRecurse) {
     std::vector<detail::Link> links;
     for (std::int64_t i = 0; i < count; ++i) {
         commits.push_back(numbered_commit(i));
-        const std::int64_t order =
-            count - 1 - i;  // the newest link comes first, so that all the rest is followed from it
+        const std::int64_t order = count - 1 - i;  // newest link first, so that all others are followed from it
         links.push_back({.commit_index = static_cast<std::size_t>(order),
                          .previous_commit = order == 0 ? "" : commit_name(0, 0, order - 1),
                          .first_token = order,

@@ -1,4 +1,5 @@
-// Damage of every kind in every file: always found, named, and answered with the longest intact prefix.
+// Damage of every kind in every checkpoint file: it is always found and reported by name, and the longest intact prefix
+// is restored.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,7 +10,7 @@
 namespace longhaul::engine {
 namespace {
 
-/// Three rounds of two items on two ranks. Item a has 12 prompt tokens and 20 more after each round.
+/// Three rounds of two items on two ranks. Item a has a prompt of 12 tokens and gains 20 in each round.
 class CheckpointDamage : public testing::Test {
   protected:
     static constexpr std::int64_t prompt = 12, gain = 20;
@@ -22,7 +23,7 @@ class CheckpointDamage : public testing::Test {
 
     [[nodiscard]] std::string path(const std::string& name) const { return folder.file(name).string(); }
 
-    /// The middle commit cannot be used: one round is left, and every message says why.
+    /// The middle commit is unusable: only the first round is left, and every message says why.
     void expect_first_round_only(const std::string& what) {
         CheckpointStore store(folder.path(), small_identity(), 0);
         ASSERT_EQ(store.damage().size(), 1U) << what;
@@ -34,7 +35,7 @@ class CheckpointDamage : public testing::Test {
         EXPECT_NE(item.damage[0].find(path("0-0-2.h5") + ": items/previous_commit of 'a'"), std::string::npos);
     }
 
-    /// All tokens are there, and KV up to the damaged file of round 1.
+    /// All tokens are restored, and KV up to the damaged file of round 1.
     void expect_kv_of_first_round(const std::string& what, const std::string& name = "0-0-1.0.h5") {
         CheckpointStore store(folder.path(), small_identity(), 0);
         EXPECT_TRUE(store.damage().empty()) << what;
@@ -44,7 +45,7 @@ class CheckpointDamage : public testing::Test {
         EXPECT_TRUE(any_contains(item.damage, "0-0-1.h5: kv_files")) << what;
     }
 
-    /// Runs `check` with bytes of a file replaced, then puts them back.
+    /// Runs `check` with some bytes of a file replaced, then restores them.
     void with_bytes(const std::string& name, std::size_t offset, const std::vector<char>& bytes,
                     const std::function<void()>& check) {
         const std::vector<char> good = read_bytes(folder.file(name));
@@ -158,7 +159,7 @@ TEST_F(CheckpointDamage, MissingCommit) {
     ASSERT_EQ(item.damage.size(), 1U);
     EXPECT_EQ(item.damage[0], path("0-0-2.h5") +
                                   ": items/previous_commit of 'a': expected 0-0-1.h5 with the tokens before, got no "
-                                  "round that fits; what it held will be computed again");
+                                  "round that fits; its contents will be recomputed");
 }
 
 TEST_F(CheckpointDamage, MissingFirstCommit) {
@@ -183,7 +184,7 @@ TEST_F(CheckpointDamage, NewestCommitDamagedFallsBackOneRound) {
 }
 
 TEST_F(CheckpointDamage, CommitDamagedAfterItWasListed) {
-    // More than the store keeps in memory, so that restoring reads the older commits again.
+    // More than the store keeps in memory, so that restoring rereads the older commits.
     for (int round = 3; round < 6; ++round) {
         Commit large = replica.commit(gain, {});
         large.items[1].statistics = std::string(std::size_t{30} << 20, ' ');
@@ -204,7 +205,8 @@ TEST_F(CheckpointDamage, KvDamagedAfterItWasVerified) {
     CheckpointStore store(folder.path(), small_identity(), 0);
     const auto item = store.restore("a");
     ASSERT_TRUE(item);
-    // Nine files and more are known, eight stay open: write rounds until the first must be opened again.
+    // At most eight files stay open, so write rounds until there are more than nine files and the first must be
+    // reopened.
     for (int round = 3; round < 12; ++round) replica.write_round(1);
     CheckpointStore longer(folder.path(), small_identity(), 0);
     const auto all = longer.restore("a");

@@ -1,5 +1,5 @@
-// The storage fails or the process dies at every system call in turn: what was durable stays, nothing half-made is
-// loaded.
+// Fault injection: the storage fails or the process dies at every system call, one after another. What was durable
+// stays, and nothing half-written is loaded.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -19,7 +19,7 @@ namespace {
 
 using detail::FileCalls;
 
-/// Calls in use while it lives.
+/// Installs file calls during its lifetime.
 class Installed {
   public:
     explicit Installed(FileCalls& calls) { detail::replace_file_calls(&calls); }
@@ -28,7 +28,7 @@ class Installed {
     ~Installed() { detail::replace_file_calls(nullptr); }
 };
 
-/// A disk with so many bytes left; the last write is short, the next one fails.
+/// A disk with `bytes_left` bytes free: the last write is short, the next one fails.
 struct FullDisk : FileCalls {
     std::int64_t bytes_left = 0;
     int cause = ENOSPC;
@@ -38,16 +38,16 @@ struct FullDisk : FileCalls {
             errno = cause;
             return -1;
         }
-        const std::int64_t most = std::min<std::int64_t>(bytes_left, 5000);  // short writes also where there is room
+        const std::int64_t max_bytes = std::min<std::int64_t>(bytes_left, 5000);  // short writes even if there is space
         const ssize_t written =
-            FileCalls::write(fd, bytes, std::min<std::size_t>(num_bytes, static_cast<std::size_t>(most)));
+            FileCalls::write(fd, bytes, std::min<std::size_t>(num_bytes, static_cast<std::size_t>(max_bytes)));
         if (written > 0) bytes_left -= written;
         return written;
     }
     int fsync(int) override { return 0; }
 };
 
-/// One round through the writer, as the first rank of a group of one does it. Returns the error, "" where it is
+/// One round through the writer, as the first rank of a group of one writes it. Returns the error, "" if the round is
 /// durable.
 std::string round_through_writer(const std::filesystem::path& folder, PretendedReplica& replica) {
     CheckpointWriter writer(folder, small_identity());
@@ -68,7 +68,7 @@ void expect_no_temporaries(const std::filesystem::path& folder) {
     for (const std::string& name : names_in(folder)) EXPECT_EQ(name.find(".tmp"), std::string::npos) << name;
 }
 
-/// A round fails in `calls`; older rounds are whole, and once storage works again the next round goes through.
+/// A round fails in `calls`. Older rounds stay intact, and once the storage works again the next round succeeds.
 void expect_void_round(FileCalls& calls, const std::string& cause) {
     const TemporaryFolder folder;
     PretendedReplica replica(folder.path(), 0, 0, {{0, 4}});
@@ -128,7 +128,7 @@ TEST(CheckpointFaults, QuotaAndMediumErrors) {
     }
 }
 
-/// One fsync fails; the ones after it would succeed, as on Linux they do.
+/// One fsync fails; later ones would succeed, as on Linux.
 struct FailingFsync : FileCalls {
     int fails_at = 0;
     int num_calls = 0;
@@ -152,7 +152,7 @@ struct FailingFsync : FileCalls {
 };
 
 TEST(CheckpointFaults, FailedFsyncVoidsTheRound) {
-    for (int at = 0; at < 4; ++at) {  // file and folder, of the KV file and of the commit
+    for (int at = 0; at < 4; ++at) {  // file and folder of the KV file, then of the commit
         FailingFsync calls;
         calls.fails_at = at;
         const TemporaryFolder folder;
@@ -166,7 +166,7 @@ TEST(CheckpointFaults, FailedFsyncVoidsTheRound) {
         }
         EXPECT_EQ(calls.num_calls, at + 1) << "nothing is synced after the failure";
         EXPECT_EQ(error, calls.failed +
-                             ": cannot fsync: Input/output error; see to the storage and run again, nothing "
+                             ": cannot fsync: Input/output error; check the storage and run again, nothing "
                              "durable was lost");
         expect_no_temporaries(folder.path());
         EXPECT_FALSE(std::filesystem::exists(folder.file("0-0-1.h5"))) << at;
@@ -178,7 +178,7 @@ TEST(CheckpointFaults, FailedFsyncVoidsTheRound) {
     }
 }
 
-/// Interrupted calls and single-byte writes are no errors.
+/// Interrupted calls and single-byte writes are not errors.
 struct Interrupted : FileCalls {
     int calls = 0;
 
@@ -220,7 +220,7 @@ TEST(CheckpointFaults, FolderThatCannotBeMade) {
     EXPECT_NE(error.find("cannot open: Not a directory"), std::string::npos) << error;
 }
 
-/// What a child that was told to die leaves, and how far it said it had come.
+/// The exit status of a child process that was made to die, and the number of rounds it had finished.
 struct Outcome {
     int status = 0;
     int rounds_done = 0;
@@ -257,11 +257,11 @@ TEST(CheckpointFaults, FileSizeLimitIsAnErrorNotASignal) {
     EXPECT_TRUE(names_in(folder.path()).empty());
 }
 
-/// What a dying machine leaves of data that nobody synced.
+/// What happens to unsynced data.
 enum class Death {
     process_killed,  ///< before the call; the page cache survives
     torn_write,      ///< in the middle of a write; only writes count
-    power_cut        ///< unsynced data is cut in half, renames whose folder was not synced never happened
+    power_cut        ///< unsynced data is cut in half, and renames whose folder was not synced never happened
 };
 
 struct Dying : FileCalls {
@@ -350,7 +350,7 @@ TEST_P(CheckpointDeath, AtEverySystemCallOfARound) {
         if (HasFailure() || WEXITSTATUS(outcome.status) == 0) break;
         ASSERT_EQ(WEXITSTATUS(outcome.status), 9);
         ++deaths;
-        // The next launch clears up and goes on under its own epoch.
+        // The next launch cleans up and continues under its own epoch.
         store.remove_unneeded({"a"}, 1);
         EXPECT_EQ(names_in(folder.path()).size(), static_cast<std::size_t>(3 * rounds)) << "call " << at;
         PretendedReplica next(folder.path(), 0, 1);

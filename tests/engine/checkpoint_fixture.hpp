@@ -1,5 +1,5 @@
-// A pretended replica for the checkpoint tests: its tokens and its keys and values are functions of item and position,
-// so that whatever comes back can be compared bit for bit without keeping a copy.
+// A fake replica for the checkpoint tests. Its tokens, keys and values are functions of item and position, so restored
+// data can be compared bit for bit without keeping a copy.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 
 namespace longhaul::engine {
 
-/// Leaves fsync out while it lives: most tests are not about power cuts, and fsync is nearly all of their time.
+/// Disables fsync during its lifetime: most tests are not about power cuts, and fsync takes nearly all of their time.
 class FastFiles {
   public:
     FastFiles() { detail::replace_file_calls(&calls_); }
@@ -39,7 +39,7 @@ class FastFiles {
     Calls calls_;
 };
 
-/// A folder that is gone after the test.
+/// A temporary folder, removed after the test.
 class TemporaryFolder {
   public:
     TemporaryFolder() {
@@ -87,7 +87,7 @@ inline CheckpointIdentity small_identity() {
             .head_dim = 8};
 }
 
-/// What the pretended model computes.
+/// The token that the fake model emits.
 inline std::int32_t token_at(const std::string& key, std::int64_t position) {
     return static_cast<std::int32_t>((std::hash<std::string>{}(key) % 1000 + static_cast<std::size_t>(position) * 7) %
                                      32000);
@@ -98,7 +98,7 @@ inline std::uint16_t kv_at(const std::string& key, std::int64_t layer, std::int6
     return static_cast<std::uint16_t>(seed + layer * 10007 + kv_head * 3001 + (values ? 500 : 0) + position * 17 + d);
 }
 
-/// Fills [count, head_dim]; for f32 the same numbers as floats, for int8 their low bytes and 4 bytes more a token.
+/// Fills [count, head_dim]. int8 holds the low bytes of the numbers that f32 holds, plus 4 more bytes per token.
 inline void fill_kv(const CheckpointIdentity& identity, const std::string& key, std::int64_t layer,
                     std::int64_t kv_head, bool values, std::int64_t first, std::int64_t count, std::byte* to) {
     const std::int64_t width = identity.head_dim + (identity.kv_dtype == "int8" ? 4 : 0);
@@ -114,18 +114,18 @@ inline void fill_kv(const CheckpointIdentity& identity, const std::string& key, 
     }
 }
 
-/// Heads of one rank's file: first (global) and how many.
+/// Heads in one rank's file: the first (global index) and their count.
 using HeadRange = std::pair<std::int64_t, std::int64_t>;
 
 struct ItemState {
     std::int64_t prompt_tokens = 0;
-    std::int64_t num_tokens = 0;  ///< output
-    std::int64_t kv_tokens = 0;   ///< in checkpoints
+    std::int64_t num_tokens = 0;  ///< output tokens
+    std::int64_t kv_tokens = 0;   ///< tokens whose KV is in checkpoints
     std::string last_commit;
     int rounds = 0;
 };
 
-/// Decodes nothing and checkpoints everything: one replica with its items in flight.
+/// Decodes nothing and checkpoints everything: one replica with its active items.
 class PretendedReplica {
   public:
     PretendedReplica(std::filesystem::path folder, std::int64_t replica, std::int64_t epoch,
@@ -137,7 +137,7 @@ class PretendedReplica {
           epoch_(epoch) {}
 
     void start(const std::string& key, std::int64_t prompt_tokens) { items[key] = {prompt_tokens, 0, 0, "", 0}; }
-    /// Goes on with what a store gave.
+    /// Continues an item that a store restored.
     void resume(const RestoredItem& item) {
         items[item.key] = {item.prompt_tokens, static_cast<std::int64_t>(item.tokens.size()), item.kv_tokens,
                            item.last_commit, 1};
@@ -162,7 +162,7 @@ class PretendedReplica {
         return sources;
     }
 
-    /// The commit of the next round, in which every item gains `num_tokens`.
+    /// The commit of the next round, in which every item gains `num_tokens` tokens.
     [[nodiscard]] Commit commit(std::int64_t num_tokens, std::vector<KvFile> kv_files) const {
         Commit commit{.name = commit_name(replica_, epoch_, round),
                       .identity = identity_,
@@ -194,7 +194,7 @@ class PretendedReplica {
         return commit;
     }
 
-    /// Takes note that `commit` is durable.
+    /// Records that `commit` is durable.
     void committed(const Commit& commit) {
         for (const ItemDelta& delta : commit.items) {
             ItemState& item = items[delta.key];
@@ -206,7 +206,7 @@ class PretendedReplica {
         ++round;
     }
 
-    /// A whole round on the calling thread. Returns the commit.
+    /// Writes a whole round on the calling thread and returns its commit.
     Commit write_round(std::int64_t num_tokens = 20, bool store_kv = true) {
         std::vector<KvFile> kv_files;
         for (std::size_t rank = 0; store_kv && rank < layout_.size(); ++rank) {
@@ -230,7 +230,7 @@ class PretendedReplica {
     std::int64_t replica_, epoch_;
 };
 
-/// All keys and values that `restore` promised are those of the model, head by head.
+/// Expects every key and value that `restore` promised to equal the model's, head by head.
 inline void expect_kv(CheckpointStore& store, const RestoredItem& item,
                       const CheckpointIdentity& identity = small_identity()) {
     const std::size_t row_bytes = identity.kv_dtype == "int8" ? static_cast<std::size_t>(identity.head_dim) + 4
@@ -249,7 +249,7 @@ inline void expect_kv(CheckpointStore& store, const RestoredItem& item,
     }
 }
 
-/// The item is there with exactly so many tokens and KV positions, and they are the right ones.
+/// Expects the item to be restored with exactly `num_tokens` tokens and `kv_tokens` KV positions, all of them correct.
 inline RestoredItem expect_item(CheckpointStore& store, const std::string& key, std::int64_t num_tokens,
                                 std::int64_t kv_tokens, const CheckpointIdentity& identity = small_identity()) {
     const auto item = store.restore(key);
@@ -264,7 +264,7 @@ inline RestoredItem expect_item(CheckpointStore& store, const std::string& key, 
     return *item;
 }
 
-/// The line of the InputError that `action` throws; "" where it throws none.
+/// The message of the InputError that `action` throws; "" if it throws none.
 inline std::string refusal_of(const std::function<void()>& action) {
     try {
         action();

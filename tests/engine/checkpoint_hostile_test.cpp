@@ -1,5 +1,5 @@
-// Files whose checksums are right and whose contents are not ours: crafted with HDF5 itself, or by columns no round
-// writes. The checksum lets them pass, so it is the check of structure that refuses, naming file and dataset.
+// Checkpoint files with correct checksums but foreign contents, crafted with HDF5 itself or with columns that no round
+// writes. The checksum passes, so the structure check must refuse them and name the file and the dataset.
 #include <hdf5.h>
 
 #include <cstring>
@@ -25,13 +25,13 @@ void remove_link(hid_t file, const std::string& path) {
     ASSERT_GE(H5Ldelete(file, path.c_str(), H5P_DEFAULT), 0) << path;
 }
 
-/// Puts a dataset in place of another. `creation` may be H5P_DEFAULT; `values` nullptr writes nothing.
+/// Replaces a dataset. `creation` may be H5P_DEFAULT; if `values` is nullptr nothing is written.
 void replace(hid_t file, const std::string& path, hid_t type, const std::vector<hsize_t>& dims, hid_t creation,
              const void* values, hid_t values_type) {
     remove_link(file, path);
-    std::vector<hsize_t> most = dims;
-    if (creation != H5P_DEFAULT && H5Pget_layout(creation) == H5D_CHUNKED) most.assign(dims.size(), H5S_UNLIMITED);
-    const hid_t space = H5Screate_simple(static_cast<int>(dims.size()), dims.data(), most.data());
+    std::vector<hsize_t> max_dims = dims;
+    if (creation != H5P_DEFAULT && H5Pget_layout(creation) == H5D_CHUNKED) max_dims.assign(dims.size(), H5S_UNLIMITED);
+    const hid_t space = H5Screate_simple(static_cast<int>(dims.size()), dims.data(), max_dims.data());
     const hid_t dataset = H5Dcreate2(file, path.c_str(), type, space, H5P_DEFAULT, creation, H5P_DEFAULT);
     ASSERT_GE(dataset, 0) << path;
     if (values != nullptr) {
@@ -53,7 +53,7 @@ hid_t chunked_with_fletcher(const std::vector<hsize_t>& chunk) {
     return creation;
 }
 
-/// A column of int64 as the format wants it, with values of our choice.
+/// An int64 column in the format's layout, with the given values.
 Edit column(const char* path, std::vector<std::int64_t> values) {
     return [=](hid_t file) {
         const hid_t creation = values.empty() ? H5P_DEFAULT : chunked_with_fletcher({values.size()});
@@ -61,7 +61,7 @@ Edit column(const char* path, std::vector<std::int64_t> values) {
     };
 }
 
-/// Rewrites the bytes of an HDF5 file after `edit`.
+/// The bytes of an HDF5 file after `edit`.
 std::vector<char> edited(const std::filesystem::path& scratch, const std::vector<char>& bytes, const Edit& edit) {
     write_bytes(scratch, bytes);
     const hid_t file = H5Fopen(scratch.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
@@ -73,7 +73,7 @@ std::vector<char> edited(const std::filesystem::path& scratch, const std::vector
     return result;
 }
 
-/// HDF5 data with a right trailer behind it.
+/// HDF5 data followed by a correct trailer.
 std::vector<char> sealed(const std::vector<char>& image) {
     hdf5::Bytes bytes(image.size() + detail::trailer_bytes);
     std::memcpy(bytes.data.get(), image.data(), image.size());
@@ -216,7 +216,7 @@ class CheckpointHostile : public testing::Test {
         good_image.resize(good_image.size() - detail::trailer_bytes);
     }
 
-    /// The store's line about a commit put in place of the good one.
+    /// The store's message about a commit that replaces the good one.
     std::string line_about(const std::vector<char>& commit) {
         write_bytes(folder.file("0-0-0.h5"), commit);
         CheckpointStore store(folder.path(), small_identity(), 0);
@@ -246,7 +246,7 @@ TEST_F(CheckpointHostile, TheHelperItselfChangesNothing) {
     expect_item(store, "a", 20, 31);
 }
 
-// What versions 1 and 2 wrote, before there were log-probabilities and tensors of drafters, is still read.
+// Versions 1 and 2, which lack log-probabilities and drafter tensors, can still be read.
 TEST_F(CheckpointHostile, VersionsBeforeAreRead) {
     for (const int version : {2, 1}) {
         write_bytes(folder.file("0-0-0.h5"), sealed(edited(folder.file("scratch"), good_image, [&](hid_t file) {
@@ -271,10 +271,11 @@ TEST_F(CheckpointHostile, StructureOfACommit) {
 }
 
 TEST_F(CheckpointHostile, Columns) {
-    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    constexpr std::int64_t max_value = std::numeric_limits<std::int64_t>::max();
     expect_refused({
         {"negative count", column("items/tokens_count", {-1, 41}), "items/tokens_count: expected 0 to 40, got -1"},
-        {"huge count", column("items/tokens_count", {most, most}), "items/tokens_count: expected 0 to 40, got 92233"},
+        {"huge count", column("items/tokens_count", {max_value, max_value}),
+         "items/tokens_count: expected 0 to 40, got 92233"},
         {"second count too large", column("items/key_count", {1, 2}), "items/key_count: expected 0 to 1, got 2"},
         {"counts too small", column("items/tokens_count", {20, 19}),
          "items/tokens_count: expected a sum of 40, got 39"},
@@ -282,7 +283,8 @@ TEST_F(CheckpointHostile, Columns) {
         {"long column", column("items/first_token", {0, 0, 0}), "items/first_token: expected 2 values, got 3"},
         {"empty for full", column("items/drafter_row_width", {}), "items/drafter_row_width: expected 2 values, got 0"},
         {"negative prompt", column("items/prompt_tokens", {-1, 5}), "items/prompt_tokens: expected a count, got -1"},
-        {"huge prompt", column("items/prompt_tokens", {most, 5}), "items/prompt_tokens: expected a count, got 9223372"},
+        {"huge prompt", column("items/prompt_tokens", {max_value, 5}),
+         "items/prompt_tokens: expected a count, got 9223372"},
         {"negative kv_begin", column("items/kv_begin", {-5, 0}),
          "items/kv_begin: expected a position of the item, got -5"},
         {"kv_end before kv_begin", column("items/kv_end", {-1, 24}), "items/kv_end: expected a position from kv_begin"},
@@ -305,7 +307,8 @@ TEST_F(CheckpointHostile, Columns) {
         {"shape of other words", column("drafter_tensors/shape", {2, 2, 2, 3}),
          "drafter_tensors/shape: expected sizes whose product is the number of words, got another for 6 words"},
         {"negative shape", column("drafter_tensors/shape", {-2, -3, 2, 3}), "drafter_tensors/shape: expected sizes"},
-        {"huge shape", column("drafter_tensors/shape", {most, most, 2, 3}), "drafter_tensors/shape: expected sizes"},
+        {"huge shape", column("drafter_tensors/shape", {max_value, max_value, 2, 3}),
+         "drafter_tensors/shape: expected sizes"},
         {"zero shape", column("drafter_tensors/shape", {0, 3, 2, 3}), "drafter_tensors/shape: expected sizes"},
         {"no tensors in version 3", [](hid_t file) { remove_link(file, "drafter_tensors"); },
          "drafter_tensors: expected a group or dataset, got none"},
@@ -315,7 +318,7 @@ TEST_F(CheckpointHostile, Columns) {
         {"negative head", column("kv_files/first_kv_head", {-1, 2}), "kv_files/first_kv_head: expected a head"},
         {"too many heads", column("kv_files/num_kv_heads", {2, 3}),
          "kv_files/num_kv_heads: expected heads of the model"},
-        {"absurd heads", column("kv_files/num_kv_heads", {2, most}),
+        {"absurd heads", column("kv_files/num_kv_heads", {2, max_value}),
          "kv_files/num_kv_heads: expected heads of the model"},
     });
 }
@@ -401,7 +404,7 @@ TEST_F(CheckpointHostile, OpenForWriteFlag) {
         SCOPED_TRACE(name);
         const std::vector<char> good = read_bytes(folder.file(name));
         std::vector<char> flagged = good;
-        flagged[11] = 1;  // file consistency flags of a superblock of version 2
+        flagged[11] = 1;  // file consistency flags of a version 2 superblock
         const bool is_commit = std::string(name) == "0-0-1.h5";
         if (is_commit) flagged = sealed({flagged.begin(), flagged.end() - detail::trailer_bytes});
         write_bytes(folder.file(name), flagged);
@@ -413,7 +416,7 @@ TEST_F(CheckpointHostile, OpenForWriteFlag) {
     }
 }
 
-/// Puts an edited KV file in place and makes a commit that agrees with it.
+/// Replaces a KV file with an edited one and makes the commit agree with it.
 class CheckpointHostileKv : public CheckpointHostile {
   protected:
     std::vector<std::string> lines_about(const std::vector<char>& kv_bytes, const CheckpointIdentity& identity) {
@@ -446,7 +449,7 @@ TEST_F(CheckpointHostileKv, Structure) {
 }
 
 TEST_F(CheckpointHostileKv, ShapesAndItems) {
-    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    constexpr std::int64_t max_value = std::numeric_limits<std::int64_t>::max();
     const auto dataset_of = [](std::vector<hsize_t> dims) {
         return [=](hid_t file) {
             hsize_t elements = 1;
@@ -462,7 +465,7 @@ TEST_F(CheckpointHostileKv, ShapesAndItems) {
         {"other dim", dataset_of({2, 2, 55, 4}), "keys: expected the shape its commit says"},
         {"negative begin", column("items/kv_begin", {-1, 0}), "items/kv_end: expected positions in order"},
         {"end before begin", column("items/kv_end", {31, -4}), "items/kv_end: expected positions in order"},
-        {"huge end", column("items/kv_end", {most, most}), "items/kv_end: expected positions in order"},
+        {"huge end", column("items/kv_end", {max_value, max_value}), "items/kv_end: expected positions in order"},
         {"other positions", column("items/kv_end", {30, 25}),
          "0-0-0.h5: kv_files: expected positions 0 to 31 of 'a' for KV"},
         {"other rank's heads", [](hid_t file) { set_number(file, "first_kv_head", 2); },
@@ -494,19 +497,19 @@ TEST_F(CheckpointHostile, CyclesAndForksOfCommits) {
                                 .statistics = ""});
         write_commit(folder.path(), commit);
     };
-    put(0, "7-0-1.h5", 100, 0);  // a circle of two
+    put(0, "7-0-1.h5", 100, 0);  // a cycle of two
     put(1, "7-0-0.h5", 100, 0);
-    put(2, "7-0-1.h5", 100, 50);  // and a tail on it
+    put(2, "7-0-1.h5", 100, 50);  // and a tail that links to it
     {
         CheckpointStore store(folder.path(), small_identity(), 0);
         EXPECT_FALSE(store.items().contains("loop"));
         EXPECT_FALSE(store.restore("loop").has_value());
         EXPECT_TRUE(any_contains(store.damage(), "items/previous_commit of 'loop'"));
     }
-    put(3, "", 0, 4);            // an honest beginning
+    put(3, "", 0, 4);            // a valid start
     put(4, "7-0-3.h5", 5, 10);   // a gap after it
     put(5, "7-0-3.h5", 3, 10);   // an overlap
-    put(6, "0-0-0.h5", 20, 10);  // a commit that does not hold the item
+    put(6, "0-0-0.h5", 20, 10);  // links to a commit without this item
     CheckpointStore store(folder.path(), small_identity(), 0);
     const auto item = store.restore("loop");
     ASSERT_TRUE(item);

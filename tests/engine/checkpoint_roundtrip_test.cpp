@@ -1,4 +1,4 @@
-// Checkpoints as they are meant to be: what was written comes back, over rounds, replicas, launches and layouts.
+// Checkpoint round trips: what was written is restored, across rounds, replicas, launches and layouts.
 #include "engine/checkpoint/checkpoint.hpp"
 
 #include <optional>
@@ -66,7 +66,7 @@ TEST(Checkpoint, RoundsOfTwoReplicasAddUp) {
     for (int round = 0; round < 5; ++round) {
         first.write_round(10 + round);
         second.write_round(3);
-        if (round == 1) second.start("d", 7);  // a new item in the middle of a replica's rounds
+        if (round == 1) second.start("d", 7);  // a new item between two rounds
     }
     CheckpointStore store(folder.path(), small_identity(), 1);
     EXPECT_EQ(store.items(), (std::map<std::string, std::int64_t>{{"a", 60}, {"b", 60}, {"c", 15}, {"d", 9}}));
@@ -88,14 +88,14 @@ TEST(Checkpoint, RoundsOfTwoReplicasAddUp) {
 }
 
 TEST(Checkpoint, AnyLayoutReadsAnyOther) {
-    // Four KV heads under tensor parallel 1, 2, 4 and 8 (ranks above 4 write none), and an uneven split.
+    // Four KV heads under tensor parallel 1, 2, 4 and 8 (ranks above 4 write none), and uneven and reordered splits.
     const std::vector<std::vector<HeadRange>> layouts{
         {{0, 4}}, {{0, 2}, {2, 2}}, {{0, 1}, {1, 1}, {2, 1}, {3, 1}}, {{0, 3}, {3, 1}}, {{2, 2}, {0, 2}}};
     const FastFiles fast;
     const TemporaryFolder folder;
     std::optional<RestoredItem> last;
     std::int64_t epoch = 0;
-    for (const auto& layout : layouts) {  // each launch goes on from the one before in another layout
+    for (const auto& layout : layouts) {  // each launch resumes the one before it in another layout
         PretendedReplica replica(folder.path(), 0, epoch, layout);
         if (last)
             replica.resume(*last);
@@ -145,7 +145,7 @@ TEST(Checkpoint, FloatsOverSeveralChunks) {
     const FastFiles fast;
     const TemporaryFolder folder;
     PretendedReplica replica(folder.path(), 0, 0, {{0, 2}}, identity);
-    replica.start("a", 2500);  // 512 KB are 2048 positions: both items cross chunks
+    replica.start("a", 2500);  // 512 KB hold 2048 positions: both items cross chunks
     replica.start("b", 1800);
     replica.write_round(100);
     CheckpointStore store(folder.path(), identity, 0);
@@ -153,7 +153,7 @@ TEST(Checkpoint, FloatsOverSeveralChunks) {
     expect_item(store, "b", 100, 1899, identity);
 }
 
-// 8 MB go from the device to the file at a time: most positions of a head, and four of five layers.
+// The device-to-file copy moves 8 MB at a time: most positions of one head, or four of five layers.
 TEST(Checkpoint, LargeRoundsGoInPieces) {
     CheckpointIdentity identity = small_identity();
     const FastFiles fast;
@@ -220,9 +220,9 @@ TEST(Checkpoint, RoundWithoutTokensOrItems) {
     const FastFiles fast;
     const TemporaryFolder folder;
     PretendedReplica replica(folder.path(), 0, 0);
-    replica.write_round(20, false);  // nothing in flight
+    replica.write_round(20, false);  // no active items
     replica.start("a", 12);
-    replica.write_round(0);  // inside a long prefill: KV of the prompt, no output yet
+    replica.write_round(0);  // during a long prefill: KV of the prompt, no output yet
     replica.write_round(4);
     CheckpointStore store(folder.path(), small_identity(), 0);
     EXPECT_EQ(store.items().size(), 1U);
@@ -260,7 +260,7 @@ TEST(Checkpoint, TheLongestBranchWins) {
     second.write_round(15);  // 25 tokens in epoch 1, from the same round
     CheckpointStore store(folder.path(), small_identity(), 1);
     EXPECT_EQ(expect_item(store, "a", 30, 41).last_commit, "0-0-2.h5");
-    second.write_round(5);  // now 30 too: the newer one
+    second.write_round(5);  // now 30 as well: the newer one wins
     CheckpointStore later(folder.path(), small_identity(), 1);
     EXPECT_EQ(expect_item(later, "a", 30, 41).last_commit, "5-1-1.h5");
 }
@@ -276,7 +276,7 @@ TEST(Checkpoint, RecomputedKvFillsAHole) {
     RestoredItem item = expect_item(damaged, "a", 40, 21);
     EXPECT_TRUE(any_contains(item.damage, "0-0-1.0.h5"));
     PretendedReplica next(folder.path(), 0, 1);
-    next.resume(item);  // computes the KV from 21 on again and stores it with its next round
+    next.resume(item);  // recomputes the KV from position 21 on and stores it with its next round
     next.write_round(10);
     CheckpointStore mended(folder.path(), small_identity(), 1);
     item = expect_item(mended, "a", 50, 61);
@@ -299,7 +299,7 @@ TEST(Checkpoint, OnlyWhatNobodyNeedsIsRemoved) {
     second.write_round(5);
     write_bytes(folder.file("0-0-9.h5.tmp"), {'x'});
     write_bytes(folder.file("0-0-9.3.h5"), {'x'});    // of a round whose commit was never published
-    write_bytes(folder.file("0-4-9.h5.tmp"), {'x'});  // another replica of this launch is at work
+    write_bytes(folder.file("0-4-9.h5.tmp"), {'x'});  // of another replica of this launch, still running
     write_bytes(folder.file("0-4-9.3.h5"), {'x'});
     write_bytes(folder.file("notes.txt"), {'x'});
     CheckpointStore store(folder.path(), small_identity(), 4);
@@ -375,7 +375,7 @@ TEST(Checkpoint, WriterDropsWhatItHasNotBegun) {
 }
 
 TEST(Checkpoint, ManyWritersAndReadersAtOnce) {
-    // HDF5 is one library for all of them: this hangs or crashes where a call escapes the mutex.
+    // All threads share one HDF5 library: this hangs or crashes if a call escapes the mutex.
     const FastFiles fast;
     const TemporaryFolder folder;
     std::vector<std::thread> threads;

@@ -1,4 +1,4 @@
-// Pearson's chi-square test: what the statistical tests share.
+// Pearson's chi-square test, shared by the statistical tests.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace longhaul::engine::testing {
 
-/// Q(a, x): the chance that a Gamma(a) variable exceeds x (series below a + 1, continued fraction above).
+/// Q(a, x): the probability that a Gamma(a) variable exceeds x (series below a + 1, continued fraction above).
 inline double upper_gamma(double a, double x) {
     if (x <= 0) return 1;
     const double front = std::exp(-x + a * std::log(x) - std::lgamma(a));
@@ -32,8 +32,8 @@ inline double upper_gamma(double a, double x) {
     return front * h;
 }
 
-/// p-value of `counts` against `expected` (probabilities). Cells with few expected draws are pooled; a draw where the
-/// target has nothing is impossible.
+/// p-value of `counts` against `expected` (probabilities). Cells with few expected draws are pooled. A draw whose
+/// expected probability is zero is impossible.
 template <typename Text>
 double chi_square_p(const std::map<Text, std::int64_t>& counts, const std::map<Text, double>& expected) {
     std::int64_t draws = 0;

@@ -1,5 +1,5 @@
-// Tokens that a device chooses are those of the host's pipeline, whatever the logits and the filters; what the device
-// does not know it leaves to the host, and says so.
+// Token selection on a device: for any logits and filters it selects the tokens of the host's pipeline. Rows it cannot
+// decide it leaves to the host, and reports that.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using namespace testing;
 using kernels::Choice;
 
-/// Rows of logits with their contexts and settings.
+/// Rows of logits with their contexts and sampling parameters.
 struct Scene {
     std::int64_t vocab = 0, stride = 0;
     std::vector<float> logits{};  ///< [rows, stride]
@@ -24,7 +24,7 @@ struct Scene {
     std::vector<std::vector<std::int32_t>> contexts{};
 
     void add(std::vector<float> row, const SamplingParams& with, std::vector<std::int32_t> context = {}) {
-        row.resize(static_cast<std::size_t>(stride), 1e30F);  // padding that nobody may choose
+        row.resize(static_cast<std::size_t>(stride), 1e30F);  // padding that must not be chosen
         logits.insert(logits.end(), row.begin(), row.end());
         params.push_back(with);
         contexts.push_back(std::move(context));
@@ -47,7 +47,8 @@ std::vector<std::int32_t> on_host(const Scene& scene) {
     return tokens;
 }
 
-/// Calls ask(logits, choices) with the scene on the device, rows last to first: a choice says which row it is about.
+/// Calls ask(logits, choices) with the scene on the device. The choices are in reverse row order, to test that each one
+/// names its row.
 template <typename Ask>
 void ask_device(kernels::Device& device, const Scene& scene, bool silent, const Ask& ask) {
     const std::size_t count = scene.params.size();
@@ -79,7 +80,7 @@ std::vector<std::int32_t> on_device(kernels::Device& device, const Scene& scene)
     return tokens;
 }
 
-/// How many rows the device left to the host; the others must be the host's tokens.
+/// The number of rows that the device left to the host. The tokens of the others must be the host's.
 int num_left(kernels::Device& device, const Scene& scene) {
     const std::vector<std::int32_t> expected = on_host(scene), chosen = on_device(device, scene);
     int left = 0;
@@ -125,7 +126,7 @@ TEST_P(Choosing, IsThePipelineWhereFewerThanAskedForAreThere) {
     Scene scene{.vocab = 60, .stride = 60};
     for (SamplingParams params : all_filters()) {
         std::vector<float> one(60, -infinity);
-        scene.add(one, params);  // none at all: token 0
+        scene.add(one, params);  // no token possible: token 0
         one[37] = -2.0F;
         scene.add(one, params);
         std::vector<float> low(60, -300.0F);
@@ -139,7 +140,7 @@ TEST_P(Choosing, IsThePipelineWhereFewerThanAskedForAreThere) {
     EXPECT_EQ(num_left(*device_, scene), 0);
 }
 
-// Flat rows have more tokens that may survive than a block sorts; without top-p they need no sorting.
+// In flat rows more tokens may survive the filters than a block sorts. Without top-p no sorting is needed.
 TEST_P(Choosing, LeavesFlatRowsToTheHost) {
     Rows rows(3);
     Scene scene{.vocab = 20'000, .stride = 20'000};
@@ -165,7 +166,7 @@ TEST_P(Choosing, LeavesFlatRowsToTheHost) {
     EXPECT_EQ(num_left(*device_, flat), 3);
 }
 
-// Few tokens of much: many tokens at the edge of each filter.
+// Few distinct values among many tokens: many tokens tie at the edge of each filter.
 TEST_P(Choosing, BreaksTiesAtTheEdgeOfAFilterAsTheHost) {
     Scene scene{.vocab = 2500, .stride = 2500};
     for (const double top_p : {0.01, 0.2, 0.5, 0.77}) {
@@ -190,7 +191,7 @@ TEST_P(Choosing, TakesWhateverABrokenModelSays) {
         row[9] = std::numeric_limits<float>::max();
         row[100] = -std::numeric_limits<float>::max();
         scene.add(row, params, {7, 100});
-        SamplingParams pushed = params;  // up: beyond the greatest number it stays that
+        SamplingParams pushed = params;  // raises logits; the largest float stays what it is
         pushed.repetition_penalty = 0.5;
         scene.add(row, pushed, {7, 9, 100});
         scene.add(std::vector<float>(300, nan), params, {3});
@@ -200,7 +201,7 @@ TEST_P(Choosing, TakesWhateverABrokenModelSays) {
         scene.add(row, params, {11, 12});
     }
     EXPECT_EQ(num_left(*device_, scene), 0);
-    // The kept ones of few: the host's to find out, or the same.
+    // With min_keep either the host decides or the device finds the same token.
     Scene kept{.vocab = 300, .stride = 300};
     for (SamplingParams params : all_filters()) {
         params.min_keep = 5;
@@ -209,7 +210,7 @@ TEST_P(Choosing, TakesWhateverABrokenModelSays) {
     EXPECT_LT(num_left(*device_, kept), static_cast<int>(kept.params.size()));
 }
 
-/// What the device draws of each row, 1 + count.
+/// What the device draws from each row: 1 + count entries.
 std::vector<std::vector<kernels::Drawn>> drawn_on(kernels::Device& device, const Scene& scene, std::int64_t count,
                                                   bool silent) {
     const auto of_row = static_cast<std::size_t>(1 + count);
@@ -223,8 +224,9 @@ std::vector<std::vector<kernels::Drawn>> drawn_on(kernels::Device& device, const
     return rows;
 }
 
-/// How many rows' draws the device left to the host; those of the others must be the host's, probabilities included,
-/// and must be drawn again by the host from what the device says of the distribution.
+/// The number of rows whose draws the device left to the host. The draws of the others must be the host's,
+/// probabilities included, and the host must be able to repeat them from the partial distribution that the device
+/// returns.
 int num_draws_left(kernels::Device& device, const Scene& scene, std::int64_t count, bool silent = false) {
     const std::vector<std::vector<kernels::Drawn>> all = drawn_on(device, scene, count, silent);
     LogitsPipeline pipeline({}, scene.vocab);
@@ -289,7 +291,7 @@ TEST_P(Choosing, DrawsWhatTheHostDraws) {
     EXPECT_EQ(num_draws_left(*device_, parts, 4), 0);
 }
 
-// A greedy target's drafts: the most probable tokens, of equal ones the first.
+// Drafts of a greedy target: the most probable tokens, ties by lower id.
 TEST_P(Choosing, DrawsTheMostProbableTokensWithoutNoise) {
     const Scene scene = scene_of_draws(300, 300, 7);
     EXPECT_EQ(num_draws_left(*device_, scene, 5, true), 0);
@@ -316,7 +318,7 @@ TEST_P(Choosing, DrawsFewerWhereFewerAreThere) {
     EXPECT_EQ(num_draws_left(*device_, broken, 2), 2);
 }
 
-// Two logits may differ and weigh the same: then filters keep the lower id, though it is not the greatest logit.
+// Two different logits can have the same weight. Then filters keep the lower id, even if its logit is not the greatest.
 TEST_P(Choosing, DrawsOfLogitsThatHardlyDiffer) {
     Rows rows(9);
     Scene scene{.vocab = 60, .stride = 60};
@@ -335,7 +337,7 @@ TEST_P(Choosing, DrawsOfLogitsThatHardlyDiffer) {
     EXPECT_EQ(num_draws_left(*device_, scene, 3), 0);
 }
 
-// Draws behind the likely tokens are far below them, where f32 is coarse.
+// The draws after the likely tokens have logits far below them, where f32 is coarse.
 TEST_P(Choosing, DrawsFarBelowTheGreatestLogit) {
     Scene scene{.vocab = 5000, .stride = 5000};
     for (const auto& [temperature, low] : {std::pair{3e-6, -700.0F}, {0.007, -1.1e6F}, {1.0, -1e30F}}) {
@@ -358,7 +360,7 @@ TEST_P(Choosing, DrawsAreCounted) {
                  std::logic_error);
 }
 
-// Both arithmetics of a GPU choose alike.
+// One GPU arithmetic is enough: all of them select tokens with the same kernels.
 INSTANTIATE_TEST_SUITE_P(Devices, Choosing, ::testing::Values(gpu_cases().front()),
                          [](const auto& of) { return of.param.name; });
 

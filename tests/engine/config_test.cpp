@@ -1,4 +1,4 @@
-// config.json as people have it, in both forms, and as it must not be: one row a case.
+// config.json as published, in both its forms, and malformed: one row per case.
 #include "engine/model/config.hpp"
 
 #include <gtest/gtest.h>
@@ -14,14 +14,14 @@
 namespace longhaul::engine {
 namespace {
 
-/// A Llama in the older form; the rows below change one thing in it.
+/// A Llama config in the older form; the rows below change one thing in it.
 const char* const plain_llama = R"({
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1000, "hidden_size": 64,
     "intermediate_size": 172, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4,
     "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "rope_scaling": null,
     "hidden_act": "silu", "torch_dtype": "bfloat16", "eos_token_id": 2, "bos_token_id": 1, "pretraining_tp": 1})";
 
-/// facebook/opt-125m, with smaller numbers.
+/// facebook/opt-125m, with smaller sizes.
 const char* const plain_opt = R"({
     "_remove_final_layer_norm": false, "activation_function": "relu", "architectures": ["OPTForCausalLM"],
     "bos_token_id": 2, "do_layer_norm_before": true, "eos_token_id": 2, "ffn_dim": 256, "hidden_size": 64,
@@ -44,7 +44,7 @@ class ModelFolder {
     void write(const char* name, const std::string& text) const { std::ofstream(path_ / name) << text; }
     [[nodiscard]] ModelConfig load() const { return ModelConfig::load(path_); }
 
-    /// What loading complains of, without the folder's name.
+    /// The error of loading, without the folder's name.
     [[nodiscard]] std::string complaint() const {
         try {
             (void)load();
@@ -129,7 +129,7 @@ TEST(Config, Qwen2HasBiasesOnQueryKeyAndValue) {
     EXPECT_TRUE(config.tied_embeddings);
     const std::int64_t layer = 64 * (64 + 2 * 32) + (64 + 2 * 32) + 64 * 64 + 3 * 64 * 172 + 2 * 64;
     EXPECT_EQ(num_parameters(config), 1000 * 64 + 2 * layer + 64);
-    // A window that begins above the last layer is none.
+    // A sliding window that starts above the last layer has no effect.
     EXPECT_EQ(load(R"({"use_sliding_window": true, "sliding_window": 1024, "max_window_layers": 2})").num_layers, 2);
 }
 
@@ -162,7 +162,7 @@ TEST(Config, Opt) {
     EXPECT_EQ(num_parameters(config), 1000 * 64 + 130 * 64 + 2 * layer + 2 * 64);
     EXPECT_FALSE(load_opt(R"({"enable_bias": false})").layer(0).mlp_bias);
     EXPECT_FALSE(load_opt(R"({"tie_word_embeddings": false})").tied_embeddings);
-    // As the 350M model: norms behind the sums, none at the end, and narrower embeddings.
+    // Like the 350M model: norms after the residual sums, no final norm, and narrower embeddings.
     const ModelConfig medium = load_opt(R"({"do_layer_norm_before": false, "word_embed_proj_dim": 32})");
     EXPECT_EQ(medium.layer(0).norm_place, NormPlace::after);
     EXPECT_FALSE(medium.has_final_norm());
@@ -229,7 +229,8 @@ TEST(Config, ContextReachesAsFarAsTheScalingWasMadeFor) {
     EXPECT_EQ(yarn.rope().beta_fast, 16.0);
     EXPECT_EQ(yarn.rope().beta_slow, 1.0);
     EXPECT_FALSE(yarn.rope().truncate);
-    // The long length named: not stretched again. No factor: the quotient of the two lengths.
+    // max_position_embeddings already is the long length: it is not stretched again. Without a factor, the factor is
+    // the ratio of the two lengths.
     const ModelConfig named = load(R"({"max_position_embeddings": 8192, "rope_scaling": {"rope_type": "yarn",
         "factor": null, "original_max_position_embeddings": 2048}})");
     EXPECT_EQ(named.max_positions, 8192);

@@ -1,4 +1,5 @@
-// The cost model answers what tree sizes ask: seconds by rows and context. No test depends on how long anything takes.
+// The cost model: seconds by rows and context, queried when a tree size is chosen. No test depends on how long anything
+// takes.
 #include "engine/model/cost_model.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Coupled verification: whatever the tree, the tokens are those of autoregressive decoding.
+// Coupled verification: for any tree, the tokens are those of autoregressive decoding.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -46,7 +46,7 @@ TEST(Coupled, EmitsAutoregressiveTextUnderAnyTree) {
         while (text.size() < 55) {
             TokenTree tree;
             tree.reset(text.back());
-            for (std::uint32_t n = random() % 12; n > 0; --n) {  // any tree: random parents, twins and all
+            for (std::uint32_t n = random() % 12; n > 0; --n) {  // random parents, duplicate siblings included
                 const auto parent = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(tree.num_nodes()));
                 tree.add(parent, static_cast<std::int32_t>(random() % vocab), Origin::ngram);
             }

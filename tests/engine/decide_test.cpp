@@ -1,5 +1,5 @@
-// What a device keeps of a distribution is the host's, and what it decides at the nodes of a tree is what the host's
-// rules decide; what it does not know it leaves to the host, and says so.
+// Verification on a device: the distribution it keeps equals the host's, and its decisions at tree nodes equal those of
+// the host's rules. Nodes it cannot decide it leaves to the host, and reports that.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using kernels::KeptDistribution;
 
 constexpr std::uint64_t key = 31;
 
-/// Rows of logits on a device, each with settings and a context, and room to keep their distributions.
+/// Rows of logits on a device, each with sampling parameters, a context and a slot for its distribution.
 class KeptRows {
   public:
     KeptRows(kernels::Device& device, std::int64_t vocab) : device_(device), vocab_(vocab), pipeline_({}, vocab) {}
@@ -30,16 +30,16 @@ class KeptRows {
         logits_.insert(logits_.end(), row.begin(), row.end());
         params_.push_back(with);
         contexts_.push_back(std::move(context));
-        rooms_.emplace_back(device_, KeptDistribution::num_bytes(vocab_));
+        slots_.emplace_back(device_, KeptDistribution::num_bytes(vocab_));
     }
     [[nodiscard]] std::size_t size() const { return params_.size(); }
-    [[nodiscard]] std::byte* room(std::size_t row) const { return rooms_[row].data(); }
+    [[nodiscard]] std::byte* slot(std::size_t row) const { return slots_[row].data(); }
     [[nodiscard]] bool is_kept(std::size_t row) const {
         KeptDistribution head;
-        device_.download(&head, room(row), sizeof head);
+        device_.download(&head, slot(row), sizeof head);
         return head.sum > 0;
     }
-    /// The host's.
+    /// Computed by the host's pipeline.
     const Distribution& distribution(std::size_t row) {
         pipeline_.set_params(params_[row]);
         const auto vocab = static_cast<std::size_t>(vocab_);
@@ -67,7 +67,7 @@ class KeptRows {
         for (std::size_t r = 0; r < size(); ++r) {
             const auto node = static_cast<std::uint32_t>(r);
             choices.push_back(choice(r, NoiseRow(key, 5, Purpose::draft, 2, node)));
-            choices.back().keep = rooms_[r].data();
+            choices.back().keep = slots_[r].data();
         }
         std::vector<kernels::Drawn> drawn(size() * static_cast<std::size_t>(1 + count));
         on_device([&](float* logits) { device_.token_chooser()->draw(logits, vocab_, vocab_, choices, count, drawn); });
@@ -81,7 +81,7 @@ class KeptRows {
     std::vector<float> logits_;
     std::vector<SamplingParams> params_;
     std::vector<std::vector<std::int32_t>> contexts_;
-    std::vector<kernels::Buffer> rooms_;
+    std::vector<kernels::Buffer> slots_;
     std::deque<std::vector<std::int32_t>> penalised_;
 };
 
@@ -98,7 +98,7 @@ void expect_kept(kernels::Device& device, KeptRows& rows) {
     for (std::size_t r = 0; r < rows.size(); ++r) {
         SCOPED_TRACE("row " + std::to_string(r));
         ASSERT_TRUE(rows.is_kept(r));
-        const Distribution kept = kept_distribution(device, rows.room(r));
+        const Distribution kept = kept_distribution(device, rows.slot(r));
         const Distribution& right = rows.distribution(r);
         EXPECT_EQ(kept.ids, right.ids);
         EXPECT_EQ(kept.log_weights, right.log_weights);
@@ -119,7 +119,7 @@ TEST_P(Deciding, KeepsTheDistributionOfEveryFilter) {
         }
         const std::vector<kernels::Drawn> drawn = rows.draw(3);
         expect_kept(*device_, rows);
-        // Drawn under the noise of a lane and a node.
+        // The draws use the noise of their lane and node.
         for (std::size_t r = 0; r < rows.size(); ++r) {
             const Distribution& right = rows.distribution(r);
             const auto best =
@@ -140,14 +140,14 @@ TEST_P(Deciding, KeepsNothingOfWhatItDoesNotKnow) {
     rows.add(random.normal(20'000, 1.0F), {.temperature = 1.0, .eta = 1e-2, .min_keep = 3});
     rows.draw(1);
     for (std::size_t r = 0; r < rows.size(); ++r) EXPECT_FALSE(rows.is_kept(r)) << r;
-    // Nor what lay there before.
+    // The head of an earlier distribution is cleared as well.
     const KeptDistribution old{.temperature = 1, .greatest = 0, .sum = 7, .vocab_size = 20'000};
-    for (std::size_t r = 0; r < rows.size(); ++r) device_->upload(rows.room(r), &old, sizeof old);
+    for (std::size_t r = 0; r < rows.size(); ++r) device_->upload(rows.slot(r), &old, sizeof old);
     rows.draw(1);
     for (std::size_t r = 0; r < rows.size(); ++r) EXPECT_FALSE(rows.is_kept(r)) << r;
 }
 
-/// Nodes with their drafts: what the host decides, and the device.
+/// Nodes with their drafts, decided by the host and by the device.
 struct Trees {
     Trees(kernels::Device& on, std::int64_t vocab, const std::string& by, std::int64_t draft_vocab = 0)
         : device(on),
@@ -158,7 +158,7 @@ struct Trees {
 
     static constexpr std::int64_t position = 9;
 
-    /// A node whose drafts are drawn from the rows of `drafts` in [first, end), `each` of every one.
+    /// Adds a node whose drafts come from rows [first, end) of `drafts`, `each` per row.
     void add_drawn(std::size_t first, std::size_t end, std::size_t each, std::span<const kernels::Drawn> drawn,
                    std::size_t of_row) {
         TokenTree& tree = trees.emplace_back();
@@ -166,7 +166,7 @@ struct Trees {
         tree.sampled = true;
         for (std::size_t row = first; row < end; ++row) {
             tree.drafts.push_back(drafts.distribution(row));
-            tree.drafts.back().kept = drafts.room(row);
+            tree.drafts.back().kept = drafts.slot(row);
             for (std::size_t i = 0; i < each; ++i) {
                 const std::int32_t token = drawn[row * of_row + 1 + i].token;
                 if (token < 0) continue;
@@ -183,17 +183,17 @@ struct Trees {
     }
 
     struct Counts {
-        int accepted = 0, later = 0, drawn = 0, left = 0;  ///< later: of the accepted, not the first draft
+        int accepted = 0, later = 0, drawn = 0, left = 0;  ///< later: accepted, but not the first draft
     };
-    /// The device's decisions are the host's, but for those that it leaves.
+    /// Expects the device's decisions to equal the host's, except for those it leaves to the host.
     Counts compare() {
-        std::vector<DeviceTrials> told;
+        std::vector<DeviceTrials> inputs;
         std::vector<kernels::NodeTrials> nodes;
-        for (const TokenTree& tree : trees) told.push_back(*device_trials(tree, 0, key_of(told.size()), position));
+        for (const TokenTree& tree : trees) inputs.push_back(*device_trials(tree, 0, key_of(inputs.size()), position));
         for (std::size_t n = 0; n < trees.size(); ++n)
             nodes.push_back({.choice = targets.choice(n, NoiseRow::silence(0)),
-                             .trials = told[n].trials,
-                             .number = told[n].number});
+                             .trials = inputs[n].trials,
+                             .number = inputs[n].number});
         std::vector<kernels::Decided> decided(nodes.size());
         targets.on_device([&](float* logits) {
             device.token_chooser()->decide(logits, vocab_size, vocab_size, *rule->device_rule(), nodes, decided);
@@ -207,7 +207,7 @@ struct Trees {
                 ++counts.left;
             } else if (decided[n].trial >= 0) {
                 const auto trial = static_cast<std::size_t>(decided[n].trial);
-                EXPECT_EQ(told[n].children[trial], right.child);
+                EXPECT_EQ(inputs[n].children[trial], right.child);
                 ++counts.accepted;
                 counts.later += trial > 0 ? 1 : 0;
             } else {
@@ -227,17 +227,17 @@ struct Trees {
     std::vector<TokenTree> trees;
 };
 
-/// `row`, and some noise: what a draft model says of it.
+/// `row` plus noise: the logits of a draft model.
 std::vector<float> blurred(std::vector<float> row, Rows& random, float spread) {
     const std::vector<float> noise = random.normal(static_cast<std::int64_t>(row.size()), spread);
     for (std::size_t v = 0; v < row.size(); ++v) row[v] += noise[v];
     return row;
 }
 
-/// Settings of target and draft for every node.
+/// Sampling parameters of target and draft for every node.
 std::vector<SamplingParams> pairs_of_filters() {
     std::vector<SamplingParams> all = all_filters();
-    SamplingParams plain;  // as a rule
+    SamplingParams plain;  // the common case
     for (int i = 0; i < 30; ++i) all.push_back(plain);
     return all;
 }
@@ -265,7 +265,7 @@ TEST_P(Deciding, IsTheHostsRuleForDraftsWithoutReplacement) {
     }
 }
 
-// Probabilities of tokens far below the others are denormal numbers of doubles: nothing.
+// Probabilities of tokens far below the others are denormal doubles and count as zero.
 TEST_P(Deciding, KeepsNothingOfTheFarthestTokens) {
     const std::int64_t vocab = 30'000;
     Rows random(11);
@@ -289,7 +289,7 @@ TEST_P(Deciding, KeepsNothingOfTheFarthestTokens) {
     EXPECT_EQ(trees.compare().drawn, 4);
 }
 
-// Where the draft model is often wrong, what is left after four drafts decides.
+// The draft model is often wrong, so the residual after four drafts decides.
 TEST_P(Deciding, IsTheHostsRuleAfterManyRejections) {
     const std::int64_t vocab = 50;
     Rows random(8);
@@ -309,7 +309,7 @@ TEST_P(Deciding, IsTheHostsRuleAfterManyRejections) {
     EXPECT_GT(counts.later, 10);
 }
 
-// A draft that its distribution cannot have given was drawn all the same.
+// A draft to which its own distribution gives no probability is still tried.
 TEST_P(Deciding, TriesWhatItsDistributionLacks) {
     Rows random(9);
     Trees trees(*device_, 20, "recursive");
@@ -327,7 +327,7 @@ TEST_P(Deciding, TriesWhatItsDistributionLacks) {
         const std::vector<kernels::Drawn> lacking{{}, {.token = 4}, {.token = 7}};
         trees.add_drawn(0, 1, 2, lacking, 3);
         trees.trees.back().drafts.front() = trees.drafts.distribution(i);
-        trees.trees.back().drafts.front().kept = trees.drafts.room(i);
+        trees.trees.back().drafts.front().kept = trees.drafts.slot(i);
     }
     const Trees::Counts counts = trees.compare();
     EXPECT_EQ(counts.left, 0);
@@ -343,7 +343,7 @@ TEST_P(Deciding, IsTheHostsRuleForIndependentDrafts) {
         Rows random(4);
         Trees trees(*device_, vocab, rule, vocab - 5);
         const std::vector<SamplingParams> filters = pairs_of_filters();
-        for (const SamplingParams& params : filters) {  // each node has drafts of three models, or three of one
+        for (const SamplingParams& params : filters) {  // three drafts per node, from three models or from one
             const std::vector<float> row = random.normal(vocab, 2.0F);
             trees.targets.add(row, params);
             std::vector<float> draft;
@@ -363,7 +363,7 @@ TEST_P(Deciding, IsTheHostsRuleForIndependentDrafts) {
     }
 }
 
-// Every token is gathered: p is flat, and q is between p and K p, or far above and below; and a discount of about 4.
+// Every token is gathered: p is flat, and q is between p and K p, or far above and below. The discount is about 4.
 TEST_P(Deciding, FindsTheDiscountOfManyTokens) {
     const std::int64_t vocab = 2500;
     Rows random(10);
@@ -406,8 +406,8 @@ TEST_P(Deciding, IsTheHostsRuleForCertainDrafts) {
     }
 }
 
-// The sum over chunks and within the one that passes the mark, with chunks of nothing between; more nodes than a device
-// takes at once.
+// Tests the sum over chunks and within the chunk that crosses the threshold, with empty chunks in between, and more
+// nodes than a device takes at once.
 TEST_P(Deciding, DrawsOfWhatIsLeftInChunks) {
     const std::int64_t vocab = 2000;
     Rows random(6);
@@ -437,7 +437,7 @@ TEST_P(Deciding, LeavesToTheHostWhatItDoesNotKnow) {
     add(broken, {}, flat, {});
     add(flat, {}, broken, {});
     add(flat, {.temperature = 1.0, .eta = 1e-2, .min_keep = 3}, flat, {});
-    // Behind the first draft a probability says nothing any more.
+    // After the first draft the probabilities carry no information.
     std::vector<float> steep(static_cast<std::size_t>(vocab), -1000.0F);
     steep[7] = 0;
     add(flat, {}, steep, {});
@@ -447,7 +447,7 @@ TEST_P(Deciding, LeavesToTheHostWhatItDoesNotKnow) {
     EXPECT_EQ(trees.compare().left, 4);
 }
 
-// A rejection that takes all away, by rounding alone: what was left before it stays.
+// A rejection removes all remaining probability by rounding alone: the distribution before it is kept.
 TEST_P(Deciding, KeepsWhatWasLeftWhereRoundingTookAll) {
     for (const char* rule : {"multi-round", "recursive"}) {
         Trees trees(*device_, 4, rule);
@@ -458,7 +458,7 @@ TEST_P(Deciding, KeepsWhatWasLeftWhereRoundingTookAll) {
         tree.reset(0);
         tree.sampled = true;
         tree.drafts.push_back(trees.drafts.distribution(0));
-        tree.drafts.back().kept = trees.drafts.room(0);
+        tree.drafts.back().kept = trees.drafts.slot(0);
         tree.trials.push_back({0, tree.add(0, 1, Origin::model), 0});
         EXPECT_EQ(trees.compare().drawn, 1);
     }
@@ -485,7 +485,7 @@ TEST_P(Deciding, DecisionsAreCounted) {
     EXPECT_THROW(ask({}), std::logic_error);
     KeptRows rows(*device_, 4);
     rows.add({1, 2, 3, 4}, {});
-    Choice keeping{.keep = rows.room(0)};
+    Choice keeping{.keep = rows.slot(0)};
     std::int32_t token = 0;
     EXPECT_THROW(device_->token_chooser()->choose(nullptr, 4, 4, std::span(&keeping, 1), std::span(&token, 1)),
                  std::logic_error);

@@ -1,5 +1,5 @@
-// The sampling rules on the demo model: two tokens at top-k 8, drafted by a real model over paged keys and values,
-// against the exact joint distribution of the target, enumerated from its own logits.
+// The sampling rules on the demo model: two tokens at top-k 8, drafted by a real model with a paged KV cache, tested
+// against the exact joint distribution of the target, which is enumerated from its own logits.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -27,7 +27,7 @@ SamplingParams params() {
     SamplingParams wanted;
     wanted.temperature = 1.1;
     wanted.top_k = 8;
-    wanted.repetition_penalty = 1.2;  // each node has a context of its own
+    wanted.repetition_penalty = 1.2;  // each node has its own context
     return wanted;
 }
 
@@ -47,7 +47,7 @@ struct Demo {
         return demo;
     }
 
-    /// Draft model of a chain; the target itself drafts for every other one of several, or where there is no small one.
+    /// Draft model of a chain. The target itself drafts for every second chain, and for all if there is no small model.
     Model* draft(int number) { return small && number % 2 == 0 ? small.get() : target.get(); }
 
     /// The target's distribution after the prompt and `text`.
@@ -93,7 +93,7 @@ struct Demo {
     }
 
   private:
-    /// The demo's draft model, where there is one.
+    /// The demo's draft model; nullptr if there is none.
     std::unique_ptr<Model> load_small() {
         const auto folder = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / "draft";
         if (!std::filesystem::exists(folder / "config.json")) return nullptr;
@@ -106,7 +106,7 @@ struct Case {
     int models = 1;
 };
 
-/// One text while it grows.
+/// One text during generation.
 struct Text {
     std::unique_ptr<SequenceDrafter> drafter;
     Tokens tokens;  ///< without the prompt
@@ -115,7 +115,8 @@ struct Text {
     TokenTree tree;
 };
 
-/// What a pass would bring: `num_new` tokens at the end of the text, and the state of the token before the last one.
+/// Passes to the drafter what a forward pass would: `num_new` tokens at the end of the text, and the state of the token
+/// before the last one.
 void observe(Drafter& drafter, Text& text, std::int64_t num_new, std::span<const std::int32_t> path) {
     const Tokens before(text.context.begin(), text.context.end() - 1);
     const Observation seen{.sequence = text.drafter.get(),
@@ -133,7 +134,7 @@ void verify_one(Drafter& drafter, Text& text, const Verifier& verifier) {
         Tokens path = text.tokens;
         for (const std::int32_t above : text.tree.path_to(node))
             path.push_back(text.tree.token[static_cast<std::size_t>(above)]);
-        return demo.after(path.size() < emitted ? path : Tokens{});  // beyond, nobody looks at the token
+        return demo.after(path.size() < emitted ? path : Tokens{});  // beyond `emitted` the token is not used
     };
     const Verdict verdict =
         verifier.verify(text.tree, target, text.key, static_cast<std::int64_t>(text.context.size()));
@@ -147,7 +148,7 @@ void verify_one(Drafter& drafter, Text& text, const Verifier& verifier) {
     if (!done) observe(drafter, text, static_cast<std::int64_t>(verdict.nodes.size()) + 1, verdict.nodes);
 }
 
-/// A step of all texts that are not done; false when there are none.
+/// One step of all unfinished texts; false if there are none.
 bool step(Drafter& drafter, const Verifier& verifier, VerifyRule rule, std::vector<Text>& batch) {
     static const SamplingParams sampling = params();
     std::vector<Proposal> proposals;
@@ -175,7 +176,7 @@ double p_value_of(const Case& wanted, std::int64_t draws) {
     options.method = wanted.draft;
     options.tree = wanted.tree;
     for (int i = 0; i < wanted.models; ++i) options.models.push_back(demo.draft(i));
-    options.model_temperature = 0.6;  // unlike the target's: drafts are rejected often
+    options.model_temperature = 0.6;  // differs from the target's, so that drafts are rejected often
     options.heads = demo.heads.get();
     const auto drafter = make_drafter({options, demo.target.get()});
     const auto verifier = make_verifier(wanted.verify);
@@ -216,12 +217,12 @@ TEST(DemoRules, EveryRuleOnEveryMethodEmitsTheTarget) {
         {"medusa", "3,2", "recursive", 0},
         {"medusa", "3,2", "coupled", 0},
     };
-    const std::int64_t draws = Demo::get().small ? 1500 : 800;  // seconds, with a draft model as large as the target
+    const std::int64_t draws = Demo::get().small ? 1500 : 800;  // seconds if the target is its own draft
     for (const Case& wanted : cases) EXPECT_GT(p_value_of(wanted, draws), 1e-4) << wanted.draft << " " << wanted.verify;
 }
 
 TEST(DemoRules, AWrongPairFails) {
-    // Drafts with replacement, verified as if without.
+    // Drafts drawn with replacement, verified by a rule for drafts without.
     EXPECT_LT(p_value_of({"spectr", "4x1", "recursive"}, 10000), 1e-4);
 }
 

@@ -1,4 +1,5 @@
-// Devices on which the engine is tested. Which GPUs are among them, emulated or real, is linked.
+// Devices on which the engine is tested. The linked source file (emulated_gpus.cpp or real_gpus.cpp) decides which GPUs
+// are among them.
 #pragma once
 
 #include <ostream>
@@ -11,10 +12,10 @@ namespace longhaul::engine::testing {
 
 struct DeviceCase {
     std::string name;
-    DeviceMaker make;       ///< gives nullptr where there is no such device
-    bool as_cpu;            ///< its bits are the CPU's
-    int items, tokens;      ///< of a job: as many as are done in seconds
-    bool any_split = true;  ///< its bits are the same however many ranks share a model
+    DeviceMaker make;       ///< returns nullptr if there is no such device
+    bool as_cpu;            ///< its results are bit-identical to the CPU's
+    int items, tokens;      ///< job size that finishes in seconds
+    bool any_split = true;  ///< its results do not depend on the number of ranks
 };
 
 inline void PrintTo(const DeviceCase& device, std::ostream* out) {

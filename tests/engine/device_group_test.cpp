@@ -1,5 +1,5 @@
-// Sums over ranks whose numbers lie in devices: from device to device only where each rank has one of its own and all
-// of them can be connected; else over the host. The same bits on every way.
+// Sums over ranks whose data is in device memory. They go from device to device only if each rank has a device of its
+// own and all devices can be connected, else through the host. Both paths give the same bits.
 #include "engine/parallel/device_group.hpp"
 
 #include <gtest/gtest.h>
@@ -17,10 +17,10 @@ using testing::Fabric;
 using testing::FabricLinks;
 using testing::RemoteDevice;
 
-/// What each rank's device holds after a sum of numbers that tell orders apart, and what it had to say.
+/// The contents of each rank's device after a sum whose result depends on the order of addition, and the rank's notice.
 struct Outcome {
     std::vector<std::vector<float>> sums;
-    std::vector<std::vector<float>> gathered;  ///< of a rank; empty where it would have gone over the host
+    std::vector<std::vector<float>> gathered;  ///< per rank; empty if the data would have gone through the host
     std::vector<std::string> notices;
 };
 
@@ -95,7 +95,7 @@ TEST(DeviceGroup, SaysWhyDevicesCouldNotBeConnectedAndGoesOverTheHost) {
         expect_sums(outcome);
         EXPECT_EQ(fabric->sums, 0);
         for (const std::string& notice : outcome.notices) {
-            EXPECT_EQ(notice, std::string("tensor-parallel: sums go over the host, as its devices could not be "
+            EXPECT_EQ(notice, std::string("tensor-parallel: sums go through host memory, as the devices could not be "
                                           "connected: ") +
                                   why);
         }

@@ -1,5 +1,5 @@
-// The engine on devices whose memory the host cannot touch (remote_device.hpp): the text is the one it is everywhere,
-// and checkpoints are written beside decoding.
+// The engine on devices whose memory the host cannot access (remote_device.hpp): the text is the same as on every other
+// device, and checkpoints are written while decoding continues.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -57,7 +57,7 @@ class OtherDevice : public ::testing::TestWithParam<DeviceCase> {
         job.make_device = GetParam().make;
         return job;
     }
-    /// Plain decoding, one at a time: what every other way must give.
+    /// Autoregressive decoding with batch 1: the reference for all other configurations.
     [[nodiscard]] static std::map<std::int64_t, std::vector<std::int32_t>> expected() {
         Job plain = job();
         plain.options.draft.method = "ar";
@@ -75,7 +75,7 @@ class OtherDevice : public ::testing::TestWithParam<DeviceCase> {
     fs::path folder_;
 };
 
-/// Length of the difference over that of `right`.
+/// Relative L2 distance: |values - right| / |right|.
 double distance(const std::vector<float>& values, const std::vector<float>& right) {
     double difference = 0, length = 0;
     for (std::size_t i = 0; i < right.size(); ++i) {
@@ -89,7 +89,7 @@ TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
     const DeviceMaker cpu = [] { return kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1); };
     for (const char* model : {"llama-default-bf16", "qwen2", "opt-post-norm-bf16"}) {
         for (const Precision precision : {Precision::bf16, Precision::fp32, Precision::int8, Precision::int4}) {
-            if (!GetParam().any_split && precision != Precision::bf16) continue;  // as without a library
+            if (!GetParam().any_split && precision != Precision::bf16) continue;  // the other precisions use no library
             SCOPED_TRACE(std::string(model) + " " + std::to_string(static_cast<int>(precision)));
             const DeviceMaker& judge = GetParam().as_cpu ? cpu : GetParam().make;
             const std::vector<float> right = logits(model, precision, judge, 1, 64).logits();
@@ -101,7 +101,7 @@ TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
     }
 }
 
-// Hidden states stay where they were computed: the head reads them there, and rows enter as them.
+// Hidden states stay on the device: the head reads them there, and a pass takes rows from them.
 TEST_P(OtherDevice, HiddenStatesGoFromPassToPass) {
     std::vector<ForwardRow> rows;
     std::vector<std::int32_t> all;
@@ -181,7 +181,7 @@ TEST_P(OtherDevice, StoppedAndResumedTheTextGoesOn) {
     EXPECT_EQ(result.sum.recomputed_rows, 0);
 }
 
-// What `allow-device-change` allows: each goes on from the keys and values that the other computed.
+// `allow-device-change`: each device continues from the KV that the other computed.
 TEST_P(OtherDevice, GoesOnFromAProcessorAndBack) {
     Job on_processor = job();
     on_processor.make_device = {};
@@ -196,11 +196,11 @@ TEST_P(OtherDevice, GoesOnFromAProcessorAndBack) {
     EXPECT_TRUE(tokens_of(result.items) == processors || !GetParam().as_cpu);
 }
 
-/// One of prompts, another of all that follows.
+/// Devices that compute prompts and decoded tokens with different arithmetic.
 class TwoArithmetics : public OtherDevice {};
 
-// A position's arithmetic follows from the position, also where keys and values of prompt and output are computed in
-// one go, and in chunks that fall otherwise.
+// The position alone decides which arithmetic is used, even if the KV of prompt and output is recomputed in one go or
+// in different chunks.
 TEST_P(TwoArithmetics, WhatIsComputedAgainIsTheSame) {
     const auto right = expected();
     Job job = this->job();
@@ -209,7 +209,7 @@ TEST_P(TwoArithmetics, WhatIsComputedAgainIsTheSame) {
     job.options.checkpoint.store_kv = false;
     job.options.checkpoint.every_tokens = 8;
     job.options.checkpoint.epoch = 1;
-    job.stop_after = GetParam().tokens * 3 / 2;  // the first item's text, and half of the next one's
+    job.stop_after = GetParam().tokens * 3 / 2;  // the first item's text, and half of the second's
     const JobResult begun = launch(job);
     job.options.prefill_chunk = 40;
     job.options.checkpoint.epoch = 2;
@@ -245,7 +245,7 @@ static std::vector<DeviceCase> cases_of_two_arithmetics() {
     return all;
 }
 
-/// Downloads as large as a row of logits, of all devices made by `make`.
+/// Counts the downloads of at least one row of logits, over all devices that `make` made.
 struct Counted {
     explicit Counted(DeviceMaker made_by) : inner(std::move(made_by)) {}
 
@@ -272,7 +272,7 @@ struct Counted {
     static constexpr std::size_t kept_bytes = kept_per_slab * kernels::KeptDistribution::num_bytes(96);
 };
 
-/// Items with settings of all kinds.
+/// Items with all kinds of sampling parameters.
 Job with_all_settings(Job job) {
     job.items = 5;
     job.generation.max_tokens = 3;
@@ -307,8 +307,8 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
         EXPECT_GT(device.rows, 0);
     }
 
-    // Log-probabilities are made of the rows of the tokens that came out, and of no other.
-    if (!GetParam().as_cpu) return;  // its kernels for that are those of the exact one
+    // Log-probabilities need the rows of the emitted tokens, and no others.
+    if (!GetParam().as_cpu) return;  // these use the exact device's kernels for this
     device.rows = 0;
     for (auto& [item, options] : drafted.own) options.logprobs = 2;
     const JobResult with_logprobs = launch(drafted);
@@ -318,7 +318,7 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
     }
 }
 
-// Draft models too: the nodes of trees and their probabilities come over, not the rows they were drawn from.
+// Draft models too: tree nodes and their probabilities are downloaded, not the rows they were drawn from.
 TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
     for (const auto& [method, tree] : {std::pair{"sd", "3"}, {"rsd-c", "2,2,1"}, {"rsd-s", "3x2"}, {"spectr", "3x2"}}) {
         SCOPED_TRACE(method);
@@ -341,9 +341,9 @@ TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
     }
 }
 
-// The sampling rules: neither a draft's distribution nor the target's comes over, and the text is the processor's.
+// The sampling rules: neither draft nor target distributions are downloaded, and the text equals the CPU's.
 TEST_P(OtherDevice, DecidesNodesWhereTheLogitsAre) {
-    if (!GetParam().as_cpu) return;  // its kernels for that are those of the exact one
+    if (!GetParam().as_cpu) return;  // these use the exact device's kernels for this
     struct Case {
         const char *method, *tree, *rule;
     };
@@ -370,13 +370,13 @@ TEST_P(OtherDevice, DecidesNodesWhereTheLogitsAre) {
         EXPECT_EQ(decided.sum.drafted, right.sum.drafted);
         EXPECT_EQ(decided.sum.accepted, right.sum.accepted);
         EXPECT_EQ(device.rows == 0, device.can_choose);
-        // Room for the distributions of one tree an item, used again and again.
+        // Slots for the distributions of one tree per item are reused.
         EXPECT_LE(device.kept, 3) << "of 16, for 5 trees of 7 nodes";
     }
 }
 
-// More drafts at a node than a device tries: the host decides, with what the device kept of their distributions; and a
-// low temperature, whose probabilities say nothing of unlikely tokens.
+// More drafts at a node than a device tries: the host decides, from the draft distributions that the device kept. The
+// low temperature gives unlikely tokens probabilities that carry no information.
 TEST_P(OtherDevice, FetchesWhatTheHostMustDecideBy) {
     if (!GetParam().as_cpu) return;  // as above
     Job job = with_all_settings(this->job());
@@ -403,7 +403,7 @@ TEST_P(OtherDevice, FetchesWhatTheHostMustDecideBy) {
     }
 }
 
-// What a device leaves to the host: those rows come over, and the text is the same.
+// Rows that the device leaves to the host are downloaded, and the text is the same.
 TEST_P(OtherDevice, LeavesToTheHostWhatItDoesNotKnow) {
     Job plain = with_all_settings(job());
     plain.items = 1;
@@ -417,7 +417,7 @@ TEST_P(OtherDevice, LeavesToTheHostWhatItDoesNotKnow) {
     EXPECT_GT(device.rows, 0);
 }
 
-// Two devices that reach each other: parts of the vocabulary meet on them.
+// Two connected devices: the parts of the vocabulary are gathered on the devices.
 TEST_P(OtherDevice, ChoosesTokensOfAllRanksPartsOverLinks) {
     if (!GetParam().as_cpu) return;  // as above
     Job plain = with_all_settings(job());
@@ -447,7 +447,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, OtherDevice, ::testing::ValuesIn(cases()),
 INSTANTIATE_TEST_SUITE_P(Devices, TwoArithmetics, ::testing::ValuesIn(cases_of_two_arithmetics()),
                          [](const auto& of) { return of.param.name; });
 
-/// Lets an export wait for passes; and the passes, after a few, for an export to begin, however late its thread is.
+/// Makes an export wait for passes. After 20 passes, further passes wait for an export to begin, so that a late export
+/// thread cannot miss them.
 class PassCount {
   public:
     void pass() {
@@ -456,7 +457,7 @@ class PassCount {
         changed_.notify_all();
         if (passes_ > 20) changed_.wait_for(lock, patience, [&] { return export_began_; });
     }
-    /// False: they did not come.
+    /// False on timeout.
     bool wait_for_more(int passes) {
         std::unique_lock lock(mutex_);
         export_began_ = true;
@@ -473,8 +474,8 @@ class PassCount {
     int passes_ = 0;
 };
 
-// The first read of keys and values for a checkpoint does not end before three more passes have begun: a step that
-// waited for it would never begin them.
+// The first KV read for a checkpoint does not end before three more passes have begun. A step that waited for it would
+// never begin them.
 TEST(ExportFromADevice, RunsBesideDecoding) {
     const fs::path folder = fs::temp_directory_path() / ("longhaul-export-" + std::to_string(::getpid()));
     PassCount count;
@@ -507,7 +508,7 @@ TEST(ExportFromADevice, RunsBesideDecoding) {
     fs::remove_all(folder);
 }
 
-// The device of these tests finds what they look for.
+// Checks that RemoteDevice itself catches the errors it is there to catch.
 TEST(RemoteDeviceDeathTest, TheHostCannotTouchItsMemory) {
     ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
     const auto device = make_remote();

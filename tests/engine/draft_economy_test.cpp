@@ -1,4 +1,4 @@
-// When another draft pays: the price of a row, learned from passes of different sizes.
+// Whether one more draft pays off: the cost of a row, learned from passes of different sizes.
 #include "engine/draft/draft_economy.hpp"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace longhaul::engine {
 namespace {
 
-/// Passes of 1 to 8 rows that take `base` + `row` seconds a row, each emitting `tokens`.
+/// Passes of 1 to 8 rows that take `base` seconds plus `row` per row, each emitting `tokens` tokens.
 DraftEconomy after_passes(double base, double row, std::int64_t tokens, int passes = 400) {
     DraftEconomy economy;
     for (int i = 0; i < passes; ++i) {
@@ -47,7 +47,7 @@ TEST(DraftEconomy, TriesBeforeItKnows) {
     EXPECT_LE(economy.min_probability(), 0.1) << "all passes alike say nothing against drafting";
 }
 
-// A pass during which another process had the core must not teach that rows are dear.
+// A pass during which another process had the core must not make rows look expensive.
 TEST(DraftEconomy, OneSlowPassChangesLittle) {
     DraftEconomy economy = after_passes(1e-3, 2e-4, 1);
     const double before = economy.min_probability();

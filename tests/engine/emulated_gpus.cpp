@@ -1,4 +1,5 @@
-// The GPU's kernels on the host (tests/cuda_emulation/cuda_emulation.hpp), behind memory that the host cannot touch.
+// The GPU kernels emulated on the host (tests/cuda_emulation/cuda_emulation.hpp), behind memory that the host cannot
+// access.
 #include "kernels/cuda/cuda_device.hpp"
 #include "tests/engine/device_cases.hpp"
 #include "tests/engine/remote_device.hpp"

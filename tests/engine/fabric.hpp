@@ -1,4 +1,4 @@
-// Links between devices of one process, for tests: what goes over them goes through groups of threads of their own.
+// Links between the devices of one process, for tests. Transfers go through a thread group of their own.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace longhaul::engine::testing {
 
-/// Links as a test wants them; their sums go through groups of threads of their own.
+/// Configurable links: which ranks share a device, which fail to connect. Sums go through a thread group of their own.
 struct Fabric {
     std::vector<std::string> addresses;  ///< of each rank's device
     int rank_that_cannot_join = -1;

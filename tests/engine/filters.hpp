@@ -1,4 +1,4 @@
-// Every set of the pipeline's filters, by number: for tests that go through all 32.
+// All 32 combinations of the sampling pipeline's filters, by number, for tests that go through each.
 #pragma once
 
 #include "engine/sampling/params.hpp"

@@ -1,4 +1,4 @@
-// The engine asks for the same kernels in each step of plain decoding: they come to the GPU in graphs.
+// Plain decoding launches the same kernels in each step, so they reach the GPU in graphs.
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_device.hpp"
@@ -24,7 +24,7 @@ TEST(Graphs, StepsOfPlainDecodingAreLaunchedAsGraphs) {
     const auto before = kernels::cuda::emulation::graph_launches();
     ASSERT_EQ(launch(job).items.at(0).tokens.size(), 24U);
     const auto after = kernels::cuda::emulation::graph_launches();
-    // The first steps make lists and graphs; then a page may begin, and a longer path be another shape.
+    // The first steps build lists and graphs. After that, a new page or a longer path may change the shape.
     EXPECT_GE(after.graphs - before.graphs, 24 / 2);
     EXPECT_GE(after.calls - before.calls, 8 * (after.graphs - before.graphs));
 }

@@ -1,4 +1,4 @@
-// Collectives of a group: the sum is a balanced tree over the ranks, and every rank gets the same bits.
+// Collectives of a group: sums are added as a balanced tree over the ranks, and every rank gets the same bits.
 #include "engine/parallel/group.hpp"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ void on_ranks(int size, Body body) {
 }
 
 TEST(Group, AllReduceAddsAsABalancedTree) {
-    // Values whose sum depends on the order: ((a+b)+(c+d)) differs from (((a+b)+c)+d).
+    // The sum of these values depends on the order: ((a+b)+(c+d)) differs from (((a+b)+c)+d).
     const float values[8] = {1.0F, 1e8F, -1e8F, 3.0F, 0.1F, 1e-3F, 7e7F, -7e7F};
     const auto tree4 = (values[0] + values[1]) + (values[2] + values[3]);
     const auto tree8 = tree4 + ((values[4] + values[5]) + (values[6] + values[7]));

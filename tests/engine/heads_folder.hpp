@@ -1,4 +1,4 @@
-// Folders of trained heads for tests: random ones of any width, written as published checkpoints have them.
+// Folders of trained draft heads for tests: random weights of any width, in the layout of published checkpoints.
 #pragma once
 
 #include <unistd.h>
@@ -15,17 +15,17 @@
 
 namespace longhaul::engine::testing {
 
-/// A tensor of bf16.
+/// A bf16 tensor.
 struct HeadTensor {
     std::string name;
     std::vector<std::int64_t> shape;
     std::vector<float> values;
 };
 
-/// A folder that is there as long as this is.
+/// A temporary folder, removed by the destructor.
 class HeadsFolder {
   public:
-    /// Small random matrices, gains near 1. `edit` changes what is written.
+    /// Small random matrices, and gains near 1. `edit` changes the tensors before they are written.
     HeadsFolder(std::int64_t width, std::int64_t num_heads,
                 const std::function<void(std::vector<HeadTensor>&)>& edit = {}, const std::string& config = "") {
         static int count = 0;

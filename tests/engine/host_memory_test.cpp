@@ -1,4 +1,4 @@
-// Keys and values beyond a device's memory: pages in two places, one text.
+// KV caches larger than the device's memory: pages in device memory and in host memory, and the same text.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -22,7 +22,7 @@ std::unique_ptr<RemoteDevice> make_remote() {
     return std::make_unique<RemoteDevice>(kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1));
 }
 
-/// Of the tiny model, on a remote device, a rank of so many.
+/// Bytes per page of the tiny model on a remote device, for one of `ranks` ranks.
 std::int64_t tiny_page_bytes(int ranks) {
     const auto device = make_remote();
     const auto group = make_local_group();
@@ -70,18 +70,19 @@ TEST_F(HostPages, ComeNearWithWhatTheyHold) {
     std::vector<std::byte> in(box.bytes(layout_)), out(in.size());
     for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::byte>(i * 7 + i / 256);
     device_->kv_import_box(layout_, kv.pages(), box, in.data(), in.size() / 2);
-    EXPECT_EQ(kv.bring_near(8), 0) << "there is no room";
+    EXPECT_EQ(kv.move_to_device(8), 0) << "there is no room";
     other.reset();
-    EXPECT_EQ(kv.bring_near(1), 1);
+    EXPECT_EQ(kv.move_to_device(1), 1);
     EXPECT_EQ(pool.host_pages_in_use(), 2);
-    EXPECT_EQ(kv.bring_near(8), 1);
+    EXPECT_EQ(kv.move_to_device(8), 1);
     EXPECT_EQ(pool.host_pages_in_use(), 1);
     EXPECT_EQ(pool.pages_in_use(), 3);
     device_->kv_export_box(layout_, kv.pages(), box, out.data(), in.size() / 2);
     EXPECT_EQ(out, in);
 }
 
-// They hold nothing from one step to the next; far ones would cross the link in each.
+// Scratch pages hold nothing between steps, so they move to device memory without a copy. In host memory they would
+// cross the link in every step.
 TEST_F(HostPages, OfDraftNodesComeNearAsTheyAre) {
     PagePool pool(*device_, layout_, KvMemory{page_bytes_, 2 * page_bytes_});
     auto other = std::make_unique<KvSequence>(pool);
@@ -89,21 +90,21 @@ TEST_F(HostPages, OfDraftNodesComeNearAsTheyAre) {
     KvSequence kv(pool);
     ASSERT_TRUE(kv.reserve_scratch(64));
     EXPECT_TRUE(pool.is_in_host_memory(kv.scratch_pages()[0]));
-    EXPECT_EQ(kv.bring_near(8), 0);
+    EXPECT_EQ(kv.move_to_device(8), 0);
     EXPECT_TRUE(pool.is_in_host_memory(kv.scratch_pages()[0])) << "there is no room";
     other.reset();
-    EXPECT_EQ(kv.bring_near(8), 0) << "nothing was moved";
+    EXPECT_EQ(kv.move_to_device(8), 0) << "nothing was moved";
     EXPECT_FALSE(pool.is_in_host_memory(kv.scratch_pages()[0]));
     EXPECT_EQ(pool.host_pages_in_use(), 0);
     EXPECT_EQ(pool.pages_in_use(), 1);
 }
 
-/// One GPU: how its kernels find pages is for their own tests.
+/// One GPU is enough: how its kernels find pages is tested in tests/kernels.
 std::vector<DeviceCase> cases() {
     return {gpu_cases().front(), {"remote", [] { return make_remote(); }, true, 4, 40}};
 }
 
-/// A device with room for a few pages of the tiny model's keys and values.
+/// A device with space for a few KV pages of the tiny model.
 class SmallDevice : public ::testing::TestWithParam<DeviceCase> {
   protected:
     SmallDevice() : folder_(fs::temp_directory_path() / ("longhaul-small-device-" + std::to_string(::getpid()))) {
@@ -136,13 +137,13 @@ class SmallDevice : public ::testing::TestWithParam<DeviceCase> {
         };
         return job;
     }
-    /// On a processor.
+    /// Computed on a CPU.
     [[nodiscard]] std::map<std::int64_t, std::vector<std::int32_t>> expected() {
         Job plain = job(1000, 0, 1);
         plain.make_device = {};
         return tokens_of(launch(plain).items);
     }
-    /// Unless it is a real one, which nobody counts for.
+    /// Not checked on a real GPU, where the allocations are not counted.
     void expect_host_pages() const { EXPECT_TRUE(host_slabs_ > 0 || !is_counted_); }
 
     fs::path folder_;
@@ -188,7 +189,7 @@ TEST(HostMemoryTest, OneTextWhereverThePagesLie) {
     }
 }
 
-// Growing items are put back when both places are full; one that fits nowhere fails.
+// Growing items are preempted when both memories are full. An item that fits in neither fails.
 TEST(HostMemoryTest, ItemsWaitAndAreGivenUpAsElsewhere) {
     Job job{base_options()};
     job.options.batch = 8;
@@ -208,7 +209,7 @@ TEST(HostMemoryTest, ItemsWaitAndAreGivenUpAsElsewhere) {
     EXPECT_NE(result.items.at(4).error.find("host-memory"), std::string::npos) << result.items.at(4).error;
 }
 
-// The target's pages leave the device's memory to drafts.
+// The target's pages leave the device memory to the draft models.
 TEST(HostMemoryTest, DraftModelsStayNear) {
     Job job{base_options()};
     job.items = 3;

@@ -1,4 +1,4 @@
-// Bad JSON and what we say about it: one row a case. The rows are the documentation of engine/json.hpp.
+// Malformed JSON and its error messages, one row per case. The rows document engine/json.hpp.
 #include "engine/json.hpp"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ TEST(Json, BadTextIsRefusedWithItsPlace) {
         {R"([1] // note)", "@4: expected end of input, got invalid literal at the end of '1] /'"},
         {R"({"a": 'b'})", R"(a@6: expected JSON, got invalid literal at the end of '"a": '')"},
         {std::string("[1]\0[2]", 7), "@3: expected JSON, got a NUL byte"},
-        // What JSON leaves open and readers disagree about.
+        // Where JSON allows several readings and parsers disagree.
         {R"({"m": {"x": 1, "y": 2, "x": 3}})", "m.x: expected every key once, got this key twice"},
         {R"([{}, {"a\nb": 1, "a\nb": 2}])", R"([2].a\x0ab: expected every key once, got this key twice)"},
         // Numbers.

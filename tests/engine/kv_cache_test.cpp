@@ -1,4 +1,4 @@
-// Pages of keys and values: as many as the ceiling allows, side by side.
+// The KV page pool: it hands out as many pages as its limit allows, contiguous in memory.
 #include "engine/kv/kv_cache.hpp"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,8 @@ TEST_F(PagePoolTest, HandsOutPagesUpToItsCeiling) {
     EXPECT_EQ(pool.take(), back);
 }
 
-// Memory that the system can back with huge pages: attention over long sequences needs its translations to stay cached.
+// The system can back contiguous pages with huge pages: attention over long sequences needs its address translations to
+// stay in the TLB.
 TEST_F(PagePoolTest, PagesStandSideBySide) {
     PagePool pool(*device_, layout_, 100 * page_bytes_);
     std::vector<std::byte*> pages = take(pool, 100);
@@ -57,7 +58,7 @@ TEST_F(PagePoolTest, PagesStandSideBySide) {
     EXPECT_EQ(page_bytes_ % 64, 0);
 }
 
-// A device that follows a head through all pages finds them one behind another, in slabs of whole groups.
+// A device that reads one head through all pages finds its parts contiguous, in slabs of whole page groups.
 TEST_F(PagePoolTest, PagesOfAGroupStandInEachOthersGaps) {
     layout_.pages_together = 4;
     PagePool pool(*device_, layout_, 10 * page_bytes_);
@@ -72,7 +73,7 @@ TEST_F(PagePoolTest, PagesOfAGroupStandInEachOthersGaps) {
     }
 }
 
-// What a model's sequences have: on the processor, whole runs of a head.
+// A model's sequences get the device's preferred layout; on a CPU, several pages of a head are contiguous.
 TEST(ModelPages, StandAsTheDeviceLikesThem) {
     ModelConfig config;
     config.vocab_size = config.hidden_size = 64;
@@ -87,7 +88,7 @@ TEST(ModelPages, StandAsTheDeviceLikesThem) {
     EXPECT_EQ(model->kv_layout().pages_together, device->kv_pages_together(model->kv_layout()));
 }
 
-// What ended sequences leave is handed out from its beginning again.
+// Pages of finished sequences are reused lowest address first.
 TEST_F(PagePoolTest, TheLowestPageComesFirst) {
     PagePool pool(*device_, layout_, 5 * page_bytes_);
     const std::vector<std::byte*> pages = take(pool, 5);

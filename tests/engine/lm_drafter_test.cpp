@@ -1,6 +1,6 @@
-// Drafts of language models in a whole replica: the text of plain decoding under `coupled`, one text of their own under
-// the sampling rules, whatever the batch, the split and the interruptions; and keys and values of accepted nodes that
-// are kept, not computed again.
+// Draft language models in a whole replica. Under `coupled` the text is that of plain decoding; under each sampling
+// rule it is another text, which does not depend on batch, split and interruptions. KV of accepted nodes is kept, not
+// recomputed.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using namespace testing;
 const std::filesystem::path parity = LONGHAUL_TEST_DATA "/parity";
 
 struct Method {
-    const char *draft, *tree, *verify;  ///< verify: its own sampling rule
+    const char *draft, *tree, *verify;  ///< verify: the method's sampling rule
     int models = 1;
 };
 
@@ -60,11 +60,11 @@ TEST(LmDrafter, CoupledGivesTheTextOfPlainDecoding) {
     }
 }
 
-// OPT drafts for OPT, which have as many positions.
+// OPT drafts for OPT; both have the same number of positions.
 TEST(LmDrafter, OptDraftsForOpt) {
     Job job{base_options()};
     job.model = parity / "opt-bf16";
-    job.items = 2;  // prompts of 20 and 57 tokens, 60 new ones: both end within 128 positions
+    job.items = 2;  // prompts of 20 and 57 tokens plus 60 new ones: both end within 128 positions
     job.options.draft.method = "ar";
     const Texts expected = tokens_of(launch(job).items);
     for (const Method& method : methods) {
@@ -82,9 +82,9 @@ TEST(LmDrafter, OptDraftsForOpt) {
     }
 }
 
-// Behind its last position a draft model begins anew, later in the text, and drafts are as good as before.
+// After its last position a draft model starts a new context later in the text, and drafts as well as before.
 TEST(LmDrafter, ATextMayOutgrowTheDraftsContext) {
-    for (const std::int64_t item : {2, 4}) {  // 94 and 168 tokens before the first draft of a model of 128 positions
+    for (const std::int64_t item : {2, 4}) {  // 94 and 168 tokens before the first draft of a model with 128 positions
         Job plain_job{base_options()};
         plain_job.items = 1;
         plain_job.prompts[0] = prompt_of(item);
@@ -99,7 +99,7 @@ TEST(LmDrafter, ATextMayOutgrowTheDraftsContext) {
                 job.generation = plain_job.generation;
                 const JobResult result = launch(job);
                 const TreeShape tree = tree_of(find_draft_method(method.draft), method.tree);
-                // Where a context ends, and the text, trees are cut.
+                // Trees are cut at the end of a context and at the end of the text.
                 EXPECT_GT(result.sum.draft_calls, (result.sum.target_calls - 10) * tree.depth)
                     << method.draft << " " << verify << ", item " << item;
                 if (verify == "coupled") {
@@ -114,7 +114,7 @@ TEST(LmDrafter, ATextMayOutgrowTheDraftsContext) {
     }
 }
 
-// Reading again where a context ended is a part of decoding.
+// Rereading tokens after a context ends counts as decoding.
 TEST(LmDrafter, WhatADraftModelReadsAgainIsNoPrefill) {
     Job job = job_of(methods.front(), "coupled");
     job.items = 1;
@@ -126,7 +126,7 @@ TEST(LmDrafter, WhatADraftModelReadsAgainIsNoPrefill) {
     EXPECT_EQ(result.outcome.mixed_seconds, 0);
 }
 
-// MBSU counts the cost of a level, which is that of all models together.
+// MBSU counts the cost of a level, which is the sum over all models.
 TEST(LmDrafter, DraftCallsAreLevelsOfTrees) {
     for (const Method& method : {Method{"sd", "auto", ""}, Method{"specinfer", "auto", "", 2}}) {
         Job job = job_of(method, "coupled");
@@ -137,12 +137,12 @@ TEST(LmDrafter, DraftCallsAreLevelsOfTrees) {
     }
 }
 
-// The target as its own draft, to the last position: guesses are right all the way, trees reach beyond it.
+// The target drafts for itself, up to the last position: every guess is right, and the trees reach beyond it.
 TEST(LmDrafter, OptDraftsForItselfToItsLastPosition) {
     Job plain_job{base_options()};
     plain_job.model = parity / "opt-bf16";
     plain_job.items = 1;
-    plain_job.generation.max_tokens = 108;  // behind a prompt of 20: all 128 positions
+    plain_job.generation.max_tokens = 108;  // after a prompt of 20: all 128 positions
     for (const std::string verify : {"coupled", "rejection"}) {
         Job job = plain_job;
         job.options.draft = {};
@@ -171,13 +171,13 @@ TEST(LmDrafter, CoupledAtTemperatureZero) {
     }
 }
 
-// With the target as its own draft every first guess is right, under the shared noise as under a rule of sampling. So
-// keys and values of the draft are those of the accepted path, at the right positions, all the way.
+// If the target drafts for itself, every first guess is right, under the shared noise and under a sampling rule. This
+// shows that the draft's KV is that of the accepted path, at the right positions.
 TEST(LmDrafter, TheTargetItselfDraftsWithoutAnError) {
     for (const Method& method : methods) {
         if (method.models > 1) continue;
         for (const std::string verify : {"coupled", method.verify}) {
-            if (verify == "k-seq") continue;  // its discount rejects equals
+            if (verify == "k-seq") continue;  // its discount rejects even if p = q
             Job job = job_of(method, verify);
             job.draft_models = {tiny_model};
             job.options.batch = 2;
@@ -223,7 +223,7 @@ TEST(LmDrafter, NgramsUnderRecursiveGiveOneText) {
     }
 }
 
-/// Interrupted every 37 tokens until all is done.
+/// Interrupted every 37 tokens until all items are done.
 Texts resumed_again_and_again(Job job, const std::string& what) {
     const auto folder = std::filesystem::temp_directory_path() / ("lm_drafter_test." + std::to_string(getpid()));
     std::filesystem::remove_all(folder);
@@ -252,7 +252,7 @@ TEST(LmDrafter, StoppedAndResumedTheTextGoesOn) {
     }
 }
 
-// What was pushed out of a table's full lists is in no checkpoint, and the drafts must be the same all the same.
+// Entries pushed out of a table's full lists are in no checkpoint, but the drafts must still be the same.
 TEST(LmDrafter, NgramsUnderRecursiveGoOnAfterAResume) {
     Job job{base_options()};
     job.options.verify = "recursive";
@@ -261,7 +261,7 @@ TEST(LmDrafter, NgramsUnderRecursiveGoOnAfterAResume) {
     EXPECT_EQ(resumed_again_and_again(job, "ngram"), tokens_of(launch(job).items));
 }
 
-// How many tokens an item may have decides where it ends, and nothing else; also where a checkpoint has more already.
+// max-tokens of an item decides only where it ends, even if a checkpoint already has more tokens.
 TEST(LmDrafter, FewerTokensAreABeginning) {
     const auto folder = std::filesystem::temp_directory_path() / ("lm_drafter_test." + std::to_string(getpid()));
     for (const Method& method : methods) {
@@ -282,7 +282,7 @@ TEST(LmDrafter, FewerTokensAreABeginning) {
     std::filesystem::remove_all(folder);
 }
 
-// Memory for one sequence at a time: the others wait, and go on where they were.
+// Memory for one sequence at a time: the others wait and then continue where they were.
 TEST(LmDrafter, ShortMemoryDoesNotChangeTheText) {
     for (const Method& method : methods) {
         Job job = job_of(method, method.verify);
@@ -301,7 +301,7 @@ const std::vector<Method> changing{{"sd", "auto", ""},
                                    {"rsd-c", "auto", ""},
                                    {"rsd-s", "auto", ""}};
 
-/// Nothing for a while, then every size; each call is a step.
+/// No drafts for `pause` steps, then trees of every size; each call is a step.
 std::function<TreeLimits()> every_size(std::int64_t pause) {
     return [pause, step = std::int64_t{0}]() mutable -> TreeLimits {
         ++step;
@@ -311,7 +311,7 @@ std::function<TreeLimits()> every_size(std::int64_t pause) {
     };
 }
 
-// What is chosen depends on time: how much is drafted is not looked at.
+// The choice depends on measured time, so the number of drafts is not checked.
 TEST(LmDrafter, MeasuredTreesGiveTheTextOfPlainDecoding) {
     for (const Method& method : changing) {
         for (const std::int64_t batch : {1, 4}) {
@@ -342,7 +342,7 @@ TEST(LmDrafter, TreesOfAnySizeAndPausesGiveTheTextOfPlainDecoding) {
     }
 }
 
-// The target as its own draft misses nothing: after a pause it knows all that it did not see.
+// The target drafts for itself: after a pause it reads the tokens it has not seen, and every guess is right.
 TEST(LmDrafter, ReadsUpAfterAPause) {
     Job job = job_of({"sd", "auto", ""}, "coupled");
     job.draft_models = {tiny_model};
@@ -358,12 +358,12 @@ TEST(LmDrafter, ReadsUpAfterAPause) {
     EXPECT_EQ(result.sum.target_calls, 10 + 3 + 10 + 5);  // 10 + 15 + 10 + 25 tokens
 }
 
-// After a long one it begins anew with the last tokens.
+// After a long pause the draft model starts again from the last tokens.
 TEST(LmDrafter, AfterALongPauseItDraftsFromTheLastTokens) {
     Job job{base_options()};
     job.options.draft.method = "ar";
     job.items = 1;
-    job.prompts[0] = prompt_of(4);  // 168 tokens, none of which the drafter is shown
+    job.prompts[0] = prompt_of(4);  // 168 tokens, none of which the drafter sees
     const Texts expected = tokens_of(launch(job).items);
     job.options.draft = job_of({"sd", "auto", ""}, "coupled").options.draft;
     job.draft_models = {tiny_model};

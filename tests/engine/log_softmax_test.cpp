@@ -1,4 +1,4 @@
-// Log-probabilities of raw logits against libm, and the rows that results are made of.
+// Log-probabilities of raw logits against libm, and the rows from which results are built.
 #include "engine/sampling/log_softmax.hpp"
 
 #include <gtest/gtest.h>
@@ -103,13 +103,13 @@ TEST(Forced, WalksAlongTheGivenTokens) {
     verdict = walk({4, 7});
     EXPECT_TRUE(verdict.nodes.empty());
     EXPECT_EQ(verdict.next_token, 4);
-    verdict = walk({5, 7});  // the tree is deeper than what is left
+    verdict = walk({5, 7});  // the tree is deeper than the remaining tokens
     EXPECT_EQ(verdict.nodes, std::vector<std::int32_t>{a});
     EXPECT_EQ(verdict.next_token, 7);
 }
 
-// Every position is scored by one window: the first that sees it, as the sliding window of the Hugging Face
-// documentation (perplexity of fixed-length models) goes over a document.
+// Every position is scored by exactly one window, the first that contains it, like the sliding window of the Hugging
+// Face documentation (perplexity of fixed-length models).
 TEST(ScoringWindows, ScoreEachPositionOnce) {
     for (const auto& [window, stride] : {std::pair(8, 4), std::pair(8, 3), std::pair(8, 8), std::pair(8, 1)}) {
         const ScoringWindows windows{.window = window, .stride = stride};

@@ -1,4 +1,4 @@
-// Rows of logits of several kinds, and settings for them: for tests of what chooses tokens.
+// Rows of logits of several kinds, and sampling parameters for them, for the tests of token selection.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@ namespace longhaul::engine::testing {
 inline constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 inline constexpr float infinity = std::numeric_limits<float>::infinity();
 
-/// Of a seed.
+/// Generates rows from a seed.
 class Rows {
   public:
     explicit Rows(unsigned seed) : random_(seed) {}
@@ -48,7 +48,7 @@ class Rows {
     std::mt19937 random_;
 };
 
-/// Every set of filters at one of three temperatures, and greedy decoding.
+/// Every combination of filters, at temperatures 1.0, 0.3 and 1.7 in rotation, and greedy decoding.
 inline std::vector<SamplingParams> all_filters() {
     std::vector<SamplingParams> cases;
     for (int filters = 0; filters < 32; ++filters) {

@@ -1,6 +1,6 @@
-// Medusa heads in a whole replica: the text of plain decoding under `coupled`, one text of their own under `recursive`,
-// whatever the batch, the split and the interruptions; what they compute, against PyTorch; and folders that are no
-// heads of the target.
+// Medusa heads in a whole replica. Under `coupled` the text is that of plain decoding; under `recursive` it is another
+// text, which does not depend on batch, split and interruptions. Also their logits against PyTorch, and folders that
+// are not heads of the target.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -52,7 +52,7 @@ TEST(Medusa, CoupledGivesTheTextOfPlainDecoding) {
             job.options.batch = batch;
             const JobResult result = launch(job);
             EXPECT_EQ(tokens_of(result.items), plain) << tree << ", batch " << batch;
-            // Left alone, it gives up on random heads after a few trees.
+            // `auto` gives up on random heads after a few trees.
             EXPECT_GT(result.sum.drafted, std::string(tree) == "auto" ? 0 : 200) << tree;
         }
     }
@@ -61,14 +61,14 @@ TEST(Medusa, CoupledGivesTheTextOfPlainDecoding) {
     EXPECT_EQ(tokens_of(launch(split).items), plain) << "2 ranks";
 }
 
-// A tree costs one call, whatever its depth: every level comes from the same hidden state.
+// A tree costs one draft call at any depth: all levels come from the same hidden state.
 TEST(Medusa, EveryStepDraftsButOneWithNothingBeforeTheRoot) {
     const HeadsFolder heads(tiny_width(), 3);
     Job job = job_of(VerifyRule::coupled, heads);
     job.items = 1;
     job.prompts[0] = {1};  // no token before the root: the first step has no state to draft from
     const JobResult result = launch(job);
-    EXPECT_GE(result.sum.draft_calls, result.sum.target_calls - 2);  // nor has a step for the last token
+    EXPECT_GE(result.sum.draft_calls, result.sum.target_calls - 2);  // nor does the step for the last token draft
     EXPECT_LT(result.sum.draft_calls, result.sum.target_calls);
 }
 
@@ -96,7 +96,7 @@ JobResult resumed_again_and_again(Job job, bool store_kv) {
     return result;
 }
 
-// A hidden state is in the checkpoint, or comes again from one row of the target.
+// The hidden state is restored from the checkpoint, or recomputed with one row of the target.
 TEST(Medusa, StoppedAndResumedTheTextGoesOn) {
     const HeadsFolder heads(tiny_width(), 3);
     for (const VerifyRule verify : {VerifyRule::coupled, VerifyRule::recursive}) {
@@ -106,7 +106,7 @@ TEST(Medusa, StoppedAndResumedTheTextGoesOn) {
         const JobResult stored = resumed_again_and_again(job, true);
         EXPECT_EQ(tokens_of(stored.items), whole) << verify.name();
         EXPECT_GT(stored.sum.resumes, 3);
-        // Where drafts decide the text, what a checkpoint says of them is not trusted: the row is computed again.
+        // If drafts decide the text, the state in the checkpoint is not trusted: the row is recomputed.
         EXPECT_EQ(stored.sum.recomputed_rows, verify == VerifyRule::coupled ? 0 : stored.sum.resumes) << verify.name();
         EXPECT_EQ(tokens_of(resumed_again_and_again(job, false).items), whole) << verify.name() << ", recomputed";
     }
@@ -121,7 +121,7 @@ TEST(Medusa, ShortMemoryDoesNotChangeTheText) {
     EXPECT_EQ(tokens_of(launch(job).items), whole);
 }
 
-// The demo's heads are right often enough to gain: more than a third of a token per call beside the target's own.
+// The demo's heads are right often enough to pay off: they add more than a third of a token per call.
 TEST(Medusa, TheDemosHeadsGain) {
     Job job{base_options()};
     job.model = demo;
@@ -140,7 +140,7 @@ TEST(Medusa, TheDemosHeadsGain) {
     EXPECT_GT(static_cast<double>(result.sum.decode_tokens) / static_cast<double>(result.sum.target_calls), 1.33);
 }
 
-// What PyTorch computes of the demo's heads in fp32 (tests/tools/make_parity_goldens.py).
+// Expected values: PyTorch on the demo's heads in fp32 (tests/tools/make_parity_goldens.py).
 TEST(Heads, LogitsAreThoseOfPyTorch) {
     const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
     const auto group = make_local_group();
@@ -176,7 +176,7 @@ TEST(Heads, LogitsAreThoseOfPyTorch) {
     }
 }
 
-// --- folders that are no heads of this target
+// --- folders that are not heads of this target
 
 std::string refusal(const HeadsFolder& folder) {
     const auto device = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
@@ -197,7 +197,7 @@ TEST(Heads, WhatDoesNotFitIsRefusedInALine) {
     EXPECT_EQ(refusal(HeadsFolder(width, 2)), "");
     EXPECT_EQ(refusal(HeadsFolder(width, 2, {}, "{}")),
               "config.json: medusa_heads: expected the number of heads, got nothing; give a folder of heads as "
-              "draft-model, or a model that has them inside");
+              "draft-model, or a model folder that contains heads");
     EXPECT_EQ(refusal(HeadsFolder(2 * width, 2)), "config.json: hidden_size: expected " + std::to_string(width) +
                                                       ", as the target has, got " + std::to_string(2 * width) +
                                                       "; heads belong to the model they were trained on");
@@ -228,7 +228,7 @@ TEST(Medusa, TreesDeeperThanThereAreHeadsAreRefused) {
     Job job = job_of(VerifyRule::coupled, heads);
     job.options.draft.tree = "2,2,2";
     EXPECT_THROW(launch(job), std::runtime_error);
-    for (const char* own : {"3,3,3", "auto"}) {  // the method's own are cut
+    for (const char* own : {"3,3,3", "auto"}) {  // the method's default trees are cut
         job.options.draft.tree = own;
         EXPECT_EQ(tokens_of(launch(job).items), plain_texts()) << own;
     }

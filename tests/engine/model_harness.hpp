@@ -1,4 +1,4 @@
-// A model on one or several in-process ranks, for tests: same prompt in, logits out.
+// A model on one or several in-process ranks, for tests: takes a prompt, returns its logits.
 #pragma once
 
 #include <algorithm>
@@ -21,16 +21,16 @@ namespace longhaul::engine::testing {
 inline const std::int64_t plenty = std::int64_t{1} << 30;
 
 /// Logits [positions, vocab] of `tokens` at `positions`, fed in chunks of `chunk` rows to a model split over `ranks`
-/// threads. Every rank's logits are the same (checked by the caller through `all_ranks`).
+/// threads. All ranks must have the same logits; the caller checks this through `all_ranks`.
 struct Run {
-    std::vector<std::vector<float>> all_ranks;  // one [positions * vocab] a rank
-    std::vector<std::int64_t> weight_bytes;     // resident, a rank
+    std::vector<std::vector<float>> all_ranks;  // one [positions * vocab] per rank
+    std::vector<std::int64_t> weight_bytes;     // resident, per rank
     std::vector<std::string> notices;           // of the first rank
-    std::vector<std::string> loaded;            // how, a rank
+    std::vector<std::string> loaded;            // how the weights were loaded, per rank
     [[nodiscard]] const std::vector<float>& logits() const { return all_ranks.front(); }
 };
 
-/// The logits of one pass over rows of one sequence.
+/// The logits of one forward pass over rows of one sequence.
 inline std::vector<float> logits_of(Model& model, std::span<const ForwardRow> rows, const KvSequence& kv,
                                     const HiddenStates* states = nullptr) {
     const KvView view = kv.view();
@@ -39,7 +39,7 @@ inline std::vector<float> logits_of(Model& model, std::span<const ForwardRow> ro
     return {logits.begin(), logits.end()};
 }
 
-/// The same row, with logits.
+/// A copy of the row that requests logits.
 inline ForwardRow wanted(ForwardRow row) {
     row.wants_logits = true;
     return row;
@@ -69,7 +69,7 @@ inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>
 /// Makes the device of one rank.
 using DeviceMaker = std::function<std::unique_ptr<kernels::Device>()>;
 
-/// Loads a model on `ranks` threads and calls `action` on each with its part. Throws what a rank threw.
+/// Loads a model on `ranks` threads and calls `action` on each with its part. Rethrows what a rank throws.
 inline void on_each_rank(const std::filesystem::path& folder, Precision precision, const DeviceMaker& make_device,
                          int ranks, const std::function<void(Model&, int rank)>& action,
                          std::optional<kernels::DType> kv = {}, const std::filesystem::path& packed_folder = {}) {

@@ -1,5 +1,5 @@
-// The parts of a model used apart, taps, and rows whose place in the text is not their place in the pages: always
-// compared with whole passes, bit for bit.
+// The parts of a model used separately, taps, and rows whose text position differs from their slot. All are compared
+// bit for bit with whole passes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -51,7 +51,7 @@ double greatest_difference(const Floats& a, const Floats& b) {
     return greatest;
 }
 
-/// Pages of one sequence, for `text_size` positions and as many scratch slots.
+/// Pages of one sequence for 2 * `text_size` positions, and `text_size` scratch slots.
 struct OwnPages {
     explicit OwnPages(Model& model) : OwnPages(model, model.kv_layout()) {}
     OwnPages(Model& model, const kernels::KvLayout& layout) : pool(model.device(), layout, testing::plenty), kv(pool) {
@@ -94,7 +94,7 @@ Floats forward_alone(Model& model, const std::vector<ForwardRow>& rows, const Hi
     return host_of(model.forward({.rows = rows, .sequences = pages.views(), .states = states}).logits);
 }
 
-/// Models with RMS norms and layer norms, before and behind, projected embeddings and learned positions.
+/// Models with RMS norms and layer norms, before and after the blocks, projected embeddings and learned positions.
 class ModelParts : public ::testing::TestWithParam<std::tuple<const char*, int>> {
   protected:
     void on_ranks(Precision precision, const std::function<void(Model&)>& action) const {
@@ -140,7 +140,7 @@ TEST_P(ModelParts, TheHeadOverTapsGivesTheLogitsOfThePass) {
     });
 }
 
-// The caller's norm takes the place of the model's last one.
+// The caller's norm replaces the model's final one.
 TEST_P(ModelParts, TheHeadTakesAnotherNorm) {
     on_ranks([&](Model& model) {
         const std::vector<ForwardRow> rows = text();
@@ -162,7 +162,7 @@ TEST_P(ModelParts, TheHeadTakesAnotherNorm) {
     });
 }
 
-/// Layer `layer` of a model, with weights of its own.
+/// Layer `layer` of a model, with its own copy of the weights.
 struct LayerAlone {
     LayerAlone(Model& model, const std::filesystem::path& folder, std::int64_t layer)
         : tensors(SafetensorsFolder::open(folder)),
@@ -232,7 +232,7 @@ TEST_P(ModelParts, ARowEntersAsAHiddenStateOrAsItsToken) {
     });
 }
 
-// Positions 0..9 and 25..34 of a text, in slots 0..19: rows of pages are the chain that scratch slots hold.
+// Positions 0..9 and 25..34 of a text in slots 0..19. Rows in pages give the same logits as the chain in scratch slots.
 TEST_P(ModelParts, PositionsHaveGapsWhereSlotsHaveNone) {
     on_ranks([&](Model& model) {
         std::vector<ForwardRow> paged = text(), tree = text();
@@ -248,7 +248,7 @@ TEST_P(ModelParts, PositionsHaveGapsWhereSlotsHaveNone) {
         EXPECT_EQ(forward_alone(model, tree), with_gap);
         EXPECT_GT(greatest_difference(forward_alone(model, text()), with_gap), 1e-3);
 
-        // The same in two passes, the second of which reads what the first one stored.
+        // The same in two passes; the second reads what the first stored.
         const OwnPages pages(model);
         const std::vector<ForwardRow> first(paged.begin(), paged.begin() + 13), second(paged.begin() + 13, paged.end());
         Floats parts = logits_of(model, first, pages.kv);
@@ -258,7 +258,7 @@ TEST_P(ModelParts, PositionsHaveGapsWhereSlotsHaveNone) {
     });
 }
 
-// Attention knows differences of rotations alone: all positions moved by as much change nothing but roundings.
+// Attention depends only on differences of rotations: shifting all positions by the same amount changes only rounding.
 TEST(Positions, RotateBesideTheirSlots) {
     on_each_rank(parity / "llama-default", Precision::fp32, best_device, 1, [&](Model& model, int) {
         std::vector<ForwardRow> moved = text();
@@ -270,7 +270,7 @@ TEST(Positions, RotateBesideTheirSlots) {
     });
 }
 
-// Where positions are learned, `position` says which of them is added.
+// If positions are learned, `position` selects the embedding that is added.
 TEST(Positions, AreLearnedBesideTheirSlots) {
     on_each_rank(parity / "opt-bf16", Precision::bf16, best_device, 1, [&](Model& model, int) {
         std::vector<ForwardRow> moved = text(), entered = text();
@@ -297,7 +297,7 @@ TEST_P(ModelParts, ARowThatIsStoredNowhereLeavesNothing) {
         const Floats expected = forward_alone(model, rows);
         EXPECT_TRUE(std::equal(after.rbegin(), after.rend(), expected.rbegin()));
 
-        // It saw the pages: another text before it gives other logits.
+        // The probe did read the pages: after another text it gives other logits.
         const OwnPages others(model);
         probed[3].token_id += 1;
         const Floats other = logits_of(model, probed, others.kv);
@@ -327,7 +327,7 @@ TEST_P(ModelParts, ResultsStayAsTheyAreWhileTheyLive) {
             const std::span<const float> again = third.logits.all();
             EXPECT_EQ(Floats(again.begin(), again.end()), logits);
         }
-        // One result at a time takes the same memory each time.
+        // If only one result is alive at a time, it reuses the same memory.
         first = run(rows);
         const float* const place = run(rows).taps[0].data();
         for (int i = 0; i < 3; ++i) EXPECT_EQ(run(rows).taps[0].data(), place);
@@ -349,7 +349,7 @@ TEST(Taps, NameRowsAndLayersThatAreThere) {
     });
 }
 
-/// Tensors of a folder, those of twice as many columns as it has with zeros in the second half.
+/// Tensors of a folder. Attention matrices requested with twice the columns get zeros in the second half.
 class Widened final : public TensorSource {
   public:
     explicit Widened(const SafetensorsFolder& folder, std::int64_t width) : folder_(folder), width_(width) {}
@@ -375,7 +375,8 @@ class Widened final : public TensorSource {
     std::list<Floats> held_;
 };
 
-// A draft layer whose attention reads more than its own rows: with weights of 0 for the rest, it is the layer.
+// A draft layer whose attention reads a wider input than its own rows. With zero weights for the extra columns it
+// equals the plain layer.
 TEST(DecoderLayers, TakeAnInputOfAnotherWidth) {
     const std::filesystem::path folder = parity / "llama-default";
     on_each_rank(folder, Precision::fp32, best_device, 1, [&](Model& model, int) {

@@ -1,5 +1,5 @@
-// What follows from config.json and the headers of the weights alone: identity, sizes and memory of a model. The
-// fingerprints stand in checkpoints and the sizes decide what fits, so neither may change unnoticed.
+// Identity, sizes and memory of a model, computed from config.json and the weight headers alone. The fingerprints are
+// stored in checkpoints and the sizes decide what fits, so neither may change unnoticed.
 #include "engine/model/model_plan.hpp"
 
 #include <gtest/gtest.h>
@@ -17,10 +17,10 @@ namespace {
 struct Expected {
     std::string folder;
     std::uint64_t fingerprint;    ///< of config and weights
-    std::int64_t parameters;      ///< all
-    std::int64_t weights_of_two;  ///< bytes, bf16, rank 1 of 2; rank 0 of 1 where 2 do not divide the heads
+    std::int64_t parameters;      ///< total
+    std::int64_t weights_of_two;  ///< bytes, bf16, rank 1 of 2; rank 0 of 1 if 2 does not divide the heads
     std::int64_t quantized;       ///< bytes, int4, rank 0 of 1
-    std::int64_t pass;            ///< bytes, bf16, 100 rows of which 7 have logits, rank 0 of 1
+    std::int64_t pass;            ///< bytes, bf16, 100 rows (7 with logits), rank 0 of 1
     friend bool operator==(const Expected&, const Expected&) = default;
     friend std::ostream& operator<<(std::ostream& out, const Expected& e) {
         return out << "{\"" << e.folder << "\", 0x" << std::hex << e.fingerprint << std::dec << "U, " << e.parameters

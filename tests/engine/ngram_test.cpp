@@ -101,7 +101,7 @@ TokenTree tree_for(Drafter& drafter, SequenceDrafter& sequence, std::span<const 
     return tree;
 }
 
-/// Every rule a tree must keep, whatever its drafter.
+/// The invariants of a tree, for any drafter.
 void expect_valid(const TokenTree& tree, std::int64_t max_nodes, std::int64_t max_depth) {
     EXPECT_LE(tree.num_nodes() - 1, max_nodes);
     for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
@@ -146,7 +146,8 @@ TEST(NgramDrafter, TreesBranchAndKeepTheirBounds) {
     EXPECT_GT(branched, 20);
 }
 
-// With the shared noise known, drafts hit the coupled draw far more often than the most frequent successor does.
+// The drafter knows the shared noise, so its drafts match the coupled draw far more often than the most frequent
+// successor would.
 TEST(NgramDrafter, UsesTheSharedNoise) {
     std::mt19937 random(8);
     std::vector<std::int32_t> context;
@@ -164,7 +165,7 @@ TEST(NgramDrafter, UsesTheSharedNoise) {
         const auto drawn = gumbel_argmax(uniform, NoiseRow(key, static_cast<std::int64_t>(context.size())));
         hits += tree.num_nodes() > 1 && tree.token[1] == drawn ? 1 : 0;
     }
-    EXPECT_GT(hits, 380);  // a drafter without the noise: about 100
+    EXPECT_GT(hits, 380);  // without the noise: about 100
 }
 
 TEST(NgramDrafter, ResumesFromRowsAndRefusesOthers) {
@@ -194,7 +195,7 @@ TEST(NgramDrafter, ResumesFromRowsAndRefusesOthers) {
     EXPECT_FALSE(drafter->make_sequence({})->restore({}, context));
 }
 
-// A commit must stay readable: rows beyond its budget are left out, and the drafter starts from the tokens again.
+// A commit must stay readable: rows beyond its budget are omitted, and the drafter rebuilds its table from the tokens.
 TEST(NgramDrafter, RowsBeyondTheBudgetAreLeftOutAndRefused) {
     const std::vector<std::int32_t> context(40, 7);
     const auto drafter = ngram_drafter(ngram_options("4x4:8"));

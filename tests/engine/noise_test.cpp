@@ -12,7 +12,7 @@ namespace {
 
 using kernels::gumbel_of_bits;
 
-// The vectors that the authors of Philox4x32-10 publish with it.
+// The test vectors published by the authors of Philox4x32-10.
 TEST(Noise, WordsArePhilox) {
     const auto words = [](std::uint64_t key, const kernels::NoisePlace& place) {
         const kernels::NoiseWords drawn = kernels::noise_words(key, place);
@@ -25,7 +25,7 @@ TEST(Noise, WordsArePhilox) {
               (std::vector<std::uint32_t>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-// The seed decides every text that was ever generated: these values may never change.
+// gumbel_bound is an upper bound of the draw and, if the draw is positive, less than 2 above it.
 TEST(Noise, BoundIsNoLess) {
     for (std::uint64_t key = 0; key < 20; ++key) {
         const NoiseRow row(key, 3);
@@ -40,6 +40,7 @@ TEST(Noise, BoundIsNoLess) {
     EXPECT_EQ(NoiseRow::silence(1).gumbel_bound(5), 0);
 }
 
+// The noise decides every generated text: these properties must not change.
 TEST(Noise, KnownAnswersStay) {
     const std::uint64_t key = noise_key(1, "book-1", 0);
     EXPECT_EQ(key, noise_key(1, "book-1", 0));
@@ -71,14 +72,14 @@ TEST(Noise, GumbelOfBitsEqualsLibmAndKeepsTheTail) {
             << bits;
     }
     EXPECT_LE(static_cast<double>(gumbel_of_bits(0)), kernels::max_gumbel);
-    EXPECT_GT(gumbel_of_bits(0), 22.87F);       // the winners' end has full precision
+    EXPECT_GT(gumbel_of_bits(0), 22.87F);       // full precision at the winners' end
     EXPECT_EQ(gumbel_of_bits(~0U), -INFINITY);  // u rounds to 1: never chosen, harmless
     for (std::uint32_t bits = 1; bits < 1000000; bits += 77777)
         EXPECT_GE(gumbel_of_bits(bits - 1), gumbel_of_bits(bits));
 }
 
-// Kolmogorov-Smirnov distance of 20,000 draws to exp(-exp(-x)): beyond 1.95/sqrt(n) once in a thousand seeds; this seed
-// is fixed.
+// Kolmogorov-Smirnov distance of 20,000 draws to exp(-exp(-x)). It exceeds 1.95/sqrt(n) for one seed in a thousand;
+// this seed is fixed.
 TEST(Noise, DrawsAreGumbelDistributed) {
     std::vector<double> draws;
     for (std::int64_t position = 0; position < 200; ++position) {

@@ -1,5 +1,5 @@
-// What a drafter observes of a target pass, seen through a method of the test's own: rows of its taps, the accepted
-// path, and the level that was rejected.
+// What a drafter observes of a target pass, recorded by a draft method of this test: its tapped rows, the accepted path
+// and the rejected level.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::vector<Seen> observed;
 std::vector<std::int32_t> recorded;  // output of plain decoding
 std::int64_t wrong_level = 0;        // of each chain; 0: none
 
-/// Chains of three tokens, one of which is wrong on purpose.
+/// Chains of three tokens, one of which can be wrong on purpose.
 class Spy final : public Drafter {
   public:
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& item) override {
@@ -80,7 +80,7 @@ TEST(Observation, TellsRowsPathAndWhatWasRejected) {
         const auto prompt = std::ssize(job.prompts[0]);
         std::int64_t chunk_end = 0;
         for (const Seen& seen : observed) {
-            if (seen.first_position >= 0) {  // a prompt chunk: all but the last token, which is the first root
+            if (seen.first_position >= 0) {  // a prompt chunk: all but the last prompt token, which is the first root
                 EXPECT_EQ(seen.first_position, chunk_end);
                 chunk_end += seen.num_rows;
                 EXPECT_EQ(seen.num_new, 0);

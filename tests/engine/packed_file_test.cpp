@@ -1,4 +1,4 @@
-// Files of packed weights: whole or not at all, one writer, and nothing believed unchecked.
+// Files of packed weights: written whole or not at all, by one writer, and every field is checked before use.
 #include "engine/model/packed_file.hpp"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ class PackedFileTest : public ::testing::Test {
             },
             notices_);
     }
-    /// What `open` says to the file as it is.
+    /// The error of `open` on the file as it is; "(none)" if it opens, "(absent)" if there is no file.
     [[nodiscard]] std::string complaint(const PackedKey& wanted = key) const {
         try {
             return PackedFile::open(path_, wanted, 2) ? "(none)" : "(absent)";
@@ -137,16 +137,17 @@ TEST_F(PackedFileTest, DamageIsSeenAndMended) {
 
 TEST_F(PackedFileTest, ForeignAndStaleFilesAreReplaced) {
     open_or_fill();
-    EXPECT_NE(complaint({"another key", 1000}).find("made of another model"), std::string::npos);
-    EXPECT_NE(complaint({"a key", 1001}).find("not made of the model's files as they are"), std::string::npos);
-    EXPECT_NE(complaint({"a key", 999}).find("not made of the model's files as they are"), std::string::npos)
+    EXPECT_NE(complaint({"another key", 1000}).find("made for another model"), std::string::npos);
+    EXPECT_NE(complaint({"a key", 1001}).find("the model's files have changed since it was written"),
+              std::string::npos);
+    EXPECT_NE(complaint({"a key", 999}).find("the model's files have changed since it was written"), std::string::npos)
         << "files that were moved into place keep an older time";
     open_or_fill({"another key", 1000});
     EXPECT_EQ(writes_, 2);
     EXPECT_EQ(notices_.size(), 1U);
 }
 
-/// A file whose checksums are right, as an enemy would make it.
+/// A hostile file with correct checksums.
 std::string crafted(const std::string& header, std::uint64_t data_bytes = 8) {
     const std::uint64_t trailer[4] = {XXH3_64bits(header.data(), header.size()), header.size(), data_bytes,
                                       0x31304b434150484cULL};
@@ -169,11 +170,11 @@ TEST_F(PackedFileTest, HostileHeadersAreRefused) {
         {header(R"([["a",0,18446744073709551615]])", "[" + sum + "]"), "outside"},
         {header(R"([["a",18446744073709547520,8192]])", "[" + sum + "]"), "outside"},
         {header(R"([["a",0,8],["b",0,8]])", "[" + sum + "]"), "outside"},
-        {header(R"([["a",0]])", "[" + sum + "]"), "not understood"},
-        {header("7", "[" + sum + "]"), "not understood"},
+        {header(R"([["a",0]])", "[" + sum + "]"), "not valid"},
+        {header("7", "[" + sum + "]"), "not valid"},
         {header(R"([["a",0,8]])", "[]"), "checksums are missing"},
         {header(R"([["a",0,8]])", "[" + sum + "," + sum + "]"), "checksums are missing"},
-        {header(R"([["a",0,8]])", R"(["x"])"), "not understood"},
+        {header(R"([["a",0,8]])", R"(["x"])"), "not valid"},
         {header(R"([["a",0,8]])", "[1]"), "data is damaged"},
         {header(R"([["a",0,8]])", "[" + sum + "]", "[1]"), "note"},
         {crafted("[]"), "missing"},
@@ -207,7 +208,7 @@ TEST_F(PackedFileTest, OfManyOneWrites) {
     EXPECT_EQ(names(), std::vector<std::string>{"weights.packed"});
 }
 
-/// Runs `child` in a process of its own; its exit code.
+/// Runs `child` in its own process and returns the exit code.
 int in_child(const std::function<int()>& child) {
     const pid_t pid = ::fork();
     if (pid == 0) ::_exit(child());
@@ -240,8 +241,8 @@ TEST_F(PackedFileTest, AKilledWriterLeavesNothingThatStays) {
 TEST_F(PackedFileTest, AFullDiskIsNoCrashAndLeavesNothing) {
     const int code = in_child([&] {
         std::signal(SIGXFSZ, SIG_IGN);
-        const rlimit most{1 << 20, 1 << 20};
-        ::setrlimit(RLIMIT_FSIZE, &most);
+        const rlimit limit{1 << 20, 1 << 20};
+        ::setrlimit(RLIMIT_FSIZE, &limit);
         try {
             open_or_fill();
         } catch (const PackedFileError& error) {

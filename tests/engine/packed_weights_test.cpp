@@ -1,5 +1,5 @@
-// A model from packed weights is the model: same bits, same notices, on every split; and no trouble with the files
-// becomes the run's.
+// A model loaded from packed weights equals the original: same bits and same notices, on every split. Faulty packed
+// files never fail the run.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -73,7 +73,7 @@ TEST_F(PackedWeights, NoticesOfNanStay) {
         return std::count_if(run.notices.begin(), run.notices.end(),
                              [](const auto& line) { return line.find("holds NaN or infinity") != std::string::npos; });
     };
-    for (const int ranks : {1, 2}) {  // whichever rank holds it, the first one says it
+    for (const int ranks : {1, 2}) {  // the first rank reports it, whichever rank holds it
         EXPECT_EQ(bad(run(model, Precision::bf16, variant, ranks, {})), 1);
         EXPECT_EQ(bad(run(model, Precision::bf16, variant, ranks, folder_ / "packed")), 1);
         EXPECT_EQ(bad(run(model, Precision::bf16, variant, ranks, folder_ / "packed")), 1);
@@ -88,7 +88,7 @@ TEST_F(PackedWeights, WithoutAFolderTheRunGoesOn) {
     const testing::Run without = run(model, Precision::fp32, variant, 1, folder_ / "file");
     EXPECT_EQ(plain.all_ranks, without.all_ranks);
     ASSERT_EQ(without.notices.size(), 1U);
-    EXPECT_NE(without.notices.front().find("this start goes without"), std::string::npos);
+    EXPECT_NE(without.notices.front().find("continuing without packed weights"), std::string::npos);
 }
 
 TEST_F(PackedWeights, AnotherModelInItsPlaceIsSeen) {
@@ -96,7 +96,8 @@ TEST_F(PackedWeights, AnotherModelInItsPlaceIsSeen) {
     const kernels::CpuVariant variant = kernels::available_cpu_variants().back();
     fs::copy(fs::path(LONGHAUL_TEST_DATA) / "parity/llama-default", model);
     run(model, Precision::fp32, variant, 1, packed);
-    // Bytes in the middle of a large tensor are not in the fingerprint; the file's date is seen.
+    // The fingerprint does not cover bytes in the middle of a large tensor; the file's modification time shows the
+    // change.
     const auto size = static_cast<std::int64_t>(fs::file_size(model / "model.safetensors"));
     {
         std::fstream file(model / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);

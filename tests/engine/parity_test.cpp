@@ -1,5 +1,5 @@
-// Logits against Hugging Face transformers (tests/data/parity), and against ourselves: other kernels, other splits,
-// other chunks of the prompt and trees in the place of chains must give the same bits.
+// Logits against Hugging Face transformers (tests/data/parity), and against longhaul itself: other kernels, splits,
+// prompt chunks, and trees instead of chains must give the same bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -75,7 +75,7 @@ kernels::CpuVariant best() {
 
 class Parity : public ::testing::TestWithParam<std::string> {};
 
-// fp32 kernels differ from PyTorch by the order of sums alone: 1e-4 of the logits' range leaves room for 3 layers.
+// fp32 kernels differ from PyTorch only in the order of sums: 1e-4 of the logits' range leaves a margin for 3 layers.
 TEST_P(Parity, Fp32LogitsEqualTransformers) {
     const Golden golden = read_golden(GetParam());
     const auto run = run_model(golden.folder, Precision::fp32, best(), golden.tokens, golden.positions);
@@ -84,10 +84,10 @@ TEST_P(Parity, Fp32LogitsEqualTransformers) {
     EXPECT_LT(error, 1e-4);
 }
 
-// bf16 rounds inputs of products, keys, values and probabilities: 2e-2 of the range is the issue's bound.
+// bf16 rounds matmul inputs, keys, values and probabilities: 2e-2 of the range is the bound set in the issue.
 TEST_P(Parity, Bf16LogitsStayClose) {
     const Golden golden = read_golden(GetParam());
-    if (!golden.bf16) return;  // only folders whose weights are bf16 exactly
+    if (!golden.bf16) return;  // only folders whose weights are exactly bf16
     const auto run = run_model(golden.folder, Precision::bf16, best(), golden.tokens, golden.positions);
     const double error = greatest_error(run.logits(), golden.logits) / range_of(golden.logits);
     RecordProperty("relative_error", std::to_string(error));
@@ -95,7 +95,7 @@ TEST_P(Parity, Bf16LogitsStayClose) {
     EXPECT_LT(error, 2e-2);
 }
 
-// Of fp16 weights nothing is lost in fp32, and in bf16 a notice says that they were rounded.
+// fp16 weights lose nothing in fp32; in bf16 a notice says that they were rounded.
 TEST(ParityOpt, Fp16WeightsAreRoundedWithANotice) {
     const Golden golden = read_golden("opt-fp16");
     EXPECT_EQ(run_model(golden.folder, Precision::fp32, best(), golden.tokens, {0}).notices.size(), 0U);
@@ -105,7 +105,7 @@ TEST(ParityOpt, Fp16WeightsAreRoundedWithANotice) {
     EXPECT_LT(greatest_error(run.logits(), golden.logits) / range_of(golden.logits), 2e-2);
 }
 
-// Every variant of the kernels, every chunk size: the same bits.
+// Every kernel variant and every chunk size gives the same bits.
 TEST_P(Parity, VariantsAndChunksAgreeBitForBit) {
     const Golden golden = read_golden(GetParam());
     std::vector<Precision> precisions = {Precision::fp32, Precision::bf16};
@@ -127,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Parity, ::testing::ValuesIn(golden_names()), []
     return name;
 });
 
-// The trained model of the demo; its golden has every eighth logit.
+// The trained demo model; its golden has every eighth logit.
 TEST(ParityDemo, LogitsEqualTransformers) {
     const Json golden = read_json(LONGHAUL_TEST_DATA "/parity/demo.json");
     const auto step = golden["step"].get<std::size_t>();
@@ -148,7 +148,7 @@ TEST(ParityGoldens, AreThere) {
     EXPECT_GE(golden_names().size(), 8U);
 }
 
-// Tensor parallel 1, 2, 4, 8: the same bits on every rank, and each rank holds its share of the weights alone.
+// Tensor parallel 1, 2, 4, 8: the same bits on every rank, and each rank holds only its share of the weights.
 TEST(TensorParallel, EveryDegreeGivesTheSameBits) {
     for (const char* name : {"llama-default", "llama-default-bf16", "llama-modern", "opt", "opt-post-norm-bf16"}) {
         const Golden golden = read_golden(name);
@@ -189,7 +189,7 @@ TEST(TensorParallel, DemoModelSplitsItsWeights) {
     }
 }
 
-// A node of a tree gives the logits of its path written out as a chain, whatever else is in the tree.
+// A tree node gives the logits of its path written out as a chain, whatever else is in the tree.
 void expect_nodes_equal_their_chains(const char* name, const std::vector<std::int64_t>& contexts) {
     SCOPED_TRACE(name);
     const Golden golden = read_golden(name);
@@ -209,7 +209,7 @@ void expect_nodes_equal_their_chains(const char* name, const std::vector<std::in
         testing::logits_of(*model, prompt, kv);
         kv.set_committed(context);
 
-        // root 7; children 11, 12; 11 has 13, 14; 12 has 15; 15 has 16; 14 has 17. Slots in an order of their own.
+        // root 7; children 11, 12; 11 has 13, 14; 12 has 15; 15 has 16; 14 has 17. The slots are not in node order.
         struct Node {
             std::int32_t token;
             std::vector<std::int32_t> path;
@@ -252,7 +252,7 @@ void expect_nodes_equal_their_chains(const char* name, const std::vector<std::in
 }
 
 TEST(TreeForward, NodesEqualTheirChains) {
-    // Both sides of a page's and a chunk's edge.
+    // Context lengths on both sides of a page boundary and a chunk boundary.
     expect_nodes_equal_their_chains("llama-default-bf16", {1, 63, 508, 511, 600});
     expect_nodes_equal_their_chains("opt-bf16", {1, 63, 72});
     expect_nodes_equal_their_chains("opt-post-norm-bf16", {1, 63, 72});
@@ -268,7 +268,7 @@ std::string complaint(const std::function<void()>& action) {
     return "(none)";
 }
 
-// Learned positions end: text beyond them is refused, and what a tree guesses there does no harm.
+// Learned positions are limited: text beyond them is refused, and draft nodes beyond them do no harm.
 TEST(LearnedPositions, EndWhereTheTableEnds) {
     const Golden golden = read_golden("opt-bf16");
     const auto device = kernels::make_cpu_device(best(), 1);

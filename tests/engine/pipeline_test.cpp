@@ -30,7 +30,7 @@ std::vector<std::pair<std::int32_t, double>> by_probability(const Probabilities&
     return order;
 }
 
-/// The section, written down word for word, slowly, with libm.
+/// A literal, slow implementation of that section with libm.
 Probabilities expected(const std::vector<float>& logits, const SamplingParams& params,
                        const std::vector<std::int32_t>& context) {
     std::vector<float> l = logits;
@@ -122,7 +122,7 @@ TEST(Pipeline, EqualsItsDefinition) {
     }
 }
 
-/// A sum over tokens in the order that kernels/numerics.hpp states, word for word.
+/// A literal implementation of the summation order over tokens of kernels/numerics.hpp.
 double sum_in_lanes_of_ids(const std::vector<std::int32_t>& ids, const std::vector<double>& terms) {
     std::vector<double> lanes(1024, 0.0);
     for (std::size_t i = 0; i < ids.size(); ++i) lanes[static_cast<std::size_t>(ids[i]) % 1024] += terms[i];
@@ -132,7 +132,7 @@ double sum_in_lanes_of_ids(const std::vector<std::int32_t>& ids, const std::vect
     return lanes[0];
 }
 
-// Bit for bit: another device must be able to add the same numbers in the same order.
+// Bit for bit, because every device must add the same numbers in the same order.
 TEST(Pipeline, AddsProbabilitiesInLanesOfTokenIds) {
     std::mt19937 random(7);
     std::normal_distribution<float> normal(0, 3);
@@ -144,10 +144,10 @@ TEST(Pipeline, AddsProbabilitiesInLanesOfTokenIds) {
             SamplingParams params;
             params.temperature = 0.7;
             const Distribution got = LogitsPipeline(params, static_cast<std::int64_t>(vocab)).apply(logits, {});
-            const double most = *std::max_element(got.log_weights.begin(), got.log_weights.end());
+            const double greatest = *std::max_element(got.log_weights.begin(), got.log_weights.end());
             std::vector<double> weights;
             for (const double log_weight : got.log_weights)
-                weights.push_back(kernels::scalar::exp_nonpositive(log_weight - most));
+                weights.push_back(kernels::scalar::exp_nonpositive(log_weight - greatest));
             const double sum = sum_in_lanes_of_ids(got.ids, weights);
             for (double& weight : weights) weight /= sum;
             EXPECT_EQ(got.q, weights) << vocab;
@@ -167,7 +167,7 @@ TEST(Pipeline, AddsProbabilitiesInLanesOfTokenIds) {
     }
 }
 
-// A penalty below 1 pushes up; the greatest number cannot be pushed, and something is left in the end.
+// A penalty below 1 raises logits. The largest float cannot be raised further, and some token must always be left.
 TEST(Pipeline, PenalisesTheGreatestNumberUpwards) {
     for (int filters = 0; filters < 16; ++filters) {
         SamplingParams params = testing::filters_of(filters);
@@ -219,7 +219,7 @@ TEST(Pipeline, BadLogitsDoNotEndTheProgram) {
     EXPECT_EQ(LogitsPipeline(params, 3).apply(std::vector<float>{NAN, 1.0F, 0.0F}, {}).ids[0], 1);
 }
 
-// Leaving out hopeless tokens may not change the winner: against the plain argmax over all of them.
+// Skipping tokens that cannot win must not change the winner: compared with a plain argmax over all tokens.
 TEST(GumbelArgmax, EqualsThePlainSearch) {
     std::mt19937 random(5);
     std::normal_distribution<float> normal(0, 4);

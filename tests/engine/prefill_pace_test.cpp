@@ -1,4 +1,4 @@
-// Rows of prompts a pass, learned from how long passes took.
+// Prompt rows per pass, adapted to the measured time of earlier passes.
 #include "engine/replica/prefill_pace.hpp"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace longhaul::engine {
 namespace {
 
-/// Rows after so many passes on a device of `flops` operations a second, all of them full.
+/// The number of rows after `passes` full passes on a device of `flops` operations per second.
 std::int64_t rows_after(int passes, double row_flops, double flops, std::int64_t ceiling) {
     PrefillPace pace(row_flops, ceiling);
     for (int i = 0; i < passes; ++i) {
@@ -41,7 +41,7 @@ TEST(PrefillPace, LargeNumbersAreWholeBlocks) {
     EXPECT_GE(rows, 512);
 }
 
-// The rows of a longer context cost more; the last, short chunk of a prompt says nothing of a full one.
+// Rows in a longer context cost more. The short last chunk of a prompt says nothing about a full one.
 TEST(PrefillPace, FollowsWhatRowsCost) {
     PrefillPace pace(1e9, 2048);
     pace.took(2048, 0.1);
@@ -54,10 +54,11 @@ TEST(PrefillPace, FollowsWhatRowsCost) {
     EXPECT_EQ(pace.rows(), before / 4 / 16 * 16);
 }
 
-// Keys and values that cross a link, or drafts: half of a pass's time for them, and no more.
+// A fixed cost per pass (KV crossing a link, drafts) may take up to half of a pass's time; it must not reduce the rows
+// further.
 TEST(PrefillPace, WhatAnyPassCostsIsNoReasonForFewRows) {
     for (const double fixed : {0.3, 0.7, 1.5, 3.0}) {
-        for (const double row_flops : {1e6, 1.6e10}) {  // from many rows down, and from few up
+        for (const double row_flops : {1e6, 1.6e10}) {  // start from many rows and from few
             PrefillPace pace(row_flops, 2048);
             for (int i = 0; i < 30; ++i) pace.took(pace.rows(), fixed + 2e-4 * static_cast<double>(pace.rows()));
             EXPECT_GE(pace.rows(), 1024) << fixed << " s, " << row_flops;

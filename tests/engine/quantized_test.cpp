@@ -1,5 +1,5 @@
-// What int8 and int4 weights, and int8 keys and values, cost on a model that was really trained: perplexity and logits
-// of the demo model on pages of five books, next to bf16.
+// The cost of int8 and int4 weights and of an int8 KV cache on a trained model: perplexity and logits of the demo model
+// on pages of five books, compared with bf16.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace longhaul::engine {
 namespace {
 
-/// Beginnings of five books, 300 tokens each.
+/// The first 300 tokens of five books.
 std::vector<std::vector<std::int32_t>> pages() {
     const auto tokenizer = Tokenizer::load(LONGHAUL_DEMO_MODEL);
     std::vector<std::vector<std::int32_t>> pages;
@@ -30,7 +30,7 @@ std::vector<std::vector<std::int32_t>> pages() {
 
 struct Evaluation {
     std::vector<float> logits;
-    double loss = 0;  ///< nats a token
+    double loss = 0;  ///< nats per token
 };
 
 Evaluation evaluate(Precision precision, const std::vector<std::vector<std::int32_t>>& pages,
@@ -55,7 +55,7 @@ Evaluation evaluate(Precision precision, const std::vector<std::vector<std::int3
     return result;
 }
 
-/// Root of the mean squared difference, next to the deviation of the logits themselves.
+/// RMS difference, relative to the standard deviation of the logits.
 double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
     double difference = 0, sum = 0, squares = 0;
     for (std::size_t i = 0; i < a.size(); ++i) {
@@ -72,8 +72,8 @@ TEST(Quantized, PerplexityOfTheDemoModelStaysClose) {
     ASSERT_EQ(all.size(), 5U);
     const Evaluation bf16 = evaluate(Precision::bf16, all);
     EXPECT_LT(bf16.loss, 4.5);  // a trained model, on English
-    // Perplexity: what we promise of either. Logits: less than twice what is measured (0.011 and 0.067); a scale
-    // applied to a neighbouring block or a lost correction is far beyond that.
+    // Perplexity: the documented limits. Logits: less than twice the measured difference (0.011 and 0.067); a scale
+    // applied to a neighbouring block or a lost correction would be far beyond that.
     for (const auto& [precision, max_perplexity, max_logits] :
          {std::tuple(Precision::int8, 1.003, 0.02), std::tuple(Precision::int4, 1.03, 0.12)}) {
         const Evaluation quantized = evaluate(precision, all);
@@ -89,8 +89,8 @@ TEST(Quantized, PerplexityOfTheDemoModelStaysClose) {
     }
 }
 
-/// int8 keys and values under weights of f32, bf16 and int4. Perplexity: what we promise. Logits: less than twice what
-/// is measured; keys or values with the scale of a neighbour are far beyond that.
+/// int8 KV with weights of f32, bf16 and int4. Perplexity: the documented limit. Logits: less than twice the measured
+/// difference; keys or values with a neighbour's scale would be far beyond that.
 TEST(Quantized, KeysAndValuesInInt8StayClose) {
     const auto all = pages();
     for (const Precision precision : {Precision::fp32, Precision::bf16, Precision::int4}) {

@@ -13,7 +13,7 @@ std::vector<DeviceCase> gpu_cases() {
     const auto with_library = [maker]() -> std::unique_ptr<kernels::Device> {
         try {
             return maker(kernels::GpuArithmetic::library)();
-        } catch (const kernels::DeviceError&) {  // it is not here
+        } catch (const kernels::DeviceError&) {  // the library is not installed
             return nullptr;
         }
     };

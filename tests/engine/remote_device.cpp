@@ -197,7 +197,7 @@ void RemoteDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t 
     later([=, this, x = inner(x), out = inner(out)] { inner_->silu_mul(x, num_rows, width, act, out, out_stride); });
 }
 
-// What the spans of the pass hold is read when the queue runs, until the next pass begins.
+// The spans of the pass are read when the queue runs, up to the next begin_pass.
 void RemoteDevice::begin_pass(const kernels::PassRows& pass) {
     if (pass_begins) pass_begins();
     finish();

@@ -1,8 +1,8 @@
-// A device whose memory the host cannot touch and whose operations are late, as a GPU's: what the engine and the runner
-// must work with. It hands everything to a device that computes on the host, under other addresses: those that it
-// gives out are mapped without any right, so that a read or write of the host's ends the test where it happens, and
-// host memory given in the place of its own is refused. Operations wait in a queue until somebody asks for their
-// result.
+// A device whose memory the host cannot access and whose operations run asynchronously, like a GPU's. The engine and
+// the runner are tested on it. It forwards every operation to an inner device that computes on the host, with
+// translated addresses: the addresses it returns are mapped without access rights, so that a host read or write ends
+// the test where it happens. Host memory passed in place of device memory is refused. Operations wait in a queue until
+// a result is requested.
 #pragma once
 
 #include <cstddef>
@@ -25,16 +25,16 @@ class RemoteDevice final : public kernels::Device {
     explicit RemoteDevice(std::unique_ptr<kernels::Device> inner) : inner_(std::move(inner)) {}
     ~RemoteDevice() override;
 
-    kernels::DeviceMemory memory{std::int64_t{4} << 30, std::int64_t{4} << 30};  ///< what it says it has
+    kernels::DeviceMemory memory{std::int64_t{4} << 30, std::int64_t{4} << 30};  ///< what own_memory reports
     kernels::DeviceLinks* device_links = nullptr;
     std::function<void()> pass_begins;            ///< called by each begin_pass
-    std::function<void(std::size_t)> downloads;   ///< called by each download, with its bytes
-    std::function<void(std::size_t)> allocates;   ///< called by each allocate, with its bytes
-    mutable std::function<void()> export_begins;  ///< called by each export, in its thread, before it does anything
-    std::int64_t operations_take = 0;             ///< operation_bytes
-    mutable kernels::PassSize last_pass{};        ///< that operation_bytes was asked about
-    bool chooses = false;                         ///< it says that it can, where what is inside cannot
-    bool host_memory = true;                      ///< it says that it has
+    std::function<void(std::size_t)> downloads;   ///< called by each download, with its size in bytes
+    std::function<void(std::size_t)> allocates;   ///< called by each allocate, with its size in bytes
+    mutable std::function<void()> export_begins;  ///< called at the start of each export, on its thread
+    std::int64_t operations_take = 0;             ///< what operation_bytes returns
+    mutable kernels::PassSize last_pass{};        ///< argument of the last operation_bytes call
+    bool chooses = false;                         ///< report a token chooser even if the inner device has none
+    bool host_memory = true;                      ///< what can_use_host_memory reports
     std::function<void()> host_allocates;         ///< called by each allocate_in_host_memory
 
     [[nodiscard]] std::string_view name() const override { return inner_->name(); }
@@ -130,7 +130,7 @@ class RemoteDevice final : public kernels::Device {
         std::vector<kernels::KvSlot> slots;
     };
 
-    /// Where an address of this device's memory is in the inner device's.
+    /// Translates an address of this device to one of the inner device.
     template <typename T>
     T* inner(T* data) const;
     [[nodiscard]] std::vector<std::byte*> inner_pages(std::span<std::byte* const> pages) const;
@@ -139,7 +139,7 @@ class RemoteDevice final : public kernels::Device {
     [[nodiscard]] kernels::Matrix inner_matrix(const kernels::Matrix& matrix) const;
     void begin_inner_pass(const kernels::PassRows& pass);
     void later(std::function<void()> operation);
-    void run_queue() const;  ///< under the lock
+    void run_queue() const;  ///< the caller holds the lock
 
     std::unique_ptr<kernels::Device> inner_;
     mutable std::recursive_mutex mutex_;

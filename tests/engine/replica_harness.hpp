@@ -1,4 +1,4 @@
-// A replica over the tiny model of tests/data/parity, in one call: what tests of whole replicas share.
+// A replica over the tiny model of tests/data/parity, run by one call. Shared by the tests of whole replicas.
 #pragma once
 
 #include <atomic>
@@ -67,22 +67,22 @@ inline GenerationOptions base_generation() {
 struct Job {
     ReplicaOptions options;
     GenerationOptions generation = base_generation();
-    std::map<std::int64_t, GenerationOptions> own{};  // of items that differ
+    std::map<std::int64_t, GenerationOptions> own{};  // of items that differ from `generation`
     std::map<std::int64_t, std::vector<std::int32_t>> continuations{};
     Precision precision = Precision::bf16;
     std::filesystem::path model = tiny_model;
     std::vector<std::filesystem::path> draft_models{};
-    std::filesystem::path heads{};                                // of methods that draft with such
-    bool draft_sharded = false;                                   // over the ranks; else each holds the whole
-    std::map<std::int64_t, std::vector<std::int32_t>> prompts{};  // else prompt_of
+    std::filesystem::path heads{};                                // for methods that draft with heads
+    bool draft_sharded = false;                                   // split over the ranks; else each holds a copy
+    std::map<std::int64_t, std::vector<std::int32_t>> prompts{};  // default: prompt_of
     int ranks = 1;
     int items = 5;
-    std::int64_t stop_after = -1;       // emitted tokens of the launch
-    bool results_durable = false;       // the runner says of each finished item that its result is on disk
-    std::chrono::milliseconds step{0};  // at least; leaves the writer time for several rounds
+    std::int64_t stop_after = -1;       // emitted tokens of this launch
+    bool results_durable = false;       // the runner reports the result of each finished item as durable
+    std::chrono::milliseconds step{0};  // minimum duration of a step, which leaves the writer time for several rounds
     kernels::CpuVariant variant = kernels::available_cpu_variants().back();
-    std::function<std::unique_ptr<kernels::Device>()> make_device{};  // a rank's; else one of `variant`
-    std::function<void(int rank, ReplicaOptions& options)> adapt{};   // a rank's own options
+    std::function<std::unique_ptr<kernels::Device>()> make_device{};  // one per rank; default: `variant`
+    std::function<void(int rank, ReplicaOptions& options)> adapt{};   // changes the options of one rank
 };
 
 struct JobResult {
@@ -201,8 +201,8 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
     return result;
 }
 
-/// Launch after launch, of `jobs` in turn, each stopped after so many tokens and going on where the one before was,
-/// until all items are done: these, the recomputed rows, and the error of a checkpoint if there was one.
+/// Runs launches that alternate over `jobs`, each stopped after `tokens` tokens and resumed by the next one, until all
+/// items are done. Returns the finished items, the sums of recomputed rows and resumes, and the first checkpoint error.
 inline JobResult launch_in_parts(const std::vector<Job>& jobs, const std::filesystem::path& folder,
                                  std::int64_t tokens) {
     JobResult all;

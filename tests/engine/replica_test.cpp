@@ -1,5 +1,4 @@
-// A whole replica on a tiny model: one text whatever the batch, the draft method, the split, the memory, and however
-// often it is stopped and resumed.
+// A whole replica on a tiny model: the text does not depend on batch, draft method, split, memory, stops and resumes.
 #include "engine/replica/replica.hpp"
 
 #include <gtest/gtest.h>
@@ -20,7 +19,7 @@ namespace {
 
 using namespace testing;
 
-/// Autoregressive, one at a time, one rank, plain loops: what every other way must give.
+/// Autoregressive, batch 1, one rank, reference kernels: the reference for all other configurations.
 const std::map<std::int64_t, std::vector<std::int32_t>>& expected() {
     static const auto texts = [] {
         Job job{base_options()};
@@ -56,10 +55,11 @@ TEST(Replica, OneTextForEveryBatchAndDraft) {
     }
 }
 
-// An item's prompt is its prefill, also where others decode meanwhile; of the job's rate such passes are left out.
+// Passes over an item's prompt count as its prefill, even while other items decode. Such mixed passes are excluded from
+// the job's decode rate.
 TEST(Replica, TimesTellPromptsFromDecoding) {
     for (const std::int64_t batch : {1, 4}) {
-        Job job{base_options()};  // prompts of 20 to 168 tokens, 32 a pass
+        Job job{base_options()};  // prompts of 20 to 168 tokens, 32 per pass
         job.options.draft.method = "ar";
         job.options.batch = batch;
         const JobResult result = launch(job);
@@ -77,8 +77,8 @@ TEST(Replica, TimesTellPromptsFromDecoding) {
             EXPECT_EQ(outcome.progress.mixed_tokens, 0);
             EXPECT_NEAR(outcome.decode_seconds + outcome.prefill_seconds, seconds, 1e-9);
         } else {
-            // Prompts of 57, 94 and 131 tokens in 2, 3 and 5 passes, beside the one, two and three items before; the
-            // last in 6, while of three items the first two end after 2 and 5 of these.
+            // Prompts of 57, 94 and 131 tokens take 2, 3 and 5 passes, while one, two and three earlier items decode.
+            // The last prompt takes 6, during which the first two of three decoding items end after 2 and 5 passes.
             EXPECT_EQ(outcome.progress.mixed_tokens, 2 * 1 + 3 * 2 + 5 * 3 + (2 * 3 + 3 * 2 + 1));
             EXPECT_GT(outcome.mixed_seconds, 0);
         }
@@ -94,8 +94,7 @@ TEST(Replica, OneTextForEverySplit) {
     }
 }
 
-// ngram-top = 0 is "no table": as autoregressive decoding.
-// Ranks learn for themselves what a row costs; a pass has the same rows on all of them.
+// Each rank estimates the cost of a row by itself; all ranks must use the first rank's number of rows per pass.
 TEST(Replica, AllRanksTakeTheFirstOnesRowsOfPrompts) {
     Job job{base_options()};
     job.ranks = 2;
@@ -103,6 +102,7 @@ TEST(Replica, AllRanksTakeTheFirstOnesRowsOfPrompts) {
     EXPECT_EQ(tokens_of(launch(job).items), expected());
 }
 
+// ngram-top = 0 means no n-gram table: plain autoregressive decoding.
 TEST(Replica, NoTableNoDrafts) {
     Job job{base_options()};
     job.options.draft.ngram_top = 0;
@@ -111,15 +111,15 @@ TEST(Replica, NoTableNoDrafts) {
     EXPECT_EQ(result.sum.drafted, 0);
 }
 
-// The check above is able to fail: another seed, another text.
-// The tokens of an earlier run as drafts: at a known acceptance the text is the same and the gain the one that follows.
+// Drafts are the tokens of an earlier run: at a known acceptance rate the text is the same, and the speedup is the
+// expected one.
 TEST(Replica, ReplayGainsWhatItsAcceptanceSays) {
     struct Case {
         const char* tree;
         double accept, min_efficiency, max_efficiency;
     };
-    // A chain of 4 with acceptance a gives 1 + a + a^2 + a^3 + a^4 tokens a call, a tree of width 2 the same with
-    // 1 - (1 - a)^2 in the place of a.
+    // A chain of 4 with acceptance a gives 1 + a + a^2 + a^3 + a^4 tokens per call; a tree of width 2 gives the same
+    // with 1 - (1 - a)^2 in place of a.
     for (const Case& row :
          {Case{"4", 1.0, 4.9, 5.01}, Case{"4", 0.7, 2.3, 3.2}, Case{"2x4", 0.7, 3.6, 4.6}, Case{"4", 0.0, 1.0, 1.0}}) {
         Job job{base_options()};
@@ -137,13 +137,14 @@ TEST(Replica, ReplayGainsWhatItsAcceptanceSays) {
     }
 }
 
+// Negative control: comparisons with expected() can fail.
 TEST(Replica, AnotherSeedIsAnotherText) {
     Job job{base_options()};
     job.generation.seed = 2;
     EXPECT_NE(tokens_of(launch(job).items), expected());
 }
 
-/// Five items, no two of which are asked for the same.
+/// Five items, each with different options.
 std::map<std::int64_t, GenerationOptions> different_options() {
     std::map<std::int64_t, GenerationOptions> own;
     for (std::int64_t i = 0; i < 5; ++i) own[i] = base_generation();
@@ -158,7 +159,7 @@ std::map<std::int64_t, GenerationOptions> different_options() {
     return own;
 }
 
-// What one item is asked for is its own, on every rank, whatever is beside it in the batch.
+// An item's options are its own, on every rank and in any batch.
 TEST(Replica, ItemsWithDifferentOptionsAreAsAlone) {
     std::map<std::int64_t, FinishedItem> alone;
     for (const auto& [index, options] : different_options()) {
@@ -188,9 +189,9 @@ TEST(Replica, ItemsWithDifferentOptionsAreAsAlone) {
     }
 }
 
-// Memory for about two sequences: admission waits, the youngest is put back, and nothing changes in the text.
+// Memory for about two sequences: admission waits, the youngest item is preempted, and the text does not change.
 TEST(Replica, LittleMemoryChangesNothing) {
-    const auto device = kernels::make_cpu_device(Job{}.variant, 1);  // the size of a page is the variant's own
+    const auto device = kernels::make_cpu_device(Job{}.variant, 1);  // the page size depends on the variant
     const auto group = make_local_group();
     const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
     const auto page = static_cast<std::int64_t>(device->kv_page_bytes(model->kv_layout()));
@@ -200,7 +201,8 @@ TEST(Replica, LittleMemoryChangesNothing) {
         job.options.kv_memory_bytes = pages * page;
         EXPECT_EQ(tokens_of(launch(job).items), expected()) << pages << " pages";
     }
-    // Deep trees: what was put back may have grown until it fits nowhere; then it ends with an error, and nobody waits.
+    // With deep trees a preempted item may have outgrown the memory. Then it ends with an error, and no other item
+    // waits for it.
     for (const std::int64_t pages : {4, 5, 6}) {
         Job job{base_options()};
         job.options.batch = 8;
@@ -217,7 +219,7 @@ TEST(Replica, LittleMemoryChangesNothing) {
         }
     }
     Job job{base_options()};
-    job.options.kv_memory_bytes = 3 * page;  // the longer prompts fit nowhere
+    job.options.kv_memory_bytes = 3 * page;  // too small for the longer prompts
     const JobResult result = launch(job);
     EXPECT_EQ(result.items.at(0).reason, FinishReason::length);
     EXPECT_EQ(result.items.at(0).tokens, expected().at(0));
@@ -240,7 +242,7 @@ TEST(Replica, StopStringAndEndOfTextEndAnItem) {
 
     job.generation.eos_ids.clear();
     const std::string stop =
-        NumberTokenizer().decode(std::span(tokens).subspan(20, 2), false).substr(1);  // begins inside a token
+        NumberTokenizer().decode(std::span(tokens).subspan(20, 2), false).substr(1);  // starts inside a token
     job.generation.stop = {stop};
     const FinishedItem by_stop = launch(job).items.at(2);
     EXPECT_EQ(by_stop.reason, FinishReason::stop);
@@ -271,8 +273,8 @@ class ReplicaResume : public ::testing::Test {
     std::filesystem::path folder_;
 };
 
-// Stopped again and again, in prefill and in decoding, resumed with another batch and split each time: the same text;
-// with stored KV no row is computed twice.
+// Stopped many times, in prefill and in decoding, and resumed with another batch and split each time: the same text.
+// With stored KV no row is computed twice.
 TEST_F(ReplicaResume, ManyStopsGiveOneText) {
     for (const bool store_kv : {true, false}) {
         start_anew();
@@ -310,7 +312,7 @@ TEST_F(ReplicaResume, ManyStopsGiveOneText) {
     }
 }
 
-// A stop leaves whole commits, each with the items that were in flight.
+// A stop leaves complete commits, each with the items that were active.
 TEST_F(ReplicaResume, StopLeavesWhatTheNextLaunchNeeds) {
     Job job{base_options()};
     job.options.checkpoint.folder = folder_;
@@ -328,7 +330,7 @@ TEST_F(ReplicaResume, StopLeavesWhatTheNextLaunchNeeds) {
     EXPECT_GT(commits, 1);
 }
 
-// Disk space of a long run: files go with the items that need them, not at the end.
+// Disk space of a long run: files are deleted with the items that need them, not at the end.
 TEST_F(ReplicaResume, FilesOfFinishedItemsGoDuringTheRun) {
     Job job{base_options()};
     job.options.batch = 2;
@@ -345,7 +347,7 @@ TEST_F(ReplicaResume, FilesOfFinishedItemsGoDuringTheRun) {
     EXPECT_GE(launch(job).outcome.progress.checkpoint_rounds, 3);
     EXPECT_LE(files(), 2) << "at most the round that was under way at the end: a commit and its KV";
 
-    // Stopped in the middle: what is left is what the items in flight need, and it is enough.
+    // Stopped in the middle: the remaining files are those that the active items need, and they suffice.
     start_anew();
     job.stop_after = 150;
     const JobResult stopped = launch(job);
@@ -359,7 +361,7 @@ TEST_F(ReplicaResume, FilesOfFinishedItemsGoDuringTheRun) {
     EXPECT_EQ(tokens_of(rest.items), expected());
 }
 
-// It would run, and write nonsense.
+// Such a model would run and generate garbage.
 TEST_F(ReplicaResume, AModelOfMoreLayersThanItsConfigSaysIsRefused) {
     for (const auto& entry : std::filesystem::directory_iterator(tiny_model)) {
         std::filesystem::copy(entry.path(), folder_ / entry.path().filename());

@@ -16,7 +16,7 @@
 namespace longhaul::engine {
 namespace {
 
-/// The configuration as it would be loaded from a model's folder.
+/// The configuration as loaded from a model folder.
 ModelConfig loaded(const Json& config) {
     const std::filesystem::path folder =
         std::filesystem::temp_directory_path() / ("longhaul-rope-test-" + std::to_string(::getpid()));
@@ -27,7 +27,7 @@ ModelConfig loaded(const Json& config) {
     return result;
 }
 
-/// Distance in floats that can be represented between the two.
+/// The distance between two floats in ulps.
 std::int64_t float_steps(float a, float b) {
     const auto order = [](float x) {
         const auto bits = std::bit_cast<std::int32_t>(x);
@@ -64,7 +64,7 @@ TEST(Rope, AgreesWithTransformers) {
             const auto position = golden["positions"][p].get<std::int64_t>();
             const Table table(rope, position);
             for (std::size_t i = 0; i < frequencies.size(); ++i) {
-                // A step in the frequency is `position` times as much in the angle.
+                // An ulp of the frequency changes the angle by `position` times as much.
                 const float step = std::nextafter(frequencies[i], 1e30F) - frequencies[i];
                 const bool same = rope.inverse_frequencies()[i] == frequencies[i];
                 const double bound = (same ? 0.0 : static_cast<double>(position) * step * 2.0) + 1.8e-7;
@@ -74,7 +74,7 @@ TEST(Rope, AgreesWithTransformers) {
         }
     }
     EXPECT_GT(compared, 300U);
-    EXPECT_LT(unequal * 50, compared) << "of " << compared;  // 3 were, where PyTorch's power is not correctly rounded
+    EXPECT_LT(unequal * 50, compared) << "of " << compared;  // 3 measured: PyTorch's power is inexact there
 }
 
 TEST(Rope, PositionZeroTurnsNothing) {

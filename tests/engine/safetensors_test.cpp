@@ -1,4 +1,4 @@
-// Safetensors folders, good and bad: one row a case, with the message it must end in.
+// Safetensors folders, valid and malformed: one row per case, with the expected message.
 #include "engine/model/safetensors.hpp"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class Folder {
         std::ofstream(path_ / name, std::ios::binary) << bytes;
     }
 
-    /// What `action` complains of, without the folder's name.
+    /// The error of `action`, without the folder's name.
     [[nodiscard]] std::string complaint(const std::function<void()>& action) const {
         try {
             action();
@@ -115,7 +115,7 @@ TEST(Safetensors, ShardsGiveTheSameModelAsOneFile) {
     const std::uint64_t identity = SafetensorsFolder::open(single.path()).fingerprint();
     EXPECT_EQ(SafetensorsFolder::open(sharded.path()).fingerprint(), identity);
     EXPECT_NE(SafetensorsFolder::open(other.path()).fingerprint(), identity);
-    // A fixed number: run folders remember it.
+    // A fixed number, because run folders store it.
     EXPECT_EQ(identity, 11570439941464990697U);
 }
 
@@ -137,9 +137,9 @@ std::string two(const std::string& a, const std::string& b) {
 std::vector<BadFile> bad_files() {
     const std::string good = R"({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}})";
     const std::string cut = "; the file was cut short: fetch it again";
-    const std::string whole = "expected whole numbers from 0 to 2^63-1, got ";
+    const std::string whole = "expected integers from 0 to 2^63-1, got ";
     return {
-        // The frame.
+        // Framing.
         {"empty", "", "size: expected at least 8 bytes, got 0" + cut},
         {"7 bytes", "1234567", "size: expected at least 8 bytes, got 7" + cut},
         {"no header", length_prefix(0), "header: @0: expected '[', '{', or a literal, got end of input"},
@@ -196,7 +196,7 @@ std::vector<BadFile> bad_files() {
         {"beyond the file",
          file_of(tensor(R"({"dtype": "U8", "shape": [1000000000000], "data_offsets": [0, 1000000000000]})"), "1"),
          "size: expected 1000000000000 bytes of tensors after the header, got 1" + cut},
-        // The layout.
+        // Tensor layout.
         {"overlap", file_of(two("[0, 4]", "[2, 6]"), "123456"),
          R"(b.data_offsets: expected to begin at 4, after "a", got 2)"},
         {"the same bytes twice", file_of(two("[0, 4]", "[0, 4]"), "1234"),
@@ -293,7 +293,7 @@ TEST(Safetensors, ManyTensorsAreReadQuickly) {
     folder.write("model.safetensors", file_of(header + "}", std::string(2 * count, 'x')));
     const auto start = std::chrono::steady_clock::now();
     EXPECT_EQ(SafetensorsFolder::open(folder.path()).tensors().size(), static_cast<std::size_t>(count));
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // 0.3 s; bounds a square
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));  // 0.3 s; bounds quadratic time
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The sampling rules are lossless: whatever drafts a method draws and a rule accepts, the text is distributed as the
-// target's. Tested as statistics tests it: chi-square of many texts against the exact joint distribution, at a level
-// (1e-4) that fixed seeds make safe, with wrong rules that must fail, and with p-values that must be uniform.
+// The sampling rules are lossless: for any drafts of any method and rule, the text is distributed as the target's.
+// Tested with chi-square of many texts against the exact joint distribution, at a level (1e-4) that fixed seeds make
+// safe, with wrong rules that must fail, and with p-values that must be uniform.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -66,7 +66,7 @@ std::vector<double> one_hot(int vocab, int token) {
     return row;
 }
 
-/// What top-p leaves of a row.
+/// A row after top-p.
 std::vector<double> truncated(std::vector<double> row, double top_p) {
     std::vector<std::size_t> order(row.size());
     std::iota(order.begin(), order.end(), 0);
@@ -99,7 +99,8 @@ struct Pair {
     Table p, q;
 };
 
-/// Drafts and targets that have broken implementations: alike, disjoint, certain, truncated, support below K.
+/// Pairs of draft and target distributions that have broken implementations: equal, disjoint, certain, truncated, and
+/// support below K.
 const std::vector<Pair>& pairs() {
     static const std::vector<Pair> all = [] {
         std::mt19937 random(5);
@@ -174,7 +175,7 @@ TEST(SamplingRules, EveryRuleOnEveryMethodEmitsTheTarget) {
     }
 }
 
-// A rule that did nothing would pass the test above: drafts must be accepted, most of all where p = q.
+// A rule that rejects everything would pass the test above: drafts must be accepted, most of all if p = q.
 TEST(SamplingRules, DraftsAreAccepted) {
     for (const Case& wanted : lossless) {
         if (wanted.models != 1) continue;
@@ -183,7 +184,7 @@ TEST(SamplingRules, DraftsAreAccepted) {
         draw_texts(decoder, 500, 3);
         const auto depth = tree_of(find_draft_method(wanted.draft), wanted.tree).depth;
         const double a_call = static_cast<double>(decoder.accepted) / static_cast<double>(decoder.target_calls);
-        // With p = q the first draft of each node is accepted always (K-SEQ: most of the time).
+        // With p = q the first draft of each node is always accepted (K-SEQ: most of the time).
         const bool always = std::string(wanted.verify) != "k-seq" && std::string(wanted.verify) != "coupled";
         if (always) {
             EXPECT_DOUBLE_EQ(a_call, static_cast<double>(depth)) << wanted.draft << " " << wanted.verify;
@@ -192,7 +193,7 @@ TEST(SamplingRules, DraftsAreAccepted) {
     }
 }
 
-// Drafts with replacement verified as without: total variation up to 0.2.
+// Drafts with replacement verified as if without: total variation up to 0.2.
 TEST(SamplingRules, AWrongPairFails) {
     const Pair& pair = pairs()[1];
     for (const char* tree : {"3x1", "3x2"}) {
@@ -206,9 +207,10 @@ TEST(SamplingRules, AWrongPairFails) {
     EXPECT_LT(chi_square_p(draw_texts(decoder, 20000, 8), joint(pair.q, 2)), 1e-4);
 }
 
-// --- wrong draft methods, each verified by a rule that is right for the method it almost is
+// --- wrong draft methods, each verified by the rule of the correct method it resembles
 
-/// Children of each parent as `choose` says, and with which probabilities the verifier is told they were drawn.
+/// The children of each parent are those that `choose` returns; they are reported to the verifier as drawn from the
+/// draft distribution.
 class ChosenChildren final : public TreeMethod {
   public:
     using Choose = std::function<std::vector<std::size_t>(const Distribution&, const NoiseRow&)>;
@@ -264,7 +266,7 @@ void sort_by_probability(const Distribution& p, std::vector<std::size_t>& places
     std::sort(places.begin(), places.end(), [&](std::size_t a, std::size_t b) { return p.q[a] > p.q[b]; });
 }
 
-/// p-value of what a method of drafts emits under the recursive rule.
+/// p-value of the texts that a draft method gives under the recursive rule.
 double p_value_of(std::unique_ptr<TreeMethod> method, const Table& p, const Table& q, std::int64_t draws) {
     TableJob job;
     job.draft.method = "rsd-c";
@@ -301,8 +303,8 @@ TEST(SamplingRules, CertainDraftsWithTheirSoftmaxAsPFail) {
     EXPECT_LT(p_value_of(std::make_unique<ChosenChildren>(2, best), pair.p, pair.q, 5000), 1e-4);
 }
 
-/// RSD-S of width 2 and depth 2 whose two parents of the second level draw with one row of noise, or with two as they
-/// should; written anew, with the C library.
+/// RSD-S of width 2 and depth 2. The two parents of the second level draw with one shared row of noise (wrong) or with
+/// two (correct). An independent implementation with the C library.
 class TwoParents final : public TreeMethod {
   public:
     explicit TwoParents(bool one_row) : one_row_(one_row) {}
@@ -363,8 +365,8 @@ class TwoParents final : public TreeMethod {
     bool one_row_;
 };
 
-// Whether the second parent keeps a child then says something about which one it is. Total variation 0.08 here: the
-// target takes what the draft model thinks unlikely, and then agrees with it.
+// With shared noise, whether the second parent keeps a child depends on which one it is. Total variation 0.08 here: the
+// target prefers tokens that the draft model finds unlikely, and then agrees with it.
 TEST(SamplingRules, OneRowOfNoiseForTwoParentsFails) {
     const Table p(std::map<Tokens, std::vector<double>>{{{}, {0.9, 0.1}}, {{0}, {0.9, 0.1}}, {{1}, {0.5, 0.5}}});
     const Table q(std::map<Tokens, std::vector<double>>{{{}, {0.1, 0.9}}, {{0}, {0.9, 0.1}}, {{1}, {0.5, 0.5}}});
@@ -373,8 +375,8 @@ TEST(SamplingRules, OneRowOfNoiseForTwoParentsFails) {
     EXPECT_GT(p_value_of(make_rsd_s(2, 2), p, q, 10000), 1e-4);
 }
 
-// At low temperatures all but one of p's tokens are beyond what a probability can say, and drafts drawn without
-// replacement reach them all the same.
+// At low temperatures the probabilities of all but one of p's tokens underflow, but drafts drawn without replacement
+// still reach them.
 TEST(SamplingRules, TailsBeyondTheSmallestNumber) {
     Distribution p;
     p.ids = {0, 1, 2, 3};
@@ -432,7 +434,7 @@ TEST(SamplingRules, PairsThatAreNotLosslessAreRefused) {
     EXPECT_TRUE(refused("specinfer", "k-seq", 2));
 }
 
-// No lucky seed: over a thousand of them the p-values are uniform (Kolmogorov-Smirnov, level 1e-4).
+// The seed is not a lucky one: over a thousand seeds the p-values are uniform (Kolmogorov-Smirnov, level 1e-4).
 TEST(SamplingRules, PValuesAreUniform) {
     constexpr int seeds = 1000;
     for (const Case& wanted : {Case{"rsd-s", "3x2", "recursive"}, Case{"spectr", "3x2", "k-seq"}}) {

@@ -15,7 +15,7 @@ class StopTextTest : public ::testing::Test {
   protected:
     std::unique_ptr<Tokenizer> tokenizer_ = Tokenizer::load(LONGHAUL_TEST_DATA "/tokenizer/llama2");
 
-    /// The tokens of `text` behind those of `prompt`.
+    /// The tokens of `text` after those of `prompt`.
     [[nodiscard]] Output output(const std::string& prompt, const std::string& text) const {
         Output out;
         out.prompt = tokenizer_->encode(prompt);
@@ -25,7 +25,7 @@ class StopTextTest : public ::testing::Test {
         return out;
     }
 
-    /// The text, and how many tokens were pushed until a stop string was there (all: none was).
+    /// The text, and the number of tokens pushed before the one that completes a stop string (all tokens if none does).
     [[nodiscard]] std::pair<std::string, std::size_t> run(const Output& out,
                                                           const std::vector<std::string>& stops) const {
         StopText text(*tokenizer_, stops, out.prompt);
@@ -47,7 +47,7 @@ TEST_F(StopTextTest, StopsAtTheByteTokenItself) {
     const Output out = output("The man", " sea\nship and more");
     const std::size_t newline = output("The man", " sea\n").tokens.size() - 1;
     EXPECT_EQ(run(out, {"\n"}), std::pair(std::string(" sea"), newline));
-    // Also where it is the last token that max-tokens allows.
+    // Also if it is the last token that max-tokens allows.
     EXPECT_EQ(run(output("The man", " sea\n"), {"\n"}), std::pair(std::string(" sea"), newline));
 }
 

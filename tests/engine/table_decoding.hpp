@@ -1,5 +1,5 @@
-// Speculative decoding over tables instead of models, on the engine's own draft methods and verification rules: what
-// the statistical tests and the program rule-table share.
+// Speculative decoding over probability tables instead of models, with the engine's own draft methods and verification
+// rules. Shared by the statistical tests and the program rule-table.
 #pragma once
 
 #include <cmath>
@@ -21,8 +21,8 @@ namespace longhaul::engine::testing {
 
 using Tokens = std::vector<std::int32_t>;
 
-/// Next-token probabilities by context (all tokens emitted so far); where a context is not listed, those of the empty
-/// one. Rows have the vocabulary's length.
+/// Next-token probabilities by context (all tokens emitted so far). A context that is not listed uses the row of the
+/// empty context. Each row has one entry per token of the vocabulary.
 class Table {
   public:
     Table() = default;
@@ -74,14 +74,14 @@ class Table {
 };
 
 struct TableJob {
-    DraftOptions draft;  ///< method, tree
+    DraftOptions draft;  ///< method and tree
     VerifyRule verify;
-    std::vector<Table> p;  ///< of each draft model; none for ar and ngram
+    std::vector<Table> p;  ///< one per draft model; none for ar and ngram
     Table q;
-    std::int64_t emit = 2;  ///< tokens a text
+    std::int64_t emit = 2;  ///< tokens per text
 };
 
-/// Makes texts; each with random numbers of its own.
+/// Generates texts, each with its own random numbers.
 class TableDecoder {
   public:
     explicit TableDecoder(TableJob job) : job_(std::move(job)) {
@@ -101,14 +101,14 @@ class TableDecoder {
         trees_ = method.make_trees(tree_of(method, job_.draft.tree, num_models), num_models);
     }
 
-    /// Any trees with any rule, whether they suit each other or not.
+    /// Accepts any combination of trees and rule, matching or not.
     TableDecoder(TableJob job, std::unique_ptr<TreeMethod> trees, std::unique_ptr<Verifier> verifier)
         : job_(std::move(job)), trees_(std::move(trees)), verifier_(std::move(verifier)) {}
 
     Tokens text(std::uint64_t key) {
         Tokens text;
         const auto drafter = without_model_ ? without_model_->make_sequence({}) : nullptr;
-        Tokens context{root};  // as a prompt of one token
+        Tokens context{root};  // acts as a one-token prompt
         if (drafter) drafter->begin(context);
         while (static_cast<std::int64_t>(text.size()) < job_.emit) {
             TokenTree tree;
@@ -141,7 +141,7 @@ class TableDecoder {
     std::int64_t target_calls = 0, accepted = 0, drafted = 0;
 
   private:
-    static constexpr std::int32_t root = 1 << 20;  // no token of any table
+    static constexpr std::int32_t root = 1 << 20;  // not a token of any table
 
     static Tokens context_of(const Tokens& text, const TokenTree& tree, std::int32_t node) {
         Tokens context = text;

@@ -72,7 +72,7 @@ class ThreadGroup final : public Group {
     int size_;
 };
 
-/// `size` groups that are the ranks of one group, each for a thread of its own.
+/// The `size` ranks of one group, each to be used by its own thread.
 inline std::vector<std::unique_ptr<Group>> make_thread_groups(int size) {
     check_group_size(size);
     auto exchange = std::make_shared<ThreadExchange>(size);

@@ -1,4 +1,4 @@
-// Tokenizer files that are wrong, and the one line we say about each.
+// Invalid tokenizer files and the error message for each.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -36,7 +36,7 @@ const Fault json_faults[] = {
     {"fractional id", "llama3", [](Json& j) { j["model"]["vocab"]["zz"] = 1.5; },
      "tokenizer.json: model.vocab.zz: expected an integer from 0 to 1048575, got 1.5"},
     {"id twice", "llama3", [](Json& j) { j["model"]["vocab"]["zz"] = j["model"]["vocab"]["a"]; },
-     R"(tokenizer.json: model.vocab.zz: expected an id of its own, got 64, which is "a")"},
+     R"(tokenizer.json: model.vocab.zz: expected a unique id, got 64, which is "a")"},
     {"merge of an absent token", "llama3",
      [](Json& j) {
          j["model"]["merges"][3] = Json::array({"a", "zzz"});
@@ -60,7 +60,7 @@ const Fault json_faults[] = {
     {"dropout", "llama3", [](Json& j) { j["model"]["dropout"] = 0.1; },
      "tokenizer.json: model.dropout: expected null (a text must always give the same tokens), got 0.1"},
     {"prefix of subwords", "llama3", [](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; },
-     R"(tokenizer.json: model.continuing_subword_prefix: expected null (no other is known here), got "##")"},
+     R"(tokenizer.json: model.continuing_subword_prefix: expected null (other values are not supported), got "##")"},
     {"malformed byte token", "llama2",
      [](Json& j) {
          j["model"]["vocab"]["<0xG1>"] = j["model"]["vocab"]["<0x41>"];
@@ -71,7 +71,7 @@ const Fault json_faults[] = {
     {"added token with another id", "llama2", [](Json& j) { j["added_tokens"][1]["id"] = 77'777; },
      "tokenizer.json: added_tokens[1].id: expected the id of this token in the vocabulary, 1, got 77777"},
     {"added token with the id of another", "llama3", [](Json& j) { j["added_tokens"][0]["id"] = 64; },
-     R"(tokenizer.json: added_tokens[0].id: expected an id of its own, got 64, which is "a")"},
+     R"(tokenizer.json: added_tokens[0].id: expected a unique id, got 64, which is "a")"},
     {"special id beyond all vocabularies", "llama3", [](Json& j) { j["added_tokens"][0]["id"] = 1'000'000'000; },
      "tokenizer.json: added_tokens[0].id: expected an integer from 0 to 1048575, got 1000000000"},
     {"special id absent", "llama3", [](Json& j) { j["added_tokens"][0].erase("id"); },
@@ -158,7 +158,7 @@ TEST(TokenizerFaults, TokenizerConfig) {
          [](Json& j) {
              j["added_tokens_decoder"]["3"] = {{"content", "<q>"}};
          },
-         R"(tokenizer_config.json: added token "<q>": expected an id of its own, got 3, which is "<unk>")"},
+         R"(tokenizer_config.json: added token "<q>": expected a unique id, got 3, which is "<unk>")"},
     };
     for (const Fault& fault : faults) {
         TokenizerFolder folder(fault.kind);
@@ -177,7 +177,7 @@ TEST(TokenizerFaults, VocabAndMerges) {
     folder.write("merges.txt", "#version: 0.2\r\nt h\r\n\r\n");
     EXPECT_EQ(folder.error(), "(no error)");
     folder.write("vocab.json", R"({"a": 0, "b": 0})");
-    EXPECT_EQ(folder.error(), R"(vocab.json: b: expected an id of its own, got 0, which is "a")");
+    EXPECT_EQ(folder.error(), R"(vocab.json: b: expected a unique id, got 0, which is "a")");
     folder.write("vocab.json", "{}");
     EXPECT_EQ(folder.error(), "vocab.json: top level: expected at least one token, got none");
 }
@@ -226,7 +226,7 @@ TEST(TokenizerFaults, SentencePiece) {
         {unknown + control, "trainer_spec.model_type: expected BPE, got UNIGRAM"},
         {bpe + control + piece("a", 1), "pieces: expected an unknown piece, got none"},
         {bpe + unknown, "trainer_spec.bos_id: expected an id of the vocabulary, or -1, got 1"},
-        {bpe + unknown + unknown, R"(pieces[1]: expected a piece unlike the others, got "<unk>")"},
+        {bpe + unknown + unknown, R"(pieces[1]: expected a unique piece, got "<unk>")"},
         {bpe + unknown + piece("<unk2>", 2), "pieces[1]: expected one unknown piece, got another"},
         {bpe + unknown + piece("", 1), "pieces[1]: expected a piece of 1 to 1024 bytes, got 0"},
         {bpe + unknown + piece("\xFF", 1), "pieces[1]: expected UTF-8, got \"\\xff\""},
@@ -238,7 +238,7 @@ TEST(TokenizerFaults, SentencePiece) {
         {message(2, field(3, 0) + '\x02' + std::string("\x98\x02\x01", 3)) + unknown + control + piece("<0x41>", 6),
          "pieces: expected tokens <0x00> to <0xFF> for all bytes, since byte_fallback is true, got no <0x00>"},
         {bpe + message(3, message(1, "nmt_nfkc") + message(2, "x")) + unknown + control,
-         "normalizer_spec.name: expected identity (no table of characters is known here), got \"nmt_nfkc\""},
+         "normalizer_spec.name: expected identity (character maps are not supported), got \"nmt_nfkc\""},
         {message(2, field(3, 0) + '\x02' + std::string("\xC0\x01\x01", 3)) + unknown + control,
          "trainer_spec.treat_whitespace_as_suffix: expected false, got true"},
         {std::string("\x0A\x7F", 2), "ModelProto, field 1, byte 2: expected at most 0 bytes, got 127"},
@@ -249,7 +249,7 @@ TEST(TokenizerFaults, SentencePiece) {
         {std::string("\x0B", 1), "ModelProto, field 1, byte 1: expected a field of Protocol Buffers, got kind 3"},
         {std::string("\x02\x00", 2), "ModelProto, byte 2: expected a field of Protocol Buffers, got number 0"},
         {std::string("\x08\x01", 2), "ModelProto, field 1, byte 2: expected kind 2, got kind 0"},
-        {"IQ== 0\nIg== 1\n", nullptr},  // what other programs call tokenizer.model
+        {"IQ== 0\nIg== 1\n", nullptr},  // the format that other programs call tokenizer.model
     };
     TokenizerFolder folder;
     for (const Case& c : cases) {
@@ -266,7 +266,8 @@ TEST(TokenizerFaults, SentencePiece) {
     }
 }
 
-// Any bytes of any file may be wrong: an error or a tokenizer that works, never a crash (run under the sanitizers too).
+// Random bytes of any file are changed: loading gives an error or a working tokenizer, never a crash (also run under
+// the sanitizers).
 TEST(TokenizerFaults, DamagedBytesNeverCrash) {
     std::mt19937 random(3);
     int num_errors = 0;

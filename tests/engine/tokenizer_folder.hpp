@@ -1,4 +1,4 @@
-// A copy of one of the tokenizers of tests/data/tokenizer, to be changed and spoilt.
+// A copy of one of the tokenizers of tests/data/tokenizer, which tests modify and corrupt.
 #pragma once
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ namespace longhaul::engine {
 
 class TokenizerFolder {
   public:
-    /// A copy of the kind's files; an empty folder without a kind.
+    /// Copies the files of `kind`; without a kind the folder is empty.
     explicit TokenizerFolder(const std::string& kind = {}) {
         std::string name = (std::filesystem::temp_directory_path() / "longhaul-tokenizer-XXXXXX").string();
         if (!mkdtemp(name.data())) throw std::runtime_error("cannot make a temporary folder");
@@ -51,7 +51,7 @@ class TokenizerFolder {
         write(file, json_text(json));
     }
 
-    /// What loading says, after the folder's name; "(no error)" where there is none.
+    /// The error of loading, without the folder's name; "(no error)" if loading succeeds.
     [[nodiscard]] std::string error() const {
         try {
             (void)load();

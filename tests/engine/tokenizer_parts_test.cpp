@@ -1,4 +1,4 @@
-// The parts of a tokenizer by themselves: merging, patterns, splitting, normal forms, UTF-8.
+// The parts of a tokenizer tested separately: merging, patterns, splitting, normal forms, UTF-8.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -33,12 +33,12 @@ struct RandomBpe {
             const std::int32_t left = pick();
             const std::int32_t right = pick();
             const std::string text = vocabulary.text(left) + vocabulary.text(right);
-            vocabulary.add(text, vocabulary.size());  // a text that is there already keeps its id
+            vocabulary.add(text, vocabulary.size());  // an existing text keeps its id
             merges.push_back({left, right, *vocabulary.find(text), i});
         }
     }
 
-    // The definition, without any thought of speed.
+    // The definition, implemented without optimisation.
     [[nodiscard]] Ids by_definition(const std::string& word) const {
         Ids ids;
         for (const char c : word) ids.push_back(c - 'a');
@@ -47,7 +47,7 @@ struct RandomBpe {
             std::size_t best_at = 0;
             std::int32_t merged = 0;
             for (std::size_t at = 0; at + 1 < ids.size(); ++at) {
-                for (auto merge = merges.rbegin(); merge != merges.rend(); ++merge) {  // the later of equals counts
+                for (auto merge = merges.rbegin(); merge != merges.rend(); ++merge) {  // the later of equal merges wins
                     if (merge->left != ids[at] || merge->right != ids[at + 1]) continue;
                     if (best_rank < 0 || merge->rank < best_rank) {
                         best_rank = merge->rank;
@@ -79,7 +79,7 @@ TEST(Bpe, ShortAndLongWordsAreMergedByDefinition) {
             for (const std::size_t max_short : {std::size_t{0}, std::size_t{24}, std::size_t{1000}}) {
                 Bpe::Session session(bpe);
                 session.max_short_symbols = max_short;
-                for (int again = 0; again < 2; ++again) {  // the second time from memory
+                for (int again = 0; again < 2; ++again) {  // the second time from the cache
                     Ids ids;
                     session.encode(word, ids);
                     EXPECT_EQ(ids, expected) << word << ", at most " << max_short;
@@ -101,7 +101,7 @@ TEST(Bpe, UnknownCharacters) {
         return ids;
     };
     BpeOptions options;
-    EXPECT_EQ(encode(options, "xaxxa"), (Ids{0, 0}));  // without an unknown token they vanish
+    EXPECT_EQ(encode(options, "xaxxa"), (Ids{0, 0}));  // without an unknown token they are dropped
     options.unk_id = 1;
     EXPECT_EQ(encode(options, "xaxxa"), (Ids{1, 0, 1, 1, 0}));
     options.fuse_unk = true;
@@ -122,7 +122,7 @@ Words matches(std::string_view pattern, std::string_view text) {
     return matches(Regex(pattern, "f", "p"), text);
 }
 
-// As Oniguruma has them; PCRE2 by itself differs in each.
+// These follow Oniguruma; PCRE2 alone differs in each.
 TEST(Regex, MeansWhatItMeansInOniguruma) {
     EXPECT_EQ(matches("\\s", "\xE1\xA0\x8E\xC2\x85\xE3\x80\x80"), (Words{"\xC2\x85", "\xE3\x80\x80"}));  // not U+180E
     EXPECT_EQ(matches("[^\\s]", "\xE1\xA0\x8E "), (Words{"\xE1\xA0\x8E"}));
@@ -220,7 +220,7 @@ TEST(Normalizer, Steps) {
     };
     EXPECT_EQ(apply({{"type", "NFC"}}, "xe\xCC\x81y\xE2\x84\xAB"), "x\xC3\xA9y\xC3\x85");
     EXPECT_EQ(apply({{"type", "NFD"}}, "x\xC3\xA9y"), "xe\xCC\x81y");
-    // A ligature, a no-break space, an enclosed number, a full-width letter with an accent; U+32FF is newer than the
+    // A ligature, a no-break space, an enclosed number, a full-width letter with an accent. U+32FF is newer than the
     // tables.
     EXPECT_EQ(apply({{"type", "NFKC"}}, "\uFB01\u00A0\u2460\uFF45\u0301\u32FF"), "fi 1\u00E9\u32FF");
     EXPECT_EQ(apply({{"type", "NFKD"}}, "\uFB01\u00E9\uFF21"), "fie\u0301A");
@@ -228,7 +228,7 @@ TEST(Normalizer, Steps) {
     EXPECT_EQ(apply({{"type", "Strip"}}, " \n a b\xE3\x80\x80"), "a b");
     EXPECT_EQ(apply({{"type", "Prepend"}, {"prepend", "_"}}, ""), "");
     EXPECT_EQ(apply({{"type", "Replace"}, {"pattern", {{"Regex", " +"}}}, {"content", "_"}}, "a  b c"), "a_b_c");
-    // U+1ABF is a mark of Unicode 13: it stays where it is, and nothing composes across it.
+    // U+1ABF is a combining mark of Unicode 13: it stays in place, and nothing composes across it.
     EXPECT_EQ(apply({{"type", "NFC"}}, "a\xE1\xAA\xBF\xCC\x81"), "a\xE1\xAA\xBF\xCC\x81");
 }
 
@@ -264,8 +264,8 @@ TEST(Unicode, InvalidSubpartsBecomeOneReplacementEach) {
     EXPECT_EQ(lossy("a\xFF\xFE"
                     "b"),
               "a" + r + r + "b");
-    EXPECT_EQ(lossy("\xF0\x9F\x98"), r);          // an unfinished character
-    EXPECT_EQ(lossy("\xF0\x9F\x41"), r + "A");    // a broken one
+    EXPECT_EQ(lossy("\xF0\x9F\x98"), r);          // an incomplete character
+    EXPECT_EQ(lossy("\xF0\x9F\x41"), r + "A");    // an invalid one
     EXPECT_EQ(lossy("\xED\xA0\x80"), r + r + r);  // a surrogate
     EXPECT_EQ(lossy("\xC0\xAF"), r + r);          // an overlong form
     EXPECT_EQ(lossy("\xF4\x90\x80\x80"), r + r + r + r);

@@ -1,5 +1,5 @@
 // Tokenizers of every kind against the Python packages (tests/data/tokenizer, made by
-// tests/tools/make_tokenizer_goldens.py), and what a model folder says besides.
+// tests/tools/make_tokenizer_goldens.py), and the other settings of a model folder.
 #include "engine/tokenizer/tokenizer.hpp"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST_P(TokenizerKind, ADetokenizerMayBeUsedAgainAndCopied) {
     for (int round = 0; round < 2; ++round) {
         std::string text;
         for (const auto id : ids) {
-            Detokenizer copy = detokenizer;  // what is done to a copy is not done to the original
+            Detokenizer copy = detokenizer;  // changes to a copy do not affect the original
             copy.push(ids.front());
             text += detokenizer.push(id);
         }
@@ -75,7 +75,7 @@ TEST_P(TokenizerKind, TokenBytesMakeUpTheText) {
     const std::string text = "It was na\xC3\xAFve \xE6\xBC\xA2\xE5\xAD\x97 \xF0\x9F\x98\x80\n  so it was.";
     std::string bytes;
     for (const auto id : tokenizer_->encode(text)) bytes += tokenizer_->token_bytes(id);
-    if (bytes.starts_with(' ')) bytes.erase(0, 1);  // the one SentencePiece puts in front
+    if (bytes.starts_with(' ')) bytes.erase(0, 1);  // the one that SentencePiece prepends
     EXPECT_EQ(bytes, text);
     EXPECT_EQ(tokenizer_->token_bytes(-1), "");
     EXPECT_EQ(tokenizer_->token_bytes(tokenizer_->vocab_size()), "");
@@ -102,8 +102,8 @@ TEST_P(TokenizerKind, ManyThreadsMayEncodeAtOnce) {
     EXPECT_EQ(num_wrong, 0);
 }
 
-// Texts that are one long word, or all white space, or all marks in the wrong order: each of them has made some
-// tokenizer take quadratic time. The bound is loose, for slow machines; quadratic would be minutes.
+// Texts that are one long word, all white space, or combining marks in the wrong order: each has made some tokenizer
+// take quadratic time. The bound is loose for slow machines; quadratic time would be minutes.
 TEST_P(TokenizerKind, LongTextsOfAnyKindTakeSeconds) {
     const auto repeat = [](std::string_view part, std::size_t num_bytes) {
         std::string text = "a";
@@ -138,9 +138,9 @@ TEST(Tokenizer, KnowsTheBeginOfTextTokenAndWhoAsksForIt) {
         const char* bos;
         bool adds;
     };
-    for (const Case& c : {Case{"llama3", "<|begin_of_text|>", true},  // its template does
+    for (const Case& c : {Case{"llama3", "<|begin_of_text|>", true},  // set by its template
                           Case{"qwen2", "", false}, Case{"gpt2", "<|endoftext|>", false},
-                          Case{"opt", "</s>", true},  // tokenizer_config.json does
+                          Case{"opt", "</s>", true},  // set by tokenizer_config.json
                           Case{"llama2", "<s>", true}, Case{"sentencepiece", "<s>", true}}) {
         const auto tokenizer = load_kind(c.kind);
         EXPECT_EQ(tokenizer->adds_bos(), c.adds) << c.kind;
@@ -166,7 +166,7 @@ TEST(Tokenizer, SpecialTokensAreTheSpecialOnes) {
     ASSERT_EQ(ids.size(), 3U);
     EXPECT_TRUE(tokenizer->is_special(ids[0]));
     EXPECT_FALSE(tokenizer->is_special(ids[1]));
-    EXPECT_FALSE(tokenizer->is_special(ids[2]));  // added, but a part of results
+    EXPECT_FALSE(tokenizer->is_special(ids[2]));  // added, but part of results
     EXPECT_EQ(tokenizer->decode(ids, true), "x<tool_call>");
 }
 
@@ -174,7 +174,7 @@ TEST(Tokenizer, OfSeveralFilesTheRichestCounts) {
     TokenizerFolder folder("sentencepiece");
     const auto sentencepiece = folder.load()->fingerprint();
     folder.copy("opt", "vocab.json");
-    EXPECT_EQ(folder.load()->fingerprint(), sentencepiece);  // no merges.txt beside it
+    EXPECT_EQ(folder.load()->fingerprint(), sentencepiece);  // without merges.txt
     folder.copy("opt", "merges.txt");
     const auto opt = folder.load()->fingerprint();
     EXPECT_NE(opt, sentencepiece);
@@ -229,8 +229,8 @@ TEST(Tokenizer, QwenSplitsItsOwnWayWithoutATokenizerJson) {
     EXPECT_EQ(folder.load()->decode(folder.load()->encode(text), true), "HE'S 12 \xC3\xA9 x\n\n");
 }
 
-// The decoder of Llama 2 turns a run of bytes into U+FFFD as a whole when one of them is wrong, so nothing of the run
-// may be shown before it ends.
+// Llama 2's decoder replaces a whole run of bytes with U+FFFD if one of them is invalid, so no text of the run may be
+// emitted before it ends.
 TEST(Detokenizer, HoldsBackARunOfBytes) {
     const auto tokenizer = load_kind("llama2");
     const Ids bytes = tokenizer->encode("\xF0\x9F\x98\x80");  // a space, then four bytes

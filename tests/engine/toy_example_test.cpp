@@ -1,5 +1,6 @@
-// The toy example of the paper on recursive speculative decoding (its Figure 1): one token over an alphabet of two, two
-// drafts of it. What the engine accepts against closed forms, and against the best that drafts with replacement allow.
+// The toy example of the paper on recursive speculative decoding (its Figure 1): one token over an alphabet of two,
+// with two drafts. Compares the engine's acceptance with closed forms, and with the optimum for drafts with
+// replacement.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,10 +17,10 @@ using testing::TableDecoder;
 using testing::TableJob;
 using testing::Tokens;
 
-// Chances that one of two drafts is accepted; p and q: the draft's and the target's probability of token 1.
+// Probabilities that one of two drafts is accepted. p and q: the draft's and the target's probability of token 1.
 
-/// The first is accepted as in speculative decoding. What its rejection leaves of the target is certain: the token that
-/// the draft gives too little.
+/// The first draft is accepted as in speculative decoding. After its rejection the residual is certain: the token to
+/// which the draft gives too little.
 double multi_round(double p, double q) {
     const double first = std::min(p, q) + std::min(1 - p, 1 - q);
     return first + (1 - first) * (q > p ? p : 1 - p);
@@ -37,8 +38,8 @@ double k_seq(double p, double q) {
     return accepted(high);
 }
 
-/// Optimal transport between the pair of drafts and the target (SpecTr): by Hall's theorem the tightest of what each
-/// set of tokens lets through.
+/// Optimal transport between the pair of drafts and the target (SpecTr): by Hall's theorem, the minimum over all sets
+/// of tokens.
 double optimal_transport(double p, double q) {
     const double pair_has_1 = 1 - (1 - p) * (1 - p);
     const double pair_has_0 = 1 - p * p;
@@ -60,7 +61,7 @@ double accepted_share(const char* draft, const char* verify, double p, double q,
 
 TEST(ToyExample, TwoDraftsOfTwoTokens) {
     constexpr std::int64_t draws = 4000;
-    constexpr double error = 4.5 * 0.5 / 63.2;  // standard errors of a share of `draws`
+    constexpr double error = 4.5 * 0.5 / 63.2;  // 4.5 standard errors of a share of `draws`
     for (const double p : {0.1, 0.3, 0.5, 0.7, 0.9}) {
         for (const double q : {0.05, 0.1, 0.4, 0.6, 0.95}) {
             const double bound = optimal_transport(p, q);
@@ -69,13 +70,14 @@ TEST(ToyExample, TwoDraftsOfTwoTokens) {
             EXPECT_NEAR(accepted_share("spectr", "multi-round", p, q, draws), multi_round(p, q), error)
                 << p << " " << q;
             EXPECT_NEAR(accepted_share("spectr", "k-seq", p, q, draws), k_seq(p, q), error) << p << " " << q;
-            // Without replacement the second draft is what the first one's rejection leaves: nothing is ever refused.
+            // Without replacement the second draft is the residual after the first one's rejection, so one of the two
+            // is always accepted.
             EXPECT_EQ(accepted_share("rsd-s", "recursive", p, q, 300), 1.0) << p << " " << q;
         }
     }
 }
 
-// Hall's theorem against the transport problem itself, by trying all ways in which pairs {0, 1} may be shared out.
+// Hall's theorem against the transport problem itself, solved by trying all splits of the pair {0, 1}.
 TEST(ToyExample, TheBoundIsOptimalTransport) {
     for (const double p : {0.1, 0.35, 0.8}) {
         for (const double q : {0.02, 0.5, 0.97}) {

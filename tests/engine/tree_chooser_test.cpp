@@ -1,5 +1,5 @@
-// `draft-tree = auto` against a made-up machine and made-up drafts, on a clock that only counts: what it chooses, what
-// it loses, how it finds out.
+// `draft-tree = auto` against a simulated machine and simulated drafts, on a simulated clock: what it chooses, what it
+// loses, and how it adapts.
 #include "engine/draft/tree_chooser.hpp"
 
 #include <gtest/gtest.h>
@@ -20,18 +20,18 @@ TreeFamily family_of(const char* method) {
     return tree_family(find_draft_method(method), 1);
 }
 
-/// One layer, no head: `seconds` at so many rows.
+/// One layer, no head; `seconds` by number of rows.
 CostModel costs_of(const std::vector<std::pair<std::int64_t, double>>& seconds) {
     std::vector<CostModel::Point> points;
     for (const auto& [rows, layer] : seconds) points.push_back({.rows = rows, .layer = layer});
     return {1, points};
 }
 
-/// Rows cost next to nothing, as where weights come from memory.
+/// Rows cost almost nothing, as if bound by weight bandwidth.
 CostModel memory_bound(double pass) {
     return costs_of({{1, pass}, {64, 1.3 * pass}});
 }
-/// Each row costs as much as a pass of one.
+/// Each row costs as much as a pass with one row.
 CostModel arithmetic_bound(double pass) {
     return costs_of({{1, pass}, {64, 64 * pass}});
 }
@@ -39,12 +39,12 @@ CostModel arithmetic_bound(double pass) {
 struct World {
     TreeFamily family;
     CostModel target, draft;
-    std::vector<double> chances;  ///< that the draft in this place of a level is right
+    std::vector<double> chances;  ///< probability that the draft at this place of a level is right
     std::int64_t sequences = 1;
-    CostModel believed = target;  ///< by the chooser, before it saw anything
-    double draft_surprise = 1;    ///< measured over modelled
-    double after_drafts = 1;      ///< what a pass takes that follows drafts, over what it takes otherwise
-    double noise = 0;             ///< of the clock that the chooser sees: only ever added, seldom much
+    CostModel believed = target;  ///< the chooser's prior
+    double draft_surprise = 1;    ///< measured draft time / modelled draft time
+    double after_drafts = 1;      ///< slowdown of a pass that follows drafts
+    double noise = 0;             ///< of the chooser's clock: only adds time, rarely a lot
     TreeChooser chooser{family, believed, {draft}};
     std::mt19937 random{7}, disturbance{11};
 
@@ -63,7 +63,8 @@ struct World {
     }
     [[nodiscard]] double loss() const { return clock / (static_cast<double>(tokens) * plain_token()) - 1; }
 
-    /// A tree whose accepted path is known; nodes of a level are children of the first, or of the accepted one above.
+    /// A tree whose accepted path is known. The nodes of a level are children of the accepted node above, or of the
+    /// first node if none was accepted.
     std::pair<TokenTree, std::vector<std::int32_t>> grow() {
         TokenTree tree;
         tree.reset(0);
@@ -118,7 +119,7 @@ struct World {
     }
     void forget() { clock = 0, steps = 0, drafted_steps = 0, tokens = 0, nodes = 0; }
 
-    /// Tokens a second of a tree that never changes, with chances that are the same at each level.
+    /// Tokens per second of a fixed tree with the same acceptance at each level.
     [[nodiscard]] double fixed_rate(TreeLimits tree) const {
         double chance = 0;
         for (std::size_t i = 0; i < chances.size() && static_cast<std::int64_t>(i) < tree.width; ++i)
@@ -174,7 +175,7 @@ TEST(TreeChooser, ProbesBackOff) {
     EXPECT_GT(world.drafted_steps, 0);
 }
 
-// Heads of one level: probes, too, are no deeper.
+// Heads of one level: probes are not deeper either.
 TEST(TreeChooser, AFamilyOfOneLevelIsTriedAndGivenUp) {
     TreeFamily family = family_of("medusa");
     family.max_depth = 1;
@@ -203,9 +204,9 @@ TEST(TreeChooser, ComesNearTheBestFixedTree) {
     }
 }
 
-// Few tokens, a clock that is disturbed, a model that takes rows for dearer than they are, and luck: a tree that misses
-// some times in a row is no reason to give up drafts, nor a lucky one to keep them. The promise of 5 % holds in the
-// mean of some runs; one of 600 steps has what learning costs and its own luck, hence 15 %.
+// Few tokens, a noisy clock, a model that overestimates the cost of rows, and luck: a few misses in a row must not stop
+// drafts, and a few lucky hits must not keep them. The promise of 5 % holds for the mean of several runs;
+// a single run of 600 steps also pays for learning and for its own luck, hence 15 %.
 TEST(TreeChooser, IsNotMisledByNoiseAndLuck) {
     for (const char* method : {"sd", "rsd-s"}) {
         for (const double chance : {0.05, 0.2, 0.3, 0.4, 0.6, 0.8, 0.9}) {
@@ -247,7 +248,7 @@ TEST(TreeChooser, GoesWideWhereSecondGuessesAreGood) {
     EXPECT_GE(world.last.width, 4);
 }
 
-// A ninth row doubles the price.
+// A ninth row doubles the cost of a pass.
 TEST(TreeChooser, StaysBelowAStepInThePrice) {
     World world{.family = family_of("sd"),
                 .target = costs_of({{1, 1.0}, {8, 1.0}, {9, 2.0}, {64, 2.0}}),
@@ -269,8 +270,7 @@ TEST(TreeChooser, FindsOutWhatTheModelOfCostsDoesNotKnow) {
     EXPECT_LT(world.loss(), 0.03);
 }
 
-// Drafts that gain a tenth, and slow all passes by more: as long as passes without drafts are rare, they look slow,
-// too.
+// Drafts gain a tenth but slow down all passes by more. While passes without drafts are rare, they look slow too.
 TEST(TreeChooser, SeesWhatDraftsCostThePassesAfterThem) {
     World world{.family = family_of("sd"),
                 .target = memory_bound(1),
@@ -314,7 +314,8 @@ TEST(TreeChooser, ChoosesNothingWhereNothingDecodes) {
 
 // --- what it learns from
 
-/// Levels of two nodes, both children of the accepted node above; the accepted places.
+/// Levels of two nodes, both children of the accepted node above, or of the first one; `places` are the accepted
+/// places.
 std::pair<TokenTree, std::vector<std::int32_t>> pairs(const std::vector<std::int32_t>& places, int levels) {
     TokenTree tree;
     tree.reset(0);
@@ -340,7 +341,7 @@ TEST(Acceptance, CountsWhatEachWidthWouldHaveKept) {
             pairs(i % 4 == 0 ? std::vector<std::int32_t>{} : std::vector<std::int32_t>{i % 2, 0}, 2);
         acceptance.record(tree, accepted, false, 2);
     }
-    // Of four: a miss, the second, the first, the second.
+    // In four trials: a miss, the second, the first, the second.
     EXPECT_NEAR(acceptance.chances(0, 2)[0], 0.25, 0.05);
     EXPECT_NEAR(acceptance.chances(1, 2)[0], 0.75, 0.05);
     EXPECT_GT(acceptance.chances(0, 2)[1], 0.9);
@@ -350,7 +351,7 @@ TEST(Acceptance, CountsWhatEachWidthWouldHaveKept) {
     EXPECT_NEAR(acceptance.chances(1, 2)[0], 0.75, 0.05) << "less certain, not another belief";
 }
 
-/// What a chain's first node is believed to be worth after `hit` of so many more trials.
+/// The estimate for a chain's first node after `trials` more trials; `hit` decides each.
 double belief_after(Acceptance& acceptance, int trials, const std::function<bool(int)>& hit) {
     for (int i = 0; i < trials; ++i) {
         const auto [tree, accepted] = pairs(hit(i) ? std::vector<std::int32_t>{0} : std::vector<std::int32_t>{}, 1);
@@ -363,7 +364,7 @@ TEST(Acceptance, RemembersLongWhatStaysAndForgetsFastWhatChanges) {
     Acceptance acceptance(family_of("sd"));
     belief_after(acceptance, 300, [](int) { return true; });
     EXPECT_LT(belief_after(acceptance, 20, [](int) { return false; }), 0.5) << "another text began";
-    // Fair coins: a memory of 20 trials would see shares from 0.25 to 0.75 among these.
+    // Fair coins: an estimate from the last 20 trials alone would vary from 0.25 to 0.75 here.
     std::mt19937 coins(7);
     belief_after(acceptance, 400, [&](int) { return coins() % 2 == 0; });
     for (int i = 0; i < 400; ++i) {
@@ -386,7 +387,7 @@ TEST(Acceptance, PlacesOfABranchingTreeAreAmongSiblings) {
     tree.reset(0);
     for (std::int32_t i = 0; i < 2; ++i) tree.add(0, i, Origin::model);
     for (std::int32_t parent = 1; parent <= 2; ++parent) tree.add(parent, 0, Origin::model);
-    const std::vector<std::int32_t> accepted{2, 4};  // the second child, and its only one
+    const std::vector<std::int32_t> accepted{2, 4};  // the second child, and its only child
     for (int i = 0; i < 200; ++i) acceptance.record(tree, accepted, false, 2);
     EXPECT_LT(acceptance.chances(0, 2)[0], 0.1);
     EXPECT_GT(acceptance.chances(1, 2)[0], 0.9);
@@ -402,7 +403,7 @@ TEST(Correction, LearnsTheSpeedAndTheShape) {
     }
     EXPECT_NEAR(correction.factor(1), 2, 0.05);
     EXPECT_NEAR(correction.factor(8), 3, 0.05);
-    // Twice as fast, seen with 8 rows alone: 1 row is believed to be faster, too.
+    // Twice as fast, measured with 8 rows only: 1 row is assumed to be faster too.
     for (int i = 0; i < 200; ++i) correction.record(8, 1.0, 1.5);
     EXPECT_NEAR(correction.factor(8), 1.5, 0.05);
     EXPECT_LT(correction.factor(1), 1.7);
@@ -426,7 +427,7 @@ TEST(TreeFamily, EveryTreeOfItFitsTheGreatest) {
     EXPECT_EQ(tree_of(find_draft_method("ar"), "auto").depth, 0);
 }
 
-// The limits are kept, and mean to a method what the chooser reckons with.
+// The trees respect the limits and have the number of nodes that the chooser assumes.
 TEST(TreeFamily, TreesAreAsLargeAsItsCounts) {
     Distribution many;
     for (std::int32_t id = 0; id < 64; ++id) {

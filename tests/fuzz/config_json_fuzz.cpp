@@ -1,4 +1,5 @@
-// Any bytes as config.json: an InputError or a configuration whose sizes keep the promises of config.hpp.
+// Arbitrary bytes as config.json must give an InputError or a configuration whose sizes meet the guarantees of
+// config.hpp.
 //
 //   clang++ -std=c++20 -g -O1 -ffp-contract=off -fsanitize=fuzzer,address,undefined -I. tests/fuzz/config_json_fuzz.cpp
 //       engine/model/{config,rope}.cpp engine/json.cpp -o config_json_fuzz && ./config_json_fuzz -max_len=4096
@@ -45,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     try {
         check(longhaul::engine::ModelConfig::load(folder));
     } catch (const longhaul::InputError&) {
-        // the expected end of nearly all inputs
+        // the expected result of nearly all inputs
     }
     return 0;
 }

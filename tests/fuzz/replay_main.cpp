@@ -1,6 +1,6 @@
-// Runs a fuzz harness without a fuzzer, for the suite: every seed as it is, then mutations of it that depend on the
-// seed file and nothing else. Coverage-guided search stays with libFuzzer (README.md); this keeps what it found out
-// true.
+// Runs a fuzz harness without a fuzzer, for the test suite: every seed file unchanged, then mutations of it that depend
+// only on the file. Coverage-guided search is done with libFuzzer (README.md); this guards its findings against
+// regressions.
 //
 //   NAME_replay MUTATIONS SEED_FILE…
 #include <algorithm>
@@ -34,7 +34,8 @@ class Numbers {
     std::uint64_t state_;
 };
 
-/// What damaged and hostile files look like: flipped bits, lengths at their limits, pieces missing, doubled or moved.
+/// Typical damage of corrupt and hostile files: flipped bits, lengths at their limits, pieces missing, duplicated or
+/// moved.
 void mutate(Bytes& bytes, Numbers& numbers) {
     constexpr std::uint8_t edges[] = {0x00, 0x01, 0x7f, 0x80, 0xff, '"', '{', '[', '-', '9'};
     const std::size_t at = numbers.below(bytes.size());

@@ -1,4 +1,4 @@
-// Any bytes as model.safetensors: an InputError or tensors that lie inside the file, nothing else.
+// Arbitrary bytes as model.safetensors must give an InputError or tensors that are inside the file.
 //
 //   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/safetensors_fuzz.cpp
 //       engine/model/safetensors.cpp engine/json.cpp -lxxhash -o safetensors_fuzz && ./safetensors_fuzz -max_len=4096
@@ -15,7 +15,7 @@
 
 namespace {
 
-/// The sum of all bytes of all tensors: reading them is what the address sanitizer watches.
+/// The sum of all bytes of all tensors: the reads let the address sanitizer check their bounds.
 std::uint64_t sum_of_bytes(const longhaul::engine::SafetensorsFolder& folder) {
     std::uint64_t sum = folder.fingerprint();
     for (const auto& [name, view] : folder.tensors()) {
@@ -36,9 +36,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         .write(reinterpret_cast<const char*>(data), static_cast<std::streamsize>(size));
     try {
         const auto opened = longhaul::engine::SafetensorsFolder::open(folder);
-        if (sum_of_bytes(opened) == 1) return 0;  // keeps the reads
+        if (sum_of_bytes(opened) == 1) return 0;  // keeps the compiler from removing the reads
     } catch (const longhaul::InputError&) {
-        // the expected end of nearly all inputs
+        // the expected result of nearly all inputs
     }
     return 0;
 }

@@ -1,5 +1,5 @@
-// Any bytes as tokenizer files: an InputError of one line, or a tokenizer that keeps the promises of tokenizer.hpp.
-// The first byte of the input chooses the file; for vocab.json and merges.txt a NUL separates the two.
+// Arbitrary bytes as tokenizer files must give a one-line InputError or a tokenizer that meets the guarantees of
+// tokenizer.hpp. The first byte of the input selects the file; for vocab.json and merges.txt a NUL separates the two.
 //
 //   clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/fuzz/tokenizer_fuzz.cpp
 //       engine/tokenizer/*.cpp engine/json.cpp -lpcre2-8 -lutf8proc -o tokenizer_fuzz

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The include graph of the product: no arrow points up, and rooms of a layer make no circle.
+"""The include graph of the product: no include points to a higher layer, and the rooms of a layer form no cycle.
 
-usage: include_graph_test.py ROOT [LAYER ...]   # circles are looked for in these layers
+usage: include_graph_test.py ROOT [LAYER ...]   # cycles are checked in these layers
 
-Layers are the folders kernels < engine < runner. A room is a folder one level down, or the files of one stem that lie
-flat in the layer; a header alone makes an arrow like any other file. Where a layer's CMakeLists.txt states the order of
-its rooms (a comment line "host <- job <- data"; a comma between rooms that do not include each other), arrows must follow
-it. First shows in a folder of its own that planted faults are found.
+Layers are the folders kernels < engine < runner. A room is a folder one level down, or the files of one stem directly
+in the layer; headers count like any other file. If a layer's CMakeLists.txt states the order of its rooms (a comment
+line "host <- job <- data"; a comma between rooms that do not include each other), includes must follow it. First checks
+in a temporary folder that planted faults are found.
 """
 
 import re
@@ -15,7 +15,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
-LAYERS = ["kernels", "engine", "runner", "tests"]  # nothing of the product includes tests
+LAYERS = ["kernels", "engine", "runner", "tests"]  # the product must not include tests
 PRODUCT = LAYERS[:3]
 SOURCE = re.compile(r".*\.(c|h|cc|cpp|hpp|cu|cuh|inl|ipp)(\.in)?$")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]+)[">]', re.M)
@@ -23,13 +23,13 @@ ORDER = re.compile(r"^#\s+(\w+(?:(?: <- |, )\w+)* <- \w+(?:(?: <- |, )\w+)*)$", 
 
 
 def room_of(file):
-    """"runner/job" of runner/job/value_text.hpp, "kernels/device" of kernels/device.hpp."""
+    """The room of a file: "runner/job" for runner/job/value_text.hpp, "kernels/device" for kernels/device.hpp."""
     parts = Path(file).parts
     return "/".join(parts[:2]) if len(parts) > 2 else f"{parts[0]}/{parts[1].split('.')[0]}"
 
 
 def arrows_of(root):
-    """(file, included file) of all includes between files of the layers, by paths below `root`."""
+    """(file, included file) of all includes between files of the layers, as paths relative to `root`."""
     arrows = []
     for layer in PRODUCT:
         for path in sorted((root / layer).rglob("*")):
@@ -60,7 +60,7 @@ def reachable(graph, start):
 
 
 def circles(arrows, layer):
-    """A line for each set of rooms that reach each other, with the files that make its arrows."""
+    """For each cycle of rooms, a line with its rooms and lines with the includes that form it."""
     files = defaultdict(lambda: defaultdict(list))
     for a, b in arrows:
         if a.split("/")[0] == b.split("/")[0] == layer and room_of(a) != room_of(b):
@@ -70,13 +70,13 @@ def circles(arrows, layer):
     for room in sorted(reach):
         members = [other for other in sorted(reach[room]) if room in reach.get(other, ())]
         if members and room == members[0]:
-            lines.append("circle: " + " ".join(members))
+            lines.append("include cycle: " + " ".join(members))
             lines += [f"  {line}" for a in members for b in members for line in files[a].get(b, [])]
     return lines
 
 
 def against_order(arrows, layer, cmake):
-    """Arrows of `layer` that the order which `cmake` states does not have, and rooms which it does not name."""
+    """Includes of `layer` that violate the order stated in `cmake`, and rooms that it does not name."""
     stated = ORDER.search(cmake)
     if stated is None:
         return []
@@ -106,7 +106,7 @@ def faults(root, layers):
 
 
 def check_itself():
-    """Plants one fault after the other in a small tree."""
+    """Tests this script: plants one fault after another in a small tree."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
 
@@ -127,23 +127,23 @@ def check_itself():
         write("runner/job/job.hpp", "")
         write("runner/CMakeLists.txt", "# Rooms:\n#   job <- run\n")
         expect()
-        # A circle that headers alone make, over three rooms.
+        # A cycle over three rooms, two of its includes by headers.
         write("engine/step.hpp", '#include "engine/draft/drafter.hpp"\n')
         write("engine/draft/drafter.hpp", '#include "engine/model/model.hpp"\n')
-        expect("circle: engine/draft engine/model engine/step",
+        expect("include cycle: engine/draft engine/model engine/step",
                "  engine/draft/drafter.hpp includes engine/model/model.hpp",
                "  engine/model/model.cpp includes engine/step.hpp",
                "  engine/step.hpp includes engine/draft/drafter.hpp")
         write("engine/draft/drafter.hpp", "")
         expect()
-        # Arrows up: of a flat file of the ground, and into the tests.
+        # Upward includes: from a flat file of the lowest layer, and into the tests.
         write("kernels/device.hpp", '#include "engine/step.hpp"\n')
         expect("upward: kernels/device.hpp includes engine/step.hpp")
         write("tests/engine/harness.hpp", "")
         write("kernels/device.hpp", '#include "tests/engine/harness.hpp"\n')
         expect("upward: kernels/device.hpp includes tests/engine/harness.hpp")
         write("kernels/device.hpp", "")
-        # An order that is not the true one, and a room that it does not know.
+        # A wrong order, and a room that the order does not name.
         write("runner/CMakeLists.txt", "#   run <- job\n")
         expect("against the order of runner/CMakeLists.txt: runner/run/lease.hpp includes runner/job/job.hpp")
         write("runner/CMakeLists.txt", "#   job <- run\n")

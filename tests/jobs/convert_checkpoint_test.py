@@ -1,6 +1,6 @@
-"""jobs/convert_checkpoint.py: what it writes, and the one line in which everything else ends.
+"""jobs/convert_checkpoint.py: its output, and the one-line errors.
 
-    convert_checkpoint_test.py WithoutTorch     the folder and its files, with modules in the place of torch's
+    convert_checkpoint_test.py WithoutTorch     the folder and its files, with fake modules in place of torch's
     convert_checkpoint_test.py Conversion       tensors; needs torch 2.6 or newer, safetensors and numpy in this Python
 """
 
@@ -26,7 +26,7 @@ with contextlib.suppress(ImportError):
     import safetensors.torch
     import torch
 
-# What the script uses of torch and safetensors. A file holds {"name": [numbers]} in either format.
+# Fakes of the parts of torch and safetensors that the script uses. A file holds {"name": [numbers]} in either format.
 FAKES = {
     "numpy.py": "",
     "torch.py": """
@@ -75,7 +75,7 @@ class Case(unittest.TestCase):
 
 class WithoutTorch(Case):
     def run_script(self, modules):
-        """Standard output and error of a Python whose modules are these texts, and its exit code."""
+        """Runs the script with these modules. Returns standard output and error, and the exit code."""
         self.model = self.folder / "model"
         self.model.mkdir(exist_ok=True)
         for name, text in modules.items():
@@ -85,7 +85,7 @@ class WithoutTorch(Case):
         return subprocess.run([sys.executable, SCRIPT, self.model], env=environment, capture_output=True, text=True, check=False)
 
     def refusal(self, modules, advice="pip install 'torch>=2.6' safetensors numpy"):
-        """The one line it says; the model folder holds what it held."""
+        """The one-line error; the model folder must be unchanged."""
         before = self.contents()
         done = self.run_script(modules)
         self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
@@ -97,7 +97,7 @@ class WithoutTorch(Case):
         return {path.name: path.read_bytes() for path in (self.folder / "model").glob("*")}
 
     def give(self, **files):
-        """A model folder of these files alone, each a text or to be JSON."""
+        """Makes a model folder of exactly these files, each a text or data to be written as JSON."""
         folder = self.folder / "model"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -106,7 +106,7 @@ class WithoutTorch(Case):
             (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
 
     def written(self):
-        """What it writes, read back by name."""
+        """The tensors that the script writes, by name."""
         before = self.contents().keys()
         done = self.run_script(FAKES)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
@@ -170,7 +170,7 @@ class Conversion(Case):
         (self.folder / "config.json").write_text(json.dumps({"model_type": "llama", **keys}))
 
     def run_script(self):
-        """What it prints; raises SystemExit as the program would end, and nothing else."""
+        """The output of the script; raises only SystemExit, as the program would end."""
         out = io.StringIO()
         with mock.patch.object(sys, "argv", [str(SCRIPT), str(self.folder)]), contextlib.redirect_stdout(out):
             self.script.main()
@@ -182,7 +182,7 @@ class Conversion(Case):
         return safetensors.torch.load_file(self.folder / "model.safetensors")
 
     def refused(self, *words, file="pytorch_model.bin"):
-        """One line that names the file, says `words` and what to do; the folder holds what it held."""
+        """Expects one line that names the file and contains `words` and a hint; the folder must be unchanged."""
         before = sorted(self.folder.iterdir())
         with self.assertRaises(SystemExit) as ended:
             self.run_script()
@@ -260,12 +260,12 @@ class Conversion(Case):
     def test_advice_to_run_what_a_file_holds_is_not_passed_on(self):
         torch.save({"a": Path("a class of its own")}, self.file)
         self.refused("got something else; fetch the whole folder again")
-        with tarfile.open(self.file, "w") as tar:  # as torch saved before 0.1.10
+        with tarfile.open(self.file, "w") as tar:  # the format of torch before 0.1.10
             for name in ("storages", "tensors", "pickle"):
                 tar.addfile(tarfile.TarInfo(name))
         self.refused("got something else; fetch the whole folder again")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # how such files are made is deprecated
+            warnings.simplefilter("ignore")  # writing such files is deprecated
             torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), self.file)
         self.refused("got something else; fetch the whole folder again")
 

@@ -1,4 +1,5 @@
-// The plan of the GPU's attention: every row's chunks are worked off once, in order, by rows that may share them.
+// The plan of the GPU's attention: every row's chunks are processed once, in order, in units that several rows may
+// share.
 #include "kernels/cuda/attention_plan.hpp"
 
 #include <gtest/gtest.h>
@@ -50,7 +51,7 @@ struct RandomPass {
     std::vector<AttentionRow> rows;
 };
 
-/// Chunks that the merging kernel takes an entry for.
+/// The chunks that the merging kernel attributes to an entry.
 std::pair<int, int> chunks_of(const Plan& plan, const PlanRow& row, int entry) {
     if (entry >= row.num_common)
         return {row.first_own + entry - row.num_common, row.first_own + entry + 1 - row.num_common};
@@ -64,7 +65,7 @@ class Checker {
     void check_units(int first, int count, int size) {
         for (int u = first; u < first + count; ++u) check(plan_.units[static_cast<std::size_t>(u)], size);
     }
-    /// Each entry of each row and head was written once, and entries cover all chunks.
+    /// Each entry of each row and head was written once, and the entries cover all chunks.
     void check_rows(const PlanRound& round) const {
         for (int r = round.first_row; r < round.first_row + round.num_rows; ++r) {
             const PlanRow& row = plan_.rows[static_cast<std::size_t>(r)];
@@ -104,7 +105,7 @@ class Checker {
                 written_.emplace(std::pair(row.first_entry + unit.entry, query % shape_.group_heads), r).second);
         }
     }
-    /// Common pages are in the pages of all rows; what is not common to them is gathered.
+    /// Common pages are pages of every row of the unit; all others are gathered.
     static void check_pages(const PlanUnit& unit, const PlanRow& row) {
         const bool has_path = row.in_pages <= row.position;
         if (has_path) {
@@ -160,7 +161,7 @@ TEST(AttentionPlan, CoversAllChunksOfAllRowsOnce) {
     }
 }
 
-/// A tree over a context shares its pages: as many units as one row has, and the own ones of its rows.
+/// A tree shares the pages of its context: it needs as many units for them as one row, plus the rows' own units.
 TEST(AttentionPlan, TreesShareTheirContext) {
     const std::vector<std::int32_t> path{0, 1, 2};
     const std::vector<std::byte*> pages(1600, nullptr);

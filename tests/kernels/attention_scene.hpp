@@ -1,4 +1,4 @@
-// A sequence with rows over it, filled with numbers from a seed, on one device: what the attention tests look at.
+// A sequence with query rows over it, filled with numbers from a seed, on one device. Shared by the attention tests.
 #pragma once
 
 #include "tests/kernels/attention_testing.hpp"
@@ -26,14 +26,14 @@ inline std::ostream& operator<<(std::ostream& os, const Case& c) {
 /// A tree of `num_nodes` over a context: parents (-1: the context) and, for each node, the slots of its path.
 struct Tree {
     Tree(Numbers& numbers, std::int64_t num_nodes, std::int64_t num_slots) {
-        // Slots are taken in a shuffled order: a result may not depend on them.
+        // Slots are assigned in a shuffled order: results must not depend on it.
         std::vector<std::int32_t> slots(static_cast<std::size_t>(num_slots));
         for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<std::int32_t>(i);
         for (std::size_t i = slots.size(); i > 1; --i) {
             std::swap(slots[i - 1], slots[static_cast<std::size_t>(numbers.below(static_cast<std::int64_t>(i)))]);
         }
         for (std::int64_t n = 0; n < num_nodes; ++n) {
-            // Half the nodes continue the one before: deep paths and branches.
+            // Half the nodes continue the previous one, which gives deep paths and branches.
             const std::int64_t parent = n == 0 ? -1 : numbers.below(2) == 0 ? n - 1 : numbers.below(n + 1) - 1;
             parents.push_back(parent);
             std::vector<std::int32_t> path;
@@ -82,7 +82,7 @@ struct Scene {
             for (std::int64_t p = first; p < c.context; ++p) rows.push_back({0, p, p + 1, nullptr});
         }
     }
-    /// As the device likes it.
+    /// The device's preferred layout.
     static KvLayout layout_on(const Device& device, const Case& c) {
         KvLayout layout{.dtype = c.dtype, .num_layers = 2, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim};
         layout.pages_together = device.kv_pages_together(layout);

@@ -20,7 +20,7 @@ std::vector<Case> cases() {
             all.push_back({dtype, 128, 1, 2, 1101, 5, tree});
             all.push_back({dtype, 32, 1, 1, 600, 90, tree});
             all.push_back({dtype, 32, 1, 1, 1023, 1, tree});
-            all.push_back({dtype, 32, 1, 1, 90, 13, tree});  // rows that a product takes at once
+            all.push_back({dtype, 32, 1, 1, 90, 13, tree});  // rows that one matmul processes together
             all.push_back({dtype, 64, 1, 2, 530, 7, tree});
             // Few rows over several pages: values are read page by page.
             all.push_back({dtype, 128, 1, 1, 1101, 1, tree});
@@ -29,15 +29,15 @@ std::vector<Case> cases() {
             all.push_back({dtype, 64, 1, 1, 650, 5, tree});
         }
         all.push_back({dtype, 80, 1, 3, 1060, 2, true});
-        all.push_back({dtype, 32, 1, 2, 505, 33, true});  // paths run over the end of a chunk
-        all.push_back({dtype, 2, 1, 50, 70, 2, true});    // one row alone is more than a block of rows
+        all.push_back({dtype, 32, 1, 2, 505, 33, true});  // paths cross the end of a chunk
+        all.push_back({dtype, 2, 1, 50, 70, 2, true});    // a single row exceeds a block of rows
     }
     return all;
 }
 
 class AttentionTest : public DeviceTest {};
 
-/// Numbers whose mantissas have `mantissa` bits, in place.
+/// Multiplies floating-point numbers with a mantissa of `mantissa` bits by 128, in place.
 template <typename Bits, int mantissa>
 void multiply_by_128(std::vector<std::byte>& numbers) {
     for (std::size_t at = 0; at < numbers.size(); at += sizeof(Bits)) {
@@ -67,7 +67,7 @@ TEST_P(AttentionTest, EqualsReference) {
     EXPECT_GT(comparison.count(), 20'000);
 }
 
-/// Chunks are cut into pieces of threads inside and between units: no cut may change a bit.
+/// Threads split chunks inside and between units: no split may change a bit.
 TEST_P(AttentionTest, NumberOfThreadsDoesNotMatter) {
     Comparison comparison(GetParam());
     for (const std::int64_t num_rows : {1, 7, 13}) {
@@ -85,7 +85,7 @@ TEST_P(AttentionTest, NumberOfThreadsDoesNotMatter) {
     }
 }
 
-/// Most of what a row sees lies far below its largest score: exponentials of 0, whole registers of them.
+/// Most scores are far below the row's largest, so that whole registers of exponentials are 0.
 TEST_P(AttentionTest, ScoresFarApart) {
     Comparison comparison(GetParam());
     std::uint64_t seed = 300;
@@ -105,7 +105,7 @@ TEST_P(AttentionTest, ScoresFarApart) {
     }
 }
 
-/// Sequences of different lengths and numbers of rows, rows of all of them mixed, some from pages and some as trees.
+/// Sequences of different lengths and numbers of rows, with their rows interleaved, some in pages and some as trees.
 TEST_P(AttentionTest, MixedBatchEqualsRowsAlone) {
     constexpr std::uint64_t seed = 77;
     Comparison comparison(GetParam());
@@ -122,7 +122,7 @@ TEST_P(AttentionTest, MixedBatchEqualsRowsAlone) {
     std::vector<AttentionRow> rows;
     std::vector<std::byte> q;
     std::vector<std::byte> expected;
-    for (std::size_t i = 0; i < 9; ++i) {  // row i of every sequence in turn
+    for (std::size_t i = 0; i < 9; ++i) {  // row i of every sequence, one after another
         for (std::size_t s = 0; s < scenes.size(); ++s) {
             const Scene& scene = *scenes[s];
             if (i >= scene.rows.size()) continue;
@@ -141,10 +141,10 @@ TEST_P(AttentionTest, MixedBatchEqualsRowsAlone) {
     ASSERT_TRUE(comparison.equal(expected, together.bytes(), DType::bf16));
 }
 
-/// A device and a number of ancestors kept in pages: a node must come out as the last row of its own chain.
+/// Tree nodes whose ancestors are in pages or in scratch slots: a node gives the bits of the last row of its own chain.
 class PathContract : public ContractTest {};
 
-/// The chain of node `n` of the scene (its context, then its path) all in pages; its last row's attention.
+/// Attention of the last row of node `n`'s chain (its context, then its path), with the whole chain in pages.
 Guarded chain_in_pages(Device& device, const Scene& scene, std::size_t n, float perturbation) {
     const auto depth = static_cast<std::int64_t>(scene.tree.paths[n].size());
     const std::int64_t context = scene.rows[n].in_pages;
@@ -184,14 +184,14 @@ TEST_P(PathContract, NodeOfATreeEqualsItsChainInPages) {
                 const std::vector<std::byte> node(all.begin() + static_cast<std::ptrdiff_t>(n * row_bytes),
                                                   all.begin() + static_cast<std::ptrdiff_t>((n + 1) * row_bytes));
                 ASSERT_TRUE(comparison.equal(chain_in_pages(*device, scene, n, 0.0F).bytes(), node, DType::f32)) << n;
-                // Negative control: another key is noticed.
+                // Negative control: a changed key is noticed.
                 EXPECT_NE(chain_in_pages(*device, scene, n, 1.0F).bytes(), node) << n;
             }
         }
     }
 }
 
-/// Ancestors may be in pages for one row of a call and in scratch slots for another.
+/// The same ancestors may be in pages for one row of a call and in scratch slots for another.
 TEST_P(PathContract, WhereAncestorsAreDoesNotMatter) {
     Comparison comparison(GetParam());
     const auto device = GetParam().make(2);
@@ -232,7 +232,7 @@ TEST_P(PathContract, WhereAncestorsAreDoesNotMatter) {
     }
 }
 
-/// Stale memory behind a sequence (another one's, even NaN) may not reach it.
+/// Stale memory behind a sequence (another sequence's, even NaN) must not affect it.
 TEST_P(PathContract, SlotsThatARowDoesNotSeeDoNotMatter) {
     Comparison comparison(GetParam());
     const auto device = GetParam().make(1);
@@ -264,10 +264,8 @@ TEST_P(PathContract, SlotsThatARowDoesNotSeeDoNotMatter) {
     }
 }
 
-/// Softmax in double precision over the stored (rounded) keys and values. p is rounded to bf16 (2^-9 relative), each
-/// weighs its value: the error of the output is at most 2^-9 of the weighted magnitudes, f32 steps far below that.
-/// Makes two numbers of a token's value in the first KV head NaN and infinite, at the dimensions below, and stores it
-/// again.
+/// Sets two numbers of a token's value in the first KV head to NaN and -infinity, at the dimensions below, and stores
+/// it again.
 constexpr std::int64_t broken_dims[] = {3, 9};
 void break_value(Device& device, const Scene& scene, Tokens tokens, std::int64_t token, KvSlot slot) {
     const std::int64_t value =
@@ -277,7 +275,7 @@ void break_value(Device& device, const Scene& scene, Tokens tokens, std::int64_t
     store(device, scene.layout, 1, tokens, token, {&slot, 1});
 }
 
-/// Draft nodes, and tokens of a prompt that stand in one tile with those before them.
+/// Draft nodes, and prompt tokens that share a tile with earlier ones.
 class BrokenValues : public ContractTest {};
 TEST_P(BrokenValues, ReachThoseAloneWhoSeeThem) {
     const auto device = GetParam().make(1);
@@ -315,6 +313,9 @@ TEST_P(BrokenValues, ReachThoseAloneWhoSeeThem) {
     }
 }
 
+/// Softmax in double precision over the stored (rounded) keys and values. p is rounded to bf16 (2^-9 relative), and
+/// each p weights its value: the error of the output is at most 2^-9 of the weighted magnitudes; f32 steps are far
+/// below that.
 TEST_P(PathContract, AttentionIsRightInDoublePrecision) {
     const auto device = GetParam().make(1);
     for (const DType dtype : {DType::bf16, DType::f32}) {
@@ -360,9 +361,9 @@ TEST_P(PathContract, AttentionIsRightInDoublePrecision) {
     }
 }
 
-/// int8 against f32 keys and values of the same tokens. A key is off by half a step of its largest number / 127, so a
-/// score of 64 normal numbers by some 0.01 and a probability by 1 %; a value by 0.4 % of its largest. Outputs are means
-/// of several hundred values of unit variance, about 0.05 in size.
+/// int8 against f32 KV of the same tokens. A key is off by half a step of its largest number / 127, so a score of 64
+/// normal numbers by about 0.01 and a probability by 1 %; a value by 0.4 % of its largest. Outputs are means of several
+/// hundred values of unit variance, about 0.05 in size.
 TEST_P(PathContract, Int8IsNearF32) {
     const auto device = GetParam().make(1);
     const Case exact{DType::f32, 64, 1, 2, 700, 1, false};

@@ -5,7 +5,7 @@
 
 namespace longhaul::kernels::testing {
 
-/// Pages on one device, as the layout puts them together.
+/// Pages on one device, grouped as the layout requires.
 class PageSet {
   public:
     PageSet(Device& device, const KvLayout& layout, std::int64_t num_slots) {
@@ -27,7 +27,7 @@ class PageSet {
     std::vector<std::byte*> pages_;
 };
 
-/// Raw projections of tokens, [token, (q_heads + 2 kv_heads) * head_dim], and what goes with them.
+/// Raw projections of tokens, [token, (q_heads + 2 kv_heads) * head_dim], and their rotation angles.
 struct Tokens {
     Tokens(Numbers& numbers, const KvLayout& layout, std::int64_t q_heads, std::int64_t count)
         : q_heads(q_heads),
@@ -51,7 +51,7 @@ struct Tokens {
     std::vector<float> sin;
 };
 
-/// Stores token `first`.. at the slots and returns the rounded queries.
+/// Stores tokens `first`.. in the slots and returns the rounded queries.
 inline std::vector<std::byte> store(Device& device, const KvLayout& layout, std::int64_t layer, const Tokens& tokens,
                                     std::int64_t first, std::span<const KvSlot> slots) {
     const auto num_tokens = static_cast<std::int64_t>(slots.size());
@@ -71,7 +71,7 @@ inline std::vector<std::byte> store(Device& device, const KvLayout& layout, std:
     return q.bytes();
 }
 
-/// `q`: of the rows, as `store` gave it.
+/// `q`: the rows' queries, as returned by `store`.
 inline Guarded attend(Device& device, const KvLayout& layout, std::int64_t layer,
                       std::span<const AttentionSequence> sequences, std::span<const AttentionRow> rows,
                       const std::byte* q, std::int64_t q_heads, DType act) {

@@ -1,4 +1,4 @@
-// The emulation keeps CUDA's promises and no others: what a kernel gets wrong there is wrong here.
+// The emulation guarantees what CUDA guarantees and nothing more: errors in a kernel there are errors here.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -117,7 +117,7 @@ std::uint32_t bf16_pair(int low, int high) {
     return bits(low) | bits(high) << 16;
 }
 
-/// Small whole numbers: exact whatever the order.
+/// Small integers: sums are exact in any order.
 int element_a(int row, int k) {
     return (row * 7 + k * 3) % 11 - 5;
 }
@@ -252,7 +252,7 @@ TEST(CudaEmulation, StreamsDoNothingUntilTheyAreWaitedFor) {
     stream.synchronize();
     EXPECT_EQ(seen, (std::vector<int>{2, 3, -1}));
     look(2);
-    static_cast<void>(stream.native());                       // hands over, and does not wait
+    static_cast<void>(stream.native());                       // submits without waiting
     release_memory(reinterpret_cast<std::byte*>(on_device));  // waits
     EXPECT_EQ(seen[2], 3);
 }

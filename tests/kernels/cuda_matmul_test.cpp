@@ -1,5 +1,5 @@
-// Products of the GPU beyond what all devices promise (matmul_test.cpp): on tensor cores their sums are others than the
-// CPU's, but a number of y depends on its own row and output alone, whatever kernel and tile it is computed in.
+// Matmul guarantees specific to the GPU (those of all devices: matmul_test.cpp). On tensor cores its sums differ from
+// the CPU's, but an element of y depends only on its own row and output, whatever kernel and tile compute it.
 #include <set>
 
 #include "kernels/cuda/weight_layout.hpp"
@@ -11,8 +11,8 @@ namespace {
 struct Shape {
     std::int64_t num_outputs, num_inputs;
 };
-/// Slices of whole steps; with a rest; too short for reads of 16 bytes; of one step. Outputs of several tiles of 128,
-/// of one, and of none that is whole.
+/// Slices of whole steps; with a remainder; too short for reads of 16 bytes; of a single step. Outputs: more than one
+/// tile of 128 and less than one.
 const std::vector<Shape> shapes = {{150, 512}, {70, 832}, {33, 272}, {9, 256}};
 
 struct Problem {
@@ -33,7 +33,7 @@ struct Problem {
                           8, first * shape.num_inputs, count);
     }
 
-    /// What rank `rank` of `ranks` adds to the first `count` rows.
+    /// The partial sums of rank `rank` of `ranks` for the first `count` rows.
     [[nodiscard]] std::vector<float> part(int rank, int ranks, std::int64_t count) const {
         const std::int64_t inputs = shape.num_inputs / ranks;
         return product_of({.data = weights.data(),
@@ -45,7 +45,7 @@ struct Problem {
                           8 / ranks, rank * inputs, count);
     }
 
-    /// `first_input`: element of x from which on rows begin.
+    /// `first_input`: the element of x where the first row starts.
     [[nodiscard]] std::vector<float> product_of(const WeightRows& rows, int num_slices, std::int64_t first_input,
                                                 std::int64_t count) const {
         const Matrix w = device.pack(dtype, {&rows, 1}, num_slices, shape.num_inputs / 8);
@@ -84,7 +84,7 @@ TEST_P(GpuMatmul, ARowIsTheSameAmongAnyOthers) {
     }
 }
 
-// Were the sums those of the CPU, the other tests would not have seen tensor cores.
+// If these sums were the CPU's, the other tests would not have used tensor cores.
 TEST_P(GpuMatmul, TensorCoresHaveBitsOfTheirOwn) {
     const auto device = GetParam().make(1), reference = make_cpu_device(CpuVariant::reference, 2);
     for (const std::int64_t num_rows : {1, 70}) {
@@ -97,7 +97,7 @@ TEST_P(GpuMatmul, TensorCoresHaveBitsOfTheirOwn) {
     }
 }
 
-// Few outputs are computed by blocks that hold some of the slices each.
+// With few outputs, each block computes only some of the slices.
 TEST_P(GpuMatmul, AnOutputIsTheSameAmongAnyOthers) {
     const auto device = GetParam().make(1);
     for (const DType dtype : {DType::bf16, DType::int8}) {
@@ -118,7 +118,7 @@ TEST_P(GpuMatmul, AnOutputIsTheSameAmongAnyOthers) {
     }
 }
 
-// As matmul_test's, for the kernels of more rows.
+// As in matmul_test.cpp, for the kernels of more rows.
 TEST_P(GpuMatmul, SlicesOfManyRowsAddUpOnAnyNumberOfRanks) {
     const auto device = GetParam().make(1);
     const Problem problem(*device, DType::bf16, {300, 512}, 70, 94);
@@ -139,7 +139,7 @@ TEST_P(GpuMatmul, SlicesOfManyRowsAddUpOnAnyNumberOfRanks) {
 
 class GpuGrids : public ContractTest {};
 
-// A grid ends at 65,535 in all dimensions but the first. Three rows in turn, as narrow as there are.
+// A grid has at most 65,535 blocks in all dimensions but the first. The rows repeat three minimal ones.
 TEST_P(GpuGrids, RowsMayBeMoreThanAGridIsHigh) {
     constexpr std::int64_t num_rows = 65'537;
     const auto device = GetParam().make(1);
@@ -198,7 +198,7 @@ TEST(WeightLayout, EachWeightHasAPlaceOfItsOwn) {
     }
 }
 
-// Kernels that both arithmetics have, and those of tensor cores.
+// Kernels that both arithmetics share, and those of tensor cores.
 INSTANTIATE_TEST_SUITE_P(Devices, GpuGrids, ::testing::Values(tensor_gpu()), name_of);
 INSTANTIATE_TEST_SUITE_P(Devices, GpuMatmul, ::testing::Values(tensor_gpu(), exact_gpu()), name_of);
 

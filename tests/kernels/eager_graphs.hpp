@@ -1,4 +1,5 @@
-// Whatever comes for the second time is a graph, whose parameters may all have to be set: one that is not shows.
+// A policy that turns a list into a graph the second time it comes, and allows all its parameters to change, so that a
+// parameter that is not updated shows up in tests.
 #pragma once
 
 #include "kernels/cuda/launches.hpp"

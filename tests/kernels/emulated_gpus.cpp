@@ -1,4 +1,4 @@
-// The GPU's kernels on the host (tests/cuda_emulation/cuda_emulation.hpp), as devices under test.
+// The GPU kernels emulated on the host (tests/cuda_emulation/cuda_emulation.hpp), as devices under test.
 #include "kernels/cuda/cuda_device.hpp"
 #include "tests/kernels/eager_graphs.hpp"
 #include "tests/kernels/kernels_testing.hpp"

@@ -1,10 +1,10 @@
-// Operations that do at once what two do: the bits are those of the two, one after the other, on the same device.
+// Fused operations: they give the bits of the two separate operations on the same device.
 #include "tests/kernels/attention_testing.hpp"
 
 namespace longhaul::kernels::testing {
 namespace {
 
-/// 1 thread, and 3, whose parts end inside of matrices.
+/// 1 thread, and 3, whose shares end inside matrices.
 class FusedContract : public ContractTest {
   protected:
     template <typename Check>
@@ -17,9 +17,10 @@ class FusedContract : public ContractTest {
 };
 
 const std::vector<DType> weight_types = {DType::bf16, DType::f32, DType::int8, DType::int4};
-const std::vector<std::int64_t> row_counts = {1, 2, 3, 4, 5, 7, 8, 13, 16, 24, 49, 101};  // 2 and 3 passes at the end
+const std::vector<std::int64_t> row_counts = {1, 2,  3,  4,  5,  7,
+                                              8, 13, 16, 24, 49, 101};  // the last two: 2 and 3 passes
 
-/// bf16 rows of a weight matrix, 96 inputs.
+/// bf16 rows of a weight matrix with 96 inputs.
 class Weights {
   public:
     Weights(Numbers& numbers, std::int64_t num_rows)
@@ -43,7 +44,7 @@ class Weights {
     std::vector<std::byte> bytes_;
 };
 
-/// Gates and ups that fill blocks of 16, several pieces of work, and that do not.
+/// Gate and up rows that fill blocks of 16, that span several pieces of work, and that do neither.
 TEST_P(FusedContract, GatedMatmulIsMatmulThroughSilu) {
     Comparison comparison(GetParam());
     on_devices([&](Device& device) {
@@ -74,7 +75,7 @@ TEST_P(FusedContract, GatedMatmulIsMatmulThroughSilu) {
     EXPECT_GT(comparison.count(), 500'000);
 }
 
-/// What follows a gated product packs its inputs as the threads wrote them, in parts.
+/// The matmul after a gated matmul packs its inputs in parts, as the threads wrote them.
 TEST_P(FusedContract, MatmulOfGatedRowsIsAsBefore) {
     Comparison comparison(GetParam());
     on_devices([&](Device& device) {
@@ -107,7 +108,7 @@ TEST_P(FusedContract, MatmulOfGatedRowsIsAsBefore) {
     });
 }
 
-/// Heads that fill blocks of 16 outputs or pairs of them, heads that do neither, and one too large.
+/// Heads that fill blocks of 16 outputs or pairs of them, heads that do neither, and one that is too large.
 TEST_P(FusedContract, QkvMatmulIsMatmulRotatedAndStored) {
     on_devices([&](Device& device) {
         Numbers numbers(82);
@@ -190,7 +191,7 @@ TEST_P(FusedContract, SumWithItsNormIsTheSumThenTheNorm) {
     });
 }
 
-/// A matrix of gates and ups goes nowhere else, and no other goes there.
+/// A gated matrix is refused by all other operations, and gated_matmul refuses all other matrices.
 TEST_P(FusedContract, MatricesOfGatesAreNotTakenForOthers) {
     Numbers numbers(84);
     const auto device = GetParam().make(1);
@@ -204,11 +205,11 @@ TEST_P(FusedContract, MatricesOfGatesAreNotTakenForOthers) {
     const KvLayout layout{.dtype = DType::bf16, .num_layers = 1, .num_kv_heads = 1, .head_dim = 8};
     EXPECT_THROW(device->qkv_matmul(gated, x.data(), Weights::inputs, 1, sums.as<float>(), layout, 0, 2, out.data()),
                  std::logic_error);
-    if (GetParam().name == "reference") return;  // it keeps them as they come
+    if (GetParam().name == "reference") return;  // it keeps the rows in their original order
     EXPECT_THROW(device->matmul(gated, x.data(), Weights::inputs, 1, sums.as<float>()), std::logic_error);
 }
 
-/// The processor's. (GPUs do the two; so does the reference, which stands for them.)
+/// The CPU variants, and the reference. (GPUs and the reference run the two operations separately.)
 std::vector<DeviceCase> processors() {
     std::vector<DeviceCase> devices = exact_devices();
     devices.back() = device_case(CpuVariant::reference);

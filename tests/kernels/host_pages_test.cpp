@@ -1,5 +1,5 @@
-// Pages in the host's memory: attention gives the bits that it gives over the device's own, pass after pass, wherever
-// each page lies and whatever the pass itself writes there.
+// KV pages in host memory: attention gives the same bits as with device memory, pass after pass, for any placement of
+// the pages, including pages that the pass itself writes.
 #include "tests/kernels/attention_testing.hpp"
 
 namespace longhaul::kernels::testing {
@@ -7,14 +7,14 @@ namespace {
 
 constexpr std::int64_t num_layers = 3, q_heads = 2, prompt = 70, num_nodes = 4;
 
-/// Pages of a sequence, each near or far.
+/// Pages of a sequence, each in device or host memory.
 class MixedPages {
   public:
     template <typename IsInHostMemory>
     MixedPages(Device& device, const KvLayout& layout, int count, IsInHostMemory is_in_host_memory) {
         for (int i = 0; i < count; ++i) {
             const std::size_t bytes = device.kv_page_bytes(layout);
-            buffers_.push_back(is_in_host_memory(i) ? Buffer::far(device, bytes) : Buffer(device, bytes));
+            buffers_.push_back(is_in_host_memory(i) ? Buffer::in_host_memory(device, bytes) : Buffer(device, bytes));
             pages.push_back(buffers_.back().data());
         }
     }
@@ -29,7 +29,7 @@ class MixedPages {
     std::vector<Buffer> buffers_;
 };
 
-/// A sequence as a model computes it: in each pass, layer after layer, keys and values are stored and attended to.
+/// A sequence as a model computes it: in each pass, layer after layer, KV is stored and then read by attention.
 class Passes {
   public:
     template <typename IsInHostMemory>
@@ -39,7 +39,7 @@ class Passes {
           pages_(device, layout_, 2, is_in_host_memory),
           scratch_(device, layout_, 1, [&](int) { return is_in_host_memory(1); }) {}
 
-    /// What attention gave, of all passes and layers.
+    /// The attention outputs of all passes and layers.
     std::vector<std::byte> run() {
         std::vector<AttentionRow> rows;
         std::vector<KvSlot> slots;
@@ -48,7 +48,7 @@ class Passes {
             slots.push_back(pages_.slot(i));
         }
         pass(rows, slots);
-        std::vector<std::int32_t> path;  // a chain behind its root
+        std::vector<std::int32_t> path;  // a chain below its root
         rows.assign(1, {0, prompt, prompt + 1, nullptr});
         slots.assign(1, pages_.slot(prompt));
         for (std::int32_t node = 1; node < num_nodes; ++node) path.push_back(node);

@@ -1,4 +1,4 @@
-// What the kernel tests share: the devices under test, numbers from fixed seeds, guarded outputs, comparison of bits.
+// Shared by the kernel tests: the devices under test, numbers from fixed seeds, guarded outputs, bitwise comparison.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,17 +24,17 @@
 
 namespace longhaul::kernels::testing {
 
-/// A device under test. One source of tests runs on all of them.
+/// A device under test. The same test sources run on all of them.
 struct DeviceCase {
     std::string name;
-    std::string needs;                                         ///< what the machine must have
-    std::function<std::unique_ptr<Device>(int threads)> make;  ///< gives nullptr where the machine has it not
+    std::string needs;                                         ///< hardware requirement
+    std::function<std::unique_ptr<Device>(int threads)> make;  ///< returns nullptr if the machine lacks it
 
     friend void PrintTo(const DeviceCase& device, std::ostream* os) { *os << device.name; }
 };
 
-/// Those that LONGHAUL_TEST_WITHOUT names ("avx2 avx512") are left out, as on a processor that lacks them: so are their
-/// tests skipped on any machine (tests/tools/check_report_test.py).
+/// Variants named in LONGHAUL_TEST_WITHOUT ("avx2 avx512") count as missing, as on a processor that lacks them, so that
+/// skipped tests can be provoked on any machine (tests/tools/check_report_test.py).
 inline bool available(CpuVariant variant) {
     const char* const named = std::getenv("LONGHAUL_TEST_WITHOUT");
     std::istringstream names(named == nullptr ? "" : named);
@@ -50,13 +50,13 @@ inline DeviceCase device_case(CpuVariant variant) {
             [variant](int threads) { return available(variant) ? make_cpu_device(variant, threads) : nullptr; }};
 }
 
-// The GPU: of this machine, or emulated, as the test program has it (real_gpus.cpp, emulated_gpus.cpp).
-DeviceCase exact_gpu();    ///< the bits of the reference
-DeviceCase tensor_gpu();   ///< bits of its own where tensor cores are used
-DeviceCase library_gpu();  ///< the same, with others for rows of prompts
+// The GPU: this machine's or an emulated one, depending on the file linked (real_gpus.cpp, emulated_gpus.cpp).
+DeviceCase exact_gpu();    ///< the reference's bits
+DeviceCase tensor_gpu();   ///< its own bits where tensor cores are used
+DeviceCase library_gpu();  ///< as tensor_gpu, with other bits for prompt rows
 
-/// All that have the bits of the reference, but for itself. avx512_emulated: the blocking of avx512 with its
-/// instruction spelled out, where avx2 runs.
+/// All devices that give the reference's bits, except the reference itself. avx512_emulated: the blocking of avx512
+/// with its instruction emulated, for processors that have only avx2.
 inline std::vector<DeviceCase> exact_devices() {
     DeviceCase emulated = device_case(CpuVariant::avx2);
     emulated.name = "avx512_emulated";
@@ -93,16 +93,16 @@ class Numbers {
     std::normal_distribution<float> normal_;
 };
 
-/// Floats as elements of `dtype` in bytes.
+/// Floats converted to `dtype`, as bytes.
 inline std::vector<std::byte> rounded(const std::vector<float>& values, DType dtype) {
-    std::vector<std::byte> bytes(values.size() * bytes_of(dtype) + 64);  // room to read a register past the end
+    std::vector<std::byte> bytes(values.size() * bytes_of(dtype) + 64);  // for reads past the end
     for (std::size_t i = 0; i < values.size(); ++i) {
         store_rounded(bytes.data(), dtype, static_cast<std::int64_t>(i), values[i]);
     }
     return bytes;
 }
 
-/// Numbers of the host in a device's memory, where its operations read them.
+/// Host data copied to a device's memory, as input of its operations.
 class OnDevice {
   public:
     template <typename T>
@@ -119,8 +119,8 @@ class OnDevice {
     Buffer buffer_;
 };
 
-/// Output in a device's memory, with a pattern before and behind it that nobody may touch. The pattern is a NaN in
-/// either type, so an element that was never written shows too.
+/// Output in a device's memory, with a guard pattern before and after it that must stay intact. The pattern is a NaN in
+/// either type, so an element that was never written is found too.
 class Guarded {
   public:
     Guarded(Device& device, std::size_t num_bytes)
@@ -129,11 +129,11 @@ class Guarded {
         device.upload(buffer_.data(), pattern.data(), pattern.size());
     }
 
-    // Where it lies.
+    // The output's address in device memory.
     [[nodiscard]] std::byte* data() const { return buffer_.data() + guard; }
     [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(data()); }
 
-    // What stands there, brought to the host.
+    // The output, downloaded to the host.
     [[nodiscard]] std::vector<std::byte> bytes() const {
         std::vector<std::byte> all = with_guards();
         return {all.begin() + guard, all.end() - guard};
@@ -168,7 +168,7 @@ class Guarded {
     std::size_t num_bytes_;
 };
 
-/// Equal bits and no NaN or infinity. Counts what it compared.
+/// Expects equal bits and no NaN or infinity. Counts the compared values.
 class Comparison {
   public:
     explicit Comparison(const DeviceCase& device) : device_(device) {}
@@ -220,7 +220,7 @@ class DeviceTest : public ::testing::TestWithParam<DeviceCase> {
     std::unique_ptr<Device> reference_ = make_cpu_device(CpuVariant::reference, 2);
 };
 
-/// Base of tests of what a device promises by itself.
+/// Base of tests that check one device's own guarantees.
 class ContractTest : public ::testing::TestWithParam<DeviceCase> {
   protected:
     void SetUp() override {

@@ -1,4 +1,4 @@
-// Keys and values in pages: what comes out is what went in, in the order of the calls, whatever a device puts off.
+// KV pages: data is read back as it was stored, in the order of the calls, even if the device defers operations.
 #include "tests/kernels/attention_testing.hpp"
 
 namespace longhaul::kernels::testing {
@@ -22,7 +22,7 @@ KvLayout layout_of(DType dtype) {
     return {.dtype = dtype, .num_layers = 2, .num_kv_heads = 2, .head_dim = 24};
 }
 
-/// A slot that one move fills and the next empties, and one that two moves fill.
+/// A slot that one move fills and the next reads, and one that two moves fill.
 TEST_P(KvTest, MovesHappenInTheirOrder) {
     const auto device = GetParam().make(1);
     for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
@@ -35,9 +35,9 @@ TEST_P(KvTest, MovesHappenInTheirOrder) {
         for (const KvSlot& slot : slots) keys.push_back(key_at(*device, layout, slot));
         ASSERT_NE(keys[0], keys[1]);
         device->kv_move(layout, pages.slot(0), pages.slot(70));
-        device->kv_move(layout, pages.slot(70), pages.slot(71));  // what came by the first
+        device->kv_move(layout, pages.slot(70), pages.slot(71));  // the result of the first move
         device->kv_move(layout, pages.slot(1), pages.slot(70));
-        device->kv_move(layout, pages.slot(2), pages.slot(1));  // over what was read before
+        device->kv_move(layout, pages.slot(2), pages.slot(1));  // overwrites what was read before
         EXPECT_EQ(key_at(*device, layout, pages.slot(71)), keys[0]);
         EXPECT_EQ(key_at(*device, layout, pages.slot(70)), keys[1]);
         EXPECT_EQ(key_at(*device, layout, pages.slot(1)), keys[2]);
@@ -62,8 +62,8 @@ TEST_P(KvTest, MovesOfTwoLayoutsDoNotMix) {
     EXPECT_EQ(key_at(*device, other, other_pages.slot(6)), key_at(*device, other, other_pages.slot(0)));
 }
 
-/// The memory of a sequence that has ended may go while a move into it still waits; a move of others that waits beside
-/// it is made all the same.
+/// The pages of a finished sequence may be freed while a move into them is still pending; other pending moves are still
+/// carried out.
 TEST_P(KvTest, PagesMayGoWithMovesUnderWay) {
     const auto device = GetParam().make(1);
     const KvLayout layout = layout_of(DType::bf16);
@@ -82,7 +82,7 @@ TEST_P(KvTest, PagesMayGoWithMovesUnderWay) {
         EXPECT_EQ(key_at(*device, layout, staying.slot(8 + i)), keys[static_cast<std::size_t>(i)]) << i;
 }
 
-/// Boxes over pages, heads and layers are what their pages give one by one, and come back.
+/// A box over pages, heads and layers holds the same data as its pages one by one, and importing it restores them.
 TEST_P(KvTest, BoxesAreTheirPages) {
     const auto device = GetParam().make(1);
     for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
@@ -120,7 +120,7 @@ TEST_P(KvTest, BoxesAreTheirPages) {
     }
 }
 
-/// Where keys and values are not as large as each other pages stand alone.
+/// Pages of which keys and values differ in size are not grouped.
 TEST_P(KvTest, OddHeadsStandAlone) {
     const auto device = GetParam().make(1);
     EXPECT_EQ(device->kv_pages_together(layout_of(DType::bf16)), 1);
@@ -131,7 +131,7 @@ TEST_P(KvTest, OddHeadsStandAlone) {
     EXPECT_THROW(store(*device, layout, 1, Tokens(numbers_, layout, 2, 1), 0, slots), std::logic_error);
 }
 
-/// Attention of the processor's variants reads runs of 128 KB of a head; the reference knows single pages alone.
+/// Attention on the CPU variants reads runs of 128 KB of a head; the reference uses single pages.
 TEST(KvPages, StandTogetherOnTheProcessor) {
     const auto on = [](CpuVariant variant, DType dtype, std::int64_t head_dim) {
         const KvLayout layout{.dtype = dtype, .num_layers = 2, .num_kv_heads = 4, .head_dim = head_dim};
@@ -145,7 +145,7 @@ TEST(KvPages, StandTogetherOnTheProcessor) {
     EXPECT_EQ(on(CpuVariant::reference, DType::bf16, 64), 1);
 }
 
-/// Pages that stand in each other's gaps hold what pages do that stand alone, whatever is put into the others.
+/// Grouped (interleaved) pages hold the same data as single pages, whatever is written to their neighbours.
 TEST_P(KvTest, PagesTogetherAreAsPagesAlone) {
     const auto device = GetParam().make(1);
     for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
@@ -181,7 +181,7 @@ TEST_P(KvTest, PagesTogetherAreAsPagesAlone) {
 TEST_P(KvTest, LargeBoxesGoInParts) {
     const auto device = GetParam().make(1);
     const KvLayout layout{.dtype = DType::f32, .num_layers = 1, .num_kv_heads = 2, .head_dim = 512};
-    const std::int64_t count = 64 * 130;  // 16.25 MiB a head
+    const std::int64_t count = 64 * 130;  // 16.25 MiB per head
     const PageSet pages(*device, layout, count);
     const KvBox box{.num_heads = 2, .count = count};
     std::vector<std::byte> in(box.bytes(layout)), out(in.size());

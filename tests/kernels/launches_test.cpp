@@ -1,5 +1,5 @@
-// Lists of kernel calls and their graphs: what the GPU is told is what was asked for, in an order that keeps what waits
-// for what, and a list becomes a graph when it comes again.
+// Launch lists and their graphs: the GPU receives exactly the requested calls, in an order that respects their
+// dependencies, and a list that recurs becomes a graph.
 #include "kernels/cuda/launches.hpp"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ constexpr std::array<std::size_t, 1> only_offset{0};
 constexpr KernelType one_number{only_offset, 16, nullptr};
 constexpr char names[] = "abcdefgh";
 
-/// Calls by name and number: "a1 b2". '&' behind a call: beside the next.
+/// Calls by name and number: "a1 b2". '&' after a call: it may run concurrently with the next one.
 struct Calls {
     std::string text;
 
@@ -57,10 +57,10 @@ LaunchList list_of(const std::string& text) {
     return list;
 }
 
-/// What a GPU was told.
-struct Told {
+/// Everything that a GPU received.
+struct LaunchLog {
     std::vector<std::string> lines;
-    int num_graphs = 0;  ///< that are there
+    int num_graphs = 0;  ///< alive
     bool no_memory = false, refuses_changes = false;
 
     std::vector<std::string> take() { return std::exchange(lines, {}); }
@@ -69,128 +69,128 @@ using Lines = std::vector<std::string>;
 
 class FakeGraph final : public Graph {
   public:
-    FakeGraph(Told& told, LaunchList list) : told_(told), list_(std::move(list)) { ++told_.num_graphs; }
-    ~FakeGraph() override { --told_.num_graphs; }
+    FakeGraph(LaunchLog& log, LaunchList list) : log_(log), list_(std::move(list)) { ++log_.num_graphs; }
+    ~FakeGraph() override { --log_.num_graphs; }
     FakeGraph(const FakeGraph&) = delete;
     FakeGraph& operator=(const FakeGraph&) = delete;
 
     void set(std::size_t i, const LaunchList& list) override {
-        if (told_.refuses_changes) throw std::runtime_error("no");
+        if (log_.refuses_changes) throw std::runtime_error("no");
         list_.set(i, list);
-        told_.lines.push_back("set " + std::to_string(i));
+        log_.lines.push_back("set " + std::to_string(i));
     }
-    void launch() override { told_.lines.push_back("graph " + text_of(list_)); }
+    void launch() override { log_.lines.push_back("graph " + text_of(list_)); }
 
   private:
-    Told& told_;
+    LaunchLog& log_;
     LaunchList list_;
 };
 
 class FakeLauncher final : public Launcher {
   public:
-    explicit FakeLauncher(Told& told) : told_(told) {}
+    explicit FakeLauncher(LaunchLog& log) : log_(log) {}
 
-    void launch(const LaunchList& list) override { told_.lines.push_back(text_of(list)); }
+    void launch(const LaunchList& list) override { log_.lines.push_back(text_of(list)); }
     std::unique_ptr<Graph> instantiate(const LaunchList& list) override {
-        if (told_.no_memory) throw std::bad_alloc();
-        told_.lines.emplace_back("new");
-        return std::make_unique<FakeGraph>(told_, list);
+        if (log_.no_memory) throw std::bad_alloc();
+        log_.lines.emplace_back("new");
+        return std::make_unique<FakeGraph>(log_, list);
     }
 
   private:
-    Told& told_;
+    LaunchLog& log_;
 };
 
 class LaunchesTest : public ::testing::Test {
   protected:
     void make(const GraphPolicy& policy) {
-        launches_ = std::make_unique<Launches>(std::make_unique<FakeLauncher>(told_), policy);
+        launches_ = std::make_unique<Launches>(std::make_unique<FakeLauncher>(log_), policy);
     }
-    /// What the GPU is told of these calls and the flush behind them.
-    Lines tell(const std::string& text) {
+    /// What the GPU receives for these calls and the flush after them.
+    Lines run(const std::string& text) {
         add(text);
         launches_->flush();
-        return told_.take();
+        return log_.take();
     }
     void add(const std::string& text) {
         Calls{text}.for_each([&](const KernelCall& call, const std::byte* bytes) { launches_->add(call, bytes); });
     }
 
-    Told told_;
+    LaunchLog log_;
     std::unique_ptr<Launches> launches_;
 };
 
 TEST_F(LaunchesTest, AListThatComesAgainIsAGraphInWhichOnlyChangesAreSet) {
     make({.min_calls = 3});
-    EXPECT_EQ(tell("a1 b2 c3 d4"), (Lines{"a1 b2 c3 d4"}));
-    EXPECT_EQ(tell("a1 b2 c3 d5"), (Lines{"new", "graph a1 b2 c3 d5"}));
-    EXPECT_EQ(tell("a1 b2 c3 d5"), (Lines{"graph a1 b2 c3 d5"}));
-    EXPECT_EQ(tell("a1 b6 c3 d7"), (Lines{"set 1", "set 3", "graph a1 b6 c3 d7"}));
-    EXPECT_EQ(tell("a1 b6 c8 d7"), (Lines{"set 2", "graph a1 b6 c8 d7"}));
-    EXPECT_EQ(tell(""), Lines());
+    EXPECT_EQ(run("a1 b2 c3 d4"), (Lines{"a1 b2 c3 d4"}));
+    EXPECT_EQ(run("a1 b2 c3 d5"), (Lines{"new", "graph a1 b2 c3 d5"}));
+    EXPECT_EQ(run("a1 b2 c3 d5"), (Lines{"graph a1 b2 c3 d5"}));
+    EXPECT_EQ(run("a1 b6 c3 d7"), (Lines{"set 1", "set 3", "graph a1 b6 c3 d7"}));
+    EXPECT_EQ(run("a1 b6 c8 d7"), (Lines{"set 2", "graph a1 b6 c8 d7"}));
+    EXPECT_EQ(run(""), Lines());
 }
 
 TEST_F(LaunchesTest, OtherKernelsOrMostlyOtherArgumentsAreAnotherList) {
     make({.min_calls = 1});
-    tell("a1 b2 c3 d4");
-    tell("a1 b2 c3 d4");
-    EXPECT_EQ(tell("a1 b2 d4 c3"), (Lines{"a1 b2 d4 c3"}));
-    EXPECT_EQ(tell("a1 b2 c3"), (Lines{"a1 b2 c3"}));
-    EXPECT_EQ(tell("a1 b2& c3 d4"), (Lines{"a1 b2& c3 d4"}));
-    EXPECT_EQ(tell("a5 b6 c7 d4"), (Lines{"a5 b6 c7 d4"}));
-    EXPECT_EQ(tell("a5 b6 c7 d4"), (Lines{"new", "graph a5 b6 c7 d4"})) << "another shape has a graph of its own";
-    EXPECT_EQ(tell("a1 b2 c3 d4"), (Lines{"graph a1 b2 c3 d4"}));
+    run("a1 b2 c3 d4");
+    run("a1 b2 c3 d4");
+    EXPECT_EQ(run("a1 b2 d4 c3"), (Lines{"a1 b2 d4 c3"}));
+    EXPECT_EQ(run("a1 b2 c3"), (Lines{"a1 b2 c3"}));
+    EXPECT_EQ(run("a1 b2& c3 d4"), (Lines{"a1 b2& c3 d4"}));
+    EXPECT_EQ(run("a5 b6 c7 d4"), (Lines{"a5 b6 c7 d4"}));
+    EXPECT_EQ(run("a5 b6 c7 d4"), (Lines{"new", "graph a5 b6 c7 d4"})) << "another shape has a graph of its own";
+    EXPECT_EQ(run("a1 b2 c3 d4"), (Lines{"graph a1 b2 c3 d4"}));
 }
 
 TEST_F(LaunchesTest, ShortListsAreLaunchedCallByCall) {
     make({.min_calls = 3});
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(tell("a1 b2"), (Lines{"a1 b2"}));
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(run("a1 b2"), (Lines{"a1 b2"}));
 }
 
 TEST_F(LaunchesTest, LongListsAreCutButNeverInAPair) {
     make({.min_calls = 9, .max_calls = 3});
-    EXPECT_EQ(tell("a1 b2 c3 d4 e5 f6& g7 h8"), (Lines{"a1 b2 c3", "d4 e5 f6& g7", "h8"}));
+    EXPECT_EQ(run("a1 b2 c3 d4 e5 f6& g7 h8"), (Lines{"a1 b2 c3", "d4 e5 f6& g7", "h8"}));
     make(GraphPolicy::none());
     add("a1");
-    EXPECT_EQ(told_.take(), (Lines{"a1"})) << "without graphs a call does not wait for others";
+    EXPECT_EQ(log_.take(), (Lines{"a1"})) << "without graphs a call does not wait for others";
 }
 
 TEST_F(LaunchesTest, TheListThatCameLeastRecentlyIsForgotten) {
     make({.min_calls = 1, .max_lists = 2});
-    for (const char* text : {"a1", "a1", "b1", "b1", "a1"}) tell(text);
-    EXPECT_EQ(told_.num_graphs, 2);
-    EXPECT_EQ(tell("c1"), (Lines{"c1"}));
-    EXPECT_EQ(told_.num_graphs, 1);
-    EXPECT_EQ(tell("a1"), (Lines{"graph a1"}));
-    EXPECT_EQ(tell("b1"), (Lines{"b1"}));
+    for (const char* text : {"a1", "a1", "b1", "b1", "a1"}) run(text);
+    EXPECT_EQ(log_.num_graphs, 2);
+    EXPECT_EQ(run("c1"), (Lines{"c1"}));
+    EXPECT_EQ(log_.num_graphs, 1);
+    EXPECT_EQ(run("a1"), (Lines{"graph a1"}));
+    EXPECT_EQ(run("b1"), (Lines{"b1"}));
 }
 
 TEST_F(LaunchesTest, WhereMemoryEndsThereAreNoGraphs) {
     make({.min_calls = 1});
-    tell("a1");
-    tell("a1");
-    tell("b1");
-    told_.no_memory = true;
-    EXPECT_EQ(tell("b1"), (Lines{"b1"}));
-    EXPECT_EQ(told_.num_graphs, 0) << "what they held is needed more elsewhere";
-    EXPECT_EQ(tell("a1"), (Lines{"a1"}));
-    told_.no_memory = false;
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(tell("a1"), (Lines{"a1"}));
+    run("a1");
+    run("a1");
+    run("b1");
+    log_.no_memory = true;
+    EXPECT_EQ(run("b1"), (Lines{"b1"}));
+    EXPECT_EQ(log_.num_graphs, 0) << "what they held is needed more elsewhere";
+    EXPECT_EQ(run("a1"), (Lines{"a1"}));
+    log_.no_memory = false;
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(run("a1"), (Lines{"a1"}));
 }
 
 TEST_F(LaunchesTest, WhatCouldNotBeLaunchedIsNotForgotten) {
     make({.min_calls = 1, .change_part = 1});
-    tell("a1 b2");
-    tell("a1 b2");
-    told_.refuses_changes = true;
+    run("a1 b2");
+    run("a1 b2");
+    log_.refuses_changes = true;
     add("a3 b4");
-    told_.take();
+    log_.take();
     std::thread([&] { EXPECT_THROW(launches_->flush(), std::runtime_error); }).join();
-    EXPECT_EQ(told_.num_graphs, 0);
-    told_.refuses_changes = false;
+    EXPECT_EQ(log_.num_graphs, 0);
+    log_.refuses_changes = false;
     EXPECT_THROW(add("a1"), std::runtime_error) << "calls are lost, and whoever made them must hear of it";
     EXPECT_THROW(launches_->flush(), std::runtime_error);
-    EXPECT_EQ(told_.take(), Lines());
+    EXPECT_EQ(log_.take(), Lines());
 }
 
 TEST_F(LaunchesTest, CallsThatNoGPUTakesAreRefusedAndEmptyGridsAreNone) {
@@ -209,7 +209,7 @@ TEST_F(LaunchesTest, CallsThatNoGPUTakesAreRefusedAndEmptyGridsAreNone) {
     call.grid = {3, 0, 1};
     add("a1&");
     launches_->add(call, bytes.data());
-    EXPECT_EQ(tell("b2"), (Lines{"a1 b2"})) << "what a1 may run beside is not b2, but the call that was none";
+    EXPECT_EQ(run("b2"), (Lines{"a1 b2"})) << "what a1 may run beside is not b2, but the call that was none";
 }
 
 TEST(LaunchList, CallsWaitForThoseBeforeThem) {
@@ -220,7 +220,7 @@ TEST(LaunchList, CallsWaitForThoseBeforeThem) {
     EXPECT_EQ(text_of(list_of("a1& b1& c1")), "a1 b1& c1") << "no more than two at a time";
 }
 
-// Lists at random, with a small memory of them: whatever becomes of a list, its calls are what runs.
+// Random lists with a small cache: whether a list is cached, changed or evicted, exactly its calls run.
 TEST_F(LaunchesTest, WhatRunsIsWhatWasAskedFor) {
     make({.min_calls = 2, .max_calls = 6, .change_part = 2, .max_lists = 3});
     std::mt19937 random(7);
@@ -233,9 +233,9 @@ TEST_F(LaunchesTest, WhatRunsIsWhatWasAskedFor) {
             text += (call == 0 ? "" : " ") + std::string(1, names[(call + shape) % 8]) +
                     std::to_string(random() % 3 == 0 ? random() % 4 : 1) + (beside ? "&" : "");
         }
-        Lines told = tell(text);
-        ASSERT_FALSE(told.empty());
-        std::string ran = told.back();
+        Lines log = run(text);
+        ASSERT_FALSE(log.empty());
+        std::string ran = log.back();
         if (ran.starts_with("graph ")) {
             ran = ran.substr(6);
             ++num_graphs;
@@ -270,7 +270,7 @@ TEST(Parameters, EqualValuesAreEqualBytes) {
     EXPECT_EQ(result, 3.5);
 }
 
-// The calls of a pair run in the order in which they were not made: who relies on it finds out here.
+// The two calls of a pair run in reverse order, so that code that relies on their order fails here.
 TEST(Launches, NeitherOfAPairWaitsForTheOther) {
     const auto order_of = [](const GraphPolicy& policy, int times) {
         std::string order;

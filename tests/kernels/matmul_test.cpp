@@ -1,5 +1,5 @@
-// Products: every vector device against the reference, bit for bit; the reference against double precision; and what
-// tensor parallelism relies on: the slices' sums add up to the same bits however many ranks hold them.
+// Matmul: every vector device against the reference, bit for bit; the reference against double precision; and the
+// guarantee behind tensor parallelism: the slices' sums give the same bits on any number of ranks.
 #include "tests/kernels/kernels_testing.hpp"
 
 namespace longhaul::kernels::testing {
@@ -7,7 +7,7 @@ namespace {
 
 struct Shape {
     std::int64_t num_outputs;
-    std::int64_t num_inputs;  // real ones, before padding
+    std::int64_t num_inputs;  // before padding
 };
 
 const std::vector<Shape> shapes = {{1, 2},   {16, 16},  {32, 16},   {32, 32},   {17, 48},
@@ -21,7 +21,7 @@ std::string name_of_type(DType dtype) {
 
 const std::vector<std::int64_t> row_counts = {1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 14, 15, 16, 24, 31, 40, 48, 49, 101};
 
-/// A matrix, its checkpoint rows, and how much of it a rank holds.
+/// A matrix, its checkpoint rows, and the part of it that a rank holds.
 struct Weights {
     Weights(Numbers& numbers, Shape shape, DType source)
         : shape(shape), source(source), values(numbers.normals(shape.num_outputs * shape.num_inputs, 0.1F)) {
@@ -54,7 +54,7 @@ struct Weights {
     std::vector<std::byte> bytes;
 };
 
-/// Inputs [num_rows, stride] with zeros behind the real ones.
+/// Inputs [num_rows, stride], zero-padded.
 std::vector<float> inputs_of(Numbers& numbers, std::int64_t num_rows, std::int64_t num_inputs, std::int64_t stride) {
     std::vector<float> x(static_cast<std::size_t>(num_rows * stride), 0.0F);
     for (std::int64_t r = 0; r < num_rows; ++r) {
@@ -142,12 +142,12 @@ TEST_P(MatmulTest, EmbedReadsThePackedTable) {
         const std::vector<float> embedded = actual.values();
         EXPECT_EQ(embedded[200], 0.0F);
         const float value = dtype == DType::f32 ? table.values[7600] : bf16_to_f32(f32_to_bf16(table.values[7600]));
-        // Of values of 0.1 the largest of a block is below 0.4: half a step of int8 is 0.0016, of int4 0.025.
+        // For values of 0.1 the largest in a block is below 0.4: half a step of int8 is 0.0016, of int4 0.025.
         EXPECT_NEAR(embedded[100], value, dtype == DType::int8 ? 0.0017F : dtype == DType::int4 ? 0.03F : 0.0F);
     }
 }
 
-/// Any device, the reference too.
+/// Any device, including the reference.
 class MatmulContract : public ContractTest {};
 
 TEST_P(MatmulContract, SlicesAddUpToTheSameBitsOnAnyNumberOfRanks) {
@@ -171,7 +171,7 @@ TEST_P(MatmulContract, SlicesAddUpToTheSameBitsOnAnyNumberOfRanks) {
                     sums.push_back(product(*device, w, part, padded, num_rows));
                 }
                 if (ranks == 8) {
-                    // Negative control: added as a chain the sums have other bits, and the comparison sees it.
+                    // Negative control: added as a chain, the sums have other bits, and the comparison notices.
                     const OnDevice chain(*device, sums[0].bytes());
                     for (std::size_t rank = 1; rank < 8; ++rank) {
                         device->add(chain.floats(), sums[rank].floats(), num_rows * 50);
@@ -221,7 +221,7 @@ TEST_P(MatmulContract, DenormalsAreFlushed) {
     // Row 0: a product below the smallest normal number. Row 1: a denormal input times 2^100.
     const std::vector<float> w = {1e-30F, 0x1p-130F};
     for (const DType dtype : {DType::bf16, DType::f32}) {
-        if (dtype == DType::bf16 && GetParam().name == tensor_gpu().name) continue;  // tensor cores keep them
+        if (dtype == DType::bf16 && GetParam().name == tensor_gpu().name) continue;  // tensor cores keep denormals
         const auto bytes = rounded(w, dtype);
         const WeightRows rows{bytes.data(), dtype, 2, 1, 0, 1};
         const Matrix matrix = device->pack(dtype, {&rows, 1}, 8, 2);
@@ -235,8 +235,8 @@ TEST_P(MatmulContract, DenormalsAreFlushed) {
     }
 }
 
-/// Double-precision judge. A sum of n rounded steps errs by at most n * 2^-24 * sum |terms| (Higham, section 3.1); n is
-/// a slice's length and 3 levels of the tree.
+/// Double-precision check. A sum of n rounded steps errs by at most n * 2^-24 * sum |terms| (Higham, section 3.1); n is
+/// a slice's length plus 3 levels of the tree.
 TEST_P(MatmulContract, SumIsRightInDoublePrecision) {
     Numbers numbers(43);
     const auto device = GetParam().make(1);
@@ -263,8 +263,8 @@ TEST_P(MatmulContract, SumIsRightInDoublePrecision) {
     }
 }
 
-/// What quantization costs on normal numbers. int8: weights and inputs each err by 1 / sqrt(12) of a step, a 127th of
-/// the largest of 64, some 2.5 deviations: 0.6 %, together 0.8 %. int4: a step is an 8th, of the largest of 32: 8 %.
+/// Quantization error on normal numbers. int8: weights and inputs each err by 1 / sqrt(12) of a step, which is a 127th
+/// of the largest of 64, about 2.5 deviations: 0.6 %, together 0.8 %. int4: a step is an 8th of the largest of 32: 8 %.
 TEST_P(MatmulContract, QuantizedMatmulIsNearTheExactOne) {
     Numbers numbers(44);
     const auto device = GetParam().make(1);
@@ -272,7 +272,7 @@ TEST_P(MatmulContract, QuantizedMatmulIsNearTheExactOne) {
     const std::int64_t padded = padded_inputs(1000);
     const auto x = rounded(inputs_of(numbers, 4, 1000, padded), DType::bf16);
     const std::vector<float> exact = product(*device, weights.pack(*device, DType::bf16), x, padded, 4).values();
-    for (const auto& [dtype, most] : {std::pair(DType::int8, 0.012), std::pair(DType::int4, 0.13)}) {
+    for (const auto& [dtype, max_error] : {std::pair(DType::int8, 0.012), std::pair(DType::int4, 0.13)}) {
         const std::vector<float> y = product(*device, weights.pack(*device, dtype), x, padded, 4).values();
         double error = 0.0, size = 0.0;
         for (std::size_t i = 0; i < exact.size(); ++i) {
@@ -281,8 +281,8 @@ TEST_P(MatmulContract, QuantizedMatmulIsNearTheExactOne) {
         }
         const double relative = std::sqrt(error / size);
         RecordProperty(name_of_type(dtype), std::to_string(relative));
-        EXPECT_LT(relative, most) << name_of_type(dtype);
-        EXPECT_GT(relative, most / 20) << name_of_type(dtype) << ": was anything quantized?";
+        EXPECT_LT(relative, max_error) << name_of_type(dtype);
+        EXPECT_GT(relative, max_error / 20) << name_of_type(dtype) << ": was anything quantized?";
     }
 }
 
@@ -308,7 +308,7 @@ TEST_P(MatmulTest, QuantizedExtremesEqualReference) {
         const auto special_named = [&](Device& device) {
             const Guarded y = product(device, device.pack(dtype, {&rows, 1}, 8, 64), rounded(x, DType::bf16), 512, 6);
             std::vector<float> values = y.values();
-            for (float& value : values) {  // NaN is NaN whatever its bits, and `equal` takes only finite values
+            for (float& value : values) {  // all NaN bits count as equal, and `equal` takes only finite values
                 if (std::isnan(value)) value = 12345.0F;
                 if (std::isinf(value)) value = std::copysign(54321.0F, value);
             }

@@ -1,4 +1,4 @@
-// Packing beside its numbers (those are matmul_test's): who hears of rows that were read, sizes, memory of others.
+// Packing apart from the numbers (those: matmul_test.cpp): listeners of the rows read, sizes, adopted memory.
 #include <limits>
 #include <map>
 #include <mutex>
@@ -8,31 +8,31 @@
 namespace longhaul::kernels::testing {
 namespace {
 
-/// How often each byte of a part was heard of, and whether all of it was said to be finite.
+/// Counts how often each byte of a part was reported, and whether all of it was reported finite.
 class Counter final : public PackListener {
   public:
-    Counter(const std::byte* begin, std::size_t num_bytes) : begin_(begin), heard_(num_bytes, 0) {}
+    Counter(const std::byte* begin, std::size_t num_bytes) : begin_(begin), reported_(num_bytes, 0) {}
     void packed(const std::byte* begin, std::size_t num_bytes, bool finite) override {
         const std::lock_guard lock(mutex_);
-        for (std::size_t i = 0; i < num_bytes; ++i) ++heard_.at(static_cast<std::size_t>(begin - begin_) + i);
+        for (std::size_t i = 0; i < num_bytes; ++i) ++reported_.at(static_cast<std::size_t>(begin - begin_) + i);
         finite_ = finite_ && finite;
     }
     [[nodiscard]] bool all_once() const {
-        return std::all_of(heard_.begin(), heard_.end(), [](int times) { return times == 1; });
+        return std::all_of(reported_.begin(), reported_.end(), [](int times) { return times == 1; });
     }
     [[nodiscard]] bool finite() const { return finite_; }
 
   private:
     const std::byte* begin_;
-    std::vector<int> heard_;
+    std::vector<int> reported_;
     std::mutex mutex_;
     bool finite_ = true;
 };
 
 const std::vector<DType> packed_types = {DType::bf16, DType::f32, DType::int8, DType::int4};
 
-/// A part of 601 rows (more than a thread packs in one go), a padding part, and one of 7 rows; of each row the columns
-/// 3..130 are packed.
+/// A part of 601 rows (more than a thread packs at a time), a padding part, and one of 7 rows. Columns 3..129 of each
+/// row are packed.
 struct Parts {
     explicit Parts(DType source) : source(source) {
         Numbers numbers(71);
@@ -48,7 +48,7 @@ struct Parts {
         const std::vector<std::byte> one = exactly({value});
         std::copy(one.begin(), one.end(), part.begin() + (row * 140 + column) * static_cast<std::int64_t>(one.size()));
     }
-    /// Whether each of the two parts was said to be finite.
+    /// Whether each of the two parts was reported finite.
     [[nodiscard]] std::pair<bool, bool> pack(Device& device, DType dtype, bool gated = false) const {
         Counter a(first.data(), first.size()), b(second.data(), second.size());
         const auto part = [&](const std::vector<std::byte>& bytes, std::int64_t rows, Counter* listener) {
@@ -119,7 +119,7 @@ TEST_P(PackContract, AdoptedWeightsGiveTheSameMatmul) {
                              .data = device->adopt(packed.data(), packed.num_bytes())};
         EXPECT_EQ(product(adopted), expected);
     }
-    std::vector<std::byte> after(packed.num_bytes());  // what was adopted is still its owner's
+    std::vector<std::byte> after(packed.num_bytes());  // adopted memory still belongs to its owner
     device->download(after.data(), own.data.data(), after.size());
     EXPECT_EQ(std::memcmp(after.data(), packed.data(), after.size()), 0);
 }

@@ -1,5 +1,5 @@
-// Rows of prompts on a GPU that leaves their products to a library: which rows those are, and that a row's result is
-// its own however many others there are and wherever it stands.
+// A GPU that leaves the matmuls of prompt rows to a library: which rows those are, and that a row's result does not
+// depend on the other rows or on its place.
 #include "tests/kernels/kernels_testing.hpp"
 
 namespace longhaul::kernels::testing {
@@ -10,7 +10,7 @@ struct Weights {
     int num_slices = 8;
 };
 
-/// A pass of `num_rows` rows, some of them of a prompt.
+/// A pass of `num_rows` rows, some of them prompt rows.
 class Pass {
   public:
     Pass(Device& device, std::int64_t num_rows, std::int64_t first_prompt_row, std::int64_t num_prompt_rows)
@@ -50,7 +50,7 @@ class PromptMatmul : public ContractTest {
         return device_->pack(dtype, {&rows, 1}, shape.num_slices, shape.inputs / shape.num_slices);
     }
 
-    /// Rows first.. of the inputs, of which `num_prompt_rows` from `first_prompt_row` on are of a prompt.
+    /// Rows first.. of the inputs. `num_prompt_rows` of them, from `first_prompt_row` on, are prompt rows.
     [[nodiscard]] std::vector<float> product(const Matrix& w, std::int64_t first, std::int64_t num_rows,
                                              std::int64_t first_prompt_row, std::int64_t num_prompt_rows) {
         const Pass pass(*device_, num_rows, first_prompt_row, num_prompt_rows);
@@ -73,7 +73,7 @@ class PromptMatmul : public ContractTest {
     std::vector<std::byte> values_;
 };
 
-/// Slices of whole runs of 8 inputs, with runs that reach over their end, and of a part of a row-parallel layer.
+/// Slices of whole runs of 8 inputs; with runs that reach over the slices' end; and a part of a row-parallel layer.
 const std::vector<Weights> shapes = {{76, 512}, {20, 80}, {12, 136, 4}};
 
 TEST_P(PromptMatmul, ARowIsTheSameAmongAnyOthersAndNearOurOwn) {
@@ -100,7 +100,7 @@ TEST_P(PromptMatmul, OtherRowsAreComputedAsEver) {
     EXPECT_EQ(rows_of(mixed, 76, 42, 8), rows_of(own, 76, 42, 8));
 }
 
-// What the library cannot take, or what is exact anyway.
+// Weights that the library cannot take, and types whose results are exact without it.
 TEST_P(PromptMatmul, OtherWeightsAreComputedAsEver) {
     for (const DType dtype : {DType::f32, DType::int8, DType::int4}) {
         const Matrix w = pack(shapes[0], dtype);
@@ -113,7 +113,7 @@ TEST_P(PromptMatmul, OtherWeightsAreComputedAsEver) {
     EXPECT_TRUE(device_->choices().empty());
 }
 
-// The stand-in's first algorithm adds the rows of a block in two orders.
+// The emulated library's first algorithm adds the rows of a block in two orders.
 TEST_P(PromptMatmul, AlgorithmsThatTreatRowsDifferentlyAreNotTaken) {
     static_cast<void>(product(pack(shapes[0]), 0, 5, 0, 5));
     static_cast<void>(product(pack(shapes[0]), 0, 40, 0, 40));

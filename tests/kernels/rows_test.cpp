@@ -1,4 +1,4 @@
-// Norm, SiLU, additions, the exponential, and keys and values going in and out of pages.
+// Norms, SiLU, additions, the exponential, and KV stored in and read from pages.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace {
 
 class RowsTest : public DeviceTest {};
 
-/// What `operation(device, x, out)` writes, with both in the device's memory.
+/// The output of `operation(device, x, out)`, with both x and out in device memory.
 template <typename Operation>
 Guarded output_of(Device& device, const std::vector<float>& x, std::size_t num_bytes, Operation operation) {
     const OnDevice in(device, x);
@@ -32,7 +32,7 @@ TEST_P(RowsTest, NormsAndActivationsEqualReference) {
                 SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << num_rows << " rows of " << width);
                 const std::int64_t stride = padded_inputs(width) + 16;
                 std::vector<float> gain = numbers.normals(width);
-                gain[static_cast<std::size_t>(width / 2)] = 1.2e-38F;  // some products of it are flushed
+                gain[static_cast<std::size_t>(width / 2)] = 1.2e-38F;  // some of its products are flushed to zero
                 std::vector<float> x = numbers.normals(num_rows * 2 * width, 8.0F);
                 x[0] = 200.0F;  // beyond both ends of the exponential
                 x[static_cast<std::size_t>(width)] = -200.0F;
@@ -65,7 +65,7 @@ TEST_P(RowsTest, NormsAndActivationsEqualReference) {
     EXPECT_GT(comparison.count(), 10'000);
 }
 
-/// Against double precision: a mean far from zero must not eat the variance.
+/// Against double precision: a mean far from zero must not cancel the variance.
 TEST_P(RowsTest, LayerNormIsAccurate) {
     Numbers numbers(53);
     constexpr std::int64_t width = 777;
@@ -79,7 +79,7 @@ TEST_P(RowsTest, LayerNormIsAccurate) {
     for (const float value : x) variance += (value - mean) * (value - mean) / width;
     const OnDevice row(*device_, x), gains(*device_, gain), biases(*device_, bias);
     device_->layer_norm(row.floats(), gains.floats(), biases.floats(), 1e-5F, 1, width, DType::f32, row.data(),
-                        width);  // in place: the bias shows it was not skipped
+                        width);  // in place: the bias shows that it was added
     std::vector<float> out(width);
     device_->download(out.data(), row.data(), width * 4);
     for (std::size_t i = 0; i < width; ++i) {
@@ -140,7 +140,7 @@ TEST_P(RowsTest, ExponentialEqualsReferenceEverywhere) {
             const auto value = std::bit_cast<float>(bits);
             x[static_cast<std::size_t>(i)] = std::isfinite(value) ? value : 0.5F;
         }
-        // Below -87 the exponential is 0, above 88 that of 88: the ends, and what stands beside them.
+        // Below -87 the exponential is 0, above 88 that of 88: both ends and their neighbours.
         std::ranges::copy(std::array{87.0F, std::nextafter(87.0F, 0.0F), std::nextafter(87.0F, 88.0F), -88.0F,
                                      std::nextafter(-88.0F, -89.0F), 0x1p127F, -0x1p127F, -0.0F},
                           x.begin() + block);
@@ -194,7 +194,7 @@ TEST_P(RowsTest, RopeMoveExportImportEqualReference) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, RowsTest, ::testing::ValuesIn(exact_devices()), name_of);
 
-/// Against the C library in double precision, over what the kernels feed it.
+/// Against the C library in double precision, over the range that the kernels use.
 TEST(Exponential, IsAccurateToABitMoreThanOneUlp) {
     double worst = 0.0;
     for (float x = -87.0F; x < 88.0F; x += 0.00037F) {
@@ -204,7 +204,7 @@ TEST(Exponential, IsAccurateToABitMoreThanOneUlp) {
         worst = std::max(worst, std::abs(static_cast<double>(reference::exp_of(x)) - exact) / ulp);
     }
     std::printf("exp: at most %.3f ulp\n", worst);
-    EXPECT_LT(worst, 1.1);  // half for the sum 1 + r + r^2 q, half for what r lost, a little for the polynomial
+    EXPECT_LT(worst, 1.1);  // half for the sum 1 + r + r^2 q, half for the rounding of r, a little for the polynomial
     EXPECT_EQ(reference::exp_of(0.0F), 1.0F);
     EXPECT_EQ(reference::exp_of(-0.0F), 1.0F);
     EXPECT_EQ(reference::exp_of(-std::numeric_limits<float>::infinity()), 0.0F);

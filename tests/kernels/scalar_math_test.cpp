@@ -1,5 +1,5 @@
 // kernels/scalar_math.hpp against the C library's long double functions, and against itself: the bits of 600,000
-// results make one number that every machine, compiler and floating-point mode must reproduce.
+// results give one hash that every machine, compiler and floating-point mode must reproduce.
 #include "kernels/scalar_math.hpp"
 
 #include <gtest/gtest.h>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// Error in units of the last place of a double near `exact`. The x87 long double (64 bits of mantissa, whose functions
-/// are good to 1 ulp of theirs) is the judge: its own error is below 0.001 of these units.
+/// Error in ulps of a double near `exact`. The reference is the x87 long double (64 bits of mantissa, functions good to
+/// 1 ulp of theirs); its own error is below 0.001 of these units.
 double error_ulps(double got, long double exact) {
     const double near = std::fabs(static_cast<double>(exact));
     const double ulp = std::nextafter(near, infinity) - near;
@@ -31,7 +31,7 @@ struct Sample {
     double uniform(double low, double high) {
         return low + (high - low) * (static_cast<double>(engine() >> 11) * 0x1p-53);
     }
-    /// Positive, exponents uniform.
+    /// Positive, with uniformly distributed exponents.
     double any_size(int low_exponent, int high_exponent) {
         return std::ldexp(uniform(1, 2), static_cast<int>(uniform(low_exponent, high_exponent)));
     }
@@ -139,8 +139,8 @@ TEST(ScalarMath, SpecialValues) {
     EXPECT_TRUE(std::isnan(det_cos(1e8)));
 }
 
-/// FNV-1a over the bits of results at fixed arguments. The arguments come from integers alone, so a difference here is
-/// a difference of the functions.
+/// FNV-1a over the bits of results at fixed arguments. The arguments come from integers only, so a difference here is a
+/// difference in the functions.
 std::uint64_t bits_of_many_results() {
     std::uint64_t hash = 14695981039346656037ULL;
     const auto add = [&](double value) { hash = (hash ^ std::bit_cast<std::uint64_t>(value)) * 1099511628211ULL; };
@@ -162,7 +162,7 @@ TEST(ScalarMath, BitsAreTheSameEverywhere) {
     // Changing this number changes every text that longhaul writes: raise kernels::numerics_version with it.
     constexpr std::uint64_t expected = 2105180750731560181ULL;
     EXPECT_EQ(bits_of_many_results(), expected);
-    // Threads that compute flush denormals (FTZ, DAZ); the runner's other threads do not.
+    // Compute threads flush denormals (FTZ, DAZ); the runner's other threads do not.
     constexpr unsigned flush_to_zero = 0x8000, denormals_are_zero = 0x0040;
     const unsigned mode = _mm_getcsr();
     _mm_setcsr(mode | flush_to_zero | denormals_are_zero);

@@ -1,4 +1,4 @@
-// Libraries that are loaded when they are needed: what a user reads where one is missing.
+// Libraries loaded on demand: the message if one is missing.
 #include "kernels/cuda/shared_library.hpp"
 
 #include <gtest/gtest.h>

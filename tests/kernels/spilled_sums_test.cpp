@@ -1,4 +1,5 @@
-// Sums that wait in memory are those of a tile in which none does, whatever the processor: the registers are arrays.
+// A tile whose sums are spilled to memory gives the same bits as one without spills. Runs on any processor: the
+// registers are arrays.
 #include "kernels/cpu/spilled_sums.hpp"
 
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ struct DotArrays {
     }
 };
 
-/// Weights [group][register][lane] and inputs [group][row] whose sums depend on the order they are added in.
+/// Weights [group][register][lane] and inputs [group][row] whose sums depend on the order of addition.
 struct Problem {
     Problem(int rows, int groups) : weights(groups * 2 * Arrays::width), inputs(groups * rows) {
         std::uint32_t state = 7;
@@ -59,7 +60,7 @@ void expect_all_tile_sums(int groups) {
         for (int r = 0; r < R; ++r) DotArrays::multiply_add_row(expected[r], w, problem.inputs.data() + g * R + r);
     }
     int g = 0;
-    multiply_slice_in_turn<Arrays, DotArrays>(sum, groups, [&](const auto& multiply) {
+    multiply_slice_spilled<Arrays, DotArrays>(sum, groups, [&](const auto& multiply) {
         multiply(place(g), problem.inputs.data() + g * R);
         ++g;
     });

@@ -1,4 +1,4 @@
-// What GPUs add of each other has the bits of what hosts add.
+// Sums over the ranks' parts have the same bits on GPUs as on hosts.
 #include "kernels/cuda/links.hpp"
 #include "kernels/sum_ranks.hpp"
 #include "tests/kernels/kernels_testing.hpp"

@@ -1,4 +1,4 @@
-// Threads that work together: kernels/team.hpp.
+// Thread teams: kernels/team.hpp.
 #include "kernels/team.hpp"
 
 #include <gtest/gtest.h>
@@ -51,9 +51,9 @@ TEST(Team, SharesCoverTheWhole) {
     }
 }
 
-/// Nobody is beyond a barrier before all have come: each reads what the others wrote just before it.
+/// No member passes a barrier before all have reached it: each reads what the others wrote just before.
 void pass_barriers(int size, int rounds) {
-    std::vector<int> written(static_cast<std::size_t>(size));  // not atomic: a barrier orders what is done around it
+    std::vector<int> written(static_cast<std::size_t>(size));  // not atomic: the barrier orders the accesses
     std::atomic<int> wrong = 0;
     Team::mine().run(size, [&](Member& member) {
         for (int round = 1; round <= rounds; ++round) {
@@ -71,7 +71,7 @@ TEST(Team, BarriersHoldEachBack) {
     pass_barriers(16, 20);
     pass_barriers(64, 5);
     pass_barriers(2, 40'000);
-    for (int run = 0; run < 100; ++run) pass_barriers(1 + run % 5, 2);  // in many runs, of members that come and go
+    for (int run = 0; run < 100; ++run) pass_barriers(1 + run % 5, 2);  // many runs, with changing numbers of members
 }
 
 TEST(Team, ThreadsThatFellAsleepWakeUp) {
@@ -82,7 +82,7 @@ TEST(Team, ThreadsThatFellAsleepWakeUp) {
 }
 
 TEST(Team, CallsThatMeetAThreadFallingAsleepAreNotLost) {
-    set_team_rules({.processors = {}, .give_way = true});  // it goes to sleep after each run
+    set_team_rules({.processors = {}, .yield_cores = true});  // members sleep after each run
     for (int run = 0; run < 5'000; ++run) ASSERT_EQ(calls_of(2), std::vector<int>(2, 1)) << run;
     pass_barriers(3, 50);
     set_team_rules({});
@@ -127,8 +127,8 @@ TEST(Team, MembersStayWhereTheyAreToldToAndTheCallerStaysFree) {
     const std::vector<int> all = allowed_processors();
     ASSERT_FALSE(all.empty());
     for (const int processor : {all.front(), all.back()}) {
-        std::thread([&] {  // with a team of its own
-            set_team_rules({.processors = {all.front(), processor}, .give_way = true});
+        std::thread([&] {  // with its own team
+            set_team_rules({.processors = {all.front(), processor}, .yield_cores = true});
             Team::mine().run(2, [&](Member& member) {
                 if (member.index() == 0) return;
                 EXPECT_EQ(allowed_processors(), std::vector<int>{processor});
@@ -140,7 +140,7 @@ TEST(Team, MembersStayWhereTheyAreToldToAndTheCallerStaysFree) {
     set_team_rules({});
 }
 
-/// No more than what the process has now, and what one stack does not fit into.
+/// Limits the address space to what the process uses now plus 4 MiB, too little for a thread's stack.
 class LittleMemory {
   public:
     LittleMemory() {

@@ -1,5 +1,5 @@
-// Attention on tensor cores: near the reference, whose bits it has not; and equal to itself however the work is cut.
-// (PathContract in attention_test.cpp runs on it, too.)
+// Attention on tensor cores: close to the reference, with other bits, and identical to itself however the work is
+// split. (PathContract in attention_test.cpp runs on it, too.)
 #include <cmath>
 
 #include "tests/kernels/attention_scene.hpp"
@@ -9,7 +9,7 @@ namespace {
 
 class TensorAttention : public ContractTest {};
 
-/// Root of the mean square of the differences, by that of the expected values.
+/// RMS of the differences, relative to the RMS of the expected values.
 double relative_error(const std::vector<float>& expected, const std::vector<float>& actual) {
     double error = 0.0;
     double size = 0.0;
@@ -20,7 +20,7 @@ double relative_error(const std::vector<float>& expected, const std::vector<floa
     return std::sqrt(error / size);
 }
 
-/// Both round p to bf16, relative to maxima of their own: each weight is off by up to 2^-9, not all to the same side.
+/// Both round p to bf16, relative to different maxima: each weight is off by up to 2^-9, in either direction.
 TEST_P(TensorAttention, IsNearTheReference) {
     const auto reference = make_cpu_device(CpuVariant::reference, 2);
     const auto device = GetParam().make(1);
@@ -38,7 +38,8 @@ TEST_P(TensorAttention, IsNearTheReference) {
     }
 }
 
-/// Rows of a tree together fill tiles of 64 queries and spans of chunks; one alone takes tiles of 16, chunk by chunk.
+/// The rows of a tree together fill tiles of 64 queries and spans of chunks; a single row uses tiles of 16, chunk by
+/// chunk.
 void expect_rows_together_to_equal_rows_alone(const DeviceCase& which, bool tree) {
     Comparison comparison(which);
     const auto device = which.make(1);
@@ -65,11 +66,11 @@ TEST_P(TensorAttention, RowsOfAChunkTogetherEqualRowsAlone) {
     expect_rows_together_to_equal_rows_alone(GetParam(), false);
 }
 
-/// Half of the rows and the others, in another order: tiles hold other rows.
+/// Half of the rows, in another order: tiles hold other rows.
 TEST_P(TensorAttention, CompanyInATileDoesNotMatter) {
     Comparison comparison(GetParam());
     const auto device = GetParam().make(1);
-    const Case c{DType::bf16, 64, 1, 3, 500, 48, true};  // paths run over the end of a chunk
+    const Case c{DType::bf16, 64, 1, 3, 500, 48, true};  // paths cross the end of a chunk
     const Scene scene(*device, c, 601);
     const std::vector<std::byte> all = scene.run(*device, DType::f32).bytes();
     const auto out_bytes = static_cast<std::ptrdiff_t>(all.size() / scene.rows.size());
@@ -87,7 +88,7 @@ TEST_P(TensorAttention, CompanyInATileDoesNotMatter) {
     ASSERT_TRUE(comparison.equal(expected, some.bytes(), DType::f32));
 }
 
-/// More than a block of the smallest GPU has shared memory for.
+/// Needs more shared memory than a block has on the smallest GPU.
 TEST_P(TensorAttention, HeadsThatAreTooWideAreRefused) {
     const auto device = GetParam().make(1);
     const Scene scene(*device, {DType::f32, 320, 1, 1, 3, 1, true}, 602);

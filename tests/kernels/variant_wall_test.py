@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Nothing of the processor variants may have external inline linkage: the linker could keep the copy that needs AVX-512 for
-everybody (kernels/cpu/kernel_table.hpp, "the wall").
+"""The objects of the CPU variants must not have symbols with external inline linkage: the linker could keep the copy
+that needs AVX-512 for all processors (kernels/cpu/kernel_table.hpp, "the wall").
 
 usage: variant_wall_test.py NM OBJECT...
 """

@@ -1,4 +1,4 @@
-// Every output is dealt out exactly once, whoever comes and whenever.
+// The work queue hands out every output exactly once, no matter which threads take work, and when.
 #include "kernels/cpu/work_queue.hpp"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(WorkQueue, TellsWhereThePartOfAPieceEnds) {
         ends.push_back(part_end);
     });
     EXPECT_EQ(ends.front(), 100);
-    EXPECT_EQ(ends.back(), 50);  // the other thread's part, which nobody else took
+    EXPECT_EQ(ends.back(), 50);  // the other thread's share, which no other thread took
 }
 
 TEST(WorkQueue, GivesLongPiecesFirstAndNoneShorterThanAsked) {

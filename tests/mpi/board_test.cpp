@@ -1,6 +1,6 @@
-// The shared counter under mpirun, without an engine: `mpirun -n N board_test`. Rank 0 owns the counter and sits in a
-// long "prefill" that only pokes, now and then, as the engine's loop does; the others take all the work meanwhile.
-// Prints what it measured; exit code 0 when every number was given exactly once.
+// The shared work counter under mpirun, without an engine: `mpirun -n N board_test`. Rank 0 owns the counter and is in
+// a long simulated prefill that only pokes the board now and then, like the engine's loop; meanwhile the other ranks
+// take all the work. Prints its measurements; exit code 0 if every number was handed out exactly once.
 #include <mpi.h>
 
 #include <chrono>
@@ -17,7 +17,7 @@ namespace {
 using namespace longhaul::runner;
 using Clock = std::chrono::steady_clock;
 
-// Over TCP a take needs the owner about six times: 24 of them some three seconds of pokes every 20 ms.
+// Over TCP a take needs the owner to poke about six times: 24 takes need about three seconds of pokes every 20 ms.
 constexpr std::int64_t work = 24;
 constexpr double prefill_seconds = 8;
 
@@ -25,7 +25,7 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Rank 0: computes for 20 ms, pokes, and so on; takes nothing before its prefill is over.
+/// Rank 0: alternates between computing for 20 ms and a poke; takes nothing before its prefill is over.
 void long_prefill(Board& board, ReplicaTotals& totals) {
     const Clock::time_point start = Clock::now();
     while (seconds_since(start) < prefill_seconds) {
@@ -55,7 +55,7 @@ int main() {
             board.poke(totals);
         }
         taken_seconds = seconds_since(start);
-        // While its owner was still busy, and also with a slow machine in between.
+        // Finished while the owner was still busy; the times leave a margin for slow machines.
         if (world.rank() != 0) in_time = taken_seconds < prefill_seconds;
         if (world.rank() == world.size() - 1) board.request_stop(StopReason::request);
         const auto poke = [&] {

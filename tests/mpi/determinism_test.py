@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""One seed, one text: the whole program over ranks, tensor parallel, batch, threads, kernels, drafts and kills.
+"""One seed gives one text: the whole program over ranks, tensor parallel, batch, threads, kernels, drafts and kills.
 
 usage: determinism_test.py BINARY {pairwise_greedy,pairwise_sampled,killed} [COUNT [SEED]]
 
 pairwise_greedy, pairwise_sampled
-           Every pair of values of the factors below occurs in some run of the two (a covering array, made greedily from the seed);
-           each does the runs of one temperature, which must all have one SHA-256 of results.jsonl. COUNT: new tokens an item.
+           Every pair of values of the factors below occurs in some run of the two cases (a covering array, built
+           greedily from the seed). Each case does the runs of one temperature, which must all give the same SHA-256 of
+           results.jsonl. COUNT: new tokens per item.
 killed     Launches killed COUNT times at random moments and resumed, against an uninterrupted autoregressive run.
 
-Each run also proves that it tested something: drafts were accepted and rejected, trees branched, killed launches were alive,
-and items went on from a checkpoint.
+Each run also checks that it tested something: drafts were accepted and rejected, trees branched, killed launches were
+alive, and items resumed from a checkpoint.
 """
 
 import itertools
@@ -28,7 +29,7 @@ FACTORS = {
     "tensor-parallel": [1, 2, 4, 8],
     "batch": [1, 3, 8],
     "threads": [1, 2],
-    "kernels": ["reference", "avx2"],  # and avx512, where /proc/cpuinfo names its flags
+    "kernels": ["reference", "avx2"],  # plus avx512 if /proc/cpuinfo has its flags
     "draft": ["ar", "ngram"],
     "temperature": ["0", "0.8"],
 }
@@ -44,7 +45,7 @@ def allowed(row):
 
 
 def covering_array(factors, seed):
-    """Rows that hold every allowed pair of values of two factors, greedily few."""
+    """Rows that cover every allowed pair of values of two factors, greedily minimised."""
     rng = random.Random(seed)
     names = list(factors)
     missing = set()
@@ -68,7 +69,7 @@ def covering_array(factors, seed):
 
 
 def processor_kernels():
-    """Variants this processor runs, the best last; a variant it lacks is refused by the program, not skipped by the test."""
+    """The variants that this processor supports, the best last. The program, not the test, refuses the others."""
     flags = set(Path("/proc/cpuinfo").read_text().split())
     names = ["reference"]
     if {"avx2", "fma"} <= flags:
@@ -86,7 +87,7 @@ def options_of(row, output):
     options = {key: row[key] for key in ("tensor-parallel", "batch", "threads", "kernels", "draft")}
     options.update(SAMPLING[row["temperature"]], output=output)
     if row["draft"] != "ar":
-        options["draft-tree"] = "4x6:8"  # left to the program, its size depends on measured time: here drafts must be made
+        options["draft-tree"] = "4x6:8"  # an automatic size depends on measured time, but these runs must draft
     return [f"--{key}={value}" for key, value in options.items()]
 
 
@@ -134,7 +135,7 @@ def commits(output):
 
 
 def run_killed(bench, job, row, output, kills, numbers):
-    """Killed `kills` times, each time at a random moment after a round of its own, then left to end."""
+    """Kills the run `kills` times, each at a random moment after a round of that launch, then lets it finish."""
     options = options_of(row, output)
     for _ in range(kills):
         before = commits(output)

@@ -11,13 +11,13 @@ TREES = {"sd": "3", "spectr": "3x2", "specinfer": "3x2", "rsd-c": "2,2,1", "rsd-
 
 
 def make_job(bench, **keys):
-    """The target drafts for itself at another temperature: drafts are accepted, and some are not."""
+    """The target drafts for itself at another temperature, so some drafts are accepted and some rejected."""
     make_prompts(bench.folder / "prompts.jsonl", 4)
     return bench.job(**{"max_tokens": 24, "draft_model": bench.model, "draft_temperature": 1.5, **keys})
 
 
 def run(bench, job, ranks, name, *options):
-    """The bytes of a run into a folder of its own; drafts must have been accepted and refused."""
+    """Runs into its own folder and returns the result bytes; drafts must have been both accepted and rejected."""
     output = bench.folder / name
     expect(bench.run(job, ranks, f"--output={output}", *options), 0, name)
     drafted, accepted = (sum(line[key] for line in statistics(output)) for key in ("drafted", "accepted"))
@@ -27,7 +27,7 @@ def run(bench, job, ranks, name, *options):
 
 
 def coupled(bench):
-    """Every method writes the text of plain decoding, wherever its draft model runs."""
+    """Every method gives the text of plain decoding, wherever its draft model runs."""
     job = make_job(bench)
     expected = run(bench, job, 1, "plain", "--draft=ar")
     for name, tree in TREES.items():
@@ -44,7 +44,7 @@ def coupled(bench):
 
 
 def sampled(bench):
-    """A sampling rule has one text for one seed, too, on any ranks, and it is another one than plain decoding's."""
+    """A sampling rule also gives one text per seed on any ranks, and it differs from plain decoding's."""
     rules = {"sd": "rejection", "spectr": "k-seq", "specinfer": "multi-round", "rsd-c": "recursive", "rsd-s": "recursive"}
     job = make_job(bench)
     plain = run(bench, job, 1, "plain", "--draft=ar")
@@ -60,7 +60,7 @@ def sampled(bench):
 
 
 def kill_and_resume(bench, job, name, *options):
-    """Killed after a checkpoint and resumed on other ranks it is the text of the run that nothing happened to."""
+    """Killed after a checkpoint and resumed on other ranks, a run gives the text of the uninterrupted run."""
     whole = run(bench, job, 1, f"whole-{name}", *options)
     output = bench.folder / f"killed-{name}"
     options = (f"--output={output}", *options)
@@ -75,14 +75,14 @@ def kill_and_resume(bench, job, name, *options):
 
 
 def killed(bench):
-    """Under both kinds of rules."""
+    """Kill and resume under both kinds of rules."""
     job = make_job(bench, max_tokens=600, checkpoint_tokens=150, draft="rsd-s", draft_tree="3x3")
     for rule in ("coupled", "recursive"):
         kill_and_resume(bench, job, rule, f"--verify={rule}")
 
 
 def short_context(bench):
-    """A text that outgrows the draft model's context goes on being drafted, and stays one text."""
+    """Drafting continues when a text outgrows the draft model's context, and the text is the same in all runs."""
     short = make_tiny_model(bench.folder / "short", context=64)
     job = make_job(bench, max_tokens=600, checkpoint_tokens=150, draft="rsd-s", draft_tree="3x3", draft_model=short)
     plain = run(bench, job, 1, "plain", "--draft=ar")
@@ -97,7 +97,7 @@ def short_context(bench):
 
 
 def padded(bench):
-    """Vocabularies of one tokenizer may be padded differently: ids that one of the two lacks are not drafted."""
+    """Vocabularies of one tokenizer may be padded differently: ids that one of the models lacks are not drafted."""
     wide = make_tiny_model(bench.folder / "wide", padding=64)
     job = make_job(bench, max_tokens=100)
     rules = {"sd": "rejection", "spectr": "k-seq", "rsd-s": "recursive"}
@@ -118,7 +118,7 @@ def padded(bench):
 
 
 def heads(bench):
-    """Trained heads on the target's own hidden states: the text of plain decoding, and under a sampling rule one text, also
+    """Heads on the target's own hidden states: the text of plain decoding, and under a sampling rule one text, also
     after a kill."""
     make_prompts(bench.folder / "prompts.jsonl", 4)
     job = bench.job(model=DEMO_MODEL, draft="medusa", draft_model=DEMO_MODEL.parent / "medusa", draft_tree="3,2,2", max_tokens=240,
@@ -138,7 +138,7 @@ def heads(bench):
 
 
 def refused(bench):
-    """What does not go together ends in one line, before anything is written."""
+    """Settings that do not go together give a one-line error before anything is written."""
     job = make_job(bench)
     other = make_tiny_model(bench.folder / "other", seed=8)
     config = other / "config.json"
@@ -154,7 +154,7 @@ def refused(bench):
         done = expect(bench.run(job, 2, *options), code, " ".join(options))
         check(len(done.error_lines()) == 1 and words in done.error_lines()[0], f"{options}: {done.errors}")
     check(not (bench.folder / "run" / "results.jsonl").exists(), "nothing was generated")
-    # What one rank alone lacks, none waits for.
+    # If one rank lacks the files, no other rank waits for it.
     here, elsewhere = bench.folder / "here", bench.folder / "elsewhere"
     make_tiny_model(here / "dm")
     elsewhere.mkdir()
@@ -163,7 +163,7 @@ def refused(bench):
         done = bench.run(job, [here, elsewhere], *options, f"--draft-parallel={place}", limit=40)
         lines = expect(done, 1, f"a folder of one rank, {place}").error_lines()
         check(len(lines) == 1 and "dm/config.json: expected a readable file" in lines[0], done.errors)
-    # Under a sampling rule the draft model is part of the job: another one is another text.
+    # Under a sampling rule the draft model is part of the job identity, because another one gives another text.
     first = (f"--output={bench.folder}/mine", "--draft=sd", "--verify=rejection")
     expect(bench.run(job, 1, *first), 0, "sampled")
     second = make_tiny_model(bench.folder / "second", seed=9)
@@ -173,7 +173,7 @@ def refused(bench):
 
 
 def experiments(bench):
-    """A sweep of decoders with their own rules has one row of plain decoding a seed."""
+    """A sweep over decoders with their own rules has one row of plain decoding per seed."""
     job = make_job(bench, baseline="true", max_tokens=8, output=bench.folder / "sweep")
     lines = ["variant sd = draft=sd draft-tree=2 verify=rejection", "variant rsd-c = draft=rsd-c draft-tree=2,1 verify=recursive",
              "grid seed = 1 | 2"]

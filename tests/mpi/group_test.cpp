@@ -1,5 +1,5 @@
 // Collectives of a group of processes, `mpirun -n 2|4|8 group_test`: through shared memory, by messages, and as on
-// nodes of two ranks, every sum has the bits of the tree over the ranks. Exit code 0 when all are right.
+// nodes of two ranks, every sum has the bits of the tree over the ranks. Exit code 0 if all are right.
 #include "engine/parallel/group.hpp"
 
 #include <sys/resource.h>
@@ -28,7 +28,7 @@ void expect(bool right, const char* what, const char* path, std::int64_t count) 
     std::printf("FAIL: %s, %s, %lld values\n", path, what, static_cast<long long>(count));
 }
 
-/// Of all sizes and signs, also denormals: sums depend on the order and on flushing.
+/// Values of all magnitudes and signs, including denormals: sums depend on the order and on flushing.
 float value_of(int rank, std::int64_t i) {
     const auto mixed =
         static_cast<std::uint32_t>(i + 1) * 2654435761U + static_cast<std::uint32_t>(rank) * 40503U * 977U;
@@ -73,7 +73,7 @@ void check_gathers(Group& group, const char* path) {
     }
 }
 
-/// Bytes of the first rank, which comes late: the others' action is called meanwhile.
+/// Broadcasts from the first rank, which comes late: meanwhile the others call their while-waiting action.
 void check_broadcasts(Group& group, const char* path) {
     int calls = 0;
     group.set_while_waiting([&] { ++calls; });
@@ -90,7 +90,7 @@ void check_broadcasts(Group& group, const char* path) {
     group.set_while_waiting({});
 }
 
-/// A limit of this process for as long as it lives.
+/// Lowers a resource limit of this process during its lifetime.
 class Limit {
   public:
     Limit(bool applies, __rlimit_resource resource, rlim_t value) : resource_(resource) {
@@ -107,7 +107,7 @@ class Limit {
     rlimit before_{};
 };
 
-/// Where one rank is refused shared memory, none has it, and the sums go by messages.
+/// If one rank is refused shared memory, no rank uses it, and the sums go by messages.
 void check_refusals(const runner::World& world) {
     std::signal(SIGXFSZ, SIG_IGN);
     {
@@ -138,7 +138,7 @@ int main() {
               {"nodes of three ranks", {.ranks_per_node = 3}}};  // no subtrees: messages
     for (const auto& path : paths) {
         const auto group = engine::make_mpi_group(world.comm(), path.options);
-        for (int turn = 0; turn < 2; ++turn) {  // the second after an odd number of rounds as after an even one
+        for (int turn = 0; turn < 2; ++turn) {  // the second time after an odd number of rounds
             check_sums(*group, path.name);
             check_broadcasts(*group, path.name);
             check_gathers(*group, path.name);

@@ -1,7 +1,7 @@
-"""Drives the real program from outside, under mpirun, with a tiny model made on the spot. Standard library only.
+"""Runs the real program under mpirun, with a tiny generated model. Standard library only.
 
-A case gets a folder of its own, output goes to files, waiting is for a condition with a time limit, and nothing that
-was started may be left at the end.
+Each case gets its own folder. Output goes to files, every wait is for a condition with a time limit, and no started
+process may be left at the end.
 """
 
 import contextlib
@@ -33,14 +33,14 @@ def check(condition, message):
 
 
 def bf16(values):
-    """Truncated to bfloat16: good enough for weights that mean nothing."""
+    """Floats truncated to bfloat16: good enough for random weights."""
     return b"".join(struct.pack("<f", value)[2:] for value in values)
 
 
 def make_tiny_model(folder, layers=2, hidden=32, intermediate=64, heads=8, kv_heads=4, seed=7, context=16384, padding=0):
-    """A Llama folder of random weights with the demo's tokenizer: milliseconds to load, TP 8 divides its heads.
+    """Writes a Llama folder of random weights with the demo's tokenizer: loads in milliseconds, TP 8 divides its heads.
 
-    `padding`: rows behind those of the tokenizer's ids; the other weights stay what they are without.
+    `padding`: extra rows after those of the tokenizer's ids; it does not change the other weights.
     """
     folder.mkdir(parents=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -108,7 +108,7 @@ class Finished:
 
 
 class Launch:
-    """One mpirun under way."""
+    """A running mpirun."""
 
     def __init__(self, command, folder, environment):
         self.command = command
@@ -128,7 +128,7 @@ class Launch:
 
     @contextlib.contextmanager
     def frozen(self):
-        """Its ranks stand still meanwhile."""
+        """Context manager: the ranks are stopped (SIGSTOP) inside it."""
         pids = self.rank_pids()
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
@@ -139,7 +139,7 @@ class Launch:
                 os.kill(pid, signal.SIGCONT)
 
     def rank_pids(self):
-        """Processes of the program below this mpirun, in the order of their ranks."""
+        """The pids of the program started by this mpirun, in rank order."""
         found = []
         for entry in os.listdir("/proc"):
             if not entry.isdigit():
@@ -157,7 +157,7 @@ class Launch:
         return [pid for _, pid in sorted(found)]
 
     def kill_all(self):
-        """SIGKILL to the launcher and all ranks at once."""
+        """Sends SIGKILL to the launcher and all ranks at once."""
         pids = self.rank_pids()
         for pid in [self.process.pid] + pids:
             try:
@@ -178,7 +178,7 @@ class Launch:
 
 
 def runs(pid):
-    """A zombie is gone: whoever adopted it may take a second to notice."""
+    """Whether a process runs. A zombie does not: its new parent may take a second to reap it."""
     try:
         stat = Path("/proc", str(pid), "stat").read_text()
     except OSError:
@@ -193,11 +193,11 @@ def wait_for(condition, what, limit=60.0, pause=0.02):
         if value:
             return value
         time.sleep(pause)
-    raise Failure(f"waited {limit} s in vain: {what}")
+    raise Failure(f"timed out after {limit} s: {what}")
 
 
 class Bench:
-    """Folder, program and model of a case."""
+    """The folder, program and model of a case."""
 
     def __init__(self, binary):
         self.binary = str(Path(binary).resolve())
@@ -212,7 +212,7 @@ class Bench:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def job(self, name="job.cfg", **keys):
-        """A job file with good values for tests; `keys` with _ for -."""
+        """Writes a job file with defaults for tests; `keys` with _ in place of -."""
         values = {"task": "prompts", "data": self.folder / "prompts.jsonl", "model": self.model,
                   "output": self.folder / "run", "max-tokens": 8, "ignore-eos": "true", "batch": 2, "threads": 1,
                   "temperature": 0.8, "checkpoint-tokens": 100000, "checkpoint-seconds": 1000}
@@ -222,7 +222,7 @@ class Bench:
         return path
 
     def start(self, job, ranks, *options, mpi=(), verb="run"):
-        """`ranks`: how many, or a list of the folders that they start in."""
+        """Starts the program under mpirun. `ranks`: a number, or a list with the working folder of each rank."""
         environment = dict(os.environ, LONGHAUL_PROGRESS="plain")
         if os.geteuid() == 0:
             environment.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -258,7 +258,7 @@ def digest(run):
 
 
 def journal_keys(run):
-    """(index, sample) of every line that any replica of any launch recorded."""
+    """(index, sample) of every line recorded by any replica of any launch."""
     keys = []
     for path in sorted((Path(run) / "results").glob("*.jsonl")):
         for line in path.read_text().splitlines():

@@ -47,7 +47,7 @@ def tcp(bench):
 
 
 def idle_ranks(bench):
-    """More ranks than work is fine, and a rank without work says so."""
+    """More ranks than work is fine, and a rank without work reports it."""
     make_prompts(bench.folder / "prompts.jsonl", 2)
     done = expect(bench.run(bench.job(max_tokens=300), 6), 0, "6 ranks, 2 items")
     logs = list((bench.folder / "run" / "log").glob("replica-*.log"))
@@ -56,7 +56,7 @@ def idle_ranks(bench):
 
 
 def errors_once(bench):
-    """One line for all ranks, the documented exit code, nobody left behind."""
+    """An error is one line for all ranks, with the documented exit code, and no process is left."""
     make_prompts(bench.folder / "prompts.jsonl", 3)
     cases = []
     cases.append(("unknown key", 2, "--max-tokenz=3", "max-tokens"))
@@ -89,7 +89,7 @@ def wait_for_checkpoint(run, rounds=1):
 
 
 def stop_request(bench):
-    """SIGUSR1 to mpirun: everything saved, exit 75, and the resumed run gives the same bytes."""
+    """SIGUSR1 to mpirun: everything is saved, exit 75, and the resumed run gives the same bytes."""
     make_prompts(bench.folder / "prompts.jsonl", 6)
     job = bench.job(max_tokens=800, checkpoint_tokens=200)
     expect(bench.run(job, 2, f"--output={bench.folder}/whole"), 0, "uninterrupted")
@@ -115,7 +115,7 @@ def stop_request(bench):
 
 
 def stop_one_rank(bench):
-    """SIGTERM to a single rank, not the launcher: all stop, all is saved."""
+    """SIGTERM to a single rank, not the launcher: all ranks stop, everything is saved."""
     make_prompts(bench.folder / "prompts.jsonl", 60)
     job = bench.job(max_tokens=3000, checkpoint_tokens=400)
     launch = bench.start(job, 3)
@@ -133,7 +133,7 @@ def in_flight_status(bench, run):
 
 def two_at_once(bench):
     """A second launch on a live run folder is refused, naming the holder; a dead holder is taken over."""
-    make_prompts(bench.folder / "prompts.jsonl", 40)  # more than there is time for, on any machine
+    make_prompts(bench.folder / "prompts.jsonl", 40)  # more than any machine can finish in time
     job = bench.job(max_tokens=4000, checkpoint_tokens=400)
     run = bench.folder / "run"
     first = bench.start(job, 1)
@@ -154,7 +154,7 @@ def two_at_once(bench):
 
 
 def finished_again(bench):
-    """A finished job run again adds nothing, and says so quickly."""
+    """Running a finished job again adds nothing, and it reports that quickly."""
     make_prompts(bench.folder / "prompts.jsonl", 5)
     job = bench.job()
     expect(bench.run(job, 2), 0, "first")
@@ -195,7 +195,7 @@ def extend(bench):
 
 
 def failed_items(bench):
-    """A bad item is recorded with its reason, the rest goes on, exit 3; retry-failed and max-failures."""
+    """A bad item is recorded with its reason, the others continue, exit 3; retry-failed and max-failures."""
     prompts = make_prompts(bench.folder / "prompts.jsonl", 6)
     lines = prompts.read_text().splitlines()
     lines[2] = json.dumps({"id": "item-2", "prompt": "the sea " * 9000})
@@ -217,7 +217,7 @@ def failed_items(bench):
 
 
 def bad_line(bench):
-    """Of thousands of short items a broken line in the middle is one that failed; all others are there, in order."""
+    """A broken line among thousands of short items is one failed item; all others are present, in order."""
     count, bad = 3000, 1234
     prompts = make_prompts(bench.folder / "prompts.jsonl", count)
     lines = prompts.read_text().splitlines()
@@ -238,7 +238,7 @@ def bad_line(bench):
 
 
 def hang(bench):
-    """A rank that stands still: all are gone within bounded time, with one line and an error."""
+    """A hanging rank: all ranks end within a bounded time, with a one-line error."""
     make_prompts(bench.folder / "prompts.jsonl", 4)
     for ranks, tensor_parallel, victim in ((2, 2, 1), (3, 1, 2), (2, 1, 0)):
         run = bench.folder / f"run{ranks}{tensor_parallel}{victim}"
@@ -258,7 +258,7 @@ def hang(bench):
 
 
 def suspended(bench):
-    """All ranks stopped for longer than watchdog-seconds and continued (Ctrl-Z, scontrol suspend): the run goes on."""
+    """All ranks stopped for longer than watchdog-seconds, then continued (Ctrl-Z, scontrol suspend): no false alarm."""
     make_prompts(bench.folder / "prompts.jsonl", 3)
     job = bench.job(max_tokens=4000, checkpoint_tokens=400, watchdog_seconds=2)
     run = bench.folder / "run"
@@ -272,7 +272,7 @@ def suspended(bench):
 
 
 def damaged(bench):
-    """A flipped bit in stored keys and values: named in the log, computed again, the same bytes."""
+    """A flipped bit in stored KV: it is named in the log and recomputed, and the bytes are the same."""
     make_prompts(bench.folder / "prompts.jsonl", 2)
     job = bench.job(max_tokens=3000, checkpoint_tokens=200)
     expect(bench.run(job, 1, f"--output={bench.folder}/whole"), 0, "uninterrupted")
@@ -293,7 +293,7 @@ def damaged(bench):
 
 
 def replay(bench):
-    """draft = replay: an earlier run's tokens as drafts give its very text, also where some are wrong."""
+    """draft = replay: an earlier run's tokens as drafts give the same text, even if some are wrong."""
     make_prompts(bench.folder / "prompts.jsonl", 3)
     job = bench.job(max_tokens=200)
     plain = bench.folder / "plain"
@@ -339,7 +339,7 @@ def logprobs(bench):
 
 
 def given_text(bench):
-    """teacher-forced and mode = perplexity: one loss for both, whatever the split and the drafts, and after a kill."""
+    """teacher-forced and mode = perplexity: the same loss for both, for any split and drafts, and after a kill."""
     job = bench.job(task="pg19", data=DEMO_MODEL.parent / "books", model=DEMO_MODEL, prompt_tokens=40, max_tokens=700,
                     checkpoint_tokens=100, draft_tree="3x4:8")
     losses = {}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A job divided among launches that know nothing of each other, with the real program.
+"""A job divided among independent launches (shards), with the real program.
 
 usage: shard_test.py BINARY CASE
 """
@@ -21,7 +21,7 @@ def expect(done, code, what):
 
 
 def start(bench, job, shard, *options):
-    """A launch of one process, as a batch script starts it: no mpirun."""
+    """Launches one process without mpirun, as a batch script does."""
     environment = dict(os.environ, LONGHAUL_PROGRESS="plain")
     launch = Launch([bench.binary, "run", str(job), f"--shard={shard}", *options], bench.folder / "launches", environment)
     bench.launches.append(launch)
@@ -43,14 +43,14 @@ def files_of(folder, names):
 
 
 def bytes_of_the_whole(bench):
-    """Shards give the bytes of the undivided job, and joining them again changes nothing."""
+    """Shards give the bytes of the undivided job, and merging them again changes nothing."""
     make_prompts(bench.folder / "prompts.jsonl", 10)
     with (bench.folder / "prompts.jsonl").open("a") as data:
         data.write('{"id": "bad", "prompt": 3}\n{"id": "last", "prompt": "the sea"}\n')
     job = bench.job(max_tokens=30, samples=2)
     whole, run_folder = bench.folder / "whole", bench.folder / "run"
     expect(bench.run(job, 1, f"--output={whole}"), 3, "undivided")
-    # What the batch system's scripts keep there is nobody's business, also before the first launch.
+    # Files of the batch scripts in the run folder are left alone, even before the first launch.
     (run_folder / "slurm").mkdir(parents=True)
     check(progress(bench, run_folder) == progress(bench, bench.folder / "nowhere"), "nothing has begun")
     at_once = [start(bench, job, f"{index}/3") for index in (0, 2)]
@@ -74,7 +74,7 @@ def bytes_of_the_whole(bench):
     state = progress(bench, run_folder)
     check(state == {"state": "done", "done": "24", "failed": "2", "tokens": str(summary["tokens"]),
                     "positions": "0", "stop_seconds": "0.0"}, f"{state}")
-    # Again: nothing to do, and nothing changes. Lost files are made once more.
+    # Running again changes nothing. Lost files are written again.
     expect(run(bench, job, "1/3"), 3, "again")
     check(files_of(run_folder, JOINED) == before, "joined files stay")
     (run_folder / "results.jsonl").unlink()
@@ -85,7 +85,7 @@ def bytes_of_the_whole(bench):
 
 
 def references(bench):
-    """References and perplexity, too, are those of the undivided job."""
+    """References and perplexity also equal those of the undivided job."""
     lines = [{"id": f"b{i}", "text": "the ship went by night and the wind came in. " * (i + 3)} for i in range(5)]
     lines.insert(2, {"id": "empty", "text": ""})
     (bench.folder / "books.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -100,7 +100,7 @@ def references(bench):
 
 
 def stopped(bench):
-    """A shard that is asked to stop says what that took, and goes on; tokens that scripts see only grow."""
+    """A stopped shard reports the duration of the stop and can resume; the token count that scripts read only grows."""
     make_prompts(bench.folder / "prompts.jsonl", 24)
     job = bench.job(max_tokens=900, checkpoint_tokens=100)
     whole, run_folder = bench.folder / "whole", bench.folder / "run"
@@ -127,11 +127,11 @@ def stopped(bench):
 
 
 def extended(bench):
-    """A limit raised later extends every shard; until all are there, nothing is joined, and it is said why."""
+    """Raising the limit extends every shard; until all are complete nothing is merged, and the reason is reported."""
     make_prompts(bench.folder / "prompts.jsonl", 9)
     job = bench.job(limit=5)
     run_folder = bench.folder / "run"
-    for index in range(7):  # of five items: two shards have none
+    for index in range(7):  # five items: two shards have none
         done = expect(run(bench, job, f"{index}/7"), 0, f"shard {index}")
     check("joined" in done.errors and len(results(run_folder)) == 5, done.errors)
     for index in range(6):
@@ -145,7 +145,7 @@ def extended(bench):
 
 
 def refused(bench):
-    """What does not fit together is refused in one line, and leaves everything as it was."""
+    """Shards that do not match are refused with one line, and nothing is changed."""
     make_prompts(bench.folder / "prompts.jsonl", 4)
     job = bench.job()
     run_folder = bench.folder / "run"
@@ -155,7 +155,7 @@ def refused(bench):
     (bench.folder / "thesis").mkdir()
     (bench.folder / "thesis" / "thesis.tex").write_text("precious")
     cases = [
-        ("another K", f"{run_folder}: shard: expected I/2 (the job in this folder is divided so), got 1/3", ["--shard=1/3"]),
+        ("another K", f"{run_folder}: shard: expected I/2 (the job in this folder has that many shards), got 1/3", ["--shard=1/3"]),
         ("no shard", f"{run_folder}: output: expected a run folder or an empty one, got the folder of a divided job", []),
         ("another job", "seed: expected 1", ["--shard=1/2", "--seed=2"]),
         ("a run", f"{mine}: shard: expected off (the folder holds a run of the whole job), got 0/2",
@@ -173,7 +173,7 @@ def refused(bench):
     done = bench.command("status", run_folder / "shard-0-of-2", "--progress", "--json")
     check(done.code == 2, "one or the other")
     check(bench.command("status", bench.folder / "thesis", "--progress").code == 2, "not a run")
-    # A damaged mark is said, and mended as it says.
+    # A damaged marker file is reported, and the hint in the message fixes it.
     mark = (run_folder / "shards.json").read_text()
     (run_folder / "shards.json").write_text("{")
     done = expect(bench.command("status", run_folder), 1, "damaged")

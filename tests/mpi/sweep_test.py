@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness import check, digest, main, make_prompts, results, wait_for
 
-# Columns that are measurements: of time, and of drafts, whose trees depend on it.
+# Measured columns: times, and draft counts, because automatic trees depend on time.
 MEASURED = ("decode_tokens_per_second", "speedup", "seconds", "block_efficiency", "mbsu", "acceptance")
 
 
@@ -36,7 +36,7 @@ def states(bench):
 
 
 def reproducible(path):
-    """The table but for what two runs of it measure differently."""
+    """The table without the columns that two runs measure differently."""
     with open(path, newline="") as file:
         return [{key: value for key, value in line.items() if not key.startswith(MEASURED)} for line in csv.DictReader(file)]
 
@@ -53,7 +53,7 @@ def snapshot(folder):
 
 
 def killed(bench):
-    """2 drafts x 2 seeds, killed in the middle of a point: the whole table, and every text that of a run alone."""
+    """2 drafts x 2 seeds, killed in the middle of a point: the table is complete, every text that of a separate run."""
     make_prompts(bench.folder / "prompts.jsonl", 2)
     keys = {"max_tokens": 2000, "checkpoint_tokens": 200}
     lines = "baseline = true\nvariant slim = draft=ngram draft-tree=3\nvariant wide = draft=ngram draft-tree=4x2\ngrid seed = 1 | 2\n"
@@ -91,7 +91,7 @@ def killed(bench):
 
 
 def stopped(bench):
-    """USR1 in a point: 75, everything saved; a second launch meanwhile is refused; the next one goes on."""
+    """SIGUSR1 during a point: exit 75, all is saved; a second launch meanwhile is refused; the next one continues."""
     make_prompts(bench.folder / "prompts.jsonl", 2)
     sweep = sweep_file(bench, "grid draft-tree = 2 | 3\n", max_tokens=12000, checkpoint_tokens=200)
     folder = bench.folder / "sweep"
@@ -99,7 +99,7 @@ def stopped(bench):
     wait_in_point(launch, folder / "draft-tree=2")
     status = json.loads(bench.command("status", folder, "--json").output)
     check(status["state"] == "running" and status["running"] == "draft-tree=2", f"{status}")
-    with launch.frozen():  # or a fast machine would be done before the second launch has started
+    with launch.frozen():  # else a fast machine would be done before the second launch starts
         second = expect(bench.run(sweep, 1, verb="sweep"), 2, "a second launch")
     check("held by" in second.error_lines()[0] and len(second.error_lines()) == 1, second.errors)
     launch.signal(signal.SIGUSR1)
@@ -114,7 +114,7 @@ def stopped(bench):
 
 
 def bad_points(bench):
-    """A point that cannot start is said and skipped: 1; failed items alone: 3."""
+    """A point that cannot start is reported and skipped: exit 1; only failed items: exit 3."""
     prompts = make_prompts(bench.folder / "prompts.jsonl", 3)
     broken = bench.folder / "broken"
     shutil.copytree(bench.model, broken)
@@ -145,7 +145,7 @@ def bad_points(bench):
 
 
 def extended(bench):
-    """More values and more tokens extend a sweep; another identity, or other data, is refused before anything runs."""
+    """More values and more tokens extend a sweep; another identity or other data is refused before anything runs."""
     prompts = make_prompts(bench.folder / "prompts.jsonl", 3)
     folder = bench.folder / "sweep"
     expect(bench.run(sweep_file(bench, "grid seed = 1 | 2\n"), 2, verb="sweep"), 0, "first")

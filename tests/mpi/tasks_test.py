@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every task from its data files to its results, with the real program.
+"""Every task, from its data files to its results, with the real program.
 
 usage: tasks_test.py BINARY CASE
 """
@@ -26,7 +26,7 @@ def check_run(bench, ids, failed):
 
 
 def wmt(bench):
-    """Two files of lines; on one rank and on two; another template is another job."""
+    """Two line files, on one rank and on two; another template makes another job."""
     source = write_lines(bench.folder / "t.de", ["Guten Tag.", "", "Es regnet.", "Wir gehen."])
     write_lines(bench.folder / "t.en", ["Good day.", "x", "It rains.", "We go."])
     job = bench.job(task="wmt", data=source, overlong="truncate-left")
@@ -63,7 +63,7 @@ def dolly(bench):
 
 
 def messages(bench):
-    """Prompts and messages in one file; a line with a bad option fails alone."""
+    """Prompts and messages in one file; a line with a bad option fails by itself."""
     lines = [{"prompt": "the sea"}, {"id": "m", "messages": [{"role": "user", "content": "the ship"}]},
              {"prompt": "the sea", "options": {"batch": 1}}, {"prompt": "the sea", "options": {"temprature": 1}}, "{"]
     job = bench.job(data=write_lines(bench.folder / "p.jsonl", lines), chat_template="llama3")

@@ -1,4 +1,4 @@
-// What `longhaul check` finds: each row breaks a good job in some ways, and lists all of them.
+// The faults that `longhaul check` finds: each row breaks a good job in some ways and lists all of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include "engine/error.hpp"
 #include "runner/launch/job_check.hpp"
 #include "runner/run/run_folder.hpp"
+#include "tests/runner/key_values.hpp"
 #include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {
@@ -41,7 +42,7 @@ struct CheckTest : testing::Test {
         return check_job(folder / "job.cfg", keys, most);
     }
 
-    /// Lines of the faults, the folder's path left out.
+    /// The lines of the faults, without the folder's path.
     [[nodiscard]] std::vector<std::string> lines_of(const JobReport& report) const {
         std::vector<std::string> lines;
         for (const JobFault& fault : report.faults) {
@@ -65,7 +66,7 @@ TEST_F(CheckTest, AGoodJobIsCountedAndLeavesNothingBehind) {
     EXPECT_EQ(report.items->new_tokens, 3 * 2 * 10);
     ASSERT_TRUE(report.memory);
     EXPECT_GT(report.memory->weights, 0);
-    // 4 of the 6 items at once, each in a page of its own
+    // 4 of the 6 items at a time, each in one page
     EXPECT_EQ(report.memory->batch_kv, 4 * report.memory->longest_kv);
     ASSERT_TRUE(report.disk);
     EXPECT_GT(report.disk->checkpoints, 0);
@@ -87,10 +88,11 @@ TEST_F(CheckTest, AllFaultsAreListed) {
           "'temperature'?",
           "job | job.cfg:8: seed: expected an integer from 0 to 18446744073709551615, got 'x'",
           "job | job.cfg:9: top-p: expected a number above 0 and at most 1, got '2'",
-          "job | job.cfg:10: draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s, medusa or replay, got "
-          "'eagle'; it "
-          "is not "
-          "in this version"},
+          "job | job.cfg:10: draft: expected " + values_of("draft") +
+              ", got "
+              "'eagle'; it "
+              "is not "
+              "in this version"},
          ExitCode::usage},
         {"task = prompts\nmodl = m\n",
          "",
@@ -193,8 +195,8 @@ TEST_F(CheckTest, HeadsAreLookedAt) {
     write("job.cfg", job);
     EXPECT_EQ(lines_of(check()),
               std::vector<std::string>{"draft | " LONGHAUL_DEMO_MODEL "/config.json: medusa_heads: expected the number "
-                                       "of heads, got nothing; give a folder of heads as draft-model, or a model that "
-                                       "has them inside"});
+                                       "of heads, got nothing; give a folder of heads as draft-model, or a model "
+                                       "folder that contains heads"});
     write("job.cfg", job + "draft-model = none\n");
     EXPECT_EQ(
         lines_of(check()),
@@ -210,7 +212,7 @@ TEST_F(CheckTest, HeadsAreLookedAt) {
     write("job.cfg", job + "draft-model = h\n");
     write("h/config.json", R"({"medusa_heads": 3, "chained": true})");
     EXPECT_EQ(lines_of(check()), std::vector<std::string>{"draft | h/config.json: chained: expected false, got true; "
-                                                          "draft = medusa takes heads that were trained so"});
+                                                          "draft = medusa needs heads with this setting"});
     write("h/config.json", R"({"medusa_heads": 3, "rms_norm_eps": 0})");
     EXPECT_EQ(
         lines_of(check()),
@@ -249,7 +251,7 @@ TEST_F(CheckTest, MemoryIsCountedWithDraftModels) {
     EXPECT_EQ(sharded.batch_kv, 2 * half.batch_kv);
 }
 
-// Models of one family differ in how their vocabularies are padded.
+// Models of one family may pad their vocabularies differently.
 TEST_F(CheckTest, PaddedVocabulariesGoTogether) {
     const fs::path model = LONGHAUL_DEMO_MODEL;
     fs::create_directories(folder / "d");
@@ -283,7 +285,7 @@ TEST_F(CheckTest, AModelsTensorsAreComparedWithItsConfig) {
     const JobReport report = check({{"model", (folder / "m").string(), "command line"}});
     EXPECT_EQ(report.code(), ExitCode::error);
     const std::vector<std::string> lines = lines_of(report);
-    // 3 tensors of each of two layers have another shape, 9 of the third are missing; and there is no tokenizer.
+    // 3 tensors of each of two layers have another shape, 9 of the third are missing, and there is no tokenizer.
     EXPECT_EQ(lines.size(), 16U) << testing::PrintToString(lines);
     EXPECT_EQ(lines.front(),
               "model | m/model.safetensors: model.layers.0.mlp.gate_proj.weight: expected shape [48, 64], as "

@@ -1,4 +1,4 @@
-// Data sets in a folder of the test's own, read with a tokenizer whose ids are bytes.
+// Data sets in a temporary folder, read with a tokenizer whose ids are bytes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace longhaul::runner {
 namespace fs = std::filesystem;
 inline constexpr std::int64_t long_context = 131072;
 
-/// One token a byte, so that every id can be checked by eye.
+/// One token per byte, so that every id can be checked by eye.
 class ByteTokenizer : public engine::Tokenizer {
   public:
     std::vector<std::int32_t> encode(std::string_view text) const override {
@@ -71,7 +71,7 @@ class DataSetTest : public testing::Test {
 
     std::string text_of(const std::vector<std::int32_t>& ids) { return tokenizer_.decode(ids, false); }
 
-    /// "id: text", or "id! error" with the folder's name left out.
+    /// "id: text", or "id! error" without the folder's name.
     std::string show(const DataSet& data, std::int64_t index) {
         const Prompt prompt = data.prompt(index, tokenizer_, long_context);
         EXPECT_EQ(prompt.id, data.id(index));

@@ -1,5 +1,5 @@
-// Tasks wmt, xsum, dolly and prompts: files as people have them, templates, chat, options of single items, references
-// and continuations.
+// Tasks wmt, xsum, dolly and prompts: real-world files, templates, chat, options of single items, references and
+// continuations.
 #include "tests/runner/dataset_fixture.hpp"
 
 namespace longhaul::runner {
@@ -7,7 +7,7 @@ namespace {
 
 class TaskTest : public DataSetTest {
   protected:
-    /// The prompt of a job whose template is {FIELD} alone: what the reader made of the item.
+    /// The prompt with the template {FIELD}: the field as the reader returned it.
     std::unique_ptr<DataSet> bare(const std::string& task, const fs::path& data, const std::string& field,
                                   const fs::path& reference = {}) {
         Settings job = settings(task, data);
@@ -244,7 +244,7 @@ TEST_F(TaskTest, ChatWrapsThePrompt) {
     EXPECT_TRUE(print.ends_with(", chat-template llama2")) << print;
 }
 
-/// The token that a chat template puts first stays there when the prompt's beginning is cut away.
+/// If a prompt is truncated on the left, the first token of the chat template stays.
 TEST_F(TaskTest, TruncatedChatKeepsItsFirstToken) {
     Settings job = settings("prompts", "p");
     job.overlong = "truncate-left";
@@ -332,8 +332,8 @@ TEST_F(TaskTest, Continuations) {
                                              "{\"prompt\": \"one\", \"continuation\": \"two\"}\n{\"prompt\": \"one\"}\n"
                                              "{\"prompt\": \"one\", \"continuation\": \"\"}\n"));
     EXPECT_EQ(continuation(job), "one|two");
-    EXPECT_EQ(continuation(job, 1), "p.jsonl:2: continuation: expected a text to go on with, got nothing");
-    EXPECT_EQ(continuation(job, 2), "p.jsonl:3: continuation: expected a text to go on with, got nothing");
+    EXPECT_EQ(continuation(job, 1), "p.jsonl:2: continuation: expected a continuation, got nothing");
+    EXPECT_EQ(continuation(job, 2), "p.jsonl:3: continuation: expected a continuation, got nothing");
     EXPECT_TRUE(DataSet::open(job)->prompt(0, tokenizer_, long_context).continuation.empty()) << "only where wanted";
     job.max_tokens = 2;
     EXPECT_EQ(continuation(job), "one|tw");
@@ -356,7 +356,7 @@ TEST_F(TaskTest, Continuations) {
               "b.txt: expected a book of more than prompt-tokens (10), so that a continuation is there, got 10 tokens");
 }
 
-/// A continuation needs its own room, not that of max-tokens.
+/// A continuation needs space for its own tokens, not for max-tokens.
 TEST_F(TaskTest, RoomIsThatOfTheContinuation) {
     Settings job = settings("prompts", write("p.jsonl", "{\"prompt\": \"0123456789\", \"continuation\": \"abc\"}\n"));
     job.teacher_forced = true;
@@ -379,7 +379,8 @@ TEST_F(DataSetTest, TheReferenceOfABookIsWhatFollowsThePrompt) {
     EXPECT_EQ(data->reference(1, tokenizer_), std::nullopt) << "the book ends with its prompt";
 }
 
-/// With a real tokenizer: prompt and continuation are the encoding of the whole text, wherever its tokens would merge.
+/// With a real tokenizer: prompt and continuation are the encoding of the whole text, even if tokens would merge across
+/// the boundary.
 TEST_F(TaskTest, ContinuationIsHowTheTextGoesOn) {
     const auto tokenizer = engine::Tokenizer::load(LONGHAUL_DEMO_MODEL);
     Settings job =
@@ -421,7 +422,7 @@ TEST_F(TaskTest, FingerprintsHaveTheirParts) {
     chat.model = folder_ / "model";
     chat.chat_template = "llama3";
     EXPECT_EQ(DataSet::open(chat)->fingerprint().size(), 16U) << "no messages, so no chat template decides anything";
-    std::string late = std::string((1 << 20) - 5, ' ') + "{\"messages\": []}\n";  // over the edge of a block
+    std::string late = std::string((1 << 20) - 5, ' ') + "{\"messages\": []}\n";  // across a block boundary
     chat.data = write("m.jsonl", late);
     EXPECT_TRUE(DataSet::open(chat)->fingerprint().ends_with(", chat-template llama3"));
 }

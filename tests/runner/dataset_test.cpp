@@ -1,5 +1,5 @@
-// Data sets as people have them: books in folders, JSONL, plain lines; and everything that can be wrong with them. A
-// bad item is a reason in its place, never the end of the others.
+// Real-world data sets: books in folders, JSONL, plain lines, and everything that can be wrong with them. A bad item
+// gives an error in its place and does not stop the others.
 #include "tests/runner/dataset_fixture.hpp"
 
 namespace longhaul::runner {
@@ -72,7 +72,7 @@ TEST_F(DataSetTest, PlainLines) {
 }
 
 TEST_F(DataSetTest, ManyLinesKeepTheirPlaces) {
-    // More than one block of the scan, line ends anywhere in it.
+    // More than one block of the scan, with line ends anywhere in it.
     std::string text;
     for (int i = 0; i < 30000; ++i)
         text += R"({"id": "n)" + std::to_string(i) + R"(", "prompt": ")" +
@@ -184,7 +184,7 @@ TEST_F(DataSetTest, BeginOfTextCountsAndStays) {
     EXPECT_EQ(DataSet::open(book)->prompt(0, tokenizer_, long_context).error,
               "job: add-bos: expected false with this model, got true; its tokenizer names no begin-of-text token");
 
-    // An empty prompt is one where something stands before it.
+    // An empty prompt is allowed if a BOS token precedes it.
     tokenizer_.has_bos = true;
     EXPECT_EQ(ids(settings("prompts", write("p.jsonl", "{\"prompt\": \"\"}\n")), long_context),
               (std::vector<std::int32_t>{256}));
@@ -205,7 +205,7 @@ TEST_F(DataSetTest, OverlongPrompts) {
               "p.txt:1: prompt: expected at most 0 tokens (context 100 less max-tokens 100), got 10; lower max-tokens");
 }
 
-/// The first ids of a book must be those of the whole book's encoding, though only its beginning is tokenised.
+/// The first ids of a book must be those of the whole book's encoding, though only its beginning is tokenized.
 TEST_F(DataSetTest, ABeginningGivesTheSameTokensAsTheWholeBook) {
     const auto tokenizer = engine::Tokenizer::load(LONGHAUL_DEMO_MODEL);
     const std::string sentence =

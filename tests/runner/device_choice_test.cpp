@@ -1,4 +1,4 @@
-// Which device a job gets: from the keys `device` and `kernels`, this build and this machine.
+// The choice of a job's device: from the keys `device` and `kernels`, this build and this machine.
 #include "runner/job/device_choice.hpp"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(DeviceChoice, AutoIsAGpuWhereThereIsOneAndNothingSpeaksAgainstIt) {
     }
 }
 
-// The identity of a job: what decides its bits.
+// The device kind is part of a job's identity because it decides the bits.
 TEST(DeviceChoice, AGpuThatComputesAsTheProcessorIsOfItsKind) {
     Settings settings;
     settings.device = "cpu";
@@ -52,7 +52,7 @@ TEST(DeviceChoice, AGpuThatComputesAsTheProcessorIsOfItsKind) {
     EXPECT_EQ(device_kind(settings, "sm_80", ""), "cpu");
 }
 
-// A library's sums follow from its version and the GPU, and ranks' parts of them do not add up to those of one.
+// A library's sums depend on its version and on the GPU, and ranks' partial sums do not add up to those of one rank.
 TEST(DeviceChoice, ALibrarysBitsBelongToItsVersionTheGpuAndTheSplit) {
     Settings settings;
     settings.device = "cuda";
@@ -93,8 +93,8 @@ TEST(DeviceChoice, AGpuThatFailsIsNoBugOfOurs) {
     EXPECT_EQ(code, 1);
     EXPECT_EQ(
         line,
-        "device: expected it to go on, got 'CUDA: uncorrectable ECC error encountered (cudaErrorECCUncorrectable) "
-        "in synchronize'; what was saved is kept: run again");
+        "device: expected no device error, got 'CUDA: uncorrectable ECC error encountered (cudaErrorECCUncorrectable) "
+        "in synchronize'; checkpoints are kept: run again");
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Draft models: where each is held, and that ranks which see different files fail together. Trees that a job has when
-// it names none.
+// Draft models: where each is held; ranks that see different files fail together; the default trees of a job.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +27,7 @@ Settings drafting(const fs::path& folder) {
     return settings;
 }
 
-/// What each of two ranks throws, "" for none.
+/// The error that each of two ranks throws, "" if none.
 std::array<std::string, 2> load_on_two_ranks(const std::array<Settings, 2>& settings) {
     const engine::ModelConfig target = engine::ModelConfig::load(LONGHAUL_DEMO_MODEL);
     const auto tokenizer = engine::Tokenizer::load(LONGHAUL_DEMO_MODEL);
@@ -49,7 +48,7 @@ std::array<std::string, 2> load_on_two_ranks(const std::array<Settings, 2>& sett
     return lines;
 }
 
-// A node-local folder may be on some nodes alone: nobody waits for the ranks that lack it.
+// A node-local folder may be missing on some nodes: no rank may wait for the ranks that lack it.
 TEST(DraftModels, WhatOneRankLacksAllRanksRefuse) {
     const TemporaryFolder temporary;
     const fs::path config_alone = temporary.path() / "no-weights";
@@ -66,7 +65,7 @@ TEST(DraftModels, WhatOneRankLacksAllRanksRefuse) {
     }
 }
 
-// Two models under one name, found to be different later; until then both ranks do the same.
+// Two different models at the same path are detected later; until then both ranks must act alike.
 TEST(DraftModels, RanksThatSeeOtherModelsHoldThemAlike) {
     std::array<Settings, 2> settings{drafting(draft_folder), drafting(draft_folder)};
     settings[0].draft_parallel = "sharded";
@@ -74,7 +73,7 @@ TEST(DraftModels, RanksThatSeeOtherModelsHoldThemAlike) {
 }
 
 TEST(DraftModels, AutoSharesLargeOnesThatCanBeSplit) {
-    engine::ModelConfig opt;  // of the shape of OPT-125M, in what counts here
+    engine::ModelConfig opt;  // of the shape of OPT-125M as far as it matters here
     opt.vocab_size = 50272;
     opt.hidden_size = 768;
     opt.intermediate_size = 3072;
@@ -101,7 +100,7 @@ TEST(DraftModels, AutoSharesLargeOnesThatCanBeSplit) {
     EXPECT_FALSE(is_draft_sharded(settings, draft_folder, engine::ModelConfig::load(draft_folder))) << "a small one";
 }
 
-// The tree decides the text under the papers' rules: the resolved job names it.
+// Under the sampling rules the tree decides the text, so the resolved job names it.
 TEST(DraftTrees, AMethodsOwnTreeIsNamed) {
     const auto tree_of = [](const std::string& draft, const std::string& verify) {
         std::vector<Assignment> keys{{"draft", draft, "j.cfg:1"}, {"verify", verify, "j.cfg:2"}};

@@ -1,4 +1,4 @@
-// What settings mean to the engine.
+// The translation of settings into engine options.
 #include "runner/launch/engine_options.hpp"
 
 #include <gtest/gtest.h>

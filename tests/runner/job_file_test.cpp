@@ -1,4 +1,4 @@
-// Job files as people write them, and as they should not.
+// Job files, valid and malformed.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -70,7 +70,7 @@ TEST_F(JobFile, BadLinesAreNamed) {
     EXPECT_EQ(message(std::string("seed = 1\0 2\n", 12)), R"(j.cfg:1: expected UTF-8 text, got 'seed = 1\x00 2')");
     EXPECT_EQ(message(std::string((1 << 20) + 1, '#')), "j.cfg: size: expected at most 1048576 bytes, got 1048577");
     EXPECT_LT(message(std::string(100000, 'x')).size(), 300U);
-    EXPECT_EQ(message(""), "(no error)");  // that keys are missing is found later, by name
+    EXPECT_EQ(message(""), "(no error)");  // missing keys are reported later, by name
 }
 
 TEST_F(JobFile, FilesThatAreNone) {

@@ -1,4 +1,4 @@
-// The right to write into a run folder: one live launch, epochs, takeover.
+// The lease on a run folder: one live launch, epochs, takeover.
 #include "runner/run/lease.hpp"
 
 #include <fcntl.h>
@@ -30,7 +30,7 @@ void age(const fs::path& run, std::int64_t epoch, int seconds) {
     ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
 }
 
-/// Makes the record that of a process which cannot be seen from here.
+/// Changes the record to that of a process on another host, which cannot be checked from here.
 void move_to_another_host(const fs::path& run, std::int64_t epoch) {
     const fs::path path = run / "launches" / (std::to_string(epoch) + ".json");
     auto json = engine::try_parse_json(read_if_there(path));
@@ -49,7 +49,7 @@ TEST(Lease, FirstLaunchHasEpochOne) {
     EXPECT_EQ(view->record.holder.pid, getpid());
 }
 
-// Somebody emptied launches/ (a cleaning script): what was computed still counts, and no name is given twice.
+// launches/ was emptied (by a cleaning script): earlier results still count, and no epoch is used twice.
 TEST(Lease, EmptiedLaunchesLoseNothing) {
     const TemporaryFolder run;
     fs::create_directories(run.path() / "results");
@@ -123,7 +123,7 @@ TEST(Lease, NumberOfAnotherProcessIsNotItsLife) {
     Lease::take(run.path(), 30);
     const fs::path path = run.path() / "launches" / "1.json";
     auto json = engine::try_parse_json(read_if_there(path));
-    json["start_ticks"] = "1";  // the number was given again to a later process
+    json["start_ticks"] = "1";  // the process id was reused by a later process
     std::ofstream(path) << engine::json_text(json);
     EXPECT_EQ(newest_lease(run.path())->state, LeaseState::stale);
 }
@@ -137,7 +137,7 @@ TEST(Lease, DamagedRecordStillCountsByItsAge) {
     EXPECT_EQ(Lease::take(run.path(), 30).epoch(), 2);
 }
 
-// Where the file system has no hard links a launch may die between making its record and filling it.
+// On file systems without hard links a launch can die between creating and filling its record.
 TEST(Lease, ResultsOutliveALaunchThatDiedBeforeItsRecord) {
     const TemporaryFolder run;
     Lease::take(run.path(), 30);

@@ -1,4 +1,4 @@
-// What a job needs of a device with memory of its own, and what is said where it has too little.
+// The device memory that a job needs, and the message if there is too little.
 #include "runner/launch/memory_plan.hpp"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ struct MemoryPlan : testing::Test {
         return "";
     }
 
-    /// What the job takes at the least.
+    /// The minimum that the job needs.
     [[nodiscard]] std::int64_t need() const {
         const ModelParts parts = parts_of(settings);
         return weight_bytes(settings, parts, device) + workspace_bytes(settings, parts) +
@@ -72,7 +72,7 @@ TEST_F(MemoryPlan, SaysInALineWhatWouldFit) {
     EXPECT_NE(refusal().find("; a device with more memory, or a smaller model"), std::string::npos) << refusal();
 }
 
-// What it names does fit.
+// Following the hint in the message makes the job fit.
 TEST_F(MemoryPlan, WhatIsSaidToFitFits) {
     settings.batch = 64;
     settings.draft = "ngram";
@@ -119,7 +119,7 @@ TEST_F(MemoryPlan, KeysAndValuesGetWhatIsLeft) {
     EXPECT_EQ(kv_memory_within(settings, device, 7 * gib), gib);
 }
 
-// The second job of a process finds the first one's workspace taken, which it will use itself.
+// The second job of a process finds the first one's workspace allocated, which it will reuse.
 TEST_F(MemoryPlan, WhatIsFreeLaterDoesNotCount) {
     const ModelParts parts = parts_of(settings);
     const std::int64_t fixed = weight_bytes(settings, parts, device) + workspace_bytes(settings, parts) +
@@ -174,7 +174,7 @@ TEST_F(MemoryPlan, LogitsThatDevicesGatherAreCounted) {
     EXPECT_EQ(reserved_bytes(settings, parts, device), on_host) << "alone it has them whole";
 }
 
-// What a device needs to decide nodes by the sampling rules: what drafts were drawn from, and room to work.
+// A device that decides nodes by the sampling rules needs memory for the draft distributions and for work space.
 TEST_F(MemoryPlan, DistributionsThatDevicesKeepAreCounted) {
     settings.batch = 3;
     settings.draft = "sd";
@@ -186,7 +186,7 @@ TEST_F(MemoryPlan, DistributionsThatDevicesKeepAreCounted) {
     EXPECT_EQ(device.last_pass.decided_vocab, 0);
     settings.verify = "rejection";
     const std::int64_t vocab = parts.front().config.vocab_size;
-    // A slab of 16, with the demo's vocabulary less than one granule.
+    // A slab of 16; with the demo's vocabulary it is smaller than one granule.
     ASSERT_LT(16 * kernels::KeptDistribution::num_bytes(vocab), std::size_t{2} << 20);
     EXPECT_EQ(reserved_bytes(settings, parts, device), coupled + (std::int64_t{2} << 20));
     settings.batch = 7;
@@ -202,7 +202,7 @@ TEST_F(MemoryPlan, DistributionsThatDevicesKeepAreCounted) {
     EXPECT_EQ(device.last_pass.decided_vocab, 0);
 }
 
-// A scoring pass makes no more logits than some megabytes, however many rows it may have.
+// Logits of a scoring pass take a few megabytes at most, for any number of rows.
 TEST_F(MemoryPlan, LogitsOfScoringAreBounded) {
     settings.mode = "perplexity";
     ModelParts parts = parts_of(settings);
@@ -212,7 +212,7 @@ TEST_F(MemoryPlan, LogitsOfScoringAreBounded) {
     EXPECT_EQ(all - workspace_bytes(settings, parts), (rows - bounded_rows) * 4 * parts.front().split.vocab);
 }
 
-// Far memory is for the target's keys and values alone.
+// Host memory is only for the target's KV cache.
 TEST_F(MemoryPlan, HostMemoryIsNothingToDraftModels) {
     settings.draft = "sd";
     settings.draft_tree = "4";
@@ -229,7 +229,7 @@ TEST_F(MemoryPlan, HostMemoryIsNothingToDraftModels) {
     EXPECT_NE(refusal(), "");
 }
 
-// Half of the keys and values elsewhere, and the window that they pass through.
+// Half of the KV cache in host memory, and the staging window it passes through on the device.
 TEST_F(MemoryPlan, HostMemoryHoldsWhatTheDeviceCannot) {
     settings.max_tokens = 100'000;
     const ModelParts parts = parts_of(settings);
@@ -241,7 +241,7 @@ TEST_F(MemoryPlan, HostMemoryHoldsWhatTheDeviceCannot) {
     ASSERT_NE(at, std::string::npos) << line;
     const std::int64_t mebibytes = std::stoll(line.substr(at + 14));
     EXPECT_EQ(line.substr(line.find("MiB", at)), "MiB (slow)") << line;
-    try {  // of the node's memory no rank of so many gets as much
+    try {  // divided among that many ranks, the node's memory is too small
         check_memory(settings, device, 1, 1 << 20);
         ADD_FAILURE() << "not refused";
     } catch (const Error& error) {
@@ -275,7 +275,7 @@ TEST_F(MemoryPlan, HostMemoryThatTheNodeHasNotIsRefused) {
     EXPECT_NO_THROW(check_host_memory(settings, device, 4));
 }
 
-// Of the node's memory more may be had than is free: nothing is refused.
+// The node may grant more memory than is free, so nothing is refused.
 TEST_F(MemoryPlan, ProcessorsRefuseNothing) {
     const auto cpu = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
     settings.max_tokens = std::int64_t{1} << 40;

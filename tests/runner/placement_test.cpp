@@ -1,4 +1,4 @@
-// Cores of a node divided among its ranks, on machines that hwloc makes up.
+// A node's cores divided among its ranks, on synthetic hwloc topologies.
 #include "runner/host/placement.hpp"
 
 #include <gtest/gtest.h>
@@ -79,7 +79,7 @@ TEST(Placement, RanksStayInsideMemoryDomains) {
               "processors 0-15 (16 of 16 cores), 16 threads, 1 rank on the node, 2 memory domains");
 }
 
-// A batch system kept a core of one domain: slices of equal length would cross the border.
+// The batch system reserved a core of one domain: slices of equal length would cross the boundary.
 TEST(Placement, RanksStayInsideUnequalDomains) {
     const std::vector<Placement> ranks = divide_all({{0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11, 12, 13, 14}}, 4);
     std::set<int> used;
@@ -93,7 +93,8 @@ TEST(Placement, RanksStayInsideUnequalDomains) {
     EXPECT_EQ(ranks[2].processors, (std::vector<int>{8, 9, 10}));
 }
 
-// Where staying inside would starve a rank, whom the others wait for, equal shares matter more.
+// Equal shares matter more than staying inside a domain if a rank would get too few cores, because the other ranks wait
+// for it.
 TEST(Placement, CrossesDomainsRatherThanStarveARank) {
     EXPECT_EQ(divide({{0, 1, 2, 3, 4, 5}, {6, 7}}, {1, 2}, 0).processors, (std::vector<int>{4, 5, 6, 7}));
     EXPECT_EQ(divide({{0, 1, 2, 3, 4, 5}, {6, 7}}, {1, 2}, 0).domains, 2);

@@ -1,4 +1,4 @@
-// Progress: shares, rates and times left, and the line that shows them.
+// Progress: shares, rates and remaining times, and the line that shows them.
 #include "runner/run/progress.hpp"
 
 #include <gtest/gtest.h>
@@ -90,7 +90,7 @@ TEST(ProgressLine, Words) {
     progress.block_efficiency = 2.31;
     progress.eta_seconds = 250;
     EXPECT_EQ(progress_line(progress),
-              "12 of 1,200 items, 31.4 %, 812 tokens/s, acceptance 54 %, 2.31 tokens a call, 3 in flight, 4 min 10 s "
+              "12 of 1,200 items, 31.4 %, 812 tokens/s, acceptance 54 %, 2.31 tokens per call, 3 in flight, 4 min 10 s "
               "left");
     EXPECT_EQ(duration_text(59.6), "1 min 0 s");
     EXPECT_EQ(duration_text(7300), "2 h 1 min");
@@ -151,7 +151,7 @@ TEST(Watchdog, ASuspendedProcessIsNoHang) {
     }
     EXPECT_EQ(barks, 0);
     for (int i = 0; i < 10; ++i) watchdog.check(now += 0.25);
-    EXPECT_GT(barks, 0);  // the other side: awake, and nobody feeds
+    EXPECT_GT(barks, 0);  // the opposite case: awake, and not fed
 }
 
 TEST(Silence, BeginsWithTheFirstBeatAndEndsWithEach) {
@@ -166,7 +166,7 @@ TEST(Silence, BeginsWithTheFirstBeatAndEndsWithEach) {
     EXPECT_NEAR(silence.seconds(), 1.2, 1e-9);
     silence.note(1);
     EXPECT_EQ(silence.seconds(), 0);
-    // Looked at once in ten seconds it says little: the gap was the looker's own.
+    // Polled only once in ten seconds, it counts no more than longest_gap: the rest of the gap was the poller's own.
     silence.pass(17.0);
     EXPECT_NEAR(silence.seconds(), Silence::longest_gap, 1e-9);
 }

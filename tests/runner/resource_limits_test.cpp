@@ -1,4 +1,4 @@
-// Limits of control groups and of Slurm, from files and variables of the test's own.
+// Limits of control groups and of Slurm, from files and environment variables of the test.
 #include "runner/host/resource_limits.hpp"
 
 #include <gtest/gtest.h>
@@ -126,7 +126,7 @@ TEST(Tasks, OfEachNode) {
     }
 }
 
-/// What launchers set, and who the rank then is.
+/// The variables that launchers set, and the rank derived from them.
 class LauncherTest : public testing::Test {
   protected:
     Variables none{{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_RANK",

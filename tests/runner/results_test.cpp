@@ -1,4 +1,4 @@
-// Result lines: their bytes, what counts after a crash, and the merged file.
+// Result lines: their bytes, which of them count after a crash, and the merged file.
 #include "runner/run/results.hpp"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ struct ResultsTest : testing::Test {
 
     void SetUp() override { RunFolder{run}.create(); }
 
-    /// A launch that records these items and ends without a word.
+    /// A launch that records these items and ends without notice.
     void launch(const std::vector<ResultRecord>& records) {
         const Lease lease = Lease::take(run, 30);
         ResultWriter writer(run, 0, lease.epoch(), {}, {});
@@ -82,7 +82,7 @@ TEST(ResultLine, KeysInOrderAndNothingElse) {
 
 std::vector<std::int32_t> logprob_rows() {
     const auto bits = [](float value) { return std::bit_cast<std::int32_t>(value); };
-    // Two tokens, two best each: 7 is the best itself, 9 is not among them.
+    // Two tokens with two alternatives each: 7 is the best itself, 9 is not among them.
     return {bits(-0.1F), 7, 3, bits(-0.1F), bits(-2.5F), bits(-1e-7F), 4, 5, bits(0), bits(-9999)};
 }
 
@@ -264,7 +264,7 @@ TEST(ReplaceFile, OldContentStaysWhenTheNewCannotBeWritten) {
     const TemporaryFolder folder;
     const fs::path path = folder.path() / "status.json";
     replace_file(path, "old", Durable::yes, "1");
-    fs::create_directory(folder.path() / "status.json.2.tmp");  // in the way of the temporary
+    fs::create_directory(folder.path() / "status.json.2.tmp");  // blocks the temporary's name
     EXPECT_THROW(replace_file(path, "new", Durable::yes, "2"), StorageError);
     EXPECT_EQ(read_if_there(path), "old");
     replace_file(path, "new", Durable::no, "3");

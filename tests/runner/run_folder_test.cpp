@@ -1,4 +1,4 @@
-// Which job a run folder belongs to: refused resumes, extensions, finished runs.
+// The job that a run folder belongs to: refused resumes, extensions, finished runs.
 #include "runner/run/run_folder.hpp"
 
 #include <gtest/gtest.h>
@@ -122,7 +122,7 @@ TEST_F(RunFolderTest, FinishedCountsWhileNothingMoreIsAsked) {
     more.baseline = true;
     EXPECT_FALSE(read_finished(folder, more).has_value());
 
-    std::ofstream(settings.model / "config.json") << "{}";  // the model folder was touched: look at it again
+    std::ofstream(settings.model / "config.json") << "{}";  // the model folder changed, so it must be checked again
     EXPECT_FALSE(read_finished(folder, settings).has_value());
 }
 
@@ -139,7 +139,7 @@ TEST_F(RunFolderTest, FoldersOfOthersAreLeftAlone) {
     EXPECT_THROW(RunFolder{temporary.path() / "nowhere"}.must_exist(), UsageError);
 }
 
-// Where drafts decide the text, other heads at the same place are another job.
+// If drafts decide the text, other heads at the same path make another job.
 TEST_F(RunFolderTest, OtherHeadsAreAnotherJobUnderASamplingRule) {
     std::ofstream(folder.root / "results.jsonl") << "";
     const std::filesystem::path heads = temporary.path() / "heads";
@@ -156,7 +156,7 @@ TEST_F(RunFolderTest, OtherHeadsAreAnotherJobUnderASamplingRule) {
     }
 }
 
-// Runs of earlier versions did not name the tree of a job that named none.
+// Earlier versions did not store the tree of a job that named none.
 TEST_F(RunFolderTest, AnIdentityWithoutATreeHasTheMethodsOwn) {
     settings.draft = "sd";
     settings.verify = "rejection";
@@ -174,8 +174,8 @@ TEST_F(RunFolderTest, AnIdentityWithoutATreeHasTheMethodsOwn) {
     EXPECT_EQ(refusal(now, fingerprints), "");
 }
 
-// Another kind of device is another text, unless it computes as a processor does: allowed, it is on record, and what
-// checkpoints hold still counts.
+// Another kind of device gives another text, unless it computes like a CPU. If allowed, the change is recorded, and
+// existing checkpoints stay valid.
 TEST_F(RunFolderTest, AnotherKindOfDeviceIsRefusedOrRecorded) {
     EXPECT_EQ(device_kinds(folder), std::vector<std::string>{"cpu"});
     Settings now = settings;
@@ -188,8 +188,8 @@ TEST_F(RunFolderTest, AnotherKindOfDeviceIsRefusedOrRecorded) {
     EXPECT_EQ(refusal(now, fingerprints),
               folder.root.string() +
                   ": device: expected cpu (this run was started with it), got cuda; their texts differ: device = cpu, "
-                  "or kernels = cuda-exact on a GPU, goes on with what a processor began, --allow-device-change goes "
-                  "on all the same");
+                  "or kernels = cuda-exact on a GPU, resumes what a CPU began, --allow-device-change "
+                  "resumes anyway");
     now.allow_device_change = true;
     EXPECT_EQ(refusal(now, fingerprints), "");
     EXPECT_EQ(identity_hash(now, fingerprints), identity_hash(settings, fingerprints));

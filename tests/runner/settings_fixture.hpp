@@ -1,4 +1,4 @@
-// What the tests of job settings share: a job that needs nothing more, and what is said of one that is refused.
+// Shared by the tests of job settings: a minimal complete job, and the message of a refused one.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,7 +1,8 @@
-// What is refused of job settings, and in which words: alone, of keys that do not go together, of other tasks' keys.
+// Refused job settings and their messages: single values, keys that do not go together, and keys of other tasks.
 #include <gtest/gtest.h>
 
 #include "runner/job/settings.hpp"
+#include "tests/runner/key_values.hpp"
 #include "tests/runner/settings_fixture.hpp"
 
 namespace longhaul::runner {
@@ -11,11 +12,11 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
     struct Case {
         const char* key;
         const char* value;
-        const char* message;  // after "command line: "
+        std::string message;  // after "command line: "
     };
     const char* const count = "9223372036854775807";
     const Case cases[] = {
-        // Shares of a job.
+        // Shards of a job.
         {"shard", "8/8",
          "shard: expected off, or I/K with I from 0 to K - 1 and K at most 10000, got '8/8'; 0/8 to 7/8 are the eight "
          "shards of a job"},
@@ -75,7 +76,7 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "checkpoint-quota: expected a size in bytes below 2^63, such as 1048576, 512MiB or 1.5GiB, got 'lots'"},
         // Words.
         {"baseline", "yes", "baseline: expected true or false, got 'yes'"},
-        {"task", "pg-19", "task: expected pg19, wmt, xsum, dolly or prompts, got 'pg-19'; did you mean 'pg19'?"},
+        {"task", "pg-19", "task: expected " + values_of("task") + ", got 'pg-19'; did you mean 'pg19'?"},
         {"chat-template", "llama",
          "chat-template: expected auto, llama2, llama3, llama3.1 or qwen2.5, got 'llama'; did you mean 'llama2'?"},
         {"overlong", "truncate", "overlong: expected error or truncate-left, got 'truncate'"},
@@ -100,11 +101,12 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"output", "~/runs",
          "output: expected a path, got '~/runs'; write the home folder out: '~' means nothing here (./~ for such a "
          "name)"},
-        // Of the vocabulary, but not yet done.
+        // Part of the vocabulary, but not yet implemented.
         {"draft", "eagle",
-         "draft: expected ar, ngram, sd, spectr, specinfer, rsd-c, rsd-s, medusa or replay, got 'eagle'; it is not in "
-         "this "
-         "version"},
+         "draft: expected " + values_of("draft") +
+             ", got 'eagle'; it is not in "
+             "this "
+             "version"},
         {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
         {"draft-model", "/d",
          "draft-model: expected no draft model with draft = ngram, got '/d'; this draft method needs none"},
@@ -124,8 +126,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "partial-cache-mode: expected its default, got 'static'; the draft methods it belongs to are not in this "
          "version"},
         {"verify", "rejection",
-         "verify: expected coupled with draft = ngram, got rejection, which needs one sampled draft a node (draft = "
-         "sd); what it emitted would not be distributed as the model"},
+         "verify: expected coupled with draft = ngram, got rejection, which needs one sampled draft per node (draft = "
+         "sd); the output would not follow the model's distribution"},
         {"verify", "tokenswift-paper",
          "verify: expected coupled, rejection, multi-round, k-seq or recursive, got 'tokenswift-paper'; it is not in "
          "this version"},
@@ -155,14 +157,14 @@ TEST(Settings, KernelsAreOfTheDevice) {
     EXPECT_EQ(message("auto", "cuda"), "(no error)");
 }
 
-// What a draft method needs, the trees it has, and the rules that may check it.
+// The keys that a draft method needs, its trees, and the rules that may verify it.
 TEST(Settings, DraftKeysGoTogether) {
     struct Case {
         std::vector<std::pair<std::string, std::string>> keys;
-        std::string message;  // after "j.cfg:N: " of the last key; "" where they are good
+        std::string message;  // after "j.cfg:N: " of the last key; "" if they are valid
     };
     const std::string one = "draft-model: expected the folder of a draft model with draft = ";
-    const std::string not_lossless = "; what it emitted would not be distributed as the model";
+    const std::string not_lossless = "; the output would not follow the model's distribution";
     const std::vector<Case> cases{
         {{{"draft", "sd"}}, one + "sd, got nothing"},
         {{{"draft", "spectr"}}, one + "spectr, got nothing"},
@@ -177,7 +179,7 @@ TEST(Settings, DraftKeysGoTogether) {
         {{{"draft-model", "/d"}, {"draft", "spectr"}, {"draft-tree", "2,2"}},
          "draft-tree: expected chains x length, such as 4x3, with draft = spectr, got '2,2'"},
         {{{"draft-model", "/d"}, {"draft", "rsd-c"}, {"draft-tree", "3x2"}},
-         "draft-tree: expected children a node for each level, such as 2,2,1, with draft = rsd-c, got '3x2'"},
+         "draft-tree: expected children per node of each level, such as 2,2,1, with draft = rsd-c, got '3x2'"},
         {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-tree", "2,2"}},
          "draft-tree: expected width x depth, such as 4x3, with draft = rsd-s, got '2,2'"},
         {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-tree", "12x5"}, {"verify", "recursive"}}, ""},
@@ -205,7 +207,7 @@ TEST(Settings, DraftKeysGoTogether) {
          "draft-tree: expected a shape with verify = rejection, got auto; what it chooses depends on measured time, "
          "and "
          "with this rule trees decide the text"},
-        // Plain decoding may be asked of any job, to compare with.
+        // Plain decoding is allowed for any job, for comparison.
         {{{"draft", "ar"}, {"draft-model", "/d"}, {"draft-tree", "2,2"}, {"verify", "k-seq"}}, ""},
     };
     for (const Case& row : cases) {
@@ -220,7 +222,7 @@ TEST(Settings, DraftKeysGoTogether) {
     }
 }
 
-// Tokens that are given leave nothing to what chooses tokens.
+// Given tokens leave nothing to choose, so keys that choose tokens are refused.
 TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
     struct Case {
         std::vector<Assignment> keys;

@@ -1,4 +1,5 @@
-// The vocabulary: what each key takes, what is refused and in which words. The rows are the documentation.
+// The vocabulary of the job file: what each key accepts, what is refused, and the messages. The rows are the
+// documentation.
 #include "runner/job/settings.hpp"
 #include "runner/job/device_choice.hpp"
 
@@ -72,7 +73,7 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
             std::find_if(table.begin(), table.end(), [&](const KeyInfo& info) { return info.key == key.key; });
         ASSERT_NE(entry, table.end()) << key.key;
         EXPECT_EQ(entry->default_text, key.value) << key.key;
-        // A default that is typed is no other than the one that is not.
+        // A default value that is given explicitly is the same as one that is not given.
         EXPECT_EQ(with(key.key, key.value), job) << key.key;
     }
     EXPECT_EQ(job.kv_precision, "bf16");
@@ -112,7 +113,7 @@ TEST(Settings, EveryKeyExplainsItself) {
         EXPECT_FALSE(info.value_name.empty()) << info.key;
         EXPECT_FALSE(info.section.empty()) << info.key;
     }
-    // The table of the design: these stay, more may come.
+    // The table of the design: these identity keys must stay, more may be added.
     const std::set<std::string> stay{"task",
                                      "data",
                                      "reference",
@@ -180,7 +181,7 @@ TEST(Settings, EveryKeyExplainsItself) {
     EXPECT_EQ(keys, stay);
 }
 
-// A run that an earlier version began goes on: what it did not know of is at its default.
+// A run started by an earlier version can be continued: keys unknown to it have their defaults.
 TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
     const auto has = [](const Settings& settings, const std::string& key) {
         const auto identity = identity_of(settings);
@@ -224,7 +225,7 @@ TEST(Settings, PlacesAreNamed) {
     EXPECT_EQ(message({whole_job.begin(), whole_job.end() - 1}, {}),
               "j.cfg: output: expected a value, got nothing; this key has no default");
     EXPECT_EQ(message({}, {}), "command line: task: expected a value, got nothing; this key has no default");
-    // An overridden value is checked all the same: the file is wrong whatever the command line says.
+    // An overridden value is still checked: the file is wrong whatever the command line says.
     std::vector<Assignment> wrong = whole_job;
     wrong.push_back({"top-p", "7", "j.cfg:5"});
     EXPECT_EQ(message(wrong, on_command_line("top-p", "0.9")),
@@ -315,7 +316,7 @@ TEST(Settings, KindsOfKeys) {
         EXPECT_EQ(kind_of(key, job), KeyKind::identity) << key;
     }
     for (const char* key : {"limit", "samples", "max-tokens"}) EXPECT_EQ(kind_of(key, job), KeyKind::extension) << key;
-    // What is left of a truncated prompt depends on how much room the new tokens want.
+    // How much of a prompt is truncated depends on max-tokens.
     EXPECT_EQ(kind_of("max-tokens", with("overlong", "truncate-left")), KeyKind::identity);
 }
 

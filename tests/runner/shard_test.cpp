@@ -1,4 +1,4 @@
-// A job's items divided among launches: who has which, whose folder it is, and what is said of all together.
+// A job's items divided among launches: which shard has which, whose folder it is, and the merged summary.
 #include "runner/run/shard_folder.hpp"
 
 #include <gtest/gtest.h>
@@ -74,9 +74,10 @@ TEST_F(ShardFolder, IsDividedOnce) {
     EXPECT_EQ(shards_of(out)[3].root, out / "shard-3-of-8");
     EXPECT_EQ(run_folder_of(job(2, 8)).root, out / "shard-2-of-8");
     EXPECT_EQ(refusal(job(7, 8)), "");
-    EXPECT_EQ(refusal(job(2, 4)), out.string() +
-                                      ": shard: expected I/8 (the job in this folder is divided so), got 2/4; take "
-                                      "I/8, or another output");
+    EXPECT_EQ(refusal(job(2, 4)),
+              out.string() +
+                  ": shard: expected I/8 (the job in this folder has that many shards), got 2/4; take "
+                  "I/8, or another output");
     EXPECT_THROW(RunFolder{out}.create(), UsageError) << "nor does an undivided job fit in";
     EXPECT_THROW(begun_shards_of(out), UsageError);
     EXPECT_EQ(join_shards(out).state, Joining::waiting);
@@ -116,7 +117,7 @@ TEST_F(ShardFolder, ShardsAreOfOneJob) {
     run_folder_of(first).create();
     write_identity(run_folder_of(first), first, {{"data", "d"}, {"model", "m"}});
     Settings second = job(1, 2);
-    second.limit = 5;  // raised or lowered: that may differ for a while
+    second.limit = 5;  // raised or lowered: it may differ for a while
     second.batch = 9;
     EXPECT_NO_THROW(check_other_shards(second, {{"data", "d"}}));
     EXPECT_THROW(check_other_shards(second, {{"data", "other"}}), UsageError);

@@ -1,4 +1,4 @@
-// Slurm's answers, by a squeue of the test's own on PATH: what it says, and what it may say instead.
+// Slurm's answers, from a fake squeue on PATH: valid ones and unexpected ones.
 #include "runner/run/slurm.hpp"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class SlurmTest : public testing::Test {
     }
     void TearDown() override { ::setenv("PATH", path_.c_str(), 1); }
 
-    /// A squeue that is these lines of shell, and comes first on PATH.
+    /// Puts a squeue with this shell script first on PATH.
     void squeue_is(const std::string& script) {
         const fs::path program = folder.path() / "squeue";
         std::ofstream(program) << "#!/bin/sh\n" << script << "\n";
@@ -108,7 +108,7 @@ TEST_F(SlurmTest, OddAnswersAreNoAnswers) {
              "echo 'slurm_load_jobs error: Unable to contact slurm controller'",
              "echo 'CLUSTER: north'; echo; echo '|||||'; echo '7'; echo '7|RUNNING'; echo 'x|RUNNING|1|0|None|'",
              "head -c 300000 /dev/zero",
-             "while :; do echo 7; done",  // without an end
+             "while :; do echo 7; done",  // endless output
              "exit 0",
          }) {
         squeue_is(script);

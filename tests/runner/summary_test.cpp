@@ -1,4 +1,4 @@
-// What a run says at its end.
+// The summary at the end of a run.
 #include "runner/run/summary.hpp"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ TEST(Summary, PerplexityAndBitsAByteWhereTokensWereScored) {
     EXPECT_NEAR(*summary.bits_per_byte(), 0.5, 1e-12);
     EXPECT_NEAR(summary.to_json()["perplexity"].get<double>(), 4, 1e-12);
     const std::string table = summary.to_table();
-    EXPECT_NE(table.find("4.0000 over 500 scored tokens, 0.5000 bits a byte"), std::string::npos) << table;
+    EXPECT_NE(table.find("4.0000 over 500 scored tokens, 0.5000 bits per byte"), std::string::npos) << table;
     EXPECT_EQ(table.find("block efficiency"), std::string::npos) << "nothing was generated";
 }
 
@@ -37,8 +37,8 @@ TEST(Summary, MemoryBoundSpeedupWhereDraftsAreMade) {
     summary.outcome.speed = {.tokens = 300, .seconds = 2};
     EXPECT_DOUBLE_EQ(summary.to_json()["mbsu"].get<double>(), 2);
     const std::string table = summary.to_table();
-    EXPECT_NE(table.find("3.00 tokens a target call, memory-bound speedup (MBSU) 2.00"), std::string::npos) << table;
-    EXPECT_NE(table.find("150.0 tokens/s a replica"), std::string::npos) << table;
+    EXPECT_NE(table.find("3.00 tokens per target call, memory-bound speedup (MBSU) 2.00"), std::string::npos) << table;
+    EXPECT_NE(table.find("150.0 tokens/s per replica"), std::string::npos) << table;
     summary.settings.draft = "ar";
     EXPECT_FALSE(summary.to_json().contains("mbsu"));
     EXPECT_EQ(summary.to_table().find("MBSU"), std::string::npos);
@@ -57,7 +57,7 @@ TEST(Outcome, TheRateIsThatOfPassesThatDecodeAlone) {
     std::ofstream(run.path() / "status" / "0-1.json")
         << R"({"epoch": 1, "decode_tokens": 100, "mixed_tokens": 40, "decode_seconds": 3, "mixed_seconds": 2,)"
         << R"( "prefill_seconds": 1})";
-    std::ofstream(run.path() / "status" / "0-2.json")  // of a version that did not tell them apart
+    std::ofstream(run.path() / "status" / "0-2.json")  // of a version that did not distinguish them
         << R"({"epoch": 2, "decode_tokens": 50, "decode_seconds": 5, "prefill_seconds": 1})";
     JobOutcome outcome;
     add_times(run.path(), outcome);

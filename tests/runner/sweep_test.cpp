@@ -1,4 +1,4 @@
-// Sweep files as people write them and as they should not; the points they make; the table at the end.
+// Sweep files, valid and malformed; the points they expand to; the final table.
 #include "runner/sweep/sweep.hpp"
 
 #include <gtest/gtest.h>
@@ -105,7 +105,7 @@ TEST_F(SweepFile, PlainDecodingIsOnePointForAllDrafts) {
     EXPECT_EQ(points_of(read(job + "grid ngram-order = 3 | 4\n")).front().baseline, std::nullopt);
 }
 
-// Rules that check drafts are nothing to who drafts nothing.
+// Without drafts the verification rule does not matter.
 TEST_F(SweepFile, PlainDecodingIsOnePointForAllRules) {
     const std::vector<SweepPoint> points =
         points_of(read(job + "baseline = true\ndraft-model = d\nvariant sd = draft=sd verify=rejection\n"
@@ -158,7 +158,7 @@ TEST_F(SweepFile, PointsThatShareAModelAndDataFollowEachOther) {
                      "draft-tree=4,precision=int8"}));
 }
 
-// Data that stay open between points must give each point its own prompts.
+// A data set that stays open between points must give each point its own prompts.
 TEST_F(SweepFile, WhatShapesPromptsIsNotShared) {
     for (const char* grid : {"chat-template = llama2 | llama3", "template = a.txt | b.txt", "chat = false | true",
                              "prompt-tokens = 3 | 4", "max-tokens = 3 | 4", "add-bos = true | false"}) {
@@ -321,7 +321,7 @@ struct SweepFolder : SweepFile {
         }
         return "";
     }
-    /// What a launch of every point leaves.
+    /// The files left by a launch of every point.
     static void begin(const Sweep& sweep) {
         for (const SweepPoint& point : points_of(sweep)) {
             const RunFolder folder{point.settings.output};

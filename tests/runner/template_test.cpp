@@ -1,4 +1,4 @@
-// Prompt templates: what they may say, and in which words their mistakes are named.
+// Prompt templates: their syntax and the messages for errors in them.
 #include "runner/data/prompt_template.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A folder of a test's own, removed at its end.
+// A temporary folder, removed by the destructor.
 #pragma once
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// How far items had come when a launch died: what recomputed_tokens is counted against.
+// How far items had come when a launch died; recomputed_tokens is counted against it.
 #include "runner/run/token_ledger.hpp"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST_F(TokenLedgerTest, TheNewestLaunchThatHadTheItemCounts) {
     {
         TokenLedger second(folder_, 1, 2, 1);  // another replica has the item now
         EXPECT_EQ(second.known(7), 250);
-        second.reached(7, 180);  // went back to its checkpoint, and was killed again
+        second.reached(7, 180);  // returned to its checkpoint and was killed again
     }
     const TokenLedger third(folder_, 0, 3, 1);
     EXPECT_EQ(third.known(7), 180);

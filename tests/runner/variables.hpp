@@ -1,4 +1,4 @@
-// Variables of the environment that a test sets: taken away at its beginning, as they were at its end.
+// Environment variables for a test: unset at its start, restored at its end.
 #pragma once
 
 #include <cstdlib>

@@ -1,8 +1,8 @@
-"""A private Slurm cluster on this machine: munged, slurmctld and some slurmds, in a folder of their own.
+"""A private Slurm cluster on this machine: munged, slurmctld and some slurmds, in a temporary folder.
 
-Nothing of the system's is used or touched: key, socket, ports, spool, state and logs are the cluster's own, and every
-process that comes of it, daemons, job steps and ranks, is a descendant of one keeper. The keeper ends them all and
-removes the folder when the test closes its pipe or dies, however it dies. Standard library only.
+It does not use or touch the system's Slurm: key, socket, ports, spool, state and logs are the cluster's own. All its
+processes (daemons, job steps and ranks) are descendants of one keeper process, which kills them and removes the folder
+when the test closes its pipe or dies in any way. Standard library only.
 """
 
 import ctypes
@@ -25,7 +25,7 @@ from harness import Failure, check, runs, wait_for
 PROGRAMS = ("munged", "mungekey", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "squeue", "sinfo", "srun")
 SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", "/sbin"])
 START_LIMIT = 90.0
-# Where daemons of these packages would leave something if a setting of ours did not reach them.
+# Folders in which the daemons would leave files if one of our settings did not reach them.
 SYSTEM_FOLDERS = ("/run", "/var/run", "/var/spool", "/var/log", "/var/lib", "/var/tmp", "/tmp", "/dev/shm", "/etc")
 
 
@@ -33,9 +33,9 @@ def missing_programs():
     return [name for name in PROGRAMS if not shutil.which(name, path=SEARCH)]
 
 
-# Nodes have more processors than the machine, so that jobs that mostly wait run side by side. Timers are as short as
-# they go: what remains are Slurm's own, 30 seconds between two looks at time limits, and two minutes from a requeue to
-# the next start, which Cluster.hasten() shortens as an administrator can.
+# Nodes have more processors than the machine, so that jobs, which mostly wait, run in parallel. Timers are as short as
+# possible. Two remain fixed in Slurm: 30 seconds between checks of time limits, and two minutes from a requeue to the
+# next start, which Cluster.hasten() shortens as an administrator can.
 CONFIGURATION = """
 ClusterName=longhaul
 SlurmctldHost={host}(127.0.0.1)
@@ -80,7 +80,7 @@ TmpFS={folder}/tmp
 
 
 def free_ports(count):
-    """Ports that nobody listens on now, all different."""
+    """Distinct ports that are currently free."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -92,7 +92,7 @@ def free_ports(count):
 
 
 def parents():
-    """Parent of every process."""
+    """{pid: parent pid} of all processes."""
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -138,7 +138,7 @@ def open_files(pid):
 
 
 def signal_waits(pid, number):
-    """Whether a signal was sent to a process that has not taken it yet (or the process is gone)."""
+    """Whether a signal is pending for the process (also true if the process is gone)."""
     try:
         status = Path("/proc", str(pid), "status").read_text()
     except OSError:
@@ -151,9 +151,9 @@ def prctl(option, value):
 
 
 def keep(folder):
-    """The keeper: starts the commands in FOLDER/commands.json, holds them until standard input ends, leaves nothing."""
+    """The keeper: starts the commands in FOLDER/commands.json, waits for the end of standard input, then cleans up."""
     subreaper, parent_death = 36, 1
-    prctl(subreaper, 1)  # steps leave their slurmd's side, not ours
+    prctl(subreaper, 1)  # orphaned job steps stay our descendants
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     plan = json.loads((folder / "commands.json").read_text())
@@ -180,18 +180,18 @@ def keep(folder):
         time.sleep(0.02)
     try:
         while True:
-            os.wait()  # orphans of the killed included: no zombies are left to others
+            os.wait()  # includes orphans of killed processes: no zombies remain
     except ChildProcessError:
         pass
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def system_traces():
-    """Names in the system's folders that speak of daemons of Slurm, munge or PMIx."""
+    """Paths in the system folders whose names point to daemons of Slurm, munge or PMIx."""
     found = set()
     for top in SYSTEM_FOLDERS:
         for folder, folders, files in os.walk(top):
-            # Other tests that run meanwhile; this one's ranks keep their files in the cluster's folder.
+            # Folders of other tests that run meanwhile; this test's ranks keep their files in the cluster's folder.
             folders[:] = [name for name in folders if not name.startswith(("longhaul-", "ompi."))]
             if folder.count("/") > 4:
                 folders[:] = []
@@ -200,14 +200,14 @@ def system_traces():
 
 
 class Cluster:
-    """`partitions`: name to slurm.conf's text of it after its name; `nodes`: their names."""
+    """A running cluster. `partitions`: {name: rest of its slurm.conf line}; `nodes`: their names."""
 
     def __init__(self, nodes, partitions, processors=8, slurmd_timeout=20):
         self.before = system_traces()
         self.folder = Path(tempfile.mkdtemp(prefix="longhaul-slurm-"))
-        self.folder.chmod(0o755)  # munged wants its socket's folders open to all
+        self.folder.chmod(0o755)  # munged requires that the folders above its socket are open to all
         self.nodes = nodes
-        self.waiting = {}  # since when we know of a requeued job that it waits
+        self.waiting = {}  # {requeued job: time it was first seen waiting}
         self.user = pwd.getpwuid(os.geteuid()).pw_name
         for name in ("munge", "state", "tmp", "work"):
             (self.folder / name).mkdir()
@@ -244,8 +244,8 @@ class Cluster:
         for command in commands.values():
             command[0] = shutil.which(command[0], path=SEARCH)
         (self.folder / "commands.json").write_text(json.dumps({"commands": commands, "environment": self.environment}))
-        # Started through a process that ends at once: the keeper is nobody's child, and who ends the test's process
-        # tree does not end the keeper with it.
+        # Started through a process that exits at once, so that the keeper is not a child of the test, and killing the
+        # test's process tree does not kill the keeper.
         read, self.pipe = os.pipe()
         with open(self.folder / "keeper.out", "wb") as out:
             starter = subprocess.Popen([sys.executable, __file__, str(self.folder)], stdin=read, stdout=subprocess.PIPE,
@@ -273,20 +273,20 @@ class Cluster:
         return set(states) == {f"{node} idle" for node in self.nodes}
 
     def command(self, *arguments, fine=False, environment=None, limit=90):
-        """Output of one of Slurm's commands; its failure is the test's unless `fine`."""
+        """The output of a Slurm command. Its failure fails the test unless `fine`."""
         done = subprocess.run(list(map(str, arguments)), capture_output=True, text=True, stdin=subprocess.DEVNULL,
                               env=dict(self.environment, **(environment or {})), timeout=limit, cwd=self.folder / "work")
         check(fine or done.returncode == 0, f"{' '.join(map(str, arguments))}: {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def job(self, number):
-        """What the controller knows of a job (or of a task of an array: "12_1")."""
+        """The controller's record of a job (or of an array task: "12_1")."""
         text = self.command("scontrol", "show", "job", "-o", number)
         return dict(pair.split("=", 1) for pair in text.splitlines()[0].split() if "=" in pair)
 
     def hasten(self):
-        """Requeued jobs wait two minutes by a constant of Slurm's; whoever runs the cluster may start them earlier, but
-        not at once: their nodes refuse what is not clearly younger than the order to end the launch before."""
+        """Starts requeued jobs early. Slurm makes them wait two minutes (a constant); an administrator may start them
+        earlier, but not at once: nodes refuse a launch that is not clearly newer than the order to end the last one."""
         waiting = {}
         for line in self.command("squeue", "-h", "-r", "-t", "PD", "-o", "%i %r", fine=True).splitlines():
             number, reason = line.split(maxsplit=1)
@@ -297,7 +297,7 @@ class Cluster:
         self.waiting = waiting
 
     def processes(self, **wanted):
-        """Processes of jobs whose environment has these values, by descent from the keeper: {pid: environment}."""
+        """{pid: environment} of the keeper's descendants whose environment has these values."""
         found = {}
         for pid in descendants(self.keeper):
             environment = variables(pid)
@@ -306,11 +306,11 @@ class Cluster:
         return found
 
     def ranks(self, number, program):
-        """Processes of `program` that belong to the job."""
+        """The pids of `program` that belong to the job."""
         return [pid for pid in self.processes(SLURM_JOB_ID=number) if command_line(pid).split(" ")[0].endswith(program)]
 
     def kill_node(self, node):
-        """As if its power were cut: slurmd, the steps it runs and all their processes, at once."""
+        """Simulates a power cut: kills slurmd, its steps and all their processes at once."""
         daemon = self.pids[f"slurmd-{node}"]
         os.kill(daemon, signal.SIGKILL)
         steps = [pid for pid in descendants(self.keeper) if command_line(pid).startswith("slurmstepd: ")
@@ -324,15 +324,15 @@ class Cluster:
                     pass
 
     def tails(self, length=4000):
-        """Ends of all logs, for a failure."""
-        # What the daemons print is their log once more, but for what ended them before they had one.
+        """The ends of all logs, to report a failure."""
+        # The daemons' output repeats their logs; it is used only if a daemon died before it had a log.
         names = ["keeper.out", "munge/log", "slurmctld.log", *(f"slurmd-{node}.log" for node in self.nodes)]
         names = [name if self.read(name) else name.replace(".log", ".out") for name in names]
         lengths = {name: length if "slurmd-" not in name else length // 5 for name in names}
         return "".join(f"--- {name}\n{self.read(name)[-lengths[name]:]}\n" for name in names)
 
     def close(self):
-        """Ends everything, and fails if anything is left."""
+        """Ends everything, and fails if any process or file is left."""
         os.close(self.pipe)
         wait_for(lambda: not runs(self.keeper), "the keeper has ended everything", 60)
         mine = [f"{pid} {command_line(pid)}" for pid in parents()

@@ -1,5 +1,5 @@
-"""slurm/submit and slurm/longhaul.sbatch with programs in the place of Slurm, mpirun and longhaul, which write down how they
-were called and answer what a case says. Nothing here waits for a clock.
+"""slurm/submit and slurm/longhaul.sbatch with fake Slurm, mpirun and longhaul programs, which record their calls and
+answer as the test case says. No test waits for a clock.
 
     scripts_test.py [CASE …]
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 
 SLURM = Path(__file__).resolve().parents[2] / "slurm"
 
-# Each fake appends its name and arguments to $FAKES/calls: a byte 31 ends a word, a byte 30 a call.
+# Each fake appends its name and arguments to $FAKES/calls: byte 31 ends a word, byte 30 a call.
 COMMON = r"""#!/bin/bash
 name=$(basename "$0")
 note() { { printf '%s\037' "$@"; printf '\036'; } >>"$FAKES/calls"; }
@@ -34,7 +34,7 @@ case "$1 $*" in
   status*) next progress || exit 2 ;;
 esac
 """,
-    # The ranks: `signal NAME …` asks the batch shell to stop and waits until the request comes back; else an exit code.
+    # The ranks: `signal NAME …` signals the batch shell and waits until it forwards USR1; otherwise an exit code.
     "mpirun": r"""
 printf '%s\n' "${TMPDIR:-}" "$(cd "${TMPDIR:-/}" && echo there)" >"$FAKES/ranks_environment"
 plan=$(next ranks || echo 0)
@@ -72,7 +72,7 @@ class Case(unittest.TestCase):
     def setUp(self):
         temporary = tempfile.TemporaryDirectory()
         self.addCleanup(temporary.cleanup)
-        # Everything a shell or sbatch might trip over, in every path.
+        # Every path contains characters that need quoting in a shell or sbatch.
         self.folder = Path(temporary.name) / "it's a \"place\" $HOME #1 50%"
         self.bin = self.folder / "bin"
         self.bin.mkdir(parents=True)
@@ -91,7 +91,7 @@ class Case(unittest.TestCase):
         (self.folder / name).write_text(text)
 
     def calls(self, program=None):
-        """All calls as lists of words, or the arguments of one program's."""
+        """All calls as lists of words, or the arguments of one program's calls."""
         file = self.folder / "calls"
         text = file.read_text() if file.exists() else ""
         calls = [call.split("\x1f")[:-1] for call in text.split("\x1e")[:-1]]
@@ -104,7 +104,7 @@ class Case(unittest.TestCase):
         return done
 
     def refused(self, line, *arguments, code=2, **more):
-        """One line that says `line`, and nothing submitted or written."""
+        """Expects a one-line error that contains `line`, and nothing submitted or written."""
         error = self.submit(*arguments, code=code, **more).stderr
         self.assertEqual(error.count("\n"), 1, error)
         self.assertIn(line, error)
@@ -115,7 +115,7 @@ class Case(unittest.TestCase):
         return self.submit(*arguments, "--dry-run", **environment).stdout
 
     def directives(self, *arguments):
-        """What sbatch would read, by option."""
+        """The #SBATCH directives, by option."""
         lines = [line.split(" ", 1)[1] for line in self.script(*arguments).splitlines() if line.startswith("#SBATCH")]
         return dict((shlex.split(line)[0] + "=").split("=", 2)[:2] for line in lines)
 
@@ -167,8 +167,8 @@ class Submit(Case):
 
     def test_wrong_usage_is_one_line(self):
         for line, arguments in [
-            ("nodes: expected a whole number of at least 1, got '0'", ["--nodes=0"]),
-            ("nodes: expected a whole number of at least 1, got 'two'", ["--nodes", "two"]),
+            ("nodes: expected an integer of at least 1, got '0'", ["--nodes=0"]),
+            ("nodes: expected an integer of at least 1, got 'two'", ["--nodes", "two"]),
             ("nodes: expected a value, got nothing; write --nodes VALUE", ["--nodes"]),
             ("nodes: expected a value, got nothing; write --nodes VALUE", ["--nodes="]),
             ("time: expected a value, got nothing", ["--time", "--nodes=1"]),
@@ -247,8 +247,8 @@ class Submit(Case):
             self.refused(line, "--site=wrong.conf")
 
     def module(self):
-        """A shell that has `module`, as on clusters."""
-        file = self.folder.parent / "bashrc"  # a shell expands BASH_ENV
+        """Provides a `module` shell function, as on clusters."""
+        file = self.folder.parent / "bashrc"  # bash expands BASH_ENV
         file.write_text("module() { :; }\n")
         return file
 
@@ -297,7 +297,7 @@ class Submit(Case):
 
 
 class Body(Case):
-    """The script that runs, by hand: what submit makes of it differs in its settings alone."""
+    """The batch script, run directly. The script that submit writes differs only in its settings."""
 
     def run_body(self, *arguments, code=0, by_hand=True, **environment):
         slurm = {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2", **environment}
@@ -324,7 +324,7 @@ class Body(Case):
     def test_mpirun_has_a_session_folder_of_its_own(self):
         temporary = self.folder / "tmp"
         temporary.mkdir()
-        # Done, stopped, asked to end, and the launcher not found: nothing stays, and codes are as ever.
+        # Done, stopped, terminated, launcher not found: no files are left, and exit codes are the usual ones.
         for plan, code in [("0", 0), ("75", 75), ("signal TERM USR1", 75), ("127", 127)]:
             self.say("ranks", plan + "\n")
             self.run_body(code=code, TMPDIR=str(temporary), SLURM_JOB_NUM_NODES="1")
@@ -353,7 +353,7 @@ class Body(Case):
 
     def test_gpus_by_rank(self):
         (self.bin / "longhaul").write_text(COMMON + 'case $1 in run) echo "gpus $CUDA_VISIBLE_DEVICES" >>"$FAKES/gpus" ;; *) exit 1 ;; esac\n')
-        # A launcher that starts two ranks of a node, one after the other.
+        # A launcher that starts three ranks of a node, one after the other.
         (self.bin / "mpirun").write_text(
             '#!/bin/bash\nwhile [ "$1" != bash ]; do shift; done\n'
             'for rank in 0 1 2; do OMPI_COMM_WORLD_LOCAL_RANK=$rank "$@"; done\n')
@@ -385,7 +385,7 @@ class Body(Case):
             (127, "new", False, "not found on the node"), (137, "crashed", True, "requeued"), (139, "crashed", True, "requeued"),
             (1, "crashed", True, "requeued"), (1, "running", True, "requeued"), (137, "stopped", True, "requeued"),
             (137, "done", False, "done, code 0"),
-            # srun says 0 where a node would not launch the step.
+            # srun returns 0 if a node refused to launch the step.
             (0, "stopped", True, "requeued"), (0, "new", True, "requeued"), (0, "crashed", True, "requeued")]:
             with self.subTest(code=code, state=after):
                 for name in ("calls", "12.launches"):
@@ -393,7 +393,7 @@ class Body(Case):
                     (self.output / "slurm" / name).unlink(missing_ok=True)
                 self.say("progress", new + progress(after, tokens=5))
                 self.say("ranks", f"{code}\n")
-                own = {"stopped": 75, "done": 0}.get(after, code) if code == 137 else code  # the run folder knows better
+                own = {"stopped": 75, "done": 0}.get(after, code) if code == 137 else code  # the run folder decides
                 own = 1 if code == 0 and requeued else own
                 self.assertIn(words, self.run_body(code=own))
                 self.assertEqual(self.requeues(), [["requeue", "12"]] if requeued else [])
@@ -459,7 +459,7 @@ class Body(Case):
     def test_user_may_stop_it_for_good(self):
         self.say("ranks", "signal USR2\n")
         self.assertIn("stays stopped as asked", self.run_body(code=75))
-        self.say("ranks", "signal USR2 USR1\n")  # the limit comes while it saves
+        self.say("ranks", "signal USR2 USR1\n")  # the time limit comes while it saves
         self.assertIn("stays stopped as asked", self.run_body(code=75))
         self.assertEqual(self.requeues(), [])
 
@@ -467,7 +467,7 @@ class Body(Case):
         self.say("ranks", "signal TERM\n")
         self.assertIn("ended by TERM", self.run_body(code=75))
         self.assertIn(["heard", "USR1"], self.calls())
-        self.say("stop_code", "1\n")  # mpirun, when it got TERM itself
+        self.say("stop_code", "1\n")  # of an mpirun that received TERM itself
         self.say("progress", progress("crashed", tokens=5))
         self.assertIn("ended by TERM", self.run_body(code=75))
         self.assertEqual(self.requeues(), [])
@@ -497,7 +497,7 @@ class Body(Case):
         self.say("ranks", "75\n")
         self.say("scontrol_code", "1\n")
         self.assertIn("cannot be requeued here", self.run_body(code=75))
-        self.assertIn("submit again to go on", self.kept("12.reason"))
+        self.assertIn("submit again to resume", self.kept("12.reason"))
         self.assertEqual(self.calls("sbatch"), [])
         self.submit("--array=8")
         array = {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_ID": "15", "SLURM_RESTART_COUNT": "3", "SLURM_CONF": "/c",
@@ -509,10 +509,10 @@ class Body(Case):
         self.assertIn("LONGHAUL_ATTEMPTS_BEFORE=4\n", environment)
         self.assertIn("SLURM_CONF=/c\n", environment)
         self.assertNotIn("SLURM_RESTART_COUNT", environment)
-        self.assertNotIn("TMPDIR", environment)  # mpirun's own, which is gone when that job starts
+        self.assertNotIn("TMPDIR", environment)  # it is mpirun's session folder, which is gone when that job starts
         self.say("sbatch_code", "1\n")
         words = self.run_body(code=75, by_hand=False, **array)
-        self.assertIn("submit again to go on: sbatch ", words)
+        self.assertIn("submit again to resume: sbatch ", words)
         self.assertIn("launch 7 ", self.run_body(code=75, by_hand=False, **{**array, "LONGHAUL_ATTEMPTS_BEFORE": "3"}))
 
     def test_usage(self):

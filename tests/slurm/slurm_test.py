@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What Slurm does to jobs, done by a real Slurm of our own: afterwards the results are those of a run without it.
+"""Runs jobs on a private Slurm cluster with interruptions; the results must be those of a run without Slurm.
 
-usage: slurm_test.py BINARY [SCENARIO …]     all of them by default, side by side, as they mostly wait
+usage: slurm_test.py BINARY [SCENARIO …]     all by default, in parallel, because they mostly wait
 """
 
 import os
@@ -19,11 +19,11 @@ from cluster import Cluster, missing_programs, signal_waits
 from harness import REPOSITORY, Bench, Failure, check, digest, journal_keys, make_prompts, results, wait_for
 
 ITEMS, TOKENS, CHECKPOINT = 6, 1500, 100
-# Generous: they end tests that fail, and the machine may be busy.
+# Generous limits: they only end failing tests, and the machine may be busy.
 STARTS, ENDS = 120.0, 180.0
-TWO_LOOKS = 65.0  # of Slurm at its time limits, every 30 seconds
+TWO_LOOKS = 65.0  # Slurm checks time limits every 30 seconds
 
-# Each scenario that does something to nodes has nodes of its own, so that none disturbs another.
+# Each scenario that changes nodes has its own nodes, so that scenarios do not disturb each other.
 NODES = ["n1", "n2", "drained1", "drained2", "dead1", "dead2", "lost1", "lost2", "lost3", "shared"]
 PARTITIONS = {
     "main": "Nodes=n1,n2 Default=YES MaxTime=60 State=UP",
@@ -46,7 +46,7 @@ def send(pids, number):
 
 
 def ranks_of(program, *arguments):
-    """Processes of `program` that were given these arguments. Cheap: the machine is busy with the ranks of many jobs."""
+    """The pids of `program` with these arguments. Must be cheap: the machine is busy with the ranks of many jobs."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -59,7 +59,7 @@ def ranks_of(program, *arguments):
 
 
 class Catcher(threading.Thread):
-    """Freezes the ranks of a launch as soon as it has a checkpoint, however soon after its start that is."""
+    """Stops (SIGSTOP) the ranks of a launch as soon as it has a checkpoint, however early that is."""
 
     def __init__(self, program, run, arguments):
         super().__init__(daemon=True)
@@ -77,7 +77,7 @@ class Catcher(threading.Thread):
 
 
 class Job:
-    """One job in the queue, and the run folder it works on."""
+    """A job in the queue, and its run folder."""
 
     def __init__(self, site, number, run, records=None, catcher=None):
         self.site, self.number, self.run, self.records = site, number, run, records or run / "slurm"
@@ -90,7 +90,7 @@ class Job:
         return self.facts()["JobState"]
 
     def wait(self, condition, what, limit=STARTS):
-        """`condition` of the job's facts."""
+        """Waits until `condition` holds for the job's facts."""
         facts = {}
 
         def holds():
@@ -110,15 +110,15 @@ class Job:
         return self.site.cluster.ranks(self.facts()["JobId"], self.site.program)
 
     def caught(self):
-        """Returns the ranks in the middle of the work: a checkpoint is there, results are not. They are frozen, and stay
-        there until thawed, however long Slurm takes."""
+        """Returns the ranks, stopped (SIGSTOP) when there is a checkpoint but no results yet. They stay stopped until
+        thawed, however long Slurm takes."""
         self.site.wait(lambda: not self.catcher.is_alive(), f"job {self.number} is caught", self)
         check(self.catcher.pids, f"job {self.number} has a checkpoint\n{self.log()}")
         check(not (self.run / "results.jsonl").exists(), f"job {self.number} was caught in the middle\n{self.log()}")
         return self.catcher.pids
 
     def thaw(self, pids, limit=STARTS):
-        """Continues them as soon as USR1 has reached them all."""
+        """Continues the ranks as soon as USR1 is pending for all of them."""
         try:
             wait_for(lambda: all(signal_waits(pid, signal.SIGUSR1) for pid in pids), "USR1 reaches the ranks", limit, pause=0.1)
         finally:
@@ -135,12 +135,12 @@ class Job:
 
 
 class Site:
-    """The cluster, and what is to be run on it."""
+    """The cluster, and the program and job to run on it."""
 
     def __init__(self, binary):
         self.cluster = Cluster(NODES, PARTITIONS)
         try:
-            # In the cluster's folder, which goes even if this process is killed.
+            # In the cluster's folder, which is removed even if this process is killed.
             tempfile.tempdir = str(self.cluster.folder)
             self.bench = Bench(binary)
             make_prompts(self.bench.folder / "prompts.jsonl", ITEMS)
@@ -172,18 +172,18 @@ class Site:
             raise Failure(f"{failure}\njob {job.number}: {facts['JobState']} {facts['Reason']}\n{job.log()}")
 
     def submit(self, name, *options, job=None, nodes=1, ranks=2, keys=(), fine=True, catch=None):
-        """A job given to slurm/submit as a user does; its own message where it refuses and that is not `fine`. `catch`: arguments
-        of the launch that is to be caught in the middle of its work, () for any."""
+        """Submits a job with slurm/submit, as a user does. Returns the job, or with `fine` false the message of the
+        expected refusal. `catch`: arguments of the launch to stop in the middle of its work, () for any."""
         run = self.bench.folder / name
         catcher = None
         if catch is not None:
             shard = "".join(argument.replace("--shard=", "shard-").replace("/", "-of-") for argument in catch)
             catcher = Catcher(self.program, run / shard, [f"--output={run}", *catch])
-        # The ranks of two nodes of this cluster are on one machine: what is shared between them must not be used.
+        # All nodes of this cluster are on one machine, so ranks of different nodes must not use shared memory.
         environment = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo", "OMPI_MCA_osc": "^sm",
                        "OMPI_MCA_mpi_yield_when_idle": "1", "HOME": str(self.bench.folder), "LONGHAUL": self.program}
         if nodes > 1:
-            # The script gives mpirun a folder for its sockets on one node alone, and of this cluster all nodes are one machine.
+            # The script sets mpirun's session folder only for single-node jobs, and here all nodes share one machine.
             environment["OMPI_MCA_orte_tmpdir_base"] = tempfile.mkdtemp(prefix="s", dir=self.cluster.folder)
         command = [REPOSITORY / "slurm" / "submit", job or self.job, "--nodes", nodes, "--ranks-per-node", ranks, *options,
                    f"--output={run}", *keys]
@@ -206,7 +206,7 @@ class Site:
 
 
 def two_nodes(site):
-    """mpirun over two nodes; submitted again it adds nothing."""
+    """mpirun over two nodes; submitting the job again adds nothing."""
     job = site.submit("two_nodes", "--time", "10", nodes=2)
     job.wait(lambda facts: facts["JobState"] == "RUNNING", "it runs")
     facts = job.ends(restarts=0)
@@ -218,7 +218,7 @@ def two_nodes(site):
 
 
 def srun(site):
-    """Ranks started by srun and PMIx; meanwhile a second job of the run folder is refused."""
+    """Ranks started by srun and PMIx; meanwhile a second job for the run folder is refused."""
     job = site.submit("srun", "--launcher", "srun", catch=())
     pids = job.caught()
     second = site.submit("srun", fine=False)
@@ -229,20 +229,20 @@ def srun(site):
 
 
 def time_limit(site):
-    """Slurm's warning before the limit: saved, requeued, gone on, under one job id."""
+    """Slurm's warning before the time limit: the job is saved, requeued and continued under the same job id."""
     job = site.submit("time_limit", "--partition", "minute", "--grace", "60", catch=())
     pids = job.caught()
     try:
         job.thaw(pids, limit=TWO_LOOKS)
     except Failure:
-        pass  # it came before they were frozen, and they are saving: what follows tells
+        pass  # the signal came before the ranks were stopped and they are saving; the checks below decide
     facts = job.ends()
     check(int(facts["Restarts"]) >= 1, f"it was requeued\n{job.log()}")
     site.equals(job.run)
 
 
 def scancel(site):
-    """USR1 by hand, to the batch shell; here with ranks started by srun."""
+    """A manual USR1 to the batch shell; here with ranks started by srun."""
     job = site.submit("scancel", "--launcher", "srun", catch=())
     pids = job.caught()
     site.cluster.command("scancel", "--signal=USR1", "--batch", job.number)
@@ -253,7 +253,7 @@ def scancel(site):
 
 
 def stay_stopped(site):
-    """USR2 by hand: stays stopped until the job is submitted again, then on more ranks."""
+    """A manual USR2: the job stays stopped until it is submitted again, then on more ranks."""
     job = site.submit("stay_stopped", catch=())
     pids = job.caught()
     site.cluster.command("scancel", "--signal=USR2", "--batch", job.number)
@@ -266,7 +266,7 @@ def stay_stopped(site):
 
 
 def steps(site):
-    """USR1 to the steps alone: the batch shell learns of it by the exit code."""
+    """USR1 to the steps only: the batch shell notices it by the exit code."""
     job = site.submit("steps", "--launcher", "srun", catch=())
     pids = job.caught()
     site.cluster.command("scancel", "--signal=USR1", job.number)
@@ -276,7 +276,7 @@ def steps(site):
 
 
 def preempted(site):
-    """A job of a higher partition takes the node: with time to save, and without any."""
+    """A job of a higher partition takes the node: with a grace time to save, and without."""
     low = site.submit("low", "--partition", "low", "--grace", "60", catch=())
     lowest = site.submit("lowest", "--partition", "lowest", catch=())
     pids = low.caught()
@@ -292,7 +292,7 @@ def preempted(site):
 
 
 def drained(site):
-    """A node that is being drained: the job leaves it when it is told to, and goes on on another."""
+    """A node is being drained: at the signal the job leaves it and continues on another."""
     job = site.submit("drained", "--partition", "drain", catch=())
     pids = job.caught()
     first = job.facts()["NodeList"]
@@ -305,7 +305,7 @@ def drained(site):
 
 
 def node_dead(site):
-    """A node without power: Slurm notices, and starts the job on another."""
+    """A node loses power: Slurm notices and starts the job on another."""
     job = site.submit("node_dead", "--partition", "dead", catch=())
     job.caught()
     first = job.facts()["NodeList"]
@@ -327,8 +327,8 @@ def node_lost(site):
 
 
 def array(site):
-    """Three launches that share the items without a common MPI world; one is stopped and goes on alone,
-    and the last one joins them."""
+    """Three launches share the items without a common MPI world; one is stopped and continues alone, and the last one
+    merges the results."""
     job = site.submit("array", "--array", "3", ranks=1, catch=("--shard=1/3",))
     tasks = [Job(site, f"{job.number}_{index}", job.run / f"shard-{index}-of-3", job.records, job.catcher)
              for index in range(3)]
@@ -342,7 +342,7 @@ def array(site):
 
 
 def wrong_job(site):
-    """submit refuses what it sees; what becomes wrong later fails once."""
+    """submit refuses errors it can see; a job that becomes wrong later fails once."""
     wrong = site.bench.job("wrong.cfg", max_tokenz=3)
     message = site.submit("wrong", job=wrong, fine=False)
     check("max-tokenz" in message, f"names the key: {message}")
@@ -355,7 +355,7 @@ def wrong_job(site):
 
 
 def always_crashes(site):
-    """Ranks that die at once: given up after two launches without progress, with the reason."""
+    """Ranks that die at once: the job gives up after two launches without progress and states the reason."""
     program = site.bench.folder / "crashes"
     program.write_text(f'#!/bin/sh\nif [ "$1" = run ]; then kill -SEGV $$; fi\nexec "{site.program}" "$@"\n')
     program.chmod(0o755)
@@ -368,12 +368,13 @@ def always_crashes(site):
 SCENARIOS = {one.__name__: one for one in (time_limit, node_dead, node_lost, preempted, two_nodes, srun, scancel, stay_stopped, steps,
                                            drained, array, wrong_job, always_crashes)}
 
-# slurmd that is not root's cannot set up PMIx for a step ("pmixp_usock_create_srv"): it hands a socket to the job's user.
+# A slurmd that does not run as root cannot set up PMIx for a step ("pmixp_usock_create_srv"): it must hand over a
+# socket to the job's user.
 NEED_ROOT = ("srun", "scancel", "steps")
 
 
 def perform(site, names):
-    """Side by side. Returns the failures."""
+    """Runs the scenarios in parallel. Returns the failures."""
     failures = {}
 
     def one(name):

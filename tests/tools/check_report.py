@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Judges a report of ctest (--output-junit): code 1 where a test failed, or did not run without a reason that holds here.
+"""Checks a report of ctest (--output-junit): exit code 1 if a test failed, or was skipped without a valid reason.
 
     check_report.py REPORT [--flags "avx2 fma …"]
 
-One reason is known. A test of a kernel variant says "VARIANT needs processor flags FLAGS", which are the kernels' own
-(variant_flags), and is skipped where the processor lacks one of them. `--flags` stands in for those of /proc/cpuinfo.
+There is one valid reason: a test of a kernel variant prints "VARIANT needs processor flags FLAGS" (the kernels'
+variant_flags), and the processor lacks one of them. `--flags` replaces the flags of /proc/cpuinfo.
 """
 
 import argparse
@@ -20,18 +20,18 @@ def flags_of_processor():
 
 
 def name_of(test):
-    """Without the parameter that GoogleTest appends: "Devices/KvTest.Moves/avx2  # GetParam() = avx2"."""
+    """The name without the parameter that GoogleTest appends: "Devices/KvTest.Moves/avx2  # GetParam() = avx2"."""
     return test.get("name").partition("  # ")[0]
 
 
 def objection(test, flags):
-    """Why this test may not be left out; None where it may."""
+    """Why this test must not be skipped; None if it may be."""
     skipped = test.find("skipped")
     if test.get("status") != "notrun" or skipped is None:
         return f"expected to run, got {test.get('status')}"
     needs = re.search(r"^(\S+) needs processor flags (.+)$", test.findtext("system-out") or "", re.MULTILINE)
     if not needs or needs.group(1) != name_of(test).rpartition("/")[2]:
-        return f"skipped without a reason that counts ({skipped.get('message')})"
+        return f"skipped without a valid reason ({skipped.get('message')})"
     if set(needs.group(2).split()) <= flags:
         return f"skipped, but this processor has {needs.group(2)}"
     return None

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""tests/tools/check_report.py on reports of both kinds, whatever this processor is.
+"""tests/tools/check_report.py on accepted and rejected reports, independent of this processor.
 
     check_report_test.py CTEST BUILD_FOLDER
 
-The last cases take their report from kernels_test and ctest themselves: kernels_test leaves out the variants that
-LONGHAUL_TEST_WITHOUT names as if the processor lacked them.
+The last cases get their report from kernels_test and ctest themselves: kernels_test skips the variants named in
+LONGHAUL_TEST_WITHOUT as if the processor lacked them.
 """
 
 import os
@@ -82,10 +82,10 @@ class Written(Report):
                     skipped("Devices/KvTest.Y/cuda", NEEDS_AVX512), skipped("Unrelated.Test", NEEDS_AVX512),
                     skipped("missing", "", "Unable to find executable"),
                     '<testcase name="off" status="disabled"><system-out>Disabled</system-out></testcase>')
-        other = "skipped without a reason that counts (SKIP_REGULAR_EXPRESSION_MATCHED)"
-        self.refused("", "slurm.cluster: skipped without a reason that counts (SKIP_RETURN_CODE=77)",
+        other = "skipped without a valid reason (SKIP_REGULAR_EXPRESSION_MATCHED)"
+        self.refused("", "slurm.cluster: skipped without a valid reason (SKIP_RETURN_CODE=77)",
                      f"Devices/KvTest.X/cuda: {other}", f"Devices/KvTest.Y/cuda: {other}", f"Unrelated.Test: {other}",
-                     "missing: skipped without a reason that counts (Unable to find executable)",
+                     "missing: skipped without a valid reason (Unable to find executable)",
                      "off: expected to run, got disabled",
                      summary="6 tests, 0 failed, 6 skipped (6 of them unexpected)")
 
@@ -104,7 +104,7 @@ class Written(Report):
 
 
 class OfKernelsTest(Report):
-    """The tests as they are registered, the message they are skipped with, and ctest's report of them."""
+    """The registered names of the tests, their skip message, and ctest's report of them."""
 
     ctest, build = "", ""
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Compares our chat templates with transformers, by hand: the texts and token ids of many conversations.
+"""Compares longhaul's chat templates with transformers: the texts and token ids of many conversations. Run by hand.
 
     compare_chat_templates.py --tokenize BUILD/tests/tokenize MODEL_FOLDER ...
 
 `cmake --build BUILD --target tokenize` builds the program.
-Each folder has a tokenizer.json, and a chat template of its own that is one of the known ones. Where a template asks
-for the date, it is told 26 Jul 2024, as ours always says. Exit code 1 and the first cases where there are differences.
+Each folder has a tokenizer.json and one of the known chat templates. If a template asks for the date, it gets 26 Jul
+2024, the fixed date that longhaul uses. If there are differences, prints the first ones and exits with code 1.
 """
 
 import argparse

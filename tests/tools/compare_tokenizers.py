@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compares our tokenizer with the Python packages, by hand: all files of a folder, and random strings.
+"""Compares longhaul's tokenizer with the Python packages: all files of a folder, and random strings. Run by hand.
 
     compare_tokenizers.py --tokenize BUILD/tests/tokenize [--data FOLDER] [--random 10000] [MODEL_FOLDER ...]
 
 `cmake --build BUILD --target tokenize` builds the program.
-Without MODEL_FOLDERs: the kinds of tests/data/tokenizer. Random strings are of characters that Unicode 14 assigns (what
-the tables of Debian 12's libraries and of Python 3.11 know; another Python is refused), drawn so that letters, marks,
-white space and punctuation of all scripts meet. Texts are compared whole and line by line; then their decoded text, and
-that of random ids. Exit code 1 and the first cases where there are differences.
+Without MODEL_FOLDERs: the kinds of tests/data/tokenizer. Random strings use characters assigned in Unicode 14 (the
+version of Debian 12's libraries and of Python 3.11; another Python is refused), drawn so that letters, marks, white
+space and punctuation of all scripts are mixed. Texts are compared whole and line by line; then their decoded text, and
+that of random ids. If there are differences, prints the first ones and exits with code 1.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class Ours:
 
     def decode(self, rows):
         texts = self._run("decode", "".join(" ".join(map(str, row)) + "\n" for row in rows).encode()).split(b"\0")
-        # NUL is a character of some texts, so all of them are compared as one.
+        # Some texts contain NUL, so the whole output is compared at once.
         return b"\0".join(texts)
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/data/parity: tiny random checkpoints and what Hugging Face transformers computes with them.
+"""Writes tests/data/parity: tiny random checkpoints and the results of Hugging Face transformers for them.
 
-Run by hand when a case is added, or the demo's weights change; the results are committed, so that no test needs PyTorch:
+Run by hand when a case is added or the demo's weights change. The results are committed, so that no test needs PyTorch:
 
     pip install torch transformers safetensors
     python3 tests/tools/make_parity_goldens.py tests/data/parity
 
-Weights depend on the seed alone. Logits may change in the last digits with another PyTorch. The layout of what is
-written is described in tests/data/parity/README.md.
+Weights depend only on the seed. Logits may differ in the last digits with another PyTorch. The layout of the files is
+described in tests/data/parity/README.md.
 """
 
 import argparse
@@ -28,20 +28,20 @@ LLAMA3 = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_fr
 
 @dataclasses.dataclass
 class Model:
-    """One folder. `config` changes `SMALL`; an entry that is None is removed."""
+    """One model folder. `config` changes `SMALL`; an entry that is None is removed."""
 
     name: str
     config: dict
     num_tokens: int = 80
     dtype: torch.dtype = torch.float32
-    shard_bytes: int = 0  # above 0: several files with an index
+    shard_bytes: int = 0  # if above 0: several files with an index
     modern: bool = False  # config.json as transformers 5 writes it
     weights_of: str = ""  # the same weights as that model, rounded to `dtype`
     generation: dict = dataclasses.field(default_factory=dict)
-    headless: bool = False  # names as the model without its head gives them, like OPT's published folders
+    headless: bool = False  # tensor names of the model without its head, as in OPT's published folders
 
 
-# Small, and yet: head_dim is not hidden_size / heads, and no width is a multiple of a vector register.
+# Small, but head_dim is not hidden_size / heads, and no width is a multiple of a vector register.
 SMALL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -76,7 +76,7 @@ YARN = {
     "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
 }
 
-# 8 heads, so that every tensor-parallel degree runs; few positions, as the table of them is part of the file.
+# 8 heads, so that every tensor-parallel degree runs; few positions, because their table is part of the file.
 OPT = {
     "architectures": ["OPTForCausalLM"],
     "model_type": "opt",
@@ -149,7 +149,7 @@ MODELS = [
           dtype=torch.bfloat16),
 ]  # fmt: skip
 
-# Frequencies of published models, where no weights are needed: name, changes to a Llama of head_dim 64.
+# RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
 ROPES = [
     ("llama-2", {"head_dim": 128, "max_position_embeddings": 4096}),
     ("theta-1e6", {"rope_theta": 1000000.0, "max_position_embeddings": 32768}),
@@ -181,12 +181,12 @@ def write_json(path, value):
 
 
 def numbers(row):
-    """Floats as text that gives the same float32 back."""
+    """Floats as text that parses back to the same float32."""
     return "[" + ", ".join(f"{float(value):.9g}" for value in row) + "]"
 
 
 def random_weights(model, generator):
-    """Spread far more than a trained model's, so that logits differ by several units and an error shows."""
+    """Weights with a much larger spread than a trained model's: logits differ by several units, so errors show."""
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name and name.endswith("weight"):
@@ -197,7 +197,7 @@ def random_weights(model, generator):
 
 
 def write_model(spec, folder, state):
-    """The folder as people have it: config.json in the older form by hand, in the newer by transformers itself."""
+    """Writes the folder in published form; config.json by hand in the older form, by transformers in the newer."""
     config = without_none(SMALL | spec.config)
     if spec.modern:
         write_json(folder / "config.json", config)
@@ -279,7 +279,7 @@ def make_models(root, prefix):
 
 
 def make_demo(path, folder):
-    """The demo's trained model: 600 tokens, so more than one chunk of attention; every eighth logit keeps the file small."""
+    """The demo's trained model: 600 tokens, more than one chunk of attention; only every eighth logit."""
     step, positions = 8, [0, 63, 511, 599]
     tokens = torch.randint(4096, (600,), generator=torch.Generator().manual_seed(7)).tolist()
     rows = logits(folder, torch.float32, tokens, positions)[:, ::step]
@@ -290,12 +290,12 @@ def make_demo(path, folder):
 
 @torch.no_grad()
 def make_demo_medusa(path, demo):
-    """The demo's Medusa heads at the last of 40 tokens of a book: best tokens, and logits at ids spread over the vocabulary."""
+    """The demo's Medusa heads at the last of 40 tokens of a book: best tokens, and 8 logits."""
     text = (demo / "books" / "1342-pride-and-prejudice.txt").read_text(encoding="utf-8")
     tokens = AutoTokenizer.from_pretrained(demo / "model")(text).input_ids[:40]
     ids = list(range(0, 4096, 585))  # 8 of them
     model = AutoModelForCausalLM.from_pretrained(demo / "model", dtype=torch.float32, attn_implementation="eager").eval()
-    # What the final norm is given. transformers' own hidden_states end behind that norm.
+    # The input of the final norm. The last of transformers' own hidden_states is its output.
     before_norm = []
     model.model.norm.register_forward_pre_hook(lambda module, inputs: before_norm.append(inputs[0][0, -1]))
     model(torch.tensor([tokens]))

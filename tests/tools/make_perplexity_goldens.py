@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes tests/data/parity/perplexity.json: what Hugging Face transformers says of given texts, window by window.
+"""Writes tests/data/parity/perplexity.json: the losses of Hugging Face transformers on given texts, window by window.
 
-Run by hand when a case is added, or the demo's weights change; the result is committed, so that no test needs PyTorch:
+Run by hand when a case is added or the demo's weights change. The result is committed, so that no test needs PyTorch:
 
     pip install torch transformers
     python3 tests/tools/make_perplexity_goldens.py tests/data/parity
 
-The loop is that of transformers' documentation, "Perplexity of fixed-length models"; tokens of the prompt are not counted.
+The loop is that of transformers' documentation, "Perplexity of fixed-length models"; prompt tokens are not counted.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def losses(model, tokens, prompt_tokens, window, stride):
     for begin in range(0, len(tokens), stride):
         end = min(begin + window, len(tokens))
         logits = model(torch.tensor([tokens[begin:end]])).logits[0]
-        first = max(previous_end, prompt_tokens, begin + 1)  # the model has no opinion on a window's first token
+        first = max(previous_end, prompt_tokens, begin + 1)  # a window's first token has no context
         for position in range(first, end):
             target = torch.tensor(tokens[position])
             scored.append((position, torch.nn.functional.cross_entropy(logits[position - 1 - begin], target).item()))

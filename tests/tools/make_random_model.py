@@ -2,7 +2,7 @@
 """Writes a Hugging Face folder of random bf16 weights, for benchmarks of loading: `make_random_model.py FOLDER [SHAPE]`.
 
 Shapes as in `longhaul bench`: 135m, 1.1b (default, 2.2 GB, half a minute), 3b, 8b. The tokenizer is the demo model's. The
-numbers are a pseudorandom block repeated from varying places: they matter to nobody, but none is NaN.
+weights repeat a pseudorandom block from varying offsets: their values do not matter, but none is NaN.
 """
 import array
 import json
@@ -52,7 +52,7 @@ def config(shape):
 
 
 def random_block(rng):
-    """bf16 of uniform numbers in -0.04..0.04, 2 MiB and a little."""
+    """bf16 of uniform numbers in -0.04..0.04, slightly more than 2 MiB."""
     return array.array("H", (struct.unpack("<I", struct.pack("<f", rng.uniform(-0.04, 0.04)))[0] >> 16
                              for _ in range((1 << 20) + 65536))).tobytes()
 
@@ -80,7 +80,7 @@ def write_shard(path, entries, block, rng):
 
 
 def shards(shape):
-    """Tensors in files of at most 2 GiB, as Hugging Face cuts them."""
+    """Tensors divided into files of at most 2 GiB, as Hugging Face does."""
     groups, size = [[]], 0
     for name, dims in tensors(shape):
         bytes_ = 2 * dims[0] * (dims[1] if len(dims) > 1 else 1)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Trains a small tokenizer of each kind and writes what the Python packages make of hard strings.
+"""Trains a small tokenizer of each kind and writes the Python packages' results for hard strings.
 
     make_tokenizer_goldens.py --text FOLDER [--text FOLDER ...] [--out tests/data/tokenizer]
     make_tokenizer_goldens.py --goldens-only
 
 FOLDERs hold public-domain texts (*.txt, searched recursively). Needs the packages tokenizers and sentencepiece; the
 committed files were made with 0.23.3 and 0.2.3 from 19th-century English and German books. Takes a minute. The patterns
-are those the models were published with. `--goldens-only` leaves the tokenizers and writes their goldens anew.
+are those of the published models. `--goldens-only` keeps the tokenizers and rewrites only their goldens.
 """
 
 import argparse
@@ -42,14 +42,14 @@ HARD_STRINGS = [
 
 
 def strings():
-    """The hard strings, and some that chance mixes from them."""
+    """The hard strings, and random mixtures of them."""
     rng = random.Random(17)
     mixed = ["".join(rng.choice(HARD_STRINGS) for _ in range(4)) for _ in range(30)]
     return HARD_STRINGS + mixed
 
 
 def id_rows(size):
-    """Rows of ids that no text gives: halves of characters, special tokens anywhere."""
+    """Rows of ids that no text encodes to: halves of characters, special tokens anywhere."""
     rng = random.Random(18)
     return [[rng.randrange(size) for _ in range(rng.randrange(1, 9))] for _ in range(60)] + \
         [[rng.randrange(min(size, 300)) for _ in range(rng.randrange(1, 9))] for _ in range(60)]
@@ -65,7 +65,7 @@ def write_goldens(folder):
         goldens["decode"].append([ids, judge.decode(ids, True), judge.decode(ids, False)])
     dump = lambda case: json.dumps(case, separators=(",", ":"), ensure_ascii=False)
     parts = [f'"{key}": [\n' + ",\n".join(map(dump, cases)) + "\n]" for key, cases in goldens.items()]
-    (folder / "goldens.json").write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")  # one case a line
+    (folder / "goldens.json").write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")  # one case per line
 
 
 def save(tokenizer, folder, config):
@@ -118,7 +118,7 @@ def make_qwen2(texts, folder):
 
 
 def make_gpt2(texts, folder):
-    """Also has added tokens with every option, which GPT-2 has not."""
+    """Also has added tokens with every option, which GPT-2 does not have."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -129,7 +129,7 @@ def make_gpt2(texts, folder):
 
 
 def make_opt(texts, folder):
-    """vocab.json and merges.txt alone; the special tokens are in the vocabulary."""
+    """Only vocab.json and merges.txt; the special tokens are in the vocabulary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     names = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -143,7 +143,7 @@ def make_opt(texts, folder):
 
 
 def make_sentencepiece_kinds(texts, out):
-    """One SentencePiece model, and the two forms a tokenizer.json gives it."""
+    """A SentencePiece model, and the two tokenizer.json forms of it."""
     import sentencepiece
 
     with tempfile.TemporaryDirectory() as temporary:

@@ -1,14 +1,14 @@
-// rule-table: draft methods and verification rules on distributions of yours, without a model. Reads one JSON object
-// on standard input
+// rule-table: runs draft methods and verification rules on user-supplied distributions, without a model. Reads one JSON
+// object on standard input
 //     {"draft": "rsd-s", "draft-tree": "3x2", "verify": "recursive", "p": {"": [..], "0": [..], "0,1": [..]},
 //      "q": {..}, "emit": 2, "draws": 100000, "seed": 1}
-// where p and q map a context (the ids emitted so far, joined by commas) to the probabilities of the next token; where
-// a context is not listed, those of the empty one count. p may be a list of such tables, one a draft model; methods
-// that draft without a model need none. `draft-tree` (of a chain also a number), `verify` (coupled), `seed` (1),
-// `ngram-order` and `ngram-top` may be left out. Makes `draws` independent texts of `emit` tokens by speculative steps
+// where p and q map a context (the ids emitted so far, joined by commas) to the probabilities of the next token; a
+// context that is not listed uses the row of the empty context. p may be a list of tables, one per draft model; methods
+// that draft without a model need none. `draft-tree` (for a chain also a number), `verify` (coupled), `seed` (1),
+// `ngram-order` and `ngram-top` are optional. Generates `draws` independent texts of `emit` tokens by speculative steps
 // and prints
 //     {"counts": {"0,1": 123, …}, "target_calls": N, "accepted": M}
-// What cannot be, and a pair of method and rule that is not lossless, is refused in one line, with exit code 2.
+// Invalid input, and a pair of method and rule that is not lossless, gives a one-line error and exit code 2.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -60,7 +60,7 @@ Table read_table(const std::string& key, const json& table) {
     return Table(rows);
 }
 
-/// A whole number, however it is written: 3, 3.0, 3e0.
+/// An integer in any notation: 3, 3.0, 3e0.
 std::int64_t read_count(const json& job, const char* key, std::int64_t least, std::int64_t most) {
     const std::string range = "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
     const json& value = job.contains(key) ? job[key] : json();
@@ -88,7 +88,7 @@ std::uint64_t read_seed(const json& job) {
     return static_cast<std::uint64_t>(number);
 }
 
-/// As a job file has it; a chain may also be a number.
+/// As in a job file; a chain may also be a number.
 engine::TreeSpec read_tree(const json& job, const engine::DraftMethod& method, engine::VerifyRule verify) {
     const bool is_chain = job.contains("draft-tree") && job["draft-tree"].is_number();
     const engine::TreeSpec tree =
@@ -132,7 +132,7 @@ TableJob read_job(const json& json_job) {
     job.q = read_table("q", json_job.contains("q") ? json_job["q"] : json());
     if (json_job.contains("p")) {
         std::vector<Table> tables = read_tables(json_job["p"], job.q.vocab_size());
-        if (method.min_folders > 0) job.p = std::move(tables);  // others draft without
+        if (method.min_folders > 0) job.p = std::move(tables);  // other methods draft without tables
     }
     job.emit = read_count(json_job, "emit", 1, 1000);
     return job;
@@ -157,10 +157,10 @@ void run(const json& job) {
     answer["target_calls"] = decoder.target_calls;
     answer["accepted"] = decoder.accepted;
     if (std::printf("%s\n", answer.dump().c_str()) < 0 || std::fflush(stdout) != 0)
-        throw StorageError("standard output: expected to write the answer, got an error");
+        throw StorageError("standard output: cannot write the output");
 }
 
-/// As one line, whatever a user's bytes put into it.
+/// Prints the message as one line, whatever bytes the user's input put into it.
 int fail(const std::string& message, int code) {
     std::string line = message;
     std::replace_if(

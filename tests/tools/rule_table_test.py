@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""rule-table as a user has it: texts of every rule against the target's exact distribution, and what it refuses.
+"""rule-table as a user runs it: texts of every rule against the target's exact distribution, and refused input.
 
 rule_table_test.py PROGRAM
 """
@@ -19,7 +19,7 @@ DRAWS = 20000
 
 
 def run(job):
-    """Exit code, answer (None without one), lines of complaint."""
+    """Exit code, answer (None if there is none), error lines."""
     text = job if isinstance(job, str) else json.dumps(job)
     done = subprocess.run([PROGRAM], input=text, capture_output=True, text=True, timeout=100, check=False)
     return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr.splitlines()
@@ -72,7 +72,7 @@ class RuleTable(unittest.TestCase):
         ]
         for draft, tree, verify, p in cases:
             answer = self.assert_target(job_of(draft=draft, draft_tree=tree, verify=verify, p=p))
-            if draft != "ngram":  # that has seen little of a text of two tokens
+            if draft != "ngram":  # which has seen too little in a text of two tokens
                 self.assertEqual(answer["accepted"] > 0, draft != "ar", draft)
 
     def test_fewer_and_more_tokens_than_the_tree_has(self):

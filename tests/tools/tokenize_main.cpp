@@ -1,13 +1,12 @@
 // Runs a tokenizer over texts, for comparison with other implementations (compare_tokenizers.py).
 //
-//   tokenize encode MODEL_FOLDER   texts on stdin, each ended by NUL; prints a line of ids for each
-//   tokenize decode MODEL_FOLDER   lines of ids on stdin; prints for each the decoded text (special tokens skipped),
-//   NUL,
-//                                  the decoded text with special tokens, NUL
-//   tokenize chat MODEL_FOLDER     lines of messages, JSON, on stdin; prints for each the text of the model's own chat
+//   tokenize encode MODEL_FOLDER   NUL-terminated texts on stdin; prints a line of ids for each
+//   tokenize decode MODEL_FOLDER   lines of ids on stdin; prints for each the decoded text without special tokens,
+//                                  NUL, the decoded text with special tokens, NUL
+//   tokenize chat MODEL_FOLDER     lines of JSON messages on stdin; prints for each the text of the model's own chat
 //                                  template, NUL, a line of ids, NUL
-//   tokenize time MODEL_FOLDER     one text on stdin; prints seconds of loading and of encoding, and the number of
-//   tokens
+//   tokenize time MODEL_FOLDER     one text on stdin; prints the seconds of loading and of encoding, and the number
+//                                  of tokens
 #include <chrono>
 #include <iostream>
 #include <iterator>

@@ -1,4 +1,4 @@
-"""The tokenizers of tests/data/tokenizer as the Python packages read them: what the C++ must equal."""
+"""The tokenizers of tests/data/tokenizer as the Python packages read them: the reference for the C++ code."""
 
 import json
 import pathlib
@@ -23,7 +23,7 @@ class JsonReference:
 
 
 class SentencePieceReference:
-    """tokenizer.model: ids by the sentencepiece package, text by the decoder that Llama 2's tokenizer.json has."""
+    """tokenizer.model: ids by the sentencepiece package, text by the decoder of Llama 2's tokenizer.json."""
 
     def __init__(self, folder):
         import sentencepiece
@@ -42,7 +42,7 @@ class SentencePieceReference:
 
 
 def llama2_tokenizer(processor, metaspace=False):
-    """The tokenizer.json of a SentencePiece BPE model: Llama 2's form, or the newer one with Metaspace."""
+    """The tokenizer.json of a SentencePiece BPE model: Llama 2's form, or the newer form with Metaspace."""
     from tokenizers import normalizers
 
     pieces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
