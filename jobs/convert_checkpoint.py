@@ -36,7 +36,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 # grow further does not hold weights, and may ask for more memory than there is.
 MOST_GROWTH, ALWAYS_FINE = 4, 1 << 20
 FETCH_AGAIN = "fetch the whole folder again"
-SAVE_AGAIN = "mend the state_dict in Python and torch.save it anew"
+SAVE_AGAIN = "fix the state_dict in Python and torch.save it again"
 
 
 class Refusal(Exception):

@@ -1,4 +1,4 @@
-"""What users see when something is wrong: one line that names the file, the field and the mend."""
+"""What users see when something is wrong: one line that names the file, the field and the fix."""
 
 
 class AnalysisError(Exception):

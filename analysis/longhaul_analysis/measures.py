@@ -92,7 +92,7 @@ MEASURES: Mapping[str, Measure] = {
         Measure("bits_per_byte", "bits/byte", 4, "likelihood", "nll in bits / UTF-8 bytes of what was scored"),
         Measure("own_perplexity", "own perplexity", 3, "logprobs",
                 "exp of the mean -log p of the generated tokens, by the raw logits", _exp),
-        Measure("tokens", "tokens", 1, "statistics", "tokens an item, mean over items"),
+        Measure("tokens", "tokens", 1, "statistics", "tokens per item, mean over items"),
         Measure("block_efficiency", "block efficiency", 3, "statistics", "tokens / target calls"),
         Measure("mbsu", "MBSU", 3, "statistics", "memory-bound speedup: tokens / (target calls + cost of drafts)"),
         Measure("acceptance", "acceptance", 3, "statistics", "accepted / drafted tokens"),

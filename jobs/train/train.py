@@ -43,7 +43,7 @@ def arguments():
     p.add_argument("--stage", choices=["base", "long"], default="base")
     p.add_argument("--minutes", type=float, default=0, help="length of this stage by the clock")
     p.add_argument("--tokens", type=float, default=0, help="length of this stage by tokens")
-    p.add_argument("--step-tokens", type=int, default=4096, help="tokens a step")
+    p.add_argument("--step-tokens", type=int, default=4096, help="tokens per step")
     p.add_argument("--window", type=int, default=512)
     p.add_argument("--long-window", type=int, default=8192)
     p.add_argument("--long-share", type=float, default=0.15, help="share of the last stage's steps that read long windows")
@@ -67,7 +67,7 @@ class Worker:
     """One process's share of the gradients, and of Muon's updates.
 
     A process a core, not threads: where other programs run on the machine too, threads wait for each other in every operation,
-    processes a few times a step, and whoever is faster takes more of the step's batches. Parameters, gradients and Muon's momentum
+    processes a few times per step, and the faster process takes more of the step's batches. Parameters, gradients and Muon's momentum
     lie in shared memory.
     """
 

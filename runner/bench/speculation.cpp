@@ -164,7 +164,7 @@ BenchTable bench_speculation(BenchSetup& setup) {
                               std::to_string(setup.rounds) + " rounds; each begins with plain decoding)",
                      .columns = {{"tree", "tree"},
                                  {"accept", "accept", 1, 2},
-                                 {"block_efficiency", "tokens a call", 1, 2},
+                                 {"block_efficiency", "tokens per call", 1, 2},
                                  {"tokens_per_second", "tokens/s", 1, 1},
                                  {"ar_tokens_per_second", "AR tokens/s", 1, 1},
                                  {"speedup", "speedup", 1, 2},

@@ -90,7 +90,7 @@ void check_device(const Settings& settings, const Gpus& gpus) {
         refuse(key, expected, got, "this program was built without GPU kernels: configure it with -DLONGHAUL_CUDA=ON");
     if (gpus.visible == 0)
         refuse(key, expected, got,
-               "the driver shows this process no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES, under Slurm ask for one "
+               "the driver shows this process no GPU: see nvidia-smi and CUDA_VISIBLE_DEVICES, under Slurm request one "
                "(--gpus-per-node)");
 }
 

@@ -278,8 +278,8 @@ TEST(Checkpoint, RecomputedKvFillsAHole) {
     PretendedReplica next(folder.path(), 0, 1);
     next.resume(item);  // recomputes the KV from position 21 on and stores it with its next round
     next.write_round(10);
-    CheckpointStore mended(folder.path(), small_identity(), 1);
-    item = expect_item(mended, "a", 50, 61);
+    CheckpointStore repaired(folder.path(), small_identity(), 1);
+    item = expect_item(repaired, "a", 50, 61);
     EXPECT_EQ(item.kv_ends, (std::vector<std::int64_t>{21, 61}));
 }
 

@@ -270,14 +270,14 @@ class Conversion(Case):
         self.refused("got something else; fetch the whole folder again")
 
     def test_tensors_that_do_not_fit(self):
-        mend = "; mend the state_dict in Python and torch.save it anew"
+        fix = "; fix the state_dict in Python and torch.save it again"
         self.refused_state({}, "expected tensors by name, got none")
         self.refused_state([torch.ones(1)], "expected tensors by name, got list")
-        self.refused_state({"w": 3}, "w: expected a tensor, got int" + mend)
+        self.refused_state({"w": 3}, "w: expected a tensor, got int" + fix)
         self.refused_state({3: torch.ones(1)}, "3: expected a tensor")
-        self.refused_state({"w": torch.ones(1, dtype=torch.int64)}, "w: expected bf16, fp16 or fp32, got int64" + mend)
-        self.refused_state({"w": torch.ones(1).to_sparse()}, "w: expected a dense tensor, got torch.sparse_coo" + mend)
-        self.refused_state({"w": torch.empty(4, device="meta")}, "w: expected a tensor with values, got one on the device meta" + mend)
+        self.refused_state({"w": torch.ones(1, dtype=torch.int64)}, "w: expected bf16, fp16 or fp32, got int64" + fix)
+        self.refused_state({"w": torch.ones(1).to_sparse()}, "w: expected a dense tensor, got torch.sparse_coo" + fix)
+        self.refused_state({"w": torch.empty(4, device="meta")}, "w: expected a tensor with values, got one on the device meta" + fix)
         self.refused_state({"w\n\x1b[1m": 3}, r"w\n\x1b[1m: expected a tensor")
 
     def test_tensors_that_would_fill_the_memory(self):
@@ -288,7 +288,7 @@ class Conversion(Case):
     def test_what_cannot_be_copied_or_written(self):
         torch.save({"w": torch.ones(2)}, self.file)
         with mock.patch.object(torch.Tensor, "contiguous", side_effect=RuntimeError("not\nhere")):
-            self.refused("w: expected to copy it, got not; mend")
+            self.refused("w: expected to copy it, got not; fix")
 
         def full(tensors, path, metadata):
             path.write_bytes(b"half")

@@ -188,7 +188,7 @@ TEST_F(LaunchesTest, WhatCouldNotBeLaunchedIsNotForgotten) {
     std::thread([&] { EXPECT_THROW(launches_->flush(), std::runtime_error); }).join();
     EXPECT_EQ(log_.num_graphs, 0);
     log_.refuses_changes = false;
-    EXPECT_THROW(add("a1"), std::runtime_error) << "calls are lost, and whoever made them must hear of it";
+    EXPECT_THROW(add("a1"), std::runtime_error) << "lost calls must be reported to their caller";
     EXPECT_THROW(launches_->flush(), std::runtime_error);
     EXPECT_EQ(log_.take(), Lines());
 }

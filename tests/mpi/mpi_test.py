@@ -300,7 +300,7 @@ def replay(bench):
     expect(bench.run(job, 2, f"--output={plain}", "--draft=ar"), 0, "plain decoding without token ids")
     options = ("--draft=replay", "--draft-tree=2x4", "--replay-accept=0.7")
     done = expect(bench.run(job, 2, *options, f"--replay-run={plain}"), 1, "nothing to replay")
-    check("token-ids = true" in done.error_lines()[0], f"the mend: {done.errors}")
+    check("token-ids = true" in done.error_lines()[0], f"the fix: {done.errors}")
     recorded = bench.folder / "recorded"
     expect(bench.run(job, 2, f"--output={recorded}", "--draft=ar", "--token-ids=true"), 0, "plain decoding")
     expect(bench.run(job, 3, "--token-ids=true", *options, f"--replay-run={recorded}", f"--output={bench.folder}/again"), 0, "replayed")

@@ -134,7 +134,7 @@ def bad_points(bench):
     (broken / "model.safetensors").write_bytes(weights)
     shutil.rmtree(bench.folder / "plain")
     expect(bench.run(bench.job(output=bench.folder / "plain", token_ids="true"), 1), 0, "to be replayed")
-    expect(bench.run(job, 2, verb="sweep"), 0, "mended")
+    expect(bench.run(job, 2, verb="sweep"), 0, "fixed")
     job = sweep_file(bench, "grid draft-tree = 1 | 2\n")
     with prompts.open("a") as file:
         file.write(json.dumps({"id": "long", "prompt": "the sea " * 9000}) + "\n")

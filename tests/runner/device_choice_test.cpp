@@ -71,7 +71,7 @@ TEST(DeviceChoice, SaysWhatIsMissingForAGpu) {
               "with -DLONGHAUL_CUDA=ON");
     EXPECT_EQ(refusal(settings, none),
               "job: device: expected auto or cpu, got 'cuda'; the driver shows this process no GPU: see nvidia-smi and "
-              "CUDA_VISIBLE_DEVICES, under Slurm ask for one (--gpus-per-node)");
+              "CUDA_VISIBLE_DEVICES, under Slurm request one (--gpus-per-node)");
     settings.kernels = "cuda-exact";
     EXPECT_EQ(refusal(settings, no_build),
               "job: kernels: expected auto, reference, avx2 or avx512, got 'cuda-exact'; this program was built "

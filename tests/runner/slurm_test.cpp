@@ -73,7 +73,7 @@ TEST_F(SlurmTest, UnknownWordsAreShownAsTheyAre) {
             {.job = "1", .state = "PENDING", .reason = "ReqNodeNotAvail, UnavailableNodes:n[1-2]", .time_left = ""}),
         "pending: a node it needs is busy, reserved or down (ReqNodeNotAvail, UnavailableNodes:n[1-2])");
     EXPECT_EQ(describe({.job = "1", .state = "PENDING", .reason = "QOSMaxGRESPerUser", .time_left = ""}),
-              "pending: asks for more than its quality of service allows (QOSMaxGRESPerUser)");
+              "pending: requests more than its quality of service allows (QOSMaxGRESPerUser)");
     EXPECT_EQ(describe({.job = "1", .state = "COMPLETING", .reason = "", .time_left = ""}),
               "completing: ends just now");
     EXPECT_EQ(describe({.job = "1", .state = "NODE_FAIL", .reason = "", .time_left = ""}),

@@ -266,10 +266,10 @@ class Submit(Case):
     def test_squeue_without_an_answer_holds_nothing_up(self):
         self.say("squeue_says", "slurm_load_jobs error: Unable to contact slurm controller\n")
         self.say("squeue_code", "1\n")
-        self.assertIn("warning: squeue gave no answer (slurm_load_jobs error", self.submit().stderr)
+        self.assertIn("warning: squeue failed (slurm_load_jobs error", self.submit().stderr)
         (self.bin / "timeout").write_text('#!/bin/sh\nexit 124\n')  # as when squeue hangs
         (self.bin / "timeout").chmod(0o755)
-        self.assertIn("warning: squeue gave no answer", self.submit().stderr)
+        self.assertIn("warning: squeue failed", self.submit().stderr)
         self.assertEqual(len(self.calls("sbatch")), 2)
 
     def test_answers_of_sbatch(self):
@@ -445,10 +445,10 @@ class Body(Case):
     def test_attempts_are_bounded(self):
         self.say("ranks", "75\n")
         self.run_body(code=75, SLURM_RESTART_COUNT="98")
-        self.assertIn("gave up: 100 launches", self.run_body(code=75, SLURM_RESTART_COUNT="99"))
+        self.assertIn("gave up: not done after 100 launches", self.run_body(code=75, SLURM_RESTART_COUNT="99"))
         self.assertEqual(len(self.requeues()), 1)
         self.submit("--max-attempts=2")
-        self.assertIn("gave up: 2 launches", self.run_body(code=75, by_hand=False, SLURM_RESTART_COUNT="1"))
+        self.assertIn("gave up: not done after 2 launches", self.run_body(code=75, by_hand=False, SLURM_RESTART_COUNT="1"))
 
     def test_limit_is_passed_on(self):
         self.say("ranks", "signal USR1\n")
@@ -458,9 +458,9 @@ class Body(Case):
 
     def test_user_may_stop_it_for_good(self):
         self.say("ranks", "signal USR2\n")
-        self.assertIn("stays stopped as asked", self.run_body(code=75))
+        self.assertIn("stays stopped as requested", self.run_body(code=75))
         self.say("ranks", "signal USR2 USR1\n")  # the time limit comes while it saves
-        self.assertIn("stays stopped as asked", self.run_body(code=75))
+        self.assertIn("stays stopped as requested", self.run_body(code=75))
         self.assertEqual(self.requeues(), [])
 
     def test_end_is_saved_and_left_to_slurm(self):
@@ -502,7 +502,7 @@ class Body(Case):
         self.submit("--array=8")
         array = {"SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_ID": "15", "SLURM_RESTART_COUNT": "3", "SLURM_CONF": "/c",
                  "SLURM_JOB_NUM_NODES": "1"}
-        self.assertIn("was submitted and waits", self.run_body(code=75, by_hand=False, **array))
+        self.assertIn("submitted a follow-up job that starts when this one ends", self.run_body(code=75, by_hand=False, **array))
         script = str(self.output / "slurm" / "job.sbatch")
         self.assertEqual(self.calls("sbatch")[1], ["--dependency=afterany:15", "--array=2", script])
         environment = (self.folder / "sbatch_environment").read_text()

@@ -62,7 +62,7 @@ Table read_table(const std::string& key, const json& table) {
 
 /// An integer in any notation: 3, 3.0, 3e0.
 std::int64_t read_count(const json& job, const char* key, std::int64_t least, std::int64_t most) {
-    const std::string range = "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+    const std::string range = "an integer from " + std::to_string(least) + " to " + std::to_string(most);
     const json& value = job.contains(key) ? job[key] : json();
     if (!value.is_number()) refuse(key, range, value);
     const auto number = value.get<double>();
@@ -84,7 +84,7 @@ std::uint64_t read_seed(const json& job) {
     if (value.is_number_unsigned()) return value.get<std::uint64_t>();
     const double number = value.is_number_float() ? value.get<double>() : -1;
     if (!(number >= 0 && number < 0x1p64) || std::trunc(number) != number)
-        refuse("seed", "a whole number from 0 to 2^64 - 1", value);
+        refuse("seed", "an integer from 0 to 2^64 - 1", value);
     return static_cast<std::uint64_t>(number);
 }
 
