@@ -127,7 +127,7 @@ BenchTable bench_attention(BenchSetup& setup) {
                      .columns = {{"context", "context"},
                                  {"nodes", "nodes"},
                                  {"query_heads_per_kv_head", "q heads/KV head"},
-                                 {"seconds", "us a call", 1e6, 1},
+                                 {"seconds", "us per call", 1e6, 1},
                                  {"bytes_per_second", "GB/s", 1e-9, 2},
                                  {"read_bandwidth", "read GB/s", 1e-9, 2},
                                  {"flops_per_second", "GFLOP/s", 1e-9, 1},

@@ -87,6 +87,6 @@ int main(int argc, char** argv) {
     const auto print = [](const char* name, double team, double omp) {
         std::printf("%-22s %8.3f %8.3f %8.2f\n", name, team, omp, omp / team);
     };
-    print("a call", median(team_call), median(omp_call));
-    print("a call with a barrier", median(team_barrier), median(omp_barrier));
+    print("call", median(team_call), median(omp_call));
+    print("call with a barrier", median(team_barrier), median(omp_barrier));
 }

@@ -16,6 +16,7 @@
 #include "engine/draft/draft_sampler.hpp"
 #include "tests/engine/device_cases.hpp"
 #include "tests/engine/fabric.hpp"
+#include "tests/engine/heads_folder.hpp"
 #include "tests/engine/model_harness.hpp"
 #include "tests/engine/remote_device.hpp"
 #include "tests/engine/replica_harness.hpp"
@@ -318,15 +319,27 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
     }
 }
 
-// Draft models too: tree nodes and their probabilities are downloaded, not the rows they were drawn from.
+/// The part that `job`'s method drafts with: nothing, `heads`, or another tiny model.
+void give_part(Job& job, const HeadsFolder& heads) {
+    if (job.options.draft.method->part == DraftPart::heads) job.heads = heads.path();
+    if (job.options.draft.method->part == DraftPart::language_model) job.draft_models = {parity / "llama-yarn-bf16"};
+}
+
+HeadsFolder heads_of_tiny_model() {
+    return {ModelConfig::load(tiny_model).hidden_size, 3};
+}
+
+// Draft models and heads too: tree nodes and their probabilities are downloaded, not the rows they were drawn from.
 TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
-    for (const auto& [method, tree] : {std::pair{"sd", "3"}, {"rsd-c", "2,2,1"}, {"rsd-s", "3x2"}, {"spectr", "3x2"}}) {
+    const HeadsFolder heads = heads_of_tiny_model();
+    for (const auto& [method, tree] :
+         {std::pair{"sd", "3"}, {"rsd-c", "2,2,1"}, {"rsd-s", "3x2"}, {"spectr", "3x2"}, {"medusa", "2,2,1"}}) {
         SCOPED_TRACE(method);
         Job job = with_all_settings(this->job());
         job.options.draft.method = method;
         job.options.draft.tree = tree;
         job.options.verify = "coupled";
-        job.draft_models = {parity / "llama-yarn-bf16"};
+        give_part(job, heads);
         Job plain = job;
         if (GetParam().as_cpu) plain.make_device = {};
         const JobResult right = launch(plain);
@@ -344,6 +357,7 @@ TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
 // The sampling rules: neither draft nor target distributions are downloaded, and the text equals the CPU's.
 TEST_P(OtherDevice, DecidesNodesWhereTheLogitsAre) {
     if (!GetParam().as_cpu) return;  // these use the exact device's kernels for this
+    const HeadsFolder heads = heads_of_tiny_model();
     struct Case {
         const char *method, *tree, *rule;
     };
@@ -353,13 +367,14 @@ TEST_P(OtherDevice, DecidesNodesWhereTheLogitsAre) {
                                {"rsd-s", "3x2", "recursive"},
                                {"spectr", "3x2", "multi-round"},
                                {"ngram", "", "recursive"},
+                               {"medusa", "2,2", "recursive"},
                                {"spectr", "3x2", "k-seq"}}) {
         SCOPED_TRACE(std::string(wanted.method) + " " + wanted.rule);
         Job job = with_all_settings(this->job());
         job.options.draft.method = wanted.method;
         job.options.draft.tree = wanted.tree;
         job.options.verify = wanted.rule;
-        if (std::string(wanted.method) != "ngram") job.draft_models = {parity / "llama-yarn-bf16"};
+        give_part(job, heads);
         Job plain = job;
         if (GetParam().as_cpu) plain.make_device = {};
         const JobResult right = launch(plain);

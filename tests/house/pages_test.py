@@ -57,7 +57,7 @@ def run_blocks(root, program, blocks, result):
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "longhaul").symlink_to(program)
         Path(folder, "books").symlink_to(root / "jobs/demo/books")
-        Path(folder, "prompts.jsonl").write_text('{"id": "a", "prompt": "It was a dark night"}\n', encoding="utf-8")
+        Path(folder, "jobs").symlink_to(root / "jobs")
         environment = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}", OMPI_ALLOW_RUN_AS_ROOT="1",
                            OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         for page, text in blocks:
@@ -65,7 +65,7 @@ def run_blocks(root, program, blocks, result):
             if len(found) != 1:
                 yield f"{page}: expected one block with {text}, got {len(found)}"
                 return
-            script = found[0].replace("/models/Llama-3.2-1B", str(root / "jobs/demo/model")).replace("20000", "20")
+            script = found[0].replace("/models/Llama-3.2-1B", str(root / "jobs/demo/model")).replace("= 2000", "= 20")
             script = script.replace("data   = books", "data   = books\nlimit  = 2\nmax-tokens = 8")
             script = re.sub(r"mpirun -n (\d)", r"mpirun -q --oversubscribe -n \1", script)
             ended = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment,
