@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/draft/methods.hpp"
+#include "engine/kv/partial_kv.hpp"
 
 namespace longhaul::engine {
 
@@ -22,7 +23,9 @@ struct DraftOptions {
     /// replay: the output of an item in an earlier run, and the probability that the first guess is right.
     std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
     double replay_accept = 1.0;
-    std::vector<Model*> models;               ///< loaded draft language models; must outlive the replica
+    /// Loaded models that draft (`self`: the target's copy, or the target itself); must outlive the replica.
+    std::vector<Model*> models;
+    PartialCache partial_cache;               ///< of `self`
     const DraftHeads* heads = nullptr;        ///< loaded heads, for methods that use them; must outlive the replica
     double model_temperature = -1;            ///< of draft models; < 0: the target's (1 if the target is greedy)
     std::function<TreeLimits()> tree_limits;  ///< tests: replaces the choice of `draft-tree = auto` in every step

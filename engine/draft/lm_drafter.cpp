@@ -4,8 +4,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "engine/draft/draft_sampler.hpp"
-#include "engine/draft/tree_growth.hpp"
+#include "engine/draft/model_trees.hpp"
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
 
@@ -130,55 +129,23 @@ class LmSequence final : public SequenceDrafter {
     std::int64_t patience_;  ///< number of missing tokens that a proposal computes itself; with more, it lags
 };
 
-/// One tree of a batch while it grows.
-struct Growing {
-    Proposal* proposal = nullptr;
-    LmSequence* sequence = nullptr;
-    std::unique_ptr<TreeGrowth> growth;
-    std::vector<Distribution> drafts;  ///< one per entry of growth->wanted()
-};
-
-/// A row of a draft model's logits: the draft distribution after a tree node.
-struct WantedRow {
-    Growing* tree;
-    std::size_t place;  ///< index in growth->wanted()
-    std::int32_t node;
-    std::vector<std::int32_t> path;  ///< tokens from below the root to the node
-};
-
-/// The wanted rows of `model`, in the order of its logits rows.
-std::vector<WantedRow> wanted_rows(std::size_t model, std::vector<Growing>& trees) {
-    std::vector<WantedRow> rows;
-    for (Growing& tree : trees) {
-        const std::span<const TreeGrowth::Wanted> wanted = tree.growth->wanted();
-        for (std::size_t i = 0; i < wanted.size(); ++i) {
-            if (wanted[i].model != static_cast<std::int32_t>(model)) continue;
-            const TokenTree& nodes = *tree.proposal->tree;
-            WantedRow& row = rows.emplace_back(WantedRow{&tree, i, wanted[i].node, nodes.path_to(wanted[i].node)});
-            for (std::int32_t& node : row.path) node = nodes.token[node];
-        }
-    }
-    return rows;
+LmSequence& sequence_of(const GrowingTree& tree) {
+    return static_cast<LmSequence&>(*tree.proposal->sequence);
 }
 
-class LmDrafter final : public Drafter {
+class LmDrafter final : public Drafter, private DraftRows {
   public:
     LmDrafter(const DraftContext& context, const TreeShape& shape, std::unique_ptr<TreeMethod> method)
         : models_(context.options.models),
           method_(std::move(method)),
           max_nodes_(std::min(method_->max_nodes(), shape.max_nodes())),
           pauses_(context.options.chooses_tree()),
-          temperature_(context.options.model_temperature) {
+          trees_(models_, context.target, context.options.model_temperature) {
         for (Model* model : models_) {
             // No limit of its own: the replica counts these pages together with the target's (bytes_per_token).
             pools_.push_back(std::make_unique<PagePool>(model->device(), model->kv_layout(),
                                                         std::numeric_limits<std::int64_t>::max()));
             views_.emplace_back(model->config().max_positions);
-            // Ids beyond the target's vocabulary are padding and are never drafted.
-            const std::int64_t vocab_size = model->config().vocab_size;
-            samplers_.emplace_back(model->device(), context.target
-                                                        ? std::min(vocab_size, context.target->config().vocab_size)
-                                                        : vocab_size);
         }
     }
 
@@ -208,118 +175,56 @@ class LmDrafter final : public Drafter {
   private:
     void catch_up(LmSequence& sequence, std::span<const std::int32_t> context, std::int64_t max_rows);
     static void reserve(KvSequence& kv, std::int64_t num_tokens, std::int64_t num_nodes);
-    void add_context_rows(std::size_t model, const Growing& tree, std::int32_t index);
-    void add_node_row(std::size_t model, const Growing& tree, std::int32_t index, std::int32_t node);
-    bool grow_level(std::vector<Growing>& trees);
-    void run_model(std::size_t model, std::vector<Growing>& trees);
-    [[nodiscard]] SamplingParams params_of(const Proposal& proposal) const;
+    void add(std::size_t model, const GrowingTree& tree, std::int32_t node, std::int32_t sequence,
+             std::vector<ForwardRow>& rows) override;
+    [[nodiscard]] KvView keys_of(std::size_t model, const GrowingTree& tree) const override {
+        return sequence_of(tree).of_model[model].kv->view();
+    }
+    void computed(std::size_t model, const GrowingTree& tree, std::int32_t node) override;
 
     std::vector<Model*> models_;
     std::unique_ptr<TreeMethod> method_;
     std::int64_t max_nodes_;
     bool pauses_;  ///< drafting may pause for some steps (TreeChooser)
-    double temperature_;
+    ModelTrees trees_;
     // One of each per model.
     std::vector<View> views_;
     std::vector<std::unique_ptr<PagePool>> pools_;
-    std::vector<DraftSampler> samplers_;
-    // Rows and sequences of the current pass.
-    std::vector<ForwardRow> rows_;
-    std::vector<KvSequence*> kv_;
 };
 
 void LmDrafter::reserve(KvSequence& kv, std::int64_t num_tokens, std::int64_t num_nodes) {
     if (!kv.reserve(num_tokens) || !kv.reserve_scratch(num_nodes)) throw std::bad_alloc();
 }
 
-/// The target's sampling parameters with the draft's temperature. Temperature 0 becomes 1: a one-hot distribution gives
-/// no tree.
-SamplingParams LmDrafter::params_of(const Proposal& proposal) const {
-    SamplingParams params = *proposal.sampling;
-    if (temperature_ >= 0) params.temperature = temperature_;
-    if (params.temperature == 0) params.temperature = 1;
-    return params;
-}
-
-/// Adds a row for each token that the model has no KV for, the root last.
-void LmDrafter::add_context_rows(std::size_t model, const Growing& tree, std::int32_t index) {
+/// The root's rows: one for each token that the model has no KV for, the root last.
+void LmDrafter::add(std::size_t model, const GrowingTree& tree, std::int32_t node, std::int32_t sequence,
+                    std::vector<ForwardRow>& rows) {
     const std::span<const std::int32_t> context = tree.proposal->context;
-    const DraftKv& draft = tree.sequence->of_model[model];
-    const auto size = static_cast<std::int64_t>(context.size());
-    for (std::int64_t position = std::min(draft.known(), size - 1); position < size; ++position) {
-        rows_.push_back(text_row(context[position], position - draft.origin, index));
-        rows_.back().wants_logits = position + 1 == size;
+    const DraftKv& draft = sequence_of(tree).of_model[model];
+    const std::int64_t size = std::ssize(context);
+    if (node == 0) {
+        for (std::int64_t position = std::min(draft.known(), size - 1); position < size; ++position)
+            rows.push_back(text_row(context[position], position - draft.origin, sequence));
+    } else {
+        const TokenTree& nodes = *tree.proposal->tree;
+        rows.push_back(
+            tree_row(nodes.token[node], size - 1 - draft.origin, TokenTree::slots_of(nodes.path_to(node)), sequence));
     }
+    rows.back().wants_logits = true;
 }
 
-void LmDrafter::add_node_row(std::size_t model, const Growing& tree, std::int32_t index, std::int32_t node) {
-    const TokenTree& nodes = *tree.proposal->tree;
-    DraftKv& draft = tree.sequence->of_model[model];
-    const auto size = static_cast<std::int64_t>(tree.proposal->context.size()) - draft.origin;
-    rows_.push_back(tree_row(nodes.token[node], size - 1, TokenTree::slots_of(nodes.path_to(node)), index));
-    rows_.back().wants_logits = true;
+void LmDrafter::computed(std::size_t model, const GrowingTree& tree, std::int32_t node) {
+    DraftKv& draft = sequence_of(tree).of_model[model];
+    if (node == 0) {
+        draft.kv->set_committed(std::ssize(tree.proposal->context) - draft.origin);
+        return;
+    }
     draft.computed.resize(std::max(draft.computed.size(), static_cast<std::size_t>(node) + 1), false);
     draft.computed[node] = true;
 }
 
-/// One forward pass of a draft model: the rows that all trees want from it for their next level.
-void LmDrafter::run_model(std::size_t model, std::vector<Growing>& trees) {
-    rows_.clear();
-    kv_.clear();
-    for (const Growing& tree : trees) {
-        const auto index = static_cast<std::int32_t>(kv_.size());
-        bool any = false;
-        for (const TreeGrowth::Wanted& wanted : tree.growth->wanted()) {
-            if (wanted.model != static_cast<std::int32_t>(model)) continue;
-            any = true;
-            if (wanted.node == 0) {
-                add_context_rows(model, tree, index);
-            } else {
-                add_node_row(model, tree, index, wanted.node);
-            }
-        }
-        if (any) kv_.push_back(tree.sequence->of_model[model].kv.get());
-    }
-    if (rows_.empty()) return;
-    PassResult result = models_[model]->forward({.rows = rows_, .sequences = views_of(kv_)});
-    const std::vector<WantedRow> wanted = wanted_rows(model, trees);
-    std::vector<DraftRow> rows;
-    for (const WantedRow& row : wanted) {
-        const Proposal& proposal = *row.tree->proposal;
-        rows.push_back({.context = {proposal.context, row.path},
-                        .sampling = params_of(proposal),
-                        .noise = proposal.noise,
-                        .position = std::ssize(proposal.context) + std::ssize(row.path),
-                        .node = row.node,
-                        .lanes = row.tree->growth->lanes_of(row.place),
-                        .num_draws = row.tree->growth->num_draws()});
-    }
-    std::vector<Distribution> drafts = samplers_[model].distributions(result.logits, rows);
-    for (std::size_t r = 0; r < wanted.size(); ++r) {
-        const Growing& tree = *wanted[r].tree;
-        wanted[r].tree->drafts[wanted[r].place] = std::move(drafts[r]);
-        if (wanted[r].node != 0) continue;
-        const DraftKv& kv = tree.sequence->of_model[model];
-        kv.kv->set_committed(std::ssize(tree.proposal->context) - kv.origin);
-    }
-}
-
-/// Grows all trees by one level. False if every tree is complete.
-bool LmDrafter::grow_level(std::vector<Growing>& trees) {
-    std::erase_if(trees, [](const Growing& tree) { return tree.growth->wanted().empty(); });
-    if (trees.empty()) return false;
-    for (Growing& tree : trees) tree.drafts.resize(tree.growth->wanted().size());
-    for (std::size_t model = 0; model < models_.size(); ++model) run_model(model, trees);
-    for (Growing& tree : trees) {
-        tree.growth->grow(tree.drafts);
-        ++tree.proposal->draft_calls;
-    }
-    return true;
-}
-
 void LmDrafter::propose(std::span<Proposal> proposals) {
-    for (DraftSampler& sampler : samplers_) sampler.release_kept();
-    std::vector<Growing> trees;
+    std::vector<GrowingTree> trees;
     for (Proposal& proposal : proposals) {
         auto* sequence = static_cast<LmSequence*>(proposal.sequence);
         const auto size = static_cast<std::int64_t>(proposal.context.size());
@@ -331,11 +236,9 @@ void LmDrafter::propose(std::span<Proposal> proposals) {
             reserve(*draft.kv, size - draft.origin + depth, max_nodes_);
             draft.computed.clear();
         }
-        trees.push_back(
-            {&proposal, sequence, method_->begin(*proposal.tree, proposal.noise, size, depth, proposal.max_width), {}});
+        trees.push_back({&proposal, method_->begin(*proposal.tree, proposal.noise, size, depth, proposal.max_width)});
     }
-    while (grow_level(trees)) {
-    }
+    trees_.grow(std::move(trees), *this);
 }
 
 /// Computes the KV of up to `max_rows` missing tokens in each model.
@@ -348,11 +251,11 @@ void LmDrafter::catch_up(LmSequence& mine, std::span<const std::int32_t> context
         const std::int64_t end = std::min(first + max_rows, static_cast<std::int64_t>(context.size()) - 1);
         if (first >= end) continue;
         reserve(kv, end - origin, 0);
-        rows_.clear();
+        std::vector<ForwardRow> rows;
         for (std::int64_t position = first; position < end; ++position)
-            rows_.push_back(text_row(context[position], position - origin));
+            rows.push_back(text_row(context[position], position - origin));
         const KvView view = kv.view();
-        models_[model]->forward({.rows = rows_, .sequences = std::span(&view, 1)});
+        models_[model]->forward({.rows = rows, .sequences = std::span(&view, 1)});
         kv.set_committed(end - origin);
     }
 }

@@ -35,6 +35,7 @@ std::string wanted_form(TreeForm form, const TreeShape& shape) {
 std::unique_ptr<Drafter> make_medusa_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_replay_drafter(const DraftContext& context);
+std::unique_ptr<Drafter> make_self_drafter(const DraftContext& context);
 
 using Shape = const TreeShape&;
 
@@ -76,6 +77,14 @@ const std::vector<DraftMethod>& draft_methods() {
         by_models("rsd-s", "the best sequences of a draft model, drawn without replacement", Draws::without_replacement,
                   TreeForm::beam, "3x4", 1,
                   [](Shape shape, std::int64_t) { return make_rsd_s(shape.width, shape.depth); }),
+        {.name = "self",
+         .summary = "the model itself, with fewer bits per weight and a part of its own keys and values",
+         .draws = Draws::without_replacement,
+         .form = TreeForm::beam,
+         .default_tree = "4",
+         .part = DraftPart::target_copy,
+         .make_trees = [](Shape shape, std::int64_t) { return make_rsd_s(shape.width, shape.depth); },
+         .make = make_self_drafter},
         {.name = "medusa",
          .summary = "a tree of trained heads on the model's own hidden states",
          .draws = Draws::certain,
@@ -106,7 +115,7 @@ const DraftMethod& find_draft_method(std::string_view name) {
 }
 
 TreeSpec own_tree(const DraftMethod& method, bool coupled) {
-    return method.weighs_nodes && coupled ? "auto" : method.default_tree;
+    return (method.weighs_nodes || method.copies_target()) && coupled ? "auto" : method.default_tree;
 }
 
 bool chooses_tree(const DraftMethod& method, const TreeSpec& spec) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -31,6 +32,7 @@ enum class Draws : std::uint8_t {
 enum class DraftPart : std::uint8_t {
     none,
     language_model,  ///< complete models with the target's vocabulary, in `draft-model` folders
+    target_copy,     ///< the target's own weights, usually at a lower precision (`draft-precision`)
     heads,           ///< trained heads on the target's hidden states, in a `draft-model` folder or the target's folder
 };
 
@@ -65,7 +67,10 @@ struct DraftMethod {
     std::unique_ptr<TreeMethod> (*make_trees)(const TreeShape& shape, std::int64_t num_models) = nullptr;
     std::unique_ptr<Drafter> (*make)(const DraftContext& context) = nullptr;
 
+    /// Whether it drafts with the target's own weights, over a part of the target's keys and values.
+    [[nodiscard]] bool copies_target() const { return part == DraftPart::target_copy; }
     [[nodiscard]] bool drafts() const { return draws != Draws::none; }
+    [[nodiscard]] bool samples() const { return draws > Draws::certain; }
 };
 
 /// All draft methods of this version.
@@ -110,6 +115,8 @@ struct TreeFamily {
     bool branches = false;
     std::int64_t num_models = 0;  ///< draft models; chains alternate between them
     bool by_heads = false;        ///< a level costs one row of the target's output head
+    /// Maximum number of positions that a row of a draft pass reads, given the text's length; {}: all of them.
+    std::function<std::int64_t(std::int64_t context)> draft_context{};
 
     /// In trees that branch: children of a node at `level` (root: 0). Otherwise: nodes of the level below it.
     [[nodiscard]] std::int64_t fan_out(std::int64_t level, std::int64_t width) const {

@@ -58,22 +58,23 @@ TreeChooser::TreeChooser(TreeFamily family, CostModel target, std::vector<CostMo
 
 /// Seconds of a model's pass over `rows` rows of each sequence. CostModel covers one sequence: the cost of reading a
 /// longer context is added once per sequence.
-double TreeChooser::pass_seconds(const CostModel& costs, std::int64_t rows) const {
-    const std::int64_t base = std::min(batch_.context, CostModel::base_context);
-    const double context_cost = costs.pass_seconds(rows, batch_.context) - costs.pass_seconds(rows, base);
+double TreeChooser::pass_seconds(const CostModel& costs, std::int64_t rows, std::int64_t context) const {
+    const std::int64_t base = std::min(context, CostModel::base_context);
+    const double context_cost = costs.pass_seconds(rows, context) - costs.pass_seconds(rows, base);
     return costs.pass_seconds(batch_.sequences * rows, base) + static_cast<double>(batch_.sequences) * context_cost;
 }
 
 double TreeChooser::target_seconds(std::int64_t rows) const {
-    return target_correction_.factor(batch_.sequences * rows) * pass_seconds(target_, rows);
+    return target_correction_.factor(batch_.sequences * rows) * pass_seconds(target_, rows, batch_.context);
 }
 
 /// Seconds of the draft models for one level. With several models, each runs its own pass over its share of the rows.
 double TreeChooser::level_seconds(std::int64_t rows, std::int64_t width) const {
     const auto models = std::min<std::int64_t>(static_cast<std::int64_t>(drafts_.size()), width);
+    const std::int64_t context = family_.draft_context ? family_.draft_context(batch_.context) : batch_.context;
     double seconds = 0;
     for (std::int64_t model = 0; model < models; ++model)
-        seconds += pass_seconds(drafts_[model], std::max<std::int64_t>(rows / models, 1));
+        seconds += pass_seconds(drafts_[model], std::max<std::int64_t>(rows / models, 1), context);
     return seconds;
 }
 
@@ -229,7 +230,7 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     // Draft models fill the CPU caches with their own data, so a first pass without drafts is slower than plain
     // decoding.
     const bool lone = limits_.depth == 0 && drafted_before_ && step_ >= first_steps;
-    if (!lone) target_correction_.record(step.rows, pass_seconds(target_, rows), step.forward_seconds);
+    if (!lone) target_correction_.record(step.rows, pass_seconds(target_, rows, batch_.context), step.forward_seconds);
     const auto tokens = static_cast<double>(std::max<std::int64_t>(step.tokens, 1));
     const double verify = step.verify_seconds / tokens;
     verify_seconds_ +=

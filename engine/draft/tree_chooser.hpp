@@ -79,7 +79,7 @@ class TreeChooser {
     [[nodiscard]] Candidate sized(const TreeLimits& limits) const;
     [[nodiscard]] double draft_factor(const Candidate& tree) const;
     [[nodiscard]] double level_seconds(std::int64_t rows, std::int64_t width) const;
-    [[nodiscard]] double pass_seconds(const CostModel& costs, std::int64_t rows) const;
+    [[nodiscard]] double pass_seconds(const CostModel& costs, std::int64_t rows, std::int64_t context) const;
     [[nodiscard]] double target_seconds(std::int64_t rows) const;
     [[nodiscard]] std::int64_t depth_in_reach() const;
     [[nodiscard]] std::int64_t probe_depth() const { return std::min(family_.max_depth, std::int64_t{2}); }

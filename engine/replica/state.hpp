@@ -91,6 +91,8 @@ struct Replica::State {
         for (Model* draft : options.draft.models)
             drafts.push_back(CostModel::measure(*draft, 0.3 / static_cast<double>(options.draft.models.size())));
         TreeFamily family = tree_family(*options.draft.method, static_cast<std::int64_t>(drafts.size()));
+        if (options.draft.method->copies_target())
+            family.draft_context = [cache = options.draft.partial_cache](std::int64_t n) { return cache.positions_of(n); };
         family.max_depth = std::min(family.max_depth, drafter->max_depth());
         return TreeChooser(family, target, drafts);
     }

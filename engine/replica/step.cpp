@@ -30,6 +30,7 @@ void Replica::State::propose(const StepHeader& header) {
                              .context = sequence.tokens,
                              .noise = noise_of(sequence),
                              .sampling = &sequence.item.options->sampling,
+                             .kv = sequence.kv.get(),
                              .max_depth = depth,
                              .max_width = header.trees.width,
                              .min_probability = header.min_probability,

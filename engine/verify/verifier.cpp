@@ -38,15 +38,23 @@ std::unique_ptr<Verifier> make_verifier(VerifyRule rule) {
     throw std::logic_error("no such verification rule");
 }
 
+/// How the drafts of a node are drawn in trees of `spec`: one draft without replacement is a chain's.
+static Draws draws_in(const DraftMethod& method, const TreeSpec& spec) {
+    if (method.draws != Draws::without_replacement || spec.is_auto()) return method.draws;
+    const TreeShape shape = spec.is_given() ? spec.shape() : parse_tree_shape(method.default_tree);
+    return shape.branching.empty() && shape.width == 1 ? Draws::chain : method.draws;
+}
+
 /// Whether `rule` preserves the target's distribution with the drafts of `method`.
-static bool is_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models) {
+static bool is_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree) {
     if (!method.drafts()) return true;  // there is nothing to verify
-    const bool independent = method.draws == Draws::chain || method.draws == Draws::independent;
+    const Draws draws = draws_in(method, tree);
+    const bool independent = draws == Draws::chain || draws == Draws::independent;
     switch (rule) {
         case VerifyRule::coupled:
             return true;
         case VerifyRule::rejection:
-            return method.draws == Draws::chain;
+            return draws == Draws::chain;
         case VerifyRule::multi_round:
             return independent;
         case VerifyRule::k_seq:
@@ -63,7 +71,7 @@ static const char* wanted_drafts(VerifyRule rule) {
         case VerifyRule::coupled:
             return "any drafts";
         case VerifyRule::rejection:
-            return "one sampled draft per node";
+            return "chains, with one sampled draft per node";
         case VerifyRule::multi_round:
             return "independent drafts";
         case VerifyRule::k_seq:
@@ -77,13 +85,13 @@ static const char* wanted_drafts(VerifyRule rule) {
 std::vector<std::string> lossless_methods(VerifyRule rule) {
     std::vector<std::string> names;
     for (const DraftMethod& method : draft_methods()) {
-        if (method.drafts() && is_lossless(rule, method, 1)) names.push_back(method.name);
+        if (method.drafts() && is_lossless(rule, method, 1, {})) names.push_back(method.name);
     }
     return names;
 }
 
-void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models) {
-    if (is_lossless(rule, method, num_models)) return;
+void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree) {
+    if (is_lossless(rule, method, num_models, tree)) return;
     std::string names;
     for (const std::string& name : lossless_methods(rule)) names += (names.empty() ? "" : ", ") + name;
     throw UsageError("verify: expected coupled with draft = " + method.name + ", got " + rule.name() +

@@ -80,7 +80,7 @@ std::unique_ptr<Verifier> make_verifier(VerifyRule rule);
 
 /// Throws UsageError if `rule` with the drafts of `method` would not preserve the target's distribution (algorithms.md
 /// section 3, "Which drafts a rule may see").
-void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models);
+void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree = {});
 
 /// Names of the methods (with one draft model) that `rule` may be used with.
 std::vector<std::string> lossless_methods(VerifyRule rule);

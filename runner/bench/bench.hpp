@@ -71,8 +71,6 @@ BenchTable bench_sampling(BenchSetup& setup);
 BenchTable bench_drafts(BenchSetup& setup);
 /// Speculation at a given acceptance against plain decoding; the texts are compared.
 BenchTable bench_speculation(BenchSetup& setup);
-/// Time from start to the first token: cold and warm, weights packed anew and mapped.
-BenchTable bench_start(BenchSetup& setup);
 
 /// All-reduce over the ranks through shared memory, by our messages and by the MPI library, alternating.
 BenchTable bench_all_reduce(BenchSetup& setup);

@@ -65,7 +65,6 @@ BenchTable measure(BenchSetup& setup, const std::string& what) {
     if (what == "sampling") return bench_sampling(setup);
     if (what == "drafts") return bench_drafts(setup);
     if (what == "speculation") return bench_speculation(setup);
-    if (what == "start") return bench_start(setup);
     return bench_all_reduce(setup);
 }
 
@@ -86,7 +85,7 @@ void check_ranks(const std::string& what, const Settings& settings, int ranks) {
         throw UsageError("command line: bench all-reduce: expected 2, 4 or 8 ranks, got " + std::to_string(ranks) +
                          "; start it with `mpirun -n 2`");
     }
-    if (what == "attention" || what == "sampling" || what == "drafts" || what == "speculation" || what == "start") {
+    if (what == "attention" || what == "sampling" || what == "drafts" || what == "speculation") {
         if (ranks == 1) return;
         throw UsageError("command line: bench " + what + ": expected one process, got " + std::to_string(ranks) +
                          " ranks; start it without mpirun");
@@ -97,8 +96,8 @@ void check_ranks(const std::string& what, const Settings& settings, int ranks) {
 }
 
 void check_name(const std::string& what) {
-    const std::vector<std::string> names{"decode", "verify",      "prefill",    "attention", "sampling",
-                                         "drafts", "speculation", "all-reduce", "start"};
+    const std::vector<std::string> names{"decode",   "verify", "prefill",     "attention",
+                                         "sampling", "drafts", "speculation", "all-reduce"};
     if (std::find(names.begin(), names.end(), what) != names.end()) return;
     throw UsageError("command line: bench: expected " + list_words(names) + ", got '" + engine::printable(what) + "'");
 }

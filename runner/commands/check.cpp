@@ -59,8 +59,9 @@ void add_items(Rows& rows, const JobReport& report) {
 void add_needs(Rows& rows, const JobReport& report) {
     if (report.memory) {
         const MemoryNeed& need = *report.memory;
+        const DraftFolders folders = draft_folders(report.settings);
         const char* drafts =
-            !wanted_draft_models(report.settings).empty() ? " of weights (draft models and all), " : " of weights, ";
+            folders.target_copy || !folders.models.empty() ? " of weights (draft models and all), " : " of weights, ";
         rows.emplace_back(
             "memory per rank",
             size_text(need.weights) + drafts + size_text(need.batch_kv) + " of keys and values for the " +

@@ -169,8 +169,7 @@ int generate_command(const std::vector<std::string>& arguments) {
     for (const std::string& notice : model->notices()) std::fprintf(stderr, "note: %s\n", notice.c_str());
 
     DraftModels drafts;
-    drafts.load(settings, config, *tokenizer, *device, *group);
-    drafts.load_heads(settings, *model);
+    drafts.load(settings, *model, *tokenizer, *device, *group);
 
     engine::ReplicaOptions options = replica_options(settings, config);
     drafts.give_to(options.draft);

@@ -326,12 +326,12 @@ const std::vector<CommandSyntax>& command_table() {
          .keys = true,
          .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
                                   "packed-weights", "draft-tree"}),
-         .summary = "time decode, verify, prefill, attention, sampling, drafts, speculation, all-reduce or start, "
-                    "beside the machine's limits",
+         .summary = "time decode, verify, prefill, attention, sampling, drafts, speculation or all-reduce, beside "
+                    "the machine's limits",
          .example = "longhaul bench decode --shape 1.1b --threads=2",
-         .more = "share = time at the measured bandwidth or peak (the larger) / time measured. start = from files to "
-                 "the first token. On several ranks: mpirun -n 2 longhaul bench decode --tensor-parallel=2, and "
-                 "mpirun -n 2 longhaul bench all-reduce"},
+         .more =
+             "share = time at the measured bandwidth or peak (the larger) / time measured. On several "
+             "ranks: mpirun -n 2 longhaul bench decode --tensor-parallel=2, and mpirun -n 2 longhaul bench all-reduce"},
     };
     return table;
 }

@@ -69,8 +69,9 @@ struct Settings {
     double draft_temperature = -1;  // -1: the target's temperature
     std::string draft_parallel = "auto";
     std::int64_t resample_threshold = 0;
-    std::int64_t partial_cache = 4096;
-    std::string partial_cache_mode = "dynamic";
+    std::string draft_precision = "auto";
+    std::int64_t partial_cache = 0;  // positions; 0: auto
+    std::string partial_cache_mode = "window";
     std::int64_t ngram_order = 4;
     std::int64_t ngram_top = 20;
     engine::VerifyRule verify;

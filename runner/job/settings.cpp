@@ -195,15 +195,39 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
         }
     };
     attempt("draft-tree", [&] { static_cast<void>(engine::tree_of(method, settings.draft_tree, models)); });
-    attempt("verify", [&] { engine::check_lossless(settings.verify, method, models); });
+    attempt("verify", [&] { engine::check_lossless(settings.verify, method, models, settings.draft_tree); });
     if (settings.draft_tree.is_auto() && !settings.is_coupled())
         add("draft-tree",
             "draft-tree: expected a shape with verify = " + settings.verify.name() +
                 ", got auto; what it chooses depends on measured time, and with this rule trees decide the "
                 "text");
-    if (settings.draft_temperature >= 0 && method.part != engine::DraftPart::language_model)
+    if (settings.draft_temperature >= 0 && !method.samples())
         add("draft-temperature", "draft-temperature: expected its default with draft = " + method.name +
                                      ", got a number; only draft models have a temperature");
+}
+
+/// Reports keys of drafts by the model itself that are given with another method, or do not fit the job.
+void check_partial_cache(const Settings& settings, const Origins& origins, Faults& faults) {
+    const auto add = [&](const char* key, const std::string& expected, const std::string& got, const std::string& fix) {
+        if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(key), key, expected, got, fix);
+    };
+    const std::string& mode = settings.partial_cache_mode;
+    if (settings.draft->copies_target()) {
+        if (mode == "dynamic" || mode == "static")
+            add("partial-cache-mode", "window or full", shown(mode), "it is not in this version");
+        if (settings.draft_precision == "int8" && settings.precision == "int4")
+            add("draft-precision", "int4, same or auto with precision = int4", shown("int8"),
+                "a copy above the model's precision costs more than the model itself");
+        return;
+    }
+    // Earlier versions wrote these two values into the job file of every run.
+    const bool written = settings.partial_cache == 4096 || mode == "dynamic";
+    for (const char* key : draft_copy_keys) {
+        const std::vector<std::string> value = find_key(key)->get(settings);
+        if (value == find_key(key)->get(Settings()) || (written && std::string_view(key) != "draft-precision"))
+            continue;
+        add(key, "its default with draft = " + settings.draft->name, shown(value.front()), "only draft = self has it");
+    }
 }
 
 /// Reports contradictions between keys. A key that already has a fault is not reported again.
@@ -217,12 +241,11 @@ void check_together(const Settings& settings, const Origins& origins, Faults& fa
         add("kernels", "kernels", list_words(kernels) + " with device = " + settings.device, shown(settings.kernels),
             "");
     check_drafts(settings, origins, faults);
-    for (const char* key : {"resample-threshold", "partial-cache", "partial-cache-mode"}) {
-        const auto value = [&](const Settings& of) { return find_key(key)->get(of); };
-        if (value(settings) == value(Settings())) continue;
-        add(key, key, "its default", shown(value(settings).empty() ? "" : value(settings).front()),
+    if (settings.resample_threshold != Settings().resample_threshold)
+        add("resample-threshold", "resample-threshold", "its default",
+            shown(std::to_string(settings.resample_threshold)),
             "the draft methods it belongs to are not in this version");
-    }
+    check_partial_cache(settings, origins, faults);
     check_scoring(settings, origins, faults);
     check_task_keys(settings, origins, faults);
     if (settings.draft->needs_recording && settings.replay_run.empty()) {
@@ -296,20 +319,24 @@ bool wants_continuation(const Settings& settings) {
     return settings.teacher_forced || settings.mode == "perplexity";
 }
 
-std::vector<std::filesystem::path> wanted_draft_models(const Settings& settings) {
-    const bool wanted = settings.mode == "generate" && settings.draft->part == engine::DraftPart::language_model;
-    return wanted ? settings.draft_model : std::vector<std::filesystem::path>{};
-}
-
-std::filesystem::path heads_folder(const Settings& settings) {
-    if (settings.mode != "generate" || settings.draft->part != engine::DraftPart::heads) return {};
-    return settings.draft_model.empty() ? settings.model : settings.draft_model.front();
-}
-
-std::vector<std::filesystem::path> draft_folders(const Settings& settings) {
-    std::vector<std::filesystem::path> folders = wanted_draft_models(settings);
-    if (const auto heads = heads_folder(settings); !heads.empty()) folders.push_back(heads);
+std::vector<std::filesystem::path> DraftFolders::all() const {
+    std::vector<std::filesystem::path> folders = models;
+    if (!heads.empty()) folders.push_back(heads);
     return folders;
+}
+
+DraftFolders draft_folders(const Settings& settings) {
+    DraftFolders folders;
+    if (settings.mode != "generate") return folders;
+    folders.target_copy = settings.draft->copies_target();
+    if (settings.draft->part == engine::DraftPart::language_model) folders.models = settings.draft_model;
+    if (settings.draft->part == engine::DraftPart::heads)
+        folders.heads = settings.draft_model.empty() ? settings.model : settings.draft_model.front();
+    return folders;
+}
+
+bool is_draft_copy_key(std::string_view key) {
+    return std::find(draft_copy_keys.begin(), draft_copy_keys.end(), key) != draft_copy_keys.end();
 }
 
 KeyKind kind_of(const std::string& key, const Settings& settings) {
@@ -346,6 +373,7 @@ std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
         const KeyKind kind = kind_of(key.info.key, settings);
         if (kind == KeyKind::execution || (kind == KeyKind::extension && !extensions)) continue;
         if (later_keys.contains(key.info.key) && key.get(settings) == key.get(defaults)) continue;
+        if (is_draft_copy_key(key.info.key) && !settings.draft->copies_target()) continue;
         if (key.info.key == "device") {
             identity.push_back({"device", device_kind(settings), "job"});
             continue;

@@ -1,9 +1,11 @@
 // Reads, checks and writes a job, and defines which keys decide its results. Used by all commands that take a job.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runner/job/job.hpp"
@@ -53,12 +55,20 @@ engine::TreeSpec own_tree(const Settings& settings);
 /// Whether the job uses the data's own continuations (teacher-forced or mode = perplexity).
 bool wants_continuation(const Settings& settings);
 
-/// Draft models that the job loads; empty if it needs none.
-std::vector<std::filesystem::path> wanted_draft_models(const Settings& settings);
-/// Folders of everything that the job drafts with: draft models and heads.
-std::vector<std::filesystem::path> draft_folders(const Settings& settings);
-/// Folder of the draft heads: `draft-model`, or the folder of the target model; "" if the job needs no heads.
-std::filesystem::path heads_folder(const Settings& settings);
+/// Folders of the parts that the job drafts with.
+struct DraftFolders {
+    std::vector<std::filesystem::path> models;
+    bool target_copy = false;     ///< the target drafts for itself
+    std::filesystem::path heads;  ///< `draft-model`, or the target's folder; "": no heads
+
+    [[nodiscard]] std::vector<std::filesystem::path> all() const;
+};
+DraftFolders draft_folders(const Settings& settings);
+
+/// The keys of methods whose drafts copy the target. Other methods ignore them: they are not part of the job's
+/// identity.
+constexpr std::array<const char*, 3> draft_copy_keys{"draft-precision", "partial-cache", "partial-cache-mode"};
+bool is_draft_copy_key(std::string_view key);
 
 /// Whether a key may change between launches of one run folder (runner/README.md, "Resume").
 enum class KeyKind {

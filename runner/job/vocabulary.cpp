@@ -231,6 +231,18 @@ Key draft_tree_key() {
         .get = [](const Settings& s) { return s.draft_tree.is_given() ? Strings{s.draft_tree.text()} : Strings{}; }};
 }
 
+Key partial_cache_key() {
+    return {
+        .info = {.key = "partial-cache",
+                 .value_name = "TOKENS|auto",
+                 .help = "positions of the text that a draft pass of draft = self reads: more than 16"},
+        .kind = Kind::draft,
+        .set = [](Settings& s, const std::string& value,
+                  const auto&) { s.partial_cache = value == "auto" ? 0 : parse_integer(value, 17, max_tokens); },
+        .get =
+            [](const Settings& s) { return Strings{s.partial_cache == 0 ? "auto" : std::to_string(s.partial_cache)}; }};
+}
+
 Key tensor_parallel_key() {
     return {.info = {.key = "tensor-parallel",
                      .value_name = "1|2|4|8",
@@ -457,30 +469,34 @@ Section machine_section() {
 }
 
 Section draft_section() {
-    return {"Drafting (with verify = coupled it changes only the speed, never the text)",
-            {choice("draft", Kind::draft, &Settings::draft, draft_methods_now(), draft_methods_later(),
-                    "draft method: " + draft_summaries()),
-             draft_model_key(), draft_tree_key(), draft_temperature_key(),
-             choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
-                    "with tensor-parallel: each rank runs the whole draft model, or a shard of it; auto = by its size, "
-                    "where it can be sharded"),
-             integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any,
-                     "not in this version: Lyanna's r"),
-             integer("partial-cache", Kind::draft, &Settings::partial_cache, 1, max_tokens,
-                     "not in this version: positions that a draft pass reads"),
-             choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode, {"dynamic", "static", "full"}, {},
-                    "not in this version: how these positions are selected"),
-             integer("ngram-order", Kind::draft, &Settings::ngram_order, 2, 16, "tokens of an n-gram"),
-             integer("ngram-top", Kind::draft, &Settings::ngram_top, 0, 1000,
-                     "branches per node from the n-gram table; 0 = no table"),
-             choice("verify", Kind::identity, &Settings::verify, verify_rules(), {"tokenswift-paper"},
-                    "verification rule; coupled = the text equals plain decoding's, token for token; the others (of "
-                    "the papers) preserve its distribution: " +
-                        lossless_pairs()),
-             path("replay-run", Kind::draft, &Settings::replay_run,
-                  "tests: run folder, made with token-ids = true, whose texts draft = replay proposes"),
-             number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,
-                    "tests: probability that the first draft of replay is right")}};
+    return {
+        "Drafting (with verify = coupled it changes only the speed, never the text)",
+        {choice("draft", Kind::draft, &Settings::draft, draft_methods_now(), draft_methods_later(),
+                "draft method: " + draft_summaries()),
+         draft_model_key(), draft_tree_key(), draft_temperature_key(),
+         choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
+                "with tensor-parallel: each rank runs the whole draft model, or a shard of it; auto = by its size, "
+                "where it can be sharded"),
+         integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any,
+                 "not in this version: Lyanna's r"),
+         choice("draft-precision", Kind::draft, &Settings::draft_precision, {"auto", "int4", "int8", "same"}, {},
+                "weights that draft = self drafts with; same = the model's own, no copy"),
+         partial_cache_key(),
+         choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode,
+                {"window", "full", "dynamic", "static"}, {},
+                "how these positions are selected: window = the first and the most recent ones, full = all of them; "
+                "dynamic and static are not in this version"),
+         integer("ngram-order", Kind::draft, &Settings::ngram_order, 2, 16, "tokens of an n-gram"),
+         integer("ngram-top", Kind::draft, &Settings::ngram_top, 0, 1000,
+                 "branches per node from the n-gram table; 0 = no table"),
+         choice("verify", Kind::identity, &Settings::verify, verify_rules(), {"tokenswift-paper"},
+                "verification rule; coupled = the text equals plain decoding's, token for token; the others (of "
+                "the papers) preserve its distribution: " +
+                    lossless_pairs()),
+         path("replay-run", Kind::draft, &Settings::replay_run,
+              "tests: run folder, made with token-ids = true, whose texts draft = replay proposes"),
+         number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,
+                "tests: probability that the first draft of replay is right")}};
 }
 
 Section checkpoint_section() {

@@ -50,14 +50,35 @@ void check_draft_vocabulary(const std::filesystem::path& folder, const engine::M
                      "a draft model shares the target's tokenizer");
 }
 
-void DraftModels::load(const Settings& settings, const engine::ModelConfig& target, const engine::Tokenizer& tokenizer,
+void DraftModels::load(const Settings& settings, engine::Model& target, const engine::Tokenizer& tokenizer,
                        kernels::Device& device, engine::Group& group) {
+    const DraftFolders folders = draft_folders(settings);
     std::string wanted = settings.precision + " " + settings.kv_precision + " " + settings.draft_parallel;
-    for (const auto& folder : wanted_draft_models(settings)) wanted += "\n" + folder.string();
+    for (const auto& folder : folders.all()) wanted += "\n" + folder.string();
+    if (folders.target_copy) wanted += " " + settings.draft_precision;
     if (wanted == loaded_) return;
     unload();
+    load_models(settings, folders.models, target.config(), tokenizer, device, group);
+    if (folders.target_copy) load_copy(settings, target, device, group);
+    engine::agree(group, [&] {
+        if (!folders.heads.empty()) heads_ = std::make_unique<engine::DraftHeads>(folders.heads, target);
+    });
+    loaded_ = std::move(wanted);
+}
+
+void DraftModels::load_copy(const Settings& settings, engine::Model& target, kernels::Device& device,
+                            engine::Group& group) {
+    drafting_target_ = &target;
+    if (const auto precision = draft_copy_precision(settings)) {
+        models_.push_back(engine::Model::load(settings.model, *precision, device, group, kv_dtype_of(settings),
+                                              packed_folder(settings)));
+    }
+}
+
+void DraftModels::load_models(const Settings& settings, const std::vector<std::filesystem::path>& folders,
+                              const engine::ModelConfig& target, const engine::Tokenizer& tokenizer,
+                              kernels::Device& device, engine::Group& group) {
     alone_ = engine::make_local_group();
-    const std::vector<std::filesystem::path> folders = wanted_draft_models(settings);
     std::vector<bool> sharded;
     engine::agree(group, [&] {
         for (const auto& folder : folders) {
@@ -79,16 +100,6 @@ void DraftModels::load(const Settings& settings, const engine::ModelConfig& targ
             engine::agree(group, [&] { load_over(*alone_); });
         }
     }
-    loaded_ = std::move(wanted);
-}
-
-void DraftModels::load_heads(const Settings& settings, const engine::Model& target) {
-    const std::filesystem::path folder = heads_folder(settings);
-    if (folder == heads_folder_) return;
-    heads_.reset();
-    heads_folder_.clear();
-    if (!folder.empty()) heads_ = std::make_unique<engine::DraftHeads>(folder, target);
-    heads_folder_ = folder;
 }
 
 void DraftModels::unload() {
@@ -96,19 +107,27 @@ void DraftModels::unload() {
     alone_.reset();
     loaded_.clear();
     heads_.reset();
-    heads_folder_.clear();
+    drafting_target_ = nullptr;
 }
 
 void DraftModels::give_to(engine::DraftOptions& options) const {
     options.models.clear();
     for (const auto& model : models_) options.models.push_back(model.get());
+    if (options.models.empty() && drafting_target_ != nullptr) options.models.push_back(drafting_target_);
     options.heads = heads_.get();
 }
 
-double DraftModels::cost_of_level(const engine::ModelConfig& target) const {
+DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const {
     std::int64_t parameters = heads_ ? heads_->config().num_parameters(target) : 0;
     for (const auto& model : models_) parameters += engine::num_parameters(model->config());
-    return static_cast<double>(parameters) / static_cast<double>(engine::num_parameters(target));
+    const std::int64_t levels = heads_ ? 1 : options.shape().depth;
+    DraftCost cost{.level = static_cast<double>(parameters) / static_cast<double>(engine::num_parameters(target)),
+                   .levels = options.chooses_tree() ? 0 : levels};
+    if (drafting_target_ != nullptr)  // the same parameters, but fewer bits of each
+        cost.level = models_.empty() ? 1.0
+                                     : static_cast<double>(models_.front()->streamed_weight_bytes()) /
+                                           static_cast<double>(drafting_target_->streamed_weight_bytes());
+    return cost;
 }
 
 std::string DraftModels::fingerprint() const {

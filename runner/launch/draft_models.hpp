@@ -14,35 +14,39 @@
 #include "engine/tokenizer/tokenizer.hpp"
 #include "kernels/device.hpp"
 #include "runner/job/settings.hpp"
+#include "runner/run/results.hpp"
 
 namespace longhaul::runner {
 
 class DraftModels {
   public:
-    /// Loads the draft models of `settings`, unless they are loaded already; none if the draft method uses none or the
-    /// job does not generate. `draft-parallel` decides whether a model is sharded over `group` (the target's) or
-    /// replicated on each of its ranks. Collective over the group. Throws InputError if a model's vocabulary is not the
-    /// target's.
-    void load(const Settings& settings, const engine::ModelConfig& target, const engine::Tokenizer& tokenizer,
+    /// Loads the draft models, the target's copy and the heads of `settings`, unless they are loaded already; none if
+    /// the draft method uses none or the job does not generate. `draft-parallel` decides whether a model is sharded
+    /// over `group` (the target's) or replicated on each of its ranks. Collective over the group. Throws InputError if
+    /// a model's vocabulary is not the target's, or heads do not fit it.
+    void load(const Settings& settings, engine::Model& target, const engine::Tokenizer& tokenizer,
               kernels::Device& device, engine::Group& group);
-    /// Loads the draft heads of `settings` if its method uses heads, unless they are loaded already. Throws InputError.
-    void load_heads(const Settings& settings, const engine::Model& target);
     void unload();
 
     /// Sets the pointers to the models and heads in `options`.
     void give_to(engine::DraftOptions& options) const;
-    /// Parameters read per tree level (heads: once per tree), divided by the target's parameters; 0 if nothing is
-    /// loaded.
-    [[nodiscard]] double cost_of_level(const engine::ModelConfig& target) const;
+    /// Parameters read per tree level (heads: once per tree), divided by the target's parameters; of a copy of the
+    /// target: bytes by bytes.
+    [[nodiscard]] DraftCost cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const;
     /// Fingerprints of the heads and models, joined in order; "" if nothing is loaded.
     [[nodiscard]] std::string fingerprint() const;
 
   private:
+    void load_models(const Settings& settings, const std::vector<std::filesystem::path>& folders,
+                     const engine::ModelConfig& target, const engine::Tokenizer& tokenizer, kernels::Device& device,
+                     engine::Group& group);
+    void load_copy(const Settings& settings, engine::Model& target, kernels::Device& device, engine::Group& group);
+
     std::string loaded_;  ///< key of what was requested; "" if nothing is loaded
     std::unique_ptr<engine::Group> alone_;
     std::vector<std::unique_ptr<engine::Model>> models_;
-    std::filesystem::path heads_folder_;
     std::unique_ptr<engine::DraftHeads> heads_;
+    engine::Model* drafting_target_ = nullptr;  ///< the target, if it drafts for itself
 };
 
 /// Whether the ranks of a replica shard a draft model instead of replicating it, according to `draft-parallel`; `auto`

@@ -42,6 +42,14 @@ engine::Precision precision_of(const Settings& settings) {
     throw std::logic_error("precision '" + settings.precision + "' passed parse_settings");
 }
 
+std::optional<engine::Precision> draft_copy_precision(const Settings& settings) {
+    const engine::Precision target = precision_of(settings);
+    if (settings.draft_precision == "same" || target == engine::Precision::int4) return {};
+    if (settings.draft_precision == "int4") return engine::Precision::int4;
+    if (target == engine::Precision::int8) return {};
+    return engine::Precision::int8;
+}
+
 kernels::DType kv_dtype_of(const Settings& settings) {
     if (settings.kv_precision == "bf16") return kernels::DType::bf16;
     if (settings.kv_precision == "fp32") return kernels::DType::f32;
@@ -67,6 +75,9 @@ engine::DraftOptions draft_of(const Settings& settings) {
             .recorded = nullptr,
             .replay_accept = settings.replay_accept,
             .models = {},
+            .partial_cache = {.mode = settings.partial_cache_mode == "full" ? engine::PartialMode::full
+                                                                            : engine::PartialMode::window,
+                              .max_positions = settings.partial_cache},
             .model_temperature = settings.draft_temperature,
             .tree_limits = {}};
 }

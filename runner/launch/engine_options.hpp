@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "engine/model/model.hpp"
 #include "engine/replica/replica.hpp"
@@ -21,6 +22,8 @@ std::unique_ptr<engine::Tokenizer> load_tokenizer(const std::filesystem::path& f
 std::filesystem::path packed_folder(const Settings& settings);
 
 engine::Precision precision_of(const Settings& settings);
+/// Precision of the copy of the target that drafts with draft = self; nullopt: the target itself drafts. `auto`: int8.
+std::optional<engine::Precision> draft_copy_precision(const Settings& settings);
 kernels::DType kv_dtype_of(const Settings& settings);
 engine::SamplingParams sampling_of(const Settings& settings);
 engine::DraftOptions draft_of(const Settings& settings);

@@ -106,23 +106,23 @@ class JobChecker {
 
     void check_draft_models() {
         std::string fingerprint;
-        for (const fs::path& folder : wanted_draft_models(report_.settings)) {
-            attempt("draft", [&] {
+        const DraftFolders parts = draft_folders(report_.settings);
+        for (const fs::path& folder : parts.models) {
+            const bool good = attempt("draft", [&] {
                 const engine::ModelConfig config = engine::ModelConfig::load(folder);
                 if (tokenizer_) check_draft_vocabulary(folder, config, report_.model->config, *tokenizer_);
                 const bool sharded = is_draft_sharded(report_.settings, folder, config);
-                const engine::Split split(config, 0, sharded ? static_cast<int>(report_.settings.tensor_parallel) : 1);
-                const kernels::KvLayout layout = engine::kv_layout_of(config, split, kv_dtype_of(report_.settings));
-                drafts_.push_back({config, split, layout});
+                engine::Split(config, 0, sharded ? static_cast<int>(report_.settings.tensor_parallel) : 1);
                 const auto tensors = engine::SafetensorsFolder::open(folder);
                 for (const std::string& line : engine::tensor_faults(config, tensors))
                     add("draft", line, ExitCode::error);
                 const std::string of_one = hex(engine::model_fingerprint(config, tensors.fingerprint()));
                 fingerprint += (fingerprint.empty() ? "" : "+") + of_one;
             });
+            drafts_are_bad_ = drafts_are_bad_ || !good;
         }
-        if (const fs::path folder = heads_folder(report_.settings); !folder.empty()) {
-            heads_are_bad_ = !attempt("draft", [&] {
+        if (const fs::path& folder = parts.heads; !folder.empty()) {
+            drafts_are_bad_ = !attempt("draft", [&] {
                 const engine::ModelConfig& target = report_.model->config;
                 for (const std::string& line : engine::head_faults(folder, target)) add("draft", line, ExitCode::error);
                 engine::tree_of_heads(draft_of(report_.settings), engine::HeadsConfig::load(folder, target));
@@ -199,11 +199,11 @@ class JobChecker {
 
     void estimate() {
         if (!report_.items || !layout_ || !device_) return;
-        if (drafts_.size() != wanted_draft_models(report_.settings).size()) return;
-        if (heads_are_bad_) return;
+        if (drafts_are_bad_) return;
         for (const char* key : {"precision", "kv-precision", "batch", "tensor-parallel", "memory", "checkpoint-kv"}) {
             if (!is_good(key)) return;
         }
+        parts_ = parts_of(report_.settings);
         estimate_memory();
         if (is_good("output")) estimate_disk();
     }
@@ -222,19 +222,13 @@ class JobChecker {
 
     /// KV bytes of an item on one rank, including the draft models'.
     [[nodiscard]] std::int64_t kv_bytes(std::int64_t positions) const {
-        return item_kv_bytes(parts(), *device_, held(positions), positions);
-    }
-
-    [[nodiscard]] ModelParts parts() const {
-        ModelParts all{{report_.model->config, *split_, *layout_}};
-        all.insert(all.end(), drafts_.begin(), drafts_.end());
-        return all;
+        return item_kv_bytes(parts_, *device_, held(positions), positions);
     }
 
     void estimate_memory() {
         const Settings& settings = report_.settings;
         MemoryNeed need;
-        need.weights = weight_bytes(settings, parts(), *device_);
+        need.weights = weight_bytes(settings, parts_, *device_);
         for (const std::int64_t positions : longest_items()) need.batch_kv += kv_bytes(positions);
         need.longest_kv = kv_bytes(report_.items->positions.largest());
         need.available = device_is_here_ ? available_bytes(*device_, 1) : 0;
@@ -309,8 +303,8 @@ class JobChecker {
     std::unique_ptr<kernels::Device> device_;
     bool device_is_auto_ = true;
     bool device_is_here_ = true;  ///< false: `device_` is a CPU device in place of the job's device
-    ModelParts drafts_;
-    bool heads_are_bad_ = false;
+    bool drafts_are_bad_ = false;
+    ModelParts parts_;
     std::optional<engine::Split> split_;
     std::optional<kernels::KvLayout> layout_;
 };

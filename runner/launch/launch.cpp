@@ -159,6 +159,7 @@ std::optional<BaselineReport> run_baseline(Launch& launch, int& code) {
         write_identity(phase.folder, phase.settings, launch.loaded.fingerprints);
     });
     phase.epoch = shared_epoch(world, phase.epoch);
+    launch.loaded.drafts.unload();  // plain decoding's memory plan has no drafts
     const JobOutcome outcome = run_phase(world, launch.loaded, phase);
     if (hold)
         hold->set_ending({{"state", outcome.all_done ? "finished" : "stopped"}, {"exit_code", outcome.exit_code}});

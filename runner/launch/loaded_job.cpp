@@ -41,10 +41,7 @@ void load_target(const World& world, const Settings& settings, LoadedJob& loaded
 /// Loads the draft parts. Their fingerprint is part of the job's identity if the verification rule lets drafts affect
 /// the text.
 void load_drafts(const World& world, const Settings& settings, LoadedJob& loaded) {
-    world.agree([&] {
-        loaded.drafts.load(settings, loaded.model->config(), *loaded.tokenizer, *loaded.device, *loaded.group);
-        loaded.drafts.load_heads(settings, *loaded.model);
-    });
+    world.agree([&] { loaded.drafts.load(settings, *loaded.model, *loaded.tokenizer, *loaded.device, *loaded.group); });
     loaded.fingerprints.erase("draft-model");
     const std::string fingerprint = loaded.drafts.fingerprint();
     check_same_everywhere(world, "draft-model", fingerprint);

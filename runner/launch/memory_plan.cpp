@@ -186,12 +186,20 @@ ModelParts parts_of(const Settings& settings) {
     ModelParts parts;
     const auto add = [&](const engine::ModelConfig& config, std::int64_t ranks) {
         const engine::Split split(config, 0, static_cast<int>(ranks));
-        parts.push_back({config, split, engine::kv_layout_of(config, split, kv_dtype_of(settings))});
+        parts.push_back(
+            {config, split, engine::kv_layout_of(config, split, kv_dtype_of(settings)), precision_of(settings)});
     };
     add(engine::ModelConfig::load(settings.model), settings.tensor_parallel);
-    for (const auto& folder : wanted_draft_models(settings)) {
+    const DraftFolders drafts = draft_folders(settings);
+    for (const auto& folder : drafts.models) {
         const engine::ModelConfig config = engine::ModelConfig::load(folder);
         add(config, is_draft_sharded(settings, folder, config) ? settings.tensor_parallel : 1);
+    }
+    const std::optional<engine::Precision> copy = draft_copy_precision(settings);
+    if (drafts.target_copy && copy) {
+        parts.push_back(parts.front());
+        parts.back().precision = *copy;
+        parts.back().caches = false;
     }
     return parts;
 }
@@ -199,8 +207,8 @@ ModelParts parts_of(const Settings& settings) {
 std::int64_t weight_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
     std::int64_t bytes = 0;
     for (const ModelPart& part : parts)
-        bytes += engine::packed_weight_bytes(part.config, part.split, precision_of(settings), device);
-    if (const auto folder = heads_folder(settings); !folder.empty())
+        bytes += engine::packed_weight_bytes(part.config, part.split, part.precision, device);
+    if (const auto folder = draft_folders(settings).heads; !folder.empty())
         bytes += engine::heads_bytes(engine::HeadsConfig::load(folder, parts.front().config), precision_of(settings),
                                      device);
     return bytes;
@@ -210,6 +218,7 @@ std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& devic
                            std::int64_t positions) {
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
+        if (!parts[i].caches) continue;
         const std::int64_t seen = i == 0 ? held : std::min(positions, parts[i].config.max_positions);
         bytes += engine::PagePool::pages_for(seen) * device.kv_page_bytes(parts[i].layout);
     }
@@ -237,10 +246,11 @@ std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) 
     const std::int64_t rows = max_rows(settings), logit_rows = max_logit_rows(settings, parts.front());
     std::int64_t bytes = settings.kernels == "cuda-cublas" ? library_bytes(parts.front()) : 0;
     for (const ModelPart& part : parts)
-        bytes += engine::pass_bytes(part.config, part.split, precision_of(settings), rows, logit_rows);
-    if (!heads_folder(settings).empty()) {  // tapped states, and per tree level one row of states and one row of logits
+        bytes += engine::pass_bytes(part.config, part.split, part.precision, rows, logit_rows);
+    if (const auto folder = draft_folders(settings).heads;
+        !folder.empty()) {  // tapped states, and per tree level one row of states and one row of logits
         const engine::ModelConfig& target = parts.front().config;
-        const engine::HeadsConfig heads = engine::HeadsConfig::load(heads_folder(settings), target);
+        const engine::HeadsConfig heads = engine::HeadsConfig::load(folder, target);
         const std::int64_t levels = settings.batch * engine::tree_of_heads(draft_of(settings), heads).depth;
         bytes += std::int64_t{sizeof(float)} * ((rows + 2 * levels) * target.hidden_size + levels * target.vocab_size);
     }
@@ -257,10 +267,12 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
     }
     const std::int64_t vocab = parts.front().config.vocab_size;
     const bool decides = chooses && !settings.is_coupled();
-    if (decides && parts.size() > 1) bytes += kept_bytes(decode_rows(settings), vocab, parts.size() - 1);
-    const bool quantized = settings.precision == "int8" || settings.precision == "int4";
+    const bool alone = parts.size() == 1 && draft_folders(settings).target_copy;  // the target itself drafts
+    if (const std::size_t drafting = alone ? 1 : parts.size() - 1; decides && drafting > 0)
+        bytes += kept_bytes(decode_rows(settings), vocab, drafting);
     for (const ModelPart& part : parts) {
         bytes += granule * matrices_of_layer * part.config.num_layers;
+        const bool quantized = part.precision == engine::Precision::int8 || part.precision == engine::Precision::int4;
         operations = std::max(
             operations,
             device.operation_bytes(part.layout,

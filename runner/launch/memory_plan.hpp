@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/model/config.hpp"
+#include "engine/model/model.hpp"
 #include "engine/model/weights.hpp"
 #include "kernels/device.hpp"
 #include "runner/job/settings.hpp"
@@ -19,6 +20,8 @@ struct ModelPart {
     engine::ModelConfig config;
     engine::Split split;
     kernels::KvLayout layout;
+    engine::Precision precision = engine::Precision::bf16;
+    bool caches = true;  ///< false: it has no keys and values of its own (the target's copy)
 };
 
 /// One rank's shards of all models of a job, the target first.

@@ -67,11 +67,7 @@ std::string reason_name(engine::FinishReason reason) {
 std::optional<DraftCost> draft_cost(const LoadedJob& loaded, const JobPhase& phase) {
     const Settings& settings = phase.settings;
     if (!settings.draft->drafts() || settings.mode != "generate") return std::nullopt;
-    const engine::DraftOptions draft = draft_of(settings);
-    return DraftCost{.level = loaded.drafts.cost_of_level(loaded.model->config()),
-                     .levels = draft.chooses_tree()                             ? 0
-                               : draft.method->part == engine::DraftPart::heads ? 1
-                                                                                : draft.shape().depth};
+    return loaded.drafts.cost(loaded.model->config(), draft_of(settings));
 }
 
 }  // namespace

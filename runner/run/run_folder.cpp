@@ -35,6 +35,9 @@ std::map<std::string, std::string> key_values(const Settings& settings) {
 /// added here.
 std::map<std::string, std::string> read_keys(const Json& json, const Settings& settings) {
     auto keys = json.get<std::map<std::string, std::string>>();
+    // Earlier versions stored the partial cache of every method.
+    if (!settings.draft->copies_target())
+        std::erase_if(keys, [](const auto& key) { return is_draft_copy_key(key.first); });
     const auto draft = keys.find("draft");
     if (draft == keys.end() || draft->second != settings.draft->name) return keys;
     const std::string own = (settings.draft->drafts() ? own_tree(settings) : settings.draft_tree).text();
@@ -279,7 +282,8 @@ std::string quick_fingerprint(const fs::path& model) {
 static std::string draft_files(const Settings& settings) {
     if (settings.is_coupled()) return "";
     std::string all;
-    for (const fs::path& folder : draft_folders(settings)) all += (all.empty() ? "" : "+") + quick_fingerprint(folder);
+    for (const fs::path& folder : draft_folders(settings).all())
+        all += (all.empty() ? "" : "+") + quick_fingerprint(folder);
     return all;
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -73,6 +74,7 @@ struct Job {
     std::filesystem::path model = tiny_model;
     std::vector<std::filesystem::path> draft_models{};
     std::filesystem::path heads{};                                // for methods that draft with heads
+    std::optional<Precision> copy{};                              // of the target, for methods that draft with one
     bool draft_sharded = false;                                   // split over the ranks; else each holds a copy
     std::map<std::int64_t, std::vector<std::int32_t>> prompts{};  // default: prompt_of
     int ranks = 1;
@@ -144,6 +146,10 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                     drafts.push_back(Model::load(folder, job.precision, *device, job.draft_sharded ? group : *alone));
                     options.draft.models.push_back(drafts.back().get());
                 }
+                if (job.copy)
+                    drafts.push_back(Model::load(job.model, *job.copy, *device, group, model->kv_layout().dtype));
+                if (job.options.draft.method->copies_target())
+                    options.draft.models.push_back(job.copy ? drafts.back().get() : model.get());
                 std::unique_ptr<DraftHeads> heads;
                 if (!job.heads.empty()) heads = std::make_unique<DraftHeads>(job.heads, *model);
                 options.draft.heads = heads.get();

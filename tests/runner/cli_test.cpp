@@ -143,7 +143,7 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
         {{"generate", "m", "--prompt=a", "--data=x"},
          "data: expected a key that `longhaul generate` uses, got '--data'; see `longhaul generate --help`"},
         {{"bench", "nothing"},
-         "bench: expected decode, verify, prefill, attention, sampling, drafts, speculation, all-reduce or start, got "
+         "bench: expected decode, verify, prefill, attention, sampling, drafts, speculation or all-reduce, got "
          "'nothing'"},
         {{"bench", "all-reduce"}, "bench all-reduce: expected 2, 4 or 8 ranks, got 1; start it with `mpirun -n 2`"},
         {{"bench", "speculation", "--rounds=0"}, "rounds: expected a number from 1 to 1000, got '0'"},
@@ -384,18 +384,6 @@ TEST_F(Cli, BenchSpeculationTakesRoundsAndATree) {
         before = line.at("block_efficiency").get<double>();
     }
     EXPECT_GT(before, 2);
-}
-
-TEST_F(Cli, BenchStartTellsHowASessionBegins) {
-    const Ended ended = run({"bench", "start", std::string("--model=") + LONGHAUL_DEMO_MODEL, "--json",
-                             "--packed-weights=" + (folder_ / "packed").string()});
-    ASSERT_EQ(ended.exit_code, 0) << ended.err;
-    const auto lines = nlohmann::json::parse(ended.out).at("lines");
-    EXPECT_EQ(lines.size(), 7U);
-    for (const auto& line : lines) {
-        EXPECT_GE(line.at("token_seconds"), line.at("seconds")) << line;
-    }
-    EXPECT_TRUE(!fs::exists(folder_ / "packed") || fs::is_empty(folder_ / "packed")) << "nothing is left behind";
 }
 
 // An error that only the model can reveal is reported before the run folder is bound to the job, and `check` finds it,

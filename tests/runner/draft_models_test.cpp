@@ -29,15 +29,15 @@ Settings drafting(const fs::path& folder) {
 
 /// The error that each of two ranks throws, "" if none.
 std::array<std::string, 2> load_on_two_ranks(const std::array<Settings, 2>& settings) {
-    const engine::ModelConfig target = engine::ModelConfig::load(LONGHAUL_DEMO_MODEL);
     const auto tokenizer = engine::Tokenizer::load(LONGHAUL_DEMO_MODEL);
     auto groups = engine::testing::make_thread_groups(2);
     std::array<std::string, 2> lines;
     const auto load = [&](std::size_t rank) {
         const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
+        const auto target = engine::Model::load(LONGHAUL_DEMO_MODEL, engine::Precision::bf16, *device, *groups[rank]);
         DraftModels drafts;
         try {
-            drafts.load(settings[rank], target, *tokenizer, *device, *groups[rank]);
+            drafts.load(settings[rank], *target, *tokenizer, *device, *groups[rank]);
         } catch (const Error& error) {
             lines[rank] = error.what();
         }

@@ -148,6 +148,29 @@ TEST_F(MemoryPlan, WhatIsReservedIsCounted) {
     EXPECT_NE(refusal(), "");
 }
 
+// The copy of the target that drafts has weights, but its keys and values are the target's.
+TEST_F(MemoryPlan, ACopyOfTheTargetNeedsItsWeightsAlone) {
+    settings.precision = "bf16";
+    settings.draft = "ar";
+    const ModelParts plain = parts_of(settings);
+    settings.draft = "self";
+    settings.draft_precision = "int4";
+    const ModelParts parts = parts_of(settings);
+    ASSERT_EQ(parts.size(), 2U);
+    EXPECT_EQ(item_kv_bytes(parts, device, 500, 500), item_kv_bytes(plain, device, 500, 500));
+    const std::int64_t target = weight_bytes(settings, plain, device);
+    const std::int64_t copy = weight_bytes(settings, parts, device) - target;
+    Settings alone = settings;
+    alone.draft = "ar";
+    alone.precision = "int4";
+    EXPECT_EQ(copy, weight_bytes(alone, parts_of(alone), device));
+    for (const char* precision : {"same", "auto"}) {  // int8 is the precision of the model already
+        settings.precision = "int8";
+        settings.draft_precision = precision;
+        EXPECT_EQ(parts_of(settings).size(), 1U) << precision;
+    }
+}
+
 TEST_F(MemoryPlan, OperationsAreAskedAboutTheJobsPasses) {
     settings.batch = 6;
     settings.draft = "ngram";
@@ -159,7 +182,7 @@ TEST_F(MemoryPlan, OperationsAreAskedAboutTheJobsPasses) {
     EXPECT_EQ(device.last_pass.rows, 6 * 11 + 256);
     EXPECT_EQ(device.last_pass.widest_quantized, 0);
     settings.precision = "int8";
-    reserved_bytes(settings, parts, device);
+    reserved_bytes(settings, parts_of(settings), device);
     EXPECT_EQ(device.last_pass.widest_quantized, 2 * parts.front().split.intermediate) << "gate and up";
 }
 

@@ -123,11 +123,14 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"resample-threshold", "3",
          "resample-threshold: expected its default, got '3'; the draft methods it belongs to are not in this version"},
         {"partial-cache-mode", "static",
-         "partial-cache-mode: expected its default, got 'static'; the draft methods it belongs to are not in this "
-         "version"},
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self has it"},
+        {"partial-cache", "16", "partial-cache: expected an integer from 17 to 2147483647, got '16'"},
+        {"draft-precision", "int4",
+         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self has it"},
         {"verify", "rejection",
-         "verify: expected coupled with draft = ngram, got rejection, which needs one sampled draft per node (draft = "
-         "sd); the output would not follow the model's distribution"},
+         "verify: expected coupled with draft = ngram, got rejection, which needs chains, with one sampled draft per "
+         "node (draft "
+         "= sd, self); the output would not follow the model's distribution"},
         {"verify", "tokenswift-paper",
          "verify: expected coupled, rejection, multi-round, k-seq or recursive, got 'tokenswift-paper'; it is not in "
          "this version"},
@@ -185,19 +188,19 @@ TEST(Settings, DraftKeysGoTogether) {
         {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-tree", "12x5"}, {"verify", "recursive"}}, ""},
         {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"verify", "k-seq"}},
          "verify: expected coupled with draft = rsd-s, got k-seq, which needs independent drafts of one model (draft = "
-         "sd, spectr, specinfer)" +
+         "sd, spectr, specinfer, self)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "rsd-c"}, {"verify", "multi-round"}},
          "verify: expected coupled with draft = rsd-c, got multi-round, which needs independent drafts (draft = sd, "
-         "spectr, specinfer)" +
+         "spectr, specinfer, self)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "spectr"}, {"verify", "recursive"}},
          "verify: expected coupled with draft = spectr, got recursive, which needs drafts drawn without replacement "
-         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, medusa, replay)" +
+         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, replay)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft-model", "/e"}, {"draft", "specinfer"}, {"verify", "k-seq"}},
          "verify: expected coupled with draft = specinfer, got k-seq, which needs independent drafts of one model "
-         "(draft = sd, spectr, specinfer)" +
+         "(draft = sd, spectr, specinfer, self)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0.5"}}, ""},
         {{{"draft", "ngram"}, {"verify", "recursive"}}, ""},
@@ -207,6 +210,18 @@ TEST(Settings, DraftKeysGoTogether) {
          "draft-tree: expected a shape with verify = rejection, got auto; what it chooses depends on measured time, "
          "and "
          "with this rule trees decide the text"},
+        {{{"draft", "self"}}, ""},
+        {{{"draft", "self"}, {"verify", "rejection"}}, ""},
+        {{{"draft", "self"}, {"draft-tree", "3x2"}, {"verify", "recursive"}}, ""},
+        {{{"draft", "self"}, {"draft-tree", "3x2"}, {"verify", "rejection"}},
+         "verify: expected coupled with draft = self, got rejection, which needs chains, with one sampled draft per "
+         "node (draft = sd, self)" +
+             not_lossless},
+        {{{"draft", "self"}, {"partial-cache-mode", "dynamic"}},
+         "partial-cache-mode: expected window or full, got 'dynamic'; it is not in this version"},
+        {{{"draft", "self"}, {"precision", "int4"}, {"draft-precision", "int8"}},
+         "draft-precision: expected int4, same or auto with precision = int4, got 'int8'; a copy above the model's "
+         "precision costs more than the model itself"},
         // Plain decoding is allowed for any job, for comparison.
         {{{"draft", "ar"}, {"draft-model", "/d"}, {"draft-tree", "2,2"}, {"verify", "k-seq"}}, ""},
     };

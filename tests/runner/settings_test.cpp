@@ -48,8 +48,8 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"penalty-window", "1024", ""},
                                            {"ngram-top", "20", ""},
                                            {"verify", "coupled", ""},
-                                           {"partial-cache-mode", "dynamic", ""},
-                                           {"partial-cache", "4096", ""},
+                                           {"partial-cache-mode", "window", ""},
+                                           {"partial-cache", "auto", ""},
                                            {"baseline", "false", ""},
                                            {"checkpoint-tokens", "2000", ""},
                                            {"lease-seconds", "30", ""},
@@ -164,6 +164,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "draft-temperature",
                                      "draft-parallel",
                                      "resample-threshold",
+                                     "draft-precision",
                                      "partial-cache",
                                      "partial-cache-mode",
                                      "ngram-order",
@@ -194,6 +195,12 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
     EXPECT_TRUE(has(scores, "mode"));
     EXPECT_TRUE(has(scores, "window"));
     EXPECT_TRUE(has(scores, "teacher-forced"));
+    Settings sampled;
+    sampled.verify = "recursive";
+    EXPECT_FALSE(has(sampled, "partial-cache"));
+    sampled.draft = "self";
+    EXPECT_TRUE(has(sampled, "partial-cache"));
+    EXPECT_TRUE(has(sampled, "draft-precision"));
 }
 
 /// The job files that users fill in, with the sampling of the paper they name.

@@ -1,16 +1,22 @@
-// `longhaul bench start`: time from start to the first token. Weights are packed from the model's files, or mapped from
-// packed files; the files are on disk only (cold) or in the page cache (warm). Plain reading of the files is the
-// comparison.
+// Question: how long is it from a model's files to the first token? Weights are packed from the files, or mapped from
+// packed files; the files are on disk only (cold) or in the page cache (warm). Plain reading of them is the comparison.
+// Build: cmake --build build --target start_bench
+// Command: start_bench MODEL [THREADS, 2] [FOLDER for packed files, the system's temporary one]
+// Answer: seconds to the loaded model and to its first token, GB/s of the files, peak resident memory; medians of
+// three.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,10 +25,8 @@
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
 #include "kernels/host_memory.hpp"
-#include "runner/bench/bench.hpp"
-#include "runner/launch/engine_options.hpp"
 
-namespace longhaul::runner {
+namespace longhaul {
 namespace {
 
 namespace fs = std::filesystem;
@@ -119,12 +123,11 @@ struct Start {
     std::int64_t peak_bytes = 0;
 };
 
-Start start(BenchSetup& setup, const fs::path& packed) {
+Start start(const fs::path& folder, kernels::Device& device, const fs::path& packed) {
     const auto group = engine::make_local_group();
     take_peak_resident_bytes();
     const Clock::time_point begin = Clock::now();
-    const auto model = engine::Model::load(setup.model, precision_of(setup.settings), *setup.device, *group,
-                                           kv_dtype_of(setup.settings), packed);
+    const auto model = engine::Model::load(folder, engine::Precision::bf16, device, *group, {}, packed);
     Start result;
     result.loaded = seconds_from(begin);
     first_token(*model);
@@ -136,30 +139,23 @@ Start start(BenchSetup& setup, const fs::path& packed) {
 /// Measures all cases; they are named as in the table.
 class StartBench {
   public:
-    explicit StartBench(BenchSetup& setup)
-        : setup_(setup),
-          packed_(setup.settings.packed_weights.empty() ? fs::temp_directory_path() : packed_folder(setup.settings)),
-          files_(files_in(setup.model, ".safetensors")) {}
+    StartBench(fs::path model, int threads, const fs::path& packed)
+        : model_(std::move(model)),
+          device_(kernels::make_cpu_device(kernels::available_cpu_variants().back(), threads)),
+          packed_(packed),
+          files_(files_in(model_, ".safetensors")) {}
 
-    BenchTable run() {
+    void run() {
         bytes_ = read_all(files_);  // warms the page cache, too
         time("pack, warm", {});
-        starts_["pack, and write"].push_back(start(setup_, packed_.path()));
+        starts_["pack, and write"].push_back(start(model_, *device_, packed_.path()));
         constexpr int rounds = 3;
         for (int i = 0; i < rounds; ++i) round();
-        BenchTable table{.title = {},
-                         .columns = {{"start", "start          "},
-                                     {"seconds", "loaded s", 1, 2},
-                                     {"token_seconds", "token s", 1, 2},
-                                     {"bytes_per_second", "GB/s", 1e-9, 2},
-                                     {"peak_resident_bytes", "peak GB", 1e-9, 2}},
-                         .lines = {},
-                         .details = {}};
+        std::printf("%-16s %9s %9s %9s %9s\n", "start", "loaded s", "token s", "GB/s", "peak GB");
         for (const char* name : {"read, cold", "pack, cold", "mapped, cold", "read, warm", "pack, warm",
                                  "pack, and write", "mapped, warm"}) {
-            setup_.add(table, line(name));
+            print_line(name);
         }
-        return table;
     }
 
   private:
@@ -182,26 +178,24 @@ class StartBench {
     }
     void time(const std::string& name, const fs::path& packed) {
         if (packed.empty()) preallocate_memory(bytes_);
-        starts_[name].push_back(start(setup_, packed));
+        starts_[name].push_back(start(model_, *device_, packed));
     }
 
     /// Medians. GB/s is relative to the bytes of the model's files.
-    [[nodiscard]] nlohmann::ordered_json line(const std::string& name) const {
-        std::vector<double> loaded, token, peak;
-        for (const Start& one : starts_.at(name)) {
-            loaded.push_back(one.loaded);
-            token.push_back(one.token);
-            peak.push_back(static_cast<double>(one.peak_bytes));
-        }
-        const double seconds = bench_median(loaded);
-        return {{"start", name},
-                {"seconds", seconds},
-                {"token_seconds", bench_median(token)},
-                {"bytes_per_second", static_cast<double>(bytes_) / seconds},
-                {"peak_resident_bytes", bench_median(peak)}};
+    void print_line(const std::string& name) const {
+        const auto median = [&](auto Start::*field) {
+            std::vector<double> values;
+            for (const Start& one : starts_.at(name)) values.push_back(static_cast<double>(one.*field));
+            std::sort(values.begin(), values.end());
+            return values[values.size() / 2];
+        };
+        const double seconds = median(&Start::loaded);
+        std::printf("%-16s %9.2f %9.2f %9.2f %9.2f\n", name.c_str(), seconds, median(&Start::token),
+                    1e-9 * static_cast<double>(bytes_) / seconds, 1e-9 * median(&Start::peak_bytes));
     }
 
-    BenchSetup& setup_;
+    fs::path model_;
+    std::unique_ptr<kernels::Device> device_;
     TemporaryFolder packed_;
     std::vector<fs::path> files_;
     std::int64_t bytes_ = 0;
@@ -210,10 +204,14 @@ class StartBench {
 
 }  // namespace
 
-BenchTable bench_start(BenchSetup& setup) {
-    if (setup.model.empty())
-        throw UsageError("command line: bench start: expected --model, a folder to load, got none");
-    return StartBench(setup).run();
-}
+}  // namespace longhaul
 
-}  // namespace longhaul::runner
+int main(int argc, char** argv) {
+    if (argc < 2) {
+        std::fprintf(stderr, "usage: start_bench MODEL [THREADS] [FOLDER]\n");
+        return 2;
+    }
+    const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
+    const std::filesystem::path packed = argc > 3 ? argv[3] : std::filesystem::temp_directory_path().string();
+    longhaul::StartBench(argv[1], threads, packed).run();
+}
