@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 from .decoders import Series, decoder_measures, decoder_series
 from .errors import AnalysisError, UsageError
 from .measures import MEASURES, Measure, missing_reason
-from .runs import TREE_KEYS, Run, differing_keys
+from .runs import TREE_KEYS, Run, differing_keys, is_baseline_of
 from .scores import score_runs, standard_error
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KINDS = ("loss-by-position", "speed", "acceptance", "decoders")
+KINDS = ("loss-by-position", "speed", "speed-by-length", "acceptance", "decoders")
 FORMATS = (".svg", ".pdf", ".png")
 _MEASURE_OF_KIND = {"speed": "tokens_per_second", "acceptance": "acceptance"}
 _AXIS_OF_KIND = {"speed": "tokens/s of a replica, decoding", "acceptance": "accepted / drafted tokens"}
@@ -51,6 +51,14 @@ def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None
         _draw_lines(axes, _losses(runs))
         axes.set(xlabel="position in tokens", ylabel="loss in nats a token")
         axes.set_xscale("log", base=2)
+    elif kind == "speed-by-length":
+        if x is not None:
+            raise UsageError("--x: expected none with speed-by-length, whose x axis is the length; leave it out")
+        plain, series = _speeds_by_length(runs)
+        _draw_lines(axes, series)
+        if plain:
+            axes.axhline(1, color="0.6", linewidth=1)
+        axes.set(xlabel="output tokens", ylabel="tokens/s, relative to ar" if plain else "tokens/s of an item")
     else:
         _draw_measure(axes, runs, MEASURES[_MEASURE_OF_KIND[kind]], _AXIS_OF_KIND[kind], x)
     _open_frame(axes)
@@ -96,6 +104,47 @@ def _losses(runs: Sequence[Run]) -> list[Series]:
     if not series:
         raise AnalysisError(f"{runs[0].folder}: loss_by_position: {missing_reason(MEASURES['loss'])}")
     return series
+
+
+def _speeds_by_length(runs: Sequence[Run]) -> tuple[bool, list[Series]]:
+    """Whether plain decoding is among the runs, and a line a job: tokens/s over each 1,024 tokens of its items.
+
+    Relative to plain decoding of the same job where that is given.
+    """
+    rates = {run.folder: _rates(run) for run in runs}
+    relative = 0 < sum(run.keys.get("draft") == "ar" for run in runs) < len(runs)
+    series = []
+    for label, together in _jobs(runs, None):
+        line = Series(label)
+        for run in together:
+            if relative and run.keys.get("draft") == "ar":
+                continue
+            base = next((rates[other.folder] for other in runs if is_baseline_of(other, run)), {}) if relative else None
+            for place, rate in rates[run.folder].items():
+                if base is None or place in base:
+                    value = rate if base is None else rate / base[place]
+                    line.points.setdefault(1024.0 * place[1], []).append(value)
+        if line.points:
+            series.append(line)
+    if not series:
+        raise AnalysisError(
+            f"{runs[0].folder}: by_length: expected items of 1,024 tokens or more in stats.jsonl, got none"
+        )
+    return relative, series
+
+
+def _rates(run: Run) -> dict[tuple[str, int, int], float]:
+    """Tokens/s by item, number of the 1,024 tokens, and sample."""
+    rates: dict[tuple[str, int, int], float] = {}
+    for item in run.read_items():
+        tokens, seconds = 0, 0.0
+        for row in item.stats.get("by_length", []):
+            if row["seconds"] > seconds:
+                rates[item.id, row["tokens"] // 1024, item.sample] = (row["tokens"] - tokens) / (
+                    row["seconds"] - seconds
+                )
+            tokens, seconds = row["tokens"], row["seconds"]
+    return rates
 
 
 def _draw_measure(axes: Axes, runs: Sequence[Run], measure: Measure, title: str, x: str | None) -> None:

@@ -31,7 +31,8 @@ NEUTRAL_KEYS = frozenset(
 DRAFT_KEYS = frozenset(
     {
         "draft", "draft-model", "draft-tree", "draft-temperature", "draft-parallel", "resample-threshold",
-        "partial-cache", "partial-cache-mode", "ngram-order", "ngram-top", "replay-run", "replay-accept", "verify",
+        "partial-cache", "partial-cache-mode", "draft-precision", "ngram-order", "ngram-top", "replay-run",
+        "replay-accept", "verify",
     }
 )  # fmt: skip
 
@@ -393,8 +394,18 @@ def _read_statistics(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
                     f"{path}:{number}: {name}: expected {wanted}, got {_short(json.dumps(value[name]))}; "
                     "the file is damaged"
                 )
+        rows = value.get("by_length", [])
+        if not isinstance(rows, list) or not all(_is_length_row(row) for row in rows):
+            raise AnalysisError(
+                f"{path}:{number}: by_length: expected rows of tokens and seconds, got {_short(json.dumps(rows))}; "
+                "the file is damaged"
+            )
         statistics[str(value.get("id")), value.get("sample", 0)] = value
     return statistics
+
+
+def _is_length_row(row: Any) -> bool:
+    return isinstance(row, dict) and _is_number(row.get("tokens"), int) and _is_number(row.get("seconds"))
 
 
 def _is_number(value: Any, kind: type = float) -> TypeGuard[float]:

@@ -3,6 +3,7 @@ from conftest import NGRAM, SWEEP, decoder_runs, one_run
 
 from longhaul_analysis import AnalysisError, UsageError, draw_figure, open_runs
 from longhaul_analysis.decoders import decoder_series
+from longhaul_analysis.figures import _speeds_by_length
 
 
 def svg(tmp_path, runs, kind, **options):
@@ -30,6 +31,27 @@ def test_lines_over_a_key(make_run, tmp_path):
     assert all(label in text for label in ("max-tokens", "draft ar", "draft ngram"))
     with pytest.raises(UsageError, match="--x: expected a job key with numbers, got 'draft', which is 'ar'"):
         svg(tmp_path, open_runs(folders), "speed", x="draft")
+
+
+def test_speed_by_length(make_run, tmp_path):
+    def run(name, draft, slow, **keys):
+        rows = [{"tokens": 1024, "seconds": 2 * slow}, {"tokens": 2050, "seconds": 8 * slow}]
+        return make_run(name, [{}], {"draft": draft, **keys}, stats=[{"id": "item-0", "by_length": rows}])
+
+    folders = [run("plain", "ar", 1.0), run("drafted", "self", 0.5)]
+    text = svg(tmp_path, open_runs(folders), "speed-by-length")
+    assert all(word in text for word in ("output tokens", "tokens/s, relative to ar"))
+    relative, (line,) = _speeds_by_length(open_runs(folders))
+    assert relative
+    assert line.points == {1024.0: [2.0], 2048.0: [2.0]}
+    other = run("other", "ar", 3.0, model="/models/other")
+    _, (line,) = _speeds_by_length(open_runs([*folders, other]))
+    assert line.points == {1024.0: [2.0], 2048.0: [2.0]}, "each run has a baseline of its own"
+    alone, (line,) = _speeds_by_length(open_runs(folders[1:]))
+    assert not alone
+    assert line.points == {1024.0: [1024.0], 2048.0: [342.0]}
+    with pytest.raises(AnalysisError, match="by_length: expected items of 1,024 tokens"):
+        svg(tmp_path, [one_run(NGRAM)], "speed-by-length")
 
 
 def test_loss_by_position(make_run, tmp_path):

@@ -104,6 +104,11 @@ DAMAGED = [
     ),
     ("stats.jsonl", '{"id": "a", "steps": "many"}\n', "stats.jsonl:1: steps: expected an integer, got '\"many\"'"),
     ("stats.jsonl", '{"id": "a", "seconds": Infinity}\n', "stats.jsonl:1: seconds: expected a number, got 'Infinity'"),
+    (
+        "stats.jsonl",
+        '{"id": "a", "by_length": [{"tokens": 1}]}\n',
+        "stats.jsonl:1: by_length: expected rows of tokens and seconds, got",
+    ),
     ("stats.jsonl", "nonsense\n", "stats.jsonl:1: expected a JSON object, got 'nonsense'"),
     ("references.jsonl", "", "references.jsonl: expected a reference a line, got an empty file"),
     ("references.jsonl", '{"id": "harbour", "reference": 3}\n', 'references.jsonl:1: expected {"id": …, "reference"'),

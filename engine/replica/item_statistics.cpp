@@ -27,6 +27,29 @@ void for_each_counter(Statistics& s, Visit visit) {
     visit("checkpoint_stall_seconds", s.checkpoint_stall_seconds);
 }
 
+nlohmann::json length_to_json(const std::vector<LengthRow>& rows) {
+    nlohmann::json json = nlohmann::json::array();
+    for (const LengthRow& row : rows)
+        json.push_back({row.tokens, row.seconds, row.target_calls, row.draft_calls, row.accepted, row.accepted_ngram});
+    return json;
+}
+
+std::vector<LengthRow> length_from_json(const nlohmann::json& json) {
+    std::vector<LengthRow> rows;
+    try {
+        for (const auto& row : json)
+            rows.push_back({.tokens = row.at(0).get<std::int64_t>(),
+                            .seconds = row.at(1).get<double>(),
+                            .target_calls = row.at(2).get<std::int64_t>(),
+                            .draft_calls = row.at(3).get<std::int64_t>(),
+                            .accepted = row.at(4).get<std::int64_t>(),
+                            .accepted_ngram = row.at(5).get<std::int64_t>()});
+    } catch (const nlohmann::json::exception&) {
+        rows.clear();
+    }
+    return rows;
+}
+
 nlohmann::json loss_to_json(const LossByPosition& loss) {
     nlohmann::json buckets = nlohmann::json::array();
     for (const LossByPosition::Bucket& bucket : loss.buckets) buckets.push_back({bucket.count, bucket.nll});
@@ -48,9 +71,21 @@ LossByPosition loss_from_json(const nlohmann::json& json) {
 
 }  // namespace
 
+void ItemStatistics::count_length(std::int64_t num_output) {
+    constexpr std::int64_t tokens_per_row = 1024;
+    if (num_output / tokens_per_row <= (by_length.empty() ? 0 : by_length.back().tokens / tokens_per_row)) return;
+    by_length.push_back({.tokens = num_output,
+                         .seconds = seconds - prefill_seconds,
+                         .target_calls = target_calls,
+                         .draft_calls = draft_calls,
+                         .accepted = accepted,
+                         .accepted_ngram = accepted_ngram});
+}
+
 std::string statistics_to_json(const ItemStatistics& statistics) {
     nlohmann::json json;
     for_each_counter(statistics, [&](const char* name, const auto& value) { json[name] = value; });
+    if (!statistics.by_length.empty()) json["by_length"] = length_to_json(statistics.by_length);
     if (statistics.loss.covered_tokens > 0) json["loss"] = loss_to_json(statistics.loss);
     return json_text(json);
 }
@@ -62,6 +97,7 @@ ItemStatistics statistics_from_json(const std::string& text) {
     for_each_counter(statistics, [&](const char* name, auto& value) {
         if (json.contains(name) && json[name].is_number()) value = json[name].get<std::decay_t<decltype(value)>>();
     });
+    if (json.contains("by_length")) statistics.by_length = length_from_json(json["by_length"]);
     if (json.contains("loss")) statistics.loss = loss_from_json(json["loss"]);
     return statistics;
 }

@@ -3,10 +3,18 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "engine/scoring.hpp"
 
 namespace longhaul::engine {
+
+/// Totals of an item when its output reached `tokens`, cumulative from the first token on.
+struct LengthRow {
+    std::int64_t tokens = 0;
+    double seconds = 0;  ///< without prefill
+    std::int64_t target_calls = 0, draft_calls = 0, accepted = 0, accepted_ngram = 0;
+};
 
 /// Counters of one item for its tokens so far, cumulative over launches; the fields of stats.jsonl.
 struct ItemStatistics {
@@ -16,11 +24,14 @@ struct ItemStatistics {
     std::int64_t checkpoint_rounds = 0, resumes = 0, recomputed_tokens = 0, recomputed_rows = 0;
     std::int64_t branched_trees = 0;  ///< trees in which some node has several children
     double checkpoint_stall_seconds = 0;
-    LossByPosition loss;  ///< of a given continuation; first rank only
+    std::vector<LengthRow> by_length;  ///< a row per 1,024 output tokens
+    LossByPosition loss;               ///< of a given continuation; first rank only
 
     [[nodiscard]] double block_efficiency() const {
         return target_calls > 0 ? static_cast<double>(decode_tokens) / static_cast<double>(target_calls) : 0.0;
     }
+    /// Adds the row that is due at `num_output` tokens.
+    void count_length(std::int64_t num_output);
 };
 
 /// Counters as JSON text, for a checkpoint. Parsing unknown or damaged text gives zeros.

@@ -199,6 +199,15 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
     json["resumes"] = s.resumes;
     json["recomputed_tokens"] = s.recomputed_tokens;
     json["recomputed_rows"] = s.recomputed_rows;
+    for (const engine::LengthRow& row : s.by_length) {
+        if (row.tokens > record.num_tokens) break;  // a resume with fewer max-tokens
+        json["by_length"].push_back(Ordered{{"tokens", row.tokens},
+                                            {"seconds", row.seconds},
+                                            {"target_calls", row.target_calls},
+                                            {"draft_calls", row.draft_calls},
+                                            {"accepted", row.accepted},
+                                            {"accepted_ngram", row.accepted_ngram}});
+    }
     if (!record.loss.buckets.empty()) {
         json["nll"] = record.loss.nll();
         json["scored_tokens"] = record.loss.num_tokens();
