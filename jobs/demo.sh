@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages, builds, and continues the openings of five novels on two MPI ranks, with speculative decoding
-# and without. Stop it with Ctrl-C at any moment and start it again: it resumes where it was. Options are passed on to
-# the job, for example
+# and without; then one of them by 12,000 tokens, where drafts gain more. Stop it with Ctrl-C at any moment and start it
+# again: it resumes where it was. Options are passed on to the job of five novels, the only one then, for example
 #
 #   jobs/demo.sh --output=runs/other --seed=7 --max-tokens=200
 #
@@ -24,6 +24,9 @@ if [ -t 2 ]; then export LONGHAUL_PROGRESS=live; fi
 
 code=0
 "${launcher[@]}" build/runner/longhaul run jobs/demo/demo.cfg "$@" || code=$?
+if [ "$code" -eq 0 ] && [ $# -eq 0 ]; then  # options may be meant for the first job alone
+  build/runner/longhaul run jobs/demo/long.cfg || code=$?
+fi
 case "$code" in
   0 | 3) ;;
   2) ;;

@@ -8,24 +8,37 @@ namespace {
 constexpr double keep = 0.99;               // decay per pass: a memory of about 100, to follow a growing context
 constexpr double untried = 0.1;             // min_probability() during the first passes
 constexpr std::int64_t passes_to_try = 16;  // number of these passes
+constexpr double keep_drafts = 0.98;        // decay of the time of a draft pass
 constexpr double keep_promises = 0.998;  // decay of accepted and expected nodes; slower: drafts are rarer than passes
 constexpr double prior_nodes = 1;        // weight, in nodes, of the prior that the drafters' estimates are right
 
+void add(const DraftEconomy::Promise& step, DraftEconomy::Promise& sum) {
+    sum.accepted = keep_promises * sum.accepted + step.accepted;
+    sum.expected = keep_promises * sum.expected + step.expected;
+}
+
 }  // namespace
 
-void DraftEconomy::record(std::int64_t rows, double seconds, std::int64_t tokens, std::int64_t accepted,
-                          double expected) {
+void DraftEconomy::record(Step step) {
     // Caps outliers: the time of a pass that another process interrupted does not depend on its rows.
+    double seconds = step.seconds;
     if (weight_ > 0) seconds = std::min(seconds, 3 * seconds_ / weight_);
-    const auto x = static_cast<double>(rows);
+    if (step.draft_passes > 0) {
+        const double each =
+            step.draft_seconds / static_cast<double>(step.draft_passes * std::max<std::int64_t>(step.sequences, 1));
+        const double known = draft_pass_seconds_;
+        draft_pass_seconds_ = known == 0 ? each : known + (1 - keep_drafts) * (std::min(each, 3 * known) - known);
+    }
+    const auto x = static_cast<double>(step.rows);
     weight_ = keep * weight_ + 1;
     rows_ = keep * rows_ + x;
     seconds_ = keep * seconds_ + seconds;
     rows_squared_ = keep * rows_squared_ + x * x;
     rows_seconds_ = keep * rows_seconds_ + x * seconds;
-    tokens_ = keep * tokens_ + static_cast<double>(tokens);
-    accepted_ = keep_promises * accepted_ + static_cast<double>(accepted);
-    expected_ = keep_promises * expected_ + expected;
+    tokens_ = keep * tokens_ + static_cast<double>(step.tokens);
+    all_seconds_ = keep * all_seconds_ + seconds + step.draft_seconds;
+    add(step.ngrams, ngrams_);
+    add(step.models, models_);
     ++passes_;
     const double spread = rows_squared_ / weight_ - rows_ / weight_ * (rows_ / weight_);
     if (spread < 0.25) return;  // all passes have about the same size: keep the previous slope
@@ -33,12 +46,20 @@ void DraftEconomy::record(std::int64_t rows, double seconds, std::int64_t tokens
     slope_ = std::clamp(joint / spread, 0.0, seconds_ / rows_);
 }
 
-double DraftEconomy::min_probability() const {
+/// The chance, as its drafter estimates it, that a draft must have to be worth `seconds`.
+double DraftEconomy::price(double seconds, const Promise& promise) const {
     if (passes_ < passes_to_try) return untried;
-    const double tokens_per_second = tokens_ / seconds_;
     // While nothing is drafted the sums decay towards the prior, so drafting is tried again.
-    const double kept_promise = (accepted_ + prior_nodes) / (expected_ + prior_nodes);
-    return std::clamp(slope_ * tokens_per_second / kept_promise, 0.02, 2.0);
+    const double kept = (promise.accepted + prior_nodes) / (promise.expected + prior_nodes);
+    return std::clamp(seconds * tokens_ / all_seconds_ / kept, 0.02, 2.0);
+}
+
+double DraftEconomy::min_probability() const {
+    return price(slope_, ngrams_);
+}
+
+double DraftEconomy::min_level_probability() const {
+    return price(slope_ + draft_pass_seconds_, models_);
 }
 
 }  // namespace longhaul::engine

@@ -10,19 +10,38 @@ namespace longhaul::engine {
 
 class DraftEconomy {
   public:
-    /// Records a decode pass: rows, seconds, tokens emitted, draft nodes accepted, and the number of accepted nodes
-    /// that the drafters expected.
-    void record(std::int64_t rows, double seconds, std::int64_t tokens, std::int64_t accepted, double expected);
+    /// Draft nodes of one kind: how many were accepted, and how many their drafter expected to be.
+    struct Promise {
+        double accepted = 0, expected = 0;
+    };
+    /// A decode step.
+    struct Step {
+        std::int64_t rows = 0;       ///< of the target's pass
+        std::int64_t sequences = 1;  ///< that decoded
+        double seconds = 0;          ///< of pass and verification
+        std::int64_t draft_passes = 0;
+        double draft_seconds = 0;
+        std::int64_t tokens = 0;  ///< emitted
+        Promise ngrams{}, models{};
+    };
+    void record(Step step);
 
-    /// The smallest acceptance probability, as the drafter estimates it, at which another node pays.
+    /// The smallest acceptance probability, as n-grams estimate it, at which another node pays.
     [[nodiscard]] double min_probability() const;
+    /// The smallest acceptance probability of a model's draft, as the model estimates it, at which one more pass of the
+    /// model, for a node below that draft, pays.
+    [[nodiscard]] double min_level_probability() const;
 
     [[nodiscard]] double seconds_per_row() const { return slope_; }  ///< added to a pass by one more row
 
   private:
+    [[nodiscard]] double price(double seconds, const Promise& promise) const;
+
     // Exponentially weighted sums over the passes, for a line fit of (rows, seconds) and for tokens per second.
     double weight_ = 0, rows_ = 0, seconds_ = 0, rows_squared_ = 0, rows_seconds_ = 0, tokens_ = 0;
-    double accepted_ = 0, expected_ = 0;
+    double all_seconds_ = 0;         ///< drafts included
+    double draft_pass_seconds_ = 0;  ///< per sequence
+    Promise ngrams_, models_;
     double slope_ = 0;
     std::int64_t passes_ = 0;
 };

@@ -1,5 +1,7 @@
 #include "engine/draft/drafter.hpp"
 
+#include "engine/draft/ngram_sequence.hpp"
+
 namespace longhaul::engine {
 namespace {
 
@@ -24,6 +26,10 @@ std::int64_t Observation::row_before_root() const {
 
 std::unique_ptr<Drafter> make_plain_drafter(const DraftContext& /*context*/) {
     return std::make_unique<PlainDrafter>();
+}
+
+std::int64_t max_tree_nodes(const DraftOptions& options) {
+    return options.shape().max_nodes() + (options.method->copies_target() ? ngrams_beside(options).shape.budget : 0);
 }
 
 std::unique_ptr<Drafter> make_drafter(const DraftContext& context) {

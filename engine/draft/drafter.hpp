@@ -82,10 +82,14 @@ struct Proposal {
     const SamplingParams* sampling = nullptr;  ///< the target's
     /// The target's keys and values of `context` without the root. Scratch slots may be used until the target's pass.
     KvSequence* kv = nullptr;
+    std::int64_t text_depth = 0;  ///< levels until the text must end
+    /// At most text_depth, and the tree size chosen for this step; depth 0: drafting with models pauses.
     std::int64_t max_depth = 0, max_width = TreeLimits::none;
-    double min_probability = 0;    ///< nodes with a smaller acceptance estimate do not pay (if Drafter::adapts)
-    TokenTree* tree = nullptr;     ///< in: only its root; out: the tree
-    std::int64_t draft_calls = 0;  ///< out: levels drafted by models, or 1 for a draft made without a model
+    // If Drafter::adapts:
+    double min_probability = 0;        ///< nodes with a smaller acceptance estimate do not pay
+    double min_level_probability = 0;  ///< nor does a pass of a draft model below nodes with a smaller one
+    TokenTree* tree = nullptr;         ///< in: only its root; out: the tree
+    std::int64_t draft_calls = 0;      ///< out: levels drafted by models, or 1 for a draft made without a model
 };
 
 /// A draft method.
@@ -119,6 +123,9 @@ struct DraftContext {
 
 /// A drafter that drafts nothing: method `ar`, and the fallback of a method that has nothing to draft from.
 std::unique_ptr<Drafter> make_plain_drafter(const DraftContext& context);
+
+/// Maximum number of nodes of the trees that make_drafter(options) grows, for plans made before anything is loaded.
+std::int64_t max_tree_nodes(const DraftOptions& options);
 
 /// Makes the drafter of `options.method`. Throws UsageError that names the wrong key.
 std::unique_ptr<Drafter> make_drafter(const DraftContext& context);

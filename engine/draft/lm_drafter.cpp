@@ -226,6 +226,7 @@ void LmDrafter::computed(std::size_t model, const GrowingTree& tree, std::int32_
 void LmDrafter::propose(std::span<Proposal> proposals) {
     std::vector<GrowingTree> trees;
     for (Proposal& proposal : proposals) {
+        if (proposal.max_depth <= 0) continue;
         auto* sequence = static_cast<LmSequence*>(proposal.sequence);
         const auto size = static_cast<std::int64_t>(proposal.context.size());
         sequence->move_on(size);

@@ -73,6 +73,10 @@ struct DraftMethod {
     [[nodiscard]] bool samples() const { return draws > Draws::certain; }
 };
 
+/// Name of the row that stands for the method of a job that names none. The runner replaces it before anything is
+/// loaded.
+constexpr const char* automatic = "auto";
+
 /// All draft methods of this version.
 const std::vector<DraftMethod>& draft_methods();
 /// Throws UsageError that lists the methods if `name` is none of them.
@@ -100,8 +104,8 @@ class DraftMethodRef {
 /// `num_models` (each model draws at least one).
 TreeShape tree_of(const DraftMethod& method, const TreeSpec& spec, std::int64_t num_models = 1);
 
-/// The tree spec of a job that gives none: `auto` for a method that weighs its nodes if measured time cannot change the
-/// text (`coupled`), else the method's default.
+/// The tree spec of a job that gives none: `auto` for a method that weighs its nodes, or copies the target, if measured
+/// time cannot change the text (`coupled`), else the method's default.
 TreeSpec own_tree(const DraftMethod& method, bool coupled);
 
 /// Whether TreeChooser chooses the tree size from measured costs and acceptance.
@@ -117,6 +121,7 @@ struct TreeFamily {
     bool by_heads = false;        ///< a level costs one row of the target's output head
     /// Maximum number of positions that a row of a draft pass reads, given the text's length; {}: all of them.
     std::function<std::int64_t(std::int64_t context)> draft_context{};
+    bool follows_text = true;  ///< after a pause, draft models first read the tokens since the last draft
 
     /// In trees that branch: children of a node at `level` (root: 0). Otherwise: nodes of the level below it.
     [[nodiscard]] std::int64_t fan_out(std::int64_t level, std::int64_t width) const {

@@ -7,85 +7,48 @@
 #include <memory>
 #include <queue>
 
-#include "engine/draft/drafter.hpp"
-#include "engine/draft/ngram_table.hpp"
+#include "engine/draft/ngram_sequence.hpp"
 #include "engine/error.hpp"
 #include "kernels/scalar_math.hpp"
 
 namespace longhaul::engine {
 namespace {
 
-struct NgramOptions {
-    std::int64_t order = 4;
-    std::int64_t top = 20;
-    TreeShape shape;
-    double min_probability = 0.04;  // smaller estimates are noise in the counts
-    bool adapts = false;
-};
-
 constexpr std::size_t max_shared_contexts = 300'000;  // bounds the shared table to about 50 MB
 
-/// A possible next token and the estimated probability that verification draws it.
-struct Candidate {
-    std::int32_t token = 0;
-    double probability = 0;
-};
+}  // namespace
 
-class NgramSequence final : public SequenceDrafter {
-  public:
-    /// `shared`: counts over all sequences of the replica, blended in after this sequence's own counts.
-    NgramSequence(const NgramOptions& options, std::shared_ptr<NgramTable> shared)
-        : options_(options), table_(options.order, options.top), shared_(std::move(shared)) {}
+void NgramSequence::share(std::span<const std::int32_t> history) {
+    if (shared_->num_contexts() < max_shared_contexts) shared_->insert(history);
+}
 
-    void begin(std::span<const std::int32_t> context) override { insert(context); }
+void NgramSequence::insert(std::span<const std::int32_t> tokens) {
+    for (const std::int32_t token : tokens) {
+        history_.push_back(token);
+        table_.insert(history_);
+        share(history_);
+    }
+}
 
-    void insert(std::span<const std::int32_t> tokens) {
-        for (const std::int32_t token : tokens) {
-            history_.push_back(token);
-            table_.insert(history_);
-            share(history_);
+DrafterState NgramSequence::take_delta() {
+    DrafterState delta{kind(), options_.order + 2, table_.changed_rows(history_, saved_)};
+    saved_ = history_.size();
+    return delta;
+}
+
+bool NgramSequence::restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> context) {
+    for (const DrafterState& delta : deltas) {
+        if (delta.kind != kind() || delta.row_width != options_.order + 2 || !table_.set_rows(delta.rows)) {
+            table_ = NgramTable(options_.order, options_.top);
+            return false;
         }
     }
-
-    void propose(const Proposal& proposal);
-
-    DrafterState take_delta() override {
-        DrafterState delta{kind(), options_.order + 2, table_.changed_rows(history_, saved_)};
-        saved_ = history_.size();
-        return delta;
-    }
-
-    bool restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> context) override {
-        for (const DrafterState& delta : deltas) {
-            if (delta.kind != kind() || delta.row_width != options_.order + 2 || !table_.set_rows(delta.rows)) {
-                table_ = NgramTable(options_.order, options_.top);
-                return false;
-            }
-        }
-        if (deltas.empty()) return false;
-        history_.assign(context.begin(), context.end());
-        saved_ = history_.size();
-        for (std::size_t end = 1; end <= history_.size(); ++end) share(std::span(history_).first(end));
-        return true;
-    }
-
-  private:
-    void share(std::span<const std::int32_t> history) {
-        if (shared_->num_contexts() < max_shared_contexts) shared_->insert(history);
-    }
-    [[nodiscard]] std::string kind() const { return "ngram/" + std::to_string(options_.order); }
-    void blend(const Successors* successors, double& left);
-    void estimate(std::span<const std::int32_t> context, bool alone);
-    void weigh_by_noise(const Noise& noise, std::int64_t position);
-
-    NgramOptions options_;
-    NgramTable table_;
-    std::shared_ptr<NgramTable> shared_;
-    std::vector<std::int32_t> history_;
-    std::size_t saved_ = 0;
-    std::vector<Candidate> candidates_;  // of the node being expanded
-    std::vector<std::int32_t> suffix_;
-};
+    if (deltas.empty()) return false;
+    history_.assign(context.begin(), context.end());
+    saved_ = history_.size();
+    for (std::size_t end = 1; end <= history_.size(); ++end) share(std::span(history_).first(end));
+    return true;
+}
 
 /// Distributes part of the probability mass `left` to the successors of a context and subtracts it from `left`. Each
 /// count is lowered by a constant (absolute discounting; 0.75 is usual for text); the mass this frees stays in `left`
@@ -146,7 +109,7 @@ void NgramSequence::weigh_by_noise(const Noise& noise, std::int64_t position) {
 
 /// Grows the tree best first: the candidate with the highest acceptance probability (the product along its path)
 /// becomes the next node.
-void NgramSequence::propose(const Proposal& proposal) {
+void NgramSequence::propose(const Proposal& proposal, std::int64_t max_depth) {
     const std::span<const std::int32_t> context = proposal.context;
     TokenTree& tree = *proposal.tree;
     const double min_probability = std::max(proposal.min_probability, options_.min_probability);
@@ -159,14 +122,13 @@ void NgramSequence::propose(const Proposal& proposal) {
                                                     : token > other.token;
         }
     };
-    const std::int64_t max_nodes = options_.shape.budget;
-    const std::int64_t max_depth = std::min(proposal.max_depth, options_.shape.depth);
+    const std::int64_t max_nodes = tree.num_nodes() - 1 + options_.shape.budget;
     std::priority_queue<Open> open;
     std::vector<std::int64_t> level_width(static_cast<std::size_t>(max_depth) + 1, 0);
 
     const auto expand = [&](std::int32_t node, double probability) {
         const std::int32_t depth = tree.depth[node];
-        if (depth >= max_depth) return;
+        if (depth >= max_depth || probability < min_probability) return;
         const std::vector<std::int32_t> path = tree.path_to(node);
         const auto keep = std::min(context.size(), static_cast<std::size_t>(options_.order) - 1);
         suffix_.assign(context.end() - static_cast<std::ptrdiff_t>(keep), context.end());
@@ -180,7 +142,12 @@ void NgramSequence::propose(const Proposal& proposal) {
         }
     };
 
-    expand(0, 1.0);
+    // Beside a child that a model drafted, the counts know less than the model.
+    std::vector<bool> has_child(tree.num_nodes(), false);
+    for (std::size_t node = 1; node < has_child.size(); ++node) has_child[tree.parent[node]] = true;
+    for (std::size_t node = 0; node < has_child.size(); ++node) {
+        if (!has_child[node]) expand(static_cast<std::int32_t>(node), static_cast<double>(tree.probability[node]));
+    }
     while (!open.empty() && tree.num_nodes() <= max_nodes) {
         const Open next = open.top();
         open.pop();
@@ -192,6 +159,8 @@ void NgramSequence::propose(const Proposal& proposal) {
     sort_by_level(tree);
 }
 
+namespace {
+
 class NgramDrafter final : public Drafter {
   public:
     explicit NgramDrafter(const NgramOptions& options)
@@ -201,7 +170,8 @@ class NgramDrafter final : public Drafter {
     }
     void propose(std::span<Proposal> proposals) override {
         for (Proposal& proposal : proposals) {
-            static_cast<NgramSequence*>(proposal.sequence)->propose(proposal);
+            static_cast<NgramSequence*>(proposal.sequence)
+                ->propose(proposal, std::min(proposal.max_depth, max_depth()));
             proposal.draft_calls = proposal.tree->num_nodes() > 1 ? 1 : 0;
         }
     }
@@ -220,20 +190,37 @@ class NgramDrafter final : public Drafter {
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context) {
-    const DraftOptions& options = context.options;
+NgramOptions ngram_options(const DraftOptions& options) {
     if (options.ngram_order < 1 || options.ngram_order > 16) {
         throw UsageError("ngram-order: expected 1 to 16, got " + std::to_string(options.ngram_order));
     }
     if (options.ngram_top < 0 || options.ngram_top > 1024) {
         throw UsageError("ngram-top: expected 0 to 1024, got " + std::to_string(options.ngram_top));
     }
-    if (options.ngram_top == 0) return make_plain_drafter(context);  // an empty table proposes nothing
     NgramOptions ngram;
     ngram.order = options.ngram_order;
     ngram.top = options.ngram_top;
+    return ngram;
+}
+
+bool adapts_tree(const DraftOptions& options) {
+    return !options.tree.is_given() || options.tree.is_auto();
+}
+
+NgramOptions ngrams_beside(const DraftOptions& options) {
+    NgramOptions ngrams = ngram_options(options);
+    const bool some = ngrams.top > 0 && adapts_tree(options);
+    ngrams.shape = some ? TreeShape{.width = 2, .depth = 8, .budget = 12, .branching = {}}
+                        : TreeShape{.width = 0, .depth = 0, .budget = 0, .branching = {}};
+    return ngrams;
+}
+
+std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context) {
+    const DraftOptions& options = context.options;
+    NgramOptions ngram = ngram_options(options);
+    if (ngram.top == 0) return make_plain_drafter(context);  // an empty table proposes nothing
     ngram.shape = options.shape();
-    ngram.adapts = !options.tree.is_given() || options.tree.is_auto();
+    ngram.adapts = adapts_tree(options);
     return std::make_unique<NgramDrafter>(ngram);
 }
 

@@ -50,7 +50,8 @@ class RsdC final : public TreeMethod {
     explicit RsdC(std::vector<std::int64_t> branching) : branching_(std::move(branching)) {}
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
-                                                    std::int64_t max_depth, std::int64_t max_width) const override {
+                                                    std::int64_t max_depth, std::int64_t max_width,
+                                                    double /*min_probability*/) const override {
         std::vector<std::int64_t> branching = branching_;
         branching.resize(std::clamp<std::int64_t>(max_depth, 0, this->max_depth()));
         const TreeFamily limits{.widths = {}, .branches = true};

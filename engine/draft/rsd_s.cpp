@@ -45,9 +45,12 @@ struct Candidate {
 
 class RsdSGrowth final : public TreeGrowth {
   public:
-    RsdSGrowth(TokenTree& tree, const Noise& noise, std::int64_t position, std::int64_t width, std::int64_t depth)
-        : tree_(tree), noise_(noise), position_(position), width_(width), depth_(depth) {
-        if (depth_ > 0) {
+    /// `beams.depth`: of this tree.
+    RsdSGrowth(TokenTree& tree, const Noise& noise, std::int64_t position, const BeamOptions& beams,
+               double min_probability)
+        : tree_(tree), noise_(noise), position_(position), beams_(beams), min_probability_(min_probability) {
+        if (noise.is_own()) beams_.scatter = 0;
+        if (beams_.depth > 0) {
             wanted_.push_back({0, 0});
             level_.push_back({});
         }
@@ -55,15 +58,17 @@ class RsdSGrowth final : public TreeGrowth {
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }
 
-    [[nodiscard]] std::int64_t num_draws() const override { return width_; }
+    [[nodiscard]] std::int64_t num_draws() const override { return beams_.width + (beams_.scatter > 0 ? 1 : 0); }
 
     void grow(std::span<Distribution> drafts) override {
         std::vector<Candidate> candidates;
         for (std::size_t i = 0; i < drafts.size(); ++i) add_candidates(drafts[i], i, candidates);
         std::sort(candidates.begin(), candidates.end());
-        if (static_cast<std::int64_t>(candidates.size()) > width_) candidates.resize(width_);
+        const std::int64_t width = std::min(beams_.width, beams_.max_nodes - (tree_.num_nodes() - 1));
+        if (std::ssize(candidates) > width) candidates.resize(width);
         add_nodes(drafts, candidates);
-        if (++depth_done_ >= depth_) wanted_.clear();
+        const bool full = tree_.num_nodes() > beams_.max_nodes;
+        if (++depth_done_ >= beams_.depth || full || !pays()) wanted_.clear();
     }
 
   private:
@@ -71,23 +76,45 @@ class RsdSGrowth final : public TreeGrowth {
         double phi = 0, psi = 0;
     };
 
-    /// Adds the best children of a parent, at most `width_`: the level keeps no more.
+    /// Whether some node of the lowest level is probable enough for another level below it.
+    [[nodiscard]] bool pays() const {
+        return std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& wanted) {
+            return beams_.scatter == 0 || static_cast<double>(tree_.probability[wanted.node]) >= min_probability_;
+        });
+    }
+
+    /// The probability that the target draws each of these tokens, if its log-probabilities scatter around the draft's
+    /// by about `scatter` and it adds the same noise. Empty: unknown.
+    [[nodiscard]] std::vector<double> acceptance(std::span<const Perturbed> draws) const {
+        std::vector<double> chances;
+        if (beams_.scatter == 0) return chances;
+        double sum = 0;
+        for (const Perturbed& draw : draws)
+            sum += chances.emplace_back(det_exp((draw.score - draws.front().score) / beams_.scatter));
+        for (double& chance : chances) chance /= sum;
+        return chances;
+    }
+
+    /// Adds the best children of a parent, at most `width`: the level keeps no more.
     void add_candidates(const Distribution& p, std::size_t parent, std::vector<Candidate>& candidates) const {
         const Beam& beam = level_[parent];
         const NoiseRow row = noise_.row(position_ + depth_done_, 0, wanted_[parent].node);
-        const std::vector<Perturbed> draws = gumbel_top_k(p, row, width_);
+        std::vector<Perturbed> draws = gumbel_top_k(p, row, num_draws());
         if (draws.empty()) return;
+        const std::vector<double> accepted = acceptance(draws);
+        if (std::ssize(draws) > beams_.width) draws.resize(beams_.width);
         const std::size_t best = most_probable(p);
         // log p = log weight + log_scale, also accurate where p underflows to 0.
         const double log_scale = det_log(p.q[best]) - p.log_weights[best];
         const double greatest = beam.phi + (draws.front().score + log_scale);
-        for (const Perturbed& draw : draws) {
+        for (std::size_t i = 0; i < draws.size(); ++i) {
+            const Perturbed& draw = draws[i];
             const auto place = static_cast<std::size_t>(draw.place);
             const double perturbed = beam.phi + (draw.score + log_scale);
             candidates.push_back({.psi = truncate(perturbed, greatest, beam.psi),
                                   .perturbed = perturbed,
                                   .log_p = p.log_weights[place] + log_scale,
-                                  .probability = p.q[place],
+                                  .probability = accepted.empty() ? p.q[place] : accepted[i],
                                   .parent = parent,
                                   .token = p.ids[place]});
         }
@@ -108,7 +135,9 @@ class RsdSGrowth final : public TreeGrowth {
 
     TokenTree& tree_;
     Noise noise_;
-    std::int64_t position_, width_, depth_;
+    std::int64_t position_;
+    BeamOptions beams_;
+    double min_probability_;
     std::int64_t depth_done_ = 0;
     std::vector<Wanted> wanted_;
     std::vector<Beam> level_;  ///< one per entry of wanted_
@@ -116,24 +145,29 @@ class RsdSGrowth final : public TreeGrowth {
 
 class RsdS final : public TreeMethod {
   public:
-    RsdS(std::int64_t width, std::int64_t depth) : width_(width), depth_(depth) {}
+    explicit RsdS(const BeamOptions& beams) : beams_(beams) {}
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
-                                                    std::int64_t max_depth, std::int64_t max_width) const override {
-        return std::make_unique<RsdSGrowth>(tree, noise, position, std::min(max_width, width_),
-                                            std::clamp<std::int64_t>(max_depth, 0, depth_));
+                                                    std::int64_t max_depth, std::int64_t max_width,
+                                                    double min_probability) const override {
+        BeamOptions beams = beams_;
+        beams.width = std::min(max_width, beams.width);
+        beams.depth = std::clamp<std::int64_t>(max_depth, 0, beams.depth);
+        return std::make_unique<RsdSGrowth>(tree, noise, position, beams, min_probability);
     }
-    [[nodiscard]] std::int64_t max_nodes() const override { return width_ * depth_; }
-    [[nodiscard]] std::int64_t max_depth() const override { return depth_; }
+    [[nodiscard]] std::int64_t max_nodes() const override {
+        return std::min(beams_.width * beams_.depth, beams_.max_nodes);
+    }
+    [[nodiscard]] std::int64_t max_depth() const override { return beams_.depth; }
 
   private:
-    std::int64_t width_, depth_;
+    BeamOptions beams_;
 };
 
 }  // namespace
 
-std::unique_ptr<TreeMethod> make_rsd_s(std::int64_t width, std::int64_t depth) {
-    return std::make_unique<RsdS>(width, depth);
+std::unique_ptr<TreeMethod> make_rsd_s(const BeamOptions& beams) {
+    return std::make_unique<RsdS>(beams);
 }
 
 }  // namespace longhaul::engine

@@ -1,12 +1,14 @@
 // Draft method `self` (algorithms.md section 6b): the target drafts for itself. A draft pass runs the target's layers,
 // usually with weights of lower precision, over a part of the target's own keys and values (PartialKv). Committed
-// positions belong to the target and are only read, so nothing is prefilled, followed or checkpointed. The keys and
-// values of the tokens being drafted are in the sequence's scratch slots, which verification then overwrites: the root
-// in slot 0, node i in slot i.
+// positions belong to the target and are only read, so nothing is prefilled, followed or checkpointed for the copy. The
+// keys and values of the tokens being drafted are in the sequence's scratch slots, which verification then overwrites:
+// the root in slot 0, node i in slot i.
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 
 #include "engine/draft/model_trees.hpp"
+#include "engine/draft/ngram_sequence.hpp"
 #include "engine/kv/partial_kv.hpp"
 #include "engine/model/model.hpp"
 
@@ -15,43 +17,73 @@ namespace {
 
 class SelfSequence final : public SequenceDrafter {
   public:
+    explicit SelfSequence(std::optional<NgramSequence> with_ngrams) : ngrams(std::move(with_ngrams)) {}
+
+    void begin(std::span<const std::int32_t> context) override {
+        if (ngrams) ngrams->begin(context);
+    }
+    DrafterState take_delta() override { return ngrams ? ngrams->take_delta() : DrafterState{}; }
+    bool restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> context) override {
+        return ngrams && ngrams->restore(deltas, context);
+    }
+
+    std::optional<NgramSequence> ngrams;
     PartialKv keys;  ///< what the current tree reads
 };
 
-SelfSequence& sequence_of(const GrowingTree& tree) {
-    return static_cast<SelfSequence&>(*tree.proposal->sequence);
+SelfSequence& sequence_of(const Proposal& proposal) {
+    return static_cast<SelfSequence&>(*proposal.sequence);
 }
 
 class SelfDrafter final : public Drafter, private DraftRows {
   public:
-    SelfDrafter(const DraftContext& context, const TreeShape& shape, std::unique_ptr<TreeMethod> method)
+    SelfDrafter(const DraftContext& context, std::unique_ptr<TreeMethod> method)
         : method_(std::move(method)),
           cache_(context.options.partial_cache),
-          max_nodes_(std::min(method_->max_nodes(), shape.max_nodes())),
-          trees_(context.options.models, context.target, context.options.model_temperature) {}
+          trees_(context.options.models, context.target, context.options.model_temperature),
+          adapts_(adapts_tree(context.options)),
+          ngrams_(ngrams_beside(context.options)),
+          shared_(std::make_shared<NgramTable>(ngrams_.order, ngrams_.top)) {}
 
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& /*item*/) override {
-        return std::make_unique<SelfSequence>();
+        return std::make_unique<SelfSequence>(has_ngrams() ? std::optional(NgramSequence(ngrams_, shared_))
+                                                           : std::nullopt);
     }
 
     void propose(std::span<Proposal> proposals) override {
         std::vector<GrowingTree> trees;
         for (Proposal& proposal : proposals) {
-            const std::int64_t depth = std::min(proposal.max_depth, max_depth());
+            const std::int64_t depth = std::min(proposal.max_depth, method_->max_depth());
             if (depth <= 0) continue;
-            if (!proposal.kv->reserve_scratch(scratch_slots())) throw std::bad_alloc();
-            static_cast<SelfSequence*>(proposal.sequence)->keys = PartialKv::select(*proposal.kv, cache_);
+            if (!proposal.kv->reserve_scratch(method_->max_nodes() + 1)) throw std::bad_alloc();
+            sequence_of(proposal).keys = PartialKv::select(*proposal.kv, cache_);
             trees.push_back({&proposal, method_->begin(*proposal.tree, proposal.noise, std::ssize(proposal.context),
-                                                       depth, proposal.max_width)});
+                                                       depth, proposal.max_width, proposal.min_level_probability)});
         }
         trees_.grow(std::move(trees), *this);
+        for (Proposal& proposal : proposals) {
+            // Under the sampling rules drafts are either sampled or certain, not both in one tree.
+            if (!has_ngrams() || proposal.noise.is_own()) continue;
+            const std::int64_t depth = proposal.tree->depth.back() + ngrams_.shape.depth;
+            sequence_of(proposal).ngrams->propose(proposal, std::min(proposal.text_depth, depth));
+            if (proposal.draft_calls == 0 && proposal.tree->num_nodes() > 1) proposal.draft_calls = 1;
+        }
     }
 
-    [[nodiscard]] std::int64_t max_nodes() const override { return max_nodes_; }
-    [[nodiscard]] std::int64_t max_depth() const override { return method_->max_depth(); }
-    [[nodiscard]] std::int64_t scratch_slots() const override { return max_nodes_ + 1; }
+    void observe(std::span<const Observation> observations, std::span<const HiddenStates> /*taps*/) override {
+        for (const Observation& seen : observations) {
+            auto& sequence = static_cast<SelfSequence&>(*seen.sequence);
+            if (sequence.ngrams) sequence.ngrams->insert(seen.context.last(seen.num_new));
+        }
+    }
+
+    [[nodiscard]] std::int64_t max_nodes() const override { return method_->max_nodes() + ngrams_.shape.budget; }
+    [[nodiscard]] std::int64_t max_depth() const override { return method_->max_depth() + ngrams_.shape.depth; }
+    [[nodiscard]] std::int64_t scratch_slots() const override { return max_nodes() + 1; }
+    [[nodiscard]] bool adapts() const override { return adapts_; }
 
   private:
+    [[nodiscard]] bool has_ngrams() const { return ngrams_.shape.budget > 0; }
     void add(std::size_t /*model*/, const GrowingTree& tree, std::int32_t node, std::int32_t sequence,
              std::vector<ForwardRow>& rows) override {
         const Proposal& proposal = *tree.proposal;
@@ -59,7 +91,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
         row.token_id = proposal.tree->token[node];
         row.position = std::ssize(proposal.context) - 1 + proposal.tree->depth[node];
         row.sequence = sequence;
-        row.in_pages = sequence_of(tree).keys.num_slots;
+        row.in_pages = sequence_of(*tree.proposal).keys.num_slots;
         row.path = proposal.tree->path_to(node);
         row.path.insert(row.path.begin(), 0);
         row.place = {KvPlace::In::scratch, node};
@@ -68,21 +100,22 @@ class SelfDrafter final : public Drafter, private DraftRows {
     }
 
     [[nodiscard]] KvView keys_of(std::size_t /*model*/, const GrowingTree& tree) const override {
-        return {sequence_of(tree).keys.pages, tree.proposal->kv->scratch_pages()};
+        return {sequence_of(*tree.proposal).keys.pages, tree.proposal->kv->scratch_pages()};
     }
 
     std::unique_ptr<TreeMethod> method_;
     PartialCache cache_;
-    std::int64_t max_nodes_;
     ModelTrees trees_;
+    bool adapts_;
+    NgramOptions ngrams_;
+    std::shared_ptr<NgramTable> shared_;
 };
 
 }  // namespace
 
 std::unique_ptr<Drafter> make_self_drafter(const DraftContext& context) {
     if (context.options.models.size() != 1) throw std::logic_error("draft = self was not given its model");
-    const TreeShape shape = context.options.shape();
-    return std::make_unique<SelfDrafter>(context, shape, context.options.method->make_trees(shape, 1));
+    return std::make_unique<SelfDrafter>(context, context.options.method->make_trees(context.options.shape(), 1));
 }
 
 }  // namespace longhaul::engine

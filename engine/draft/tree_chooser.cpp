@@ -64,7 +64,8 @@ double TreeChooser::pass_seconds(const CostModel& costs, std::int64_t rows, std:
     return costs.pass_seconds(batch_.sequences * rows, base) + static_cast<double>(batch_.sequences) * context_cost;
 }
 
-double TreeChooser::target_seconds(std::int64_t rows) const {
+double TreeChooser::target_seconds(double mean_rows) const {
+    const std::int64_t rows = std::lround(mean_rows);
     return target_correction_.factor(batch_.sequences * rows) * pass_seconds(target_, rows, batch_.context);
 }
 
@@ -92,7 +93,7 @@ double TreeChooser::drafting_seconds(std::int64_t level, std::int64_t rows, cons
 
 void TreeChooser::add_level(Candidate& tree) const {
     const std::int64_t level = tree.limits.depth++;
-    const std::int64_t rows = level == 0 ? 1 + std::min(not_drafted_, max_catching_up) : tree.level_nodes;
+    const std::int64_t rows = level == 0 ? 1 + not_read() : tree.level_nodes;
     tree.level_nodes = (family_.branches ? tree.level_nodes : 1) * family_.fan_out(level, tree.limits.width);
     tree.nodes += tree.level_nodes;
     tree.drafting += drafting_seconds(level, rows, tree);
@@ -111,7 +112,8 @@ double TreeChooser::draft_factor(const Candidate& tree) const {
 
 TreeChooser::Candidate TreeChooser::plain() const {
     Candidate candidate;
-    candidate.seconds = target_seconds(1) + verify_seconds_ * static_cast<double>(batch_.sequences);
+    candidate.tokens += ngrams_[0].tokens;
+    candidate.seconds = target_seconds(1 + ngrams_[0].rows) + verify_seconds_ * static_cast<double>(batch_.sequences);
     return candidate;
 }
 
@@ -122,12 +124,14 @@ TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth, double hop
     for (std::size_t width = 0; width < num_widths; ++width) {
         const std::vector<double> chances = acceptance_.chances(width, max_depth, hope);
         Candidate tree{.limits = {.depth = 0, .width = family_.widths[width]}};
+        tree.tokens += ngrams_[1].tokens;
         double reached = 1;
         for (const double chance : chances) {
             add_level(tree);
             if (tree.nodes > family_.max_nodes) break;
             tree.tokens += reached *= chance;
-            tree.seconds = target_seconds(1 + tree.nodes) + draft_factor(tree) * tree.drafting +
+            tree.seconds = target_seconds(1 + static_cast<double>(tree.nodes) + ngrams_[1].rows) +
+                           draft_factor(tree) * tree.drafting +
                            verify_seconds_ * tree.tokens * static_cast<double>(batch_.sequences);
             if (best.limits.depth == 0 || tree.rate() > best.rate()) best = tree;
         }
@@ -157,9 +161,9 @@ std::int64_t TreeChooser::depth_in_reach() const {
 bool TreeChooser::may_probe() const {
     if (step_ < next_probe_) return false;
     const Candidate tree = best_tree(probe_depth());
-    const std::int64_t late = std::min(not_drafted_, max_catching_up);
+    const std::int64_t late = not_read();
     const double reading = drafts_.empty() ? 0 : level_seconds(1 + late, 1) - level_seconds(1, 1);
-    const double others = target_seconds(1 + tree.nodes) - target_seconds(1) +
+    const double others = target_seconds(1 + static_cast<double>(tree.nodes)) - target_seconds(1) +
                           draft_factor(tree) * std::max(tree.drafting - reading, 0.0);
     const double cost = draft_factor(tree) * reading + static_cast<double>(probe_steps) * others;
     return lost_ + cost <= probe_share * elapsed_ + first_probe_loss * plain().seconds;
@@ -236,10 +240,14 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     verify_seconds_ +=
         (verify_seconds_ == 0 ? 1 : slow) * (std::min(verify, 3 * verify_seconds_ + 1e-3) - verify_seconds_);
     elapsed_ += seconds;
+    Beside& beside = ngrams_[limits_.depth > 0 ? 1 : 0];
+    const auto sequences = static_cast<double>(batch_.sequences);
+    beside.rows += slow * (static_cast<double>(step.ngram_rows) / sequences - beside.rows);
+    beside.tokens += slow * (static_cast<double>(step.ngram_tokens) / sequences - beside.tokens);
     if (limits_.depth == 0) return;
     const Candidate tree = sized(limits_);
     draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
-    const double worth = tokens * plain().seconds / static_cast<double>(batch_.sequences);
+    const double worth = tokens / plain().rate() / static_cast<double>(batch_.sequences);
     lost_ = std::max(0.0, lost_ + seconds - worth);
     if (lost_ == 0) pause_ = first_pause;
 }

@@ -46,6 +46,8 @@ class TreeChooser {
     struct Step {
         std::int64_t sequences = 0, rows = 0;  ///< sequences that decoded; rows of the target's pass
         std::int64_t tokens = 0;               ///< tokens emitted
+        std::int64_t ngram_rows = 0;           ///< n-gram nodes beside a model's drafts
+        std::int64_t ngram_tokens = 0;         ///< the part of `tokens` that these nodes brought
         double draft_seconds = 0, forward_seconds = 0, verify_seconds = 0;
         bool measured = true;  ///< false: some sequence in flight did not decode, so the times cover prefill as well
     };
@@ -80,11 +82,15 @@ class TreeChooser {
     [[nodiscard]] double draft_factor(const Candidate& tree) const;
     [[nodiscard]] double level_seconds(std::int64_t rows, std::int64_t width) const;
     [[nodiscard]] double pass_seconds(const CostModel& costs, std::int64_t rows, std::int64_t context) const;
-    [[nodiscard]] double target_seconds(std::int64_t rows) const;
+    [[nodiscard]] double target_seconds(double rows) const;
     [[nodiscard]] std::int64_t depth_in_reach() const;
     [[nodiscard]] std::int64_t probe_depth() const { return std::min(family_.max_depth, std::int64_t{2}); }
     [[nodiscard]] bool may_probe() const;
     [[nodiscard]] double patience() const;
+    /// Tokens that draft models must read before they can draft.
+    [[nodiscard]] std::int64_t not_read() const {
+        return family_.follows_text ? std::min(not_drafted_, max_catching_up) : 0;
+    }
     TreeLimits next_trees();
     void pause();
     void end_probe();
@@ -96,6 +102,11 @@ class TreeChooser {
     Acceptance acceptance_;
     Correction target_correction_, draft_correction_;
     double verify_seconds_ = 0;  ///< per token
+    /// What n-grams add per sequence and step.
+    struct Beside {
+        double rows = 0, tokens = 0;
+    };
+    std::array<Beside, 2> ngrams_{};  ///< without a model's drafts, and beside them
 
     Batch batch_;
     Candidate chosen_;   ///< while not paused

@@ -1,4 +1,4 @@
-// How the trees of draft language models grow, level by level (algorithms.md section 4). The caller (lm_drafter.cpp)
+// How the trees of draft language models grow, level by level (algorithms.md section 4). The caller (model_trees.cpp)
 // runs the models and passes in distributions, so tests run the same code on tables of probabilities.
 #pragma once
 
@@ -47,10 +47,12 @@ class TreeMethod {
   public:
     virtual ~TreeMethod() = default;
     /// `tree` holds its root and must outlive the result. `position`: absolute position of the token after the root.
-    /// `max_width`: a width as in TreeFamily.
+    /// `max_width`: a width as in TreeFamily. `min_probability`: a method that estimates the chances of its nodes ends
+    /// the tree where those of a level are below it.
     [[nodiscard]] virtual std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
                                                             std::int64_t max_depth,
-                                                            std::int64_t max_width = TreeLimits::none) const = 0;
+                                                            std::int64_t max_width = TreeLimits::none,
+                                                            double min_probability = 0) const = 0;
     [[nodiscard]] virtual std::int64_t max_nodes() const = 0;
     [[nodiscard]] virtual std::int64_t max_depth() const = 0;
 };
@@ -62,9 +64,17 @@ std::unique_ptr<TreeMethod> make_chains(std::int64_t num_chains, std::int64_t le
 /// RSD-C: each node of level l (root: 0) has `branching[l]` children, drawn without replacement.
 std::unique_ptr<TreeMethod> make_rsd_c(std::vector<std::int64_t> branching);
 
+struct BeamOptions {
+    std::int64_t width = 1, depth = 1;
+    std::int64_t max_nodes = std::int64_t{1} << 30;  ///< lower levels get fewer nodes, or none
+    /// Typical distance of the target's log-probabilities from the draft's. If it is not 0 and the noise is the
+    /// target's, TokenTree::probability is the chance that the target draws the node.
+    double scatter = 0;
+};
+
 /// RSD-S: stochastic beam search with `width` nodes per level and `depth` levels. Draws whole sequences without
 /// replacement.
-std::unique_ptr<TreeMethod> make_rsd_s(std::int64_t width, std::int64_t depth);
+std::unique_ptr<TreeMethod> make_rsd_s(const BeamOptions& beams);
 
 /// Adds a drawn token as a child of `parent`, unless a child already carries it, and returns the node. If `draft` >= 0,
 /// also records the draw as a trial from `tree.drafts[draft]`.

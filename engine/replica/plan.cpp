@@ -198,7 +198,10 @@ void Replica::State::plan_admissions(StepHeader& header) {
 /// Only under `coupled`, where trees cannot change the text.
 void Replica::State::plan_trees(StepHeader& header) {
     if (header.wait || !is_coupled()) return;
-    if (drafter->adapts()) header.min_probability = economy.min_probability();
+    if (drafter->adapts()) {
+        header.min_probability = economy.min_probability();
+        header.min_level_probability = economy.min_level_probability();
+    }
     if (options.draft.tree_limits) {
         header.trees = options.draft.tree_limits();
         header.feed_drafter = header.trees.depth > 0;

@@ -92,7 +92,10 @@ struct Replica::State {
             drafts.push_back(CostModel::measure(*draft, 0.3 / static_cast<double>(options.draft.models.size())));
         TreeFamily family = tree_family(*options.draft.method, static_cast<std::int64_t>(drafts.size()));
         if (options.draft.method->copies_target())
-            family.draft_context = [cache = options.draft.partial_cache](std::int64_t n) { return cache.positions_of(n); };
+            family.draft_context = [cache = options.draft.partial_cache](std::int64_t n) {
+                return cache.positions_of(n);
+            };
+        family.follows_text = !options.draft.method->copies_target();
         family.max_depth = std::min(family.max_depth, drafter->max_depth());
         return TreeChooser(family, target, drafts);
     }
@@ -142,6 +145,7 @@ struct Replica::State {
     std::vector<ForwardRow> rows;
     std::vector<KvSequence*> kv_sequences;
     std::vector<DecodeSlice> slices;
+    std::int64_t draft_passes = 0;  // levels that models drafted in this step, the deepest tree's
     std::vector<ScoreSlice> score_slices;
 
     // --- Decisions of the first rank ---
@@ -168,7 +172,7 @@ struct Replica::State {
     void step(const StepHeader& header);
     [[nodiscard]] bool prefills() const;
     void keep_time(const StepTimes& times);
-    void learn_from(const TreeChooser::Step& step);
+    void learn_from(TreeChooser::Step step);
     void propose(const StepHeader& header);
     void add_decode_rows(DecodeSlice& slice);
     Sequence* prefilling();

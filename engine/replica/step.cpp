@@ -23,7 +23,7 @@ void Replica::State::propose(const StepHeader& header) {
     for (DecodeSlice& slice : slices) {
         Sequence& sequence = *slice.sequence;
         slice.tree.reset(sequence.tokens.back());
-        std::int64_t depth = std::min(depth_limit(sequence.num_tokens(), sequence.tokens_left()), header.trees.depth);
+        std::int64_t depth = depth_limit(sequence.num_tokens(), sequence.tokens_left());
         if (sequence.is_forced()) depth = std::min(depth, sequence.tokens_left() - 1);
         if (depth <= 0) continue;
         proposals.push_back({.sequence = sequence.drafter.get(),
@@ -31,19 +31,23 @@ void Replica::State::propose(const StepHeader& header) {
                              .noise = noise_of(sequence),
                              .sampling = &sequence.item.options->sampling,
                              .kv = sequence.kv.get(),
-                             .max_depth = depth,
+                             .text_depth = depth,
+                             .max_depth = std::min(depth, header.trees.depth),
                              .max_width = header.trees.width,
                              .min_probability = header.min_probability,
+                             .min_level_probability = header.min_level_probability,
                              .tree = &slice.tree});
         of.push_back(&slice);
     }
     drafter->propose(proposals);
+    draft_passes = 0;
     for (std::size_t i = 0; i < proposals.size(); ++i) {
         TokenTree& tree = of[i]->tree;
         const bool known = std::all_of(tree.token.begin(), tree.token.end(),
                                        [&](std::int32_t t) { return t >= 0 && t < model.config().vocab_size; });
         if (!known) tree.reset(proposals[i].context.back());  // a damaged n-gram table: drop the drafts
         of[i]->sequence->statistics.draft_calls += proposals[i].draft_calls;
+        draft_passes = std::max(draft_passes, proposals[i].draft_calls);
     }
 }
 
@@ -173,19 +177,29 @@ void Replica::State::accept(DecodeSlice& slice, const Verdict& verdict, Logits& 
 }
 
 /// Passes times and acceptance of the step to DraftEconomy and TreeChooser.
-void Replica::State::learn_from(const TreeChooser::Step& step) {
+void Replica::State::learn_from(TreeChooser::Step step) {
     if (!group.is_first()) return;
-    std::int64_t accepted = 0;
-    double expected = 0;
+    DraftEconomy::Step costs{.rows = step.rows,
+                             .sequences = step.sequences,
+                             .seconds = step.forward_seconds + step.verify_seconds,
+                             .draft_passes = draft_passes,
+                             .draft_seconds = step.draft_seconds,
+                             .tokens = step.tokens,
+                             .ngrams = {},
+                             .models = {}};
     for (const DecodeSlice& slice : slices) {
-        accepted += slice.num_new - 1;
-        for (std::size_t node = 1; node < slice.tree.probability.size(); ++node)
-            expected += static_cast<double>(slice.tree.probability[node]);
+        const auto promise_of = [&](std::int32_t node) -> DraftEconomy::Promise& {
+            return slice.tree.origin[node] == Origin::ngram ? costs.ngrams : costs.models;
+        };
+        for (std::int32_t node = 1; node < slice.tree.num_nodes(); ++node) {
+            promise_of(node).expected += static_cast<double>(slice.tree.probability[node]);
+            step.ngram_rows += slice.tree.origin[node] == Origin::ngram ? 1 : 0;
+        }
+        for (const std::int32_t node : slice.accepted) promise_of(node).accepted += 1;
         if (chooser) chooser->verified(slice.tree, slice.accepted, slice.reason.has_value());
     }
-    if (step.measured)
-        economy.record(step.rows, step.draft_seconds + step.forward_seconds + step.verify_seconds, step.tokens,
-                       accepted, expected);
+    step.ngram_tokens = static_cast<std::int64_t>(costs.ngrams.accepted);
+    if (step.measured) economy.record(costs);
     if (chooser && !slices.empty()) chooser->record(step);
 }
 
@@ -216,6 +230,7 @@ void Replica::State::keep_time(const StepTimes& times) {
     for (const auto& sequence : in_flight) {
         sequence->statistics.seconds += seconds;
         if (!sequence->has_decoded) sequence->statistics.prefill_seconds += seconds;
+        sequence->statistics.count_length(sequence->num_output());
     }
 }
 

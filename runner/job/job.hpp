@@ -63,7 +63,7 @@ struct Settings {
     double repetition_penalty = 1.0;
     std::int64_t penalty_window = 1024;
     // Drafting
-    engine::DraftMethodRef draft = "ngram";
+    engine::DraftMethodRef draft = engine::automatic;  // resolved by parse_settings
     std::vector<std::filesystem::path> draft_model;
     engine::TreeSpec draft_tree;    // not given: the method's own; resolved by parse_settings
     double draft_temperature = -1;  // -1: the target's temperature

@@ -119,11 +119,29 @@ class Origins {
     std::string whole_ = "command line";
 };
 
+/// The method of a job that names none. Under `coupled` all of these draft only what pays by measured time.
+engine::DraftMethodRef chosen_method(const Settings& settings) {
+    if (settings.draft_model.empty()) return settings.is_coupled() ? "self" : "ngram";
+    return settings.draft_model.size() == 1 ? "sd" : "specinfer";
+}
+
+/// `draft-precision` of a job that gives none. It decides the drafts, and under the sampling rules the text.
+std::string chosen_precision(const Settings& settings) {
+    // On a GPU a copy takes memory that keys and values could use.
+    return settings.device == "cuda" || settings.precision == "int4" ? "same" : "int4";
+}
+
 void resolve(Settings& settings) {
+    if (settings.draft->name == engine::automatic) {
+        settings.draft = chosen_method(settings);
+        if (!settings.draft_tree.is_given() && settings.is_coupled()) settings.draft_tree = "auto";
+    }
     if (settings.kv_precision.empty()) settings.kv_precision = settings.precision == "fp32" ? "fp32" : "bf16";
     // The device kind decides the bits of results, so the resolved job names the device.
     settings.device = resolved_device(settings.device, settings.kernels, gpus_here());
     if (!settings.draft_tree.is_given()) settings.draft_tree = own_tree(settings);
+    if (settings.draft->copies_target() && settings.draft_precision == "auto")
+        settings.draft_precision = chosen_precision(settings);
 }
 
 /// Reports keys that contradict `teacher-forced` or `mode = perplexity`: with these the data determines every token.
@@ -203,7 +221,7 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
                 "text");
     if (settings.draft_temperature >= 0 && !method.samples())
         add("draft-temperature", "draft-temperature: expected its default with draft = " + method.name +
-                                     ", got a number; only draft models have a temperature");
+                                     ", got a number; only sampled drafts have a temperature");
 }
 
 /// Reports keys of drafts by the model itself that are given with another method, or do not fit the job.
@@ -212,6 +230,7 @@ void check_partial_cache(const Settings& settings, const Origins& origins, Fault
         if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(key), key, expected, got, fix);
     };
     const std::string& mode = settings.partial_cache_mode;
+    if (!settings.draft->drafts()) return;  // plain decoding ignores draft keys
     if (settings.draft->copies_target()) {
         if (mode == "dynamic" || mode == "static")
             add("partial-cache-mode", "window or full", shown(mode), "it is not in this version");
@@ -220,12 +239,11 @@ void check_partial_cache(const Settings& settings, const Origins& origins, Fault
                 "a copy above the model's precision costs more than the model itself");
         return;
     }
-    // Earlier versions wrote these two values into the job file of every run.
-    const bool written = settings.partial_cache == 4096 || mode == "dynamic";
     for (const char* key : draft_copy_keys) {
         const std::vector<std::string> value = find_key(key)->get(settings);
-        if (value == find_key(key)->get(Settings()) || (written && std::string_view(key) != "draft-precision"))
-            continue;
+        const auto earlier = earlier_values.find(key);
+        const bool is_earlier = earlier != earlier_values.end() && value.front() == earlier->second;
+        if (is_earlier || value == find_key(key)->get(Settings())) continue;
         add(key, "its default with draft = " + settings.draft->name, shown(value.front()), "only draft = self has it");
     }
 }

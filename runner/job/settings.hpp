@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -69,6 +70,9 @@ DraftFolders draft_folders(const Settings& settings);
 /// identity.
 constexpr std::array<const char*, 3> draft_copy_keys{"draft-precision", "partial-cache", "partial-cache-mode"};
 bool is_draft_copy_key(std::string_view key);
+/// The values that earlier versions wrote into job files and identities with every method.
+inline const std::map<std::string, std::string> earlier_values{{"partial-cache", "4096"},
+                                                               {"partial-cache-mode", "dynamic"}};
 
 /// Whether a key may change between launches of one run folder (runner/README.md, "Resume").
 enum class KeyKind {

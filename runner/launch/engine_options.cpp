@@ -43,11 +43,10 @@ engine::Precision precision_of(const Settings& settings) {
 }
 
 std::optional<engine::Precision> draft_copy_precision(const Settings& settings) {
-    const engine::Precision target = precision_of(settings);
-    if (settings.draft_precision == "same" || target == engine::Precision::int4) return {};
+    if (settings.draft_precision == settings.precision) return {};
     if (settings.draft_precision == "int4") return engine::Precision::int4;
-    if (target == engine::Precision::int8) return {};
-    return engine::Precision::int8;
+    if (settings.draft_precision == "int8") return engine::Precision::int8;
+    return {};
 }
 
 kernels::DType kv_dtype_of(const Settings& settings) {

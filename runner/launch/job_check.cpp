@@ -200,10 +200,11 @@ class JobChecker {
     void estimate() {
         if (!report_.items || !layout_ || !device_) return;
         if (drafts_are_bad_) return;
-        for (const char* key : {"precision", "kv-precision", "batch", "tensor-parallel", "memory", "checkpoint-kv"}) {
+        for (const char* key : {"precision", "kv-precision", "batch", "tensor-parallel", "memory", "checkpoint-kv",
+                                "draft", "draft-model", "draft-precision", "draft-tree"}) {
             if (!is_good(key)) return;
         }
-        parts_ = parts_of(report_.settings);
+        if (!attempt("draft", [&] { parts_ = parts_of(report_.settings); })) return;
         estimate_memory();
         if (is_good("output")) estimate_disk();
     }
@@ -247,7 +248,12 @@ class JobChecker {
         };
         if (need.available > 0 && need.weights > need.available) {
             warn("memory for weights of " + size_text(need.weights) + " per rank",
-                 size_text(need.available) + " on " + need.host, "raise tensor-parallel, or take precision = int8");
+                 size_text(need.available) + " on " + need.host,
+                 std::string("raise tensor-parallel, or take ") +
+                     (draft_copy_precision(report_.settings) && report_.settings.draft->copies_target()
+                          ? "draft-precision = same or "
+                          : "") +
+                     "precision = int8");
             return;
         }
         if (need.available == 0 && report_.settings.memory == 0) return;

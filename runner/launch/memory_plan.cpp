@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "engine/draft/draft_sampler.hpp"
+#include "engine/draft/drafter.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
@@ -29,7 +30,7 @@ constexpr std::int64_t granule = 2 * mebibyte;         ///< allocation granulari
 constexpr std::int64_t matrices_of_layer = 5;
 
 std::int64_t tree_nodes(const Settings& settings) {
-    return settings.mode == "generate" ? draft_of(settings).shape().max_nodes() : 0;
+    return settings.mode == "generate" ? engine::max_tree_nodes(draft_of(settings)) : 0;
 }
 
 /// Rows of a forward pass.
@@ -118,6 +119,8 @@ class FittingChanges {
             const auto change = [&](Settings& s) { s.precision = precision; };
             if (try_out(std::string("precision = ") + precision, change)) break;
         }
+        if (draft_folders(settings_).target_copy && draft_copy_precision(settings_))
+            try_out("draft-precision = same", [](Settings& s) { s.draft_precision = "same"; });
         for (std::int64_t ranks = 2 * settings_.tensor_parallel; ranks <= 8; ranks *= 2) {
             const auto change = [&](Settings& s) { s.tensor_parallel = ranks; };
             if (try_out("tensor-parallel = " + std::to_string(ranks) + " with a device for each rank", change)) break;

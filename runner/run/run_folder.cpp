@@ -256,6 +256,8 @@ std::string identity_hash(const Settings& settings, const Fingerprints& fingerpr
     std::map<std::string, std::string> keys = key_values(settings);
     // for compatibility with checkpoints of earlier versions
     if (settings.draft_tree == own_tree(settings)) keys.erase("draft-tree");
+    if (!settings.is_coupled() && !settings.draft->copies_target())
+        keys.insert(earlier_values.begin(), earlier_values.end());
     keys["device"] = "cpu";  // likewise; with --allow-device-change, checkpoints of another device kind are read
     std::string text;
     for (const auto& [key, value] : keys) text.append(key).append("=").append(value).append("\n");

@@ -11,7 +11,10 @@ DraftEconomy after_passes(double base, double row, std::int64_t tokens, int pass
     DraftEconomy economy;
     for (int i = 0; i < passes; ++i) {
         const std::int64_t rows = 1 + (i * 5) % 8;
-        economy.record(rows, base + row * static_cast<double>(rows), tokens, 1, 1.0);
+        economy.record({.rows = rows,
+                        .seconds = base + row * static_cast<double>(rows),
+                        .tokens = tokens,
+                        .ngrams = {.accepted = 1, .expected = 1.0}});
     }
     return economy;
 }
@@ -34,8 +37,8 @@ TEST(DraftEconomy, DraftersThatPromiseTooMuchAreBelievedLess) {
     for (int i = 0; i < 2000; ++i) {
         const std::int64_t rows = 1 + i % 8;
         const double seconds = 1e-3 + 2e-4 * static_cast<double>(rows);
-        honest.record(rows, seconds, 1, 1, 1.0);
-        boaster.record(rows, seconds, 1, 1, 4.0);
+        honest.record({.rows = rows, .seconds = seconds, .tokens = 1, .ngrams = {.accepted = 1, .expected = 1.0}});
+        boaster.record({.rows = rows, .seconds = seconds, .tokens = 1, .ngrams = {.accepted = 1, .expected = 4.0}});
     }
     EXPECT_NEAR(boaster.min_probability() / honest.min_probability(), 4.0, 0.3);
 }
@@ -43,15 +46,32 @@ TEST(DraftEconomy, DraftersThatPromiseTooMuchAreBelievedLess) {
 TEST(DraftEconomy, TriesBeforeItKnows) {
     DraftEconomy economy;
     EXPECT_LT(economy.min_probability(), 0.2);
-    for (int i = 0; i < 200; ++i) economy.record(1, 1e-3, 1, 0, 0);
+    for (int i = 0; i < 200; ++i) economy.record({.rows = 1, .seconds = 1e-3, .tokens = 1});
     EXPECT_LE(economy.min_probability(), 0.1) << "all passes alike say nothing against drafting";
+}
+
+// A level costs a pass of the draft model besides its row: 0.3 ms and 0.2 ms where a token is worth 2.2 ms.
+TEST(DraftEconomy, ALevelPaysWhereItsChanceIsWorthItsPass) {
+    DraftEconomy economy;
+    for (int i = 0; i < 400; ++i) {
+        const std::int64_t rows = 1 + (i * 5) % 8;
+        economy.record({.rows = rows,
+                        .seconds = 1e-3 + 2e-4 * static_cast<double>(rows),
+                        .draft_passes = 1,
+                        .draft_seconds = 3e-4,
+                        .tokens = 1,
+                        .ngrams = {.accepted = 1, .expected = 4},  // says nothing about the model
+                        .models = {.accepted = 1, .expected = 1}});
+    }
+    EXPECT_NEAR(economy.min_level_probability(), 5e-4 / 2.2e-3, 0.01);
+    EXPECT_NEAR(economy.min_probability(), 4 * 2e-4 / 2.2e-3, 0.02);
 }
 
 // A pass during which another process had the core must not make rows look expensive.
 TEST(DraftEconomy, OneSlowPassChangesLittle) {
     DraftEconomy economy = after_passes(1e-3, 2e-4, 1);
     const double before = economy.min_probability();
-    economy.record(8, 1.0, 1, 0, 0);
+    economy.record({.rows = 8, .seconds = 1.0, .tokens = 1});
     EXPECT_LT(economy.min_probability(), 2 * before);
 }
 

@@ -312,6 +312,27 @@ TEST_F(ReplicaResume, ManyStopsGiveOneText) {
     }
 }
 
+// A row per 1,024 output tokens, with everything that earlier launches did for them.
+TEST_F(ReplicaResume, RowsByLengthGoOn) {
+    Job job{base_options()};
+    job.model = LONGHAUL_DEMO_MODEL;  // its context is long enough
+    job.items = 1;
+    job.generation.max_tokens = 2200;
+    const JobResult result = launch_in_parts({job}, folder_, 500);
+    EXPECT_GT(result.sum.resumes, 2);
+    const ItemStatistics& all = result.items.at(0).statistics;
+    ASSERT_EQ(all.by_length.size(), 2U);
+    const LengthRow &first = all.by_length[0], &second = all.by_length[1];
+    EXPECT_GE(first.tokens, 1024);
+    EXPECT_LT(first.tokens, 1024 + 16);  // a step emits several tokens
+    EXPECT_GE(second.tokens, 2048);
+    EXPECT_GT(first.seconds, 0);
+    EXPECT_LT(first.seconds, second.seconds);
+    EXPECT_LE(second.seconds, all.seconds - all.prefill_seconds);
+    for (const LengthRow& row : all.by_length) EXPECT_EQ(row.target_calls + row.accepted, row.tokens);
+    EXPECT_LT(second.target_calls, all.target_calls);
+}
+
 // A stop leaves complete commits, each with the items that were active.
 TEST_F(ReplicaResume, StopLeavesWhatTheNextLaunchNeeds) {
     Job job{base_options()};

@@ -144,6 +144,8 @@ const std::vector<Case> lossless{
     {"rsd-c", "4,1,1", "recursive"},
     {"rsd-s", "3x2", "recursive"},
     {"rsd-s", "5x3", "recursive"},
+    {"self", "3", "rejection"},
+    {"self", "3x2:5", "recursive"},
     {"ngram", "3x2", "recursive", 0},
     {"rsd-s", "3x2", "coupled"},
     {"spectr", "3x2", "coupled"},
@@ -217,7 +219,7 @@ class ChosenChildren final : public TreeMethod {
     ChosenChildren(std::int64_t depth, Choose choose) : depth_(depth), choose_(std::move(choose)) {}
 
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
-                                                    std::int64_t, std::int64_t) const override {
+                                                    std::int64_t, std::int64_t, double) const override {
         return std::make_unique<Growth>(tree, noise, position, *this);
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return 1024; }
@@ -309,7 +311,7 @@ class TwoParents final : public TreeMethod {
   public:
     explicit TwoParents(bool one_row) : one_row_(one_row) {}
     [[nodiscard]] std::unique_ptr<TreeGrowth> begin(TokenTree& tree, const Noise& noise, std::int64_t position,
-                                                    std::int64_t, std::int64_t) const override {
+                                                    std::int64_t, std::int64_t, double) const override {
         return std::make_unique<Growth>(tree, noise, position, one_row_);
     }
     [[nodiscard]] std::int64_t max_nodes() const override { return 4; }
@@ -372,7 +374,7 @@ TEST(SamplingRules, OneRowOfNoiseForTwoParentsFails) {
     const Table q(std::map<Tokens, std::vector<double>>{{{}, {0.1, 0.9}}, {{0}, {0.9, 0.1}}, {{1}, {0.5, 0.5}}});
     EXPECT_GT(p_value_of(std::make_unique<TwoParents>(false), p, q, 10000), 1e-4);
     EXPECT_LT(p_value_of(std::make_unique<TwoParents>(true), p, q, 10000), 1e-4);
-    EXPECT_GT(p_value_of(make_rsd_s(2, 2), p, q, 10000), 1e-4);
+    EXPECT_GT(p_value_of(make_rsd_s({.width = 2, .depth = 2}), p, q, 10000), 1e-4);
 }
 
 // At low temperatures the probabilities of all but one of p's tokens underflow, but drafts drawn without replacement
@@ -385,7 +387,7 @@ TEST(SamplingRules, TailsBeyondTheSmallestNumber) {
     Table q(std::map<Tokens, std::vector<double>>{{{}, {0, 0.2, 0.3, 0.5}}});
     std::map<Tokens, std::int64_t> counts;
     const auto verifier = make_verifier("recursive");
-    for (const auto& method : {make_rsd_c({4}), make_rsd_s(3, 1)}) {
+    for (const auto& method : {make_rsd_c({4}), make_rsd_s({.width = 3, .depth = 1})}) {
         counts.clear();
         for (std::uint64_t key = 1; key <= 4000; ++key) {
             TokenTree tree;

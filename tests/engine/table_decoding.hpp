@@ -87,14 +87,15 @@ class TableDecoder {
     explicit TableDecoder(TableJob job) : job_(std::move(job)) {
         const DraftMethod& method = *job_.draft.method;
         const auto num_models = static_cast<std::int64_t>(job_.p.size());
-        check_lossless(job_.verify, method, num_models);
+        check_lossless(job_.verify, method, num_models, job_.draft.tree);
         verifier_ = make_verifier(job_.verify);
         if (!method.drafts()) verifier_ = make_verifier(VerifyRule::coupled);
         if (method.make_trees == nullptr) {
             without_model_ = make_drafter({job_.draft});
             return;
         }
-        if (num_models < method.min_folders || num_models > method.max_folders)
+        const std::int64_t copy = method.copies_target() ? 1 : 0;
+        if (num_models < method.min_folders + copy || num_models > method.max_folders + copy)
             throw UsageError("rule-table: p: expected " +
                              std::string(method.max_folders > 1 ? "1 to 8 tables" : "one table") +
                              " with draft = " + method.name + ", got " + std::to_string(num_models));

@@ -21,6 +21,7 @@ struct RunFolderTest : testing::Test {
 
     void SetUp() override {
         settings.task = "prompts";
+        settings.draft = "ngram";
         settings.limit = 10;
         settings.samples = 2;
         settings.max_tokens = 100;

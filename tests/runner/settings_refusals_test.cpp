@@ -108,25 +108,16 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
              "this "
              "version"},
         {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
-        {"draft-model", "/d",
-         "draft-model: expected no draft model with draft = ngram, got '/d'; this draft method needs none"},
-        {"replay-accept", "0.5", "replay-accept: expected draft = replay, got draft = ngram"},
+        {"replay-accept", "0.5", "replay-accept: expected draft = replay, got draft = self"},
         {"draft-tree", "2,2,1",
-         "draft-tree: expected width x depth, such as 4x3 or 4x3:12, with draft = ngram, got '2,2,1'"},
+         "draft-tree: expected width x depth, such as 4x3 or 4x3:12, with draft = self, got '2,2,1'"},
         {"draft-tree", "99999x99999",
          "draft-tree: expected auto, or a shape such as 5, 4x3, 4x3:12 or 2,2,1, of at most 1024 nodes, got "
          "'99999x99999'"},
-        {"draft-temperature", "0.5",
-         "draft-temperature: expected its default with draft = ngram, got a number; only draft models have a "
-         "temperature"},
         {"draft-parallel", "both", "draft-parallel: expected auto, replicated or sharded, got 'both'"},
         {"resample-threshold", "3",
          "resample-threshold: expected its default, got '3'; the draft methods it belongs to are not in this version"},
-        {"partial-cache-mode", "static",
-         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self has it"},
         {"partial-cache", "16", "partial-cache: expected an integer from 17 to 2147483647, got '16'"},
-        {"draft-precision", "int4",
-         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self has it"},
         {"verify", "rejection",
          "verify: expected coupled with draft = ngram, got rejection, which needs chains, with one sampled draft per "
          "node (draft "
@@ -158,6 +149,26 @@ TEST(Settings, KernelsAreOfTheDevice) {
               "command line: kernels: expected auto, cuda, cuda-exact or cuda-cublas with device = cuda, got 'avx2'");
     EXPECT_EQ(message("cuda", "cuda-exact"), "(no error)");
     EXPECT_EQ(message("auto", "cuda"), "(no error)");
+}
+
+// A job that names no method.
+TEST(Settings, TheDraftMethodIsChosen) {
+    const auto chosen = [](std::vector<Assignment> more) {
+        std::vector<Assignment> file = whole_job;
+        file.insert(file.end(), more.begin(), more.end());
+        const Settings settings = parse_settings(file, {}, "/jobs");
+        return settings.draft->name + " " + settings.draft_tree.text();
+    };
+    EXPECT_EQ(chosen({}), "self auto");
+    EXPECT_EQ(chosen({{"draft", "auto", ""}}), "self auto");
+    EXPECT_EQ(chosen({{"draft-tree", "4x3:8", ""}}), "self 4x3:8");
+    EXPECT_EQ(chosen({{"draft-model", "/d", ""}}), "sd auto");
+    EXPECT_EQ(chosen({{"draft-model", "/d", ""}, {"draft-model", "/e", ""}}), "specinfer auto");
+    EXPECT_EQ(chosen({{"verify", "recursive", ""}}), "ngram 4x8:16");
+    EXPECT_EQ(chosen({{"verify", "rejection", ""}, {"draft-model", "/d", ""}}), "sd 4");
+    Settings settings = parse_settings(whole_job, {}, "/jobs");
+    EXPECT_EQ(settings.draft_precision, settings.device == "cuda" ? "same" : "int4");
+    EXPECT_EQ(parse_settings(whole_job, {{"draft", "ngram", ""}}, "/jobs").draft_precision, "auto");
 }
 
 // The keys that a draft method needs, its trees, and the rules that may verify it.
@@ -222,6 +233,20 @@ TEST(Settings, DraftKeysGoTogether) {
         {{{"draft", "self"}, {"precision", "int4"}, {"draft-precision", "int8"}},
          "draft-precision: expected int4, same or auto with precision = int4, got 'int8'; a copy above the model's "
          "precision costs more than the model itself"},
+        {{{"draft", "ngram"}, {"draft-model", "/d"}},
+         "draft-model: expected no draft model with draft = ngram, got '/d'; this draft method needs none"},
+        {{{"draft", "ngram"}, {"draft-temperature", "0.5"}},
+         "draft-temperature: expected its default with draft = ngram, got a number; only sampled drafts have a "
+         "temperature"},
+        {{{"draft", "ngram"}, {"partial-cache-mode", "static"}},
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self has it"},
+        {{{"draft", "ngram"}, {"draft-precision", "int4"}},
+         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self has it"},
+        // Earlier versions wrote these into every job file.
+        {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "dynamic"}}, ""},
+        {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "static"}},
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self has it"},
+        {{{"draft", "ar"}, {"partial-cache", "2048"}, {"draft-precision", "int4"}}, ""},
         // Plain decoding is allowed for any job, for comparison.
         {{{"draft", "ar"}, {"draft-model", "/d"}, {"draft-tree", "2,2"}, {"verify", "k-seq"}}, ""},
     };

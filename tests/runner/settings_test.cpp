@@ -43,7 +43,7 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"min-p", "0", ""},
                                            {"eta", "0", ""},
                                            {"repetition-penalty", "1", ""},
-                                           {"draft", "ngram", ""},
+                                           {"draft", "auto", ""},
                                            {"ngram-order", "4", ""},
                                            {"penalty-window", "1024", ""},
                                            {"ngram-top", "20", ""},

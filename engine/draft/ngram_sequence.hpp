@@ -1,0 +1,71 @@
+// Drafts from n-gram counts, for one sequence (algorithms.md section 5): alone (draft = ngram), or beside the drafts of
+// a model (draft = self).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/draft/drafter.hpp"
+#include "engine/draft/ngram_table.hpp"
+
+namespace longhaul::engine {
+
+struct NgramOptions {
+    std::int64_t order = 4;
+    std::int64_t top = 20;
+    TreeShape shape;
+    double min_probability = 0.04;  // smaller estimates are noise in the counts
+    bool adapts = false;
+};
+
+class NgramSequence final : public SequenceDrafter {
+  public:
+    /// `shared`: counts over all sequences of the replica, blended in after this sequence's own counts.
+    NgramSequence(const NgramOptions& options, std::shared_ptr<NgramTable> shared)
+        : options_(options), table_(options.order, options.top), shared_(std::move(shared)) {}
+
+    void begin(std::span<const std::int32_t> context) override { insert(context); }
+
+    void insert(std::span<const std::int32_t> tokens);
+
+    /// Adds the nodes that pay to the proposal's tree, below its leaves, down to `max_depth`: at most
+    /// `shape.budget`, and `shape.width` per level. Uses TokenTree::probability of the nodes that are there.
+    void propose(const Proposal& proposal, std::int64_t max_depth);
+
+    DrafterState take_delta() override;
+    bool restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> context) override;
+
+  private:
+    /// A possible next token and the estimated probability that verification draws it.
+    struct Candidate {
+        std::int32_t token = 0;
+        double probability = 0;
+    };
+    void share(std::span<const std::int32_t> history);
+    [[nodiscard]] std::string kind() const { return "ngram/" + std::to_string(options_.order); }
+    void blend(const Successors* successors, double& left);
+    void estimate(std::span<const std::int32_t> context, bool alone);
+    void weigh_by_noise(const Noise& noise, std::int64_t position);
+
+    NgramOptions options_;
+    NgramTable table_;
+    std::shared_ptr<NgramTable> shared_;
+    std::vector<std::int32_t> history_;
+    std::size_t saved_ = 0;
+    std::vector<Candidate> candidates_;  // of the node being expanded
+    std::vector<std::int32_t> suffix_;
+};
+
+/// The n-gram settings of `options`. Throws UsageError.
+NgramOptions ngram_options(const DraftOptions& options);
+
+/// Whether the size of the trees is left to the program.
+bool adapts_tree(const DraftOptions& options);
+
+/// N-gram drafts beside a model's: a few, where they pay; a shape of 0 nodes unless the tree adapts.
+NgramOptions ngrams_beside(const DraftOptions& options);
+
+}  // namespace longhaul::engine
