@@ -54,7 +54,7 @@ std::size_t Acceptance::narrowest_with(const TokenTree& tree, std::int32_t node,
 }
 
 void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t width) {
-    // N-grams beside a model say nothing about its drafts.
+    // Nodes of n-grams say nothing about the drafts of models.
     const auto is_ngram = [&](std::int32_t node) { return tree.origin[node] == Origin::ngram; };
     accepted = accepted.first(std::find_if(accepted.begin(), accepted.end(), is_ngram) - accepted.begin());
     std::int32_t deepest_drafted = 0;

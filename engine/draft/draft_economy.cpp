@@ -9,17 +9,18 @@ constexpr double keep = 0.99;               // decay per pass: a memory of about
 constexpr double untried = 0.1;             // min_probability() during the first passes
 constexpr std::int64_t passes_to_try = 16;  // number of these passes
 constexpr double keep_drafts = 0.98;        // decay of the time of a draft pass
-constexpr double keep_promises = 0.998;  // decay of accepted and expected nodes; slower: drafts are rarer than passes
-constexpr double prior_nodes = 1;        // weight, in nodes, of the prior that the drafters' estimates are right
+constexpr double keep_calibration =
+    0.998;                         // decay of accepted and expected nodes; slower: drafts are rarer than passes
+constexpr double prior_nodes = 1;  // weight, in nodes, of the prior that the drafters' estimates are right
 
-void add(const DraftEconomy::Promise& step, DraftEconomy::Promise& sum) {
-    sum.accepted = keep_promises * sum.accepted + step.accepted;
-    sum.expected = keep_promises * sum.expected + step.expected;
+void add(const DraftEconomy::Calibration& step, DraftEconomy::Calibration& sum) {
+    sum.accepted = keep_calibration * sum.accepted + step.accepted;
+    sum.expected = keep_calibration * sum.expected + step.expected;
 }
 
 }  // namespace
 
-void DraftEconomy::record(Step step) {
+void DraftEconomy::record(const Step& step) {
     // Caps outliers: the time of a pass that another process interrupted does not depend on its rows.
     double seconds = step.seconds;
     if (weight_ > 0) seconds = std::min(seconds, 3 * seconds_ / weight_);
@@ -47,10 +48,10 @@ void DraftEconomy::record(Step step) {
 }
 
 /// The chance, as its drafter estimates it, that a draft must have to be worth `seconds`.
-double DraftEconomy::price(double seconds, const Promise& promise) const {
+double DraftEconomy::price(double seconds, const Calibration& calibration) const {
     if (passes_ < passes_to_try) return untried;
     // While nothing is drafted the sums decay towards the prior, so drafting is tried again.
-    const double kept = (promise.accepted + prior_nodes) / (promise.expected + prior_nodes);
+    const double kept = (calibration.accepted + prior_nodes) / (calibration.expected + prior_nodes);
     return std::clamp(seconds * tokens_ / all_seconds_ / kept, 0.02, 2.0);
 }
 

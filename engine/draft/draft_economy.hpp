@@ -1,7 +1,8 @@
 // Decides when another draft node pays: it costs one more row of the target's forward pass and saves a token if it is
 // accepted. Measured while decoding: seconds per pass by number of rows, tokens per second, and accepted nodes against
 // those the drafter expected. Used on a group's first rank, only under `coupled`, where measured time cannot change the
-// text. For drafters that estimate a probability per node (Drafter::adapts); TreeChooser serves the others.
+// text. For drafters that estimate a probability per node
+// (Drafter::adapts). TreeChooser limits the trees of models.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +11,8 @@ namespace longhaul::engine {
 
 class DraftEconomy {
   public:
-    /// Draft nodes of one kind: how many were accepted, and how many their drafter expected to be.
-    struct Promise {
+    /// Draft nodes of one kind: how many were accepted, and how many their drafter expected to be accepted.
+    struct Calibration {
         double accepted = 0, expected = 0;
     };
     /// A decode step.
@@ -22,9 +23,9 @@ class DraftEconomy {
         std::int64_t draft_passes = 0;
         double draft_seconds = 0;
         std::int64_t tokens = 0;  ///< emitted
-        Promise ngrams{}, models{};
+        Calibration ngrams{}, models{};
     };
-    void record(Step step);
+    void record(const Step& step);
 
     /// The smallest acceptance probability, as n-grams estimate it, at which another node pays.
     [[nodiscard]] double min_probability() const;
@@ -35,13 +36,13 @@ class DraftEconomy {
     [[nodiscard]] double seconds_per_row() const { return slope_; }  ///< added to a pass by one more row
 
   private:
-    [[nodiscard]] double price(double seconds, const Promise& promise) const;
+    [[nodiscard]] double price(double seconds, const Calibration& promise) const;
 
     // Exponentially weighted sums over the passes, for a line fit of (rows, seconds) and for tokens per second.
     double weight_ = 0, rows_ = 0, seconds_ = 0, rows_squared_ = 0, rows_seconds_ = 0, tokens_ = 0;
     double all_seconds_ = 0;         ///< drafts included
     double draft_pass_seconds_ = 0;  ///< per sequence
-    Promise ngrams_, models_;
+    Calibration ngrams_, models_;
     double slope_ = 0;
     std::int64_t passes_ = 0;
 };

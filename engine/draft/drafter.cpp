@@ -29,7 +29,7 @@ std::unique_ptr<Drafter> make_plain_drafter(const DraftContext& /*context*/) {
 }
 
 std::int64_t max_tree_nodes(const DraftOptions& options) {
-    return options.shape().max_nodes() + (options.method->copies_target() ? ngrams_beside(options).shape.budget : 0);
+    return options.shape().max_nodes() + (options.method->copies_target() ? added_ngrams(options).shape.budget : 0);
 }
 
 std::unique_ptr<Drafter> make_drafter(const DraftContext& context) {

@@ -177,7 +177,7 @@ class LmDrafter final : public Drafter, private DraftRows {
     static void reserve(KvSequence& kv, std::int64_t num_tokens, std::int64_t num_nodes);
     void add(std::size_t model, const GrowingTree& tree, std::int32_t node, std::int32_t sequence,
              std::vector<ForwardRow>& rows) override;
-    [[nodiscard]] KvView keys_of(std::size_t model, const GrowingTree& tree) const override {
+    [[nodiscard]] KvView kv_of(std::size_t model, const GrowingTree& tree) const override {
         return sequence_of(tree).of_model[model].kv->view();
     }
     void computed(std::size_t model, const GrowingTree& tree, std::int32_t node) override;

@@ -53,19 +53,19 @@ SamplingParams ModelTrees::params_of(const Proposal& proposal) const {
 /// One forward pass of a draft model: the rows that all trees want from it for their next level.
 void ModelTrees::run_model(std::size_t model, std::vector<GrowingTree>& trees, DraftRows& rows) {
     rows_.clear();
-    keys_.clear();
+    kv_.clear();
     for (const GrowingTree& tree : trees) {
-        const auto sequence = static_cast<std::int32_t>(keys_.size());
+        const auto sequence = static_cast<std::int32_t>(kv_.size());
         bool any = false;
         for (const TreeGrowth::Wanted& wanted : tree.growth->wanted()) {
             if (wanted.model != static_cast<std::int32_t>(model)) continue;
             any = true;
             rows.add(model, tree, wanted.node, sequence, rows_);
         }
-        if (any) keys_.push_back(rows.keys_of(model, tree));
+        if (any) kv_.push_back(rows.kv_of(model, tree));
     }
     if (rows_.empty()) return;
-    PassResult result = models_[model]->forward({.rows = rows_, .sequences = keys_});
+    PassResult result = models_[model]->forward({.rows = rows_, .sequences = kv_});
     const std::vector<WantedRow> wanted = wanted_rows(model, trees);
     std::vector<DraftRow> draws;
     for (const WantedRow& row : wanted) {

@@ -24,10 +24,10 @@ class DraftRows {
   public:
     virtual ~DraftRows() = default;
     /// Adds the rows that `model` needs for the distribution after `node`; only the last one wants logits. `sequence`:
-    /// index of the tree's keys and values in the pass.
+    /// index of the tree's KV in the pass.
     virtual void add(std::size_t model, const GrowingTree& tree, std::int32_t node, std::int32_t sequence,
                      std::vector<ForwardRow>& rows) = 0;
-    [[nodiscard]] virtual KvView keys_of(std::size_t model, const GrowingTree& tree) const = 0;
+    [[nodiscard]] virtual KvView kv_of(std::size_t model, const GrowingTree& tree) const = 0;
     /// The rows of `node` were computed.
     virtual void computed(std::size_t /*model*/, const GrowingTree& /*tree*/, std::int32_t /*node*/) {}
 };
@@ -49,9 +49,9 @@ class ModelTrees {
     std::vector<Model*> models_;
     std::vector<DraftSampler> samplers_;  ///< one per model
     double temperature_;
-    // Rows and keys of the current pass.
+    // Rows and KV of the current pass.
     std::vector<ForwardRow> rows_;
-    std::vector<KvView> keys_;
+    std::vector<KvView> kv_;
 };
 
 }  // namespace longhaul::engine

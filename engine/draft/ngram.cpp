@@ -142,7 +142,7 @@ void NgramSequence::propose(const Proposal& proposal, std::int64_t max_depth) {
         }
     };
 
-    // Beside a child that a model drafted, the counts know less than the model.
+    // Where a model drafted a child, it knows more than the counts.
     std::vector<bool> has_child(tree.num_nodes(), false);
     for (std::size_t node = 1; node < has_child.size(); ++node) has_child[tree.parent[node]] = true;
     for (std::size_t node = 0; node < has_child.size(); ++node) {
@@ -207,7 +207,7 @@ bool adapts_tree(const DraftOptions& options) {
     return !options.tree.is_given() || options.tree.is_auto();
 }
 
-NgramOptions ngrams_beside(const DraftOptions& options) {
+NgramOptions added_ngrams(const DraftOptions& options) {
     NgramOptions ngrams = ngram_options(options);
     const bool some = ngrams.top > 0 && adapts_tree(options);
     ngrams.shape = some ? TreeShape{.width = 2, .depth = 8, .budget = 12, .branching = {}}

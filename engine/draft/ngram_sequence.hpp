@@ -1,5 +1,5 @@
-// Drafts from n-gram counts, for one sequence (algorithms.md section 5): alone (draft = ngram), or beside the drafts of
-// a model (draft = self).
+// Drafts from n-gram counts, for one sequence (algorithms.md section 5): alone (draft = ngram), or as an extension
+// of the trees of a model (draft = self).
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,7 @@ NgramOptions ngram_options(const DraftOptions& options);
 /// Whether the size of the trees is left to the program.
 bool adapts_tree(const DraftOptions& options);
 
-/// N-gram drafts beside a model's: a few, where they pay; a shape of 0 nodes unless the tree adapts.
-NgramOptions ngrams_beside(const DraftOptions& options);
+/// N-grams that extend the trees of a model: a few nodes, where they pay; none unless the tree adapts.
+NgramOptions added_ngrams(const DraftOptions& options);
 
 }  // namespace longhaul::engine

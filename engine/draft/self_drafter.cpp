@@ -28,7 +28,7 @@ class SelfSequence final : public SequenceDrafter {
     }
 
     std::optional<NgramSequence> ngrams;
-    PartialKv keys;  ///< what the current tree reads
+    PartialKv kv;  ///< what the current tree reads
 };
 
 SelfSequence& sequence_of(const Proposal& proposal) {
@@ -42,7 +42,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
           cache_(context.options.partial_cache),
           trees_(context.options.models, context.target, context.options.model_temperature),
           adapts_(adapts_tree(context.options)),
-          ngrams_(ngrams_beside(context.options)),
+          ngrams_(added_ngrams(context.options)),
           shared_(std::make_shared<NgramTable>(ngrams_.order, ngrams_.top)) {}
 
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& /*item*/) override {
@@ -56,7 +56,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
             const std::int64_t depth = std::min(proposal.max_depth, method_->max_depth());
             if (depth <= 0) continue;
             if (!proposal.kv->reserve_scratch(method_->max_nodes() + 1)) throw std::bad_alloc();
-            sequence_of(proposal).keys = PartialKv::select(*proposal.kv, cache_);
+            sequence_of(proposal).kv = PartialKv::select(*proposal.kv, cache_);
             trees.push_back({&proposal, method_->begin(*proposal.tree, proposal.noise, std::ssize(proposal.context),
                                                        depth, proposal.max_width, proposal.min_level_probability)});
         }
@@ -91,7 +91,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
         row.token_id = proposal.tree->token[node];
         row.position = std::ssize(proposal.context) - 1 + proposal.tree->depth[node];
         row.sequence = sequence;
-        row.in_pages = sequence_of(*tree.proposal).keys.num_slots;
+        row.in_pages = sequence_of(*tree.proposal).kv.num_slots;
         row.path = proposal.tree->path_to(node);
         row.path.insert(row.path.begin(), 0);
         row.place = {KvPlace::In::scratch, node};
@@ -99,8 +99,8 @@ class SelfDrafter final : public Drafter, private DraftRows {
         rows.push_back(std::move(row));
     }
 
-    [[nodiscard]] KvView keys_of(std::size_t /*model*/, const GrowingTree& tree) const override {
-        return {sequence_of(*tree.proposal).keys.pages, tree.proposal->kv->scratch_pages()};
+    [[nodiscard]] KvView kv_of(std::size_t /*model*/, const GrowingTree& tree) const override {
+        return {sequence_of(*tree.proposal).kv.pages, tree.proposal->kv->scratch_pages()};
     }
 
     std::unique_ptr<TreeMethod> method_;

@@ -240,10 +240,10 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     verify_seconds_ +=
         (verify_seconds_ == 0 ? 1 : slow) * (std::min(verify, 3 * verify_seconds_ + 1e-3) - verify_seconds_);
     elapsed_ += seconds;
-    Beside& beside = ngrams_[limits_.depth > 0 ? 1 : 0];
+    NgramGain& gain = ngrams_[limits_.depth > 0 ? 1 : 0];
     const auto sequences = static_cast<double>(batch_.sequences);
-    beside.rows += slow * (static_cast<double>(step.ngram_rows) / sequences - beside.rows);
-    beside.tokens += slow * (static_cast<double>(step.ngram_tokens) / sequences - beside.tokens);
+    gain.rows += slow * (static_cast<double>(step.ngram_rows) / sequences - gain.rows);
+    gain.tokens += slow * (static_cast<double>(step.ngram_tokens) / sequences - gain.tokens);
     if (limits_.depth == 0) return;
     const Candidate tree = sized(limits_);
     draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);

@@ -46,7 +46,7 @@ class TreeChooser {
     struct Step {
         std::int64_t sequences = 0, rows = 0;  ///< sequences that decoded; rows of the target's pass
         std::int64_t tokens = 0;               ///< tokens emitted
-        std::int64_t ngram_rows = 0;           ///< n-gram nodes beside a model's drafts
+        std::int64_t ngram_rows = 0;           ///< n-gram nodes in trees of models
         std::int64_t ngram_tokens = 0;         ///< the part of `tokens` that these nodes brought
         double draft_seconds = 0, forward_seconds = 0, verify_seconds = 0;
         bool measured = true;  ///< false: some sequence in flight did not decode, so the times cover prefill as well
@@ -103,10 +103,10 @@ class TreeChooser {
     Correction target_correction_, draft_correction_;
     double verify_seconds_ = 0;  ///< per token
     /// What n-grams add per sequence and step.
-    struct Beside {
+    struct NgramGain {
         double rows = 0, tokens = 0;
     };
-    std::array<Beside, 2> ngrams_{};  ///< without a model's drafts, and beside them
+    std::array<NgramGain, 2> ngrams_{};  ///< [0]: steps in which models do not draft; [1]: the others
 
     Batch batch_;
     Candidate chosen_;   ///< while not paused

@@ -145,7 +145,6 @@ struct Replica::State {
     std::vector<ForwardRow> rows;
     std::vector<KvSequence*> kv_sequences;
     std::vector<DecodeSlice> slices;
-    std::int64_t draft_passes = 0;  // levels that models drafted in this step, the deepest tree's
     std::vector<ScoreSlice> score_slices;
 
     // --- Decisions of the first rank ---

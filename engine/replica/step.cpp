@@ -40,14 +40,12 @@ void Replica::State::propose(const StepHeader& header) {
         of.push_back(&slice);
     }
     drafter->propose(proposals);
-    draft_passes = 0;
     for (std::size_t i = 0; i < proposals.size(); ++i) {
         TokenTree& tree = of[i]->tree;
         const bool known = std::all_of(tree.token.begin(), tree.token.end(),
                                        [&](std::int32_t t) { return t >= 0 && t < model.config().vocab_size; });
         if (!known) tree.reset(proposals[i].context.back());  // a damaged n-gram table: drop the drafts
         of[i]->sequence->statistics.draft_calls += proposals[i].draft_calls;
-        draft_passes = std::max(draft_passes, proposals[i].draft_calls);
     }
 }
 
@@ -182,20 +180,22 @@ void Replica::State::learn_from(TreeChooser::Step step) {
     DraftEconomy::Step costs{.rows = step.rows,
                              .sequences = step.sequences,
                              .seconds = step.forward_seconds + step.verify_seconds,
-                             .draft_passes = draft_passes,
                              .draft_seconds = step.draft_seconds,
                              .tokens = step.tokens,
                              .ngrams = {},
                              .models = {}};
     for (const DecodeSlice& slice : slices) {
-        const auto promise_of = [&](std::int32_t node) -> DraftEconomy::Promise& {
-            return slice.tree.origin[node] == Origin::ngram ? costs.ngrams : costs.models;
-        };
-        for (std::int32_t node = 1; node < slice.tree.num_nodes(); ++node) {
-            promise_of(node).expected += static_cast<double>(slice.tree.probability[node]);
-            step.ngram_rows += slice.tree.origin[node] == Origin::ngram ? 1 : 0;
+        const TokenTree& tree = slice.tree;
+        const auto is_ngram = [&](std::int32_t node) { return tree.origin[node] == Origin::ngram; };
+        for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
+            (is_ngram(node) ? costs.ngrams : costs.models).expected += static_cast<double>(tree.probability[node]);
+            if (is_ngram(node)) {
+                ++step.ngram_rows;
+            } else {  // a model drafts one level per pass, for all sequences
+                costs.draft_passes = std::max<std::int64_t>(costs.draft_passes, tree.depth[node]);
+            }
         }
-        for (const std::int32_t node : slice.accepted) promise_of(node).accepted += 1;
+        for (const std::int32_t node : slice.accepted) (is_ngram(node) ? costs.ngrams : costs.models).accepted += 1;
         if (chooser) chooser->verified(slice.tree, slice.accepted, slice.reason.has_value());
     }
     step.ngram_tokens = static_cast<std::int64_t>(costs.ngrams.accepted);

@@ -22,8 +22,7 @@ std::unique_ptr<engine::Tokenizer> load_tokenizer(const std::filesystem::path& f
 std::filesystem::path packed_folder(const Settings& settings);
 
 engine::Precision precision_of(const Settings& settings);
-/// Precision of the copy of the target that drafts with draft = self; nullopt: the target itself drafts. `auto`: int4,
-/// on a GPU no copy.
+/// Precision of the copy of the target that drafts with draft = self; nullopt: the target itself drafts.
 std::optional<engine::Precision> draft_copy_precision(const Settings& settings);
 kernels::DType kv_dtype_of(const Settings& settings);
 engine::SamplingParams sampling_of(const Settings& settings);

@@ -112,6 +112,7 @@ class JobChecker {
                 const engine::ModelConfig config = engine::ModelConfig::load(folder);
                 if (tokenizer_) check_draft_vocabulary(folder, config, report_.model->config, *tokenizer_);
                 const bool sharded = is_draft_sharded(report_.settings, folder, config);
+                // Throws if the model cannot be split.
                 engine::Split(config, 0, sharded ? static_cast<int>(report_.settings.tensor_parallel) : 1);
                 const auto tensors = engine::SafetensorsFolder::open(folder);
                 for (const std::string& line : engine::tensor_faults(config, tensors))

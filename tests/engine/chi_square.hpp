@@ -1,9 +1,13 @@
-// Pearson's chi-square test, shared by the statistical tests.
+// Pearson's chi-square test, and the distribution of whole texts: shared by the statistical tests.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <utility>
+#include <vector>
+
+#include "engine/sampling/distribution.hpp"
 
 namespace longhaul::engine::testing {
 
@@ -62,6 +66,25 @@ double chi_square_p(const std::map<Text, std::int64_t>& counts, const std::map<T
     }
     if (pooled_expected > 0.5) add(pooled_count, pooled_expected);
     return cells < 2 ? 1 : upper_gamma(0.5 * (cells - 1), 0.5 * statistic);
+}
+
+/// The probabilities of all texts of `length` tokens. `after(text)`: the distribution of the next token.
+template <typename After>
+std::map<std::vector<std::int32_t>, double> joint_distribution(std::int64_t length, const After& after) {
+    std::map<std::vector<std::int32_t>, double> texts{{{}, 1.0}};
+    for (std::int64_t i = 0; i < length; ++i) {
+        std::map<std::vector<std::int32_t>, double> longer;
+        for (const auto& [text, probability] : texts) {
+            const Distribution next = after(text);
+            for (std::size_t v = 0; v < next.ids.size(); ++v) {
+                std::vector<std::int32_t> all = text;
+                all.push_back(next.ids[v]);
+                longer[all] = probability * next.q[v];
+            }
+        }
+        texts = std::move(longer);
+    }
+    return texts;
 }
 
 }  // namespace longhaul::engine::testing

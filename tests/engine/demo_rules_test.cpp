@@ -82,14 +82,7 @@ struct Demo {
     }
 
     std::map<Tokens, double> joint() {
-        std::map<Tokens, double> texts;
-        const Distribution first = after({});
-        for (std::size_t a = 0; a < first.ids.size(); ++a) {
-            const Distribution& second = after({first.ids[a]});
-            for (std::size_t b = 0; b < second.ids.size(); ++b)
-                texts[{first.ids[a], second.ids[b]}] = first.q[a] * second.q[b];
-        }
-        return texts;
+        return testing::joint_distribution(emitted, [&](const Tokens& text) { return after(text); });
     }
 
   private:

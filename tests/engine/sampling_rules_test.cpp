@@ -28,20 +28,7 @@ using testing::Tokens;
 
 /// The joint distribution of texts of `length` tokens.
 std::map<Tokens, double> joint(const Table& q, std::int64_t length) {
-    std::map<Tokens, double> texts{{{}, 1.0}};
-    for (std::int64_t i = 0; i < length; ++i) {
-        std::map<Tokens, double> longer;
-        for (const auto& [text, probability] : texts) {
-            const Distribution& next = q.after(text);
-            for (std::size_t v = 0; v < next.ids.size(); ++v) {
-                Tokens all = text;
-                all.push_back(next.ids[v]);
-                longer[all] = probability * next.q[v];
-            }
-        }
-        texts = std::move(longer);
-    }
-    return texts;
+    return testing::joint_distribution(length, [&](const Tokens& text) { return q.after(text); });
 }
 
 std::map<Tokens, std::int64_t> draw_texts(TableDecoder& decoder, std::int64_t draws, std::uint64_t seed) {

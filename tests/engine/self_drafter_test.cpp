@@ -4,14 +4,20 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
+#include <random>
 
 #include "engine/draft/drafter.hpp"
+#include "engine/draft/tree_growth.hpp"
 #include "engine/kv/partial_kv.hpp"
 #include "engine/sampling/pipeline.hpp"
 #include "tests/engine/chi_square.hpp"
 #include "tests/engine/replica_harness.hpp"
+#include "tests/engine/table_decoding.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -124,6 +130,17 @@ TEST(SelfDrafter, ShortMemoryDoesNotChangeTheText) {
     EXPECT_EQ(tokens_of(launch(job).items), whole);
 }
 
+// While the copy pauses, n-grams draft alone: here of a given text that repeats itself.
+TEST(SelfDrafter, NgramsDraftWithoutTheCopy) {
+    Job job = job_of(VerifyRule::coupled, Precision::int4, "auto");
+    job.items = 1;
+    for (std::int32_t i = 0; i < 60; ++i) job.continuations[0].push_back(11 + i % 5);
+    job.options.draft.tree_limits = [] { return TreeLimits{.depth = 0, .width = 0}; };
+    EXPECT_GT(launch(job).sum.accepted, 20);
+    job.options.draft.ngram_top = 0;
+    EXPECT_EQ(launch(job).sum.drafted, 0);
+}
+
 TEST(SelfDrafter, PlansCountItsNodes) {
     const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
     const auto group = make_local_group();
@@ -167,31 +184,20 @@ Distribution next_token(Model& model, const Tokens& context) {
 }
 
 /// The probabilities of all texts of `emitted` tokens after `prompt`.
-std::map<Tokens, double> joint_distribution(const Tokens& prompt) {
+std::map<Tokens, double> texts_after(const Tokens& prompt) {
     const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
     const auto group = make_local_group();
     const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
-    std::map<Tokens, double> texts{{{}, 1.0}};
-    for (std::int64_t i = 0; i < emitted; ++i) {
-        std::map<Tokens, double> longer;
-        for (const auto& [text, probability] : texts) {
-            Tokens context = prompt;
-            context.insert(context.end(), text.begin(), text.end());
-            const Distribution next = next_token(*model, context);
-            for (std::size_t v = 0; v < next.ids.size(); ++v) {
-                Tokens all = text;
-                all.push_back(next.ids[v]);
-                longer[all] = probability * next.q[v];
-            }
-        }
-        texts = std::move(longer);
-    }
-    return texts;
+    return testing::joint_distribution(emitted, [&](const Tokens& text) {
+        Tokens context = prompt;
+        context.insert(context.end(), text.begin(), text.end());
+        return next_token(*model, context);
+    });
 }
 
 TEST(SelfDrafter, TextsAreDistributedAsTheTargets) {
     const Tokens prompt = prompt_of(4);
-    const std::map<Tokens, double> expected = joint_distribution(prompt);
+    const std::map<Tokens, double> expected = texts_after(prompt);
     ASSERT_EQ(expected.size(), 64U);
     struct Case {
         const char *verify, *tree;
@@ -212,6 +218,76 @@ TEST(SelfDrafter, TextsAreDistributedAsTheTargets) {
         EXPECT_GT(result.sum.accepted, job.items / 4) << wanted.verify << ": drafts must be accepted";
         EXPECT_LT(result.sum.accepted, job.items * (emitted - 1)) << wanted.verify << ": and rejected";
     }
+}
+
+// --- the chances of its drafts
+
+/// Any distribution of a few tokens.
+Distribution any_distribution(std::mt19937& random) {
+    std::vector<double> row(4);
+    for (double& p : row) p = std::pow(std::uniform_real_distribution<>(0.01, 1)(random), 3);
+    const double sum = std::accumulate(row.begin(), row.end(), 0.0);
+    for (double& p : row) p /= sum;
+    return Table::distribution(row);
+}
+
+/// Grows a tree whose nodes all have the draft distribution `p`.
+TokenTree grown(const Distribution& p, const BeamOptions& beams, const Noise& noise, std::int64_t position,
+                double min_probability) {
+    TokenTree tree;
+    tree.reset(0);
+    const auto method = make_rsd_s(beams);
+    const auto growth = method->begin(tree, noise, position, beams.depth, TreeLimits::none, min_probability);
+    while (!growth->wanted().empty()) {
+        std::vector<Distribution> drafts(growth->wanted().size(), p);
+        growth->grow(drafts);
+    }
+    return tree;
+}
+
+// If the target's log-probabilities are the draft's plus Gumbel noise of this scale, the chances are exact: as many
+// drafts as they say are the target's draw, within four standard errors.
+TEST(SelfDrafter, ChancesAreThoseOfTheTargetsDraw) {
+    constexpr double scatter = 0.3;
+    std::mt19937 random(3);
+    const Noise noise{7, Noise::Kind::shared}, differences{8, Noise::Kind::shared};
+    std::array<double, 3> stated{}, variance{}, found{};
+    for (std::int64_t position = 0; position < 4000; ++position) {
+        const Distribution p = any_distribution(random);
+        const TokenTree tree = grown(p, {.width = 3, .depth = 1, .scatter = scatter}, noise, position, 0);
+        Distribution q = p;
+        for (std::size_t v = 0; v < q.ids.size(); ++v)
+            q.log_weights[v] += scatter * static_cast<double>(differences.row(position, 0, 0).gumbel(q.ids[v]));
+        const std::int32_t drawn = gumbel_argmax(q, noise.row(position, 0, 0));
+        for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
+            const auto chance = static_cast<double>(tree.probability[node]);
+            stated[node - 1] += chance;
+            variance[node - 1] += chance * (1 - chance);
+            found[node - 1] += tree.token[node] == drawn ? 1 : 0;
+        }
+    }
+    for (std::size_t i = 0; i < stated.size(); ++i)
+        EXPECT_NEAR(found[i], stated[i], 4 * std::sqrt(variance[i])) << "draft " << i;
+    EXPECT_GT(stated[0], 2 * stated[1]);
+}
+
+TEST(SelfDrafter, AChainEndsWhereTheNextPassDoesNotPay) {
+    std::mt19937 random(4);
+    const BeamOptions chain{.width = 1, .depth = 5, .scatter = 0.3};
+    std::map<std::int32_t, int> lengths;
+    for (std::int64_t position = 0; position < 200; ++position) {
+        const Distribution p = any_distribution(random);
+        const TokenTree tree = grown(p, chain, {7, Noise::Kind::shared}, position, 0.8);
+        const std::int32_t last = tree.num_nodes() - 1;
+        for (std::int32_t node = 1; node < last; ++node) EXPECT_GE(tree.probability[node], 0.8F);
+        if (last < chain.depth) {
+            EXPECT_LT(tree.probability[last], 0.8F);
+        }
+        ++lengths[last];
+        EXPECT_EQ(grown(p, chain, {7, Noise::Kind::shared}, position, 0).num_nodes(), 6) << "no price";
+        EXPECT_EQ(grown(p, chain, {7, Noise::Kind::own}, position, 0.8).num_nodes(), 6) << "drafts decide the text";
+    }
+    EXPECT_EQ(lengths.size(), 5U) << "all lengths";
 }
 
 // --- the selection

@@ -99,7 +99,8 @@ struct World {
             taken.tokens += static_cast<std::int64_t>(accepted.size()) + 1;
         }
         for (std::int64_t level = 0; level < last.depth; ++level) {
-            const std::int64_t rows = level == 0 ? 1 + std::min<std::int64_t>(late, 128) : last.width;
+            const std::int64_t unread = family.follows_text ? std::min<std::int64_t>(late, 128) : 0;
+            const std::int64_t rows = level == 0 ? 1 + unread : last.width;
             taken.draft_seconds += draft_surprise * draft.pass_seconds(sequences * rows, CostModel::base_context);
         }
         taken.forward_seconds = target.pass_seconds(taken.rows, CostModel::base_context);
@@ -305,6 +306,37 @@ TEST(TreeChooser, GivesUpWhenDraftsGetBad) {
     EXPECT_LT(world.loss(), 0.03);
 }
 
+// A copy of the target reads nothing after a pause, so it is tried again more often.
+TEST(TreeChooser, ProbesCostNoReadingWhereDraftsDoNotFollowTheText) {
+    const auto drafted = [](bool follows_text) {
+        TreeFamily family = family_of("rsd-s");
+        family.follows_text = follows_text;
+        World world{.family = family, .target = memory_bound(1), .draft = arithmetic_bound(0.1), .chances = {0}};
+        world.run(3000);
+        return world.drafted_steps;
+    };
+    EXPECT_GT(drafted(false), drafted(true));
+}
+
+// Drafts that read a part of a long text stay cheap there.
+TEST(TreeChooser, DraftsMayReadLessThanTheTarget) {
+    const CostModel costs(
+        1, {{.rows = 1, .layer = 1, .layer_token = 1e-4}, {.rows = 64, .layer = 1.3, .layer_token = 1e-4}});
+    const CostModel draft(
+        1, {{.rows = 1, .layer = 0.2, .layer_token = 1e-4}, {.rows = 64, .layer = 0.3, .layer_token = 1e-4}});
+    const auto depth_at = [&](bool reads_less) {
+        TreeFamily family = family_of("sd");
+        if (reads_less)
+            family.draft_context = [](std::int64_t context) { return std::min<std::int64_t>(context, 512); };
+        TreeChooser chooser(family, costs, {draft});
+        TreeLimits limits;
+        for (int i = 0; i < 3; ++i) limits = chooser.choose({.sequences = 1, .context = 100'000});
+        return limits.depth;
+    };
+    EXPECT_GT(depth_at(true), 1);
+    EXPECT_LE(depth_at(false), 1);
+}
+
 TEST(TreeChooser, ChoosesNothingWhereNothingDecodes) {
     TreeChooser chooser(family_of("sd"), memory_bound(1), {memory_bound(0.1)});
     EXPECT_EQ(chooser.choose({.sequences = 0, .context = 0}).depth, 0);
@@ -358,6 +390,21 @@ double belief_after(Acceptance& acceptance, int trials, const std::function<bool
         acceptance.record(tree, accepted, false, 1);
     }
     return acceptance.chances(0, 1)[0];
+}
+
+// A model's draft was wrong and an n-gram right: a miss of the model.
+TEST(Acceptance, NgramsSayNothingAboutModels) {
+    Acceptance acceptance(family_of("sd"));
+    for (int i = 0; i < 200; ++i) {
+        TokenTree tree;
+        tree.reset(0);
+        tree.add(0, 1, Origin::model);
+        const std::int32_t right = tree.add(0, 2, Origin::ngram);
+        const std::vector<std::int32_t> accepted{right, tree.add(right, 3, Origin::ngram)};
+        acceptance.record(tree, accepted, false, 1);
+    }
+    EXPECT_LT(acceptance.chances(0, 1)[0], 0.05);
+    EXPECT_EQ(acceptance.deepest(), 0);
 }
 
 TEST(Acceptance, RemembersLongWhatStaysAndForgetsFastWhatChanges) {

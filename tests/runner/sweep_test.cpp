@@ -332,6 +332,20 @@ struct SweepFolder : SweepFile {
     }
 };
 
+// Earlier versions wrote these two keys with every draft method.
+TEST_F(SweepFolder, OfAnEarlierVersionGoesOn) {
+    const Sweep sweep = read(job + "draft = ngram\nmax-tokens = 5\ngrid seed = 1 | 2\n");
+    EXPECT_EQ(refusal(sweep), "");
+    begin(sweep);
+    for (const SweepPoint& point : points_of(sweep)) {
+        Settings earlier = point.settings;
+        earlier.partial_cache = 4096;
+        earlier.partial_cache_mode = "dynamic";
+        std::ofstream(point.settings.output / "job.cfg") << format_settings(earlier);
+    }
+    EXPECT_EQ(refusal(sweep), "");
+}
+
 TEST_F(SweepFolder, BelongsToOneSweepAlone) {
     const Sweep sweep = read(job + "max-tokens = 5\nvariant a = draft-tree=3\nvariant b = batch=2\n");
     EXPECT_EQ(refusal(sweep), "");
