@@ -182,7 +182,8 @@ TEST_F(RunFolderTest, CheckpointsOfEarlierVersionsCount) {
     settings.draft_tree = "3x4";
     EXPECT_EQ(identity_hash(settings, {{"data", "d1"}, {"model", "m1"}}), "912e6d4f4f690443");
     settings.partial_cache_mode = "full";
-    EXPECT_EQ(identity_hash(settings, {{"data", "d1"}, {"model", "m1"}}), "912e6d4f4f690443") << "not a key of this method";
+    EXPECT_EQ(identity_hash(settings, {{"data", "d1"}, {"model", "m1"}}), "912e6d4f4f690443")
+        << "not a key of this method";
 }
 
 // Another kind of device gives another text, unless it computes like a CPU. If allowed, the change is recorded, and
