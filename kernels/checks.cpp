@@ -116,6 +116,18 @@ void check_slot(const KvSlot& slot) {
     require(slot.slot >= 0 && slot.slot < KvLayout::page_tokens, "kv", "slot outside the page");
 }
 
+void check_range(const PositionRange& range) {
+    require(range.first >= 0 && range.count > 0 && range.count <= range.end - range.first, "rank_positions",
+            "0 < count <= end - first does not hold");
+    require(pages_for(range.end) <= static_cast<std::int64_t>(range.pages.size()), "rank_positions",
+            "positions outside the pages");
+}
+
+void check_gathered(std::int64_t count, std::span<std::byte* const> to, std::int64_t first_slot) {
+    require(count >= 0 && first_slot >= 0 && pages_for(first_slot + count) <= static_cast<std::int64_t>(to.size()),
+            "gather_positions", "slots outside the pages");
+}
+
 void check_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box, std::size_t head_stride) {
     require(box.first_layer >= 0 && box.num_layers >= 0 && box.first_layer + box.num_layers <= layout.num_layers, "kv",
             "no such layers");

@@ -26,6 +26,9 @@ void check_pass(const PassRows& pass);
 void check_slots(const KvLayout& layout, std::int64_t layer, std::int64_t kv_head, std::int64_t first,
                  std::int64_t count);
 void check_slot(const KvSlot& slot);
+void check_range(const PositionRange& range);
+/// For gather_positions.
+void check_gathered(std::int64_t count, std::span<std::byte* const> to, std::int64_t first_slot);
 void check_box(const KvLayout& layout, std::span<std::byte* const> pages, const KvBox& box, std::size_t head_stride);
 
 }  // namespace longhaul::kernels

@@ -163,6 +163,13 @@ struct KvBox {
     }
 };
 
+/// Positions of a sequence to choose from (Device::rank_positions).
+struct PositionRange {
+    std::span<std::byte* const> pages;  ///< page i holds positions [64 i, 64 (i+1))
+    std::int64_t first = 0, end = 0;
+    std::int64_t count = 0;  ///< how many are chosen; 1 to end - first
+};
+
 /// Slot of one token: its keys and values of all layers and heads are in slot `slot` of `page`.
 struct KvSlot {
     std::byte* page = nullptr;
@@ -389,6 +396,18 @@ class Device {
     /// (q_heads / kv_heads). out: act [rows, out_stride], columns from q_heads * head_dim on are set to zero.
     virtual void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                            DType act, std::byte* out, std::int64_t out_stride) = 0;
+
+    /// Chooses, for each KV head, the `range.count` positions whose keys score best against the query of one row:
+    /// positions [kv_heads, count] (device memory), ascending. The score (numerics.hpp) is that of the sum of the
+    /// head's queries. Of equal scores the lower position wins; NaN counts as -infinity. q: query_type [q_heads,
+    /// head_dim]. Over pages in host memory it is limited by the speed of the link to the host.
+    virtual void rank_positions(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                                const PositionRange& range, std::int32_t* positions) = 0;
+    /// Copies the keys and values of one layer: of KV head h those at position positions[h, i] of the pages `from` to
+    /// slot first_slot + i of the pages `to`. positions: [kv_heads, count], device memory, each >= 0 and within `from`.
+    virtual void gather_positions(const KvLayout& layout, std::int64_t layer, std::span<std::byte* const> from,
+                                  const std::int32_t* positions, std::int64_t count, std::span<std::byte* const> to,
+                                  std::int64_t first_slot) = 0;
 
     /// Copies the keys and values of one token, all layers and heads, from slot to slot.
     virtual void kv_move(const KvLayout& layout, KvSlot from, KvSlot to) = 0;

@@ -22,6 +22,9 @@
 //   Chunks merge left to right, starting from m = -inf, l = 0, o = 0:
 //   m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b and o = o*a + oc*b,
 //   each multiplication and the addition rounded separately (not fused); out = o / l.
+// Rank of positions (Device::rank_positions): the queries of a KV head's query heads are added in f32, ascending, and
+//   the sum is rounded to the query type (int8 KV: quantized like a query). score = its q·k as in attention, with scale
+//   1.
 // Sum over the vocabulary in the logits pipeline (probabilities, eta's entropy; f64): 1024 lanes, token v in lane v
 //   modulo 1024, ascending; the lanes are added as a balanced tree (i with i+512, +256, …, +1). Filtered tokens add
 //   nothing. Only the prefix of top-p is summed one by one, by descending probability, ties by ascending id. A

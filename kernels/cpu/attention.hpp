@@ -141,6 +141,18 @@ void page_scores(const ChunkTile<Isa, Dot>& tile, const std::byte* keys, std::in
         });
 }
 
+/// KernelTable::rank_scores.
+template <class Isa, class Dot>
+void rank_scores_of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t first_page, std::int64_t num_pages,
+                    const AttentionScratch& scratch, float* scores) {
+    const ChunkTile<Isa, Dot> tile(job, unit, 0, 0, 1);
+    Prefetcher<Isa> nothing(job, {}, {}, lines_per_turn<Isa, Dot>(1), 0);
+    for (std::int64_t p = 0; p < num_pages; ++p) {
+        page_scores<Isa, Dot, 1>(tile, tile.keys_of(unit.pages[first_page + p]), page_tokens, scratch.q_words,
+                                 scratch.q_scales, nothing, scores + p * page_tokens);
+    }
+}
+
 /// Computes the scores of the rows' ancestors in scratch slots and copies them to their positions in the chunk.
 template <class Isa, class Dot, int R>
 void scratch_scores(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, const AttentionScratch& scratch) {

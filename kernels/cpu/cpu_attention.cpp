@@ -369,33 +369,21 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std:
     const std::span<const AttentionRow> rows = pass().rows;
     const std::int64_t width = q_heads * layout.head_dim;
     check_act_rows("attention", act, rows.size(), width, out_stride);
-    const KvPages pages(layout);
-    const std::int64_t element = pages.element_bytes();
-    const std::int64_t group_heads = q_heads / layout.num_kv_heads;
-    const AttentionJob job{.bf16 = layout.dtype == DType::bf16,
-                           .int8 = layout.dtype == DType::int8,
-                           .head_dim = layout.head_dim,
-                           .padded_dim = pages.padded_dim(),
-                           .group_heads = group_heads,
-                           .q_heads = q_heads,
-                           .keys_offset = pages.head(layer, 0) * element,
-                           .part_bytes = pages.values_elements() * element,
-                           .head_stride = pages.head(0, 1) * element,
-                           .values_offset = pages.values() * element,
-                           .scale = 1.0F / std::sqrt(static_cast<float>(layout.head_dim)),
-                           .q = q,
-                           .act_bf16 = act == DType::bf16,
-                           .out = out,
-                           .out_stride = out_stride};
+    AttentionJob job = attention_job(layout, layer, q_heads);
+    job.scale = 1.0F / std::sqrt(static_cast<float>(layout.head_dim));
+    job.q = q;
+    job.act_bf16 = act == DType::bf16;
+    job.out = out;
+    job.out_stride = out_stride;
     if (plan_ == nullptr || plan_->dtype != layout.dtype || plan_->num_kv_heads != layout.num_kv_heads ||
-        plan_->head_dim != layout.head_dim || plan_->group_heads != group_heads) {
+        plan_->head_dim != layout.head_dim || plan_->group_heads != job.group_heads) {
         auto made = std::make_shared<Plan>(
             plan_of(layout, pass().sequences, rows, job, rows_that_stream(table_, layout.dtype)));
         made->team = threads_for(made->work, work_per_thread);
         cut(*made, made->team);
         plan_ = std::move(made);
     }
-    const Sizes sizes{plan_->tile_rows, layout.head_dim, pages.padded_dim()};
+    const Sizes sizes{plan_->tile_rows, layout.head_dim, job.padded_dim};
     Call{table_, job, *plan_, sizes, attention_, queue_}.run();
     const std::int64_t act_bytes = bytes_of(act);
     for (std::int64_t r = 0; r < static_cast<std::int64_t>(rows.size()); ++r) {

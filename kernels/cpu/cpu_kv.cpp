@@ -231,6 +231,28 @@ void CpuDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
     }
 }
 
+void CpuDevice::gather_positions(const KvLayout& layout, std::int64_t layer, std::span<std::byte* const> from,
+                                 const std::int32_t* positions, std::int64_t count, std::span<std::byte* const> to,
+                                 std::int64_t first_slot) {
+    check_layout(layout, layer, layout.num_kv_heads, kv_pages_together(layout) > 1);
+    check_gathered(count, to, first_slot);
+    const KvPages pages(layout);
+    const std::int64_t total = layout.num_kv_heads * count;
+    Team::mine().run(threads_for(total * layout.head_dim, elements_per_thread), [&](Member& member) {
+        std::vector<std::byte> token(layout.token_bytes());
+        const auto [first, end] = member.share_of(total);
+        for (std::int64_t i = first; i < end; ++i) {
+            const std::int64_t position = positions[i], slot = first_slot + i % count;
+            const std::int64_t base = pages.head(layer, i / count);
+            for (const bool values : {false, true}) {
+                token_from_page(layout, pages, from[position / page_tokens], token.data(), base, values,
+                                position % page_tokens);
+                token_to_page(layout, pages, token.data(), to[slot / page_tokens], base, values, slot % page_tokens);
+            }
+        }
+    });
+}
+
 void CpuDevice::kv_export(const KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
                           bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const {
     check_slots(layout, layer, kv_head, first, count);

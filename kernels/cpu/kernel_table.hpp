@@ -303,6 +303,11 @@ struct KernelTable {
     /// Writes output / sum, rounded to act, to the unit's rows and heads of `out`.
     void (*attention_end)(const AttentionJob& job, const AttentionUnit& unit, const Softmax& state);
 
+    /// Scores of the only tile row of `unit` with the keys in the unit's pages first_page to first_page + num_pages -
+    /// 1: f32 [num_pages * 64].
+    void (*rank_scores)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t first_page,
+                        std::int64_t num_pages, const AttentionScratch& scratch, float* scores);
+
     /// Peak loops: multiply-adds on registers alone, enough to saturate the execution units, with the instruction of
     /// each kind of matmul (int8: VNNI, or as bf16 without it). They return the number of operations (a multiply-add is
     /// two) and write a part of the sum to `sink`, so that the compiler keeps the loop.

@@ -61,4 +61,25 @@ class KvPages {
     std::int64_t padded_dim_;
 };
 
+/// An attention job over the keys and values of one layer; the caller sets queries, scale and output.
+inline AttentionJob attention_job(const KvLayout& layout, std::int64_t layer, std::int64_t q_heads) {
+    const KvPages pages(layout);
+    const std::int64_t element = pages.element_bytes();
+    return {.bf16 = layout.dtype == DType::bf16,
+            .int8 = layout.dtype == DType::int8,
+            .head_dim = layout.head_dim,
+            .padded_dim = pages.padded_dim(),
+            .group_heads = q_heads / layout.num_kv_heads,
+            .q_heads = q_heads,
+            .keys_offset = pages.head(layer, 0) * element,
+            .part_bytes = pages.values_elements() * element,
+            .head_stride = pages.head(0, 1) * element,
+            .values_offset = pages.values() * element,
+            .scale = 1.0F,
+            .q = nullptr,
+            .act_bf16 = false,
+            .out = nullptr,
+            .out_stride = 0};
+}
+
 }  // namespace longhaul::kernels::cpu

@@ -32,6 +32,14 @@ struct Variant {
         if (job.bf16) return attention_chunk_of<Isa, Bf16>(job, unit, chunk, ahead, scratch, result);
         return attention_chunk_of<Isa, F32>(job, unit, chunk, ahead, scratch, result);
     }
+    static void rank(const AttentionJob& job, const AttentionUnit& unit, std::int64_t first_page,
+                     std::int64_t num_pages, const AttentionScratch& scratch, float* scores) {
+        if (job.int8) {
+            return rank_scores_of<Isa, DotInt8Kv<Isa>>(job, unit, first_page, num_pages, scratch, scores);
+        }
+        if (job.bf16) return rank_scores_of<Isa, Bf16>(job, unit, first_page, num_pages, scratch, scores);
+        return rank_scores_of<Isa, F32>(job, unit, first_page, num_pages, scratch, scores);
+    }
 
     /// Enough sums to keep two execution units busy even if one result is late: multiply-adds take 4 cycles, vdpbf16ps
     /// takes 6 (Zen 5: 12 sums reach 0.94 of what 24 do).
@@ -102,6 +110,7 @@ struct Variant {
                            .attention_chunk = chunk,
                            .attention_merge = attention_merge_of<Isa>,
                            .attention_end = attention_end_of<Isa>,
+                           .rank_scores = rank,
                            .peak_bf16 = peak_loop<Bf16>,
                            .peak_f32 = peak_loop<F32>,
                            .peak_int8 = peak_loop_int8};

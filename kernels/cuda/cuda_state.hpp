@@ -11,6 +11,7 @@
 #include "kernels/cuda/pack_buffers.hpp"
 #include "kernels/cuda/pass.hpp"
 #include "kernels/cuda/prompt_matmul.hpp"
+#include "kernels/cuda/rank_memory.hpp"
 #include "kernels/cuda/staging.hpp"
 
 namespace longhaul::kernels::cuda {
@@ -31,6 +32,7 @@ struct CudaDevice::State {
     KvPart kv;
     HostPages far;
     AttentionPart attention;
+    RankMemory ranks;
     Workspace row_numbers;
     PackBuffers pack_buffers;
     MatmulMemory products;

@@ -186,6 +186,65 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, cons
     }
 }
 
+namespace {
+
+/// The query that ranks positions for a KV head: the sum of its query heads, of the query type.
+std::vector<std::byte> group_query(const KvLayout& layout, const std::byte* q, std::int64_t group_heads,
+                                   std::int64_t kv_head) {
+    const DType dtype = layout.query_type();
+    std::vector<std::byte> query(static_cast<std::size_t>(layout.head_dim) * bytes_of(dtype));
+    for (std::int64_t d = 0; d < layout.head_dim; ++d) {
+        float sum = 0.0F;
+        for (std::int64_t g = 0; g < group_heads; ++g) {
+            sum += load_as_f32(q, dtype, (kv_head * group_heads + g) * layout.head_dim + d);
+        }
+        store_rounded(query.data(), dtype, d, sum);
+    }
+    return query;
+}
+
+}  // namespace
+
+void ReferenceDevice::rank_positions(const KvLayout& layout, std::int64_t layer, const std::byte* q,
+                                     std::int64_t q_heads, const PositionRange& range, std::int32_t* positions) {
+    check_layout(layout, layer, q_heads);
+    check_range(range);
+    const FlushDenormals flush;
+    const AttentionSequence sequence{range.pages, {}};
+    const AttentionRow row{.position = range.end - 1, .in_pages = range.end};
+    for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
+        const RowMemory memory{layout, layer, h, sequence, row};
+        const std::vector<std::byte> query = group_query(layout, q, q_heads / layout.num_kv_heads, h);
+        std::vector<std::pair<float, std::int32_t>> ranked;
+        for (std::int64_t position = range.first; position < range.end; ++position) {
+            const float score = score_of(memory, query.data(), position, 1.0F);
+            ranked.emplace_back(std::isnan(score) ? -std::numeric_limits<float>::infinity() : score, position);
+        }
+        std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+        std::int32_t* chosen = positions + h * range.count;
+        for (std::int64_t i = 0; i < range.count; ++i) chosen[i] = ranked[i].second;
+        std::sort(chosen, chosen + range.count);
+    }
+}
+
+void ReferenceDevice::gather_positions(const KvLayout& layout, std::int64_t layer, std::span<std::byte* const> from,
+                                       const std::int32_t* positions, std::int64_t count,
+                                       std::span<std::byte* const> to, std::int64_t first_slot) {
+    check_layout(layout, layer, layout.num_kv_heads);
+    check_gathered(count, to, first_slot);
+    constexpr std::int64_t page_tokens = KvLayout::page_tokens;
+    for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
+        for (std::int64_t i = 0; i < count; ++i) {
+            const std::int64_t position = positions[h * count + i], slot = first_slot + i;
+            for (const bool values : {false, true}) {
+                std::memcpy(to[slot / page_tokens] + kv_offset(layout, layer, h, values, slot % page_tokens),
+                            from[position / page_tokens] + kv_offset(layout, layer, h, values, position % page_tokens),
+                            layout.token_bytes());
+            }
+        }
+    }
+}
+
 std::size_t ReferenceDevice::kv_page_bytes(const KvLayout& layout) const {
     return kv_offset(layout, layout.num_layers, 0, false, 0);
 }

@@ -238,6 +238,21 @@ void RemoteDevice::attention(const KvLayout& layout, std::int64_t layer, const s
     });
 }
 
+void RemoteDevice::rank_positions(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                                  const kernels::PositionRange& range, std::int32_t* positions) {
+    later([=, this, q = inner(q), pages = inner_pages(range.pages), positions = inner(positions)] {
+        inner_->rank_positions(layout, layer, q, q_heads, {pages, range.first, range.end, range.count}, positions);
+    });
+}
+
+void RemoteDevice::gather_positions(const KvLayout& layout, std::int64_t layer, std::span<std::byte* const> from,
+                                    const std::int32_t* positions, std::int64_t count, std::span<std::byte* const> to,
+                                    std::int64_t first_slot) {
+    later([=, this, from = inner_pages(from), positions = inner(positions), to = inner_pages(to)] {
+        inner_->gather_positions(layout, layer, from, positions, count, to, first_slot);
+    });
+}
+
 void RemoteDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
     from.page = inner(from.page);
     to.page = inner(to.page);
