@@ -80,7 +80,8 @@ struct Proposal {
     std::span<const std::int32_t> context;     ///< its last token is the root
     Noise noise;                               ///< the token at depth d is drawn at position context.size() + d - 1
     const SamplingParams* sampling = nullptr;  ///< the target's
-    /// The target's keys and values of `context` without the root. Scratch slots may be used until the target's pass.
+    /// The target's keys and values of `context` without the root. Scratch slots may be used until the target's pass,
+    /// which writes to the first max_nodes() of them.
     KvSequence* kv = nullptr;
     std::int64_t text_depth = 0;  ///< levels until the text must end
     /// At most text_depth, and the tree size chosen for this step; depth 0: drafting with models pauses.
@@ -107,8 +108,9 @@ class Drafter {
     /// Maximum number of nodes of a tree, root excluded; 0: autoregressive decoding.
     [[nodiscard]] virtual std::int64_t max_nodes() const = 0;
     [[nodiscard]] virtual std::int64_t max_depth() const = 0;
-    /// Maximum number of scratch slots of a sequence that a step uses, in its drafts or in the target's pass.
-    [[nodiscard]] virtual std::int64_t scratch_slots() const { return max_nodes(); }
+    /// Maximum number of scratch slots that a sequence of `num_tokens` tokens uses, in its drafts or in the target's
+    /// pass.
+    [[nodiscard]] virtual std::int64_t scratch_slots(std::int64_t /*num_tokens*/) const { return max_nodes(); }
     /// Whether the tree size is left to the program: nodes that do not pay (DraftEconomy) are then left out.
     [[nodiscard]] virtual bool adapts() const { return false; }
     /// Bytes of draft KV cache per token of a sequence on this rank.

@@ -2,14 +2,14 @@
 // usually with weights of lower precision, over a part of the target's own keys and values (PartialKv). Committed
 // positions belong to the target and are only read, so nothing is prefilled, followed or checkpointed for the copy. The
 // keys and values of the tokens being drafted are in the sequence's scratch slots, which verification then overwrites:
-// the root in slot 0, node i in slot i.
+// the root in slot 0, node i in slot i. Positions selected by rank are behind these (ranked_kv.hpp).
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
 
 #include "engine/draft/model_trees.hpp"
 #include "engine/draft/ngram_sequence.hpp"
-#include "engine/kv/partial_kv.hpp"
+#include "engine/draft/ranked_kv.hpp"
 #include "engine/model/model.hpp"
 
 namespace longhaul::engine {
@@ -17,18 +17,21 @@ namespace {
 
 class SelfSequence final : public SequenceDrafter {
   public:
-    explicit SelfSequence(std::optional<NgramSequence> with_ngrams) : ngrams(std::move(with_ngrams)) {}
+    SelfSequence(std::optional<NgramSequence> with_ngrams, std::int64_t num_prompt)
+        : ngrams(std::move(with_ngrams)), prompt_tokens(num_prompt) {}
 
     void begin(std::span<const std::int32_t> context) override {
         if (ngrams) ngrams->begin(context);
     }
+    void release() override { selected = {}; }
     DrafterState take_delta() override { return ngrams ? ngrams->take_delta() : DrafterState{}; }
     bool restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> context) override {
         return ngrams && ngrams->restore(deltas, context);
     }
 
     std::optional<NgramSequence> ngrams;
-    PartialKv kv;  ///< what the current tree reads
+    std::int64_t prompt_tokens;
+    SelectedKv selected;
 };
 
 SelfSequence& sequence_of(const Proposal& proposal) {
@@ -39,27 +42,31 @@ class SelfDrafter final : public Drafter, private DraftRows {
   public:
     SelfDrafter(const DraftContext& context, std::unique_ptr<TreeMethod> method)
         : method_(std::move(method)),
-          cache_(context.options.partial_cache),
           trees_(context.options.models, context.target, context.options.model_temperature),
           adapts_(adapts_tree(context.options)),
           ngrams_(added_ngrams(context.options)),
-          shared_(std::make_shared<NgramTable>(ngrams_.order, ngrams_.top)) {}
+          shared_(std::make_shared<NgramTable>(ngrams_.order, ngrams_.top)),
+          model_(*context.options.models.front()),
+          ranker_(context.options.partial_cache, max_nodes() + 1) {}
 
-    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& /*item*/) override {
-        return std::make_unique<SelfSequence>(has_ngrams() ? std::optional(NgramSequence(ngrams_, shared_))
-                                                           : std::nullopt);
+    [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& item) override {
+        return std::make_unique<SelfSequence>(
+            has_ngrams() ? std::optional(NgramSequence(ngrams_, shared_)) : std::nullopt, item.prompt_tokens);
     }
 
     void propose(std::span<Proposal> proposals) override {
         std::vector<GrowingTree> trees;
+        std::vector<KvRanker::Request> requests;
         for (Proposal& proposal : proposals) {
             const std::int64_t depth = std::min(proposal.max_depth, method_->max_depth());
             if (depth <= 0) continue;
             if (!proposal.kv->reserve_scratch(method_->max_nodes() + 1)) throw std::bad_alloc();
-            sequence_of(proposal).kv = PartialKv::select(*proposal.kv, cache_);
+            SelfSequence& sequence = sequence_of(proposal);
+            requests.push_back({&sequence.selected, proposal.kv, proposal.context, sequence.prompt_tokens});
             trees.push_back({&proposal, method_->begin(*proposal.tree, proposal.noise, std::ssize(proposal.context),
                                                        depth, proposal.max_width, proposal.min_level_probability)});
         }
+        ranker_.select(model_, requests);
         trees_.grow(std::move(trees), *this);
         for (Proposal& proposal : proposals) {
             // Under the sampling rules drafts are either sampled or certain, not both in one tree.
@@ -79,7 +86,9 @@ class SelfDrafter final : public Drafter, private DraftRows {
 
     [[nodiscard]] std::int64_t max_nodes() const override { return method_->max_nodes() + ngrams_.shape.budget; }
     [[nodiscard]] std::int64_t max_depth() const override { return method_->max_depth() + ngrams_.shape.depth; }
-    [[nodiscard]] std::int64_t scratch_slots() const override { return max_nodes() + 1; }
+    [[nodiscard]] std::int64_t scratch_slots(std::int64_t num_tokens) const override {
+        return ranker_.scratch_slots(num_tokens);
+    }
     [[nodiscard]] bool adapts() const override { return adapts_; }
 
   private:
@@ -91,7 +100,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
         row.token_id = proposal.tree->token[node];
         row.position = std::ssize(proposal.context) - 1 + proposal.tree->depth[node];
         row.sequence = sequence;
-        row.in_pages = sequence_of(*tree.proposal).kv.num_slots;
+        row.in_pages = sequence_of(proposal).selected.kv.num_slots;
         row.path = proposal.tree->path_to(node);
         row.path.insert(row.path.begin(), 0);
         row.place = {KvPlace::In::scratch, node};
@@ -100,15 +109,16 @@ class SelfDrafter final : public Drafter, private DraftRows {
     }
 
     [[nodiscard]] KvView kv_of(std::size_t /*model*/, const GrowingTree& tree) const override {
-        return {sequence_of(*tree.proposal).kv.pages, tree.proposal->kv->scratch_pages()};
+        return {sequence_of(*tree.proposal).selected.kv.pages, tree.proposal->kv->scratch_pages()};
     }
 
     std::unique_ptr<TreeMethod> method_;
-    PartialCache cache_;
     ModelTrees trees_;
     bool adapts_;
     NgramOptions ngrams_;
     std::shared_ptr<NgramTable> shared_;
+    Model& model_;
+    KvRanker ranker_;
 };
 
 }  // namespace

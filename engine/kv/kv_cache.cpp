@@ -134,24 +134,19 @@ bool KvSequence::reserve_scratch(std::int64_t num_slots) {
 
 std::int64_t KvSequence::move_to_device(std::int64_t max_pages) {
     std::int64_t num_moved = 0;
-    // Between steps scratch pages hold nothing that must be kept: copies out of them are already queued.
-    for (std::byte*& page : scratch_) {
-        if (!pool_.is_in_host_memory(page)) continue;
-        std::byte* const near = pool_.take_near();
-        if (near == nullptr) return num_moved;
-        pool_.give_back(page);
-        page = near;
-    }
-    for (std::byte*& page : pages_) {
-        if (num_moved == max_pages) break;
-        if (!pool_.is_in_host_memory(page)) continue;
-        std::byte* const near = pool_.take_near();
-        if (near == nullptr) break;
-        for (std::int32_t slot = 0; slot < page_tokens; ++slot)
-            pool_.device().kv_move(layout(), {page, slot}, {near, slot});
-        pool_.give_back(page);
-        page = near;
-        ++num_moved;
+    // Scratch pages first: every step writes to them. They may hold a selection that drafts read again.
+    for (std::vector<std::byte*>* pages : {&scratch_, &pages_}) {
+        for (std::byte*& page : *pages) {
+            if (num_moved == max_pages) return num_moved;
+            if (!pool_.is_in_host_memory(page)) continue;
+            std::byte* const near = pool_.take_near();
+            if (near == nullptr) return num_moved;
+            for (std::int32_t slot = 0; slot < page_tokens; ++slot)
+                pool_.device().kv_move(layout(), {page, slot}, {near, slot});
+            pool_.give_back(page);
+            page = near;
+            ++num_moved;
+        }
     }
     return num_moved;
 }

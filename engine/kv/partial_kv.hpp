@@ -1,9 +1,11 @@
-// PartialKv: the part of a sequence's keys and values that a draft pass reads instead of all of them (algorithms.md
-// section 6b). It follows from the number of committed positions alone, so a resumed run reads the same.
+// Partial KV cache: the part of a sequence's keys and values that a draft pass reads instead of all of them
+// (algorithms.md section 6b). Which part follows from the text alone, so a resumed run reads the same.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -13,8 +15,24 @@ namespace longhaul::engine {
 
 /// How the positions are selected: the values of the job key `partial-cache-mode`.
 struct PartialMode {
-    enum Value : std::uint8_t { window, full };
-    static constexpr std::array<std::string_view, 2> names{"window", "full"};
+    enum Value : std::uint8_t {
+        window,      ///< the first page and the most recent ones
+        full,        ///< all positions
+        dynamic,     ///< ranked by their attention scores, again and again as the text grows
+        fixed_start  ///< `static`: ranked once, behind the prompt
+    };
+    static constexpr std::array<std::string_view, 4> names{"window", "full", "dynamic", "static"};
+};
+
+/// Parts of a selection by rank: `gathered` slots with copies of ranked positions (for each layer and KV head its own),
+/// then all positions from `recent_from` on in the sequence's own pages.
+struct RankedSelection {
+    static constexpr std::int64_t sinks = 16;  ///< the first positions are always among the gathered ones
+
+    std::int64_t ranked_at = 0;  ///< position of the token whose queries rank the positions before `ranked_before`
+    std::int64_t ranked_before = 0;
+    std::int64_t gathered = 0;     ///< a multiple of the page size
+    std::int64_t recent_from = 0;  ///< a multiple of the page size
 };
 
 /// The settings `partial-cache-mode` and `partial-cache`.
@@ -24,6 +42,11 @@ struct PartialCache {
 
     /// Positions read of `committed` ones, before rounding to whole pages.
     [[nodiscard]] std::int64_t positions_of(std::int64_t committed) const;
+    [[nodiscard]] bool ranks() const { return mode == PartialMode::dynamic || mode == PartialMode::fixed_start; }
+    /// The selection by rank for a text with `committed` positions; nullopt: the text is short, everything is read.
+    [[nodiscard]] std::optional<RankedSelection> selection(std::int64_t committed, std::int64_t prompt_tokens) const;
+    /// Maximum of RankedSelection::gathered for texts of up to `num_tokens` tokens; 0: nothing is gathered.
+    [[nodiscard]] std::int64_t max_gathered(std::int64_t num_tokens) const;
 };
 
 /// Pages of a selection, in the order of their positions. All but the last are full.
@@ -31,9 +54,11 @@ struct PartialKv {
     std::vector<std::byte*> pages;
     std::int64_t num_slots = 0;  ///< slots in use
 
-    /// `window`: the first page (attention sinks) and the most recent ones, up to `cache.positions_of` positions. The
-    /// pages stay those of `kv`.
+    /// `window` or `full`. The pages stay those of `kv`.
     static PartialKv select(const KvSequence& kv, const PartialCache& cache);
+    /// The first `end` positions of `kv`: gathered ones in `gathered`, then those from `recent_from` on.
+    static PartialKv join(const KvSequence& kv, std::span<std::byte* const> gathered, std::int64_t recent_from,
+                          std::int64_t end);
 };
 
 }  // namespace longhaul::engine

@@ -115,6 +115,7 @@ void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const La
     } else {
         device.qkv_matmul(w.qkv, input, stride, num_rows_, qkv, layout_, layer, split_.num_heads, q);
     }
+    if (before_attention_) before_attention_({layer, q, split_.num_heads});
     const std::byte* heads = attend(layer);
 
     float* out = context_.sum.floats(num_rows_ * rows.width);

@@ -34,6 +34,9 @@ class DecoderLayers {
     /// MPI and the watchdog need regular calls.
     void set_hook(std::function<void()> hook) { hook_ = std::move(hook); }
 
+    /// Sets Pass::before_attention for the next `run`.
+    void set_before_attention(std::function<void(const LayerQueries&)> call) { before_attention_ = std::move(call); }
+
     /// Starts a pass: `run` and `attend` work on these rows until the next `begin`. The rows must stay valid until
     /// then. The device has one pass at a time, so call `begin` again after other layers have used the device.
     void begin(std::span<const ForwardRow> rows, std::span<const KvView> sequences);
@@ -62,6 +65,7 @@ class DecoderLayers {
     kernels::KvLayout layout_;
     RopeTable rope_;
     std::function<void()> hook_;
+    std::function<void(const LayerQueries&)> before_attention_;
 
     // State of the current pass.
     std::int64_t num_rows_ = 0;

@@ -95,7 +95,9 @@ PassResult Model::forward(const Pass& pass) {
     s.layers.begin(pass.rows, pass.sequences);
     float* x = s.residual(pass.rows);
     s.embedding.enter(pass.rows, pass.states, x);
+    s.layers.set_before_attention(pass.before_attention);
     s.layers.run(0, config.num_layers, x, &taps);
+    s.layers.set_before_attention({});
     taps.after_layers(x, s.loaded->weights.final_norm);
     return {s.logits_of(pass.rows, x), taps.take()};
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -73,11 +74,26 @@ struct Tap {
     std::vector<std::int32_t> rows;  ///< indices into the pass's rows; the result has this order
 };
 
+/// The rows' queries in one layer, after RoPE, on this rank.
+struct LayerQueries {
+    std::int64_t layer = 0;
+    const std::byte* data = nullptr;  ///< KvLayout::query_type [rows, q_heads, head_dim], device memory
+    std::int64_t q_heads = 0;
+
+    [[nodiscard]] const std::byte* of_row(std::int64_t row, const kernels::KvLayout& layout) const {
+        return data +
+               row * q_heads * layout.head_dim * static_cast<std::int64_t>(kernels::bytes_of(layout.query_type()));
+    }
+};
+
 struct Pass {
     std::span<const ForwardRow> rows;
     std::span<const KvView> sequences;
     const HiddenStates* states = nullptr;  ///< for rows with `state` >= 0: the result of a layer_input tap of layer 0
     std::span<const Tap> taps = {};
+    /// Called in each layer between the queries and attention; it may change keys and values of that layer which the
+    /// rows then read.
+    std::function<void(const LayerQueries&)> before_attention = {};
 };
 
 struct PassResult {

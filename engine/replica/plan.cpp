@@ -23,7 +23,8 @@ std::int64_t Replica::State::depth_limit(std::int64_t num_tokens, std::int64_t t
 std::int64_t Replica::State::pages_for_step(std::int64_t num_tokens, std::int64_t tokens_left) const {
     if (options.scoring) return PagePool::pages_for(std::min(num_tokens + tokens_left, options.scoring->window));
     const std::int64_t depth = depth_limit(num_tokens, tokens_left);
-    return PagePool::pages_for(num_tokens + depth + 1) + PagePool::pages_for(depth > 0 ? drafter->scratch_slots() : 0);
+    return PagePool::pages_for(num_tokens + depth + 1) +
+           PagePool::pages_for(depth > 0 ? drafter->scratch_slots(num_tokens) : 0);
 }
 
 std::int64_t Replica::State::pages_wanted(const Sequence& sequence) const {

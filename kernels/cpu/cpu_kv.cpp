@@ -36,6 +36,10 @@ struct Strided {
     void take(std::byte* to) const {
         for (std::int64_t i = 0; i < count; ++i) std::memcpy(to + i * sizeof(Unit), page + i * stride, sizeof(Unit));
     }
+    /// Copies to the same place in another page.
+    void move(std::byte* to) const {
+        for (std::int64_t i = 0; i < count; ++i) std::memcpy(to + i * stride, page + i * stride, sizeof(Unit));
+    }
 };
 
 /// Calls visit(Strided, byte offset in the token) for the pieces of the key (value) in a slot of the head at `head`.
@@ -78,6 +82,21 @@ void token_from_page(const KvLayout& layout, const KvPages& pages, const std::by
     visit_token(layout, pages, head, values, slot,
                 [&](const auto& strided, std::int64_t before) { strided.take(to + before); });
     if (pages.has_scales()) std::memcpy(to + layout.head_dim, head + pages.scale_at(values, slot), 4);
+}
+
+/// Copies a key (value) from slot to slot, in the head that starts `base` elements into the page.
+void move_token(const KvLayout& layout, const KvPages& pages, const KvSlot& from, const KvSlot& to, std::int64_t base,
+                bool values) {
+    std::byte* const from_head = from.page + base * pages.element_bytes();
+    std::byte* const to_head = to.page + base * pages.element_bytes();
+    const auto place = [&](std::int64_t slot) {
+        return (values ? pages.value(slot, 0) : pages.key(slot, 0)) * pages.element_bytes();
+    };
+    const std::int64_t between = (to_head - from_head) + place(to.slot) - place(from.slot);
+    visit_token(layout, pages, from_head, values, from.slot,
+                [&](const auto& strided, std::int64_t) { strided.move(strided.page + between); });
+    if (pages.has_scales())
+        std::memcpy(to_head + pages.scale_at(values, to.slot), from_head + pages.scale_at(values, from.slot), 4);
 }
 
 /// Rotates and stores queries, keys and values, head by head.
@@ -151,6 +170,10 @@ struct RopeStore {
     }
 };
 
+KvSlot slot_of(std::span<std::byte* const> pages, std::int64_t position) {
+    return {pages[position / page_tokens], static_cast<std::int32_t>(position % page_tokens)};
+}
+
 }  // namespace
 
 std::size_t CpuDevice::kv_page_bytes(const KvLayout& layout) const {
@@ -219,14 +242,9 @@ void CpuDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
     check_slot(from);
     check_slot(to);
     const KvPages pages(layout);
-    std::vector<std::byte> token(layout.token_bytes());
     for (std::int64_t layer = 0; layer < layout.num_layers; ++layer) {
         for (std::int64_t h = 0; h < layout.num_kv_heads; ++h) {
-            const std::int64_t base = pages.head(layer, h);
-            for (const bool values : {false, true}) {
-                token_from_page(layout, pages, from.page, token.data(), base, values, from.slot);
-                token_to_page(layout, pages, token.data(), to.page, base, values, to.slot);
-            }
+            for (const bool values : {false, true}) move_token(layout, pages, from, to, pages.head(layer, h), values);
         }
     }
 }
@@ -239,16 +257,11 @@ void CpuDevice::gather_positions(const KvLayout& layout, std::int64_t layer, std
     const KvPages pages(layout);
     const std::int64_t total = layout.num_kv_heads * count;
     Team::mine().run(threads_for(total * layout.head_dim, elements_per_thread), [&](Member& member) {
-        std::vector<std::byte> token(layout.token_bytes());
         const auto [first, end] = member.share_of(total);
         for (std::int64_t i = first; i < end; ++i) {
-            const std::int64_t position = positions[i], slot = first_slot + i % count;
-            const std::int64_t base = pages.head(layer, i / count);
-            for (const bool values : {false, true}) {
-                token_from_page(layout, pages, from[position / page_tokens], token.data(), base, values,
-                                position % page_tokens);
-                token_to_page(layout, pages, token.data(), to[slot / page_tokens], base, values, slot % page_tokens);
-            }
+            const KvSlot source = slot_of(from, positions[i]), target = slot_of(to, first_slot + i % count);
+            for (const bool values : {false, true})
+                move_token(layout, pages, source, target, pages.head(layer, i / count), values);
         }
     });
 }

@@ -1,5 +1,7 @@
 // CpuDevice::rank_positions: scores of all positions, then a selection for each KV head.
 #include <algorithm>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "kernels/checks.hpp"
@@ -28,40 +30,51 @@ void add_queries(const KvLayout& layout, const std::byte* q, std::int64_t group_
     }
 }
 
-/// The best positions seen so far, at most twice as many as wanted: what is not above the worst of a full set cannot be
-/// among them, so most positions take one comparison.
-class Best {
-  public:
-    explicit Best(std::int64_t count) : count_(count) { kept_.reserve(2 * count); }
+/// A key that most probably is not above that of the last of the `count` best: a little lower than the one of that rank
+/// in a sample.
+std::uint32_t likely_floor(std::span<const std::uint32_t> keys, std::int64_t count,
+                           std::vector<std::uint32_t>& sample) {
+    constexpr std::int64_t stride = 16;
+    const std::int64_t rank = count / stride * 5 / 4 + 8;
+    sample.clear();
+    for (std::int64_t i = 0; i < std::ssize(keys); i += stride) sample.push_back(keys[i]);
+    if (rank >= std::ssize(sample)) return 0;
+    std::nth_element(sample.begin(), sample.begin() + rank, sample.end(), std::greater<>());
+    return sample[rank];
+}
 
-    /// Positions must ascend.
-    void add(std::int64_t first, const float* scores, std::int64_t num_scores) {
-        for (std::int64_t i = 0; i < num_scores; ++i) {
-            const std::uint32_t key = rank_key(scores[i]);
-            if (key <= worst_) continue;
-            // Unique, and greater for the lower of two positions with one score.
-            kept_.push_back(std::uint64_t{key} << 32 | (UINT32_MAX - static_cast<std::uint32_t>(first + i)));
-            if (std::ssize(kept_) == 2 * count_) drop();
+/// Chooses positions by their keys; `keys` begins with that of position `first`.
+class Chooser {
+  public:
+    void choose(std::span<const std::uint32_t> keys, std::int64_t first, std::span<std::int32_t> positions) {
+        const std::int64_t count = std::ssize(positions);
+        collect(keys, likely_floor(keys, count, sample_));
+        if (std::ssize(candidates_) < count) collect(keys, 0);
+        ranked_ = candidates_;
+        std::nth_element(ranked_.begin(), ranked_.begin() + (count - 1), ranked_.end(), std::greater<>());
+        const std::uint64_t last = ranked_[count - 1];
+        auto* chosen = positions.data();
+        for (const std::uint64_t candidate : candidates_) {
+            if (candidate >= last) *chosen++ = static_cast<std::int32_t>(first + index_of(candidate));
         }
-    }
-    void write_ascending(std::int32_t* positions) {
-        if (std::ssize(kept_) > count_) drop();
-        std::transform(kept_.begin(), kept_.end(), positions, [](std::uint64_t entry) {
-            return static_cast<std::int32_t>(UINT32_MAX - static_cast<std::uint32_t>(entry));
-        });
-        std::sort(positions, positions + count_);
     }
 
   private:
-    void drop() {
-        std::nth_element(kept_.begin(), kept_.begin() + (count_ - 1), kept_.end(), std::greater<>());
-        kept_.resize(count_);
-        worst_ = static_cast<std::uint32_t>(kept_.back() >> 32);
+    /// Unique, and greater for the lower of two positions with one key.
+    static std::uint64_t candidate_of(std::uint32_t key, std::int64_t index) {
+        return std::uint64_t{key} << 32 | (UINT32_MAX - static_cast<std::uint32_t>(index));
+    }
+    static std::int64_t index_of(std::uint64_t candidate) { return UINT32_MAX - static_cast<std::uint32_t>(candidate); }
+
+    void collect(std::span<const std::uint32_t> keys, std::uint32_t floor) {
+        candidates_.clear();
+        for (std::int64_t i = 0; i < std::ssize(keys); ++i) {
+            if (keys[i] >= floor) candidates_.push_back(candidate_of(keys[i], i));
+        }
     }
 
-    std::int64_t count_;
-    std::uint32_t worst_ = 0;  ///< key of the last position of a full set; no score has key 0
-    std::vector<std::uint64_t> kept_;
+    std::vector<std::uint32_t> sample_;
+    std::vector<std::uint64_t> candidates_, ranked_;
 };
 
 }  // namespace
@@ -76,9 +89,9 @@ void CpuDevice::rank_positions(const KvLayout& layout, std::int64_t layer, const
     const std::int64_t tasks_of_head = (num_pages + pages_of_task - 1) / pages_of_task;
     const int team = threads_for(heads * num_pages * page_tokens * head_dim, elements_per_thread);
 
-    float* const scores = attention_.get<float>(heads * num_pages * page_tokens + (heads + team) * head_dim);
-    auto* const queries = reinterpret_cast<std::byte*>(scores + heads * num_pages * page_tokens);
-    auto* const words = reinterpret_cast<std::uint32_t*>(queries) + heads * head_dim;
+    auto* const keys = attention_.get<std::uint32_t>(heads * num_pages * page_tokens + (heads + team) * head_dim);
+    auto* const words = keys + heads * num_pages * page_tokens;
+    auto* const queries = reinterpret_cast<std::byte*>(words + team * head_dim);
     AttentionJob job = attention_job(layout, layer, heads);
     job.q = queries;
     const UnitRow row{.index = 0, .position = range.end - 1, .in_pages = range.end, .path = nullptr};
@@ -87,6 +100,7 @@ void CpuDevice::rank_positions(const KvLayout& layout, std::int64_t layer, const
         if (member.index() == 0) add_queries(layout, q, q_heads / heads, queries);
         member.barrier();
         float q_scale = 0;
+        float scores[pages_of_task * page_tokens];
         AttentionScratch scratch{};
         scratch.q_words = words + member.index() * head_dim;
         scratch.q_scales = &q_scale;
@@ -98,16 +112,18 @@ void CpuDevice::rank_positions(const KvLayout& layout, std::int64_t layer, const
                 table_.attention_begin(job, unit, scratch);
             }
             const std::int64_t page = task % tasks_of_head * pages_of_task;
-            table_.rank_scores(job, unit, first_page + page, std::min(pages_of_task, num_pages - page), scratch,
-                               scores + (unit.kv_head * num_pages + page) * page_tokens);
+            const std::int64_t pages = std::min(pages_of_task, num_pages - page);
+            table_.rank_scores(job, unit, first_page + page, pages, scratch, scores);
+            std::uint32_t* to = keys + (unit.kv_head * num_pages + page) * page_tokens;
+            std::transform(scores, scores + pages * page_tokens, to, rank_key);
         }
         member.barrier();
+        Chooser chooser;
         const auto [first_head, end_head] = member.share_of(heads);
         for (std::int64_t h = first_head; h < end_head; ++h) {
-            Best best(range.count);
-            best.add(range.first, scores + h * num_pages * page_tokens + range.first % page_tokens,
-                     range.end - range.first);
-            best.write_ascending(positions + h * range.count);
+            chooser.choose({keys + h * num_pages * page_tokens + range.first % page_tokens,
+                            static_cast<std::size_t>(range.end - range.first)},
+                           range.first, {positions + h * range.count, static_cast<std::size_t>(range.count)});
         }
     });
 }

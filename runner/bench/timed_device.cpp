@@ -150,6 +150,21 @@ void TimedDevice::attention(const KvLayout& layout, std::int64_t layer, const st
           [&] { inner_.attention(layout, layer, q, q_heads, act, out, out_stride); });
 }
 
+void TimedDevice::rank_positions(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                                 const kernels::PositionRange& range, std::int32_t* positions) {
+    const auto keys = static_cast<double>((range.end - range.first) * layout.num_kv_heads);
+    timed("rank of positions", keys * static_cast<double>(layout.token_bytes()), 0,
+          [&] { inner_.rank_positions(layout, layer, q, q_heads, range, positions); });
+}
+
+void TimedDevice::gather_positions(const KvLayout& layout, std::int64_t layer, std::span<std::byte* const> from,
+                                   const std::int32_t* positions, std::int64_t count, std::span<std::byte* const> to,
+                                   std::int64_t first_slot) {
+    const auto pairs = static_cast<double>(count * layout.num_kv_heads);
+    timed("copies of ranked positions", 4 * pairs * static_cast<double>(layout.token_bytes()), 0,
+          [&] { inner_.gather_positions(layout, layer, from, positions, count, to, first_slot); });
+}
+
 void TimedDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
     timed("moves of keys and values", 0, 0, [&] { inner_.kv_move(layout, from, to); });
 }

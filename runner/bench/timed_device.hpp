@@ -96,6 +96,11 @@ class TimedDevice final : public kernels::Device {
                     std::byte* q_out) override;
     void attention(const kernels::KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                    kernels::DType act, std::byte* out, std::int64_t out_stride) override;
+    void rank_positions(const kernels::KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
+                        const kernels::PositionRange& range, std::int32_t* positions) override;
+    void gather_positions(const kernels::KvLayout& layout, std::int64_t layer, std::span<std::byte* const> from,
+                          const std::int32_t* positions, std::int64_t count, std::span<std::byte* const> to,
+                          std::int64_t first_slot) override;
     void kv_move(const kernels::KvLayout& layout, kernels::KvSlot from, kernels::KvSlot to) override;
     void kv_export(const kernels::KvLayout& layout, const std::byte* page, std::int64_t layer, std::int64_t kv_head,
                    bool values, std::int64_t first, std::int64_t count, std::byte* to_host) const override;

@@ -229,11 +229,8 @@ void check_partial_cache(const Settings& settings, const Origins& origins, Fault
     const auto add = [&](const char* key, const std::string& expected, const std::string& got, const std::string& fix) {
         if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(key), key, expected, got, fix);
     };
-    const std::string& mode = settings.partial_cache_mode;
     if (!settings.draft->drafts()) return;  // plain decoding ignores draft keys
     if (settings.draft->copies_target()) {
-        if (mode == "dynamic" || mode == "static")
-            add("partial-cache-mode", "window or full", shown(mode), "it is not in this version");
         if (settings.draft_precision == "int8" && settings.precision == "int4")
             add("draft-precision", "int4, same or auto with precision = int4", shown("int8"),
                 "a copy above the model's precision costs more than the model itself");

@@ -485,7 +485,8 @@ Section draft_section() {
          choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode,
                 {"window", "full", "dynamic", "static"}, {},
                 "how these positions are selected: window = the first and the most recent ones, full = all of them; "
-                "dynamic and static are not in this version"),
+                "dynamic = the recent ones and those with the best attention scores, again and again; static = with "
+                "the scores behind the prompt"),
          integer("ngram-order", Kind::draft, &Settings::ngram_order, 2, 16, "tokens of an n-gram"),
          integer("ngram-top", Kind::draft, &Settings::ngram_top, 0, 1000,
                  "branches per node from the n-gram table; 0 = no table"),

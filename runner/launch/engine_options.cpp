@@ -1,5 +1,6 @@
 #include "runner/launch/engine_options.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -66,19 +67,23 @@ engine::SamplingParams sampling_of(const Settings& settings) {
             .penalty_window = settings.penalty_window};
 }
 
+static engine::PartialMode::Value partial_mode(const std::string& name) {
+    const auto& names = engine::PartialMode::names;
+    return static_cast<engine::PartialMode::Value>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
 engine::DraftOptions draft_of(const Settings& settings) {
-    return {.method = settings.draft,
-            .tree = settings.draft_tree,
-            .ngram_order = settings.ngram_order,
-            .ngram_top = settings.ngram_top,
-            .recorded = nullptr,
-            .replay_accept = settings.replay_accept,
-            .models = {},
-            .partial_cache = {.mode = settings.partial_cache_mode == "full" ? engine::PartialMode::full
-                                                                            : engine::PartialMode::window,
-                              .max_positions = settings.partial_cache},
-            .model_temperature = settings.draft_temperature,
-            .tree_limits = {}};
+    return {
+        .method = settings.draft,
+        .tree = settings.draft_tree,
+        .ngram_order = settings.ngram_order,
+        .ngram_top = settings.ngram_top,
+        .recorded = nullptr,
+        .replay_accept = settings.replay_accept,
+        .models = {},
+        .partial_cache = {.mode = partial_mode(settings.partial_cache_mode), .max_positions = settings.partial_cache},
+        .model_temperature = settings.draft_temperature,
+        .tree_limits = {}};
 }
 
 std::shared_ptr<const engine::GenerationOptions> generation_options(const Settings& settings,

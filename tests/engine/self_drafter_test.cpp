@@ -12,6 +12,7 @@
 #include <random>
 
 #include "engine/draft/drafter.hpp"
+#include "engine/draft/ranked_kv.hpp"
 #include "engine/draft/tree_growth.hpp"
 #include "engine/kv/partial_kv.hpp"
 #include "engine/sampling/pipeline.hpp"
@@ -36,10 +37,21 @@ Job job_of(VerifyRule verify, std::optional<Precision> copy, const char* tree = 
     return job;
 }
 
-Texts plain_texts() {
-    Job job{base_options()};
+Texts plain_texts(Job job = {base_options()}) {
     job.options.draft.method = "ar";
     return tokens_of(launch(job).items);
+}
+
+/// Texts that are longer than their selection, which is made anew several times.
+Job ranked_job(PartialMode::Value mode, VerifyRule verify, std::optional<Precision> copy, const char* tree = "4") {
+    Job job = job_of(verify, copy, tree);
+    job.options.draft.partial_cache = {.mode = mode, .max_positions = 256};
+    job.items = 3;
+    for (std::int32_t item = 0; item < job.items; ++item) {
+        for (std::int32_t i = 0; i < 200 + 60 * item; ++i) job.prompts[item].push_back((i * i + 3 * item + i / 5) % 90);
+    }
+    job.generation.max_tokens = 250;
+    return job;
 }
 
 TEST(SelfDrafter, CoupledGivesTheTextOfPlainDecoding) {
@@ -55,6 +67,18 @@ TEST(SelfDrafter, CoupledGivesTheTextOfPlainDecoding) {
                 EXPECT_EQ(tokens_of(result.items), plain) << tree;
                 EXPECT_GT(result.sum.accepted, std::string(tree) == "auto" ? 0 : result.sum.drafted / 8) << tree;
             }
+        }
+    }
+}
+
+TEST(SelfDrafter, CoupledOverRankedPositionsGivesTheTextOfPlainDecoding) {
+    for (const auto mode : {PartialMode::dynamic, PartialMode::fixed_start}) {
+        for (const char* tree : {"4", "3x4:7", "auto"}) {
+            Job job = ranked_job(mode, VerifyRule::coupled, Precision::int4, tree);
+            job.options.batch = std::string(tree) == "4" ? 1 : 3;
+            const JobResult result = launch(job);
+            EXPECT_EQ(tokens_of(result.items), plain_texts(job)) << tree;
+            EXPECT_GT(result.sum.accepted, std::string(tree) == "auto" ? 0 : result.sum.drafted / 20) << tree;
         }
     }
 }
@@ -103,6 +127,33 @@ TEST(SelfDrafter, SamplingRulesGiveOneTextWhateverTheBatchAndTheSplit) {
         job.ranks = 2;
         EXPECT_EQ(tokens_of(launch(job).items), alone) << verify << ", 2 ranks";
     }
+}
+
+TEST(SelfDrafter, RankedPositionsFollowFromTheTextAlone) {
+    const auto folder = std::filesystem::temp_directory_path() / ("ranked_test." + std::to_string(getpid()));
+    std::map<PartialMode::Value, Texts> texts;
+    for (const auto mode : {PartialMode::dynamic, PartialMode::fixed_start}) {
+        Job job = ranked_job(mode, VerifyRule::recursive, Precision::int8, "2x3");
+        job.options.batch = 1;
+        texts[mode] = tokens_of(launch(job).items);
+        job.options.batch = 3;
+        EXPECT_EQ(tokens_of(launch(job).items), texts[mode]) << "another batch";
+        job.ranks = 2;
+        EXPECT_EQ(tokens_of(launch(job).items), texts[mode]) << "2 ranks";
+        job.ranks = 1;
+        for (const bool store_kv : {true, false}) {
+            job.options.checkpoint.store_kv = store_kv;
+            std::filesystem::remove_all(folder);
+            const JobResult result = launch_in_parts({job}, folder, 97);
+            EXPECT_EQ(tokens_of(result.items), texts[mode]) << "resumed";
+            EXPECT_GT(result.sum.resumes, 3);
+        }
+        job.options.checkpoint = {};
+        job.options.kv_memory_bytes = std::int64_t{400} << 10;
+        EXPECT_EQ(tokens_of(launch(job).items), texts[mode]) << "short memory";
+    }
+    EXPECT_NE(texts[PartialMode::dynamic], texts[PartialMode::fixed_start]) << "the selection decides the drafts";
+    std::filesystem::remove_all(folder);
 }
 
 // Nothing of the draft is stored, and what it reads follows from the text alone.
@@ -315,6 +366,114 @@ TEST(PartialKv, TheWindowHasTheFirstPageAndTheLast) {
     EXPECT_EQ(selected(257, window), (Selected{{0, 2, 3, 4}, 193}));
     EXPECT_EQ(selected(900, window), (Selected{{0, 12, 13, 14}, 196}));
     EXPECT_EQ(selected(900, {.mode = PartialMode::full}).second, 900);
+}
+
+TEST(PartialKv, RanksWhereTheTextHasGrown) {
+    const PartialCache dynamic{.mode = PartialMode::dynamic, .max_positions = 2048};
+    EXPECT_FALSE(dynamic.selection(2048, 10)) << "all positions";
+    const auto places = [](const PartialCache& cache, std::int64_t committed, std::int64_t prompt) {
+        const RankedSelection made = cache.selection(committed, prompt).value();
+        return std::array{made.ranked_at, made.ranked_before, made.gathered, made.recent_from};
+    };
+    using Places = std::array<std::int64_t, 4>;
+    EXPECT_EQ(places(dynamic, 2049, 10), (Places{2048, 1984, 1664, 1984}));
+    EXPECT_EQ(places(dynamic, 2304, 10), (Places{2048, 1984, 1664, 1984}));
+    EXPECT_EQ(places(dynamic, 2305, 10), (Places{2304, 2240, 1664, 2240}));
+    const PartialCache once{.mode = PartialMode::fixed_start, .max_positions = 2048};
+    EXPECT_EQ(places(once, 5000, 3000), (Places{2998, 2880, 1664, 4672})) << "behind the prompt";
+    EXPECT_EQ(places(once, 3001, 3000), (Places{2998, 2880, 1664, 2880}));
+    EXPECT_EQ(places(once, 5000, 10)[0], 2048) << "the prompt is shorter than the selection";
+}
+
+TEST(PartialKv, NoSelectionReadsMoreThanItsPositions) {
+    for (const auto mode : {PartialMode::dynamic, PartialMode::fixed_start}) {
+        for (const std::int64_t budget : {0, 20, 300, 600, 1024, 5000}) {
+            const PartialCache cache{.mode = mode, .max_positions = budget};
+            std::int64_t most = 0;
+            for (std::int64_t committed = 1; committed < 40000; committed += 1 + committed / 100) {
+                const std::int64_t prompt = committed % 3 == 0 ? 5 : committed / 2;
+                const auto made = cache.selection(committed, prompt);
+                most = std::max(most, cache.max_gathered(committed));
+                EXPECT_EQ(made.has_value(), cache.positions_of(committed) < committed);
+                if (!made) continue;
+                EXPECT_LT(made->ranked_at, committed);
+                EXPECT_LE(made->recent_from, committed - 64);
+                EXPECT_GE(made->ranked_before, made->gathered) << committed << " of " << budget;
+                EXPECT_LE(made->gathered + committed - made->recent_from, cache.positions_of(committed));
+                EXPECT_GE(made->gathered, 64);
+                EXPECT_LE(made->gathered, most);
+            }
+        }
+    }
+}
+
+/// The keys (values) of one layer and head at the positions [0, count) of `pages`.
+std::vector<std::vector<std::byte>> tokens_at(const KvSequence& kv, std::span<std::byte* const> pages,
+                                              std::int64_t layer, std::int64_t head, bool values, std::int64_t count) {
+    std::vector<std::vector<std::byte>> tokens;
+    for (std::int64_t i = 0; i < count; ++i) {
+        tokens.emplace_back(kv.layout().token_bytes());
+        kv.pool().device().kv_export(kv.layout(), pages[static_cast<std::size_t>(i / 64)], layer, head, values, i % 64,
+                                     1, tokens.back().data());
+    }
+    return tokens;
+}
+
+// In the first layer the positions are those that the token's own queries rank best; in all layers sinks come first,
+// and every slot is a copy of a position, in ascending order.
+TEST(KvRanker, GathersWhatTheQueriesRankBest) {
+    const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 2);
+    const auto group = make_local_group();
+    const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
+    PagePool pool(*device, model->kv_layout(), std::int64_t{1} << 30);
+    KvSequence kv(pool);
+    ASSERT_TRUE(kv.reserve(700));
+    Tokens text;
+    std::vector<ForwardRow> rows;
+    for (std::int32_t i = 0; i < 700; ++i) {
+        text.push_back((i * i + i / 7) % 90);
+        rows.push_back(text_row(text.back(), i));
+    }
+    const KvView view = kv.view();
+    const kernels::KvLayout& layout = model->kv_layout();
+    const PartialCache cache{.mode = PartialMode::dynamic, .max_positions = 300};
+    const RankedSelection made = cache.selection(690, 1).value();
+    std::vector<std::int32_t> best(static_cast<std::size_t>(layout.num_kv_heads * (made.gathered - 16)));
+    model->forward({.rows = rows, .sequences = std::span(&view, 1), .before_attention = [&](const LayerQueries& q) {
+                        if (q.layer == 0)
+                            device->rank_positions(layout, 0, q.of_row(made.ranked_at, layout), q.q_heads,
+                                                   {kv.pages(), 16, made.ranked_before, made.gathered - 16},
+                                                   best.data());
+                    }});
+    kv.set_committed(690);
+
+    KvRanker ranker(cache, 70);
+    SelectedKv selected;
+    const KvRanker::Request request{&selected, &kv, text, 1};
+    ranker.select(*model, std::span(&request, 1));
+    EXPECT_EQ(ranker.scratch_slots(690), 128 + made.gathered);
+    ASSERT_EQ(selected.kv.num_slots, made.gathered + 690 - made.recent_from);
+    EXPECT_EQ(selected.kv.pages.back(), kv.pages()[10]);
+    for (std::int64_t layer = 0; layer < layout.num_layers; ++layer) {
+        for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
+            for (const bool values : {false, true}) {
+                const auto all = tokens_at(kv, kv.pages(), layer, head, values, made.ranked_before);
+                const auto gathered = tokens_at(kv, selected.kv.pages, layer, head, values, made.gathered);
+                std::int64_t position = -1;
+                for (std::int64_t slot = 0; slot < made.gathered; ++slot) {
+                    const auto found = std::find(all.begin() + position + 1, all.end(), gathered[slot]);
+                    ASSERT_NE(found, all.end()) << "layer " << layer << ", slot " << slot;
+                    position = found - all.begin();
+                    if (slot < 16) {
+                        EXPECT_EQ(position, slot);
+                    } else if (layer == 0) {
+                        const std::int32_t wanted = best[head * (made.gathered - 16) + slot - 16];
+                        EXPECT_EQ(gathered[slot], all[wanted]);
+                    }
+                }
+            }
+        }
+    }
 }
 
 }  // namespace

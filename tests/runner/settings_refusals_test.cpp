@@ -228,8 +228,9 @@ TEST(Settings, DraftKeysGoTogether) {
          "verify: expected coupled with draft = self, got rejection, which needs chains, with one sampled draft per "
          "node (draft = sd, self)" +
              not_lossless},
-        {{{"draft", "self"}, {"partial-cache-mode", "dynamic"}},
-         "partial-cache-mode: expected window or full, got 'dynamic'; it is not in this version"},
+        {{{"draft", "self"}, {"partial-cache-mode", "dynamic"}}, ""},
+        {{{"draft", "self"}, {"partial-cache-mode", "recent"}},
+         "partial-cache-mode: expected window, full, dynamic or static, got 'recent'"},
         {{{"draft", "self"}, {"precision", "int4"}, {"draft-precision", "int8"}},
          "draft-precision: expected int4, same or auto with precision = int4, got 'int8'; a copy above the model's "
          "precision costs more than the model itself"},
