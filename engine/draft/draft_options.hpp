@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,17 @@ namespace longhaul::engine {
 class DraftHeads;
 class Model;
 
+/// Texts, in tokens of the target, whose n-grams drafts know from the start.
+using DraftCorpus = std::vector<std::vector<std::int32_t>>;
+/// Tokens of a corpus that are used: with n-grams of 4 tokens they take up to 200 MB on each rank.
+constexpr std::int64_t max_corpus_tokens = 500'000;
+
 struct DraftOptions {
     DraftMethodRef method = "ngram";
     TreeSpec tree;
     std::int64_t ngram_order = 4;
     std::int64_t ngram_top = 20;
+    std::shared_ptr<const DraftCorpus> corpus{};  ///< for methods with n-grams; used only under shared noise
     /// replay: the output of an item in an earlier run, and the probability that the first guess is right.
     std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
     double replay_accept = 1.0;

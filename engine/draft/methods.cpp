@@ -74,6 +74,7 @@ const std::vector<DraftMethod>& draft_methods() {
          .form = TreeForm::budgeted,
          .default_tree = "4x8:16",
          .weighs_nodes = true,
+         .has_ngrams = true,
          .make = make_ngram_drafter},
         by_models("sd", "a chain of a draft model", Draws::chain, TreeForm::chain, "4", 1, chains),
         by_models("spectr", "several chains of a draft model", Draws::independent, TreeForm::chains, "3x4", 1, chains),
@@ -91,6 +92,7 @@ const std::vector<DraftMethod>& draft_methods() {
          .form = TreeForm::budgeted,
          .default_tree = "4",
          .part = DraftPart::target_copy,
+         .has_ngrams = true,
          .make_trees =
              [](Shape shape, std::int64_t) {
                  return make_rsd_s({.width = shape.width,

@@ -61,6 +61,7 @@ struct DraftMethod {
     /// The method estimates a probability for each node and leaves out nodes that do not pay (DraftEconomy). For other
     /// methods TreeChooser handles `draft-tree = auto`.
     bool weighs_nodes = false;
+    bool has_ngrams = false;       ///< drafts from n-gram counts, alone or beside its own drafts
     bool chained_heads = false;    ///< each of its heads was trained on the one before
     bool needs_recording = false;  ///< needs an earlier run's output (benchmarks and tests)
     /// Makes the TreeMethod of a method over draft language models.

@@ -18,8 +18,17 @@ constexpr std::size_t max_shared_contexts = 300'000;  // bounds the shared table
 
 }  // namespace
 
+CommonNgrams::CommonNgrams(const NgramOptions& options, const DraftCorpus* texts)
+    : sequences(options.order, options.top) {
+    if (texts == nullptr || options.shape.budget == 0) return;
+    corpus.emplace(options.order, options.top);
+    for (const std::vector<std::int32_t>& text : *texts) {
+        for (std::size_t end = 1; end <= text.size(); ++end) corpus->insert(std::span(text).first(end));
+    }
+}
+
 void NgramSequence::share(std::span<const std::int32_t> history) {
-    if (shared_->num_contexts() < max_shared_contexts) shared_->insert(history);
+    if (common_->sequences.num_contexts() < max_shared_contexts) common_->sequences.insert(history);
 }
 
 void NgramSequence::insert(std::span<const std::int32_t> tokens) {
@@ -73,7 +82,7 @@ void NgramSequence::blend(const Successors* successors, double& left) {
 }
 
 /// candidates_ = blended estimate of the next token: longest context first, the sequence's own counts before those of
-/// all sequences. `alone`: uses only the sequence's own counts.
+/// all sequences and of the corpus. `alone`: uses only the sequence's own counts.
 void NgramSequence::estimate(std::span<const std::int32_t> context, bool alone) {
     candidates_.clear();
     double left = 1.0;
@@ -82,7 +91,9 @@ void NgramSequence::estimate(std::span<const std::int32_t> context, bool alone) 
     for (std::int64_t length = longest; length >= 0 && left > options_.min_probability; --length) {
         const std::span<const std::int32_t> suffix = context.last(length);
         blend(table_.find(suffix), left);
-        if (!alone) blend(shared_->find(suffix), left);
+        if (alone) continue;
+        blend(common_->sequences.find(suffix), left);
+        if (common_->corpus) blend(common_->corpus->find(suffix), left);
     }
 }
 
@@ -163,10 +174,10 @@ namespace {
 
 class NgramDrafter final : public Drafter {
   public:
-    explicit NgramDrafter(const NgramOptions& options)
-        : options_(options), shared_(std::make_shared<NgramTable>(options.order, options.top)) {}
+    NgramDrafter(const NgramOptions& options, const DraftCorpus* corpus)
+        : options_(options), common_(std::make_shared<CommonNgrams>(options, corpus)) {}
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& /*item*/) override {
-        return std::make_unique<NgramSequence>(options_, shared_);
+        return std::make_unique<NgramSequence>(options_, common_);
     }
     void propose(std::span<Proposal> proposals) override {
         for (Proposal& proposal : proposals) {
@@ -185,7 +196,7 @@ class NgramDrafter final : public Drafter {
 
   private:
     NgramOptions options_;
-    std::shared_ptr<NgramTable> shared_;
+    std::shared_ptr<CommonNgrams> common_;
 };
 
 }  // namespace
@@ -221,7 +232,7 @@ std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context) {
     if (ngram.top == 0) return make_plain_drafter(context);  // an empty table proposes nothing
     ngram.shape = options.shape();
     ngram.adapts = adapts_tree(options);
-    return std::make_unique<NgramDrafter>(ngram);
+    return std::make_unique<NgramDrafter>(ngram, options.corpus.get());
 }
 
 }  // namespace longhaul::engine

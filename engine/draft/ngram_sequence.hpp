@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,11 +22,20 @@ struct NgramOptions {
     bool adapts = false;
 };
 
+/// Counts that all sequences of a replica have in common. What they add to a draft depends on the batch or the corpus,
+/// so they are used only where drafts cannot change the text.
+struct CommonNgrams {
+    CommonNgrams(const NgramOptions& options, const DraftCorpus* texts);
+
+    NgramTable sequences;                ///< of the sequences themselves, filled as they grow
+    std::optional<NgramTable> corpus{};  ///< of given texts
+};
+
 class NgramSequence final : public SequenceDrafter {
   public:
-    /// `shared`: counts over all sequences of the replica, blended in after this sequence's own counts.
-    NgramSequence(const NgramOptions& options, std::shared_ptr<NgramTable> shared)
-        : options_(options), table_(options.order, options.top), shared_(std::move(shared)) {}
+    /// `common` is blended in after this sequence's own counts.
+    NgramSequence(const NgramOptions& options, std::shared_ptr<CommonNgrams> common)
+        : options_(options), table_(options.order, options.top), common_(std::move(common)) {}
 
     void begin(std::span<const std::int32_t> context) override { insert(context); }
 
@@ -52,7 +62,7 @@ class NgramSequence final : public SequenceDrafter {
 
     NgramOptions options_;
     NgramTable table_;
-    std::shared_ptr<NgramTable> shared_;
+    std::shared_ptr<CommonNgrams> common_;
     std::vector<std::int32_t> history_;
     std::size_t saved_ = 0;
     std::vector<Candidate> candidates_;  // of the node being expanded

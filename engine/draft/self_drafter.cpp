@@ -45,13 +45,13 @@ class SelfDrafter final : public Drafter, private DraftRows {
           trees_(context.options.models, context.target, context.options.model_temperature),
           adapts_(adapts_tree(context.options)),
           ngrams_(added_ngrams(context.options)),
-          shared_(std::make_shared<NgramTable>(ngrams_.order, ngrams_.top)),
+          common_(std::make_shared<CommonNgrams>(ngrams_, context.options.corpus.get())),
           model_(*context.options.models.front()),
           ranker_(context.options.partial_cache, max_nodes() + 1) {}
 
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& item) override {
         return std::make_unique<SelfSequence>(
-            has_ngrams() ? std::optional(NgramSequence(ngrams_, shared_)) : std::nullopt, item.prompt_tokens);
+            has_ngrams() ? std::optional(NgramSequence(ngrams_, common_)) : std::nullopt, item.prompt_tokens);
     }
 
     void propose(std::span<Proposal> proposals) override {
@@ -116,7 +116,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
     ModelTrees trees_;
     bool adapts_;
     NgramOptions ngrams_;
-    std::shared_ptr<NgramTable> shared_;
+    std::shared_ptr<CommonNgrams> common_;
     Model& model_;
     KvRanker ranker_;
 };

@@ -74,6 +74,7 @@ struct Settings {
     std::string partial_cache_mode = "window";
     std::int64_t ngram_order = 4;
     std::int64_t ngram_top = 20;
+    std::filesystem::path draft_corpus;
     engine::VerifyRule verify;
     std::filesystem::path replay_run;
     double replay_accept = 1.0;

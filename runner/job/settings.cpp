@@ -245,6 +245,21 @@ void check_partial_cache(const Settings& settings, const Origins& origins, Fault
     }
 }
 
+/// Reports a corpus that no draft would use.
+void check_corpus(const Settings& settings, const Origins& origins, Faults& faults) {
+    if (settings.draft_corpus.empty() || !settings.draft->drafts()) return;
+    const auto add = [&](const std::string& with, const std::string& why) {
+        if (faults.has("draft-corpus") || faults.has("draft")) return;
+        faults.add("draft-corpus", origins.of("draft-corpus"), "draft-corpus", "none with " + with,
+                   shown(settings.draft_corpus.string()), why);
+    };
+    if (!settings.draft->has_ngrams) add("draft = " + settings.draft->name, "it drafts without n-grams");
+    if (!settings.is_coupled()) add("verify = " + settings.verify.name(), "with this rule drafts decide the text");
+    if (settings.ngram_top == 0) add("ngram-top = 0", "");
+    if (settings.draft->copies_target() && !settings.draft_tree.is_auto())
+        add("draft-tree = " + settings.draft_tree.text(), "n-grams extend the trees of draft-tree = auto");
+}
+
 /// Reports contradictions between keys. A key that already has a fault is not reported again.
 void check_together(const Settings& settings, const Origins& origins, Faults& faults) {
     const auto add = [&](const std::string& origin_key, const std::string& key, const std::string& expected,
@@ -261,6 +276,7 @@ void check_together(const Settings& settings, const Origins& origins, Faults& fa
             shown(std::to_string(settings.resample_threshold)),
             "the draft methods it belongs to are not in this version");
     check_partial_cache(settings, origins, faults);
+    check_corpus(settings, origins, faults);
     check_scoring(settings, origins, faults);
     check_task_keys(settings, origins, faults);
     if (settings.draft->needs_recording && settings.replay_run.empty()) {
@@ -344,6 +360,7 @@ DraftFolders draft_folders(const Settings& settings) {
     DraftFolders folders;
     if (settings.mode != "generate") return folders;
     folders.target_copy = settings.draft->copies_target();
+    if (settings.draft->has_ngrams) folders.corpus = settings.draft_corpus;
     if (settings.draft->part == engine::DraftPart::language_model) folders.models = settings.draft_model;
     if (settings.draft->part == engine::DraftPart::heads)
         folders.heads = settings.draft_model.empty() ? settings.model : settings.draft_model.front();

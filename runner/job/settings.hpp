@@ -59,8 +59,9 @@ bool wants_continuation(const Settings& settings);
 /// Folders of the parts that the job drafts with.
 struct DraftFolders {
     std::vector<std::filesystem::path> models;
-    bool target_copy = false;     ///< the target drafts for itself
-    std::filesystem::path heads;  ///< `draft-model`, or the target's folder; "": no heads
+    bool target_copy = false;      ///< the target drafts for itself
+    std::filesystem::path heads;   ///< `draft-model`, or the target's folder; "": no heads
+    std::filesystem::path corpus;  ///< `draft-corpus`; not one of all()
 
     [[nodiscard]] std::vector<std::filesystem::path> all() const;
 };

@@ -490,6 +490,8 @@ Section draft_section() {
          integer("ngram-order", Kind::draft, &Settings::ngram_order, 2, 16, "tokens of an n-gram"),
          integer("ngram-top", Kind::draft, &Settings::ngram_top, 0, 1000,
                  "branches per node from the n-gram table; 0 = no table"),
+         path("draft-corpus", Kind::draft, &Settings::draft_corpus,
+              "texts whose n-grams drafts know from the start: folder of .txt files, run folder, text or .jsonl file"),
          choice("verify", Kind::identity, &Settings::verify, verify_rules(), {"tokenswift-paper"},
                 "verification rule; coupled = the text equals plain decoding's, token for token; the others (of "
                 "the papers) preserve its distribution: " +

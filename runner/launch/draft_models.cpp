@@ -4,6 +4,8 @@
 
 #include "engine/error.hpp"
 #include "engine/model/weights.hpp"
+#include "runner/data/dataset_source.hpp"
+#include "runner/data/draft_corpus.hpp"
 #include "runner/launch/engine_options.hpp"
 #include "runner/run/run_folder.hpp"
 
@@ -56,12 +58,15 @@ void DraftModels::load(const Settings& settings, engine::Model& target, const en
     std::string wanted = settings.precision + " " + settings.kv_precision + " " + settings.draft_parallel;
     for (const auto& folder : folders.all()) wanted += "\n" + folder.string();
     if (folders.target_copy) wanted += " " + settings.draft_precision;
+    wanted += "\n" + folders.corpus.string();
     if (wanted == loaded_) return;
     unload();
     load_models(settings, folders.models, target.config(), tokenizer, device, group);
     if (folders.target_copy) load_copy(settings, target, device, group);
     engine::agree(group, [&] {
         if (!folders.heads.empty()) heads_ = std::make_unique<engine::DraftHeads>(folders.heads, target);
+        if (!folders.corpus.empty())
+            corpus_ = std::make_shared<engine::DraftCorpus>(read_draft_corpus(folders.corpus, tokenizer));
     });
     loaded_ = std::move(wanted);
 }
@@ -107,6 +112,7 @@ void DraftModels::unload() {
     alone_.reset();
     loaded_.clear();
     heads_.reset();
+    corpus_.reset();
     drafting_target_ = nullptr;
 }
 
@@ -115,6 +121,7 @@ void DraftModels::give_to(engine::DraftOptions& options) const {
     for (const auto& model : models_) options.models.push_back(model.get());
     if (options.models.empty() && drafting_target_ != nullptr) options.models.push_back(drafting_target_);
     options.heads = heads_.get();
+    options.corpus = corpus_;
 }
 
 DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const {
@@ -134,6 +141,16 @@ std::string DraftModels::fingerprint() const {
     std::string all = heads_ ? hex(heads_->fingerprint()) : "";
     for (const auto& model : models_) all += (all.empty() ? "" : "+") + hex(model->fingerprint());
     return all;
+}
+
+std::string DraftModels::corpus_fingerprint() const {
+    if (!corpus_) return "";
+    ContentHash hash;
+    for (const std::vector<std::int32_t>& text : *corpus_) {
+        hash.add({reinterpret_cast<const char*>(text.data()), text.size() * sizeof(std::int32_t)});
+        hash.add("\n");
+    }
+    return hex(hash.value());
 }
 
 }  // namespace longhaul::runner

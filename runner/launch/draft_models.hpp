@@ -1,5 +1,5 @@
-// Loads the parts that draft for a job (language models or heads); keeps them loaded if the next run of a sweep uses
-// the same ones.
+// Loads the parts that draft for a job (language models, heads, texts for n-grams); keeps them loaded if the next run
+// of a sweep uses the same ones.
 #pragma once
 
 #include <filesystem>
@@ -35,6 +35,8 @@ class DraftModels {
     [[nodiscard]] DraftCost cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const;
     /// Fingerprints of the heads and models, joined in order; "" if nothing is loaded.
     [[nodiscard]] std::string fingerprint() const;
+    /// Fingerprint of the corpus's tokens; "" if there is none. Ranks of a group must draft from the same.
+    [[nodiscard]] std::string corpus_fingerprint() const;
 
   private:
     void load_models(const Settings& settings, const std::vector<std::filesystem::path>& folders,
@@ -46,6 +48,7 @@ class DraftModels {
     std::unique_ptr<engine::Group> alone_;
     std::vector<std::unique_ptr<engine::Model>> models_;
     std::unique_ptr<engine::DraftHeads> heads_;
+    std::shared_ptr<const engine::DraftCorpus> corpus_;
     engine::Model* drafting_target_ = nullptr;  ///< the target, if it drafts for itself
 };
 

@@ -8,6 +8,7 @@
 #include "engine/model/model_plan.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "kernels/numerics.hpp"
+#include "runner/data/draft_corpus.hpp"
 #include "runner/host/files.hpp"
 #include "runner/host/resources.hpp"
 #include "runner/job/device_choice.hpp"
@@ -130,6 +131,8 @@ class JobChecker {
                 fingerprint = hex(engine::heads_fingerprint(folder, target));
             });
         }
+        if (!parts.corpus.empty() && tokenizer_)
+            attempt("draft", [&] { read_draft_corpus(parts.corpus, *tokenizer_); });
         if (!report_.settings.is_coupled() && !fingerprint.empty()) fingerprints_["draft-model"] = fingerprint;
     }
 

@@ -45,6 +45,7 @@ void load_drafts(const World& world, const Settings& settings, LoadedJob& loaded
     loaded.fingerprints.erase("draft-model");
     const std::string fingerprint = loaded.drafts.fingerprint();
     check_same_everywhere(world, "draft-model", fingerprint);
+    check_same_everywhere(world, "draft-corpus", loaded.drafts.corpus_fingerprint());
     if (!settings.is_coupled() && !fingerprint.empty()) loaded.fingerprints["draft-model"] = fingerprint;
 }
 

@@ -127,6 +127,35 @@ TEST(NgramDrafter, DraftsWhatFollowedBefore) {
     expect_valid(tree, 8, 8);
 }
 
+// Only where drafts cannot change the text: with noise of their own the corpus would decide what is drafted.
+TEST(NgramDrafter, KnowsTheCorpusFromTheStart) {
+    DraftOptions options = ngram_options("1x3");
+    options.corpus = std::make_shared<DraftCorpus>(DraftCorpus{{1, 2, 3}, {5, 6, 7, 8, 9, 5, 6, 7, 8, 9}});
+    const auto drafter = ngram_drafter(options);
+    const auto sequence = drafter->make_sequence({});
+    const std::vector<std::int32_t> context = {40, 5, 6};
+    sequence->begin(context);
+    EXPECT_EQ(tree_for(*drafter, *sequence, context, {1, Noise::Kind::silent}, 8).token,
+              (std::vector<std::int32_t>{6, 7, 8, 9}));
+    options.corpus.reset();
+    const auto without = ngram_drafter(options);
+    const auto other = without->make_sequence({});
+    other->begin(context);
+    EXPECT_EQ(tree_for(*drafter, *sequence, context, {1, Noise::Kind::own}, 8).token,
+              tree_for(*without, *other, context, {1, Noise::Kind::own}, 8).token);
+}
+
+TEST(NgramDrafter, ItsOwnTextComesBeforeTheCorpus) {
+    DraftOptions options = ngram_options("1x1");
+    options.corpus = std::make_shared<DraftCorpus>(DraftCorpus{{5, 6, 7, 5, 6, 7}});
+    const auto drafter = ngram_drafter(options);
+    const auto sequence = drafter->make_sequence({});
+    const std::vector<std::int32_t> context = {5, 6, 8, 5, 6, 8, 5, 6};
+    sequence->begin(context);
+    EXPECT_EQ(tree_for(*drafter, *sequence, context, {1, Noise::Kind::silent}, 1).token,
+              (std::vector<std::int32_t>{6, 8}));
+}
+
 TEST(NgramDrafter, TreesBranchAndKeepTheirBounds) {
     std::mt19937 random(3);
     std::vector<std::int32_t> context(3000);

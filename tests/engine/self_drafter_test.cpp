@@ -192,6 +192,19 @@ TEST(SelfDrafter, NgramsDraftWithoutTheCopy) {
     EXPECT_EQ(launch(job).sum.drafted, 0);
 }
 
+// A rerun drafts the texts of the run before, and writes the same.
+TEST(SelfDrafter, ACorpusOfItsOwnTextsGainsAndChangesNothing) {
+    Job job = job_of(VerifyRule::coupled, Precision::int4, "auto");
+    job.options.draft.tree_limits = [] { return TreeLimits{.depth = 0, .width = 0}; };  // n-grams alone
+    const JobResult before = launch(job);
+    DraftCorpus texts;
+    for (const auto& [index, item] : before.items) texts.push_back(item.tokens);
+    job.options.draft.corpus = std::make_shared<DraftCorpus>(texts);
+    const JobResult again = launch(job);
+    EXPECT_EQ(tokens_of(again.items), tokens_of(before.items));
+    EXPECT_GT(again.sum.accepted, before.sum.accepted + 50);
+}
+
 TEST(SelfDrafter, PlansCountItsNodes) {
     const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
     const auto group = make_local_group();

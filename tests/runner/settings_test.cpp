@@ -159,6 +159,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "draft",
                                      "replay-run",
                                      "replay-accept",
+                                     "draft-corpus",
                                      "draft-model",
                                      "draft-tree",
                                      "draft-temperature",
