@@ -4,6 +4,8 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -69,14 +71,21 @@ BenchTable bench_attention(BenchSetup& setup);
 BenchTable bench_sampling(BenchSetup& setup);
 /// Cost of trees and verification in one step, next to the target's pass over the tree.
 BenchTable bench_drafts(BenchSetup& setup);
+/// Draft and target passes of `draft = self` by the length of the text.
+BenchTable bench_self(BenchSetup& setup);
 /// Speculation at a given acceptance against plain decoding; the texts are compared.
 BenchTable bench_speculation(BenchSetup& setup);
 
 /// All-reduce over the ranks through shared memory, by our messages and by the MPI library, alternating.
 BenchTable bench_all_reduce(BenchSetup& setup);
 
-/// The setup's model, split over its group: loaded, or random weights of its shape.
-std::unique_ptr<engine::Model> bench_model(BenchSetup& setup);
+/// The setup's model, split over its group: loaded, or random weights of its shape. `precision`: by default the job's.
+std::unique_ptr<engine::Model> bench_model(BenchSetup& setup, std::optional<engine::Precision> precision = {});
+
+/// Random values with magnitudes of about 2^-7 to 2^-6, of either sign. Also usable as half as many f32.
+std::vector<std::uint16_t> random_bf16(std::size_t count);
+/// Fills pages with random keys and values: memory never written to is not read at the speed of memory.
+void fill_kv(kernels::Device& device, const kernels::KvLayout& layout, std::span<std::byte* const> pages);
 
 /// Common model shapes by their number of parameters. Throws UsageError for an unknown name.
 const engine::ModelConfig& bench_shape(const std::string& name);

@@ -50,13 +50,36 @@ const ModelConfig& bench_shape(const std::string& name) {
     throw UsageError("command line: shape: expected " + list_words(names) + ", got '" + name + "'");
 }
 
-std::unique_ptr<engine::Model> bench_model(BenchSetup& setup) {
+std::unique_ptr<engine::Model> bench_model(BenchSetup& setup, std::optional<engine::Precision> wanted) {
     engine::Group& group = *setup.group;
-    const auto precision = precision_of(setup.settings);
+    const auto precision = wanted.value_or(precision_of(setup.settings));
     const auto kv = kv_dtype_of(setup.settings);
     return setup.model.empty()
                ? engine::Model::random(setup.shape, precision, *setup.device, group, 1, kv)
                : engine::Model::load(setup.model, precision, *setup.device, group, kv, packed_folder(setup.settings));
+}
+
+std::vector<std::uint16_t> random_bf16(std::size_t count) {
+    std::vector<std::uint16_t> values(count);
+    std::uint32_t state = 1;
+    for (auto& value : values) {
+        state = state * 1664525U + 1013904223U;
+        value = static_cast<std::uint16_t>(0x3c00U | (state >> 23 & 0x81ffU));
+    }
+    return values;
+}
+
+void fill_kv(kernels::Device& device, const kernels::KvLayout& layout, std::span<std::byte* const> pages) {
+    kernels::KvBox box{.num_heads = layout.num_kv_heads,
+                       .count = static_cast<std::int64_t>(pages.size()) * kernels::KvLayout::page_tokens};
+    const std::vector<std::uint16_t> numbers = random_bf16(box.bytes(layout) / 2);
+    const auto* from = reinterpret_cast<const std::byte*>(numbers.data());
+    for (; box.first_layer < layout.num_layers; ++box.first_layer) {
+        for (const bool values : {false, true}) {
+            box.values = values;
+            device.kv_import_box(layout, pages, box, from, box.bytes(layout) / static_cast<std::size_t>(box.num_heads));
+        }
+    }
 }
 
 namespace {

@@ -14,31 +14,6 @@
 namespace longhaul::runner {
 namespace {
 
-/// Random values with magnitudes of about 2^-7 to 2^-6, of either sign.
-std::vector<std::uint16_t> random_bf16(std::size_t count) {
-    std::vector<std::uint16_t> values(count);
-    std::uint32_t state = 1;
-    for (auto& value : values) {
-        state = state * 1664525U + 1013904223U;
-        value = static_cast<std::uint16_t>(0x3c00U | (state >> 23 & 0x81ffU));
-    }
-    return values;
-}
-
-/// Fills the pages with random keys and values.
-void fill(kernels::Device& device, const kernels::KvLayout& layout, std::span<std::byte* const> pages) {
-    kernels::KvBox box{.num_heads = layout.num_kv_heads,
-                       .count = static_cast<std::int64_t>(pages.size()) * kernels::KvLayout::page_tokens};
-    const std::vector<std::uint16_t> numbers = random_bf16(box.bytes(layout) / 2);
-    const auto* from = reinterpret_cast<const std::byte*>(numbers.data());
-    for (; box.first_layer < layout.num_layers; ++box.first_layer) {
-        for (const bool values : {false, true}) {
-            box.values = values;
-            device.kv_import_box(layout, pages, box, from, box.bytes(layout) / static_cast<std::size_t>(box.num_heads));
-        }
-    }
-}
-
 /// Times one layer's attention at `context` positions, with the shape's KV heads and `group` query heads per KV head.
 /// Cycles through enough layers that their KV is not in cache.
 nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context, std::int64_t nodes,
@@ -55,8 +30,8 @@ nlohmann::ordered_json measure_attention(BenchSetup& setup, std::int64_t context
     engine::PagePool pool(device, layout, std::int64_t{1} << 40);
     engine::KvSequence kv(pool);
     if (!kv.reserve(context + 1) || !kv.reserve_scratch(nodes)) throw std::bad_alloc();
-    fill(device, layout, kv.pages());
-    fill(device, layout, kv.scratch_pages());
+    fill_kv(device, layout, kv.pages());
+    fill_kv(device, layout, kv.scratch_pages());
     // Works as pairs of bf16 and as single f32: the magnitudes are similar in both.
     const std::vector<std::uint16_t> q = random_bf16(nodes * width * 2);
     const kernels::Buffer queries(device, q.size() * sizeof q[0]);
