@@ -24,7 +24,7 @@
 //   each multiplication and the addition rounded separately (not fused); out = o / l.
 // Rank of positions (Device::rank_positions): the queries of a KV head's query heads are added in f32, ascending, and
 //   the sum is rounded to the query type (int8 KV: quantized like a query). score = its q·k as in attention, with scale
-//   1.
+//   1; tensor cores are not used for it.
 // Sum over the vocabulary in the logits pipeline (probabilities, eta's entropy; f64): 1024 lanes, token v in lane v
 //   modulo 1024, ascending; the lanes are added as a balanced tree (i with i+512, +256, …, +1). Filtered tokens add
 //   nothing. Only the prefix of top-p is summed one by one, by descending probability, ties by ascending id. A

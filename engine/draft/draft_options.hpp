@@ -18,7 +18,7 @@ class Model;
 
 /// Texts, in tokens of the target, whose n-grams drafts know from the start.
 using DraftCorpus = std::vector<std::vector<std::int32_t>>;
-/// Tokens of a corpus that are used: with n-grams of 4 tokens they take up to 200 MB on each rank.
+/// Tokens of a corpus that are read. Their n-grams take up to 200 MB on each rank (ngram.cpp).
 constexpr std::int64_t max_corpus_tokens = 500'000;
 
 struct DraftOptions {
@@ -26,7 +26,7 @@ struct DraftOptions {
     TreeSpec tree;
     std::int64_t ngram_order = 4;
     std::int64_t ngram_top = 20;
-    std::shared_ptr<const DraftCorpus> corpus{};  ///< for methods with n-grams; used only under shared noise
+    std::shared_ptr<const DraftCorpus> corpus{};  ///< for methods with n-grams; not used under Noise::Kind::own
     /// replay: the output of an item in an earlier run, and the probability that the first guess is right.
     std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
     double replay_accept = 1.0;

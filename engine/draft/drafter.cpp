@@ -29,7 +29,10 @@ std::unique_ptr<Drafter> make_plain_drafter(const DraftContext& /*context*/) {
 }
 
 std::int64_t max_tree_nodes(const DraftOptions& options) {
-    return options.shape().max_nodes() + (options.method->copies_target() ? added_ngrams(options).shape.budget : 0);
+    const TreeShape shape = options.shape();
+    if (options.method->copies_target()) return shape.max_nodes() + added_ngrams(options).shape.budget;
+    if (options.method->chained_heads) return shape.max_nodes() + continuations(options, shape.depth).shape.budget;
+    return shape.max_nodes();
 }
 
 std::unique_ptr<Drafter> make_drafter(const DraftContext& context) {

@@ -108,9 +108,8 @@ class Drafter {
     /// Maximum number of nodes of a tree, root excluded; 0: autoregressive decoding.
     [[nodiscard]] virtual std::int64_t max_nodes() const = 0;
     [[nodiscard]] virtual std::int64_t max_depth() const = 0;
-    /// Maximum number of scratch slots that a sequence of `num_tokens` tokens uses, in its drafts or in the target's
-    /// pass.
-    [[nodiscard]] virtual std::int64_t scratch_slots(std::int64_t /*num_tokens*/) const { return max_nodes(); }
+    /// Maximum number of scratch slots that a sequence of this size uses, in its drafts or in the target's pass.
+    [[nodiscard]] virtual std::int64_t scratch_slots(const TextSize& /*text*/) const { return max_nodes(); }
     /// Whether the tree size is left to the program: nodes that do not pay (DraftEconomy) are then left out.
     [[nodiscard]] virtual bool adapts() const { return false; }
     /// Bytes of draft KV cache per token of a sequence on this rank.

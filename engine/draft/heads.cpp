@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string_view>
 
 #include "engine/bytes.hpp"
@@ -73,7 +74,7 @@ HeadsConfig HeadsConfig::load(const std::filesystem::path& folder, const ModelCo
     config.norm_eps = get_double_or(json, "rms_norm_eps", target.norm_eps, file);
     if (!(config.norm_eps > 0 && config.norm_eps <= 1))
         throw InputError(file, "rms_norm_eps", "a number above 0, at most 1", describe(Json(config.norm_eps)));
-    config.chained = get_bool_or(json, "chained", false, file);
+    if (find_member(json, "chained", file) != nullptr) config.chained = get_bool_or(json, "chained", false, file);
     if (config.hidden_size != target.hidden_size)
         throw InputError(file, "hidden_size", std::to_string(target.hidden_size) + ", as the target has",
                          std::to_string(config.hidden_size), "heads belong to the model they were trained on");
@@ -82,19 +83,22 @@ HeadsConfig HeadsConfig::load(const std::filesystem::path& folder, const ModelCo
 
 TreeShape tree_of_heads(const DraftOptions& options, const HeadsConfig& heads) {
     const DraftMethod& method = *options.method;
-    if (heads.chained != method.chained_heads)
+    if (heads.chained && *heads.chained != method.chained_heads)
         throw InputError(heads.file, "chained", method.chained_heads ? "true" : "false",
-                         heads.chained ? "true" : "false", "draft = " + method.name + " needs heads with this setting");
+                         *heads.chained ? "true" : "false",
+                         "draft = " + method.name + " needs heads with this setting");
+    const std::int64_t max_levels = heads.num_heads + (method.chained_heads ? 1 : 0);
     TreeShape shape = options.shape();
     const TreeSpec& spec = options.tree;
     if (!spec.is_given() || spec.is_auto() || spec.text() == method.default_tree) {
-        shape.depth = std::min(shape.depth, heads.num_heads);
+        shape.depth = std::min(shape.depth, max_levels);
         shape.branching.resize(shape.depth);
         if (!spec.is_auto()) shape.budget = shape.num_nodes();
     }
-    if (shape.depth > heads.num_heads)
-        throw UsageError("draft-tree: expected at most " + std::to_string(heads.num_heads) +
-                         " levels, one for each head of " + heads.file + ", got " + std::to_string(shape.depth));
+    if (shape.depth > max_levels)
+        throw UsageError("draft-tree: expected at most " + std::to_string(max_levels) +
+                         (method.chained_heads ? " levels, the model's own and one" : " levels, one") +
+                         " for each head of " + heads.file + ", got " + std::to_string(shape.depth));
     return shape;
 }
 
@@ -149,18 +153,41 @@ DraftHeads::DraftHeads(const std::filesystem::path& folder, const Model& target)
     fingerprint_ = heads_fingerprint(folder, target.config());
 }
 
-HiddenStates independent_heads(Model& target, const DraftHeads& heads, const HiddenStates& h0, std::int64_t count) {
+namespace {
+
+/// h = from + W norm_in(from), and out = norm_out(h): f32 [rows, hidden]. `h` may be another buffer than `from`'s.
+void run_head(Model& target, const DraftHeads::Head& head, const HiddenStates& from, HiddenStates& h, float* out) {
     kernels::Device& device = target.device();
-    ComputeContext& compute = target.context();
-    const std::int64_t width = h0.width(), rows = h0.num_rows();
-    HiddenStates h = target.hidden_states(rows), out = target.hidden_states(count * rows);
+    const std::int64_t width = from.width(), rows = from.num_rows();
+    const std::byte* input = target.context().normalised(head.input_norm, from.data(), width, rows);
+    device.matmul(head.linear, input, kernels::padded_inputs(width), rows, h.data());
+    device.add(h.data(), from.data(), rows * width);
+    apply_norm(device, head.output_norm, h.data(), rows, width, kernels::DType::f32, reinterpret_cast<std::byte*>(out),
+               width);
+}
+
+}  // namespace
+
+HiddenStates independent_heads(Model& target, const DraftHeads& heads, const HiddenStates& h0, std::int64_t count) {
+    const std::int64_t size = h0.num_rows() * h0.width();
+    HiddenStates h = target.hidden_states(h0.num_rows()), out = target.hidden_states(count * h0.num_rows());
+    for (std::int64_t i = 0; i < count; ++i) run_head(target, heads.heads().at(i), h0, h, out.data() + i * size);
+    return out;
+}
+
+HiddenStates chained_heads(Model& target, const DraftHeads& heads, const HiddenStates& h0, const HiddenStates& normed,
+                           std::int64_t count) {
+    const std::int64_t rows = h0.num_rows(), size = rows * h0.width();
+    HiddenStates out = target.hidden_states((1 + count) * rows);
+    std::vector<std::int32_t> all(static_cast<std::size_t>(rows));
+    std::iota(all.begin(), all.end(), 0);
+    target.device().gather(normed.data(), all, h0.width(), out.data());
+    HiddenStates states[2] = {target.hidden_states(rows), target.hidden_states(rows)};
+    const HiddenStates* before = &h0;
     for (std::int64_t i = 0; i < count; ++i) {
-        const DraftHeads::Head& head = heads.heads().at(i);
-        const std::byte* input = compute.normalised(head.input_norm, h0.data(), width, rows);
-        device.matmul(head.linear, input, kernels::padded_inputs(width), rows, h.data());
-        device.add(h.data(), h0.data(), rows * width);
-        apply_norm(device, head.output_norm, h.data(), rows, width, kernels::DType::f32,
-                   reinterpret_cast<std::byte*>(out.data() + i * rows * width), width);
+        HiddenStates& h = states[i % 2];
+        run_head(target, heads.heads().at(i), *before, h, out.data() + (1 + i) * size);
+        before = &h;
     }
     return out;
 }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,8 @@ struct HeadsConfig {
     std::int64_t num_heads = 0;
     std::int64_t hidden_size = 0;
     double norm_eps = 1e-6;
-    bool chained = false;  ///< each head was trained on the one before it
-    std::string file;      ///< path of config.json, for messages
+    std::optional<bool> chained;  ///< whether each head was trained on the one before it; nullopt: not recorded
+    std::string file;             ///< path of config.json, for messages
 
     /// Reads config.json. Throws InputError that names the field, also if the folder has no heads or their width
     /// differs from the target's.
@@ -38,8 +39,9 @@ struct HeadsConfig {
     [[nodiscard]] std::int64_t num_parameters(const ModelConfig& target) const;
 };
 
-/// The tree shape of `options` for these heads, one level per head. The default tree is cut to the number of heads;
-/// throws UsageError if a shape given by the user is deeper, InputError if the heads belong to another method.
+/// The tree shape of `options` for these heads: one level per head, and one before them for chained heads. The default
+/// tree is cut to the number of heads; throws UsageError if a shape given by the user is deeper, InputError if the
+/// heads belong to another method.
 TreeShape tree_of_heads(const DraftOptions& options, const HeadsConfig& heads);
 
 /// One line for each tensor that is missing, unexpected or of a wrong shape. Reads no weights. Throws InputError like
@@ -75,5 +77,10 @@ class DraftHeads {
 /// Independent heads: norm_out_i(h0 + W_i norm_in_i(h0)) of the first `count` heads, [count, rows of h0, hidden]. This
 /// is the input of the target's output head, without a further norm.
 HiddenStates independent_heads(Model& target, const DraftHeads& heads, const HiddenStates& h0, std::int64_t count);
+
+/// Chained heads: `normed`, which is h0 after the target's final norm, and then norm_out_i(h_i), h_i = h_(i-1) + W_i
+/// norm_in_i(h_(i-1)), of the first `count` heads; [1 + count, rows of h0, hidden].
+HiddenStates chained_heads(Model& target, const DraftHeads& heads, const HiddenStates& h0, const HiddenStates& normed,
+                           std::int64_t count);
 
 }  // namespace longhaul::engine

@@ -7,9 +7,8 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "engine/draft/draft_sampler.hpp"
-#include "engine/draft/drafter.hpp"
 #include "engine/draft/heads.hpp"
+#include "engine/draft/product_tree.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -101,8 +100,6 @@ class MedusaDrafter final : public Drafter {
 
   private:
     [[nodiscard]] HiddenStates states_of(std::span<Proposal* const> proposals);
-    [[nodiscard]] DraftRow row_of(const Proposal& proposal, std::int64_t level) const;
-    std::int32_t add_level(TokenTree& tree, std::int32_t level_begin, const Distribution& p, const DraftRow& row) const;
 
     Model& target_;
     const DraftHeads& heads_;
@@ -136,7 +133,7 @@ void MedusaDrafter::propose(std::span<Proposal> proposals) {
     Logits logits = target_.logits(independent_heads(target_, heads_, states_of(ready), depth), &none);
     std::vector<DraftRow> rows;  // [level, proposal], the row order of independent_heads
     for (std::int64_t level = 0; level < depth; ++level) {
-        for (const Proposal* proposal : ready) rows.push_back(row_of(*proposal, level));
+        for (const Proposal* proposal : ready) rows.push_back(product_row(*proposal, level, branching_));
     }
     const std::vector<Distribution> drafts = sampler_.distributions(logits, rows);
     for (std::size_t i = 0; i < ready.size(); ++i) {
@@ -144,42 +141,9 @@ void MedusaDrafter::propose(std::span<Proposal> proposals) {
         std::int32_t level_begin = 0;
         for (std::int64_t level = 0; level < std::min(ready[i]->max_depth, max_depth()); ++level) {
             const std::size_t at = level * ready.size() + i;
-            level_begin = add_level(*ready[i]->tree, level_begin, drafts[at], rows[at]);
+            level_begin = add_product_level(*ready[i]->tree, level_begin, drafts[at], rows[at], max_nodes_);
         }
     }
-}
-
-/// Describes the draws from head `level`. Under the sampling rules the drafts are not sampled (Draws::certain): they
-/// are the most probable tokens, without noise.
-DraftRow MedusaDrafter::row_of(const Proposal& proposal, std::int64_t level) const {
-    static constexpr std::uint32_t first_lane = 0;
-    DraftRow row{.context = {proposal.context, {}},
-                 .sampling = *proposal.sampling,
-                 .noise = proposal.noise,
-                 .position = std::ssize(proposal.context) + level,
-                 .lanes = {&first_lane, 1},
-                 .num_draws = branching_[level],
-                 .with_q = false};
-    if (row.sampling.temperature == 0) row.sampling.temperature = 1;  // a one-hot distribution gives no tree
-    if (row.noise.is_own()) row.noise.kind = Noise::Kind::silent;
-    if (proposal.max_width < TreeLimits::none)
-        row.num_draws =
-            std::min(row.num_draws, TreeFamily{.widths = {}, .branches = true}.fan_out(level, proposal.max_width));
-    return row;
-}
-
-/// Adds the same children to all nodes from `level_begin` on: the tokens that the target most likely draws there.
-/// Returns the index of the first child.
-std::int32_t MedusaDrafter::add_level(TokenTree& tree, std::int32_t level_begin, const Distribution& p,
-                                      const DraftRow& row) const {
-    const std::vector<Perturbed> best = gumbel_top_k(p, row.noise.row(row.position, 0, 0), row.num_draws);
-    const std::int32_t level_end = tree.num_nodes();
-    for (std::int32_t parent = level_begin; parent < level_end; ++parent) {
-        for (const Perturbed& draw : best) {
-            if (tree.num_nodes() <= max_nodes_) tree.add(parent, p.ids[draw.place], Origin::model);
-        }
-    }
-    return level_end;
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ std::unique_ptr<Drafter> make_medusa_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_replay_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_self_drafter(const DraftContext& context);
+std::unique_ptr<Drafter> make_tokenswift_drafter(const DraftContext& context);
 
 using Shape = const TreeShape&;
 
@@ -93,6 +94,7 @@ const std::vector<DraftMethod>& draft_methods() {
          .default_tree = "4",
          .part = DraftPart::target_copy,
          .has_ngrams = true,
+         .reads_partial_cache = true,
          .make_trees =
              [](Shape shape, std::int64_t) {
                  return make_rsd_s({.width = shape.width,
@@ -109,6 +111,17 @@ const std::vector<DraftMethod>& draft_methods() {
          .part = DraftPart::heads,
          .max_folders = 1,
          .make = make_medusa_drafter},
+        {.name = "tokenswift",
+         .summary = "a tree of a pass over a part of the keys and values, trained heads and n-grams",
+         .draws = Draws::certain,
+         .form = TreeForm::branching,
+         .default_tree = "1,3,3,3",
+         .part = DraftPart::heads,
+         .max_folders = 1,
+         .has_ngrams = true,
+         .chained_heads = true,
+         .reads_partial_cache = true,
+         .make = make_tokenswift_drafter},
         {.name = "replay",
          .summary = "an earlier run's tokens (for tests)",
          .draws = Draws::certain,

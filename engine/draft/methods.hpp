@@ -61,9 +61,10 @@ struct DraftMethod {
     /// The method estimates a probability for each node and leaves out nodes that do not pay (DraftEconomy). For other
     /// methods TreeChooser handles `draft-tree = auto`.
     bool weighs_nodes = false;
-    bool has_ngrams = false;       ///< drafts from n-gram counts, alone or beside its own drafts
-    bool chained_heads = false;    ///< each of its heads was trained on the one before
-    bool needs_recording = false;  ///< needs an earlier run's output (benchmarks and tests)
+    bool has_ngrams = false;           ///< drafts from n-gram counts, alone or beside its own drafts
+    bool chained_heads = false;        ///< each of its heads was trained on the one before
+    bool reads_partial_cache = false;  ///< its draft passes read a part of the target's own keys and values
+    bool needs_recording = false;      ///< needs an earlier run's output (benchmarks and tests)
     /// Makes the TreeMethod of a method over draft language models.
     std::unique_ptr<TreeMethod> (*make_trees)(const TreeShape& shape, std::int64_t num_models) = nullptr;
     std::unique_ptr<Drafter> (*make)(const DraftContext& context) = nullptr;

@@ -14,7 +14,8 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr std::size_t max_shared_contexts = 300'000;  // bounds the shared table to about 50 MB
+constexpr std::size_t max_shared_contexts = 300'000;    // bounds the shared table to about 50 MB
+constexpr std::size_t max_corpus_contexts = 1'200'000;  // about 200 MB
 
 }  // namespace
 
@@ -23,7 +24,8 @@ CommonNgrams::CommonNgrams(const NgramOptions& options, const DraftCorpus* texts
     if (texts == nullptr || options.shape.budget == 0) return;
     corpus.emplace(options.order, options.top);
     for (const std::vector<std::int32_t>& text : *texts) {
-        for (std::size_t end = 1; end <= text.size(); ++end) corpus->insert(std::span(text).first(end));
+        for (std::size_t end = 1; end <= text.size() && corpus->num_contexts() < max_corpus_contexts; ++end)
+            corpus->insert(std::span(text).first(end));
     }
 }
 
@@ -118,9 +120,31 @@ void NgramSequence::weigh_by_noise(const Noise& noise, std::int64_t position) {
     for (Candidate& c : candidates_) c.probability *= listed_wins / sum;
 }
 
+void NgramSequence::propose(const Proposal& proposal, std::int64_t max_depth) {
+    const TokenTree& tree = *proposal.tree;
+    // Where a model drafted a child, it knows more than the counts.
+    std::vector<bool> has_child(tree.token.size(), false);
+    for (std::size_t node = 1; node < has_child.size(); ++node) has_child[tree.parent[node]] = true;
+    std::vector<Start> starts;
+    for (std::size_t node = 0; node < has_child.size(); ++node) {
+        if (!has_child[node])
+            starts.push_back({static_cast<std::int32_t>(node), static_cast<double>(tree.probability[node])});
+    }
+    grow(proposal, max_depth, starts);
+}
+
+void NgramSequence::continue_first_tokens(const Proposal& proposal, std::int64_t max_depth) {
+    const TokenTree& tree = *proposal.tree;
+    std::vector<Start> starts;
+    for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
+        if (tree.depth[node] == 1) starts.push_back({node, 1.0});
+    }
+    grow(proposal, max_depth, starts);
+}
+
 /// Grows the tree best first: the candidate with the highest acceptance probability (the product along its path)
 /// becomes the next node.
-void NgramSequence::propose(const Proposal& proposal, std::int64_t max_depth) {
+void NgramSequence::grow(const Proposal& proposal, std::int64_t max_depth, std::span<const Start> starts) {
     const std::span<const std::int32_t> context = proposal.context;
     TokenTree& tree = *proposal.tree;
     const double min_probability = std::max(proposal.min_probability, options_.min_probability);
@@ -153,15 +177,14 @@ void NgramSequence::propose(const Proposal& proposal, std::int64_t max_depth) {
         }
     };
 
-    // Where a model drafted a child, it knows more than the counts.
-    std::vector<bool> has_child(tree.num_nodes(), false);
-    for (std::size_t node = 1; node < has_child.size(); ++node) has_child[tree.parent[node]] = true;
-    for (std::size_t node = 0; node < has_child.size(); ++node) {
-        if (!has_child[node]) expand(static_cast<std::int32_t>(node), static_cast<double>(tree.probability[node]));
-    }
+    for (const Start& start : starts) expand(start.node, start.probability);
     while (!open.empty() && tree.num_nodes() <= max_nodes) {
         const Open next = open.top();
         open.pop();
+        if (const std::int32_t known = tree.find_child(next.parent, next.token); known >= 0) {
+            expand(known, next.probability);
+            continue;
+        }
         auto& width = level_width[static_cast<std::size_t>(tree.depth[next.parent]) + 1];
         if (width >= options_.shape.width) continue;
         ++width;
@@ -223,6 +246,12 @@ NgramOptions added_ngrams(const DraftOptions& options) {
     const bool some = ngrams.top > 0 && adapts_tree(options);
     ngrams.shape = some ? TreeShape{.width = 2, .depth = 8, .budget = 12, .branching = {}}
                         : TreeShape{.width = 0, .depth = 0, .budget = 0, .branching = {}};
+    return ngrams;
+}
+
+NgramOptions continuations(const DraftOptions& options, std::int64_t depth) {
+    NgramOptions ngrams = ngram_options(options);
+    ngrams.shape = {.width = TreeLimits::none, .depth = depth, .budget = ngrams.top * (depth - 1), .branching = {}};
     return ngrams;
 }
 

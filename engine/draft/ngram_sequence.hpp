@@ -45,6 +45,10 @@ class NgramSequence final : public SequenceDrafter {
     /// `shape.budget`, and `shape.width` per level. Uses TokenTree::probability of the nodes that are there.
     void propose(const Proposal& proposal, std::int64_t max_depth);
 
+    /// Adds what followed the tokens of level 1, best first, down to `max_depth`: at most `shape.budget` nodes. Nodes
+    /// that are there already are passed through.
+    void continue_first_tokens(const Proposal& proposal, std::int64_t max_depth);
+
     DrafterState take_delta() override;
     bool restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> context) override;
 
@@ -54,6 +58,12 @@ class NgramSequence final : public SequenceDrafter {
         std::int32_t token = 0;
         double probability = 0;
     };
+    /// A node below which the tree grows, and the estimated probability that it is accepted.
+    struct Start {
+        std::int32_t node = 0;
+        double probability = 0;
+    };
+    void grow(const Proposal& proposal, std::int64_t max_depth, std::span<const Start> starts);
     void share(std::span<const std::int32_t> history);
     [[nodiscard]] std::string kind() const { return "ngram/" + std::to_string(options_.order); }
     void blend(const Successors* successors, double& left);
@@ -74,6 +84,9 @@ NgramOptions ngram_options(const DraftOptions& options);
 
 /// Whether the size of the trees is left to the program.
 bool adapts_tree(const DraftOptions& options);
+
+/// N-grams below the first tokens of a tree of `depth` levels: `ngram-top` continuations in all.
+NgramOptions continuations(const DraftOptions& options, std::int64_t depth);
 
 /// N-grams that extend the trees of a model: a few nodes, where they pay; none unless the tree adapts.
 NgramOptions added_ngrams(const DraftOptions& options);

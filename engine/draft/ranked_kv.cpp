@@ -32,8 +32,8 @@ struct KvRanker::Due {
 KvRanker::KvRanker(const PartialCache& cache, std::int64_t tree_slots)
     : cache_(cache), tree_slots_(PagePool::pages_for(tree_slots) * page_tokens) {}
 
-std::int64_t KvRanker::scratch_slots(std::int64_t num_tokens) const {
-    return tree_slots_ + cache_.max_gathered(num_tokens);
+std::int64_t KvRanker::scratch_slots(const TextSize& text) const {
+    return tree_slots_ + cache_.max_gathered(text);
 }
 
 std::span<std::byte* const> KvRanker::gathered_pages(const KvSequence& sequence, std::int64_t gathered) const {
@@ -45,9 +45,9 @@ void KvRanker::select(Model& model, std::span<const Request> requests) {
     std::vector<Due> due;
     for (const Request& request : requests) {
         KvSequence& sequence = *request.sequence;
-        const auto selection = cache_.selection(sequence.committed(), request.prompt_tokens);
+        const auto selection = cache_.selection({sequence.committed(), request.prompt_tokens});
         if (!selection) {
-            *request.selected = {PartialKv::select(sequence, cache_)};
+            *request.selected = {PartialKv::select(sequence, cache_, request.prompt_tokens)};
             continue;
         }
         if (!sequence.reserve_scratch(tree_slots_ + selection->gathered)) throw std::bad_alloc();

@@ -35,8 +35,7 @@ class KvRanker {
     /// Collective over the model's group. Throws std::bad_alloc if there are too few pages.
     void select(Model& model, std::span<const Request> requests);
 
-    /// Scratch slots of a sequence of `num_tokens` tokens.
-    [[nodiscard]] std::int64_t scratch_slots(std::int64_t num_tokens) const;
+    [[nodiscard]] std::int64_t scratch_slots(const TextSize& text) const;  ///< of a sequence of this size
 
   private:
     struct Due;

@@ -8,34 +8,14 @@
 #include <stdexcept>
 
 #include "engine/draft/model_trees.hpp"
-#include "engine/draft/ngram_sequence.hpp"
-#include "engine/draft/ranked_kv.hpp"
+#include "engine/draft/partial_sequence.hpp"
 #include "engine/model/model.hpp"
 
 namespace longhaul::engine {
 namespace {
 
-class SelfSequence final : public SequenceDrafter {
-  public:
-    SelfSequence(std::optional<NgramSequence> with_ngrams, std::int64_t num_prompt)
-        : ngrams(std::move(with_ngrams)), prompt_tokens(num_prompt) {}
-
-    void begin(std::span<const std::int32_t> context) override {
-        if (ngrams) ngrams->begin(context);
-    }
-    void release() override { selected = {}; }
-    DrafterState take_delta() override { return ngrams ? ngrams->take_delta() : DrafterState{}; }
-    bool restore(std::span<const DrafterState> deltas, std::span<const std::int32_t> context) override {
-        return ngrams && ngrams->restore(deltas, context);
-    }
-
-    std::optional<NgramSequence> ngrams;
-    std::int64_t prompt_tokens;
-    SelectedKv selected;
-};
-
-SelfSequence& sequence_of(const Proposal& proposal) {
-    return static_cast<SelfSequence&>(*proposal.sequence);
+PartialSequence& sequence_of(const Proposal& proposal) {
+    return static_cast<PartialSequence&>(*proposal.sequence);
 }
 
 class SelfDrafter final : public Drafter, private DraftRows {
@@ -50,7 +30,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
           ranker_(context.options.partial_cache, max_nodes() + 1) {}
 
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& item) override {
-        return std::make_unique<SelfSequence>(
+        return std::make_unique<PartialSequence>(
             has_ngrams() ? std::optional(NgramSequence(ngrams_, common_)) : std::nullopt, item.prompt_tokens);
     }
 
@@ -61,7 +41,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
             const std::int64_t depth = std::min(proposal.max_depth, method_->max_depth());
             if (depth <= 0) continue;
             if (!proposal.kv->reserve_scratch(method_->max_nodes() + 1)) throw std::bad_alloc();
-            SelfSequence& sequence = sequence_of(proposal);
+            PartialSequence& sequence = sequence_of(proposal);
             requests.push_back({&sequence.selected, proposal.kv, proposal.context, sequence.prompt_tokens});
             trees.push_back({&proposal, method_->begin(*proposal.tree, proposal.noise, std::ssize(proposal.context),
                                                        depth, proposal.max_width, proposal.min_level_probability)});
@@ -78,16 +58,13 @@ class SelfDrafter final : public Drafter, private DraftRows {
     }
 
     void observe(std::span<const Observation> observations, std::span<const HiddenStates> /*taps*/) override {
-        for (const Observation& seen : observations) {
-            auto& sequence = static_cast<SelfSequence&>(*seen.sequence);
-            if (sequence.ngrams) sequence.ngrams->insert(seen.context.last(seen.num_new));
-        }
+        for (const Observation& seen : observations) static_cast<PartialSequence*>(seen.sequence)->observe(seen);
     }
 
     [[nodiscard]] std::int64_t max_nodes() const override { return method_->max_nodes() + ngrams_.shape.budget; }
     [[nodiscard]] std::int64_t max_depth() const override { return method_->max_depth() + ngrams_.shape.depth; }
-    [[nodiscard]] std::int64_t scratch_slots(std::int64_t num_tokens) const override {
-        return ranker_.scratch_slots(num_tokens);
+    [[nodiscard]] std::int64_t scratch_slots(const TextSize& text) const override {
+        return ranker_.scratch_slots(text);
     }
     [[nodiscard]] bool adapts() const override { return adapts_; }
 
@@ -95,21 +72,12 @@ class SelfDrafter final : public Drafter, private DraftRows {
     [[nodiscard]] bool has_ngrams() const { return ngrams_.shape.budget > 0; }
     void add(std::size_t /*model*/, const GrowingTree& tree, std::int32_t node, std::int32_t sequence,
              std::vector<ForwardRow>& rows) override {
-        const Proposal& proposal = *tree.proposal;
-        ForwardRow row;
-        row.token_id = proposal.tree->token[node];
-        row.position = std::ssize(proposal.context) - 1 + proposal.tree->depth[node];
-        row.sequence = sequence;
-        row.in_pages = sequence_of(proposal).selected.kv.num_slots;
-        row.path = proposal.tree->path_to(node);
-        row.path.insert(row.path.begin(), 0);
-        row.place = {KvPlace::In::scratch, node};
-        row.wants_logits = true;
-        rows.push_back(std::move(row));
+        rows.push_back(sequence_of(*tree.proposal).draft_row(*tree.proposal, node, sequence));
+        rows.back().wants_logits = true;
     }
 
     [[nodiscard]] KvView kv_of(std::size_t /*model*/, const GrowingTree& tree) const override {
-        return {sequence_of(*tree.proposal).selected.kv.pages, tree.proposal->kv->scratch_pages()};
+        return sequence_of(*tree.proposal).view(*tree.proposal);
     }
 
     std::unique_ptr<TreeMethod> method_;

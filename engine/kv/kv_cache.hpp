@@ -1,6 +1,6 @@
 // Paged KV cache of one rank. Committed positions never change once written, so a checkpoint may read them while
 // decoding continues. KV of tree nodes is in scratch pages until `accept` copies the accepted path to the sequence's
-// pages.
+// pages; scratch pages behind those may hold copies that drafts read (engine/draft/ranked_kv.hpp).
 #pragma once
 
 #include <cstdint>

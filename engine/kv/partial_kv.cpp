@@ -13,12 +13,15 @@ std::int64_t whole_pages(std::int64_t positions) {
 
 /// How a selection by rank divides its positions.
 struct Shares {
-    explicit Shares(std::int64_t positions)
+    Shares(std::int64_t positions, PartialMode::Value mode)
         : interval(positions >= 1024  ? 256
                    : positions >= 512 ? 128
                                       : page_tokens),
-          // The recent positions begin at a page, up to one page earlier, and grow until the next selection.
-          gathered(whole_pages(positions) - recent - interval - page_tokens) {}
+          gathered(whole_pages(positions) - recent - interval) {
+        // The recent positions begin at a page, up to one page earlier; where all selections are made at the end of a
+        // page, no earlier.
+        if (mode == PartialMode::fixed_start) gathered -= page_tokens;
+    }
 
     /// Minimum of the most recent positions that are read without being ranked.
     static constexpr std::int64_t recent = page_tokens;
@@ -28,46 +31,53 @@ struct Shares {
     std::int64_t gathered;
 };
 
-/// The least for which all parts have a page.
-constexpr std::int64_t min_ranked_positions = 4 * page_tokens;
+constexpr std::int64_t min_auto_ranked = 1024;
 
 }  // namespace
 
-std::int64_t PartialCache::positions_of(std::int64_t committed) const {
-    if (mode == PartialMode::full) return committed;
+std::int64_t PartialCache::positions_of(const TextSize& text) const {
+    if (mode == PartialMode::full) return text.tokens;
     // auto: the longer the text, the more a pass of the target costs, and the more positions a good draft may read.
-    const std::int64_t least = ranks() ? 1024 : 512, share = 16;
-    std::int64_t wanted = max_positions > 0 ? max_positions : std::max(least, committed / share);
+    constexpr std::int64_t share = 16;
+    const std::int64_t least = ranks() || of_prompt ? min_auto_ranked : 512;
+    std::int64_t wanted = max_positions;
+    if (wanted == 0) wanted = std::max(least, of_prompt ? text.prompt_tokens : text.tokens / share);
     if (ranks()) wanted = std::max(wanted, min_ranked_positions);
-    return std::min(committed, wanted);
+    return std::min(text.tokens, wanted);
 }
 
-std::optional<RankedSelection> PartialCache::selection(std::int64_t committed, std::int64_t prompt_tokens) const {
-    if (!ranks() || positions_of(committed) == committed) return {};
-    const Shares growing(positions_of(committed));
+std::optional<RankedSelection> PartialCache::selection(const TextSize& text) const {
+    if (!ranks() || positions_of(text) == text.tokens) return {};
+    const std::int64_t prompt = text.prompt_tokens;
     const bool once = mode == PartialMode::fixed_start;
-    // The least text that is longer than its selection, or the prompt without its last token, which is not stored yet.
-    const std::int64_t shortest = max_positions > 0 ? std::max(max_positions, min_ranked_positions) : 1024;
     RankedSelection made;
-    made.ranked_at =
-        once ? std::max(shortest, prompt_tokens - 2) : (committed - 1) / growing.interval * growing.interval;
-    const Shares shares(positions_of(std::max(made.ranked_at, shortest)));
+    if (once) {
+        // The prompt without its last token, which is not stored yet, unless the selection is longer.
+        std::int64_t longest = std::max(max_positions, min_ranked_positions);
+        if (max_positions == 0) longest = of_prompt ? std::max(min_auto_ranked, prompt) : min_auto_ranked;
+        made.ranked_at = std::max(longest, prompt - 2);
+    } else {
+        const std::int64_t interval = Shares(positions_of(text), mode).interval;
+        made.ranked_at = (text.tokens - 1) / interval * interval;
+    }
+    const Shares shares(positions_of({made.ranked_at + 1, prompt}), mode);
     made.gathered = shares.gathered;
-    made.ranked_before = whole_pages(made.ranked_at - shares.recent);
-    made.recent_from = once ? std::max(made.ranked_before, whole_pages(committed - shares.recent - shares.interval))
+    made.ranked_before = whole_pages(made.ranked_at - Shares::recent);
+    made.recent_from = once ? std::max(made.ranked_before, whole_pages(text.tokens - Shares::recent - shares.interval))
                             : made.ranked_before;
     return made;
 }
 
-std::int64_t PartialCache::max_gathered(std::int64_t num_tokens) const {
-    if (!ranks() || positions_of(num_tokens) == num_tokens) return 0;
-    return Shares(positions_of(num_tokens)).gathered;
+std::int64_t PartialCache::max_gathered(const TextSize& text) const {
+    if (!ranks() || positions_of(text) == text.tokens) return 0;
+    return Shares(positions_of(text), mode).gathered;
 }
 
-PartialKv PartialKv::select(const KvSequence& kv, const PartialCache& cache) {
+PartialKv PartialKv::select(const KvSequence& kv, const PartialCache& cache, std::int64_t prompt_tokens) {
     const std::int64_t committed = kv.committed();
     const std::int64_t num_pages = PagePool::pages_for(committed);
-    const std::int64_t wanted = std::max<std::int64_t>(PagePool::pages_for(cache.positions_of(committed)), 2);
+    const std::int64_t wanted =
+        std::max<std::int64_t>(PagePool::pages_for(cache.positions_of({committed, prompt_tokens})), 2);
     const auto pages = kv.pages().first(num_pages);
     if (wanted >= num_pages) return {{pages.begin(), pages.end()}, committed};
     PartialKv selected{{pages.front()}, committed - (num_pages - wanted) * page_tokens};

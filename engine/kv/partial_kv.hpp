@@ -24,6 +24,9 @@ struct PartialMode {
     static constexpr std::array<std::string_view, 4> names{"window", "full", "dynamic", "static"};
 };
 
+/// The fewest positions of a selection by rank: a page for each of its parts.
+constexpr std::int64_t min_ranked_positions = 4 * kernels::KvLayout::page_tokens;
+
 /// Parts of a selection by rank: `gathered` slots with copies of ranked positions (for each layer and KV head its own),
 /// then all positions from `recent_from` on in the sequence's own pages.
 struct RankedSelection {
@@ -35,18 +38,25 @@ struct RankedSelection {
     std::int64_t recent_from = 0;  ///< a multiple of the page size
 };
 
+/// Size of a text whose first part is a prompt.
+struct TextSize {
+    std::int64_t tokens = 0;
+    std::int64_t prompt_tokens = 0;
+};
+
 /// The settings `partial-cache-mode` and `partial-cache`.
 struct PartialCache {
     PartialMode::Value mode = PartialMode::window;
-    std::int64_t max_positions = 0;  ///< 0: auto, a fixed function of the text's length
+    std::int64_t max_positions = 0;  ///< 0: auto, a fixed function of the text's size
+    bool of_prompt = false;          ///< auto: the prompt's length (TokenSwift, section 4.1), at least 1,024
 
-    /// Positions read of `committed` ones, before rounding to whole pages.
-    [[nodiscard]] std::int64_t positions_of(std::int64_t committed) const;
+    /// Positions read of text.tokens stored ones, before rounding to whole pages.
+    [[nodiscard]] std::int64_t positions_of(const TextSize& text) const;
     [[nodiscard]] bool ranks() const { return mode == PartialMode::dynamic || mode == PartialMode::fixed_start; }
-    /// The selection by rank for a text with `committed` positions; nullopt: the text is short, everything is read.
-    [[nodiscard]] std::optional<RankedSelection> selection(std::int64_t committed, std::int64_t prompt_tokens) const;
-    /// Maximum of RankedSelection::gathered for texts of up to `num_tokens` tokens; 0: nothing is gathered.
-    [[nodiscard]] std::int64_t max_gathered(std::int64_t num_tokens) const;
+    /// The selection by rank for text.tokens stored positions; nullopt: the text is short, everything is read.
+    [[nodiscard]] std::optional<RankedSelection> selection(const TextSize& text) const;
+    /// Maximum of RankedSelection::gathered for texts of up to this size; 0: nothing is gathered.
+    [[nodiscard]] std::int64_t max_gathered(const TextSize& text) const;
 };
 
 /// Pages of a selection, in the order of their positions. All but the last are full.
@@ -55,7 +65,7 @@ struct PartialKv {
     std::int64_t num_slots = 0;  ///< slots in use
 
     /// `window` or `full`. The pages stay those of `kv`.
-    static PartialKv select(const KvSequence& kv, const PartialCache& cache);
+    static PartialKv select(const KvSequence& kv, const PartialCache& cache, std::int64_t prompt_tokens);
     /// The first `end` positions of `kv`: gathered ones in `gathered`, then those from `recent_from` on.
     static PartialKv join(const KvSequence& kv, std::span<std::byte* const> gathered, std::int64_t recent_from,
                           std::int64_t end);

@@ -19,16 +19,16 @@ std::int64_t Replica::State::depth_limit(std::int64_t num_tokens, std::int64_t t
     return std::max<std::int64_t>(std::min(drafter->max_depth(), limit), 0);
 }
 
-/// Pages that a sequence of `num_tokens` needs for its next step, scratch included; when scoring, pages of a window.
-std::int64_t Replica::State::pages_for_step(std::int64_t num_tokens, std::int64_t tokens_left) const {
-    if (options.scoring) return PagePool::pages_for(std::min(num_tokens + tokens_left, options.scoring->window));
-    const std::int64_t depth = depth_limit(num_tokens, tokens_left);
-    return PagePool::pages_for(num_tokens + depth + 1) +
-           PagePool::pages_for(depth > 0 ? drafter->scratch_slots(num_tokens) : 0);
+/// Pages that a sequence of this size needs for its next step, scratch included; when scoring, pages of a window.
+std::int64_t Replica::State::pages_for_step(const TextSize& text, std::int64_t tokens_left) const {
+    if (options.scoring) return PagePool::pages_for(std::min(text.tokens + tokens_left, options.scoring->window));
+    const std::int64_t depth = depth_limit(text.tokens, tokens_left);
+    return PagePool::pages_for(text.tokens + depth + 1) +
+           PagePool::pages_for(depth > 0 ? drafter->scratch_slots(text) : 0);
 }
 
 std::int64_t Replica::State::pages_wanted(const Sequence& sequence) const {
-    return pages_for_step(sequence.num_tokens(), sequence.tokens_left());
+    return pages_for_step({sequence.num_tokens(), sequence.prompt_size()}, sequence.tokens_left());
 }
 
 std::int64_t Replica::State::pages_held(const Sequence& sequence) {
@@ -168,7 +168,7 @@ void Replica::State::plan_admissions(StepHeader& header) {
             is_waiting ? waiting[from_waiting]->num_tokens() : size(next->item.prompt) + size(next->output);
         const std::int64_t tokens_left =
             is_waiting ? waiting[from_waiting]->tokens_left() : output_limit(next->item) - size(next->output);
-        const std::int64_t min_pages = pages_for_step(num_tokens, tokens_left);
+        const std::int64_t min_pages = pages_for_step({num_tokens, std::ssize(next->item.prompt)}, tokens_left);
         if (is_waiting && min_pages > pool.max_pages()) {  // it has grown beyond the whole pool
             if (!header.admissions.empty()) return;
             header.give_up.push_back(waiting[from_waiting]->number);

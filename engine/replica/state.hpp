@@ -91,9 +91,9 @@ struct Replica::State {
         for (Model* draft : options.draft.models)
             drafts.push_back(CostModel::measure(*draft, 0.3 / static_cast<double>(options.draft.models.size())));
         TreeFamily family = tree_family(*options.draft.method, static_cast<std::int64_t>(drafts.size()));
-        if (options.draft.method->copies_target())
+        if (options.draft.method->reads_partial_cache)
             family.draft_context = [cache = options.draft.partial_cache](std::int64_t n) {
-                return cache.positions_of(n);
+                return cache.positions_of({n, 0});
             };
         family.follows_text = !options.draft.method->copies_target();
         family.max_depth = std::min(family.max_depth, drafter->max_depth());
@@ -152,7 +152,7 @@ struct Replica::State {
     void plan_memory(StepHeader& header);
     void plan_admissions(StepHeader& header);
     void plan_trees(StepHeader& header);
-    [[nodiscard]] std::int64_t pages_for_step(std::int64_t num_tokens, std::int64_t tokens_left) const;
+    [[nodiscard]] std::int64_t pages_for_step(const TextSize& text, std::int64_t tokens_left) const;
     [[nodiscard]] std::string misfit(const WorkItem& item) const;
     void take_restored();
     [[nodiscard]] std::int64_t pages_wanted(const Sequence& sequence) const;

@@ -180,6 +180,14 @@ const std::byte* HostPages::bring(const KvLayout& layout, std::int64_t layer) {
     return memory_of(window, layout);
 }
 
+void HostPages::written(std::span<std::byte* const> pages, std::int64_t layer) {
+    const auto known = [&](const std::byte* page) { return number_of_.contains(page); };
+    if (std::none_of(pages.begin(), pages.end(), known)) return;
+    changed_.record(stream_);
+    changed_.make_wait(fetches_);
+    window_of(layer).layer = -1;
+}
+
 void HostPages::done(const KvLayout& layout, std::int64_t layer) {
     if (pages_.empty()) return;
     window_of(layer).read.record(stream_);

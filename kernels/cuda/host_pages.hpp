@@ -66,6 +66,9 @@ class HostPages {
     /// Returns the window of the layer. Operations queued on the stream from now on find all host pages of the layer in
     /// it. nullptr if there are none.
     const std::byte* bring(const KvLayout& layout, std::int64_t layer);
+    /// Call after queueing a kernel that writes the layer's part of these pages: what was fetched before is out of
+    /// date.
+    void written(std::span<std::byte* const> pages, std::int64_t layer);
     /// Call after queueing the last reader of the layer's window. Starts to fetch the next layer.
     void done(const KvLayout& layout, std::int64_t layer);
 
@@ -97,6 +100,7 @@ class HostPages {
     PinnedRing ring_;  ///< for fetches_
     Workspace list_;   ///< pages_ on the device
     Event begun_;      ///< work queued before this pass is complete
+    Event changed_;    ///< pages that were written within the pass are complete
     std::array<Window, 2> windows_;
 };
 

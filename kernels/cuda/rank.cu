@@ -270,6 +270,7 @@ void CudaDevice::gather_positions(const KvLayout& layout, std::int64_t layer, st
                           first_slot};
     launch(state_->stream, gather_positions_kernel,
            dim3(static_cast<unsigned>(count), static_cast<unsigned>(layout.num_kv_heads)), dim3(copy_threads), 0, args);
+    state_->far.written(to, layer);
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -54,7 +54,7 @@ class Text {
 
     /// Seconds of a draft pass of `copy` over the positions that `cache` selects.
     double draft(engine::Model& copy, const engine::PartialCache& cache) {
-        const engine::PartialKv read = engine::PartialKv::select(kv_, cache);
+        const engine::PartialKv read = engine::PartialKv::select(kv_, cache, 0);
         engine::ForwardRow row;
         row.position = kv_.committed();
         row.in_pages = read.num_slots;
@@ -64,9 +64,9 @@ class Text {
     }
 
     /// Seconds of a selection by rank; 0: the text is too short for one.
-    double select(engine::Model& copy) {
-        const engine::PartialCache cache{.mode = engine::PartialMode::dynamic};
-        if (!cache.selection(kv_.committed(), 1)) return 0;
+    double select(engine::Model& copy, std::int64_t max_positions) {
+        const engine::PartialCache cache{.mode = engine::PartialMode::dynamic, .max_positions = max_positions};
+        if (!cache.selection({kv_.committed(), 1})) return 0;
         engine::KvRanker ranker(cache, depths.back() + 1);
         engine::SelectedKv selected;
         const engine::KvRanker::Request request{&selected, &kv_, tokens_, 1};
@@ -120,7 +120,8 @@ Costs measure(BenchSetup& setup, engine::Model& model, engine::Model& copy, engi
     std::map<std::int64_t, std::vector<double>> verify;
     std::vector<double> plain, draft, select;
     for (std::int64_t round = 0; round < warm_up + setup.rounds; ++round) {
-        const double of_plain = text.verify(0), of_draft = text.draft(copy, window), of_select = text.select(copy);
+        const double of_plain = text.verify(0), of_draft = text.draft(copy, window),
+                     of_select = text.select(copy, window.max_positions);
         std::array<double, depths.size()> of_verify{};
         std::transform(depths.begin(), depths.end(), of_verify.begin(), [&](auto depth) { return text.verify(depth); });
         if (round < warm_up) continue;
@@ -160,7 +161,7 @@ BenchTable bench_self(BenchSetup& setup) {
     const std::int64_t available = memory ? memory->free_bytes : available_memory_bytes();
     engine::PagePool pool(model->device(), model->kv_layout(), std::max<std::int64_t>(available - kept_free, 0));
     for (const std::int64_t context : contexts) {
-        const auto pages = engine::PagePool::pages_for(context + context / 8);  // with the selection
+        const auto pages = engine::PagePool::pages_for(context + context / 8 + 512);  // with scratch and selection
         if (context > model->config().max_positions - 1 || pages > pool.max_pages()) break;
         const Costs costs = measure(setup, *model, copy, pool, context);
         setup.add(table, {{"context", context},

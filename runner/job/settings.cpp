@@ -9,6 +9,7 @@
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "engine/json.hpp"
+#include "engine/kv/partial_kv.hpp"
 #include "engine/verify/verifier.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/job/value_text.hpp"
@@ -230,10 +231,20 @@ void check_partial_cache(const Settings& settings, const Origins& origins, Fault
         if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(key), key, expected, got, fix);
     };
     if (!settings.draft->drafts()) return;  // plain decoding ignores draft keys
-    if (settings.draft->copies_target()) {
-        if (settings.draft_precision == "int8" && settings.precision == "int4")
-            add("draft-precision", "int4, same or auto with precision = int4", shown("int8"),
-                "a copy above the model's precision costs more than the model itself");
+    const bool copies = settings.draft->copies_target();
+    if (copies && settings.draft_precision == "int8" && settings.precision == "int4")
+        add("draft-precision", "int4, same or auto with precision = int4", shown("int8"),
+            "a copy above the model's precision costs more than the model itself");
+    if (!copies && settings.draft_precision != Settings().draft_precision)
+        add("draft-precision", "its default with draft = " + settings.draft->name, shown(settings.draft_precision),
+            "only draft = self has it");
+    if (settings.draft->reads_partial_cache) {
+        const bool ranks = settings.partial_cache_mode == "dynamic" || settings.partial_cache_mode == "static";
+        if (ranks && settings.partial_cache > 0 && settings.partial_cache < engine::min_ranked_positions)
+            add("partial-cache",
+                "at least " + std::to_string(engine::min_ranked_positions) +
+                    " with partial-cache-mode = " + settings.partial_cache_mode,
+                std::to_string(settings.partial_cache), "");
         return;
     }
     for (const char* key : draft_copy_keys) {
@@ -241,7 +252,8 @@ void check_partial_cache(const Settings& settings, const Origins& origins, Fault
         const auto earlier = earlier_values.find(key);
         const bool is_earlier = earlier != earlier_values.end() && value.front() == earlier->second;
         if (is_earlier || value == find_key(key)->get(Settings())) continue;
-        add(key, "its default with draft = " + settings.draft->name, shown(value.front()), "only draft = self has it");
+        add(key, "its default with draft = " + settings.draft->name, shown(value.front()),
+            "only draft = self and tokenswift have it");
     }
 }
 
@@ -405,7 +417,7 @@ std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
         const KeyKind kind = kind_of(key.info.key, settings);
         if (kind == KeyKind::execution || (kind == KeyKind::extension && !extensions)) continue;
         if (later_keys.contains(key.info.key) && key.get(settings) == key.get(defaults)) continue;
-        if (is_draft_copy_key(key.info.key) && !settings.draft->copies_target()) continue;
+        if (is_draft_copy_key(key.info.key) && !settings.draft->reads_partial_cache) continue;
         if (key.info.key == "device") {
             identity.push_back({"device", device_kind(settings), "job"});
             continue;

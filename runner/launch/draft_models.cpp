@@ -5,8 +5,8 @@
 #include "engine/error.hpp"
 #include "engine/model/weights.hpp"
 #include "runner/data/dataset_source.hpp"
-#include "runner/data/draft_corpus.hpp"
 #include "runner/launch/engine_options.hpp"
+#include "runner/run/draft_corpus.hpp"
 #include "runner/run/run_folder.hpp"
 
 namespace longhaul::runner {
@@ -127,6 +127,7 @@ void DraftModels::give_to(engine::DraftOptions& options) const {
 DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const {
     std::int64_t parameters = heads_ ? heads_->config().num_parameters(target) : 0;
     for (const auto& model : models_) parameters += engine::num_parameters(model->config());
+    if (heads_ && options.method->reads_partial_cache) parameters += engine::num_parameters(target);
     const std::int64_t levels = heads_ ? 1 : options.shape().depth;
     DraftCost cost{.level = static_cast<double>(parameters) / static_cast<double>(engine::num_parameters(target)),
                    .levels = options.chooses_tree() ? 0 : levels};

@@ -73,17 +73,18 @@ static engine::PartialMode::Value partial_mode(const std::string& name) {
 }
 
 engine::DraftOptions draft_of(const Settings& settings) {
-    return {
-        .method = settings.draft,
-        .tree = settings.draft_tree,
-        .ngram_order = settings.ngram_order,
-        .ngram_top = settings.ngram_top,
-        .recorded = nullptr,
-        .replay_accept = settings.replay_accept,
-        .models = {},
-        .partial_cache = {.mode = partial_mode(settings.partial_cache_mode), .max_positions = settings.partial_cache},
-        .model_temperature = settings.draft_temperature,
-        .tree_limits = {}};
+    return {.method = settings.draft,
+            .tree = settings.draft_tree,
+            .ngram_order = settings.ngram_order,
+            .ngram_top = settings.ngram_top,
+            .recorded = nullptr,
+            .replay_accept = settings.replay_accept,
+            .models = {},
+            .partial_cache = {.mode = partial_mode(settings.partial_cache_mode),
+                              .max_positions = settings.partial_cache,
+                              .of_prompt = !settings.draft->copies_target()},
+            .model_temperature = settings.draft_temperature,
+            .tree_limits = {}};
 }
 
 std::shared_ptr<const engine::GenerationOptions> generation_options(const Settings& settings,
@@ -115,7 +116,19 @@ std::int64_t max_item_positions(const Settings& settings, const engine::ModelCon
     return settings.mode == "perplexity" ? without_end : config.max_positions;
 }
 
+/// Ranks that share a KV head hold different query heads of it, so they would rank its positions differently than one
+/// rank does.
+static void check_ranking(const Settings& settings, const engine::ModelConfig& config) {
+    const bool ranks = settings.draft->reads_partial_cache && draft_of(settings).partial_cache.ranks();
+    if (!ranks || settings.is_coupled() || settings.tensor_parallel <= config.num_kv_heads) return;
+    throw UsageError("partial-cache-mode: expected window or full with verify = " + settings.verify.name() +
+                     " and tensor-parallel = " + std::to_string(settings.tensor_parallel) + ", got " +
+                     settings.partial_cache_mode + "; the model has " + std::to_string(config.num_kv_heads) +
+                     " key-value heads, and ranks that share one rank its positions differently");
+}
+
 engine::ReplicaOptions replica_options(const Settings& settings, const engine::ModelConfig& config) {
+    check_ranking(settings, config);
     engine::ReplicaOptions options;
     options.batch = settings.batch;
     if (settings.mode == "perplexity") options.scoring = windows_of(settings, config);

@@ -8,7 +8,6 @@
 #include "engine/model/model_plan.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "kernels/numerics.hpp"
-#include "runner/data/draft_corpus.hpp"
 #include "runner/host/files.hpp"
 #include "runner/host/resources.hpp"
 #include "runner/job/device_choice.hpp"
@@ -17,6 +16,7 @@
 #include "runner/launch/draft_models.hpp"
 #include "runner/launch/engine_options.hpp"
 #include "runner/launch/memory_plan.hpp"
+#include "runner/run/draft_corpus.hpp"
 #include "runner/run/lease.hpp"
 #include "runner/run/results.hpp"
 #include "runner/run/run_folder.hpp"
@@ -132,7 +132,7 @@ class JobChecker {
             });
         }
         if (!parts.corpus.empty() && tokenizer_)
-            attempt("draft", [&] { read_draft_corpus(parts.corpus, *tokenizer_); });
+            attempt("draft-corpus", [&] { read_draft_corpus(parts.corpus, *tokenizer_); });
         if (!report_.settings.is_coupled() && !fingerprint.empty()) fingerprints_["draft-model"] = fingerprint;
     }
 

@@ -193,6 +193,10 @@ ModelParts parts_of(const Settings& settings) {
             {config, split, engine::kv_layout_of(config, split, kv_dtype_of(settings)), precision_of(settings)});
     };
     add(engine::ModelConfig::load(settings.model), settings.tensor_parallel);
+    if (settings.mode == "generate" && settings.draft->reads_partial_cache) {
+        parts.front().partial_cache = draft_of(settings).partial_cache;
+        parts.front().new_tokens = settings.max_tokens;
+    }
     const DraftFolders drafts = draft_folders(settings);
     for (const auto& folder : drafts.models) {
         const engine::ModelConfig config = engine::ModelConfig::load(folder);
@@ -223,7 +227,10 @@ std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& devic
     for (std::size_t i = 0; i < parts.size(); ++i) {
         if (!parts[i].caches) continue;
         const std::int64_t seen = i == 0 ? held : std::min(positions, parts[i].config.max_positions);
-        bytes += engine::PagePool::pages_for(seen) * device.kv_page_bytes(parts[i].layout);
+        const std::int64_t prompt = std::max<std::int64_t>(seen - parts[i].new_tokens, 0);
+        const std::int64_t gathered = parts[i].partial_cache.max_gathered({seen, prompt});
+        bytes += (engine::PagePool::pages_for(seen) + engine::PagePool::pages_for(gathered)) *
+                 static_cast<std::int64_t>(device.kv_page_bytes(parts[i].layout));
     }
     return bytes;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/kv/partial_kv.hpp"
 #include "engine/model/config.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/weights.hpp"
@@ -22,6 +23,9 @@ struct ModelPart {
     kernels::KvLayout layout;
     engine::Precision precision = engine::Precision::bf16;
     bool caches = true;  ///< false: it has no keys and values of its own (the target's copy)
+    /// Of the target: the positions that drafts gather beside its own, for items of up to `new_tokens` new tokens.
+    engine::PartialCache partial_cache{.mode = engine::PartialMode::full};
+    std::int64_t new_tokens = 0;
 };
 
 /// One rank's shards of all models of a job, the target first.

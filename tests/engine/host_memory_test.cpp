@@ -81,8 +81,8 @@ TEST_F(HostPages, ComeNearWithWhatTheyHold) {
     EXPECT_EQ(out, in);
 }
 
-// Scratch pages hold nothing between steps, so they move to device memory without a copy. In host memory they would
-// cross the link in every step.
+// Scratch pages come before the others: in host memory they would cross the link in every step. They keep their
+// contents, which may be positions that drafts read again.
 TEST_F(HostPages, OfDraftNodesComeNearAsTheyAre) {
     PagePool pool(*device_, layout_, KvMemory{page_bytes_, 2 * page_bytes_});
     auto other = std::make_unique<KvSequence>(pool);
@@ -92,9 +92,15 @@ TEST_F(HostPages, OfDraftNodesComeNearAsTheyAre) {
     EXPECT_TRUE(pool.is_in_host_memory(kv.scratch_pages()[0]));
     EXPECT_EQ(kv.move_to_device(8), 0);
     EXPECT_TRUE(pool.is_in_host_memory(kv.scratch_pages()[0])) << "there is no room";
+    const kernels::KvBox box{.num_layers = layout_.num_layers, .num_heads = layout_.num_kv_heads, .count = 64};
+    std::vector<std::byte> in(box.bytes(layout_)), out(in.size());
+    for (std::size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::byte>(i * 7 % 251);
+    device_->kv_import_box(layout_, kv.scratch_pages(), box, in.data(), 64 * layout_.token_bytes());
     other.reset();
-    EXPECT_EQ(kv.move_to_device(8), 0) << "nothing was moved";
+    EXPECT_EQ(kv.move_to_device(8), 1);
     EXPECT_FALSE(pool.is_in_host_memory(kv.scratch_pages()[0]));
+    device_->kv_export_box(layout_, kv.scratch_pages(), box, out.data(), 64 * layout_.token_bytes());
+    EXPECT_EQ(out, in);
     EXPECT_EQ(pool.host_pages_in_use(), 0);
     EXPECT_EQ(pool.pages_in_use(), 1);
 }

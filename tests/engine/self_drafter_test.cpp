@@ -366,7 +366,7 @@ TEST(PartialKv, TheWindowHasTheFirstPageAndTheLast) {
     const PartialCache window{.mode = PartialMode::window, .max_positions = 200};  // four pages
     const auto selected = [&](std::int64_t committed, const PartialCache& cache) {
         kv.set_committed(committed);
-        const PartialKv partial = PartialKv::select(kv, cache);
+        const PartialKv partial = PartialKv::select(kv, cache, 0);
         std::vector<std::int64_t> pages;
         for (const std::byte* page : partial.pages)
             pages.push_back(std::find(kv.pages().begin(), kv.pages().end(), page) - kv.pages().begin());
@@ -383,15 +383,15 @@ TEST(PartialKv, TheWindowHasTheFirstPageAndTheLast) {
 
 TEST(PartialKv, RanksWhereTheTextHasGrown) {
     const PartialCache dynamic{.mode = PartialMode::dynamic, .max_positions = 2048};
-    EXPECT_FALSE(dynamic.selection(2048, 10)) << "all positions";
+    EXPECT_FALSE(dynamic.selection({2048, 10})) << "all positions";
     const auto places = [](const PartialCache& cache, std::int64_t committed, std::int64_t prompt) {
-        const RankedSelection made = cache.selection(committed, prompt).value();
+        const RankedSelection made = cache.selection({committed, prompt}).value();
         return std::array{made.ranked_at, made.ranked_before, made.gathered, made.recent_from};
     };
     using Places = std::array<std::int64_t, 4>;
-    EXPECT_EQ(places(dynamic, 2049, 10), (Places{2048, 1984, 1664, 1984}));
-    EXPECT_EQ(places(dynamic, 2304, 10), (Places{2048, 1984, 1664, 1984}));
-    EXPECT_EQ(places(dynamic, 2305, 10), (Places{2304, 2240, 1664, 2240}));
+    EXPECT_EQ(places(dynamic, 2049, 10), (Places{2048, 1984, 1728, 1984}));
+    EXPECT_EQ(places(dynamic, 2304, 10), (Places{2048, 1984, 1728, 1984}));
+    EXPECT_EQ(places(dynamic, 2305, 10), (Places{2304, 2240, 1728, 2240}));
     const PartialCache once{.mode = PartialMode::fixed_start, .max_positions = 2048};
     EXPECT_EQ(places(once, 5000, 3000), (Places{2998, 2880, 1664, 4672})) << "behind the prompt";
     EXPECT_EQ(places(once, 3001, 3000), (Places{2998, 2880, 1664, 2880}));
@@ -399,22 +399,32 @@ TEST(PartialKv, RanksWhereTheTextHasGrown) {
 }
 
 TEST(PartialKv, NoSelectionReadsMoreThanItsPositions) {
-    for (const auto mode : {PartialMode::dynamic, PartialMode::fixed_start}) {
-        for (const std::int64_t budget : {0, 20, 300, 600, 1024, 5000}) {
-            const PartialCache cache{.mode = mode, .max_positions = budget};
-            std::int64_t most = 0;
-            for (std::int64_t committed = 1; committed < 40000; committed += 1 + committed / 100) {
-                const std::int64_t prompt = committed % 3 == 0 ? 5 : committed / 2;
-                const auto made = cache.selection(committed, prompt);
-                most = std::max(most, cache.max_gathered(committed));
-                EXPECT_EQ(made.has_value(), cache.positions_of(committed) < committed);
-                if (!made) continue;
-                EXPECT_LT(made->ranked_at, committed);
-                EXPECT_LE(made->recent_from, committed - 64);
-                EXPECT_GE(made->ranked_before, made->gathered) << committed << " of " << budget;
-                EXPECT_LE(made->gathered + committed - made->recent_from, cache.positions_of(committed));
-                EXPECT_GE(made->gathered, 64);
-                EXPECT_LE(made->gathered, most);
+    for (const PartialCache& settings :
+         {PartialCache{.mode = PartialMode::dynamic}, PartialCache{.mode = PartialMode::fixed_start},
+          PartialCache{.mode = PartialMode::dynamic, .of_prompt = true},
+          PartialCache{.mode = PartialMode::fixed_start, .of_prompt = true}}) {
+        for (const std::int64_t budget : {0, 20, 300, 600, 1024, 2000, 5000}) {
+            PartialCache cache = settings;
+            cache.max_positions = budget;
+            for (const std::int64_t prompt : {5, 1500, 9000}) {
+                std::int64_t most = 0, ranked_at = 0;
+                for (std::int64_t tokens = prompt; tokens < 40000; tokens += 1 + tokens / 100) {
+                    const TextSize text{tokens, prompt};
+                    const auto made = cache.selection(text);
+                    most = std::max(most, cache.max_gathered(text));
+                    EXPECT_EQ(made.has_value(), cache.positions_of(text) < tokens);
+                    if (!made) continue;
+                    EXPECT_LT(made->ranked_at, tokens);
+                    EXPECT_LE(made->recent_from, tokens - 64);
+                    EXPECT_GE(made->ranked_before, made->gathered) << tokens << " of " << budget;
+                    EXPECT_LE(made->gathered + tokens - made->recent_from, cache.positions_of(text));
+                    EXPECT_GE(made->gathered, 64);
+                    EXPECT_LE(made->gathered, most);
+                    if (cache.mode == PartialMode::fixed_start && ranked_at > 0) {
+                        EXPECT_EQ(made->ranked_at, ranked_at);
+                    }
+                    ranked_at = made->ranked_at;
+                }
             }
         }
     }
@@ -450,7 +460,7 @@ TEST(KvRanker, GathersWhatTheQueriesRankBest) {
     const KvView view = kv.view();
     const kernels::KvLayout& layout = model->kv_layout();
     const PartialCache cache{.mode = PartialMode::dynamic, .max_positions = 300};
-    const RankedSelection made = cache.selection(690, 1).value();
+    const RankedSelection made = cache.selection({690, 1}).value();
     std::vector<std::int32_t> best(static_cast<std::size_t>(layout.num_kv_heads * (made.gathered - 16)));
     model->forward({.rows = rows, .sequences = std::span(&view, 1), .before_attention = [&](const LayerQueries& q) {
                         if (q.layer == 0)
@@ -464,7 +474,7 @@ TEST(KvRanker, GathersWhatTheQueriesRankBest) {
     SelectedKv selected;
     const KvRanker::Request request{&selected, &kv, text, 1};
     ranker.select(*model, std::span(&request, 1));
-    EXPECT_EQ(ranker.scratch_slots(690), 128 + made.gathered);
+    EXPECT_EQ(ranker.scratch_slots({690, 1}), 128 + made.gathered);
     ASSERT_EQ(selected.kv.num_slots, made.gathered + 690 - made.recent_from);
     EXPECT_EQ(selected.kv.pages.back(), kv.pages()[10]);
     for (std::int64_t layer = 0; layer < layout.num_layers; ++layer) {

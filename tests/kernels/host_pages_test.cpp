@@ -98,7 +98,58 @@ class Passes {
     std::vector<std::byte> all_;
 };
 
+/// In each layer, positions are gathered into the second page after the queries, and then attended to; like the pass
+/// that ranks positions. The attention outputs.
+template <typename IsInHostMemory>
+std::vector<std::byte> attend_to_gathered(Device& device, DType dtype, IsInHostMemory is_in_host_memory) {
+    const KvLayout layout{.dtype = dtype, .num_layers = num_layers, .num_kv_heads = 2, .head_dim = 24};
+    const MixedPages text(device, layout, 2, [](int) { return false; });
+    const MixedPages selected(device, layout, 2, is_in_host_memory);
+    Numbers numbers(91);
+    std::vector<KvSlot> slots;
+    for (std::int64_t i = 0; i < 128; ++i) slots.push_back(text.slot(i));
+    for (std::int64_t i = 0; i < 64; ++i) slots.push_back(selected.slot(i));
+    for (std::int64_t layer = 0; layer < num_layers; ++layer)
+        store(device, layout, layer, Tokens(numbers, layout, q_heads, 192), 0, slots);
+    std::vector<std::int32_t> positions(2 * 64);
+    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int32_t>((i * 37) % 128);
+    const OnDevice list(device, std::as_bytes(std::span(positions)));
+    const AttentionSequence sequence{selected.pages, {}};
+    const std::vector<AttentionRow> rows{{0, 127, 128, nullptr}};
+    const std::vector<KvSlot> nowhere(1);
+    const Tokens token(numbers, layout, q_heads, num_layers);
+    const OnDevice qkv(device, token.qkv);
+    const Guarded q(device, static_cast<std::size_t>(q_heads * layout.head_dim) * 4);
+    const std::int64_t stride = padded_inputs(q_heads * layout.head_dim);
+    std::vector<std::byte> all;
+    device.begin_pass({.sequences = {&sequence, 1},
+                       .rows = rows,
+                       .slots = nowhere,
+                       .cos = token.cos.data(),
+                       .sin = token.sin.data(),
+                       .num_angles = token.half});
+    for (std::int64_t layer = 0; layer < num_layers; ++layer) {
+        const Guarded out(device, static_cast<std::size_t>(stride) * 4);
+        device.rope_store(layout, layer, qkv.floats() + layer * token.width, q_heads, q.data());
+        device.gather_positions(layout, layer, text.pages, reinterpret_cast<const std::int32_t*>(list.data()), 64,
+                                selected.pages, 64);
+        device.attention(layout, layer, q.data(), q_heads, DType::f32, out.data(), stride);
+        const std::vector<std::byte> bytes = out.bytes();
+        all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    return all;
+}
+
 class HostPagesTest : public ContractTest {};
+
+TEST_P(HostPagesTest, AttentionSeesWhatThePassGathers) {
+    const auto device = GetParam().make(1);
+    for (const DType dtype : {DType::bf16, DType::int8}) {
+        const std::vector<std::byte> near = attend_to_gathered(*device, dtype, [](int) { return false; });
+        EXPECT_EQ(attend_to_gathered(*device, dtype, [](int page) { return page == 1; }), near);
+        EXPECT_EQ(attend_to_gathered(*device, dtype, [](int) { return true; }), near);
+    }
+}
 
 TEST_P(HostPagesTest, AttentionIsThatOverNearPages) {
     const auto device = GetParam().make(1);

@@ -114,6 +114,29 @@ TEST_P(RankTest, LowerPositionsWinTies) {
     }
 }
 
+// A key that is not finite, as a damaged model computes it: its position comes last.
+TEST_P(RankTest, NanIsBelowEverything) {
+    const auto device = GetParam().make(1);
+    for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {
+        const Case c{dtype, 16, 1, 1, 100, 1, false};
+        const KvLayout layout = Scene::layout_on(*device, c);
+        const PageSet pages(*device, layout, 100);
+        Numbers numbers(6);
+        Tokens tokens(numbers, layout, 1, 100);
+        std::fill_n(tokens.qkv.begin() + 5 * tokens.width + 16, 16, std::nanf(""));  // the key of token 5
+        std::vector<KvSlot> slots;
+        for (std::int64_t i = 0; i < 100; ++i) slots.push_back(pages.slot(i));
+        const std::vector<std::byte> q = store(*device, layout, 1, tokens, 0, slots);
+        std::vector<std::int32_t> others(100);
+        std::iota(others.begin(), others.end(), 0);
+        others.erase(others.begin() + 5);
+        EXPECT_EQ(ranked(*device, layout, std::span(q).first(16 * bytes_of(layout.query_type())), 1,
+                         {pages.pages(), 0, 100, 99}),
+                  others)
+            << c;
+    }
+}
+
 TEST_P(RankTest, GatheredPositionsAreCopies) {
     const auto device = GetParam().make(2);
     for (const DType dtype : {DType::bf16, DType::f32, DType::int8}) {

@@ -33,6 +33,25 @@ TEST(GenerationOptions, AreTheSettingsOfAnItem) {
     EXPECT_TRUE(generation_options(settings, config_of(100))->eos_ids.empty());
 }
 
+// Ranks that share a KV head would rank its positions by different query heads: another split, another text.
+TEST(ReplicaOptions, RankedPositionsNeedAKvHeadPerRankWhereDraftsDecideTheText) {
+    Settings settings;
+    settings.draft = "self";
+    settings.draft_tree = "4";
+    settings.partial_cache_mode = "dynamic";
+    settings.tensor_parallel = 4;
+    engine::ModelConfig config = config_of(100);
+    config.num_kv_heads = 2;
+    EXPECT_NO_THROW(replica_options(settings, config)) << "coupled: drafts do not matter";
+    settings.verify = "recursive";
+    EXPECT_THROW(replica_options(settings, config), UsageError);
+    settings.tensor_parallel = 2;
+    EXPECT_NO_THROW(replica_options(settings, config));
+    settings.tensor_parallel = 4;
+    settings.partial_cache_mode = "window";
+    EXPECT_NO_THROW(replica_options(settings, config));
+}
+
 TEST(ReplicaOptions, WindowsFitTheModel) {
     Settings settings;
     EXPECT_FALSE(replica_options(settings, config_of(100)).scoring.has_value());

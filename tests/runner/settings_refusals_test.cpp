@@ -207,7 +207,7 @@ TEST(Settings, DraftKeysGoTogether) {
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "spectr"}, {"verify", "recursive"}},
          "verify: expected coupled with draft = spectr, got recursive, which needs drafts drawn without replacement "
-         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, replay)" +
+         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, tokenswift, replay)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft-model", "/e"}, {"draft", "specinfer"}, {"verify", "k-seq"}},
          "verify: expected coupled with draft = specinfer, got k-seq, which needs independent drafts of one model "
@@ -229,6 +229,8 @@ TEST(Settings, DraftKeysGoTogether) {
          "node (draft = sd, self)" +
              not_lossless},
         {{{"draft", "self"}, {"partial-cache-mode", "dynamic"}}, ""},
+        {{{"draft", "self"}, {"partial-cache-mode", "dynamic"}, {"partial-cache", "200"}},
+         "partial-cache: expected at least 256 with partial-cache-mode = dynamic, got 200"},
         {{{"draft", "self"}, {"partial-cache-mode", "recent"}},
          "partial-cache-mode: expected window, full, dynamic or static, got 'recent'"},
         {{{"draft", "self"}, {"precision", "int4"}, {"draft-precision", "int8"}},
@@ -240,7 +242,8 @@ TEST(Settings, DraftKeysGoTogether) {
          "draft-temperature: expected its default with draft = ngram, got a number; only sampled drafts have a "
          "temperature"},
         {{{"draft", "ngram"}, {"partial-cache-mode", "static"}},
-         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self has it"},
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self and tokenswift "
+         "have it"},
         {{{"draft", "ngram"}, {"draft-precision", "int4"}},
          "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self has it"},
         {{{"draft-corpus", "/c"}}, ""},
@@ -257,7 +260,8 @@ TEST(Settings, DraftKeysGoTogether) {
         // Earlier versions wrote these into every job file.
         {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "dynamic"}}, ""},
         {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "static"}},
-         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self has it"},
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self and tokenswift "
+         "have it"},
         {{{"draft", "ar"}, {"partial-cache", "2048"}, {"draft-precision", "int4"}}, ""},
         // Plain decoding is allowed for any job, for comparison.
         {{{"draft", "ar"}, {"draft-model", "/d"}, {"draft-tree", "2,2"}, {"verify", "k-seq"}}, ""},

@@ -1,0 +1,170 @@
+// TokenSwift in a whole replica: under `coupled` the text is that of plain decoding, under `recursive` one text of its
+// own with the target's distribution. Also its trees against the heads' formula, computed here in double precision.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+
+#include "engine/draft/heads.hpp"
+#include "tests/engine/heads_folder.hpp"
+#include "tests/engine/replica_harness.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using namespace testing;
+using Tokens = std::vector<std::int32_t>;
+using Texts = std::map<std::int64_t, Tokens>;
+
+std::int64_t tiny_width() {
+    return ModelConfig::load(tiny_model).hidden_size;
+}
+
+/// Prompts and texts that are longer than their selection.
+Job job_of(VerifyRule verify, const HeadsFolder& heads, PartialMode::Value mode = PartialMode::dynamic) {
+    Job job{base_options()};
+    job.options.draft.method = "tokenswift";
+    job.options.draft.tree = "1,3,3,3";
+    job.options.draft.partial_cache = {.mode = mode, .max_positions = 256, .of_prompt = true};
+    job.options.verify = verify;
+    job.heads = heads.path();
+    job.items = 3;
+    for (std::int32_t item = 0; item < job.items; ++item) {
+        for (std::int32_t i = 0; i < 200 + 60 * item; ++i) job.prompts[item].push_back((i * i + 3 * item + i / 5) % 90);
+    }
+    job.generation.max_tokens = 150;
+    return job;
+}
+
+Texts plain_texts(Job job) {
+    job.options.draft.method = "ar";
+    return tokens_of(launch(job).items);
+}
+
+TEST(TokenSwift, CoupledGivesTheTextOfPlainDecoding) {
+    const HeadsFolder heads(tiny_width(), 3);
+    for (const auto mode : {PartialMode::window, PartialMode::dynamic, PartialMode::fixed_start, PartialMode::full}) {
+        for (const char* tree : {"1,3,3,3", "2,1", "auto"}) {
+            Job job = job_of(VerifyRule::coupled, heads, mode);
+            job.options.draft.tree = tree;
+            job.options.batch = mode == PartialMode::window ? 1 : 3;
+            const JobResult result = launch(job);
+            EXPECT_EQ(tokens_of(result.items), plain_texts(job)) << tree;
+            EXPECT_GT(result.sum.accepted, 0) << tree;
+        }
+    }
+    Job split = job_of(VerifyRule::coupled, heads);
+    split.ranks = 2;
+    EXPECT_EQ(tokens_of(launch(split).items), plain_texts(split)) << "2 ranks";
+}
+
+TEST(TokenSwift, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
+    const HeadsFolder heads(tiny_width(), 3);
+    Job job = job_of(VerifyRule::recursive, heads);
+    job.options.batch = 1;
+    const Texts alone = tokens_of(launch(job).items);
+    EXPECT_NE(alone, plain_texts(job)) << "an independent draw";
+    job.options.batch = 3;
+    EXPECT_EQ(tokens_of(launch(job).items), alone) << "another batch";
+    job.ranks = 2;
+    EXPECT_EQ(tokens_of(launch(job).items), alone) << "2 ranks";
+    job.ranks = 1;
+    const auto folder = std::filesystem::temp_directory_path() / ("tokenswift_test." + std::to_string(getpid()));
+    for (const bool store_kv : {true, false}) {
+        std::filesystem::remove_all(folder);
+        job.options.checkpoint.store_kv = store_kv;
+        const JobResult result = launch_in_parts({job}, folder, 97);
+        EXPECT_EQ(tokens_of(result.items), alone) << "resumed";
+        EXPECT_GT(result.sum.resumes, 1);
+    }
+    std::filesystem::remove_all(folder);
+}
+
+// The first level is the target's own head: with all keys and values it is right in every step.
+TEST(TokenSwift, TheFirstTokenIsTheTargetsWithTheFullCache) {
+    const HeadsFolder heads(tiny_width(), 1);
+    Job job = job_of(VerifyRule::coupled, heads, PartialMode::full);
+    job.options.draft.tree = "1";
+    job.options.draft.ngram_top = 0;
+    job.generation.max_tokens = 61;
+    const JobResult result = launch(job);
+    EXPECT_EQ(result.sum.accepted, result.sum.drafted);
+    EXPECT_GT(result.sum.drafted, 50);
+}
+
+// N-grams that followed a first token before are accepted where random heads guess wrong: here in a text that repeats
+// itself, as most probable tokens do.
+TEST(TokenSwift, NgramsFollowTheFirstToken) {
+    const HeadsFolder heads(tiny_width(), 3);
+    Job job = job_of(VerifyRule::coupled, heads, PartialMode::full);
+    job.generation.sampling = {.temperature = 0};
+    const JobResult with = launch(job);
+    EXPECT_GT(with.sum.accepted_ngram, 20);
+    job.options.draft.ngram_top = 0;
+    const JobResult without = launch(job);
+    EXPECT_EQ(without.sum.accepted_ngram, 0);
+    EXPECT_GT(with.sum.accepted, without.sum.accepted);
+}
+
+/// norm(x) * gain, in double precision.
+std::vector<double> normed(const std::vector<double>& x, const std::vector<float>& gain, double eps) {
+    double squares = 0;
+    for (const double v : x) squares += v * v;
+    std::vector<double> y;
+    for (std::size_t i = 0; i < x.size(); ++i)
+        y.push_back(x[i] / std::sqrt(squares / static_cast<double>(x.size()) + eps) * double{gain[i]});
+    return y;
+}
+
+TEST(Heads, ChainedHeadsReadTheStateBefore) {
+    const auto device = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
+    const auto group = make_local_group();
+    const auto model = Model::load(tiny_model, Precision::fp32, *device, *group);
+    const std::int64_t width = tiny_width();
+    std::vector<HeadTensor> tensors;
+    const HeadsFolder folder(width, 3, [&](std::vector<HeadTensor>& written) { tensors = written; });
+    const DraftHeads heads(folder.path(), *model);
+    HiddenStates h0 = model->hidden_states(2), first = model->hidden_states(2);
+    for (std::int64_t i = 0; i < 2 * width; ++i) {
+        h0.data()[i] = std::sin(static_cast<float>(i));
+        first.data()[i] = std::cos(static_cast<float>(i));
+    }
+    HiddenStates out = chained_heads(*model, heads, h0, first, 3);
+    ASSERT_EQ(out.num_rows(), 8);
+    const auto rounded = [](float value) {  // as the folder stores it
+        return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & 0xffff0000U);
+    };
+    for (HeadTensor& tensor : tensors)
+        std::transform(tensor.values.begin(), tensor.values.end(), tensor.values.begin(), rounded);
+    for (std::int64_t row = 0; row < 2; ++row) {
+        std::vector<double> h(h0.data() + row * width, h0.data() + (row + 1) * width);
+        for (std::int64_t i = 0; i < width; ++i) EXPECT_EQ(out.data()[row * width + i], first.data()[row * width + i]);
+        for (std::size_t head = 0; head < 3; ++head) {
+            const std::vector<float>& matrix = tensors[3 * head].values;
+            const std::vector<double> x = normed(h, tensors[3 * head + 1].values, heads.config().norm_eps);
+            for (std::int64_t n = 0; n < width; ++n) {
+                for (std::int64_t k = 0; k < width; ++k) h[n] += double{matrix[n * width + k]} * x[k];
+            }
+            const std::vector<double> y = normed(h, tensors[3 * head + 2].values, heads.config().norm_eps);
+            const auto at = static_cast<std::int64_t>(2 * (head + 1)) + row;
+            for (std::int64_t i = 0; i < width; ++i)
+                ASSERT_NEAR(out.data()[at * width + i], y[i], 1e-4) << "head " << head << ", row " << row;
+        }
+    }
+}
+
+TEST(TokenSwift, TreesAreAsDeepAsThereAreHeadsAndOne) {
+    const HeadsFolder heads(tiny_width(), 2);
+    Job job = job_of(VerifyRule::coupled, heads);
+    for (const char* tree : {"1,2,2", "1,3,3,3"}) {  // the method's default tree is cut
+        job.options.draft.tree = tree;
+        EXPECT_EQ(tokens_of(launch(job).items), plain_texts(job)) << tree;
+    }
+    job.options.draft.tree = "1,2,2,2";
+    EXPECT_THROW(launch(job), std::runtime_error);
+    const HeadsFolder independent(tiny_width(), 3, {}, R"({"medusa_heads": 3, "chained": false})");
+    EXPECT_THROW(launch(job_of(VerifyRule::coupled, independent)), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace longhaul::engine
