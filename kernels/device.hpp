@@ -399,8 +399,8 @@ class Device {
 
     /// Chooses, for each KV head, the `range.count` positions whose keys score best against the query of one row:
     /// positions [kv_heads, count] (device memory), ascending. The score (numerics.hpp) is that of the sum of the
-    /// head's queries. Of equal scores the lower position wins; NaN counts as -infinity. q: query_type [q_heads,
-    /// head_dim]. Over pages in host memory it is limited by the speed of the link to the host.
+    /// head's queries on this rank. Of equal scores the lower position wins; NaN counts as -infinity. q: query_type
+    /// [q_heads, head_dim]. Over pages in host memory it is limited by the speed of the link to the host.
     virtual void rank_positions(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                                 const PositionRange& range, std::int32_t* positions) = 0;
     /// Copies the keys and values of one layer: of KV head h those at position positions[h, i] of the pages `from` to

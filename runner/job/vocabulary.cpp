@@ -235,7 +235,9 @@ Key partial_cache_key() {
     return {
         .info = {.key = "partial-cache",
                  .value_name = "TOKENS|auto",
-                 .help = "positions of the text that a draft pass of draft = self reads: more than 16"},
+                 .help =
+                     "positions of the text that a draft pass of draft = self or tokenswift reads: more than 16, with "
+                     "dynamic and static at least 256"},
         .kind = Kind::draft,
         .set = [](Settings& s, const std::string& value,
                   const auto&) { s.partial_cache = value == "auto" ? 0 : parse_integer(value, 17, max_tokens); },

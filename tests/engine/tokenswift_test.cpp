@@ -1,5 +1,6 @@
 // TokenSwift in a whole replica: under `coupled` the text is that of plain decoding, under `recursive` one text of its
-// own with the target's distribution. Also its trees against the heads' formula, computed here in double precision.
+// own, whatever the batch, the split and the interruptions. Also chained heads against their formula, in double
+// precision.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
