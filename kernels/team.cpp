@@ -1,64 +1,24 @@
 #include "kernels/team.hpp"
 
-#include <immintrin.h>
 #include <sched.h>
 
-#include <limits>
+#include <chrono>
 #include <thread>
 #include <utility>
+
+#include "kernels/waiting.hpp"
 
 namespace longhaul::kernels {
 namespace {
 
-int processors_allowed() {
-    cpu_set_t set;
-    if (::sched_getaffinity(0, sizeof set, &set) != 0)
-        return std::numeric_limits<int>::max();  // more CPUs than a cpu_set_t holds
-    return CPU_COUNT(&set);
+/// TeamRules::processors
+std::vector<int>& member_processors() {
+    static std::vector<int> processors;
+    return processors;
 }
 
-/// State that all teams of the process share.
-struct Common {
-    std::vector<int> processors;  ///< TeamRules::processors
-    std::atomic<bool> yield_cores = false;
-    std::atomic<int> num_processors = processors_allowed();
-    std::atomic<int> num_threads = 0;  ///< including the calling threads
-};
-
-Common& common() {
-    static Common all;
-    return all;
-}
-
-/// Whether there are more threads than processors, so that a spinning thread would keep another from running.
-bool crowded() {
-    const Common& all = common();
-    return all.yield_cores.load(std::memory_order_relaxed) ||
-           all.num_threads.load(std::memory_order_relaxed) > all.num_processors.load(std::memory_order_relaxed);
-}
-
-/// Number of polls before a waiting thread pauses between polls, before it yields its core, and before it sleeps:
-/// microseconds, a fraction of a millisecond, milliseconds.
-constexpr int eager_tries = 1 << 12;
-constexpr int awake_tries = 1 << 14;
-constexpr int idle_tries = 1 << 17;
-
-/// Polls ready(); false if it did not become true within `tries`.
-template <class Ready>
-bool ready_soon(int tries, const Ready& ready) {
-    for (int i = crowded() ? tries - 1 : 0; i < tries; ++i) {
-        if (ready()) return true;
-        if (i >= eager_tries) _mm_pause();  // leaves more of the core to its other hardware thread
-    }
-    return false;
-}
-
-/// Waits for another thread that is about to finish: polls, then yields.
-template <class Ready>
-void wait_for(const Ready& ready) {
-    if (ready_soon(awake_tries, ready)) return;
-    while (!ready()) sched_yield();
-}
+/// Polls before a thread without work sleeps until it is woken; milliseconds.
+constexpr std::int64_t idle_polls = 1 << 17;
 
 void stay_on(int processor) {
     cpu_set_t* const set = CPU_ALLOC(processor + 1);
@@ -67,6 +27,15 @@ void stay_on(int processor) {
     CPU_SET_S(processor, bytes, set);
     ::sched_setaffinity(0, bytes, set);  // if refused, threads are perhaps slower, but results are right
     CPU_FREE(set);
+}
+
+/// Moves the calling thread to another of its processors, if it may use others.
+void leave_processor() {
+    cpu_set_t all, others;
+    if (::sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < 2) return;
+    others = all;
+    CPU_CLR(static_cast<std::size_t>(::sched_getcpu()), &others);
+    if (::sched_setaffinity(0, sizeof others, &others) == 0) ::sched_setaffinity(0, sizeof all, &all);
 }
 
 /// Set in worker threads, so that nested calls run in one thread.
@@ -90,9 +59,11 @@ struct Team::Worker {
     std::thread thread;
 
     /// Waits until there are more calls than the `seen` ones.
-    void await_call(std::uint32_t seen) {
+    void await_call(std::uint32_t seen, const Progress& caller) {
         const auto called = [&] { return letters.calls.load(std::memory_order_acquire) != seen; };
-        if (ready_soon(idle_tries, called)) return;
+        for (Wait wait; part_from(caller, said) && wait.spin(idle_polls);) {
+            if (called()) return;
+        }
         letters.asleep.store(true, std::memory_order_seq_cst);
         letters.calls.wait(seen, std::memory_order_seq_cst);
         letters.asleep.store(false, std::memory_order_relaxed);
@@ -100,10 +71,9 @@ struct Team::Worker {
 };
 
 void set_team_rules(TeamRules rules) {
-    Common& all = common();
-    all.yield_cores = rules.yield_cores;
-    all.num_processors = rules.processors.empty() ? processors_allowed() : static_cast<int>(rules.processors.size());
-    all.processors = std::move(rules.processors);
+    crowd().always_yield = rules.yield_cores;
+    crowd().processors = rules.processors.empty() ? processors_allowed() : static_cast<int>(rules.processors.size());
+    member_processors() = std::move(rules.processors);
 }
 
 Team& Team::mine() {
@@ -116,7 +86,7 @@ Team::~Team() {
     const int size = static_cast<int>(workers_.size()) + 1;
     post(nullptr, nullptr, size);
     for (const auto& worker : workers_) worker->thread.join();
-    common().num_threads -= size;
+    crowd().threads -= size;
 }
 
 Team::Progress& Team::progress_of(int member) {
@@ -124,7 +94,7 @@ Team::Progress& Team::progress_of(int member) {
 }
 
 void Team::grow(int size) {
-    const std::vector<int>& processors = common().processors;
+    const std::vector<int>& processors = member_processors();
     for (int index = static_cast<int>(workers_.size()) + 1; index < size; ++index) {
         workers_.reserve(index);
         auto worker = std::make_unique<Worker>();
@@ -134,9 +104,40 @@ void Team::grow(int size) {
             if (processor >= 0) stay_on(processor);
             serve(*this, of, index);
         });
-        common().num_threads += workers_.empty() ? 2 : 1;  // the first worker also counts its caller
+        crowd().threads += workers_.empty() ? 2 : 1;  // the first worker also counts its caller
         workers_.push_back(std::move(worker));
     }
+}
+
+/// Waits for another member that is about to get there.
+template <class Ready>
+void Team::wait_for(Progress& own, const Progress& awaited, const Ready& ready) {
+    for (Wait wait; !ready();) {
+        if (part_from(awaited, own))
+            wait.pause();
+        else
+            wait.rest();
+    }
+}
+
+void Team::Progress::note_processor() {
+    const int now = ::sched_getcpu();
+    if (processor.load(std::memory_order_relaxed) != now) processor.store(now, std::memory_order_relaxed);
+}
+
+/// Whether the calling member and another one are on different processors: else there is nothing to spin for. Tries to
+/// go elsewhere, but not all the time: while other programs keep all processors busy, the system brings both together
+/// again, and each move costs as much as an operation.
+bool Team::part_from(const Progress& other, Progress& own) {
+    if (own.processor.load(std::memory_order_relaxed) != other.processor.load(std::memory_order_relaxed)) return true;
+    if (crowd().is_dense()) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (now < own.next_move) return false;
+    own.next_move = now + std::chrono::milliseconds(1);
+    own.processor.store(-1, std::memory_order_relaxed);  // so that the other one does not leave as well
+    leave_processor();
+    own.note_processor();
+    return own.processor.load(std::memory_order_relaxed) != other.processor.load(std::memory_order_relaxed);
 }
 
 /// Posts the call to each member of `size` but the first. All are posted before any sleeping thread is looked for.
@@ -161,11 +162,12 @@ void Team::post(Call call, const void* job, int size) {
 void Team::serve(Team& team, Worker& worker, int index) {
     serves = true;
     for (std::uint32_t seen = 0;; ++seen) {
-        worker.await_call(seen);
+        worker.await_call(seen, team.first_);
         const Worker::Letters& letters = worker.letters;
         if (letters.call == nullptr) return;
         const std::uint64_t run = letters.run;
         Member member(team, letters.rounds, index, letters.size);
+        worker.said.note_processor();
         letters.call(letters.job, member);
         worker.said.done.store(run, std::memory_order_release);
     }
@@ -177,14 +179,15 @@ void Team::run_job(int size, Call call, const void* job) {
         grow(size);
         ++runs_;
         at_work_ = true;
+        first_.note_processor();
         post(call, job, size);
     }
     Member first(*this, first_.rounds.load(std::memory_order_relaxed), 0, alone ? 1 : size);
     call(job, first);
     if (alone) return;
     for (int i = 1; i < size; ++i) {
-        const std::atomic<std::uint64_t>& done = progress_of(i).done;
-        wait_for([&] { return done.load(std::memory_order_acquire) == runs_; });
+        const Progress& awaited = progress_of(i);
+        wait_for(first_, awaited, [&] { return awaited.done.load(std::memory_order_acquire) == runs_; });
     }
     at_work_ = false;
 }
@@ -195,8 +198,9 @@ void Member::barrier() {
     for (int distance = 1; distance < size_; distance *= 2) {
         team_.progress_of(index_).rounds.store(++rounds_, std::memory_order_release);
         const int other = index_ >= distance ? index_ - distance : index_ - distance + size_;
-        const std::atomic<std::uint64_t>& rounds = team_.progress_of(other).rounds;
-        wait_for([&] { return rounds.load(std::memory_order_acquire) >= rounds_; });
+        const Team::Progress& awaited = team_.progress_of(other);
+        team_.wait_for(team_.progress_of(index_), awaited,
+                       [&] { return awaited.rounds.load(std::memory_order_acquire) >= rounds_; });
     }
 }
 

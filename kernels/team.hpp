@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -88,8 +89,16 @@ class Team {
     struct alignas(64) Progress {
         std::atomic<std::uint64_t> rounds = 0;  ///< barrier rounds
         std::atomic<std::uint64_t> done = 0;    ///< number of the last finished run
+        alignas(64) std::atomic<int> processor =
+            -1;  ///< that its last run began on; rarely written, read while waiting
+        std::chrono::steady_clock::time_point next_move;  ///< before that it does not look for another processor
+
+        void note_processor();
     };
     [[nodiscard]] Progress& progress_of(int member);
+    static bool part_from(const Progress& other, Progress& own);
+    template <class Ready>
+    void wait_for(Progress& own, const Progress& awaited, const Ready& ready);
 
     Progress first_;
     std::vector<std::unique_ptr<Worker>> workers_;

@@ -1,8 +1,6 @@
 #include "engine/parallel/node_exchange.hpp"
 
-#include <emmintrin.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,15 +10,10 @@
 #include <string>
 
 #include "engine/descriptor.hpp"
+#include "kernels/waiting.hpp"
 
 namespace longhaul::engine {
 namespace {
-
-// Polls before the waiting thread yields its core between polls; about 2 us. Longer spinning gains nothing where each
-// rank has its own core (a yield takes less than a microsecond there) and costs time where ranks share cores: with 50,
-// 8 ranks on 2 cores decode the demo 1.5 times as fast as with 1000. Sleeping in the kernel (futex) was slower in all
-// cases.
-constexpr int spins = 50;
 
 /// Location of the first rank's memfd, for the other ranks: /proc/PROCESS/fd/FILE. The random mark identifies the file,
 /// because the same process id may mean another process for another rank.
@@ -113,13 +106,8 @@ std::byte* NodeExchange::slot(int rank) const {
 
 void NodeExchange::wait_for(int rank, std::uint64_t round, const Idle& idle) const {
     const std::atomic<std::uint64_t>& posted = head(rank).posted;
-    for (int spin = 0; spin < spins; ++spin) {
-        if (posted.load(std::memory_order_acquire) >= round) return;
-        _mm_pause();
-    }
-    while (posted.load(std::memory_order_acquire) < round) {
-        if (idle) idle();
-        ::sched_yield();
+    for (kernels::Wait wait; posted.load(std::memory_order_acquire) < round; wait.pause()) {
+        if (idle && wait.is_long()) idle();
     }
 }
 

@@ -140,6 +140,39 @@ TEST(Team, MembersStayWhereTheyAreToldToAndTheCallerStaysFree) {
     set_team_rules({});
 }
 
+// The system may put all members on one processor while other programs keep the rest busy.
+TEST(Team, MembersThatShareAProcessorDoNotWaitForEachOtherInVain) {
+    const std::vector<int> all = allowed_processors();
+    ASSERT_FALSE(all.empty());
+    const int processor = all.front();
+    std::thread([&] {  // with its own team
+        cpu_set_t here;
+        CPU_ZERO(&here);
+        CPU_SET(static_cast<std::size_t>(processor), &here);
+        ASSERT_EQ(sched_setaffinity(0, sizeof here, &here), 0);
+        set_team_rules({.processors = {processor, processor, processor}});  // as many as threads: not crowded
+        for (int run = 0; run < 20; ++run) EXPECT_EQ(calls_of(3), std::vector<int>(3, 1));
+        pass_barriers(3, 20);
+    })
+        .join();
+    set_team_rules({});
+}
+
+// They look for other processors, and may do so again later.
+TEST(Team, MembersThatMeetKeepTheirAffinity) {
+    const std::vector<int> all = allowed_processors();
+    const auto count = static_cast<int>(all.size());
+    std::vector<std::vector<int>> after(all.size());
+    for (int run = 0; run < 200; ++run) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(run % 10 == 0 ? 5 : 0));  // asleep, they meet when woken
+        Team::mine().run(count, [&](Member& member) {
+            member.barrier();
+            after[static_cast<std::size_t>(member.index())] = allowed_processors();
+        });
+        for (const std::vector<int>& processors : after) ASSERT_EQ(processors, all) << run;
+    }
+}
+
 /// Limits the address space to what the process uses now plus 4 MiB, too little for a thread's stack.
 class LittleMemory {
   public:
