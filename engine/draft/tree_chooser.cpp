@@ -8,8 +8,10 @@ namespace longhaul::engine {
 namespace {
 
 // "Plain" decoding is decoding without drafts.
-constexpr double slow = 0.1;            // weight of a new value in the moving averages
-constexpr double max_surprise = 1.5;    // cap on measured / expected: another process may interrupt a pass
+constexpr double slow = 0.1;          // weight of a new value in the moving averages
+constexpr double max_surprise = 1.5;  // cap on measured / expected: another process may interrupt a pass
+// Cap on measured / expected in the balance of losses, and the weight of a new value in the mean delay of passes.
+constexpr double max_delay = 3, slow_delay = 0.02;
 constexpr std::int64_t reconsider = 4;  // steps between two choices, after the first steps
 // Steps at the start in which the tree is chosen anew each time, and in which only chains are tried.
 constexpr std::int64_t first_steps = 32, first_trials = 6;
@@ -29,6 +31,12 @@ constexpr double probe_share = 0.012, first_probe_loss = 3;
 constexpr std::int64_t probe_steps = 3;
 constexpr std::int64_t first_pause = 16, longest_pause = 4096;  // steps
 constexpr double node_seconds = 1e-6;                           // of drafting a node without a draft model
+
+/// Another process that takes a processor for milliseconds says nothing about drafts, and with a small model it costs
+/// more than many steps.
+double shortened(double measured, double expected) {
+    return expected > 0 ? std::min(measured, max_delay * expected) : measured;
+}
 
 }  // namespace
 
@@ -231,6 +239,8 @@ void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> 
 /// Updates the cost corrections and the balance of losses from a measured step.
 void TreeChooser::weigh(const Step& step, double seconds) {
     const std::int64_t rows = std::max<std::int64_t>(step.rows / batch_.sequences, 1);
+    const double forward = shortened(step.forward_seconds, target_seconds(static_cast<double>(rows)));
+    delay_ += slow_delay * (forward / target_seconds(static_cast<double>(rows)) - delay_);
     // Draft models fill the CPU caches with their own data, so a first pass without drafts is slower than plain
     // decoding.
     const bool lone = limits_.depth == 0 && drafted_before_ && step_ >= first_steps;
@@ -246,9 +256,10 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     gain.tokens += slow * (static_cast<double>(step.ngram_tokens) / sequences - gain.tokens);
     if (limits_.depth == 0) return;
     const Candidate tree = sized(limits_);
+    const double drafting = shortened(step.draft_seconds, draft_factor(tree) * tree.drafting);
     draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
-    const double worth = tokens / plain().rate() / static_cast<double>(batch_.sequences);
-    lost_ = std::max(0.0, lost_ + seconds - worth);
+    const double worth = delay_ * tokens / plain().rate() / sequences;
+    lost_ = std::max(0.0, lost_ + drafting + forward + step.verify_seconds - worth);
     if (lost_ == 0) pause_ = first_pause;
 }
 

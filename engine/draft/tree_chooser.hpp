@@ -102,6 +102,7 @@ class TreeChooser {
     Acceptance acceptance_;
     Correction target_correction_, draft_correction_;
     double verify_seconds_ = 0;  ///< per token
+    double delay_ = 1;  ///< mean of measured / expected seconds of a target pass: above 1 beside other processes
     /// What n-grams add per sequence and step.
     struct NgramGain {
         double rows = 0, tokens = 0;

@@ -45,6 +45,7 @@ struct World {
     double draft_surprise = 1;    ///< measured draft time / modelled draft time
     double after_drafts = 1;      ///< slowdown of a pass that follows drafts
     double noise = 0;             ///< of the chooser's clock: only adds time, rarely a lot
+    double interruption = 0;      ///< length of the pauses that other processes cause, about as long in all as the work
     TreeChooser chooser{family, believed, {draft}};
     std::mt19937 random{7}, disturbance{11};
 
@@ -53,6 +54,10 @@ struct World {
     TreeLimits last{};
 
     [[nodiscard]] double seen(double seconds) {
+        if (interruption > 0) {
+            const int count = std::poisson_distribution<int>(seconds / interruption)(disturbance);
+            return seconds + count * interruption;
+        }
         if (noise == 0) return seconds;
         const bool interrupted = std::uniform_real_distribution<double>()(disturbance) < 0.02;
         const double more = std::abs(std::normal_distribution<double>(0, noise)(disturbance));
@@ -230,6 +235,28 @@ TEST(TreeChooser, IsNotMisledByNoiseAndLuck) {
                 EXPECT_GT(share, 0.95) << method << " " << chance << ", a row " << row;
             }
         }
+    }
+}
+
+// Other programs take each processor half of the time, for many steps of a small model at once.
+TEST(TreeChooser, DraftsOnBesideOtherPrograms) {
+    for (const double interruption : {3.0, 10.0, 30.0}) {
+        for (const double chance : {0.4, 0.6, 0.8}) {
+            World world{.family = family_of("sd"),
+                        .target = memory_bound(1),
+                        .draft = memory_bound(0.15),
+                        .chances = {chance},
+                        .interruption = interruption};
+            world.run(5000);
+            EXPECT_GT(world.rate(), 0.93 * world.best_fixed_rate()) << chance << ", pauses of " << interruption;
+        }
+        World useless{.family = family_of("sd"),
+                      .target = memory_bound(1),
+                      .draft = memory_bound(0.15),
+                      .chances = {0.0},
+                      .interruption = interruption};
+        useless.run(5000);
+        EXPECT_LT(useless.loss(), 0.03);
     }
 }
 
