@@ -30,16 +30,21 @@ struct DraftOptions {
     /// replay: the output of an item in an earlier run, and the probability that the first guess is right.
     std::function<std::vector<std::int32_t>(const std::string& id, std::int64_t sample)> recorded;
     double replay_accept = 1.0;
-    /// Loaded models that draft (`self`: the target's copy, or the target itself); must outlive the replica.
+    /// Loaded models that draft (`self`, `tokenswift`: the target's copy, or the target); must outlive the replica.
     std::vector<Model*> models;
-    PartialCache partial_cache;               ///< of `self`
+    PartialCache partial_cache;               ///< of methods that copy the target
+    std::int64_t passes = 1;                  ///< of the drafting model before its heads: the first levels of the tree
     const DraftHeads* heads = nullptr;        ///< loaded heads, for methods that use them; must outlive the replica
     double model_temperature = -1;            ///< of draft models; < 0: the target's (1 if the target is greedy)
     std::function<TreeLimits()> tree_limits;  ///< tests: replaces the choice of `draft-tree = auto` in every step
 
-    /// The tree shape of the method and these settings. Throws UsageError (tree_of).
+    /// The tree shape of the method and these settings, the levels of `passes` included. Throws UsageError (tree_of).
     [[nodiscard]] TreeShape shape() const {
-        return tree_of(*method, tree, std::max<std::int64_t>(static_cast<std::int64_t>(models.size()), 1));
+        TreeShape shape = tree_of(*method, tree, std::max<std::int64_t>(static_cast<std::int64_t>(models.size()), 1));
+        shape.depth += passes - 1;
+        shape.budget += passes - 1;
+        if (!shape.branching.empty()) shape.branching.insert(shape.branching.begin(), passes - 1, 1);
+        return shape;
     }
     /// Whether TreeChooser chooses the size of the trees.
     [[nodiscard]] bool chooses_tree() const { return engine::chooses_tree(*method, tree); }

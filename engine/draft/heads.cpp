@@ -87,7 +87,8 @@ TreeShape tree_of_heads(const DraftOptions& options, const HeadsConfig& heads) {
         throw InputError(heads.file, "chained", method.chained_heads ? "true" : "false",
                          *heads.chained ? "true" : "false",
                          "draft = " + method.name + " needs heads with this setting");
-    const std::int64_t max_levels = heads.num_heads + (method.chained_heads ? 1 : 0);
+    const std::int64_t more_passes = options.passes - 1;
+    const std::int64_t max_levels = more_passes + heads.num_heads + (method.chained_heads ? 1 : 0);
     TreeShape shape = options.shape();
     const TreeSpec& spec = options.tree;
     if (!spec.is_given() || spec.is_auto() || spec.text() == method.default_tree) {
@@ -96,9 +97,9 @@ TreeShape tree_of_heads(const DraftOptions& options, const HeadsConfig& heads) {
         if (!spec.is_auto()) shape.budget = shape.num_nodes();
     }
     if (shape.depth > max_levels)
-        throw UsageError("draft-tree: expected at most " + std::to_string(max_levels) +
+        throw UsageError("draft-tree: expected at most " + std::to_string(max_levels - more_passes) +
                          (method.chained_heads ? " levels, the model's own and one" : " levels, one") +
-                         " for each head of " + heads.file + ", got " + std::to_string(shape.depth));
+                         " for each head of " + heads.file + ", got " + std::to_string(shape.depth - more_passes));
     return shape;
 }
 

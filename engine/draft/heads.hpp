@@ -39,9 +39,9 @@ struct HeadsConfig {
     [[nodiscard]] std::int64_t num_parameters(const ModelConfig& target) const;
 };
 
-/// The tree shape of `options` for these heads: one level per head, and one before them for chained heads. The default
-/// tree is cut to the number of heads; throws UsageError if a shape given by the user is deeper, InputError if the
-/// heads belong to another method.
+/// The tree shape of `options` for these heads: one level per head, and before them one per pass for chained heads. The
+/// default tree is cut to the number of heads; throws UsageError if a shape given by the user is deeper, InputError if
+/// the heads belong to another method.
 TreeShape tree_of_heads(const DraftOptions& options, const HeadsConfig& heads);
 
 /// One line for each tensor that is missing, unexpected or of a wrong shape. Reads no weights. Throws InputError like

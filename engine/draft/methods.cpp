@@ -92,9 +92,8 @@ const std::vector<DraftMethod>& draft_methods() {
          .draws = Draws::without_replacement,
          .form = TreeForm::budgeted,
          .default_tree = "4",
-         .part = DraftPart::target_copy,
          .has_ngrams = true,
-         .reads_partial_cache = true,
+         .copies_target = true,
          .make_trees =
              [](Shape shape, std::int64_t) {
                  return make_rsd_s({.width = shape.width,
@@ -120,7 +119,7 @@ const std::vector<DraftMethod>& draft_methods() {
          .max_folders = 1,
          .has_ngrams = true,
          .chained_heads = true,
-         .reads_partial_cache = true,
+         .copies_target = true,
          .make = make_tokenswift_drafter},
         {.name = "replay",
          .summary = "an earlier run's tokens (for tests)",
@@ -144,7 +143,7 @@ const DraftMethod& find_draft_method(std::string_view name) {
 }
 
 TreeSpec own_tree(const DraftMethod& method, bool coupled) {
-    return (method.weighs_nodes || method.copies_target()) && coupled ? "auto" : method.default_tree;
+    return (method.weighs_nodes || method.copies_target) && coupled ? "auto" : method.default_tree;
 }
 
 bool chooses_tree(const DraftMethod& method, const TreeSpec& spec) {

@@ -32,7 +32,6 @@ enum class Draws : std::uint8_t {
 enum class DraftPart : std::uint8_t {
     none,
     language_model,  ///< complete models with the target's vocabulary, in `draft-model` folders
-    target_copy,     ///< the target's own weights, usually at a lower precision (`draft-precision`)
     heads,           ///< trained heads on the target's hidden states, in a `draft-model` folder or the target's folder
 };
 
@@ -61,16 +60,16 @@ struct DraftMethod {
     /// The method estimates a probability for each node and leaves out nodes that do not pay (DraftEconomy). For other
     /// methods TreeChooser handles `draft-tree = auto`.
     bool weighs_nodes = false;
-    bool has_ngrams = false;           ///< drafts from n-gram counts, alone or beside its own drafts
-    bool chained_heads = false;        ///< each of its heads was trained on the one before
-    bool reads_partial_cache = false;  ///< its draft passes read a part of the target's own keys and values
-    bool needs_recording = false;      ///< needs an earlier run's output (benchmarks and tests)
+    bool has_ngrams = false;     ///< drafts from n-gram counts, alone or beside its own drafts
+    bool chained_heads = false;  ///< each of its heads was trained on the one before
+    /// Its draft passes run the target's own weights, often at a lower precision (`draft-precision`), over a part of
+    /// the target's own keys and values (`partial-cache`).
+    bool copies_target = false;
+    bool needs_recording = false;  ///< needs an earlier run's output (benchmarks and tests)
     /// Makes the TreeMethod of a method over draft language models.
     std::unique_ptr<TreeMethod> (*make_trees)(const TreeShape& shape, std::int64_t num_models) = nullptr;
     std::unique_ptr<Drafter> (*make)(const DraftContext& context) = nullptr;
 
-    /// Whether it drafts with the target's own weights, over a part of the target's keys and values.
-    [[nodiscard]] bool copies_target() const { return part == DraftPart::target_copy; }
     [[nodiscard]] bool drafts() const { return draws != Draws::none; }
     [[nodiscard]] bool samples() const { return draws > Draws::certain; }
 };
@@ -121,13 +120,16 @@ struct TreeFamily {
     bool branches = false;
     std::int64_t num_models = 0;  ///< draft models; chains alternate between them
     bool by_heads = false;        ///< a level costs one row of the target's output head
+    std::int64_t passes = 1;      ///< with heads and a drafting model: first levels that cost a pass each, a chain
     /// Maximum number of positions that a row of a draft pass reads, given the text's length; {}: all of them.
     std::function<std::int64_t(std::int64_t context)> draft_context{};
     bool follows_text = true;  ///< after a pause, draft models first read the tokens since the last draft
 
     /// In trees that branch: children of a node at `level` (root: 0). Otherwise: nodes of the level below it.
     [[nodiscard]] std::int64_t fan_out(std::int64_t level, std::int64_t width) const {
-        return branches ? std::max<std::int64_t>(1, level < 30 ? width >> level : 0) : width;
+        if (!branches) return width;
+        const std::int64_t below = std::max<std::int64_t>(level - (passes - 1), 0);
+        return level < passes - 1 ? 1 : std::max<std::int64_t>(1, below < 30 ? width >> below : 0);
     }
 };
 TreeFamily tree_family(const DraftMethod& method, std::int64_t num_models);

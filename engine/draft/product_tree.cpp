@@ -4,7 +4,8 @@
 
 namespace longhaul::engine {
 
-DraftRow product_row(const Proposal& proposal, std::int64_t level, std::span<const std::int64_t> branching) {
+DraftRow product_row(const Proposal& proposal, std::int64_t level, std::span<const std::int64_t> branching,
+                     std::int64_t passes) {
     static constexpr std::uint32_t first_lane = 0;
     DraftRow row{.context = {proposal.context, {}},
                  .sampling = *proposal.sampling,
@@ -15,9 +16,10 @@ DraftRow product_row(const Proposal& proposal, std::int64_t level, std::span<con
                  .with_q = false};
     if (row.sampling.temperature == 0) row.sampling.temperature = 1;  // a one-hot distribution gives no tree
     if (row.noise.is_own()) row.noise.kind = Noise::Kind::silent;
-    if (proposal.max_width < TreeLimits::none)
-        row.num_draws =
-            std::min(row.num_draws, TreeFamily{.widths = {}, .branches = true}.fan_out(level, proposal.max_width));
+    if (proposal.max_width < TreeLimits::none) {
+        const TreeFamily family{.widths = {}, .branches = true, .passes = passes};
+        row.num_draws = std::min(row.num_draws, family.fan_out(level, proposal.max_width));
+    }
     return row;
 }
 

@@ -12,7 +12,9 @@ namespace longhaul::engine {
 
 /// The draws of the level below `level` (0: the root's children), of which there are branching[level]. Under the
 /// sampling rules the drafts are not sampled (Draws::certain): they are the most probable tokens, without noise.
-DraftRow product_row(const Proposal& proposal, std::int64_t level, std::span<const std::int64_t> branching);
+/// `passes`: TreeFamily::passes.
+DraftRow product_row(const Proposal& proposal, std::int64_t level, std::span<const std::int64_t> branching,
+                     std::int64_t passes = 1);
 
 /// Adds the same children to all nodes from `level_begin` on, up to `max_nodes` in all: the tokens that the target most
 /// likely draws there. Returns the index of the first child.

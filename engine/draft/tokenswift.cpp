@@ -1,6 +1,9 @@
-// Draft method `tokenswift` (TokenSwift; algorithms.md section 5): one pass of the target over the root, which reads a
+// Draft method `tokenswift` (TokenSwift; algorithms.md section 5): a pass of the target over the root, which reads a
 // part of the target's keys and values, gives the first level of the tree; chained heads on its hidden state give one
 // level each, h_i = h_(i-1) + W_i · norm(h_(i-1)). Below each first token, n-grams that followed it before are added.
+//
+// Beyond the paper: the pass may have weights of lower precision, and there may be several (`draft-passes`), each for
+// the token that the one before found most likely; the heads follow the last one.
 #include <algorithm>
 #include <new>
 #include <stdexcept>
@@ -21,14 +24,16 @@ PartialSequence& sequence_of(const Proposal& proposal) {
 class TokenSwiftDrafter final : public Drafter {
   public:
     TokenSwiftDrafter(const DraftContext& context, const TreeShape& shape)
-        : target_(*context.target),
+        : model_(*context.options.models.front()),
+          passes_(context.options.passes),
           heads_(*context.options.heads),
           branching_(shape.branching),
           product_nodes_(shape.max_nodes()),
+          adapts_(adapts_tree(context.options)),
           ngrams_(continuations(context.options, shape.depth)),
           common_(std::make_shared<CommonNgrams>(ngrams_, context.options.corpus.get())),
           ranker_(context.options.partial_cache, max_nodes() + 1),
-          sampler_(target_.device(), target_.config().vocab_size) {}
+          sampler_(model_.device(), model_.config().vocab_size) {}
 
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& item) override {
         return std::make_unique<PartialSequence>(
@@ -47,77 +52,96 @@ class TokenSwiftDrafter final : public Drafter {
     [[nodiscard]] std::int64_t scratch_slots(const TextSize& text) const override {
         return ranker_.scratch_slots(text);
     }
+    [[nodiscard]] bool adapts() const override { return adapts_; }
 
   private:
-    [[nodiscard]] Logits level_logits(std::span<Proposal* const> ready, std::int64_t depth);
+    [[nodiscard]] std::int64_t depth_of(const Proposal& proposal) const {
+        return std::min(proposal.max_depth, max_depth());
+    }
+    using Proposals = std::span<Proposal* const>;
+    [[nodiscard]] Logits pass_logits(Proposals ready, std::int64_t pass, std::int64_t num_heads);
+    void add_levels(Proposals ready, std::int64_t first, std::int64_t end, Logits& logits);
 
-    Model& target_;
+    Model& model_;  ///< the target, or its copy
+    std::int64_t passes_;
     const DraftHeads& heads_;
     std::vector<std::int64_t> branching_;
     std::int64_t product_nodes_;
+    bool adapts_;
     NgramOptions ngrams_;
     std::shared_ptr<CommonNgrams> common_;
     KvRanker ranker_;
     DraftSampler sampler_;
 };
 
-/// Logits [level, proposal] of the first `depth` levels: one pass over the roots, then the heads.
-Logits TokenSwiftDrafter::level_logits(std::span<Proposal* const> ready, std::int64_t depth) {
-    std::vector<KvRanker::Request> requests;
-    for (Proposal* proposal : ready) {
-        PartialSequence& sequence = sequence_of(*proposal);
-        if (!proposal->kv->reserve_scratch(1)) throw std::bad_alloc();
-        requests.push_back({&sequence.selected, proposal->kv, proposal->context, sequence.prompt_tokens});
-    }
-    ranker_.select(target_, requests);
+/// Logits after the node of each tree that the earlier passes ended with (0: the root): [1 + num_heads, proposal], the
+/// model's own and those of the first heads.
+Logits TokenSwiftDrafter::pass_logits(Proposals ready, std::int64_t pass, std::int64_t num_heads) {
     std::vector<ForwardRow> rows;
     std::vector<KvView> views;
     std::vector<std::int32_t> all;
     for (const Proposal* proposal : ready) {
         all.push_back(static_cast<std::int32_t>(rows.size()));
-        rows.push_back(sequence_of(*proposal).draft_row(*proposal, 0, all.back()));
+        rows.push_back(sequence_of(*proposal).draft_row(*proposal, static_cast<std::int32_t>(pass), all.back()));
+        rows.back().wants_logits = num_heads == 0;
         views.push_back(sequence_of(*proposal).view(*proposal));
     }
+    if (num_heads == 0) return model_.forward({.rows = rows, .sequences = views}).logits;
     const std::vector<Tap> taps{{.at = Tap::At::last_hidden, .rows = all}, {.at = Tap::At::normed_hidden, .rows = all}};
-    const PassResult pass = target_.forward({.rows = rows, .sequences = views, .taps = taps});
+    const PassResult result = model_.forward({.rows = rows, .sequences = views, .taps = taps});
     static const Norm none;
-    return target_.logits(chained_heads(target_, heads_, pass.taps[0], pass.taps[1], depth - 1), &none);
+    return model_.logits(chained_heads(model_, heads_, result.taps[0], result.taps[1], num_heads), &none);
 }
 
-void TokenSwiftDrafter::propose(std::span<Proposal> proposals) {
-    std::vector<Proposal*> ready;
-    std::int64_t depth = 0;
-    for (Proposal& proposal : proposals) {
-        const std::int64_t levels = std::min(proposal.max_depth, max_depth());
-        if (levels <= 0) continue;
-        ready.push_back(&proposal);
-        depth = std::max(depth, levels);
-    }
-    if (ready.empty()) return;
-    Logits logits = level_logits(ready, depth);
+/// Adds the levels from `first` on to all trees: the row of a level and a proposal is (level - first) * proposals + its
+/// place.
+void TokenSwiftDrafter::add_levels(Proposals ready, std::int64_t first, std::int64_t end, Logits& logits) {
     std::vector<DraftRow> rows;
-    for (std::int64_t level = 0; level < depth; ++level) {
-        for (const Proposal* proposal : ready) rows.push_back(product_row(*proposal, level, branching_));
+    for (std::int64_t level = first; level < end; ++level) {
+        for (const Proposal* proposal : ready) rows.push_back(product_row(*proposal, level, branching_, passes_));
     }
     const std::vector<Distribution> drafts = sampler_.distributions(logits, rows);
     for (std::size_t i = 0; i < ready.size(); ++i) {
         Proposal& proposal = *ready[i];
-        std::int32_t level_begin = 0;
-        for (std::int64_t level = 0; level < std::min(proposal.max_depth, max_depth()); ++level) {
-            const std::size_t at = static_cast<std::size_t>(level) * ready.size() + i;
+        auto level_begin = static_cast<std::int32_t>(first);  // the levels above are a chain
+        for (std::int64_t level = first; level < std::min(end, depth_of(proposal)); ++level) {
+            const std::size_t at = static_cast<std::size_t>(level - first) * ready.size() + i;
             level_begin = add_product_level(*proposal.tree, level_begin, drafts[at], rows[at], product_nodes_);
         }
-        if (auto& ngrams = sequence_of(proposal).ngrams)
-            ngrams->continue_first_tokens(proposal, std::min(proposal.max_depth, max_depth()));
-        proposal.draft_calls = 1;
+        ++proposal.draft_calls;
+    }
+}
+
+void TokenSwiftDrafter::propose(std::span<Proposal> proposals) {
+    std::vector<Proposal*> ready;
+    std::vector<KvRanker::Request> requests;
+    for (Proposal& proposal : proposals) {
+        if (depth_of(proposal) <= 0) continue;
+        PartialSequence& sequence = sequence_of(proposal);
+        if (!proposal.kv->reserve_scratch(passes_)) throw std::bad_alloc();
+        requests.push_back({&sequence.selected, proposal.kv, proposal.context, sequence.prompt_tokens});
+        ready.push_back(&proposal);
+    }
+    ranker_.select(model_, requests);
+    const std::vector<Proposal*> drafting = ready;
+    for (std::int64_t pass = 0; pass < passes_ && !ready.empty(); ++pass) {
+        std::int64_t depth = 0;
+        for (const Proposal* proposal : ready) depth = std::max(depth, depth_of(*proposal));
+        const std::int64_t end = pass + 1 == passes_ ? depth : pass + 1;
+        Logits logits = pass_logits(ready, pass, end - pass - 1);
+        add_levels(ready, pass, end, logits);
+        std::erase_if(ready, [&](const Proposal* proposal) { return depth_of(*proposal) <= pass + 1; });
+    }
+    for (Proposal* proposal : drafting) {
+        if (auto& ngrams = sequence_of(*proposal).ngrams) ngrams->continue_first_tokens(*proposal, depth_of(*proposal));
     }
 }
 
 }  // namespace
 
 std::unique_ptr<Drafter> make_tokenswift_drafter(const DraftContext& context) {
-    if (context.target == nullptr || context.options.heads == nullptr)
-        throw std::logic_error("draft = tokenswift was given no heads or no target");
+    if (context.options.models.size() != 1 || context.options.heads == nullptr)
+        throw std::logic_error("draft = tokenswift was given no heads or no model");
     return std::make_unique<TokenSwiftDrafter>(context,
                                                tree_of_heads(context.options, context.options.heads->config()));
 }

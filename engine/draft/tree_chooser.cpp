@@ -89,7 +89,8 @@ double TreeChooser::level_seconds(std::int64_t rows, std::int64_t width) const {
 
 /// Seconds to draft a level from `rows` rows per sequence, for the whole batch.
 double TreeChooser::drafting_seconds(std::int64_t level, std::int64_t rows, const Candidate& tree) const {
-    if (!drafts_.empty()) return level_seconds(rows, tree.limits.width);
+    if (!drafts_.empty() && (!family_.by_heads || level < family_.passes))
+        return level_seconds(rows, tree.limits.width);
     const double nodes = node_seconds * static_cast<double>(tree.level_nodes);
     if (!family_.by_heads) return nodes;
     const auto head_rows = [&](std::int64_t levels) {

@@ -91,11 +91,12 @@ struct Replica::State {
         for (Model* draft : options.draft.models)
             drafts.push_back(CostModel::measure(*draft, 0.3 / static_cast<double>(options.draft.models.size())));
         TreeFamily family = tree_family(*options.draft.method, static_cast<std::int64_t>(drafts.size()));
-        if (options.draft.method->reads_partial_cache)
+        if (options.draft.method->copies_target)
             family.draft_context = [cache = options.draft.partial_cache](std::int64_t n) {
                 return cache.positions_of({n, 0});
             };
-        family.follows_text = !options.draft.method->copies_target();
+        family.follows_text = !options.draft.method->copies_target;
+        family.passes = options.draft.passes;
         family.max_depth = std::min(family.max_depth, drafter->max_depth());
         return TreeChooser(family, target, drafts);
     }

@@ -71,6 +71,7 @@ struct Settings {
     std::int64_t resample_threshold = 0;
     std::string draft_precision = "auto";
     std::int64_t partial_cache = 0;  // positions; 0: auto
+    std::int64_t draft_passes = 0;   // 0: auto
     std::string partial_cache_mode = "window";
     std::int64_t ngram_order = 4;
     std::int64_t ngram_top = 20;

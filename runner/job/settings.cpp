@@ -141,7 +141,7 @@ void resolve(Settings& settings) {
     // The device kind decides the bits of results, so the resolved job names the device.
     settings.device = resolved_device(settings.device, settings.kernels, gpus_here());
     if (!settings.draft_tree.is_given()) settings.draft_tree = own_tree(settings);
-    if (settings.draft->copies_target() && settings.draft_precision == "auto")
+    if (settings.draft->copies_target && settings.draft_precision == "auto")
         settings.draft_precision = chosen_precision(settings);
 }
 
@@ -231,14 +231,14 @@ void check_partial_cache(const Settings& settings, const Origins& origins, Fault
         if (!faults.has(key) && !faults.has("draft")) faults.add(key, origins.of(key), key, expected, got, fix);
     };
     if (!settings.draft->drafts()) return;  // plain decoding ignores draft keys
-    const bool copies = settings.draft->copies_target();
+    const bool copies = settings.draft->copies_target;
     if (copies && settings.draft_precision == "int8" && settings.precision == "int4")
         add("draft-precision", "int4, same or auto with precision = int4", shown("int8"),
             "a copy above the model's precision costs more than the model itself");
-    if (!copies && settings.draft_precision != Settings().draft_precision)
-        add("draft-precision", "its default with draft = " + settings.draft->name, shown(settings.draft_precision),
-            "only draft = self has it");
-    if (settings.draft->reads_partial_cache) {
+    if (settings.draft_passes != 0 && !settings.draft->chained_heads)
+        add("draft-passes", "its default with draft = " + settings.draft->name, std::to_string(settings.draft_passes),
+            "only draft = tokenswift has it");
+    if (copies) {
         const bool ranks = settings.partial_cache_mode == "dynamic" || settings.partial_cache_mode == "static";
         if (ranks && settings.partial_cache > 0 && settings.partial_cache < engine::min_ranked_positions)
             add("partial-cache",
@@ -268,7 +268,7 @@ void check_corpus(const Settings& settings, const Origins& origins, Faults& faul
     if (!settings.draft->has_ngrams) add("draft = " + settings.draft->name, "it drafts without n-grams");
     if (!settings.is_coupled()) add("verify = " + settings.verify.name(), "with this rule drafts decide the text");
     if (settings.ngram_top == 0) add("ngram-top = 0", "");
-    if (settings.draft->copies_target() && !settings.draft_tree.is_auto())
+    if (settings.draft->copies_target && !settings.draft_tree.is_auto())
         add("draft-tree = " + settings.draft_tree.text(), "n-grams extend the trees of draft-tree = auto");
 }
 
@@ -371,7 +371,7 @@ std::vector<std::filesystem::path> DraftFolders::all() const {
 DraftFolders draft_folders(const Settings& settings) {
     DraftFolders folders;
     if (settings.mode != "generate") return folders;
-    folders.target_copy = settings.draft->copies_target();
+    folders.target_copy = settings.draft->copies_target;
     if (settings.draft->has_ngrams) folders.corpus = settings.draft_corpus;
     if (settings.draft->part == engine::DraftPart::language_model) folders.models = settings.draft_model;
     if (settings.draft->part == engine::DraftPart::heads)
@@ -417,7 +417,7 @@ std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
         const KeyKind kind = kind_of(key.info.key, settings);
         if (kind == KeyKind::execution || (kind == KeyKind::extension && !extensions)) continue;
         if (later_keys.contains(key.info.key) && key.get(settings) == key.get(defaults)) continue;
-        if (is_draft_copy_key(key.info.key) && !settings.draft->reads_partial_cache) continue;
+        if (is_draft_copy_key(key.info.key) && !settings.draft->copies_target) continue;
         if (key.info.key == "device") {
             identity.push_back({"device", device_kind(settings), "job"});
             continue;

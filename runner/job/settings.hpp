@@ -69,7 +69,8 @@ DraftFolders draft_folders(const Settings& settings);
 
 /// The keys of methods whose drafts copy the target. Other methods ignore them: they are not part of the job's
 /// identity.
-constexpr std::array<const char*, 3> draft_copy_keys{"draft-precision", "partial-cache", "partial-cache-mode"};
+constexpr std::array<const char*, 4> draft_copy_keys{"draft-precision", "draft-passes", "partial-cache",
+                                                     "partial-cache-mode"};
 bool is_draft_copy_key(std::string_view key);
 /// The values that earlier versions wrote into job files and identities with every method.
 inline const std::map<std::string, std::string> earlier_values{{"partial-cache", "4096"},

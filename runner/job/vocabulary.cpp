@@ -245,6 +245,19 @@ Key partial_cache_key() {
             [](const Settings& s) { return Strings{s.partial_cache == 0 ? "auto" : std::to_string(s.partial_cache)}; }};
 }
 
+Key draft_passes_key() {
+    return {
+        .info = {.key = "draft-passes",
+                 .value_name = "N|auto",
+                 .help = "passes of draft = tokenswift before its heads, each behind the token that the one before "
+                         "found most likely; auto = 1, or up to 4 with draft-tree = auto"},
+        .kind = Kind::draft,
+        .set = [](Settings& s, const std::string& value,
+                  const auto&) { s.draft_passes = value == "auto" ? 0 : parse_integer(value, 1, 16); },
+        .get =
+            [](const Settings& s) { return Strings{s.draft_passes == 0 ? "auto" : std::to_string(s.draft_passes)}; }};
+}
+
 Key tensor_parallel_key() {
     return {.info = {.key = "tensor-parallel",
                      .value_name = "1|2|4|8",
@@ -482,8 +495,8 @@ Section draft_section() {
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any,
                  "not in this version: Lyanna's r"),
          choice("draft-precision", Kind::draft, &Settings::draft_precision, {"auto", "int4", "int8", "same"}, {},
-                "weights that draft = self drafts with; same = the model's own, no copy"),
-         partial_cache_key(),
+                "weights that draft = self and tokenswift draft with; same = the model's own, no copy"),
+         draft_passes_key(), partial_cache_key(),
          choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode,
                 {"window", "full", "dynamic", "static"}, {},
                 "how these positions are selected: window = the first and the most recent ones, full = all of them; "

@@ -125,17 +125,19 @@ void DraftModels::give_to(engine::DraftOptions& options) const {
 }
 
 DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const {
-    std::int64_t parameters = heads_ ? heads_->config().num_parameters(target) : 0;
-    for (const auto& model : models_) parameters += engine::num_parameters(model->config());
-    if (heads_ && options.method->reads_partial_cache) parameters += engine::num_parameters(target);
+    const auto all = static_cast<double>(engine::num_parameters(target));
+    const double heads = heads_ ? static_cast<double>(heads_->config().num_parameters(target)) / all : 0;
+    double models = 0;
+    if (drafting_target_ == nullptr) {
+        for (const auto& model : models_) models += static_cast<double>(engine::num_parameters(model->config())) / all;
+    } else {  // the same parameters, but fewer bits of each
+        models = models_.empty() ? 1.0
+                                 : static_cast<double>(models_.front()->streamed_weight_bytes()) /
+                                       static_cast<double>(drafting_target_->streamed_weight_bytes());
+    }
     const std::int64_t levels = heads_ ? 1 : options.shape().depth;
-    DraftCost cost{.level = static_cast<double>(parameters) / static_cast<double>(engine::num_parameters(target)),
-                   .levels = options.chooses_tree() ? 0 : levels};
-    if (drafting_target_ != nullptr)  // the same parameters, but fewer bits of each
-        cost.level = models_.empty() ? 1.0
-                                     : static_cast<double>(models_.front()->streamed_weight_bytes()) /
-                                           static_cast<double>(drafting_target_->streamed_weight_bytes());
-    return cost;
+    return {.level = static_cast<double>(options.passes) * models + heads,
+            .levels = options.chooses_tree() ? 0 : levels};
 }
 
 std::string DraftModels::fingerprint() const {

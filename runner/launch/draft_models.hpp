@@ -30,8 +30,8 @@ class DraftModels {
 
     /// Sets the pointers to the models and heads in `options`.
     void give_to(engine::DraftOptions& options) const;
-    /// Parameters read per tree level (heads: once per tree), divided by the target's parameters; of a copy of the
-    /// target: bytes by bytes.
+    /// Parameters read per tree level (heads, and the passes before them: once per tree), divided by the target's
+    /// parameters; of a copy of the target: bytes by bytes.
     [[nodiscard]] DraftCost cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const;
     /// Fingerprints of the heads and models, joined in order; "" if nothing is loaded.
     [[nodiscard]] std::string fingerprint() const;

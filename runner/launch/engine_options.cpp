@@ -72,6 +72,12 @@ static engine::PartialMode::Value partial_mode(const std::string& name) {
     return static_cast<engine::PartialMode::Value>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
+/// `auto`: where measured time decides the depth of the trees, as many passes as may pay; else as published.
+static std::int64_t passes_of(const Settings& settings) {
+    if (settings.draft_passes > 0) return settings.draft_passes;
+    return settings.draft->chained_heads && engine::chooses_tree(*settings.draft, settings.draft_tree) ? 4 : 1;
+}
+
 engine::DraftOptions draft_of(const Settings& settings) {
     return {.method = settings.draft,
             .tree = settings.draft_tree,
@@ -82,7 +88,8 @@ engine::DraftOptions draft_of(const Settings& settings) {
             .models = {},
             .partial_cache = {.mode = partial_mode(settings.partial_cache_mode),
                               .max_positions = settings.partial_cache,
-                              .of_prompt = !settings.draft->copies_target()},
+                              .of_prompt = settings.draft->part == engine::DraftPart::heads},
+            .passes = passes_of(settings),
             .model_temperature = settings.draft_temperature,
             .tree_limits = {}};
 }
@@ -119,7 +126,7 @@ std::int64_t max_item_positions(const Settings& settings, const engine::ModelCon
 /// Ranks that share a KV head hold different query heads of it, so they would rank its positions differently than one
 /// rank does.
 static void check_ranking(const Settings& settings, const engine::ModelConfig& config) {
-    const bool ranks = settings.draft->reads_partial_cache && draft_of(settings).partial_cache.ranks();
+    const bool ranks = settings.draft->copies_target && draft_of(settings).partial_cache.ranks();
     if (!ranks || settings.is_coupled() || settings.tensor_parallel <= config.num_kv_heads) return;
     throw UsageError("partial-cache-mode: expected window or full with verify = " + settings.verify.name() +
                      " and tensor-parallel = " + std::to_string(settings.tensor_parallel) + ", got " +

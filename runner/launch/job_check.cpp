@@ -254,7 +254,7 @@ class JobChecker {
             warn("memory for weights of " + size_text(need.weights) + " per rank",
                  size_text(need.available) + " on " + need.host,
                  std::string("raise tensor-parallel, or take ") +
-                     (draft_copy_precision(report_.settings) && report_.settings.draft->copies_target()
+                     (draft_copy_precision(report_.settings) && report_.settings.draft->copies_target
                           ? "draft-precision = same or "
                           : "") +
                      "precision = int8");

@@ -193,7 +193,7 @@ ModelParts parts_of(const Settings& settings) {
             {config, split, engine::kv_layout_of(config, split, kv_dtype_of(settings)), precision_of(settings)});
     };
     add(engine::ModelConfig::load(settings.model), settings.tensor_parallel);
-    if (settings.mode == "generate" && settings.draft->reads_partial_cache) {
+    if (settings.mode == "generate" && settings.draft->copies_target) {
         parts.front().partial_cache = draft_of(settings).partial_cache;
         parts.front().new_tokens = settings.max_tokens;
     }

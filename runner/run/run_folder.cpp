@@ -36,7 +36,7 @@ std::map<std::string, std::string> key_values(const Settings& settings) {
 std::map<std::string, std::string> read_keys(const Json& json, const Settings& settings) {
     auto keys = json.get<std::map<std::string, std::string>>();
     // Earlier versions stored the partial cache of every method.
-    if (!settings.draft->reads_partial_cache)
+    if (!settings.draft->copies_target)
         std::erase_if(keys, [](const auto& key) { return is_draft_copy_key(key.first); });
     const auto draft = keys.find("draft");
     if (draft == keys.end() || draft->second != settings.draft->name) return keys;
@@ -256,7 +256,7 @@ std::string identity_hash(const Settings& settings, const Fingerprints& fingerpr
     std::map<std::string, std::string> keys = key_values(settings);
     // for compatibility with checkpoints of earlier versions
     if (settings.draft_tree == own_tree(settings)) keys.erase("draft-tree");
-    if (!settings.is_coupled() && !settings.draft->reads_partial_cache)
+    if (!settings.is_coupled() && !settings.draft->copies_target)
         keys.insert(earlier_values.begin(), earlier_values.end());
     keys["device"] = "cpu";  // likewise; with --allow-device-change, checkpoints of another device kind are read
     std::string text;

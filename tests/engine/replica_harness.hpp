@@ -148,7 +148,7 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                 }
                 if (job.copy)
                     drafts.push_back(Model::load(job.model, *job.copy, *device, group, model->kv_layout().dtype));
-                if (job.options.draft.method->copies_target())
+                if (job.options.draft.method->copies_target)
                     options.draft.models.push_back(job.copy ? drafts.back().get() : model.get());
                 std::unique_ptr<DraftHeads> heads;
                 if (!job.heads.empty()) heads = std::make_unique<DraftHeads>(job.heads, *model);

@@ -94,7 +94,7 @@ class TableDecoder {
             without_model_ = make_drafter({job_.draft});
             return;
         }
-        const std::int64_t copy = method.copies_target() ? 1 : 0;
+        const std::int64_t copy = method.copies_target ? 1 : 0;
         if (num_models < method.min_folders + copy || num_models > method.max_folders + copy)
             throw UsageError("rule-table: p: expected " +
                              std::string(method.max_folders > 1 ? "1 to 8 tables" : "one table") +

@@ -81,6 +81,47 @@ TEST(TokenSwift, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruption
     std::filesystem::remove_all(folder);
 }
 
+// Passes of a copy with fewer bits, and several of them, before the heads.
+TEST(TokenSwift, PassesOfACopyChangeTheDraftsNotTheText) {
+    const HeadsFolder heads(tiny_width(), 2);
+    for (const auto& [passes, tree] : {std::pair<std::int64_t, const char*>{1, "1,2,2"}, {3, "2,2"}, {4, "auto"}}) {
+        Job job = job_of(VerifyRule::coupled, heads);
+        job.copy = Precision::int4;
+        job.options.draft.passes = passes;
+        job.options.draft.tree = tree;
+        const Texts plain = plain_texts(job);
+        for (const int ranks : {1, 2}) {
+            job.ranks = ranks;
+            job.options.batch = ranks == 1 ? 3 : 1;
+            const JobResult result = launch(job);
+            EXPECT_EQ(tokens_of(result.items), plain) << passes << " passes, tree " << tree << ", ranks " << ranks;
+            EXPECT_GT(result.sum.accepted, 0);
+        }
+    }
+    Job job = job_of(VerifyRule::recursive, heads);
+    job.copy = Precision::int8;
+    job.options.draft.passes = 2;
+    job.options.draft.tree = "2,2";
+    const Texts texts = tokens_of(launch(job).items);
+    job.options.batch = 1;
+    EXPECT_EQ(tokens_of(launch(job).items), texts) << "another batch";
+    job.ranks = 2;
+    EXPECT_EQ(tokens_of(launch(job).items), texts) << "2 ranks";
+}
+
+// The passes are the target's own: with all keys and values they are right in every step.
+TEST(TokenSwift, EveryPassFindsTheTargetsTokenWithTheFullCache) {
+    const HeadsFolder heads(tiny_width(), 1);
+    Job job = job_of(VerifyRule::coupled, heads, PartialMode::full);
+    job.options.draft.tree = "1";
+    job.options.draft.passes = 4;
+    job.options.draft.ngram_top = 0;
+    job.generation.max_tokens = 61;
+    const JobResult result = launch(job);
+    EXPECT_EQ(result.sum.accepted, result.sum.drafted);
+    EXPECT_GT(result.sum.drafted, 3 * 45) << "most of the tokens";
+}
+
 // The first level is the target's own head: with all keys and values it is right in every step.
 TEST(TokenSwift, TheFirstTokenIsTheTargetsWithTheFullCache) {
     const HeadsFolder heads(tiny_width(), 1);

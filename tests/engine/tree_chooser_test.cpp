@@ -364,6 +364,24 @@ TEST(TreeChooser, DraftsMayReadLessThanTheTarget) {
     EXPECT_LE(depth_at(false), 1);
 }
 
+// A tree of heads behind passes of a model: the first levels cost a pass each, those of the heads almost nothing.
+TEST(TreeChooser, LevelsOfHeadsComeAfterThePasses) {
+    TreeFamily family = family_of("tokenswift");
+    family.passes = 2;
+    EXPECT_EQ(family.fan_out(0, 4), 1);
+    EXPECT_EQ(family.fan_out(1, 4), 4);
+    EXPECT_EQ(family.fan_out(2, 4), 2);
+    const auto depth_with = [&](std::int64_t passes) {
+        family.passes = passes;
+        family.max_depth = 5;
+        TreeChooser chooser(family, memory_bound(1), {memory_bound(0.4)});
+        TreeLimits limits;
+        for (int i = 0; i < 3; ++i) limits = chooser.choose({.sequences = 1, .context = 100});
+        return limits.depth;
+    };
+    EXPECT_GT(depth_with(1), depth_with(5));
+}
+
 TEST(TreeChooser, ChoosesNothingWhereNothingDecodes) {
     TreeChooser chooser(family_of("sd"), memory_bound(1), {memory_bound(0.1)});
     EXPECT_EQ(chooser.choose({.sequences = 0, .context = 0}).depth, 0);

@@ -245,7 +245,14 @@ TEST(Settings, DraftKeysGoTogether) {
          "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self and tokenswift "
          "have it"},
         {{{"draft", "ngram"}, {"draft-precision", "int4"}},
-         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self has it"},
+         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self and tokenswift "
+         "have it"},
+        {{{"draft", "self"}, {"draft-passes", "2"}},
+         "draft-passes: expected its default with draft = self, got 2; only draft = tokenswift has it"},
+        {{{"draft", "ngram"}, {"draft-passes", "2"}},
+         "draft-passes: expected its default with draft = ngram, got 2; only draft = tokenswift has it"},
+        {{{"draft", "tokenswift"}, {"draft-passes", "2"}, {"draft-precision", "int8"}}, ""},
+        {{{"draft", "tokenswift"}, {"draft-passes", "0"}}, "draft-passes: expected an integer from 1 to 16, got '0'"},
         {{{"draft-corpus", "/c"}}, ""},
         {{{"draft", "ngram"}, {"draft-corpus", "/c"}}, ""},
         {{{"draft", "ar"}, {"draft-corpus", "/c"}}, ""},

@@ -166,6 +166,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "draft-parallel",
                                      "resample-threshold",
                                      "draft-precision",
+                                     "draft-passes",
                                      "partial-cache",
                                      "partial-cache-mode",
                                      "ngram-order",
