@@ -15,10 +15,9 @@
 #include "engine/draft/ranked_kv.hpp"
 #include "engine/draft/tree_growth.hpp"
 #include "engine/kv/partial_kv.hpp"
-#include "engine/sampling/pipeline.hpp"
-#include "tests/engine/chi_square.hpp"
 #include "tests/engine/replica_harness.hpp"
 #include "tests/engine/table_decoding.hpp"
+#include "tests/engine/text_distribution.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -223,46 +222,7 @@ TEST(SelfDrafter, PlansCountItsNodes) {
 
 // --- the distribution of texts
 
-constexpr std::int64_t emitted = 3;
-
-SamplingParams four_tokens() {
-    SamplingParams wanted;
-    wanted.temperature = 1.3;
-    wanted.top_k = 4;
-    wanted.repetition_penalty = 1.2;  // each node has its own context
-    wanted.penalty_window = 64;
-    return wanted;
-}
-
-/// The target's distribution after `context`.
-Distribution next_token(Model& model, const Tokens& context) {
-    PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
-    KvSequence kv(pool);
-    EXPECT_TRUE(kv.reserve(std::ssize(context)));
-    std::vector<ForwardRow> rows;
-    for (const std::int32_t token : context) rows.push_back(text_row(token, std::ssize(rows)));
-    rows.back().wants_logits = true;
-    const KvView view = kv.view();
-    PassResult result = model.forward({.rows = rows, .sequences = std::span(&view, 1)});
-    return LogitsPipeline(four_tokens(), model.config().vocab_size).apply(result.logits.all(), {context, {}});
-}
-
-/// The probabilities of all texts of `emitted` tokens after `prompt`.
-std::map<Tokens, double> texts_after(const Tokens& prompt) {
-    const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
-    const auto group = make_local_group();
-    const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
-    return testing::joint_distribution(emitted, [&](const Tokens& text) {
-        Tokens context = prompt;
-        context.insert(context.end(), text.begin(), text.end());
-        return next_token(*model, context);
-    });
-}
-
 TEST(SelfDrafter, TextsAreDistributedAsTheTargets) {
-    const Tokens prompt = prompt_of(4);
-    const std::map<Tokens, double> expected = texts_after(prompt);
-    ASSERT_EQ(expected.size(), 64U);
     struct Case {
         const char *verify, *tree;
     };
@@ -270,18 +230,11 @@ TEST(SelfDrafter, TextsAreDistributedAsTheTargets) {
                                Case{"recursive", "3x2:4"}, Case{"k-seq", "2"}, Case{"multi-round", "2"}}) {
         Job job = job_of(wanted.verify, Precision::int4, wanted.tree);
         job.options.draft.partial_cache.max_positions = 64;
-        job.options.batch = 16;
-        job.generation.sampling = four_tokens();
-        job.generation.max_tokens = emitted;
-        job.items = 2000;
-        for (std::int64_t item = 0; item < job.items; ++item) job.prompts[item] = prompt;
-        const JobResult result = launch(job);
-        std::map<Tokens, std::int64_t> counts;
-        for (const auto& [index, item] : result.items) ++counts[item.tokens];
-        EXPECT_GT(chi_square_p(counts, expected), 1e-4) << wanted.verify;
-        EXPECT_GT(result.sum.accepted, job.items / 4) << wanted.verify << ": drafts must be accepted";
-        EXPECT_LT(result.sum.accepted, job.items * (emitted - 1)) << wanted.verify << ": and rejected";
+        expect_distribution_of_target(std::move(job), prompt_of(4), 2000);
     }
+    Job ranked = ranked_job(PartialMode::dynamic, "recursive", Precision::int4, "2x2");
+    const Tokens prompt = ranked.prompts[2];
+    expect_distribution_of_target(std::move(ranked), prompt, 1000);
 }
 
 // --- the chances of its drafts

@@ -1,6 +1,6 @@
 // TokenSwift in a whole replica: under `coupled` the text is that of plain decoding, under `recursive` one text of its
-// own, whatever the batch, the split and the interruptions. Also chained heads against their formula, in double
-// precision.
+// own, whatever the batch, the split and the interruptions; the distribution is the target's. Also chained heads
+// against their formula, in double precision.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,6 +9,7 @@
 #include "engine/draft/heads.hpp"
 #include "tests/engine/heads_folder.hpp"
 #include "tests/engine/replica_harness.hpp"
+#include "tests/engine/text_distribution.hpp"
 
 namespace longhaul::engine {
 namespace {
@@ -79,6 +80,24 @@ TEST(TokenSwift, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruption
         EXPECT_GT(result.sum.resumes, 1);
     }
     std::filesystem::remove_all(folder);
+}
+
+TEST(TokenSwift, TextsAreDistributedAsTheTargets) {
+    const HeadsFolder heads(tiny_width(), 2);
+    const auto prompt = [](std::int32_t length) {
+        Tokens tokens;
+        for (std::int32_t i = 0; i < length; ++i) tokens.push_back((i * i + i / 5) % 90);
+        return tokens;
+    };
+    for (const VerifyRule::Value rule : {VerifyRule::coupled, VerifyRule::recursive}) {
+        for (const std::int64_t passes : {1, 2}) {
+            Job job = job_of(rule, heads);
+            job.options.draft.tree = "2,2";
+            job.options.draft.passes = passes;
+            if (passes == 2) job.copy = Precision::int4;
+            expect_distribution_of_target(std::move(job), prompt(passes == 1 ? 6 : 300), passes == 1 ? 2000 : 800);
+        }
+    }
 }
 
 // Passes of a copy with fewer bits, and several of them, before the heads.
