@@ -78,12 +78,19 @@ void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> acc
     }
 }
 
+std::int64_t Acceptance::fan_out(std::size_t level, std::size_t width) const {
+    return family_.fan_out(static_cast<std::int64_t>(level), family_.widths[width]);
+}
+
 std::vector<double> Acceptance::chances(std::size_t width, std::int64_t depth, double hope) const {
     std::vector<double> all_miss(static_cast<std::size_t>(depth), 1.0);
     for (std::size_t i = 0; i <= width; ++i) {
         double belief = 0;
         double weight = 0;  // the first level has its own prior
+        bool same_so_far = i > 0;
         for (std::size_t level = 0; level < all_miss.size(); ++level) {
+            same_so_far = same_so_far && fan_out(level, i) == fan_out(level, i - 1);
+            if (same_so_far) continue;  // the same nodes as in the next narrower trees
             const Cell& cell = cells_[level][i];
             belief = (cell.hits + weight * belief) / (cell.trials + weight);
             weight = level_weight;

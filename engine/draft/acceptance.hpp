@@ -39,6 +39,7 @@ class Acceptance {
 
         void count(bool hit);
     };
+    [[nodiscard]] std::int64_t fan_out(std::size_t level, std::size_t width) const;
     [[nodiscard]] std::size_t narrowest_with(const TokenTree& tree, std::int32_t node, std::int64_t level) const;
 
     TreeFamily family_;

@@ -28,8 +28,7 @@ std::unique_ptr<Drafter> make_plain_drafter(const DraftContext& /*context*/) {
     return std::make_unique<PlainDrafter>();
 }
 
-std::int64_t max_tree_nodes(const DraftOptions& options) {
-    const TreeShape shape = options.shape();
+std::int64_t max_tree_nodes(const DraftOptions& options, const TreeShape& shape) {
     if (options.method->chained_heads) return shape.max_nodes() + continuations(options, shape.depth).shape.budget;
     if (options.method->copies_target) return shape.max_nodes() + added_ngrams(options).shape.budget;
     return shape.max_nodes();

@@ -90,7 +90,7 @@ struct Proposal {
     double min_probability = 0;        ///< nodes with a smaller acceptance estimate do not pay
     double min_level_probability = 0;  ///< nor does a pass of a draft model below nodes with a smaller one
     TokenTree* tree = nullptr;         ///< in: only its root; out: the tree
-    std::int64_t draft_calls = 0;      ///< out: levels drafted by models, or 1 for a draft made without a model
+    std::int64_t draft_calls = 0;      ///< out: passes of models, or 1 for a draft made without a model
 };
 
 /// A draft method.
@@ -126,7 +126,7 @@ struct DraftContext {
 std::unique_ptr<Drafter> make_plain_drafter(const DraftContext& context);
 
 /// Maximum number of nodes of the trees that make_drafter(options) grows, for plans made before anything is loaded.
-std::int64_t max_tree_nodes(const DraftOptions& options);
+std::int64_t max_tree_nodes(const DraftOptions& options, const TreeShape& shape);
 
 /// Makes the drafter of `options.method`. Throws UsageError that names the wrong key.
 std::unique_ptr<Drafter> make_drafter(const DraftContext& context);

@@ -121,8 +121,8 @@ struct TreeFamily {
     std::int64_t num_models = 0;  ///< draft models; chains alternate between them
     bool by_heads = false;        ///< a level costs one row of the target's output head
     std::int64_t passes = 1;      ///< with heads and a drafting model: first levels that cost a pass each, a chain
-    /// Maximum number of positions that a row of a draft pass reads, given the text's length; {}: all of them.
-    std::function<std::int64_t(std::int64_t context)> draft_context{};
+    /// Maximum number of positions that a row of a draft pass reads, given the lengths of text and prompt; {}: all.
+    std::function<std::int64_t(std::int64_t context, std::int64_t prompt)> draft_context{};
     bool follows_text = true;  ///< after a pause, draft models first read the tokens since the last draft
 
     /// In trees that branch: children of a node at `level` (root: 0). Otherwise: nodes of the level below it.

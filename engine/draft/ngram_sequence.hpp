@@ -1,5 +1,5 @@
 // Drafts from n-gram counts, for one sequence (algorithms.md section 5): alone (draft = ngram), or as an extension
-// of the trees of a model (draft = self).
+// of the trees of a model (draft = self, tokenswift).
 #pragma once
 
 #include <cstdint>

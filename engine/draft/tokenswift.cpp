@@ -24,7 +24,8 @@ PartialSequence& sequence_of(const Proposal& proposal) {
 class TokenSwiftDrafter final : public Drafter {
   public:
     TokenSwiftDrafter(const DraftContext& context, const TreeShape& shape)
-        : model_(*context.options.models.front()),
+        : target_(*context.target),
+          model_(*context.options.models.front()),
           passes_(context.options.passes),
           heads_(*context.options.heads),
           branching_(shape.branching),
@@ -62,7 +63,8 @@ class TokenSwiftDrafter final : public Drafter {
     [[nodiscard]] Logits pass_logits(Proposals ready, std::int64_t pass, std::int64_t num_heads);
     void add_levels(Proposals ready, std::int64_t first, std::int64_t end, Logits& logits);
 
-    Model& model_;  ///< the target, or its copy
+    Model& target_;
+    Model& model_;  ///< drafts: the target, or its copy
     std::int64_t passes_;
     const DraftHeads& heads_;
     std::vector<std::int64_t> branching_;
@@ -90,7 +92,8 @@ Logits TokenSwiftDrafter::pass_logits(Proposals ready, std::int64_t pass, std::i
     const std::vector<Tap> taps{{.at = Tap::At::last_hidden, .rows = all}, {.at = Tap::At::normed_hidden, .rows = all}};
     const PassResult result = model_.forward({.rows = rows, .sequences = views, .taps = taps});
     static const Norm none;
-    return model_.logits(chained_heads(model_, heads_, result.taps[0], result.taps[1], num_heads), &none);
+    // The heads have the target's precision, whatever that of the copy.
+    return model_.logits(chained_heads(target_, heads_, result.taps[0], result.taps[1], num_heads), &none);
 }
 
 /// Adds the levels from `first` on to all trees: the row of a level and a proposal is (level - first) * proposals + its
@@ -140,7 +143,7 @@ void TokenSwiftDrafter::propose(std::span<Proposal> proposals) {
 }  // namespace
 
 std::unique_ptr<Drafter> make_tokenswift_drafter(const DraftContext& context) {
-    if (context.options.models.size() != 1 || context.options.heads == nullptr)
+    if (context.target == nullptr || context.options.models.size() != 1 || context.options.heads == nullptr)
         throw std::logic_error("draft = tokenswift was given no heads or no model");
     return std::make_unique<TokenSwiftDrafter>(context,
                                                tree_of_heads(context.options, context.options.heads->config()));

@@ -80,7 +80,8 @@ double TreeChooser::target_seconds(double mean_rows) const {
 /// Seconds of the draft models for one level. With several models, each runs its own pass over its share of the rows.
 double TreeChooser::level_seconds(std::int64_t rows, std::int64_t width) const {
     const auto models = std::min<std::int64_t>(static_cast<std::int64_t>(drafts_.size()), width);
-    const std::int64_t context = family_.draft_context ? family_.draft_context(batch_.context) : batch_.context;
+    const std::int64_t context =
+        family_.draft_context ? family_.draft_context(batch_.context, batch_.prompt) : batch_.context;
     double seconds = 0;
     for (std::int64_t model = 0; model < models; ++model)
         seconds += pass_seconds(drafts_[model], std::max<std::int64_t>(rows / models, 1), context);
@@ -241,11 +242,13 @@ void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> 
 void TreeChooser::weigh(const Step& step, double seconds) {
     const std::int64_t rows = std::max<std::int64_t>(step.rows / batch_.sequences, 1);
     const double forward = shortened(step.forward_seconds, target_seconds(static_cast<double>(rows)));
-    delay_ += slow_delay * (forward / target_seconds(static_cast<double>(rows)) - delay_);
     // Draft models fill the CPU caches with their own data, so a first pass without drafts is slower than plain
     // decoding.
     const bool lone = limits_.depth == 0 && drafted_before_ && step_ >= first_steps;
-    if (!lone) target_correction_.record(step.rows, pass_seconds(target_, rows, batch_.context), step.forward_seconds);
+    if (!lone) {
+        delay_ += slow_delay * (forward / target_seconds(static_cast<double>(rows)) - delay_);
+        target_correction_.record(step.rows, pass_seconds(target_, rows, batch_.context), step.forward_seconds);
+    }
     const auto tokens = static_cast<double>(std::max<std::int64_t>(step.tokens, 1));
     const double verify = step.verify_seconds / tokens;
     verify_seconds_ +=

@@ -41,6 +41,7 @@ class TreeChooser {
     struct Batch {
         std::int64_t sequences = 1;
         std::int64_t context = 1;  ///< mean number of positions per sequence
+        std::int64_t prompt = 0;   ///< of these, in the prompt
     };
     /// Times and result of a step.
     struct Step {

@@ -208,14 +208,16 @@ void Replica::State::plan_trees(StepHeader& header) {
         header.feed_drafter = header.trees.depth > 0;
     }
     if (!chooser) return;
-    TreeChooser::Batch batch{.sequences = 0, .context = 0};
+    TreeChooser::Batch batch{.sequences = 0, .context = 0, .prompt = 0};
     for (const auto& sequence : in_flight) {
         if (sequence->prefilling() && (!chooser->pauses() || sequence->kv->committed() < sequence->num_tokens() - 1))
             continue;
         ++batch.sequences;
         batch.context += sequence->num_tokens();
+        batch.prompt += sequence->prompt_size();
     }
     batch.context /= std::max<std::int64_t>(batch.sequences, 1);
+    batch.prompt /= std::max<std::int64_t>(batch.sequences, 1);
     header.trees = chooser->choose(batch);
     header.feed_drafter = !chooser->pauses();
 }

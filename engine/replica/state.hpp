@@ -92,8 +92,8 @@ struct Replica::State {
             drafts.push_back(CostModel::measure(*draft, 0.3 / static_cast<double>(options.draft.models.size())));
         TreeFamily family = tree_family(*options.draft.method, static_cast<std::int64_t>(drafts.size()));
         if (options.draft.method->copies_target)
-            family.draft_context = [cache = options.draft.partial_cache](std::int64_t n) {
-                return cache.positions_of({n, 0});
+            family.draft_context = [cache = options.draft.partial_cache](std::int64_t n, std::int64_t prompt) {
+                return cache.positions_of({n, prompt});
             };
         family.follows_text = !options.draft.method->copies_target;
         family.passes = options.draft.passes;

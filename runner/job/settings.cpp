@@ -268,7 +268,8 @@ void check_corpus(const Settings& settings, const Origins& origins, Faults& faul
     if (!settings.draft->has_ngrams) add("draft = " + settings.draft->name, "it drafts without n-grams");
     if (!settings.is_coupled()) add("verify = " + settings.verify.name(), "with this rule drafts decide the text");
     if (settings.ngram_top == 0) add("ngram-top = 0", "");
-    if (settings.draft->copies_target && !settings.draft_tree.is_auto())
+    // Those of chained heads follow every first token.
+    if (settings.draft->copies_target && !settings.draft->chained_heads && !settings.draft_tree.is_auto())
         add("draft-tree = " + settings.draft_tree.text(), "n-grams extend the trees of draft-tree = auto");
 }
 
@@ -410,7 +411,7 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
     // Keys that runs of earlier versions do not record. The default is what those versions did, so it is left out.
-    static const std::set<std::string> later_keys{"mode", "window", "stride", "chat"};
+    static const std::set<std::string> later_keys{"mode", "window", "stride", "chat", "draft-passes"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {

@@ -250,7 +250,7 @@ Key draft_passes_key() {
         .info = {.key = "draft-passes",
                  .value_name = "N|auto",
                  .help = "passes of draft = tokenswift before its heads, each behind the token that the one before "
-                         "found most likely; auto = 1, or up to 4 with draft-tree = auto"},
+                         "found most likely; auto = 1, or 4 with draft-tree = auto and a copy of fewer bits"},
         .kind = Kind::draft,
         .set = [](Settings& s, const std::string& value,
                   const auto&) { s.draft_passes = value == "auto" ? 0 : parse_integer(value, 1, 16); },

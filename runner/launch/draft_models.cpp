@@ -135,9 +135,9 @@ DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::Dra
                                  : static_cast<double>(models_.front()->streamed_weight_bytes()) /
                                        static_cast<double>(drafting_target_->streamed_weight_bytes());
     }
-    const std::int64_t levels = heads_ ? 1 : options.shape().depth;
-    return {.level = static_cast<double>(options.passes) * models + heads,
-            .levels = options.chooses_tree() ? 0 : levels};
+    const auto passes = static_cast<double>(options.passes);
+    if (options.chooses_tree()) return {.level = models + heads / passes, .levels = 0};  // of each pass that was run
+    return {.level = passes * models + heads, .levels = heads_ ? 1 : options.shape().depth};
 }
 
 std::string DraftModels::fingerprint() const {

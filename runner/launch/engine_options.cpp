@@ -72,10 +72,11 @@ static engine::PartialMode::Value partial_mode(const std::string& name) {
     return static_cast<engine::PartialMode::Value>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
-/// `auto`: where measured time decides the depth of the trees, as many passes as may pay; else as published.
+/// `auto`: several where they cost a fraction of the target's and measured time decides how many levels are used.
 static std::int64_t passes_of(const Settings& settings) {
     if (settings.draft_passes > 0) return settings.draft_passes;
-    return settings.draft->chained_heads && engine::chooses_tree(*settings.draft, settings.draft_tree) ? 4 : 1;
+    const bool cheap = settings.draft->chained_heads && draft_copy_precision(settings).has_value();
+    return cheap && engine::chooses_tree(*settings.draft, settings.draft_tree) ? 4 : 1;
 }
 
 engine::DraftOptions draft_of(const Settings& settings) {

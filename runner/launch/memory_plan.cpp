@@ -30,7 +30,12 @@ constexpr std::int64_t granule = 2 * mebibyte;         ///< allocation granulari
 constexpr std::int64_t matrices_of_layer = 5;
 
 std::int64_t tree_nodes(const Settings& settings) {
-    return settings.mode == "generate" ? engine::max_tree_nodes(draft_of(settings)) : 0;
+    if (settings.mode != "generate") return 0;
+    const engine::DraftOptions drafts = draft_of(settings);
+    const auto folder = draft_folders(settings).heads;
+    if (folder.empty()) return engine::max_tree_nodes(drafts, drafts.shape());
+    const auto heads = engine::HeadsConfig::load(folder, engine::ModelConfig::load(settings.model));
+    return engine::max_tree_nodes(drafts, engine::tree_of_heads(drafts, heads));
 }
 
 /// Rows of a forward pass.
@@ -278,7 +283,7 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
     const std::int64_t vocab = parts.front().config.vocab_size;
     const bool decides = chooses && !settings.is_coupled();
     const bool alone = parts.size() == 1 && draft_folders(settings).target_copy;  // the target itself drafts
-    if (const std::size_t drafting = alone ? 1 : parts.size() - 1; decides && drafting > 0)
+    if (const std::size_t drafting = alone ? 1 : parts.size() - 1; decides && drafting > 0 && settings.draft->samples())
         bytes += kept_bytes(decode_rows(settings), vocab, drafting);
     for (const ModelPart& part : parts) {
         bytes += granule * matrices_of_layer * part.config.num_layers;

@@ -140,13 +140,13 @@ TEST(Medusa, TheDemosHeadsGain) {
     EXPECT_GT(static_cast<double>(result.sum.decode_tokens) / static_cast<double>(result.sum.target_calls), 1.33);
 }
 
-// Expected values: PyTorch on the demo's heads in fp32 (tests/tools/make_parity_goldens.py).
-TEST(Heads, LogitsAreThoseOfPyTorch) {
+/// Expected values: PyTorch on the demo's heads in fp32 (tests/tools/make_parity_goldens.py).
+void expect_logits_of_pytorch(const std::string& name) {
     const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
     const auto group = make_local_group();
     const auto model = Model::load(demo, Precision::fp32, *device, *group);
-    const DraftHeads heads(demo_heads, *model);
-    std::ifstream file(LONGHAUL_TEST_DATA "/parity/demo_medusa.json");
+    const DraftHeads heads(demo.parent_path() / name, *model);
+    std::ifstream file(LONGHAUL_TEST_DATA "/parity/demo_" + name + ".json");
     const nlohmann::json golden = nlohmann::json::parse(file);
     const auto tokens = golden["tokens"].get<std::vector<std::int32_t>>();
     PagePool pool(*device, model->kv_layout(), std::int64_t{1} << 30);
@@ -155,25 +155,34 @@ TEST(Heads, LogitsAreThoseOfPyTorch) {
     std::vector<ForwardRow> rows;
     for (const std::int32_t token : tokens) rows.push_back(text_row(token, std::ssize(rows)));
     const KvView view = kv.view();
-    const Tap tap{.at = Tap::At::last_hidden, .rows = {golden["position"].get<std::int32_t>()}};
-    const PassResult result =
-        model->forward({.rows = rows, .sequences = std::span(&view, 1), .taps = std::span(&tap, 1)});
+    const std::vector<std::int32_t> last{golden["position"].get<std::int32_t>()};
+    const std::vector<Tap> taps{{.at = Tap::At::last_hidden, .rows = last},
+                                {.at = Tap::At::normed_hidden, .rows = last}};
+    const PassResult result = model->forward({.rows = rows, .sequences = std::span(&view, 1), .taps = taps});
     const Norm none;
-    Logits logits = model->logits(independent_heads(*model, heads, result.taps[0], heads.config().num_heads), &none);
-    ASSERT_EQ(logits.num_rows(), 3);
+    const std::int64_t count = heads.config().num_heads, own = *heads.config().chained ? 1 : 0;
+    Logits logits = model->logits(own == 1 ? chained_heads(*model, heads, result.taps[0], result.taps[1], count)
+                                           : independent_heads(*model, heads, result.taps[0], count),
+                                  &none);
+    ASSERT_EQ(logits.num_rows(), own + 3);
     for (std::int64_t head = 0; head < 3; ++head) {
-        const std::span<const float> row = logits.row(head);
+        const std::span<const float> row = logits.row(own + head);
         const auto [low, high] = std::minmax_element(row.begin(), row.end());
         const double tolerance = 1e-4 * static_cast<double>(*high - *low);
         const auto close = [&](const char* ids, const char* values, const nlohmann::json& id_list) {
             for (std::size_t i = 0; i < id_list.size(); ++i)
                 EXPECT_NEAR(row[id_list[i].get<std::size_t>()], golden[values][head][i].get<double>(), tolerance)
-                    << ids << " of head " << head;
+                    << ids << " of head " << head << " of " << name;
         };
         close("ids", "logits", golden["ids"]);
         close("top_ids", "top_logits", golden["top_ids"][head]);
         EXPECT_EQ(std::max_element(row.begin(), row.end()) - row.begin(), golden["top_ids"][head][0].get<int>());
     }
+}
+
+TEST(Heads, LogitsAreThoseOfPyTorch) {
+    expect_logits_of_pytorch("medusa");
+    expect_logits_of_pytorch("tokenswift");
 }
 
 // --- folders that are not heads of this target

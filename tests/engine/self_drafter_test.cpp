@@ -215,7 +215,8 @@ TEST(SelfDrafter, PlansCountItsNodes) {
             options.tree = tree;
             options.ngram_top = top;
             options.models = {model.get()};
-            EXPECT_EQ(make_drafter({options, model.get()})->max_nodes(), max_tree_nodes(options)) << tree;
+            EXPECT_EQ(make_drafter({options, model.get()})->max_nodes(), max_tree_nodes(options, options.shape()))
+                << tree;
         }
     }
 }

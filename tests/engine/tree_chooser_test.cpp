@@ -354,7 +354,9 @@ TEST(TreeChooser, DraftsMayReadLessThanTheTarget) {
     const auto depth_at = [&](bool reads_less) {
         TreeFamily family = family_of("sd");
         if (reads_less)
-            family.draft_context = [](std::int64_t context) { return std::min<std::int64_t>(context, 512); };
+            family.draft_context = [](std::int64_t context, std::int64_t) {
+                return std::min<std::int64_t>(context, 512);
+            };
         TreeChooser chooser(family, costs, {draft});
         TreeLimits limits;
         for (int i = 0; i < 3; ++i) limits = chooser.choose({.sequences = 1, .context = 100'000});
@@ -484,6 +486,16 @@ TEST(Acceptance, PlacesOfABranchingTreeAreAmongSiblings) {
     EXPECT_LT(acceptance.chances(0, 2)[0], 0.1);
     EXPECT_GT(acceptance.chances(1, 2)[0], 0.9);
     EXPECT_GT(acceptance.chances(1, 2)[1], 0.6) << "of a tree that is wide enough for its parent";
+}
+
+// Passes before the heads are a chain in trees of every width.
+TEST(Acceptance, WidthAddsNothingToAChain) {
+    TreeFamily family = family_of("tokenswift");
+    family.passes = 3;
+    const Acceptance acceptance(family);
+    const std::vector<double> narrow = acceptance.chances(0, 4), wide = acceptance.chances(4, 4);
+    for (std::size_t level = 0; level < 2; ++level) EXPECT_EQ(narrow[level], wide[level]);
+    for (std::size_t level = 2; level < 4; ++level) EXPECT_LT(narrow[level], wide[level]);
 }
 
 TEST(Correction, LearnsTheSpeedAndTheShape) {

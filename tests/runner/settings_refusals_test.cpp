@@ -254,6 +254,7 @@ TEST(Settings, DraftKeysGoTogether) {
         {{{"draft", "tokenswift"}, {"draft-passes", "2"}, {"draft-precision", "int8"}}, ""},
         {{{"draft", "tokenswift"}, {"draft-passes", "0"}}, "draft-passes: expected an integer from 1 to 16, got '0'"},
         {{{"draft-corpus", "/c"}}, ""},
+        {{{"draft", "tokenswift"}, {"draft-tree", "1,3,3,3"}, {"draft-corpus", "/c"}}, ""},
         {{{"draft", "ngram"}, {"draft-corpus", "/c"}}, ""},
         {{{"draft", "ar"}, {"draft-corpus", "/c"}}, ""},
         {{{"draft", "sd"}, {"draft-model", "/d"}, {"draft-corpus", "/c"}},

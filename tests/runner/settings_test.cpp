@@ -203,6 +203,10 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
     sampled.draft = "self";
     EXPECT_TRUE(has(sampled, "partial-cache"));
     EXPECT_TRUE(has(sampled, "draft-precision"));
+    sampled.draft = "tokenswift";
+    EXPECT_FALSE(has(sampled, "draft-passes"));
+    sampled.draft_passes = 2;
+    EXPECT_TRUE(has(sampled, "draft-passes"));
 }
 
 /// The job files that users fill in, with the sampling of the paper they name.

@@ -289,8 +289,8 @@ def make_demo(path, folder):
 
 
 @torch.no_grad()
-def make_demo_medusa(path, demo):
-    """The demo's Medusa heads at the last of 40 tokens of a book: best tokens, and 8 logits."""
+def make_demo_heads(path, demo, name):
+    """The demo's heads in the folder `name` at the last of 40 tokens of a book: best tokens, and 8 logits."""
     text = (demo / "books" / "1342-pride-and-prejudice.txt").read_text(encoding="utf-8")
     tokens = AutoTokenizer.from_pretrained(demo / "model")(text).input_ids[:40]
     ids = list(range(0, 4096, 585))  # 8 of them
@@ -300,11 +300,11 @@ def make_demo_medusa(path, demo):
     model.model.norm.register_forward_pre_hook(lambda module, inputs: before_norm.append(inputs[0][0, -1]))
     model(torch.tensor([tokens]))
     h0 = before_norm[0]
-    config = json.loads((demo / "medusa" / "config.json").read_text())
-    weights = safetensors.torch.load_file(demo / "medusa" / "model.safetensors")
+    config = json.loads((demo / name / "config.json").read_text())
+    weights = safetensors.torch.load_file(demo / name / "model.safetensors")
 
-    def norm(head, name, x):
-        gain = weights[f"model.medusa_layers.{head}.{name}.weight"].float()
+    def norm(head, which, x):
+        gain = weights[f"model.medusa_layers.{head}.{which}.weight"].float()
         return x * torch.rsqrt(x.pow(2).mean() + config["rms_norm_eps"]) * gain
 
     h, best, rows = h0, [], []
@@ -344,7 +344,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path, help="tests/data/parity")
     parser.add_argument("--demo-only", action="store_true", help="only demo.json, of jobs/demo/model")
-    parser.add_argument("--medusa-only", action="store_true", help="only demo_medusa.json, of jobs/demo/medusa")
+    parser.add_argument("--heads-only", action="store_true", help="only the files of the heads in jobs/demo")
     parser.add_argument("--only", metavar="PREFIX", help="only folders whose name begins so")
     options = parser.parse_args()
     root = options.folder
@@ -353,8 +353,9 @@ def main():
     if options.only:
         return make_models(root, options.only)
     demo = pathlib.Path(__file__).resolve().parents[2] / "jobs" / "demo"
-    make_demo_medusa(root / "demo_medusa.json", demo)
-    if options.medusa_only:
+    for name in ("medusa", "tokenswift"):
+        make_demo_heads(root / f"demo_{name}.json", demo, name)
+    if options.heads_only:
         return
     make_demo(root / "demo.json", demo / "model")
     if options.demo_only:
