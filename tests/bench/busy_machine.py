@@ -42,7 +42,7 @@ def main():
     parser.add_argument("keys", nargs="*")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     found = {busy: [] for busy in sorted({0, 1, len(os.sched_getaffinity(0))})}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(args.rounds):
