@@ -71,8 +71,9 @@ struct Team::Worker {
 };
 
 void set_team_rules(TeamRules rules) {
-    crowd().always_yield = rules.yield_cores;
-    crowd().processors = rules.processors.empty() ? processors_allowed() : static_cast<int>(rules.processors.size());
+    thread_counts().always_yield = rules.yield_cores;
+    thread_counts().processors =
+        rules.processors.empty() ? processors_allowed() : static_cast<int>(rules.processors.size());
     member_processors() = std::move(rules.processors);
 }
 
@@ -86,7 +87,7 @@ Team::~Team() {
     const int size = static_cast<int>(workers_.size()) + 1;
     post(nullptr, nullptr, size);
     for (const auto& worker : workers_) worker->thread.join();
-    crowd().threads -= size;
+    thread_counts().threads -= size;
 }
 
 Team::Progress& Team::progress_of(int member) {
@@ -104,7 +105,7 @@ void Team::grow(int size) {
             if (processor >= 0) stay_on(processor);
             serve(*this, of, index);
         });
-        crowd().threads += workers_.empty() ? 2 : 1;  // the first worker also counts its caller
+        thread_counts().threads += workers_.empty() ? 2 : 1;  // the first worker also counts its caller
         workers_.push_back(std::move(worker));
     }
 }
@@ -116,7 +117,7 @@ void Team::wait_for(Progress& own, const Progress& awaited, const Ready& ready) 
         if (part_from(awaited, own))
             wait.pause();
         else
-            wait.rest();
+            wait.give_up_core();
     }
 }
 
@@ -130,7 +131,7 @@ void Team::Progress::note_processor() {
 /// again, and each move costs as much as an operation.
 bool Team::part_from(const Progress& other, Progress& own) {
     if (own.processor.load(std::memory_order_relaxed) != other.processor.load(std::memory_order_relaxed)) return true;
-    if (crowd().is_dense()) return false;
+    if (thread_counts().oversubscribed()) return false;
     const auto now = std::chrono::steady_clock::now();
     if (now < own.next_move) return false;
     own.next_move = now + std::chrono::milliseconds(1);

@@ -89,8 +89,8 @@ class Team {
     struct alignas(64) Progress {
         std::atomic<std::uint64_t> rounds = 0;  ///< barrier rounds
         std::atomic<std::uint64_t> done = 0;    ///< number of the last finished run
-        alignas(64) std::atomic<int> processor =
-            -1;  ///< that its last run began on; rarely written, read while waiting
+        /// That its last run began on; in a cache line of its own, because it is read while waiting and rarely written.
+        alignas(64) std::atomic<int> processor = -1;
         std::chrono::steady_clock::time_point next_move;  ///< before that it does not look for another processor
 
         void note_processor();

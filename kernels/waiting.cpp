@@ -16,13 +16,13 @@ int processors_allowed() {
     return CPU_COUNT(&set);
 }
 
-Crowd& crowd() {
-    static Crowd all;
+ThreadCounts& thread_counts() {
+    static ThreadCounts all;
     return all;
 }
 
-void Wait::rest() const {
-    if (dense_) {
+void Wait::give_up_core() const {
+    if (oversubscribed_) {
         sched_yield();
         return;
     }

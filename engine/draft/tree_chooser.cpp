@@ -34,7 +34,7 @@ constexpr double node_seconds = 1e-6;                           // of drafting a
 
 /// Another process that takes a processor for milliseconds says nothing about drafts, and with a small model it costs
 /// more than many steps.
-double shortened(double measured, double expected) {
+double without_interruption(double measured, double expected) {
     return expected > 0 ? std::min(measured, max_delay * expected) : measured;
 }
 
@@ -241,7 +241,7 @@ void TreeChooser::verified(const TokenTree& tree, std::span<const std::int32_t> 
 /// Updates the cost corrections and the balance of losses from a measured step.
 void TreeChooser::weigh(const Step& step, double seconds) {
     const std::int64_t rows = std::max<std::int64_t>(step.rows / batch_.sequences, 1);
-    const double forward = shortened(step.forward_seconds, target_seconds(static_cast<double>(rows)));
+    const double forward = without_interruption(step.forward_seconds, target_seconds(static_cast<double>(rows)));
     // Draft models fill the CPU caches with their own data, so a first pass without drafts is slower than plain
     // decoding.
     const bool lone = limits_.depth == 0 && drafted_before_ && step_ >= first_steps;
@@ -260,7 +260,7 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     gain.tokens += slow * (static_cast<double>(step.ngram_tokens) / sequences - gain.tokens);
     if (limits_.depth == 0) return;
     const Candidate tree = sized(limits_);
-    const double drafting = shortened(step.draft_seconds, draft_factor(tree) * tree.drafting);
+    const double drafting = without_interruption(step.draft_seconds, draft_factor(tree) * tree.drafting);
     draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
     const double worth = delay_ * tokens / plain().rate() / sequences;
     lost_ = std::max(0.0, lost_ + drafting + forward + step.verify_seconds - worth);

@@ -151,7 +151,7 @@ TEST(Team, MembersMayShareAProcessor) {
         CPU_ZERO(&here);
         CPU_SET(static_cast<std::size_t>(processor), &here);
         ASSERT_EQ(sched_setaffinity(0, sizeof here, &here), 0);
-        set_team_rules({.processors = {processor, processor, processor}});  // as many as threads: not crowded
+        set_team_rules({.processors = {processor, processor, processor}});  // as many as threads: not oversubscribed
         for (int run = 0; run < 20; ++run) EXPECT_EQ(calls_of(3), std::vector<int>(3, 1));
         pass_barriers(3, 20);
     })
