@@ -32,8 +32,9 @@ struct DraftOptions {
     double replay_accept = 1.0;
     /// Loaded models that draft (`self`, `tokenswift`: the target's copy, or the target); must outlive the replica.
     std::vector<Model*> models;
-    PartialCache partial_cache;               ///< of methods that copy the target
-    std::int64_t passes = 1;                  ///< of the drafting model before its heads: the first levels of the tree
+    PartialCache partial_cache;   ///< of methods that copy the target
+    std::int64_t passes = 1;      ///< of the drafting model before its heads: the first levels of the tree
+    bool before_filters = false;  ///< tokenswift: the best tokens without top-k, top-p, min-p and eta, as published
     const DraftHeads* heads = nullptr;        ///< loaded heads, for methods that use them; must outlive the replica
     double model_temperature = -1;            ///< of draft models; < 0: the target's (1 if the target is greedy)
     std::function<TreeLimits()> tree_limits;  ///< tests: replaces the choice of `draft-tree = auto` in every step

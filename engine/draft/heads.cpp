@@ -81,6 +81,15 @@ HeadsConfig HeadsConfig::load(const std::filesystem::path& folder, const ModelCo
     return config;
 }
 
+bool holds_chained_heads(const std::filesystem::path& model_folder) {
+    try {
+        const Json json = read_json(model_folder / "config.json", max_config_bytes);
+        return json.is_object() && json.contains("medusa_heads") && json.value("chained", Json(true)) == Json(true);
+    } catch (const Error&) {
+        return false;
+    }
+}
+
 TreeShape tree_of_heads(const DraftOptions& options, const HeadsConfig& heads) {
     const DraftMethod& method = *options.method;
     if (heads.chained && *heads.chained != method.chained_heads)

@@ -39,6 +39,10 @@ struct HeadsConfig {
     [[nodiscard]] std::int64_t num_parameters(const ModelConfig& target) const;
 };
 
+/// Whether the config.json of a model's folder names heads of which each was trained on the one before, as published
+/// TokenSwift models have. False if it cannot be read.
+bool holds_chained_heads(const std::filesystem::path& model_folder);
+
 /// The tree shape of `options` for these heads: one level per head, and before them one per pass for chained heads. The
 /// default tree is cut to the number of heads; throws UsageError if a shape given by the user is deeper, InputError if
 /// the heads belong to another method.

@@ -65,7 +65,8 @@ const std::vector<DraftMethod>& draft_methods() {
     };
     static const std::vector<DraftMethod> methods{
         {.name = automatic,
-         .summary = "self; with draft models sd or specinfer; ngram with other rules than coupled",
+         .summary = "self, or tokenswift with heads in the model's folder; with draft models sd or specinfer; ngram "
+                    "with other rules than coupled",
          .default_tree = "",
          .make = make_plain_drafter},
         {.name = "ar", .summary = "nothing, plain decoding", .default_tree = "", .make = make_plain_drafter},

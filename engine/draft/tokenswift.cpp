@@ -21,12 +21,19 @@ PartialSequence& sequence_of(const Proposal& proposal) {
     return static_cast<PartialSequence&>(*proposal.sequence);
 }
 
+SamplingParams without_filters(const SamplingParams& sampling) {
+    return {.temperature = sampling.temperature,
+            .repetition_penalty = sampling.repetition_penalty,
+            .penalty_window = sampling.penalty_window};
+}
+
 class TokenSwiftDrafter final : public Drafter {
   public:
     TokenSwiftDrafter(const DraftContext& context, const TreeShape& shape)
         : target_(*context.target),
           model_(*context.options.models.front()),
           passes_(context.options.passes),
+          before_filters_(context.options.before_filters),
           heads_(*context.options.heads),
           branching_(shape.branching),
           product_nodes_(shape.max_nodes()),
@@ -66,6 +73,7 @@ class TokenSwiftDrafter final : public Drafter {
     Model& target_;
     Model& model_;  ///< drafts: the target, or its copy
     std::int64_t passes_;
+    bool before_filters_;  ///< DraftOptions::before_filters
     const DraftHeads& heads_;
     std::vector<std::int64_t> branching_;
     std::int64_t product_nodes_;
@@ -101,7 +109,10 @@ Logits TokenSwiftDrafter::pass_logits(Proposals ready, std::int64_t pass, std::i
 void TokenSwiftDrafter::add_levels(Proposals ready, std::int64_t first, std::int64_t end, Logits& logits) {
     std::vector<DraftRow> rows;
     for (std::int64_t level = first; level < end; ++level) {
-        for (const Proposal* proposal : ready) rows.push_back(product_row(*proposal, level, branching_, passes_));
+        for (const Proposal* proposal : ready) {
+            rows.push_back(product_row(*proposal, level, branching_, passes_));
+            if (before_filters_) rows.back().sampling = without_filters(rows.back().sampling);
+        }
     }
     const std::vector<Distribution> drafts = sampler_.distributions(logits, rows);
     for (std::size_t i = 0; i < ready.size(); ++i) {

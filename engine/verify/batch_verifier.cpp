@@ -27,16 +27,19 @@ static std::int64_t position_of(const TreeToVerify& asked) {
 
 Verdict BatchVerifier::walk(const TreeToVerify& asked, const NodeDecisions& decisions, Logits& logits) {
     pipeline_.set_params(*asked.sampling);
+    const NodeVerifier* by_node = rule_->by_node();
     const auto target = [&](std::int32_t node) -> const Distribution& {
-        const std::vector<std::int32_t> path = path_tokens(*asked.tree, node);
+        std::vector<std::int32_t> path;
+        if (by_node != nullptr) path = path_tokens(*asked.tree, node);
         return pipeline_.apply(logits.row(asked.first_row + node), {asked.context, path}, rule_->needs_probabilities());
     };
     if (!asked.forced.empty())
         return ForcedVerifier(asked.forced).verify(*asked.tree, target, asked.noise_key, position_of(asked));
-    return Verifier::walk([&](std::int32_t node) {
+    if (by_node == nullptr) return rule_->verify(*asked.tree, target, asked.noise_key, position_of(asked));
+    return NodeVerifier::walk([&](std::int32_t node) {
         if (decisions[node]) return *decisions[node];
         fetch_drafts(*asked.tree, node);
-        return rule_->decide(*asked.tree, node, target, asked.noise_key, position_of(asked));
+        return by_node->decide(*asked.tree, node, target, asked.noise_key, position_of(asked));
     });
 }
 
@@ -52,10 +55,11 @@ std::vector<BatchVerifier::NodeDecisions> BatchVerifier::decide_on_device(std::s
                                                                           Logits& logits) {
     std::vector<NodeDecisions> decisions;
     for (const TreeToVerify& asked : trees) decisions.emplace_back(asked.tree->token.size());
-    if (!logits.can_choose()) return decisions;
+    const NodeVerifier* by_node = rule_->by_node();
+    if (by_node == nullptr || !logits.can_choose()) return decisions;
     if (!rule_->needs_probabilities()) {
         choose_tokens(trees, logits, decisions);
-    } else if (const auto rule = rule_->device_rule()) {
+    } else if (const auto rule = by_node->device_rule()) {
         decide_nodes(trees, logits, *rule, decisions);
     }
     penalised_.clear();

@@ -11,8 +11,9 @@ namespace longhaul::engine {
 /// One of the rules. A name is parsed once, at construction; code compares values.
 class VerifyRule {
   public:
-    enum Value : std::uint8_t { coupled, rejection, multi_round, k_seq, recursive };
-    static constexpr std::array<std::string_view, 5> names{"coupled", "rejection", "multi-round", "k-seq", "recursive"};
+    enum Value : std::uint8_t { coupled, rejection, multi_round, k_seq, recursive, tokenswift_paper };
+    static constexpr std::array<std::string_view, 6> names{"coupled", "rejection", "multi-round",
+                                                           "k-seq",   "recursive", "tokenswift-paper"};
 
     constexpr VerifyRule(Value value = coupled) : value_(value) {}
     // Implicit, so that a rule can be given by its name. Throws UsageError for an unknown name.
@@ -21,6 +22,8 @@ class VerifyRule {
     VerifyRule(const std::string& name) : VerifyRule(std::string_view(name)) {}
 
     constexpr operator Value() const { return value_; }
+    /// Whether the output follows the target's distribution. A rule that is not is there for comparison alone.
+    [[nodiscard]] constexpr bool is_lossless() const { return value_ != tokenswift_paper; }
     [[nodiscard]] std::string name() const { return std::string(names.at(value_)); }
 
   private:

@@ -89,7 +89,7 @@ std::vector<DraftToken> drafts_of(const TokenTree& tree, std::int32_t node) {
     return drafts;
 }
 
-class SamplingVerifier final : public Verifier {
+class SamplingVerifier final : public NodeVerifier {
   public:
     SamplingVerifier(std::unique_ptr<NodeRule> rule, kernels::TrialRule on_device)
         : rule_(std::move(rule)), on_device_(on_device) {}
@@ -115,7 +115,7 @@ class SamplingVerifier final : public Verifier {
 
 }  // namespace
 
-std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule, kernels::TrialRule on_device) {
+std::unique_ptr<NodeVerifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule, kernels::TrialRule on_device) {
     return std::make_unique<SamplingVerifier>(std::move(rule), on_device);
 }
 

@@ -70,7 +70,7 @@ class NodeRule {
 
 /// A verifier of one rule; `on_device`: the device's implementation of the same rule. Acceptance and residual draws use
 /// separate random numbers (algorithms.md section 2).
-std::unique_ptr<Verifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule, kernels::TrialRule on_device);
+std::unique_ptr<NodeVerifier> make_sampling_verifier(std::unique_ptr<NodeRule> rule, kernels::TrialRule on_device);
 
 /// The drafts of a node and their random numbers, as passed to a device together with the target's logits row.
 struct DeviceTrials {

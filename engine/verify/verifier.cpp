@@ -7,7 +7,7 @@
 
 namespace longhaul::engine {
 
-Verdict Verifier::walk(const std::function<Decision(std::int32_t node)>& decide_after) {
+Verdict NodeVerifier::walk(const std::function<Decision(std::int32_t node)>& decide_after) {
     Verdict verdict;
     for (std::int32_t node = 0;; node = verdict.nodes.back()) {
         const Decision decision = decide_after(node);
@@ -17,12 +17,14 @@ Verdict Verifier::walk(const std::function<Decision(std::int32_t node)>& decide_
     }
 }
 
-Verdict Verifier::verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
-                         std::int64_t position) const {
+Verdict NodeVerifier::verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
+                             std::int64_t position) const {
     return walk([&](std::int32_t node) { return decide(tree, node, target, noise_key, position); });
 }
 
-// A new rule needs a value of VerifyRule, a case here and in is_lossless, and a file in this folder.
+// A new rule needs a value of VerifyRule, a case here and in may_verify, and a file in this folder.
+std::unique_ptr<Verifier> make_published_tokenswift();
+
 std::unique_ptr<Verifier> make_verifier(VerifyRule rule) {
     switch (rule) {
         case VerifyRule::coupled:
@@ -34,6 +36,8 @@ std::unique_ptr<Verifier> make_verifier(VerifyRule rule) {
             return make_sampling_verifier(make_k_seq_rule(), kernels::TrialRule::k_seq);
         case VerifyRule::recursive:
             return make_sampling_verifier(make_recursive_rule(), kernels::TrialRule::recursive);
+        case VerifyRule::tokenswift_paper:
+            return make_published_tokenswift();
     }
     throw std::logic_error("no such verification rule");
 }
@@ -45,8 +49,8 @@ static Draws draws_in(const DraftMethod& method, const TreeSpec& spec) {
     return shape.branching.empty() && shape.width == 1 ? Draws::chain : method.draws;
 }
 
-/// Whether `rule` preserves the target's distribution with the drafts of `method`.
-static bool is_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree) {
+/// Whether `rule` preserves the target's distribution with the drafts of `method`, or was published for them.
+static bool may_verify(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree) {
     if (!method.drafts()) return true;  // there is nothing to verify
     const Draws draws = draws_in(method, tree);
     const bool independent = draws == Draws::chain || draws == Draws::independent;
@@ -61,6 +65,8 @@ static bool is_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t
             return independent && num_models <= 1;
         case VerifyRule::recursive:
             return method.draws != Draws::independent;
+        case VerifyRule::tokenswift_paper:
+            return method.copies_target && method.chained_heads;
     }
     return false;
 }
@@ -78,25 +84,27 @@ static const char* wanted_drafts(VerifyRule rule) {
             return "independent drafts of one model";
         case VerifyRule::recursive:
             return "drafts drawn without replacement or certain ones";
+        case VerifyRule::tokenswift_paper:
+            return "the drafts it was published with";
     }
     return "";
 }
 
-std::vector<std::string> lossless_methods(VerifyRule rule) {
+std::vector<std::string> methods_of_rule(VerifyRule rule) {
     std::vector<std::string> names;
     for (const DraftMethod& method : draft_methods()) {
-        if (method.drafts() && is_lossless(rule, method, 1, {})) names.push_back(method.name);
+        if (method.drafts() && may_verify(rule, method, 1, {})) names.push_back(method.name);
     }
     return names;
 }
 
 void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree) {
-    if (is_lossless(rule, method, num_models, tree)) return;
+    if (may_verify(rule, method, num_models, tree)) return;
     std::string names;
-    for (const std::string& name : lossless_methods(rule)) names += (names.empty() ? "" : ", ") + name;
+    for (const std::string& name : methods_of_rule(rule)) names += (names.empty() ? "" : ", ") + name;
+    const char* why = rule.is_lossless() ? "; the output would not follow the model's distribution" : "";
     throw UsageError("verify: expected coupled with draft = " + method.name + ", got " + rule.name() +
-                     ", which needs " + wanted_drafts(rule) + " (draft = " + names +
-                     "); the output would not follow the model's distribution");
+                     ", which needs " + wanted_drafts(rule) + " (draft = " + names + ")" + why);
 }
 
 }  // namespace longhaul::engine

@@ -33,25 +33,39 @@ struct Decision {
 /// The target's distribution after a tree node. Only called for nodes that the walk reaches.
 using TargetDistribution = std::function<const Distribution&(std::int32_t node)>;
 
+class NodeVerifier;
+
 class Verifier {
   public:
     virtual ~Verifier() = default;
     /// Whether the rule reads Distribution::q.
     [[nodiscard]] virtual bool needs_probabilities() const = 0;
+    /// Decides a whole tree. `position`: absolute position of the token after the root.
+    [[nodiscard]] virtual Verdict verify(const TokenTree& tree, const TargetDistribution& target,
+                                         std::uint64_t noise_key, std::int64_t position) const = 0;
+    /// The rule, if it decides node by node, each by the distribution after the node's path. Other rules are given
+    /// distributions whose penalty sees the tokens up to the root, at every node.
+    [[nodiscard]] virtual const NodeVerifier* by_node() const { return nullptr; }
+};
+
+/// A rule that walks from the root down and decides at one node at a time.
+class NodeVerifier : public Verifier {
+  public:
     /// The device rule equivalent to `decide` (TokenChooser::decide); nullopt: the target's token alone decides.
     [[nodiscard]] virtual std::optional<kernels::TrialRule> device_rule() const { return std::nullopt; }
-    /// Decides at one node. `position`: absolute position of the token after the root.
+    /// Decides at one node.
     [[nodiscard]] virtual Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
                                           std::uint64_t noise_key, std::int64_t position) const = 0;
 
     /// Walks from the root down until no child is accepted.
     [[nodiscard]] static Verdict walk(const std::function<Decision(std::int32_t node)>& decide_after);
     [[nodiscard]] Verdict verify(const TokenTree& tree, const TargetDistribution& target, std::uint64_t noise_key,
-                                 std::int64_t position) const;
+                                 std::int64_t position) const final;
+    [[nodiscard]] const NodeVerifier* by_node() const final { return this; }
 };
 
 /// The rule that emits the same text as autoregressive decoding (algorithms.md section 3, "coupled").
-class CoupledVerifier final : public Verifier {
+class CoupledVerifier final : public NodeVerifier {
   public:
     [[nodiscard]] bool needs_probabilities() const override { return false; }
     [[nodiscard]] Decision decide(const TokenTree& tree, std::int32_t node, const TargetDistribution& target,
@@ -63,7 +77,7 @@ class CoupledVerifier final : public Verifier {
 };
 
 /// Teacher forcing: the target's tokens are given.
-class ForcedVerifier final : public Verifier {
+class ForcedVerifier final : public NodeVerifier {
   public:
     /// `coming`: the tokens after the tree's root, at least one; must outlive the verifier.
     explicit ForcedVerifier(std::span<const std::int32_t> coming) : coming_(coming) {}
@@ -79,10 +93,10 @@ class ForcedVerifier final : public Verifier {
 std::unique_ptr<Verifier> make_verifier(VerifyRule rule);
 
 /// Throws UsageError if `rule` with the drafts of `method` would not preserve the target's distribution (algorithms.md
-/// section 3, "Which drafts a rule may see").
+/// section 3, "Which drafts a rule may see"), or is not meant for them (a rule that never does, for comparison).
 void check_lossless(VerifyRule rule, const DraftMethod& method, std::int64_t num_models, const TreeSpec& tree = {});
 
 /// Names of the methods (with one draft model) that `rule` may be used with.
-std::vector<std::string> lossless_methods(VerifyRule rule);
+std::vector<std::string> methods_of_rule(VerifyRule rule);
 
 }  // namespace longhaul::engine

@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "engine/draft/heads.hpp"
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
 #include "engine/json.hpp"
@@ -122,7 +123,11 @@ class Origins {
 
 /// The method of a job that names none. Under `coupled` all of these draft only what pays by measured time.
 engine::DraftMethodRef chosen_method(const Settings& settings) {
-    if (settings.draft_model.empty()) return settings.is_coupled() ? "self" : "ngram";
+    if (settings.draft_model.empty()) {
+        if (!settings.is_coupled()) return "ngram";
+        const bool chooses = !settings.draft_tree.is_given() || settings.draft_tree.is_auto();
+        return chooses && engine::holds_chained_heads(settings.model) ? "tokenswift" : "self";
+    }
     return settings.draft_model.size() == 1 ? "sd" : "specinfer";
 }
 
@@ -357,6 +362,13 @@ std::string format_settings(const Settings& settings) {
 
 engine::TreeSpec own_tree(const Settings& settings) {
     return engine::own_tree(*settings.draft, settings.is_coupled());
+}
+
+std::string lossy_rule_warning(const Settings& settings) {
+    if (settings.verify.is_lossless() || !settings.draft->drafts()) return "";
+    return "verify = " + settings.verify.name() +
+           ": the text does not follow the model's distribution, likely drafts are accepted too often; this rule is "
+           "there for comparison";
 }
 
 bool wants_continuation(const Settings& settings) {

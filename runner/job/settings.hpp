@@ -53,6 +53,9 @@ std::string format_settings(const Settings& settings);
 /// `draft-tree` of a job that gives none. Not given (TreeSpec::is_given) for a method without trees.
 engine::TreeSpec own_tree(const Settings& settings);
 
+/// Warning of a job whose verification rule does not preserve the model's distribution; "" for any other.
+std::string lossy_rule_warning(const Settings& settings);
+
 /// Whether the job uses the data's own continuations (teacher-forced or mode = perplexity).
 bool wants_continuation(const Settings& settings);
 

@@ -353,7 +353,7 @@ Strings verify_rules() {
 
 /// Names reserved for draft methods that this version does not have.
 Strings draft_methods_later() {
-    Strings names{"medusa", "triforce", "tokenswift", "lyanna", "eagle", "self"};
+    Strings names{"triforce", "lyanna", "eagle"};
     std::erase_if(names, [](const std::string& name) {
         const auto& methods = engine::draft_methods();
         return std::any_of(methods.begin(), methods.end(), [&](const auto& method) { return method.name == name; });
@@ -373,8 +373,8 @@ std::string draft_summaries() {
 std::string lossless_pairs() {
     Strings rules;
     for (const std::string& rule : verify_rules()) {
-        if (rule == engine::VerifyRule().name()) continue;
-        rules.push_back(rule + " for " + joined(engine::lossless_methods(rule), ", "));
+        if (rule == engine::VerifyRule().name() || !engine::VerifyRule(rule).is_lossless()) continue;
+        rules.push_back(rule + " for " + joined(engine::methods_of_rule(rule), ", "));
     }
     return joined(rules, "; ");
 }
@@ -507,10 +507,10 @@ Section draft_section() {
                  "branches per node from the n-gram table; 0 = no table"),
          path("draft-corpus", Kind::draft, &Settings::draft_corpus,
               "texts whose n-grams drafts know from the start: folder of .txt files, run folder, text or .jsonl file"),
-         choice("verify", Kind::identity, &Settings::verify, verify_rules(), {"tokenswift-paper"},
+         choice("verify", Kind::identity, &Settings::verify, verify_rules(), {},
                 "verification rule; coupled = the text equals plain decoding's, token for token; the others (of "
                 "the papers) preserve its distribution: " +
-                    lossless_pairs()),
+                    lossless_pairs() + "; except tokenswift-paper for tokenswift, which is there for comparison"),
          path("replay-run", Kind::draft, &Settings::replay_run,
               "tests: run folder, made with token-ids = true, whose texts draft = replay proposes"),
          number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,

@@ -91,6 +91,7 @@ engine::DraftOptions draft_of(const Settings& settings) {
                               .max_positions = settings.partial_cache,
                               .of_prompt = settings.draft->part == engine::DraftPart::heads},
             .passes = passes_of(settings),
+            .before_filters = settings.verify == engine::VerifyRule::tokenswift_paper,
             .model_temperature = settings.draft_temperature,
             .tree_limits = {}};
 }

@@ -140,6 +140,8 @@ class JobChecker {
     void check_settings_of_model() {
         const Settings& settings = report_.settings;
         const engine::ModelConfig& config = report_.model->config;
+        if (const std::string warning = lossy_rule_warning(settings); !warning.empty())
+            report_.warnings.push_back(warning);
         if (tokenizer_) attempt("job", [&] { puts_bos(settings, *tokenizer_); });
         attempt("job", [&] { split_.emplace(config, 0, static_cast<int>(settings.tensor_parallel)); });
         if (split_) attempt("job", [&] { layout_ = engine::kv_layout_of(config, *split_, kv_dtype_of(settings)); });

@@ -96,6 +96,10 @@ void log_start(const Launch& launch) {
         log.say("note: " + change);
         std::fprintf(stderr, "note: %s\n", change.c_str());
     }
+    if (const std::string warning = lossy_rule_warning(launch.settings); !warning.empty()) {
+        log.say("warning: " + warning);
+        std::fprintf(stderr, "warning: %s\n", warning.c_str());
+    }
     const engine::LoadReport& load = launch.loaded.model->load_report();
     std::array<char, 64> seconds{};
     std::snprintf(seconds.data(), seconds.size(), "model loaded in %.2f s, ", load.seconds);

@@ -196,13 +196,13 @@ struct Trees {
                              .number = inputs[n].number});
         std::vector<kernels::Decided> decided(nodes.size());
         targets.on_device([&](float* logits) {
-            device.token_chooser()->decide(logits, vocab_size, vocab_size, *rule->device_rule(), nodes, decided);
+            device.token_chooser()->decide(logits, vocab_size, vocab_size, *rule->by_node()->device_rule(), nodes, decided);
         });
         Counts counts;
         for (std::size_t n = 0; n < trees.size(); ++n) {
             SCOPED_TRACE("node " + std::to_string(n));
             const auto target = [&](std::int32_t) -> const Distribution& { return targets.distribution(n); };
-            const Decision right = rule->decide(trees[n], 0, target, key_of(n), position);
+            const Decision right = rule->by_node()->decide(trees[n], 0, target, key_of(n), position);
             if (decided[n].trial < 0 && decided[n].token < 0) {
                 ++counts.left;
             } else if (decided[n].trial >= 0) {

@@ -26,7 +26,7 @@ inline SamplingParams four_tokens() {
 }
 
 /// The target's distribution after `context`.
-inline Distribution next_token(Model& model, const std::vector<std::int32_t>& context) {
+inline Distribution next_token(Model& model, const SamplingParams& sampling, const std::vector<std::int32_t>& context) {
     PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
     KvSequence kv(pool);
     EXPECT_TRUE(kv.reserve(std::ssize(context)));
@@ -35,28 +35,30 @@ inline Distribution next_token(Model& model, const std::vector<std::int32_t>& co
     rows.back().wants_logits = true;
     const KvView view = kv.view();
     PassResult result = model.forward({.rows = rows, .sequences = std::span(&view, 1)});
-    return LogitsPipeline(four_tokens(), model.config().vocab_size).apply(result.logits.all(), {context, {}});
+    return LogitsPipeline(sampling, model.config().vocab_size).apply(result.logits.all(), {context, {}});
 }
 
 /// The probabilities of all texts after `prompt`.
-inline std::map<std::vector<std::int32_t>, double> texts_after(const std::vector<std::int32_t>& prompt) {
+inline std::map<std::vector<std::int32_t>, double> texts_after(const std::vector<std::int32_t>& prompt,
+                                                               const SamplingParams& sampling) {
     const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
     const auto group = make_local_group();
     const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
     return joint_distribution(texts_of_tokens, [&](const std::vector<std::int32_t>& text) {
         std::vector<std::int32_t> context = prompt;
         context.insert(context.end(), text.begin(), text.end());
-        return next_token(*model, context);
+        return next_token(*model, sampling, context);
     });
 }
 
-/// Continues `prompt` `num_texts` times with the drafts and the rule of `job`: the texts pass a chi-square test against
-/// the target's distribution, and drafts are accepted as well as rejected.
-inline void expect_distribution_of_target(Job job, const std::vector<std::int32_t>& prompt, std::int64_t num_texts) {
-    const auto expected = texts_after(prompt);
-    ASSERT_EQ(expected.size(), 64U);
+/// Continues `prompt` `num_texts` times with the drafts and the rule of `job`; drafts must be accepted as well as
+/// rejected. Returns the p-value of a chi-square test of the texts against the target's distribution.
+inline double target_distribution_p(Job job, const std::vector<std::int32_t>& prompt, std::int64_t num_texts,
+                                    const SamplingParams& sampling = four_tokens()) {
+    const auto expected = texts_after(prompt, sampling);
+    EXPECT_EQ(expected.size(), 64U);
     job.options.batch = 16;
-    job.generation.sampling = four_tokens();
+    job.generation.sampling = sampling;
     job.generation.max_tokens = texts_of_tokens;
     job.items = num_texts;
     for (std::int64_t item = 0; item < job.items; ++item) job.prompts[item] = prompt;
@@ -64,9 +66,15 @@ inline void expect_distribution_of_target(Job job, const std::vector<std::int32_
     std::map<std::vector<std::int32_t>, std::int64_t> counts;
     for (const auto& [index, item] : result.items) ++counts[item.tokens];
     const std::string name = job.options.draft.method->name + ", " + job.options.verify.name();
-    EXPECT_GT(chi_square_p(counts, expected), 1e-4) << name;
     EXPECT_GT(result.sum.accepted, job.items / 4) << name << ": drafts must be accepted";
     EXPECT_LT(result.sum.accepted, job.items * (texts_of_tokens - 1)) << name << ": and rejected";
+    return chi_square_p(counts, expected);
+}
+
+inline void expect_distribution_of_target(const Job& job, const std::vector<std::int32_t>& prompt,
+                                          std::int64_t num_texts) {
+    EXPECT_GT(target_distribution_p(job, prompt, num_texts), 1e-4)
+        << job.options.draft.method->name << ", " << job.options.verify.name();
 }
 
 }  // namespace longhaul::engine::testing

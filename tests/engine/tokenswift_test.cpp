@@ -82,22 +82,48 @@ TEST(TokenSwift, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruption
     std::filesystem::remove_all(folder);
 }
 
+Tokens prompt_of(std::int32_t length) {
+    Tokens tokens;
+    for (std::int32_t i = 0; i < length; ++i) tokens.push_back((i * i + i / 5) % 90);
+    return tokens;
+}
+
 TEST(TokenSwift, TextsAreDistributedAsTheTargets) {
     const HeadsFolder heads(tiny_width(), 2);
-    const auto prompt = [](std::int32_t length) {
-        Tokens tokens;
-        for (std::int32_t i = 0; i < length; ++i) tokens.push_back((i * i + i / 5) % 90);
-        return tokens;
-    };
     for (const VerifyRule::Value rule : {VerifyRule::coupled, VerifyRule::recursive}) {
         for (const std::int64_t passes : {1, 2}) {
             Job job = job_of(rule, heads);
             job.options.draft.tree = "2,2";
             job.options.draft.passes = passes;
             if (passes == 2) job.copy = Precision::int4;
-            expect_distribution_of_target(std::move(job), prompt(passes == 1 ? 6 : 300), passes == 1 ? 2000 : 800);
+            expect_distribution_of_target(std::move(job), prompt_of(passes == 1 ? 6 : 300), passes == 1 ? 2000 : 800);
         }
     }
+}
+
+// The published selection is there for comparison: its texts do not follow the target's distribution, those of
+// `recursive` with the same drafts do. It gives one text whatever the batch and the split.
+TEST(TokenSwift, TheTextsOfThePublishedSelectionAreNotTheTargets) {
+    const HeadsFolder heads(tiny_width(), 2);
+    SamplingParams sampling = four_tokens();
+    sampling.repetition_penalty = 1;
+    Job job = job_of(VerifyRule::tokenswift_paper, heads, PartialMode::full);
+    job.options.draft.tree = "1,3,3";
+    job.options.draft.before_filters = true;
+    EXPECT_LT(target_distribution_p(job, prompt_of(6), 1000, sampling), 1e-9);
+    job.options.verify = VerifyRule::recursive;
+    EXPECT_GT(target_distribution_p(job, prompt_of(6), 1000, sampling), 1e-4);
+
+    job = job_of(VerifyRule::tokenswift_paper, heads);
+    job.options.draft.tree = "1,3,3";
+    const Texts texts = tokens_of(launch(job).items);
+    job.options.batch = 1;
+    EXPECT_EQ(tokens_of(launch(job).items), texts) << "another batch";
+    job.ranks = 2;
+    EXPECT_EQ(tokens_of(launch(job).items), texts) << "2 ranks";
+    job.generation.sampling.temperature = 0;
+    job.generation.sampling.repetition_penalty = 1;
+    EXPECT_EQ(tokens_of(launch(job).items), plain_texts(job)) << "greedy decoding without a penalty has but one text";
 }
 
 // Passes of a copy with fewer bits, and several of them, before the heads.

@@ -132,9 +132,8 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
         {{"run", "job.cfg", "--seed=-1"}, "seed: expected an integer from 0 to 18446744073709551615, got '-1'"},
         {{"run", "job.cfg", "--temperature", "-1"}, "temperature: expected a number from 0 to 1e+06, got '-1'"},
         {{"run", "job.cfg", "--top-p=1.5"}, "top-p: expected a number above 0 and at most 1, got '1.5'"},
-        {{"run", "job.cfg", "--verify=tokenswift-paper"},
-         "verify: expected coupled, rejection, multi-round, k-seq or recursive, got 'tokenswift-paper'; it is not in "
-         "this version"},
+        {{"run", "job.cfg", "--verify=tokenswift"},
+         "verify: expected coupled, rejection, multi-round, k-seq, recursive or tokenswift-paper, got 'tokenswift'"},
         {{"generate", "m"}, "prompt: expected one of --prompt and --prompt-file, got none"},
         {{"generate", "m", "--prompt=a", "--prompt-file=b"},
          "prompt: expected one of --prompt and --prompt-file, got both"},

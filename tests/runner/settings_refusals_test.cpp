@@ -1,9 +1,12 @@
 // Refused job settings and their messages: single values, keys that do not go together, and keys of other tasks.
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "runner/job/settings.hpp"
 #include "tests/runner/key_values.hpp"
 #include "tests/runner/settings_fixture.hpp"
+#include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -123,8 +126,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "node (draft "
          "= sd, self); the output would not follow the model's distribution"},
         {"verify", "tokenswift-paper",
-         "verify: expected coupled, rejection, multi-round, k-seq or recursive, got 'tokenswift-paper'; it is not in "
-         "this version"},
+         "verify: expected coupled with draft = ngram, got tokenswift-paper, which needs the drafts it was published "
+         "with (draft = tokenswift)"},
         {"kv-precision", "int4", "kv-precision: expected auto, bf16, fp32 or int8, got 'int4'; did you mean 'int8'?"},
         {"device", "gpu", "device: expected auto, cpu or cuda, got 'gpu'; did you mean 'cpu'?"},
         {"logprobs", "1001", "logprobs: expected an integer from 0 to 1000, got '1001'"},
@@ -169,6 +172,27 @@ TEST(Settings, TheDraftMethodIsChosen) {
     Settings settings = parse_settings(whole_job, {}, "/jobs");
     EXPECT_EQ(settings.draft_precision, settings.device == "cuda" ? "same" : "int4");
     EXPECT_EQ(parse_settings(whole_job, {{"draft", "ngram", ""}}, "/jobs").draft_precision, "auto");
+}
+
+// Published TokenSwift models hold their heads.
+TEST(Settings, AModelWithChainedHeadsDraftsWithThem) {
+    const TemporaryFolder model;
+    const auto chosen = [&](const std::string& config, std::vector<Assignment> more = {}) {
+        std::ofstream(model.path() / "config.json") << config;
+        std::vector<Assignment> file = whole_job;
+        for (Assignment& key : file) {
+            if (key.key == "model") key.value = model.path();
+        }
+        file.insert(file.end(), more.begin(), more.end());
+        return parse_settings(file, {}, "/jobs").draft->name;
+    };
+    EXPECT_EQ(chosen(R"({"medusa_heads": 3})"), "tokenswift");
+    EXPECT_EQ(chosen(R"({"medusa_heads": 3, "chained": true})"), "tokenswift");
+    EXPECT_EQ(chosen(R"({"medusa_heads": 3, "chained": false})"), "self") << "heads of medusa";
+    EXPECT_EQ(chosen(R"({"hidden_size": 8})"), "self");
+    EXPECT_EQ(chosen("{"), "self") << "whoever loads the model reports the fault";
+    EXPECT_EQ(chosen(R"({"medusa_heads": 3})", {{"draft-tree", "4x3:8", ""}}), "self") << "a tree of self";
+    EXPECT_EQ(chosen(R"({"medusa_heads": 3})", {{"verify", "recursive", ""}}), "ngram");
 }
 
 // The keys that a draft method needs, its trees, and the rules that may verify it.
@@ -217,6 +241,10 @@ TEST(Settings, DraftKeysGoTogether) {
         {{{"draft", "ngram"}, {"verify", "recursive"}}, ""},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-tree", "auto"}}, ""},
         {{{"draft", "ngram"}, {"draft-tree", "auto"}}, ""},
+        {{{"draft", "tokenswift"}, {"verify", "tokenswift-paper"}}, ""},
+        {{{"draft", "tokenswift"}, {"verify", "rejection"}},
+         "verify: expected coupled with draft = tokenswift, got rejection, which needs chains, with one sampled draft "
+         "per node (draft = sd, self); the output would not follow the model's distribution"},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"verify", "rejection"}, {"draft-tree", "auto"}},
          "draft-tree: expected a shape with verify = rejection, got auto; what it chooses depends on measured time, "
          "and "
