@@ -39,6 +39,7 @@ void sort_by_level(TokenTree& tree) {
         sorted.parent.push_back(tree.parent[from] < 0 ? -1 : place[tree.parent[from]]);
         sorted.depth.push_back(tree.depth[from]);
         sorted.origin.push_back(tree.origin[from]);
+        sorted.by_ngram.push_back(tree.by_ngram[from]);
         sorted.probability.push_back(tree.probability[from]);
     }
     tree = std::move(sorted);

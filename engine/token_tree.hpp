@@ -24,7 +24,8 @@ struct TokenTree {
     std::vector<std::int32_t> token;
     std::vector<std::int32_t> parent;  ///< index of an earlier node; -1 for the root
     std::vector<std::int32_t> depth;   ///< 0 for the root
-    std::vector<Origin> origin;
+    std::vector<Origin> origin;        ///< who added the node
+    std::vector<bool> by_ngram;        ///< whether an n-gram proposes it, also where another draft added it
     std::vector<float>
         probability;  ///< the drafter's estimate of the probability that the node is accepted (1 for the root)
 
@@ -41,6 +42,7 @@ struct TokenTree {
         parent.assign(1, -1);
         depth.assign(1, 0);
         origin.assign(1, Origin::root);
+        by_ngram.assign(1, false);
         probability.assign(1, 1.0F);
         drafts.clear();
         trials.clear();
@@ -52,6 +54,7 @@ struct TokenTree {
         parent.push_back(parent_node);
         depth.push_back(depth[parent_node] + 1);
         origin.push_back(from);
+        by_ngram.push_back(from == Origin::ngram);
         probability.push_back(static_cast<float>(accepted));
         return num_nodes() - 1;
     }

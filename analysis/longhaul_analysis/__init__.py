@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import AnalysisError, UsageError
 from .figures import draw_figure
+from .lengths import LENGTH_MEASURES, make_length_table
 from .measures import MEASURES, Measure, Scoring, choose_measures
 from .runs import STATISTICS, Item, Run, open_runs
 from .scores import RunScores, Score, score_run, score_runs
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from .export import export_runs, frame
 
 __all__ = [
+    "LENGTH_MEASURES",
     "MEASURES",
     "STATISTICS",
     "AnalysisError",
@@ -39,6 +41,7 @@ __all__ = [
     "draw_figure",
     "export_runs",
     "frame",
+    "make_length_table",
     "make_table",
     "open_runs",
     "score_run",

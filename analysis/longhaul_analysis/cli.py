@@ -1,4 +1,4 @@
-"""The command line: `longhaul-analysis scores|compare|table|figure|export RUN…`.
+"""The command line: `longhaul-analysis scores|compare|table|lengths|figure|export RUN…`.
 
 Exit codes as longhaul's: 0 done, 1 data that cannot be used, 2 usage. Errors and notes go to standard error.
 """
@@ -16,11 +16,12 @@ from typing import Any, NoReturn
 
 from .errors import AnalysisError, UsageError
 from .figures import KINDS, draw_figure
+from .lengths import DEFAULT_LENGTH_MEASURES, LENGTH_MEASURES, make_length_table
 from .measures import MEASURES, Measure, Scoring, choose_measures, missing_reason
 from .runs import Run, open_runs
 from .scores import RunScores, score_runs
 from .significance import Comparison, compare_runs
-from .tables import as_csv, as_json, as_latex, as_markdown, make_table
+from .tables import Table, as_csv, as_json, as_latex, as_markdown, make_table
 
 _PRINTED_SAMPLES = 6  # columns; beyond, the first, the mean and its error
 
@@ -86,6 +87,17 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("--relative", action="store_true", help="all values over those of draft = ar of the same seed")
     table.add_argument("--format", choices=("md", "csv", "latex"), default="md", help="(md)")
     table.add_argument("--json", action="store_true", help="for programs, all digits")
+
+    lengths = _command(commands, "lengths", _lengths, "acceptance and speed-up at parts of the length of long texts")
+    lengths.add_argument(
+        "--columns",
+        metavar="NAMES",
+        help=f"some of {', '.join(LENGTH_MEASURES)} ({','.join(DEFAULT_LENGTH_MEASURES)})",
+    )
+    lengths.add_argument("--rows", metavar="KEYS", help="as for table")
+    lengths.add_argument("--parts", type=_positive, default=5, metavar="N", help="of the length max-tokens (5)")
+    lengths.add_argument("--format", choices=("md", "csv", "latex"), default="md", help="(md)")
+    lengths.add_argument("--json", action="store_true", help="for programs, all digits")
 
     figure = _command(commands, "figure", _figure, "a figure of all runs")
     figure.add_argument("--kind", required=True, metavar="KIND", help=f"one of {', '.join(KINDS)}")
@@ -280,10 +292,19 @@ def _table(options: argparse.Namespace) -> None:
         _open(options), _names(options.columns), _names(options.rows), _scoring(options), options.relative
     )
     _note(table.notes)
+    _print_table(table, options)
+
+
+def _print_table(table: Table, options: argparse.Namespace) -> None:
     if options.json:
         _print_json(as_json(table))
         return
     print({"md": as_markdown, "csv": as_csv, "latex": as_latex}[options.format](table), end="")
+
+
+def _lengths(options: argparse.Namespace) -> None:
+    table = make_length_table(_open(options), _names(options.columns), _names(options.rows), options.parts)
+    _print_table(table, options)
 
 
 def _figure(options: argparse.Namespace) -> None:

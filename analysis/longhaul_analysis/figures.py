@@ -6,12 +6,13 @@ Runs that differ in seed alone are one line or bar: the mean, with the standard 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .decoders import Series, decoder_measures, decoder_series
 from .errors import AnalysisError, UsageError
+from .lengths import LENGTH_MEASURES, Mark, length_values, marks_of
 from .measures import MEASURES, Measure, missing_reason
 from .runs import TREE_KEYS, Run, differing_keys, is_baseline_of
 from .scores import score_runs, standard_error
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KINDS = ("loss-by-position", "speed", "speed-by-length", "acceptance", "decoders")
+KINDS = ("loss-by-position", "speed", "speed-by-length", "acceptance", "lengths", "decoders")
 FORMATS = (".svg", ".pdf", ".png")
 _MEASURE_OF_KIND = {"speed": "tokens_per_second", "acceptance": "acceptance"}
 _AXIS_OF_KIND = {"speed": "tokens/s of a replica, decoding", "acceptance": "accepted / drafted tokens"}
@@ -41,6 +42,9 @@ def draw_figure(runs: Sequence[Run], kind: str, path: Path, x: str | None = None
     if kind == "decoders":
         figure = _decoders(runs, x or TREE_KEYS[0])
         _save(figure, path)
+        return
+    if kind == "lengths":
+        _save(_lengths(runs, x), path)
         return
     figure = _new_figure(6.4, 4)
     axes = figure.add_subplot()
@@ -89,6 +93,46 @@ def _decoders(runs: Sequence[Run], x: str) -> Figure:
         axes.set(xlabel=x, title=f"{MEASURES[name].title} / ar")
         _open_frame(axes)
     return figure
+
+
+def _lengths(runs: Sequence[Run], x: str | None) -> Figure:
+    """Acceptance rates above, speed-up below: over the length of the texts, or over `x` at their full length.
+
+    As figures 3 and 4 of TokenSwift's paper.
+    """
+    marks = {run: marks_of(run, parts=5) for run in runs}
+    drafting = [run for run in runs if run.keys.get("draft") != "ar"]
+    panels = [("acceptance rate", ("alpha", "beta")), ("speed-up over ar", ("speedup",))]
+    figure = _new_figure(6.4, 6)
+    for place, (label, names) in enumerate(panels):
+        axes = figure.add_subplot(2, 1, place + 1)
+        axes.set_prop_cycle(color=_COLOURS)
+        series = [
+            Series(f"{LENGTH_MEASURES[name].title} {job}".strip(), points)
+            for job, together in _jobs(drafting, x)
+            for name in names
+            if (points := _length_points(marks, together, name, x))
+        ]
+        if not series:
+            raise AnalysisError(
+                f"{runs[0].folder}: expected drafts of one tree shape, and the same job with draft = ar beside it, "
+                f"got none; {label} cannot be drawn"
+            )
+        _draw_lines(axes, series)
+        axes.set(xlabel=x or "output tokens", ylabel=label)
+        _open_frame(axes)
+    return figure
+
+
+def _length_points(
+    marks: Mapping[Run, Mapping[int, Mark]], runs: Sequence[Run], name: str, x: str | None
+) -> dict[float, list[float]]:
+    points: dict[float, list[float]] = {}
+    for run in runs:
+        for tokens in marks[run] if x is None else [max(marks[run])]:
+            at = float(tokens) if x is None else _number(run, x)
+            points.setdefault(at, []).extend(length_values(marks, [run], tokens, name))
+    return {at: values for at, values in points.items() if values}
 
 
 def _losses(runs: Sequence[Run]) -> list[Series]:

@@ -253,6 +253,12 @@ def _family(item: Item, family: str, scoring: Scoring) -> dict[str, Ratio]:
     return _statistics(item)
 
 
+def mean_distinct(units: Sequence[int]) -> float:
+    """Mean of distinct-1 to -4, of those that the text is long enough for."""
+    shares = [distinct / count for distinct, count in distinct_ngrams(number_units(units)) if count > 0]
+    return math.fsum(shares) / len(shares)
+
+
 def _repetition(units: Sequence[str] | Sequence[int], prefix: str) -> dict[str, Ratio]:
     numbers = number_units(units)
     if len(numbers) == 0:

@@ -30,9 +30,9 @@ NEUTRAL_KEYS = frozenset(
 # What only says how a text is made, not which.
 DRAFT_KEYS = frozenset(
     {
-        "draft", "draft-model", "draft-tree", "draft-temperature", "draft-parallel", "resample-threshold",
-        "partial-cache", "partial-cache-mode", "draft-precision", "ngram-order", "ngram-top", "replay-run",
-        "replay-accept", "verify",
+        "draft", "draft-model", "draft-tree", "draft-temperature", "draft-parallel", "draft-passes", "draft-precision",
+        "draft-corpus", "resample-threshold", "partial-cache", "partial-cache-mode", "ngram-order", "ngram-top",
+        "replay-run", "replay-accept", "verify",
     }
 )  # fmt: skip
 
@@ -43,8 +43,8 @@ TREE_KEYS = ("draft-depth", "draft-nodes")
 STATISTICS: Mapping[str, type] = {
     "replica": int, "num_tokens": int, "prompt_tokens": int, "seconds": float, "prefill_seconds": float, "steps": int,
     "target_calls": int, "draft_calls": int, "drafted": int, "accepted": int, "accepted_ngram": int,
-    "block_efficiency": float, "mbsu": float, "tokens_per_second": float, "branched_trees": int,
-    "checkpoint_rounds": int, "checkpoint_stall_seconds": float,
+    "accepted_ngram_path": int, "block_efficiency": float, "mbsu": float, "tokens_per_second": float,
+    "branched_trees": int, "checkpoint_rounds": int, "checkpoint_stall_seconds": float,
     "resumes": int, "recomputed_tokens": int, "recomputed_rows": int, "scored_tokens": int, "scored_bytes": int,
 }  # fmt: skip
 

@@ -93,26 +93,26 @@ def make_table(
     """
     scoring = scoring or Scoring()
     spread_keys = [name for name in columns or () if name not in MEASURES]
-    _check_keys(runs, "columns", spread_keys)
-    row_keys = _default_rows(runs, spread_keys) if rows is None else list(rows)
-    _check_keys(runs, "rows", row_keys)
+    check_keys(runs, "columns", spread_keys)
+    row_keys = default_rows(runs, spread_keys) if rows is None else list(rows)
+    check_keys(runs, "rows", row_keys)
     names = None if columns is None else [name for name in columns if name in MEASURES]
     measures = choose_measures(names or DEFAULT_MEASURES)
     cells: dict[tuple[str, ...], dict[tuple[str, ...], list[Run]]] = {}
     for run in runs:
-        cells.setdefault(_values(run, row_keys), {}).setdefault(_values(run, spread_keys), []).append(run)
+        cells.setdefault(row_label(run, row_keys), {}).setdefault(row_label(run, spread_keys), []).append(run)
     for by_spread in cells.values():
         for together in by_spread.values():
-            _check_cell(together)
+            check_cell(together)
     scores = score_runs(runs, measures, scoring)
     if not names:
         measures = [m for m in measures if any(of_run.value(m.name) is not None for of_run in scores.values())]
-    spreads = _sorted({spread for by_spread in cells.values() for spread in by_spread})
+    spreads = sort_labels({spread for by_spread in cells.values() for spread in by_spread})
     table = Table(row_keys)
     for spread in spreads:
         labels = tuple(zip(spread_keys, spread, strict=True))
         table.columns += [Column(_over_plain(measure) if relative else measure, labels) for measure in measures]
-    for label in _sorted(cells):
+    for label in sort_labels(cells):
         per_spread = [cells[label].get(spread, []) for spread in spreads]
         cells_of_row = [_cell(measure, of, scores, relative) for of in per_spread for measure in measures]
         table.rows.append((label, cells_of_row))
@@ -122,7 +122,8 @@ def make_table(
     return table
 
 
-def _default_rows(runs: Sequence[Run], spread_keys: Sequence[str]) -> list[str]:
+def default_rows(runs: Sequence[Run], spread_keys: Sequence[str]) -> list[str]:
+    """The keys in which the runs differ, but for the seed and `spread_keys`; "run" where there are none."""
     keys = [key for key in differing_keys(runs) if key not in ("seed", *spread_keys)]
     seeds = {run.keys.get("seed") for run in runs}
     if keys or spread_keys or 1 < len(seeds) == len(runs):  # seeds of one job: one row
@@ -130,11 +131,13 @@ def _default_rows(runs: Sequence[Run], spread_keys: Sequence[str]) -> list[str]:
     return ["run"]
 
 
-def _values(run: Run, keys: Sequence[str]) -> tuple[str, ...]:
+def row_label(run: Run, keys: Sequence[str]) -> tuple[str, ...]:
+    """The run's values of the keys."""
     return tuple(run.name if key == "run" else run.shown(key) for key in keys)
 
 
-def _check_keys(runs: Sequence[Run], option: str, keys: Sequence[str]) -> None:
+def check_keys(runs: Sequence[Run], option: str, keys: Sequence[str]) -> None:
+    """UsageError for what is no key of the runs' jobs."""
     known = dict.fromkeys(key for run in runs for key in run.keys)
     for key in keys:
         if key not in known and key not in DRAFT_KEYS | {*TREE_KEYS, "run", "stop"}:  # these may be unset
@@ -145,7 +148,7 @@ def _check_keys(runs: Sequence[Run], option: str, keys: Sequence[str]) -> None:
             )
 
 
-def _check_cell(runs: Sequence[Run]) -> None:
+def check_cell(runs: Sequence[Run]) -> None:
     """Runs of a cell are repetitions of one measurement: they differ in seed, and in nothing else."""
     differing = [key for key in differing_keys(runs) if key != "seed"]
     if differing:
@@ -161,7 +164,7 @@ def _check_cell(runs: Sequence[Run]) -> None:
         )
 
 
-def _sorted(labels: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+def sort_labels(labels: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """What is not set first, then numbers by size, then words in the order of the alphabet."""
 
     def order(value: str) -> tuple[int, float, str]:

@@ -182,6 +182,7 @@ void NgramSequence::grow(const Proposal& proposal, std::int64_t max_depth, std::
         const Open next = open.top();
         open.pop();
         if (const std::int32_t known = tree.find_child(next.parent, next.token); known >= 0) {
+            tree.by_ngram[known] = true;
             expand(known, next.probability);
             continue;
         }

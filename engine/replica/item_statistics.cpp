@@ -18,6 +18,7 @@ void for_each_counter(Statistics& s, Visit visit) {
     visit("drafted", s.drafted);
     visit("accepted", s.accepted);
     visit("accepted_ngram", s.accepted_ngram);
+    visit("accepted_ngram_path", s.accepted_ngram_path);
     visit("decode_tokens", s.decode_tokens);
     visit("checkpoint_rounds", s.checkpoint_rounds);
     visit("resumes", s.resumes);
@@ -30,7 +31,8 @@ void for_each_counter(Statistics& s, Visit visit) {
 nlohmann::json length_to_json(const std::vector<LengthRow>& rows) {
     nlohmann::json json = nlohmann::json::array();
     for (const LengthRow& row : rows)
-        json.push_back({row.tokens, row.seconds, row.target_calls, row.draft_calls, row.accepted, row.accepted_ngram});
+        json.push_back({row.tokens, row.seconds, row.target_calls, row.draft_calls, row.accepted, row.accepted_ngram,
+                        row.accepted_ngram_path});
     return json;
 }
 
@@ -43,7 +45,8 @@ std::vector<LengthRow> length_from_json(const nlohmann::json& json) {
                             .target_calls = row.at(2).get<std::int64_t>(),
                             .draft_calls = row.at(3).get<std::int64_t>(),
                             .accepted = row.at(4).get<std::int64_t>(),
-                            .accepted_ngram = row.at(5).get<std::int64_t>()});
+                            .accepted_ngram = row.at(5).get<std::int64_t>(),
+                            .accepted_ngram_path = row.size() > 6 ? row.at(6).get<std::int64_t>() : 0});
     } catch (const nlohmann::json::exception&) {
         rows.clear();
     }
@@ -79,7 +82,8 @@ void ItemStatistics::count_length(std::int64_t num_output) {
                          .target_calls = target_calls,
                          .draft_calls = draft_calls,
                          .accepted = accepted,
-                         .accepted_ngram = accepted_ngram});
+                         .accepted_ngram = accepted_ngram,
+                         .accepted_ngram_path = accepted_ngram_path});
 }
 
 std::string statistics_to_json(const ItemStatistics& statistics) {

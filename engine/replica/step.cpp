@@ -160,6 +160,8 @@ void Replica::State::accept(DecodeSlice& slice, const Verdict& verdict, Logits& 
         if (std::find(tree.parent.begin(), tree.parent.end(), above) != tree.parent.end())
             slice.rejected_level = static_cast<std::int64_t>(slice.accepted.size()) + 1;
     }
+    if (!slice.accepted.empty() && tree.by_ngram[slice.accepted.back()])
+        sequence.statistics.accepted_ngram_path += std::ssize(slice.accepted);
     sequence.kv->accept(TokenTree::slots_of(slice.accepted));
     const std::int64_t num_new = sequence.num_tokens() - before;
     rounds.count_tokens(num_new);

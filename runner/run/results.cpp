@@ -189,6 +189,7 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
     json["drafted"] = s.drafted;
     json["accepted"] = s.accepted;
     json["accepted_ngram"] = s.accepted_ngram;
+    json["accepted_ngram_path"] = s.accepted_ngram_path;
     json["block_efficiency"] = s.block_efficiency();
     if (drafts) json["mbsu"] = drafts->mbsu(s);
     const double generating = s.seconds - s.prefill_seconds;
@@ -206,7 +207,8 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
                                             {"target_calls", row.target_calls},
                                             {"draft_calls", row.draft_calls},
                                             {"accepted", row.accepted},
-                                            {"accepted_ngram", row.accepted_ngram}});
+                                            {"accepted_ngram", row.accepted_ngram},
+                                            {"accepted_ngram_path", row.accepted_ngram_path}});
     }
     if (!record.loss.buckets.empty()) {
         json["nll"] = record.loss.nll();

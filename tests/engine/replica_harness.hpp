@@ -198,6 +198,7 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
         result.sum.drafted += item.statistics.drafted;
         result.sum.accepted += item.statistics.accepted;
         result.sum.accepted_ngram += item.statistics.accepted_ngram;
+        result.sum.accepted_ngram_path += item.statistics.accepted_ngram_path;
         result.sum.branched_trees += item.statistics.branched_trees;
         result.sum.resumes += item.statistics.resumes;
         result.sum.recomputed_rows += item.statistics.recomputed_rows;

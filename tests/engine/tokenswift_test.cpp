@@ -213,9 +213,12 @@ TEST(TokenSwift, NgramsFollowTheFirstToken) {
     job.generation.sampling = {.temperature = 0};
     const JobResult with = launch(job);
     EXPECT_GT(with.sum.accepted_ngram, 20);
+    EXPECT_GE(with.sum.accepted_ngram_path, 2 * with.sum.accepted_ngram) << "with the first tokens before them";
+    EXPECT_LE(with.sum.accepted_ngram_path, with.sum.accepted);
     job.options.draft.ngram_top = 0;
     const JobResult without = launch(job);
     EXPECT_EQ(without.sum.accepted_ngram, 0);
+    EXPECT_EQ(without.sum.accepted_ngram_path, 0);
     EXPECT_GT(with.sum.accepted, without.sum.accepted);
 }
 
