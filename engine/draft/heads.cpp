@@ -119,9 +119,11 @@ std::int64_t HeadsConfig::num_parameters(const ModelConfig& target) const {
 std::vector<std::string> head_faults(const std::filesystem::path& folder, const ModelConfig& target) {
     const HeadsConfig config = HeadsConfig::load(folder, target);
     std::vector<DraftHeads::Head> heads;
-    return tensor_faults(plan_heads(config, kernels::DType::bf16, heads),
-                         {std::string(prefix), "head", "medusa_heads", config.num_heads},
-                         SafetensorsFolder::open(folder));
+    std::vector<std::string> faults =
+        tensor_faults(plan_heads(config, kernels::DType::bf16, heads),
+                      {std::string(prefix), "head", "medusa_heads", config.num_heads}, SafetensorsFolder::open(folder));
+    for (std::string& line : faults) line += "; config.json and the heads must come from the same checkpoint";
+    return faults;
 }
 
 std::uint64_t heads_fingerprint(const std::filesystem::path& folder, const ModelConfig& target) {
@@ -159,7 +161,8 @@ DraftHeads::DraftHeads(const std::filesystem::path& folder, const Model& target)
             bad.push_back(plan.parts.front().tensor);
     }
     for (const std::string& name : bad)
-        throw InputError(tensors.tensors().at(name).file, name, "finite weights", "NaN or infinity");
+        throw InputError(tensors.tensors().at(name).file, name, "finite weights", "NaN or infinity",
+                         "download or train the heads again");
     fingerprint_ = heads_fingerprint(folder, target.config());
 }
 

@@ -90,7 +90,11 @@ std::string supported_model_types() {
 void check_architecture(const Section& top, ModelConfig& config) {
     config.model_type = top.text_or("model_type", "");
     const Architecture* const found = find_architecture(config.model_type);
-    if (found == nullptr) top.refuse("model_type", supported_model_types());
+    if (found == nullptr) {
+        const bool heads_only = top.find("medusa_heads") != nullptr && top.find("num_hidden_layers") == nullptr;
+        top.refuse("model_type", supported_model_types(),
+                   heads_only ? "this folder holds draft heads only: give it as draft-model" : "");
+    }
     if (const Json* named = top.find("architectures")) {
         const bool single = named->is_array() && named->size() == 1;
         if (!single || named->front() != found->class_name) {

@@ -212,10 +212,11 @@ TEST(Heads, WhatDoesNotFitIsRefusedInALine) {
                                                       "; heads belong to the model they were trained on");
     EXPECT_EQ(refusal(HeadsFolder(width, 2, {}, R"({"medusa_heads": 3})")),
               "model.safetensors: model.medusa_layers.2.linear.weight: expected a tensor of shape [" +
-                  std::to_string(width) + ", " + std::to_string(width) + "], got none of that name");
+                  std::to_string(width) + ", " + std::to_string(width) +
+                  "], got none of that name; config.json and the heads must come from the same checkpoint");
     EXPECT_EQ(refusal(HeadsFolder(width, 2, {}, R"({"medusa_heads": 1})")),
               "model.safetensors: model.medusa_layers.1.input_layernorm.weight: expected heads 0 to 0, as medusa_heads "
-              "says, got head 1");
+              "says, got head 1; config.json and the heads must come from the same checkpoint");
     EXPECT_EQ(refusal(HeadsFolder(width, 2, {}, R"({"medusa_heads": 0})")),
               "config.json: medusa_heads: expected an integer from 1 to 64, got 0");
     const auto spoil = [](const std::string& name) {
@@ -226,10 +227,11 @@ TEST(Heads, WhatDoesNotFitIsRefusedInALine) {
         };
     };
     EXPECT_EQ(refusal(HeadsFolder(width, 1, spoil("linear.weight"))),
-              "model.safetensors: model.medusa_layers.0.linear.weight: expected finite weights, got NaN or infinity");
+              "model.safetensors: model.medusa_layers.0.linear.weight: expected finite weights, got NaN or infinity; "
+              "download or train the heads again");
     EXPECT_EQ(refusal(HeadsFolder(width, 1, spoil("post_layernorm.weight"))),
               "model.safetensors: model.medusa_layers.0.post_layernorm.weight: expected finite weights, got NaN or "
-              "infinity");
+              "infinity; download or train the heads again");
 }
 
 TEST(Medusa, TreesDeeperThanThereAreHeadsAreRefused) {
