@@ -14,6 +14,17 @@ std::int32_t TokenTree::find_child(std::int32_t node, std::int32_t token_id) con
     return -1;
 }
 
+void TokenTree::cut(std::int32_t first) {
+    if (sampled) throw std::logic_error("a sampled tree grows level by level");
+    const auto num = static_cast<std::size_t>(first);
+    token.resize(num);
+    parent.resize(num);
+    depth.resize(num);
+    origin.resize(num);
+    by_ngram.resize(num);
+    probability.resize(num);
+}
+
 bool TokenTree::branches() const {
     std::vector<bool> has_child(token.size(), false);
     for (std::size_t node = 1; node < token.size(); ++node) {

@@ -59,6 +59,9 @@ struct TokenTree {
         return num_nodes() - 1;
     }
 
+    /// Removes the nodes from `first` on, of a tree that was not sampled.
+    void cut(std::int32_t first);
+
     /// Nodes on the path from the root (excluded) to `node` (included), in order; empty for the root.
     [[nodiscard]] std::vector<std::int32_t> path_to(std::int32_t node) const {
         std::vector<std::int32_t> path(static_cast<std::size_t>(depth[node]));

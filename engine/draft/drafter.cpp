@@ -30,7 +30,8 @@ std::unique_ptr<Drafter> make_plain_drafter(const DraftContext& /*context*/) {
 
 std::int64_t max_tree_nodes(const DraftOptions& options, const TreeShape& shape) {
     if (options.method->chained_heads) return shape.max_nodes() + continuations(options, shape.depth).shape.budget;
-    if (options.method->copies_target) return shape.max_nodes() + added_ngrams(options).shape.budget;
+    if (options.method->copies_target && options.method->has_ngrams)
+        return shape.max_nodes() + added_ngrams(options).shape.budget;
     return shape.max_nodes();
 }
 

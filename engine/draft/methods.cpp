@@ -41,6 +41,7 @@ std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_replay_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_self_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_tokenswift_drafter(const DraftContext& context);
+std::unique_ptr<Drafter> make_triforce_drafter(const DraftContext& context);
 
 using Shape = const TreeShape&;
 
@@ -122,6 +123,17 @@ const std::vector<DraftMethod>& draft_methods() {
          .chained_heads = true,
          .copies_target = true,
          .make = make_tokenswift_drafter},
+        {.name = "triforce",
+         .summary = "a chain of a draft model, verified by passes of the model over a part of the keys and values",
+         .draws = Draws::certain,
+         .form = TreeForm::chain,
+         .default_tree = "6",
+         .part = DraftPart::language_model,
+         .min_folders = 1,
+         .max_folders = 1,
+         .copies_target = true,
+         .fixed_shape = true,
+         .make = make_triforce_drafter},
         {.name = "replay",
          .summary = "an earlier run's tokens (for tests)",
          .draws = Draws::certain,
@@ -144,7 +156,8 @@ const DraftMethod& find_draft_method(std::string_view name) {
 }
 
 TreeSpec own_tree(const DraftMethod& method, bool coupled) {
-    return (method.weighs_nodes || method.copies_target) && coupled ? "auto" : method.default_tree;
+    const bool sizes = (method.weighs_nodes || method.copies_target) && !method.fixed_shape;
+    return sizes && coupled ? "auto" : method.default_tree;
 }
 
 bool chooses_tree(const DraftMethod& method, const TreeSpec& spec) {
@@ -173,6 +186,9 @@ static TreeShape greatest_tree(const DraftMethod& method) {
 
 TreeShape tree_of(const DraftMethod& method, const TreeSpec& spec, std::int64_t num_models) {
     if (method.form == TreeForm::none) return {.width = 0, .depth = 0, .budget = 0, .branching = {}};
+    if (method.fixed_shape && spec.is_auto())
+        throw UsageError("draft-tree: expected the length of a chain, such as " + method.default_tree +
+                         ", with draft = " + method.name + ", got 'auto'");
     if (chooses_tree(method, spec)) return greatest_tree(method);
     const bool own = !spec.is_given() || spec.is_auto();
     TreeShape shape = own ? parse_tree_shape(method.default_tree) : spec.shape();

@@ -48,6 +48,9 @@ struct TreeLimits {
 /// few drafts can gain.
 constexpr std::int64_t max_catching_up = 128;
 
+/// Tokens that the small model of `triforce` drafts at most before each pass of the middle stage.
+constexpr std::int64_t small_drafts_per_pass = 3;
+
 /// A row of the registry.
 struct DraftMethod {
     std::string name;
@@ -65,6 +68,7 @@ struct DraftMethod {
     /// Its draft passes run the target's own weights, often at a lower precision (`draft-precision`), over a part of
     /// the target's own keys and values (`partial-cache`).
     bool copies_target = false;
+    bool fixed_shape = false;      ///< `draft-tree = auto` does not apply to it
     bool needs_recording = false;  ///< needs an earlier run's output (benchmarks and tests)
     /// Makes the TreeMethod of a method over draft language models.
     std::unique_ptr<TreeMethod> (*make_trees)(const TreeShape& shape, std::int64_t num_models) = nullptr;

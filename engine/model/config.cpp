@@ -92,8 +92,11 @@ void check_architecture(const Section& top, ModelConfig& config) {
     const Architecture* const found = find_architecture(config.model_type);
     if (found == nullptr) {
         const bool heads_only = top.find("medusa_heads") != nullptr && top.find("num_hidden_layers") == nullptr;
-        top.refuse("model_type", supported_model_types(),
-                   heads_only ? "this folder holds draft heads only: give it as draft-model" : "");
+        top.refuse(
+            "model_type", supported_model_types(),
+            heads_only
+                ? "this folder holds draft heads, not a model; they are the draft-model of draft = tokenswift or medusa"
+                : "");
     }
     if (const Json* named = top.find("architectures")) {
         const bool single = named->is_array() && named->size() == 1;

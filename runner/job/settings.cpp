@@ -252,13 +252,19 @@ void check_partial_cache(const Settings& settings, const Origins& origins, Fault
                 std::to_string(settings.partial_cache), "");
         return;
     }
+    std::string copying;
+    for (const engine::DraftMethod& method : engine::draft_methods()) {
+        if (!method.copies_target) continue;
+        copying += (copying.empty() ? "" : ", ") + method.name;
+    }
+    copying.replace(copying.rfind(", "), 2, " and ");
     for (const char* key : draft_copy_keys) {
         const std::vector<std::string> value = find_key(key)->get(settings);
         const auto earlier = earlier_values.find(key);
         const bool is_earlier = earlier != earlier_values.end() && value.front() == earlier->second;
         if (is_earlier || value == find_key(key)->get(Settings())) continue;
         add(key, "its default with draft = " + settings.draft->name, shown(value.front()),
-            "only draft = self and tokenswift have it");
+            "only draft = " + copying + " have it");
     }
 }
 

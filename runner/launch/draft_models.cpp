@@ -75,8 +75,8 @@ void DraftModels::load_copy(const Settings& settings, engine::Model& target, ker
                             engine::Group& group) {
     drafting_target_ = &target;
     if (const auto precision = draft_copy_precision(settings)) {
-        models_.push_back(engine::Model::load(settings.model, *precision, device, group, kv_dtype_of(settings),
-                                              packed_folder(settings)));
+        copy_ = engine::Model::load(settings.model, *precision, device, group, kv_dtype_of(settings),
+                                    packed_folder(settings));
     }
 }
 
@@ -109,6 +109,7 @@ void DraftModels::load_models(const Settings& settings, const std::vector<std::f
 
 void DraftModels::unload() {
     models_.clear();
+    copy_.reset();
     alone_.reset();
     loaded_.clear();
     heads_.reset();
@@ -119,7 +120,7 @@ void DraftModels::unload() {
 void DraftModels::give_to(engine::DraftOptions& options) const {
     options.models.clear();
     for (const auto& model : models_) options.models.push_back(model.get());
-    if (options.models.empty() && drafting_target_ != nullptr) options.models.push_back(drafting_target_);
+    if (drafting_target_ != nullptr) options.models.push_back(copy_ ? copy_.get() : drafting_target_);
     options.heads = heads_.get();
     options.corpus = corpus_;
 }
@@ -127,14 +128,16 @@ void DraftModels::give_to(engine::DraftOptions& options) const {
 DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const {
     const auto all = static_cast<double>(engine::num_parameters(target));
     const double heads = heads_ ? static_cast<double>(heads_->config().num_parameters(target)) / all : 0;
-    double models = 0;
-    if (drafting_target_ == nullptr) {
-        for (const auto& model : models_) models += static_cast<double>(engine::num_parameters(model->config())) / all;
-    } else {  // the same parameters, but fewer bits of each
-        models = models_.empty() ? 1.0
-                                 : static_cast<double>(models_.front()->streamed_weight_bytes()) /
-                                       static_cast<double>(drafting_target_->streamed_weight_bytes());
+    double models = 0, copy = 0;
+    for (const auto& model : models_) models += static_cast<double>(engine::num_parameters(model->config())) / all;
+    if (drafting_target_ != nullptr) {  // the same parameters, perhaps with fewer bits of each
+        copy = copy_ ? static_cast<double>(copy_->streamed_weight_bytes()) /
+                           static_cast<double>(drafting_target_->streamed_weight_bytes())
+                     : 1.0;
     }
+    // In two stages, each draft call is a pass of the copy and the small model's before it.
+    if (copy > 0 && models > 0) return {.level = engine::small_drafts_per_pass * models + copy, .levels = 0};
+    models += copy;
     const auto passes = static_cast<double>(options.passes);
     if (options.chooses_tree()) return {.level = models + heads / passes, .levels = 0};  // of each pass that was run
     return {.level = passes * models + heads, .levels = heads_ ? 1 : options.shape().depth};
@@ -143,6 +146,7 @@ DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::Dra
 std::string DraftModels::fingerprint() const {
     std::string all = heads_ ? hex(heads_->fingerprint()) : "";
     for (const auto& model : models_) all += (all.empty() ? "" : "+") + hex(model->fingerprint());
+    if (copy_) all += (all.empty() ? "" : "+") + hex(copy_->fingerprint());
     return all;
 }
 

@@ -46,7 +46,8 @@ class DraftModels {
 
     std::string loaded_;  ///< key of what was requested; "" if nothing is loaded
     std::unique_ptr<engine::Group> alone_;
-    std::vector<std::unique_ptr<engine::Model>> models_;
+    std::vector<std::unique_ptr<engine::Model>> models_;  ///< language models
+    std::unique_ptr<engine::Model> copy_;                 ///< of the target, if it drafts with a lower precision
     std::unique_ptr<engine::DraftHeads> heads_;
     std::shared_ptr<const engine::DraftCorpus> corpus_;
     engine::Model* drafting_target_ = nullptr;  ///< the target, if it drafts for itself

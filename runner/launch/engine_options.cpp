@@ -89,7 +89,7 @@ engine::DraftOptions draft_of(const Settings& settings) {
             .models = {},
             .partial_cache = {.mode = partial_mode(settings.partial_cache_mode),
                               .max_positions = settings.partial_cache,
-                              .of_prompt = settings.draft->part == engine::DraftPart::heads},
+                              .of_prompt = settings.draft->part != engine::DraftPart::none},
             .passes = passes_of(settings),
             .before_filters = settings.verify == engine::VerifyRule::tokenswift_paper,
             .model_temperature = settings.draft_temperature,

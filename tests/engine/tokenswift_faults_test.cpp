@@ -152,7 +152,7 @@ TEST(TokenSwiftFaults, FoldersInTheWrongPlace) {
               "draft-model, or a model folder that contains heads");
     EXPECT_EQ(line_of(demo_folder / "tokenswift", [] { ModelConfig::load(demo_folder / "tokenswift"); }),
               "config.json: model_type: expected \"llama\", \"qwen2\" or \"opt\", got \"medusa_heads\"; this folder "
-              "holds draft heads only: give it as draft-model");
+              "holds draft heads, not a model; they are the draft-model of draft = tokenswift or medusa");
 }
 
 // No heads are published for OPT, but trained ones work. With all keys and values the first level is the target's own

@@ -231,7 +231,7 @@ TEST(Settings, DraftKeysGoTogether) {
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "spectr"}, {"verify", "recursive"}},
          "verify: expected coupled with draft = spectr, got recursive, which needs drafts drawn without replacement "
-         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, tokenswift, replay)" +
+         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, tokenswift, triforce, replay)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft-model", "/e"}, {"draft", "specinfer"}, {"verify", "k-seq"}},
          "verify: expected coupled with draft = specinfer, got k-seq, which needs independent drafts of one model "
@@ -270,17 +270,21 @@ TEST(Settings, DraftKeysGoTogether) {
          "draft-temperature: expected its default with draft = ngram, got a number; only sampled drafts have a "
          "temperature"},
         {{{"draft", "ngram"}, {"partial-cache-mode", "static"}},
-         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self and tokenswift "
-         "have it"},
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, tokenswift and "
+         "triforce have it"},
         {{{"draft", "ngram"}, {"draft-precision", "int4"}},
-         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self and tokenswift "
-         "have it"},
+         "draft-precision: expected its default with draft = ngram, got 'int4'; only draft = self, tokenswift and "
+         "triforce have it"},
         {{{"draft", "self"}, {"draft-passes", "2"}},
          "draft-passes: expected its default with draft = self, got 2; only draft = tokenswift has it"},
         {{{"draft", "ngram"}, {"draft-passes", "2"}},
          "draft-passes: expected its default with draft = ngram, got 2; only draft = tokenswift has it"},
         {{{"draft", "tokenswift"}, {"draft-passes", "2"}, {"draft-precision", "int8"}}, ""},
         {{{"draft", "tokenswift"}, {"draft-passes", "0"}}, "draft-passes: expected an integer from 1 to 16, got '0'"},
+        {{{"draft", "triforce"}, {"draft-model", "/d"}, {"draft-precision", "int8"}}, ""},
+        {{{"draft", "triforce"}, {"draft-model", "/d"}, {"draft-tree", "auto"}},
+         "draft-tree: expected the length of a chain, such as 6, with draft = triforce, got 'auto'"},
+        {{{"draft", "triforce"}}, one + "triforce, got nothing"},
         {{{"draft-corpus", "/c"}}, ""},
         {{{"draft", "tokenswift"}, {"draft-tree", "1,3,3,3"}, {"draft-corpus", "/c"}}, ""},
         {{{"draft", "ngram"}, {"draft-corpus", "/c"}}, ""},
@@ -296,8 +300,8 @@ TEST(Settings, DraftKeysGoTogether) {
         // Earlier versions wrote these into every job file.
         {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "dynamic"}}, ""},
         {{{"draft", "ngram"}, {"partial-cache", "4096"}, {"partial-cache-mode", "static"}},
-         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self and tokenswift "
-         "have it"},
+         "partial-cache-mode: expected its default with draft = ngram, got 'static'; only draft = self, tokenswift and "
+         "triforce have it"},
         {{{"draft", "ar"}, {"partial-cache", "2048"}, {"draft-precision", "int4"}}, ""},
         // Plain decoding is allowed for any job, for comparison.
         {{{"draft", "ar"}, {"draft-model", "/d"}, {"draft-tree", "2,2"}, {"verify", "k-seq"}}, ""},
