@@ -1,4 +1,6 @@
-"""jobs/rsd with the real program, where the build says which it is: from data to the paper's table and figures."""
+"""jobs/rsd and jobs/tokenswift with the real program, where the build says which it is: from data to the papers' tables
+and figures.
+"""
 
 import json
 import os
@@ -161,3 +163,34 @@ def test_figure_1_is_drawn(tmp_path):
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "figure-1.svg").read_text()
     assert all(name in text for name in ("multi-round", "K-SEQ", "optimal transport", "recursive"))
+
+
+@pytest.fixture
+def tokenswift(tmp_path):
+    """jobs/tokenswift as it is, but for one seed and one value of n-grams."""
+    shutil.copytree(JOBS / "tokenswift", tmp_path / "jobs" / "tokenswift")
+    (tmp_path / "jobs" / "demo").symlink_to(JOBS / "demo")
+    for file in (tmp_path / "jobs" / "tokenswift").glob("*-*.cfg"):
+        text = file.read_text().replace("grid seed = 1 | 2 | 3", "grid seed = 1")
+        file.write_text(re.sub(r"grid ngram-top = .*", "grid ngram-top = 0 | 5", text))
+    return tmp_path / "jobs" / "tokenswift"
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="LONGHAUL_PROGRAM names no program")
+def test_tokenswifts_experiments_end_in_table_and_figure(tokenswift, tmp_path):
+    done = script(tokenswift / "run.sh", "figure-4", "--max-tokens=5120", "--prompt-tokens=64", "--draft-tree=1,1")
+    assert done.returncode == 0, done.stderr
+    output = tmp_path / "runs" / "tokenswift" / "figure-4"
+    head, *rows = (output / "paper.csv").read_text().splitlines()
+    assert head.startswith("draft,ngram-top,tokens,alpha,alpha_se,alpha_runs,beta")
+    labels = [tuple(row.split(",")[:3]) for row in rows]
+    lengths = [str(1024 * part) for part in range(1, 6)]
+    assert labels == [("ar", "", n) for n in lengths] + [("tokenswift", top, n) for top in ("0", "5") for n in lengths]
+    assert "token distinct-4" in (output / "distinct.md").read_text()
+    assert "ngram-top" in (output / "figure-4.svg").read_text()
+
+
+def test_tokenswifts_experiments_say_what_they_know():
+    done = script(JOBS / "tokenswift" / "run.sh", "table-2")
+    assert done.returncode == 2
+    assert "WHAT one of table-12 table-13" in done.stderr
