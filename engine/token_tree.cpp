@@ -35,25 +35,37 @@ bool TokenTree::branches() const {
     return false;
 }
 
+/// The nodes of `tree` in this order, which has parents before children and may leave nodes out.
+static TokenTree reordered(const TokenTree& tree, std::span<const std::int32_t> order) {
+    std::vector<std::int32_t> place(tree.token.size(), -1);
+    TokenTree result;
+    for (std::size_t i = 0; i < order.size(); ++i) {
+        const auto from = static_cast<std::size_t>(order[i]);
+        place[from] = static_cast<std::int32_t>(i);
+        result.token.push_back(tree.token[from]);
+        result.parent.push_back(tree.parent[from] < 0 ? -1 : place[tree.parent[from]]);
+        result.depth.push_back(tree.depth[from]);
+        result.origin.push_back(tree.origin[from]);
+        result.by_ngram.push_back(tree.by_ngram[from]);
+        result.probability.push_back(tree.probability[from]);
+    }
+    return result;
+}
+
+void TokenTree::keep(std::span<const std::int32_t> nodes) {
+    if (sampled) throw std::logic_error("a sampled tree grows level by level");
+    std::vector<std::int32_t> order{0};
+    order.insert(order.end(), nodes.begin(), nodes.end());
+    *this = reordered(*this, order);
+}
+
 void sort_by_level(TokenTree& tree) {
     if (tree.sampled) throw std::logic_error("a sampled tree grows level by level");
     std::vector<std::int32_t> order(tree.token.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(),
                      [&](std::int32_t a, std::int32_t b) { return tree.depth[a] < tree.depth[b]; });
-    std::vector<std::int32_t> place(order.size());
-    TokenTree sorted;
-    for (std::size_t i = 0; i < order.size(); ++i) {
-        const auto from = static_cast<std::size_t>(order[i]);
-        place[from] = static_cast<std::int32_t>(i);
-        sorted.token.push_back(tree.token[from]);
-        sorted.parent.push_back(tree.parent[from] < 0 ? -1 : place[tree.parent[from]]);
-        sorted.depth.push_back(tree.depth[from]);
-        sorted.origin.push_back(tree.origin[from]);
-        sorted.by_ngram.push_back(tree.by_ngram[from]);
-        sorted.probability.push_back(tree.probability[from]);
-    }
-    tree = std::move(sorted);
+    tree = reordered(tree, order);
 }
 
 }  // namespace longhaul::engine

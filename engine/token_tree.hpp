@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/sampling/distribution.hpp"
@@ -59,6 +60,8 @@ struct TokenTree {
         return num_nodes() - 1;
     }
 
+    /// Keeps the root and `nodes` (ascending, parents with their children), of a tree that was not sampled.
+    void keep(std::span<const std::int32_t> nodes);
     /// Removes the nodes from `first` on, of a tree that was not sampled.
     void cut(std::int32_t first);
 

@@ -14,6 +14,7 @@
 namespace longhaul::engine {
 
 class DraftHeads;
+class DraftLayer;
 class Model;
 
 /// Texts, in tokens of the target, whose n-grams drafts know from the start.
@@ -35,6 +36,8 @@ struct DraftOptions {
     PartialCache partial_cache;   ///< of methods that copy the target
     std::int64_t passes = 1;      ///< of the drafting model before its heads: the first levels of the tree
     bool before_filters = false;  ///< tokenswift: the best tokens without top-k, top-p, min-p and eta, as published
+    DraftLayer* layer = nullptr;  ///< loaded draft layer, likewise
+    bool decides_text = false;    ///< drafts influence the text: the rule is not `coupled`
     const DraftHeads* heads = nullptr;        ///< loaded heads, for methods that use them; must outlive the replica
     double model_temperature = -1;            ///< of draft models; < 0: the target's (1 if the target is greedy)
     std::function<TreeLimits()> tree_limits;  ///< tests: replaces the choice of `draft-tree = auto` in every step

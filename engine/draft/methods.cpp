@@ -36,6 +36,7 @@ std::string wanted_form(TreeForm form, const TreeShape& shape) {
 }  // namespace
 
 // The registry. A new method needs a file in this folder, the declaration of its factory here, and a row.
+std::unique_ptr<Drafter> make_eagle_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_medusa_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_replay_drafter(const DraftContext& context);
@@ -123,6 +124,16 @@ const std::vector<DraftMethod>& draft_methods() {
          .chained_heads = true,
          .copies_target = true,
          .make = make_tokenswift_drafter},
+        {.name = "eagle",
+         .summary = "a tree of a trained draft layer, which continues the model's own hidden states",
+         .draws = Draws::certain,
+         .form = TreeForm::budgeted,
+         .default_tree = "4x3:8",
+         .part = DraftPart::layer,
+         .min_folders = 1,
+         .max_folders = 1,
+         .fixed_shape = true,
+         .make = make_eagle_drafter},
         {.name = "triforce",
          .summary = "a chain of a draft model, verified by passes of the model over a part of the keys and values",
          .draws = Draws::certain,
@@ -187,7 +198,7 @@ static TreeShape greatest_tree(const DraftMethod& method) {
 TreeShape tree_of(const DraftMethod& method, const TreeSpec& spec, std::int64_t num_models) {
     if (method.form == TreeForm::none) return {.width = 0, .depth = 0, .budget = 0, .branching = {}};
     if (method.fixed_shape && spec.is_auto())
-        throw UsageError("draft-tree: expected the length of a chain, such as " + method.default_tree +
+        throw UsageError("draft-tree: expected a shape, such as " + method.default_tree +
                          ", with draft = " + method.name + ", got 'auto'");
     if (chooses_tree(method, spec)) return greatest_tree(method);
     const bool own = !spec.is_given() || spec.is_auto();

@@ -32,6 +32,7 @@ enum class Draws : std::uint8_t {
 enum class DraftPart : std::uint8_t {
     none,
     language_model,  ///< complete models with the target's vocabulary, in `draft-model` folders
+    layer,           ///< a trained draft layer on the target's hidden states, in a `draft-model` folder
     heads,           ///< trained heads on the target's hidden states, in a `draft-model` folder or the target's folder
 };
 

@@ -83,25 +83,14 @@ class RsdSGrowth final : public TreeGrowth {
         });
     }
 
-    /// The probability that the target draws each of these tokens, if its log-probabilities scatter around the draft's
-    /// by about `scatter` and it adds the same noise. Empty: unknown.
-    [[nodiscard]] std::vector<double> acceptance(std::span<const Perturbed> draws) const {
-        std::vector<double> chances;
-        if (beams_.scatter == 0) return chances;
-        double sum = 0;
-        for (const Perturbed& draw : draws)
-            sum += chances.emplace_back(det_exp((draw.score - draws.front().score) / beams_.scatter));
-        for (double& chance : chances) chance /= sum;
-        return chances;
-    }
-
     /// Adds the best children of a parent, at most `width`: the level keeps no more.
     void add_candidates(const Distribution& p, std::size_t parent, std::vector<Candidate>& candidates) const {
         const Beam& beam = level_[parent];
         const NoiseRow row = noise_.row(position_ + depth_done_, 0, wanted_[parent].node);
         std::vector<Perturbed> draws = gumbel_top_k(p, row, num_draws());
         if (draws.empty()) return;
-        const std::vector<double> accepted = acceptance(draws);
+        const std::vector<double> accepted =
+            beams_.scatter == 0 ? std::vector<double>() : winning_chances(draws, beams_.scatter);
         if (std::ssize(draws) > beams_.width) draws.resize(beams_.width);
         const std::size_t best = most_probable(p);
         // log p = log weight + log_scale, also accurate where p underflows to 0.
@@ -165,6 +154,15 @@ class RsdS final : public TreeMethod {
 };
 
 }  // namespace
+
+std::vector<double> winning_chances(std::span<const Perturbed> draws, double scatter) {
+    std::vector<double> chances;
+    double sum = 0;
+    for (const Perturbed& draw : draws)
+        sum += chances.emplace_back(det_exp((draw.score - draws.front().score) / scatter));
+    for (double& chance : chances) chance /= sum;
+    return chances;
+}
 
 std::unique_ptr<TreeMethod> make_rsd_s(const BeamOptions& beams) {
     return std::make_unique<RsdS>(beams);

@@ -10,6 +10,7 @@
 
 #include "engine/draft/methods.hpp"
 #include "engine/sampling/noise.hpp"
+#include "engine/sampling/pipeline.hpp"
 #include "engine/token_tree.hpp"
 
 namespace longhaul::engine {
@@ -75,6 +76,12 @@ struct BeamOptions {
 /// RSD-S: stochastic beam search with `width` nodes per level and `depth` levels. Draws whole sequences without
 /// replacement.
 std::unique_ptr<TreeMethod> make_rsd_s(const BeamOptions& beams);
+
+/// EAGLE-2: the best `max_nodes` of all candidates; `width` nodes per level are expanded, into as many children each.
+std::unique_ptr<TreeMethod> make_dynamic_tree(const BeamOptions& options);
+
+/// The probability that the target draws each of these tokens (BeamOptions::scatter).
+std::vector<double> winning_chances(std::span<const Perturbed> draws, double scatter);
 
 /// Adds a drawn token as a child of `parent`, unless a child already carries it, and returns the node. If `draft` >= 0,
 /// also records the draw as a trial from `tree.drafts[draft]`.

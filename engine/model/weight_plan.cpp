@@ -56,7 +56,8 @@ class Planner {
     void layer(const LayerConfig& kind, const std::string& from, const std::string& name, LayerWeights& w,
                std::int64_t input_width) {
         const std::string output = from + names_.output, down = from + names_.down;
-        norm(name + "attention_norm", w.attention_norm, from + names_.attention_norm, kind.norm);
+        if (!names_.attention_norm.empty())
+            norm(name + "attention_norm", w.attention_norm, from + names_.attention_norm, kind.norm);
         norm(name + "mlp_norm", w.mlp_norm, from + names_.mlp_norm, kind.norm);
         column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", input_width));
         row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.head_dim, s_.query_width());

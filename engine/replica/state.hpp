@@ -63,7 +63,7 @@ struct Replica::State {
         : model(on_model),
           group(of_group),
           tokenizer(with_tokenizer),
-          options(without_drafts_to_score(std::move(with_options))),
+          options(prepared(std::move(with_options))),
           hooks(std::move(with_hooks)),
           drafter(make_drafter({options.draft, &model})),
           // Without drafts the coupled rule replaces every other rule, so that plain decoding gives the same text under
@@ -76,8 +76,9 @@ struct Replica::State {
           pace(2.0 * static_cast<double>(num_parameters(model.config())) / group.size(), options.prefill_chunk),
           chooser(make_chooser()) {}
 
-    static ReplicaOptions without_drafts_to_score(ReplicaOptions options) {
+    static ReplicaOptions prepared(ReplicaOptions options) {
         if (options.scoring) options.draft.method = "ar";
+        options.draft.decides_text = options.verify != VerifyRule::coupled;
         return options;
     }
 

@@ -55,7 +55,7 @@ class AcceptedMass {
 
 class KSeq final : public NodeRule {
   public:
-    std::size_t decide(std::span<const DraftToken> drafts, Residual& residual,
+    std::size_t decide(std::span<const DraftToken> drafts, ResidualDistribution& residual,
                        const TrialNumbers& numbers) const override {
         if (drafts.empty()) return 0;
         if (drafts.front().drawn_from == nullptr) throw std::logic_error("k-seq was given drafts that were not drawn");

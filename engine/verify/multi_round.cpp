@@ -8,7 +8,7 @@ namespace {
 
 class MultiRound final : public NodeRule {
   public:
-    std::size_t decide(std::span<const DraftToken> drafts, Residual& residual,
+    std::size_t decide(std::span<const DraftToken> drafts, ResidualDistribution& residual,
                        const TrialNumbers& numbers) const override {
         std::vector<double> p;  // draft distribution over the target's support; consecutive drafts often share it
         const Distribution* of = nullptr;

@@ -72,7 +72,7 @@ class Remaining {
 
 class Recursive final : public NodeRule {
   public:
-    std::size_t decide(std::span<const DraftToken> drafts, Residual& residual,
+    std::size_t decide(std::span<const DraftToken> drafts, ResidualDistribution& residual,
                        const TrialNumbers& numbers) const override {
         if (drafts.empty()) return 0;
         return drafts.front().drawn_from == nullptr ? decide_certain(drafts, residual, numbers)
@@ -80,7 +80,7 @@ class Recursive final : public NodeRule {
     }
 
   private:
-    static std::size_t decide_certain(std::span<const DraftToken> drafts, Residual& residual,
+    static std::size_t decide_certain(std::span<const DraftToken> drafts, ResidualDistribution& residual,
                                       const TrialNumbers& numbers) {
         for (std::size_t k = 0; k < drafts.size(); ++k) {
             const std::int32_t token = drafts[k].token;
@@ -90,7 +90,7 @@ class Recursive final : public NodeRule {
         return drafts.size();
     }
 
-    static std::size_t decide_drawn(std::span<const DraftToken> drafts, Residual& residual,
+    static std::size_t decide_drawn(std::span<const DraftToken> drafts, ResidualDistribution& residual,
                                     const TrialNumbers& numbers) {
         Remaining p(*drafts.front().drawn_from, residual.ids());
         for (std::size_t k = 0; k < drafts.size(); ++k) {

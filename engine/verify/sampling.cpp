@@ -20,33 +20,33 @@ std::vector<double> over_ids(std::span<const double> values, const std::vector<s
     return over;
 }
 
-double Residual::probability(std::int32_t token) const {
+double ResidualDistribution::probability(std::int32_t token) const {
     const auto at = std::lower_bound(ids_.begin(), ids_.end(), token);
     return at != ids_.end() && *at == token ? left_[at - ids_.begin()] : 0.0;
 }
 
-void Residual::reduce(std::span<const double> by, double scale) {
+void ResidualDistribution::reduce(std::span<const double> by, double scale) {
     less_.resize(left_.size());
     const auto take = [](double left, double less) { return left > less ? left - less : 0.0; };
     for (std::size_t i = 0; i < left_.size(); ++i) less_[i] = take(left_[i], by[i] * scale);
     replace_left();
 }
 
-void Residual::remove(std::int32_t token) {
+void ResidualDistribution::remove(std::int32_t token) {
     less_ = left_;
     const auto at = std::lower_bound(ids_.begin(), ids_.end(), token);
     if (at != ids_.end() && *at == token) less_[at - ids_.begin()] = 0;
     replace_left();
 }
 
-void Residual::replace_left() {
+void ResidualDistribution::replace_left() {
     const double mass = sum_over_tokens(ids_, [&](std::size_t i) { return less_[i]; });
     if (!(mass > 0)) return;
     for (double& q : less_) q /= mass;
     std::swap(left_, less_);
 }
 
-std::int32_t Residual::draw(double u) const {
+std::int32_t ResidualDistribution::draw(double u) const {
     const double mark = u * sum_over_tokens(ids_, [&](std::size_t i) { return left_[i]; });
     const auto chunk_of = [&](std::size_t i) { return ids_[i] / kernels::draw_chunk; };
     double sum = 0;
@@ -101,7 +101,7 @@ class SamplingVerifier final : public NodeVerifier {
         const kernels::FlushDenormals flush;
         const std::int64_t at = position + tree.depth[node];
         const std::vector<DraftToken> drafts = drafts_of(tree, node);
-        Residual residual(target(node));
+        ResidualDistribution residual(target(node));
         const std::size_t taken = rule_->decide(
             drafts, residual, [&](std::size_t trial) { return number_of(noise_key, at, Purpose::accept, trial); });
         if (taken < drafts.size()) return {drafts[taken].node, drafts[taken].token};

@@ -29,9 +29,9 @@ std::vector<double> over_ids(std::span<const double> values, const std::vector<s
 
 /// The residual of the target distribution after rejections: q_k of the papers, q_1 is the target's own. `target` must
 /// outlive it.
-class Residual {
+class ResidualDistribution {
   public:
-    explicit Residual(const Distribution& target) : ids_(target.ids), left_(target.q) {}
+    explicit ResidualDistribution(const Distribution& target) : ids_(target.ids), left_(target.q) {}
 
     [[nodiscard]] double probability(std::int32_t token) const;
 
@@ -64,7 +64,7 @@ using TrialNumbers = std::function<double(std::size_t trial)>;
 class NodeRule {
   public:
     virtual ~NodeRule() = default;
-    virtual std::size_t decide(std::span<const DraftToken> drafts, Residual& residual,
+    virtual std::size_t decide(std::span<const DraftToken> drafts, ResidualDistribution& residual,
                                const TrialNumbers& numbers) const = 0;
 };
 

@@ -383,6 +383,7 @@ bool wants_continuation(const Settings& settings) {
 
 std::vector<std::filesystem::path> DraftFolders::all() const {
     std::vector<std::filesystem::path> folders = models;
+    if (!layer.empty()) folders.push_back(layer);
     if (!heads.empty()) folders.push_back(heads);
     return folders;
 }
@@ -393,6 +394,7 @@ DraftFolders draft_folders(const Settings& settings) {
     folders.target_copy = settings.draft->copies_target;
     if (settings.draft->has_ngrams) folders.corpus = settings.draft_corpus;
     if (settings.draft->part == engine::DraftPart::language_model) folders.models = settings.draft_model;
+    if (settings.draft->part == engine::DraftPart::layer) folders.layer = settings.draft_model.front();
     if (settings.draft->part == engine::DraftPart::heads)
         folders.heads = settings.draft_model.empty() ? settings.model : settings.draft_model.front();
     return folders;

@@ -63,6 +63,7 @@ bool wants_continuation(const Settings& settings);
 struct DraftFolders {
     std::vector<std::filesystem::path> models;
     bool target_copy = false;      ///< the target drafts for itself
+    std::filesystem::path layer;   ///< `draft-model`; "": no draft layer
     std::filesystem::path heads;   ///< `draft-model`, or the target's folder; "": no heads
     std::filesystem::path corpus;  ///< `draft-corpus`; not one of all()
 

@@ -353,7 +353,7 @@ Strings verify_rules() {
 
 /// Names reserved for draft methods that this version does not have.
 Strings draft_methods_later() {
-    Strings names{"lyanna", "eagle"};
+    Strings names{"lyanna"};
     std::erase_if(names, [](const std::string& name) {
         const auto& methods = engine::draft_methods();
         return std::any_of(methods.begin(), methods.end(), [&](const auto& method) { return method.name == name; });

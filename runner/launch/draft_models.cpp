@@ -64,6 +64,7 @@ void DraftModels::load(const Settings& settings, engine::Model& target, const en
     load_models(settings, folders.models, target.config(), tokenizer, device, group);
     if (folders.target_copy) load_copy(settings, target, device, group);
     engine::agree(group, [&] {
+        if (!folders.layer.empty()) layer_ = std::make_unique<engine::DraftLayer>(folders.layer, target);
         if (!folders.heads.empty()) heads_ = std::make_unique<engine::DraftHeads>(folders.heads, target);
         if (!folders.corpus.empty())
             corpus_ = std::make_shared<engine::DraftCorpus>(read_draft_corpus(folders.corpus, tokenizer));
@@ -112,6 +113,7 @@ void DraftModels::unload() {
     copy_.reset();
     alone_.reset();
     loaded_.clear();
+    layer_.reset();
     heads_.reset();
     corpus_.reset();
     drafting_target_ = nullptr;
@@ -121,6 +123,7 @@ void DraftModels::give_to(engine::DraftOptions& options) const {
     options.models.clear();
     for (const auto& model : models_) options.models.push_back(model.get());
     if (drafting_target_ != nullptr) options.models.push_back(copy_ ? copy_.get() : drafting_target_);
+    options.layer = layer_.get();
     options.heads = heads_.get();
     options.corpus = corpus_;
 }
@@ -128,6 +131,7 @@ void DraftModels::give_to(engine::DraftOptions& options) const {
 DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const {
     const auto all = static_cast<double>(engine::num_parameters(target));
     const double heads = heads_ ? static_cast<double>(heads_->config().num_parameters(target)) / all : 0;
+    if (layer_) return {.level = static_cast<double>(layer_->config().num_parameters(target)) / all, .levels = 0};
     double models = 0, copy = 0;
     for (const auto& model : models_) models += static_cast<double>(engine::num_parameters(model->config())) / all;
     if (drafting_target_ != nullptr) {  // the same parameters, perhaps with fewer bits of each
@@ -144,7 +148,7 @@ DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::Dra
 }
 
 std::string DraftModels::fingerprint() const {
-    std::string all = heads_ ? hex(heads_->fingerprint()) : "";
+    std::string all = heads_ ? hex(heads_->fingerprint()) : layer_ ? hex(layer_->fingerprint()) : "";
     for (const auto& model : models_) all += (all.empty() ? "" : "+") + hex(model->fingerprint());
     if (copy_) all += (all.empty() ? "" : "+") + hex(copy_->fingerprint());
     return all;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/draft/draft_layer.hpp"
 #include "engine/draft/draft_options.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/model/model.hpp"
@@ -48,6 +49,7 @@ class DraftModels {
     std::unique_ptr<engine::Group> alone_;
     std::vector<std::unique_ptr<engine::Model>> models_;  ///< language models
     std::unique_ptr<engine::Model> copy_;                 ///< of the target, if it drafts with a lower precision
+    std::unique_ptr<engine::DraftLayer> layer_;
     std::unique_ptr<engine::DraftHeads> heads_;
     std::shared_ptr<const engine::DraftCorpus> corpus_;
     engine::Model* drafting_target_ = nullptr;  ///< the target, if it drafts for itself

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "engine/draft/draft_layer.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/model/model_plan.hpp"
 #include "engine/sampling/log_softmax.hpp"
@@ -122,6 +123,16 @@ class JobChecker {
                 fingerprint += (fingerprint.empty() ? "" : "+") + of_one;
             });
             drafts_are_bad_ = drafts_are_bad_ || !good;
+        }
+        if (const fs::path& folder = parts.layer; !folder.empty()) {
+            drafts_are_bad_ = !attempt("draft", [&] {
+                const engine::ModelConfig& target = report_.model->config;
+                const auto layer = engine::DraftLayerConfig::load(folder, target).layer;
+                engine::Split(layer, 0, static_cast<int>(report_.settings.tensor_parallel));  // throws if it cannot be
+                for (const std::string& line : engine::draft_layer_faults(folder, target))
+                    add("draft", line, ExitCode::error);
+                fingerprint = hex(engine::draft_layer_fingerprint(folder, target));
+            });
         }
         if (const fs::path& folder = parts.heads; !folder.empty()) {
             drafts_are_bad_ = !attempt("draft", [&] {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "engine/draft/draft_layer.hpp"
 #include "engine/draft/draft_sampler.hpp"
 #include "engine/draft/drafter.hpp"
 #include "engine/draft/heads.hpp"
@@ -207,6 +208,10 @@ ModelParts parts_of(const Settings& settings) {
         const engine::ModelConfig config = engine::ModelConfig::load(folder);
         add(config, is_draft_sharded(settings, folder, config) ? settings.tensor_parallel : 1);
     }
+    if (!drafts.layer.empty()) {
+        add(engine::DraftLayerConfig::load(drafts.layer, parts.front().config).layer, settings.tensor_parallel);
+        parts.back().is_draft_layer = true;
+    }
     const std::optional<engine::Precision> copy = draft_copy_precision(settings);
     if (drafts.target_copy && copy) {
         parts.push_back(parts.front());
@@ -218,11 +223,16 @@ ModelParts parts_of(const Settings& settings) {
 
 std::int64_t weight_bytes(const Settings& settings, const ModelParts& parts, const kernels::Device& device) {
     std::int64_t bytes = 0;
-    for (const ModelPart& part : parts)
-        bytes += engine::packed_weight_bytes(part.config, part.split, part.precision, device);
-    if (const auto folder = draft_folders(settings).heads; !folder.empty())
-        bytes += engine::heads_bytes(engine::HeadsConfig::load(folder, parts.front().config), precision_of(settings),
-                                     device);
+    const DraftFolders drafts = draft_folders(settings);
+    for (const ModelPart& part : parts) {
+        bytes += part.is_draft_layer
+                     ? engine::draft_layer_bytes(engine::DraftLayerConfig::load(drafts.layer, parts.front().config),
+                                                 part.split, part.precision, device)
+                     : engine::packed_weight_bytes(part.config, part.split, part.precision, device);
+    }
+    if (!drafts.heads.empty())
+        bytes += engine::heads_bytes(engine::HeadsConfig::load(drafts.heads, parts.front().config),
+                                     precision_of(settings), device);
     return bytes;
 }
 

@@ -22,6 +22,7 @@ struct ModelPart {
     engine::Split split;
     kernels::KvLayout layout;
     engine::Precision precision = engine::Precision::bf16;
+    bool is_draft_layer = false;
     bool caches = true;  ///< false: it has no keys and values of its own (the target's copy)
     /// Of the target: the positions that drafts gather beside its own, for items of up to `new_tokens` new tokens.
     engine::PartialCache partial_cache{.mode = engine::PartialMode::full};

@@ -1,4 +1,5 @@
-// Folders of trained draft heads for tests: random weights of any width, in the layout of published checkpoints.
+// Folders of trained draft heads and layers for tests: random weights of any width, in the layout of published
+// checkpoints.
 #pragma once
 
 #include <unistd.h>
@@ -22,40 +23,20 @@ struct HeadTensor {
     std::vector<float> values;
 };
 
-/// A temporary folder, removed by the destructor.
-class HeadsFolder {
+/// A temporary folder of tensors and a config.json, removed by the destructor.
+class TensorsFolder {
   public:
-    /// Small random matrices, and gains near 1. `edit` changes the tensors before they are written.
-    HeadsFolder(std::int64_t width, std::int64_t num_heads,
-                const std::function<void(std::vector<HeadTensor>&)>& edit = {}, const std::string& config = "") {
+    TensorsFolder(const std::vector<HeadTensor>& tensors, const std::string& config) {
         static int count = 0;
         path_ = std::filesystem::temp_directory_path() /
-                ("longhaul-heads-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
+                ("longhaul-tensors-" + std::to_string(::getpid()) + "-" + std::to_string(count++));
         std::filesystem::create_directories(path_);
-        std::mt19937 random(7);
-        std::normal_distribution<float> normal(0, 0.3F / std::sqrt(static_cast<float>(width)));
-        std::vector<HeadTensor> tensors;
-        for (std::int64_t i = 0; i < num_heads; ++i) {
-            const std::string layer = "model.medusa_layers." + std::to_string(i) + ".";
-            HeadTensor linear{layer + "linear.weight", {width, width}, {}};
-            for (std::int64_t j = 0; j < width * width; ++j) linear.values.push_back(normal(random));
-            tensors.push_back(std::move(linear));
-            for (const char* norm : {"input_layernorm.weight", "post_layernorm.weight"}) {
-                HeadTensor gain{layer + norm, {width}, {}};
-                for (std::int64_t j = 0; j < width; ++j) gain.values.push_back(1 + normal(random));
-                tensors.push_back(std::move(gain));
-            }
-        }
-        if (edit) edit(tensors);
         write("model.safetensors", safetensors_of(tensors));
-        write("config.json", config.empty()
-                                 ? R"({"model_type": "medusa_heads", "medusa_heads": )" + std::to_string(num_heads) +
-                                       R"(, "hidden_size": )" + std::to_string(width) + "}"
-                                 : config);
+        write("config.json", config);
     }
-    ~HeadsFolder() { std::filesystem::remove_all(path_); }
-    HeadsFolder(const HeadsFolder&) = delete;
-    HeadsFolder& operator=(const HeadsFolder&) = delete;
+    ~TensorsFolder() { std::filesystem::remove_all(path_); }
+    TensorsFolder(const TensorsFolder&) = delete;
+    TensorsFolder& operator=(const TensorsFolder&) = delete;
 
     [[nodiscard]] const std::filesystem::path& path() const { return path_; }
 
@@ -84,6 +65,54 @@ class HeadsFolder {
     }
 
     std::filesystem::path path_;
+};
+
+/// Small random numbers: matrices, and gains near 1.
+class RandomTensors {
+  public:
+    explicit RandomTensors(std::int64_t width) : normal_(0, 0.3F / std::sqrt(static_cast<float>(width))) {}
+
+    void add_matrix(const std::string& name, std::int64_t rows, std::int64_t columns, float scale = 1) {
+        add(name, {rows, columns}, rows * columns, 0, scale);
+    }
+    void add_gain(const std::string& name, std::int64_t width) { add(name, {width}, width, 1, 1); }
+    void add_bias(const std::string& name, std::int64_t width) { add(name, {width}, width, 0, 1); }
+
+    std::vector<HeadTensor> tensors;
+
+  private:
+    void add(const std::string& name, std::vector<std::int64_t> shape, std::int64_t count, float mean, float scale) {
+        HeadTensor& tensor = tensors.emplace_back(HeadTensor{name, std::move(shape), {}});
+        for (std::int64_t i = 0; i < count; ++i) tensor.values.push_back(mean + scale * normal_(random_));
+    }
+    std::mt19937 random_{7};
+    std::normal_distribution<float> normal_;
+};
+
+/// A folder of heads; `edit` changes the tensors before they are written.
+class HeadsFolder : public TensorsFolder {
+  public:
+    HeadsFolder(std::int64_t width, std::int64_t num_heads,
+                const std::function<void(std::vector<HeadTensor>&)>& edit = {}, const std::string& config = "")
+        : TensorsFolder(tensors_of(width, num_heads, edit),
+                        config.empty()
+                            ? R"({"model_type": "medusa_heads", "medusa_heads": )" + std::to_string(num_heads) +
+                                  R"(, "hidden_size": )" + std::to_string(width) + "}"
+                            : config) {}
+
+  private:
+    static std::vector<HeadTensor> tensors_of(std::int64_t width, std::int64_t num_heads,
+                                              const std::function<void(std::vector<HeadTensor>&)>& edit) {
+        RandomTensors random(width);
+        for (std::int64_t i = 0; i < num_heads; ++i) {
+            const std::string layer = "model.medusa_layers." + std::to_string(i) + ".";
+            random.add_matrix(layer + "linear.weight", width, width);
+            random.add_gain(layer + "input_layernorm.weight", width);
+            random.add_gain(layer + "post_layernorm.weight", width);
+        }
+        if (edit) edit(random.tensors);
+        return std::move(random.tensors);
+    }
 };
 
 }  // namespace longhaul::engine::testing

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/checkpoint/checkpoint.hpp"
+#include "engine/draft/draft_layer.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/model/model.hpp"
 #include "engine/parallel/group.hpp"
@@ -74,6 +75,7 @@ struct Job {
     std::filesystem::path model = tiny_model;
     std::vector<std::filesystem::path> draft_models{};
     std::filesystem::path heads{};                                // for methods that draft with heads
+    std::filesystem::path layer{};                                // for methods that draft with a layer
     std::optional<Precision> copy{};                              // of the target, for methods that draft with one
     bool draft_sharded = false;                                   // split over the ranks; else each holds a copy
     std::map<std::int64_t, std::vector<std::int32_t>> prompts{};  // default: prompt_of
@@ -153,6 +155,9 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                 std::unique_ptr<DraftHeads> heads;
                 if (!job.heads.empty()) heads = std::make_unique<DraftHeads>(job.heads, *model);
                 options.draft.heads = heads.get();
+                std::unique_ptr<DraftLayer> layer;
+                if (!job.layer.empty()) layer = std::make_unique<DraftLayer>(job.layer, *model);
+                options.draft.layer = layer.get();
                 std::unique_ptr<CheckpointStore> store;
                 if (!options.checkpoint.folder.empty()) {
                     options.checkpoint.identity = {"job",

@@ -81,7 +81,7 @@ TEST_F(CheckTest, AllFaultsAreListed) {
     };
     const std::string job = good_job();
     const Case cases[] = {
-        {job + "temprature = 1\nseed 7\nseed = x\ntop-p = 2\ndraft = eagle\nreplay-accept = 0.5\n",
+        {job + "temprature = 1\nseed 7\nseed = x\ntop-p = 2\ndraft = lyanna\nreplay-accept = 0.5\n",
          "",
          {"job | job.cfg:7: expected 'key = value', got 'seed 7'; a comment begins with #",
           "job | job.cfg:6: unknown key 'temprature': expected a known key, got 'temprature'; did you mean "
@@ -90,7 +90,7 @@ TEST_F(CheckTest, AllFaultsAreListed) {
           "job | job.cfg:9: top-p: expected a number above 0 and at most 1, got '2'",
           "job | job.cfg:10: draft: expected " + values_of("draft") +
               ", got "
-              "'eagle'; it "
+              "'lyanna'; it "
               "is not "
               "in this version"},
          ExitCode::usage},

@@ -175,8 +175,8 @@ TEST_F(Cli, BadJobFilesEndInOneLineAndCode2) {
         {"seed 7", "job.cfg:5: expected 'key = value', got 'seed 7'; a comment begins with #"},
         {"max-tokens = 99999999999",
          "job.cfg:5: max-tokens: expected an integer from 1 to 2147483647, got '99999999999'"},
-        {"draft = eagle", "job.cfg:5: draft: expected " + values_of("draft") +
-                              ", got 'eagle'; it "
+        {"draft = lyanna", "job.cfg:5: draft: expected " + values_of("draft") +
+                              ", got 'lyanna'; it "
                               "is not "
                               "in this "
                               "version"},

@@ -105,9 +105,9 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "output: expected a path, got '~/runs'; write the home folder out: '~' means nothing here (./~ for such a "
          "name)"},
         // Part of the vocabulary, but not yet implemented.
-        {"draft", "eagle",
+        {"draft", "lyanna",
          "draft: expected " + values_of("draft") +
-             ", got 'eagle'; it is not in "
+             ", got 'lyanna'; it is not in "
              "this "
              "version"},
         {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
@@ -231,7 +231,7 @@ TEST(Settings, DraftKeysGoTogether) {
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "spectr"}, {"verify", "recursive"}},
          "verify: expected coupled with draft = spectr, got recursive, which needs drafts drawn without replacement "
-         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, tokenswift, triforce, replay)" +
+         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, tokenswift, eagle, triforce, replay)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft-model", "/e"}, {"draft", "specinfer"}, {"verify", "k-seq"}},
          "verify: expected coupled with draft = specinfer, got k-seq, which needs independent drafts of one model "
@@ -283,7 +283,7 @@ TEST(Settings, DraftKeysGoTogether) {
         {{{"draft", "tokenswift"}, {"draft-passes", "0"}}, "draft-passes: expected an integer from 1 to 16, got '0'"},
         {{{"draft", "triforce"}, {"draft-model", "/d"}, {"draft-precision", "int8"}}, ""},
         {{{"draft", "triforce"}, {"draft-model", "/d"}, {"draft-tree", "auto"}},
-         "draft-tree: expected the length of a chain, such as 6, with draft = triforce, got 'auto'"},
+         "draft-tree: expected a shape, such as 6, with draft = triforce, got 'auto'"},
         {{{"draft", "triforce"}}, one + "triforce, got nothing"},
         {{{"draft-corpus", "/c"}}, ""},
         {{{"draft", "tokenswift"}, {"draft-tree", "1,3,3,3"}, {"draft-corpus", "/c"}}, ""},

@@ -147,6 +147,11 @@ MODELS = [
     Model("opt-bf16", OPT | {"torch_dtype": "bfloat16"}, dtype=torch.bfloat16, weights_of="opt"),
     Model("opt-post-norm-bf16", OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 20, "torch_dtype": "bfloat16"},
           dtype=torch.bfloat16),
+    # The target of the EAGLE-3 head of make_eagle_goldens.py: enough layers for three different taps.
+    Model("llama-8-layers", {"intermediate_size": 16, "num_hidden_layers": 8, "num_attention_heads": 8,
+                             "num_key_value_heads": 4, "head_dim": 8, "tie_word_embeddings": False,
+                             "rope_theta": 500000.0, "max_position_embeddings": 128, "torch_dtype": "bfloat16",
+                             "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 32}}, dtype=torch.bfloat16),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
