@@ -158,6 +158,7 @@ HiddenStates DraftLayer::forward(std::span<const ForwardRow> rows, std::span<con
     if (fusion_.bias) device.add_bias(x.data(), fusion_.bias.as<float>(), num_rows, hidden);
     layers_->begin(rows, sequences);
     layers_->run(0, 1, x.data());
+    context.finish();  // the pages of the sequences may change from here on
     return x;
 }
 

@@ -55,7 +55,7 @@ class DraftLayer {
     ~DraftLayer();
 
     /// The layer's output for each row, f32 [rows, hidden]: the fusion of row i's token with row i of `states`, at the
-    /// row's position, over the layer's own keys and values. Collective.
+    /// row's position, over the layer's own keys and values. Collective. Waits for the device.
     HiddenStates forward(std::span<const ForwardRow> rows, std::span<const KvView> sequences,
                          const HiddenStates& states);
 

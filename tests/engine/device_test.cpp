@@ -319,9 +319,10 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
     }
 }
 
-/// The part that `job`'s method drafts with: nothing, `heads`, or another tiny model.
+/// The part that `job`'s method drafts with: nothing, `heads`, a layer, or another tiny model.
 void give_part(Job& job, const HeadsFolder& heads) {
     if (job.options.draft.method->part == DraftPart::heads) job.heads = heads.path();
+    if (job.options.draft.method->part == DraftPart::layer) job.layer = LONGHAUL_TEST_DATA "/eagle/eagle1-llama";
     if (job.options.draft.method->part == DraftPart::language_model) job.draft_models = {parity / "llama-yarn-bf16"};
 }
 
@@ -332,8 +333,13 @@ HeadsFolder heads_of_tiny_model() {
 // Draft models and heads too: tree nodes and their probabilities are downloaded, not the rows they were drawn from.
 TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
     const HeadsFolder heads = heads_of_tiny_model();
-    for (const auto& [method, tree] :
-         {std::pair{"sd", "3"}, {"rsd-c", "2,2,1"}, {"rsd-s", "3x2"}, {"spectr", "3x2"}, {"medusa", "2,2,1"}}) {
+    for (const auto& [method, tree] : {std::pair{"sd", "3"},
+                                       {"rsd-c", "2,2,1"},
+                                       {"rsd-s", "3x2"},
+                                       {"spectr", "3x2"},
+                                       {"medusa", "2,2,1"},
+                                       {"eagle", "3x2:4"},
+                                       {"triforce", "4"}}) {
         SCOPED_TRACE(method);
         Job job = with_all_settings(this->job());
         job.options.draft.method = method;
@@ -368,6 +374,8 @@ TEST_P(OtherDevice, DecidesNodesWhereTheLogitsAre) {
                                {"spectr", "3x2", "multi-round"},
                                {"ngram", "", "recursive"},
                                {"medusa", "2,2", "recursive"},
+                               {"eagle", "3x2:4", "recursive"},
+                               {"triforce", "4", "recursive"},
                                {"spectr", "3x2", "k-seq"}}) {
         SCOPED_TRACE(std::string(wanted.method) + " " + wanted.rule);
         Job job = with_all_settings(this->job());
