@@ -1,6 +1,6 @@
 """Measures over the length of long texts, as TokenSwift's paper (arXiv 2502.18890) has them.
 
-A text of `max-tokens` is cut into parts. Each number is cumulative: of everything from the first output token to the
+A text of `max-tokens` is cut into parts, which end at multiples of 1,024 tokens. Each number is cumulative: of everything from the first output token to the
 end of a part, from the rows of `by_length` in stats.jsonl, over all items that are so long. γ is the number of heads:
 the draft tree has γ + 1 levels, those of medusa γ.
 """
@@ -92,7 +92,7 @@ def marks_of(run: Run, parts: int) -> dict[int, Mark]:
             f"{run.folder}: max-tokens: expected at least {parts * TOKENS_PER_ROW:,}, {TOKENS_PER_ROW:,} for each part "
             f"of the length, got {full or 'nothing'}; give --parts"
         )
-    lengths = [int(full) * part // parts for part in range(1, parts + 1)]
+    lengths = [int(full) * part // parts // TOKENS_PER_ROW * TOKENS_PER_ROW for part in range(1, parts + 1)]
     marks: dict[int, Mark] = {}
     for item in run.read_items():
         rows = {row["tokens"] // TOKENS_PER_ROW: row for row in item.stats.get("by_length", [])}

@@ -46,6 +46,13 @@ def test_rates_and_speedups(make_run):
     assert as_csv(table).startswith("draft,tokens,alpha,alpha_se,alpha_runs,beta")
 
 
+def test_parts_end_at_rows(make_run):
+    run = long_run(make_run, "run", {"draft": "ar"})
+    rows = numbers(make_length_table(open_runs([run]), ["minutes"], ["draft"], parts=3))
+    assert [label for label, _ in rows] == [("ar", "3072"), ("ar", "6144"), ("ar", "10240")]
+    assert rows[0][1] == [pytest.approx(1.5 / 60)]
+
+
 def test_gamma_is_the_number_of_heads(make_run):
     run = long_run(make_run, "medusa", {"draft": "medusa", "draft-tree": "3,3,3"})
     (_, values), *_ = numbers(make_length_table(open_runs([run]), ["alpha", "alpha_gamma"], ["draft"]))

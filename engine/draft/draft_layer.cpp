@@ -69,8 +69,15 @@ std::vector<WeightPlan> plan_draft_layer(const DraftLayerConfig& config, const S
 DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, const ModelConfig& target) {
     DraftLayerConfig config;
     config.file = (folder / "config.json").string();
-    config.layer = ModelConfig::load(folder);
     const Json json = read_json(config.file);
+    if (find_member(json, "draft_vocab_size", config.file) != nullptr)
+        throw InputError(config.file, "draft_vocab_size", "a layer of EAGLE 1 or 2, which has none",
+                         describe(json["draft_vocab_size"]), "layers of EAGLE-3 are not in this version");
+    config.layer = ModelConfig::load(folder);
+    if (config.layer.learned_positions || target.learned_positions)
+        throw InputError(config.file, "model_type", "a layer and a target of Llama's family",
+                         target.learned_positions ? "a target of OPT" : "a layer of OPT",
+                         "draft = eagle drafts for Llama and Qwen2");
     config.fusion_bias = get_bool_or(json, "bias", true, config.file);
     const auto refuse = [&](const char* field, std::int64_t expected, std::int64_t got, const char* fix) {
         if (expected != got) throw InputError(config.file, field, std::to_string(expected), std::to_string(got), fix);

@@ -114,6 +114,8 @@ class Drafter {
     [[nodiscard]] virtual bool adapts() const { return false; }
     /// Bytes of draft KV cache per token of a sequence on this rank.
     [[nodiscard]] virtual std::int64_t bytes_per_token() const { return 0; }
+    /// The same for a drafter whose cache does not grow with the text: bytes of each sequence.
+    [[nodiscard]] virtual std::int64_t bytes_per_sequence() const { return 0; }
 };
 
 /// The inputs of a drafter's factory.

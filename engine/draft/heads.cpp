@@ -84,7 +84,10 @@ HeadsConfig HeadsConfig::load(const std::filesystem::path& folder, const ModelCo
 bool holds_chained_heads(const std::filesystem::path& model_folder) {
     try {
         const Json json = read_json(model_folder / "config.json", max_config_bytes);
-        return json.is_object() && json.contains("medusa_heads") && json.value("chained", Json(true)) == Json(true);
+        if (!json.is_object() || !json.contains("medusa_heads") || json.value("chained", Json(true)) != Json(true))
+            return false;
+        const std::string first = std::string(prefix) + "0.linear.weight";
+        return SafetensorsFolder::open(model_folder).tensors().contains(first);
     } catch (const Error&) {
         return false;
     }

@@ -39,8 +39,8 @@ struct HeadsConfig {
     [[nodiscard]] std::int64_t num_parameters(const ModelConfig& target) const;
 };
 
-/// Whether the config.json of a model's folder names heads of which each was trained on the one before, as published
-/// TokenSwift models have. False if it cannot be read.
+/// Whether a model's folder holds heads of which each was trained on the one before, as published TokenSwift models do.
+/// False if it cannot be read.
 bool holds_chained_heads(const std::filesystem::path& model_folder);
 
 /// The tree shape of `options` for these heads: one level per head, and before them one per pass for chained heads. The

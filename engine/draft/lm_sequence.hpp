@@ -28,6 +28,7 @@ class TextWindow {
         return size <= max_tokens_ ? 0 : (size - max_tokens_ + stride - 1) / stride * stride;
     }
     [[nodiscard]] bool holds(std::int64_t origin, std::int64_t size) const { return size - origin <= max_tokens_; }
+    [[nodiscard]] std::int64_t max_tokens() const { return max_positions_; }
     /// Maximum depth of a tree after `size` tokens.
     [[nodiscard]] std::int64_t depth(std::int64_t origin, std::int64_t size) const {
         return max_positions_ - (size - origin);

@@ -51,6 +51,8 @@ constexpr std::int64_t max_catching_up = 128;
 
 /// Tokens that the small model of `triforce` drafts at most before each pass of the middle stage.
 constexpr std::int64_t small_drafts_per_pass = 3;
+/// Tokens at the end of the text that it reads at most.
+constexpr std::int64_t small_text_window = 1024;
 
 /// A row of the registry.
 struct DraftMethod {

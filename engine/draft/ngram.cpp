@@ -134,10 +134,12 @@ void NgramSequence::propose(const Proposal& proposal, std::int64_t max_depth) {
 }
 
 void NgramSequence::continue_first_tokens(const Proposal& proposal, std::int64_t max_depth) {
-    const TokenTree& tree = *proposal.tree;
+    TokenTree& tree = *proposal.tree;
     std::vector<Start> starts;
     for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
-        if (tree.depth[node] == 1) starts.push_back({node, 1.0});
+        if (tree.depth[node] != 1) continue;
+        starts.push_back({node, 1.0});
+        tree.by_ngram[node] = table_.find(std::span(&tree.token[node], 1)) != nullptr;  // n-grams begin with it
     }
     grow(proposal, max_depth, starts);
 }

@@ -17,8 +17,6 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr std::int64_t max_text_window = 1024;  // tokens that the small model reads
-
 /// The small model's state, and what the target's draft passes read.
 class TriForceSequence final : public SequenceDrafter {
   public:
@@ -54,9 +52,8 @@ class TriForceDrafter final : public Drafter {
         : small_(*context.options.models.front()),
           model_(*context.options.models.back()),
           length_(context.options.shape().depth),
-          temperature_(context.options.model_temperature),
           pool_(make_draft_pool(small_)),
-          window_(std::min(small_.config().max_positions, max_text_window)),
+          window_(std::min(small_.config().max_positions, small_text_window)),
           ranker_(context.options.partial_cache, length_ + 1),
           small_sampler_(small_.device(), std::min(small_.config().vocab_size, model_.config().vocab_size)),
           sampler_(model_.device(), model_.config().vocab_size) {}
@@ -81,20 +78,21 @@ class TriForceDrafter final : public Drafter {
     [[nodiscard]] std::int64_t scratch_slots(const TextSize& text) const override {
         return ranker_.scratch_slots(text);
     }
-    [[nodiscard]] std::int64_t bytes_per_token() const override { return small_.kv_layout().position_bytes(); }
+    [[nodiscard]] std::int64_t bytes_per_sequence() const override {
+        const std::int64_t pages = PagePool::pages_for(window_.max_tokens()) + PagePool::pages_for(length_);
+        return pages * kernels::KvLayout::page_tokens * small_.kv_layout().position_bytes();
+    }
 
   private:
     using Chains = std::span<Chain* const>;
     [[nodiscard]] std::vector<Chain> begin_chains(std::span<Proposal> proposals);
     void draft(Chains chains);
     void verify(Chains chains);
-    [[nodiscard]] DraftRow draw_after(const Chain& chain, std::int32_t node, double temperature,
-                                      std::vector<std::int32_t>& path) const;
+    [[nodiscard]] DraftRow draw_after(const Chain& chain, std::int32_t node, std::vector<std::int32_t>& path) const;
 
     Model& small_;
     Model& model_;  ///< the target, or its copy
     std::int64_t length_;
-    double temperature_;  ///< of the small model's drafts; < 0: the target's
     std::unique_ptr<PagePool> pool_;
     TextWindow window_;
     KvRanker ranker_;
@@ -123,8 +121,7 @@ std::vector<Chain> TriForceDrafter::begin_chains(std::span<Proposal> proposals) 
 
 /// The most probable token after a node, or the one that wins under the target's noise. Under the sampling rules drafts
 /// are certain, as those of heads are. `path` must outlive the row.
-DraftRow TriForceDrafter::draw_after(const Chain& chain, std::int32_t node, double temperature,
-                                     std::vector<std::int32_t>& path) const {
+DraftRow TriForceDrafter::draw_after(const Chain& chain, std::int32_t node, std::vector<std::int32_t>& path) const {
     static constexpr std::uint32_t first_lane = 0;
     path = chain.tree().path_to(node);
     for (std::int32_t& at : path) at = chain.tree().token[at];
@@ -137,7 +134,6 @@ DraftRow TriForceDrafter::draw_after(const Chain& chain, std::int32_t node, doub
                  .lanes = {&first_lane, 1},
                  .num_draws = 1,
                  .with_q = false};
-    if (temperature >= 0) row.sampling.temperature = temperature;
     if (row.sampling.temperature == 0) row.sampling.temperature = 1;
     if (row.noise.is_own()) row.noise.kind = Noise::Kind::silent;
     return row;
@@ -159,7 +155,7 @@ void TriForceDrafter::draft(Chains chains) {
         chain.sequence().small.add_rows(0, chain.proposal->context, chain.tree(), chain.end(),
                                         static_cast<std::int32_t>(i), rows);
         views.push_back(chain.sequence().small.view(0));
-        draws.push_back(draw_after(chain, chain.end(), temperature_, paths[i]));
+        draws.push_back(draw_after(chain, chain.end(), paths[i]));
     }
     PassResult result = small_.forward({.rows = rows, .sequences = views});
     const std::vector<Distribution> drafts = small_sampler_.distributions(result.logits, draws);
@@ -183,7 +179,7 @@ void TriForceDrafter::verify(Chains chains) {
         for (std::int32_t node = chain.confirmed; node <= chain.end(); ++node) {
             rows.push_back(chain.sequence().partial.draft_row(*chain.proposal, node, static_cast<std::int32_t>(i)));
             rows.back().wants_logits = true;
-            draws.push_back(draw_after(chain, node, -1, paths.emplace_back()));
+            draws.push_back(draw_after(chain, node, paths.emplace_back()));
         }
         views.push_back(chain.sequence().partial.view(*chain.proposal));
     }

@@ -113,7 +113,8 @@ struct Replica::State {
         const auto target = static_cast<double>(model.kv_layout().position_bytes());
         const auto drafts = static_cast<double>(drafter->bytes_per_token());
         const double share = target / (target + drafts);
-        double device = share * static_cast<double>(options.kv_memory_bytes);
+        const std::int64_t fixed = options.batch * drafter->bytes_per_sequence();
+        double device = share * static_cast<double>(std::max<std::int64_t>(options.kv_memory_bytes - fixed, 0));
         auto host = static_cast<double>(options.kv_host_bytes);
         if (drafts > 0) host = std::min(host, device * target / (share * drafts));
         device -= host * (1 - share);

@@ -50,7 +50,10 @@ esac
 
 output=
 for option in "${given[@]}"; do
-  case $option in --output=*) output=${option#--output=} ;; esac
+  case $option in
+    --output=*) output=${option#--output=} ;;
+    --output) fail "--output: expected --output=FOLDER" ;;
+  esac
 done
 if [ -z "$output" ]; then
   output=$root/runs/tokenswift/$name
@@ -61,8 +64,11 @@ fi
 longhaul=${LONGHAUL_PROGRAM:-$root/build/runner/longhaul}
 [ -x "$longhaul" ] || longhaul=$(command -v longhaul) ||
   fail "longhaul: expected the program in $root/build/runner, in PATH or as LONGHAUL_PROGRAM, got none; jobs/demo.sh builds it"
-analysis=$(command -v longhaul-analysis) || analysis=$root/build/analysis-for-jobs/bin/longhaul-analysis
-if [ ! -x "$analysis" ]; then
+analysis=$(command -v longhaul-analysis) || analysis=
+if [ -z "$analysis" ] || ! "$analysis" lengths --help >/dev/null 2>&1; then # none, or an earlier version
+  analysis=$root/build/analysis-for-jobs/bin/longhaul-analysis
+fi
+if ! "$analysis" lengths --help >/dev/null 2>&1; then
   echo "installing longhaul-analysis in $root/build/analysis-for-jobs"
   python3 -m venv "$root/build/analysis-for-jobs"
   "$root/build/analysis-for-jobs/bin/pip" install -q "$root/analysis"
@@ -76,11 +82,16 @@ fi
 # --- the sweep
 code=0
 "${launcher[@]}" "$longhaul" sweep "$file" "${given[@]}" || code=$?
-if [ "$code" -ne 0 ]; then
-  echo "error: the sweep ended with exit code $code, and no tables were made; fix the reported error, then run this \
-again: it resumes where it was" >&2
-  exit "$code"
-fi
+case $code in
+  0) ;;
+  3) echo "warning: some items failed, $output/sweep.md says of which points; the tables are of the others; with \
+--retry-failed=true they are tried again" >&2 ;;
+  *)
+    echo "error: the sweep ended with exit code $code, and no tables were made; fix the reported error, then run \
+this again: it resumes where it was" >&2
+    exit "$code"
+    ;;
+esac
 
 # --- tables and figures
 for format in md csv; do
@@ -95,3 +106,4 @@ if [ ${#figure[@]} -gt 0 ]; then
 fi
 cat "$output/paper.md"
 echo "$output: $made"
+exit "$code"

@@ -200,8 +200,9 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
     };
     const auto models = static_cast<std::int64_t>(settings.draft_model.size());
     if (models < method.min_folders || models > method.max_folders) {
-        const std::string expected = method.max_folders == 0   ? "no draft model"
-                                     : method.min_folders == 0 ? "the folder of trained heads, or none"
+        const std::string expected = method.max_folders == 0                   ? "no draft model"
+                                     : method.min_folders == 0                 ? "the folder of trained heads, or none"
+                                     : method.part == engine::DraftPart::layer ? "the folder of a draft layer"
                                      : method.max_folders == 1
                                          ? "the folder of a draft model"
                                          : "1 to " + std::to_string(method.max_folders) + " folders of draft models";

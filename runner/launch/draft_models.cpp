@@ -56,6 +56,7 @@ void DraftModels::load(const Settings& settings, engine::Model& target, const en
                        kernels::Device& device, engine::Group& group) {
     const DraftFolders folders = draft_folders(settings);
     std::string wanted = settings.precision + " " + settings.kv_precision + " " + settings.draft_parallel;
+    wanted += " part " + std::to_string(static_cast<int>(settings.draft->part));
     for (const auto& folder : folders.all()) wanted += "\n" + folder.string();
     if (folders.target_copy) wanted += " " + settings.draft_precision;
     wanted += "\n" + folders.corpus.string();
@@ -140,7 +141,10 @@ DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::Dra
                      : 1.0;
     }
     // In two stages, each draft call is a pass of the copy and the small model's before it.
-    if (copy > 0 && models > 0) return {.level = engine::small_drafts_per_pass * models + copy, .levels = 0};
+    if (copy > 0 && models > 0) {
+        const std::int64_t drafts = std::min(engine::small_drafts_per_pass, options.shape().depth - 1);
+        return {.level = static_cast<double>(drafts) * models + copy, .levels = 0};
+    }
     models += copy;
     const auto passes = static_cast<double>(options.passes);
     if (options.chooses_tree()) return {.level = models + heads / passes, .levels = 0};  // of each pass that was run

@@ -142,6 +142,8 @@ class JobChecker {
                 fingerprint = hex(engine::heads_fingerprint(folder, target));
             });
         }
+        if (parts.target_copy && draft_copy_precision(report_.settings))
+            fingerprint += (fingerprint.empty() ? "" : "+") + fingerprints_["model"];
         if (!parts.corpus.empty() && tokenizer_)
             attempt("draft-corpus", [&] { read_draft_corpus(parts.corpus, *tokenizer_); });
         if (!report_.settings.is_coupled() && !fingerprint.empty()) fingerprints_["draft-model"] = fingerprint;

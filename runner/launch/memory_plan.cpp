@@ -207,6 +207,7 @@ ModelParts parts_of(const Settings& settings) {
     for (const auto& folder : drafts.models) {
         const engine::ModelConfig config = engine::ModelConfig::load(folder);
         add(config, is_draft_sharded(settings, folder, config) ? settings.tensor_parallel : 1);
+        if (drafts.target_copy) parts.back().max_cached = engine::small_text_window;
     }
     if (!drafts.layer.empty()) {
         add(engine::DraftLayerConfig::load(drafts.layer, parts.front().config).layer, settings.tensor_parallel);
@@ -241,7 +242,8 @@ std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& devic
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
         if (!parts[i].caches) continue;
-        const std::int64_t seen = i == 0 ? held : std::min(positions, parts[i].config.max_positions);
+        const std::int64_t seen =
+            i == 0 ? held : std::min({positions, parts[i].config.max_positions, parts[i].max_cached});
         const std::int64_t prompt = std::max<std::int64_t>(seen - parts[i].new_tokens, 0);
         const std::int64_t gathered = parts[i].partial_cache.max_gathered({seen, prompt});
         bytes += (engine::PagePool::pages_for(seen) + engine::PagePool::pages_for(gathered)) *

@@ -289,6 +289,7 @@ TEST(Eagle, LayersInPublishedLayoutsGiveTheLogitsAndTreesOfPyTorch) {
         const auto sequence = drafter->make_sequence({});
         const Observation seen{.sequence = sequence.get(),
                                .context = golden.tokens,
+                               .path = {},
                                .first_row = 0,
                                .num_rows = size - 1,
                                .first_position = 0};
@@ -343,6 +344,14 @@ TEST(Eagle, FoldersWithFaultsAreRefusedInOneLine) {
         << message(with_bias.path());
     const LayerFolder other_heads(config_with(R"("num_key_value_heads": 4)", R"("num_key_value_heads": 8)"));
     EXPECT_NE(message(other_heads.path()).find("layers.0.self_attn.k_proj.weight"), std::string::npos);
+    const LayerFolder third(config_with("}", R"(, "draft_vocab_size": 40})"));
+    EXPECT_NE(message(third.path())
+                  .find("draft_vocab_size: expected a layer of EAGLE 1 or 2, which has none, got 40; "
+                        "layers of EAGLE-3 are not in this version"),
+              std::string::npos);
+    EXPECT_NE(message(LONGHAUL_TEST_DATA "/parity/opt-post-norm-bf16").find("got a layer of OPT"), std::string::npos);
+    const auto opt = Model::load(LONGHAUL_TEST_DATA "/parity/opt-bf16", Precision::bf16, *device, *group);
+    EXPECT_THROW(DraftLayer(LayerFolder().path(), *opt), InputError);
     std::vector<HeadTensor> tensors = layer_tensors();
     tensors[3].values[5] = std::nanf("");
     const TensorsFolder not_finite(tensors, layer_config);

@@ -186,6 +186,12 @@ TEST(Settings, AModelWithChainedHeadsDraftsWithThem) {
         file.insert(file.end(), more.begin(), more.end());
         return parse_settings(file, {}, "/jobs").draft->name;
     };
+    EXPECT_EQ(chosen(R"({"medusa_heads": 3})"), "self") << "the heads were left out of the weights";
+    const std::string header =
+        R"({"model.medusa_layers.0.linear.weight":{"dtype":"BF16","shape":[1],"data_offsets":[0,2]}})";
+    std::string size(sizeof(std::uint64_t), '\0');
+    size.front() = static_cast<char>(header.size());
+    std::ofstream(model.path() / "model.safetensors", std::ios::binary) << size << header << "ab";
     EXPECT_EQ(chosen(R"({"medusa_heads": 3})"), "tokenswift");
     EXPECT_EQ(chosen(R"({"medusa_heads": 3, "chained": true})"), "tokenswift");
     EXPECT_EQ(chosen(R"({"medusa_heads": 3, "chained": false})"), "self") << "heads of medusa";
