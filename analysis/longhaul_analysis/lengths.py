@@ -1,8 +1,8 @@
 """Measures over the length of long texts, as TokenSwift's paper (arXiv 2502.18890) has them.
 
-A text of `max-tokens` is cut into parts, which end at multiples of 1,024 tokens. Each number is cumulative: of everything from the first output token to the
-end of a part, from the rows of `by_length` in stats.jsonl, over all items that are so long. γ is the number of heads:
-the draft tree has γ + 1 levels, those of medusa γ.
+A text of `max-tokens` is cut into parts, which end at multiples of 1,024 tokens. Each number is cumulative: of
+everything from the first output token to the end of a part, from the rows of `by_length` in stats.jsonl, over all items
+that are so long. γ is the number of heads: the draft tree has γ + 1 levels, those of medusa γ.
 """
 
 import math

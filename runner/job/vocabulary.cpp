@@ -495,7 +495,7 @@ Section draft_section() {
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any,
                  "not in this version: Lyanna's r"),
          choice("draft-precision", Kind::draft, &Settings::draft_precision, {"auto", "int4", "int8", "same"}, {},
-                "weights that draft = self and tokenswift draft with; same = the model's own, no copy"),
+                "weights that draft = self, tokenswift and triforce draft with; same = the model's own, no copy"),
          draft_passes_key(), partial_cache_key(),
          choice("partial-cache-mode", Kind::draft, &Settings::partial_cache_mode,
                 {"window", "full", "dynamic", "static"}, {},

@@ -90,6 +90,8 @@ class TableDecoder {
         check_lossless(job_.verify, method, num_models, job_.draft.tree);
         verifier_ = make_verifier(job_.verify);
         if (!method.drafts()) verifier_ = make_verifier(VerifyRule::coupled);
+        if (method.make_trees == nullptr && method.part != DraftPart::none)
+            throw UsageError("rule-table: draft: expected a method whose drafts are tables, got " + method.name);
         if (method.make_trees == nullptr) {
             without_model_ = make_drafter({job_.draft});
             return;

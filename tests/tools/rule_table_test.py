@@ -113,7 +113,7 @@ class RuleTable(unittest.TestCase):
             (job_of(draft="ar", draft_tree="wide"), "draft-tree: expected a chain"),
             (job_of(draft="ar", draft_tree=None, p={"": [0.5, 0.4]}), "expected probabilities that sum to 1"),
             (job_of(draft="ar", draft_tree=None, p={"": [0.5, 0.5]}), "p: expected rows of 4 probabilities"),
-            (job_of(verify="best"), "verify: expected coupled, rejection, multi-round, k-seq or recursive, got 'best'"),
+            (job_of(verify="best"), "verify: expected coupled, rejection, multi-round, k-seq, recursive or tokenswift-paper, got 'best'"),
             (job_of(draft="ar", verify="best"), "verify: expected coupled"),
             (job_of(verify="k-seq"), "verify: expected coupled with draft = rsd-s, got k-seq"),
             (job_of(draft="spectr"), "verify: expected coupled with draft = spectr, got recursive"),
