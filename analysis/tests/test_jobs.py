@@ -28,6 +28,7 @@ def script(*arguments, **environment):
 def rsd(tmp_path):
     """jobs/rsd as it is, but for all decoders but two."""
     shutil.copytree(JOBS / "rsd", tmp_path / "jobs" / "rsd")
+    shutil.copy(JOBS / "experiment.sh", tmp_path / "jobs")
     (tmp_path / "jobs" / "demo").symlink_to(JOBS / "demo")
     for file in (tmp_path / "jobs" / "rsd").glob("*.cfg"):
         kept = ("variant sd-3 ", "variant sd-6 ", "variant rsd-s-3x3 ", "variant rsd-s-4x3 ", "variant rsd-c-3-1 ")
@@ -169,6 +170,7 @@ def test_figure_1_is_drawn(tmp_path):
 def tokenswift(tmp_path):
     """jobs/tokenswift as it is, but for one seed and one value of n-grams."""
     shutil.copytree(JOBS / "tokenswift", tmp_path / "jobs" / "tokenswift")
+    shutil.copy(JOBS / "experiment.sh", tmp_path / "jobs")
     (tmp_path / "jobs" / "demo").symlink_to(JOBS / "demo")
     for file in (tmp_path / "jobs" / "tokenswift").glob("*-*.cfg"):
         text = file.read_text().replace("grid seed = 1 | 2 | 3", "grid seed = 1")

@@ -237,12 +237,9 @@ HiddenStates EagleDrafter::next_level(std::span<EagleTree> trees, const HiddenSt
     return layer_.forward(rows, views, gathered(states, from));
 }
 
-/// Adds a level to each tree. `states`: the layer's output for the nodes that they expand, in order.
-void EagleDrafter::grow(std::span<EagleTree> trees, const HiddenStates& states) {
-    static const Norm none;  // the states are estimates of normed ones
-    Logits logits = target_.logits(states, &none);
+/// The draws of the nodes that the trees expand, in order. They point into `paths`.
+std::vector<DraftRow> draws_of(std::span<const EagleTree> trees, std::deque<std::vector<std::int32_t>>& paths) {
     std::vector<DraftRow> draws;
-    std::deque<std::vector<std::int32_t>> paths;  // the draws point into it
     for (const EagleTree& tree : trees) {
         const Proposal& proposal = *tree.proposal;
         for (std::size_t i = 0; i < tree.growth->wanted().size(); ++i) {
@@ -260,6 +257,15 @@ void EagleDrafter::grow(std::span<EagleTree> trees, const HiddenStates& states) 
             if (row.noise.is_own()) row.noise.kind = Noise::Kind::silent;
         }
     }
+    return draws;
+}
+
+/// Adds a level to each tree. `states`: the layer's output for the nodes that they expand, in order.
+void EagleDrafter::grow(std::span<EagleTree> trees, const HiddenStates& states) {
+    static const Norm none;  // the states are estimates of normed ones
+    Logits logits = target_.logits(states, &none);
+    std::deque<std::vector<std::int32_t>> paths;
+    const std::vector<DraftRow> draws = draws_of(trees, paths);
     std::vector<Distribution> drafts = sampler_.distributions(logits, draws);
     std::int32_t row = 0;
     for (EagleTree& tree : trees) {

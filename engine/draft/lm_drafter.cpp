@@ -1,7 +1,6 @@
 #include "engine/draft/lm_drafter.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <stdexcept>
 
 #include "engine/draft/lm_sequence.hpp"

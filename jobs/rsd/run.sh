@@ -13,10 +13,8 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 usage="usage: jobs/rsd/run.sh 1|2 wmt|xsum|dolly [OPTIONS], or jobs/rsd/run.sh ordering [OPTIONS]"
 
-fail() {
-  echo "error: $1" >&2
-  exit 2
-}
+# shellcheck source=jobs/experiment.sh
+source "$root/jobs/experiment.sh"
 
 given=("$@")
 defaults=()
@@ -73,39 +71,13 @@ for option in "${defaults[@]}" "${given[@]}"; do
 done
 [ -n "${output-}" ] || fail "--output: expected --output=FOLDER"
 
-# --- programs
-longhaul=${LONGHAUL_PROGRAM:-$root/build/runner/longhaul}
-[ -x "$longhaul" ] || longhaul=$(command -v longhaul) ||
-  fail "longhaul: expected the program in $root/build/runner, in PATH or as LONGHAUL_PROGRAM, got none; jobs/demo.sh builds it"
-analysis=$(command -v longhaul-analysis) || analysis=$root/build/analysis-for-jobs/bin/longhaul-analysis
-if [ ! -x "$analysis" ]; then
-  echo "installing longhaul-analysis in $root/build/analysis-for-jobs"
-  python3 -m venv "$root/build/analysis-for-jobs"
-  "$root/build/analysis-for-jobs/bin/pip" install -q "$root/analysis"
-fi
-
 # --- the sweep
-launcher=()
-if [ "${RANKS:-1}" -gt 1 ]; then
-  launcher=(mpirun -q --oversubscribe -n "$RANKS")
-  if [ "$(id -u)" -eq 0 ]; then launcher+=(--allow-run-as-root); fi
-fi
+find_programs table
 if [ "$name" = ordering ]; then
   mkdir -p "$root/runs/rsd"
   python3 "$root/jobs/rsd/prompts.py" "$root/jobs/demo/books" >"$root/runs/rsd/prompts.jsonl"
 fi
-code=0
-"${launcher[@]}" "$longhaul" sweep "$file" "${defaults[@]}" "${given[@]}" || code=$?
-case $code in
-  0) ;;
-  3) echo "warning: some items failed, $output/sweep.md says of which points; the tables are of the others; with \
---retry-failed=true they are tried again" >&2 ;;
-  *)
-    echo "error: the sweep ended with exit code $code, and no tables were made; fix the reported error, then run \
-this again: it resumes where it was" >&2
-    exit "$code"
-    ;;
-esac
+run_sweep "$output" "$file" "${defaults[@]}" "${given[@]}"
 
 # --- tables and figures
 table() {

@@ -16,10 +16,8 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 
-fail() {
-  echo "error: $1" >&2
-  exit 2
-}
+# shellcheck source=jobs/experiment.sh
+source "$root/jobs/experiment.sh"
 
 what=${1-}
 file=$root/jobs/tokenswift/$what.cfg
@@ -31,7 +29,8 @@ given=("${@:2}")
 
 # --- what stands in the table: rows, and numbers at each fifth of the length
 columns=alpha,beta,speedup,distinct
-rows= figure=()
+rows=""
+figure=()
 case $name in
   table-3) rows=prompt-tokens,draft,draft-tree columns=alpha,alpha_gamma,beta,tokens_per_call,speedup,distinct ;;
   table-4 | figure-1) rows=draft,draft-tree columns=minutes,minutes_saved,speedup,tokens_per_call,distinct ;;
@@ -60,38 +59,9 @@ if [ -z "$output" ]; then
   given+=("--output=$output")
 fi
 
-# --- programs
-longhaul=${LONGHAUL_PROGRAM:-$root/build/runner/longhaul}
-[ -x "$longhaul" ] || longhaul=$(command -v longhaul) ||
-  fail "longhaul: expected the program in $root/build/runner, in PATH or as LONGHAUL_PROGRAM, got none; jobs/demo.sh builds it"
-analysis=$(command -v longhaul-analysis) || analysis=
-if [ -z "$analysis" ] || ! "$analysis" lengths --help >/dev/null 2>&1; then # none, or an earlier version
-  analysis=$root/build/analysis-for-jobs/bin/longhaul-analysis
-fi
-if ! "$analysis" lengths --help >/dev/null 2>&1; then
-  echo "installing longhaul-analysis in $root/build/analysis-for-jobs"
-  python3 -m venv "$root/build/analysis-for-jobs"
-  "$root/build/analysis-for-jobs/bin/pip" install -q "$root/analysis"
-fi
-launcher=()
-if [ "${RANKS:-1}" -gt 1 ]; then
-  launcher=(mpirun -q --oversubscribe -n "$RANKS")
-  if [ "$(id -u)" -eq 0 ]; then launcher+=(--allow-run-as-root); fi
-fi
-
 # --- the sweep
-code=0
-"${launcher[@]}" "$longhaul" sweep "$file" "${given[@]}" || code=$?
-case $code in
-  0) ;;
-  3) echo "warning: some items failed, $output/sweep.md says of which points; the tables are of the others; with \
---retry-failed=true they are tried again" >&2 ;;
-  *)
-    echo "error: the sweep ended with exit code $code, and no tables were made; fix the reported error, then run \
-this again: it resumes where it was" >&2
-    exit "$code"
-    ;;
-esac
+find_programs lengths
+run_sweep "$output" "$file" "${given[@]}"
 
 # --- tables and figures
 for format in md csv; do

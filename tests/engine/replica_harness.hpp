@@ -240,4 +240,26 @@ inline std::map<std::int64_t, std::vector<std::int32_t>> tokens_of(const std::ma
     return tokens;
 }
 
+/// Drafts decide the text of `job`: expects one text whatever the batch, the split over 2 ranks and interruptions, with
+/// keys and values in checkpoints and without. Returns it.
+inline std::map<std::int64_t, std::vector<std::int32_t>> expect_one_text(Job job) {
+    job.options.batch = 1;
+    const auto alone = tokens_of(launch(job).items);
+    job.options.batch = 3;
+    EXPECT_EQ(tokens_of(launch(job).items), alone) << "another batch";
+    job.ranks = 2;
+    EXPECT_EQ(tokens_of(launch(job).items), alone) << "2 ranks";
+    job.ranks = 1;
+    const auto folder = std::filesystem::temp_directory_path() / ("one_text_test." + std::to_string(::getpid()));
+    for (const bool store_kv : {true, false}) {
+        std::filesystem::remove_all(folder);
+        job.options.checkpoint.store_kv = store_kv;
+        const JobResult result = launch_in_parts({job}, folder, 97);
+        EXPECT_EQ(tokens_of(result.items), alone) << "resumed";
+        EXPECT_GT(result.sum.resumes, 1);
+    }
+    std::filesystem::remove_all(folder);
+    return alone;
+}
+
 }  // namespace longhaul::engine::testing

@@ -2,7 +2,6 @@
 // own, whatever the batch, the split and the interruptions; the distribution is the target's. Also chained heads
 // against their formula, in double precision.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
 
@@ -62,24 +61,8 @@ TEST(TokenSwift, CoupledGivesTheTextOfPlainDecoding) {
 
 TEST(TokenSwift, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
     const HeadsFolder heads(tiny_width(), 3);
-    Job job = job_of(VerifyRule::recursive, heads);
-    job.options.batch = 1;
-    const Texts alone = tokens_of(launch(job).items);
-    EXPECT_NE(alone, plain_texts(job)) << "an independent draw";
-    job.options.batch = 3;
-    EXPECT_EQ(tokens_of(launch(job).items), alone) << "another batch";
-    job.ranks = 2;
-    EXPECT_EQ(tokens_of(launch(job).items), alone) << "2 ranks";
-    job.ranks = 1;
-    const auto folder = std::filesystem::temp_directory_path() / ("tokenswift_test." + std::to_string(getpid()));
-    for (const bool store_kv : {true, false}) {
-        std::filesystem::remove_all(folder);
-        job.options.checkpoint.store_kv = store_kv;
-        const JobResult result = launch_in_parts({job}, folder, 97);
-        EXPECT_EQ(tokens_of(result.items), alone) << "resumed";
-        EXPECT_GT(result.sum.resumes, 1);
-    }
-    std::filesystem::remove_all(folder);
+    const Job job = job_of(VerifyRule::recursive, heads);
+    EXPECT_NE(expect_one_text(job), plain_texts(job)) << "an independent draw";
 }
 
 Tokens prompt_of(std::int32_t length) {

@@ -1,7 +1,6 @@
 // TriForce in a whole replica: two stages of drafts change the speed, never the text of `coupled`; `recursive` gives
 // one text; and what the middle stage confirms is what the target would write over the same keys and values.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "tests/engine/replica_harness.hpp"
 #include "tests/engine/text_distribution.hpp"
@@ -55,24 +54,8 @@ TEST(TriForce, CoupledGivesTheTextOfPlainDecoding) {
 }
 
 TEST(TriForce, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
-    Job job = triforce_job(VerifyRule::recursive);
-    job.options.batch = 1;
-    const TextsByItem alone = tokens_of(launch(job).items);
-    EXPECT_NE(alone, plain_triforce_texts(job)) << "an independent draw";
-    job.options.batch = 3;
-    EXPECT_EQ(tokens_of(launch(job).items), alone) << "another batch";
-    job.ranks = 2;
-    EXPECT_EQ(tokens_of(launch(job).items), alone) << "2 ranks";
-    job.ranks = 1;
-    const auto folder = std::filesystem::temp_directory_path() / ("triforce_test." + std::to_string(getpid()));
-    for (const bool store_kv : {true, false}) {
-        std::filesystem::remove_all(folder);
-        job.options.checkpoint.store_kv = store_kv;
-        const JobResult result = launch_in_parts({job}, folder, 97);
-        EXPECT_EQ(tokens_of(result.items), alone) << "resumed";
-        EXPECT_GT(result.sum.resumes, 1);
-    }
-    std::filesystem::remove_all(folder);
+    const Job job = triforce_job(VerifyRule::recursive);
+    EXPECT_NE(expect_one_text(job), plain_triforce_texts(job)) << "an independent draw";
 }
 
 TEST(TriForce, TextsAreDistributedAsTheTargets) {

@@ -1,0 +1,45 @@
+# shellcheck shell=bash
+# What the scripts of the papers' experiments share (jobs/rsd/run.sh, jobs/tokenswift/run.sh): programs and sweep. They set
+# `root`, the folder of the repository, and source this file.
+
+fail() {
+  echo "error: $1" >&2
+  exit 2
+}
+
+# find_programs COMMAND: sets `longhaul`, `analysis` (a longhaul-analysis that has the command) and `launcher` (RANKS=N)
+find_programs() {
+  longhaul=${LONGHAUL_PROGRAM:-$root/build/runner/longhaul}
+  [ -x "$longhaul" ] || longhaul=$(command -v longhaul) ||
+    fail "longhaul: expected the program in $root/build/runner, in PATH or as LONGHAUL_PROGRAM, got none; jobs/demo.sh builds it"
+  analysis=$(command -v longhaul-analysis) || analysis=
+  if [ -z "$analysis" ] || ! "$analysis" "$1" --help >/dev/null 2>&1; then # none, or an earlier version
+    analysis=$root/build/analysis-for-jobs/bin/longhaul-analysis
+  fi
+  if ! "$analysis" "$1" --help >/dev/null 2>&1; then
+    echo "installing longhaul-analysis in $root/build/analysis-for-jobs"
+    python3 -m venv "$root/build/analysis-for-jobs"
+    "$root/build/analysis-for-jobs/bin/pip" install -q "$root/analysis"
+  fi
+  launcher=()
+  if [ "${RANKS:-1}" -gt 1 ]; then
+    launcher=(mpirun -q --oversubscribe -n "$RANKS")
+    if [ "$(id -u)" -eq 0 ]; then launcher+=(--allow-run-as-root); fi
+  fi
+}
+
+# run_sweep OUTPUT FILE [OPTIONS]: sets `code`, the sweep's exit code: 0, or 3 if some items failed; exits with any other
+run_sweep() {
+  code=0
+  "${launcher[@]}" "$longhaul" sweep "${@:2}" || code=$?
+  case $code in
+    0) ;;
+    3) echo "warning: some items failed, $1/sweep.md says of which points; the tables are of the others; with \
+--retry-failed=true they are tried again" >&2 ;;
+    *)
+      echo "error: the sweep ended with exit code $code, and no tables were made; fix the reported error, then run \
+this again: it resumes where it was" >&2
+      exit "$code"
+      ;;
+  esac
+}
