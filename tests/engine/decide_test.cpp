@@ -196,7 +196,8 @@ struct Trees {
                              .number = inputs[n].number});
         std::vector<kernels::Decided> decided(nodes.size());
         targets.on_device([&](float* logits) {
-            device.token_chooser()->decide(logits, vocab_size, vocab_size, *rule->by_node()->device_rule(), nodes, decided);
+            device.token_chooser()->decide(logits, vocab_size, vocab_size, *rule->by_node()->device_rule(), nodes,
+                                           decided);
         });
         Counts counts;
         for (std::size_t n = 0; n < trees.size(); ++n) {
