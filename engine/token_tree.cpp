@@ -68,4 +68,22 @@ void sort_by_level(TokenTree& tree) {
     tree = reordered(tree, order);
 }
 
+void TokenTree::merge(const TokenTree& other, Origin from, std::int64_t max_new) {
+    std::vector<std::size_t> order(other.token.size() - 1);
+    std::iota(order.begin(), order.end(), 1);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return other.probability[a] > other.probability[b]; });
+    std::vector<std::int32_t> here(other.token.size(), -1);  // by node of `other`; -1: left out
+    here.front() = 0;
+    for (const std::size_t node : order) {
+        const std::int32_t above = here[static_cast<std::size_t>(other.parent[node])];
+        if (above < 0) continue;
+        here[node] = find_child(above, other.token[node]);
+        if (here[node] >= 0 || max_new == 0) continue;
+        here[node] = add(above, other.token[node], from, static_cast<double>(other.probability[node]));
+        --max_new;
+    }
+    sort_by_level(*this);
+}
+
 }  // namespace longhaul::engine

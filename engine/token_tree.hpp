@@ -11,7 +11,7 @@
 namespace longhaul::engine {
 
 /// Source of a draft; the statistics report acceptance per source.
-enum class Origin : std::uint8_t { root, ngram, replay, model };
+enum class Origin : std::uint8_t { root, ngram, replay, model, resampled };
 
 /// One draft drawn during sampling: `child` drawn under `parent`. Two draws may give the same child.
 struct Trial {
@@ -64,6 +64,10 @@ struct TokenTree {
     void keep(std::span<const std::int32_t> nodes);
     /// Removes the nodes from `first` on, of a tree that was not sampled.
     void cut(std::int32_t first);
+
+    /// Adds the most probable nodes of a tree with the same root that are not here yet, at most `max_new`, as `from`,
+    /// and sorts all into level order. In `other` no node may be more probable than its parent. Neither may be sampled.
+    void merge(const TokenTree& other, Origin from, std::int64_t max_new);
 
     /// Nodes on the path from the root (excluded) to `node` (included), in order; empty for the root.
     [[nodiscard]] std::vector<std::int32_t> path_to(std::int32_t node) const {

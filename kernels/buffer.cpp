@@ -4,6 +4,7 @@
 
 #include "kernels/checks.hpp"
 #include "kernels/device.hpp"
+#include "kernels/flush_denormals.hpp"
 #include "kernels/host_memory.hpp"
 
 namespace longhaul::kernels {
@@ -75,6 +76,14 @@ void Device::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stri
     check_qkv(w, layout, q_heads);
     layer_matmul(w, x, x_stride, num_rows, qkv);
     rope_store(layout, layer, qkv, q_heads, q_out);
+}
+
+void Device::add_columns(float* x, std::int64_t x_stride, const float* y, const std::int32_t* columns,
+                         std::int64_t num_rows, std::int64_t width) {
+    const FlushDenormals flush;
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        for (std::int64_t i = 0; i < width; ++i) x[r * x_stride + columns[i]] += y[r * width + i];
+    }
 }
 
 void Device::add_rms_norm(float* x, const float* y, const float* gain, float eps, std::int64_t num_rows,

@@ -31,7 +31,8 @@ NEUTRAL_KEYS = frozenset(
 DRAFT_KEYS = frozenset(
     {
         "draft", "draft-model", "draft-tree", "draft-temperature", "draft-parallel", "draft-passes", "draft-precision",
-        "draft-corpus", "resample-threshold", "partial-cache", "partial-cache-mode", "ngram-order", "ngram-top",
+        "draft-corpus", "resample", "resample-tree", "resample-threshold", "partial-cache", "partial-cache-mode",
+        "ngram-order", "ngram-top",
         "replay-run", "replay-accept", "verify",
     }
 )  # fmt: skip
@@ -43,8 +44,8 @@ TREE_KEYS = ("draft-depth", "draft-nodes")
 STATISTICS: Mapping[str, type] = {
     "replica": int, "num_tokens": int, "prompt_tokens": int, "seconds": float, "prefill_seconds": float, "steps": int,
     "target_calls": int, "draft_calls": int, "drafted": int, "accepted": int, "accepted_ngram": int,
-    "accepted_ngram_path": int, "block_efficiency": float, "mbsu": float, "tokens_per_second": float,
-    "branched_trees": int, "checkpoint_rounds": int, "checkpoint_stall_seconds": float,
+    "accepted_ngram_path": int, "accepted_resampled": int, "block_efficiency": float, "mbsu": float,
+    "tokens_per_second": float, "branched_trees": int, "checkpoint_rounds": int, "checkpoint_stall_seconds": float,
     "resumes": int, "recomputed_tokens": int, "recomputed_rows": int, "scored_tokens": int, "scored_bytes": int,
 }  # fmt: skip
 

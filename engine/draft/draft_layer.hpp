@@ -1,12 +1,15 @@
-// A draft layer (EAGLE 1 and 2; algorithms.md section 6): one decoder layer of the target's width whose input is a
-// fused pair, the target's hidden state after its final norm and the embedding of the token after it. Its output
+// A draft layer (EAGLE 1 and 2, Lyanna; algorithms.md section 6): one decoder layer of the target's width whose input
+// is a fused pair, the target's hidden state after its final norm and the embedding of the token after it. Its output
 // estimates the next hidden state, which the target's output head turns into logits.
 //
 // A folder holds config.json, as a language model's of one layer ("bias": whether the fusion has one, by default true;
 // "qkv_bias"), and safetensors with
 //   fc.weight [hidden, 2 hidden], fc.bias [hidden]   on the embedding, then the state
 //   layers.0.*                                       as in the target's family, without input_layernorm
-// An embed_tokens.weight beside them is not read: the target's is used.
+// An embed_tokens.weight beside them is not read: the target's is used. A layer of Lyanna has "draft_layer": "lyanna",
+// and token info (token_info.hpp) if "token_info_rank" is above 0:
+//   token_info.down.weight [rank, hidden], token_info.up.weight [tokens, rank], token_info.norm.weight [tokens]
+//   hot_tokens [tokens], integers, ascending         the tokens that have info; without it all do
 #pragma once
 
 #include <cstdint>
@@ -16,66 +19,67 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/config.hpp"
+#include "engine/draft/draft_layer_config.hpp"
+#include "engine/draft/token_info.hpp"
 #include "engine/model/decoder_layers.hpp"
 #include "engine/model/model.hpp"
 #include "engine/model/weights.hpp"
 
 namespace longhaul::engine {
 
-struct DraftLayerConfig {
-    ModelConfig layer;  ///< the shape of its one layer; positions as far as the target's
-    bool fusion_bias = true;
-    std::string file;  ///< path of config.json, for messages
-
-    /// Reads config.json. Throws InputError that names the field, also if width or vocabulary differ from the target's.
-    static DraftLayerConfig load(const std::filesystem::path& folder, const ModelConfig& target);
-
-    /// Number of parameters read for each level of a tree, the target's output head included.
-    [[nodiscard]] std::int64_t num_parameters(const ModelConfig& target) const;
-};
-
 /// One line for each tensor that is missing, unexpected or of a wrong shape. Reads no weights. Throws InputError like
 /// DraftLayerConfig::load.
-std::vector<std::string> draft_layer_faults(const std::filesystem::path& folder, const ModelConfig& target);
+std::vector<std::string> draft_layer_faults(const std::filesystem::path& folder, const ModelConfig& target,
+                                            const DraftMethod& method);
 
 /// Fingerprint that identifies the layer in `folder`. Throws InputError.
-std::uint64_t draft_layer_fingerprint(const std::filesystem::path& folder, const ModelConfig& target);
+std::uint64_t draft_layer_fingerprint(const std::filesystem::path& folder, const ModelConfig& target,
+                                      const DraftMethod& method);
 
-/// Bytes of a rank's part in the packed layout of `device`. The fusion is not sharded.
+/// Bytes of a rank's part in the packed layout of `device`. Fusion and token info are not sharded.
 std::int64_t draft_layer_bytes(const DraftLayerConfig& config, const Split& split, Precision precision,
                                const kernels::Device& device);
 
 class DraftLayer {
   public:
     /// Loads the layer of `folder` onto the device of `target`, sharded as the target is. Throws Error if tensors are
-    /// missing or of a wrong shape, InputError if the layer does not fit the target or holds NaN or infinity,
-    /// UsageError if it cannot be split.
-    DraftLayer(const std::filesystem::path& folder, Model& target);
+    /// missing or of a wrong shape, InputError if the layer does not fit the target or the method, or holds NaN or
+    /// infinity, UsageError if it cannot be split.
+    DraftLayer(const std::filesystem::path& folder, Model& target, const DraftMethod& method);
     ~DraftLayer();
 
     /// The layer's output for each row, f32 [rows, hidden]: the fusion of row i's token with row i of `states`, at the
     /// row's position, over the layer's own keys and values. Collective. Waits for the device.
     HiddenStates forward(std::span<const ForwardRow> rows, std::span<const KvView> sequences,
                          const HiddenStates& states);
+    /// The same for states that enter the layer as they are: outputs of an earlier pass. Tokens of the rows are
+    /// ignored.
+    HiddenStates forward_states(std::span<const ForwardRow> rows, std::span<const KvView> sequences,
+                                HiddenStates states);
 
     [[nodiscard]] const DraftLayerConfig& config() const { return config_; }
     [[nodiscard]] const kernels::KvLayout& kv_layout() const { return layers_->layout(); }
     [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_; }
+    [[nodiscard]] TokenInfo* token_info() const { return token_info_.get(); }  ///< nullptr: it has none
 
-    /// The matrices and the bias of the fusion; each on one half of the pair.
+    /// The matrices of the fusion, each on one half of the pair; its bias.
     struct Fusion {
         kernels::Matrix embedding, state;
         kernels::Buffer bias;
+    };
+    struct Parts {
+        Fusion fusion;
+        std::vector<LayerWeights> layer;
+        TokenInfoWeights token_info;
     };
 
   private:
     DraftLayerConfig config_;
     Model& target_;
     Split split_;
-    Fusion fusion_;
-    std::vector<LayerWeights> weights_;
+    Parts parts_;
     std::unique_ptr<DecoderLayers> layers_;
+    std::unique_ptr<TokenInfo> token_info_;
     Scratch sum_;
     std::uint64_t fingerprint_ = 0;
 };

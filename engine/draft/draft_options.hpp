@@ -37,8 +37,12 @@ struct DraftOptions {
     std::int64_t passes = 1;      ///< of the drafting model before its heads: the first levels of the tree
     bool before_filters = false;  ///< tokenswift: the best tokens without top-k, top-p, min-p and eta, as published
     bool decides_text = false;    ///< drafts influence the text: the rule is not `coupled`
-    const DraftHeads* heads = nullptr;        ///< loaded heads, for methods that use them; must outlive the replica
-    DraftLayer* layer = nullptr;              ///< a loaded draft layer, likewise
+    const DraftHeads* heads = nullptr;  ///< loaded heads, for methods that use them; must outlive the replica
+    DraftLayer* layer = nullptr;        ///< a loaded draft layer, likewise
+    // For methods that chain states:
+    Resample resample = Resample::fused;
+    TreeSpec resample_tree = default_resample_tree;
+    std::int64_t resample_threshold = 0;      ///< re-samples if more levels than these remain
     double model_temperature = -1;            ///< of draft models; < 0: the target's (1 if the target is greedy)
     std::function<TreeLimits()> tree_limits;  ///< tests: replaces the choice of `draft-tree = auto` in every step
 

@@ -46,6 +46,10 @@ class SequenceDrafter {
     virtual bool restore(std::span<const DrafterState> /*deltas*/, std::span<const std::int32_t> /*context*/) {
         return false;
     }
+
+    /// Whether a restored state is that of a sequence that was not interrupted. A state that is not so, such as one
+    /// without entries that were dropped from full lists, is not restored where drafts decide the text.
+    [[nodiscard]] virtual bool restores_exactly() const { return false; }
 };
 
 /// The result of a target pass for one sequence, or for a prompt chunk of it.

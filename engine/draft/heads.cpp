@@ -31,28 +31,13 @@ std::vector<WeightPlan> plan_heads(const HeadsConfig& config, kernels::DType dty
                                    std::vector<DraftHeads::Head>& heads) {
     std::vector<WeightPlan> plans;
     const std::int64_t hidden = config.hidden_size;
-    const auto whole = [](std::string tensor, std::int64_t rows, std::int64_t columns) {
-        return TensorPart{
-            .tensor = std::move(tensor), .rows = rows, .columns = columns, .num_rows = rows, .num_columns = columns};
-    };
     heads.resize(config.num_heads);
     for (std::size_t i = 0; i < heads.size(); ++i) {
         const std::string layer = std::string(prefix) + std::to_string(i) + ".";
-        WeightPlan linear;
-        linear.name = layer + "linear";
-        linear.parts = {whole(layer + "linear.weight", hidden, hidden)};
-        linear.matrix = &heads[i].linear;
-        linear.dtype = dtype;
-        linear.num_slices = kernels::num_slices;
-        linear.slice_length = kernels::padded_inputs(hidden) / kernels::num_slices;
-        plans.push_back(std::move(linear));
+        plans.push_back(whole_matrix(layer + "linear", hidden, hidden, dtype, heads[i].linear));
         for (const auto& [name, norm] :
              {std::pair{"input_layernorm", &heads[i].input_norm}, std::pair{"post_layernorm", &heads[i].output_norm}}) {
-            WeightPlan gain;
-            gain.name = layer + name;
-            gain.parts = {whole(layer + name + ".weight", hidden, 1)};
-            gain.vector = &norm->gain;
-            plans.push_back(std::move(gain));
+            plans.push_back(whole_vector(layer + name, hidden, norm->gain));
             norm->eps = static_cast<float>(config.norm_eps);
         }
     }

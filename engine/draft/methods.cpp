@@ -37,6 +37,7 @@ std::string wanted_form(TreeForm form, const TreeShape& shape) {
 
 // The registry. A new method needs a file in this folder, the declaration of its factory here, and a row.
 std::unique_ptr<Drafter> make_eagle_drafter(const DraftContext& context);
+std::unique_ptr<Drafter> make_lyanna_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_medusa_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context);
 std::unique_ptr<Drafter> make_replay_drafter(const DraftContext& context);
@@ -134,6 +135,17 @@ const std::vector<DraftMethod>& draft_methods() {
          .max_folders = 1,
          .fixed_shape = true,
          .make = make_eagle_drafter},
+        {.name = "lyanna",
+         .summary = "a tree of a trained draft layer, whose chain of hidden states outlives rejected tokens",
+         .draws = Draws::certain,
+         .form = TreeForm::budgeted,
+         .default_tree = "4x3:12",
+         .part = DraftPart::layer,
+         .min_folders = 1,
+         .max_folders = 1,
+         .chains_states = true,
+         .fixed_shape = true,
+         .make = make_lyanna_drafter},
         {.name = "triforce",
          .summary = "a chain of a draft model, verified by passes of the model over a part of the keys and values",
          .draws = Draws::certain,

@@ -54,6 +54,13 @@ constexpr std::int64_t small_drafts_per_pass = 3;
 /// Tokens at the end of the text that it reads at most.
 constexpr std::int64_t small_text_window = 1024;
 
+/// What the remaining levels of a chain make after a rejection: a tree together with the next regular one, a tree with
+/// a target pass of its own, or nothing.
+enum class Resample : std::uint8_t { fused, separate, off };
+
+/// Shape of that tree.
+constexpr const char* default_resample_tree = "4x2:4";
+
 /// A row of the registry.
 struct DraftMethod {
     std::string name;
@@ -71,6 +78,7 @@ struct DraftMethod {
     /// Its draft passes run the target's own weights, often at a lower precision (`draft-precision`), over a part of
     /// the target's own keys and values (`partial-cache`).
     bool copies_target = false;
+    bool chains_states = false;    ///< its draft layer continues hidden states without the tokens between them
     bool fixed_shape = false;      ///< `draft-tree = auto` does not apply to it
     bool needs_recording = false;  ///< needs an earlier run's output (benchmarks and tests)
     /// Makes the TreeMethod of a method over draft language models.

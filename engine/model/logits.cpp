@@ -1,6 +1,15 @@
 #include "engine/model/logits.hpp"
 
+#include <algorithm>
+
+#include "kernels/flush_denormals.hpp"
+
 namespace longhaul::engine {
+
+TokenColumns::TokenColumns(kernels::Device& device, std::vector<std::int32_t> tokens)
+    : tokens_(std::move(tokens)), there_(device, tokens_.size() * sizeof(std::int32_t)) {
+    device.upload(there_.data(), tokens_.data(), there_.num_bytes());
+}
 
 Logits::Logits(kernels::Device& device, std::int64_t vocab_size, std::int64_t num_rows, PooledBuffer rows)
     : device_(&device),
@@ -55,6 +64,35 @@ std::span<const float> Logits::all() & {
     }
     for (std::int64_t r = 0; r < num_rows_; ++r) static_cast<void>(row(r));
     return {here_.floats(), count};
+}
+
+Logits Logits::with_added(std::span<const std::int32_t> rows, const float* added, const TokenColumns& columns) const {
+    const std::int64_t count = std::ssize(rows);
+    const auto bytes = [count](std::int64_t width) { return static_cast<std::size_t>(count * width) * sizeof(float); };
+    if (on_device_ != nullptr) {
+        PooledBuffer sums = rows_.another(bytes(stride_));
+        device_->gather(on_device_, rows, stride_, sums.floats());
+        device_->add_columns(sums.floats(), stride_, added, columns.on_device(), count, columns.size());
+        return {*device_, vocab_size_, count, std::move(sums), stride_, staging_};
+    }
+    std::vector<float> here(static_cast<std::size_t>(count * columns.size()));
+    device_->download(here.data(), reinterpret_cast<const std::byte*>(added), bytes(columns.size()));
+    const auto add_to = [&](float* sums) {
+        const kernels::FlushDenormals flush;  // as on a device
+        for (std::int64_t i = 0; i < count; ++i, sums += vocab_size_) {
+            std::copy_n(on_host_ + rows[i] * vocab_size_, vocab_size_, sums);
+            const float* const more = here.data() + i * columns.size();
+            for (std::int64_t j = 0; j < columns.size(); ++j) sums[columns.tokens()[j]] += more[j];
+        }
+    };
+    if (rows_.num_bytes() > 0) {
+        PooledBuffer sums = rows_.another(bytes(vocab_size_));
+        add_to(sums.floats());
+        return {*device_, vocab_size_, count, std::move(sums)};
+    }
+    PooledStaging sums = here_.another(bytes(vocab_size_));
+    add_to(sums.floats());
+    return {*device_, vocab_size_, count, std::move(sums)};
 }
 
 std::vector<std::int32_t> Logits::choose(std::span<const kernels::Choice> choices) {

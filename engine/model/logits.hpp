@@ -13,6 +13,21 @@
 
 namespace longhaul::engine {
 
+/// Some tokens of a vocabulary.
+class TokenColumns {
+  public:
+    TokenColumns() = default;
+    /// `tokens`: distinct.
+    TokenColumns(kernels::Device& device, std::vector<std::int32_t> tokens);
+    [[nodiscard]] const std::vector<std::int32_t>& tokens() const { return tokens_; }
+    [[nodiscard]] std::int64_t size() const { return std::ssize(tokens_); }
+    [[nodiscard]] const std::int32_t* on_device() const { return there_.as<std::int32_t>(); }
+
+  private:
+    std::vector<std::int32_t> tokens_;
+    kernels::Buffer there_;
+};
+
 /// Owns its memory. Same contents on every rank. Not collective.
 class Logits {
   public:
@@ -41,6 +56,11 @@ class Logits {
     /// As TokenChooser::draw, over the first `vocab_size` tokens: [choices, 1 + count].
     [[nodiscard]] std::vector<kernels::Drawn> draw(std::span<const kernels::Choice> choices, std::int64_t count,
                                                    std::int64_t vocab_size);
+
+    /// Row i: row `rows[i]` of these, plus added[i, j] for token `columns[j]`. added: f32 [rows, columns] in device
+    /// memory.
+    [[nodiscard]] Logits with_added(std::span<const std::int32_t> rows, const float* added,
+                                    const TokenColumns& columns) const;
 
     /// As TokenChooser::decide.
     [[nodiscard]] std::vector<kernels::Decided> decide(kernels::TrialRule rule,

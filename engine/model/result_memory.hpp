@@ -69,6 +69,9 @@ class Pooled {
         if (pool_) pool_->give_back(std::move(memory_));
     }
 
+    /// More memory of the same pool.
+    [[nodiscard]] Pooled another(std::size_t num_bytes) const { return Pooled(pool_, num_bytes); }
+
     [[nodiscard]] std::byte* data() const { return memory_.data(); }
     [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(memory_.data()); }
     [[nodiscard]] std::size_t num_bytes() const { return memory_.num_bytes(); }

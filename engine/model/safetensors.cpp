@@ -437,6 +437,24 @@ void SafetensorsFolder::drop_pages(const std::byte* begin, std::int64_t num_byte
     ::madvise(first, static_cast<std::size_t>(before + num_bytes), MADV_DONTNEED);  // advice: may fail
 }
 
+std::vector<std::int64_t> integers_of(const TensorView& tensor, const std::string& name) {
+    const bool wide = tensor.dtype_name == "I64";
+    if ((!wide && tensor.dtype_name != "I32") || tensor.shape.size() != 1)
+        throw InputError(tensor.file, name, "one row of I64 or I32",
+                         tensor.dtype_name + " of " + std::to_string(tensor.shape.size()) + " dimensions");
+    std::vector<std::int64_t> values(static_cast<std::size_t>(tensor.shape.front()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        if (wide) {
+            std::memcpy(&values[i], tensor.data + i * sizeof(std::int64_t), sizeof(std::int64_t));
+        } else {
+            std::int32_t value = 0;
+            std::memcpy(&value, tensor.data + i * sizeof value, sizeof value);
+            values[i] = value;
+        }
+    }
+    return values;
+}
+
 std::int64_t SafetensorsFolder::last_change() const {
     std::int64_t last = 0;
     for (const MappedFile& file : state_->files) last = std::max(last, file.changed());

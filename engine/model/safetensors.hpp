@@ -23,6 +23,9 @@ struct TensorView {
     std::string file;  ///< for messages
 };
 
+/// The values of a tensor of one dimension and type I64 or I32. Throws InputError.
+std::vector<std::int64_t> integers_of(const TensorView& tensor, const std::string& name);
+
 /// All tensors of a model folder (`model.safetensors`, or `model.safetensors.index.json` and its shards).
 class SafetensorsFolder {
   public:

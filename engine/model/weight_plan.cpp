@@ -212,6 +212,27 @@ std::size_t WeightPlan::packed_bytes(const kernels::Device& device) const {
     return matrix != nullptr ? device.packed_bytes(geometry()) : static_cast<std::size_t>(num_rows()) * sizeof(float);
 }
 
+WeightPlan whole_matrix(const std::string& name, std::int64_t rows, std::int64_t columns, kernels::DType dtype,
+                        kernels::Matrix& matrix) {
+    WeightPlan plan;
+    plan.name = name;
+    plan.parts = {
+        {.tensor = name + ".weight", .rows = rows, .columns = columns, .num_rows = rows, .num_columns = columns}};
+    plan.matrix = &matrix;
+    plan.dtype = dtype;
+    plan.num_slices = kernels::num_slices;
+    plan.slice_length = kernels::padded_inputs(columns) / kernels::num_slices;
+    return plan;
+}
+
+WeightPlan whole_vector(const std::string& name, std::int64_t size, kernels::Buffer& vector) {
+    WeightPlan plan;
+    plan.name = name;
+    plan.parts = {{.tensor = name + ".weight", .rows = size, .columns = 1, .num_rows = size, .num_columns = 1}};
+    plan.vector = &vector;
+    return plan;
+}
+
 std::vector<WeightPlan> plan_weights(const ModelConfig& config, const Split& split, WeightTypes types,
                                      Weights& weights) {
     return Planner(config, split, types, tensor_names(config)).plan(weights);

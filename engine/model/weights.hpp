@@ -114,6 +114,11 @@ struct WeightPlan {
     [[nodiscard]] std::size_t packed_bytes(const kernels::Device& device) const;
 };
 
+/// Plans of a matrix, and a vector, that every rank holds whole. The tensor is "NAME.weight".
+WeightPlan whole_matrix(const std::string& name, std::int64_t rows, std::int64_t columns, kernels::DType dtype,
+                        kernels::Matrix& matrix);
+WeightPlan whole_vector(const std::string& name, std::int64_t size, kernels::Buffer& vector);
+
 /// Plans of all weights of a rank, in loading order. Resizes weights.layers; the plans point into `weights`.
 std::vector<WeightPlan> plan_weights(const ModelConfig& config, const Split& split, WeightTypes types,
                                      Weights& weights);

@@ -19,6 +19,7 @@ void for_each_counter(Statistics& s, Visit visit) {
     visit("accepted", s.accepted);
     visit("accepted_ngram", s.accepted_ngram);
     visit("accepted_ngram_path", s.accepted_ngram_path);
+    visit("accepted_resampled", s.accepted_resampled);
     visit("decode_tokens", s.decode_tokens);
     visit("checkpoint_rounds", s.checkpoint_rounds);
     visit("resumes", s.resumes);

@@ -22,7 +22,8 @@ struct ItemStatistics {
     std::int64_t steps = 0, target_calls = 0, draft_calls = 0, drafted = 0, accepted = 0, accepted_ngram = 0;
     /// Tokens accepted in steps in which an n-gram proposed the last of them: those of TokenSwift's β.
     std::int64_t accepted_ngram_path = 0;
-    std::int64_t decode_tokens = 0;  ///< tokens emitted by target calls (block efficiency = this / target_calls)
+    std::int64_t accepted_resampled = 0;  ///< accepted nodes that only re-sampling proposed
+    std::int64_t decode_tokens = 0;       ///< tokens emitted by target calls (block efficiency = this / target_calls)
     std::int64_t checkpoint_rounds = 0, resumes = 0, recomputed_tokens = 0, recomputed_rows = 0;
     std::int64_t branched_trees = 0;  ///< trees in which some node has several children
     double checkpoint_stall_seconds = 0;

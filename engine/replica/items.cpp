@@ -100,9 +100,8 @@ void Replica::State::admit(Admission& admission) {
         if (admission.kv_tokens > 0) restore_kv(*sequence);
     }
     sequence->statistics.recomputed_tokens += lost_tokens;
-    // A drafter's checkpointed state is incomplete: entries dropped from full lists are missing. Where drafts influence
-    // the text, it is rebuilt from the tokens.
-    if (!is_coupled() || !sequence->drafter->restore(admission.drafter, sequence->tokens)) {
+    const bool may_restore = is_coupled() || sequence->drafter->restores_exactly();
+    if (!may_restore || !sequence->drafter->restore(admission.drafter, sequence->tokens)) {
         sequence->drafter = drafter->make_sequence(known);
         sequence->drafter->begin(sequence->tokens);
     }

@@ -153,6 +153,7 @@ void Replica::State::accept(DecodeSlice& slice, const Verdict& verdict, Logits& 
         slice.accepted.push_back(node);
         ++sequence.statistics.accepted;
         sequence.statistics.accepted_ngram += tree.origin[node] == Origin::ngram ? 1 : 0;
+        sequence.statistics.accepted_resampled += tree.origin[node] == Origin::resampled ? 1 : 0;
     }
     if (goes_on) {
         record(sequence, logits, slice.first_logits + above, verdict.next_token);

@@ -206,6 +206,15 @@ void launch_add(const Stream& stream, float* x, const float* y, std::int64_t num
     launch(stream, count == 4 ? add_kernel<4> : add_kernel<1>, cover.grid, cover.block, 0, x, y, num_rows, width);
 }
 
+__global__ void __launch_bounds__(max_row_threads)
+    add_columns_kernel(float* x, std::int64_t x_stride, const float* y, const std::int32_t* columns,
+                       std::int64_t num_rows, std::int64_t width) {
+    const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+    if (i >= width) return;
+    for (std::int64_t row = blockIdx.y; row < num_rows; row += gridDim.y)
+        x[row * x_stride + columns[i]] += y[row * width + i];
+}
+
 /// out[r] = x[rows[r]].
 template <int count>
 __global__ void __launch_bounds__(max_row_threads)
@@ -251,6 +260,13 @@ void CudaDevice::add(float* x, const float* y, std::int64_t count) {
 
 void CudaDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
     launch_add(state_->stream, x, bias, num_rows, dim);
+}
+
+void CudaDevice::add_columns(float* x, std::int64_t x_stride, const float* y, const std::int32_t* columns,
+                             std::int64_t num_rows, std::int64_t width) {
+    if (num_rows == 0) return;
+    const Cover cover(num_rows, width, 1);
+    launch(state_->stream, add_columns_kernel, cover.grid, cover.block, 0, x, x_stride, y, columns, num_rows, width);
 }
 
 void CudaDevice::rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,

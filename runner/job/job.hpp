@@ -68,6 +68,8 @@ struct Settings {
     engine::TreeSpec draft_tree;    // not given: the method's own; resolved by parse_settings
     double draft_temperature = -1;  // -1: the target's temperature
     std::string draft_parallel = "auto";
+    std::string resample = "fused";
+    engine::TreeSpec resample_tree = engine::default_resample_tree;
     std::int64_t resample_threshold = 0;
     std::string draft_precision = "auto";
     std::int64_t partial_cache = 0;  // positions; 0: auto

@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "engine/draft/draft_layer_config.hpp"
 #include "engine/draft/heads.hpp"
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
@@ -128,7 +129,9 @@ engine::DraftMethodRef chosen_method(const Settings& settings) {
         const bool chooses = !settings.draft_tree.is_given() || settings.draft_tree.is_auto();
         return chooses && engine::holds_chained_heads(settings.model) ? "tokenswift" : "self";
     }
-    return settings.draft_model.size() == 1 ? "sd" : "specinfer";
+    if (settings.draft_model.size() > 1) return "specinfer";
+    const std::string of_layer = engine::method_of_draft_layer(settings.draft_model.front());
+    return of_layer.empty() ? "sd" : of_layer;
 }
 
 /// `draft-precision` of a job that gives none. It decides the drafts, and under the sampling rules the text.
@@ -269,6 +272,17 @@ void check_partial_cache(const Settings& settings, const Origins& origins, Fault
     }
 }
 
+/// Reports re-sampling keys that are given with another method. Plain decoding ignores draft keys.
+void check_resampling(const Settings& settings, const Origins& origins, Faults& faults) {
+    if (settings.draft->chains_states || !settings.draft->drafts() || faults.has("draft")) return;
+    for (const char* key : {"resample", "resample-tree", "resample-threshold"}) {
+        const std::vector<std::string> value = find_key(key)->get(settings);
+        if (value != find_key(key)->get(Settings()) && !faults.has(key))
+            faults.add(key, origins.of(key), key, "its default with draft = " + settings.draft->name,
+                       shown(value.front()), "only draft = lyanna has it");
+    }
+}
+
 /// Reports a corpus that no draft would use.
 void check_corpus(const Settings& settings, const Origins& origins, Faults& faults) {
     if (settings.draft_corpus.empty() || !settings.draft->drafts()) return;
@@ -296,10 +310,7 @@ void check_together(const Settings& settings, const Origins& origins, Faults& fa
         add("kernels", "kernels", list_words(kernels) + " with device = " + settings.device, shown(settings.kernels),
             "");
     check_drafts(settings, origins, faults);
-    if (settings.resample_threshold != Settings().resample_threshold)
-        add("resample-threshold", "resample-threshold", "its default",
-            shown(std::to_string(settings.resample_threshold)),
-            "the draft methods it belongs to are not in this version");
+    check_resampling(settings, origins, faults);
     check_partial_cache(settings, origins, faults);
     check_corpus(settings, origins, faults);
     check_scoring(settings, origins, faults);
@@ -432,7 +443,8 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
     // Keys that runs of earlier versions do not record. The default is what those versions did, so it is left out.
-    static const std::set<std::string> later_keys{"mode", "window", "stride", "chat", "draft-passes"};
+    static const std::set<std::string> later_keys{"mode",         "window",   "stride",       "chat",
+                                                  "draft-passes", "resample", "resample-tree"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {

@@ -231,6 +231,23 @@ Key draft_tree_key() {
         .get = [](const Settings& s) { return s.draft_tree.is_given() ? Strings{s.draft_tree.text()} : Strings{}; }};
 }
 
+Key resample_tree_key() {
+    return {.info = {.key = "resample-tree",
+                     .value_name = "SHAPE",
+                     .help = "size of this tree: width x depth, with a node budget 4x2:4"},
+            .kind = Kind::draft,
+            .set =
+                [](Settings& s, const std::string& value, const auto&) {
+                    try {
+                        s.resample_tree = value;
+                        if (!s.resample_tree.is_auto() && s.resample_tree.shape().branching.empty()) return;
+                    } catch (const UsageError&) {
+                    }
+                    throw BadValue{"width x depth, such as 4x2, or 4x2:4", ""};
+                },
+            .get = [](const Settings& s) { return Strings{s.resample_tree.text()}; }};
+}
+
 Key partial_cache_key() {
     return {
         .info = {.key = "partial-cache",
@@ -341,7 +358,7 @@ Key or_auto(Key key, std::string Settings::*field) {
     return key;
 }
 
-Strings draft_methods_now() {
+Strings draft_methods() {
     Strings names;
     for (const engine::DraftMethod& method : engine::draft_methods()) names.push_back(method.name);
     return names;
@@ -349,16 +366,6 @@ Strings draft_methods_now() {
 
 Strings verify_rules() {
     return {engine::VerifyRule::names.begin(), engine::VerifyRule::names.end()};
-}
-
-/// Names reserved for draft methods that this version does not have.
-Strings draft_methods_later() {
-    Strings names{"lyanna"};
-    std::erase_if(names, [](const std::string& name) {
-        const auto& methods = engine::draft_methods();
-        return std::any_of(methods.begin(), methods.end(), [&](const auto& method) { return method.name == name; });
-    });
-    return names;
 }
 
 /// "sd = a chain of a draft model; …", for all methods.
@@ -486,14 +493,17 @@ Section machine_section() {
 Section draft_section() {
     return {
         "Drafting (with verify = coupled it changes only the speed, never the text)",
-        {choice("draft", Kind::draft, &Settings::draft, draft_methods_now(), draft_methods_later(),
-                "draft method: " + draft_summaries()),
+        {choice("draft", Kind::draft, &Settings::draft, draft_methods(), {}, "draft method: " + draft_summaries()),
          draft_model_key(), draft_tree_key(), draft_temperature_key(),
          choice("draft-parallel", Kind::execution, &Settings::draft_parallel, {"auto", "replicated", "sharded"}, {},
                 "with tensor-parallel: each rank runs the whole draft model, or a shard of it; auto = by its size, "
                 "where it can be sharded"),
+         choice("resample", Kind::draft, &Settings::resample, {"fused", "separate", "off"}, {},
+                "what draft = lyanna makes of the levels behind a rejected token: a tree within the next one, a tree "
+                "with a pass of its own, nothing"),
+         resample_tree_key(),
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any,
-                 "not in this version: Lyanna's r"),
+                 "levels of which more must remain for that; 0 = always"),
          choice("draft-precision", Kind::draft, &Settings::draft_precision, {"auto", "int4", "int8", "same"}, {},
                 "weights that draft = self, tokenswift and triforce draft with; same = the model's own, no copy"),
          draft_passes_key(), partial_cache_key(),

@@ -65,7 +65,8 @@ void DraftModels::load(const Settings& settings, engine::Model& target, const en
     load_models(settings, folders.models, target.config(), tokenizer, device, group);
     if (folders.target_copy) load_copy(settings, target, device, group);
     engine::agree(group, [&] {
-        if (!folders.layer.empty()) layer_ = std::make_unique<engine::DraftLayer>(folders.layer, target);
+        if (!folders.layer.empty())
+            layer_ = std::make_unique<engine::DraftLayer>(folders.layer, target, *settings.draft);
         if (!folders.heads.empty()) heads_ = std::make_unique<engine::DraftHeads>(folders.heads, target);
         if (!folders.corpus.empty())
             corpus_ = std::make_shared<engine::DraftCorpus>(read_draft_corpus(folders.corpus, tokenizer));
@@ -132,7 +133,11 @@ void DraftModels::give_to(engine::DraftOptions& options) const {
 DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::DraftOptions& options) const {
     const auto all = static_cast<double>(engine::num_parameters(target));
     const double heads = heads_ ? static_cast<double>(heads_->config().num_parameters(target)) / all : 0;
-    if (layer_) return {.level = static_cast<double>(layer_->config().num_parameters(target)) / all, .levels = 0};
+    if (layer_) {  // a chain of states has one product with the head for all its levels
+        const double head = static_cast<double>(target.vocab_size * target.embedding_width()) / all;
+        const auto levels = static_cast<double>(layer_->config().chains_states ? options.shape().depth : 1);
+        return {.level = static_cast<double>(layer_->config().num_parameters()) / all + head / levels, .levels = 0};
+    }
     double models = 0, copy = 0;
     for (const auto& model : models_) models += static_cast<double>(engine::num_parameters(model->config())) / all;
     if (drafting_target_ != nullptr) {  // the same parameters, perhaps with fewer bits of each

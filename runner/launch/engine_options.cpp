@@ -72,6 +72,12 @@ static engine::PartialMode::Value partial_mode(const std::string& name) {
     return static_cast<engine::PartialMode::Value>(std::find(names.begin(), names.end(), name) - names.begin());
 }
 
+static engine::Resample resample_of(const std::string& name) {
+    return name == "off"     ? engine::Resample::off
+           : name == "fused" ? engine::Resample::fused
+                             : engine::Resample::separate;
+}
+
 /// `auto`: several where they cost a fraction of the target's and measured time decides how many levels are used.
 static std::int64_t passes_of(const Settings& settings) {
     if (settings.draft_passes > 0) return settings.draft_passes;
@@ -92,6 +98,9 @@ engine::DraftOptions draft_of(const Settings& settings) {
                               .of_prompt = settings.draft->part != engine::DraftPart::none},
             .passes = passes_of(settings),
             .before_filters = settings.verify == engine::VerifyRule::tokenswift_paper,
+            .resample = resample_of(settings.resample),
+            .resample_tree = settings.resample_tree,
+            .resample_threshold = settings.resample_threshold,
             .model_temperature = settings.draft_temperature,
             .tree_limits = {}};
 }

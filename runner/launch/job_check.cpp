@@ -127,11 +127,12 @@ class JobChecker {
         if (const fs::path& folder = parts.layer; !folder.empty()) {
             drafts_are_bad_ = !attempt("draft", [&] {
                 const engine::ModelConfig& target = report_.model->config;
-                const auto layer = engine::DraftLayerConfig::load(folder, target).layer;
+                const engine::DraftMethod& method = *report_.settings.draft;
+                const auto layer = engine::DraftLayerConfig::load(folder, target, method).layer;
                 engine::Split(layer, 0, static_cast<int>(report_.settings.tensor_parallel));  // throws if it cannot be
-                for (const std::string& line : engine::draft_layer_faults(folder, target))
+                for (const std::string& line : engine::draft_layer_faults(folder, target, method))
                     add("draft", line, ExitCode::error);
-                fingerprint = hex(engine::draft_layer_fingerprint(folder, target));
+                fingerprint = hex(engine::draft_layer_fingerprint(folder, target, method));
             });
         }
         if (const fs::path& folder = parts.heads; !folder.empty()) {

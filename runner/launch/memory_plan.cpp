@@ -210,7 +210,8 @@ ModelParts parts_of(const Settings& settings) {
         if (drafts.target_copy) parts.back().max_cached = engine::small_text_window;
     }
     if (!drafts.layer.empty()) {
-        add(engine::DraftLayerConfig::load(drafts.layer, parts.front().config).layer, settings.tensor_parallel);
+        add(engine::DraftLayerConfig::load(drafts.layer, parts.front().config, *settings.draft).layer,
+            settings.tensor_parallel);
         parts.back().is_draft_layer = true;
     }
     const std::optional<engine::Precision> copy = draft_copy_precision(settings);
@@ -227,8 +228,9 @@ std::int64_t weight_bytes(const Settings& settings, const ModelParts& parts, con
     const DraftFolders drafts = draft_folders(settings);
     for (const ModelPart& part : parts) {
         bytes += part.is_draft_layer
-                     ? engine::draft_layer_bytes(engine::DraftLayerConfig::load(drafts.layer, parts.front().config),
-                                                 part.split, part.precision, device)
+                     ? engine::draft_layer_bytes(
+                           engine::DraftLayerConfig::load(drafts.layer, parts.front().config, *settings.draft),
+                           part.split, part.precision, device)
                      : engine::packed_weight_bytes(part.config, part.split, part.precision, device);
     }
     if (!drafts.heads.empty())

@@ -190,6 +190,7 @@ std::string format_statistics(const ResultRecord& record, const engine::Finished
     json["accepted"] = s.accepted;
     json["accepted_ngram"] = s.accepted_ngram;
     json["accepted_ngram_path"] = s.accepted_ngram_path;
+    json["accepted_resampled"] = s.accepted_resampled;
     json["block_efficiency"] = s.block_efficiency();
     if (drafts) json["mbsu"] = drafts->mbsu(s);
     const double generating = s.seconds - s.prefill_seconds;

@@ -322,7 +322,9 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
 /// The part that `job`'s method drafts with: nothing, `heads`, a layer, or another tiny model.
 void give_part(Job& job, const HeadsFolder& heads) {
     if (job.options.draft.method->part == DraftPart::heads) job.heads = heads.path();
-    if (job.options.draft.method->part == DraftPart::layer) job.layer = LONGHAUL_TEST_DATA "/eagle/eagle1-llama";
+    if (job.options.draft.method->part == DraftPart::layer)
+        job.layer = LONGHAUL_TEST_DATA + std::string(job.options.draft.method->chains_states ? "/lyanna/lyanna-llama"
+                                                                                             : "/eagle/eagle1-llama");
     if (job.options.draft.method->part == DraftPart::language_model) job.draft_models = {parity / "llama-yarn-bf16"};
 }
 
@@ -339,6 +341,7 @@ TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
                                        {"spectr", "3x2"},
                                        {"medusa", "2,2,1"},
                                        {"eagle", "3x2:4"},
+                                       {"lyanna", "3x3:4"},
                                        {"triforce", "4"}}) {
         SCOPED_TRACE(method);
         Job job = with_all_settings(this->job());
@@ -375,6 +378,7 @@ TEST_P(OtherDevice, DecidesNodesWhereTheLogitsAre) {
                                {"ngram", "", "recursive"},
                                {"medusa", "2,2", "recursive"},
                                {"eagle", "3x2:4", "recursive"},
+                               {"lyanna", "3x3:4", "recursive"},
                                {"triforce", "4", "recursive"},
                                {"spectr", "3x2", "k-seq"}}) {
         SCOPED_TRACE(std::string(wanted.method) + " " + wanted.rule);

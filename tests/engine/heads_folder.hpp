@@ -16,11 +16,12 @@
 
 namespace longhaul::engine::testing {
 
-/// A bf16 tensor.
+/// A bf16 tensor, or one of integers.
 struct HeadTensor {
     std::string name;
     std::vector<std::int64_t> shape;
     std::vector<float> values;
+    std::vector<std::int64_t> integers{};
 };
 
 /// A temporary folder of tensors and a config.json, removed by the destructor.
@@ -51,8 +52,10 @@ class TensorsFolder {
                 const auto bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
                 data.append(reinterpret_cast<const char*>(&bits), sizeof bits);
             }
-            header += (header.size() > 1 ? ",\"" : "\"") + tensor.name + R"(":{"dtype":"BF16","shape":[)" + shape +
-                      R"(],"data_offsets":[)" + std::to_string(begin) + "," + std::to_string(data.size()) + "]}";
+            data.append(reinterpret_cast<const char*>(tensor.integers.data()), tensor.integers.size() * 8);
+            header += (header.size() > 1 ? ",\"" : "\"") + tensor.name + R"(":{"dtype":")" +
+                      (tensor.integers.empty() ? "BF16" : "I64") + R"(","shape":[)" + shape + R"(],"data_offsets":[)" +
+                      std::to_string(begin) + "," + std::to_string(data.size()) + "]}";
         }
         header += "}";
         std::string file(sizeof(std::uint64_t), '\0');

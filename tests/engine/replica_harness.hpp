@@ -156,7 +156,8 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                 if (!job.heads.empty()) heads = std::make_unique<DraftHeads>(job.heads, *model);
                 options.draft.heads = heads.get();
                 std::unique_ptr<DraftLayer> layer;
-                if (!job.layer.empty()) layer = std::make_unique<DraftLayer>(job.layer, *model);
+                if (!job.layer.empty() && job.options.draft.method->part == DraftPart::layer)
+                    layer = std::make_unique<DraftLayer>(job.layer, *model, *job.options.draft.method);
                 options.draft.layer = layer.get();
                 std::unique_ptr<CheckpointStore> store;
                 if (!options.checkpoint.folder.empty()) {
@@ -204,6 +205,7 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
         result.sum.accepted += item.statistics.accepted;
         result.sum.accepted_ngram += item.statistics.accepted_ngram;
         result.sum.accepted_ngram_path += item.statistics.accepted_ngram_path;
+        result.sum.accepted_resampled += item.statistics.accepted_resampled;
         result.sum.branched_trees += item.statistics.branched_trees;
         result.sum.resumes += item.statistics.resumes;
         result.sum.recomputed_rows += item.statistics.recomputed_rows;

@@ -119,8 +119,18 @@ TEST_P(RowsTest, AdditionsAndGatherEqualReference) {
             device.gather(from.floats(), rows, width, out.floats());
             return out;
         };
+        std::vector<std::int32_t> columns;  // every third one, the last first
+        for (std::int64_t i = width - 1; i >= 0; i -= 3) columns.push_back(static_cast<std::int32_t>(i));
+        const auto added_in_columns = [&](Device& device, const Guarded& to) {
+            const OnDevice addend(device, y), at(device, columns);
+            const auto* places = reinterpret_cast<const std::int32_t*>(at.data());
+            device.add_columns(to.floats(), width, addend.floats(), places, 30, std::ssize(columns));
+        };
         const Guarded expected = sums(*reference_);
         const Guarded actual = sums(*device_);
+        ASSERT_TRUE(comparison.equal(expected, actual, DType::f32));
+        added_in_columns(*reference_, expected);
+        added_in_columns(*device_, actual);
         ASSERT_TRUE(comparison.equal(expected, actual, DType::f32));
         ASSERT_TRUE(comparison.equal(gathered(*reference_, expected), gathered(*device_, actual), DType::f32));
     }

@@ -175,11 +175,7 @@ TEST_F(Cli, BadJobFilesEndInOneLineAndCode2) {
         {"seed 7", "job.cfg:5: expected 'key = value', got 'seed 7'; a comment begins with #"},
         {"max-tokens = 99999999999",
          "job.cfg:5: max-tokens: expected an integer from 1 to 2147483647, got '99999999999'"},
-        {"draft = lyanna", "job.cfg:5: draft: expected " + values_of("draft") +
-                               ", got 'lyanna'; it "
-                               "is not "
-                               "in this "
-                               "version"},
+        {"draft = lyana", "job.cfg:5: draft: expected " + values_of("draft") + ", got 'lyana'; did you mean 'lyanna'?"},
     };
     for (const Case& row : cases) {
         write("job.cfg", "task = prompts\ndata = p.jsonl\nmodel = m\noutput = out\n" + row.added + "\n");

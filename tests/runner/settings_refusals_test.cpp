@@ -104,12 +104,6 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"output", "~/runs",
          "output: expected a path, got '~/runs'; write the home folder out: '~' means nothing here (./~ for such a "
          "name)"},
-        // Part of the vocabulary, but not yet implemented.
-        {"draft", "lyanna",
-         "draft: expected " + values_of("draft") +
-             ", got 'lyanna'; it is not in "
-             "this "
-             "version"},
         {"draft", "replay", "replay-run: expected the run folder to replay, got nothing"},
         {"replay-accept", "0.5", "replay-accept: expected draft = replay, got draft = self"},
         {"draft-tree", "2,2,1",
@@ -119,7 +113,14 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
          "'99999x99999'"},
         {"draft-parallel", "both", "draft-parallel: expected auto, replicated or sharded, got 'both'"},
         {"resample-threshold", "3",
-         "resample-threshold: expected its default, got '3'; the draft methods it belongs to are not in this version"},
+         "resample-threshold: expected its default with draft = self, got '3'; only draft = lyanna has it"},
+        {"resample", "separate",
+         "resample: expected its default with draft = self, got 'separate'; only draft = lyanna has it"},
+        {"resample", "twice", "resample: expected fused, separate or off, got 'twice'"},
+        {"resample-tree", "2,2", "resample-tree: expected width x depth, such as 4x2, or 4x2:4, got '2,2'"},
+        {"resample-tree", "auto", "resample-tree: expected width x depth, such as 4x2, or 4x2:4, got 'auto'"},
+        {"resample-tree", "4x1:2",
+         "resample-tree: expected its default with draft = self, got '4x1:2'; only draft = lyanna has it"},
         {"partial-cache", "16", "partial-cache: expected an integer from 17 to 2147483647, got '16'"},
         {"verify", "rejection",
          "verify: expected coupled with draft = ngram, got rejection, which needs chains, with one sampled draft per "
@@ -237,7 +238,8 @@ TEST(Settings, DraftKeysGoTogether) {
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "spectr"}, {"verify", "recursive"}},
          "verify: expected coupled with draft = spectr, got recursive, which needs drafts drawn without replacement "
-         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, tokenswift, eagle, triforce, replay)" +
+         "or certain ones (draft = ngram, sd, rsd-c, rsd-s, self, medusa, tokenswift, eagle, lyanna, triforce, "
+         "replay)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft-model", "/e"}, {"draft", "specinfer"}, {"verify", "k-seq"}},
          "verify: expected coupled with draft = specinfer, got k-seq, which needs independent drafts of one model "

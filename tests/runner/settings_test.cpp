@@ -64,6 +64,8 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"mode", "generate", ""},
                                            {"window", "0", ""},
                                            {"stride", "0", ""},
+                                           {"resample", "fused", ""},
+                                           {"resample-tree", "4x2:4", ""},
                                            {"resample-threshold", "0", ""},
                                            {"allow-device-change", "false", ""},
                                            {"draft-temperature", "target", ""}};
@@ -164,6 +166,8 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "draft-tree",
                                      "draft-temperature",
                                      "draft-parallel",
+                                     "resample",
+                                     "resample-tree",
                                      "resample-threshold",
                                      "draft-precision",
                                      "draft-passes",

@@ -1,0 +1,35 @@
+// The configuration of a draft layer (draft_layer.hpp), as its folder states it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "engine/draft/methods.hpp"
+#include "engine/model/config.hpp"
+
+namespace longhaul::engine {
+
+struct DraftLayerConfig {
+    ModelConfig layer;  ///< the shape of its one layer; positions as far as the target's
+    bool fusion_bias = true;
+    bool chains_states = false;  ///< trained for DraftMethod::chains_states
+    // With chains_states:
+    std::int64_t token_info_rank = 0;       ///< 0: it has no token info
+    std::vector<std::int32_t> info_tokens;  ///< tokens that have token info, ascending
+    std::string file;                       ///< path of config.json, for messages
+
+    /// Reads config.json and the tensor `hot_tokens`. Throws InputError that names the field, also if the layer does
+    /// not fit the target or the method.
+    static DraftLayerConfig load(const std::filesystem::path& folder, const ModelConfig& target,
+                                 const DraftMethod& method);
+
+    /// Number of parameters read for one pass of the layer, without the target's output head.
+    [[nodiscard]] std::int64_t num_parameters() const;
+};
+
+/// The method that the folder's draft layer was trained for; "" if it holds none, or cannot be read.
+std::string method_of_draft_layer(const std::filesystem::path& folder);
+
+}  // namespace longhaul::engine

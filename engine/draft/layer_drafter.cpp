@@ -1,0 +1,167 @@
+#include "engine/draft/layer_drafter.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <numeric>
+#include <stdexcept>
+
+namespace longhaul::engine {
+
+std::vector<std::int32_t> numbers(std::int64_t first, std::int64_t end) {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(end - first));
+    std::iota(all.begin(), all.end(), static_cast<std::int32_t>(first));
+    return all;
+}
+
+std::int64_t LayerSequence::missing_states(std::span<const std::int32_t> context) const {
+    const std::int64_t states = std::ssize(context) - 1;
+    if (is_ready(context)) return 0;
+    return one_text_ ? states : std::min(states, max_catching_up);
+}
+
+void LayerSequence::keep(std::int64_t first, HiddenStates states) {
+    if (num_pending() > 0 || first != known()) restart(first);
+    pending_ = std::move(states);
+}
+
+void LayerSequence::add_pending(std::span<const std::int32_t> context, std::int64_t count, std::int32_t index,
+                                std::vector<ForwardRow>& rows) const {
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t slot = kv_->committed() + i;
+        ForwardRow row = text_row(context[origin_ + slot + 1], slot, index);
+        row.position = origin_ + slot;
+        rows.push_back(std::move(row));
+    }
+}
+
+void LayerSequence::commit_pending(std::int64_t count, HiddenStates rest) {
+    kv_->set_committed(kv_->committed() + count);
+    pending_ = std::move(rest);
+}
+
+void LayerSequence::reserve(std::int64_t more, std::int64_t scratch) {
+    if (!kv_->reserve(kv_->committed() + more) || !kv_->reserve_scratch(scratch)) throw std::bad_alloc();
+}
+
+void LayerSequence::restart(std::int64_t origin) {
+    kv_ = std::make_shared<KvSequence>(pool_);
+    origin_ = origin;
+    pending_ = {};
+}
+
+LayerDrafter::LayerDrafter(const DraftContext& context)
+    : target_(*context.target),
+      layer_(*context.options.layer),
+      one_text_(context.options.decides_text),
+      pool_(target_.device(), layer_.kv_layout(), std::numeric_limits<std::int64_t>::max()),
+      sampler_(target_.device(), target_.config().vocab_size) {}
+
+HiddenStates LayerDrafter::gathered(const HiddenStates& from, std::span<const std::int32_t> rows) const {
+    HiddenStates states = target_.hidden_states(std::ssize(rows));
+    if (!rows.empty()) target_.device().gather(from.data(), rows, from.width(), states.data());
+    return states;
+}
+
+HiddenStates LayerDrafter::compute(std::span<const PendingPairs> pairs) {
+    std::vector<ForwardRow> rows;
+    std::vector<KvView> views;
+    std::vector<std::int32_t> last;
+    for (const PendingPairs& some : pairs) {
+        some.sequence->reserve(some.count, 0);
+        some.sequence->add_pending(some.context, some.count, static_cast<std::int32_t>(views.size()), rows);
+        views.push_back(some.sequence->kv().view());
+        last.push_back(static_cast<std::int32_t>(rows.size()) - 1);
+    }
+    HiddenStates states = target_.hidden_states(std::ssize(rows));
+    std::int64_t row = 0;
+    for (const PendingPairs& some : pairs) {
+        target_.device().gather(some.sequence->pending().data(), numbers(0, some.count), states.width(),
+                                states.data() + row * states.width());
+        row += some.count;
+    }
+    const HiddenStates out = layer_.forward(rows, views, states);
+    for (const PendingPairs& some : pairs) {
+        const HiddenStates& all = some.sequence->pending();
+        some.sequence->commit_pending(some.count, gathered(all, numbers(some.count, all.num_rows())));
+    }
+    return gathered(out, last);
+}
+
+void LayerDrafter::observe(std::span<const Observation> observations, std::span<const HiddenStates> taps) {
+    std::vector<PendingPairs> behind;  // of sequences that did not draft in this step
+    for (const Observation& seen : observations) {
+        auto& sequence = static_cast<LayerSequence&>(*seen.sequence);
+        if (sequence.num_pending() > 0) behind.push_back({&sequence, seen.context, sequence.num_pending()});
+    }
+    if (!behind.empty()) static_cast<void>(compute(behind));
+
+    std::vector<PendingPairs> chunks;
+    for (const Observation& seen : observations) {
+        std::vector<std::int32_t> rows;
+        std::int64_t first = seen.first_position;
+        if (first >= 0) {
+            rows = numbers(seen.first_row, seen.first_row + seen.num_rows);
+        } else {  // the root and the accepted nodes, each with the token that was emitted after it
+            first = std::ssize(seen.context) - 1 - seen.num_new;
+            rows.push_back(static_cast<std::int32_t>(seen.first_row));
+            for (const std::int32_t node : seen.path) rows.push_back(rows.front() + node);
+            rows.resize(static_cast<std::size_t>(seen.num_new));
+        }
+        if (rows.empty()) continue;
+        auto& sequence = static_cast<LayerSequence&>(*seen.sequence);
+        sequence.keep(first, gathered(taps.front(), rows));
+        // What is pending is computed by the first pass of the next draft: a few pairs, not a chunk of a prompt.
+        const std::int64_t rest = sequence.is_ready(seen.context) ? 1 : 0;
+        if (seen.first_position >= 0 && sequence.num_pending() > rest)
+            chunks.push_back({&sequence, seen.context, sequence.num_pending() - rest});
+    }
+    if (!chunks.empty()) read(chunks);
+}
+
+namespace {
+
+/// The draws of the nodes that the trees expand, in order. They point into `paths`.
+std::vector<DraftRow> draws_of(std::span<const LayerTree> trees, std::deque<std::vector<std::int32_t>>& paths) {
+    std::vector<DraftRow> draws;
+    for (const LayerTree& tree : trees) {
+        const Proposal& proposal = *tree.proposal;
+        for (std::size_t i = 0; i < tree.growth->wanted().size(); ++i) {
+            const std::int32_t node = tree.growth->wanted()[i].node;
+            std::vector<std::int32_t>& path = paths.emplace_back(tree.tree->path_to(node));
+            for (std::int32_t& at : path) at = tree.tree->token[at];
+            DraftRow& row = draws.emplace_back(DraftRow{.context = {proposal.context, path},
+                                                        .sampling = *proposal.sampling,
+                                                        .noise = proposal.noise,
+                                                        .position = std::ssize(proposal.context) + std::ssize(path),
+                                                        .node = node,
+                                                        .lanes = tree.growth->lanes_of(i),
+                                                        .num_draws = tree.growth->num_draws()});
+            if (row.sampling.temperature == 0) row.sampling.temperature = 1;
+            if (row.noise.is_own()) row.noise.kind = Noise::Kind::silent;
+        }
+    }
+    return draws;
+}
+
+}  // namespace
+
+void LayerDrafter::grow(std::span<LayerTree> trees, Logits& logits) {
+    std::deque<std::vector<std::int32_t>> paths;
+    const std::vector<DraftRow> draws = draws_of(trees, paths);
+    std::vector<Distribution> drafts = sampler_.distributions(logits, draws);
+    std::int32_t row = 0;
+    for (LayerTree& tree : trees) {
+        const std::vector<TreeGrowth::Wanted> expanded(tree.growth->wanted().begin(), tree.growth->wanted().end());
+        tree.growth->grow(std::span(drafts).subspan(row, expanded.size()));
+        const TokenTree& nodes = *tree.tree;
+        tree.from.resize(static_cast<std::size_t>(nodes.num_nodes()), -1);
+        for (std::size_t i = 0; i < expanded.size(); ++i, ++row) {
+            for (std::int32_t node = expanded[i].node + 1; node < nodes.num_nodes(); ++node) {
+                if (nodes.parent[node] == expanded[i].node) tree.from[node] = row;
+            }
+        }
+    }
+}
+
+}  // namespace longhaul::engine

@@ -1,0 +1,120 @@
+// What the methods with a draft layer share (eagle.cpp, lyanna.cpp; algorithms.md section 6): the layer's keys and
+// values of each sequence, and trees that grow from its logits.
+//
+// Keys and values of committed positions come from the target's states, tapped from its passes; those of drafts are in
+// scratch slots and are dropped. Pair p, the state at position p and the token at p + 1, is at position p: one behind
+// the text. Unlike a language model's, keys and values cannot be computed from tokens without the target, and no
+// checkpoint holds them: after a resume the target computes the last states again (missing_states).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/draft/draft_layer.hpp"
+#include "engine/draft/draft_sampler.hpp"
+#include "engine/draft/drafter.hpp"
+#include "engine/draft/tree_growth.hpp"
+#include "engine/kv/kv_cache.hpp"
+#include "engine/model/model.hpp"
+
+namespace longhaul::engine {
+
+/// See BeamOptions::scatter.
+constexpr double layer_scatter = 0.5;
+
+class LayerSequence : public SequenceDrafter {
+  public:
+    /// `one_text`: drafts decide the text, so a resumed sequence must draft as one that was not interrupted.
+    LayerSequence(PagePool& pool, bool one_text) : pool_(pool), one_text_(one_text) { restart(0); }
+
+    [[nodiscard]] std::int64_t missing_states(std::span<const std::int32_t> context) const override;
+    void release() override { restart(0); }
+
+    /// Whether it has the pairs up to the root's, of which the pending ones are not in the keys and values yet.
+    [[nodiscard]] bool is_ready(std::span<const std::int32_t> context) const {
+        return num_pending() > 0 && known() == std::ssize(context) - 1;
+    }
+    [[nodiscard]] std::int64_t num_pending() const { return pending_.num_rows(); }
+    /// Position of the first pair that is not in the keys and values.
+    [[nodiscard]] std::int64_t first_pending() const { return origin_ + kv_->committed(); }
+    /// Position of the first pair that it has not seen.
+    [[nodiscard]] std::int64_t known() const { return first_pending() + num_pending(); }
+    [[nodiscard]] const HiddenStates& pending() const { return pending_; }
+    [[nodiscard]] KvSequence& kv() const { return *kv_; }
+    [[nodiscard]] bool one_text() const { return one_text_; }
+
+    /// Keeps the states of the pairs from position `first` on. What came before is forgotten if they do not follow it.
+    void keep(std::int64_t first, HiddenStates states);
+    /// Adds the rows of the first `count` pending pairs to a pass, whose sequence `index` this one is.
+    void add_pending(std::span<const std::int32_t> context, std::int64_t count, std::int32_t index,
+                     std::vector<ForwardRow>& rows) const;
+    /// These rows were computed; `rest`: the states of the other pending pairs.
+    void commit_pending(std::int64_t count, HiddenStates rest);
+    void reserve(std::int64_t more, std::int64_t scratch);
+
+  private:
+    void restart(std::int64_t origin);
+
+    PagePool& pool_;
+    bool one_text_;
+    std::shared_ptr<KvSequence> kv_;  ///< slot 0: the pair at origin_
+    std::int64_t origin_ = 0;
+    HiddenStates pending_;
+};
+
+/// A tree while it grows.
+struct LayerTree {
+    Proposal* proposal;
+    TokenTree* tree;
+    std::unique_ptr<TreeGrowth> growth;
+    std::vector<std::int32_t> levels{};  ///< lyanna, by level: row of the chains' logits
+    std::vector<std::int32_t> from{};    ///< eagle, by node: row of the logits that it was drawn from
+    std::vector<std::int32_t> slots{};   ///< by node: scratch slot of its pair in the layer's keys and values; -1: none
+
+    [[nodiscard]] LayerSequence& sequence() const { return static_cast<LayerSequence&>(*proposal->sequence); }
+    [[nodiscard]] bool is_complete() const { return growth->wanted().empty(); }
+};
+
+class LayerDrafter : public Drafter {
+  public:
+    explicit LayerDrafter(const DraftContext& context);
+
+    void observe(std::span<const Observation> observations, std::span<const HiddenStates> taps) override;
+
+    [[nodiscard]] std::vector<Tap> taps() const override { return {{.at = Tap::At::normed_hidden, .rows = {}}}; }
+    [[nodiscard]] std::int64_t bytes_per_token() const override { return layer_.kv_layout().position_bytes(); }
+
+  protected:
+    /// The first `count` pending pairs of a sequence.
+    struct PendingPairs {
+        LayerSequence* sequence;
+        std::span<const std::int32_t> context;
+        std::int64_t count;
+    };
+
+    /// Computes the pairs of prompt chunks. Collective.
+    virtual void read(std::span<const PendingPairs> chunks) { static_cast<void>(compute(chunks)); }
+
+    [[nodiscard]] HiddenStates gathered(const HiddenStates& from, std::span<const std::int32_t> rows) const;
+    /// Computes and stores keys and values of the pairs; the layer's output of the last pair of each entry. Collective.
+    HiddenStates compute(std::span<const PendingPairs> pairs);
+    /// Adds a level to each tree, none of which is complete. Row i of `logits`: the distribution after the i-th of the
+    /// nodes that they expand, in order.
+    void grow(std::span<LayerTree> trees, Logits& logits);
+
+    Model& target_;
+    DraftLayer& layer_;
+    bool one_text_;
+    PagePool pool_;
+
+  private:
+    DraftSampler sampler_;
+};
+
+/// first, first + 1, …, end - 1.
+std::vector<std::int32_t> numbers(std::int64_t first, std::int64_t end);
+
+}  // namespace longhaul::engine
