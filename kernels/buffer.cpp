@@ -78,11 +78,11 @@ void Device::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stri
     rope_store(layout, layer, qkv, q_heads, q_out);
 }
 
-void Device::add_columns(float* x, std::int64_t x_stride, const float* y, const std::int32_t* columns,
-                         std::int64_t num_rows, std::int64_t width) {
+void Device::add_columns(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride,
+                         const std::int32_t* columns, std::int64_t num_rows, std::int64_t width) {
     const FlushDenormals flush;
     for (std::int64_t r = 0; r < num_rows; ++r) {
-        for (std::int64_t i = 0; i < width; ++i) x[r * x_stride + columns[i]] += y[r * width + i];
+        for (std::int64_t i = 0; i < width; ++i) x[r * x_stride + columns[i]] += y[r * y_stride + i];
     }
 }
 

@@ -340,10 +340,10 @@ class Device {
     virtual void add(float* x, const float* y, std::int64_t count) = 0;
     /// x[r, :] += bias[:], f32 [num_rows, dim].
     virtual void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) = 0;
-    /// x[r, columns[i]] += y[r, i]. x: f32 [num_rows, x_stride]; y: f32 [num_rows, width]; columns: device memory
-    /// [width], distinct and below x_stride. By default in host memory.
-    virtual void add_columns(float* x, std::int64_t x_stride, const float* y, const std::int32_t* columns,
-                             std::int64_t num_rows, std::int64_t width);
+    /// x[r, columns[i]] += y[r, i] for i < width. x: f32 [num_rows, x_stride]; y: f32 [num_rows, y_stride]; columns:
+    /// device memory [width], distinct and below x_stride. By default in host memory.
+    virtual void add_columns(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride,
+                             const std::int32_t* columns, std::int64_t num_rows, std::int64_t width);
 
     /// out[r] = x[r] * rsqrt(mean(x[r]^2) + eps) * gain, rounded to act. x: f32 [num_rows, dim]; gain: f32 [dim];
     /// out: act [num_rows, out_stride], columns dim..out_stride are set to zero.

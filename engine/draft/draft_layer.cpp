@@ -3,7 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cmath>
+#include <numeric>
 
 #include "engine/bytes.hpp"
 #include "engine/error.hpp"
@@ -16,40 +16,73 @@
 namespace longhaul::engine {
 namespace {
 
-TensorNames layer_names(const ModelConfig& config) {
-    TensorNames names = tensor_names(config);
-    names.layers = "layers.";
-    names.attention_norm.clear();
-    return names;
-}
-
 kernels::DType type_of(Precision precision) {
     return precision == Precision::fp32 ? kernels::DType::f32 : kernels::DType::bf16;
 }
 
-/// How to load a rank's part: the fusion, the layer, the token info.
+/// The fusion, a matrix for each part of its input. Every rank holds it whole.
+void plan_fusion(const DraftLayerConfig& config, kernels::DType dtype, DraftLayer::Parts& parts,
+                 std::vector<WeightPlan>& plans) {
+    const std::int64_t hidden = config.layer.hidden_size;
+    const std::int64_t num_parts = config.has_own_head() ? std::ssize(config.tap_layers) : 2;
+    parts.fusion.resize(static_cast<std::size_t>(num_parts));
+    for (std::int64_t i = 0; i < num_parts; ++i) {
+        WeightPlan& plan = plans.emplace_back(whole_matrix("fc", hidden, hidden, dtype, parts.fusion[i]));
+        plan.name += "." + std::to_string(i);
+        plan.parts.front().columns = num_parts * hidden;
+        plan.parts.front().first_column = i * hidden;
+    }
+    if (!config.fusion_bias) return;
+    plans.push_back(whole_vector("fc.bias", hidden, parts.fusion_bias));
+    plans.back().parts.front().tensor = "fc.bias";
+}
+
+/// The decoder layer. EAGLE-3's has no number, and twice the inputs.
+void plan_layer(const DraftLayerConfig& config, const Split& split, kernels::DType dtype, DraftLayer::Parts& parts,
+                std::vector<WeightPlan>& plans) {
+    TensorNames names = tensor_names(config.layer);
+    names.layers = "layers.";
+    names.attention_norm.clear();
+    parts.layer.resize(1);
+    const std::int64_t input_width = config.has_own_head() ? 2 * config.layer.hidden_size : 0;
+    for (WeightPlan& plan :
+         plan_layers(config.layer, split, {.layers = dtype, .tables = dtype}, names, 0, parts.layer, input_width)) {
+        const std::string numbered = names.layers + "0.";
+        for (TensorPart& part : plan.parts) {
+            if (config.has_own_head()) part.tensor.replace(0, numbered.size(), eagle3_prefix);
+        }
+        plans.push_back(std::move(plan));
+    }
+}
+
+/// EAGLE-3: norms of the layer's input, and the output head, sharded over the vocabulary.
+void plan_head(const DraftLayerConfig& config, const Split& split, kernels::DType dtype, DraftLayer::Parts& parts,
+               std::vector<WeightPlan>& plans) {
+    const std::int64_t hidden = config.layer.hidden_size;
+    const std::string layer = eagle3_prefix;
+    for (const auto& [name, norm] : {std::pair{layer + "input_layernorm", &parts.embedding_norm},
+                                     {layer + "hidden_norm", &parts.state_norm},
+                                     {std::string("norm"), &parts.head.final_norm}}) {
+        plans.push_back(whole_vector(name, hidden, norm->gain));
+        norm->eps = static_cast<float>(config.layer.norm_eps);
+    }
+    WeightPlan& head =
+        plans.emplace_back(whole_matrix("lm_head", config.layer.vocab_size, hidden, dtype, parts.head.head));
+    head.parts.front().first_row = split.rank * split.vocab;
+    head.parts.front().num_rows = split.vocab;
+}
+
+/// How to load a rank's part.
 std::vector<WeightPlan> plan_draft_layer(const DraftLayerConfig& config, const Split& split, kernels::DType dtype,
                                          DraftLayer::Parts& parts) {
     std::vector<WeightPlan> plans;
-    const std::int64_t hidden = config.layer.hidden_size;
-    for (kernels::Matrix* half : {&parts.fusion.embedding, &parts.fusion.state}) {
-        WeightPlan& plan = plans.emplace_back(whole_matrix("fc", hidden, hidden, dtype, *half));
-        plan.name += half == &parts.fusion.embedding ? ".embedding" : ".state";
-        plan.parts.front().columns = 2 * hidden;
-        plan.parts.front().first_column = half == &parts.fusion.embedding ? 0 : hidden;
-    }
-    if (config.fusion_bias) {
-        plans.push_back(whole_vector("fc.bias", hidden, parts.fusion.bias));
-        plans.back().parts.front().tensor = "fc.bias";
-    }
-    parts.layer.resize(1);
-    std::vector<WeightPlan> layer =
-        plan_layers(config.layer, split, {.layers = dtype, .tables = dtype}, layer_names(config.layer), 0, parts.layer);
-    std::move(layer.begin(), layer.end(), std::back_inserter(plans));
+    plan_fusion(config, dtype, parts, plans);
+    plan_layer(config, split, dtype, parts, plans);
+    if (config.has_own_head()) plan_head(config, split, dtype, parts, plans);
     if (const std::int64_t rank = config.token_info_rank; rank > 0) {
         TokenInfoWeights& info = parts.token_info;
         const std::int64_t tokens = std::ssize(config.info_tokens);
-        plans.push_back(whole_matrix("token_info.down", rank, hidden, dtype, info.down));
+        plans.push_back(whole_matrix("token_info.down", rank, config.layer.hidden_size, dtype, info.down));
         plans.push_back(whole_matrix("token_info.up", tokens, rank, dtype, info.up));
         plans.push_back(whole_vector("token_info.norm", tokens, info.norm.gain));
         info.norm.eps = static_cast<float>(config.layer.norm_eps);
@@ -73,6 +106,7 @@ std::uint64_t fingerprint_of(const DraftLayerConfig& config, const SafetensorsFo
     ByteWriter writer;
     writer.put(model_fingerprint(config.layer, tensors.fingerprint()));
     writer.put(static_cast<std::uint64_t>(config.fusion_bias ? 1 : 0));
+    for (const std::int64_t layer : config.tap_layers) writer.put(layer);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
 }
 
@@ -112,29 +146,101 @@ DraftLayer::DraftLayer(const std::filesystem::path& folder, Model& target, const
                          "download or train the layer again");
     layers_ = std::make_unique<DecoderLayers>(target.context(), config_.layer, split_, parts_.layer,
                                               kv_layout_of(config_.layer, split_, target.kv_layout().dtype));
+    if (config_.has_own_head()) load_head();
     if (config_.token_info_rank > 0) token_info_ = std::make_unique<TokenInfo>(target, config_, parts_.token_info);
     fingerprint_ = fingerprint_of(config_, tensors);
 }
 
 DraftLayer::~DraftLayer() = default;
 
+void DraftLayer::load_head() {
+    head_ = std::make_unique<OutputHead>(target_.context(), target_.group(), config_.layer, split_, parts_.head);
+    head_tokens_ = TokenColumns(target_.device(), config_.head_tokens);
+    std::vector<float> absent(static_cast<std::size_t>(target_.config().vocab_size), absent_logit);
+    for (const std::int32_t token : config_.head_tokens) absent[token] = 0;
+    absent_ = kernels::Buffer(target_.device(), absent.size() * sizeof(float));
+    target_.device().upload(absent_.data(), absent.data(), absent_.num_bytes());
+}
+
+std::vector<Tap> DraftLayer::taps() const {
+    if (!config_.has_own_head()) return {{.at = Tap::At::normed_hidden, .rows = {}}};
+    std::vector<Tap> taps;
+    for (const std::int64_t layer : config_.tap_layers)
+        taps.push_back({.at = Tap::At::layer_input, .layer = layer, .rows = {}});
+    return taps;
+}
+
+HiddenStates DraftLayer::states_of(std::span<const HiddenStates> taps, std::span<const std::int32_t> rows) {
+    std::vector<HiddenStates> picked;
+    for (const HiddenStates& tap : taps) {
+        HiddenStates& some = picked.emplace_back(target_.hidden_states(std::ssize(rows)));
+        if (!rows.empty()) target_.device().gather(tap.data(), rows, tap.width(), some.data());
+    }
+    if (!config_.has_own_head()) return std::move(picked.front());
+    std::vector<const HiddenStates*> inputs;
+    for (const HiddenStates& some : picked) inputs.push_back(&some);
+    return fused(inputs);
+}
+
+/// The fusion of row i of all inputs: the sum of a product each, in their order, and the bias. f32 [rows, hidden].
+HiddenStates DraftLayer::fused(std::span<const HiddenStates* const> inputs) {
+    kernels::Device& device = target_.device();
+    const std::int64_t num_rows = inputs.front()->num_rows(), hidden = config_.layer.hidden_size;
+    HiddenStates x = target_.hidden_states(num_rows);
+    if (num_rows == 0) return x;
+    float* const sum = sum_.floats(num_rows * hidden);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+        const kernels::Matrix& matrix = parts_.fusion[i];
+        const std::byte* input = target_.context().rounded(inputs[i]->data(), hidden, num_rows);
+        device.matmul(matrix, input, matrix.num_inputs, num_rows, i == 0 ? x.data() : sum);
+        if (i > 0) device.add(x.data(), sum, num_rows * hidden);
+    }
+    if (parts_.fusion_bias) device.add_bias(x.data(), parts_.fusion_bias.as<float>(), num_rows, hidden);
+    return x;
+}
+
+/// EAGLE-3's input of q, k and v: both normed, one beside the other. f32 [rows, 2 hidden].
+HiddenStates DraftLayer::side_by_side(const HiddenStates& embedded, const HiddenStates& states) {
+    kernels::Device& device = target_.device();
+    const std::int64_t num_rows = states.num_rows(), hidden = config_.layer.hidden_size;
+    const HiddenStates below = target_.hidden_states(2 * num_rows);
+    HiddenStates beside = target_.hidden_states(2 * num_rows);
+    const auto normed = [&](const Norm& norm, const HiddenStates& from, float* to) {
+        apply_norm(device, norm, from.data(), num_rows, hidden, kernels::DType::f32, reinterpret_cast<std::byte*>(to),
+                   hidden);
+    };
+    normed(parts_.embedding_norm, embedded, below.data());
+    normed(parts_.state_norm, states, below.data() + num_rows * hidden);
+    std::vector<std::int32_t> order;
+    for (std::int64_t row = 0; row < num_rows; ++row)
+        order.insert(order.end(), {static_cast<std::int32_t>(row), static_cast<std::int32_t>(num_rows + row)});
+    device.gather(below.data(), order, hidden, beside.data());
+    return beside;
+}
+
 HiddenStates DraftLayer::forward(std::span<const ForwardRow> rows, std::span<const KvView> sequences,
                                  const HiddenStates& states) {
-    kernels::Device& device = target_.device();
-    const Fusion& fusion = parts_.fusion;
-    const std::int64_t num_rows = std::ssize(rows), hidden = config_.layer.hidden_size;
     const HiddenStates embedded = target_.embed(rows);
-    HiddenStates x = target_.hidden_states(num_rows);
-    float* sum = sum_.floats(num_rows * hidden);
-    const auto product = [&](const kernels::Matrix& matrix, const HiddenStates& from, float* to) {
-        device.matmul(matrix, target_.context().rounded(from.data(), hidden, num_rows), matrix.num_inputs, num_rows,
-                      to);
-    };
-    product(fusion.embedding, embedded, x.data());
-    product(fusion.state, states, sum);
-    device.add(x.data(), sum, num_rows * hidden);
-    if (fusion.bias) device.add_bias(x.data(), fusion.bias.as<float>(), num_rows, hidden);
-    return forward_states(rows, sequences, std::move(x));
+    if (!config_.has_own_head()) {
+        const HiddenStates* const pair[] = {&embedded, &states};
+        return forward_states(rows, sequences, fused(pair));
+    }
+    HiddenStates x = target_.hidden_states(states.num_rows());
+    std::vector<std::int32_t> all(rows.size());
+    std::iota(all.begin(), all.end(), 0);
+    target_.device().gather(states.data(), all, states.width(), x.data());
+    const HiddenStates input = side_by_side(embedded, states);
+    layers_->begin(rows, sequences);
+    layers_->run(0, 1, x.data(), nullptr, {.rows = input.data(), .width = 2 * config_.layer.hidden_size});
+    target_.context().finish();
+    return x;
+}
+
+Logits DraftLayer::logits(const HiddenStates& outputs) {
+    static const Norm none;  // the outputs are estimates of normed states
+    if (!head_) return target_.logits(outputs, &none);
+    const Logits own = head_->logits(outputs.data(), outputs.num_rows(), parts_.head.final_norm);
+    return own.widened(head_tokens_, target_.config().vocab_size, absent_);
 }
 
 HiddenStates DraftLayer::forward_states(std::span<const ForwardRow> rows, std::span<const KvView> sequences,

@@ -1,4 +1,4 @@
-// A draft layer (EAGLE 1 and 2, Lyanna; algorithms.md section 6): one decoder layer of the target's width whose input
+// A draft layer (EAGLE 1 to 3, Lyanna; algorithms.md section 6): one decoder layer of the target's width whose input
 // is a fused pair, the target's hidden state after its final norm and the embedding of the token after it. Its output
 // estimates the next hidden state, which the target's output head turns into logits.
 //
@@ -6,7 +6,16 @@
 // "qkv_bias"), and safetensors with
 //   fc.weight [hidden, 2 hidden], fc.bias [hidden]   on the embedding, then the state
 //   layers.0.*                                       as in the target's family, without input_layernorm
-// An embed_tokens.weight beside them is not read: the target's is used. A layer of Lyanna has "draft_layer": "lyanna",
+// An embed_tokens.weight beside them is not read: the target's is used.
+//
+// A layer of EAGLE-3 reads the residual streams that enter some layers of the target, fused once, and has an output
+// head of its own over "draft_vocab_size" tokens (by default the target's):
+//   fc.weight [hidden, taps hidden]          "eagle_aux_hidden_state_layer_ids", also in "eagle_config", names the
+//   layers midlayer.*                               its q, k and v read [input_layernorm(embedding),
+//   hidden_norm(state)] norm.weight, lm_head.weight [draft vocabulary, hidden] d2t [draft vocabulary], integers token i
+//   of the draft's is token i + d2t[i] of the target's
+//
+// A layer of Lyanna has "draft_layer": "lyanna",
 // and token info (token_info.hpp) if "token_info_rank" is above 0:
 //   token_info.down.weight [rank, hidden], token_info.up.weight [tokens, rank], token_info.norm.weight [tokens]
 //   hot_tokens [tokens], integers, ascending         the tokens that have info; without it all do
@@ -23,6 +32,7 @@
 #include "engine/draft/token_info.hpp"
 #include "engine/model/decoder_layers.hpp"
 #include "engine/model/model.hpp"
+#include "engine/model/output_head.hpp"
 #include "engine/model/weights.hpp"
 
 namespace longhaul::engine {
@@ -48,8 +58,12 @@ class DraftLayer {
     DraftLayer(const std::filesystem::path& folder, Model& target, const DraftMethod& method);
     ~DraftLayer();
 
-    /// The layer's output for each row, f32 [rows, hidden]: the fusion of row i's token with row i of `states`, at the
-    /// row's position, over the layer's own keys and values. Collective. Waits for the device.
+    /// The taps that it needs of the target's passes.
+    [[nodiscard]] std::vector<Tap> taps() const;
+    /// What it reads of these taps' rows, f32 [rows, hidden]: the first layer input of `forward`.
+    HiddenStates states_of(std::span<const HiddenStates> taps, std::span<const std::int32_t> rows);
+    /// The layer's output for each row, f32 [rows, hidden]: of row i's token and row i of `states`, at the row's
+    /// position, over the layer's own keys and values. It may be the next `states`. Collective. Waits for the device.
     HiddenStates forward(std::span<const ForwardRow> rows, std::span<const KvView> sequences,
                          const HiddenStates& states);
     /// The same for states that enter the layer as they are: outputs of an earlier pass. Tokens of the rows are
@@ -57,29 +71,37 @@ class DraftLayer {
     HiddenStates forward_states(std::span<const ForwardRow> rows, std::span<const KvView> sequences,
                                 HiddenStates states);
 
+    /// Logits of such outputs, over the target's vocabulary. Collective.
+    Logits logits(const HiddenStates& outputs);
+
     [[nodiscard]] const DraftLayerConfig& config() const { return config_; }
     [[nodiscard]] const kernels::KvLayout& kv_layout() const { return layers_->layout(); }
     [[nodiscard]] std::uint64_t fingerprint() const { return fingerprint_; }
     [[nodiscard]] TokenInfo* token_info() const { return token_info_.get(); }  ///< nullptr: it has none
 
-    /// The matrices of the fusion, each on one half of the pair; its bias.
-    struct Fusion {
-        kernels::Matrix embedding, state;
-        kernels::Buffer bias;
-    };
     struct Parts {
-        Fusion fusion;
+        std::vector<kernels::Matrix> fusion;  ///< each on a part of its input: embedding and state, or each tap
+        kernels::Buffer fusion_bias;
         std::vector<LayerWeights> layer;
         TokenInfoWeights token_info;
+        Norm embedding_norm, state_norm;  ///< EAGLE-3, as `head` with its norm
+        Weights head;
     };
 
   private:
+    [[nodiscard]] HiddenStates fused(std::span<const HiddenStates* const> inputs);
+    [[nodiscard]] HiddenStates side_by_side(const HiddenStates& embedded, const HiddenStates& states);
+    void load_head();
+
     DraftLayerConfig config_;
     Model& target_;
     Split split_;
     Parts parts_;
     std::unique_ptr<DecoderLayers> layers_;
     std::unique_ptr<TokenInfo> token_info_;
+    std::unique_ptr<OutputHead> head_;  ///< its own; nullptr: the target's
+    TokenColumns head_tokens_;
+    kernels::Buffer absent_;  ///< see Logits::widened
     Scratch sum_;
     std::uint64_t fingerprint_ = 0;
 };

@@ -1,5 +1,6 @@
 #include "engine/draft/draft_layer_config.hpp"
 
+#include <algorithm>
 #include <numeric>
 
 #include "engine/error.hpp"
@@ -21,14 +22,10 @@ void check_kind(const Json& json, const DraftLayerConfig& config, const DraftMet
     if (!fits)
         throw InputError(config.file, kind_field, wanted, kind == nullptr ? "nothing" : describe(*kind),
                          "give a folder that was trained for draft = " + method.name);
-    if (find_member(json, "draft_vocab_size", config.file) != nullptr)
-        throw InputError(config.file, "draft_vocab_size", "a layer of EAGLE 1 or 2, which has none",
-                         describe(json["draft_vocab_size"]), "layers of EAGLE-3 are not in this version");
 }
 
 /// The tokens that have token info: those of the tensor `hot_tokens`, or all.
-std::vector<std::int32_t> info_tokens_of(const std::filesystem::path& folder, std::int64_t vocab_size) {
-    const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
+std::vector<std::int32_t> info_tokens_of(const SafetensorsFolder& tensors, std::int64_t vocab_size) {
     const auto found = tensors.tensors().find("hot_tokens");
     if (found == tensors.tensors().end()) {
         std::vector<std::int32_t> all(static_cast<std::size_t>(vocab_size));
@@ -46,6 +43,69 @@ std::vector<std::int32_t> info_tokens_of(const std::filesystem::path& folder, st
         tokens.push_back(static_cast<std::int32_t>(token));
     }
     return tokens;
+}
+
+/// Layers whose inputs a layer of EAGLE-3 reads: those that its config.json names, else an early, a middle and a late
+/// one.
+std::vector<std::int64_t> tap_layers_of(const Json& json, const ModelConfig& target, const std::string& file) {
+    constexpr const char* field = "eagle_aux_hidden_state_layer_ids";
+    const Json* named = find_member(json, field, file);
+    if (const Json* inner = find_member(json, "eagle_config", file); named == nullptr && inner != nullptr)
+        named = find_member(*inner, field, file);
+    const std::string expected = "layers from 0 to " + std::to_string(target.num_layers - 1);
+    if (named == nullptr) {
+        if (target.num_layers < 7)
+            throw InputError(file, field, expected, "nothing", "the default, 2, n / 2 and n - 3, needs 7 layers");
+        return {2, target.num_layers / 2, target.num_layers - 3};
+    }
+    std::vector<std::int64_t> layers;
+    if (named->is_array()) {
+        for (const Json& one : *named)
+            layers.push_back(one.is_number_unsigned() ? one.get<std::int64_t>() : target.num_layers);
+    }
+    const auto beyond = [&](std::int64_t layer) { return layer < 0 || layer >= target.num_layers; };
+    if (layers.empty() || layers.size() > 16 || std::any_of(layers.begin(), layers.end(), beyond))
+        throw InputError(file, field, expected, describe(*named), trained_for);
+    return layers;
+}
+
+/// The target's token of each row of the output head of EAGLE-3: row i is token i + d2t[i].
+std::vector<std::int32_t> head_tokens_of(const SafetensorsFolder& tensors, std::int64_t num_rows,
+                                         const ModelConfig& target, const std::string& file) {
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(num_rows));
+    std::iota(tokens.begin(), tokens.end(), 0);
+    const auto found = tensors.tensors().find("d2t");
+    if (found == tensors.tensors().end()) {
+        if (num_rows == target.vocab_size) return tokens;
+        throw InputError(file, "draft_vocab_size", std::to_string(target.vocab_size) + ", or a tensor d2t",
+                         std::to_string(num_rows), "without d2t nothing says which tokens these are");
+    }
+    const std::vector<std::int64_t> offsets = integers_of(found->second, "d2t");
+    const auto refuse = [&](const std::string& expected, std::int64_t got) {
+        throw InputError(found->second.file, "d2t", expected, std::to_string(got), trained_for);
+    };
+    if (std::ssize(offsets) != num_rows)
+        refuse(std::to_string(num_rows) + " offsets, as draft_vocab_size says", std::ssize(offsets));
+    std::vector<bool> taken(static_cast<std::size_t>(target.vocab_size), false);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const auto row = static_cast<std::int64_t>(i);
+        if (offsets[i] < -row || offsets[i] >= target.vocab_size - row)
+            refuse("offsets to tokens below " + std::to_string(target.vocab_size), offsets[i]);
+        tokens[i] = static_cast<std::int32_t>(row + offsets[i]);
+        if (taken[tokens[i]]) refuse("each token once", tokens[i]);
+        taken[tokens[i]] = true;
+    }
+    return tokens;
+}
+
+void read_eagle3(const Json& json, const SafetensorsFolder& tensors, const ModelConfig& target,
+                 DraftLayerConfig& config) {
+    config.tap_layers = tap_layers_of(json, target, config.file);
+    const std::int64_t num_rows =
+        get_int_or(json, "draft_vocab_size", target.vocab_size, 1, target.vocab_size, config.file);
+    config.head_tokens = head_tokens_of(tensors, num_rows, target, config.file);
+    config.layer.vocab_size = num_rows;
+    config.fusion_bias = tensors.contains("fc.bias");
 }
 
 }  // namespace
@@ -76,23 +136,33 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
     config.layer.max_positions = target.max_positions;
     if (config.chains_states)
         config.token_info_rank = get_int_or(json, "token_info_rank", 0, 0, max_info_rank, config.file);
-    if (config.token_info_rank > 0) config.info_tokens = info_tokens_of(folder, target.vocab_size);
+    const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
+    if (config.token_info_rank > 0) config.info_tokens = info_tokens_of(tensors, target.vocab_size);
+    if (tensors.contains(std::string(eagle3_prefix) + "self_attn.q_proj.weight"))
+        read_eagle3(json, tensors, target, config);
     return config;
 }
 
 std::int64_t DraftLayerConfig::num_parameters() const {
     const std::int64_t hidden = layer.hidden_size;
-    const std::int64_t attention = (2 * layer.num_heads + 2 * layer.num_kv_heads) * layer.head_dim * hidden;
+    const std::int64_t inputs = has_own_head() ? 2 : 1;  // of q, k and v, in widths
+    const std::int64_t fused = has_own_head() ? std::ssize(tap_layers) : 2;
+    const std::int64_t attention =
+        ((1 + inputs) * layer.num_heads + 2 * inputs * layer.num_kv_heads) * layer.head_dim * hidden;
     const std::int64_t mlp = (layer.layers.front().num_up() + 1) * layer.intermediate_size * hidden;
     const std::int64_t info = token_info_rank * (hidden + std::ssize(info_tokens));
-    return 2 * hidden * hidden + attention + mlp + info;
+    return fused * hidden * hidden + attention + mlp + info;
+}
+
+std::int64_t DraftLayerConfig::num_head_parameters(const ModelConfig& target) const {
+    return has_own_head() ? layer.vocab_size * layer.hidden_size : target.vocab_size * target.embedding_width();
 }
 
 std::string method_of_draft_layer(const std::filesystem::path& folder) {
     try {
-        if (!SafetensorsFolder::open(folder).contains("fc.weight")) return "";
-        const std::string file = (folder / "config.json").string();
-        const Json json = read_json(file);
+        const Json json = read_json((folder / "config.json").string());
+        if (json.value("num_hidden_layers", 0) != 1 || !SafetensorsFolder::open(folder).contains("fc.weight"))
+            return "";
         for (const DraftMethod& method : draft_methods()) {
             if (method.chains_states && json.value(kind_field, "") == method.name) return method.name;
         }

@@ -11,10 +11,16 @@
 
 namespace longhaul::engine {
 
+/// Prefix of the tensors of the decoder layer in a folder of EAGLE-3.
+constexpr const char* eagle3_prefix = "midlayer.";
+
 struct DraftLayerConfig {
     ModelConfig layer;  ///< the shape of its one layer; positions as far as the target's
     bool fusion_bias = true;
     bool chains_states = false;  ///< trained for DraftMethod::chains_states
+    // EAGLE-3:
+    std::vector<std::int64_t> tap_layers;   ///< the layers of the target whose inputs it reads, in this order
+    std::vector<std::int32_t> head_tokens;  ///< the target's token of each row of its own output head
     // With chains_states:
     std::int64_t token_info_rank = 0;       ///< 0: it has no token info
     std::vector<std::int32_t> info_tokens;  ///< tokens that have token info, ascending
@@ -25,8 +31,13 @@ struct DraftLayerConfig {
     static DraftLayerConfig load(const std::filesystem::path& folder, const ModelConfig& target,
                                  const DraftMethod& method);
 
-    /// Number of parameters read for one pass of the layer, without the target's output head.
+    /// Whether it is a layer of EAGLE-3, which reads several layers' inputs and has an output head of its own. The
+    /// vocabulary of `layer` is then that head's.
+    [[nodiscard]] bool has_own_head() const { return !tap_layers.empty(); }
+
+    /// Number of parameters read for one pass of the layer, and for the logits of its output.
     [[nodiscard]] std::int64_t num_parameters() const;
+    [[nodiscard]] std::int64_t num_head_parameters(const ModelConfig& target) const;
 };
 
 /// The method that the folder's draft layer was trained for; "" if it holds none, or cannot be read.

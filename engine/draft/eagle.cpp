@@ -1,4 +1,4 @@
-// Draft method `eagle` (EAGLE 1 and 2; algorithms.md section 6): a draft layer predicts the target's next hidden state
+// Draft method `eagle` (EAGLE 1 to 3; algorithms.md section 6): a draft layer predicts the target's next hidden state
 // from the one before it and the token between them; the target's output head turns it into a distribution. Level by
 // level the predicted states of the best nodes and their tokens are the layer's next input (dynamic_tree.cpp).
 #include <algorithm>
@@ -70,8 +70,7 @@ void EagleDrafter::propose(std::span<Proposal> proposals) {
     if (trees.empty()) return;
     HiddenStates states = compute(pairs);
     while (!trees.empty()) {
-        static const Norm none;  // the states are estimates of normed ones
-        Logits logits = target_.logits(states, &none);
+        Logits logits = layer_.logits(states);
         grow(trees, logits);
         for (const LayerTree& tree : trees) ++tree.proposal->draft_calls;
         std::erase_if(trees, [](const LayerTree& tree) { return tree.is_complete(); });

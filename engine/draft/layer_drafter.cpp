@@ -110,7 +110,7 @@ void LayerDrafter::observe(std::span<const Observation> observations, std::span<
         }
         if (rows.empty()) continue;
         auto& sequence = static_cast<LayerSequence&>(*seen.sequence);
-        sequence.keep(first, gathered(taps.front(), rows));
+        sequence.keep(first, layer_.states_of(taps, rows));
         // What is pending is computed by the first pass of the next draft: a few pairs, not a chunk of a prompt.
         const std::int64_t rest = sequence.is_ready(seen.context) ? 1 : 0;
         if (seen.first_position >= 0 && sequence.num_pending() > rest)

@@ -84,7 +84,7 @@ class LayerDrafter : public Drafter {
 
     void observe(std::span<const Observation> observations, std::span<const HiddenStates> taps) override;
 
-    [[nodiscard]] std::vector<Tap> taps() const override { return {{.at = Tap::At::normed_hidden, .rows = {}}}; }
+    [[nodiscard]] std::vector<Tap> taps() const override { return layer_.taps(); }
     [[nodiscard]] std::int64_t bytes_per_token() const override { return layer_.kv_layout().position_bytes(); }
 
   protected:

@@ -257,8 +257,7 @@ void LyannaDrafter::propose(std::span<Proposal> proposals) {
         add_tree(*proposal, small.back(), *small_method_, levels,
                  append(sequence.chain(), sequence.next_level(std::ssize(proposal->context)), levels));
     }
-    static const Norm none;  // the states are estimates of normed ones
-    grow_all(std::move(trees), target_.logits(states, &none));
+    grow_all(std::move(trees), layer_.logits(states));
 
     for (std::size_t i = 0; i < again.size(); ++i) {
         again[i].first->tree->merge(small[i], Origin::resampled, max_resampled_);

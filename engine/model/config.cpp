@@ -100,7 +100,10 @@ void check_architecture(const Section& top, ModelConfig& config) {
     }
     if (const Json* named = top.find("architectures")) {
         const bool single = named->is_array() && named->size() == 1;
-        if (!single || named->front() != found->class_name) {
+        // Published layers of EAGLE-3 append that to the name.
+        const bool layer = top.find("draft_vocab_size") != nullptr && single && named->front().is_string() &&
+                           named->front().get<std::string>() == std::string(found->class_name) + "Eagle3";
+        if (!layer && (!single || named->front() != found->class_name)) {
             throw InputError(top.file, "architectures", "[\"" + std::string(found->class_name) + "\"]",
                              describe(single ? named->front() : *named));
         }

@@ -72,7 +72,7 @@ Logits Logits::with_added(std::span<const std::int32_t> rows, const float* added
     if (on_device_ != nullptr) {
         PooledBuffer sums = rows_.another(bytes(stride_));
         device_->gather(on_device_, rows, stride_, sums.floats());
-        device_->add_columns(sums.floats(), stride_, added, columns.on_device(), count, columns.size());
+        device_->add_columns(sums.floats(), stride_, added, columns.size(), columns.on_device(), count, columns.size());
         return {*device_, vocab_size_, count, std::move(sums), stride_, staging_};
     }
     std::vector<float> here(static_cast<std::size_t>(count * columns.size()));
@@ -93,6 +93,33 @@ Logits Logits::with_added(std::span<const std::int32_t> rows, const float* added
     PooledStaging sums = here_.another(bytes(vocab_size_));
     add_to(sums.floats());
     return {*device_, vocab_size_, count, std::move(sums)};
+}
+
+Logits Logits::widened(const TokenColumns& columns, std::int64_t vocab_size, const kernels::Buffer& floor) const {
+    const auto bytes = static_cast<std::size_t>(num_rows_ * vocab_size) * sizeof(float);
+    if (on_device_ != nullptr) {
+        PooledBuffer wide = rows_.another(bytes);
+        const std::vector<std::int32_t> first(static_cast<std::size_t>(num_rows_), 0);
+        device_->gather(floor.as<float>(), first, vocab_size, wide.floats());
+        device_->add_columns(wide.floats(), vocab_size, on_device_, stride_, columns.on_device(), num_rows_,
+                             columns.size());
+        return {*device_, vocab_size, num_rows_, std::move(wide), vocab_size, staging_};
+    }
+    const auto fill = [&](float* wide) {
+        std::fill_n(wide, num_rows_ * vocab_size, absent_logit);
+        for (std::int64_t i = 0; i < num_rows_; ++i) {
+            for (std::int64_t j = 0; j < columns.size(); ++j)
+                wide[i * vocab_size + columns.tokens()[j]] = on_host_[i * vocab_size_ + j];
+        }
+    };
+    if (rows_.num_bytes() > 0) {
+        PooledBuffer wide = rows_.another(bytes);
+        fill(wide.floats());
+        return {*device_, vocab_size, num_rows_, std::move(wide)};
+    }
+    PooledStaging wide = here_.another(bytes);
+    fill(wide.floats());
+    return {*device_, vocab_size, num_rows_, std::move(wide)};
 }
 
 std::vector<std::int32_t> Logits::choose(std::span<const kernels::Choice> choices) {

@@ -28,6 +28,9 @@ class TokenColumns {
     kernels::Buffer there_;
 };
 
+/// So far below every other logit that a token with it has probability 0, at every temperature.
+constexpr float absent_logit = -1e20F;
+
 /// Owns its memory. Same contents on every rank. Not collective.
 class Logits {
   public:
@@ -61,6 +64,12 @@ class Logits {
     /// memory.
     [[nodiscard]] Logits with_added(std::span<const std::int32_t> rows, const float* added,
                                     const TokenColumns& columns) const;
+
+    /// For logits of a draft's own vocabulary, whose token i is `columns[i]`: the same over `vocab_size` tokens, of
+    /// which the others have `absent_logit`. floor: f32 [vocab_size] in device memory, 0 for the columns, else
+    /// `absent_logit`.
+    [[nodiscard]] Logits widened(const TokenColumns& columns, std::int64_t vocab_size,
+                                 const kernels::Buffer& floor) const;
 
     /// As TokenChooser::decide.
     [[nodiscard]] std::vector<kernels::Decided> decide(kernels::TrialRule rule,

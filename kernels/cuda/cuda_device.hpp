@@ -90,8 +90,8 @@ class CudaDevice final : public Device {
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
-    void add_columns(float* x, std::int64_t x_stride, const float* y, const std::int32_t* columns,
-                     std::int64_t num_rows, std::int64_t width) override;
+    void add_columns(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride,
+                     const std::int32_t* columns, std::int64_t num_rows, std::int64_t width) override;
     void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim, DType act,
                   std::byte* out, std::int64_t out_stride) override;
     void layer_norm(const float* x, const float* gain, const float* bias, float eps, std::int64_t num_rows,

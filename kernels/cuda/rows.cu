@@ -207,12 +207,12 @@ void launch_add(const Stream& stream, float* x, const float* y, std::int64_t num
 }
 
 __global__ void __launch_bounds__(max_row_threads)
-    add_columns_kernel(float* x, std::int64_t x_stride, const float* y, const std::int32_t* columns,
-                       std::int64_t num_rows, std::int64_t width) {
+    add_columns_kernel(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride,
+                       const std::int32_t* columns, std::int64_t num_rows, std::int64_t width) {
     const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
     if (i >= width) return;
     for (std::int64_t row = blockIdx.y; row < num_rows; row += gridDim.y)
-        x[row * x_stride + columns[i]] += y[row * width + i];
+        x[row * x_stride + columns[i]] += y[row * y_stride + i];
 }
 
 /// out[r] = x[rows[r]].
@@ -262,11 +262,12 @@ void CudaDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, st
     launch_add(state_->stream, x, bias, num_rows, dim);
 }
 
-void CudaDevice::add_columns(float* x, std::int64_t x_stride, const float* y, const std::int32_t* columns,
-                             std::int64_t num_rows, std::int64_t width) {
+void CudaDevice::add_columns(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride,
+                             const std::int32_t* columns, std::int64_t num_rows, std::int64_t width) {
     if (num_rows == 0) return;
     const Cover cover(num_rows, width, 1);
-    launch(state_->stream, add_columns_kernel, cover.grid, cover.block, 0, x, x_stride, y, columns, num_rows, width);
+    launch(state_->stream, add_columns_kernel, cover.grid, cover.block, 0, x, x_stride, y, y_stride, columns, num_rows,
+           width);
 }
 
 void CudaDevice::rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,

@@ -363,6 +363,26 @@ TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
     }
 }
 
+// The logits of a draft's own vocabulary (EAGLE-3) are widened to the target's where they are.
+TEST_P(OtherDevice, DrawsDraftsOfAnOwnVocabulary) {
+    Job job = this->job();
+    job.model = parity / "llama-8-layers";
+    job.layer = LONGHAUL_TEST_DATA "/eagle/eagle3-llama";
+    job.options.draft.method = "eagle";
+    job.options.draft.tree = "4x2:8";
+    job.options.verify = "coupled";
+    Job plain = job;
+    if (GetParam().as_cpu) plain.make_device = {};
+    const JobResult right = launch(plain);
+    Counted device(GetParam().make);
+    job.make_device = [&] { return device.make(); };
+    const JobResult drawn = launch(job);
+    EXPECT_EQ(tokens_of(drawn.items), tokens_of(right.items));
+    EXPECT_EQ(drawn.sum.accepted, right.sum.accepted);
+    EXPECT_GT(drawn.sum.drafted, 0);
+    EXPECT_EQ(device.rows == 0, device.can_choose);
+}
+
 // The sampling rules: neither draft nor target distributions are downloaded, and the text equals the CPU's.
 TEST_P(OtherDevice, DecidesNodesWhereTheLogitsAre) {
     if (!GetParam().as_cpu) return;  // these use the exact device's kernels for this

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -123,13 +124,13 @@ class LayerGolden {
         EXPECT_TRUE(kv.reserve(size()));
         EXPECT_TRUE(layer_kv.reserve(size() + 8));
         std::vector<ForwardRow> rows;
-        Tap tap{.at = Tap::At::normed_hidden, .rows = {}};
+        std::vector<Tap> taps = layer.taps();
         for (std::int64_t position = 0; position + 1 < size(); ++position) {
             rows.push_back(text_row(tokens[position], position));
-            tap.rows.push_back(static_cast<std::int32_t>(position));
+            for (Tap& tap : taps) tap.rows.push_back(static_cast<std::int32_t>(position));
         }
         const KvView view = kv.view();
-        target.emplace(model->forward({.rows = rows, .sequences = std::span(&view, 1), .taps = std::span(&tap, 1)}));
+        target.emplace(model->forward({.rows = rows, .sequences = std::span(&view, 1), .taps = taps}));
         kv.set_committed(size() - 1);
     }
 
@@ -141,20 +142,27 @@ class LayerGolden {
         for (std::int64_t position = 0; position + 1 < size(); ++position)
             pairs.push_back(text_row(tokens[position + 1], position));
         const KvView view = layer_kv.view();
-        const HiddenStates out = layer.forward(pairs, std::span(&view, 1), target->taps.front());
+        std::vector<std::int32_t> all(pairs.size());
+        std::iota(all.begin(), all.end(), 0);
+        const HiddenStates states = layer.states_of(target->taps, all);
+        const HiddenStates out = layer.forward(pairs, std::span(&view, 1), states);
         HiddenStates last = model->hidden_states(1);
         const std::int32_t row = static_cast<std::int32_t>(pairs.size()) - 1;
         device->gather(out.data(), std::span(&row, 1), out.width(), last.data());
         return last;
     }
 
+    /// Logits of the layer's output `state`: those of the golden's step, and no others.
     void expect_logits(const HiddenStates& state, std::size_t step) {
-        static const Norm none;
-        Logits logits = model->logits(state, &none);
+        Logits logits = layer.logits(state);
+        const std::span<const float> got = logits.row(0);
         const auto expected = json["logits"][step].get<std::vector<float>>();
         const auto [low, high] = std::minmax_element(expected.begin(), expected.end());
-        for (std::size_t v = 0; v < expected.size(); ++v)
-            ASSERT_NEAR(logits.row(0)[v], expected[v], 1e-4 * (*high - *low)) << "step " << step << ", token " << v;
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+            const std::size_t token = json.contains("token_ids") ? json["token_ids"][i].get<std::size_t>() : i;
+            ASSERT_NEAR(got[token], expected[i], 1e-4 * (*high - *low)) << "step " << step << ", token " << token;
+        }
+        EXPECT_EQ(std::count(got.begin(), got.end(), absent_logit), std::ssize(got) - std::ssize(expected));
     }
 
     /// The drafter, and its sequence that has observed the text.

@@ -1,8 +1,12 @@
-// EAGLE in a whole replica: drafts of a layer on the target's hidden states change the speed, never the text of
+// EAGLE 1 to 3 in a whole replica: drafts of a layer on the target's hidden states change the speed, never the text of
 // `coupled`; `recursive` gives one text, whatever the batch, the split and the interruptions. Also the shape of its
 // trees, and folders with faults.
 #include <gtest/gtest.h>
 #include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <sstream>
 
 #include "engine/draft/drafter.hpp"
 #include "engine/draft/tree_growth.hpp"
@@ -99,6 +103,109 @@ TEST(Eagle, TextsAreDistributedAsTheTargets) {
     }
 }
 
+/// A layer of EAGLE-3 for the golden's target, trained for nothing: the golden's.
+Job eagle3_job(VerifyRule verify) {
+    Job job{base_options()};
+    job.model = LONGHAUL_TEST_DATA "/parity/llama-8-layers";
+    job.layer = LONGHAUL_TEST_DATA "/eagle/eagle3-llama";
+    job.options.draft.method = "eagle";
+    job.options.draft.tree = "8x2:16";
+    job.options.verify = verify;
+    job.generation.max_tokens = 100;
+    return job;
+}
+
+TEST(Eagle3, CoupledGivesTheTextOfPlainDecoding) {
+    Job job = eagle3_job(VerifyRule::coupled);
+    const EagleTexts plain = plain_eagle_texts(job);
+    for (const std::int64_t batch : {1, 4}) {
+        for (const int ranks : {1, 2, 4}) {
+            job.options.batch = batch;
+            job.ranks = ranks;
+            const JobResult result = launch(job);
+            EXPECT_EQ(tokens_of(result.items), plain) << "batch " << batch << ", " << ranks << " ranks";
+            EXPECT_GT(result.sum.accepted, 5);
+        }
+    }
+    job.ranks = 1;
+    for (const Precision precision : {Precision::fp32, Precision::int8}) {
+        job.precision = precision;
+        EXPECT_EQ(tokens_of(launch(job).items), plain_eagle_texts(job));
+    }
+}
+
+TEST(Eagle3, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
+    Job job = eagle3_job(VerifyRule::recursive);
+    const EagleTexts alone = expect_one_text(job);
+    EXPECT_NE(alone, plain_eagle_texts(job));
+    job.options.prefill_chunk = 7;
+    EXPECT_EQ(tokens_of(launch(job).items), alone) << "other chunks";
+}
+
+TEST(Eagle3, FoldersWithFaultsAreRefusedInOneLine) {
+    const auto device = kernels::make_cpu_device(kernels::CpuVariant::reference, 1);
+    const auto group = make_local_group();
+    const auto model = Model::load(eagle3_job(VerifyRule::coupled).model, Precision::bf16, *device, *group);
+    const std::filesystem::path good = LONGHAUL_TEST_DATA "/eagle/eagle3-llama";
+    const auto folder = std::filesystem::temp_directory_path() / ("eagle3_test." + std::to_string(getpid()));
+    const Json config = read_json(good / "config.json");
+    /// The message for the golden's folder with other entries in config.json, and an edit of its file of tensors.
+    const auto message = [&](const Json& entries, const std::function<void(std::string&)>& edit = {}) -> std::string {
+        std::filesystem::remove_all(folder);
+        std::filesystem::create_directories(folder);
+        Json changed = config;
+        changed.update(entries);
+        std::ofstream(folder / "config.json") << changed;
+        std::stringstream bytes;
+        bytes << std::ifstream(good / "model.safetensors", std::ios::binary).rdbuf();
+        std::string tensors = bytes.str();
+        if (edit) edit(tensors);
+        std::ofstream(folder / "model.safetensors", std::ios::binary) << tensors;
+        try {
+            DraftLayer layer(folder, *model, find_draft_method("eagle"));
+        } catch (const Error& error) {
+            return error.what();
+        }
+        return "(no error)";
+    };
+    const auto expect_refused = [](const std::string& message, const std::string& part) {
+        EXPECT_NE(message.find(part), std::string::npos) << message;
+        EXPECT_EQ(message.find('\n'), std::string::npos);
+    };
+    /// Sets the first entry of d2t.
+    const auto first_offset = [](std::int64_t offset) {
+        return [offset](std::string& tensors) {
+            std::uint64_t size = 0;
+            std::memcpy(&size, tensors.data(), sizeof size);
+            const Json header = Json::parse(tensors.substr(8, size));
+            std::memcpy(&tensors[8 + size + header["d2t"]["data_offsets"][0].get<std::size_t>()], &offset, 8);
+        };
+    };
+    const auto renamed = [](const std::string& from, const std::string& to) {
+        return [from, to](std::string& tensors) { tensors.replace(tensors.find(from), from.size(), to); };
+    };
+    const Json unchanged = Json::object();
+    EXPECT_EQ(message(unchanged), "(no error)");
+    EXPECT_EQ(message({{"architectures", {"LlamaForCausalLMEagle3"}}}), "(no error)");
+    EXPECT_EQ(message({{"eagle_config", {{"eagle_aux_hidden_state_layer_ids", {1, 4, 6}}}}}), "(no error)");
+    expect_refused(message({{"eagle_aux_hidden_state_layer_ids", {2, 4, 8}}}),
+                   "eagle_aux_hidden_state_layer_ids: expected layers from 0 to 7, got");
+    expect_refused(message({{"eagle_aux_hidden_state_layer_ids", {2, 4}}}), "fc.weight: expected shape [32, 64]");
+    expect_refused(message({{"draft_vocab_size", 39}}), "d2t: expected 39 offsets, as draft_vocab_size says, got 40");
+    expect_refused(message(unchanged, renamed("\"d2t\"", "\"d2u\"")),
+                   "draft_vocab_size: expected 96, or a tensor d2t, got 40");
+    expect_refused(message(unchanged, first_offset(96)), "d2t: expected offsets to tokens below 96, got 96");
+    expect_refused(message(unchanged, first_offset(-1)), "d2t: expected offsets to tokens below 96, got -1");
+    expect_refused(
+        message(unchanged, first_offset(read_json(good / "drafts.json")["token_ids"][3].get<std::int64_t>())),
+        "d2t: expected each token once, got");
+    expect_refused(message(unchanged, renamed("midlayer.hidden_norm", "midlayer.hidden_narm")),
+                   "midlayer.hidden_norm.weight");
+    const auto small = Model::load(tiny_model, Precision::bf16, *device, *group);
+    EXPECT_THROW(DraftLayer(good, *small, find_draft_method("eagle")), InputError) << "another width, two layers";
+    std::filesystem::remove_all(folder);
+}
+
 /// A distribution over tokens 0, 1, … with these probabilities.
 Distribution distribution(const std::vector<double>& q) {
     Distribution p;
@@ -150,7 +257,7 @@ TEST(Eagle, TheDemosLayerGains) {
 }
 
 TEST(Eagle, LayersInPublishedLayoutsGiveTheLogitsAndTreesOfPyTorch) {
-    for (const char* name : {"eagle/eagle1-llama", "eagle/eagle2-qwen2"}) {
+    for (const char* name : {"eagle/eagle1-llama", "eagle/eagle2-qwen2", "eagle/eagle3-llama"}) {
         SCOPED_TRACE(name);
         LayerGolden golden(name, "eagle");
         HiddenStates state = golden.first_state();
@@ -197,11 +304,6 @@ TEST(Eagle, FoldersWithFaultsAreRefusedInOneLine) {
     const TensorsFolder other_heads(layer_tensors(),
                                     config_with(R"("num_key_value_heads": 4)", R"("num_key_value_heads": 8)"));
     EXPECT_NE(message(other_heads.path()).find("layers.0.self_attn.k_proj.weight"), std::string::npos);
-    const TensorsFolder third(layer_tensors(), config_with("}", R"(, "draft_vocab_size": 40})"));
-    EXPECT_NE(message(third.path())
-                  .find("draft_vocab_size: expected a layer of EAGLE 1 or 2, which has none, got 40; "
-                        "layers of EAGLE-3 are not in this version"),
-              std::string::npos);
     EXPECT_NE(message(LONGHAUL_TEST_DATA "/parity/opt-post-norm-bf16").find("got a layer of OPT"), std::string::npos);
     const auto opt = Model::load(LONGHAUL_TEST_DATA "/parity/opt-bf16", Precision::bf16, *device, *group);
     EXPECT_THROW(DraftLayer(TensorsFolder(layer_tensors(), layer_config).path(), *opt, find_draft_method("eagle")),

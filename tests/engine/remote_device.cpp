@@ -168,10 +168,10 @@ void RemoteDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, 
     later([=, this, x = inner(x), bias = inner(bias)] { inner_->add_bias(x, bias, num_rows, dim); });
 }
 
-void RemoteDevice::add_columns(float* x, std::int64_t x_stride, const float* y, const std::int32_t* columns,
-                               std::int64_t num_rows, std::int64_t width) {
+void RemoteDevice::add_columns(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride,
+                               const std::int32_t* columns, std::int64_t num_rows, std::int64_t width) {
     later([=, this, x = inner(x), y = inner(y), columns = inner(columns)] {
-        inner_->add_columns(x, x_stride, y, columns, num_rows, width);
+        inner_->add_columns(x, x_stride, y, y_stride, columns, num_rows, width);
     });
 }
 

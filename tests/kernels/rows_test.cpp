@@ -124,7 +124,7 @@ TEST_P(RowsTest, AdditionsAndGatherEqualReference) {
         const auto added_in_columns = [&](Device& device, const Guarded& to) {
             const OnDevice addend(device, y), at(device, columns);
             const auto* places = reinterpret_cast<const std::int32_t*>(at.data());
-            device.add_columns(to.floats(), width, addend.floats(), places, 30, std::ssize(columns));
+            device.add_columns(to.floats(), width, addend.floats(), width, places, 30, std::ssize(columns));
         };
         const Guarded expected = sums(*reference_);
         const Guarded actual = sums(*device_);
