@@ -31,7 +31,8 @@ except ImportError as error:
     sys.exit(f"convert_checkpoint: expected torch, safetensors and numpy, got {error}; {NEEDED}")
 
 SINGLE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+# Integers and booleans: lists of tokens in draft layers (EAGLE-3's d2t and t2d).
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.int32, torch.bool)
 # Tensors that share memory are written out each for itself, so a file may grow, as by a head that is the embedding. One that would
 # grow further does not hold weights, and may ask for more memory than there is.
 MOST_GROWTH, ALWAYS_FINE = 4, 1 << 20
@@ -118,7 +119,8 @@ def refuse_unfit(where, name, value):
     if not isinstance(name, str) or not isinstance(value, torch.Tensor):
         raise Refusal(f"{where}: expected a tensor, got {type(value).__name__}; {SAVE_AGAIN}")
     if value.dtype not in DTYPES:
-        raise Refusal(f"{where}: expected bf16, fp16 or fp32, got {str(value.dtype).removeprefix('torch.')}; {SAVE_AGAIN}")
+        found = str(value.dtype).removeprefix("torch.")
+        raise Refusal(f"{where}: expected bf16, fp16, fp32, int64, int32 or bool, got {found}; {SAVE_AGAIN}")
     if value.layout != torch.strided:
         raise Refusal(f"{where}: expected a dense tensor, got {value.layout}; {SAVE_AGAIN}")
     if value.device.type != "cpu":

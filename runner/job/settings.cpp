@@ -143,7 +143,8 @@ std::string chosen_precision(const Settings& settings) {
 void resolve(Settings& settings) {
     if (settings.draft->name == engine::automatic) {
         settings.draft = chosen_method(settings);
-        if (!settings.draft_tree.is_given() && settings.is_coupled()) settings.draft_tree = "auto";
+        const bool sizes = settings.is_coupled() && !settings.draft->fixed_shape;
+        if (!settings.draft_tree.is_given() && sizes) settings.draft_tree = "auto";
     }
     if (settings.kv_precision.empty()) settings.kv_precision = settings.precision == "fp32" ? "fp32" : "bf16";
     // The device kind decides the bits of results, so the resolved job names the device.
@@ -272,6 +273,20 @@ void check_partial_cache(const Settings& settings, const Origins& origins, Fault
     }
 }
 
+/// Reports draft layers that are given as a language model.
+void check_layer_folders(const Settings& settings, const Origins& origins, Faults& faults) {
+    const auto check = [&](const char* key, const std::filesystem::path& folder, const std::string& expected) {
+        const std::string method = engine::method_of_draft_layer(folder);
+        if (!method.empty() && !faults.has(key))
+            faults.add(key, origins.of(key), key, expected, shown(folder.string()),
+                       "it holds a draft layer; that is the draft-model of draft = " + method);
+    };
+    check("model", settings.model, "the folder of a language model");
+    if (settings.draft->part != engine::DraftPart::language_model) return;
+    for (const auto& folder : settings.draft_model)
+        check("draft-model", folder, "the folder of a language model with draft = " + settings.draft->name);
+}
+
 /// Reports re-sampling keys that are given with another method. Plain decoding ignores draft keys.
 void check_resampling(const Settings& settings, const Origins& origins, Faults& faults) {
     if (settings.draft->chains_states || !settings.draft->drafts() || faults.has("draft")) return;
@@ -311,6 +326,7 @@ void check_together(const Settings& settings, const Origins& origins, Faults& fa
             "");
     check_drafts(settings, origins, faults);
     check_resampling(settings, origins, faults);
+    check_layer_folders(settings, origins, faults);
     check_partial_cache(settings, origins, faults);
     check_corpus(settings, origins, faults);
     check_scoring(settings, origins, faults);

@@ -33,6 +33,7 @@ FAKES = {
 import json, types
 __version__ = "2.6.0"
 bfloat16, float16, float32, strided = "bfloat16", "float16", "torch.float32", "strided"
+int64, int32, bool = "int64", "int32", "bool"
 
 class Tensor:
     dtype, layout, device = float32, strided, types.SimpleNamespace(type="cpu")
@@ -200,7 +201,8 @@ class Conversion(Case):
 
     def test_values_and_types_stay(self):
         state = {"a": torch.arange(6, dtype=torch.float32).reshape(2, 3), "b": torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16)),
-                 "c": torch.tensor(1.5, dtype=torch.float16), "none": torch.empty(0, 4)}
+                 "c": torch.tensor(1.5, dtype=torch.float16), "none": torch.empty(0, 4),
+                 "d2t": torch.tensor([3, 2**40]), "t2d": torch.tensor([True, False])}
         for options in ({}, {"_use_new_zipfile_serialization": False}):
             got = self.converted(state, **options)
             self.assertEqual(sorted(got), sorted(state))
@@ -275,7 +277,9 @@ class Conversion(Case):
         self.refused_state([torch.ones(1)], "expected tensors by name, got list")
         self.refused_state({"w": 3}, "w: expected a tensor, got int" + fix)
         self.refused_state({3: torch.ones(1)}, "3: expected a tensor")
-        self.refused_state({"w": torch.ones(1, dtype=torch.int64)}, "w: expected bf16, fp16 or fp32, got int64" + fix)
+        self.refused_state(
+            {"w": torch.ones(1, dtype=torch.float64)}, "w: expected bf16, fp16, fp32, int64, int32 or bool, got float64" + fix
+        )
         self.refused_state({"w": torch.ones(1).to_sparse()}, "w: expected a dense tensor, got torch.sparse_coo" + fix)
         self.refused_state({"w": torch.empty(4, device="meta")}, "w: expected a tensor with values, got one on the device meta" + fix)
         self.refused_state({"w\n\x1b[1m": 3}, r"w\n\x1b[1m: expected a tensor")

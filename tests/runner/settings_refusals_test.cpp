@@ -202,6 +202,28 @@ TEST(Settings, AModelWithChainedHeadsDraftsWithThem) {
     EXPECT_EQ(chosen(R"({"medusa_heads": 3})", {{"verify", "recursive", ""}}), "ngram");
 }
 
+TEST(Settings, ADraftLayerDraftsWithItsMethodAndIsNoModel) {
+    const std::filesystem::path demo = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path();
+    for (const std::string method : {"eagle", "lyanna"}) {
+        const std::string folder = (demo / method).string();
+        const std::string hint = "; it holds a draft layer; that is the draft-model of draft = " + method;
+        EXPECT_EQ(parse_settings(whole_job, {{"draft-model", folder, ""}}, "/jobs").draft->name, method);
+        const auto message = [](const std::vector<Assignment>& keys) -> std::string {
+            try {
+                parse_settings(whole_job, keys, "/jobs");
+            } catch (const UsageError& error) {
+                return error.what();
+            }
+            return "(no error)";
+        };
+        EXPECT_EQ(
+            message({{"draft-model", folder, ""}, {"draft", "sd", "cl"}}),
+            ": draft-model: expected the folder of a language model with draft = sd, got '" + folder + "'" + hint);
+        EXPECT_EQ(message({{"model", folder, "cl"}}),
+                  "cl: model: expected the folder of a language model, got '" + folder + "'" + hint);
+    }
+}
+
 // The keys that a draft method needs, its trees, and the rules that may verify it.
 TEST(Settings, DraftKeysGoTogether) {
     struct Case {
