@@ -60,7 +60,7 @@ struct TokenTree {
         return num_nodes() - 1;
     }
 
-    /// Keeps the root and `nodes` (ascending, parents with their children), of a tree that was not sampled.
+    /// Keeps the root and `nodes`, in this order: parents before their children. Of a tree that was not sampled.
     void keep(std::span<const std::int32_t> nodes);
     /// Removes the nodes from `first` on, of a tree that was not sampled.
     void cut(std::int32_t first);

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts of the papers' experiments share (jobs/rsd/run.sh, jobs/tokenswift/run.sh): programs and sweep. They set
+# What the scripts of the papers' experiments share (run.sh in jobs/rsd, jobs/tokenswift and jobs/lyanna): programs and sweep. They set
 # `root`, the folder of the repository, and source this file.
 
 fail() {

@@ -96,6 +96,8 @@ MEASURES: Mapping[str, Measure] = {
         Measure("block_efficiency", "block efficiency", 3, "statistics", "tokens / target calls"),
         Measure("mbsu", "MBSU", 3, "statistics", "memory-bound speedup: tokens / (target calls + cost of drafts)"),
         Measure("acceptance", "acceptance", 3, "statistics", "accepted / drafted tokens"),
+        Measure("drafts_per_call", "drafts/call", 2, "statistics", "drafted tokens / target calls"),
+        Measure("resampled", "re-sampled", 3, "statistics", "accepted tokens that only re-sampling drafted / accepted"),
         Measure("tokens_per_second", "tokens/s", 1, "summary", "of a replica, in passes that decode alone"),
         Measure("speedup", "speedup", 2, "summary", "tokens/s over those of autoregressive decoding"),
     )
@@ -294,6 +296,8 @@ def _statistics(item: Item) -> dict[str, Ratio]:
     if item.stats:
         ratios["block_efficiency"] = ratio("num_tokens", "target_calls")
         ratios["acceptance"] = ratio("accepted", "drafted")
+        ratios["drafts_per_call"] = ratio("drafted", "target_calls")
+        ratios["resampled"] = ratio("accepted_resampled", "accepted")
         ratios["mbsu"] = _memory_bound(item)
     return ratios
 

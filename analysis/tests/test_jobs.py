@@ -1,5 +1,5 @@
-"""jobs/rsd and jobs/tokenswift with the real program, where the build says which it is: from data to the papers' tables
-and figures.
+"""jobs/rsd, jobs/tokenswift and jobs/lyanna with the real program, where the build says which it is: from data to the
+papers' tables and figures.
 """
 
 import json
@@ -28,7 +28,8 @@ def script(*arguments, **environment):
 def rsd(tmp_path):
     """jobs/rsd as it is, but for all decoders but two."""
     shutil.copytree(JOBS / "rsd", tmp_path / "jobs" / "rsd")
-    shutil.copy(JOBS / "experiment.sh", tmp_path / "jobs")
+    for shared in ("experiment.sh", "prompts.py"):
+        shutil.copy(JOBS / shared, tmp_path / "jobs")
     (tmp_path / "jobs" / "demo").symlink_to(JOBS / "demo")
     for file in (tmp_path / "jobs" / "rsd").glob("*.cfg"):
         kept = ("variant sd-3 ", "variant sd-6 ", "variant rsd-s-3x3 ", "variant rsd-s-4x3 ", "variant rsd-c-3-1 ")
@@ -145,9 +146,7 @@ def test_bad_words_end_in_the_usage(rsd):
 
 
 def test_prompts_are_cut_at_words():
-    done = script(
-        sys.executable, JOBS / "rsd" / "prompts.py", JOBS / "demo" / "books", "--count", 10, "--characters", 80
-    )
+    done = script(sys.executable, JOBS / "prompts.py", JOBS / "demo" / "books", "--count", 10, "--characters", 80)
     prompts = [json.loads(line) for line in done.stdout.splitlines()]
     assert len({prompt["id"] for prompt in prompts}) == 10
     books = " ".join(book.read_text() for book in sorted((JOBS / "demo" / "books").glob("*.txt")))
@@ -156,7 +155,7 @@ def test_prompts_are_cut_at_words():
         assert 40 < len(text) <= 80
         assert text in books
         assert books[books.index(text) + len(text)].isspace()
-    assert script(sys.executable, JOBS / "rsd" / "prompts.py", JOBS / "demo" / "books", "--count", 7).returncode == 1
+    assert script(sys.executable, JOBS / "prompts.py", JOBS / "demo" / "books", "--count", 7).returncode == 1
 
 
 def test_figure_1_is_drawn(tmp_path):
@@ -196,3 +195,26 @@ def test_tokenswifts_experiments_say_what_they_know():
     done = script(JOBS / "tokenswift" / "run.sh", "table-2")
     assert done.returncode == 2
     assert "WHAT one of table-12 table-13" in done.stderr
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="LONGHAUL_PROGRAM names no program")
+def test_lyannas_experiments_end_in_table_and_figure(tmp_path):
+    shutil.copytree(JOBS / "lyanna", tmp_path / "jobs" / "lyanna")
+    for shared in ("experiment.sh", "prompts.py"):
+        shutil.copy(JOBS / shared, tmp_path / "jobs")
+    for folder in ("demo", "tokenswift"):
+        (tmp_path / "jobs" / folder).symlink_to(JOBS / folder)
+    for name in ("figure-8", "figure-12"):
+        file = tmp_path / "jobs" / "lyanna" / f"{name}.cfg"
+        file.write_text(file.read_text().replace("batch = 2 | 4 | 8 | 16", "batch = 2 | 4"))
+        done = script(file.parent / "run.sh", name, "--limit=4", "--max-tokens=12", "--threads=1")
+        assert done.returncode == 0, done.stderr
+    runs = tmp_path / "runs" / "lyanna"
+    assert len((runs / "prompts.jsonl").read_text().splitlines()) == 200
+    _, *rows = (runs / "figure-8" / "paper.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == ["ar", "eagle", "lyanna", "ngram", "specinfer"]
+    assert "lyanna" in (runs / "figure-8" / "figure-8.svg").read_text()
+    head, *rows = (runs / "figure-12" / "paper.csv").read_text().splitlines()
+    assert head.startswith("temperature,resample,draft-tree,block_efficiency,")
+    assert len(rows) == 8
+    assert "WHAT one of figure-12 figure-8" in script(JOBS / "lyanna" / "run.sh", "table-1").stderr

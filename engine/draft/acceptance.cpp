@@ -54,12 +54,14 @@ std::size_t Acceptance::narrowest_with(const TokenTree& tree, std::int32_t node,
 }
 
 void Acceptance::record(const TokenTree& tree, std::span<const std::int32_t> accepted, bool ended, std::int64_t width) {
-    // Nodes of n-grams say nothing about the drafts of models.
-    const auto is_ngram = [&](std::int32_t node) { return tree.origin[node] == Origin::ngram; };
-    accepted = accepted.first(std::find_if(accepted.begin(), accepted.end(), is_ngram) - accepted.begin());
+    // Nodes of n-grams and of re-sampling say nothing about the drafts of models.
+    const auto is_other = [&](std::int32_t node) {
+        return tree.origin[node] == Origin::ngram || tree.origin[node] == Origin::resampled;
+    };
+    accepted = accepted.first(std::find_if(accepted.begin(), accepted.end(), is_other) - accepted.begin());
     std::int32_t deepest_drafted = 0;
     for (std::int32_t node = 1; node < tree.num_nodes(); ++node)
-        if (!is_ngram(node)) deepest_drafted = std::max(deepest_drafted, tree.depth[node]);
+        if (!is_other(node)) deepest_drafted = std::max(deepest_drafted, tree.depth[node]);
     deepest_ = std::max(deepest_, static_cast<std::int64_t>(accepted.size()));
     const auto above = std::upper_bound(family_.widths.begin(), family_.widths.end(), width);
     const auto grown = static_cast<std::size_t>(std::max<std::ptrdiff_t>(above - family_.widths.begin(), 1)) - 1;

@@ -131,24 +131,38 @@ std::int64_t draft_layer_bytes(const DraftLayerConfig& config, const Split& spli
     return bytes;
 }
 
-DraftLayer::DraftLayer(const std::filesystem::path& folder, Model& target, const DraftMethod& method)
-    : config_(DraftLayerConfig::load(folder, target.config(), method)),
+DraftLayer::DraftLayer(const DraftLayerConfig& config, Model& target)
+    : config_(config),
       target_(target),
       split_(config_.layer, target.group().rank(), target.group().size()),
-      sum_(target.device()) {
+      sum_(target.device()) {}
+
+DraftLayer::DraftLayer(const std::filesystem::path& folder, Model& target, const DraftMethod& method)
+    : DraftLayer(DraftLayerConfig::load(folder, target.config(), method), target) {
     const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
     const std::vector<std::string> faults = faults_of(config_, tensors);
     if (!faults.empty()) throw Error(faults.front());
     FolderSource source(tensors);
-    load_weights(plan_draft_layer(config_, split_, type_of(target.precision()), parts_), target.device(), source);
+    load(source);
     for (const std::string& name : source.bad_tensors())
         throw InputError(tensors.tensors().at(name).file, name, "finite weights", "NaN or infinity",
                          "download or train the layer again");
-    layers_ = std::make_unique<DecoderLayers>(target.context(), config_.layer, split_, parts_.layer,
-                                              kv_layout_of(config_.layer, split_, target.kv_layout().dtype));
-    if (config_.has_own_head()) load_head();
-    if (config_.token_info_rank > 0) token_info_ = std::make_unique<TokenInfo>(target, config_, parts_.token_info);
     fingerprint_ = fingerprint_of(config_, tensors);
+}
+
+std::unique_ptr<DraftLayer> DraftLayer::random(const DraftLayerConfig& config, Model& target, std::uint64_t seed) {
+    std::unique_ptr<DraftLayer> layer(new DraftLayer(config, target));
+    RandomSource source(seed);
+    layer->load(source);
+    return layer;
+}
+
+void DraftLayer::load(TensorSource& source) {
+    load_weights(plan_draft_layer(config_, split_, type_of(target_.precision()), parts_), target_.device(), source);
+    layers_ = std::make_unique<DecoderLayers>(target_.context(), config_.layer, split_, parts_.layer,
+                                              kv_layout_of(config_.layer, split_, target_.kv_layout().dtype));
+    if (config_.has_own_head()) load_head();
+    if (config_.token_info_rank > 0) token_info_ = std::make_unique<TokenInfo>(target_, config_, parts_.token_info);
 }
 
 DraftLayer::~DraftLayer() = default;

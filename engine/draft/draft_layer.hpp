@@ -56,6 +56,8 @@ class DraftLayer {
     /// missing or of a wrong shape, InputError if the layer does not fit the target or the method, or holds NaN or
     /// infinity, UsageError if it cannot be split.
     DraftLayer(const std::filesystem::path& folder, Model& target, const DraftMethod& method);
+    /// Random weights (benchmarks).
+    static std::unique_ptr<DraftLayer> random(const DraftLayerConfig& config, Model& target, std::uint64_t seed);
     ~DraftLayer();
 
     /// The taps that it needs of the target's passes.
@@ -89,6 +91,8 @@ class DraftLayer {
     };
 
   private:
+    DraftLayer(const DraftLayerConfig& config, Model& target);
+    void load(TensorSource& source);
     [[nodiscard]] HiddenStates fused(std::span<const HiddenStates* const> inputs);
     [[nodiscard]] HiddenStates side_by_side(const HiddenStates& embedded, const HiddenStates& states);
     void load_head();

@@ -58,14 +58,16 @@ class DynamicGrowth final : public TreeGrowth {
         }
     }
 
-    /// Parents have indices below their children's and are at least as probable, so they are kept with them.
+    /// Parents have indices below their children's and are at least as probable, so they are kept with them. The nodes
+    /// of a level come in the order of their probabilities: a narrower tree has the first of them.
     template <typename Order>
     void keep_best(const Order& more_probable) {
         std::vector<std::int32_t> nodes(static_cast<std::size_t>(tree_.num_nodes()) - 1);
         std::iota(nodes.begin(), nodes.end(), 1);
         std::sort(nodes.begin(), nodes.end(), more_probable);
         if (std::ssize(nodes) > options_.max_nodes) nodes.resize(options_.max_nodes);
-        std::sort(nodes.begin(), nodes.end());
+        std::stable_sort(nodes.begin(), nodes.end(),
+                         [&](std::int32_t a, std::int32_t b) { return tree_.depth[a] < tree_.depth[b]; });
         tree_.keep(nodes);
     }
 
@@ -85,8 +87,11 @@ class DynamicTree final : public TreeMethod {
                                                     std::int64_t max_depth, std::int64_t max_width,
                                                     double /*min_probability*/) const override {
         BeamOptions options = options_;
-        options.width = std::min(max_width, options.width);
         options.depth = std::clamp<std::int64_t>(max_depth, 0, options.depth);
+        if (max_width != TreeLimits::none) {
+            options.width = std::min(options.width, max_width);
+            options.max_nodes = std::min(options.max_nodes, max_width * options.depth);
+        }
         return std::make_unique<DynamicGrowth>(tree, noise, position, options);
     }
     [[nodiscard]] std::int64_t max_nodes() const override {

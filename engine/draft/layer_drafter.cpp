@@ -4,7 +4,7 @@
 #include <limits>
 #include <new>
 #include <numeric>
-#include <stdexcept>
+#include <utility>
 
 namespace longhaul::engine {
 
@@ -21,8 +21,33 @@ std::int64_t LayerSequence::missing_states(std::span<const std::int32_t> context
 }
 
 void LayerSequence::keep(std::int64_t first, HiddenStates states) {
-    if (num_pending() > 0 || first != known()) restart(first);
-    pending_ = std::move(states);
+    if (first != known()) restart(first);
+    num_pending_ += states.num_rows();
+    pending_.push_back(std::move(states));
+    if (one_text_ || num_pending_ <= max_catching_up) return;
+    // Whole pieces are forgotten: a prompt's chunk is one, and is read at once.
+    std::int64_t skipped = 0;
+    std::deque<HiddenStates> last;
+    while (!pending_.empty() && num_pending_ - skipped > max_catching_up && pending_.size() > 1) {
+        skipped += pending_.front().num_rows() - std::exchange(first_row_, 0);
+        pending_.pop_front();
+    }
+    if (skipped == 0) return;
+    const std::int64_t origin = first_pending() + skipped, left = num_pending_ - skipped;
+    last.swap(pending_);
+    restart(origin);
+    pending_ = std::move(last);
+    num_pending_ = left;
+}
+
+void LayerSequence::copy_pending(kernels::Device& device, std::int64_t count, float* to) const {
+    std::int64_t first = first_row_;
+    for (auto piece = pending_.begin(); count > 0; ++piece, first = 0) {
+        const std::int64_t rows = std::min(count, piece->num_rows() - first);
+        device.gather(piece->data(), numbers(first, first + rows), piece->width(), to);
+        to += rows * piece->width();
+        count -= rows;
+    }
 }
 
 void LayerSequence::add_pending(std::span<const std::int32_t> context, std::int64_t count, std::int32_t index,
@@ -35,9 +60,14 @@ void LayerSequence::add_pending(std::span<const std::int32_t> context, std::int6
     }
 }
 
-void LayerSequence::commit_pending(std::int64_t count, HiddenStates rest) {
+void LayerSequence::commit_pending(std::int64_t count) {
     kv_->set_committed(kv_->committed() + count);
-    pending_ = std::move(rest);
+    num_pending_ -= count;
+    first_row_ += count;
+    while (!pending_.empty() && first_row_ >= pending_.front().num_rows()) {
+        first_row_ -= pending_.front().num_rows();
+        pending_.pop_front();
+    }
 }
 
 void LayerSequence::reserve(std::int64_t more, std::int64_t scratch) {
@@ -47,7 +77,8 @@ void LayerSequence::reserve(std::int64_t more, std::int64_t scratch) {
 void LayerSequence::restart(std::int64_t origin) {
     kv_ = std::make_shared<KvSequence>(pool_);
     origin_ = origin;
-    pending_ = {};
+    pending_.clear();
+    first_row_ = num_pending_ = 0;
 }
 
 LayerDrafter::LayerDrafter(const DraftContext& context)
@@ -76,26 +107,15 @@ HiddenStates LayerDrafter::compute(std::span<const PendingPairs> pairs) {
     HiddenStates states = target_.hidden_states(std::ssize(rows));
     std::int64_t row = 0;
     for (const PendingPairs& some : pairs) {
-        target_.device().gather(some.sequence->pending().data(), numbers(0, some.count), states.width(),
-                                states.data() + row * states.width());
+        some.sequence->copy_pending(target_.device(), some.count, states.data() + row * states.width());
         row += some.count;
     }
     const HiddenStates out = layer_.forward(rows, views, states);
-    for (const PendingPairs& some : pairs) {
-        const HiddenStates& all = some.sequence->pending();
-        some.sequence->commit_pending(some.count, gathered(all, numbers(some.count, all.num_rows())));
-    }
+    for (const PendingPairs& some : pairs) some.sequence->commit_pending(some.count);
     return gathered(out, last);
 }
 
 void LayerDrafter::observe(std::span<const Observation> observations, std::span<const HiddenStates> taps) {
-    std::vector<PendingPairs> behind;  // of sequences that did not draft in this step
-    for (const Observation& seen : observations) {
-        auto& sequence = static_cast<LayerSequence&>(*seen.sequence);
-        if (sequence.num_pending() > 0) behind.push_back({&sequence, seen.context, sequence.num_pending()});
-    }
-    if (!behind.empty()) static_cast<void>(compute(behind));
-
     std::vector<PendingPairs> chunks;
     for (const Observation& seen : observations) {
         std::vector<std::int32_t> rows;

@@ -37,22 +37,24 @@ class LayerSequence : public SequenceDrafter {
     [[nodiscard]] bool is_ready(std::span<const std::int32_t> context) const {
         return num_pending() > 0 && known() == std::ssize(context) - 1;
     }
-    [[nodiscard]] std::int64_t num_pending() const { return pending_.num_rows(); }
+    [[nodiscard]] std::int64_t num_pending() const { return num_pending_; }
     /// Position of the first pair that is not in the keys and values.
     [[nodiscard]] std::int64_t first_pending() const { return origin_ + kv_->committed(); }
     /// Position of the first pair that it has not seen.
     [[nodiscard]] std::int64_t known() const { return first_pending() + num_pending(); }
-    [[nodiscard]] const HiddenStates& pending() const { return pending_; }
     [[nodiscard]] KvSequence& kv() const { return *kv_; }
     [[nodiscard]] bool one_text() const { return one_text_; }
 
-    /// Keeps the states of the pairs from position `first` on. What came before is forgotten if they do not follow it.
+    /// Keeps the states of the pairs from position `first` on, until they are computed. What came before is forgotten
+    /// if they do not follow it, or if drafting pauses for so long that reading it all would cost more than it gains.
     void keep(std::int64_t first, HiddenStates states);
     /// Adds the rows of the first `count` pending pairs to a pass, whose sequence `index` this one is.
     void add_pending(std::span<const std::int32_t> context, std::int64_t count, std::int32_t index,
                      std::vector<ForwardRow>& rows) const;
-    /// These rows were computed; `rest`: the states of the other pending pairs.
-    void commit_pending(std::int64_t count, HiddenStates rest);
+    /// Copies the states of these pairs to `to`, f32 [count, width].
+    void copy_pending(kernels::Device& device, std::int64_t count, float* to) const;
+    /// These pairs were computed.
+    void commit_pending(std::int64_t count);
     void reserve(std::int64_t more, std::int64_t scratch);
 
   private:
@@ -62,7 +64,9 @@ class LayerSequence : public SequenceDrafter {
     bool one_text_;
     std::shared_ptr<KvSequence> kv_;  ///< slot 0: the pair at origin_
     std::int64_t origin_ = 0;
-    HiddenStates pending_;
+    /// States of the pending pairs, in order; of the first one, rows from first_row_ on.
+    std::deque<HiddenStates> pending_;
+    std::int64_t first_row_ = 0, num_pending_ = 0;
 };
 
 /// A tree while it grows.

@@ -113,7 +113,9 @@ std::int64_t LyannaDrafter::levels_left(const Proposal& proposal) const {
     const auto& sequence = static_cast<const LyannaSequence&>(*proposal.sequence);
     if (resample_ == Resample::off || sequence.chain().num_rows() == 0) return 0;
     const std::int64_t used = sequence.next_level(std::ssize(proposal.context));
-    if (used < 1 || max_depth() - used <= threshold_) return 0;
+    // Where drafts decide the text, a chain that came again after an interruption may be longer than it was.
+    const std::int64_t depth = one_text_ ? max_depth() : sequence.chain().num_rows();
+    if (used < 1 || depth - used <= threshold_) return 0;
     const std::int64_t levels = std::min(sequence.chain().num_rows() - used, proposal.max_depth);
     return std::clamp<std::int64_t>(levels, 0, small_method_->max_depth());
 }

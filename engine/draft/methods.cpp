@@ -133,7 +133,6 @@ const std::vector<DraftMethod>& draft_methods() {
          .part = DraftPart::layer,
          .min_folders = 1,
          .max_folders = 1,
-         .fixed_shape = true,
          .make = make_eagle_drafter},
         {.name = "lyanna",
          .summary = "a tree of a trained draft layer, whose chain of hidden states outlives rejected tokens",
@@ -144,7 +143,6 @@ const std::vector<DraftMethod>& draft_methods() {
          .min_folders = 1,
          .max_folders = 1,
          .chains_states = true,
-         .fixed_shape = true,
          .make = make_lyanna_drafter},
         {.name = "triforce",
          .summary = "a chain of a draft model, verified by passes of the model over a part of the keys and values",
@@ -179,7 +177,8 @@ const DraftMethod& find_draft_method(std::string_view name) {
 }
 
 TreeSpec own_tree(const DraftMethod& method, bool coupled) {
-    const bool sizes = (method.weighs_nodes || method.copies_target) && !method.fixed_shape;
+    const bool sizes =
+        (method.weighs_nodes || method.copies_target || method.part == DraftPart::layer) && !method.fixed_shape;
     return sizes && coupled ? "auto" : method.default_tree;
 }
 
@@ -194,6 +193,7 @@ TreeFamily tree_family(const DraftMethod& method, std::int64_t num_models) {
     family.branches = method.form == TreeForm::branching;
     family.num_models = num_models;
     family.by_heads = method.part == DraftPart::heads;
+    family.one_row = method.chains_states;
     return family;
 }
 

@@ -120,8 +120,8 @@ class DraftMethodRef {
 /// `num_models` (each model draws at least one).
 TreeShape tree_of(const DraftMethod& method, const TreeSpec& spec, std::int64_t num_models = 1);
 
-/// The tree spec of a job that gives none: `auto` for a method that weighs its nodes, or copies the target, if measured
-/// time cannot change the text (`coupled`), else the method's default.
+/// The tree spec of a job that gives none: `auto` for a method that weighs its nodes, copies the target or has a draft
+/// layer, if measured time cannot change the text (`coupled`), else the method's default.
 TreeSpec own_tree(const DraftMethod& method, bool coupled);
 
 /// Whether TreeChooser chooses the tree size from measured costs and acceptance.
@@ -134,6 +134,7 @@ struct TreeFamily {
     std::int64_t max_depth = 16, max_nodes = 48;
     bool branches = false;
     std::int64_t num_models = 0;  ///< draft models; chains alternate between them
+    bool one_row = false;         ///< a level costs one row of the draft, whatever its width
     bool by_heads = false;        ///< a level costs one row of the target's output head
     std::int64_t passes = 1;      ///< with heads and a drafting model: first levels that cost a pass each, a chain
     /// Maximum number of positions that a row of a draft pass reads, given the lengths of text and prompt; {}: all.

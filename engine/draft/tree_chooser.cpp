@@ -103,7 +103,7 @@ double TreeChooser::drafting_seconds(std::int64_t level, std::int64_t rows, cons
 
 void TreeChooser::add_level(Candidate& tree) const {
     const std::int64_t level = tree.limits.depth++;
-    const std::int64_t rows = level == 0 ? 1 + not_read() : tree.level_nodes;
+    const std::int64_t rows = level == 0 ? 1 + not_read() : family_.one_row ? 1 : tree.level_nodes;
     tree.level_nodes = (family_.branches ? tree.level_nodes : 1) * family_.fan_out(level, tree.limits.width);
     tree.nodes += tree.level_nodes;
     tree.drafting += drafting_seconds(level, rows, tree);

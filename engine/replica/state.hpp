@@ -91,6 +91,8 @@ struct Replica::State {
         std::vector<CostModel> drafts;
         for (Model* draft : options.draft.models)
             drafts.push_back(CostModel::measure(*draft, 0.3 / static_cast<double>(options.draft.models.size())));
+        // A draft layer is one more layer of the target's shape, with the target's head.
+        if (options.draft.layer != nullptr) drafts.emplace_back(1, target.points());
         TreeFamily family = tree_family(*options.draft.method, static_cast<std::int64_t>(drafts.size()));
         if (options.draft.method->copies_target)
             family.draft_context = [cache = options.draft.partial_cache](std::int64_t n, std::int64_t prompt) {

@@ -75,7 +75,7 @@ done
 find_programs table
 if [ "$name" = ordering ]; then
   mkdir -p "$root/runs/rsd"
-  python3 "$root/jobs/rsd/prompts.py" "$root/jobs/demo/books" >"$root/runs/rsd/prompts.jsonl"
+  python3 "$root/jobs/prompts.py" "$root/jobs/demo/books" >"$root/runs/rsd/prompts.jsonl"
 fi
 run_sweep "$output" "$file" "${defaults[@]}" "${given[@]}"
 

@@ -73,6 +73,8 @@ BenchTable bench_sampling(BenchSetup& setup);
 BenchTable bench_drafts(BenchSetup& setup);
 /// Draft and target passes of `draft = self` by the length of the text.
 BenchTable bench_self(BenchSetup& setup);
+/// Drafts of a draft layer, `draft = eagle` and `lyanna`.
+BenchTable bench_layers(BenchSetup& setup);
 /// Speculation at a given acceptance against plain decoding; the texts are compared.
 BenchTable bench_speculation(BenchSetup& setup);
 
@@ -91,6 +93,7 @@ void fill_kv(kernels::Device& device, const kernels::KvLayout& layout, std::span
 const engine::ModelConfig& bench_shape(const std::string& name);
 
 double bench_median(std::vector<double> values);
+double seconds_of(const std::function<void()>& action);
 
 /// Timing of `run`, next to the ceilings measured right before each repetition by all ranks at once and summed. The
 /// peak is that of the instructions for `weights`; attention's operations count at the same rate. Collective over the

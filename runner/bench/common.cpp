@@ -100,6 +100,12 @@ double bench_median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
+double seconds_of(const std::function<void()>& action) {
+    const auto start = std::chrono::steady_clock::now();
+    action();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 BenchTiming time_against_ceilings(BenchSetup& setup, kernels::DType weights, double bytes, double flops, int repeats,
                                   const std::function<void()>& run) {
     if (!setup.ceilings) setup.ceilings = make_ceilings(*setup.device, setup.threads);

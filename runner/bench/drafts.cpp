@@ -41,7 +41,7 @@ Logits target_of(const Logits& drafts) {
     return rows;
 }
 
-double seconds_of(std::chrono::steady_clock::time_point since) {
+double seconds_since(std::chrono::steady_clock::time_point since) {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count();
 }
 
@@ -68,13 +68,13 @@ StepTimes time_step(const engine::TreeMethod& method, const engine::Verifier& ve
             drafts.push_back(pipeline.apply(row(drafted, node.node), {context, {}}));
         growth->grow(drafts);
     }
-    StepTimes times{.draft = seconds_of(start), .nodes = tree.num_nodes() - 1};
+    StepTimes times{.draft = seconds_since(start), .nodes = tree.num_nodes() - 1};
     const auto grown = std::chrono::steady_clock::now();
     const auto target = [&](std::int32_t node) -> const engine::Distribution& {
         return pipeline.apply(row(wanted, node), {context, {}}, verifier.needs_probabilities());
     };
     static_cast<void>(verifier.verify(tree, target, key, 1));
-    times.verify = seconds_of(grown);
+    times.verify = seconds_since(grown);
     return times;
 }
 
@@ -88,7 +88,7 @@ double time_pass(engine::Model& model, engine::KvSequence& kv, std::int64_t cont
     const engine::KvView view = kv.view();
     const auto start = std::chrono::steady_clock::now();
     model.forward({.rows = rows, .sequences = std::span(&view, 1)});
-    return seconds_of(start);
+    return seconds_since(start);
 }
 
 }  // namespace

@@ -24,12 +24,6 @@ constexpr std::array<std::int64_t, 3> depths{2, 5, 10};  ///< of chains whose ve
 constexpr std::array<double, 3> acceptances{0.8, 0.85, 0.9};
 constexpr std::int64_t warm_up = 2;
 
-double seconds_of(const std::function<void()>& action) {
-    const auto start = std::chrono::steady_clock::now();
-    action();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// A sequence of the model with random keys and values, and the passes over it.
 class Text {
   public:

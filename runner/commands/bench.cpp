@@ -65,6 +65,7 @@ BenchTable measure(BenchSetup& setup, const std::string& what) {
     if (what == "sampling") return bench_sampling(setup);
     if (what == "drafts") return bench_drafts(setup);
     if (what == "self") return bench_self(setup);
+    if (what == "layers") return bench_layers(setup);
     if (what == "speculation") return bench_speculation(setup);
     return bench_all_reduce(setup);
 }
@@ -86,7 +87,8 @@ void check_ranks(const std::string& what, const Settings& settings, int ranks) {
         throw UsageError("command line: bench all-reduce: expected 2, 4 or 8 ranks, got " + std::to_string(ranks) +
                          "; start it with `mpirun -n 2`");
     }
-    if (what == "attention" || what == "sampling" || what == "drafts" || what == "self" || what == "speculation") {
+    if (what == "attention" || what == "sampling" || what == "drafts" || what == "self" || what == "layers" ||
+        what == "speculation") {
         if (ranks == 1) return;
         throw UsageError("command line: bench " + what + ": expected one process, got " + std::to_string(ranks) +
                          " ranks; start it without mpirun");
@@ -97,8 +99,8 @@ void check_ranks(const std::string& what, const Settings& settings, int ranks) {
 }
 
 void check_name(const std::string& what) {
-    const std::vector<std::string> names{"decode", "verify", "prefill",     "attention", "sampling",
-                                         "drafts", "self",   "speculation", "all-reduce"};
+    const std::vector<std::string> names{"decode", "verify", "prefill", "attention",   "sampling",
+                                         "drafts", "self",   "layers",  "speculation", "all-reduce"};
     if (std::find(names.begin(), names.end(), what) != names.end()) return;
     throw UsageError("command line: bench: expected " + list_words(names) + ", got '" + engine::printable(what) + "'");
 }
@@ -126,6 +128,7 @@ BenchSetup make_setup(const CommandLine& line, int ranks, int threads) {
     setup.rounds = line.has("rounds")                   ? count_of(line, "rounds", 1000)
                    : line.places.at(0) == "speculation" ? 3
                    : line.places.at(0) == "self"        ? 5
+                   : line.places.at(0) == "layers"      ? 9
                                                         : 1;
     for (const Assignment& key : line.keys) {
         if (key.key == "draft-tree") setup.tree = key.value;

@@ -319,16 +319,17 @@ const std::vector<CommandSyntax>& command_table() {
                      {"model", "FOLDER", "instead of a shape"},
                      {"rows", "NUMBER", "this number of rows only: verify, prefill"},
                      {"rounds", "NUMBER",
-                      "speculation, self: rounds whose medians are shown (3, 5); decode, verify, prefill: rounds, one "
+                      "speculation, self, layers: rounds whose medians are shown (3, 5, 9); decode, verify, prefill: "
+                      "rounds, one "
                       "line each (1)"},
                      {"explain", "", "also split the time of a pass: decode, verify, prefill"},
                      {"json", "", "for programs"}},
          .keys = true,
          .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
                                   "packed-weights", "draft-tree", "draft-precision", "partial-cache"}),
-         .summary =
-             "time decode, verify, prefill, attention, sampling, drafts, self, speculation or all-reduce, beside "
-             "the machine's limits",
+         .summary = "time decode, verify, prefill, attention, sampling, drafts, self, layers, speculation or "
+                    "all-reduce, beside "
+                    "the machine's limits",
          .example = "longhaul bench decode --shape 1.1b --threads=2",
          .more =
              "share = time at the measured bandwidth or peak (the larger) / time measured. On several "

@@ -96,6 +96,33 @@ TEST(Lyanna, CoupledGoesOnAfterInterruptions) {
     std::filesystem::remove_all(folder);
 }
 
+// With `draft-tree = auto` trees have other sizes in each step, and drafting pauses: for a while, in which the layer
+// catches up afterwards, and for so long that it begins anew.
+TEST(Lyanna, TreesOfAnySizeAndPausesChangeNoText) {
+    const TensorsFolder chain(with_token_info(layer_tensors()), chain_config());
+    const TensorsFolder eagle(layer_tensors(), layer_config);
+    for (const std::string method : {"lyanna", "eagle"}) {
+        Job job = lyanna_job(VerifyRule::coupled, method == "eagle" ? eagle : chain);
+        job.items = 2;
+        job.generation.max_tokens = 400;
+        const LyannaTexts plain = plain_lyanna_texts(job);
+        job.options.draft.method = method;
+        job.options.draft.tree = "auto";
+        std::int64_t step = 0, drafting_steps = 0;
+        job.options.draft.tree_limits = [&]() -> TreeLimits {
+            ++step;
+            if (step % 300 > 120 || step % 7 == 3) return {.depth = 0, .width = 0};
+            ++drafting_steps;
+            return {.depth = 1 + step % 5, .width = 1 + step % 8};
+        };
+        const JobResult result = launch(job);
+        EXPECT_EQ(tokens_of(result.items), plain) << method;
+        EXPECT_GT(result.sum.accepted, drafting_steps / 10) << method;
+        EXPECT_GT(step, 320);
+        EXPECT_GT(result.sum.drafted, drafting_steps) << method;
+    }
+}
+
 // The chains that re-sampling uses come from the step before. The drafts decide the text, so it shows that a resumed or
 // preempted sequence has the chain that it had.
 TEST(Lyanna, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
