@@ -28,6 +28,17 @@ std::string counted(std::int64_t number, const char* one, const char* many) {
     return grouped(number) + " " + (number == 1 ? one : many);
 }
 
+/// Heads and layers that were trained for another model of the same size cannot be told from the right ones, but for
+/// what they draft.
+std::string doubt_about_drafts(const Settings& settings, const JobOutcome& outcome) {
+    constexpr std::int64_t enough = 200;
+    constexpr double nearly_none = 0.005;
+    const bool trained =
+        settings.draft->part == engine::DraftPart::heads || settings.draft->part == engine::DraftPart::layer;
+    if (!trained || outcome.drafted < enough || ratio(outcome.accepted, outcome.drafted) > nearly_none) return "";
+    return ", nearly none: were they trained for this model?";
+}
+
 }  // namespace
 
 std::optional<double> Summary::speedup() const {
@@ -132,7 +143,7 @@ std::string Summary::to_table() const {
     if (outcome.drafted > 0) {
         rows.emplace_back("acceptance", text("%.1f %% of ", 100 * ratio(outcome.accepted, outcome.drafted)) +
                                             grouped(outcome.drafted) + " drafted tokens (" + settings.draft->name +
-                                            ")");
+                                            ")" + doubt_about_drafts(settings, outcome));
     }
     if (speedup()) {
         rows.emplace_back("speedup", text("%.2f over autoregressive decoding's %.1f tokens/s per replica", *speedup(),

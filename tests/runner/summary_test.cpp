@@ -51,6 +51,20 @@ TEST(Summary, NoBlockEfficiencyBeforeTheFirstTargetCall) {
     EXPECT_NE(summary.to_table().find("block efficiency"), std::string::npos) << summary.to_table();
 }
 
+TEST(Summary, TrainedDraftsThatAreNeverAcceptedAreDoubted) {
+    const auto doubts = [](const char* draft, std::int64_t drafted, std::int64_t accepted) {
+        Summary summary;
+        summary.settings.draft = draft;
+        summary.outcome.drafted = drafted;
+        summary.outcome.accepted = accepted;
+        return summary.to_table().find("nearly none: were they trained for this model?") != std::string::npos;
+    };
+    for (const char* draft : {"eagle", "lyanna", "medusa", "tokenswift"}) EXPECT_TRUE(doubts(draft, 4000, 3)) << draft;
+    EXPECT_FALSE(doubts("eagle", 4000, 300));
+    EXPECT_FALSE(doubts("eagle", 40, 0)) << "too few to tell";
+    EXPECT_FALSE(doubts("sd", 4000, 3)) << "a draft model of any origin may draft";
+}
+
 TEST(Outcome, TheRateIsThatOfPassesThatDecodeAlone) {
     const TemporaryFolder run;
     std::filesystem::create_directories(run.path() / "status");
