@@ -158,6 +158,49 @@ class States:
 # --- train ---
 
 
+def learn(args, name, model, adam, losses_of, decay, clip=math.inf, **kept):
+    """Trains until args.steps, args.batch blocks per step. The state is in args.out, from where the same command goes on.
+
+    losses_of(number): what is minimised, of one block, and the parts of it that are printed; both are means over the blocks
+    of a step. decay(done): of the rate, when this share of the steps is done. kept: what else the state holds, for export.
+    """
+    step, seconds, path = 0, 0.0, pathlib.Path(args.out)
+    if path.exists():
+        saved = torch.load(path, weights_only=True)
+        model.load_state_dict(saved[name])
+        adam.load_state_dict(saved["adam"])
+        step, seconds = saved["step"], saved["seconds"]
+        print(f"goes on from {path} at step {step}", flush=True)
+    clock = saved_at = time.monotonic()
+    recent = []
+    while True:
+        if step >= args.steps or clock - saved_at > args.save_seconds:
+            saved_at = clock
+            content = {name: model.state_dict(), "adam": adam.state_dict(), "step": step, "seconds": seconds} | kept
+            write_whole(path, lambda partial: torch.save(content, partial))
+        if step >= args.steps:
+            break
+        rate = args.rate * min(1, (step + 1) / args.warm_up) * decay(step / args.steps)
+        for group in adam.param_groups:
+            group["lr"] = rate
+        adam.zero_grad()
+        total = 0.0
+        for number in range(step * args.batch, (step + 1) * args.batch):
+            loss, parts = losses_of(number)
+            (loss / args.batch).backward()
+            total = total + parts.detach() / args.batch
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        adam.step()
+        step += 1
+        recent.append(total)
+        now = time.monotonic()
+        seconds, clock = seconds + now - clock, now
+        if step % 10 == 0 or step == args.steps:
+            mean = " ".join(f"{x:.4f}" for x in torch.stack(recent).mean(0))
+            print(f"step {step} of {args.steps}  cross entropy {mean}  rate {rate:.2e}  {seconds:.0f} s", flush=True)
+            recent = []
+
+
 def losses(target, heads, tokens, h0, against):
     """Loss of each head over one block, mean over its positions, nats.
 
@@ -207,60 +250,36 @@ def train(args):
     gains = [p for p in heads.parameters() if p.dim() == 1]
     groups = [dict(params=matrices, weight_decay=args.weight_decay), dict(params=gains, weight_decay=0.0)]
     adam = torch.optim.AdamW(groups, args.rate, betas=(0.9, 0.999))
-    step, seconds, path = 0, 0.0, pathlib.Path(args.out)
-    if path.exists():
-        saved = torch.load(path, weights_only=True)
-        heads.load_state_dict(saved["heads"])
-        adam.load_state_dict(saved["adam"])
-        step, seconds = saved["step"], saved["seconds"]
-        print(f"goes on from {path} at step {step}", flush=True)
-    elif args.regression_blocks:
+    if args.regression_blocks and not pathlib.Path(args.out).exists():
         regress(target, heads, seen, args.regression_blocks)
-    clock = saved_at = time.monotonic()
-    recent = []
-    while True:
-        if step == args.steps or clock - saved_at > args.save_seconds:
-            saved_at = clock
-            content = dict(heads=heads.state_dict(), adam=adam.state_dict(), step=step, seconds=seconds,
-                           count=args.count, chained=args.chained)  # fmt: skip
-            write_whole(path, lambda partial: torch.save(content, partial))
-        if step == args.steps:
-            break
-        rate = args.rate * min(1, (step + 1) / args.warm_up) * 0.5 * (1 + math.cos(math.pi * step / args.steps))
-        for group in adam.param_groups:
-            group["lr"] = rate
-        adam.zero_grad()
-        total = torch.zeros(args.count)
-        for number in range(step * args.batch, (step + 1) * args.batch):
-            # Block by block and head by head: logits of the whole step would not fit the L2 cache.
-            parts = torch.stack(list(losses(target, heads, *seen[number], args.against)))
-            (parts.sum() / args.batch).backward()
-            total += parts.detach() / args.batch
-        adam.step()
-        step += 1
-        recent.append(total)
-        now = time.monotonic()
-        seconds, clock = seconds + now - clock, now
-        if step % 10 == 0 or step == args.steps:
-            mean = " ".join(f"{x:.4f}" for x in torch.stack(recent).mean(0))
-            print(f"step {step} of {args.steps}  loss {mean}  rate {rate:.2e}  {seconds:.0f} s", flush=True)
-            recent = []
+
+    def losses_of(number):
+        # Block by block and head by head: logits of the whole step would not fit the L2 cache.
+        parts = torch.stack(list(losses(target, heads, *seen[number], args.against)))
+        return parts.sum(), parts
+
+    learn(args, "heads", heads, adam, losses_of, lambda done: 0.5 * (1 + math.cos(math.pi * done)), count=args.count, chained=args.chained)
 
 
 # --- export ---
 
 
+def write_folder(folder, config, weights):
+    """config.json and the weights, in bf16 (numbers of tokens as they are)."""
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    weights = {name: (p.to(torch.bfloat16) if p.is_floating_point() else p).contiguous() for name, p in weights.items()}
+    save_file(weights, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    print(f"{sum(p.numel() for p in weights.values() if p.is_floating_point())} parameters in {folder / 'model.safetensors'}")
+
+
 def export(args):
     saved = torch.load(args.state, weights_only=True)
     config = json.loads((pathlib.Path(args.target) / "config.json").read_text())
-    out = pathlib.Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
     own = {"model_type": "medusa_heads", "medusa_heads": saved["count"]}
     own |= {key: config[key] for key in ("hidden_size", "vocab_size", "rms_norm_eps")} | {"chained": saved["chained"]}
-    (out / "config.json").write_text(json.dumps(own, indent=2) + "\n")
-    weights = {f"model.{name}": p.to(torch.bfloat16).contiguous() for name, p in saved["heads"].items()}
-    save_file(weights, str(out / "model.safetensors"), metadata={"format": "pt"})
-    print(f"{sum(p.numel() for p in weights.values())} parameters in {out / 'model.safetensors'}")
+    write_folder(args.out, own, {f"model.{name}": p for name, p in saved["heads"].items()})
 
 
 # --- measure ---
@@ -275,7 +294,15 @@ def pipeline(logits, temperature, min_p):
     return log_p
 
 
-def pieces(args, target):
+def add_text(p):
+    """Arguments that name the text to measure on."""
+    p.add_argument("--file", help="a book")
+    p.add_argument("--prompts", help="or text of the target: what `generated.py prompts` wrote")
+    p.add_argument("--run", help="and the run folder with its continuations")
+    p.add_argument("--length", type=int, default=2048, help="tokens per window of a book")
+
+
+def pieces(args):
     """Token lists to measure on, and how many of their tokens were given: the first step begins behind these."""
     tokenizer = tokenizer_of(args.target)
     if args.run:
@@ -302,7 +329,7 @@ def measure(args):
     generator = torch.Generator().manual_seed(args.seed)
     kinds = ("text", "argmax", "coupled")
     hits = {kind: [] for kind in kinds}
-    for tokens, first in pieces(args, target):
+    for tokens, first in pieces(args):
         tokens = torch.tensor(tokens)
         h0 = target.hidden(tokens[None, :-1], *rotary(target.config, torch.arange(len(tokens) - 1)))[0]
         own = target.head(target.norm(h0))  # row s: of token s + 1
@@ -367,10 +394,7 @@ def main():
     p.add_argument("--out", required=True, help="folder for the heads")
     p = parsers["measure"]
     p.add_argument("--heads", required=True, help="folder that `export` wrote")
-    p.add_argument("--file", help="a book")
-    p.add_argument("--prompts", help="or text of the target: what `generated.py prompts` wrote")
-    p.add_argument("--run", help="and the run folder with its continuations")
-    p.add_argument("--length", type=int, default=2048, help="tokens per window of a book")
+    add_text(p)
     p.add_argument("--limit", type=int, default=0, help="positions (0 = all)")
     p.add_argument("--temperature", type=float, default=0.8)
     p.add_argument("--min-p", type=float, default=0.1)

@@ -1,34 +1,40 @@
-"""A draft layer for a trained model, in the layout of EAGLE 1 and 2: one decoder layer that continues the model's own hidden states.
+"""A draft layer for a trained model: one decoder layer that continues the model's own hidden states.
 
 python heads.py states --target MODEL --text BOOKS --windows 240 --out STATE/books
 python heads.py states --target MODEL --generated GENERATED.npy --windows 360 --out STATE/own
 python layer.py train --target MODEL --states STATE/books STATE/own --out STATE/layer.pt
 python layer.py export --target MODEL --state STATE/layer.pt --out LAYER
+python layer.py measure --target MODEL --layers LAYER … --prompts PROMPTS.jsonl --run RUN
 
-With h_t the target's hidden state at position t behind its final norm, and E its embedding:
+With h_0 the target's hidden state at position t, behind its final norm, t_i the token at position t + i, E the target's
+embedding, and Layer without a norm in front of its attention:
 
-    x_t = fc [E(token t+1), h_t],   out_t = Layer(x_t, keys and values of x_0 … x_t)      an estimate of h_(t+1)
-    logits of token t+2 = lm_head(out_t)                                                   the target's own head, as it is
+    h_1 = Layer(fc [E(t_1), h_0])                                                          an estimate of the state at t + 1
+    h_(i+1) = Layer(fc [E(t_(i+1)), h_i])      --kind eagle (the layout of EAGLE 1 and 2)                     … at t + i + 1
+    h_(i+1) = Layer(h_i)                       --kind lyanna: no token enters behind the first
+    logits of t_(i+1) = lm_head(h_i)           the target's own head, as it is
+        + RMSNorm(up(down(E(t_i))))            lyanna's token info; with --hot-tokens only of these tokens and for these tokens
 
-The layer has no norm in front of its attention. It learns from blocks of the states that heads.py keeps: cross entropy against
-the distribution that the target's own state gives, and the distance to that state. Behind the first pass, which reads the
-target's states, --depth - 1 further passes read the layer's own output of the pass before, as drafts do. Run the same command
-again to resume.
+Level i is at position t + i - 1 and reads the keys and values of what level 1 computes at all positions to t, and those of
+levels 2 … i of its own chain. All chains of a block, one from every position, are computed together.
+
+train: from blocks of the states that heads.py keeps, chains of --depth levels; cross entropy against the distribution that
+the target's own state gives, and the distance to that state. Run the same command again to resume. export: a folder in bf16.
+measure: how often the first guess of each level is the target's.
 """
 
 import argparse
 import json
-import math
 import pathlib
-import time
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file
 from torch import nn
 
 from evaluate import load
-from heads import States, write_whole
+from heads import States, add_text, learn, pieces, write_folder
 from model import Attention, FeedForward, Norm, rotary
 
 
@@ -41,19 +47,51 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = Norm(c.hidden_size, c.rms_norm_eps)
         self.mlp = FeedForward(c)
 
-    def forward(self, x, cos, sin):
-        x = x + self.self_attn(x, cos, sin)
+    def forward(self, x, cos, sin, cache):
+        x = x + self.self_attn(x, cos, sin, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
+class Chains:
+    """Keys and values of the chains from all positions, for Attention: row t is the chain that starts at t.
+
+    It reads the first level's entries up to t; of each later level, which is one more call, only entry t: its own.
+    """
+
+    def __init__(self):
+        self.keys, self.values, self.masks = [], [], []
+
+    def append(self, owner, k, v):
+        every = torch.ones(k.shape[2], k.shape[2], dtype=torch.bool)
+        self.masks.append(every.triu().tril() if self.keys else every.tril())
+        self.keys.append(k), self.values.append(v)
+        return torch.cat(self.keys, 2), torch.cat(self.values, 2), torch.cat(self.masks, 1)
+
+
+class TokenInfo(nn.Module):
+    """What a token adds to the logits of the next one."""
+
+    def __init__(self, c, rank, columns):
+        super().__init__()
+        self.down = nn.Linear(c.hidden_size, rank, bias=False)
+        self.up = nn.Linear(rank, columns, bias=False)
+        self.norm = Norm(columns, c.rms_norm_eps)
+
+    def forward(self, embedded):
+        return self.norm(self.up(self.down(embedded)))
+
+
 class DraftLayer(nn.Module):
-    def __init__(self, c):
+    def __init__(self, c, lyanna=False, rank=0, hot_tokens=None):
         super().__init__()
         self.fc = nn.Linear(2 * c.hidden_size, c.hidden_size)
         self.layers = nn.ModuleList([DecoderLayer(c)])
+        self.lyanna, self.vocab_size = lyanna, c.vocab_size
+        self.register_buffer("hot_tokens", hot_tokens)
+        self.token_info = TokenInfo(c, rank, c.vocab_size if hot_tokens is None else len(hot_tokens)) if rank else None
 
     def start(self):
-        """Begins with the state passed on as it is."""
+        """Begins with the state passed on as it is, and with little token info."""
         size = self.fc.out_features
         nn.init.normal_(self.fc.weight, std=0.02)
         self.fc.weight.data[:, size:] += torch.eye(size)
@@ -63,95 +101,155 @@ class DraftLayer(nn.Module):
                 nn.init.zeros_(p)
             elif p.dim() == 2:
                 nn.init.normal_(p, std=0.5 * p.shape[1] ** -0.5)
+        if self.token_info:
+            nn.init.constant_(self.token_info.norm.weight, 0.1)
 
-    def forward(self, embedded, states, cos, sin):
-        """Blocks [batch, length, hidden]."""
-        return self.layers[0](self.fc(torch.cat([embedded, states], -1)), cos, sin)
+    def leave_tokens_out(self):
+        """The part of fc that reads the token is zero and stays so."""
+        unread = torch.arange(self.fc.in_features) < self.fc.out_features
+        self.fc.weight.data[:, unread] = 0
+        self.fc.weight.register_hook(lambda gradient: gradient.masked_fill(unread, 0))
+
+    def info(self, tokens, embedded):
+        info = self.token_info(embedded)
+        if self.hot_tokens is None:
+            return info
+        info = info * torch.isin(tokens, self.hot_tokens)[..., None]
+        return info.new_zeros(*tokens.shape, self.vocab_size).index_copy(-1, self.hot_tokens, info)
+
+    def chains(self, target, tokens, states, depth, place):
+        """Of each level, states and logits [batch, start, …] of the chains whose h_0 are these states [batch, start, hidden].
+
+        tokens [batch, start + depth or more]: from the first start's position on.
+        """
+        starts, cache, h = states.shape[1], Chains(), states
+        embedded = target.embed_tokens(tokens)
+        info = self.info(tokens, embedded) if self.token_info else None
+        for i in range(1, depth + 1):
+            last = slice(i, i + starts)  # t_i of each chain
+            x = h if self.lyanna and i > 1 else self.fc(torch.cat([embedded[:, last], h], -1))
+            h = self.layers[0](x, *(part[i - 1 : i - 1 + starts] for part in place), cache)
+            logits = target.head(h)
+            yield h, logits if info is None else logits + info[:, last]
+
+
+def load_layer(folder, target):
+    """The exported layer of a folder, in f32."""
+    folder = pathlib.Path(folder)
+    config, weights = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    kind = config.get("draft_layer") == "lyanna", config.get("token_info_rank", 0), weights.get("hot_tokens")
+    layer = DraftLayer(target.config, *kind).eval()
+    layer.load_state_dict({name: p.float() if p.is_floating_point() else p for name, p in weights.items()})
+    return layer
+
+
+# --- train ---
 
 
 def losses(target, layer, tokens, h0, depth, place):
-    """Loss of each pass over blocks of tokens [batch, length + 1] and states before the final norm [batch, length, hidden]."""
+    """Cross entropy and distance of each level over blocks of tokens [batch, length + 1] and states before the final norm."""
     with torch.no_grad():
-        states, embedded = target.norm(h0), target.embed_tokens(tokens[:, 1:])
+        states = target.norm(h0)
         wanted = torch.softmax(target.head(states), -1)
-    length, read = states.shape[1], states
-    for step in range(1, depth + 1):
-        out = layer(embedded, read, *place)
-        # out_t is for position t + 1; in pass `step` it has come from the target's state at t + 1 - step.
-        got, right = out[:, step - 1 : length - 1], states[:, step:]
-        cross = F.cross_entropy(target.head(got).flatten(0, 1), wanted[:, step:].flatten(0, 1))
-        yield cross, F.smooth_l1_loss(got, right)
-        read = torch.cat([states[:, :1], out[:, :-1]], 1)
+    starts = h0.shape[1] - depth  # of chains that end within the block
+    for i, (h, logits) in enumerate(layer.chains(target, tokens, states[:, :starts], depth, place), 1):
+        right = slice(i, i + starts)
+        cross = F.cross_entropy(logits.flatten(0, 1), wanted[:, right].flatten(0, 1))
+        yield cross, F.smooth_l1_loss(h, states[:, right])
+
+
+def most_frequent(seen, count, vocab_size):
+    """So many tokens of these texts, in the order of their numbers."""
+    counts = sum(np.bincount(tokens[row], minlength=vocab_size) for (tokens, _), row in seen.parts)
+    return torch.from_numpy(np.sort(np.argsort(-counts, kind="stable")[:count]))
 
 
 def train(args):
     torch.manual_seed(args.seed)
     target = load(args.target).requires_grad_(False)
     seen = States(args.states, args.block, args.seed)
-    layer = DraftLayer(target.config)
+    lyanna, c = args.kind == "lyanna", target.config
+    rank = args.token_info_rank if lyanna else 0
+    hot = most_frequent(seen, args.hot_tokens, c.vocab_size) if rank and args.hot_tokens else None
+    layer = DraftLayer(c, lyanna, rank, hot)
     layer.start()
+    if args.without_first_token:
+        layer.leave_tokens_out()
     adam = torch.optim.AdamW(layer.parameters(), args.rate, betas=(0.9, 0.95), weight_decay=0.0)
-    step, seconds, path = 0, 0.0, pathlib.Path(args.out)
-    if path.exists():
-        saved = torch.load(path, weights_only=True)
-        layer.load_state_dict(saved["layer"])
-        adam.load_state_dict(saved["adam"])
-        step, seconds = saved["step"], saved["seconds"]
-        print(f"goes on from {path} at step {step}", flush=True)
-    place = rotary(target.config, torch.arange(args.block))
-    clock = saved_at = time.monotonic()
-    recent = []
-    while True:
-        if step == args.steps or clock - saved_at > args.save_seconds:
-            saved_at = clock
-            content = dict(layer=layer.state_dict(), adam=adam.state_dict(), step=step, seconds=seconds)
-            write_whole(path, lambda partial: torch.save(content, partial))
-        if step == args.steps:
-            break
-        rate = args.rate * min(1, (step + 1) / args.warm_up) * (1 - step / args.steps)
-        for group in adam.param_groups:
-            group["lr"] = rate
-        adam.zero_grad()
-        total = torch.zeros(args.depth)
-        for number in range(step * args.batch, (step + 1) * args.batch):
-            tokens, h0 = seen[number]
-            parts = list(losses(target, layer, tokens[None], h0[None], args.depth, place))
-            (sum(cross + args.distance * far for cross, far in parts) / (args.batch * args.depth)).backward()
-            total += torch.stack([cross.detach() for cross, _ in parts]) / args.batch
-        torch.nn.utils.clip_grad_norm_(layer.parameters(), 0.5)
-        adam.step()
-        step += 1
-        recent.append(total)
-        now = time.monotonic()
-        seconds, clock = seconds + now - clock, now
-        if step % 20 == 0 or step == args.steps:
-            mean = " ".join(f"{x:.4f}" for x in torch.stack(recent).mean(0))
-            print(f"step {step} of {args.steps}  cross entropy {mean}  rate {rate:.2e}  {seconds:.0f} s", flush=True)
-            recent = []
+    place = rotary(c, torch.arange(args.block))
+
+    def losses_of(number):
+        tokens, h0 = seen[number]
+        parts = list(losses(target, layer, tokens[None], h0[None], args.depth, place))
+        return sum(cross + args.distance * far for cross, far in parts) / args.depth, torch.stack([cross for cross, _ in parts])
+
+    config = {"draft_layer": "lyanna", "token_info_rank": rank} if lyanna else {}
+    learn(args, "layer", layer, adam, losses_of, lambda done: 1 - done, clip=0.5, config=config)
+
+
+# --- export ---
 
 
 def export(args):
     saved = torch.load(args.state, weights_only=True)
-    out = pathlib.Path(args.out)
-    out.mkdir(parents=True, exist_ok=True)
     config = json.loads((pathlib.Path(args.target) / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1, "bias": True}, indent=2) + "\n")
-    weights = {name: p.to(torch.bfloat16).contiguous() for name, p in saved["layer"].items()}
-    save_file(weights, str(out / "model.safetensors"), metadata={"format": "pt"})
-    print(f"{sum(p.numel() for p in weights.values())} parameters in {out / 'model.safetensors'}")
+    config |= {"num_hidden_layers": 1, "bias": True} | saved.get("config", {})
+    write_folder(args.out, config, saved["layer"])
+
+
+# --- measure ---
+
+
+def mean_and_error(texts):
+    """Mean over the rows of all texts, and its standard error: rows of a text depend on each other, texts do not."""
+    rows = sum(map(len, texts))
+    mean = torch.cat(texts).mean(0)
+    off = torch.stack([(text - mean).sum(0) for text in texts])
+    return mean, (off.pow(2).sum(0) * len(texts) / (len(texts) - 1)).sqrt() / rows
+
+
+@torch.inference_mode()
+def measure(args):
+    """Prints of each level, in percent with standard error: how often the layer's first guess is the target's most probable
+    token, the tokens before it being those of the text. Behind them the mean length of a chain up to its first miss. Of
+    every layer but the first also the difference to the first.
+    """
+    target = load(args.target)
+    layers = [load_layer(folder, target) for folder in args.layers]
+    hits = [[] for _ in layers]
+    for text, first in pieces(args):
+        tokens = torch.tensor(text)[None]
+        place = rotary(target.config, torch.arange(len(text) - 1))
+        states = target.norm(target.hidden(tokens[:, :-1], *place))
+        wanted = target.head(states)[0].argmax(-1)
+        starts = len(wanted) - args.depth
+        for layer, found in zip(layers, hits):
+            levels = enumerate(layer.chains(target, tokens, states[:, :starts], args.depth, place), 1)
+            right = torch.stack([logits[0].argmax(-1) == wanted[i : i + starts] for i, (_, logits) in levels], -1)
+            found.append(torch.cat([100 * right, right.cumprod(-1).sum(-1, keepdim=True)], -1)[first - 1 :].float())
+    print(f"{sum(map(len, hits[0]))} positions of {len(hits[0])} texts: level 1 … {args.depth}, accepted per chain")
+    cells = lambda texts: "  ".join(f"{m:6.2f} ± {e:.2f}" for m, e in zip(*mean_and_error(texts)))
+    for folder, found in zip(args.layers, hits):
+        print(f"{folder}\n    {cells(found)}")
+        if found is not hits[0]:
+            print(f"    {cells([mine - other for mine, other in zip(found, hits[0])])}   more than the first")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="what", required=True)
-    parsers = {command.__name__: commands.add_parser(command.__name__) for command in (train, export)}
+    parsers = {command.__name__: commands.add_parser(command.__name__) for command in (train, export, measure)}
     for p in parsers.values():
         p.add_argument("--target", required=True, help="folder with the exported target")
         p.add_argument("--threads", type=int, default=2)
     p = parsers["train"]
     p.add_argument("--states", nargs="+", required=True, help="folders that `heads.py states` wrote")
+    p.add_argument("--kind", choices=["eagle", "lyanna"], default="eagle")
+    p.add_argument("--token-info-rank", type=int, default=64, help="lyanna: inner size of the token info (0 = without)")
+    p.add_argument("--hot-tokens", type=int, default=0, help="token info only for the most frequent ones of the states (0 = all)")
+    p.add_argument("--without-first-token", action="store_true", help="fc reads the state alone")
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--depth", type=int, default=3, help="passes")
+    p.add_argument("--depth", type=int, default=3, help="levels of a chain")
     p.add_argument("--distance", type=float, default=0.1, help="weight of the distance to the target's state")
     p.add_argument("--steps", type=int, default=1000)
     p.add_argument("--batch", type=int, default=4, help="blocks per step")
@@ -163,9 +261,13 @@ def main():
     p = parsers["export"]
     p.add_argument("--state", required=True)
     p.add_argument("--out", required=True, help="folder for the layer")
+    p = parsers["measure"]
+    p.add_argument("--layers", nargs="+", required=True, help="folders that `export` wrote")
+    p.add_argument("--depth", type=int, default=3, help="levels of a chain")
+    add_text(p)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    {"train": train, "export": export}[args.what](args)
+    {"train": train, "export": export, "measure": measure}[args.what](args)
 
 
 if __name__ == "__main__":
