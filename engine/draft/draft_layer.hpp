@@ -9,14 +9,14 @@
 // An embed_tokens.weight beside them is not read: the target's is used.
 //
 // A layer of EAGLE-3 reads the residual streams that enter some layers of the target, fused once, and has an output
-// head of its own over "draft_vocab_size" tokens (by default the target's):
-//   fc.weight [hidden, taps hidden]          "eagle_aux_hidden_state_layer_ids", also in "eagle_config", names the
-//   layers midlayer.*                               its q, k and v read [input_layernorm(embedding),
-//   hidden_norm(state)] norm.weight, lm_head.weight [draft vocabulary, hidden] d2t [draft vocabulary], integers token i
-//   of the draft's is token i + d2t[i] of the target's
+// head of its own over "draft_vocab_size" tokens (by default the target's). The layers are those named by
+// "eagle_aux_hidden_state_layer_ids", also in "eagle_config".
+//   fc.weight [hidden, taps hidden]
+//   midlayer.*                                       q, k, v read [input_layernorm(embedding), hidden_norm(state)]
+//   norm.weight [hidden], lm_head.weight [draft vocabulary, hidden]
+//   d2t [draft vocabulary], integers                 token i of the draft's is token i + d2t[i] of the target's
 //
-// A layer of Lyanna has "draft_layer": "lyanna",
-// and token info (token_info.hpp) if "token_info_rank" is above 0:
+// A layer of Lyanna has "draft_layer": "lyanna", and token info (token_info.hpp) if "token_info_rank" is above 0:
 //   token_info.down.weight [rank, hidden], token_info.up.weight [tokens, rank], token_info.norm.weight [tokens]
 //   hot_tokens [tokens], integers, ascending         the tokens that have info; without it all do
 #pragma once

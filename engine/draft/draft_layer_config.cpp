@@ -35,6 +35,7 @@ std::vector<std::int32_t> info_tokens_of(const SafetensorsFolder& tensors, std::
     const std::string& file = found->second.file;
     const std::vector<std::int64_t> hot = integers_of(found->second, "hot_tokens");
     std::vector<std::int32_t> tokens;
+    if (hot.empty()) throw InputError(file, "hot_tokens", "at least one token", "none", trained_for);
     for (const std::int64_t token : hot) {
         const std::int64_t least = tokens.empty() ? 0 : tokens.back() + 1;
         if (token < least || token >= vocab_size)
@@ -46,14 +47,15 @@ std::vector<std::int32_t> info_tokens_of(const SafetensorsFolder& tensors, std::
 }
 
 /// Layers whose inputs a layer of EAGLE-3 reads: those that its config.json names, else an early, a middle and a late
-/// one.
+/// one. There are two conventions for the names: if the first is 1, they are layers whose outputs are read, for the
+/// default begins with 2 (as SGLang tells them apart, pull request 25454).
 std::vector<std::int64_t> tap_layers_of(const Json& json, const ModelConfig& target, const std::string& file) {
     constexpr const char* field = "eagle_aux_hidden_state_layer_ids";
     const Json* named = find_member(json, field, file);
     if (const Json* inner = find_member(json, "eagle_config", file); named == nullptr && inner != nullptr)
         named = find_member(*inner, field, file);
     const std::string expected = "layers from 0 to " + std::to_string(target.num_layers - 1);
-    if (named == nullptr) {
+    if (named == nullptr || *named == Json::array()) {
         if (target.num_layers < 7)
             throw InputError(file, field, expected, "nothing", "the default, 2, n / 2 and n - 3, needs 7 layers");
         return {2, target.num_layers / 2, target.num_layers - 3};
@@ -62,6 +64,9 @@ std::vector<std::int64_t> tap_layers_of(const Json& json, const ModelConfig& tar
     if (named->is_array()) {
         for (const Json& one : *named)
             layers.push_back(one.is_number_unsigned() ? one.get<std::int64_t>() : target.num_layers);
+    }
+    if (!layers.empty() && layers.front() == 1) {
+        for (std::int64_t& layer : layers) ++layer;
     }
     const auto beyond = [&](std::int64_t layer) { return layer < 0 || layer >= target.num_layers; };
     if (layers.empty() || layers.size() > 16 || std::any_of(layers.begin(), layers.end(), beyond))
@@ -100,6 +105,8 @@ std::vector<std::int32_t> head_tokens_of(const SafetensorsFolder& tensors, std::
 
 void read_eagle3(const Json& json, const SafetensorsFolder& tensors, const ModelConfig& target,
                  DraftLayerConfig& config) {
+    if (get_bool_or(json, "norm_before_residual", false, config.file))
+        throw InputError(config.file, "norm_before_residual", "false", "true", "this form is not in this version");
     config.tap_layers = tap_layers_of(json, target, config.file);
     const std::int64_t num_rows =
         get_int_or(json, "draft_vocab_size", target.vocab_size, 1, target.vocab_size, config.file);
@@ -138,8 +145,12 @@ DraftLayerConfig DraftLayerConfig::load(const std::filesystem::path& folder, con
         config.token_info_rank = get_int_or(json, "token_info_rank", 0, 0, max_info_rank, config.file);
     const SafetensorsFolder tensors = SafetensorsFolder::open(folder);
     if (config.token_info_rank > 0) config.info_tokens = info_tokens_of(tensors, target.vocab_size);
-    if (tensors.contains(std::string(eagle3_prefix) + "self_attn.q_proj.weight"))
+    if (tensors.contains(std::string(eagle3_prefix) + "self_attn.q_proj.weight")) {
+        if (config.chains_states)
+            throw InputError(config.file, kind_field, "none in a folder of EAGLE-3's tensors",
+                             describe(json[kind_field]), "a chain of states has no layer of this form");
         read_eagle3(json, tensors, target, config);
+    }
     return config;
 }
 

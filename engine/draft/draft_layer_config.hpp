@@ -26,8 +26,8 @@ struct DraftLayerConfig {
     std::vector<std::int32_t> info_tokens;  ///< tokens that have token info, ascending
     std::string file;                       ///< path of config.json, for messages
 
-    /// Reads config.json and the tensor `hot_tokens`. Throws InputError that names the field, also if the layer does
-    /// not fit the target or the method.
+    /// Reads config.json and the tensors that name tokens. Throws InputError that names the field, also if the layer
+    /// does not fit the target or the method.
     static DraftLayerConfig load(const std::filesystem::path& folder, const ModelConfig& target,
                                  const DraftMethod& method);
 

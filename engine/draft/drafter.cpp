@@ -1,5 +1,7 @@
 #include "engine/draft/drafter.hpp"
 
+#include <algorithm>
+
 #include "engine/draft/ngram_sequence.hpp"
 
 namespace longhaul::engine {
@@ -32,6 +34,10 @@ std::int64_t max_tree_nodes(const DraftOptions& options, const TreeShape& shape)
     if (options.method->chained_heads) return shape.max_nodes() + continuations(options, shape.depth).shape.budget;
     if (options.method->copies_target && options.method->has_ngrams)
         return shape.max_nodes() + added_ngrams(options).shape.budget;
+    if (options.method->chains_states && options.resample != Resample::off) {
+        const std::int64_t small = options.resample_tree.shape().max_nodes();
+        return options.resample == Resample::fused ? shape.max_nodes() + small : std::max(shape.max_nodes(), small);
+    }
     return shape.max_nodes();
 }
 

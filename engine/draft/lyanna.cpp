@@ -3,7 +3,7 @@
 // chain's logits (token_info.hpp). What a rejected token leaves of a chain drafts again: its remaining levels, with the
 // info of the token that was emitted, make a small tree at no further pass of the layer (re-sampling).
 //
-// Row i of a chain, from 0, estimates the state that gives the token i places behind its root.
+// Row i of a chain, from 0, estimates the state that gives the token i + 1 places behind its root.
 #include <algorithm>
 #include <deque>
 #include <stdexcept>
@@ -22,7 +22,7 @@ class LyannaSequence final : public LayerSequence {
     /// Where drafts decide the text, the place of the last chain outlives its states: they come again (`lost_chain`).
     void release() override {
         LayerSequence::release();
-        chain_ = {};
+        set_chain(one_text() ? chain_root_ : 0, {});
     }
     DrafterState take_delta() override {
         if (!one_text()) return {};
@@ -80,6 +80,7 @@ class LyannaDrafter final : public LayerDrafter {
     }
     void propose(std::span<Proposal> proposals) override;
 
+    /// As max_tree_nodes plans it.
     [[nodiscard]] std::int64_t max_nodes() const override {
         const std::int64_t regular = method_->max_nodes();
         return resample_ == Resample::off     ? regular

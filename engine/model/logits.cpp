@@ -72,11 +72,14 @@ Logits Logits::with_added(std::span<const std::int32_t> rows, const float* added
     if (on_device_ != nullptr) {
         PooledBuffer sums = rows_.another(bytes(stride_));
         device_->gather(on_device_, rows, stride_, sums.floats());
-        device_->add_columns(sums.floats(), stride_, added, columns.size(), columns.on_device(), count, columns.size());
+        if (columns.size() > 0) {
+            device_->add_columns(sums.floats(), stride_, added, columns.size(), columns.on_device(), count,
+                                 columns.size());
+        }
         return {*device_, vocab_size_, count, std::move(sums), stride_, staging_};
     }
     std::vector<float> here(static_cast<std::size_t>(count * columns.size()));
-    device_->download(here.data(), reinterpret_cast<const std::byte*>(added), bytes(columns.size()));
+    if (!here.empty()) device_->download(here.data(), reinterpret_cast<const std::byte*>(added), bytes(columns.size()));
     const auto add_to = [&](float* sums) {
         const kernels::FlushDenormals flush;  // as on a device
         for (std::int64_t i = 0; i < count; ++i, sums += vocab_size_) {

@@ -91,7 +91,7 @@ struct Replica::State {
         std::vector<CostModel> drafts;
         for (Model* draft : options.draft.models)
             drafts.push_back(CostModel::measure(*draft, 0.3 / static_cast<double>(options.draft.models.size())));
-        // A draft layer is one more layer of the target's shape, with the target's head.
+        // About a draft layer's cost: one more layer of the target's shape, and its head. Measured times correct it.
         if (options.draft.layer != nullptr) drafts.emplace_back(1, target.points());
         TreeFamily family = tree_family(*options.draft.method, static_cast<std::int64_t>(drafts.size()));
         if (options.draft.method->copies_target)

@@ -234,7 +234,7 @@ Key draft_tree_key() {
 Key resample_tree_key() {
     return {.info = {.key = "resample-tree",
                      .value_name = "SHAPE",
-                     .help = "size of this tree: width x depth, with a node budget 4x2:4"},
+                     .help = "draft = lyanna: shape of that tree, width x depth, with a node budget 4x2:4"},
             .kind = Kind::draft,
             .set =
                 [](Settings& s, const std::string& value, const auto&) {
@@ -503,7 +503,7 @@ Section draft_section() {
                 "with a pass of its own, nothing"),
          resample_tree_key(),
          integer("resample-threshold", Kind::draft, &Settings::resample_threshold, 0, any,
-                 "levels of which more must remain for that; 0 = always"),
+                 "draft = lyanna: re-samples where more levels than this remain; 0 = always"),
          choice("draft-precision", Kind::draft, &Settings::draft_precision, {"auto", "int4", "int8", "same"}, {},
                 "weights that draft = self, tokenswift and triforce draft with; same = the model's own, no copy"),
          draft_passes_key(), partial_cache_key(),

@@ -134,9 +134,10 @@ DraftCost DraftModels::cost(const engine::ModelConfig& target, const engine::Dra
     const auto all = static_cast<double>(engine::num_parameters(target));
     const double heads = heads_ ? static_cast<double>(heads_->config().num_parameters(target)) / all : 0;
     if (layer_) {  // a chain of states has one product with the head for all its levels
+        const double layer = static_cast<double>(layer_->config().num_parameters()) / all;
         const double head = static_cast<double>(layer_->config().num_head_parameters(target)) / all;
-        const auto levels = static_cast<double>(layer_->config().chains_states ? options.shape().depth : 1);
-        return {.level = static_cast<double>(layer_->config().num_parameters()) / all + head / levels, .levels = 0};
+        if (layer_->config().chains_states) return {.level = layer, .levels = 0, .tree = head};
+        return {.level = layer + head, .levels = 0};
     }
     double models = 0, copy = 0;
     for (const auto& model : models_) models += static_cast<double>(engine::num_parameters(model->config())) / all;

@@ -283,6 +283,16 @@ std::int64_t workspace_bytes(const Settings& settings, const ModelParts& parts) 
         const std::int64_t levels = settings.batch * engine::tree_of_heads(draft_of(settings), heads).depth;
         bytes += std::int64_t{sizeof(float)} * ((rows + 2 * levels) * target.hidden_size + levels * target.vocab_size);
     }
+    if (const auto folder = draft_folders(settings).layer; !folder.empty()) {
+        // The layer's inputs, side by side and as taps; per expanded node a row of logits, and two of what is added to
+        // it.
+        const engine::ModelConfig& target = parts.front().config;
+        const auto layer = engine::DraftLayerConfig::load(folder, target, *settings.draft);
+        const engine::TreeShape shape = draft_of(settings).shape();
+        const std::int64_t wide = layer.has_own_head() ? 2 * std::ssize(layer.tap_layers) + 6 : 6;
+        const std::int64_t logits = settings.batch * (3 * 2 * shape.width + shape.depth);
+        bytes += std::int64_t{sizeof(float)} * (rows * wide * target.hidden_size + logits * target.vocab_size);
+    }
     return bytes;
 }
 

@@ -168,7 +168,9 @@ std::optional<ResultRecord> parse_journal(std::string_view line) {
 double DraftCost::mbsu(const engine::ItemStatistics& statistics) const {
     if (statistics.target_calls == 0) return 0;
     const double run = static_cast<double>(statistics.draft_calls) / static_cast<double>(statistics.target_calls);
-    return statistics.block_efficiency() / ((levels > 0 ? static_cast<double>(levels) : run) * level + 1);
+    const double trees = std::min(run, 1.0);  // per target call
+    return statistics.block_efficiency() /
+           ((levels > 0 ? static_cast<double>(levels) : run) * level + trees * tree + 1);
 }
 
 std::string format_statistics(const ResultRecord& record, const engine::FinishedItem& item, std::int64_t replica,

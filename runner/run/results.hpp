@@ -63,6 +63,7 @@ ResultFormat result_format(const Settings& settings);
 struct DraftCost {
     double level = 0;         ///< parameters of the draft models that run per level / the target's parameters
     std::int64_t levels = 0;  ///< levels of each tree; 0: use the measured number of draft calls per target call
+    double tree = 0;          ///< what runs once per tree
 
     [[nodiscard]] double mbsu(const engine::ItemStatistics& statistics) const;
 };

@@ -35,7 +35,9 @@ std::string doubt_about_drafts(const Settings& settings, const JobOutcome& outco
     constexpr double nearly_none = 0.005;
     const bool trained =
         settings.draft->part == engine::DraftPart::heads || settings.draft->part == engine::DraftPart::layer;
-    if (!trained || outcome.drafted < enough || ratio(outcome.accepted, outcome.drafted) > nearly_none) return "";
+    // Of a wide tree few nodes can be accepted; with draft-tree = auto few target calls have drafts.
+    const std::int64_t tried = std::min(outcome.drafted, outcome.target_calls);
+    if (!trained || outcome.drafted < enough || ratio(outcome.accepted, tried) > nearly_none) return "";
     return ", nearly none: were they trained for this model?";
 }
 

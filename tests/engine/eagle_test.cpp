@@ -188,6 +188,17 @@ TEST(Eagle3, FoldersWithFaultsAreRefusedInOneLine) {
     EXPECT_EQ(message(unchanged), "(no error)");
     EXPECT_EQ(message({{"architectures", {"LlamaForCausalLMEagle3"}}}), "(no error)");
     EXPECT_EQ(message({{"eagle_config", {{"eagle_aux_hidden_state_layer_ids", {1, 4, 6}}}}}), "(no error)");
+    EXPECT_EQ(message({{"eagle_aux_hidden_state_layer_ids", Json::array()}}), "(no error)") << "the default";
+    expect_refused(message({{"eagle_aux_hidden_state_layer_ids", {1, 4, 7}}}), "expected layers from 0 to 7, got");
+    expect_refused(message({{"norm_before_residual", true}}), "norm_before_residual: expected false, got true");
+    expect_refused(message({{"draft_layer", "lyanna"}}), "draft_layer: expected none, as in a layer of EAGLE, got");
+    EXPECT_THROW(DraftLayer(folder, *model, find_draft_method("lyanna")), InputError) << "this form reads tokens";
+    const auto taps = [&](const std::vector<std::int64_t>& named) {
+        EXPECT_EQ(message({{"eagle_aux_hidden_state_layer_ids", named}}), "(no error)");
+        return DraftLayerConfig::load(folder, model->config(), find_draft_method("eagle")).tap_layers;
+    };
+    EXPECT_EQ(taps({2, 3, 6}), (std::vector<std::int64_t>{2, 3, 6})) << "whose inputs are read";
+    EXPECT_EQ(taps({1, 3, 6}), (std::vector<std::int64_t>{2, 4, 7})) << "whose outputs are read";
     expect_refused(message({{"eagle_aux_hidden_state_layer_ids", {2, 4, 8}}}),
                    "eagle_aux_hidden_state_layer_ids: expected layers from 0 to 7, got");
     expect_refused(message({{"eagle_aux_hidden_state_layer_ids", {2, 4}}}), "fc.weight: expected shape [32, 64]");

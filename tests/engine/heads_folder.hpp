@@ -54,7 +54,7 @@ class TensorsFolder {
             }
             data.append(reinterpret_cast<const char*>(tensor.integers.data()), tensor.integers.size() * 8);
             header += (header.size() > 1 ? ",\"" : "\"") + tensor.name + R"(":{"dtype":")" +
-                      (tensor.integers.empty() ? "BF16" : "I64") + R"(","shape":[)" + shape + R"(],"data_offsets":[)" +
+                      (tensor.values.empty() ? "I64" : "BF16") + R"(","shape":[)" + shape + R"(],"data_offsets":[)" +
                       std::to_string(begin) + "," + std::to_string(data.size()) + "]}";
         }
         header += "}";

@@ -101,12 +101,15 @@ TEST(Lyanna, CoupledGoesOnAfterInterruptions) {
 TEST(Lyanna, TreesOfAnySizeAndPausesChangeNoText) {
     const TensorsFolder chain(with_token_info(layer_tensors()), chain_config());
     const TensorsFolder eagle(layer_tensors(), layer_config);
-    for (const std::string method : {"lyanna", "eagle"}) {
+    for (const auto& [method, way] : {std::pair<std::string, Resample>{"lyanna", Resample::fused},
+                                      {"lyanna", Resample::separate},
+                                      {"eagle", Resample::fused}}) {
         Job job = lyanna_job(VerifyRule::coupled, method == "eagle" ? eagle : chain);
         job.items = 2;
         job.generation.max_tokens = 400;
         const LyannaTexts plain = plain_lyanna_texts(job);
         job.options.draft.method = method;
+        job.options.draft.resample = way;
         job.options.draft.tree = "auto";
         std::int64_t step = 0, drafting_steps = 0;
         job.options.draft.tree_limits = [&]() -> TreeLimits {
@@ -209,6 +212,26 @@ TEST(TokenTree, MergeAddsTheBestOfWhatIsMissing) {
     EXPECT_FLOAT_EQ(tree.probability[2], 0.25F);
 }
 
+TEST(Lyanna, PlansCountItsNodes) {
+    const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
+    const auto group = make_local_group();
+    const auto model = Model::load(tiny_model, Precision::bf16, *device, *group);
+    const TensorsFolder folder(with_token_info(layer_tensors()), chain_config());
+    DraftLayer layer(folder.path(), *model, find_draft_method("lyanna"));
+    for (const char* tree : {"auto", "5", "4x3:12"}) {
+        for (const Resample way : all_ways) {
+            DraftOptions options;
+            options.method = "lyanna";
+            options.tree = tree;
+            options.layer = &layer;
+            options.resample = way;
+            options.resample_tree = "6x2:8";
+            EXPECT_EQ(make_drafter({options, model.get()})->max_nodes(), max_tree_nodes(options, options.shape()))
+                << tree;
+        }
+    }
+}
+
 TEST(Lyanna, LogitsTokenInfoAndTreesAreThoseOfPyTorch) {
     for (const char* name : {"lyanna/lyanna-llama", "lyanna/lyanna-qwen2"}) {
         SCOPED_TRACE(name);
@@ -280,6 +303,9 @@ TEST(Lyanna, FoldersWithFaultsAreRefusedInOneLine) {
          {std::vector<std::int64_t>{3, 3}, {5, 4}, {0, 96}, {-1, 4}, {0, std::int64_t{1} << 40}})
         expect_refused(message(with_token_info(layer_tensors(), hot), chain_config()),
                        "hot_tokens: expected ascending tokens below 96, each once, got ");
+    std::vector<HeadTensor> no_hot_tokens = with_token_info(layer_tensors(), {1});
+    no_hot_tokens.back() = {"hot_tokens", {0}, {}, {}};
+    expect_refused(message(no_hot_tokens, chain_config()), "hot_tokens: expected at least one token, got none");
     std::vector<HeadTensor> fewer = with_token_info(layer_tensors(), {1, 2, 3});
     fewer.back() = {"hot_tokens", {2}, {}, {1, 2}};
     expect_refused(message(fewer, chain_config()), "token_info.up.weight: expected shape [2, 4]");

@@ -63,6 +63,8 @@ TEST(StatisticsLine, MemoryBoundSpeedupAndTokenRate) {
     // 10 tokens in 4 calls; 3 levels of an eighth of a call each; then the 6/4 levels that were run.
     EXPECT_DOUBLE_EQ(line(DraftCost{.level = 0.125, .levels = 3})["mbsu"].get<double>(), 2.5 / (3 * 0.125 + 1));
     EXPECT_DOUBLE_EQ(line(DraftCost{.level = 0.125, .levels = 0})["mbsu"].get<double>(), 2.5 / (1.5 * 0.125 + 1));
+    EXPECT_DOUBLE_EQ(line(DraftCost{.level = 0.125, .levels = 0, .tree = 0.5})["mbsu"].get<double>(),
+                     2.5 / (1.5 * 0.125 + 0.5 + 1));
     EXPECT_DOUBLE_EQ(line(DraftCost{})["mbsu"].get<double>(), 2.5) << "drafts that cost nothing";
     EXPECT_FALSE(line(std::nullopt).contains("mbsu"));
     EXPECT_DOUBLE_EQ(line(std::nullopt)["tokens_per_second"].get<double>(), 12 / 4.0);
