@@ -8,7 +8,7 @@
 
 namespace longhaul::engine {
 
-std::vector<std::int32_t> numbers(std::int64_t first, std::int64_t end) {
+std::vector<std::int32_t> row_range(std::int64_t first, std::int64_t end) {
     std::vector<std::int32_t> all(static_cast<std::size_t>(end - first));
     std::iota(all.begin(), all.end(), static_cast<std::int32_t>(first));
     return all;
@@ -44,7 +44,7 @@ void LayerSequence::copy_pending(kernels::Device& device, std::int64_t count, fl
     std::int64_t first = first_row_;
     for (auto piece = pending_.begin(); count > 0; ++piece, first = 0) {
         const std::int64_t rows = std::min(count, piece->num_rows() - first);
-        device.gather(piece->data(), numbers(first, first + rows), piece->width(), to);
+        device.gather(piece->data(), row_range(first, first + rows), piece->width(), to);
         to += rows * piece->width();
         count -= rows;
     }
@@ -94,6 +94,12 @@ HiddenStates LayerDrafter::gathered(const HiddenStates& from, std::span<const st
     return states;
 }
 
+void LayerDrafter::copy_rows(const HiddenStates& from, std::int64_t first, std::int64_t count, const HiddenStates& to,
+                             std::int64_t to_row) const {
+    if (count == 0) return;
+    target_.device().gather(from.data(), row_range(first, first + count), to.width(), to.data() + to_row * to.width());
+}
+
 HiddenStates LayerDrafter::compute(std::span<const PendingPairs> pairs) {
     std::vector<ForwardRow> rows;
     std::vector<KvView> views;
@@ -121,7 +127,7 @@ void LayerDrafter::observe(std::span<const Observation> observations, std::span<
         std::vector<std::int32_t> rows;
         std::int64_t first = seen.first_position;
         if (first >= 0) {
-            rows = numbers(seen.first_row, seen.first_row + seen.num_rows);
+            rows = row_range(seen.first_row, seen.first_row + seen.num_rows);
         } else {  // the root and the accepted nodes, each with the token that was emitted after it
             first = std::ssize(seen.context) - 1 - seen.num_new;
             rows.push_back(static_cast<std::int32_t>(seen.first_row));

@@ -103,6 +103,9 @@ class LayerDrafter : public Drafter {
     virtual void read(std::span<const PendingPairs> chunks) { static_cast<void>(compute(chunks)); }
 
     [[nodiscard]] HiddenStates gathered(const HiddenStates& from, std::span<const std::int32_t> rows) const;
+    /// Copies rows first … first + count - 1 of `from` to the rows of `to` from `to_row` on.
+    void copy_rows(const HiddenStates& from, std::int64_t first, std::int64_t count, const HiddenStates& to,
+                   std::int64_t to_row) const;
     /// Computes and stores keys and values of the pairs; the layer's output of the last pair of each entry. Collective.
     HiddenStates compute(std::span<const PendingPairs> pairs);
     /// Adds a level to each tree, none of which is complete. Row i of `logits`: the distribution after the i-th of the
@@ -119,6 +122,6 @@ class LayerDrafter : public Drafter {
 };
 
 /// first, first + 1, …, end - 1.
-std::vector<std::int32_t> numbers(std::int64_t first, std::int64_t end);
+std::vector<std::int32_t> row_range(std::int64_t first, std::int64_t end);
 
 }  // namespace longhaul::engine

@@ -438,20 +438,11 @@ void SafetensorsFolder::drop_pages(const std::byte* begin, std::int64_t num_byte
 }
 
 std::vector<std::int64_t> integers_of(const TensorView& tensor, const std::string& name) {
-    const bool wide = tensor.dtype_name == "I64";
-    if ((!wide && tensor.dtype_name != "I32") || tensor.shape.size() != 1)
-        throw InputError(tensor.file, name, "one row of I64 or I32",
+    if (tensor.dtype_name != "I64" || tensor.shape.size() != 1)
+        throw InputError(tensor.file, name, "one row of I64",
                          tensor.dtype_name + " of " + std::to_string(tensor.shape.size()) + " dimensions");
     std::vector<std::int64_t> values(static_cast<std::size_t>(tensor.shape.front()));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        if (wide) {
-            std::memcpy(&values[i], tensor.data + i * sizeof(std::int64_t), sizeof(std::int64_t));
-        } else {
-            std::int32_t value = 0;
-            std::memcpy(&value, tensor.data + i * sizeof value, sizeof value);
-            values[i] = value;
-        }
-    }
+    if (!values.empty()) std::memcpy(values.data(), tensor.data, values.size() * sizeof values.front());
     return values;
 }
 

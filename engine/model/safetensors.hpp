@@ -23,7 +23,7 @@ struct TensorView {
     std::string file;  ///< for messages
 };
 
-/// The values of a tensor of one dimension and type I64 or I32. Throws InputError.
+/// The values of a tensor of one dimension and type I64. Throws InputError.
 std::vector<std::int64_t> integers_of(const TensorView& tensor, const std::string& name);
 
 /// All tensors of a model folder (`model.safetensors`, or `model.safetensors.index.json` and its shards).

@@ -13,7 +13,7 @@
 # Options are passed on to `longhaul sweep`. If it was killed or stopped, run it again to resume. At the end the sweep's folder
 # has the table (paper.md, paper.csv), and for figure-8 a figure. RANKS=2 runs on two MPI ranks. The exit code is the sweep's.
 #
-# Figure 13 is `longhaul bench drafts`. Tables 1 and 2 and figures 5 and 7 are of the training: jobs/train/README.md.
+# Figure 13 is `longhaul bench layers`. Tables 1 and 2 and figures 5 and 7 are of the training: jobs/train/README.md.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 

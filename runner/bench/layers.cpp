@@ -1,10 +1,9 @@
 // `longhaul bench layers`: what drafting with a draft layer costs (eagle, lyanna), beside the machine's limits and the
 // target's pass over the tree. Random weights; a tree is always rejected, so that lyanna re-samples in every step.
 #include <algorithm>
-#include <chrono>
-#include <functional>
 #include <new>
 #include <numeric>
+#include <optional>
 
 #include "engine/draft/draft_layer.hpp"
 #include "engine/draft/drafter.hpp"
@@ -20,9 +19,10 @@ struct LayerCase {
     const char *draft, *tree;
     engine::Resample resample = engine::Resample::off;
 };
-/// The last two verify equally many nodes.
-constexpr LayerCase layer_cases[] = {
-    {"eagle", "4x4:16"}, {"lyanna", "4x4:12"}, {"lyanna", "4x4:16"}, {"lyanna", "4x4:12", engine::Resample::fused}};
+/// Chains, and trees of which the last two have equally many nodes.
+constexpr LayerCase layer_cases[] = {{"eagle", "4"},       {"lyanna", "4"},
+                                     {"eagle", "4x4:16"},  {"lyanna", "4x4:12"},
+                                     {"lyanna", "4x4:16"}, {"lyanna", "4x4:12", engine::Resample::fused}};
 
 /// A layer of the target's shape.
 engine::DraftLayerConfig layer_config(const engine::ModelConfig& target, const engine::DraftMethod& method) {

@@ -332,6 +332,21 @@ HeadsFolder heads_of_tiny_model() {
     return {ModelConfig::load(tiny_model).hidden_size, 3};
 }
 
+/// Drafts on the other device are those of the CPU, and no row of logits is downloaded if it can choose.
+void expect_same_drafts(Job job, const DeviceCase& other) {
+    Job plain = job;
+    if (other.as_cpu) plain.make_device = {};
+    const JobResult right = launch(plain);
+    Counted device(other.make);
+    job.make_device = [&] { return device.make(); };
+    const JobResult drawn = launch(job);
+    EXPECT_EQ(tokens_of(drawn.items), tokens_of(right.items));
+    EXPECT_EQ(drawn.sum.drafted, right.sum.drafted);
+    EXPECT_EQ(drawn.sum.accepted, right.sum.accepted);
+    EXPECT_GT(drawn.sum.drafted, 0);
+    EXPECT_EQ(device.rows == 0, device.can_choose);
+}
+
 // Draft models and heads too: tree nodes and their probabilities are downloaded, not the rows they were drawn from.
 TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
     const HeadsFolder heads = heads_of_tiny_model();
@@ -349,17 +364,7 @@ TEST_P(OtherDevice, DrawsDraftsWhereTheLogitsAre) {
         job.options.draft.tree = tree;
         job.options.verify = "coupled";
         give_part(job, heads);
-        Job plain = job;
-        if (GetParam().as_cpu) plain.make_device = {};
-        const JobResult right = launch(plain);
-        Counted device(GetParam().make);
-        job.make_device = [&] { return device.make(); };
-        const JobResult drawn = launch(job);
-        EXPECT_EQ(tokens_of(drawn.items), tokens_of(right.items));
-        EXPECT_EQ(drawn.sum.drafted, right.sum.drafted);
-        EXPECT_EQ(drawn.sum.accepted, right.sum.accepted);
-        EXPECT_GT(drawn.sum.drafted, 0);
-        EXPECT_EQ(device.rows == 0, device.can_choose);
+        expect_same_drafts(job, GetParam());
     }
 }
 
@@ -371,16 +376,7 @@ TEST_P(OtherDevice, DrawsDraftsOfAnOwnVocabulary) {
     job.options.draft.method = "eagle";
     job.options.draft.tree = "4x2:8";
     job.options.verify = "coupled";
-    Job plain = job;
-    if (GetParam().as_cpu) plain.make_device = {};
-    const JobResult right = launch(plain);
-    Counted device(GetParam().make);
-    job.make_device = [&] { return device.make(); };
-    const JobResult drawn = launch(job);
-    EXPECT_EQ(tokens_of(drawn.items), tokens_of(right.items));
-    EXPECT_EQ(drawn.sum.accepted, right.sum.accepted);
-    EXPECT_GT(drawn.sum.drafted, 0);
-    EXPECT_EQ(device.rows == 0, device.can_choose);
+    expect_same_drafts(job, GetParam());
 }
 
 // The sampling rules: neither draft nor target distributions are downloaded, and the text equals the CPU's.

@@ -68,6 +68,16 @@ inline std::vector<HeadTensor> with_token_info(std::vector<HeadTensor> tensors, 
     return tensors;
 }
 
+inline Job layer_job(const char* method, VerifyRule verify, const TensorsFolder& layer) {
+    Job job{base_options()};
+    job.options.draft.method = method;
+    job.options.draft.tree = "4x3:8";
+    job.options.verify = verify;
+    job.layer = layer.path();
+    job.generation.max_tokens = 150;
+    return job;
+}
+
 /// A layer whose output is always the target's state after `prompt`, so that it is right about the token after it.
 inline std::vector<HeadTensor> tensors_that_know(const std::vector<std::int32_t>& prompt) {
     const auto device = kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1);
@@ -182,8 +192,9 @@ class LayerGolden {
         made.drafter->observe(std::span(&seen, 1), target->taps);
         return made;
     }
-    /// Its tree for `context` at temperature 0.
-    [[nodiscard]] TokenTree propose(const Drafting& drafting, std::span<const std::int32_t> context) {
+    /// Its tree for `context` at temperature 0, made in `draft_calls` passes of the layer.
+    [[nodiscard]] TokenTree propose(const Drafting& drafting, std::span<const std::int32_t> context,
+                                    std::int64_t draft_calls) {
         TokenTree tree;
         tree.reset(context.back());
         const SamplingParams greedy{.temperature = 0};
@@ -196,6 +207,7 @@ class LayerGolden {
                           .max_depth = 9,
                           .tree = &tree};
         drafting.drafter->propose(std::span(&proposal, 1));
+        EXPECT_EQ(proposal.draft_calls, draft_calls);
         return tree;
     }
 

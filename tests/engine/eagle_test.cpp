@@ -21,53 +21,38 @@ namespace {
 using namespace testing;
 using EagleTexts = std::map<std::int64_t, std::vector<std::int32_t>>;
 
-Job eagle_job(VerifyRule verify, const TensorsFolder& layer) {
-    Job job{base_options()};
-    job.options.draft.method = "eagle";
-    job.options.draft.tree = "4x3:8";
-    job.options.verify = verify;
-    job.layer = layer.path();
-    job.generation.max_tokens = 150;
-    return job;
-}
-
-EagleTexts plain_eagle_texts(Job job) {
-    job.options.draft.method = "ar";
-    return tokens_of(launch(job).items);
-}
-
 TEST(Eagle, CoupledGivesTheTextOfPlainDecoding) {
     const TensorsFolder layer(layer_tensors(), layer_config);
     for (const char* tree : {"1", "3", "4x3:8", "10x4:20"}) {
         for (const std::int64_t batch : {1, 4}) {
-            Job job = eagle_job(VerifyRule::coupled, layer);
+            Job job = layer_job("eagle", VerifyRule::coupled, layer);
             job.options.draft.tree = tree;
             job.options.batch = batch;
             const JobResult result = launch(job);
-            EXPECT_EQ(tokens_of(result.items), plain_eagle_texts(job)) << tree << ", batch " << batch;
+            EXPECT_EQ(tokens_of(result.items), plain_texts(job)) << tree << ", batch " << batch;
             EXPECT_GT(result.sum.accepted, 20) << tree;
         }
     }
-    Job split = eagle_job(VerifyRule::coupled, layer);
+    Job split = layer_job("eagle", VerifyRule::coupled, layer);
     for (const int ranks : {2, 4}) {
         split.ranks = ranks;
-        EXPECT_EQ(tokens_of(launch(split).items), plain_eagle_texts(split)) << ranks << " ranks";
+        EXPECT_EQ(tokens_of(launch(split).items), plain_texts(split)) << ranks << " ranks";
     }
     for (const Precision precision : {Precision::fp32, Precision::int8}) {
-        Job job = eagle_job(VerifyRule::coupled, layer);
+        Job job = layer_job("eagle", VerifyRule::coupled, layer);
         job.precision = precision;
-        EXPECT_EQ(tokens_of(launch(job).items), plain_eagle_texts(job));
+        EXPECT_EQ(tokens_of(launch(job).items), plain_texts(job));
     }
 }
 
 TEST(Eagle, CoupledGoesOnAfterInterruptions) {
     const TensorsFolder layer(layer_tensors(), layer_config);
-    Job job = eagle_job(VerifyRule::coupled, layer);
+    Job job = layer_job("eagle", VerifyRule::coupled, layer);
     const auto folder = std::filesystem::temp_directory_path() / ("eagle_test." + std::to_string(getpid()));
     std::filesystem::remove_all(folder);
     job.options.draft.tree = "16x2:32";
     const JobResult result = launch_in_parts({job}, folder, 97);
-    EXPECT_EQ(tokens_of(result.items), plain_eagle_texts(job));
+    EXPECT_EQ(tokens_of(result.items), plain_texts(job));
     EXPECT_GT(result.sum.resumes, 1);
     std::int64_t accepted = 0;
     for (const auto& [index, item] : result.items) accepted += item.statistics.accepted;
@@ -79,9 +64,9 @@ TEST(Eagle, CoupledGoesOnAfterInterruptions) {
 // text after a resume. The drafts decide the text, so it shows that they are the same.
 TEST(Eagle, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
     const TensorsFolder layer(layer_tensors(), layer_config);
-    Job job = eagle_job(VerifyRule::recursive, layer);
+    Job job = layer_job("eagle", VerifyRule::recursive, layer);
     const EagleTexts alone = expect_one_text(job);
-    EXPECT_NE(alone, plain_eagle_texts(job)) << "an independent draw";
+    EXPECT_NE(alone, plain_texts(job)) << "an independent draw";
     job.ranks = 4;
     EXPECT_EQ(tokens_of(launch(job).items), alone) << "4 ranks";
     job.ranks = 1;
@@ -97,7 +82,7 @@ TEST(Eagle, TextsAreDistributedAsTheTargets) {
     const std::vector<std::int32_t> prompt{0, 1, 4, 9, 17, 26};
     const TensorsFolder layer(tensors_that_know(prompt), layer_config);
     for (const VerifyRule::Value rule : {VerifyRule::coupled, VerifyRule::recursive}) {
-        Job job = eagle_job(rule, layer);
+        Job job = layer_job("eagle", rule, layer);
         job.options.draft.tree = "3x2:6";
         expect_distribution_of_target(job, prompt, 2000);
     }
@@ -117,7 +102,7 @@ Job eagle3_job(VerifyRule verify) {
 
 TEST(Eagle3, CoupledGivesTheTextOfPlainDecoding) {
     Job job = eagle3_job(VerifyRule::coupled);
-    const EagleTexts plain = plain_eagle_texts(job);
+    const EagleTexts plain = plain_texts(job);
     for (const std::int64_t batch : {1, 4}) {
         for (const int ranks : {1, 2, 4}) {
             job.options.batch = batch;
@@ -130,14 +115,14 @@ TEST(Eagle3, CoupledGivesTheTextOfPlainDecoding) {
     job.ranks = 1;
     for (const Precision precision : {Precision::fp32, Precision::int8}) {
         job.precision = precision;
-        EXPECT_EQ(tokens_of(launch(job).items), plain_eagle_texts(job));
+        EXPECT_EQ(tokens_of(launch(job).items), plain_texts(job));
     }
 }
 
 TEST(Eagle3, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
     Job job = eagle3_job(VerifyRule::recursive);
     const EagleTexts alone = expect_one_text(job);
-    EXPECT_NE(alone, plain_eagle_texts(job));
+    EXPECT_NE(alone, plain_texts(job));
     job.options.prefill_chunk = 7;
     EXPECT_EQ(tokens_of(launch(job).items), alone) << "other chunks";
 }
@@ -256,7 +241,7 @@ TEST(Eagle, TheDemosLayerGains) {
     job.generation.sampling.penalty_window = 0;
     job.generation.sampling.repetition_penalty = 1;
     job.generation.max_tokens = 120;
-    const EagleTexts plain = plain_eagle_texts(job);
+    const EagleTexts plain = plain_texts(job);
     job.options.draft.method = "eagle";
     job.layer = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / "eagle";
     for (const auto& [tree, least] : {std::pair("3", 1.8), {"4x3:8", 2.0}}) {
@@ -283,7 +268,7 @@ TEST(Eagle, LayersInPublishedLayoutsGiveTheLogitsAndTreesOfPyTorch) {
         options.method = "eagle";
         options.tree = "3x3:8";
         options.layer = &golden.layer;
-        expect_tree(golden.propose(golden.drafting(options), golden.tokens), golden.json["tree"]);
+        expect_tree(golden.propose(golden.drafting(options), golden.tokens, 3), golden.json["tree"]);
     }
 }
 

@@ -28,28 +28,13 @@ std::vector<std::int64_t> some_hot_tokens() {
     return hot;
 }
 
-Job lyanna_job(VerifyRule verify, const TensorsFolder& layer) {
-    Job job{base_options()};
-    job.options.draft.method = "lyanna";
-    job.options.draft.tree = "4x3:8";
-    job.options.verify = verify;
-    job.layer = layer.path();
-    job.generation.max_tokens = 150;
-    return job;
-}
-
-LyannaTexts plain_lyanna_texts(Job job) {
-    job.options.draft.method = "ar";
-    return tokens_of(launch(job).items);
-}
-
 TEST(Lyanna, CoupledGivesTheTextOfPlainDecoding) {
     const TensorsFolder all(with_token_info(layer_tensors()), chain_config());
     const TensorsFolder hot(with_token_info(layer_tensors(), some_hot_tokens()), chain_config());
     const TensorsFolder without(layer_tensors(), chain_config(0));
     for (const TensorsFolder* layer : {&all, &hot, &without}) {
-        Job job = lyanna_job(VerifyRule::coupled, *layer);
-        const LyannaTexts plain = plain_lyanna_texts(job);
+        Job job = layer_job("lyanna", VerifyRule::coupled, *layer);
+        const LyannaTexts plain = plain_texts(job);
         for (const Resample way : all_ways) {
             for (const std::int64_t batch : {1, 4}) {
                 job.options.batch = batch;
@@ -60,8 +45,8 @@ TEST(Lyanna, CoupledGivesTheTextOfPlainDecoding) {
             }
         }
     }
-    Job job = lyanna_job(VerifyRule::coupled, hot);
-    const LyannaTexts plain = plain_lyanna_texts(job);
+    Job job = layer_job("lyanna", VerifyRule::coupled, hot);
+    const LyannaTexts plain = plain_texts(job);
     for (const char* tree : {"1", "3", "10x4:20"}) {
         job.options.draft.tree = tree;
         EXPECT_EQ(tokens_of(launch(job).items), plain) << tree;
@@ -72,10 +57,10 @@ TEST(Lyanna, CoupledGivesTheTextOfPlainDecoding) {
     }
     job.ranks = 1;
     job.generation.sampling.temperature = 0;
-    EXPECT_EQ(tokens_of(launch(job).items), plain_lyanna_texts(job)) << "greedy";
+    EXPECT_EQ(tokens_of(launch(job).items), plain_texts(job)) << "greedy";
     for (const Precision precision : {Precision::fp32, Precision::int8}) {
         job.precision = precision;
-        EXPECT_EQ(tokens_of(launch(job).items), plain_lyanna_texts(job));
+        EXPECT_EQ(tokens_of(launch(job).items), plain_texts(job));
     }
 }
 
@@ -84,13 +69,13 @@ TEST(Lyanna, CoupledGoesOnAfterInterruptions) {
     const auto folder = std::filesystem::temp_directory_path() / ("lyanna_test." + std::to_string(getpid()));
     for (const Resample way : all_ways) {
         std::filesystem::remove_all(folder);
-        Job job = lyanna_job(VerifyRule::coupled, layer);
+        Job job = layer_job("lyanna", VerifyRule::coupled, layer);
         job.options.draft.resample = way;
         job.ranks = 2;
         Job alone = job;
         alone.ranks = 1;
         const JobResult result = launch_in_parts({job, alone}, folder, 97);
-        EXPECT_EQ(tokens_of(result.items), plain_lyanna_texts(job));
+        EXPECT_EQ(tokens_of(result.items), plain_texts(job));
         EXPECT_GT(result.sum.resumes, 1);
     }
     std::filesystem::remove_all(folder);
@@ -104,10 +89,10 @@ TEST(Lyanna, TreesOfAnySizeAndPausesChangeNoText) {
     for (const auto& [method, way] : {std::pair<std::string, Resample>{"lyanna", Resample::fused},
                                       {"lyanna", Resample::separate},
                                       {"eagle", Resample::fused}}) {
-        Job job = lyanna_job(VerifyRule::coupled, method == "eagle" ? eagle : chain);
+        Job job = layer_job("lyanna", VerifyRule::coupled, method == "eagle" ? eagle : chain);
         job.items = 2;
         job.generation.max_tokens = 400;
-        const LyannaTexts plain = plain_lyanna_texts(job);
+        const LyannaTexts plain = plain_texts(job);
         job.options.draft.method = method;
         job.options.draft.resample = way;
         job.options.draft.tree = "auto";
@@ -131,9 +116,12 @@ TEST(Lyanna, TreesOfAnySizeAndPausesChangeNoText) {
 TEST(Lyanna, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
     const TensorsFolder layer(with_token_info(layer_tensors(), some_hot_tokens()), chain_config());
     LyannaTexts last;
-    for (const Resample way : all_ways) {
-        Job job = lyanna_job(VerifyRule::recursive, layer);
+    const std::pair<Resample, std::int64_t> with_threshold[] = {
+        {Resample::fused, 0}, {Resample::fused, 1}, {Resample::separate, 0}, {Resample::off, 0}};
+    for (const auto& [way, threshold] : with_threshold) {
+        Job job = layer_job("lyanna", VerifyRule::recursive, layer);
         job.options.draft.resample = way;
+        job.options.draft.resample_threshold = threshold;
         const LyannaTexts alone = expect_one_text(job);
         EXPECT_NE(alone, last) << "another text with each way";
         last = alone;
@@ -154,7 +142,7 @@ TEST(Lyanna, TextsAreDistributedAsTheTargets) {
     const TensorsFolder layer(with_token_info(tensors_that_know(prompt)), chain_config());
     for (const VerifyRule::Value rule : {VerifyRule::coupled, VerifyRule::recursive}) {
         for (const Resample way : {Resample::fused, Resample::separate}) {
-            Job job = lyanna_job(rule, layer);
+            Job job = layer_job("lyanna", rule, layer);
             job.options.draft.tree = "3x2:4";
             job.options.draft.resample = way;
             expect_distribution_of_target(job, prompt, 2000);
@@ -171,7 +159,7 @@ TEST(Lyanna, ResamplingOnTheDemo) {
     job.generation.sampling.penalty_window = 0;
     job.generation.sampling.repetition_penalty = 1;
     job.generation.max_tokens = 120;
-    const LyannaTexts plain = plain_lyanna_texts(job);
+    const LyannaTexts plain = plain_texts(job);
     job.options.draft.method = "lyanna";
     job.layer = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path() / "lyanna";
     job.options.draft.tree = "4x3:12";
@@ -261,11 +249,11 @@ TEST(Lyanna, LogitsTokenInfoAndTreesAreThoseOfPyTorch) {
         options.resample_tree = "3x2:4";
         options.layer = &golden.layer;
         const LayerGolden::Drafting drafting = golden.drafting(options);
-        expect_tree(golden.propose(drafting, golden.tokens), golden.json["tree"]);
+        expect_tree(golden.propose(drafting, golden.tokens, 3), golden.json["tree"]);
         // Its first level is rejected, the bonus emitted: the two levels behind it make the small tree.
         std::vector<std::int32_t> context = golden.tokens;
         context.push_back(golden.json["resampled"]["bonus"].get<std::int32_t>());
-        expect_tree(golden.propose(drafting, context), golden.json["resampled"]);
+        expect_tree(golden.propose(drafting, context, 0), golden.json["resampled"]);
     }
 }
 
@@ -311,7 +299,7 @@ TEST(Lyanna, FoldersWithFaultsAreRefusedInOneLine) {
     expect_refused(message(fewer, chain_config()), "token_info.up.weight: expected shape [2, 4]");
     std::vector<HeadTensor> not_integers = with_token_info(layer_tensors(), {1, 2, 3});
     not_integers.back() = {"hot_tokens", {3}, {1, 2, 3}};
-    expect_refused(message(not_integers, chain_config()), "hot_tokens: expected one row of I64 or I32, got BF16");
+    expect_refused(message(not_integers, chain_config()), "hot_tokens: expected one row of I64, got BF16");
     std::vector<HeadTensor> not_finite = whole;
     not_finite.back().values[2] = std::nanf("");
     expect_refused(message(not_finite, chain_config()), "token_info.norm.weight: expected finite weights");

@@ -36,12 +36,6 @@ std::int64_t tiny_width() {
     return ModelConfig::load(tiny_model).hidden_size;
 }
 
-Texts plain_texts() {
-    Job job{base_options()};
-    job.options.draft.method = "ar";
-    return tokens_of(launch(job).items);
-}
-
 TEST(Medusa, CoupledGivesTheTextOfPlainDecoding) {
     const HeadsFolder heads(tiny_width(), 3);
     const Texts plain = plain_texts();

@@ -242,6 +242,14 @@ inline std::map<std::int64_t, std::vector<std::int32_t>> tokens_of(const std::ma
     return tokens;
 }
 
+/// The texts of `job` without drafts.
+inline std::map<std::int64_t, std::vector<std::int32_t>> plain_texts(Job job = {base_options()}) {
+    job.options.draft.method = "ar";
+    job.draft_models.clear();
+    job.copy.reset();
+    return tokens_of(launch(job).items);
+}
+
 /// Drafts decide the text of `job`: expects one text whatever the batch, the split over 2 ranks and interruptions, with
 /// keys and values in checkpoints and without. Returns it.
 inline std::map<std::int64_t, std::vector<std::int32_t>> expect_one_text(Job job) {

@@ -36,11 +36,6 @@ Job job_of(VerifyRule verify, std::optional<Precision> copy, const char* tree = 
     return job;
 }
 
-Texts plain_texts(Job job = {base_options()}) {
-    job.options.draft.method = "ar";
-    return tokens_of(launch(job).items);
-}
-
 /// Texts that are longer than their selection, which is made anew several times.
 Job ranked_job(PartialMode::Value mode, VerifyRule verify, std::optional<Precision> copy, const char* tree = "4") {
     Job job = job_of(verify, copy, tree);

@@ -37,11 +37,6 @@ Job job_of(VerifyRule verify, const HeadsFolder& heads, PartialMode::Value mode 
     return job;
 }
 
-Texts plain_texts(Job job) {
-    job.options.draft.method = "ar";
-    return tokens_of(launch(job).items);
-}
-
 TEST(TokenSwift, CoupledGivesTheTextOfPlainDecoding) {
     const HeadsFolder heads(tiny_width(), 3);
     for (const auto mode : {PartialMode::window, PartialMode::dynamic, PartialMode::fixed_start, PartialMode::full}) {

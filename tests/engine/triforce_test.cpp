@@ -29,18 +29,12 @@ Job triforce_job(VerifyRule verify, PartialMode::Value mode = PartialMode::dynam
     return job;
 }
 
-TextsByItem plain_triforce_texts(Job job) {
-    job.options.draft.method = "ar";
-    job.draft_models.clear();
-    return tokens_of(launch(job).items);
-}
-
 TEST(TriForce, CoupledGivesTheTextOfPlainDecoding) {
     for (const auto mode : {PartialMode::window, PartialMode::dynamic, PartialMode::fixed_start, PartialMode::full}) {
         Job job = triforce_job(VerifyRule::coupled, mode);
         job.options.batch = mode == PartialMode::window ? 1 : 3;
         const JobResult result = launch(job);
-        EXPECT_EQ(tokens_of(result.items), plain_triforce_texts(job));
+        EXPECT_EQ(tokens_of(result.items), plain_texts(job));
         EXPECT_GT(result.sum.accepted, 100);
     }
     Job split = triforce_job(VerifyRule::coupled);
@@ -48,14 +42,13 @@ TEST(TriForce, CoupledGivesTheTextOfPlainDecoding) {
     split.copy = Precision::int4;
     for (const char* tree : {"1", "2", "5"}) {
         split.options.draft.tree = tree;
-        EXPECT_EQ(tokens_of(launch(split).items), plain_triforce_texts(split))
-            << "2 ranks, an int4 copy, tree " << tree;
+        EXPECT_EQ(tokens_of(launch(split).items), plain_texts(split)) << "2 ranks, an int4 copy, tree " << tree;
     }
 }
 
 TEST(TriForce, RecursiveGivesOneTextWhateverTheBatchTheSplitAndTheInterruptions) {
     const Job job = triforce_job(VerifyRule::recursive);
-    EXPECT_NE(expect_one_text(job), plain_triforce_texts(job)) << "an independent draw";
+    EXPECT_NE(expect_one_text(job), plain_texts(job)) << "an independent draw";
 }
 
 TEST(TriForce, TextsAreDistributedAsTheTargets) {
@@ -92,7 +85,7 @@ TEST(TriForce, TextsOutgrowTheSmallModelsWindow) {
     for (std::int32_t i = 0; i < 1000; ++i) job.prompts[0].push_back((i * i + i / 5) % 90);
     job.draft_models = {tiny_model};
     const JobResult result = launch(job);
-    EXPECT_EQ(tokens_of(result.items), plain_triforce_texts(job));
+    EXPECT_EQ(tokens_of(result.items), plain_texts(job));
     EXPECT_LT(result.sum.draft_calls, result.sum.drafted * 4 / 5) << "it agrees at times, whatever part it reads";
 }
 
@@ -103,7 +96,7 @@ TEST(TriForce, TheDemosModelsGain) {
     job.items = 1;
     for (std::int32_t i = 0; i < 980; ++i) job.prompts[0].push_back(300 + (i * i + i / 5) % 900);
     job.generation.max_tokens = 120;  // to the other side of 1,024
-    const TextsByItem plain = plain_triforce_texts(job);
+    const TextsByItem plain = plain_texts(job);
     job.options.draft.method = "triforce";
     job.options.draft.tree = "6";
     job.options.draft.partial_cache = {.mode = PartialMode::window, .of_prompt = true};
