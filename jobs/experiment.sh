@@ -2,9 +2,34 @@
 # What the scripts of the papers' experiments share (run.sh in jobs/rsd, jobs/tokenswift and jobs/lyanna): programs and sweep. They set
 # `root`, the folder of the repository, and source this file.
 
+: "${root:?}"
+
 fail() {
   echo "error: $1" >&2
   exit 2
+}
+
+# choose_experiment FOLDER WHAT [OPTIONS]: sets `file`, a file of jobs/FOLDER or of the user's; its `name`; the options `given`,
+# and `output`, which is among them
+choose_experiment() {
+  local folder=$1 what=${2-} option
+  file=$root/jobs/$folder/$what.cfg
+  if [[ $what == *.cfg ]]; then file=$what; fi
+  [[ -n $what && $what != -* && -f $file ]] ||
+    fail "usage: jobs/$folder/run.sh WHAT [OPTIONS], WHAT one of $(cd "$root/jobs/$folder" && shopt -s nullglob && echo table-*.cfg figure-*.cfg | sed 's/\.cfg//g')"
+  name=$(basename "$file" .cfg)
+  given=("${@:3}")
+  output=
+  for option in "${given[@]}"; do
+    case $option in
+      --output=*) output=${option#--output=} ;;
+      --output) fail "--output: expected --output=FOLDER" ;;
+    esac
+  done
+  if [ -z "$output" ]; then
+    output=$root/runs/$folder/$name
+    given+=("--output=$output")
+  fi
 }
 
 # find_programs COMMAND: sets `longhaul`, `analysis` (a longhaul-analysis that has the command) and `launcher` (RANKS=N)

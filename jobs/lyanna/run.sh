@@ -20,30 +20,12 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=jobs/experiment.sh
 source "$root/jobs/experiment.sh"
 
-what=${1-}
-file=$root/jobs/lyanna/$what.cfg
-if [[ $what == *.cfg ]]; then file=$what; fi
-[[ -n $what && $what != -* && -f $file ]] ||
-  fail "usage: jobs/lyanna/run.sh WHAT [OPTIONS], WHAT one of $(cd "$root/jobs/lyanna" && echo figure-*.cfg | sed 's/\.cfg//g')"
-name=$(basename "$file" .cfg)
-given=("${@:2}")
+choose_experiment lyanna "$@"
 case $name in
   figure-8) rows=draft,draft-tree columns=block_efficiency,tokens_per_second,batch ;;
   figure-12) rows=temperature,resample,draft-tree columns=block_efficiency,drafts_per_call,resampled,tokens_per_second ;;
   *) fail "$file: expected the name of a figure of the paper, got $name; name a copy as the original is" ;;
 esac
-
-output=
-for option in "${given[@]}"; do
-  case $option in
-    --output=*) output=${option#--output=} ;;
-    --output) fail "--output: expected --output=FOLDER" ;;
-  esac
-done
-if [ -z "$output" ]; then
-  output=$root/runs/lyanna/$name
-  given+=("--output=$output")
-fi
 
 # --- the sweep
 find_programs table

@@ -19,13 +19,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 # shellcheck source=jobs/experiment.sh
 source "$root/jobs/experiment.sh"
 
-what=${1-}
-file=$root/jobs/tokenswift/$what.cfg
-if [[ $what == *.cfg ]]; then file=$what; fi
-[[ -n $what && $what != -* && -f $file ]] ||
-  fail "usage: jobs/tokenswift/run.sh WHAT [OPTIONS], WHAT one of $(cd "$root/jobs/tokenswift" && echo table-*.cfg figure-*.cfg | sed 's/\.cfg//g')"
-name=$(basename "$file" .cfg)
-given=("${@:2}")
+choose_experiment tokenswift "$@"
 
 # --- what stands in the table: rows, and numbers at each fifth of the length
 columns=alpha,beta,speedup,distinct
@@ -46,18 +40,6 @@ case $name in
   figure-4) rows=draft,ngram-top figure=(--kind lengths --x ngram-top) ;;
   *) fail "$file: expected the name of a table or figure of the paper, got $name; name a copy as the original is" ;;
 esac
-
-output=
-for option in "${given[@]}"; do
-  case $option in
-    --output=*) output=${option#--output=} ;;
-    --output) fail "--output: expected --output=FOLDER" ;;
-  esac
-done
-if [ -z "$output" ]; then
-  output=$root/runs/tokenswift/$name
-  given+=("--output=$output")
-fi
 
 # --- the sweep
 find_programs lengths
