@@ -64,11 +64,11 @@ Matrix Device::pack_gated(DType dtype, std::span<const WeightRows> parts, int nu
     return matrix;
 }
 
-void Device::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+void Device::gated_matmul(const Matrix& w, Gate gate, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                           float* sums, DType act, std::byte* out, std::int64_t out_stride) {
     check_gated(w, act, num_rows, out_stride);
     layer_matmul(w, x, x_stride, num_rows, sums);
-    silu_mul(sums, num_rows, w.num_outputs / 2, act, out, out_stride);
+    gate_mul(gate, sums, num_rows, w.num_outputs / 2, act, out, out_stride);
 }
 
 void Device::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* qkv,

@@ -78,30 +78,41 @@ void check_rows_of_pass(const PassRows& pass, std::int64_t num_rows) {
     require(num_rows == static_cast<std::int64_t>(pass.slots.size()), "qkv_matmul", "rows are not those of the pass");
 }
 
-void check_pass(const PassRows& pass) {
-    for (const KvSlot& slot : pass.slots) {
-        if (slot.page != nullptr) check_slot(slot);
+namespace {
+
+void check_row(const AttentionRow& row, std::span<const AttentionSequence> sequences) {
+    require(row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < sequences.size(), "attention",
+            "no such sequence");
+    require(row.position >= 0 && row.in_pages >= 0 && row.in_pages <= row.position + 1, "attention",
+            "0 <= in_pages <= position + 1 does not hold");
+    const AttentionSequence& sequence = sequences[row.sequence];
+    require(pages_for(row.in_pages) <= static_cast<std::int64_t>(sequence.pages.size()), "attention",
+            "the sequence has fewer pages than the row reads");
+    require(row.in_pages == row.position + 1 || row.path != nullptr, "attention", "path is missing");
+    for (std::int64_t i = 0; i < row.position + 1 - row.in_pages; ++i) {
+        require(row.path[i] >= 0 &&
+                    row.path[i] / KvLayout::page_tokens < static_cast<std::int64_t>(sequence.scratch_pages.size()),
+                "attention", "scratch slot outside the scratch pages");
     }
+}
+
+}  // namespace
+
+void check_pass(const PassRows& pass) {
     const std::int64_t num_rows = pass.rows.size();
     require(pass.first_prompt_row >= 0 && pass.num_prompt_rows >= 0 &&
                 pass.first_prompt_row + pass.num_prompt_rows <= num_rows,
             "pass", "prompt rows are outside the pass");
-    require(pass.slots.empty() || (pass.cos != nullptr && pass.sin != nullptr && pass.num_angles > 0), "pass",
-            "no angles for the slots");
-    for (const AttentionRow& row : pass.rows) {
-        require(row.sequence >= 0 && static_cast<std::size_t>(row.sequence) < pass.sequences.size(), "attention",
-                "no such sequence");
-        require(row.position >= 0 && row.in_pages >= 0 && row.in_pages <= row.position + 1, "attention",
-                "0 <= in_pages <= position + 1 does not hold");
-        const AttentionSequence& sequence = pass.sequences[row.sequence];
-        require(pages_for(row.in_pages) <= static_cast<std::int64_t>(sequence.pages.size()), "attention",
-                "the sequence has fewer pages than the row reads");
-        require(row.in_pages == row.position + 1 || row.path != nullptr, "attention", "path is missing");
-        for (std::int64_t i = 0; i < row.position + 1 - row.in_pages; ++i) {
-            require(row.path[i] >= 0 &&
-                        row.path[i] / KvLayout::page_tokens < static_cast<std::int64_t>(sequence.scratch_pages.size()),
-                    "attention", "scratch slot outside the scratch pages");
+    for (std::int64_t g = 0; g < pass.num_groups(); ++g) {
+        const GroupRows group = pass.group(g);
+        for (const KvSlot& slot : group.slots) {
+            if (slot.page != nullptr) check_slot(slot);
         }
+        require(group.slots.size() == pass.slots.size() && group.rows.size() == pass.rows.size(), "pass",
+                "groups have different numbers of rows");
+        require(group.slots.empty() || (group.cos != nullptr && group.sin != nullptr && pass.num_angles > 0), "pass",
+                "no angles for the slots");
+        for (const AttentionRow& row : group.rows) check_row(row, group.sequences);
     }
 }
 

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "kernels/device_error.hpp"
+#include "kernels/gate.hpp"
 
 namespace longhaul::kernels {
 
@@ -122,10 +123,13 @@ struct Matrix {
     Buffer data;
 };
 
-/// Geometry of the paged KV cache on one rank.
+/// Geometry of the paged KV cache on one rank. Layers that see different stretches of the text have a layout each; the
+/// index of a layer counts those of its layout.
 struct KvLayout {
     DType dtype = DType::bf16;  ///< bf16, f32, or int8: integers and an f32 scale per token and head
     std::int64_t num_layers = 0;
+    std::int64_t group = 0;   ///< whose rows, slots and angles of the pass these layers use (PassRows::group)
+    std::int64_t window = 0;  ///< sliding window: a row sees itself and the window - 1 positions before it; 0: all
     std::int64_t num_kv_heads = 0;  ///< on this rank
     std::int64_t head_dim = 0;      ///< even
     /// Number of pages of a slab that are interleaved. For each (layer, head) in turn, the slab holds the keys of all
@@ -179,10 +183,14 @@ struct KvSlot {
 /// One row (tree node or prompt token) of an attention call.
 struct AttentionRow {
     std::int32_t sequence = 0;  ///< index into the call's sequences
-    std::int64_t position = 0;  ///< absolute; the row sees positions 0..position
+    std::int64_t position = 0;  ///< absolute; the row sees positions first_visible(window)..position
     std::int64_t in_pages = 0;  ///< positions < in_pages are read from the pages; in_pages <= position + 1
     const std::int32_t* path =
         nullptr;  ///< host: scratch slots of positions in_pages..position, in order (the row itself last)
+
+    [[nodiscard]] std::int64_t first_visible(std::int64_t window) const {
+        return window > 0 && position >= window ? position + 1 - window : 0;
+    }
 };
 
 /// KV memory of one sequence of an attention call.
@@ -191,17 +199,35 @@ struct AttentionSequence {
     std::span<std::byte* const> scratch_pages;  ///< tree nodes: scratch slot s is slot s % 64 of scratch page s / 64
 };
 
-/// Input that all layers of a pass share. Host memory, which must stay unchanged until the next pass begins.
-struct PassRows {
+/// What the layers of one KvLayout read in a pass.
+struct GroupRows {
     std::span<const AttentionSequence> sequences;
     std::span<const AttentionRow> rows;  ///< rows of the attention call
     std::span<const KvSlot> slots;  ///< where the keys and values of each row are stored; page == nullptr: not stored
     const float* cos = nullptr;     ///< [slots, num_angles], as is sin
     const float* sin = nullptr;
-    std::int64_t num_angles = 0;  ///< head_dim / 2
+};
+
+/// Input that all layers of a pass share. Host memory, which must stay unchanged until the next pass begins.
+struct PassRows {
+    // Group 0.
+    std::span<const AttentionSequence> sequences;
+    std::span<const AttentionRow> rows;
+    std::span<const KvSlot> slots;
+    const float* cos = nullptr;
+    const float* sin = nullptr;
+
+    std::span<const GroupRows> more_groups = {};  ///< groups 1, 2, …; each has as many rows and slots as group 0
+    std::int64_t num_angles = 0;                  ///< head_dim / 2
     /// Prompt rows. Which rows these are depends only on their positions in the text, so a device may sum their matmuls
     /// in an order of its own (layer_matmul).
     std::int64_t first_prompt_row = 0, num_prompt_rows = 0;
+
+    [[nodiscard]] std::int64_t num_groups() const { return 1 + static_cast<std::int64_t>(more_groups.size()); }
+    [[nodiscard]] GroupRows group(std::int64_t index) const {
+        if (index > 0) return more_groups[static_cast<std::size_t>(index - 1)];
+        return {.sequences = sequences, .rows = rows, .slots = slots, .cos = cos, .sin = sin};
+    }
 };
 
 /// Memory of a device that does not compute in host memory.
@@ -313,6 +339,8 @@ class Device {
     // --- rows -------------------------------------------------------------------------------------------------------
     /// out[i, :dim] = row `rows[i]` of `table` (as f32); zeros where rows[i] < 0. out: f32 [rows, dim].
     virtual void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
+    /// x[i] *= factor, f32.
+    virtual void scale(float* x, float factor, std::int64_t count) = 0;
 
     /// y[r, n] = sum_k W[n, k] x[r, k] over this matrix's slices, in the order of numerics.hpp.
     /// x: act [num_rows, x_stride] with x_stride >= w.num_inputs and zeros beyond the real inputs; y: f32 [num_rows,
@@ -327,11 +355,11 @@ class Device {
         matmul(w, x, x_stride, num_rows, y);
     }
 
-    /// silu_mul of the result of layer_matmul, for a matrix of pack_gated; same bits. `sums`: f32 [num_rows,
+    /// gate_mul of the result of layer_matmul, for a matrix of pack_gated; same bits. `sums`: f32 [num_rows,
     /// w.num_outputs], scratch for devices that need it; out: act [num_rows, out_stride], columns beyond w.num_outputs
     /// / 2 are set to zero.
-    virtual void gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
-                              float* sums, DType act, std::byte* out, std::int64_t out_stride);
+    virtual void gated_matmul(const Matrix& w, Gate gate, const std::byte* x, std::int64_t x_stride,
+                              std::int64_t num_rows, float* sums, DType act, std::byte* out, std::int64_t out_stride);
 
     /// out[r] = x[rows[r]] for f32 rows of `dim`.
     virtual void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) = 0;
@@ -346,7 +374,8 @@ class Device {
                              const std::int32_t* columns, std::int64_t num_rows, std::int64_t width);
 
     /// out[r] = x[r] * rsqrt(mean(x[r]^2) + eps) * gain, rounded to act. x: f32 [num_rows, dim]; gain: f32 [dim];
-    /// out: act [num_rows, out_stride], columns dim..out_stride are set to zero.
+    /// out: act [num_rows, out_stride], columns dim..out_stride are set to zero. `out` may be `x` if act is f32 and
+    /// out_stride is dim.
     virtual void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim,
                           DType act, std::byte* out, std::int64_t out_stride) = 0;
 
@@ -369,10 +398,10 @@ class Device {
     virtual void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                             std::int64_t out_stride) = 0;
 
-    /// out[r, i] = silu(gate) * up with gate = x[r, i], up = x[r, width + i], rounded to act.
-    /// x: f32 [num_rows, 2 * width]; out: act [num_rows, out_stride], columns beyond width are set to zero.
-    virtual void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
-                          std::int64_t out_stride) = 0;
+    /// out[r, i] = gate(x[r, i]) * x[r, width + i], rounded to act. x: f32 [num_rows, 2 * width]; out: act [num_rows,
+    /// out_stride], columns beyond width are set to zero.
+    virtual void gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                          std::byte* out, std::int64_t out_stride) = 0;
 
     // --- attention --------------------------------------------------------------------------------------------------
     [[nodiscard]] virtual std::size_t kv_page_bytes(const KvLayout& layout) const = 0;
@@ -382,6 +411,11 @@ class Device {
     /// Sets the rows that the following `rope_store` and `attention` calls work on. A device with its own memory copies
     /// them once here, not in each layer.
     virtual void begin_pass(const PassRows& pass) = 0;
+
+    /// rms_norm of every head of q and k, in place, each with its gain, f32 [head_dim]. qkv: as in rope_store, with
+    /// num_rows rows.
+    virtual void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                           const float* q_gain, const float* k_gain, float eps) = 0;
 
     /// Rotates q and k (the "halves" convention of Hugging Face: dimension i pairs with i + head_dim/2), rounds q to
     /// layout.query_type() and stores k and v, rounded, in the slots of the pass. qkv: f32 [slots, (q_heads + 2 *
@@ -395,9 +429,10 @@ class Device {
                             float* qkv, const KvLayout& layout, std::int64_t layer, std::int64_t q_heads,
                             std::byte* q_out);
 
-    /// Attention of every row of the pass over its own positions 0..position, scale 1/sqrt(head_dim), chunks of 512
-    /// absolute positions merged left to right. q: query_type [rows, q_heads, head_dim]; query head h reads KV head h /
-    /// (q_heads / kv_heads). out: act [rows, out_stride], columns from q_heads * head_dim on are set to zero.
+    /// Attention of every row of the pass over its own positions up to `position` (layout.window of them, if set),
+    /// scale 1/sqrt(head_dim), chunks of 512 absolute positions merged left to right. q: query_type [rows, q_heads,
+    /// head_dim]; query head h reads KV head h / (q_heads / kv_heads). out: act [rows, out_stride], columns from
+    /// q_heads * head_dim on are set to zero.
     virtual void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                            DType act, std::byte* out, std::int64_t out_stride) = 0;
 

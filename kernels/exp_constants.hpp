@@ -26,4 +26,8 @@ constexpr float c2 = 0x1.555518p-5F;
 constexpr float c3 = 0x1.120c62p-7F;
 constexpr float c4 = 0x1.6d11fep-10F;
 
+// gelu(x) = x / (1 + exp(gelu_slope (x + gelu_cubic x^3))), the tanh approximation.
+constexpr float gelu_cubic = 0.044715F;
+constexpr float gelu_slope = -1.5957691216057308F;  ///< -2 sqrt(2 / pi)
+
 }  // namespace longhaul::kernels::exp_constants

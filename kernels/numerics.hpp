@@ -19,6 +19,7 @@
 //   nearest even; a query likewise with 32767. Dot products are exact in integers: score = f32(dot) * (query scale /
 //   sqrt(head_dim)) * key scale. w = p * value scale (0 if not above 0), m = max w over the chunk, quantized w = w *
 //   (32767 / m): o[d] = f32(sum of quantized w * v) * (m / 32767).
+//   Positions before a row's window have score -inf, so p = 0; chunks wholly before it are left out.
 //   Chunks merge left to right, starting from m = -inf, l = 0, o = 0:
 //   m' = max(m, mc); a = exp(m - m'), b = exp(mc - m'); l = l*a + lc*b and o = o*a + oc*b,
 //   each multiplication and the addition rounded separately (not fused); out = o / l.

@@ -13,9 +13,11 @@
 //   tiled(r)   row r takes the positions below it from tiles: those in its pages, without half a pair that its path
 //              completes
 //   position   positions tiled(r)..position are added one by one
-// Positions of a tile that a row does not have get probability +0: the sum does not change, except perhaps in the sign
-// of a zero, which "+ 0" at the end of the chunk makes positive for all rows. (It is also added when partial sums are
-// stored earlier. That is harmless: the sign of a zero partial sum can only change the sign of another zero.)
+// Positions before a row's window have score -infinity, so probability +0; pages before the windows of all rows of the
+// tile are skipped. Positions of a tile that a row does not have get probability +0: the sum does not change, except
+// perhaps in the sign of a zero, which "+ 0" at the end of the chunk makes positive for all rows. (It is also added
+// when partial sums are stored earlier. That is harmless: the sign of a zero partial sum can only change the sign of
+// another zero.)
 #pragma once
 
 #include "kernels/cpu/attention_tile.hpp"
@@ -34,15 +36,21 @@ struct ChunkTile {
     std::int64_t first_position;  ///< first position of the chunk
     std::int64_t paged = 0;       ///< positions of the chunk that some row has in pages
     std::int64_t whole = 0;       ///< paged, rounded down to whole groups
+    std::int64_t skipped = 0;     ///< positions at the start of the chunk in pages before the rows' windows
 
     ChunkTile(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, std::int64_t first,
               std::int64_t count)
         : job(job), unit(unit), first(first), count(count), first_position(chunk * chunk_tokens) {
+        std::int64_t hidden_from_all = chunk_tokens;
         for (std::int64_t r = first_row(); r < end_row(); ++r) {
             const std::int64_t in_chunk = clamp(unit.rows[r].in_pages - first_position);
             paged = in_chunk > paged ? in_chunk : paged;
+            const std::int64_t before = hidden(unit.rows[r]);
+            hidden_from_all = before < hidden_from_all ? before : hidden_from_all;
         }
         whole = paged / elements_of_group<Dot> * elements_of_group<Dot>;
+        skipped = hidden_from_all / page_tokens * page_tokens;
+        skipped = skipped < whole ? skipped : whole / page_tokens * page_tokens;
     }
     /// Rows of the unit that have at least one head in the tile.
     [[nodiscard]] std::int64_t first_row() const { return first / job.group_heads; }
@@ -65,6 +73,10 @@ struct ChunkTile {
         const std::int64_t in_chunk = row.position + 1 - first_position;
         return in_chunk > chunk_tokens ? std::int64_t{chunk_tokens} : in_chunk;
     }
+    /// Positions of the chunk before the row's window.
+    [[nodiscard]] std::int64_t hidden(const UnitRow& row) const { return clamp(row.first_visible - first_position); }
+    /// Whether the row sees positions of the chunk.
+    [[nodiscard]] bool sees_some(const UnitRow& row) const { return visible(row) > hidden(row); }
     /// Positions of the chunk whose values the row adds through tiles.
     [[nodiscard]] std::int64_t tiled(const UnitRow& row) const {
         constexpr std::int64_t group = elements_of_group<Dot>;
@@ -361,13 +373,14 @@ void page_values(const ChunkTile<Isa, Dot>& tile, const float* probabilities, Pr
     // page.
     const bool by_pages = tile.unit.streams() && registers > attention_registers<Isa, Dot, R>();
     const std::int64_t at_once = by_pages ? page_tokens : chunk_tokens;
-    for (std::int64_t begin = 0; begin == 0 || begin < tile.whole; begin += at_once) {
+    const std::int64_t start = tile.skipped;
+    for (std::int64_t begin = start; begin == start || begin < tile.whole; begin += at_once) {
         const std::int64_t end = tile.whole - begin < at_once ? tile.whole : begin + at_once;
         each_tile<Isa, Dot, R>(
             registers, [&]<int W, int First>(std::int64_t at) __attribute__((noinline)) {
                 float* const to = output + at * Isa::width;
                 typename Isa::Floats sum[R][W];
-                if (begin == 0) {
+                if (begin == start) {
                     clear_sums<Isa>(sum);
                 } else {
                     load_sums<Isa>(sum, to, padded_dim);
@@ -406,7 +419,7 @@ std::int64_t list_values(const ChunkTile<Isa, Dot>& tile, const UnitRow& row, Va
     std::int64_t count = 0;
     const std::int64_t visible = tile.visible(row);
     const std::int64_t begin = tile.tiled(row);
-    if (begin >= visible) return 0;  // from here on begin is even
+    if (begin >= visible || !tile.sees_some(row)) return 0;  // from here on begin is even
     const std::int64_t end = (visible + elements - 1) / elements * elements;
     for (std::int64_t i = begin; i < end; ++i) {
         const std::int64_t place = elements == 2 ? i ^ 1 : i;
@@ -491,7 +504,7 @@ void add_listed(std::int64_t num_heads, std::int64_t padded_dim, const ValuePlac
 template <class Isa, class Dot, int R>
 void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words, Prefetcher<Isa>& ahead,
                    const AttentionScratch& scratch, const Softmax& result) {
-    for (std::int64_t done = 0; done < tile.paged; done += page_tokens) {
+    for (std::int64_t done = tile.skipped; done < tile.paged; done += page_tokens) {
         const std::int64_t left = tile.paged - done < page_tokens ? tile.paged - done : std::int64_t{page_tokens};
         page_scores<Isa, Dot, R>(tile, tile.keys_of(tile.pages()[done / page_tokens]), left, q_words,
                                  scratch.q_scales + tile.first, ahead, scratch.scores + done);
@@ -499,23 +512,28 @@ void chunk_of_tile(const ChunkTile<Isa, Dot>& tile, const std::uint32_t* q_words
     scratch_scores<Isa, Dot, R>(tile, q_words, scratch);
     using P = Probabilities<Isa, Dot>;
     for (std::int64_t r = 0; r < R; ++r) {  // all maxima first: the latency from a maximum to its exponentials is long
-        const std::int64_t visible = tile.visible(tile.row_of(r));
-        if (visible > 0) result.maximum[r] = largest_score<Isa>(scratch.scores + r * score_stride, visible);
+        const UnitRow& row = tile.row_of(r);
+        result.maximum[r] = -__builtin_inff();  // the state begins as empty if the row's window begins later
+        if (!tile.sees_some(row)) continue;
+        float* scores = scratch.scores + r * score_stride;
+        for (std::int64_t i = 0; i < tile.hidden(row); ++i) scores[i] = -__builtin_inff();
+        result.maximum[r] = largest_score<Isa>(scores, tile.visible(row));
     }
     std::int64_t kept = 0;
     float weight_scales[R];
     for (std::int64_t r = 0; r < R; ++r) {
         float* row = scratch.scores + r * score_stride;
+        const bool sees_some = tile.sees_some(tile.row_of(r));
         const std::int64_t visible = tile.visible(tile.row_of(r));
-        const std::int64_t tiled = tile.tiled(tile.row_of(r));
-        if (visible > 0) result.sum[r] = probabilities_of_row<Isa, Dot, R>(row, visible, result.maximum[r], ahead);
+        const std::int64_t tiled = sees_some ? tile.tiled(tile.row_of(r)) : 0;
+        if (sees_some) result.sum[r] = probabilities_of_row<Isa, Dot, R>(row, visible, result.maximum[r], ahead);
         if constexpr (is_int8_kv<Dot>) {
             if (r == 0 || &tile.row_of(r) != &tile.row_of(r - 1)) {
                 gather_value_scales(tile, tile.row_of(r), scratch.value_scales);
             }
-            weight_scales[r] = visible > 0 ? quantized_weights<Isa>(row, visible, scratch.value_scales) : 0.0F;
+            weight_scales[r] = sees_some ? quantized_weights<Isa>(row, visible, scratch.value_scales) : 0.0F;
         }
-        kept = P::keep(row, tiled, visible, scratch.path_p, kept);
+        if (sees_some) kept = P::keep(row, tiled, visible, scratch.path_p, kept);
         P::clear(row, tiled, tile.whole);
     }
     page_values<Isa, Dot, R>(tile, scratch.scores, ahead, result.output);
@@ -570,8 +588,9 @@ void attention_chunk_of(const AttentionJob& job, const AttentionUnit& unit, std:
     const RowTiles tiles = tiles_of_many<Dot>(unit.num_rows * job.group_heads);
     const std::int64_t groups = job.head_dim / elements_of_group<Dot>;
     const std::int64_t paged = ChunkTile<Isa, Dot>::clamp(unit.rows[unit.num_rows - 1].in_pages - chunk * chunk_tokens);
+    const std::int64_t read = paged - unit.skipped_pages(chunk) * page_tokens;
     const int lines = lines_per_turn<Isa, Dot>(tiles.first(1));
-    const std::int64_t turns = turns_of_chunk<Isa, Dot>(job, tiles, paged);
+    const std::int64_t turns = turns_of_chunk<Isa, Dot>(job, tiles, read > 0 ? read : 0);
     // Otherwise there is not enough time to prefetch all of two chunks.
     const bool prefetches_own_chunk = unit.streams() || tiles.num_tiles > 1;
     const KvRange rest{prefetches_own_chunk ? wanted.own : KvPrefetch{}, wanted.own_prefetched, everything};

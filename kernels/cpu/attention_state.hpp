@@ -11,8 +11,8 @@ namespace longhaul::kernels::cpu {
     return __builtin_fabsf(x) < __builtin_inff();
 }
 
-/// Initialises the state with the first chunk, or as empty for rows whose maximum is not finite. Returns whether there
-/// are such rows.
+/// Initialises the state with the unit's first chunk, or as empty for rows whose maximum is not finite. Returns whether
+/// there are such rows.
 template <class Isa>
 bool begin_state(const Softmax& result, std::int64_t num_rows, std::int64_t padded_dim, const Softmax& state) {
     bool all_finite = true;
@@ -35,10 +35,13 @@ template <class Isa>
 void attention_merge_of(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk, const Softmax& result,
                         const Softmax& state) {
     const std::int64_t num_rows = unit.num_rows * job.group_heads;
-    if (chunk == 0 && !begin_state<Isa>(result, num_rows, job.padded_dim, state)) return;
+    const bool begins = chunk == unit.first_chunk();
+    if (begins && !begin_state<Isa>(result, num_rows, job.padded_dim, state)) return;
     const auto takes_part = [&](std::int64_t m) {
-        if (chunk == 0) return !is_finite(result.maximum[m]);
-        return unit.rows[m / job.group_heads].position >= chunk * chunk_tokens;
+        const UnitRow& row = unit.rows[m / job.group_heads];
+        if (row.is_past(chunk)) return false;
+        if (begins) return !is_finite(result.maximum[m]);
+        return row.position >= chunk * chunk_tokens;
     };
     for (std::int64_t first = 0; first < num_rows; first += Isa::width) {
         const auto before = Isa::load(state.maximum + first), of_chunk = Isa::load(result.maximum + first);

@@ -21,7 +21,7 @@
 
 namespace longhaul::kernels::cpu {
 
-/// Work of a call and its distribution, the same in all layers of a pass.
+/// Work of a call and its distribution, the same in all layers of a group.
 struct AttentionPlan {
     /// One chunk of one unit.
     struct Task {
@@ -41,8 +41,8 @@ struct AttentionPlan {
         std::int64_t first_deferred;  ///< index of their first result among those of all pieces
     };
 
-    DType dtype = DType::bf16;  ///< key of the plan, as are the next three
-    std::int64_t num_kv_heads = 0, head_dim = 0, group_heads = 0;
+    DType dtype = DType::bf16;  ///< key of the plan, as are the next four
+    std::int64_t num_kv_heads = 0, head_dim = 0, group_heads = 0, window = 0;
     std::vector<UnitRow> rows;
     std::vector<AttentionUnit> units;
     std::vector<Task> tasks;
@@ -70,17 +70,20 @@ using Piece = AttentionPlan::Piece;
 
 void add_tasks(Plan& plan, const AttentionUnit& unit, std::int64_t num_tokens, std::int64_t work_of_token) {
     const std::int64_t num_chunks = (num_tokens + chunk_tokens - 1) / chunk_tokens;
-    for (std::int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+    for (std::int64_t chunk = unit.first_chunk(); chunk < num_chunks; ++chunk) {
         const bool last = chunk + 1 == num_chunks;
         plan.work_before.push_back(plan.work);
-        const std::int64_t tokens = std::min<std::int64_t>(num_tokens - chunk * chunk_tokens, chunk_tokens);
+        const std::int64_t skipped = unit.skipped_pages(chunk);
+        const std::int64_t tokens =
+            std::min<std::int64_t>(num_tokens - chunk * chunk_tokens, chunk_tokens) - skipped * page_tokens;
         const std::int64_t paged = std::clamp<std::int64_t>(
             unit.rows[unit.num_rows - 1].in_pages - chunk * chunk_tokens, 0, std::int64_t{chunk_tokens});
-        plan.tasks.push_back({.unit = &unit,
-                              .chunk = chunk,
-                              .last = last,
-                              .is_rest = last && chunk > 0 && tokens <= tokens_of_task,
-                              .num_pages = (paged + page_tokens - 1) / page_tokens});
+        plan.tasks.push_back(
+            {.unit = &unit,
+             .chunk = chunk,
+             .last = last,
+             .is_rest = last && chunk > unit.first_chunk() && tokens <= tokens_of_task,
+             .num_pages = std::max<std::int64_t>((paged + page_tokens - 1) / page_tokens - skipped, 0)});
         plan.work += (tokens + tokens_of_task) * work_of_token;
     }
 }
@@ -94,7 +97,7 @@ std::int64_t add_piece(Plan& plan, std::int64_t first, std::int64_t until) {
     }
     if (first == piece.end) return first;
     const AttentionUnit* unit = plan.tasks[first].unit;
-    const bool begins_inside = plan.tasks[first].chunk > 0;
+    const bool begins_inside = plan.tasks[first].chunk > unit->first_chunk();
     for (std::int64_t t = first; begins_inside && t < piece.end; ++t) {
         if (plan.tasks[t].unit == unit) ++piece.num_deferred;
     }
@@ -158,7 +161,8 @@ std::vector<std::int64_t> order_of(std::span<const AttentionRow> rows) {
 /// Rows of one sequence that share every key and value that is loaded.
 struct RowBlock {
     std::int64_t first, end;  ///< range in the plan's rows
-    std::int64_t num_tokens;  ///< positions that at least one of the rows sees
+    std::int64_t num_tokens;  ///< the last position that one of the rows sees, + 1
+    std::int64_t first_visible;
 };
 
 /// Splits rows first..end, which belong to one sequence, into blocks.
@@ -166,9 +170,10 @@ std::vector<RowBlock> blocks_of_rows(const std::vector<UnitRow>& rows, std::int6
                                      std::int64_t rows_of_block) {
     std::vector<RowBlock> blocks;
     for (std::int64_t at = first; at < end; at += rows_of_block) {
-        RowBlock block{at, std::min(at + rows_of_block, end), 0};
+        RowBlock block{at, std::min(at + rows_of_block, end), 0, rows[at].first_visible};
         for (std::int64_t r = block.first; r < block.end; ++r) {
             block.num_tokens = std::max(block.num_tokens, rows[r].position + 1);
+            block.first_visible = std::min(block.first_visible, rows[r].first_visible);
         }
         blocks.push_back(block);
     }
@@ -199,10 +204,11 @@ Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequence
     plan.num_kv_heads = layout.num_kv_heads;
     plan.head_dim = layout.head_dim;
     plan.group_heads = group_heads;
+    plan.window = layout.window;
     std::vector<std::int32_t> sequence_of;
     for (const std::int64_t index : order_of(rows)) {
         const AttentionRow& row = rows[index];
-        plan.rows.push_back({index, row.position, row.in_pages, row.path});
+        plan.rows.push_back({index, row.position, row.in_pages, row.path, row.first_visible(layout.window)});
         sequence_of.push_back(row.sequence);
     }
     const std::int64_t rows_of_block = std::max<std::int64_t>(1, block_rows / group_heads);
@@ -220,6 +226,7 @@ Plan plan_of(const KvLayout& layout, std::span<const AttentionSequence> sequence
                                       .kv_head = head,
                                       .pages = memory.pages.data(),
                                       .scratch_pages = memory.scratch_pages.data(),
+                                      .first_visible = block.first_visible,
                                       .next_prefetch_bytes = tile_rows <= rows_streamed
                                                                  ? prefetch_distance(tile_rows, job.part_bytes)
                                                                  : everything});
@@ -335,7 +342,7 @@ struct Call {
     [[nodiscard]] KvPrefetch memory_of(const Task& task) const {
         if (task.num_pages == 0) return {};
         const AttentionUnit& unit = *task.unit;
-        return {unit.pages + task.chunk * chunk_tokens / page_tokens, task.num_pages,
+        return {unit.pages + task.chunk * chunk_tokens / page_tokens + unit.skipped_pages(task.chunk), task.num_pages,
                 job.keys_offset + unit.kv_head * job.head_stride};
     }
 
@@ -360,13 +367,14 @@ struct Call {
 
 void CpuDevice::begin_pass(const PassRows& pass) {
     HostDevice::begin_pass(pass);
-    plan_ = nullptr;
+    plans_.assign(static_cast<std::size_t>(pass.num_groups()), nullptr);
 }
 
 void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                           DType act, std::byte* out, std::int64_t out_stride) {
     check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
-    const std::span<const AttentionRow> rows = pass().rows;
+    const GroupRows group = pass().group(layout.group);
+    const std::span<const AttentionRow> rows = group.rows;
     const std::int64_t width = q_heads * layout.head_dim;
     check_act_rows("attention", act, rows.size(), width, out_stride);
     AttentionJob job = attention_job(layout, layer, q_heads);
@@ -375,16 +383,17 @@ void CpuDevice::attention(const KvLayout& layout, std::int64_t layer, const std:
     job.act_bf16 = act == DType::bf16;
     job.out = out;
     job.out_stride = out_stride;
-    if (plan_ == nullptr || plan_->dtype != layout.dtype || plan_->num_kv_heads != layout.num_kv_heads ||
-        plan_->head_dim != layout.head_dim || plan_->group_heads != job.group_heads) {
-        auto made = std::make_shared<Plan>(
-            plan_of(layout, pass().sequences, rows, job, rows_that_stream(table_, layout.dtype)));
+    auto& plan = plans_.at(static_cast<std::size_t>(layout.group));
+    if (plan == nullptr || plan->dtype != layout.dtype || plan->num_kv_heads != layout.num_kv_heads ||
+        plan->head_dim != layout.head_dim || plan->group_heads != job.group_heads || plan->window != layout.window) {
+        auto made =
+            std::make_shared<Plan>(plan_of(layout, group.sequences, rows, job, rows_that_stream(table_, layout.dtype)));
         made->team = threads_for(made->work, work_per_thread);
         cut(*made, made->team);
-        plan_ = std::move(made);
+        plan = std::move(made);
     }
-    const Sizes sizes{plan_->tile_rows, layout.head_dim, job.padded_dim};
-    Call{table_, job, *plan_, sizes, attention_, queue_}.run();
+    const Sizes sizes{plan->tile_rows, layout.head_dim, job.padded_dim};
+    Call{table_, job, *plan, sizes, attention_, queue_}.run();
     const std::int64_t act_bytes = bytes_of(act);
     for (std::int64_t r = 0; r < static_cast<std::int64_t>(rows.size()); ++r) {
         std::fill_n(out + (r * out_stride + width) * act_bytes, (out_stride - width) * act_bytes, std::byte{0});

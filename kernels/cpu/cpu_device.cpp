@@ -81,6 +81,11 @@ void CpuDevice::add(float* x, const float* y, std::int64_t count) {
     });
 }
 
+void CpuDevice::scale(float* x, float factor, std::int64_t count) {
+    const FlushDenormals flush;
+    for (std::int64_t i = 0; i < count; ++i) x[i] *= factor;
+}
+
 void CpuDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
     Team::mine().run(threads_for(num_rows * dim, 4 * elements_per_thread), [&](Member& member) {
         const FlushDenormals flush;
@@ -141,10 +146,11 @@ void CpuDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t w
     run_rows(table_.round_rows, rows_job(x, width, act, out, out_stride), num_rows, 4 * elements_per_thread);
 }
 
-void CpuDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
-                         std::int64_t out_stride) {
-    check_act_rows("silu_mul", act, num_rows, width, out_stride);
-    run_rows(table_.silu_mul, rows_job(x, width, act, out, out_stride), num_rows, elements_per_thread / 2);
+void CpuDevice::gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                         std::byte* out, std::int64_t out_stride) {
+    check_act_rows("gate_mul", act, num_rows, width, out_stride);
+    run_rows(table_.gate_mul[static_cast<int>(gate)], rows_job(x, width, act, out, out_stride), num_rows,
+             elements_per_thread / 2);
 }
 
 }  // namespace longhaul::kernels::cpu

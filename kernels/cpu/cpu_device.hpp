@@ -67,10 +67,11 @@ class CpuDevice final : public HostDevice {
     [[nodiscard]] std::string_view packed_layout() const override;
     void embed(const Matrix& table, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* y) override;
-    void gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* sums,
-                      DType act, std::byte* out, std::int64_t out_stride) override;
+    void gated_matmul(const Matrix& w, Gate gate, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
+                      float* sums, DType act, std::byte* out, std::int64_t out_stride) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
+    void scale(float* x, float factor, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void rms_norm(const float* x, const float* gain, float eps, std::int64_t num_rows, std::int64_t dim, DType act,
                   std::byte* out, std::int64_t out_stride) override;
@@ -82,12 +83,14 @@ class CpuDevice final : public HostDevice {
               std::int64_t out_stride) override;
     void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                     std::int64_t out_stride) override;
-    void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+    void gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                   std::int64_t out_stride) override;
 
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
     void begin_pass(const PassRows& pass) override;
     [[nodiscard]] std::int64_t kv_pages_together(const KvLayout& layout) const override;
+    void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads, const float* q_gain,
+                   const float* k_gain, float eps) override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
     void qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows, float* qkv,
@@ -129,10 +132,11 @@ class CpuDevice final : public HostDevice {
     const KernelTable& table_;
     int threads_;
     WorkQueue queue_;
-    Workspace words_;                            // packed matmul inputs
-    Workspace scales_;                           // scales of quantized inputs, and their corrections
-    Workspace attention_;                        // scratch, chunk results and states: see cpu_attention.cpp
-    std::shared_ptr<const AttentionPlan> plan_;  ///< of the current pass, made in its first layer
+    Workspace words_;      // packed matmul inputs
+    Workspace scales_;     // scales of quantized inputs, and their corrections
+    Workspace attention_;  // scratch, chunk results and states: see cpu_attention.cpp
+    std::vector<std::shared_ptr<const AttentionPlan>>
+        plans_;  ///< by group, of the current pass, made in its first layer
 };
 
 }  // namespace longhaul::kernels::cpu

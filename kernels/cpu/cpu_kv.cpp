@@ -104,7 +104,7 @@ struct RopeStore {
     const KernelTable& table;
     const KvLayout& layout;
     const KvPages& pages;
-    const PassRows& pass;
+    const GroupRows& pass;
     std::int64_t layer;
     std::int64_t q_heads;
     std::byte* q_out;
@@ -189,12 +189,40 @@ std::int64_t CpuDevice::kv_pages_together(const KvLayout& layout) const {
         std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, pages_per_run))));
 }
 
+void CpuDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                          const float* q_gain, const float* k_gain, float eps) {
+    const std::int64_t dim = layout.head_dim, kv_heads = layout.num_kv_heads;
+    const std::int64_t width = (q_heads + 2 * kv_heads) * dim;
+    const auto norm = [&](float* heads, std::int64_t count, const float* gain) {
+        table_.rms_norm({.x = heads,
+                         .gain = gain,
+                         .bias = nullptr,
+                         .eps = eps,
+                         .addend = nullptr,
+                         .sums = nullptr,
+                         .width = dim,
+                         .bf16 = false,
+                         .out = reinterpret_cast<std::byte*>(heads),
+                         .out_stride = dim},
+                        0, count);
+    };
+    Team::mine().run(threads_for(num_rows * width, 8 << 10), [&](Member& member) {
+        const FlushDenormals flush;
+        const auto [first, end] = member.share_of(num_rows);
+        for (std::int64_t r = first; r < end; ++r) {
+            norm(qkv + r * width, q_heads, q_gain);
+            norm(qkv + r * width + q_heads * dim, kv_heads, k_gain);
+        }
+    });
+}
+
 void CpuDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                            std::byte* q_out) {
     check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
     const KvPages pages(layout);
-    const RopeStore store{table_, layout, pages, pass(), layer, q_heads, q_out};
-    const std::int64_t num_rows = pass().slots.size();
+    const GroupRows group = pass().group(layout.group);
+    const RopeStore store{table_, layout, pages, group, layer, q_heads, q_out};
+    const std::int64_t num_rows = group.slots.size();
     const std::int64_t width = store.num_heads() * layout.head_dim;
     const std::int64_t work_floats = RopeStore::work_floats(layout.head_dim);
     const int team = threads_for(num_rows * width, 8 << 10);
@@ -226,7 +254,8 @@ void CpuDevice::qkv_matmul(const Matrix& w, const std::byte* x, std::int64_t x_s
     check_layout(layout, layer, q_heads, kv_pages_together(layout) > 1);
     check_rows_of_pass(pass(), num_rows);
     const KvPages pages(layout);
-    const RopeStore store{table_, layout, pages, pass(), layer, q_heads, q_out};
+    const GroupRows group = pass().group(layout.group);
+    const RopeStore store{table_, layout, pages, group, layer, q_heads, q_out};
     const auto finish = [&](const SumsOfBlocks& some) {
         float work[RopeStore::work_floats(max_finished_at_once * lanes)];
         for (std::int64_t b = some.first_block; b < some.end_block; b += blocks_per_head) {

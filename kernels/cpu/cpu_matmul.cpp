@@ -14,21 +14,21 @@ void CpuDevice::matmul(const Matrix& w, const std::byte* x, std::int64_t x_strid
     multiply_rows(w, x, x_stride, num_rows, {.sums = y});
 }
 
-void CpuDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
-                             float* sums, DType act, std::byte* out, std::int64_t out_stride) {
-    if (!is_interleaved(w)) return Device::gated_matmul(w, x, x_stride, num_rows, sums, act, out, out_stride);
+void CpuDevice::gated_matmul(const Matrix& w, Gate gate, const std::byte* x, std::int64_t x_stride,
+                             std::int64_t num_rows, float* sums, DType act, std::byte* out, std::int64_t out_stride) {
+    if (!is_interleaved(w)) return Device::gated_matmul(w, gate, x, x_stride, num_rows, sums, act, out, out_stride);
     check_gated(w, act, num_rows, out_stride);
     const std::int64_t element = bytes_of(act);
     const std::int64_t width = w.num_outputs / 2;
     const auto finish = [&](const SumsOfBlocks& some) {
         const std::int64_t column = some.first_block / 2 * lanes;
-        table_.gate({.sums = some.sums,
-                     .row_stride = some.stride,
-                     .num_rows = some.num_rows,
-                     .width = some.stride / 2,
-                     .bf16 = act == DType::bf16,
-                     .out = out + (some.first_row * out_stride + column) * element,
-                     .out_stride = out_stride});
+        table_.gate[static_cast<int>(gate)]({.sums = some.sums,
+                                             .row_stride = some.stride,
+                                             .num_rows = some.num_rows,
+                                             .width = some.stride / 2,
+                                             .bf16 = act == DType::bf16,
+                                             .out = out + (some.first_row * out_stride + column) * element,
+                                             .out_stride = out_stride});
     };
     multiply_rows(w, x, x_stride, num_rows, {.finish = finish, .unit = 2});
     if (out_stride == width) return;

@@ -94,7 +94,8 @@ void CpuDevice::rank_positions(const KvLayout& layout, std::int64_t layer, const
     auto* const queries = reinterpret_cast<std::byte*>(words + team * head_dim);
     AttentionJob job = attention_job(layout, layer, heads);
     job.q = queries;
-    const UnitRow row{.index = 0, .position = range.end - 1, .in_pages = range.end, .path = nullptr};
+    const UnitRow row{
+        .index = 0, .position = range.end - 1, .in_pages = range.end, .path = nullptr, .first_visible = 0};
     Team::mine().run(team, [&](Member& member) {
         const FlushDenormals flush;
         if (member.index() == 0) add_queries(layout, q, q_heads / heads, queries);
@@ -104,7 +105,7 @@ void CpuDevice::rank_positions(const KvLayout& layout, std::int64_t layer, const
         AttentionScratch scratch{};
         scratch.q_words = words + member.index() * head_dim;
         scratch.q_scales = &q_scale;
-        AttentionUnit unit{&row, 1, -1, range.pages.data(), nullptr, everything};
+        AttentionUnit unit{&row, 1, -1, range.pages.data(), nullptr, 0, everything};
         const auto [first, end] = member.share_of(heads * tasks_of_head);
         for (std::int64_t task = first; task < end; ++task) {
             if (unit.kv_head != task / tasks_of_head) {

@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/gate.hpp"
+
 namespace longhaul::kernels::cpu {
 
 // --- matmul ---
@@ -163,7 +165,7 @@ struct RowsJob {
     std::int64_t out_stride;
 };
 
-/// silu(gate) * up from matmul sums [num_rows, row_stride] in which blocks of 16 gates and 16 ups alternate; the first
+/// gate(x) * up from matmul sums [num_rows, row_stride] in which blocks of 16 gates and 16 ups alternate; the first
 /// 2 * width columns count.
 struct GatedJob {
     const float* sums;
@@ -195,6 +197,12 @@ struct UnitRow {
     std::int64_t position;
     std::int64_t in_pages;
     const std::int32_t* path;
+    std::int64_t first_visible;  ///< the row sees positions first_visible..position
+
+    /// Whether the chunk lies wholly before the row's window.
+    [[nodiscard]] [[gnu::always_inline]] bool is_past(std::int64_t chunk) const {
+        return first_visible >= (chunk + 1) * chunk_tokens;
+    }
 };
 
 /// Rows of one sequence and the query heads of one KV head: they share every key and value that is loaded. A pair of
@@ -205,8 +213,15 @@ struct AttentionUnit {
     std::int64_t kv_head;
     std::byte* const* pages;
     std::byte* const* scratch_pages;
+    std::int64_t first_visible;        ///< of the rows' positions
     std::int64_t next_prefetch_bytes;  ///< how much of the next chunk is prefetched during a chunk
 
+    [[nodiscard]] [[gnu::always_inline]] std::int64_t first_chunk() const { return first_visible / chunk_tokens; }
+    /// Pages of the chunk before all the rows' windows.
+    [[nodiscard]] [[gnu::always_inline]] std::int64_t skipped_pages(std::int64_t chunk) const {
+        const std::int64_t before = first_visible - chunk * chunk_tokens;
+        return before > 0 ? before / page_tokens : 0;
+    }
     /// Whether the unit streams its pages: reads each byte once, in the order of the prefetches, next_prefetch_bytes
     /// behind them.
     [[nodiscard]] [[gnu::always_inline]] bool streams() const { return next_prefetch_bytes < everything; }
@@ -288,8 +303,9 @@ struct KernelTable {
     void (*layer_norm)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*relu)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
     void (*round_rows)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
-    void (*silu_mul)(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
-    void (*gate)(const GatedJob& job);
+    // By Gate.
+    void (*gate_mul[2])(const RowsJob& job, std::int64_t first_row, std::int64_t end_row);
+    void (*gate[2])(const GatedJob& job);
     void (*rotate)(const RotateJob& job);
 
     /// Packs the unit's queries into scratch.q_words.
@@ -297,7 +313,7 @@ struct KernelTable {
     /// Softmax of the positions of one chunk, for each tile row.
     void (*attention_chunk)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
                             const ChunkPrefetch& ahead, const AttentionScratch& scratch, const Softmax& result);
-    /// Merges one chunk into the state of the chunks before it. Chunk 0 initialises the state.
+    /// Merges one chunk into the state of the chunks before it. The unit's first chunk initialises the state.
     void (*attention_merge)(const AttentionJob& job, const AttentionUnit& unit, std::int64_t chunk,
                             const Softmax& result, const Softmax& state);
     /// Writes output / sum, rounded to act, to the unit's rows and heads of `out`.

@@ -211,9 +211,17 @@ void round_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row
     map_rows<Isa>(job, first_row, end_row, [](typename Isa::Floats x) { return x; });
 }
 
-/// out[i] = silu(gate) * up for N registers from column i on. With N == 1, only `left` columns may be there.
-template <class Isa, int N, class GateAt, class UpAt>
-[[gnu::always_inline]] inline void silu_mul_registers(const GateAt& gate_at, const UpAt& up_at, std::int64_t i,
+/// The exponent of a gate: its output is x / (1 + exp(exponent)).
+template <class Isa, Gate gate>
+[[gnu::always_inline]] inline typename Isa::Floats gate_exponent(typename Isa::Floats x) {
+    if constexpr (gate == Gate::silu) return Isa::negate(x);
+    const auto cubic = Isa::fma(Isa::mul(x, x), Isa::all(exp_constants::gelu_cubic), Isa::all(1.0F));
+    return Isa::mul(Isa::all(exp_constants::gelu_slope), Isa::mul(x, cubic));
+}
+
+/// out[i] = gate(gate) * up for N registers from column i on. With N == 1, only `left` columns may be there.
+template <class Isa, Gate kind, int N, class GateAt, class UpAt>
+[[gnu::always_inline]] inline void gate_mul_registers(const GateAt& gate_at, const UpAt& up_at, std::int64_t i,
                                                       std::int64_t left, bool bf16, std::byte* out) {
     using Floats = typename Isa::Floats;
     const auto load = [&](const float* from) __attribute__((always_inline)) {
@@ -224,7 +232,7 @@ template <class Isa, int N, class GateAt, class UpAt>
 #pragma GCC unroll 4
     for (int v = 0; v < N; ++v) {
         gate[v] = load(gate_at(i + v * Isa::width));
-        e[v] = Isa::min(Isa::all(exp_constants::highest), Isa::negate(gate[v]));
+        e[v] = Isa::min(Isa::all(exp_constants::highest), gate_exponent<Isa, kind>(gate[v]));
     }
     exps_of_bounded<Isa>(e);
 #pragma GCC unroll 4
@@ -239,19 +247,19 @@ template <class Isa, int N, class GateAt, class UpAt>
     }
 }
 
-/// silu_mul_registers for `width` columns; gate_at(i) and up_at(i) return the addresses of column i.
-template <class Isa, class GateAt, class UpAt>
-[[gnu::always_inline]] inline void silu_mul_row(const GateAt& gate_at, const UpAt& up_at, std::int64_t width, bool bf16,
+/// gate_mul_registers for `width` columns; gate_at(i) and up_at(i) return the addresses of column i.
+template <class Isa, Gate kind, class GateAt, class UpAt>
+[[gnu::always_inline]] inline void gate_mul_row(const GateAt& gate_at, const UpAt& up_at, std::int64_t width, bool bf16,
                                                 std::byte* out) {
     constexpr int at_once = exps_at_once<Isa>;
     std::int64_t i = 0;
     for (; i + at_once * Isa::width <= width; i += at_once * Isa::width)
-        silu_mul_registers<Isa, at_once>(gate_at, up_at, i, width - i, bf16, out);
-    for (; i < width; i += Isa::width) silu_mul_registers<Isa, 1>(gate_at, up_at, i, width - i, bf16, out);
+        gate_mul_registers<Isa, kind, at_once>(gate_at, up_at, i, width - i, bf16, out);
+    for (; i < width; i += Isa::width) gate_mul_registers<Isa, kind, 1>(gate_at, up_at, i, width - i, bf16, out);
 }
 
-template <class Isa>
-void silu_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
+template <class Isa, Gate kind>
+void gate_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_row) {
     const std::int64_t element = job.bf16 ? 2 : 4;
     for (std::int64_t r = first_row; r < end_row; ++r) {
         const float* gates = job.x + r * 2 * job.width;
@@ -260,7 +268,7 @@ void silu_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
             prefetch_elements(from);
             return from;
         };
-        silu_mul_row<Isa>(
+        gate_mul_row<Isa, kind>(
             [&](std::int64_t i) __attribute__((always_inline)) { return prefetched(gates + i); },
             [&](std::int64_t i) __attribute__((always_inline)) { return prefetched(gates + job.width + i); }, job.width,
             job.bf16, out);
@@ -268,8 +276,8 @@ void silu_mul_rows(const RowsJob& job, std::int64_t first_row, std::int64_t end_
     }
 }
 
-/// silu_mul for the alternating blocks of GatedJob, right after their matmul.
-template <class Isa>
+/// gate_mul for the alternating blocks of GatedJob, right after their matmul.
+template <class Isa, Gate kind>
 void gate_rows(const GatedJob& job) {
     const std::int64_t element = job.bf16 ? 2 : 4;
     for (std::int64_t r = 0; r < job.num_rows; ++r) {
@@ -278,7 +286,7 @@ void gate_rows(const GatedJob& job) {
         const auto gate_at = [&](std::int64_t i) __attribute__((always_inline)) {
             return gates + i + i / lanes * lanes;
         };
-        silu_mul_row<Isa>(
+        gate_mul_row<Isa, kind>(
             gate_at, [&](std::int64_t i) __attribute__((always_inline)) { return gate_at(i) + lanes; }, job.width,
             job.bf16, out);
     }

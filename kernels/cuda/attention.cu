@@ -22,6 +22,7 @@ PlanShape plan_shape(const AttentionCall& call, int multiprocessors) {
     PlanShape shape{.group_heads = static_cast<int>(call.q_heads / call.layout.num_kv_heads),
                     .num_kv_heads = static_cast<int>(call.layout.num_kv_heads),
                     .head_dim = static_cast<int>(call.layout.head_dim),
+                    .window = call.layout.window,
                     .narrow_queries = exact_queries,
                     .wide_queries = exact_queries};
     if (!call.tensor_cores) return shape;
@@ -100,40 +101,45 @@ void CudaDevice::attention(const KvLayout& layout, std::int64_t layer, const std
     state_->attention.run(state_->stream, state_->ring, state_->pass, state_->far, shape, call);
 }
 
-void AttentionPart::prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const HostPages& far,
-                            const PlanShape& shape) {
-    if (planned_ == pass.number() && shape_ == shape) return;
-    plan_ = make_plan(pass.on_host(), shape);
+const AttentionPart::GroupPlan& AttentionPart::prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass,
+                                                       const HostPages& far, const PlanShape& shape,
+                                                       std::int64_t group) {
+    while (std::ssize(groups_) <= group) groups_.emplace_back();
+    GroupPlan& of = groups_[static_cast<std::size_t>(group)];
+    if (of.planned == pass.number() && of.shape == shape) return of;
+    const Plan& plan = of.plan = make_plan(pass.on_host().group(group), shape);
     parcel_.clear();
-    const std::size_t at_units = parcel_.add(std::span<const PlanUnit>(plan_.units));
-    const std::size_t at_rows = parcel_.add(std::span<const PlanRow>(plan_.rows));
-    const std::size_t at_paths = parcel_.add(std::span<const std::int32_t>(plan_.paths));
+    const std::size_t at_units = parcel_.add(std::span<const PlanUnit>(plan.units));
+    const std::size_t at_rows = parcel_.add(std::span<const PlanRow>(plan.rows));
+    const std::size_t at_paths = parcel_.add(std::span<const std::int32_t>(plan.paths));
     std::vector<PageEntry> pages;
-    pages.reserve(plan_.pages.size());
-    for (const std::byte* page : plan_.pages) pages.push_back(far.entry_of(page));
+    pages.reserve(plan.pages.size());
+    for (const std::byte* page : plan.pages) pages.push_back(far.entry_of(page));
     const std::size_t at_pages = parcel_.add(std::span<const PageEntry>(pages));
     const std::span<const std::byte> bytes = parcel_.bytes();
-    auto* const at = plan_memory_.get<std::byte>(stream, static_cast<std::int64_t>(bytes.size()));
+    auto* const at = of.memory.get<std::byte>(stream, static_cast<std::int64_t>(bytes.size()));
     ring.send(at, bytes.data(), bytes.size());
-    device_ = {reinterpret_cast<const PlanUnit*>(at + at_units), reinterpret_cast<const PlanRow*>(at + at_rows),
-               reinterpret_cast<const std::int32_t*>(at + at_paths), reinterpret_cast<const PageEntry*>(at + at_pages)};
-    planned_ = pass.number();
-    shape_ = shape;
+    of.device = {reinterpret_cast<const PlanUnit*>(at + at_units), reinterpret_cast<const PlanRow*>(at + at_rows),
+                 reinterpret_cast<const std::int32_t*>(at + at_paths),
+                 reinterpret_cast<const PageEntry*>(at + at_pages)};
+    of.planned = pass.number();
+    of.shape = shape;
+    return of;
 }
 
 void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, HostPages& far,
                         const PlanShape& shape, const AttentionCall& call) {
-    prepare(stream, ring, pass, far, shape);
+    const GroupPlan& of = prepare(stream, ring, pass, far, shape, call.layout.group);
     std::int64_t entries = 0;
-    for (const PlanRound& round : plan_.rounds) entries = std::max(entries, round.num_entries);
+    for (const PlanRound& round : of.plan.rounds) entries = std::max(entries, round.num_entries);
     const KvShape kv(call.layout);
     const AttentionArgs args{
         .shape = kv,
         .first_block = kv.block(call.layer, 0, false),
-        .units = device_.units,
-        .rows = device_.rows,
-        .paths = device_.paths,
-        .pages = device_.pages,
+        .units = of.device.units,
+        .rows = of.device.rows,
+        .paths = of.device.paths,
+        .pages = of.device.pages,
         .host_window = far.bring(call.layout, call.layer),
         .q = call.q,
         .q_heads = static_cast<int>(call.q_heads),
@@ -142,38 +148,38 @@ void AttentionPart::run(const Stream& stream, PinnedRing& ring, const CurrentPas
         .outputs = outputs_.get<float>(stream, entries * call.q_heads * call.layout.head_dim),
         .softmax = softmax_.get<float2>(stream, entries * call.q_heads),
     };
-    for (const PlanRound& round : plan_.rounds) run_round(stream, call, args, round);
+    for (const PlanRound& round : of.plan.rounds) run_round(stream, call, of, args, round);
     far.done(call.layout, call.layer);
 }
 
-void AttentionPart::run_round(const Stream& stream, const AttentionCall& call, AttentionArgs args,
+void AttentionPart::run_round(const Stream& stream, const AttentionCall& call, const GroupPlan& of, AttentionArgs args,
                               const PlanRound& round) {
     const auto kv_heads = static_cast<unsigned>(call.layout.num_kv_heads);
     const dim3 narrow(static_cast<unsigned>(round.num_narrow), kv_heads);
     const dim3 wide(static_cast<unsigned>(round.num_wide), kv_heads);
-    args.units = device_.units + round.first_narrow;
+    args.units = of.device.units + round.first_narrow;
     if (!call.tensor_cores) {
         launch_exact(stream, call.layout.dtype, args, narrow);
     } else if (round.num_wide == 0) {
         launch_narrow(stream, args, narrow);
     } else {  // concurrently: neither kernel waits for the last blocks of the other
         launch_narrow(beside_the_next(stream), args, narrow);
-        args.units = device_.units + round.first_wide;
+        args.units = of.device.units + round.first_wide;
         launch_wide(stream, args, wide);
     }
-    merge(stream, call, args, round);
+    merge(stream, call, of, args, round);
 }
 
-void AttentionPart::merge(const Stream& stream, const AttentionCall& call, const AttentionArgs& args,
-                          const PlanRound& round) {
+void AttentionPart::merge(const Stream& stream, const AttentionCall& call, const GroupPlan& of,
+                          const AttentionArgs& args, const PlanRound& round) {
     const MergeArgs merge_args{
-        .rows = device_.rows + round.first_row,
+        .rows = of.device.rows + round.first_row,
         .outputs = args.outputs,
         .softmax = args.softmax,
         .q_heads = args.q_heads,
         .head_dim = args.shape.head_dim,
-        .unit_chunks = plan_.unit_chunks,
-        .span_chunks = shape_->span_chunks,
+        .unit_chunks = of.plan.unit_chunks,
+        .span_chunks = of.shape->span_chunks,
         .act = call.act,
         .out = call.out,
         .out_stride = call.out_stride,

@@ -123,9 +123,10 @@ class ExactUnit {
         for (int i = 0; i < DIMS; ++i) {
             for (typename Keys::Sum& value : output_[i]) value = 0;
         }
-        const int all_see = seen_by_all();
+        const int all_see = seen_by_all(), none_hidden = hidden_from_one();
         for_each_tile(true, [&](const Tile& tile, int turn) {
-            if (tile.row < 0 && (tile.page % chunk_pages + 1) * tile_tokens <= all_see) {
+            const int first = tile.page % chunk_pages * tile_tokens;
+            if (tile.row < 0 && first + tile_tokens <= all_see && first >= none_hidden) {
                 add_values<true>(tile, turn);
             } else {
                 add_values<false>(tile, turn);
@@ -229,6 +230,19 @@ class ExactUnit {
         return seen < 0 ? 0 : seen < chunk_tokens ? static_cast<int>(seen) : chunk_tokens;
     }
 
+    /// Number of positions of the chunk before the window of query i.
+    [[nodiscard]] __device__ int hidden(int i) const {
+        const Query query = query_of(args_, unit_, i, kv_head_);
+        if (query.plan_row < 0) return 0;
+        const std::int64_t before = args_.rows[query.plan_row].first_visible - first_position_;
+        return before < 0 ? 0 : before < chunk_tokens ? static_cast<int>(before) : chunk_tokens;
+    }
+    /// The most that is hidden from a query of the unit.
+    [[nodiscard]] __device__ int hidden_from_one() const {
+        int most = 0;
+        for (int i = 0; i < unit_.num_queries; ++i) most = hidden(i) > most ? hidden(i) : most;
+        return most;
+    }
     /// Number of positions of the chunk that every query of the unit sees, counted from its start.
     [[nodiscard]] __device__ int seen_by_all() const {
         int least = chunk_tokens;
@@ -272,17 +286,18 @@ class ExactUnit {
     __device__ void take_probabilities() {
         const int i = thread_ / 16;
         const int lane = thread_ % 16;
-        const int seen = visible(i);
+        const int seen = visible(i), before = hidden(i);
         const auto at = [&](int position) -> float& { return p_[position * exact_queries + i]; };
         float maximum = minus_infinity();
         for (int position = lane; position < seen; position += 16) {
+            if (position < before) continue;
             if (at(position) > maximum) maximum = at(position);
         }
         maximum = largest_of_lanes(maximum);
         float sum = 0.0F;
         for (int position = lane; position < chunk_tokens; position += 16) {
             float p = 0.0F;
-            if (position < seen) {
+            if (position >= before && position < seen) {
                 p = exp_of(__fsub_rn(at(position), maximum));
                 sum = __fadd_rn(sum, p);
                 if constexpr (KV == DType::bf16) p = bf16_to_f32(f32_to_bf16(p));
@@ -327,18 +342,22 @@ class ExactUnit {
     /// `all`: every query sees the whole tile.
     template <bool all>
     __device__ void add_values(const Tile& tile, int turn) {
-        int seen[exact_queries];
-        for (int i = 0; i < exact_queries; ++i) seen[i] = all ? tile_tokens : visible(tile, i);
+        int seen[exact_queries], before[exact_queries];
+        for (int i = 0; i < exact_queries; ++i) {
+            seen[i] = all ? tile_tokens : visible(tile, i);
+            before[i] = all ? 0 : hidden(i) - tile.page % chunk_pages * tile_tokens;
+        }
         const float* p = p_ + tile.page % chunk_pages * tile_tokens * exact_queries;
         if constexpr (KV == DType::int8) {
             add_quantized_values<all>(p, stage(turn), seen);
         } else {
-            add_values<all>(p, stage(turn), seen);
+            add_values<all>(p, stage(turn), before, seen);
         }
     }
     /// Skips positions that a query does not see: their p is 0, but 0 times a non-finite value is NaN.
     template <bool all>
-    __device__ void add_values(const float* p, const std::byte* rows, const int (&seen)[exact_queries]) {
+    __device__ void add_values(const float* p, const std::byte* rows, const int (&before)[exact_queries],
+                               const int (&seen)[exact_queries]) {
 #pragma unroll 4
         for (int s = 0; s < tile_tokens; ++s) {
             const int slot = KV == DType::bf16 ? s ^ 1 : s;
@@ -352,7 +371,8 @@ class ExactUnit {
                 const float v = Keys::value(row, d);
 #pragma unroll
                 for (int i = 0; i < exact_queries; ++i) {
-                    if (all || slot < seen[i]) output_[k][i] = __fmaf_rn(weights[i], v, output_[k][i]);
+                    if (all || (slot >= before[i] && slot < seen[i]))
+                        output_[k][i] = __fmaf_rn(weights[i], v, output_[k][i]);
                 }
             }
         }

@@ -72,9 +72,10 @@ class MergeFactorTable {
   private:
     [[nodiscard]] __device__ float2 entry(int i) const { return softmax_[std::int64_t{i} * args_.q_heads]; }
     [[nodiscard]] __device__ int chunk(int i) const {
-        return i < row_.num_common ? i * args_.unit_chunks : row_.first_own + i - row_.num_common;
+        if (i >= row_.num_common) return row_.first_own + i - row_.num_common;
+        return i == 0 ? row_.first_chunk : (row_.first_chunk / args_.unit_chunks + i) * args_.unit_chunks;
     }
-    [[nodiscard]] __device__ bool starts_span(int i) const { return chunk(i) % args_.span_chunks == 0; }
+    [[nodiscard]] __device__ bool starts_span(int i) const { return i == 0 || chunk(i) % args_.span_chunks == 0; }
 
     /// `before`: maximum of all entries before i. Returns the maximum of entries 0 to i.
     __device__ float fill_entry(int i, float before) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 
 #include "kernels/cuda/attention_plan.hpp"
@@ -43,17 +44,24 @@ class AttentionPart {
         const std::int32_t* paths;
         const PageEntry* pages;
     };
-    void prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const HostPages& far,
-                 const PlanShape& shape);
-    void run_round(const Stream& stream, const AttentionCall& call, AttentionArgs args, const PlanRound& round);
-    void merge(const Stream& stream, const AttentionCall& call, const AttentionArgs& args, const PlanRound& round);
+    struct GroupPlan;
+    const GroupPlan& prepare(const Stream& stream, PinnedRing& ring, const CurrentPass& pass, const HostPages& far,
+                             const PlanShape& shape, std::int64_t group);
+    static void run_round(const Stream& stream, const AttentionCall& call, const GroupPlan& of, AttentionArgs args,
+                          const PlanRound& round);
+    static void merge(const Stream& stream, const AttentionCall& call, const GroupPlan& of, const AttentionArgs& args,
+                      const PlanRound& round);
 
-    std::uint64_t planned_ = 0;  ///< number of the planned pass
-    std::optional<PlanShape> shape_;
-    Plan plan_;
-    DevicePlan device_{};
+    /// The plan of one group of layers.
+    struct GroupPlan {
+        std::uint64_t planned = 0;  ///< number of the planned pass
+        std::optional<PlanShape> shape;
+        Plan plan;
+        DevicePlan device{};
+        Workspace memory;
+    };
     Parcel parcel_;
-    Workspace plan_memory_;
+    std::deque<GroupPlan> groups_;
     Workspace outputs_;
     Workspace softmax_;
 };

@@ -29,17 +29,25 @@ std::int32_t last_chunk_of(const PlanRow& row) {
 struct Class {
     std::int32_t first_row, end_row;
     std::int32_t own_page;
+    std::int32_t first_chunk;  ///< of all rows
 
     [[nodiscard]] bool has_own() const { return own_page != nowhere; }
-    /// Number of chunks before the first one with own pages; `last`: the last chunk of the rows in question.
+    /// End of the chunks before the first one with own pages, at least first_chunk; `last`: the last chunk of the rows
+    /// in question.
     [[nodiscard]] std::int32_t common_chunks(std::int32_t last) const {
-        return has_own() ? own_page / static_cast<std::int32_t>(attention_chunk / page_tokens) : last + 1;
+        const std::int32_t end =
+            has_own() ? own_page / static_cast<std::int32_t>(attention_chunk / page_tokens) : last + 1;
+        return std::max(end, first_chunk);
+    }
+    /// Number of common units up to chunk `end`.
+    [[nodiscard]] std::int32_t common_units(std::int32_t end, int unit_chunks) const {
+        return end > first_chunk ? (end + unit_chunks - 1) / unit_chunks - first_chunk / unit_chunks : 0;
     }
 };
 
 class Planner {
   public:
-    Planner(const PassRows& pass, const PlanShape& shape) : pass_(pass), shape_(shape) {}
+    Planner(const GroupRows& pass, const PlanShape& shape) : pass_(pass), shape_(shape) {}
 
     Plan make() {
         take_rows();
@@ -59,6 +67,7 @@ class Planner {
     void count_entries(PlanRow& row) const;
     void add_common(const Class& rows, bool wide);
     void add_own(const Class& rows);
+    [[nodiscard]] std::int32_t first_page(const Class& rows, std::int32_t first_query, std::int32_t chunk) const;
     /// Calls `tile(first_query, num_queries, last_row)` for each tile of the class.
     template <typename Tile>
     void for_each_tile(const Class& rows, int size, Tile tile) const;
@@ -68,7 +77,7 @@ class Planner {
     }
     [[nodiscard]] bool is_wide(const Class& rows) const { return tile_size(rows) > shape_.narrow_queries; }
 
-    const PassRows& pass_;
+    const GroupRows& pass_;
     const PlanShape& shape_;
     Plan plan_;
 };
@@ -94,15 +103,18 @@ void Planner::take_rows() {
 void Planner::take_row(std::int32_t r, const std::vector<std::int64_t>& first_pages) {
     const AttentionRow& row = pass_.rows[static_cast<std::size_t>(r)];
     const auto s = static_cast<std::size_t>(row.sequence);
+    const std::int64_t first = row.first_visible(shape_.window);
     plan_.rows.push_back({.position = row.position,
                           .in_pages = row.in_pages,
                           .first_path = static_cast<std::int64_t>(plan_.paths.size()),
                           .pages = first_pages[s],
                           .scratch = first_pages[s] + static_cast<std::int64_t>(pass_.sequences[s].pages.size()),
                           .first_entry = 0,
+                          .first_visible = first,
                           .row = r,
                           .num_entries = 0,
                           .num_common = 0,
+                          .first_chunk = static_cast<std::int32_t>(first / attention_chunk),
                           .first_own = 0});
     if (row.in_pages <= row.position) {
         plan_.paths.insert(plan_.paths.end(), row.path, row.path + (row.position + 1 - row.in_pages));
@@ -114,10 +126,10 @@ Class Planner::class_at(std::int32_t row, std::int32_t end) const {
     const std::int32_t own_page = own_page_of(at(row));
     std::int32_t last = row + 1;
     while (last < end && at(last).pages == at(row).pages && at(last).scratch == at(row).scratch &&
-           own_page_of(at(last)) == own_page) {
+           own_page_of(at(last)) == own_page && at(last).first_chunk == at(row).first_chunk) {
         ++last;
     }
-    return {row, last, own_page};
+    return {row, last, own_page, at(row).first_chunk};
 }
 
 /// Number of units of the whole pass if common units covered `unit_chunks` chunks.
@@ -127,7 +139,7 @@ std::int64_t Planner::count_units(int unit_chunks) const {
     for (std::int32_t row = 0; row < end;) {
         const Class rows = class_at(row, end);
         for_each_tile(rows, tile_size(rows), [&](std::int32_t, std::int32_t, const PlanRow& last) {
-            units += (rows.common_chunks(last_chunk_of(last)) + unit_chunks - 1) / unit_chunks;
+            units += rows.common_units(rows.common_chunks(last_chunk_of(last)), unit_chunks);
         });
         row = rows.end_row;
     }
@@ -135,10 +147,10 @@ std::int64_t Planner::count_units(int unit_chunks) const {
 }
 
 void Planner::count_entries(PlanRow& row) const {
-    const Class alone{0, 1, own_page_of(row)};
+    const Class alone{0, 1, own_page_of(row), row.first_chunk};
     const std::int32_t last = last_chunk_of(row);
     const std::int32_t common = alone.common_chunks(last);
-    row.num_common = (common + plan_.unit_chunks - 1) / plan_.unit_chunks;
+    row.num_common = alone.common_units(common, plan_.unit_chunks);
     row.first_own = common;
     row.num_entries = row.num_common + (alone.has_own() ? last + 1 - common : 0);
 }
@@ -199,32 +211,43 @@ void Planner::for_each_tile(const Class& rows, int size, Tile tile) const {
     }
 }
 
+/// The first page from chunk `chunk` on that a row of the tile sees. Rows are in order of position, so it is the first
+/// row that sees most.
+std::int32_t Planner::first_page(const Class& rows, std::int32_t first_query, std::int32_t chunk) const {
+    const auto row = static_cast<std::size_t>(rows.first_row + first_query / shape_.group_heads);
+    constexpr auto chunk_pages = static_cast<std::int32_t>(attention_chunk / page_tokens);
+    return std::max(chunk * chunk_pages, static_cast<std::int32_t>(plan_.rows[row].first_visible / page_tokens));
+}
+
 /// Tiles of one chunk follow each other: the first one loads it, the others find it in the cache.
 void Planner::add_common(const Class& rows, bool wide) {
     const std::int32_t last = last_chunk_of(plan_.rows[static_cast<std::size_t>(rows.end_row - 1)]);
     const std::int32_t chunks = rows.common_chunks(last);
-    for (std::int32_t begin = 0; begin < chunks; begin += plan_.unit_chunks) {
-        for_each_tile(rows, wide ? shape_.wide_queries : shape_.narrow_queries,
-                      [&](std::int32_t first_query, std::int32_t num_queries, const PlanRow& last_row) {
-                          const std::int32_t end = std::min(
-                              {begin + plan_.unit_chunks, chunks, rows.common_chunks(last_chunk_of(last_row))});
-                          if (end <= begin) return;
-                          const auto pages = static_cast<std::int32_t>(last_row.position / page_tokens + 1);
-                          plan_.units.push_back({.first_row = rows.first_row,
-                                                 .first_query = first_query,
-                                                 .num_queries = num_queries,
-                                                 .chunk_begin = begin,
-                                                 .chunk_end = end,
-                                                 .common_end = std::min(rows.own_page, pages),
-                                                 .has_own = 0,
-                                                 .entry = begin / plan_.unit_chunks});
-                      });
+    std::int32_t next = 0;
+    for (std::int32_t begin = rows.first_chunk; begin < chunks; begin = next) {
+        next = (begin / plan_.unit_chunks + 1) * plan_.unit_chunks;
+        for_each_tile(
+            rows, wide ? shape_.wide_queries : shape_.narrow_queries,
+            [&](std::int32_t first_query, std::int32_t num_queries, const PlanRow& last_row) {
+                const std::int32_t end = std::min({next, chunks, rows.common_chunks(last_chunk_of(last_row))});
+                if (end <= begin) return;
+                const auto pages = static_cast<std::int32_t>(last_row.position / page_tokens + 1);
+                plan_.units.push_back({.first_row = rows.first_row,
+                                       .first_query = first_query,
+                                       .num_queries = num_queries,
+                                       .chunk_begin = begin,
+                                       .chunk_end = end,
+                                       .first_page = first_page(rows, first_query, begin),
+                                       .common_end = std::min(rows.own_page, pages),
+                                       .has_own = 0,
+                                       .entry = begin / plan_.unit_chunks - rows.first_chunk / plan_.unit_chunks});
+            });
     }
 }
 
 void Planner::add_own(const Class& rows) {
     const std::int32_t first_chunk = rows.common_chunks(0);
-    const std::int32_t num_common = (first_chunk + plan_.unit_chunks - 1) / plan_.unit_chunks;
+    const std::int32_t num_common = rows.common_units(first_chunk, plan_.unit_chunks);
     for_each_tile(rows, shape_.narrow_queries,
                   [&](std::int32_t first_query, std::int32_t num_queries, const PlanRow& last_row) {
                       for (std::int32_t c = first_chunk; c <= last_chunk_of(last_row); ++c) {
@@ -233,6 +256,7 @@ void Planner::add_own(const Class& rows) {
                                                  .num_queries = num_queries,
                                                  .chunk_begin = c,
                                                  .chunk_end = c + 1,
+                                                 .first_page = first_page(rows, first_query, c),
                                                  .common_end = rows.own_page,
                                                  .has_own = 1,
                                                  .entry = num_common + c - first_chunk});
@@ -242,7 +266,7 @@ void Planner::add_own(const Class& rows) {
 
 }  // namespace
 
-Plan make_plan(const PassRows& pass, const PlanShape& shape) {
+Plan make_plan(const GroupRows& pass, const PlanShape& shape) {
     return Planner(pass, shape).make();
 }
 

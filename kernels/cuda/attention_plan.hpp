@@ -9,8 +9,8 @@
 // partial result (an *entry*: maximum, sum, output) per query for its chunks; the last kernel merges the entries in
 // order.
 //
-// The plan is the same for all layers and all KV heads. If partial results would take too much memory, the plan is cut
-// into rounds of rows, which use the same workspace one after another.
+// The plan is the same for all KV heads and all layers of a group. If partial results would take too much memory, the
+// plan is cut into rounds of rows, which use the same workspace one after another.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,16 @@ namespace longhaul::kernels::cuda {
 struct PlanRow {
     std::int64_t position;
     std::int64_t in_pages;
-    std::int64_t first_path;   ///< in Plan::paths: the slot of position in_pages
-    std::int64_t pages;        ///< in Plan::pages: the first page of the sequence
-    std::int64_t scratch;      ///< in Plan::pages: the first scratch page of the sequence
-    std::int64_t first_entry;  ///< in the round's workspace
-    std::int32_t row;          ///< index in the pass: locates its query and its result
+    std::int64_t first_path;     ///< in Plan::paths: the slot of position in_pages
+    std::int64_t pages;          ///< in Plan::pages: the first page of the sequence
+    std::int64_t scratch;        ///< in Plan::pages: the first scratch page of the sequence
+    std::int64_t first_entry;    ///< in the round's workspace
+    std::int64_t first_visible;  ///< the row sees positions first_visible..position
+    std::int32_t row;            ///< index in the pass: locates its query and its result
     std::int32_t num_entries;
-    std::int32_t num_common;  ///< entries of common units; each covers `unit_chunks` chunks, from chunk 0 on
-    std::int32_t first_own;   ///< chunk of the first own entry; own entries cover one chunk each
+    std::int32_t num_common;   ///< entries of common units, which end at multiples of `unit_chunks` chunks
+    std::int32_t first_chunk;  ///< the chunk of first_visible: the first entry begins there
+    std::int32_t first_own;    ///< chunk of the first own entry; own entries cover one chunk each
 };
 
 struct PlanUnit {
@@ -39,6 +41,7 @@ struct PlanUnit {
     std::int32_t first_query;  ///< query i is row first_row + i / group_heads, head i % group_heads
     std::int32_t num_queries;
     std::int32_t chunk_begin, chunk_end;
+    std::int32_t first_page;  ///< pages before this one are before the windows of all its rows
     std::int32_t common_end;  ///< pages below this one are common
     std::int32_t has_own;     ///< 1: rows have pages of their own from common_end on
     std::int32_t entry;       ///< index among the entries of each row that reaches chunk_begin
@@ -57,10 +60,11 @@ struct PlanShape {
     int group_heads = 1;  ///< queries per row
     int num_kv_heads = 1;
     int head_dim = 1;
-    int narrow_queries = 8;  ///< per tile
-    int wide_queries = 8;    ///< per tile of common chunks, if a class has more queries than a narrow tile holds
-    int span_chunks = 1;     ///< chunks that a common unit may cover, starting at a multiple of this number
-    int enough_units = 1;    ///< units * KV heads; if there are at least this many, units cover whole spans
+    std::int64_t window = 0;  ///< KvLayout::window
+    int narrow_queries = 8;   ///< per tile
+    int wide_queries = 8;     ///< per tile of common chunks, if a class has more queries than a narrow tile holds
+    int span_chunks = 1;      ///< chunks that a common unit may cover, starting at a multiple of this number
+    int enough_units = 1;     ///< units * KV heads; if there are at least this many, units cover whole spans
     std::int64_t max_bytes = std::int64_t{512} << 20;  ///< of partial results per round; a single row may exceed it
 
     friend bool operator==(const PlanShape&, const PlanShape&) = default;
@@ -79,6 +83,6 @@ struct Plan {
     int unit_chunks = 1;  ///< per common unit
 };
 
-Plan make_plan(const PassRows& pass, const PlanShape& shape);
+Plan make_plan(const GroupRows& pass, const PlanShape& shape);
 
 }  // namespace longhaul::kernels::cuda

@@ -118,6 +118,7 @@ class TensorUnit {
         for (int r = 0; r < 2; ++r) {
             query_[r] = query_of(args_, unit_, row_warp_ * 16 + lane_ / 4 + 8 * r, kv_head_);
             seen_[r] = query_[r].plan_row < 0 ? 0 : seen_of(args_.rows[query_[r].plan_row]);
+            hidden_[r] = query_[r].plan_row < 0 ? 0 : hidden_from(args_.rows[query_[r].plan_row]);
         }
     }
     /// Number of positions in the unit's chunks that a row sees, counted from their start.
@@ -125,6 +126,11 @@ class TensorUnit {
         const std::int64_t seen = row.position + 1 - std::int64_t{unit_.chunk_begin} * chunk_tokens;
         const int all = (unit_.chunk_end - unit_.chunk_begin) * chunk_tokens;
         return seen < 0 ? 0 : seen < all ? static_cast<int>(seen) : all;
+    }
+    /// Number of positions in the unit's chunks before the row's window.
+    [[nodiscard]] __device__ int hidden_from(const PlanRow& row) const {
+        const std::int64_t hidden = row.first_visible - std::int64_t{unit_.chunk_begin} * chunk_tokens;
+        return hidden < 0 ? 0 : static_cast<int>(hidden);
     }
     /// Number of positions in the unit before the tile.
     [[nodiscard]] __device__ int before(const Tile& tile) const {
@@ -227,10 +233,17 @@ class TensorUnit {
         return seen_[r] - before(tile);
     }
 
+    /// Number of positions of this page before the window of row r of the lane.
+    __device__ int hidden(const Tile& tile, int r) const {
+        const int hidden = hidden_[r] - before(tile);
+        return hidden < 0 ? 0 : hidden;
+    }
+
     /// Whether all queries of the warp see all positions of the tile.
     __device__ bool all_see(const Tile& tile) const {
         bool misses = false;
-        for (int r = 0; r < 2; ++r) misses |= query_[r].plan_row >= 0 && visible(tile, r) < tile_tokens;
+        for (int r = 0; r < 2; ++r)
+            misses |= query_[r].plan_row >= 0 && (visible(tile, r) < tile_tokens || hidden(tile, r) > 0);
         return __any_sync(full_warp, misses ? 1 : 0) == 0;
     }
 
@@ -250,7 +263,7 @@ class TensorUnit {
         }
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const float shrink = take_row(visible(tile, r), r);
+            const float shrink = take_row(hidden(tile, r), visible(tile, r), r);
 #pragma unroll
             for (int n = 0; n < T::output_tiles; ++n) {
                 output_[n][2 * r] = __fmul_rn(output_[n][2 * r], shrink);
@@ -268,7 +281,7 @@ class TensorUnit {
     }
 
     /// Processes row r of the lane; returns the factor that rescales its output.
-    __device__ float take_row(int seen, int r) {
+    __device__ float take_row(int hidden, int seen, int r) {
         const int first = lane_ % 4 * 2;
         float maximum = rows_.maximum[r];
 #pragma unroll
@@ -276,7 +289,9 @@ class TensorUnit {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 float& score = scores_[n][2 * r + i];
-                score = 8 * n + first + i < seen ? __fmul_rn(score, args_.scale) : minus_infinity();
+                const int position = 8 * n + first + i;
+                const bool sees = position >= hidden && position < seen;
+                score = sees ? __fmul_rn(score, args_.scale) : minus_infinity();
                 maximum = score > maximum ? score : maximum;
             }
         }
@@ -335,7 +350,7 @@ class TensorUnit {
     __device__ void restore_nonfinite(const Tile& tile, int turn) {
         const int first = (column_warp_ * T::output_tiles * 8 + lane_ % 4 * 2) * 2;
         for (int r = 0; r < 2; ++r) {
-            for (int slot = 0; slot < visible(tile, r) && slot < tile_tokens; ++slot) {
+            for (int slot = hidden(tile, r); slot < visible(tile, r) && slot < tile_tokens; ++slot) {
                 const std::byte* const row = values(turn) + slot * T::stride + first;
 #pragma unroll
                 for (int n = 0; n < T::output_tiles; ++n) {
@@ -430,7 +445,8 @@ class TensorUnit {
     int column_warp_;
     int last_seen_;  ///< number of the unit's positions that its last row sees
     Query query_[2];
-    int seen_[2];  ///< the same for the lane's rows; 0: none, or there is no query
+    int seen_[2];    ///< the same for the lane's rows; 0: none, or there is no query
+    int hidden_[2];  ///< positions before the windows of the lane's rows
     std::uint32_t q_[T::steps][4];
     float scores_[8][4];
     std::uint32_t p_[4][4];

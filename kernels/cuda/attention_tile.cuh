@@ -76,7 +76,7 @@ class TileWalk {
           row_(-1),
           end_row_(unit.has_own != 0 ? end_row_of(args, unit) : 0),
           first_own_row_(first_row_of(args, unit)),
-          unit_first_page_(unit.chunk_begin * chunk_pages),
+          unit_first_page_(unit.first_page),
           page_(unit_first_page_),
           end_page_(common_end_ < unit_end_page_ ? common_end_ : unit_end_page_) {
         find();

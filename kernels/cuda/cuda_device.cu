@@ -2,6 +2,7 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/checks.hpp"
 #include "kernels/cuda/cuda_state.hpp"
@@ -152,29 +153,39 @@ Buffer CudaDevice::adopt(const std::byte* data, std::size_t num_bytes) {
 
 void CudaDevice::begin_pass(const PassRows& pass) {
     check_pass(pass);
-    state_->kv.pass_begins(pass.slots);
+    state_->kv.pass_begins(pass);
     state_->far.pass_begins(pass);
     state_->pass.begin(state_->stream, state_->ring, pass);
 }
 
 void CurrentPass::begin(const Stream& stream, PinnedRing& ring, const PassRows& pass) {
-    const auto num_angles = pass.cos == nullptr ? 0 : pass.slots.size() * static_cast<std::size_t>(pass.num_angles);
-
+    struct Offsets {
+        std::size_t slots, cos, sin;
+    };
+    std::vector<Offsets> offsets;
     parcel_.clear();
-    const std::size_t at_slots = parcel_.add(pass.slots);
-    const std::size_t at_cos = parcel_.add(std::span(pass.cos, num_angles));
-    const std::size_t at_sin = parcel_.add(std::span(pass.sin, num_angles));
+    for (std::int64_t g = 0; g < pass.num_groups(); ++g) {
+        const GroupRows group = pass.group(g);
+        const auto num_angles =
+            group.cos == nullptr ? 0 : group.slots.size() * static_cast<std::size_t>(pass.num_angles);
+        const std::size_t at_slots = parcel_.add(group.slots);
+        const std::size_t at_cos = parcel_.add(std::span(group.cos, num_angles));
+        offsets.push_back({at_slots, at_cos, parcel_.add(std::span(group.sin, num_angles))});
+    }
     const std::span<const std::byte> bytes = parcel_.bytes();
     auto* const memory = memory_.get<std::byte>(stream, static_cast<std::int64_t>(bytes.size()));
     ring.send(memory, bytes.data(), bytes.size());
 
     host_ = pass;
     ++number_;
-    device_ = {.slots = reinterpret_cast<const KvSlot*>(memory + at_slots),
-               .cos = reinterpret_cast<const float*>(memory + at_cos),
-               .sin = reinterpret_cast<const float*>(memory + at_sin),
-               .num_slots = static_cast<std::int64_t>(pass.slots.size()),
-               .num_angles = pass.num_angles};
+    device_.clear();
+    for (const Offsets& at : offsets) {
+        device_.push_back({.slots = reinterpret_cast<const KvSlot*>(memory + at.slots),
+                           .cos = reinterpret_cast<const float*>(memory + at.cos),
+                           .sin = reinterpret_cast<const float*>(memory + at.sin),
+                           .num_slots = static_cast<std::int64_t>(pass.slots.size()),
+                           .num_angles = pass.num_angles});
+    }
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -89,6 +89,7 @@ class CudaDevice final : public Device {
     // rows.cu
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
+    void scale(float* x, float factor, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void add_columns(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride,
                      const std::int32_t* columns, std::int64_t num_rows, std::int64_t width) override;
@@ -100,12 +101,14 @@ class CudaDevice final : public Device {
               std::int64_t out_stride) override;
     void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                     std::int64_t out_stride) override;
-    void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
+    void gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
                   std::int64_t out_stride) override;
 
     // kv.cu, kv_transfers.cu, attention.cu, rank.cu
     [[nodiscard]] std::int64_t operation_bytes(const KvLayout& layout, const PassSize& pass) const override;
     [[nodiscard]] std::size_t kv_page_bytes(const KvLayout& layout) const override;
+    void head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads, const float* q_gain,
+                   const float* k_gain, float eps) override;
     void rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
     void attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads, DType act,

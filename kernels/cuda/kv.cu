@@ -100,6 +100,30 @@ __global__ void __launch_bounds__(warp_size* heads_per_block) rope_store_kernel(
     store_token(args, from, lane, slot.page + args.shape.block(args.layer, kv_head, is_value), slot.slot);
 }
 
+/// Heads of queries and keys to be normed in place; pointers to device memory.
+struct HeadNormArgs {
+    float* qkv;  ///< [rows, (q_heads + 2 kv_heads) * head_dim]
+    const float* q_gain;
+    const float* k_gain;
+    int q_heads, kv_heads, head_dim;
+    float eps;
+};
+
+/// Grid [rows, heads / heads_per_block]; one warp per head of queries and keys. Lanes 0 to 15 add the squares.
+__global__ void __launch_bounds__(warp_size* heads_per_block) head_norm_kernel(HeadNormArgs args) {
+    const int lane = static_cast<int>(threadIdx.x) % warp_size;
+    const int head = static_cast<int>(blockIdx.y) * heads_per_block + static_cast<int>(threadIdx.x) / warp_size;
+    if (head >= args.q_heads + args.kv_heads) return;
+    const std::int64_t num_heads = args.q_heads + 2 * args.kv_heads;
+    float* const x = args.qkv + (std::int64_t{blockIdx.x} * num_heads + head) * args.head_dim;
+    const float* const gain = head < args.q_heads ? args.q_gain : args.k_gain;
+    float sum = 0.0F;
+    for (int i = lane; lane < 16 && i < args.head_dim; i += 16) sum = __fmaf_rn(x[i], x[i], sum);
+    sum = __shfl_sync(full_warp, lane_tree(sum), 0);
+    const float scale = 1.0F / __fsqrt_rn(sum / static_cast<float>(args.head_dim) + args.eps);
+    for (int i = lane; i < args.head_dim; i += warp_size) x[i] = (x[i] * scale) * gain[i];
+}
+
 /// Grid [moves, blocks of a page]: each block moves a key or value of one head.
 __global__ void move_kernel(KvShape shape, bool has_scales, const KvPart::Move* moves) {
     const KvPart::Move move = moves[blockIdx.x];
@@ -127,11 +151,26 @@ std::size_t CudaDevice::kv_page_bytes(const KvLayout& layout) const {
     return static_cast<std::size_t>(KvShape(layout).block(layout.num_layers, 0, false));
 }
 
+void CudaDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                           const float* q_gain, const float* k_gain, float eps) {
+    if (num_rows == 0) return;
+    const auto heads = static_cast<unsigned>(q_heads + layout.num_kv_heads);
+    const dim3 grid(static_cast<unsigned>(num_rows), (heads + heads_per_block - 1) / heads_per_block);
+    const HeadNormArgs args{qkv,
+                            q_gain,
+                            k_gain,
+                            static_cast<int>(q_heads),
+                            static_cast<int>(layout.num_kv_heads),
+                            static_cast<int>(layout.head_dim),
+                            eps};
+    launch(state_->stream, head_norm_kernel, grid, dim3(warp_size * heads_per_block), 0, args);
+}
+
 void CudaDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                             std::byte* q_out) {
     check_layout(layout, layer, q_heads);
     state_->far.fetch(layout, layer);
-    const Pass& pass = state_->pass.on_device();
+    const Pass& pass = state_->pass.on_device(layout.group);
     const RopeArgs args{KvShape(layout), layout.dtype, layer, static_cast<int>(q_heads), pass.slots, pass.cos,
                         pass.sin,        qkv,          q_out};
     const auto num_heads = static_cast<unsigned>(q_heads + 2 * layout.num_kv_heads);
@@ -145,17 +184,19 @@ void CudaDevice::kv_move(const KvLayout& layout, KvSlot from, KvSlot to) {
     state_->kv.move(layout, from, to);
 }
 
-void KvPart::pass_begins(std::span<const KvSlot> slots) {
+void KvPart::pass_begins(const PassRows& pass) {
     const std::lock_guard lock(mutex_);
     launch_moves();
     pass_slots_.clear();
-    for (const KvSlot& slot : slots) {
-        if (slot.page == nullptr) continue;
-        if (pass_slots_.empty() || pass_slots_.back().page != slot.page)
-            pass_slots_.push_back({slot.page, slot.slot, slot.slot});
-        Run& run = pass_slots_.back();
-        run.first = std::min(run.first, slot.slot);
-        run.last = std::max(run.last, slot.slot);
+    for (std::int64_t group = 0; group < pass.num_groups(); ++group) {
+        for (const KvSlot& slot : pass.group(group).slots) {
+            if (slot.page == nullptr) continue;
+            if (pass_slots_.empty() || pass_slots_.back().page != slot.page)
+                pass_slots_.push_back({slot.page, slot.slot, slot.slot});
+            Run& run = pass_slots_.back();
+            run.first = std::min(run.first, slot.slot);
+            run.last = std::max(run.last, slot.slot);
+        }
     }
     before_pass_.record(stream_);
     marked_ = true;

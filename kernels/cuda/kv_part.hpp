@@ -24,7 +24,7 @@ class KvPart {
     explicit KvPart(const Stream& stream) : stream_(stream), ring_(stream), transfer_ring_(transfers_) {}
 
     /// Starts a pass that writes `slots`. Launches pending moves.
-    void pass_begins(std::span<const KvSlot> slots);
+    void pass_begins(const PassRows& pass);
     /// Queues a move after earlier moves; launched with the next pass, import, export or flush.
     void move(const KvLayout& layout, KvSlot from, KvSlot to);
     void flush_moves();

@@ -5,13 +5,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/cuda/cuda_device.hpp"
 #include "kernels/cuda/staging.hpp"
 
 namespace longhaul::kernels::cuda {
 
-/// Passed to kernels by value.
+/// What the layers of one group read. Passed to kernels by value.
 struct Pass {
     const KvSlot* slots = nullptr;  ///< [num_slots]
     const float* cos = nullptr;     ///< [num_slots, num_angles]
@@ -26,7 +27,9 @@ class CurrentPass {
     /// `pass` must be valid (check_pass). Its host memory must stay unchanged until the next call (device.hpp).
     void begin(const Stream& stream, PinnedRing& ring, const PassRows& pass);
 
-    [[nodiscard]] const Pass& on_device() const { return device_; }
+    [[nodiscard]] const Pass& on_device(std::int64_t group) const {
+        return device_.at(static_cast<std::size_t>(group));
+    }
     [[nodiscard]] const PassRows& on_host() const { return host_; }
     /// Counts passes from 1, so that data made for another pass can be detected as stale.
     [[nodiscard]] std::uint64_t number() const { return number_; }
@@ -35,7 +38,7 @@ class CurrentPass {
     Parcel parcel_;
     Workspace memory_;
     PassRows host_;
-    Pass device_;
+    std::vector<Pass> device_;  ///< by group
     std::uint64_t number_ = 0;
 };
 

@@ -4,6 +4,8 @@
 // row (numerics.hpp), dim / 16 steps of 4 cycles each. So one block computes one row: all its threads load a tile of it
 // into shared memory, and 16 lanes of one warp add there without waiting for memory. Other blocks of the multiprocessor
 // use the idle time. The row is then read a second time, from the cache.
+#include <algorithm>
+
 #include "kernels/checks.hpp"
 #include "kernels/cuda/cuda_state.hpp"
 #include "kernels/cuda/gpu.hpp"
@@ -159,6 +161,14 @@ struct SiluMul {
     static constexpr int inputs = 2;
     __device__ float operator()(float gate, float up) const { return (gate / (1.0F + exp_of(-gate))) * up; }
 };
+struct GeluMul {
+    static constexpr int inputs = 2;
+    __device__ float operator()(float gate, float up) const {
+        const float cubic = __fmaf_rn(__fmul_rn(gate, gate), exp_constants::gelu_cubic, 1.0F);
+        const float exponent = __fmul_rn(exp_constants::gelu_slope, __fmul_rn(gate, cubic));
+        return (gate / (1.0F + exp_of(exponent))) * up;
+    }
+};
 
 /// out[r, i] = function(x[r, i], x[r, width + i]).
 template <class Function, int count>
@@ -204,6 +214,12 @@ void launch_add(const Stream& stream, float* x, const float* y, std::int64_t num
     const int count = width % 4 == 0 && aligned(x, 16) && aligned(y, 16) ? 4 : 1;
     const Cover cover(num_rows, width, count);
     launch(stream, count == 4 ? add_kernel<4> : add_kernel<1>, cover.grid, cover.block, 0, x, y, num_rows, width);
+}
+
+__global__ void __launch_bounds__(max_row_threads) scale_kernel(float* x, float factor, std::int64_t count) {
+    const std::int64_t step = std::int64_t{gridDim.x} * blockDim.x;
+    for (std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step)
+        x[i] = __fmul_rn(x[i], factor);
 }
 
 __global__ void __launch_bounds__(max_row_threads)
@@ -258,6 +274,12 @@ void CudaDevice::add(float* x, const float* y, std::int64_t count) {
     launch_add(state_->stream, x, y, 1, count);
 }
 
+void CudaDevice::scale(float* x, float factor, std::int64_t count) {
+    if (count == 0) return;
+    const Cover cover(1, count, 1);
+    launch(state_->stream, scale_kernel, dim3(std::min(cover.grid.x, 65535U)), cover.block, 0, x, factor, count);
+}
+
 void CudaDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
     launch_add(state_->stream, x, bias, num_rows, dim);
 }
@@ -301,10 +323,12 @@ void CudaDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t 
     launch_map<AsIs>(state_->stream, rows_of(x, width, num_rows, width, act, out, out_stride));
 }
 
-void CudaDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
-                          std::int64_t out_stride) {
-    check_act_rows("silu_mul", act, num_rows, width, out_stride);
-    launch_map<SiluMul>(state_->stream, rows_of(x, 2 * width, num_rows, width, act, out, out_stride));
+void CudaDevice::gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                          std::byte* out, std::int64_t out_stride) {
+    check_act_rows("gate_mul", act, num_rows, width, out_stride);
+    const Rows rows = rows_of(x, 2 * width, num_rows, width, act, out, out_stride);
+    if (gate == Gate::silu) return launch_map<SiluMul>(state_->stream, rows);
+    launch_map<GeluMul>(state_->stream, rows);
 }
 
 }  // namespace longhaul::kernels::cuda

@@ -103,14 +103,17 @@ void add_int8_values(const RowMemory& memory, const std::vector<float>& p, std::
     }
 }
 
-/// Softmax over positions first..last (first is a multiple of 512, last is in the same chunk).
+/// Softmax over positions first..last (first is a multiple of 512, last is in the same chunk), of which those before
+/// the row's window have probability 0.
 Softmax chunk_of(const RowMemory& memory, const std::byte* q, std::int64_t first, std::int64_t last) {
     const KvLayout& layout = memory.layout;
     const float scale = 1.0F / std::sqrt(static_cast<float>(layout.head_dim));
     Softmax chunk(layout.head_dim);
     std::vector<float> p;
+    const std::int64_t visible = memory.row.first_visible(layout.window);
     for (std::int64_t position = first; position <= last; ++position) {
-        p.push_back(score_of(memory, q, position, scale));
+        p.push_back(position < visible ? -std::numeric_limits<float>::infinity()
+                                       : score_of(memory, q, position, scale));
         if (p.back() > chunk.maximum) chunk.maximum = p.back();
     }
     LaneSum denominator;
@@ -153,7 +156,8 @@ void merge(Softmax& left, const Softmax& right) {
 void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
                                 DType act, std::byte* out, std::int64_t out_stride) {
     check_layout(layout, layer, q_heads);
-    const std::span<const AttentionRow> rows = pass().rows;
+    const GroupRows group = pass().group(layout.group);
+    const std::span<const AttentionRow> rows = group.rows;
     const std::int64_t head_dim = layout.head_dim;
     const std::int64_t width = q_heads * head_dim;
     check_act_rows("attention", act, rows.size(), width, out_stride);
@@ -166,11 +170,13 @@ void ReferenceDevice::attention(const KvLayout& layout, std::int64_t layer, cons
             const std::int64_t r = task / q_heads;
             const std::int64_t head = task % q_heads;
             const AttentionRow& row = rows[r];
-            const RowMemory memory{layout, layer, head / (q_heads / layout.num_kv_heads),
-                                   pass().sequences[row.sequence], row};
+            const RowMemory memory{layout, layer, head / (q_heads / layout.num_kv_heads), group.sequences[row.sequence],
+                                   row};
             const std::byte* q_head = q + task * head_dim * bytes_of(layout.query_type());
             Softmax state(head_dim);
-            for (std::int64_t first = 0; first <= row.position; first += attention_chunk) {
+            const std::int64_t visible = row.first_visible(layout.window);
+            for (std::int64_t first = visible / attention_chunk * attention_chunk; first <= row.position;
+                 first += attention_chunk) {
                 const std::int64_t last = std::min(first + attention_chunk - 1, row.position);
                 merge(state, chunk_of(memory, q_head, first, last));
             }
@@ -267,15 +273,16 @@ void store_token(const KvLayout& layout, const float* x, std::byte* to) {
 void ReferenceDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                                  std::byte* q_out) {
     check_layout(layout, layer, q_heads);
-    const std::span<const KvSlot> slots = pass().slots;
+    const GroupRows group = pass().group(layout.group);
+    const std::span<const KvSlot> slots = group.slots;
     const FlushDenormals flush;
     const std::int64_t head_dim = layout.head_dim;
     const std::int64_t half = head_dim / 2;
     std::vector<float> rotated(head_dim);
     for (std::size_t r = 0; r < slots.size(); ++r) {
         const std::int64_t row = r;
-        const float* c = pass().cos + row * half;
-        const float* s = pass().sin + row * half;
+        const float* c = group.cos + row * half;
+        const float* s = group.sin + row * half;
         const auto rotate = [&](const float* x) {
             for (std::int64_t i = 0; i < half; ++i) {
                 rotated[i] = x[i] * c[i] - x[i + half] * s[i];

@@ -124,6 +124,11 @@ void ReferenceDevice::add(float* x, const float* y, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) x[i] += y[i];
 }
 
+void ReferenceDevice::scale(float* x, float factor, std::int64_t count) {
+    const FlushDenormals flush;
+    for (std::int64_t i = 0; i < count; ++i) x[i] *= factor;
+}
+
 void ReferenceDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
     const FlushDenormals flush;
     for (std::int64_t r = 0; r < num_rows; ++r) {
@@ -190,16 +195,38 @@ void ReferenceDevice::round_rows(const float* x, std::int64_t num_rows, std::int
     }
 }
 
-void ReferenceDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
-                               std::int64_t out_stride) {
-    check_act_rows("silu_mul", act, num_rows, width, out_stride);
+void ReferenceDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                                const float* q_gain, const float* k_gain, float eps) {
+    const std::int64_t dim = layout.head_dim;
+    const std::int64_t width = (q_heads + 2 * layout.num_kv_heads) * dim;
+    const auto norm = [&](float* heads, std::int64_t count, const float* gain) {
+        rms_norm(heads, gain, eps, count, dim, DType::f32, reinterpret_cast<std::byte*>(heads), dim);
+    };
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+        norm(qkv + r * width, q_heads, q_gain);
+        norm(qkv + r * width + q_heads * dim, layout.num_kv_heads, k_gain);
+    }
+}
+
+namespace {
+
+float gate_of(Gate gate, float x) {
+    if (gate == Gate::silu) return x / (1.0F + exp_of(-x));
+    const float cubic = std::fma(x * x, exp_constants::gelu_cubic, 1.0F);
+    return x / (1.0F + exp_of(exp_constants::gelu_slope * (x * cubic)));
+}
+
+}  // namespace
+
+void ReferenceDevice::gate_mul(Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                               std::byte* out, std::int64_t out_stride) {
+    check_act_rows("gate_mul", act, num_rows, width, out_stride);
     const FlushDenormals flush;
     for (std::int64_t r = 0; r < num_rows; ++r) {
         std::byte* out_row = out + r * out_stride * bytes_of(act);
         for (std::int64_t i = 0; i < width; ++i) {
-            const float gate = x[r * 2 * width + i];
             const float up = x[r * 2 * width + width + i];
-            store_rounded(out_row, act, i, (gate / (1.0F + exp_of(-gate))) * up);
+            store_rounded(out_row, act, i, gate_of(gate, x[r * 2 * width + i]) * up);
         }
         zero_columns(out_row, act, width, out_stride);
     }

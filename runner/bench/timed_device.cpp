@@ -60,9 +60,9 @@ void TimedDevice::timed_matmul(const Matrix& w, std::int64_t num_rows, const std
           2.0 * static_cast<double>(w.num_outputs * w.num_inputs * num_rows), run);
 }
 
-void TimedDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
-                               float* sums, DType act, std::byte* out, std::int64_t out_stride) {
-    timed_matmul(w, num_rows, [&] { inner_.gated_matmul(w, x, x_stride, num_rows, sums, act, out, out_stride); });
+void TimedDevice::gated_matmul(const Matrix& w, kernels::Gate gate, const std::byte* x, std::int64_t x_stride,
+                               std::int64_t num_rows, float* sums, DType act, std::byte* out, std::int64_t out_stride) {
+    timed_matmul(w, num_rows, [&] { inner_.gated_matmul(w, gate, x, x_stride, num_rows, sums, act, out, out_stride); });
 }
 
 void TimedDevice::gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) {
@@ -71,6 +71,10 @@ void TimedDevice::gather(const float* x, std::span<const std::int32_t> rows, std
 
 void TimedDevice::add(float* x, const float* y, std::int64_t count) {
     timed("additions", 0, 0, [&] { inner_.add(x, y, count); });
+}
+
+void TimedDevice::scale(float* x, float factor, std::int64_t count) {
+    timed("additions", 0, 0, [&] { inner_.scale(x, factor, count); });
 }
 
 void TimedDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
@@ -102,9 +106,9 @@ void TimedDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_t
     timed("copies", 0, 0, [&] { inner_.round_rows(x, num_rows, width, act, out, out_stride); });
 }
 
-void TimedDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
-                           std::int64_t out_stride) {
-    timed("silu", 0, 0, [&] { inner_.silu_mul(x, num_rows, width, act, out, out_stride); });
+void TimedDevice::gate_mul(kernels::Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                           std::byte* out, std::int64_t out_stride) {
+    timed("gate", 0, 0, [&] { inner_.gate_mul(gate, x, num_rows, width, act, out, out_stride); });
 }
 
 std::size_t TimedDevice::kv_page_bytes(const KvLayout& layout) const {
@@ -118,6 +122,11 @@ std::int64_t TimedDevice::kv_pages_together(const KvLayout& layout) const {
 void TimedDevice::begin_pass(const kernels::PassRows& pass) {
     pass_ = pass;
     inner_.begin_pass(pass);
+}
+
+void TimedDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                            const float* q_gain, const float* k_gain, float eps) {
+    timed("norms", 0, 0, [&] { inner_.head_norm(layout, qkv, num_rows, q_heads, q_gain, k_gain, eps); });
 }
 
 void TimedDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,

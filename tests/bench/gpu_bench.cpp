@@ -137,8 +137,10 @@ class Bench {
                                                    out.data(), 4096);
                              }),
                   count * 4096 * 6, 0.0});
-            line("silu_mul 14336, " + std::to_string(n) + " rows",
-                 {seconds_of(100, [&] { device_->silu_mul(x.as<float>(), n, 14336, DType::bf16, out.data(), 14336); }),
+            line("gate_mul 14336, " + std::to_string(n) + " rows",
+                 {seconds_of(
+                      100,
+                      [&] { device_->gate_mul(Gate::silu, x.as<float>(), n, 14336, DType::bf16, out.data(), 14336); }),
                   count * 14336 * 10, 0.0});
             line("add 4096, " + std::to_string(n) + " rows",
                  {seconds_of(100, [&] { device_->add(out.as<float>(), x.as<float>(), n * 4096); }), count * 4096 * 12,
@@ -426,7 +428,8 @@ class Bench {
         device_->add(m.x.as<float>(), m.sum.as<float>(), num_rows * l.hidden);
         norm();
         device_->layer_matmul(of(m.gate_up), m.normed.data(), l.hidden, num_rows, m.wide.as<float>());
-        device_->silu_mul(m.wide.as<float>(), num_rows, l.feed_forward, DType::bf16, m.attended.data(), l.feed_forward);
+        device_->gate_mul(Gate::silu, m.wide.as<float>(), num_rows, l.feed_forward, DType::bf16, m.attended.data(),
+                          l.feed_forward);
         device_->layer_matmul(of(m.down), m.attended.data(), l.feed_forward, num_rows, m.sum.as<float>());
         device_->add(m.x.as<float>(), m.sum.as<float>(), num_rows * l.hidden);
     }

@@ -158,7 +158,7 @@ void bench_overhead(Bench& bench) {
         device.add(x.data(), y.data(), 256);
         device.rms_norm(x.data(), gain.data(), 1e-5F, 1, 256, DType::bf16, act_bytes, 256);
         device.matmul(up, act_bytes, 256, 1, y.data());
-        device.silu_mul(y.data(), 1, 688, DType::bf16, act_bytes, 688);
+        device.gate_mul(Gate::silu, y.data(), 1, 688, DType::bf16, act_bytes, 688);
         device.matmul(down, act_bytes, 688, 1, y.data());
         device.add(x.data(), y.data(), 256);
     };
@@ -169,7 +169,7 @@ void bench_overhead(Bench& bench) {
          [&] { device.attention(layout, 0, act_bytes, 8, DType::bf16, act_bytes + 1024, 256); });
     line("matmul 256x256", [&] { device.matmul(o, act_bytes, 256, 1, y.data()); });
     line("matmul 1376x256", [&] { device.matmul(up, act_bytes, 256, 1, y.data()); });
-    line("silu_mul 688", [&] { device.silu_mul(y.data(), 1, 688, DType::bf16, act_bytes, 688); });
+    line("gate_mul 688", [&] { device.gate_mul(Gate::silu, y.data(), 1, 688, DType::bf16, act_bytes, 688); });
     line("add 256", [&] { device.add(x.data(), y.data(), 256); });
 }
 

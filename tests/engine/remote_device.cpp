@@ -147,10 +147,11 @@ void RemoteDevice::layer_matmul(const Matrix& w, const std::byte* x, std::int64_
     });
 }
 
-void RemoteDevice::gated_matmul(const Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
-                                float* sums, DType act, std::byte* out, std::int64_t out_stride) {
+void RemoteDevice::gated_matmul(const Matrix& w, kernels::Gate gate, const std::byte* x, std::int64_t x_stride,
+                                std::int64_t num_rows, float* sums, DType act, std::byte* out,
+                                std::int64_t out_stride) {
     later([=, this, w = std::make_shared<Matrix>(inner_matrix(w)), x = inner(x), sums = inner(sums), out = inner(out)] {
-        inner_->gated_matmul(*w, x, x_stride, num_rows, sums, act, out, out_stride);
+        inner_->gated_matmul(*w, gate, x, x_stride, num_rows, sums, act, out, out_stride);
     });
 }
 
@@ -162,6 +163,10 @@ void RemoteDevice::gather(const float* x, std::span<const std::int32_t> rows, st
 
 void RemoteDevice::add(float* x, const float* y, std::int64_t count) {
     later([this, x = inner(x), y = inner(y), count] { inner_->add(x, y, count); });
+}
+
+void RemoteDevice::scale(float* x, float factor, std::int64_t count) {
+    later([=, this, x = inner(x)] { inner_->scale(x, factor, count); });
 }
 
 void RemoteDevice::add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) {
@@ -199,9 +204,11 @@ void RemoteDevice::round_rows(const float* x, std::int64_t num_rows, std::int64_
     later([=, this, x = inner(x), out = inner(out)] { inner_->round_rows(x, num_rows, width, act, out, out_stride); });
 }
 
-void RemoteDevice::silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, DType act, std::byte* out,
-                            std::int64_t out_stride) {
-    later([=, this, x = inner(x), out = inner(out)] { inner_->silu_mul(x, num_rows, width, act, out, out_stride); });
+void RemoteDevice::gate_mul(kernels::Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, DType act,
+                            std::byte* out, std::int64_t out_stride) {
+    later([=, this, x = inner(x), out = inner(out)] {
+        inner_->gate_mul(gate, x, num_rows, width, act, out, out_stride);
+    });
 }
 
 // The spans of the pass are read when the queue runs, up to the next begin_pass.
@@ -213,16 +220,25 @@ void RemoteDevice::begin_pass(const kernels::PassRows& pass) {
 
 void RemoteDevice::begin_inner_pass(const kernels::PassRows& pass) {
     pass_ = {};
-    const auto moved_pages = [&](std::span<std::byte* const> pages) -> std::span<std::byte* const> {
-        return pass_.pages.emplace_back(inner_pages(pages));
-    };
-    pass_.pages.reserve(2 * pass.sequences.size());
-    for (const kernels::AttentionSequence& sequence : pass.sequences)
-        pass_.sequences.push_back({moved_pages(sequence.pages), moved_pages(sequence.scratch_pages)});
-    for (const KvSlot& slot : pass.slots) pass_.slots.push_back({inner(slot.page), slot.slot});
+    pass_.groups.resize(static_cast<std::size_t>(pass.num_groups()));
+    for (std::int64_t g = 0; g < pass.num_groups(); ++g) {
+        kernels::GroupRows rows = pass.group(g);
+        InnerPass::Group& moved = pass_.groups[static_cast<std::size_t>(g)];
+        const auto moved_pages = [&](std::span<std::byte* const> pages) -> std::span<std::byte* const> {
+            return moved.pages.emplace_back(inner_pages(pages));
+        };
+        moved.pages.reserve(2 * rows.sequences.size());
+        for (const kernels::AttentionSequence& sequence : rows.sequences)
+            moved.sequences.push_back({moved_pages(sequence.pages), moved_pages(sequence.scratch_pages)});
+        for (const KvSlot& slot : rows.slots) moved.slots.push_back({inner(slot.page), slot.slot});
+        rows.sequences = moved.sequences;
+        rows.slots = moved.slots;
+        pass_.rows.push_back(rows);
+    }
     kernels::PassRows moved = pass;
-    moved.sequences = pass_.sequences;
-    moved.slots = pass_.slots;
+    moved.sequences = pass_.rows.front().sequences;
+    moved.slots = pass_.rows.front().slots;
+    moved.more_groups = std::span<const kernels::GroupRows>(pass_.rows).subspan(1);
     inner_->begin_pass(moved);
 }
 
@@ -230,6 +246,13 @@ std::vector<std::byte*> RemoteDevice::inner_pages(std::span<std::byte* const> pa
     std::vector<std::byte*> list;
     for (std::byte* page : pages) list.push_back(inner(page));
     return list;
+}
+
+void RemoteDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                             const float* q_gain, const float* k_gain, float eps) {
+    later([=, this, qkv = inner(qkv), q_gain = inner(q_gain), k_gain = inner(k_gain)] {
+        inner_->head_norm(layout, qkv, num_rows, q_heads, q_gain, k_gain, eps);
+    });
 }
 
 void RemoteDevice::rope_store(const KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,

@@ -69,10 +69,12 @@ class RemoteDevice final : public kernels::Device {
                 float* y) override;
     void layer_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
                       float* y) override;
-    void gated_matmul(const kernels::Matrix& w, const std::byte* x, std::int64_t x_stride, std::int64_t num_rows,
-                      float* sums, kernels::DType act, std::byte* out, std::int64_t out_stride) override;
+    void gated_matmul(const kernels::Matrix& w, kernels::Gate gate, const std::byte* x, std::int64_t x_stride,
+                      std::int64_t num_rows, float* sums, kernels::DType act, std::byte* out,
+                      std::int64_t out_stride) override;
     void gather(const float* x, std::span<const std::int32_t> rows, std::int64_t dim, float* out) override;
     void add(float* x, const float* y, std::int64_t count) override;
+    void scale(float* x, float factor, std::int64_t count) override;
     void add_bias(float* x, const float* bias, std::int64_t num_rows, std::int64_t dim) override;
     void add_columns(float* x, std::int64_t x_stride, const float* y, std::int64_t y_stride,
                      const std::int32_t* columns, std::int64_t num_rows, std::int64_t width) override;
@@ -84,12 +86,14 @@ class RemoteDevice final : public kernels::Device {
               std::int64_t out_stride) override;
     void round_rows(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
                     std::int64_t out_stride) override;
-    void silu_mul(const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act, std::byte* out,
-                  std::int64_t out_stride) override;
+    void gate_mul(kernels::Gate gate, const float* x, std::int64_t num_rows, std::int64_t width, kernels::DType act,
+                  std::byte* out, std::int64_t out_stride) override;
     [[nodiscard]] std::size_t kv_page_bytes(const kernels::KvLayout& layout) const override {
         return inner_->kv_page_bytes(layout);
     }
     void begin_pass(const kernels::PassRows& pass) override;
+    void head_norm(const kernels::KvLayout& layout, float* qkv, std::int64_t num_rows, std::int64_t q_heads,
+                   const float* q_gain, const float* k_gain, float eps) override;
     void rope_store(const kernels::KvLayout& layout, std::int64_t layer, const float* qkv, std::int64_t q_heads,
                     std::byte* q_out) override;
     void attention(const kernels::KvLayout& layout, std::int64_t layer, const std::byte* q, std::int64_t q_heads,
@@ -132,9 +136,13 @@ class RemoteDevice final : public kernels::Device {
     };
     /// A pass with the inner device's addresses.
     struct InnerPass {
-        std::vector<std::vector<std::byte*>> pages;
-        std::vector<kernels::AttentionSequence> sequences;
-        std::vector<kernels::KvSlot> slots;
+        struct Group {
+            std::vector<std::vector<std::byte*>> pages;
+            std::vector<kernels::AttentionSequence> sequences;
+            std::vector<kernels::KvSlot> slots;
+        };
+        std::vector<Group> groups;
+        std::vector<kernels::GroupRows> rows;
     };
 
     /// Translates an address of this device to one of the inner device.

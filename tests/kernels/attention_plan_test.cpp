@@ -41,7 +41,7 @@ struct RandomPass {
     std::int64_t below(std::int64_t end) {
         return static_cast<std::int64_t>(generator() % static_cast<std::uint64_t>(end));
     }
-    [[nodiscard]] PassRows pass() const { return {.sequences = sequences, .rows = rows, .slots = {}}; }
+    [[nodiscard]] GroupRows pass() const { return {.sequences = sequences, .rows = rows, .slots = {}}; }
 
     std::mt19937_64 generator;
     std::vector<std::int32_t> path = std::vector<std::int32_t>(1000, 5);
@@ -168,7 +168,7 @@ TEST(AttentionPlan, TreesShareTheirContext) {
     const std::vector<std::byte*> scratch(1, nullptr);
     const AttentionSequence sequence{pages, scratch};
     const std::vector<AttentionRow> rows(16, {0, 100'002, 100'000, path.data()});
-    const PassRows pass{.sequences = {&sequence, 1}, .rows = rows, .slots = {}};
+    const GroupRows pass{.sequences = {&sequence, 1}, .rows = rows, .slots = {}};
     const PlanShape shape{.group_heads = 4,
                           .num_kv_heads = 8,
                           .head_dim = 128,

@@ -12,7 +12,8 @@ struct Case {
     std::int64_t group_heads;
     std::int64_t context;  ///< tokens in pages
     std::int64_t num_rows;
-    bool tree;  ///< rows are nodes of a tree over the context; else its last tokens (prefill, decode)
+    bool tree;                ///< rows are nodes of a tree over the context; else its last tokens (prefill, decode)
+    std::int64_t window = 0;  ///< KvLayout::window
 };
 
 inline std::ostream& operator<<(std::ostream& os, const Case& c) {
@@ -20,7 +21,7 @@ inline std::ostream& operator<<(std::ostream& os, const Case& c) {
                   : c.dtype == DType::f32 ? "f32"
                                           : "int8")
               << " head_dim " << c.head_dim << ", KV heads " << c.kv_heads << " x " << c.group_heads << ", context "
-              << c.context << ", " << c.num_rows << (c.tree ? " nodes" : " prompt rows");
+              << c.context << ", " << c.num_rows << (c.tree ? " nodes" : " prompt rows") << ", window " << c.window;
 }
 
 /// A tree of `num_nodes` over a context: parents (-1: the context) and, for each node, the slots of its path.
@@ -84,7 +85,8 @@ struct Scene {
     }
     /// The device's preferred layout.
     static KvLayout layout_on(const Device& device, const Case& c) {
-        KvLayout layout{.dtype = c.dtype, .num_layers = 2, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim};
+        KvLayout layout{
+            .dtype = c.dtype, .num_layers = 2, .window = c.window, .num_kv_heads = c.kv_heads, .head_dim = c.head_dim};
         layout.pages_together = device.kv_pages_together(layout);
         return layout;
     }

@@ -52,6 +52,7 @@ TEST_P(FusedContract, GatedMatmulIsMatmulThroughSilu) {
         for (const DType dtype : weight_types) {
             const DType act = act_type(dtype);
             for (const std::int64_t width : {1, 16, 49, 208, 400}) {
+                const Gate gate = width % 2 == 0 ? Gate::silu : Gate::gelu;
                 const Weights weights(numbers, 2 * width);
                 const Matrix plain = weights.pack(device, dtype), gated = weights.pack_gated(device, dtype);
                 EXPECT_EQ(gated.data.num_bytes(), device.packed_bytes(gated));
@@ -63,8 +64,8 @@ TEST_P(FusedContract, GatedMatmulIsMatmulThroughSilu) {
                     const auto size = static_cast<std::size_t>(num_rows * stride) * bytes_of(act);
                     Guarded expected(device, size), actual(device, size);
                     device.layer_matmul(plain, x.data(), Weights::inputs, num_rows, sums.as<float>());
-                    device.silu_mul(sums.as<float>(), num_rows, width, act, expected.data(), stride);
-                    device.gated_matmul(gated, x.data(), Weights::inputs, num_rows, sums.as<float>(), act,
+                    device.gate_mul(gate, sums.as<float>(), num_rows, width, act, expected.data(), stride);
+                    device.gated_matmul(gated, gate, x.data(), Weights::inputs, num_rows, sums.as<float>(), act,
                                         actual.data(), stride);
                     ASSERT_TRUE(comparison.equal(expected, actual, act))
                         << "type " << static_cast<int>(dtype) << ", " << num_rows << " rows of " << width;
@@ -93,8 +94,8 @@ TEST_P(FusedContract, MatmulOfGatedRowsIsAsBefore) {
                 const Buffer sums(device, static_cast<std::size_t>(num_rows * 2 * width) * 4);
                 const auto act_bytes = static_cast<std::size_t>(num_rows * width) * bytes_of(act);
                 const Buffer active(device, act_bytes), elsewhere(device, act_bytes);
-                device.gated_matmul(gated, x.data(), Weights::inputs, num_rows, sums.as<float>(), act, active.data(),
-                                    width);
+                device.gated_matmul(gated, Gate::silu, x.data(), Weights::inputs, num_rows, sums.as<float>(), act,
+                                    active.data(), width);
                 std::vector<std::byte> copy(act_bytes);
                 device.download(copy.data(), active.data(), act_bytes);
                 device.upload(elsewhere.data(), copy.data(), act_bytes);
@@ -198,9 +199,9 @@ TEST_P(FusedContract, MatricesOfGatesAreNotTakenForOthers) {
     const Matrix plain = Weights(numbers, 32).pack(*device, DType::bf16);
     const OnDevice x(*device, rounded(numbers.normals(Weights::inputs), DType::bf16));
     const Buffer sums(*device, 32 * 4), out(*device, 16 * 2);
-    EXPECT_THROW(
-        device->gated_matmul(plain, x.data(), Weights::inputs, 1, sums.as<float>(), DType::bf16, out.data(), 16),
-        std::logic_error);
+    EXPECT_THROW(device->gated_matmul(plain, Gate::silu, x.data(), Weights::inputs, 1, sums.as<float>(), DType::bf16,
+                                      out.data(), 16),
+                 std::logic_error);
     const Matrix gated = Weights(numbers, 32).pack_gated(*device, DType::bf16);
     const KvLayout layout{.dtype = DType::bf16, .num_layers = 1, .num_kv_heads = 1, .head_dim = 8};
     EXPECT_THROW(device->qkv_matmul(gated, x.data(), Weights::inputs, 1, sums.as<float>(), layout, 0, 2, out.data()),

@@ -46,9 +46,11 @@ TEST_P(RowsTest, NormsAndActivationsEqualReference) {
                     const OnDevice gains(device, gain);
                     device.rms_norm(in, gains.floats(), 1e-5F, num_rows, width, act, out, stride);
                 })) << "rms_norm";
-                ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
-                    device.silu_mul(in, num_rows, width, act, out, stride);
-                })) << "silu_mul";
+                for (const Gate gate : {Gate::silu, Gate::gelu}) {
+                    ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
+                        device.gate_mul(gate, in, num_rows, width, act, out, stride);
+                    })) << "gate_mul";
+                }
                 ASSERT_TRUE(equal([&](Device& device, const float* in, std::byte* out) {
                     const OnDevice gains(device, gain), biases(device, bias);
                     device.layer_norm(in, gains.floats(), biases.floats(), 1e-5F, num_rows, width, act, out, stride);
@@ -142,7 +144,7 @@ TEST_P(RowsTest, ExponentialEqualsReferenceEverywhere) {
     constexpr std::int64_t width = 1 << 12;
     std::vector<float> x(2 * width, 1.0F);
     const auto silu = [](Device& device, const float* in, std::byte* out) {
-        device.silu_mul(in, 1, width, DType::f32, out, width);
+        device.gate_mul(Gate::silu, in, 1, width, DType::f32, out, width);
     };
     std::uint32_t bits = 0;
     for (int block = 0; block < 64; ++block) {
@@ -157,6 +159,55 @@ TEST_P(RowsTest, ExponentialEqualsReferenceEverywhere) {
         ASSERT_TRUE(comparison.equal(output_of(*reference_, x, width * 4, silu),
                                      output_of(*device_, x, width * 4, silu), DType::f32))
             << "before bits " << bits;
+    }
+}
+
+/// Values stay, and each head has a mean square of 1 before its gain.
+TEST_P(RowsTest, HeadNormEqualsReference) {
+    Comparison comparison(GetParam());
+    for (const std::int64_t dim : {2, 24, 64, 128}) {
+        Numbers numbers(66 + static_cast<std::uint64_t>(dim));
+        const KvLayout layout{.dtype = DType::f32, .num_layers = 1, .num_kv_heads = 2, .head_dim = dim};
+        constexpr std::int64_t num_rows = 5, q_heads = 6, num_heads = q_heads + 4;
+        const std::vector<float> x = numbers.normals(num_rows * num_heads * dim, 3.0F);
+        const std::vector<float> q_gain = numbers.normals(dim), k_gain = numbers.normals(dim);
+        const auto normed = [&](Device& device) {
+            Guarded qkv(device, x.size() * sizeof(float));
+            device.upload(qkv.data(), x.data(), x.size() * sizeof(float));
+            const OnDevice of_q(device, q_gain), of_k(device, k_gain);
+            device.head_norm(layout, reinterpret_cast<float*>(qkv.data()), num_rows, q_heads, of_q.floats(),
+                             of_k.floats(), 1e-6F);
+            return qkv;
+        };
+        const Guarded expected = normed(*reference_);
+        ASSERT_TRUE(comparison.equal(expected, normed(*device_), DType::f32)) << dim;
+        const std::vector<float> result = expected.values();
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const std::size_t head = i / static_cast<std::size_t>(dim) % num_heads,
+                              d = i % static_cast<std::size_t>(dim);
+            if (head >= q_heads + 2) {
+                ASSERT_EQ(result[i], x[i]);
+                continue;
+            }
+            double squares = 0;
+            for (std::size_t k = i - d; k < i - d + static_cast<std::size_t>(dim); ++k) squares += double{x[k]} * x[k];
+            const double gain = head < q_heads ? q_gain[d] : k_gain[d];
+            ASSERT_NEAR(result[i], x[i] / std::sqrt(squares / static_cast<double>(dim) + 1e-6) * gain, 1e-5);
+        }
+    }
+}
+
+TEST_P(RowsTest, ScaleEqualsReference) {
+    Comparison comparison(GetParam());
+    for (const std::int64_t count : {1, 15, 3000}) {
+        const std::vector<float> x = Numbers(67).normals(count);
+        const auto scaled = [&](Device& device) {
+            Guarded copy(device, x.size() * sizeof(float));
+            device.upload(copy.data(), x.data(), x.size() * sizeof(float));
+            device.scale(reinterpret_cast<float*>(copy.data()), 61.9677F, count);
+            return copy;
+        };
+        ASSERT_TRUE(comparison.equal(scaled(*reference_), scaled(*device_), DType::f32)) << count;
     }
 }
 
