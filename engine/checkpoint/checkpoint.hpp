@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -127,7 +128,10 @@ class CheckpointStore {
     /// Verifies the KV files of the item's chain and returns what is usable. nullopt if nothing is; damage that caused
     /// this is added to `damage()`. Tokens are not negative. The caller checks that they are below the vocabulary size
     /// and that `prompt_tokens` matches the prompt.
-    [[nodiscard]] std::optional<RestoredItem> restore(const std::string& key);
+    /// `longest_short_text`: if the restored text is longer, keys and values of rounds whose text was not are of no use
+    /// (ModelConfig::longest_short_text).
+    [[nodiscard]] std::optional<RestoredItem> restore(
+        const std::string& key, std::int64_t longest_short_text = std::numeric_limits<std::int64_t>::max());
 
     /// Sets a function that `restore` calls after every megabyte it verifies: long items take gigabytes, and heartbeats
     /// must continue meanwhile.

@@ -165,7 +165,8 @@ struct CheckpointStore::State {
     const KvVerdict& verdict(const KvFile& file);
     const KvFile* file_of_head(std::size_t commit_index, const std::string& key, std::int64_t kv_head);
     bool segment_intact(const std::string& key, const Link& link, std::vector<std::string>& lines);
-    std::vector<Segment> find_segments(const std::string& key, const Chain& chain, std::vector<std::string>& lines);
+    std::vector<Segment> find_segments(const std::string& key, const Chain& chain, std::int64_t longest_short_text,
+                                       std::vector<std::string>& lines);
     const KvReader& open(const KvFile& file);
 
     [[nodiscard]] std::vector<std::string> unneeded(const std::vector<std::string>& unfinished,
@@ -353,9 +354,15 @@ bool CheckpointStore::State::segment_intact(const std::string& key, const Link& 
 /// overlap: positions recomputed after damage are stored again by a later round. Files beyond the first gap are not
 /// read.
 std::vector<Segment> CheckpointStore::State::find_segments(const std::string& key, const Chain& chain,
+                                                           std::int64_t longest_short_text,
                                                            std::vector<std::string>& lines) {
     std::vector<Segment> found;
     std::vector<std::size_t> candidates = chain.links;
+    const auto is_short = [&](std::size_t at) {
+        const Link& link = links.at(key)[at];
+        return link.prompt_tokens + link.end_token <= longest_short_text;
+    };
+    if (!is_short(chain.links.back())) std::erase_if(candidates, is_short);
     std::int64_t covered = 0;
     for (bool grew = true; grew;) {
         grew = false;
@@ -437,7 +444,7 @@ void CheckpointStore::set_progress(std::function<void()> progress) {
     state_->progress = std::move(progress);
 }
 
-std::optional<RestoredItem> CheckpointStore::restore(const std::string& key) {
+std::optional<RestoredItem> CheckpointStore::restore(const std::string& key, std::int64_t longest_short_text) {
     const auto item_links = state_->links.find(key);
     if (item_links == state_->links.end()) return std::nullopt;
     while (true) {
@@ -449,7 +456,7 @@ std::optional<RestoredItem> CheckpointStore::restore(const std::string& key) {
         }
         std::optional<RestoredItem> restored = state_->assemble(key, chain);
         if (!restored) continue;  // terminates: each attempt excludes one more commit
-        const std::vector<Segment> segments = state_->find_segments(key, chain, lines);
+        const std::vector<Segment> segments = state_->find_segments(key, chain, longest_short_text, lines);
         for (const Segment& segment : segments) restored->kv_ends.push_back(segment.end);
         if (!segments.empty()) restored->kv_tokens = segments.back().end;
         restored->damage = std::move(lines);

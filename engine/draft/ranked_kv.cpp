@@ -73,6 +73,7 @@ void KvRanker::rank(Model& model, std::span<const Due> due) {
         read.push_back(PartialKv::join(sequence, one.gathered, one.selection.ranked_before, at + 1));
         rows.push_back(ranking_row(one.request->context[static_cast<std::size_t>(at)], at,
                                    static_cast<std::int32_t>(rows.size()), read.back().num_slots));
+        rows.back().text_length = std::ssize(one.request->context);
         for (std::int32_t slot = 0; slot < sinks; ++slot)
             device.kv_move(layout, slot_in(sequence.pages(), slot), slot_in(one.gathered, slot));
         most = std::max(most, one.selection.gathered - sinks);

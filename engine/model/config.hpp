@@ -11,23 +11,32 @@ namespace longhaul::engine {
 
 /// RoPE scaling for contexts beyond the trained length (Hugging Face `rope_type`); `none`: no rotation, because
 /// positions are learned.
-enum class RopeScaling { standard, linear, llama3, yarn, none };
+enum class RopeScaling { standard, linear, llama3, yarn, none, longrope };  // in fingerprints: append only
 
 /// Rotary position embedding (RoPE). `standard` is Hugging Face's "default". Fields that a scaling does not use keep
 /// their default.
 struct RopeConfig {
     RopeScaling scaling = RopeScaling::standard;
     double theta = 10000.0;
-    double factor = 1.0;                      ///< linear, llama3, yarn
+    double factor = 1.0;                      ///< linear, llama3, yarn, longrope
     double low_freq_factor = 1.0;             ///< llama3
     double high_freq_factor = 4.0;            ///< llama3
-    std::int64_t original_max_positions = 0;  ///< llama3, yarn; 0: the model's max_positions
+    std::int64_t original_max_positions = 0;  ///< llama3, yarn, longrope; 0: the model's max_positions
     double beta_fast = 32.0;                  ///< yarn
     double beta_slow = 1.0;                   ///< yarn
-    double attention_factor = 0.0;            ///< yarn: factor on cos and sin; 0: from mscale or 0.1 ln(factor) + 1
+    double attention_factor = 0.0;            ///< yarn, longrope: factor on cos and sin; 0: from the other numbers
     double mscale = 0.0;                      ///< yarn (0 = absent)
     double mscale_all_dim = 0.0;              ///< yarn (0 = absent)
     bool truncate = true;                     ///< yarn: round the correction range to whole dimensions
+    std::int64_t rotary_dims = 0;             ///< dimensions of a head that are rotated; 0: all
+    /// longrope: divisors of the frequencies, one per rotated pair, for texts up to original_max_positions and for
+    /// longer ones.
+    std::vector<double> short_factors = {}, long_factors = {};
+
+    [[nodiscard]] std::int64_t rotated_dims(std::int64_t head_dim) const {
+        return rotary_dims > 0 ? rotary_dims : head_dim;
+    }
+    friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
 enum class NormKind : std::uint8_t {
@@ -36,9 +45,10 @@ enum class NormKind : std::uint8_t {
 };
 enum class NormPlace : std::uint8_t {
     before,  ///< pre-norm: on the input of each block and of the head
-    after    ///< post-norm: on the residual stream after each block; no final norm
+    after,   ///< post-norm: on the residual stream after each block; no final norm
+    both     ///< on the input of each block, with another norm on its output before that is added
 };
-enum class Activation : std::uint8_t { silu, relu };
+enum class Activation : std::uint8_t { silu, gelu, relu };  ///< gelu: the tanh approximation
 
 /// Configuration of one layer.
 struct LayerConfig {
@@ -49,15 +59,17 @@ struct LayerConfig {
     bool qkv_bias = false;              ///< biases on q, k and v
     bool output_bias = false;           ///< bias on the output projection
     bool mlp_bias = false;              ///< biases on gate, up and down
-    std::int64_t attention_window = 0;  ///< positions that a row sees; 0: all, the only supported value
+    bool head_norm = false;             ///< RMS norms on every head of q and k, before the rotation
+    double query_scale = 1.0;           ///< factor on q; needs head_norm, into whose gain it goes
+    std::int64_t attention_window = 0;  ///< sliding window: positions that a row sees, itself included; 0: all
     RopeConfig rope;
 
     /// Number of matrices in the MLP's first matmul: gate and up, or up alone.
     [[nodiscard]] std::int64_t num_up() const { return gated ? 2 : 1; }
 };
 
-/// A decoder-only model of the Llama family (including Qwen2) or of OPT. All sizes are for the whole model, before
-/// tensor parallelism.
+/// A decoder-only model: of the Llama family (Qwen2, Qwen3, Mistral, Phi-3 and Gemma 3 differ from it as these fields
+/// say) or of OPT. All sizes are for the whole model, before tensor parallelism.
 struct ModelConfig {
     std::int64_t vocab_size = 0;
     std::int64_t hidden_size = 0;
@@ -71,17 +83,34 @@ struct ModelConfig {
     double norm_eps = 1e-6;
     bool learned_positions = false;  ///< learned position embeddings instead of RoPE
     bool tied_embeddings = false;
+    double embedding_scale = 1.0;    ///< factor on the embeddings of tokens
+    bool norm_adds_one = false;      ///< the gains of RMS norms are stored less 1
+    bool fused_projections = false;  ///< q, k and v are one tensor in the files, and so are gate and up
     std::vector<LayerConfig> layers = std::vector<LayerConfig>(1);  ///< one per layer, or a single entry for all
     std::string dtype;                  ///< of the model's files: "bfloat16", "float16", "float32"
     std::vector<std::int32_t> eos_ids;  ///< from generation_config.json, else config.json; may be empty
     std::int32_t bos_id = -1;           ///< -1: none
-    std::string model_type;             ///< "llama", "qwen2", "opt"
+    std::string model_type;             ///< as in config.json: "llama", "qwen3", …
+
+    /// Layers with the same window and RoPE. They share a KV layout and the angles of a pass.
+    struct LayerGroup {
+        std::int64_t window = 0;
+        RopeConfig rope;
+        friend bool operator==(const LayerGroup&, const LayerGroup&) = default;
+    };
+    /// The groups of the layers. If some layers see all positions, their group is the first.
+    [[nodiscard]] std::vector<LayerGroup> layer_groups() const;
+    /// Index in layer_groups() of each layer's group.
+    [[nodiscard]] std::vector<std::int64_t> groups_of_layers() const;
 
     [[nodiscard]] const LayerConfig& layer(std::int64_t index) const { return layers[layers.size() == 1 ? 0 : index]; }
     /// Whether a final norm precedes the head; its kind is that of the last layer.
-    [[nodiscard]] bool has_final_norm() const { return layers.back().norm_place == NormPlace::before; }
-    /// RoPE configuration of all layers: a pass has one table of angles.
-    [[nodiscard]] const RopeConfig& rope() const { return layers.front().rope; }
+    [[nodiscard]] bool has_final_norm() const { return layers.back().norm_place != NormPlace::after; }
+    /// RoPE configuration of the layers that see all positions; of the first layer if there are none.
+    [[nodiscard]] RopeConfig rope() const { return layer_groups().front().rope; }
+    /// longrope: the longest text with the short frequencies. All keys of a longer text have the long ones, so those
+    /// of the text up to here are computed again when it grows longer. Without longrope: no text is longer.
+    [[nodiscard]] std::int64_t longest_short_text() const;
     [[nodiscard]] std::int64_t embedding_width() const { return embedding_size > 0 ? embedding_size : hidden_size; }
     /// Rows of the learned position table; position p uses row p + 2.
     [[nodiscard]] std::int64_t position_rows() const { return max_positions + first_position_row; }

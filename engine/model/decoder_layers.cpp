@@ -25,36 +25,56 @@ KvSlot slot_of(const KvPlace& place, const KvView& view) {
 
 DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config, const Split& split,
                              std::span<const LayerWeights> weights, const kernels::KvLayout& layout)
-    : context_(context), config_(config), split_(split), weights_(weights), layout_(layout), rope_(config) {
+    : context_(context),
+      config_(config),
+      split_(split),
+      weights_(weights),
+      layout_(layout),
+      group_of_(config.groups_of_layers()) {
     for (const LayerConfig& kind : config.layers) {
-        const bool known = kind.gated == (kind.activation == Activation::silu) && kind.attention_window == 0;
+        const bool known =
+            kind.gated == (kind.activation != Activation::relu) && (kind.query_scale == 1.0 || kind.head_norm);
         if (!known) throw std::logic_error("a layer that no operation computes");
     }
+    for (const ModelConfig::LayerGroup& group : config.layer_groups()) {
+        layouts_.push_back(layout);
+        layouts_.back().group = std::ssize(ropes_);
+        layouts_.back().window = group.window;
+        ropes_.emplace_back(config, group.rope);
+    }
+    cos_.resize(ropes_.size());
+    sin_.resize(ropes_.size());
 }
 
 void DecoderLayers::begin(std::span<const ForwardRow> rows, std::span<const KvView> sequences) {
     const std::int64_t half = config_.head_dim / 2;
     num_rows_ = std::ssize(rows);
-    cos_.resize(rows.size() * static_cast<std::size_t>(half));
-    sin_.resize(cos_.size());
     slots_.clear();
     attention_rows_.clear();
     find_prompt_rows(rows);
     sequences_.assign(sequences.begin(), sequences.end());
-    for (std::int64_t r = 0; r < num_rows_; ++r) {
-        const ForwardRow& row = rows[r];
-        rope_.fill(row.position, cos_.data() + r * half, sin_.data() + r * half);
+    for (const ForwardRow& row : rows) {
         slots_.push_back(slot_of(row.place, sequences_.at(row.sequence)));
         attention_rows_.push_back({.sequence = row.sequence,
                                    .position = row.in_pages + std::ssize(row.path) - 1,
                                    .in_pages = row.in_pages,
                                    .path = row.path.data()});
     }
+    groups_.clear();
+    for (std::size_t g = 0; g < ropes_.size(); ++g) {
+        cos_[g].resize(rows.size() * static_cast<std::size_t>(half));
+        sin_[g].resize(cos_[g].size());
+        for (std::int64_t r = 0; r < num_rows_; ++r)
+            ropes_[g].fill(rows[r].position, std::max(rows[r].text_length, rows[r].position + 1),
+                           cos_[g].data() + r * half, sin_[g].data() + r * half);
+        groups_.push_back({sequences_, attention_rows_, slots_, cos_[g].data(), sin_[g].data()});
+    }
     context_.device.begin_pass({.sequences = sequences_,
                                 .rows = attention_rows_,
                                 .slots = slots_,
-                                .cos = cos_.data(),
-                                .sin = sin_.data(),
+                                .cos = cos_.front().data(),
+                                .sin = sin_.front().data(),
+                                .more_groups = std::span<const kernels::GroupRows>(groups_).subspan(1),
                                 .num_angles = half,
                                 .first_prompt_row = first_prompt_row_,
                                 .num_prompt_rows = num_prompt_rows_});
@@ -74,15 +94,21 @@ const std::byte* DecoderLayers::enter_block(NormPlace place, const Norm& norm, R
                                      : context_.normalised(norm, rows);
 }
 
-// Sets rows.to_add to the all-reduced `part` plus the bias. For post-norm layers, adds it and applies the norm.
-void DecoderLayers::leave_block(NormPlace place, const Norm& norm, const Buffer& bias, float* part, Residual& rows) {
+// Sets rows.to_add to the all-reduced `part` plus the bias, normed if the block's output has a norm. For post-norm
+// layers, adds it and applies the norm.
+void DecoderLayers::leave_block(const LayerConfig& kind, const BlockNorms& norms, const Buffer& bias, float* part,
+                                Residual& rows) {
+    const auto norm_in_place = [&](const Norm& norm, float* x) {
+        apply_norm(context_.device, norm, x, rows.num_rows, rows.width, kernels::DType::f32,
+                   reinterpret_cast<std::byte*>(x), rows.width);
+    };
     context_.sums.all_reduce(part, rows.num_rows * rows.width);
     if (bias) context_.device.add_bias(part, bias.as<float>(), rows.num_rows, rows.width);
+    if (kind.norm_place == NormPlace::both) norm_in_place(norms.out, part);
     rows.to_add = part;
-    if (place == NormPlace::before) return;
+    if (kind.norm_place != NormPlace::after) return;
     context_.add(rows);
-    apply_norm(context_.device, norm, rows.x, rows.num_rows, rows.width, kernels::DType::f32,
-               reinterpret_cast<std::byte*>(rows.x), rows.width);
+    norm_in_place(norms.in, rows.x);
 }
 
 std::byte* DecoderLayers::queries() {
@@ -94,56 +120,73 @@ const std::byte* DecoderLayers::attend(std::int64_t layer) {
     const std::int64_t width = weights_[layer].output.num_inputs;
     std::byte* heads =
         context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(context_.act));
-    context_.device.attention(layout_, layer, queries(), split_.num_heads, context_.act, heads, width);
+    context_.device.attention(layout_of(layer), layer, queries(), split_.num_heads, context_.act, heads, width);
     return heads;
+}
+
+// The queries of all rows, rotated, and their keys and values in the cache.
+void DecoderLayers::project_qkv(std::int64_t layer, const std::byte* input, std::byte* q) {
+    kernels::Device& device = context_.device;
+    const LayerWeights& w = weights_[layer];
+    const kernels::KvLayout& layout = layout_of(layer);
+    const std::int64_t stride = w.qkv.num_inputs;
+    float* qkv = context_.projected.floats(num_rows_ * w.qkv.num_outputs);
+    if (!w.qkv_bias && !w.query_norm.gain)
+        return device.qkv_matmul(w.qkv, input, stride, num_rows_, qkv, layout, layer, split_.num_heads, q);
+    device.layer_matmul(w.qkv, input, stride, num_rows_, qkv);
+    if (w.qkv_bias) device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows_, w.qkv.num_outputs);
+    if (w.query_norm.gain)
+        device.head_norm(layout, qkv, num_rows_, split_.num_heads, w.query_norm.gain.as<float>(),
+                         w.key_norm.gain.as<float>(), w.query_norm.eps);
+    device.rope_store(layout, layer, qkv, split_.num_heads, q);
 }
 
 // x += Wo attention(rope(Wqkv norm(x)))
 void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const LayerInput& given) {
-    kernels::Device& device = context_.device;
     const LayerWeights& w = weights_[layer];
-    const NormPlace place = config_.layer(layer).norm_place;
+    const LayerConfig& kind = config_.layer(layer);
     const std::byte* input = given.rows != nullptr ? context_.rounded(given.rows, given.width, num_rows_)
-                                                   : enter_block(place, w.attention_norm, rows);
-    const std::int64_t stride = w.qkv.num_inputs;
-    float* qkv = context_.projected.floats(num_rows_ * w.qkv.num_outputs);
+                                                   : enter_block(kind.norm_place, w.attention_norm, rows);
     std::byte* q = queries();
-    if (w.qkv_bias) {
-        device.layer_matmul(w.qkv, input, stride, num_rows_, qkv);
-        device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows_, w.qkv.num_outputs);
-        device.rope_store(layout_, layer, qkv, split_.num_heads, q);
-    } else {
-        device.qkv_matmul(w.qkv, input, stride, num_rows_, qkv, layout_, layer, split_.num_heads, q);
-    }
+    project_qkv(layer, input, q);
     if (before_attention_) before_attention_({layer, q, split_.num_heads});
     const std::byte* heads = attend(layer);
 
     float* out = context_.sum.floats(num_rows_ * rows.width);
-    device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows_, out);
-    leave_block(place, w.attention_norm, w.output_bias, out, rows);
+    context_.device.layer_matmul(w.output, heads, w.output.num_inputs, num_rows_, out);
+    leave_block(kind, {w.attention_norm, w.attention_out_norm}, w.output_bias, out, rows);
 }
 
-// x += Wdown (silu(Wgate norm(x)) * Wup norm(x)), or x += Wdown relu(Wup norm(x))
-void DecoderLayers::mlp_block(std::int64_t layer, Residual& rows) {
+// active = activation(Wgate x) * Wup x, or relu(Wup x)
+void DecoderLayers::activate(std::int64_t layer, const std::byte* input, std::byte* active) {
     kernels::Device& device = context_.device;
     const kernels::DType act = context_.act;
     const LayerWeights& w = weights_[layer];
     const LayerConfig& kind = config_.layer(layer);
-    const std::byte* input = enter_block(kind.norm_place, w.mlp_norm, rows);
-    float* gate_up = context_.projected.floats(num_rows_ * w.gate_up.num_outputs);
+    const kernels::Gate gate = kind.activation == Activation::gelu ? kernels::Gate::gelu : kernels::Gate::silu;
     const std::int64_t width = split_.intermediate;
-    std::byte* active = context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(act));
-    if (w.gate_up.gated) {
-        device.gated_matmul(w.gate_up, input, w.gate_up.num_inputs, num_rows_, gate_up, act, active, width);
-    } else {
-        device.layer_matmul(w.gate_up, input, w.gate_up.num_inputs, num_rows_, gate_up);
-        if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows_, w.gate_up.num_outputs);
-        const auto activate = kind.gated ? &kernels::Device::silu_mul : &kernels::Device::relu;
-        (device.*activate)(gate_up, num_rows_, width, act, active, width);
-    }
+    float* gate_up = context_.projected.floats(num_rows_ * w.gate_up.num_outputs);
+    if (w.gate_up.gated)
+        return device.gated_matmul(w.gate_up, gate, input, w.gate_up.num_inputs, num_rows_, gate_up, act, active,
+                                   width);
+    device.layer_matmul(w.gate_up, input, w.gate_up.num_inputs, num_rows_, gate_up);
+    if (w.gate_up_bias) device.add_bias(gate_up, w.gate_up_bias.as<float>(), num_rows_, w.gate_up.num_outputs);
+    if (kind.gated) return device.gate_mul(gate, gate_up, num_rows_, width, act, active, width);
+    device.relu(gate_up, num_rows_, width, act, active, width);
+}
+
+// x += Wdown activation(W norm(x))
+void DecoderLayers::mlp_block(std::int64_t layer, Residual& rows) {
+    const LayerWeights& w = weights_[layer];
+    const LayerConfig& kind = config_.layer(layer);
+    const std::byte* input = enter_block(kind.norm_place, w.mlp_norm, rows);
+    const std::int64_t width = split_.intermediate;
+    std::byte* active =
+        context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(context_.act));
+    activate(layer, input, active);
     float* out = context_.sum.floats(num_rows_ * rows.width);
-    device.layer_matmul(w.down, active, width, num_rows_, out);
-    leave_block(kind.norm_place, w.mlp_norm, w.down_bias, out, rows);
+    context_.device.layer_matmul(w.down, active, width, num_rows_, out);
+    leave_block(kind, {w.mlp_norm, w.mlp_out_norm}, w.down_bias, out, rows);
 }
 
 void DecoderLayers::run(std::int64_t first, std::int64_t end, float* x, TapCollector* taps, LayerInput input) {

@@ -23,6 +23,12 @@ struct LayerInput {
     std::int64_t width = 0;
 };
 
+/// The norms of one block of a layer.
+struct BlockNorms {
+    const Norm& in;
+    const Norm& out;
+};
+
 class DecoderLayers {
   public:
     /// `weights`: one entry per layer of `layout`. `config` describes the layers. The caller keeps all arguments alive
@@ -53,7 +59,11 @@ class DecoderLayers {
   private:
     void find_prompt_rows(std::span<const ForwardRow> rows);
     const std::byte* enter_block(NormPlace place, const Norm& norm, Residual& rows);
-    void leave_block(NormPlace place, const Norm& norm, const kernels::Buffer& bias, float* part, Residual& rows);
+    void leave_block(const LayerConfig& kind, const BlockNorms& norms, const kernels::Buffer& bias, float* part,
+                     Residual& rows);
+    void project_qkv(std::int64_t layer, const std::byte* input, std::byte* q);
+    void activate(std::int64_t layer, const std::byte* input, std::byte* active);
+    [[nodiscard]] const kernels::KvLayout& layout_of(std::int64_t layer) const { return layouts_[group_of_[layer]]; }
     std::byte* queries();
     void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input);
     void mlp_block(std::int64_t layer, Residual& rows);
@@ -63,13 +73,16 @@ class DecoderLayers {
     const Split& split_;
     std::span<const LayerWeights> weights_;
     kernels::KvLayout layout_;
-    RopeTable rope_;
+    std::vector<RopeTable> ropes_;            ///< by group of layers
+    std::vector<kernels::KvLayout> layouts_;  ///< likewise; all have the pages of layout_
+    std::vector<std::int64_t> group_of_;      ///< by layer
     std::function<void()> hook_;
     std::function<void(const LayerQueries&)> before_attention_;
 
     // State of the current pass.
     std::int64_t num_rows_ = 0;
-    std::vector<float> cos_, sin_;
+    std::vector<std::vector<float>> cos_, sin_;  ///< by group
+    std::vector<kernels::GroupRows> groups_;
     std::vector<kernels::KvSlot> slots_;
     std::vector<kernels::AttentionRow> attention_rows_;
     std::vector<KvView> sequences_;

@@ -28,6 +28,7 @@ class Embedding {
     const ModelConfig& config_;
     const Split& split_;
     const Weights& weights_;
+    float scale_;  ///< on the embeddings of tokens
     std::vector<std::int32_t> table_rows_, position_rows_;
     std::vector<std::int32_t> merged_rows_, state_rows_;
 };

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
+#include <numeric>
 #include <stdexcept>
 
 #include "engine/bytes.hpp"
@@ -37,7 +39,10 @@ kernels::KvLayout kv_layout_of(const ModelConfig& config, const Split& split, DT
         throw UsageError("kv-precision: expected bf16 or fp32 for heads of " + std::to_string(config.head_dim) +
                          " dimensions, got int8, which goes up to " + std::to_string(max_int8_dims));
     }
-    return {dtype, config.num_layers, split.num_kv_heads, config.head_dim};
+    return {.dtype = dtype,
+            .num_layers = config.num_layers,
+            .num_kv_heads = split.num_kv_heads,
+            .head_dim = config.head_dim};
 }
 
 std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, const NumberedTensors& numbered,
@@ -61,7 +66,7 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
                 static_cast<void>(tensors.require(
                     part.tensor, matrix ? std::vector{part.rows, part.columns} : std::vector{part.rows}));
             } catch (const InputError& error) {
-                faults.emplace_back(error.what());
+                if (faults.empty() || faults.back() != error.what()) faults.emplace_back(error.what());
             }
         }
     }
@@ -86,11 +91,12 @@ std::int64_t packed_weight_bytes(const ModelConfig& config, const Split& split, 
 
 std::int64_t num_parameters(const ModelConfig& config) {
     Weights weights;
-    std::int64_t sum = 0;
+    std::map<std::string, std::int64_t> sizes;  // several parts may be of one tensor
     for (const WeightPlan& plan : plan_weights(config, Split(config, 0, 1), {}, weights)) {
-        for (const TensorPart& part : plan.parts) sum += part.rows * part.columns;
+        for (const TensorPart& part : plan.parts) sizes[part.tensor] = part.rows * part.columns;
     }
-    return sum;
+    return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0},
+                           [](std::int64_t sum, const auto& tensor) { return sum + tensor.second; });
 }
 
 std::int64_t widest_matrix(const ModelConfig& config, const Split& split) {
@@ -111,31 +117,53 @@ std::int64_t pass_bytes(const ModelConfig& config, const Split& split, Precision
     return rows * bytes_per_row + logit_rows * f32 * split.vocab;
 }
 
+namespace {
+
+/// What distinguishes the layers of the other families.
+void put_layers(const ModelConfig& config, ByteWriter& writer) {
+    writer.put(config.model_type);
+    for (const std::int64_t group : config.groups_of_layers()) writer.put(group);
+    for (const ModelConfig::LayerGroup& group : config.layer_groups()) {
+        writer.put(group.window);
+        writer.put(group.rope.rotary_dims);
+        for (const double value : {group.rope.theta, group.rope.factor}) writer.put(value);
+        for (const auto* factors : {&group.rope.short_factors, &group.rope.long_factors}) {
+            for (const double value : *factors) writer.put(value);
+        }
+    }
+    for (const double value : {config.layers.front().query_scale, config.embedding_scale}) writer.put(value);
+}
+
+}  // namespace
+
 std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights) {
     ByteWriter writer;
+    const RopeConfig rope = config.rope();
     for (const std::int64_t value :
          {config.vocab_size, config.hidden_size, config.intermediate_size, config.num_layers, config.num_heads,
           config.num_kv_heads, config.head_dim, static_cast<std::int64_t>(config.tied_embeddings),
-          static_cast<std::int64_t>(config.rope().scaling), config.rope().original_max_positions,
-          config.max_positions}) {
+          static_cast<std::int64_t>(rope.scaling), rope.original_max_positions, config.max_positions}) {
         writer.put(value);
     }
     std::vector<std::int32_t> eos_ids = config.eos_ids;  // they determine where a text ends
     std::sort(eos_ids.begin(), eos_ids.end());
     writer.put(eos_ids);
     for (const double value :
-         {config.norm_eps, config.rope().theta, config.rope().factor, config.rope().low_freq_factor,
-          config.rope().high_freq_factor, config.rope().beta_fast, config.rope().beta_slow,
-          config.rope().attention_factor, config.rope().mscale, config.rope().mscale_all_dim}) {
+         {config.norm_eps, rope.theta, rope.factor, rope.low_freq_factor, rope.high_freq_factor, rope.beta_fast,
+          rope.beta_slow, rope.attention_factor, rope.mscale, rope.mscale_all_dim}) {
         writer.put(value);
     }
-    // Nothing more is added for the Llama family, so that fingerprints from before other families stay valid.
+    // Nothing more is added for Llama and Qwen2, so that fingerprints from before other families stay valid.
     if (config.model_type == "opt") {
         writer.put(config.model_type);
         const LayerConfig& layer = config.layers.front();
         for (const bool value : {layer.output_bias, layer.norm_place == NormPlace::after}) writer.put(value);
         writer.put(config.embedding_width());
     }
+    const bool plain_llama = config.model_type == "llama" || config.model_type == "qwen2";
+    if (config.model_type != "opt" &&
+        (!plain_llama || config.layer_groups().front().window > 0 || config.layer_groups().size() > 1))
+        put_layers(config, writer);
     writer.put(weights);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());
 }

@@ -28,6 +28,7 @@ struct ForwardRow {
     std::int32_t token_id = 0;
     std::int32_t state = -1;         ///< row of Pass::states that replaces the token's embedding; -1: none
     std::int64_t position = 0;       ///< position in the text, for RoPE or learned positions
+    std::int64_t text_length = 0;    ///< positions of the text that the pass continues, for longrope; 0: position + 1
     std::int32_t sequence = 0;       ///< index into Pass::sequences
     std::int64_t in_pages = 0;       ///< number of page slots it attends to
     std::vector<std::int32_t> path;  ///< scratch slots it attends to after these, in order

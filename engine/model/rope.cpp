@@ -16,12 +16,12 @@ namespace scalar = kernels::scalar;
 
 constexpr double two_pi = 0x1.921fb54442d18p+2;
 
-/// theta^(2i / head_dim).
-std::vector<float> periods(const ModelConfig& config) {
-    const double log_theta = scalar::det_log(static_cast<float>(config.rope().theta));
-    std::vector<float> result(static_cast<std::size_t>(config.head_dim / 2));
+/// theta^(2i / dims) for the pairs of `dims` rotated dimensions.
+std::vector<float> periods(const RopeConfig& rope, std::int64_t dims) {
+    const double log_theta = scalar::det_log(static_cast<float>(rope.theta));
+    std::vector<float> result(static_cast<std::size_t>(dims / 2));
     for (std::size_t i = 0; i < result.size(); ++i) {
-        const float exponent = static_cast<float>(2 * i) / static_cast<float>(config.head_dim);
+        const float exponent = static_cast<float>(2 * i) / static_cast<float>(dims);
         result[i] = static_cast<float>(scalar::det_exp(static_cast<double>(exponent) * log_theta));
     }
     return result;
@@ -46,10 +46,9 @@ float llama3_frequency(float frequency, const RopeConfig& rope) {
 }
 
 /// YaRN (arXiv 2309.00071, section 3.2): the dimension whose wave makes `rotations` turns in the trained context.
-double yarn_dimension(double rotations, const ModelConfig& config) {
-    const double cycles = static_cast<double>(config.rope().original_max_positions) / (rotations * two_pi);
-    return static_cast<double>(config.head_dim) * scalar::det_log(cycles) /
-           (2.0 * scalar::det_log(config.rope().theta));
+double yarn_dimension(double rotations, const RopeConfig& rope, std::int64_t dims) {
+    const double cycles = static_cast<double>(rope.original_max_positions) / (rotations * two_pi);
+    return static_cast<double>(dims) * scalar::det_log(cycles) / (2.0 * scalar::det_log(rope.theta));
 }
 
 /// Linear ramp between dimensions `low` and `high`: from unchanged frequencies to frequencies divided by the factor.
@@ -57,14 +56,14 @@ struct YarnRamp {
     double low;
     double high;
 
-    explicit YarnRamp(const ModelConfig& config)
-        : low(yarn_dimension(config.rope().beta_fast, config)), high(yarn_dimension(config.rope().beta_slow, config)) {
-        if (config.rope().truncate) {
+    YarnRamp(const RopeConfig& rope, std::int64_t dims)
+        : low(yarn_dimension(rope.beta_fast, rope, dims)), high(yarn_dimension(rope.beta_slow, rope, dims)) {
+        if (rope.truncate) {
             low = std::floor(low);
             high = std::ceil(high);
         }
         low = std::max(low, 0.0);
-        high = std::min(high, static_cast<double>(config.head_dim - 1));
+        high = std::min(high, static_cast<double>(dims - 1));
         if (low == high) high += 0.001;  // as in transformers, avoids a division by zero
     }
 
@@ -94,51 +93,73 @@ double yarn_attention_factor(const RopeConfig& rope) {
     return yarn_mscale(rope.factor, 1.0);
 }
 
-/// Fills in original_max_positions from max_positions if it is 0.
-ModelConfig completed(ModelConfig config) {
-    RopeConfig& rope = config.layers.front().rope;
-    if (rope.original_max_positions == 0) rope.original_max_positions = config.max_positions;
-    return config;
+/// LongRoPE (arXiv 2402.13753): the attention temperature of Hugging Face.
+double longrope_attention_factor(const RopeConfig& rope) {
+    if (rope.attention_factor != 0.0) return rope.attention_factor;
+    if (rope.factor <= 1.0) return 1.0;
+    return std::sqrt(1.0 +
+                     scalar::det_log(rope.factor) / scalar::det_log(static_cast<double>(rope.original_max_positions)));
+}
+
+std::vector<float> divided_frequencies(const std::vector<float>& periods, const std::vector<double>& factors) {
+    std::vector<float> frequencies;
+    for (std::size_t i = 0; i < periods.size(); ++i)
+        frequencies.push_back(1.0F / (static_cast<float>(factors.at(i)) * periods[i]));
+    return frequencies;
 }
 
 }  // namespace
 
-RopeTable::RopeTable(const ModelConfig& given) {
-    const ModelConfig config = completed(given);
-    const RopeConfig& rope = config.rope();
-    const YarnRamp ramp(config);
-    inverse_frequencies_ = periods(config);
-    for (std::size_t i = 0; i < inverse_frequencies_.size(); ++i) {
-        const float period = inverse_frequencies_[i];
-        const float frequency = 1.0F / period;
+RopeTable::RopeTable(const ModelConfig& config, const RopeConfig& given) : num_pairs_(config.head_dim / 2) {
+    RopeConfig rope = given;
+    if (rope.original_max_positions == 0) rope.original_max_positions = config.max_positions;
+    const std::int64_t dims = rope.rotated_dims(config.head_dim);
+    const YarnRamp ramp(rope, dims);
+    const std::vector<float> all = periods(rope, dims);
+    if (rope.scaling == RopeScaling::longrope) {
+        inverse_frequencies_ = divided_frequencies(all, rope.short_factors);
+        long_frequencies_ = divided_frequencies(all, rope.long_factors);
+        longest_short_ = rope.original_max_positions;
+        attention_factor_ = static_cast<float>(longrope_attention_factor(rope));
+        return;
+    }
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        const float frequency = 1.0F / all[i];
         switch (rope.scaling) {
-            case RopeScaling::standard:
-                inverse_frequencies_[i] = frequency;
-                break;
             case RopeScaling::linear:
-                inverse_frequencies_[i] = frequency / static_cast<float>(rope.factor);
+                inverse_frequencies_.push_back(frequency / static_cast<float>(rope.factor));
                 break;
             case RopeScaling::llama3:
-                inverse_frequencies_[i] = llama3_frequency(frequency, rope);
+                inverse_frequencies_.push_back(llama3_frequency(frequency, rope));
                 break;
             case RopeScaling::none:
-                inverse_frequencies_[i] = 0.0F;  // cos = 1 and sin = 0 everywhere
+                inverse_frequencies_.push_back(0.0F);  // cos = 1 and sin = 0 everywhere
                 break;
             case RopeScaling::yarn:
-                inverse_frequencies_[i] = yarn_frequency(period, ramp.stretched(i), rope);
+                inverse_frequencies_.push_back(yarn_frequency(all[i], ramp.stretched(i), rope));
+                break;
+            case RopeScaling::standard:
+            case RopeScaling::longrope:
+                inverse_frequencies_.push_back(frequency);
                 break;
         }
     }
     if (rope.scaling == RopeScaling::yarn) attention_factor_ = static_cast<float>(yarn_attention_factor(rope));
 }
 
-void RopeTable::fill(std::int64_t position, float* cos, float* sin) const {
+void RopeTable::fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin) const {
+    const bool is_long = !long_frequencies_.empty() && text_length > longest_short_;
+    const std::vector<float>& frequencies = is_long ? long_frequencies_ : inverse_frequencies_;
     const auto at = static_cast<float>(position);
-    for (std::size_t i = 0; i < inverse_frequencies_.size(); ++i) {
-        const float angle = at * inverse_frequencies_[i];
+    for (std::size_t i = 0; i < frequencies.size(); ++i) {
+        const float angle = at * frequencies[i];
         const scalar::SinCos value = scalar::det_sincos(angle);
         cos[i] = static_cast<float>(value.cos) * attention_factor_;
         sin[i] = static_cast<float>(value.sin) * attention_factor_;
+    }
+    for (std::int64_t i = std::ssize(frequencies); i < num_pairs_; ++i) {
+        cos[i] = 1.0F;
+        sin[i] = 0.0F;
     }
 }
 

@@ -14,19 +14,25 @@ namespace longhaul::engine {
 /// every machine and occasionally differ from PyTorch's by one unit in the last place.
 class RopeTable {
   public:
-    explicit RopeTable(const ModelConfig& config);
+    /// Of the layers that see all positions.
+    explicit RopeTable(const ModelConfig& config) : RopeTable(config, config.rope()) {}
+    RopeTable(const ModelConfig& config, const RopeConfig& rope);
 
     /// Writes cos and sin of `position` (from 0), each [head_dim / 2]: dimension i is rotated with i + head_dim / 2.
-    /// Both include the attention factor.
-    void fill(std::int64_t position, float* cos, float* sin) const;
+    /// Both include the attention factor. Pairs beyond the rotated ones get 1 and 0 (the rows of q and k are ordered so
+    /// that these are the last of each half). `text_length`: positions of the whole text, which decides the frequencies
+    /// of longrope.
+    void fill(std::int64_t position, std::int64_t text_length, float* cos, float* sin) const;
 
-    /// Radians per position, [head_dim / 2].
+    /// Radians per position, one per rotated pair; longrope: of texts up to original_max_positions.
     [[nodiscard]] const std::vector<float>& inverse_frequencies() const { return inverse_frequencies_; }
-    /// YaRN's attention temperature, a factor on cos and sin; 1 for all other scalings.
+    /// Attention temperature of yarn and longrope, a factor on cos and sin; 1 for all other scalings.
     [[nodiscard]] float attention_factor() const { return attention_factor_; }
 
   private:
-    std::vector<float> inverse_frequencies_;
+    std::vector<float> inverse_frequencies_, long_frequencies_;
+    std::int64_t num_pairs_;          ///< of a head
+    std::int64_t longest_short_ = 0;  ///< longrope: texts beyond this length have the long frequencies
     float attention_factor_ = 1.0F;
 };
 

@@ -13,42 +13,80 @@ namespace longhaul::engine {
 struct TensorNames {
     std::string embedding, positions, project_in, project_out, final_norm;
     std::string layers;
-    std::string attention_norm, query, key, value, output;
+    std::string attention_norm, query, key, value, output;  ///< fused: `query` holds q, k and v; key, value are empty
+    std::string query_norm, key_norm;                       ///< LayerConfig::head_norm
+    std::string attention_out_norm, mlp_out_norm;           ///< NormPlace::both
     std::string mlp_norm;
-    std::vector<std::string> up;  ///< matrices of the MLP's first matmul, stacked: gate and up, or up alone
+    std::vector<std::string>
+        up;  ///< matrices of the MLP's first matmul, stacked: gate and up, both in one, or up alone
     std::string down;
 };
 
+inline TensorNames llama_tensor_names(const std::string& prefix = "") {
+    return {.embedding = prefix + "model.embed_tokens",
+            .positions = "",
+            .project_in = "",
+            .project_out = "",
+            .final_norm = prefix + "model.norm",
+            .layers = prefix + "model.layers.",
+            .attention_norm = "input_layernorm",
+            .query = "self_attn.q_proj",
+            .key = "self_attn.k_proj",
+            .value = "self_attn.v_proj",
+            .output = "self_attn.o_proj",
+            .query_norm = "self_attn.q_norm",
+            .key_norm = "self_attn.k_norm",
+            .attention_out_norm = "",
+            .mlp_out_norm = "",
+            .mlp_norm = "post_attention_layernorm",
+            .up = {"mlp.gate_proj", "mlp.up_proj"},
+            .down = "mlp.down_proj"};
+}
+
+inline TensorNames phi3_tensor_names() {
+    TensorNames names = llama_tensor_names();
+    names.query = "self_attn.qkv_proj";
+    names.key = names.value = "";
+    names.up = {"mlp.gate_up_proj"};
+    return names;
+}
+
+inline TensorNames gemma3_tensor_names(const std::string& prefix = "") {
+    TensorNames names = llama_tensor_names(prefix);
+    names.attention_out_norm = "post_attention_layernorm";
+    names.mlp_norm = "pre_feedforward_layernorm";
+    names.mlp_out_norm = "post_feedforward_layernorm";
+    return names;
+}
+
+inline TensorNames opt_tensor_names() {
+    return {.embedding = "model.decoder.embed_tokens",
+            .positions = "model.decoder.embed_positions",
+            .project_in = "model.decoder.project_in",
+            .project_out = "model.decoder.project_out",
+            .final_norm = "model.decoder.final_layer_norm",
+            .layers = "model.decoder.layers.",
+            .attention_norm = "self_attn_layer_norm",
+            .query = "self_attn.q_proj",
+            .key = "self_attn.k_proj",
+            .value = "self_attn.v_proj",
+            .output = "self_attn.out_proj",
+            .query_norm = "",
+            .key_norm = "",
+            .attention_out_norm = "",
+            .mlp_out_norm = "",
+            .mlp_norm = "final_layer_norm",
+            .up = {"fc1"},
+            .down = "fc2"};
+}
+
 inline const TensorNames& tensor_names(const ModelConfig& config) {
-    static const TensorNames llama{.embedding = "model.embed_tokens",
-                                   .positions = "",
-                                   .project_in = "",
-                                   .project_out = "",
-                                   .final_norm = "model.norm",
-                                   .layers = "model.layers.",
-                                   .attention_norm = "input_layernorm",
-                                   .query = "self_attn.q_proj",
-                                   .key = "self_attn.k_proj",
-                                   .value = "self_attn.v_proj",
-                                   .output = "self_attn.o_proj",
-                                   .mlp_norm = "post_attention_layernorm",
-                                   .up = {"mlp.gate_proj", "mlp.up_proj"},
-                                   .down = "mlp.down_proj"};
-    static const TensorNames opt{.embedding = "model.decoder.embed_tokens",
-                                 .positions = "model.decoder.embed_positions",
-                                 .project_in = "model.decoder.project_in",
-                                 .project_out = "model.decoder.project_out",
-                                 .final_norm = "model.decoder.final_layer_norm",
-                                 .layers = "model.decoder.layers.",
-                                 .attention_norm = "self_attn_layer_norm",
-                                 .query = "self_attn.q_proj",
-                                 .key = "self_attn.k_proj",
-                                 .value = "self_attn.v_proj",
-                                 .output = "self_attn.out_proj",
-                                 .mlp_norm = "final_layer_norm",
-                                 .up = {"fc1"},
-                                 .down = "fc2"};
-    return config.model_type == "opt" ? opt : llama;
+    static const TensorNames llama = llama_tensor_names(), phi3 = phi3_tensor_names(), opt = opt_tensor_names();
+    static const TensorNames gemma3_text = gemma3_tensor_names(), gemma3 = gemma3_tensor_names("language_model.");
+    if (config.model_type == "opt") return opt;
+    if (config.model_type == "phi3") return phi3;
+    if (config.model_type == "gemma3_text") return gemma3_text;
+    return config.model_type == "gemma3" ? gemma3 : llama;
 }
 
 }  // namespace longhaul::engine

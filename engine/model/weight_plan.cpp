@@ -1,6 +1,7 @@
 // Weight plan: which parts of which tensors form each matrix and vector of a rank. Also the tensor-parallel split
 // (Split). Used for loading, checks and the memory plan.
 #include <algorithm>
+#include <utility>
 
 #include "engine/error.hpp"
 #include "engine/model/tensor_names.hpp"
@@ -59,12 +60,20 @@ class Planner {
         if (!names_.attention_norm.empty())
             norm(name + "attention_norm", w.attention_norm, from + names_.attention_norm, kind.norm);
         norm(name + "mlp_norm", w.mlp_norm, from + names_.mlp_norm, kind.norm);
-        column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", input_width));
+        if (kind.norm_place == NormPlace::both) {
+            norm(name + "attention_out_norm", w.attention_out_norm, from + names_.attention_out_norm, kind.norm);
+            norm(name + "mlp_out_norm", w.mlp_out_norm, from + names_.mlp_out_norm, kind.norm);
+        }
+        if (kind.head_norm) {
+            head_norm(name + "query_norm", w.query_norm, from + names_.query_norm, kind, kind.query_scale);
+            head_norm(name + "key_norm", w.key_norm, from + names_.key_norm, kind, 1.0);
+        }
+        column_parallel(name + "qkv", w.qkv, types_.layers, qkv(from, ".weight", input_width, kind));
         row_parallel(name + "output", w.output, output + ".weight", c_.num_heads * c_.head_dim, s_.query_width());
         column_parallel(name + "gate_up", w.gate_up, types_.layers, gate_up(from, ".weight", c_.hidden_size));
         plans_.back().gated = kind.gated && !kind.mlp_bias;
         row_parallel(name + "down", w.down, down + ".weight", c_.intermediate_size, s_.intermediate);
-        if (kind.qkv_bias) vector(name + "qkv_bias", w.qkv_bias, qkv(from, ".bias", 1));
+        if (kind.qkv_bias) vector(name + "qkv_bias", w.qkv_bias, qkv(from, ".bias", 1, kind));
         if (kind.output_bias) {
             vector(name + "output_bias", w.output_bias, {whole(output + ".bias", c_.hidden_size)});
         }
@@ -76,24 +85,74 @@ class Planner {
     void norm(const std::string& name, Norm& to, const std::string& tensor, NormKind kind) {
         to.eps = static_cast<float>(c_.norm_eps);
         vector(name, to.gain, {whole(tensor + ".weight", c_.hidden_size)});
+        plans_.back().offset = c_.norm_adds_one ? 1.0F : 0.0F;
         if (kind == NormKind::layer) vector(name + "_bias", to.bias, {whole(tensor + ".bias", c_.hidden_size)});
     }
 
-    [[nodiscard]] std::vector<TensorPart> qkv(const std::string& from, const char* kind, std::int64_t columns) const {
-        const std::int64_t dim = c_.head_dim;
-        const auto kv = [&](const std::string& which) {
-            return rows(from + which + kind, c_.num_kv_heads * dim, columns, s_.first_kv_head * dim, s_.kv_width());
+    /// The gain of the RMS norm on every head of q or k.
+    void head_norm(const std::string& name, Norm& to, const std::string& tensor, const LayerConfig& kind,
+                   double scale) {
+        to.eps = static_cast<float>(c_.norm_eps);
+        std::vector<TensorPart> parts;
+        add_heads(parts, rows(tensor + ".weight", c_.head_dim, 1, 0, c_.head_dim), kind);
+        vector(name, to.gain, std::move(parts));
+        plans_.back().offset = c_.norm_adds_one ? 1.0F : 0.0F;
+        plans_.back().scale = static_cast<float>(scale);
+    }
+
+    /// Adds the rows `heads` of q or k. If a head is rotated in part, its dimensions are ordered such that i and i +
+    /// head_dim / 2 are a pair: rotated ones first in each half (a dot product does not depend on the order).
+    void add_heads(std::vector<TensorPart>& parts, const TensorPart& heads, const LayerConfig& kind) const {
+        const std::int64_t dim = c_.head_dim, rotated = kind.rope.rotated_dims(dim);
+        if (rotated == dim) {
+            parts.push_back(heads);
+            return;
+        }
+        const std::int64_t pairs = rotated / 2, others = (dim - rotated) / 2;
+        for (std::int64_t first = heads.first_row; first < heads.first_row + heads.num_rows; first += dim) {
+            const std::pair<std::int64_t, std::int64_t> runs[] = {
+                {0, pairs}, {rotated, others}, {pairs, pairs}, {rotated + others, others}};
+            for (const auto& [from, count] : runs) {
+                TensorPart part = heads;
+                part.first_row = first + from;
+                part.num_rows = count;
+                parts.push_back(std::move(part));
+            }
+        }
+    }
+
+    [[nodiscard]] std::vector<TensorPart> qkv(const std::string& from, const char* suffix, std::int64_t columns,
+                                              const LayerConfig& kind) const {
+        const std::int64_t dim = c_.head_dim, q_rows = c_.num_heads * dim, kv_rows = c_.num_kv_heads * dim;
+        const std::int64_t all = q_rows + 2 * kv_rows;
+        /// `first`: of this rank; `before`: rows of the fused tensor before this matrix.
+        const auto part = [&](const std::string& name, std::int64_t of, std::int64_t first, std::int64_t count,
+                              std::int64_t before) {
+            if (!c_.fused_projections) return rows(from + name + suffix, of, columns, first, count);
+            return rows(from + names_.query + suffix, all, columns, before + first, count);
         };
-        return {rows(from + names_.query + kind, c_.num_heads * dim, columns, s_.first_head * dim, s_.query_width()),
-                kv(names_.key), kv(names_.value)};
+        const std::int64_t first_kv = s_.first_kv_head * dim;
+        std::vector<TensorPart> parts;
+        add_heads(parts, part(names_.query, q_rows, s_.first_head * dim, s_.query_width(), 0), kind);
+        add_heads(parts, part(names_.key, kv_rows, first_kv, s_.kv_width(), q_rows), kind);
+        parts.push_back(part(names_.value, kv_rows, first_kv, s_.kv_width(), q_rows + kv_rows));
+        return parts;
     }
 
     [[nodiscard]] std::vector<TensorPart> gate_up(const std::string& from, const char* kind,
                                                   std::int64_t columns) const {
         std::vector<TensorPart> parts;
+        const std::int64_t first = s_.rank * s_.intermediate;
         for (const std::string& name : names_.up) {
-            parts.push_back(
-                rows(from + name + kind, c_.intermediate_size, columns, s_.rank * s_.intermediate, s_.intermediate));
+            if (!c_.fused_projections) {
+                parts.push_back(rows(from + name + kind, c_.intermediate_size, columns, first, s_.intermediate));
+                continue;
+            }
+            for (const std::int64_t before : {std::int64_t{0}, c_.intermediate_size}) {
+                parts.push_back(
+                    rows(from + name + kind, 2 * c_.intermediate_size, columns, before + first, s_.intermediate));
+                parts.back().end_row = before + c_.intermediate_size;
+            }
         }
         return parts;
     }
@@ -189,7 +248,7 @@ Split::Split(const ModelConfig& config, int group_rank, int group_size) : rank(g
 }
 
 std::int64_t TensorPart::present_rows() const {
-    return std::clamp<std::int64_t>(rows - first_row, 0, num_rows);
+    return std::clamp<std::int64_t>(last_row() - first_row, 0, num_rows);
 }
 
 std::int64_t WeightPlan::num_rows() const {

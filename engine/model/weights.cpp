@@ -69,6 +69,7 @@ std::vector<float> stack(const WeightPlan& plan, TensorSource& source) {
     std::vector<float> values;
     for (const TensorPart& part : plan.parts) {
         std::vector<float> some = source.vector(part);
+        for (float& value : some) value = (value + plan.offset) * plan.scale;
         some.resize(part.num_rows, 0.0F);
         values.insert(values.end(), some.begin(), some.end());
     }
@@ -169,7 +170,7 @@ void FolderSource::announce(const std::vector<WeightPlan>& plans) {
 WeightRows FolderSource::rows_of(const TensorPart& part) const {
     const TensorView& view = folder_.require(part.tensor, {part.rows, part.columns});
     const DType dtype = to_dtype(view.dtype);
-    return {.data = view.data + std::min(part.first_row, part.rows) * part.columns *
+    return {.data = view.data + std::min(part.first_row, part.last_row()) * part.columns *
                                     static_cast<std::int64_t>(kernels::bytes_of(dtype)),
             .dtype = dtype,
             .num_rows = part.present_rows(),
@@ -215,7 +216,7 @@ WeightRows RandomSource::matrix(const TensorPart& part) {
     }
     held_.push_back(std::move(values));
     return {.data = reinterpret_cast<const std::byte*>(held_.back().data() +
-                                                       std::min(part.first_row, part.rows) * part.columns),
+                                                       std::min(part.first_row, part.last_row()) * part.columns),
             .dtype = DType::bf16,
             .num_rows = part.present_rows(),
             .row_stride = part.columns,

@@ -51,7 +51,11 @@ struct Norm {
 
 struct LayerWeights {
     Norm attention_norm, mlp_norm;
-    kernels::Matrix qkv;     // [(heads + 2 kv_heads) head_dim, hidden]
+    Norm attention_out_norm, mlp_out_norm;  // on the outputs of the two blocks; empty if the model has none
+    Norm query_norm, key_norm;              // gains f32 [head_dim], in the order of the heads' dimensions; likewise
+    // [(heads + 2 kv_heads) head_dim, hidden]. If only a part of a head is rotated, the rotated dimensions of q and k
+    // come first in each half of the head.
+    kernels::Matrix qkv;
     kernels::Matrix output;  // [hidden, heads head_dim], row-parallel
     kernels::Matrix down;    // [hidden, intermediate], row-parallel
     // [2 intermediate, hidden]: gate rows, then up rows; packed for gated_matmul if there is no bias. Without a gate:
@@ -82,14 +86,15 @@ struct WeightTypes {
     kernels::DType tables = kernels::DType::bf16;
 };
 
-/// Rows and columns that a rank takes from a tensor of the checkpoint. Rows beyond the tensor's last are zeros
-/// (padding).
+/// Rows and columns that a rank takes from a tensor of the checkpoint. Rows beyond the last one are zeros (padding).
 struct TensorPart {
     std::string tensor;
     std::int64_t rows = 0, columns = 0;  ///< shape of the whole tensor
     std::int64_t first_row = 0, num_rows = 0;
     std::int64_t first_column = 0, num_columns = 0;
+    std::int64_t end_row = 0;  ///< rows from here on are another matrix of the tensor; 0: all rows are one matrix
 
+    [[nodiscard]] std::int64_t last_row() const { return end_row > 0 ? end_row : rows; }
     /// Number of its rows that exist in the tensor (without padding).
     [[nodiscard]] std::int64_t present_rows() const;
 };
@@ -102,6 +107,7 @@ struct WeightPlan {
     std::vector<TensorPart> parts;
     kernels::Matrix* matrix = nullptr;  ///< destination matrix, of `dtype`, `num_slices` and `slice_length`
     kernels::Buffer* vector = nullptr;  ///< destination vector, f32 [rows of the parts]; the tensors have one dimension
+    float offset = 0.0F, scale = 1.0F;  ///< of a vector's elements: (x + offset) * scale
     kernels::DType dtype = kernels::DType::bf16;
     int num_slices = 0;
     std::int64_t slice_length = 0;

@@ -70,7 +70,8 @@ ItemDelta CheckpointRounds::delta_of(Sequence& sequence, bool store_kv) const {
     if (group_.is_first())  // only the first rank has logprobs
         delta.logprobs.assign(sequence.logprobs.begin() + saved_words, sequence.logprobs.end());
     delta.kv_begin = sequence.saved_kv;
-    delta.kv_end = store_kv ? sequence.kv->committed() : sequence.saved_kv;
+    const bool keeps_kv = store_kv && !sequence.outgrew_keys(model_.config().longest_short_text());
+    delta.kv_end = keeps_kv ? sequence.kv->committed() : sequence.saved_kv;
     // After a put-back the sequence's KV may be shorter than what is already saved.
     delta.kv_end = std::max(delta.kv_end, delta.kv_begin);
     return delta;

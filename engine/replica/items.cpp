@@ -42,8 +42,12 @@ std::int64_t Replica::State::num_logprobs(const WorkItem& item) const {
 void Replica::State::restore_kv(Sequence& sequence) {
     std::int64_t usable = 0;
     try {
-        const std::optional<RestoredItem> stored = hooks.store->restore(sequence.item.checkpoint_key);
-        const std::int64_t wanted = stored ? std::min(stored->kv_tokens, sequence.num_tokens() - 1) : 0;
+        const std::optional<RestoredItem> stored =
+            hooks.store->restore(sequence.item.checkpoint_key, longest_short_text);
+        // An item that now ends earlier may be short again.
+        const bool fits = stored && (stored->prompt_tokens + std::ssize(stored->tokens) > longest_short_text) ==
+                                        sequence.has_long_rope;
+        const std::int64_t wanted = fits ? std::min(stored->kv_tokens, sequence.num_tokens() - 1) : 0;
         // A stretch is in the files of one round, so each file is opened once. Pieces bound the buffer size.
         constexpr std::int64_t piece = 4096;
         for (std::size_t i = 0; usable < wanted; ++i) {
@@ -68,6 +72,8 @@ void Replica::State::admit(Admission& admission) {
         std::unique_ptr<Sequence> sequence = std::move(waiting.front());
         waiting.pop_front();
         sequence->number = admitted++;
+        if (sequence->outgrew_keys(longest_short_text)) sequence->saved_kv = 0;
+        sequence->has_long_rope = sequence->num_tokens() > longest_short_text;
         if (!options.scoring) sequence->kv->reserve(sequence->num_tokens());
         in_flight.push_back(std::move(sequence));
         return;
@@ -78,6 +84,7 @@ void Replica::State::admit(Admission& admission) {
     sequence->number = admitted++;
     sequence->tokens = sequence->item.prompt;
     sequence->tokens.insert(sequence->tokens.end(), admission.output.begin(), admission.output.end());
+    sequence->has_long_rope = sequence->num_tokens() > longest_short_text;
     sequence->noise_key = noise_key(wanted.seed, sequence->item.id, sequence->item.sample);
     sequence->kv = std::make_shared<KvSequence>(pool);
     const DraftItem known{

@@ -15,7 +15,8 @@ static constexpr std::int64_t reserved_output = 256;
 /// influence the text, so the depth must not depend on the tokens left: only the model's context limits it, which is
 /// the same for all jobs.
 std::int64_t Replica::State::depth_limit(std::int64_t num_tokens, std::int64_t tokens_left) const {
-    const std::int64_t limit = is_coupled() ? tokens_left - 1 : model.config().max_positions - num_tokens;
+    std::int64_t limit = is_coupled() ? tokens_left - 1 : model.config().max_positions - num_tokens;
+    if (num_tokens <= longest_short_text) limit = std::min(limit, longest_short_text - num_tokens);
     return std::max<std::int64_t>(std::min(drafter->max_depth(), limit), 0);
 }
 
@@ -73,7 +74,7 @@ std::string Replica::State::misfit(const WorkItem& item) const {
 
 /// Restores the next item's output from checkpoints, if it fits this item and its settings.
 void Replica::State::take_restored() {
-    std::optional<RestoredItem> restored = hooks.store->restore(next->item.checkpoint_key);
+    std::optional<RestoredItem> restored = hooks.store->restore(next->item.checkpoint_key, longest_short_text);
     if (restored && hooks.damaged) {
         for (const std::string& line : restored->damage) hooks.damaged(line);
     }
@@ -116,11 +117,19 @@ std::int64_t Replica::State::free_pages() const {
     return free;
 }
 
+/// Puts back the sequences whose keys must be computed again.
+void Replica::State::plan_rope(StepHeader& header) const {
+    for (const auto& sequence : in_flight) {
+        if (sequence->outgrew_keys(longest_short_text) && !options.scoring) header.put_back.push_back(sequence->number);
+    }
+    header.wait = !header.put_back.empty();
+}
+
 // Every sequence must have the pages for its next step. If pages are short: first wait for an active checkpoint round,
 // which may hold pages of finished items; then put back the youngest sequences. A sequence that does not fit even alone
 // fails.
 void Replica::State::plan_memory(StepHeader& header) {
-    if (in_flight.empty()) return;
+    if (in_flight.empty() || header.wait) return;
     if (pages_wanted(*in_flight[0]) > pool.max_pages()) {
         header.give_up.push_back(in_flight[0]->number);
         header.wait = true;
@@ -233,6 +242,7 @@ StepHeader Replica::State::plan() {
         return header;
     }
     header.poll_round = rounds.active();
+    plan_rope(header);
     plan_memory(header);
     plan_admissions(header);
     if (in_flight.empty() && header.admissions.empty()) {

@@ -33,6 +33,7 @@ void Replica::State::add_score_rows(Sequence& sequence, std::int64_t& rows_left,
         ForwardRow& row = rows.emplace_back(text_row(sequence.document(begin + position), position, index));
         row.wants_logits = begin + position + 1 >= next;
         row.of_prompt = true;  // the whole text is given
+        row.text_length = end - begin;
         slice.num_logits += row.wants_logits ? 1 : 0;
     }
     rows_left -= slice.num_rows;

@@ -53,8 +53,9 @@ struct Sequence {
     std::vector<std::int32_t> tokens;  ///< prompt and output; the last token has no KV yet
     std::shared_ptr<KvSequence> kv;    ///< shared with a checkpoint that is being written
     std::unique_ptr<SequenceDrafter> drafter;
-    bool has_decoded = false;   ///< has decoded since its KV was computed: drafter catch-up is then not prefill time
-    bool feeds_drafter = true;  ///< waits for the drafter to catch up (false while drafting pauses)
+    bool has_decoded = false;    ///< has decoded since its KV was computed: drafter catch-up is then not prefill time
+    bool feeds_drafter = true;   ///< waits for the drafter to catch up (false while drafting pauses)
+    bool has_long_rope = false;  ///< its keys are those of a text beyond ModelConfig::longest_short_text
     std::uint64_t noise_key = 0;
     ItemStatistics statistics;
     std::int64_t num_logprobs = 0;       ///< best tokens per row, at most the vocabulary
@@ -79,6 +80,10 @@ struct Sequence {
         return position < prompt_size() ? item.prompt[position] : item.continuation[position - prompt_size()];
     }
     [[nodiscard]] std::span<const std::int32_t> output() const { return std::span(tokens).subspan(item.prompt.size()); }
+    /// Whether the text has outgrown its keys: they must be computed again.
+    [[nodiscard]] bool outgrew_keys(std::int64_t longest_short_text) const {
+        return !has_long_rope && num_tokens() > longest_short_text;
+    }
     /// Whether tokens still lack KV (prompt, or tokens that a resume has to recompute), or the drafter has to catch up.
     [[nodiscard]] bool prefilling() const {
         return kv->committed() < num_tokens() - 1 || (feeds_drafter && drafter->lags(tokens));

@@ -134,6 +134,7 @@ struct Replica::State {
     BatchVerifier verifier;
     LogSoftmax log_softmax;
     PagePool pool;
+    std::int64_t longest_short_text = model.config().longest_short_text();
     CheckpointRounds rounds;
     PrefillPace pace;                    // the first rank's decides
     DraftEconomy economy;                // first rank only
@@ -155,6 +156,7 @@ struct Replica::State {
     // --- Decisions of the first rank ---
     StepHeader plan();
     void plan_memory(StepHeader& header);
+    void plan_rope(StepHeader& header) const;
     void plan_admissions(StepHeader& header);
     void plan_trees(StepHeader& header);
     [[nodiscard]] std::int64_t pages_for_step(const TextSize& text, std::int64_t tokens_left) const;

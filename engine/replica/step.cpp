@@ -86,6 +86,7 @@ std::int64_t Replica::State::add_prefill_rows(Sequence& sequence, std::int64_t m
     const std::int64_t last = std::min(first + max_rows, sequence.num_tokens() - 1);
     for (std::int64_t position = first; position < last; ++position) {
         rows.push_back(text_row(sequence.tokens[position], position, index));
+        rows.back().text_length = sequence.num_tokens();
         // The prompt's last token is a tree's root, and output tokens are prefilled after a resume: neither counts.
         rows.back().of_prompt = position < sequence.prompt_size() - 1;
     }

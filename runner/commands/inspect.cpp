@@ -41,6 +41,8 @@ const char* scaling_name(engine::RopeScaling scaling) {
             return "llama3";
         case engine::RopeScaling::yarn:
             return "yarn";
+        case engine::RopeScaling::longrope:
+            return "longrope";
         case engine::RopeScaling::none:
             return "none";
     }
@@ -52,6 +54,18 @@ Json describe_rope(const engine::RopeConfig& rope) {
     if (rope.scaling != engine::RopeScaling::standard) json["factor"] = rope.factor;
     if (rope.original_max_positions > 0) json["original_max_positions"] = rope.original_max_positions;
     return json;
+}
+
+/// Layers with the same window and RoPE.
+Json describe_groups(const engine::ModelConfig& config) {
+    Json groups = Json::array();
+    for (const auto& group : config.layer_groups())
+        groups.push_back({{"layers", 0}, {"window", group.window}, {"rope", describe_rope(group.rope)}});
+    for (const std::int64_t group : config.groups_of_layers()) {
+        Json& layers = groups[static_cast<std::size_t>(group)]["layers"];
+        layers = layers.get<std::int64_t>() + 1;
+    }
+    return groups;
 }
 
 Json describe_tokenizer(const engine::Tokenizer& tokenizer) {
@@ -95,6 +109,8 @@ Json describe_model(const fs::path& folder) {
     } else {
         json["rope"] = describe_rope(config.rope());
     }
+    if (const auto groups = config.layer_groups(); groups.size() > 1 || groups.front().window > 0)
+        json["layer_groups"] = describe_groups(config);
     json["kv_bytes_per_token"] = {{"bf16", kv_bytes(kernels::DType::bf16)}, {"fp32", kv_bytes(kernels::DType::f32)}};
     json["weights"] = describe_weights(folder);
     json["tokenizer"] = describe_tokenizer(*tokenizer);

@@ -238,6 +238,135 @@ TEST(Config, ContextReachesAsFarAsTheScalingWasMadeFor) {
     EXPECT_EQ(named.rope().attention_factor, 0.0);
 }
 
+/// A config of another family: its model_type and class, over the Llama's sizes.
+ModelConfig load_family(const std::string& model_type, const std::string& class_name, const std::string& change) {
+    const Json names = {{"model_type", model_type}, {"architectures", {class_name}}};
+    Json changed = Json::parse(change);
+    changed.update(names);
+    return load(changed.dump());
+}
+
+TEST(Config, Qwen3HasNormsOnEveryHead) {
+    const ModelConfig config = load_family("qwen3", "Qwen3ForCausalLM", "{}");
+    EXPECT_TRUE(config.layer(1).head_norm);
+    EXPECT_FALSE(config.layer(1).qkv_bias);
+    EXPECT_EQ(config.head_dim, 128) << "the class's default, not hidden_size / num_attention_heads";
+    EXPECT_EQ(config.layer_groups().size(), 1U);
+}
+
+TEST(Config, WindowsOfQwenBeginAtALayer) {
+    const std::string windows = R"({"use_sliding_window": true, "sliding_window": 100, "max_window_layers": 1})";
+    const ModelConfig config = load_family("qwen2", "Qwen2ForCausalLM", windows);
+    EXPECT_EQ(config.layer(0).attention_window, 0);
+    EXPECT_EQ(config.layer(1).attention_window, 100);
+    EXPECT_EQ(config.groups_of_layers(), (std::vector<std::int64_t>{0, 1}));
+    const std::string unused = R"({"use_sliding_window": false, "sliding_window": 100, "max_window_layers": 1})";
+    EXPECT_EQ(load_family("qwen2", "Qwen2ForCausalLM", unused).layer(1).attention_window, 0);
+}
+
+TEST(Config, MistralsWindowIsInAllLayers) {
+    const auto window = [](const std::string& change) {
+        return load_family("mistral", "MistralForCausalLM", change).layer(1).attention_window;
+    };
+    EXPECT_EQ(window(R"({"sliding_window": 1024})"), 1024);
+    EXPECT_EQ(window(R"({"sliding_window": null})"), 0);
+    EXPECT_EQ(window(R"({"sliding_window": 2048})"), 0) << "as long as the context";
+    EXPECT_EQ(window(R"({"max_position_embeddings": 8192})"), 4096) << "the class's default";
+}
+
+TEST(Config, Gemma3HasTwoKindsOfLayers) {
+    const ModelConfig config = load_family("gemma3_text", "Gemma3ForCausalLM", R"({"num_hidden_layers": 7,
+        "hidden_act": "DELETE", "sliding_window": 512, "rope_theta": 1000000.0, "rope_local_base_freq": 20000.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "head_dim": 16, "query_pre_attn_scalar": 64})");
+    EXPECT_EQ(config.layer(4).attention_window, 512);
+    EXPECT_EQ(config.layer(5).attention_window, 0);
+    EXPECT_EQ(config.layer(6).attention_window, 512);
+    EXPECT_EQ(config.layer(0).rope.theta, 20000.0);
+    EXPECT_EQ(config.layer(0).rope.scaling, RopeScaling::standard);
+    EXPECT_EQ(config.layer(5).rope.theta, 1000000.0);
+    EXPECT_EQ(config.rope().factor, 8.0);
+    EXPECT_EQ(config.max_positions, 2048) << "the scaled length already";
+    EXPECT_EQ(config.groups_of_layers(), (std::vector<std::int64_t>{1, 1, 1, 1, 1, 0, 1}));
+    EXPECT_EQ(config.layer(0).query_scale, 0.5);
+    EXPECT_EQ(config.embedding_scale, 8.0);
+    EXPECT_TRUE(config.tied_embeddings);
+    EXPECT_TRUE(config.norm_adds_one);
+    EXPECT_EQ(config.layer(0).norm_place, NormPlace::both);
+}
+
+/// The folders with images have the language model's fields in text_config, and leave most of them to the class.
+TEST(Config, Gemma3WithImages) {
+    const ModelConfig config = load_family("gemma3", "Gemma3ForConditionalGeneration", R"({"hidden_act": "DELETE",
+        "vocab_size": "DELETE", "eos_token_id": [1, 106], "vision_config": {"hidden_size": 1152},
+        "text_config": {"model_type": "gemma3_text", "hidden_size": 2560, "intermediate_size": 10240,
+            "num_hidden_layers": 34, "sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}})");
+    EXPECT_EQ(config.hidden_size, 2560);
+    EXPECT_EQ(config.vocab_size, 262208);
+    EXPECT_EQ(config.num_heads, 8);
+    EXPECT_EQ(config.num_kv_heads, 4);
+    EXPECT_EQ(config.head_dim, 256);
+    EXPECT_EQ(config.max_positions, 131072);
+    EXPECT_EQ(config.rope().theta, 1e6);
+    EXPECT_EQ(config.layer(0).rope.theta, 1e4);
+    EXPECT_EQ(config.layer(0).attention_window, 1024);
+    EXPECT_EQ(config.eos_ids, (std::vector<std::int32_t>{1, 106}));
+}
+
+TEST(Config, Phi3RotatesAPartOfAHead) {
+    const ModelConfig config = load_family("phi3", "Phi3ForCausalLM", R"({"partial_rotary_factor": 0.75,
+        "original_max_position_embeddings": 1024, "sliding_window": 262144, "rope_scaling": {"type": "longrope",
+        "short_factor": [1, 1.5, 2], "long_factor": [1, 2, 4]}})");
+    EXPECT_TRUE(config.fused_projections);
+    EXPECT_EQ(config.rope().rotary_dims, 6);
+    EXPECT_EQ(config.rope().factor, 2.0);
+    EXPECT_EQ(config.rope().long_factors, (std::vector<double>{1, 2, 4}));
+    EXPECT_EQ(config.layer(0).attention_window, 0) << "longer than the context";
+}
+
+struct BadFamily {
+    const char* model_type;
+    const char* class_name;
+    const char* change;
+    const char* complaint;
+};
+
+const BadFamily bad_families[] = {
+    {"mistral", "MistralForCausalLM", R"({"sliding_window": 0})",
+     "sliding_window: expected an integer from 1 to 16777216, got 0"},
+    {"mistral", "MistralForCausalLM",
+     R"({"sliding_window": null, "layer_types": ["sliding_attention", "full_attention"]})",
+     "sliding_window: expected a number of positions, for the layers that layer_types calls sliding_attention, got "
+     "nothing"},
+    {"qwen3", "Qwen3ForCausalLM", R"({"layer_types": "sliding_attention"})",
+     R"(layer_types: expected an array of num_hidden_layers = 2, got "sliding_attention")"},
+    {"gemma3_text", "Gemma3ForCausalLM", R"({"sliding_window_pattern": 0})",
+     "sliding_window_pattern: expected an integer from 1 to 4096, got 0"},
+    {"gemma3_text", "Gemma3ForCausalLM", R"({"final_logit_softcapping": 30.0})",
+     "final_logit_softcapping: expected null: soft-caps, as in Gemma 2, are not in this version, got 30.0"},
+    {"gemma3_text", "Gemma3ForCausalLM", R"({"hidden_activation": "gelu"})",
+     R"(hidden_activation: expected "gelu_pytorch_tanh", got "gelu")"},
+    {"gemma3_text", "Gemma3ForCausalLM", R"({"query_pre_attn_scalar": 0})",
+     "query_pre_attn_scalar: expected a number above 0.0, at most 1000000.0, got 0"},
+    {"gemma3", "Gemma3ForConditionalGeneration", R"({"vision_config": {}})",
+     "text_config: expected an object, got nothing"},
+    {"gemma3", "Gemma3ForConditionalGeneration", R"({"text_config": {"num_hidden_layers": -1}})",
+     "text_config.num_hidden_layers: expected an integer from 1 to 4096, got -1"},
+    {"phi3", "Phi3ForCausalLM", R"({"partial_rotary_factor": 0.45})",
+     "partial_rotary_factor: expected a share of head_dim = 8 that gives an even number of dimensions, got 0.45"},
+};
+
+TEST(Config, FamiliesRefuseWhatDoesNotFit) {
+    for (const BadFamily& bad : bad_families) {
+        const ModelFolder folder;
+        Json json = Json::parse(plain_llama);
+        json.update(Json::parse(bad.change));
+        json["model_type"] = bad.model_type;
+        json["architectures"] = {bad.class_name};
+        folder.write("config.json", json.dump());
+        EXPECT_EQ(folder.complaint(), std::string("config.json: ") + bad.complaint);
+    }
+}
+
 TEST(Config, EndOfTextComesFromTheGenerationConfigFirst) {
     EXPECT_EQ(load("{}", R"({"eos_token_id": [9, 7, 9]})").eos_ids, (std::vector<std::int32_t>{7, 9}));
     EXPECT_EQ(load("{}", R"({"eos_token_id": 5})").eos_ids, std::vector<std::int32_t>{5});
@@ -253,8 +382,10 @@ TEST(Config, HeadDimMayDifferFromTheQuotient) {
 
 const BadConfig bad_configs[] = {
     // Architecture.
-    {R"({"model_type": "mistral"})", R"(model_type: expected "llama", "qwen2" or "opt", got "mistral")"},
-    {R"({"model_type": "DELETE"})", R"(model_type: expected "llama", "qwen2" or "opt", got nothing)"},
+    {R"({"model_type": "mixtral"})",
+     R"(model_type: expected "llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gemma3", "phi3" or "opt", got "mixtral")"},
+    {R"({"model_type": "DELETE"})",
+     R"(model_type: expected "llama", "qwen2", "qwen3", "mistral", "gemma3_text", "gemma3", "phi3" or "opt", got nothing)"},
     {R"({"model_type": 7})", "model_type: expected a string, got 7"},
     {R"({"architectures": ["LlamaModel"]})", R"(architectures: expected ["LlamaForCausalLM"], got "LlamaModel")"},
     {R"({"architectures": "LlamaForCausalLM"})",
@@ -266,8 +397,10 @@ const BadConfig bad_configs[] = {
     {R"({"hidden_act": "gelu"})", R"(hidden_act: expected "silu", got "gelu")"},
     {R"({"torch_dtype": "float8"})", R"(torch_dtype: expected "bfloat16", "float16" or "float32", got "float8")"},
     {R"({"dtype": "int8"})", R"(dtype: expected "bfloat16", "float16" or "float32", got "int8")"},
-    {R"({"use_sliding_window": true, "sliding_window": 1024, "max_window_layers": 1})",
-     "use_sliding_window: expected false, or max_window_layers = num_hidden_layers: full attention, got true"},
+    {R"({"layer_types": ["full_attention"]})",
+     "layer_types: expected an array of num_hidden_layers = 2, got an array of 1"},
+    {R"({"layer_types": ["full_attention", "chunked_attention"]})",
+     R"(layer_types: expected "full_attention" or "sliding_attention", got "chunked_attention")"},
     {R"({"layer_types": ["full_attention", "sliding_attention"]})",
      R"(layer_types: expected "full_attention" throughout, got "sliding_attention")"},
     {R"({"tie_word_embeddings": "yes"})", R"(tie_word_embeddings: expected true or false, got "yes")"},
@@ -307,9 +440,13 @@ const BadConfig bad_configs[] = {
     {R"({"rope_theta": -10000.0})", "rope_theta: expected a number above 1.0, at most 1e+30, got -10000.0"},
     {R"({"rope_scaling": "linear"})", R"(rope_scaling: expected an object, got "linear")"},
     {R"({"rope_scaling": {"type": "dynamic", "factor": 2.0}})",
-     R"(rope_scaling.type: expected "default", "linear", "llama3" or "yarn", got "dynamic")"},
+     R"(rope_scaling.type: expected "default", "linear", "llama3", "yarn" or "longrope", got "dynamic")"},
     {R"({"rope_parameters": {"rope_type": "longrope"}})",
-     R"(rope_parameters.rope_type: expected "default", "linear", "llama3" or "yarn", got "longrope")"},
+     "rope_parameters.short_factor: expected an array of 4 numbers above 0, one a rotated pair, got nothing"},
+    {R"({"rope_scaling": {"type": "longrope", "short_factor": [1, 1, 1, 1], "long_factor": [1, 2, 3]}})",
+     "rope_scaling.long_factor: expected an array of 4 numbers above 0, one a rotated pair, got an array of 3"},
+    {R"({"rope_scaling": {"type": "su", "short_factor": [1, 1, 0, 1], "long_factor": [1, 2, 3, 4]}})",
+     "rope_scaling.short_factor: expected an array of 4 numbers above 0, one a rotated pair, got 0"},
     {R"({"rope_scaling": {"type": "linear"}})", "rope_scaling.factor: expected a number, got nothing"},
     {R"({"rope_scaling": {"type": "linear", "factor": 0}})",
      "rope_scaling.factor: expected a number above 0.0, at most 1000000.0, got 0"},

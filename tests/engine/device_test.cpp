@@ -68,9 +68,11 @@ class OtherDevice : public ::testing::TestWithParam<DeviceCase> {
     }
     [[nodiscard]] static engine::testing::Run logits(const char* model, Precision precision, const DeviceMaker& make,
                                                      int ranks, std::int64_t chunk, const fs::path& packed = {}) {
+        // Beyond a sliding window, if there is one.
+        const auto size = static_cast<std::int32_t>(23 + ModelConfig::load(parity / model).layer(0).attention_window);
         std::vector<std::int32_t> tokens;
-        for (std::int32_t i = 0; i < 23; ++i) tokens.push_back(1 + i * i % 60);
-        return run_model(parity / model, precision, make, tokens, {0, 3, 21, 22}, ranks, chunk, {}, packed);
+        for (std::int32_t i = 0; i < size; ++i) tokens.push_back(1 + i * i % 60);
+        return run_model(parity / model, precision, make, tokens, {0, 3, size - 2, size - 1}, ranks, chunk, {}, packed);
     }
 
     fs::path folder_;
@@ -88,7 +90,8 @@ double distance(const std::vector<float>& values, const std::vector<float>& righ
 
 TEST_P(OtherDevice, LogitsAreTheSameInEveryChunkAndSplit) {
     const DeviceMaker cpu = [] { return kernels::make_cpu_device(kernels::available_cpu_variants().back(), 1); };
-    for (const char* model : {"llama-default-bf16", "qwen2", "opt-post-norm-bf16"}) {
+    for (const char* model :
+         {"llama-default-bf16", "qwen2", "opt-post-norm-bf16", "qwen3-bf16", "gemma3-bf16", "phi3-bf16"}) {
         for (const Precision precision : {Precision::bf16, Precision::fp32, Precision::int8, Precision::int4}) {
             if (!GetParam().any_split && precision != Precision::bf16) continue;  // the other precisions use no library
             SCOPED_TRACE(std::string(model) + " " + std::to_string(static_cast<int>(precision)));

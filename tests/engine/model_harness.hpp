@@ -56,6 +56,7 @@ inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>
         for (std::size_t p = first; p < std::min(tokens.size(), first + static_cast<std::size_t>(chunk)); ++p) {
             ForwardRow row = text_row(tokens[p], static_cast<std::int64_t>(p));
             row.of_prompt = p + 1 < tokens.size();
+            row.text_length = std::ssize(tokens);
             row.wants_logits = std::find(positions.begin(), positions.end(), row.position) != positions.end();
             rows.push_back(row);
         }

@@ -41,7 +41,7 @@ struct Table {
     std::vector<float> sin;
     Table(const RopeTable& rope, std::int64_t position)
         : cos(rope.inverse_frequencies().size()), sin(rope.inverse_frequencies().size()) {
-        rope.fill(position, cos.data(), sin.data());
+        rope.fill(position, position + 1, cos.data(), sin.data());
     }
 };
 

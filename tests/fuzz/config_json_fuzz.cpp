@@ -31,7 +31,7 @@ void check(const longhaul::engine::ModelConfig& config) {
     const longhaul::engine::RopeTable rope(config);
     std::vector<float> cos(rope.inverse_frequencies().size());
     std::vector<float> sin(cos.size());
-    rope.fill(config.max_positions - 1, cos.data(), sin.data());
+    rope.fill(config.max_positions - 1, config.max_positions, cos.data(), sin.data());
 }
 
 }  // namespace

@@ -38,6 +38,7 @@ class Model:
     modern: bool = False  # config.json as transformers 5 writes it
     weights_of: str = ""  # the same weights as that model, rounded to `dtype`
     generation: dict = dataclasses.field(default_factory=dict)
+    prompt: int = 0  # if above 0: the greedy continuation of so many tokens is in the golden
     headless: bool = False  # tensor names of the model without its head, as in OPT's published folders
 
 
@@ -94,6 +95,21 @@ OPT = {
     "prefix": "</s>",
 } | dict.fromkeys(["num_key_value_heads", "head_dim", "hidden_act", "intermediate_size", "rms_norm_eps", "rope_theta",
                    "rope_scaling", "tie_word_embeddings"])  # fmt: skip
+
+# Windows that begin in a chunk of attention, at its end and before it; texts beyond 4,096 tokens.
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+         "attention_bias": False, "use_sliding_window": False, "sliding_window": None, "max_window_layers": 2}  # fmt: skip
+MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "max_position_embeddings": 8192,
+           "tie_word_embeddings": False}  # fmt: skip
+GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh",
+          "hidden_act": None, "intermediate_size": 24, "num_hidden_layers": 4, "max_position_embeddings": 8192,
+          "rms_norm_eps": 1e-06, "query_pre_attn_scalar": 24, "sliding_window": 48, "sliding_window_pattern": 3,
+          "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
+          "rope_scaling": {"rope_type": "linear", "factor": 8.0}}  # fmt: skip
+PHI3 = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "partial_rotary_factor": 0.75, "pad_token_id": 0,
+        "hidden_size": 64, "head_dim": None, "intermediate_size": 40,
+        "sliding_window": None, "max_position_embeddings": 256, "original_max_position_embeddings": 64, "rope_scaling":
+        {"type": "longrope", "short_factor": [1.0, 1.05, 1.1, 1.2, 1.3, 1.5], "long_factor": [1.0, 1.5, 2.0, 3.0, 4.5, 6.0]}}  # fmt: skip
 
 MODELS = [
     # 8 query and 4 KV heads, so that every tensor-parallel degree runs; more tokens than one chunk of attention.
@@ -152,6 +168,22 @@ MODELS = [
                              "num_key_value_heads": 4, "head_dim": 8, "tie_word_embeddings": False,
                              "rope_theta": 500000.0, "max_position_embeddings": 128, "torch_dtype": "bfloat16",
                              "rope_scaling": LLAMA3 | {"original_max_position_embeddings": 32}}, dtype=torch.bfloat16),
+    Model("qwen3", QWEN3 | {"tie_word_embeddings": False}, prompt=40),
+    Model("qwen3-bf16", QWEN3 | {"tie_word_embeddings": False, "torch_dtype": "bfloat16"}, dtype=torch.bfloat16, weights_of="qwen3"),
+    # 8 heads, so that every tensor-parallel degree runs.
+    Model("qwen3-window", QWEN3 | EIGHT_HEADS | {"head_dim": 6, "use_sliding_window": True, "sliding_window": 70,
+                                                 "max_window_layers": 1}, 600, prompt=100),
+    Model("mistral", MISTRAL | {"sliding_window": 4096}, 4200),
+    Model("mistral-window", MISTRAL | {"sliding_window": 33}, 600, prompt=50),
+    Model("mistral-full-modern", MISTRAL | {"sliding_window": None, "head_dim": 24}, 80, modern=True),
+    Model("gemma3", GEMMA3, 4200),
+    Model("gemma3-bf16", GEMMA3 | {"torch_dtype": "bfloat16"}, 600, torch.bfloat16, weights_of="gemma3"),
+    Model("gemma3-modern", GEMMA3 | {"tie_word_embeddings": False, "num_key_value_heads": 4, "num_attention_heads": 8,
+                                     "head_dim": 4, "query_pre_attn_scalar": 4}, 80, modern=True, prompt=60),
+    Model("phi3-short", PHI3, 60, prompt=40),
+    Model("phi3-long", PHI3, 80, weights_of="phi3-short"),
+    Model("phi3-bf16", PHI3 | {"torch_dtype": "bfloat16", "num_key_value_heads": 4, "num_attention_heads": 8,
+                               "rope_scaling": None, "sliding_window": 50}, 80, torch.bfloat16),
 ]  # fmt: skip
 
 # RoPE frequencies of published models (no weights needed): name, changes to a Llama of head_dim 64.
@@ -195,7 +227,7 @@ def random_weights(model, generator):
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name and name.endswith("weight"):
-            parameter.data = 1.0 + 0.3 * noise
+            parameter.data = 0.3 * noise + (0.0 if model.config.model_type == "gemma3_text" else 1.0)  # Gemma adds 1
         else:
             parameter.data = noise * (0.4 if "embed" in name or "lm_head" in name else 0.2)
     model.tie_weights()
@@ -215,7 +247,7 @@ def write_model(spec, folder, state):
     if spec.generation:
         write_json(folder / "generation_config.json", spec.generation)
     tensors = {name: tensor.to(spec.dtype).contiguous() for name, tensor in state.items()}
-    if config.get("tie_word_embeddings", config["model_type"] == "opt"):
+    if config.get("tie_word_embeddings", config["model_type"] in ("opt", "gemma3_text")):
         del tensors["lm_head.weight"]
     if spec.headless:
         tensors = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
@@ -242,8 +274,18 @@ def logits(folder, dtype, tokens, positions):
     return model.eval()(torch.tensor([tokens])).logits[0, positions].float()
 
 
+@torch.no_grad()
+def greedy(folder, prompt, num_tokens=200):
+    """The greedy continuation of `prompt`: every step computes the whole text, without a cache."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    tokens = list(prompt)
+    for _ in range(num_tokens):
+        tokens.append(int(model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
 def golden_positions(num_tokens):
-    wanted = [0, 1, 31, 32, 63, 511, 512, num_tokens - 1]
+    wanted = [0, 1, 31, 32, 63, 511, 512, 4095, 4096, num_tokens - 1]
     return sorted({position for position in wanted if position < num_tokens})
 
 
@@ -255,6 +297,8 @@ def write_golden(spec, folder, tokens):
     lines = [f'"tokens": {json.dumps(tokens)}', f'"positions": {json.dumps(positions)}']
     for key, rows in results.items():
         lines.append(f'"{key}": [\n    ' + ",\n    ".join(numbers(row) for row in rows) + "\n  ]")
+    if spec.prompt > 0:
+        lines += [f'"prompt": {spec.prompt}', f'"greedy": {json.dumps(greedy(folder, tokens[: spec.prompt]))}']
     (folder / "golden.json").write_text("{\n  " + ",\n  ".join(lines) + "\n}\n")
     spread = results["logits"].max() - results["logits"].min()
     print(f"{spec.name}: logits spread over {spread:.2f}")

@@ -1,0 +1,170 @@
+// The layers of each family: what config.json says of them, and what its transformers class fixes.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/model/config_section.hpp"
+
+namespace longhaul::engine::detail {
+namespace {
+
+constexpr std::string_view full_attention = "full_attention", sliding_attention = "sliding_attention";
+
+/// `sliding_window`: `fallback` if config.json does not have it, 0 (none) if it is null.
+std::int64_t window_of(const Section& top, std::int64_t fallback) {
+    constexpr std::string_view key = "sliding_window";
+    if (!top.json.contains(key)) return fallback;
+    return top.find(key) == nullptr ? 0 : top.size(key, max_context);
+}
+
+/// Which layers have a window: those that `layer_types` names, else those for which `by_default` holds.
+template <typename Default>
+std::vector<bool> windowed_layers(const Section& top, std::int64_t num_layers, Default by_default) {
+    std::vector<bool> windowed;
+    const Json* types = top.find("layer_types");
+    if (types == nullptr) {
+        for (std::int64_t layer = 0; layer < num_layers; ++layer) windowed.push_back(by_default(layer));
+        return windowed;
+    }
+    if (!types->is_array() || std::ssize(*types) != num_layers)
+        top.refuse("layer_types", "an array of num_hidden_layers = " + std::to_string(num_layers));
+    for (const Json& type : *types) {
+        if (type != full_attention && type != sliding_attention)
+            throw InputError(top.file, top.field("layer_types"),
+                             describe(Json(full_attention)) + " or " + describe(Json(sliding_attention)),
+                             describe(type));
+        windowed.push_back(type == sliding_attention);
+    }
+    return windowed;
+}
+
+/// One entry per layer, with a window of `window` positions in the layers that are `windowed`. A window that is not
+/// shorter than the context is none.
+void set_windows(const Section& top, std::int64_t window, const std::vector<bool>& windowed, ModelConfig& config) {
+    const bool any = std::find(windowed.begin(), windowed.end(), true) != windowed.end();
+    if (any && window == 0 && top.find("layer_types") != nullptr)
+        top.refuse("sliding_window", "a number of positions, for the layers that layer_types calls sliding_attention");
+    if (!any || window == 0 || window >= config.max_positions) return;
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::size_t layer = 0; layer < windowed.size(); ++layer) {
+        if (windowed[layer]) config.layers[layer].attention_window = window;
+    }
+}
+
+/// Qwen: the window applies to layers from max_window_layers on, if use_sliding_window says so. (Published folders
+/// name a window without using it.)
+void read_qwen_windows(const Section& top, ModelConfig& config) {
+    const bool uses = top.flag("use_sliding_window");
+    const std::int64_t window = uses ? window_of(top, 4096) : 0;
+    const std::int64_t first = get_int_or(top.json, "max_window_layers", 28, 0, max_layers, top.file, top.within);
+    const auto windowed =
+        windowed_layers(top, config.num_layers, [&](std::int64_t layer) { return window > 0 && layer >= first; });
+    set_windows(top, window, windowed, config);
+}
+
+void read_common(const Section& top, ModelConfig& config) {
+    config.tied_embeddings = top.flag("tie_word_embeddings");
+    config.layers.front().rope = read_rope(rope_section(top), top, config, 1e4);
+}
+
+}  // namespace
+
+void read_llama_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    LayerConfig& layer = config.layers.front();
+    layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+    layer.mlp_bias = top.flag("mlp_bias");
+    const auto windowed = windowed_layers(top, config.num_layers, [](std::int64_t) { return false; });
+    if (std::find(windowed.begin(), windowed.end(), true) != windowed.end())
+        throw InputError(top.file, top.field("layer_types"), R"("full_attention" throughout)",
+                         describe(Json(sliding_attention)));
+}
+
+void read_qwen2_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    config.layers.front().qkv_bias = true;
+    read_qwen_windows(top, config);
+}
+
+void read_qwen3_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    LayerConfig& layer = config.layers.front();
+    layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+    layer.head_norm = true;
+    read_qwen_windows(top, config);
+}
+
+void read_mistral_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    const std::int64_t window = window_of(top, 4096);
+    set_windows(top, window, windowed_layers(top, config.num_layers, [&](std::int64_t) { return window > 0; }), config);
+}
+
+void read_phi3_layers(const Section& top, ModelConfig& config) {
+    read_common(top, config);
+    config.fused_projections = true;
+    const std::int64_t window = window_of(top, 0);
+    set_windows(top, window, windowed_layers(top, config.num_layers, [&](std::int64_t) { return window > 0; }), config);
+}
+
+/// Gemma 3: two kinds of layers, each with RoPE parameters of its own.
+void read_gemma3_layers(const Section& top, ModelConfig& config) {
+    config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
+    config.norm_adds_one = true;
+    config.embedding_scale = std::sqrt(static_cast<double>(config.hidden_size));
+    for (const char* cap : {"final_logit_softcapping", "attn_logit_softcapping"}) {
+        if (top.find(cap) != nullptr) top.refuse(cap, "null: soft-caps, as in Gemma 2, are not in this version");
+    }
+    if (top.flag("use_bidirectional_attention")) top.refuse("use_bidirectional_attention", "false");
+    const double scalar = top.positive_or("query_pre_attn_scalar", 256.0, 1e6);
+    LayerConfig& layer = config.layers.front();
+    layer.norm_place = NormPlace::both;
+    layer.activation = Activation::gelu;
+    layer.head_norm = true;
+    layer.query_scale = std::sqrt(static_cast<double>(config.head_dim) / scalar);
+    layer.qkv_bias = layer.output_bias = top.flag("attention_bias");
+
+    const Section shared = rope_section(top);
+    const auto section_of = [&](std::string_view type) -> Section {
+        const Json* own = shared.find(type);
+        return own == nullptr ? shared : Section{*own, top.file, shared.field(type)};
+    };
+    layer.rope = read_rope(section_of(full_attention), top, config, 1e6);
+    RopeConfig local;
+    if (shared.find(sliding_attention) != nullptr) {
+        static const Json empty = Json::object();  // rope_theta beside rope_parameters is that of the full layers
+        local = read_rope(section_of(sliding_attention), {empty, top.file, top.within}, config, 1e4);
+    }
+    if (top.find("rope_local_base_freq") != nullptr)
+        local.theta = top.positive_or("rope_local_base_freq", 1e4, 1e30, 1.0);
+
+    const std::int64_t pattern = top.size_or("sliding_window_pattern", 6, max_layers);
+    const auto windowed =
+        windowed_layers(top, config.num_layers, [&](std::int64_t at) { return (at + 1) % pattern != 0; });
+    set_windows(top, window_of(top, 4096), windowed, config);
+    config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
+    for (std::size_t at = 0; at < windowed.size(); ++at) {
+        if (windowed[at]) config.layers[at].rope = local;
+    }
+}
+
+/// OPT: LayerNorm, MLP without gate, learned positions. The 350M model is post-norm and has narrower embeddings.
+void read_opt_layers(const Section& top, ModelConfig& config) {
+    config.learned_positions = true;
+    config.norm_eps = 1e-5;
+    config.tied_embeddings = top.flag_or("tie_word_embeddings", true);
+    const bool bias = top.flag_or("enable_bias", true);
+    const bool norm_before = top.flag_or("do_layer_norm_before", true);
+    config.layers = {{.norm = NormKind::layer,
+                      .norm_place = norm_before ? NormPlace::before : NormPlace::after,
+                      .activation = Activation::relu,
+                      .gated = false,
+                      .qkv_bias = bias,
+                      .output_bias = bias,
+                      .mlp_bias = bias,
+                      .rope = {.scaling = RopeScaling::none}}};
+    config.embedding_size = top.size_or("word_embed_proj_dim", config.hidden_size, max_hidden_size);
+    if (!top.flag_or("layer_norm_elementwise_affine", true)) top.refuse("layer_norm_elementwise_affine", "true");
+    if (top.flag("_remove_final_layer_norm")) top.refuse("_remove_final_layer_norm", "false");
+}
+
+}  // namespace longhaul::engine::detail

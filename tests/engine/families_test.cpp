@@ -1,0 +1,122 @@
+// Whole replicas over tiny models of every family: the greedy text of Hugging Face transformers, with drafts, in
+// batches, split over ranks, and interrupted. Some texts cross a sliding window or longrope's original length.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "engine/json.hpp"
+#include "tests/engine/replica_harness.hpp"
+
+namespace longhaul::engine {
+namespace {
+
+using testing::Job;
+
+struct FamilyGolden {
+    std::vector<std::int32_t> prompt, text;
+};
+
+FamilyGolden golden_of(const std::string& name) {
+    const Json json = read_json(std::filesystem::path(LONGHAUL_TEST_DATA "/parity") / name / "golden.json");
+    FamilyGolden golden;
+    golden.prompt = json["tokens"].get<std::vector<std::int32_t>>();
+    golden.prompt.resize(json["prompt"].get<std::size_t>());
+    golden.text = json["greedy"].get<std::vector<std::int32_t>>();
+    return golden;
+}
+
+class Families : public ::testing::TestWithParam<const char*> {
+  protected:
+    /// Item 0 is the golden's; another one beside it has a shorter prompt.
+    [[nodiscard]] Job job() const {
+        Job job{testing::base_options()};
+        job.model = std::filesystem::path(LONGHAUL_TEST_DATA "/parity") / GetParam();
+        job.precision = Precision::fp32;
+        job.generation.max_tokens = std::ssize(golden_.text);
+        job.generation.sampling = {};
+        job.generation.sampling.temperature = 0;
+        job.items = 2;
+        job.prompts[0] = golden_.prompt;
+        job.prompts[1] = {golden_.prompt.begin(), golden_.prompt.begin() + 7};
+        job.options.draft.method = "ar";
+        return job;
+    }
+    void expect_golden(const Job& job) const {
+        const testing::JobResult result = testing::launch(job);
+        EXPECT_EQ(result.items.at(0).tokens, golden_.text);
+    }
+
+    const FamilyGolden golden_ = golden_of(GetParam());
+};
+
+TEST_P(Families, ContinueAsTransformersDoes) {
+    Job plain = job();
+    expect_golden(plain);
+    for (const int ranks : {2, 4, 8}) {
+        if (!Split::obstacle(ModelConfig::load(plain.model), ranks).empty()) continue;
+        plain.ranks = ranks;
+        expect_golden(plain);
+    }
+}
+
+TEST_P(Families, DraftsDoNotChangeTheText) {
+    Job drafted = job();
+    drafted.options.draft.method = "ngram";
+    drafted.options.draft.tree = "3x4:8";
+    expect_golden(drafted);
+    drafted.options.draft.method = "rsd-s";
+    drafted.options.draft.tree = "3x4";
+    drafted.draft_models = {drafted.model};
+    expect_golden(drafted);
+    drafted.ranks = 2;
+    expect_golden(drafted);
+}
+
+/// Draft passes read a selection of the positions, in every way of selecting.
+TEST_P(Families, SelfDraftsDoNotChangeTheText) {
+    Job drafted = job();
+    drafted.options.draft.method = "self";
+    drafted.options.draft.tree = "4";
+    drafted.copy = Precision::int8;
+    for (const PartialMode::Value mode : {PartialMode::window, PartialMode::dynamic}) {
+        drafted.options.draft.partial_cache = {.mode = mode, .max_positions = 1};
+        expect_golden(drafted);
+    }
+}
+
+TEST_P(Families, SamplingRulesGiveOneText) {
+    Job drafted = job();
+    drafted.generation = testing::base_generation();
+    drafted.generation.max_tokens = 120;
+    drafted.options.verify = VerifyRule::recursive;
+    drafted.options.draft.method = "rsd-s";
+    drafted.options.draft.tree = "2x3";
+    drafted.draft_models = {drafted.model};
+    testing::expect_one_text(drafted);
+}
+
+/// Stops of any kind: resumed on another number of ranks, with keys and values stored or not, and put back in between.
+TEST_P(Families, InterruptionsDoNotChangeTheText) {
+    const auto folder = std::filesystem::temp_directory_path() / ("families_test." + std::to_string(::getpid()));
+    Job one = job(), two = job();
+    one.options.draft.method = "ngram";
+    two.ranks = 2;
+    for (const bool store_kv : {true, false}) {
+        std::filesystem::remove_all(folder);
+        one.options.checkpoint.store_kv = two.options.checkpoint.store_kv = store_kv;
+        const testing::JobResult result = testing::launch_in_parts({one, two}, folder, 61);
+        EXPECT_EQ(result.items.at(0).tokens, golden_.text);
+        EXPECT_GT(result.sum.resumes, 2);
+    }
+    std::filesystem::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Families,
+                         ::testing::Values("qwen3", "qwen3-window", "mistral-window", "gemma3-modern", "phi3-short"),
+                         [](const auto& info) {
+                             std::string name = info.param;
+                             std::replace(name.begin(), name.end(), '-', '_');
+                             return name;
+                         });
+
+}  // namespace
+}  // namespace longhaul::engine
