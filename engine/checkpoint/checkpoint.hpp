@@ -64,9 +64,10 @@ struct Commit {
     std::vector<KvFile> kv_files;
 };
 
-/// Copies positions of one item from the device to the host (Device::kv_export_box). Heads are indexed within this
-/// rank.
-using KvExport = std::function<void(const kernels::KvBox& box, std::byte* to, std::size_t head_stride)>;
+/// Copies positions of one item from the device to the host (Device::kv_export_box). Layers are indexed within their
+/// group, heads within this rank.
+using KvExport =
+    std::function<void(std::size_t group, const kernels::KvBox& box, std::byte* to, std::size_t head_stride)>;
 
 struct KvSource {
     std::string key;  ///< of the item
@@ -102,12 +103,15 @@ struct RestoredItem {
     std::vector<std::int32_t> logprobs{};  ///< of `tokens`; the caller checks that their number fits the job
     std::vector<DrafterState> drafter;     ///< oldest first
     std::string statistics;
-    std::int64_t kv_tokens = 0;  ///< contiguous intact prefix
+    std::int64_t kv_tokens = 0;  ///< contiguous intact prefix; of sliding windows: see usable_positions
     /// The positions are divided into ranges, each read from the files of one round; these are the ends of the ranges,
     /// the last is kv_tokens. A caller that reads all layers and heads of a range before the next range opens each file
     /// only once.
     std::vector<std::int64_t> kv_ends;
     std::vector<std::string> damage;  ///< one line per damaged or missing file, with file and dataset
+
+    /// The most positions, at most `wanted`, behind which a text can go on: those that its windows need are stored.
+    [[nodiscard]] std::int64_t usable_positions(std::int64_t wanted, const CheckpointIdentity& identity) const;
 };
 
 /// The checkpoints of one job in a folder. KV files are verified only when an item is restored.
@@ -137,11 +141,11 @@ class CheckpointStore {
     /// must continue meanwhile.
     void set_progress(std::function<void()> progress);
 
-    /// Reads keys (or values) of positions [first, first + count) of one layer and global KV head into `to`, [count,
-    /// head_dim]. The positions must be within what `restore` returned. Throws InputError if a file has become
-    /// unreadable.
-    void read_kv(const std::string& key, std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t first,
-                 std::int64_t count, std::byte* to);
+    /// Reads keys (or values) of positions [first, first + count) of one layer of a group and global KV head into `to`,
+    /// [count, head_dim]. The positions must be within what `restore` returned, and stored if the group has a window.
+    /// Throws InputError if a file has become unreadable.
+    void read_kv(const std::string& key, std::size_t group, std::int64_t layer, std::int64_t kv_head, bool values,
+                 std::int64_t first, std::int64_t count, std::byte* to);
 
     /// Removes commits that have no item in `unfinished`, with their KV files. Of epochs before `epoch` it also removes
     /// files without a commit: temporary files and KV files of unpublished rounds. Keeps the files that chains of

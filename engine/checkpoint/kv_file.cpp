@@ -32,10 +32,15 @@ std::int64_t token_elements(const CheckpointIdentity& identity) {
     return identity.kv_dtype == "int8" ? identity.head_dim + 4 : identity.head_dim;
 }
 
-std::int64_t num_rows(const std::vector<KvSource>& items) {
+std::int64_t num_rows(const std::vector<KvSource>& items, const KvGroup& group) {
     std::int64_t rows = 0;
-    for (const KvSource& item : items) rows += item.kv_end - item.kv_begin;
+    for (const KvSource& item : items) rows += item.kv_end - group.first_stored(item.kv_begin, item.kv_end);
     return rows;
+}
+
+/// "keys", or "values_1" for the second group of layers.
+std::string dataset_name(std::size_t group, bool values) {
+    return (values ? "values" : "keys") + (group == 0 ? "" : "_" + std::to_string(group));
 }
 
 /// The extent or the start of a block of a dataset, [layer, kv_head, token, head_dim].
@@ -81,21 +86,29 @@ Block piece_of(const Block& whole, const Block& chunk, std::size_t element_bytes
     return piece;
 }
 
+/// A group of layers with its index.
+struct GroupAt {
+    std::size_t index;
+    KvGroup group;
+};
+
 /// Copies the block `part` at `start` from the device; its token rows may belong to several items.
-void export_rows(const std::vector<KvSource>& items, bool values, const Block& start, const Block& part,
-                 std::size_t row_bytes, std::byte* to) {
+void export_rows(const std::vector<KvSource>& items, const GroupAt& of, bool values, const Block& start,
+                 const Block& part, std::size_t row_bytes, std::byte* to) {
     std::int64_t item_row = 0;
     for (const KvSource& item : items) {
-        const std::int64_t item_end = item_row + item.kv_end - item.kv_begin;
+        const std::int64_t first = of.group.first_stored(item.kv_begin, item.kv_end);
+        const std::int64_t item_end = item_row + item.kv_end - first;
         const std::int64_t begin = std::max(start.rows, item_row);
         const std::int64_t end = std::min(start.rows + part.rows, item_end);
         if (begin < end) {
-            item.read({.first_layer = start.layers,
+            item.read(of.index,
+                      {.first_layer = start.layers,
                        .num_layers = part.layers,
                        .first_head = start.heads,
                        .num_heads = part.heads,
                        .values = values,
-                       .first = item.kv_begin + begin - item_row,
+                       .first = first + begin - item_row,
                        .count = end - begin},
                       to + static_cast<std::size_t>(begin - start.rows) * row_bytes,
                       static_cast<std::size_t>(part.rows) * row_bytes);
@@ -104,13 +117,14 @@ void export_rows(const std::vector<KvSource>& items, bool values, const Block& s
     }
 }
 
-/// Writes one of the two datasets piece by piece, so that only one piece of memory is needed besides the image.
-void write_dataset(hid_t file, bool values, hdf5::Type type, const Block& whole, const std::vector<KvSource>& items) {
+/// Writes one of a group's two datasets piece by piece, so that only one piece of memory is needed besides the image.
+void write_dataset(hid_t file, const GroupAt& of, bool values, hdf5::Type type, const Block& whole,
+                   const std::vector<KvSource>& items) {
     const std::size_t element_bytes = hdf5::type_bytes(type);
     const Block chunk = chunk_of(whole, element_bytes);
     const Block piece = piece_of(whole, chunk, element_bytes);
     const hdf5::Handle dataset =
-        hdf5::create_dataset(file, values ? "values" : "keys", type, whole.dims(), chunk.dims());
+        hdf5::create_dataset(file, dataset_name(of.index, values).c_str(), type, whole.dims(), chunk.dims());
     const std::size_t row_bytes = static_cast<std::size_t>(whole.dim) * element_bytes;
     hdf5::Bytes buffer(static_cast<std::size_t>(piece.elements()) * element_bytes);
     Block start;
@@ -120,7 +134,7 @@ void write_dataset(hid_t file, bool values, hdf5::Type type, const Block& whole,
                 const Block part{std::min(piece.layers, whole.layers - start.layers),
                                  std::min(piece.heads, whole.heads - start.heads),
                                  std::min(piece.rows, whole.rows - start.rows), whole.dim};
-                export_rows(items, values, start, part, row_bytes, buffer.data.get());
+                export_rows(items, of, values, start, part, row_bytes, buffer.data.get());
                 hdf5::write_block(dataset.get(), type, start.dims(), part.dims(), buffer.data.get());
             }
         }
@@ -145,8 +159,12 @@ void write_items(hid_t file, const std::vector<KvSource>& items) {
 hdf5::Bytes encode_kv_file(const CheckpointIdentity& identity, std::int64_t first_kv_head, std::int64_t num_kv_heads,
                            const std::vector<KvSource>& items) {
     const hdf5::Type type = kv_type(identity.kv_dtype);
-    const Block whole{identity.num_layers, num_kv_heads, num_rows(items), token_elements(identity)};
-    const std::size_t num_bytes = 2 * static_cast<std::size_t>(whole.elements()) * hdf5::type_bytes(type);
+    std::vector<Block> wholes;
+    std::size_t num_bytes = 0;
+    for (const KvGroup& group : identity.kv_groups()) {
+        wholes.push_back({group.num_layers, num_kv_heads, num_rows(items, group), token_elements(identity)});
+        num_bytes += 2 * static_cast<std::size_t>(wholes.back().elements()) * hdf5::type_bytes(type);
+    }
     constexpr unsigned btree_fanout = 32;
     // The library clears each increment, so small files use small increments.
     hdf5::MemoryFile file(std::clamp<std::size_t>(num_bytes / 4, 1 << 14, 1 << 24), btree_fanout);
@@ -155,8 +173,10 @@ hdf5::Bytes encode_kv_file(const CheckpointIdentity& identity, std::int64_t firs
     hdf5::write_identity(file.get(), identity);
     hdf5::write_attribute(file.get(), "first_kv_head", first_kv_head);
     write_items(file.get(), items);
-    write_dataset(file.get(), false, type, whole, items);
-    write_dataset(file.get(), true, type, whole, items);
+    for (std::size_t g = 0; g < wholes.size(); ++g) {
+        for (const bool values : {false, true})
+            write_dataset(file.get(), {g, identity.kv_groups()[g]}, values, type, wholes[g], items);
+    }
     return file.take(0);
 }
 
@@ -206,15 +226,27 @@ KvReader::KvReader(const std::string& path, const KvFile& expected, const Checkp
         reader_.refuse("first_kv_head", std::to_string(first_kv_head_),
                        std::to_string(reader_.number("first_kv_head")));
     }
-    reader_.expect_links("/", {"items", "keys", "values"});
+    groups_ = identity.kv_groups();
+    std::vector<std::string> names;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+        names.push_back(dataset_name(g, false));
+        names.push_back(dataset_name(g, true));
+    }
+    std::vector<const char*> links{"items"};
+    for (const std::string& name : names) links.push_back(name.c_str());
+    reader_.expect_links("/", links);
     read_items();
-    std::int64_t rows = 0;
-    for (const auto& [key, range] : items_) rows += range.kv_end - range.kv_begin;
-    const hdf5::Dims dims = Block{identity.num_layers, expected.num_kv_heads, rows, token_elements(identity)}.dims();
-    keys_ = reader_.open("keys", type_, dims.size());
-    values_ = reader_.open("values", type_, dims.size());
-    for (const auto* dataset : {&keys_, &values_}) {
-        if (dataset->dims != dims) reader_.refuse(dataset->path, "the shape its commit says", "another");
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+        std::int64_t rows = 0;
+        for (const auto& [key, range] : items_)
+            rows += range.kv_end - groups_[g].first_stored(range.kv_begin, range.kv_end);
+        const hdf5::Dims dims =
+            Block{groups_[g].num_layers, expected.num_kv_heads, rows, token_elements(identity)}.dims();
+        keys_.push_back(reader_.open(dataset_name(g, false), type_, dims.size()));
+        values_.push_back(reader_.open(dataset_name(g, true), type_, dims.size()));
+        for (const auto* dataset : {&keys_.back(), &values_.back()}) {
+            if (dataset->dims != dims) reader_.refuse(dataset->path, "the shape its commit says", "another");
+        }
     }
 }
 
@@ -223,25 +255,30 @@ void KvReader::read_items() {
     const auto begins = reader_.values<std::int64_t>("items/kv_begin");
     const auto ends = reader_.column<std::int64_t>("items/kv_end", begins.size());
     const auto keys = reader_.ragged<std::string>("items/key", begins.size());
-    std::int64_t row = 0;
+    std::vector<std::int64_t> rows(groups_.size());
+    std::int64_t positions = 0;
     for (std::size_t i = 0; i < keys.size(); ++i) {
         constexpr std::int64_t limit = std::int64_t{1} << 48;
         if (begins[i] < 0 || ends[i] < begins[i] || ends[i] > limit) {
             reader_.refuse("items/kv_end", "positions in order",
                            std::to_string(begins[i]) + " to " + std::to_string(ends[i]));
         }
-        if (!items_.emplace(keys[i], Range{begins[i], ends[i], row}).second) {
+        if (!items_.emplace(keys[i], Range{begins[i], ends[i], rows}).second) {
             reader_.refuse("items/key", "each item once", "'" + keys[i] + "' twice");
         }
-        row += ends[i] - begins[i];
-        if (row > limit) reader_.refuse("items/kv_end", "fewer positions", std::to_string(row));
+        positions += ends[i] - begins[i];
+        if (positions > limit) reader_.refuse("items/kv_end", "fewer positions", std::to_string(positions));
+        for (std::size_t g = 0; g < groups_.size(); ++g)
+            rows[g] += ends[i] - groups_[g].first_stored(begins[i], ends[i]);
     }
 }
 
-void KvReader::read(const Range& item, std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t first,
-                    std::int64_t count, std::byte* to) const {
-    const hdf5::Reader::Dataset& dataset = values ? values_ : keys_;
-    const Block start{layer, kv_head - first_kv_head_, item.first_row + first - item.kv_begin, 0};
+void KvReader::read(const Range& item, std::size_t group, std::int64_t layer, std::int64_t kv_head, bool values,
+                    std::int64_t first, std::int64_t count, std::byte* to) const {
+    const std::int64_t first_stored = groups_[group].first_stored(item.kv_begin, item.kv_end);
+    if (first < first_stored) throw std::logic_error("read_kv: positions before a window");
+    const hdf5::Reader::Dataset& dataset = values ? values_[group] : keys_[group];
+    const Block start{layer, kv_head - first_kv_head_, item.first_rows[group] + first - first_stored, 0};
     const Block extent{1, 1, count, static_cast<std::int64_t>(dataset.dims[3])};
     reader_.read_block(dataset, type_, start.dims(), extent.dims(), to);
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "engine/checkpoint/checkpoint.hpp"
 #include "engine/checkpoint/hdf5_reader.hpp"
@@ -25,7 +26,7 @@ class KvReader {
     /// The positions of one item in this file.
     struct Range {
         std::int64_t kv_begin = 0, kv_end = 0;
-        std::int64_t first_row = 0;  ///< index of position kv_begin on the token axis of the datasets
+        std::vector<std::int64_t> first_rows{};  ///< by group: index of its first position on the token axis
     };
 
     /// Throws InputError if the file does not match its commit and the identity.
@@ -34,9 +35,9 @@ class KvReader {
     [[nodiscard]] const std::map<std::string, Range>& items() const { return items_; }
 
     /// Reads keys (or values) of `count` positions of an item from `first` on, [count, kv_token_bytes]. `kv_head` is
-    /// the global index.
-    void read(const Range& item, std::int64_t layer, std::int64_t kv_head, bool values, std::int64_t first,
-              std::int64_t count, std::byte* to) const;
+    /// the global index. Throws std::logic_error for positions of a window that are not stored.
+    void read(const Range& item, std::size_t group, std::int64_t layer, std::int64_t kv_head, bool values,
+              std::int64_t first, std::int64_t count, std::byte* to) const;
 
   private:
     void read_items();
@@ -44,7 +45,8 @@ class KvReader {
     hdf5::Reader reader_;
     hdf5::Type type_;
     std::int64_t first_kv_head_ = 0;
-    hdf5::Reader::Dataset keys_, values_;
+    std::vector<KvGroup> groups_;
+    std::vector<hdf5::Reader::Dataset> keys_, values_;  ///< by group
     std::map<std::string, Range> items_;
 };
 

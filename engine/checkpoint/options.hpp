@@ -1,13 +1,31 @@
 // Checkpoint settings of a launch: the identity of the job, the folder, how often to write.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <tuple>
+#include <vector>
 
 namespace longhaul::engine {
 
-/// A checkpoint can only be used if all of these fields match. Messages name the field that differs.
+/// Layers whose keys and values are stored together (ModelConfig::layer_groups).
+struct KvGroup {
+    std::int64_t num_layers = 0;
+    std::int64_t window = 0;  ///< sliding window; 0: a row sees all positions
+
+    /// The first position that a round which ends at `end` stores, of those from `begin` on: a window's, and some more,
+    /// so that a resume may also go on a little before the end.
+    static constexpr std::int64_t margin = 192;
+    [[nodiscard]] std::int64_t first_stored(std::int64_t begin, std::int64_t end) const {
+        return window == 0 ? begin : std::max(begin, end - window - margin);
+    }
+    friend bool operator==(const KvGroup&, const KvGroup&) = default;
+};
+
+/// A checkpoint can only be used if all of these fields match (the groups follow from the model). Messages name the
+/// field that differs.
 struct CheckpointIdentity {
     std::string job;    ///< fingerprint of the identity keys of the job, hexadecimal
     std::string model;  ///< fingerprint of weights and config
@@ -17,8 +35,18 @@ struct CheckpointIdentity {
     std::int64_t num_layers = 0;
     std::int64_t num_kv_heads = 0;  ///< of the whole model
     std::int64_t head_dim = 0;
+    std::vector<KvGroup> groups{};  ///< empty: all layers are one group without a window
 
-    bool operator==(const CheckpointIdentity&) const = default;
+    [[nodiscard]] std::vector<KvGroup> kv_groups() const {
+        return groups.empty() ? std::vector<KvGroup>{{num_layers, 0}} : groups;
+    }
+    friend bool operator==(const CheckpointIdentity& a, const CheckpointIdentity& b) {
+        const auto fields = [](const CheckpointIdentity& of) {
+            return std::tie(of.job, of.model, of.tokenizer, of.numerics_version, of.kv_dtype, of.num_layers,
+                            of.num_kv_heads, of.head_dim);
+        };
+        return fields(a) == fields(b);
+    }
 };
 
 struct CheckpointOptions {

@@ -465,14 +465,15 @@ std::optional<RestoredItem> CheckpointStore::restore(const std::string& key, std
     }
 }
 
-void CheckpointStore::read_kv(const std::string& key, std::int64_t layer, std::int64_t kv_head, bool values,
-                              std::int64_t first, std::int64_t count, std::byte* to) {
+void CheckpointStore::read_kv(const std::string& key, std::size_t group, std::int64_t layer, std::int64_t kv_head,
+                              bool values, std::int64_t first, std::int64_t count, std::byte* to) {
     const auto found = state_->segments.find(key);
     const std::int64_t kv_tokens =
         found == state_->segments.end() || found->second.empty() ? 0 : found->second.back().end;
     const CheckpointIdentity& identity = state_->identity;
-    const std::array bounds{std::pair{layer, identity.num_layers - 1}, std::pair{kv_head, identity.num_kv_heads - 1},
-                            std::pair{first, kv_tokens}, std::pair{count, kv_tokens - first}};
+    const std::array bounds{std::pair{layer, identity.kv_groups().at(group).num_layers - 1},
+                            std::pair{kv_head, identity.num_kv_heads - 1}, std::pair{first, kv_tokens},
+                            std::pair{count, kv_tokens - first}};
     for (const auto& [value, max] : bounds) {
         if (value < 0 || value > max) throw std::logic_error("read_kv: beyond what restore gave of '" + key + "'");
     }
@@ -483,9 +484,25 @@ void CheckpointStore::read_kv(const std::string& key, std::int64_t layer, std::i
         if (begin >= end) continue;
         const KvFile& file = *state_->file_of_head(segment.commit_index, key, kv_head);
         const KvReader& reader = state_->open(file);
-        reader.read(reader.items().at(key), layer, kv_head, values, begin, end - begin,
+        reader.read(reader.items().at(key), group, layer, kv_head, values, begin, end - begin,
                     to + static_cast<std::size_t>(begin - first) * row_bytes);
     }
+}
+
+// The windows before a position lie in the range that ends at or behind it, and in those before. A range stores all of
+// its positions, or those from KvGroup::margin before the windows of its end on.
+std::int64_t RestoredItem::usable_positions(std::int64_t wanted, const CheckpointIdentity& identity) const {
+    wanted = std::min(wanted, kv_tokens);
+    std::int64_t usable = 0;
+    for (const std::int64_t end : kv_ends) {
+        const auto is_stored = [&](const KvGroup& group) {
+            return group.window == 0 || wanted >= end - KvGroup::margin || group.first_stored(usable, end) == usable;
+        };
+        const std::vector<KvGroup> groups = identity.kv_groups();
+        if (end <= wanted || std::all_of(groups.begin(), groups.end(), is_stored)) usable = std::min(end, wanted);
+        if (end >= wanted) break;
+    }
+    return usable;
 }
 
 void CheckpointStore::remove_unneeded(const std::vector<std::string>& unfinished, std::int64_t epoch) noexcept {

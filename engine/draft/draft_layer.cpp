@@ -160,7 +160,7 @@ std::unique_ptr<DraftLayer> DraftLayer::random(const DraftLayerConfig& config, M
 void DraftLayer::load(TensorSource& source) {
     load_weights(plan_draft_layer(config_, split_, type_of(target_.precision()), parts_), target_.device(), source);
     layers_ = std::make_unique<DecoderLayers>(target_.context(), config_.layer, split_, parts_.layer,
-                                              kv_layout_of(config_.layer, split_, target_.kv_layout().dtype));
+                                              kv_layouts_of(config_.layer, split_, target_.kv_layout().dtype));
     if (config_.has_own_head()) load_head();
     if (config_.token_info_rank > 0) token_info_ = std::make_unique<TokenInfo>(target_, config_, parts_.token_info);
 }

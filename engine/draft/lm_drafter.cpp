@@ -29,7 +29,7 @@ class LmDrafter final : public Drafter, private DraftRows {
     }
 
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& /*item*/) override {
-        std::vector<PagePool*> pools;
+        std::vector<KvPool*> pools;
         for (const auto& pool : pools_) pools.push_back(pool.get());
         return std::make_unique<LmSequence>(std::move(pools), windows_, method_->max_depth() + 2);
     }
@@ -50,7 +50,7 @@ class LmDrafter final : public Drafter, private DraftRows {
     [[nodiscard]] std::int64_t max_depth() const override { return method_->max_depth(); }
     [[nodiscard]] std::int64_t bytes_per_token() const override {
         std::int64_t bytes = 0;
-        for (const Model* model : models_) bytes += model->kv_layout().position_bytes();
+        for (const Model* model : models_) bytes += position_bytes(model->kv_layouts());
         return bytes;
     }
 
@@ -73,7 +73,7 @@ class LmDrafter final : public Drafter, private DraftRows {
     ModelTrees trees_;
     // One of each per model.
     std::vector<TextWindow> windows_;
-    std::vector<std::unique_ptr<PagePool>> pools_;
+    std::vector<std::unique_ptr<KvPool>> pools_;
 };
 
 void LmDrafter::propose(std::span<Proposal> proposals) {

@@ -8,11 +8,11 @@
 
 namespace longhaul::engine {
 
-std::unique_ptr<PagePool> make_draft_pool(const Model& model) {
-    return std::make_unique<PagePool>(model.device(), model.kv_layout(), std::numeric_limits<std::int64_t>::max());
+std::unique_ptr<KvPool> make_draft_pool(const Model& model) {
+    return std::make_unique<KvPool>(model.device(), model.kv_layouts(), std::numeric_limits<std::int64_t>::max());
 }
 
-LmSequence::LmSequence(std::vector<PagePool*> pools, std::vector<TextWindow> windows, std::int64_t patience)
+LmSequence::LmSequence(std::vector<KvPool*> pools, std::vector<TextWindow> windows, std::int64_t patience)
     : pools_(std::move(pools)), windows_(std::move(windows)), patience_(patience) {
     LmSequence::release();
 }
@@ -44,7 +44,7 @@ bool LmSequence::lags(std::span<const std::int32_t> context) const {
 
 void LmSequence::release() {
     of_model_.clear();
-    for (PagePool* pool : pools_) of_model_.push_back({std::make_shared<KvSequence>(*pool), 0, {}});
+    for (KvPool* pool : pools_) of_model_.push_back({std::make_shared<KvSequence>(*pool), 0, {}});
 }
 
 void LmSequence::begin(std::size_t model, std::int64_t origin) {

@@ -59,13 +59,13 @@ struct DraftKv {
 
 /// A pool for the keys and values of a draft model. It has no limit of its own: the replica counts its pages together
 /// with the target's (Drafter::bytes_per_token).
-std::unique_ptr<PagePool> make_draft_pool(const Model& model);
+std::unique_ptr<KvPool> make_draft_pool(const Model& model);
 
 class LmSequence final : public SequenceDrafter {
   public:
     /// One pool and window per model. `patience`: number of missing tokens that a proposal computes itself; with more,
     /// the sequence lags.
-    LmSequence(std::vector<PagePool*> pools, std::vector<TextWindow> windows, std::int64_t patience);
+    LmSequence(std::vector<KvPool*> pools, std::vector<TextWindow> windows, std::int64_t patience);
 
     [[nodiscard]] bool lags(std::span<const std::int32_t> context) const override;
     void release() override;
@@ -102,7 +102,7 @@ class LmSequence final : public SequenceDrafter {
     }
 
     // One of each per model.
-    std::vector<PagePool*> pools_;
+    std::vector<KvPool*> pools_;
     std::vector<TextWindow> windows_;
     std::vector<DraftKv> of_model_;
     std::int64_t patience_;

@@ -41,7 +41,7 @@ class PartialSequence final : public SequenceDrafter {
         return row;
     }
     [[nodiscard]] KvView view(const Proposal& proposal) const {
-        return {selected.kv.pages, proposal.kv->scratch_pages()};
+        return {selected.kv.pages, proposal.kv->scratch_pages(), proposal.kv->view().more_groups};
     }
 
     std::optional<NgramSequence> ngrams;

@@ -45,12 +45,16 @@ void KvRanker::select(Model& model, std::span<const Request> requests) {
     std::vector<Due> due;
     for (const Request& request : requests) {
         KvSequence& sequence = *request.sequence;
+        if (sequence.layout().window > 0) {
+            *request.selected = {PartialKv::whole(sequence)};
+            continue;
+        }
         const auto selection = cache_.selection({sequence.committed(), request.prompt_tokens});
         if (!selection) {
             *request.selected = {PartialKv::select(sequence, cache_, request.prompt_tokens)};
             continue;
         }
-        if (!sequence.reserve_scratch(tree_slots_ + selection->gathered)) throw std::bad_alloc();
+        if (!sequence.reserve_scratch(tree_slots_, selection->gathered)) throw std::bad_alloc();
         const auto gathered = gathered_pages(sequence, selection->gathered);
         if (request.selected->ranked_at != selection->ranked_at) due.push_back({&request, *selection, gathered});
         *request.selected = {PartialKv::join(sequence, gathered, selection->recent_from, sequence.committed()),
@@ -78,18 +82,20 @@ void KvRanker::rank(Model& model, std::span<const Due> due) {
             device.kv_move(layout, slot_in(sequence.pages(), slot), slot_in(one.gathered, slot));
         most = std::max(most, one.selection.gathered - sinks);
     }
-    for (const PartialKv& kv : read) views.push_back({kv.pages, {}});
+    for (std::size_t i = 0; i < due.size(); ++i)
+        views.push_back({read[i].pages, {}, due[i].request->sequence->view().more_groups});
     const std::size_t bytes = static_cast<std::size_t>(layout.num_kv_heads * most) * sizeof(std::int32_t);
     if (positions_.num_bytes() < bytes) positions_ = kernels::Buffer(device, bytes);
 
     const auto gather = [&](const LayerQueries& queries) {
+        if (queries.layer.group > 0) return;  // a window is read as it is
         for (std::size_t i = 0; i < due.size(); ++i) {
             const auto pages = due[i].request->sequence->pages();
             const std::int64_t count = due[i].selection.gathered - sinks;
             auto* const positions = positions_.as<std::int32_t>();
-            device.rank_positions(layout, queries.layer, queries.of_row(static_cast<std::int64_t>(i), layout),
+            device.rank_positions(layout, queries.layer.index, queries.of_row(static_cast<std::int64_t>(i), layout),
                                   queries.q_heads, {pages, sinks, due[i].selection.ranked_before, count}, positions);
-            device.gather_positions(layout, queries.layer, pages, positions, count, due[i].gathered, sinks);
+            device.gather_positions(layout, queries.layer.index, pages, positions, count, due[i].gathered, sinks);
         }
     };
     static_cast<void>(model.forward({.rows = rows, .sequences = views, .before_attention = gather}));

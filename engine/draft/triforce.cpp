@@ -20,7 +20,7 @@ namespace {
 /// The small model's state, and what the target's draft passes read.
 class TriForceSequence final : public SequenceDrafter {
   public:
-    TriForceSequence(PagePool& pool, TextWindow window, std::int64_t patience, std::int64_t prompt_tokens)
+    TriForceSequence(KvPool& pool, TextWindow window, std::int64_t patience, std::int64_t prompt_tokens)
         : small({&pool}, {window}, patience), partial(std::nullopt, prompt_tokens) {}
 
     [[nodiscard]] bool lags(std::span<const std::int32_t> context) const override { return small.lags(context); }
@@ -80,7 +80,7 @@ class TriForceDrafter final : public Drafter {
     }
     [[nodiscard]] std::int64_t bytes_per_sequence() const override {
         const std::int64_t pages = PagePool::pages_for(window_.max_tokens()) + PagePool::pages_for(length_);
-        return pages * kernels::KvLayout::page_tokens * small_.kv_layout().position_bytes();
+        return pages * kernels::KvLayout::page_tokens * position_bytes(small_.kv_layouts());
     }
 
   private:
@@ -93,7 +93,7 @@ class TriForceDrafter final : public Drafter {
     Model& small_;
     Model& model_;  ///< the target, or its copy
     std::int64_t length_;
-    std::unique_ptr<PagePool> pool_;
+    std::unique_ptr<KvPool> pool_;
     TextWindow window_;
     KvRanker ranker_;
     DraftSampler small_sampler_, sampler_;

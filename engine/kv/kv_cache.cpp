@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -103,59 +104,231 @@ std::int64_t PagePool::pages_for(std::int64_t num_tokens) {
     return (num_tokens + page_tokens - 1) / page_tokens;
 }
 
-KvSequence::~KvSequence() {
-    for (std::byte* page : pages_) pool_.give_back(page);
-    for (std::byte* page : scratch_) pool_.give_back(page);
+PageCounts& PageCounts::operator+=(const PageCounts& more) {
+    for (std::size_t g = 0; g < of_groups_.size(); ++g) of_groups_[g] += more.of_groups_[g];
+    return *this;
+}
+
+PageCounts& PageCounts::operator-=(const PageCounts& less) {
+    for (std::size_t g = 0; g < of_groups_.size(); ++g) of_groups_[g] -= less.of_groups_[g];
+    return *this;
+}
+
+PageCounts PageCounts::max(const PageCounts& other) const {
+    PageCounts larger = *this;
+    for (std::size_t g = 0; g < of_groups_.size(); ++g)
+        larger.of_groups_[g] = std::max(of_groups_[g], other.of_groups_[g]);
+    return larger;
+}
+
+bool PageCounts::fit_in(const PageCounts& limit) const {
+    return std::equal(of_groups_.begin(), of_groups_.end(), limit.of_groups_.begin(), std::less_equal<>());
+}
+
+bool PageCounts::enough() const {
+    return std::all_of(of_groups_.begin(), of_groups_.end(), [](std::int64_t count) { return count >= 0; });
 }
 
 namespace {
+
+/// Pages for the positions of a sequence that are ever in use at a time.
+std::int64_t max_owned(const kernels::KvLayout& layout, std::int64_t ahead) {
+    if (layout.window == 0 || ahead == 0) return std::numeric_limits<std::int64_t>::max();
+    return PagePool::pages_for(layout.window + ahead) + 1;  // the window may begin anywhere in a page
+}
+
+}  // namespace
+
+KvPool::KvPool(kernels::Device& device, std::span<const kernels::KvLayout> layouts, KvMemory memory, WindowUse use)
+    : use_(use) {
+    constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
+    const bool shared = memory.device_bytes < unlimited / 2 && use.ahead > 0;
+    std::vector<std::int64_t> limits(layouts.size(), memory.device_bytes);
+    for (std::size_t g = 1; shared && g < layouts.size(); ++g) {
+        const std::int64_t pages = max_owned(layouts[g], use.ahead) + PagePool::pages_for(use.scratch_slots);
+        limits[g] = std::min(use.sequences * pages * static_cast<std::int64_t>(device.kv_page_bytes(layouts[g])),
+                             memory.device_bytes / 2);
+        limits[0] -= limits[g];
+    }
+    for (std::size_t g = 0; g < layouts.size(); ++g)
+        pools_.push_back(std::make_unique<PagePool>(
+            device, layouts[g], KvMemory{limits[g], layouts[g].window == 0 ? memory.host_bytes : 0}));
+}
+
+std::int64_t KvPool::pages_of_group(std::size_t group, std::int64_t num_tokens) const {
+    return std::min(PagePool::pages_for(num_tokens), max_owned(pools_[group]->layout(), use_.ahead));
+}
+
+PageCounts KvPool::pages_for(std::int64_t num_tokens, const ScratchSlots& scratch) const {
+    std::vector<std::int64_t> counts;
+    for (std::size_t g = 0; g < pools_.size(); ++g)
+        counts.push_back(pages_of_group(g, num_tokens) + PagePool::pages_for(g == 0 ? scratch.all : scratch.of_tree));
+    return PageCounts(std::move(counts));
+}
+
+namespace {
+
+template <typename Count>
+PageCounts count_each(const std::vector<std::unique_ptr<PagePool>>& pools, Count count) {
+    std::vector<std::int64_t> counts;
+    for (const auto& pool : pools) counts.push_back(count(*pool));
+    return PageCounts(std::move(counts));
+}
+
+}  // namespace
+
+PageCounts KvPool::max_pages() const {
+    return count_each(pools_, [](const PagePool& pool) { return pool.max_pages(); });
+}
+
+PageCounts KvPool::pages_in_use() const {
+    return count_each(pools_, [](const PagePool& pool) { return pool.pages_in_use(); });
+}
+
+PageCounts KvPool::max_host_pages() const {
+    return count_each(pools_, [](const PagePool& pool) { return pool.max_host_pages(); });
+}
+
+std::int64_t position_bytes(std::span<const kernels::KvLayout> layouts) {
+    std::int64_t bytes = 0;
+    for (const kernels::KvLayout& layout : layouts) bytes += layout.position_bytes();
+    return bytes;
+}
+
+std::int64_t sequence_bytes(const kernels::Device& device, std::span<const kernels::KvLayout> layouts,
+                            std::int64_t num_tokens, std::int64_t scratch_slots, std::int64_t ahead) {
+    std::int64_t bytes = 0;
+    for (const kernels::KvLayout& layout : layouts) {
+        const std::int64_t pages = std::min(PagePool::pages_for(num_tokens), max_owned(layout, ahead));
+        bytes += (pages + PagePool::pages_for(scratch_slots)) * static_cast<std::int64_t>(device.kv_page_bytes(layout));
+    }
+    return bytes;
+}
+
+KvSequence::KvSequence(PagePool& pool) {
+    add_group(pool, max_owned({}, 0));
+}
+
+KvSequence::KvSequence(KvPool& pool) {
+    for (std::size_t g = 0; g < pool.num_groups(); ++g)
+        add_group(pool.group(g), max_owned(pool.group(g).layout(), pool.ahead()));
+    update_views();
+}
+
+void KvSequence::add_group(PagePool& pool, std::int64_t max) {
+    groups_.push_back({.pool = &pool, .max_owned = max, .owned = {}, .pages = {}, .scratch = {}});
+}
+
+void KvSequence::update_views() {
+    more_groups_.clear();
+    for (std::size_t g = 1; g < groups_.size(); ++g) more_groups_.push_back({groups_[g].pages, groups_[g].scratch});
+}
+
+KvSequence::~KvSequence() {
+    for (const GroupPages& group : groups_) {
+        for (std::byte* page : group.owned) group.pool->give_back(page);
+        for (std::byte* page : group.scratch) group.pool->give_back(page);
+    }
+}
+
+namespace {
+
+void shrink(PagePool& pool, std::vector<std::byte*>& pages, std::size_t num_pages) {
+    for (std::size_t i = num_pages; i < pages.size(); ++i) pool.give_back(pages[i]);
+    pages.resize(std::min(pages.size(), num_pages));
+}
+
 bool grow(PagePool& pool, std::vector<std::byte*>& pages, std::int64_t num_pages) {
     const std::size_t before = pages.size();
     while (static_cast<std::int64_t>(pages.size()) < num_pages) {
         std::byte* page = pool.take();
         if (page == nullptr) {
-            for (std::size_t i = before; i < pages.size(); ++i) pool.give_back(pages[i]);
-            pages.resize(before);
+            shrink(pool, pages, before);
             return false;
         }
         pages.push_back(page);
     }
     return true;
 }
+
 }  // namespace
 
 bool KvSequence::reserve(std::int64_t num_tokens) {
-    return grow(pool_, pages_, PagePool::pages_for(num_tokens));
+    const std::int64_t wanted = PagePool::pages_for(num_tokens);
+    std::vector<std::size_t> before;
+    for (GroupPages& group : groups_) {
+        before.push_back(group.owned.size());
+        if (grow(*group.pool, group.owned, std::min(wanted, group.max_owned))) continue;
+        for (std::size_t g = 0; g + 1 < before.size(); ++g) shrink(*groups_[g].pool, groups_[g].owned, before[g]);
+        return false;
+    }
+    for (GroupPages& group : groups_) {
+        while (std::ssize(group.pages) < wanted)
+            group.pages.push_back(group.owned[group.pages.size() % group.owned.size()]);
+    }
+    update_views();
+    return true;
 }
 
-bool KvSequence::reserve_scratch(std::int64_t num_slots) {
-    return grow(pool_, scratch_, PagePool::pages_for(num_slots));
+bool KvSequence::reserve_scratch(std::int64_t num_slots, std::int64_t gathered) {
+    std::vector<std::size_t> before;
+    for (GroupPages& group : groups_) {
+        before.push_back(group.scratch.size());
+        const std::int64_t slots = num_slots + (before.size() == 1 ? gathered : 0);
+        if (grow(*group.pool, group.scratch, PagePool::pages_for(slots))) continue;
+        for (std::size_t g = 0; g + 1 < before.size(); ++g) shrink(*groups_[g].pool, groups_[g].scratch, before[g]);
+        return false;
+    }
+    update_views();
+    return true;
 }
 
 std::int64_t KvSequence::move_to_device(std::int64_t max_pages) {
+    GroupPages& group = groups_.front();  // windows are never in host memory
+    if (group.pool->layout().window > 0) return 0;
     std::int64_t num_moved = 0;
+    const auto move = [&](std::byte*& page) {
+        if (!group.pool->is_in_host_memory(page)) return true;
+        std::byte* const near = group.pool->take_near();
+        if (near == nullptr) return false;
+        for (std::int32_t slot = 0; slot < page_tokens; ++slot)
+            group.pool->device().kv_move(layout(), {page, slot}, {near, slot});
+        group.pool->give_back(page);
+        page = near;
+        ++num_moved;
+        return true;
+    };
     // Scratch pages first: every step writes to them. They may hold a selection that drafts read again.
-    for (std::vector<std::byte*>* pages : {&scratch_, &pages_}) {
+    for (std::vector<std::byte*>* pages : {&group.scratch, &group.owned}) {
         for (std::byte*& page : *pages) {
-            if (num_moved == max_pages) return num_moved;
-            if (!pool_.is_in_host_memory(page)) continue;
-            std::byte* const near = pool_.take_near();
-            if (near == nullptr) return num_moved;
-            for (std::int32_t slot = 0; slot < page_tokens; ++slot)
-                pool_.device().kv_move(layout(), {page, slot}, {near, slot});
-            pool_.give_back(page);
-            page = near;
-            ++num_moved;
+            if (num_moved == max_pages || !move(page)) break;
         }
     }
+    group.pages = group.owned;
     return num_moved;
 }
 
 void KvSequence::accept(std::span<const std::int32_t> scratch_slots) {
     for (const std::int32_t slot : scratch_slots) {
-        pool_.device().kv_move(layout(), slot_in(scratch_, slot), slot_in(pages_, committed_));
+        for (const GroupPages& group : groups_)
+            group.pool->device().kv_move(group.pool->layout(), slot_in(group.scratch, slot),
+                                         slot_in(group.pages, committed_));
         ++committed_;
     }
+}
+
+PageCounts KvSequence::pages_held() const {
+    std::vector<std::int64_t> counts;
+    for (const GroupPages& group : groups_)
+        counts.push_back(static_cast<std::int64_t>(group.owned.size() + group.scratch.size()));
+    return PageCounts(std::move(counts));
+}
+
+bool KvSequence::overwrites(std::int64_t position, std::int64_t end, std::int64_t margin) const {
+    return std::any_of(groups_.begin(), groups_.end(), [&](const GroupPages& group) {
+        const std::int64_t first = std::max<std::int64_t>(end - group.pool->layout().window - margin, 0);
+        return position / page_tokens - first / page_tokens >= group.max_owned;
+    });
 }
 
 kernels::KvSlot slot_in(std::span<std::byte* const> pages, std::int64_t slot) {

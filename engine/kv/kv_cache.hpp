@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/device.hpp"
@@ -20,9 +21,9 @@ struct KvMemory {
     std::int64_t host_bytes = 0;
 };
 
-/// Allocator for the KV pages of one rank, with a maximum number of pages. The memory of the last slab is rounded up
-/// to a multiple of KvLayout::pages_together pages and may exceed that maximum. Thread-safe: a checkpoint writer may
-/// release the last reference to a page.
+/// Allocator for the KV pages of one group of layers on one rank, with a maximum number of pages. The memory of the
+/// last slab is rounded up to a multiple of KvLayout::pages_together pages and may exceed that maximum. Thread-safe: a
+/// checkpoint writer may release the last reference to a page.
 class PagePool {
   public:
     PagePool(kernels::Device& device, kernels::KvLayout layout, KvMemory memory);
@@ -80,24 +81,102 @@ class PagePool {
     Tier device_tier_, host_tier_;
 };
 
-/// KV pages and scratch pages of one sequence as a forward pass sees them; non-owning. Their layout is that of the
+/// Numbers of pages, by group of layers.
+class PageCounts {
+  public:
+    explicit PageCounts(std::vector<std::int64_t> of_groups) : of_groups_(std::move(of_groups)) {}
+
+    [[nodiscard]] std::int64_t operator[](std::size_t group) const { return of_groups_[group]; }
+    PageCounts& operator+=(const PageCounts& more);
+    PageCounts& operator-=(const PageCounts& less);
+    /// The larger number of each group.
+    [[nodiscard]] PageCounts max(const PageCounts& other) const;
+    /// Whether no group has more pages than `limit` allows.
+    [[nodiscard]] bool fit_in(const PageCounts& limit) const;
+    /// Whether no group lacks pages.
+    [[nodiscard]] bool enough() const;
+
+  private:
+    std::vector<std::int64_t> of_groups_;
+};
+
+/// Scratch slots of a sequence.
+struct ScratchSlots {
+    std::int64_t of_tree = 0;  ///< for the nodes of a tree, in all groups
+    std::int64_t all = 0;      ///< in the first group, which also holds copies that drafts read
+};
+
+/// How the sequences of a pool use the pages of sliding windows.
+struct WindowUse {
+    std::int64_t sequences = 0;  ///< that have such pages at a time; they limit the memory for them
+    /// Positions that a sequence may be ahead of those it still needs: a window's pages are used again when the
+    /// sequence is so much further. 0: never, the pages of all positions are kept.
+    std::int64_t ahead = 0;
+    std::int64_t scratch_slots = 0;  ///< of a sequence, at most
+};
+
+/// The pools of all groups of layers (ModelConfig::layer_groups). Pages of windowed groups are never in host memory.
+class KvPool {
+  public:
+    /// `layouts`: one per group. Each of the `use.sequences` sequences has the pages of its windows, as far as memory
+    /// allows; the first group has the rest.
+    KvPool(kernels::Device& device, std::span<const kernels::KvLayout> layouts, KvMemory memory, WindowUse use = {});
+    KvPool(kernels::Device& device, std::span<const kernels::KvLayout> layouts, std::int64_t device_bytes)
+        : KvPool(device, layouts, KvMemory{device_bytes}) {}
+
+    [[nodiscard]] std::size_t num_groups() const { return pools_.size(); }
+    [[nodiscard]] PagePool& group(std::size_t index) const { return *pools_[index]; }
+    [[nodiscard]] kernels::Device& device() const { return pools_.front()->device(); }
+    /// Pages in which a sequence of `num_tokens` positions has the keys and values of a group.
+    [[nodiscard]] std::int64_t pages_of_group(std::size_t group, std::int64_t num_tokens) const;
+    [[nodiscard]] PageCounts pages_for(std::int64_t num_tokens, const ScratchSlots& scratch = {}) const;
+    [[nodiscard]] PageCounts max_pages() const;
+    [[nodiscard]] PageCounts pages_in_use() const;
+    [[nodiscard]] PageCounts max_host_pages() const;
+    [[nodiscard]] std::int64_t host_pages_in_use() const { return pools_.front()->host_pages_in_use(); }
+    /// Positions before the end of a text that are surely kept, whatever its length, beside the window.
+    [[nodiscard]] std::int64_t ahead() const { return use_.ahead; }
+
+  private:
+    std::vector<std::unique_ptr<PagePool>> pools_;
+    WindowUse use_;
+};
+
+/// Bytes of the keys and values of one position in all layers.
+std::int64_t position_bytes(std::span<const kernels::KvLayout> layouts);
+/// Bytes of the pages of a sequence of `num_tokens` positions and `scratch_slots` slots. `ahead`: as in WindowUse.
+std::int64_t sequence_bytes(const kernels::Device& device, std::span<const kernels::KvLayout> layouts,
+                            std::int64_t num_tokens, std::int64_t scratch_slots, std::int64_t ahead);
+
+/// KV pages and scratch pages of one sequence as a forward pass sees them; non-owning. Their layouts are those of the
 /// model.
-using KvView = kernels::AttentionSequence;
+struct KvView {
+    std::span<std::byte* const> pages;          ///< of the first group of layers
+    std::span<std::byte* const> scratch_pages;  ///< likewise
+    std::span<const kernels::AttentionSequence> more_groups = {};
+
+    [[nodiscard]] kernels::AttentionSequence group(std::size_t index) const {
+        return index == 0 ? kernels::AttentionSequence{pages, scratch_pages} : more_groups[index - 1];
+    }
+};
 
 /// Slot `slot` of a list of pages with 64 slots each. Throws std::out_of_range.
 kernels::KvSlot slot_in(std::span<std::byte* const> pages, std::int64_t slot);
 
-/// KV cache of one sequence on this rank. Owns its pages and returns them to the pool on destruction.
+/// KV cache of one sequence on this rank. Owns its pages and returns them to the pool on destruction. Groups with a
+/// sliding window may use a page again for later positions (WindowUse): their list of pages names it several times.
 class KvSequence {
   public:
-    explicit KvSequence(PagePool& pool) : pool_(pool) {}
+    explicit KvSequence(PagePool& pool);
+    explicit KvSequence(KvPool& pool);
     ~KvSequence();
     KvSequence(const KvSequence&) = delete;
     KvSequence& operator=(const KvSequence&) = delete;
 
     /// Allocates pages for positions 0..num_tokens-1. Returns false and changes nothing if the pool has too few pages.
     bool reserve(std::int64_t num_tokens);
-    bool reserve_scratch(std::int64_t num_slots);
+    /// The same for scratch slots; `gathered`: further ones, in the first group only.
+    bool reserve_scratch(std::int64_t num_slots, std::int64_t gathered = 0);
 
     /// Moves up to `max_pages` pages from host memory to device memory while the device has free pages; returns the
     /// number moved. Must not run while a checkpoint writer reads pages from an earlier call of `pages()`.
@@ -111,16 +190,33 @@ class KvSequence {
     void accept(std::span<const std::int32_t> scratch_slots);
 
     /// Valid until more pages are reserved.
-    [[nodiscard]] KvView view() const { return {pages_, scratch_}; }
-    [[nodiscard]] std::span<std::byte* const> pages() const { return pages_; }
-    [[nodiscard]] std::span<std::byte* const> scratch_pages() const { return scratch_; }
-    [[nodiscard]] const kernels::KvLayout& layout() const { return pool_.layout(); }
-    [[nodiscard]] PagePool& pool() const { return pool_; }
+    [[nodiscard]] KvView view() const { return {pages(), scratch_pages(), more_groups_}; }
+    [[nodiscard]] std::span<std::byte* const> pages(std::size_t group = 0) const { return groups_[group].pages; }
+    [[nodiscard]] std::span<std::byte* const> scratch_pages(std::size_t group = 0) const {
+        return groups_[group].scratch;
+    }
+    [[nodiscard]] std::size_t num_groups() const { return groups_.size(); }
+    [[nodiscard]] const kernels::KvLayout& layout(std::size_t group = 0) const { return pool(group).layout(); }
+    [[nodiscard]] PagePool& pool(std::size_t group = 0) const { return *groups_[group].pool; }
+    /// Pages that it owns.
+    [[nodiscard]] PageCounts pages_held() const;
+    /// Whether writing position `position` may overwrite one of the positions that a reader of [.., `end`) needs: the
+    /// windows before `end` and `margin` positions more.
+    [[nodiscard]] bool overwrites(std::int64_t position, std::int64_t end, std::int64_t margin) const;
 
   private:
-    PagePool& pool_;
-    std::vector<std::byte*> pages_;
-    std::vector<std::byte*> scratch_;
+    struct GroupPages {
+        PagePool* pool;
+        std::int64_t max_owned;         ///< pages for positions that are ever owned; then they are used again
+        std::vector<std::byte*> owned;  ///< for positions
+        std::vector<std::byte*> pages;  ///< by position: page i holds positions [64 i, 64 (i+1))
+        std::vector<std::byte*> scratch;
+    };
+    void add_group(PagePool& pool, std::int64_t max_owned);
+    void update_views();
+
+    std::vector<GroupPages> groups_;
+    std::vector<kernels::AttentionSequence> more_groups_;
     std::int64_t committed_ = 0;
 };
 

@@ -73,13 +73,18 @@ std::int64_t PartialCache::max_gathered(const TextSize& text) const {
     return Shares(positions_of(text), mode).gathered;
 }
 
+PartialKv PartialKv::whole(const KvSequence& kv) {
+    const auto pages = kv.pages().first(PagePool::pages_for(kv.committed()));
+    return {{pages.begin(), pages.end()}, kv.committed()};
+}
+
 PartialKv PartialKv::select(const KvSequence& kv, const PartialCache& cache, std::int64_t prompt_tokens) {
     const std::int64_t committed = kv.committed();
     const std::int64_t num_pages = PagePool::pages_for(committed);
     const std::int64_t wanted =
         std::max<std::int64_t>(PagePool::pages_for(cache.positions_of({committed, prompt_tokens})), 2);
     const auto pages = kv.pages().first(num_pages);
-    if (wanted >= num_pages) return {{pages.begin(), pages.end()}, committed};
+    if (wanted >= num_pages) return whole(kv);
     PartialKv selected{{pages.front()}, committed - (num_pages - wanted) * page_tokens};
     selected.pages.insert(selected.pages.end(), pages.end() - (wanted - 1), pages.end());
     return selected;

@@ -64,6 +64,8 @@ struct PartialKv {
     std::vector<std::byte*> pages;
     std::int64_t num_slots = 0;  ///< slots in use
 
+    /// All positions. The pages stay those of `kv`.
+    static PartialKv whole(const KvSequence& kv);
     /// `window` or `full`. The pages stay those of `kv`.
     static PartialKv select(const KvSequence& kv, const PartialCache& cache, std::int64_t prompt_tokens);
     /// The first `end` positions of `kv`: gathered ones in `gathered`, then those from `recent_from` on.

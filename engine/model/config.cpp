@@ -214,6 +214,20 @@ std::vector<std::int64_t> ModelConfig::groups_of_layers() const {
     return indices;
 }
 
+std::vector<LayerPlace> ModelConfig::places_of_layers() const {
+    std::vector<std::int64_t> counts(layer_groups().size());
+    std::vector<LayerPlace> places;
+    for (const std::int64_t group : groups_of_layers()) {
+        const auto g = static_cast<std::size_t>(group);
+        places.push_back({g, counts[g]++});
+    }
+    return places;
+}
+
+LayerPlace ModelConfig::place_of_layer(std::int64_t layer) const {
+    return places_of_layers().at(static_cast<std::size_t>(layer));
+}
+
 std::int64_t ModelConfig::longest_short_text() const {
     std::int64_t longest = std::numeric_limits<std::int64_t>::max();
     for (const LayerGroup& group : layer_groups()) {

@@ -68,6 +68,12 @@ struct LayerConfig {
     [[nodiscard]] std::int64_t num_up() const { return gated ? 2 : 1; }
 };
 
+/// A layer among those of its group (ModelConfig::layer_groups).
+struct LayerPlace {
+    std::size_t group = 0;
+    std::int64_t index = 0;
+};
+
 /// A decoder-only model: of the Llama family (Qwen2, Qwen3, Mistral, Phi-3 and Gemma 3 differ from it as these fields
 /// say) or of OPT. All sizes are for the whole model, before tensor parallelism.
 struct ModelConfig {
@@ -102,6 +108,9 @@ struct ModelConfig {
     [[nodiscard]] std::vector<LayerGroup> layer_groups() const;
     /// Index in layer_groups() of each layer's group.
     [[nodiscard]] std::vector<std::int64_t> groups_of_layers() const;
+    /// Where the keys and values of a layer are.
+    [[nodiscard]] LayerPlace place_of_layer(std::int64_t layer) const;
+    [[nodiscard]] std::vector<LayerPlace> places_of_layers() const;
 
     [[nodiscard]] const LayerConfig& layer(std::int64_t index) const { return layers[layers.size() == 1 ? 0 : index]; }
     /// Whether a final norm precedes the head; its kind is that of the last layer.

@@ -44,17 +44,17 @@ std::vector<ForwardRow> make_rows(std::int64_t count, std::int64_t context) {
     return rows;
 }
 
-/// Writes the layers' keys and values once: memory that was never written reads faster than any other.
-void touch(KvSequence& kv, std::span<const std::int64_t> layers, std::int64_t num_tokens) {
-    const kernels::KvLayout& layout = kv.layout();
-    kernels::KvBox box{.num_heads = layout.num_kv_heads, .count = num_tokens};
-    const std::vector<std::byte> zeros(box.bytes(layout));
-    const std::size_t head_bytes = zeros.size() / static_cast<std::size_t>(layout.num_kv_heads);
+/// Writes the keys and values of `layers` once: memory that was never written reads faster than any other.
+void touch(KvSequence& kv, const Model& model, std::span<const std::int64_t> layers, std::int64_t num_tokens) {
     for (const std::int64_t layer : layers) {
+        const LayerPlace place = model.config().place_of_layer(layer);
+        const kernels::KvLayout& layout = kv.layout(place.group);
+        kernels::KvBox box{.first_layer = place.index, .num_heads = layout.num_kv_heads, .count = num_tokens};
+        const std::vector<std::byte> zeros(box.bytes(layout));
+        const std::size_t head_bytes = zeros.size() / static_cast<std::size_t>(layout.num_kv_heads);
         for (const bool values : {false, true}) {
-            box.first_layer = layer;
             box.values = values;
-            kv.pool().device().kv_import_box(layout, kv.pages(), box, zeros.data(), head_bytes);
+            kv.pool().device().kv_import_box(layout, kv.pages(place.group), box, zeros.data(), head_bytes);
         }
     }
 }
@@ -120,12 +120,12 @@ CostModel::CostModel(std::int64_t num_layers, std::vector<Point> points)
 
 CostModel CostModel::measure(Model& model, double budget_seconds) {
     const std::vector<std::int64_t> layers = sampled_layers(model);
-    PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
+    KvPool pool(model.device(), model.kv_layouts(), std::int64_t{1} << 40);
     KvSequence kv(pool);
     const bool reserved = kv.reserve(long_context + 1) && kv.reserve_scratch(row_counts.back());
     if (min_over_ranks(model.group(), reserved ? 1 : 0) == 0)
         throw std::bad_alloc();  // on every rank, because otherwise the others would wait
-    touch(kv, layers, long_context);
+    touch(kv, model, layers, long_context);
     const KvView view = kv.view();
     const auto pass_of = [&](const std::vector<ForwardRow>& rows) {
         return Pass{.rows = rows, .sequences = std::span(&view, 1)};

@@ -9,7 +9,7 @@ namespace {
 using kernels::Buffer;
 using kernels::KvSlot;
 
-KvSlot slot_of(const KvPlace& place, const KvView& view) {
+KvSlot slot_of(const KvPlace& place, const kernels::AttentionSequence& view) {
     switch (place.in) {
         case KvPlace::In::pages:
             return slot_in(view.pages, place.slot);
@@ -24,60 +24,63 @@ KvSlot slot_of(const KvPlace& place, const KvView& view) {
 }  // namespace
 
 DecoderLayers::DecoderLayers(ComputeContext& context, const ModelConfig& config, const Split& split,
-                             std::span<const LayerWeights> weights, const kernels::KvLayout& layout)
+                             std::span<const LayerWeights> weights, std::span<const kernels::KvLayout> layouts)
     : context_(context),
       config_(config),
       split_(split),
       weights_(weights),
-      layout_(layout),
-      group_of_(config.groups_of_layers()) {
+      layouts_(layouts.begin(), layouts.end()),
+      places_(config.places_of_layers()) {
     for (const LayerConfig& kind : config.layers) {
         const bool known =
             kind.gated == (kind.activation != Activation::relu) && (kind.query_scale == 1.0 || kind.head_norm);
         if (!known) throw std::logic_error("a layer that no operation computes");
     }
-    for (const ModelConfig::LayerGroup& group : config.layer_groups()) {
-        layouts_.push_back(layout);
-        layouts_.back().group = std::ssize(ropes_);
-        layouts_.back().window = group.window;
-        ropes_.emplace_back(config, group.rope);
-    }
-    cos_.resize(ropes_.size());
-    sin_.resize(ropes_.size());
+    for (const ModelConfig::LayerGroup& group : config.layer_groups()) ropes_.emplace_back(config, group.rope);
+    groups_.resize(ropes_.size());
 }
 
 void DecoderLayers::begin(std::span<const ForwardRow> rows, std::span<const KvView> sequences) {
-    const std::int64_t half = config_.head_dim / 2;
     num_rows_ = std::ssize(rows);
-    slots_.clear();
-    attention_rows_.clear();
     find_prompt_rows(rows);
-    sequences_.assign(sequences.begin(), sequences.end());
-    for (const ForwardRow& row : rows) {
-        slots_.push_back(slot_of(row.place, sequences_.at(row.sequence)));
-        attention_rows_.push_back({.sequence = row.sequence,
-                                   .position = row.in_pages + std::ssize(row.path) - 1,
-                                   .in_pages = row.in_pages,
-                                   .path = row.path.data()});
-    }
-    groups_.clear();
-    for (std::size_t g = 0; g < ropes_.size(); ++g) {
-        cos_[g].resize(rows.size() * static_cast<std::size_t>(half));
-        sin_[g].resize(cos_[g].size());
-        for (std::int64_t r = 0; r < num_rows_; ++r)
-            ropes_[g].fill(rows[r].position, std::max(rows[r].text_length, rows[r].position + 1),
-                           cos_[g].data() + r * half, sin_[g].data() + r * half);
-        groups_.push_back({sequences_, attention_rows_, slots_, cos_[g].data(), sin_[g].data()});
-    }
-    context_.device.begin_pass({.sequences = sequences_,
-                                .rows = attention_rows_,
-                                .slots = slots_,
-                                .cos = cos_.front().data(),
-                                .sin = sin_.front().data(),
-                                .more_groups = std::span<const kernels::GroupRows>(groups_).subspan(1),
-                                .num_angles = half,
+    group_rows_.clear();
+    for (std::size_t group = 0; group < groups_.size(); ++group) begin_group(group, rows, sequences);
+    const kernels::GroupRows& first = group_rows_.front();
+    context_.device.begin_pass({.sequences = first.sequences,
+                                .rows = first.rows,
+                                .slots = first.slots,
+                                .cos = first.cos,
+                                .sin = first.sin,
+                                .more_groups = std::span<const kernels::GroupRows>(group_rows_).subspan(1),
+                                .num_angles = config_.head_dim / 2,
                                 .first_prompt_row = first_prompt_row_,
                                 .num_prompt_rows = num_prompt_rows_});
+}
+
+// In the first group a row reads the pages it was given, which may be a selection; in the others all positions of the
+// text before its path.
+void DecoderLayers::begin_group(std::size_t group, std::span<const ForwardRow> rows,
+                                std::span<const KvView> sequences) {
+    GroupState& state = groups_[group];
+    const std::int64_t half = config_.head_dim / 2;
+    state.slots.clear();
+    state.rows.clear();
+    state.sequences.clear();
+    state.cos.resize(rows.size() * static_cast<std::size_t>(half));
+    state.sin.resize(state.cos.size());
+    for (const KvView& view : sequences) state.sequences.push_back(view.group(group));
+    for (std::int64_t r = 0; r < num_rows_; ++r) {
+        const ForwardRow& row = rows[r];
+        const std::int64_t in_pages = group == 0 ? row.in_pages : row.position + 1 - std::ssize(row.path);
+        ropes_[group].fill(row.position, std::max(row.text_length, row.position + 1), state.cos.data() + r * half,
+                           state.sin.data() + r * half);
+        state.slots.push_back(slot_of(row.place, state.sequences.at(row.sequence)));
+        state.rows.push_back({.sequence = row.sequence,
+                              .position = in_pages + std::ssize(row.path) - 1,
+                              .in_pages = in_pages,
+                              .path = row.path.data()});
+    }
+    group_rows_.push_back({state.sequences, state.rows, state.slots, state.cos.data(), state.sin.data()});
 }
 
 void DecoderLayers::find_prompt_rows(std::span<const ForwardRow> rows) {
@@ -113,14 +116,15 @@ void DecoderLayers::leave_block(const LayerConfig& kind, const BlockNorms& norms
 
 std::byte* DecoderLayers::queries() {
     return context_.queries.bytes(static_cast<std::size_t>(num_rows_ * split_.num_heads * config_.head_dim) *
-                                  kernels::bytes_of(layout_.query_type()));
+                                  kernels::bytes_of(layout().query_type()));
 }
 
 const std::byte* DecoderLayers::attend(std::int64_t layer) {
     const std::int64_t width = weights_[layer].output.num_inputs;
     std::byte* heads =
         context_.attended.bytes(static_cast<std::size_t>(num_rows_ * width) * kernels::bytes_of(context_.act));
-    context_.device.attention(layout_of(layer), layer, queries(), split_.num_heads, context_.act, heads, width);
+    context_.device.attention(layout_of(layer), places_[layer].index, queries(), split_.num_heads, context_.act, heads,
+                              width);
     return heads;
 }
 
@@ -129,16 +133,17 @@ void DecoderLayers::project_qkv(std::int64_t layer, const std::byte* input, std:
     kernels::Device& device = context_.device;
     const LayerWeights& w = weights_[layer];
     const kernels::KvLayout& layout = layout_of(layer);
+    const std::int64_t in_group = places_[layer].index;
     const std::int64_t stride = w.qkv.num_inputs;
     float* qkv = context_.projected.floats(num_rows_ * w.qkv.num_outputs);
     if (!w.qkv_bias && !w.query_norm.gain)
-        return device.qkv_matmul(w.qkv, input, stride, num_rows_, qkv, layout, layer, split_.num_heads, q);
+        return device.qkv_matmul(w.qkv, input, stride, num_rows_, qkv, layout, in_group, split_.num_heads, q);
     device.layer_matmul(w.qkv, input, stride, num_rows_, qkv);
     if (w.qkv_bias) device.add_bias(qkv, w.qkv_bias.as<float>(), num_rows_, w.qkv.num_outputs);
     if (w.query_norm.gain)
         device.head_norm(layout, qkv, num_rows_, split_.num_heads, w.query_norm.gain.as<float>(),
                          w.key_norm.gain.as<float>(), w.query_norm.eps);
-    device.rope_store(layout, layer, qkv, split_.num_heads, q);
+    device.rope_store(layout, in_group, qkv, split_.num_heads, q);
 }
 
 // x += Wo attention(rope(Wqkv norm(x)))
@@ -149,7 +154,7 @@ void DecoderLayers::attention_block(std::int64_t layer, Residual& rows, const La
                                                    : enter_block(kind.norm_place, w.attention_norm, rows);
     std::byte* q = queries();
     project_qkv(layer, input, q);
-    if (before_attention_) before_attention_({layer, q, split_.num_heads});
+    if (before_attention_) before_attention_({places_[layer], q, split_.num_heads});
     const std::byte* heads = attend(layer);
 
     float* out = context_.sum.floats(num_rows_ * rows.width);

@@ -31,10 +31,10 @@ struct BlockNorms {
 
 class DecoderLayers {
   public:
-    /// `weights`: one entry per layer of `layout`. `config` describes the layers. The caller keeps all arguments alive
-    /// except `layout`.
+    /// `weights`: one entry per layer. `layouts`: one per group of the layers that `config` describes. The caller keeps
+    /// all arguments alive except `layouts`.
     DecoderLayers(ComputeContext& context, const ModelConfig& config, const Split& split,
-                  std::span<const LayerWeights> weights, const kernels::KvLayout& layout);
+                  std::span<const LayerWeights> weights, std::span<const kernels::KvLayout> layouts);
 
     /// Sets a function called after each layer on every rank: a pass over many rows of a large model takes seconds, and
     /// MPI and the watchdog need regular calls.
@@ -53,7 +53,7 @@ class DecoderLayers {
     /// For measurements: runs only the attention of one layer, on the current contents of the query buffer.
     const std::byte* attend(std::int64_t layer);
 
-    [[nodiscard]] const kernels::KvLayout& layout() const { return layout_; }
+    [[nodiscard]] const kernels::KvLayout& layout() const { return layouts_.front(); }
     [[nodiscard]] std::int64_t num_layers() const { return std::ssize(weights_); }
 
   private:
@@ -63,7 +63,10 @@ class DecoderLayers {
                      Residual& rows);
     void project_qkv(std::int64_t layer, const std::byte* input, std::byte* q);
     void activate(std::int64_t layer, const std::byte* input, std::byte* active);
-    [[nodiscard]] const kernels::KvLayout& layout_of(std::int64_t layer) const { return layouts_[group_of_[layer]]; }
+    [[nodiscard]] const kernels::KvLayout& layout_of(std::int64_t layer) const {
+        return layouts_[places_[layer].group];
+    }
+    void begin_group(std::size_t group, std::span<const ForwardRow> rows, std::span<const KvView> sequences);
     std::byte* queries();
     void attention_block(std::int64_t layer, Residual& rows, const LayerInput& input);
     void mlp_block(std::int64_t layer, Residual& rows);
@@ -72,20 +75,22 @@ class DecoderLayers {
     const ModelConfig& config_;
     const Split& split_;
     std::span<const LayerWeights> weights_;
-    kernels::KvLayout layout_;
     std::vector<RopeTable> ropes_;            ///< by group of layers
-    std::vector<kernels::KvLayout> layouts_;  ///< likewise; all have the pages of layout_
-    std::vector<std::int64_t> group_of_;      ///< by layer
+    std::vector<kernels::KvLayout> layouts_;  ///< likewise
+    std::vector<LayerPlace> places_;          ///< by layer
     std::function<void()> hook_;
     std::function<void(const LayerQueries&)> before_attention_;
 
     // State of the current pass.
     std::int64_t num_rows_ = 0;
-    std::vector<std::vector<float>> cos_, sin_;  ///< by group
-    std::vector<kernels::GroupRows> groups_;
-    std::vector<kernels::KvSlot> slots_;
-    std::vector<kernels::AttentionRow> attention_rows_;
-    std::vector<KvView> sequences_;
+    struct GroupState {
+        std::vector<float> cos, sin;
+        std::vector<kernels::KvSlot> slots;
+        std::vector<kernels::AttentionRow> rows;
+        std::vector<kernels::AttentionSequence> sequences;
+    };
+    std::vector<GroupState> groups_;
+    std::vector<kernels::GroupRows> group_rows_;
     std::int64_t first_prompt_row_ = 0, num_prompt_rows_ = 0;
 };
 

@@ -22,7 +22,7 @@ struct Model::State {
           sums(connect()),
           context(on, *sums, loaded->act),
           embedding(context, loaded->config, loaded->split, loaded->weights),
-          layers(context, loaded->config, loaded->split, loaded->weights.layers, loaded->layout),
+          layers(context, loaded->config, loaded->split, loaded->weights.layers, loaded->layouts),
           head(context, of, loaded->config, loaded->split, loaded->weights),
           hidden_pool(std::make_shared<MemoryPool<kernels::Buffer>>(on)),
           hidden(on) {}
@@ -151,8 +151,8 @@ const ModelConfig& Model::config() const {
 Precision Model::precision() const {
     return state_->loaded->precision;
 }
-const kernels::KvLayout& Model::kv_layout() const {
-    return state_->loaded->layout;
+std::span<const kernels::KvLayout> Model::kv_layouts() const {
+    return state_->loaded->layouts;
 }
 std::int64_t Model::first_kv_head() const {
     return state_->loaded->split.first_kv_head;

@@ -75,8 +75,10 @@ class Model {
 
     [[nodiscard]] const ModelConfig& config() const;
     [[nodiscard]] Precision precision() const;
-    [[nodiscard]] const kernels::KvLayout& kv_layout() const;  ///< layout on this rank
-    [[nodiscard]] std::int64_t first_kv_head() const;          ///< global index of this rank's first KV head
+    /// KV layouts on this rank, one per group of layers (ModelConfig::layer_groups).
+    [[nodiscard]] std::span<const kernels::KvLayout> kv_layouts() const;
+    [[nodiscard]] const kernels::KvLayout& kv_layout() const { return kv_layouts().front(); }
+    [[nodiscard]] std::int64_t first_kv_head() const;  ///< global index of this rank's first KV head
     /// Whether this rank is the lowest that holds its KV heads; that rank writes them to checkpoints.
     [[nodiscard]] bool writes_kv() const;
     [[nodiscard]] std::int64_t resident_weight_bytes() const;  ///< packed weights of this rank

@@ -121,8 +121,8 @@ LoadedModel::LoadedModel(const ModelConfig& of, Precision in, const kernels::Dev
       precision(in),
       split(config, group.rank(), group.size()),
       act(kernels::act_type(weight_types(in).layers)),
-      layout(kv_layout_of(config, split, kv_dtype.value_or(act))) {
-    layout.pages_together = device.kv_pages_together(layout);
+      layouts(kv_layouts_of(config, split, kv_dtype.value_or(act))) {
+    for (kernels::KvLayout& layout : layouts) layout.pages_together = device.kv_pages_together(layout);
 }
 
 std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, Precision precision,

@@ -23,9 +23,9 @@ struct LoadedModel {
     ModelConfig config;
     Precision precision;
     Split split;
-    kernels::DType act;  ///< input type of matmuls with its weights
-    kernels::KvLayout layout;
-    std::unique_ptr<PackedFile> packed;  ///< the mapped file that `weights` may point into
+    kernels::DType act;                      ///< input type of matmuls with its weights
+    std::vector<kernels::KvLayout> layouts;  ///< by group of layers
+    std::unique_ptr<PackedFile> packed;      ///< the mapped file that `weights` may point into
     Weights weights;
     LoadReport report;
     std::uint64_t fingerprint = 0;

@@ -33,16 +33,22 @@ WeightTypes weight_types(Precision precision) {
     throw std::logic_error("no such precision");
 }
 
-kernels::KvLayout kv_layout_of(const ModelConfig& config, const Split& split, DType dtype) {
+std::vector<kernels::KvLayout> kv_layouts_of(const ModelConfig& config, const Split& split, DType dtype) {
     constexpr std::int64_t max_int8_dims = 512;
     if (dtype == DType::int8 && config.head_dim > max_int8_dims) {
         throw UsageError("kv-precision: expected bf16 or fp32 for heads of " + std::to_string(config.head_dim) +
                          " dimensions, got int8, which goes up to " + std::to_string(max_int8_dims));
     }
-    return {.dtype = dtype,
-            .num_layers = config.num_layers,
-            .num_kv_heads = split.num_kv_heads,
-            .head_dim = config.head_dim};
+    std::vector<kernels::KvLayout> layouts;
+    for (const ModelConfig::LayerGroup& group : config.layer_groups())
+        layouts.push_back({.dtype = dtype,
+                           .num_layers = 0,
+                           .group = std::ssize(layouts),
+                           .window = group.window,
+                           .num_kv_heads = split.num_kv_heads,
+                           .head_dim = config.head_dim});
+    for (const std::int64_t group : config.groups_of_layers()) ++layouts[static_cast<std::size_t>(group)].num_layers;
+    return layouts;
 }
 
 std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, const NumberedTensors& numbered,

@@ -13,8 +13,9 @@ namespace longhaul::engine {
 
 WeightTypes weight_types(Precision precision);
 
-/// KV layout of one rank. Throws UsageError if `dtype` does not support the head dimension.
-kernels::KvLayout kv_layout_of(const ModelConfig& config, const Split& split, kernels::DType dtype);
+/// KV layouts of one rank, one per group of layers (ModelConfig::layer_groups). Throws UsageError if `dtype` does not
+/// support the head dimension.
+std::vector<kernels::KvLayout> kv_layouts_of(const ModelConfig& config, const Split& split, kernels::DType dtype);
 
 /// All mismatches between the tensors of a folder and `config`, one line each: missing tensors, wrong shapes or types,
 /// layers beyond the last. Reads no weights.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/kv/kv_cache.hpp"
+#include "engine/model/config.hpp"
 #include "engine/model/logits.hpp"
 #include "engine/model/result_memory.hpp"
 
@@ -77,7 +78,7 @@ struct Tap {
 
 /// The rows' queries in one layer, after RoPE, on this rank.
 struct LayerQueries {
-    std::int64_t layer = 0;
+    LayerPlace layer;
     const std::byte* data = nullptr;  ///< KvLayout::query_type [rows, q_heads, head_dim], device memory
     std::int64_t q_heads = 0;
 

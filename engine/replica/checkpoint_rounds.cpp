@@ -51,7 +51,7 @@ bool CheckpointRounds::due() const {
     return tokens_since_ > 0 &&
            (tokens_since_ >= options_.every_tokens || since.count() >= options_.every_seconds ||
             record_bytes_since_ >= max_bytes ||
-            (options_.store_kv && tokens_since_ * model_.kv_layout().position_bytes() >= max_bytes));
+            (options_.store_kv && tokens_since_ * position_bytes(model_.kv_layouts()) >= max_bytes));
 }
 
 bool CheckpointRounds::may_store_kv() const {
@@ -102,12 +102,15 @@ void CheckpointRounds::begin(std::span<Sequence* const> sequences, bool store_kv
         if (delta.kv_end > delta.kv_begin) {
             // Committed positions never change, so the writer may read them while decoding appends. It holds a
             // reference to the KV (the item may finish meanwhile) and a copy of the page list (which may grow).
-            std::vector<std::byte*> pages(sequence->kv->pages().begin(), sequence->kv->pages().end());
-            job.kv.push_back({delta.key, delta.kv_begin, delta.kv_end,
-                              [kv = sequence->kv, pages = std::move(pages)](const kernels::KvBox& box, std::byte* to,
-                                                                            std::size_t head_stride) {
-                                  kv->pool().device().kv_export_box(kv->layout(), pages, box, to, head_stride);
-                              }});
+            std::vector<std::vector<std::byte*>> pages;
+            for (std::size_t group = 0; group < sequence->kv->num_groups(); ++group)
+                pages.emplace_back(sequence->kv->pages(group).begin(), sequence->kv->pages(group).end());
+            job.kv.push_back(
+                {delta.key, delta.kv_begin, delta.kv_end,
+                 [kv = sequence->kv, pages = std::move(pages)](std::size_t group, const kernels::KvBox& box,
+                                                               std::byte* to, std::size_t head_stride) {
+                     kv->pool().device().kv_export_box(kv->layout(group), pages[group], box, to, head_stride);
+                 }});
         }
         sequence->saved_tokens = sequence->num_output();
         sequence->saved_kv = delta.kv_end;

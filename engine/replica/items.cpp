@@ -9,10 +9,11 @@ namespace longhaul::engine {
 
 namespace {
 
-/// Reads this rank's KV heads for positions [first, end) from the checkpoint into the sequence's pages.
-void read_stretch(CheckpointStore& store, const Model& model, Sequence& sequence, std::int64_t first,
+/// Reads this rank's KV heads of a group of layers for positions [first, end) from the checkpoint into the sequence's
+/// pages.
+void read_stretch(CheckpointStore& store, const Model& model, Sequence& sequence, std::size_t group, std::int64_t first,
                   std::int64_t end) {
-    const kernels::KvLayout& layout = model.kv_layout();
+    const kernels::KvLayout& layout = sequence.kv->layout(group);
     kernels::KvBox box{.num_heads = layout.num_kv_heads, .first = first, .count = end - first};
     std::vector<std::byte> buffer(box.bytes(layout));
     const std::size_t head_bytes = buffer.size() / static_cast<std::size_t>(layout.num_kv_heads);
@@ -20,12 +21,24 @@ void read_stretch(CheckpointStore& store, const Model& model, Sequence& sequence
         for (const bool values : {false, true}) {
             box.values = values;
             for (std::int64_t head = 0; head < layout.num_kv_heads; ++head) {
-                store.read_kv(sequence.item.checkpoint_key, box.first_layer, model.first_kv_head() + head, values,
-                              first, box.count, buffer.data() + static_cast<std::size_t>(head) * head_bytes);
+                store.read_kv(sequence.item.checkpoint_key, group, box.first_layer, model.first_kv_head() + head,
+                              values, first, box.count, buffer.data() + static_cast<std::size_t>(head) * head_bytes);
             }
-            model.device().kv_import_box(layout, sequence.kv->pages(), box, buffer.data(), head_bytes);
+            model.device().kv_import_box(layout, sequence.kv->pages(group), box, buffer.data(), head_bytes);
         }
     }
+}
+
+/// The positions of a group that a sequence of `usable` positions has from its checkpoint: [first, usable).
+std::int64_t first_restored(const RestoredItem& stored, const KvGroup& group, std::int64_t usable) {
+    if (group.window == 0) return 0;
+    std::int64_t begin = 0, end = 0;  // of the range that holds the last one
+    for (std::size_t i = 0; end < usable; ++i) {
+        begin = end;
+        end = stored.kv_ends.at(i);
+    }
+    const std::int64_t in_range = group.first_stored(begin, end);
+    return in_range > begin ? in_range : std::max<std::int64_t>(begin - group.window, 0);
 }
 
 std::int64_t text_bytes(const std::string& text) {
@@ -40,31 +53,47 @@ std::int64_t Replica::State::num_logprobs(const WorkItem& item) const {
 
 /// Restores the sequence's KV from its checkpoint, up to the position that every rank can read.
 void Replica::State::restore_kv(Sequence& sequence) {
-    std::int64_t usable = 0;
+    std::int64_t usable = 0, wanted = 0;
+    const std::vector<KvGroup> groups = options.checkpoint.identity.kv_groups();
+    const bool windows = std::any_of(groups.begin(), groups.end(), [](const KvGroup& one) { return one.window > 0; });
     try {
         const std::optional<RestoredItem> stored =
             hooks.store->restore(sequence.item.checkpoint_key, longest_short_text);
         // An item that now ends earlier may be short again.
         const bool fits = stored && (stored->prompt_tokens + std::ssize(stored->tokens) > longest_short_text) ==
                                         sequence.has_long_rope;
-        const std::int64_t wanted = fits ? std::min(stored->kv_tokens, sequence.num_tokens() - 1) : 0;
-        // A stretch is in the files of one round, so each file is opened once. Pieces bound the buffer size.
-        constexpr std::int64_t piece = 4096;
-        for (std::size_t i = 0; usable < wanted; ++i) {
-            const std::int64_t stretch_end = std::min(stored->kv_ends.at(i), wanted);
-            while (usable < stretch_end) {
-                const std::int64_t end = std::min(usable + piece, stretch_end);
-                read_stretch(*hooks.store, model, sequence, usable, end);
-                usable = end;
-                if (hooks.poke) hooks.poke();
-            }
+        if (fits) wanted = stored->usable_positions(sequence.num_tokens() - 1, options.checkpoint.identity);
+        for (std::size_t group = 0; group < groups.size() && wanted > 0; ++group) {
+            const std::int64_t first = first_restored(*stored, groups[group], wanted);
+            if (groups[group].window > 0)
+                sequence.min_committed = std::max(sequence.min_committed, first > 0 ? first + groups[group].window : 0);
+            usable = 0;
+            restore_group(sequence, *stored, group, first, wanted, usable);
         }
     } catch (const Error&) {
         // A file that was intact when verified can no longer be read: keep the positions before it, recompute the rest.
     }
     usable = min_over_ranks(group, usable);
+    if (windows && usable < wanted) usable = 0;
     sequence.kv->set_committed(usable);
     sequence.saved_kv = usable;
+}
+
+/// Reads positions [first, end) of a group of layers. `done`: the end of what is read, also if this throws.
+void Replica::State::restore_group(Sequence& sequence, const RestoredItem& stored, std::size_t group,
+                                   std::int64_t first, std::int64_t end, std::int64_t& done) {
+    // A stretch is in the files of one round, so each file is opened once. Pieces bound the buffer size.
+    constexpr std::int64_t piece = 4096;
+    done = first;
+    for (std::size_t i = 0; done < end; ++i) {
+        const std::int64_t stretch_end = std::min(stored.kv_ends.at(i), end);
+        while (done < stretch_end) {
+            const std::int64_t piece_end = std::min(done + piece, stretch_end);
+            read_stretch(*hooks.store, model, sequence, group, done, piece_end);
+            done = piece_end;
+            if (hooks.poke) hooks.poke();
+        }
+    }
 }
 
 void Replica::State::admit(Admission& admission) {
@@ -115,8 +144,8 @@ void Replica::State::admit(Admission& admission) {
     // Hidden states that no checkpoint holds come from rows that the target recomputes.
     const std::int64_t last = sequence->num_tokens() - 1 - sequence->drafter->missing_states(sequence->tokens);
     if (!options.scoring && sequence->kv->committed() > last) {
-        sequence->kv->set_committed(last);
-        sequence->saved_kv = std::min(sequence->saved_kv, last);
+        sequence->kv->set_committed(last >= sequence->min_committed ? last : 0);
+        sequence->saved_kv = std::min(sequence->saved_kv, sequence->kv->committed());
     }
     if (admission.restored && sequence->num_output() > 0 && !options.scoring)
         sequence->statistics.recomputed_rows += sequence->num_tokens() - 1 - sequence->kv->committed();

@@ -21,19 +21,15 @@ std::int64_t Replica::State::depth_limit(std::int64_t num_tokens, std::int64_t t
 }
 
 /// Pages that a sequence of this size needs for its next step, scratch included; when scoring, pages of a window.
-std::int64_t Replica::State::pages_for_step(const TextSize& text, std::int64_t tokens_left) const {
-    if (options.scoring) return PagePool::pages_for(std::min(text.tokens + tokens_left, options.scoring->window));
+PageCounts Replica::State::pages_for_step(const TextSize& text, std::int64_t tokens_left) const {
+    if (options.scoring) return pool.pages_for(std::min(text.tokens + tokens_left, options.scoring->window));
     const std::int64_t depth = depth_limit(text.tokens, tokens_left);
-    return PagePool::pages_for(text.tokens + depth + 1) +
-           PagePool::pages_for(depth > 0 ? drafter->scratch_slots(text) : 0);
+    if (depth == 0) return pool.pages_for(text.tokens + 1);
+    return pool.pages_for(text.tokens + depth + 1, {.of_tree = tree_slots(), .all = drafter->scratch_slots(text)});
 }
 
-std::int64_t Replica::State::pages_wanted(const Sequence& sequence) const {
+PageCounts Replica::State::pages_wanted(const Sequence& sequence) const {
     return pages_for_step({sequence.num_tokens(), sequence.prompt_size()}, sequence.tokens_left());
-}
-
-std::int64_t Replica::State::pages_held(const Sequence& sequence) {
-    return static_cast<std::int64_t>(sequence.kv->pages().size() + sequence.kv->scratch_pages().size());
 }
 
 bool Replica::State::take_next() {
@@ -110,10 +106,14 @@ void Replica::State::take_restored() {
 }
 
 /// Pages left once every sequence in flight has what its next step needs; negative if there are too few.
-std::int64_t Replica::State::free_pages() const {
-    std::int64_t free = pool.max_pages() - pool.pages_in_use();
-    for (const auto& sequence : in_flight)
-        free -= std::max<std::int64_t>(pages_wanted(*sequence) - pages_held(*sequence), 0);
+PageCounts Replica::State::free_pages() const {
+    PageCounts free = pool.max_pages();
+    free -= pool.pages_in_use();
+    for (const auto& sequence : in_flight) {
+        const PageCounts held = sequence->kv->pages_held();
+        free += held;
+        free -= held.max(pages_wanted(*sequence));
+    }
     return free;
 }
 
@@ -130,16 +130,16 @@ void Replica::State::plan_rope(StepHeader& header) const {
 // fails.
 void Replica::State::plan_memory(StepHeader& header) {
     if (in_flight.empty() || header.wait) return;
-    if (pages_wanted(*in_flight[0]) > pool.max_pages()) {
+    if (!pages_wanted(*in_flight[0]).fit_in(pool.max_pages())) {
         header.give_up.push_back(in_flight[0]->number);
         header.wait = true;
         return;
     }
-    std::int64_t free = free_pages();
-    if (free >= 0) return;
+    PageCounts free = free_pages();
+    if (free.enough()) return;
     header.wait = true;
-    for (std::size_t i = in_flight.size(); !rounds.active() && free < 0 && i-- > 1;) {
-        free += std::max(pages_wanted(*in_flight[i]), pages_held(*in_flight[i]));
+    for (std::size_t i = in_flight.size(); !rounds.active() && !free.enough() && i-- > 1;) {
+        free += in_flight[i]->kv->pages_held().max(pages_wanted(*in_flight[i]));
         header.put_back.push_back(in_flight[i]->number);
     }
 }
@@ -166,7 +166,7 @@ std::string Replica::State::memory_error(const WorkItem& item) const {
 
 void Replica::State::plan_admissions(StepHeader& header) {
     if (header.wait) return;
-    std::int64_t free = free_pages();
+    PageCounts free = free_pages();
     auto in_batch = static_cast<std::int64_t>(in_flight.size());
     std::size_t from_waiting = 0;
     while (in_batch < options.batch) {
@@ -177,22 +177,28 @@ void Replica::State::plan_admissions(StepHeader& header) {
             is_waiting ? waiting[from_waiting]->num_tokens() : size(next->item.prompt) + size(next->output);
         const std::int64_t tokens_left =
             is_waiting ? waiting[from_waiting]->tokens_left() : output_limit(next->item) - size(next->output);
-        const std::int64_t min_pages = pages_for_step({num_tokens, std::ssize(next->item.prompt)}, tokens_left);
-        if (is_waiting && min_pages > pool.max_pages()) {  // it has grown beyond the whole pool
+        const PageCounts min_pages = pages_for_step({num_tokens, std::ssize(next->item.prompt)}, tokens_left);
+        const bool fits_alone = min_pages.fit_in(pool.max_pages());
+        if (is_waiting && !fits_alone) {  // it has grown beyond the whole pool
             if (!header.admissions.empty()) return;
             header.give_up.push_back(waiting[from_waiting]->number);
             header.wait = true;
             return;
         }
-        if (min_pages > pool.max_pages()) {
+        if (!fits_alone) {
             refuse_next(memory_error(is_waiting ? waiting[from_waiting]->item : next->item));
             continue;
         }
         // Beside others an item also needs pages for `reserved_output`, and all its pages in device memory: a page in
         // host memory costs each step more time than the item gains. An item that runs alone starts with the pages
         // there are.
-        const std::int64_t wanted = in_batch == 0 ? min_pages : min_pages + PagePool::pages_for(reserved_output);
-        if (wanted > (in_batch == 0 ? free : free - pool.max_host_pages())) return;
+        PageCounts wanted = min_pages, limit = free;
+        if (in_batch > 0) {
+            wanted += pool.pages_for(num_tokens + reserved_output);
+            wanted -= pool.pages_for(num_tokens);
+            limit -= pool.max_host_pages();
+        }
+        if (!wanted.fit_in(limit)) return;
         free -= wanted;
         ++in_batch;
         if (is_waiting) {

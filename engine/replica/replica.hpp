@@ -30,6 +30,13 @@ constexpr std::int64_t prefill_chunk_of(bool own_memory) {
     return own_memory ? 2048 : 256;
 }
 
+/// Positions that a sequence may be ahead of what its sliding windows need (WindowUse): a pass of prompt rows, and the
+/// tokens decoded while a checkpoint is written.
+constexpr std::int64_t window_ahead(std::int64_t prefill_chunk) {
+    constexpr std::int64_t decoded_meanwhile = 512;
+    return prefill_chunk + KvGroup::margin + decoded_meanwhile;
+}
+
 /// Maximum number of logits rows of a scoring pass: 64 MiB of logits, 256 MiB on a device with its own memory; at least
 /// 16 rows.
 std::int64_t max_logits_rows(std::int64_t vocab_size, bool own_memory);

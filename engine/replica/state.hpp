@@ -71,7 +71,7 @@ struct Replica::State {
           verifier(drafter->max_nodes() > 0 ? options.verify : VerifyRule(VerifyRule::coupled), model.device(),
                    model.config().vocab_size),
           log_softmax(model.config().vocab_size),
-          pool(model.device(), model.kv_layout(), memory_limit()),
+          pool(model.device(), model.kv_layouts(), memory_limit(), window_use()),
           rounds(options.checkpoint, model, group),
           pace(2.0 * static_cast<double>(num_parameters(model.config())) / group.size(), options.prefill_chunk),
           chooser(make_chooser()) {}
@@ -104,6 +104,15 @@ struct Replica::State {
         return TreeChooser(family, target, drafts);
     }
 
+    [[nodiscard]] WindowUse window_use() const {
+        // One more sequence than the batch has: a checkpoint that is being written may hold the pages of a finished
+        // one.
+        return {.sequences = options.batch + 1,
+                .ahead = window_ahead(options.prefill_chunk),
+                .scratch_slots = tree_slots()};
+    }
+    [[nodiscard]] std::int64_t tree_slots() const { return drafter->max_nodes() > 0 ? drafter->max_nodes() + 1 : 0; }
+
     /// Limits of this rank's page pool. The first rank plans memory for all, with the minimum over the ranks. The other
     /// ranks follow its plan and may free a page slightly later, so their limit is open-ended. Collective.
     KvMemory memory_limit() {
@@ -112,7 +121,7 @@ struct Replica::State {
         options.kv_memory_bytes = min_over_ranks(group, options.kv_memory_bytes);
         options.kv_host_bytes = min_over_ranks(group, has_host ? options.kv_host_bytes : 0);
         // A drafter caches at most as many tokens as the target. Its share comes from device memory alone.
-        const auto target = static_cast<double>(model.kv_layout().position_bytes());
+        const auto target = static_cast<double>(position_bytes(model.kv_layouts()));
         const auto drafts = static_cast<double>(drafter->bytes_per_token());
         const double share = target / (target + drafts);
         const std::int64_t fixed = options.batch * drafter->bytes_per_sequence();
@@ -133,7 +142,7 @@ struct Replica::State {
     std::unique_ptr<Drafter> drafter;
     BatchVerifier verifier;
     LogSoftmax log_softmax;
-    PagePool pool;
+    KvPool pool;
     std::int64_t longest_short_text = model.config().longest_short_text();
     CheckpointRounds rounds;
     PrefillPace pace;                    // the first rank's decides
@@ -159,12 +168,11 @@ struct Replica::State {
     void plan_rope(StepHeader& header) const;
     void plan_admissions(StepHeader& header);
     void plan_trees(StepHeader& header);
-    [[nodiscard]] std::int64_t pages_for_step(const TextSize& text, std::int64_t tokens_left) const;
+    [[nodiscard]] PageCounts pages_for_step(const TextSize& text, std::int64_t tokens_left) const;
     [[nodiscard]] std::string misfit(const WorkItem& item) const;
     void take_restored();
-    [[nodiscard]] std::int64_t pages_wanted(const Sequence& sequence) const;
-    [[nodiscard]] static std::int64_t pages_held(const Sequence& sequence);
-    [[nodiscard]] std::int64_t free_pages() const;
+    [[nodiscard]] PageCounts pages_wanted(const Sequence& sequence) const;
+    [[nodiscard]] PageCounts free_pages() const;
     void refuse_next(const std::string& error);
     [[nodiscard]] std::string memory_error(const WorkItem& item) const;
     bool take_next();
@@ -173,6 +181,9 @@ struct Replica::State {
     void apply(StepHeader& header);
     void admit(Admission& admission);
     void restore_kv(Sequence& sequence);
+    void restore_group(Sequence& sequence, const RestoredItem& stored, std::size_t group, std::int64_t first,
+                       std::int64_t end, std::int64_t& done);
+    void wait_for_readers(const Sequence& sequence, std::int64_t position);
     void put_back(std::int64_t number);
     void move_to_device();
     void step(const StepHeader& header);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 
 #include "engine/replica/state.hpp"
 
@@ -57,6 +58,7 @@ void Replica::State::add_decode_rows(DecodeSlice& slice) {
         !sequence.kv->reserve_scratch(tree.num_nodes() - 1)) {
         throw std::logic_error("pages were planned for every sequence and are not there");
     }
+    wait_for_readers(sequence, sequence.num_tokens() + depth);
     const auto index = static_cast<std::int32_t>(kv_sequences.size());
     kv_sequences.push_back(sequence.kv.get());
     const std::int64_t root_position = sequence.kv->committed();
@@ -69,6 +71,17 @@ void Replica::State::add_decode_rows(DecodeSlice& slice) {
     sequence.statistics.drafted += tree.num_nodes() - 1;
     sequence.statistics.branched_trees += tree.branches() ? 1 : 0;
     outcome.calls_without_drafts += tree.num_nodes() == 1 ? 1 : 0;
+}
+
+/// Waits for a checkpoint writer that still reads positions whose pages this step would use for up to `position`.
+void Replica::State::wait_for_readers(const Sequence& sequence, std::int64_t position) {
+    const auto reads = [&] {
+        return sequence.kv.use_count() > 1 && sequence.kv->overwrites(position, sequence.saved_kv, KvGroup::margin);
+    };
+    while (reads()) {
+        if (hooks.poke) hooks.poke();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
 }
 
 /// The oldest sequence that lacks KV or waits for its drafter; nullptr if none does.
@@ -84,6 +97,7 @@ std::int64_t Replica::State::add_prefill_rows(Sequence& sequence, std::int64_t m
     const auto index = static_cast<std::int32_t>(kv_sequences.size());
     kv_sequences.push_back(sequence.kv.get());
     const std::int64_t last = std::min(first + max_rows, sequence.num_tokens() - 1);
+    wait_for_readers(sequence, last);
     for (std::int64_t position = first; position < last; ++position) {
         rows.push_back(text_row(sequence.tokens[position], position, index));
         rows.back().text_length = sequence.num_tokens();

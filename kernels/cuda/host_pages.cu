@@ -160,7 +160,7 @@ void HostPages::launch_fetch(const Stream& stream, const KvLayout& layout, std::
 }
 
 void HostPages::fetch(const KvLayout& layout, std::int64_t layer) {
-    if (pages_.empty() || layer >= layout.num_layers) return;
+    if (pages_.empty() || layout.group > 0 || layer >= layout.num_layers) return;
     Window& window = window_of(layer);
     if (window.layer == layer) return;
     send_list();
@@ -172,7 +172,7 @@ void HostPages::fetch(const KvLayout& layout, std::int64_t layer) {
 }
 
 const std::byte* HostPages::bring(const KvLayout& layout, std::int64_t layer) {
-    if (pages_.empty()) return nullptr;
+    if (pages_.empty() || layout.group > 0) return nullptr;
     fetch(layout, layer);
     Window& window = window_of(layer);
     window.arrived.make_wait(stream_);
@@ -189,7 +189,7 @@ void HostPages::written(std::span<std::byte* const> pages, std::int64_t layer) {
 }
 
 void HostPages::done(const KvLayout& layout, std::int64_t layer) {
-    if (pages_.empty()) return;
+    if (pages_.empty() || layout.group > 0) return;
     window_of(layer).read.record(stream_);
     fetch(layout, layer + 1);
 }

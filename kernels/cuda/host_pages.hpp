@@ -48,6 +48,7 @@ class PageEntry {
     std::uintptr_t bits_ = 0;
 };
 
+/// Only pages of group 0 may be in host memory: those of sliding windows are few.
 class HostPages {
   public:
     explicit HostPages(const Stream& stream) : stream_(stream), ring_(fetches_) {}

@@ -107,7 +107,7 @@ BenchTable bench_drafts(BenchSetup& setup) {
                      .details = {}};
     const auto model = bench_model(setup);
     constexpr std::int64_t context = 512;
-    engine::PagePool pool(model->device(), model->kv_layout(), std::int64_t{1} << 40);
+    engine::KvPool pool(model->device(), model->kv_layouts(), std::int64_t{1} << 40);
     engine::KvSequence kv(pool);
     if (!kv.reserve(context + num_logit_rows) || !kv.reserve_scratch(num_logit_rows)) throw std::bad_alloc();
     kv.set_committed(context);

@@ -43,7 +43,7 @@ engine::DraftLayerConfig layer_config(const engine::ModelConfig& target, const e
 class DraftedText {
   public:
     /// `max_steps`: calls of step.
-    DraftedText(engine::Model& model, engine::Drafter& drafter, engine::PagePool& pool, std::int64_t max_steps)
+    DraftedText(engine::Model& model, engine::Drafter& drafter, engine::KvPool& pool, std::int64_t max_steps)
         : model_(model), drafter_(drafter), sequence_(drafter.make_sequence({})), kv_(pool) {
         for (std::int64_t i = 0; i <= context_tokens; ++i)
             tokens_.push_back(static_cast<std::int32_t>(i % model.config().vocab_size));
@@ -144,7 +144,7 @@ BenchTable bench_layers(BenchSetup& setup) {
     const auto model = bench_model(setup);
     if (!setup.ceilings) setup.ceilings = make_ceilings(*setup.device, setup.threads);
     const double bytes_per_weight = setup.settings.precision == "fp32" ? 4 : 2;
-    engine::PagePool pool(model->device(), model->kv_layout(), std::int64_t{1} << 40);
+    engine::KvPool pool(model->device(), model->kv_layouts(), std::int64_t{1} << 40);
     struct Measured {
         LayerCase what;
         std::unique_ptr<engine::DraftLayer> layer;

@@ -41,7 +41,7 @@ std::vector<ForwardRow> make_rows(std::int64_t rows, std::int64_t context, bool 
 }
 
 double kv_bytes(const Model& model, std::int64_t tokens) {
-    return static_cast<double>(model.kv_layout().position_bytes() * tokens);
+    return static_cast<double>(engine::position_bytes(model.kv_layouts()) * tokens);
 }
 
 double flops_of(const ModelConfig& c, std::int64_t rows, std::int64_t context, bool prompt) {
@@ -106,7 +106,7 @@ BenchTable explain(TimedDevice& device, const std::string& title, const BenchTim
 /// KV with arbitrary content.
 void measure(BenchSetup& setup, Model& model, std::int64_t rows, std::int64_t context, bool prompt, int repeats,
              const engine::CostModel* costs, BenchTable& table) {
-    engine::PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
+    engine::KvPool pool(model.device(), model.kv_layouts(), std::int64_t{1} << 40);
     KvSequence kv(pool);
     kv.reserve(context + rows);
     kv.reserve_scratch(rows);

@@ -27,11 +27,13 @@ constexpr std::int64_t warm_up = 2;
 /// A sequence of the model with random keys and values, and the passes over it.
 class Text {
   public:
-    Text(engine::Model& model, engine::PagePool& pool, std::int64_t context)
+    Text(engine::Model& model, engine::KvPool& pool, std::int64_t context)
         : model_(model), kv_(pool), tokens_(static_cast<std::size_t>(context) + 1) {
         if (!kv_.reserve(context + 1) || !kv_.reserve_scratch(depths.back() + 1)) throw std::bad_alloc();
-        fill_kv(model.device(), kv_.layout(), kv_.pages());
-        fill_kv(model.device(), kv_.layout(), kv_.scratch_pages());
+        for (std::size_t group = 0; group < kv_.num_groups(); ++group) {
+            fill_kv(model.device(), kv_.layout(group), kv_.pages(group));
+            fill_kv(model.device(), kv_.layout(group), kv_.scratch_pages(group));
+        }
         kv_.set_committed(context);
     }
 
@@ -54,7 +56,7 @@ class Text {
         row.in_pages = read.num_slots;
         row.path = {0};
         row.place = {engine::KvPlace::In::scratch, 0};
-        return forward(copy, {row}, {read.pages, kv_.scratch_pages()});
+        return forward(copy, {row}, {read.pages, kv_.scratch_pages(), kv_.view().more_groups});
     }
 
     /// Seconds of a selection by rank; 0: the text is too short for one.
@@ -107,7 +109,7 @@ struct Costs {
     }
 };
 
-Costs measure(BenchSetup& setup, engine::Model& model, engine::Model& copy, engine::PagePool& pool,
+Costs measure(BenchSetup& setup, engine::Model& model, engine::Model& copy, engine::KvPool& pool,
               std::int64_t context) {
     Text text(model, pool, context);
     const engine::PartialCache window = draft_of(setup.settings).partial_cache;
@@ -153,10 +155,10 @@ BenchTable bench_self(BenchSetup& setup) {
     constexpr std::int64_t kept_free = std::int64_t{1} << 30;
     const auto memory = model->device().own_memory();
     const std::int64_t available = memory ? memory->free_bytes : available_memory_bytes();
-    engine::PagePool pool(model->device(), model->kv_layout(), std::max<std::int64_t>(available - kept_free, 0));
+    engine::KvPool pool(model->device(), model->kv_layouts(), std::max<std::int64_t>(available - kept_free, 0));
     for (const std::int64_t context : contexts) {
         const auto pages = engine::PagePool::pages_for(context + context / 8 + 512);  // with scratch and selection
-        if (context > model->config().max_positions - 1 || pages > pool.max_pages()) break;
+        if (context > model->config().max_positions - 1 || pages > pool.max_pages()[0]) break;
         const Costs costs = measure(setup, *model, copy, pool, context);
         setup.add(table, {{"context", context},
                           {"plain_seconds", costs.plain},

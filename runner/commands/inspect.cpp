@@ -87,7 +87,7 @@ Json describe_model(const fs::path& folder) {
     const auto config = engine::ModelConfig::load(folder);
     const auto tokenizer = load_tokenizer(folder, config);
     const auto kv_bytes = [&](kernels::DType dtype) {
-        return engine::kv_layout_of(config, engine::Split(config, 0, 1), dtype).position_bytes();
+        return engine::position_bytes(engine::kv_layouts_of(config, engine::Split(config, 0, 1), dtype));
     };
     Json json{{"kind", "model"},
               {"folder", folder.string()},

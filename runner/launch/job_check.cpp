@@ -158,7 +158,7 @@ class JobChecker {
             report_.warnings.push_back(warning);
         if (tokenizer_) attempt("job", [&] { puts_bos(settings, *tokenizer_); });
         attempt("job", [&] { split_.emplace(config, 0, static_cast<int>(settings.tensor_parallel)); });
-        if (split_) attempt("job", [&] { layout_ = engine::kv_layout_of(config, *split_, kv_dtype_of(settings)); });
+        if (split_) attempt("job", [&] { layouts_ = engine::kv_layouts_of(config, *split_, kv_dtype_of(settings)); });
         if (is_good("draft") && is_good("replay-run")) attempt("job", [&] { replica_options(settings, config); });
         attempt("job", [&] { packed_folder(settings); });
         try {
@@ -218,7 +218,7 @@ class JobChecker {
     }
 
     void estimate() {
-        if (!report_.items || !layout_ || !device_) return;
+        if (!report_.items || layouts_.empty() || !device_) return;
         if (drafts_are_bad_) return;
         for (const char* key : {"precision", "kv-precision", "batch", "tensor-parallel", "memory", "checkpoint-kv",
                                 "draft", "draft-model", "draft-precision", "draft-tree"}) {
@@ -298,7 +298,7 @@ class JobChecker {
         const engine::Split whole(report_.model->config, 0, 1);
         const std::int64_t kv_bytes =
             settings.checkpoint_kv == "store" && !scores()
-                ? engine::kv_layout_of(report_.model->config, whole, layout_->dtype).position_bytes()
+                ? engine::position_bytes(engine::kv_layouts_of(report_.model->config, whole, layouts_.front().dtype))
                 : 0;
         for (const std::int64_t positions : longest_items())
             need.checkpoints += positions * (kv_bytes + word_bytes * (1 + engine::logprob_words(settings.logprobs)));
@@ -332,7 +332,7 @@ class JobChecker {
     bool drafts_are_bad_ = false;
     ModelParts parts_;
     std::optional<engine::Split> split_;
-    std::optional<kernels::KvLayout> layout_;
+    std::vector<kernels::KvLayout> layouts_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
+#include "engine/model/model_plan.hpp"
 #include "kernels/numerics.hpp"
 #include "runner/job/device_choice.hpp"
 #include "runner/launch/engine_options.hpp"
@@ -124,6 +125,8 @@ engine::CheckpointIdentity checkpoint_identity(const Settings& settings, const F
     identity.num_layers = config.num_layers;
     identity.num_kv_heads = config.num_kv_heads;
     identity.head_dim = config.head_dim;
+    for (const auto& layout : engine::kv_layouts_of(config, engine::Split(config, 0, 1), kernels::DType::bf16))
+        identity.groups.push_back({layout.num_layers, layout.window});
     return identity;
 }
 

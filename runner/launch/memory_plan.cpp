@@ -81,7 +81,7 @@ std::int64_t pass_bytes(const Settings& settings, const ModelParts& parts, const
 /// Bytes of KV pages that fit into `bytes` of device memory: each slab takes whole granules.
 std::int64_t pages_within(std::int64_t bytes, const ModelParts& parts, const kernels::Device& device) {
     if (bytes <= 0) return 0;
-    const std::int64_t page = device.kv_page_bytes(parts.front().layout);
+    const std::int64_t page = device.kv_page_bytes(parts.front().layouts.front());
     const std::int64_t slab = engine::PagePool::slab_pages(page) * page;
     const std::int64_t taken = (slab + granule - 1) / granule * granule;
     return std::max<std::int64_t>(bytes - (bytes + taken - 1) / taken * (taken - slab), 0);
@@ -196,9 +196,10 @@ ModelParts parts_of(const Settings& settings) {
     const auto add = [&](const engine::ModelConfig& config, std::int64_t ranks) {
         const engine::Split split(config, 0, static_cast<int>(ranks));
         parts.push_back(
-            {config, split, engine::kv_layout_of(config, split, kv_dtype_of(settings)), precision_of(settings)});
+            {config, split, engine::kv_layouts_of(config, split, kv_dtype_of(settings)), precision_of(settings)});
     };
     add(engine::ModelConfig::load(settings.model), settings.tensor_parallel);
+    parts.front().window_ahead = engine::window_ahead(engine::prefill_chunk_of(settings.device == "cuda"));
     if (settings.mode == "generate" && settings.draft->copies_target) {
         parts.front().partial_cache = draft_of(settings).partial_cache;
         parts.front().new_tokens = settings.max_tokens;
@@ -248,8 +249,9 @@ std::int64_t item_kv_bytes(const ModelParts& parts, const kernels::Device& devic
             i == 0 ? held : std::min({positions, parts[i].config.max_positions, parts[i].max_cached});
         const std::int64_t prompt = std::max<std::int64_t>(seen - parts[i].new_tokens, 0);
         const std::int64_t gathered = parts[i].partial_cache.max_gathered({seen, prompt});
-        bytes += (engine::PagePool::pages_for(seen) + engine::PagePool::pages_for(gathered)) *
-                 static_cast<std::int64_t>(device.kv_page_bytes(parts[i].layout));
+        bytes += engine::sequence_bytes(device, parts[i].layouts, seen, 0, parts[i].window_ahead) +
+                 engine::PagePool::pages_for(gathered) *
+                     static_cast<std::int64_t>(device.kv_page_bytes(parts[i].layouts.front()));
     }
     return bytes;
 }
@@ -314,7 +316,7 @@ std::int64_t reserved_bytes(const Settings& settings, const ModelParts& parts, c
         const bool quantized = part.precision == engine::Precision::int8 || part.precision == engine::Precision::int4;
         operations = std::max(
             operations,
-            device.operation_bytes(part.layout,
+            device.operation_bytes(part.layouts.front(),
                                    {.rows = max_rows(settings),
                                     .positions = part.config.max_positions,
                                     .q_heads = part.split.num_heads,
@@ -333,7 +335,7 @@ std::int64_t host_bytes(const Settings& settings, const kernels::Device& device)
 std::int64_t window_bytes(const ModelParts& parts, const kernels::Device& device, std::int64_t host) {
     if (host == 0) return 0;
     constexpr std::int64_t windows = 2, step_pages = 16;  // the window grows by step_pages at a time
-    const kernels::KvLayout& layout = parts.front().layout;
+    const kernels::KvLayout& layout = parts.front().layouts.front();
     const std::int64_t page_bytes = device.kv_page_bytes(layout);
     return windows * (host / page_bytes + step_pages) * (page_bytes / layout.num_layers);
 }

@@ -20,10 +20,11 @@ namespace longhaul::runner {
 struct ModelPart {
     engine::ModelConfig config;
     engine::Split split;
-    kernels::KvLayout layout;
+    std::vector<kernels::KvLayout> layouts;  ///< by group of layers
     engine::Precision precision = engine::Precision::bf16;
     bool is_draft_layer = false;
     std::int64_t max_cached = std::int64_t{1} << 62;  ///< positions that it caches at most, besides its context
+    std::int64_t window_ahead = 0;                    ///< engine::WindowUse::ahead
     bool caches = true;  ///< false: it has no keys and values of its own (the target's copy)
     /// Of the target: the positions that drafts gather beside its own, for items of up to `new_tokens` new tokens.
     engine::PartialCache partial_cache{.mode = engine::PartialMode::full};

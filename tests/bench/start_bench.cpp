@@ -108,7 +108,7 @@ class TemporaryFolder {
 };
 
 void first_token(engine::Model& model) {
-    engine::PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
+    engine::KvPool pool(model.device(), model.kv_layouts(), std::int64_t{1} << 40);
     engine::KvSequence kv(pool);
     kv.reserve(1);
     engine::ForwardRow row = engine::text_row(0, 0);

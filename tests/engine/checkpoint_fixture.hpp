@@ -148,8 +148,8 @@ class PretendedReplica {
         for (const auto& [key, item] : items) {
             const std::int64_t kv_end = item.prompt_tokens + item.num_tokens + num_tokens - 1;
             sources.push_back({key, item.kv_tokens, kv_end,
-                               [identity = identity_, key = key, first_head](const kernels::KvBox& box, std::byte* to,
-                                                                             std::size_t head_stride) {
+                               [identity = identity_, key = key, first_head](std::size_t, const kernels::KvBox& box,
+                                                                             std::byte* to, std::size_t head_stride) {
                                    for (std::int64_t layer = 0; layer < box.num_layers; ++layer) {
                                        for (std::int64_t head = 0; head < box.num_heads; ++head, to += head_stride) {
                                            fill_kv(identity, key, box.first_layer + layer,
@@ -241,7 +241,7 @@ inline void expect_kv(CheckpointStore& store, const RestoredItem& item,
     for (std::int64_t layer = 0; layer < identity.num_layers; ++layer) {
         for (std::int64_t head = 0; head < identity.num_kv_heads; ++head) {
             for (const bool values : {false, true}) {
-                store.read_kv(item.key, layer, head, values, 0, item.kv_tokens, got.data());
+                store.read_kv(item.key, 0, layer, head, values, 0, item.kv_tokens, got.data());
                 fill_kv(identity, item.key, layer, head, values, 0, item.kv_tokens, expected.data());
                 ASSERT_EQ(got, expected) << item.key << " layer " << layer << " head " << head << " values " << values;
             }

@@ -124,16 +124,32 @@ TEST(Checkpoint, PositionsAreReadFromTheMiddle) {
         const std::int64_t count = std::min<std::int64_t>(14, item->kv_tokens - first);  // often across two files
         std::vector<std::byte> got(static_cast<std::size_t>(count * identity.head_dim) * 2);
         std::vector<std::byte> expected(got.size());
-        store.read_kv("b", 1, 3, true, first, count, got.data());
+        store.read_kv("b", 0, 1, 3, true, first, count, got.data());
         fill_kv(identity, "b", 1, 3, true, first, count, expected.data());
         EXPECT_EQ(got, expected) << first;
     }
     std::byte nothing{};
-    EXPECT_THROW(store.read_kv("b", 2, 0, true, 0, 1, &nothing), std::logic_error);
-    EXPECT_THROW(store.read_kv("b", 0, 4, true, 0, 1, &nothing), std::logic_error);
-    EXPECT_THROW(store.read_kv("b", 0, 0, true, item->kv_tokens, 1, &nothing), std::logic_error);
-    EXPECT_THROW(store.read_kv("b", 0, 0, true, -1, 1, &nothing), std::logic_error);
-    EXPECT_THROW(store.read_kv("never restored", 0, 0, true, 0, 1, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("b", 0, 2, 0, true, 0, 1, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("b", 0, 0, 4, true, 0, 1, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("b", 0, 0, 0, true, item->kv_tokens, 1, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("b", 0, 0, 0, true, -1, 1, &nothing), std::logic_error);
+    EXPECT_THROW(store.read_kv("never restored", 0, 0, 0, true, 0, 1, &nothing), std::logic_error);
+}
+
+/// With a sliding window a round stores the end of its positions: a text goes on behind a round, or a little before.
+TEST(Checkpoint, PositionsBehindWhichATextGoesOn) {
+    CheckpointIdentity identity = small_identity();
+    RestoredItem item;
+    item.kv_tokens = 3000;
+    item.kv_ends = {1000, 1100, 3000};
+    EXPECT_EQ(item.usable_positions(2500, identity), 2500) << "no window";
+    identity.groups = {{1, 0}, {1, 50}};
+    EXPECT_EQ(item.usable_positions(5000, identity), 3000);
+    EXPECT_EQ(item.usable_positions(3000 - KvGroup::margin, identity), 3000 - KvGroup::margin);
+    EXPECT_EQ(item.usable_positions(3000 - KvGroup::margin - 1, identity), 1100);
+    EXPECT_EQ(item.usable_positions(1050, identity), 1050) << "a short round stores all its positions";
+    EXPECT_EQ(item.usable_positions(900, identity), 900);
+    EXPECT_EQ(item.usable_positions(800, identity), 0);
 }
 
 TEST(Checkpoint, FloatsOverSeveralChunks) {

@@ -70,7 +70,7 @@ struct Demo {
 
     /// The logits of the last row, and its hidden state.
     PassResult run(const Tokens& context) {
-        PagePool pool(*device, target->kv_layout(), std::int64_t{1} << 40);
+        KvPool pool(*device, target->kv_layouts(), std::int64_t{1} << 40);
         KvSequence kv(pool);
         EXPECT_TRUE(kv.reserve(static_cast<std::int64_t>(context.size())));
         std::vector<ForwardRow> rows;

@@ -116,7 +116,7 @@ TEST_P(OtherDevice, HiddenStatesGoFromPassToPass) {
     const std::vector<engine::Tap> taps{{.at = engine::Tap::At::layer_input, .layer = 0, .rows = all},
                                         {.at = engine::Tap::At::last_hidden, .rows = all}};
     const auto action = [&](Model& model, int) {
-        PagePool pool(model.device(), model.kv_layout(), engine::testing::plenty);
+        KvPool pool(model.device(), model.kv_layouts(), engine::testing::plenty);
         KvSequence kv(pool);
         ASSERT_TRUE(kv.reserve(9));
         const KvView view = kv.view();

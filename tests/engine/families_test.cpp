@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "engine/json.hpp"
+#include "tests/engine/model_harness.hpp"
 #include "tests/engine/replica_harness.hpp"
 
 namespace longhaul::engine {
@@ -109,6 +110,66 @@ TEST_P(Families, InterruptionsDoNotChangeTheText) {
     }
     std::filesystem::remove_all(folder);
 }
+
+/// A text so long that windows have used their pages again, several times.
+class LongTexts : public Families {
+  protected:
+    [[nodiscard]] Job long_job() const {
+        Job long_job = job();
+        long_job.generation.max_tokens = 2200;
+        long_job.items = 1;
+        return long_job;
+    }
+    /// Whether `text` is greedy, by a model that keeps the keys and values of all positions.
+    void expect_greedy(const std::vector<std::int32_t>& text) const {
+        std::vector<std::int32_t> tokens = golden_.prompt;
+        tokens.insert(tokens.end(), text.begin(), text.end() - 1);
+        std::vector<std::int64_t> positions;
+        for (std::int64_t p = std::ssize(golden_.prompt) - 1; p < std::ssize(tokens); ++p) positions.push_back(p);
+        const auto run = testing::run_model(job().model, Precision::fp32, kernels::available_cpu_variants().back(),
+                                            tokens, positions);
+        const std::size_t vocab = run.logits().size() / positions.size();
+        for (std::size_t i = 0; i < positions.size(); ++i) {
+            const auto row = std::span(run.logits()).subspan(i * vocab, vocab);
+            ASSERT_EQ(std::max_element(row.begin(), row.end()) - row.begin(), text[i]) << "token " << i;
+        }
+    }
+};
+
+TEST_P(LongTexts, WindowsUseTheirPagesAgain) {
+    const auto text = testing::launch(long_job()).items.at(0).tokens;
+    ASSERT_EQ(text.size(), 2200U);
+    expect_greedy(text);
+
+    Job drafted = long_job();
+    drafted.options.draft.method = "ngram";
+    drafted.ranks = 2;
+    EXPECT_EQ(testing::launch(drafted).items.at(0).tokens, text);
+
+    Job self = long_job();
+    self.options.draft.method = "self";
+    self.options.draft.tree = "4";
+    self.options.draft.partial_cache = {.mode = PartialMode::dynamic, .max_positions = 512};
+    EXPECT_EQ(testing::launch(self).items.at(0).tokens, text);
+}
+
+/// A long prompt in chunks, and rounds of checkpoints, of which only the windows are stored.
+TEST_P(LongTexts, AreResumed) {
+    Job part = long_job();
+    part.prompts[0] = testing::launch(long_job()).items.at(0).tokens;
+    part.generation.max_tokens = 700;
+    const auto text = testing::launch(part).items.at(0).tokens;
+    const auto folder = std::filesystem::temp_directory_path() / ("long_texts_test." + std::to_string(::getpid()));
+    std::filesystem::remove_all(folder);
+    const testing::JobResult resumed = testing::launch_in_parts({part}, folder, 230);
+    EXPECT_EQ(resumed.items.at(0).tokens, text);
+    EXPECT_GE(resumed.sum.resumes, 2);
+    EXPECT_EQ(resumed.sum.recomputed_rows, 0) << "all keys and values that the text needs were stored";
+    std::filesystem::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, LongTexts, ::testing::Values("mistral-window", "gemma3-modern"),
+                         [](const auto& info) { return std::string(info.param).substr(0, 6); });
 
 INSTANTIATE_TEST_SUITE_P(Models, Families,
                          ::testing::Values("qwen3", "qwen3-window", "mistral-window", "gemma3-modern", "phi3-short"),

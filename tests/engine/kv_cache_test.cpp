@@ -111,5 +111,68 @@ TEST_F(PagePoolTest, ASequenceThatDoesNotFitTakesNothing) {
     EXPECT_EQ(pool.pages_in_use(), 2);
 }
 
+/// Two groups of layers: one that sees all positions, and one with a window of 100.
+class KvPoolTest : public PagePoolTest {
+  protected:
+    std::vector<kernels::KvLayout> layouts_ = [&] {
+        std::vector<kernels::KvLayout> both(2, layout_);
+        both[1].group = 1;
+        both[1].window = 100;
+        return both;
+    }();
+};
+
+TEST_F(KvPoolTest, PagesOfAWindowAreUsedAgain) {
+    KvPool pool(*device_, layouts_, KvMemory{1000 * page_bytes_}, {.sequences = 2, .ahead = 60, .scratch_slots = 64});
+    KvSequence kv(pool);
+    ASSERT_TRUE(kv.reserve(130));
+    EXPECT_EQ(kv.pages_held()[1], 3) << "a short text has the pages of all its positions";
+    ASSERT_TRUE(kv.reserve(1000));
+    ASSERT_TRUE(kv.reserve_scratch(10, 200));
+    constexpr std::int64_t ring = 4;  // 160 positions may begin anywhere in a page
+    EXPECT_EQ(kv.pages_held()[0], 16 + 4);
+    EXPECT_EQ(kv.pages_held()[1], ring + 1) << "gathered slots are in the first group";
+    const auto pages = kv.pages(1);
+    ASSERT_EQ(std::ssize(pages), 16);
+    for (std::size_t i = 0; i + ring < pages.size(); ++i) {
+        EXPECT_EQ(pages[i], pages[i + ring]);
+        EXPECT_EQ(std::count(pages.begin(), pages.begin() + ring, pages[i]), 1);
+    }
+    EXPECT_TRUE(pool.pages_for(1000, {.of_tree = 10, .all = 210}).fit_in(kv.pages_held()));
+    EXPECT_EQ(sequence_bytes(*device_, layouts_, 1000, 0, 60), (16 + ring) * page_bytes_);
+}
+
+/// A position may be written as long as the pages of the windows before its reader's end stay.
+TEST_F(KvPoolTest, TellsWhatAWriteWouldOverwrite) {
+    KvPool pool(*device_, layouts_, KvMemory{1000 * page_bytes_}, {.sequences = 1, .ahead = 60});
+    KvSequence kv(pool);
+    ASSERT_TRUE(kv.reserve(2000));
+    for (const std::int64_t margin : {0, 40}) {
+        std::int64_t first = 500;
+        while (!kv.overwrites(first, 500, margin)) ++first;
+        const auto pages = kv.pages(1);
+        EXPECT_EQ(pages[first / 64], pages[(500 - 100 - margin) / 64]) << "the first page that is still read";
+    }
+    KvPool keeps_all(*device_, layouts_, 1000 * page_bytes_);
+    EXPECT_FALSE(KvSequence(keeps_all).overwrites(1'000'000, 500, 40));
+}
+
+TEST_F(KvPoolTest, MemoryIsForTheWindowsFirst) {
+    const WindowUse use{.sequences = 3, .ahead = 60, .scratch_slots = 64};
+    const KvPool pool(*device_, layouts_, KvMemory{100 * page_bytes_}, use);
+    EXPECT_EQ(pool.max_pages()[1], 3 * (4 + 1));
+    EXPECT_EQ(pool.max_pages()[0], 100 - 15);
+    EXPECT_EQ(KvPool(*device_, layouts_, KvMemory{20 * page_bytes_}, use).max_pages()[1], 10) << "at most a half";
+}
+
+TEST_F(KvPoolTest, AFailedReservationChangesNothing) {
+    KvPool pool(*device_, layouts_, KvMemory{20 * page_bytes_}, {.sequences = 1, .ahead = 60, .scratch_slots = 64});
+    KvSequence kv(pool);
+    EXPECT_FALSE(kv.reserve(20 * 64));
+    EXPECT_EQ(pool.pages_in_use()[0], 0);
+    EXPECT_EQ(pool.pages_in_use()[1], 0);
+    EXPECT_TRUE(kv.reserve(10 * 64));
+}
+
 }  // namespace
 }  // namespace longhaul::engine

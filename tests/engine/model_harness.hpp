@@ -47,7 +47,7 @@ inline ForwardRow wanted(ForwardRow row) {
 
 inline std::vector<float> run_rank(Model& model, const std::vector<std::int32_t>& tokens,
                                    const std::vector<std::int64_t>& positions, std::int64_t chunk) {
-    PagePool pool(model.device(), model.kv_layout(), plenty);
+    KvPool pool(model.device(), model.kv_layouts(), plenty);
     KvSequence kv(pool);
     kv.reserve(static_cast<std::int64_t>(tokens.size()));
     std::vector<float> logits;

@@ -168,7 +168,7 @@ struct LayerAlone {
         : tensors(SafetensorsFolder::open(folder)),
           split(model.config(), model.group().rank(), model.group().size()),
           layout(model.kv_layout()),
-          layers(model.context(), model.config(), split, weights, one_layer(layout)) {
+          layers(model.context(), model.config(), split, weights, {&one_layer(layout), 1}) {
         FolderSource source(tensors);
         load_weights(plan_layers(model.config(), split, weight_types(model.precision()), tensor_names(model.config()),
                                  layer, weights),
@@ -405,7 +405,7 @@ TEST(DecoderLayers, TakeAnInputOfAnotherWidth) {
         const HiddenStates y = model.embed(rows);
         layer.layers.begin(rows, own.views());
         layer.layers.run(0, 1, x.data());
-        DecoderLayers widened(model.context(), model.config(), layer.split, weights, layer.layout);
+        DecoderLayers widened(model.context(), model.config(), layer.split, weights, {&layer.layout, 1});
         widened.begin(rows, others.views());
         widened.run(0, 1, y.data(), nullptr, {.rows = input.as<float>(), .width = 2 * hidden});
         EXPECT_LT(greatest_difference(host_of(model, x), host_of(model, y)), 1e-5);

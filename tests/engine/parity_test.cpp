@@ -199,7 +199,7 @@ void expect_nodes_equal_their_chains(const char* name, const std::vector<std::in
     const auto group = make_local_group();
     const auto model = Model::load(golden.folder, Precision::bf16, *device, *group);
     const auto vocab = static_cast<std::size_t>(model->config().vocab_size);
-    PagePool pool(*device, model->kv_layout(), testing::plenty);
+    KvPool pool(*device, model->kv_layouts(), testing::plenty);
 
     for (const std::int64_t context : contexts) {
         KvSequence kv(pool);
@@ -281,7 +281,7 @@ TEST(LearnedPositions, EndWhereTheTableEnds) {
     for (std::int32_t i = 0; i < 128; ++i) tokens.push_back(i * 5 % 96);
     const std::vector<float> last = testing::run_rank(*model, tokens, {127}, 50);
 
-    PagePool pool(*device, model->kv_layout(), testing::plenty);
+    KvPool pool(*device, model->kv_layouts(), testing::plenty);
     KvSequence kv(pool);
     kv.reserve(128);
     kv.reserve_scratch(2);

@@ -169,6 +169,8 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                                                    model->config().num_layers,
                                                    model->config().num_kv_heads,
                                                    model->config().head_dim};
+                    for (const kernels::KvLayout& layout : model->kv_layouts())
+                        options.checkpoint.identity.groups.push_back({layout.num_layers, layout.window});
                     store = std::make_unique<CheckpointStore>(options.checkpoint.folder, options.checkpoint.identity,
                                                               options.checkpoint.epoch - 1);
                 }

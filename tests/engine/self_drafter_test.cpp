@@ -412,7 +412,7 @@ TEST(KvRanker, GathersWhatTheQueriesRankBest) {
     const RankedSelection made = cache.selection({690, 1}).value();
     std::vector<std::int32_t> best(static_cast<std::size_t>(layout.num_kv_heads * (made.gathered - 16)));
     model->forward({.rows = rows, .sequences = std::span(&view, 1), .before_attention = [&](const LayerQueries& q) {
-                        if (q.layer == 0)
+                        if (q.layer.index == 0)
                             device->rank_positions(layout, 0, q.of_row(made.ranked_at, layout), q.q_heads,
                                                    {kv.pages(), 16, made.ranked_before, made.gathered - 16},
                                                    best.data());

@@ -27,7 +27,7 @@ inline SamplingParams four_tokens() {
 
 /// The target's distribution after `context`.
 inline Distribution next_token(Model& model, const SamplingParams& sampling, const std::vector<std::int32_t>& context) {
-    PagePool pool(model.device(), model.kv_layout(), std::int64_t{1} << 40);
+    KvPool pool(model.device(), model.kv_layouts(), std::int64_t{1} << 40);
     KvSequence kv(pool);
     EXPECT_TRUE(kv.reserve(std::ssize(context)));
     std::vector<ForwardRow> rows;
