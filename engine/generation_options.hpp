@@ -16,6 +16,7 @@ struct GenerationOptions {
     SamplingParams sampling{};
     std::vector<std::int32_t> eos_ids{};  ///< empty with ignore_eos
     std::vector<std::string> stop{};      ///< stop strings: each ends the item
+    std::int64_t stop_loops = 0;          ///< length of a loop that ends the item (loop_detector.hpp); 0: off
     std::int64_t logprobs = 0;  ///< number of top tokens reported with log-probabilities beside the chosen one; 0: off
 };
 

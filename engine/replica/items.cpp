@@ -89,6 +89,10 @@ void Replica::State::admit(Admission& admission) {
         sequence->stop_text = std::make_unique<StopText>(tokenizer, wanted.stop, sequence->item.prompt);
         for (const std::int32_t token : admission.output) sequence->stop_text->push(token);
     }
+    if (wanted.stop_loops > 0 && !sequence->is_forced()) {
+        sequence->loops.emplace(wanted.stop_loops);
+        for (const std::int32_t token : admission.output) sequence->loops->push(token);
+    }
     if (!options.scoring) sequence->kv->reserve(sequence->num_tokens());
     const std::int64_t lost_tokens = std::max<std::int64_t>(sequence->item.known_tokens - sequence->num_output(), 0);
     if (admission.restored) {

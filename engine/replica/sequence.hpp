@@ -12,6 +12,7 @@
 
 #include "engine/draft/drafter.hpp"
 #include "engine/kv/kv_cache.hpp"
+#include "engine/replica/loop_detector.hpp"
 #include "engine/replica/work_item.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
@@ -68,6 +69,7 @@ struct Sequence {
     bool saved_once = false;
 
     std::unique_ptr<StopText> stop_text;  ///< null if there are no stop strings
+    std::optional<LoopDetector> loops;    ///< of the output tokens, if a loop ends the item
 
     [[nodiscard]] std::int64_t prompt_size() const { return static_cast<std::int64_t>(item.prompt.size()); }
     [[nodiscard]] std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }

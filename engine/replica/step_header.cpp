@@ -45,6 +45,7 @@ void fields(Archive& archive, GenerationOptions& options) {
     archive(options.sampling);
     archive(options.eos_ids);
     list(archive, options.stop);
+    archive(options.stop_loops);
     archive(options.logprobs);
 }
 

@@ -15,18 +15,14 @@ enum class Type { number, boolean, text };
 
 /// The keys that an item may set, in the order of --help.
 const std::vector<std::pair<std::string, Type>>& item_keys() {
-    static const std::vector<std::pair<std::string, Type>> keys{{"seed", Type::number},
-                                                                {"max-tokens", Type::number},
-                                                                {"ignore-eos", Type::boolean},
-                                                                {"stop", Type::text},
-                                                                {"logprobs", Type::number},
-                                                                {"temperature", Type::number},
-                                                                {"top-k", Type::number},
-                                                                {"top-p", Type::number},
-                                                                {"min-p", Type::number},
-                                                                {"eta", Type::number},
-                                                                {"repetition-penalty", Type::number},
-                                                                {"penalty-window", Type::number}};
+    static const std::vector<std::pair<std::string, Type>> keys{
+        {"seed", Type::number},          {"max-tokens", Type::number},
+        {"ignore-eos", Type::boolean},   {"stop", Type::text},
+        {"stop-loops", Type::number},    {"logprobs", Type::number},
+        {"temperature", Type::number},   {"top-k", Type::number},
+        {"top-p", Type::number},         {"min-p", Type::number},
+        {"eta", Type::number},           {"repetition-penalty", Type::number},
+        {"penalty-window", Type::number}};
     return keys;
 }
 

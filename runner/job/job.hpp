@@ -29,6 +29,7 @@ struct Settings {
     std::int64_t max_tokens = 1024;
     bool ignore_eos = false;
     std::vector<std::string> stop;
+    std::int64_t stop_loops = 0;
     std::string add_bos = "auto";
     std::string overlong = "error";
     std::int64_t logprobs = 0;

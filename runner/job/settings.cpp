@@ -459,8 +459,8 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
     // Keys that runs of earlier versions do not record. The default is what those versions did, so it is left out.
-    static const std::set<std::string> later_keys{"mode",         "window",   "stride",       "chat",
-                                                  "draft-passes", "resample", "resample-tree"};
+    static const std::set<std::string> later_keys{"mode",       "window",       "stride",   "chat",
+                                                  "stop-loops", "draft-passes", "resample", "resample-tree"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {

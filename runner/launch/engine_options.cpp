@@ -111,6 +111,7 @@ std::shared_ptr<const engine::GenerationOptions> generation_options(const Settin
                                       .seed = settings.seed,
                                       .sampling = sampling_of(settings),
                                       .stop = settings.stop,
+                                      .stop_loops = settings.stop_loops,
                                       .logprobs = settings.logprobs};
     if (!settings.ignore_eos) options.eos_ids = config.eos_ids;
     return std::make_shared<const engine::GenerationOptions>(std::move(options));

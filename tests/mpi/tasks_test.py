@@ -6,7 +6,7 @@ usage: tasks_test.py BINARY CASE
 
 import json
 
-from harness import check, digest, main, results
+from harness import check, digest, main, make_prompts, results
 from mpi_test import expect
 
 
@@ -51,6 +51,27 @@ def xsum(bench):
     check_run(bench, ["a", "b"], {"b": "summary"})
 
 
+def loops(bench):
+    """Items end where they repeat themselves, on two ranks of one replica as on one; drafts and a stop change nothing."""
+    prompts = make_prompts(bench.folder / "p.jsonl", 4)
+    keys = {"task": "prompts", "data": prompts, "max_tokens": 150, "temperature": 0, "token_ids": "true",
+            "repetition_penalty": 0.1, "penalty_window": 4}
+    job = bench.job(**keys, stop_loops=10)
+    expect(bench.run(job, 2, "--tensor-parallel=2"), 0, "two ranks")
+    lines = results(bench.folder / "run")
+    ends = [line["num_tokens"] for line in lines if line["finish_reason"] == "repetition"]
+    check(len(ends) >= 2 and max(ends) < 150, f"loops: {[(line['finish_reason'], line['num_tokens']) for line in lines]}")
+    for line in lines:
+        tokens = line["token_ids"]
+        ended = [n for n in range(11, len(tokens) + 1) for p in range(1, min(10, n - 10) + 1)
+                 if tokens[n - 10:n] == tokens[n - 10 - p:n - p]]
+        check(ended[:1] == ([len(tokens)] if line["finish_reason"] == "repetition" else []), f"{line['id']}: {ended}")
+    expect(bench.run(job, 1, f"--output={bench.folder}/drafts", "--draft=ngram", "--batch=1"), 0, "drafts")
+    check(digest(bench.folder / "drafts") == digest(bench.folder / "run"), "the same bytes")
+    done = expect(bench.run(job, 1, "--stop-loops=11"), 2, "another length")
+    check("stop-loops" in done.error_lines()[0], done.errors)
+
+
 def dolly(bench):
     lines = [{"instruction": "Why?", "context": "", "response": "So."},
              {"instruction": "What?", "context": "It rains.", "response": "Rain.", "category": "qa"}]
@@ -72,4 +93,4 @@ def messages(bench):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main({case.__name__: case for case in (wmt, xsum, dolly, messages)}))
+    raise SystemExit(main({case.__name__: case for case in (wmt, xsum, dolly, messages, loops)}))

@@ -295,7 +295,8 @@ TEST_F(TaskTest, OptionsOfAnItem) {
 
 TEST_F(TaskTest, BadOptionsFailAlone) {
     const std::string all =
-        "(seed, max-tokens, ignore-eos, stop, logprobs, temperature, top-k, top-p, min-p, eta, repetition-penalty or "
+        "(seed, max-tokens, ignore-eos, stop, stop-loops, logprobs, temperature, top-k, top-p, min-p, eta, "
+        "repetition-penalty or "
         "penalty-window)";
     const std::vector<std::pair<std::string, std::string>> cases{
         {R"({"tempreature": 1})",

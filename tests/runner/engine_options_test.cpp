@@ -21,12 +21,14 @@ TEST(GenerationOptions, AreTheSettingsOfAnItem) {
     settings.seed = 5;
     settings.temperature = 0.25;
     settings.stop = {"END"};
+    settings.stop_loops = 64;
     settings.logprobs = 4;
     auto options = generation_options(settings, config_of(100));
     EXPECT_EQ(options->max_tokens, 33);
     EXPECT_EQ(options->seed, 5U);
     EXPECT_EQ(options->sampling.temperature, 0.25);
     EXPECT_EQ(options->stop, settings.stop);
+    EXPECT_EQ(options->stop_loops, 64);
     EXPECT_EQ(options->logprobs, 4);
     EXPECT_EQ(options->eos_ids, (std::vector<std::int32_t>{2, 7}));
     settings.ignore_eos = true;

@@ -50,6 +50,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"max-tokens", "0", "max-tokens: expected an integer from 1 to 2147483647, got '0'"},
         {"max-tokens", "1e3", "max-tokens: expected an integer from 1 to 2147483647, got '1e3'"},
         {"max-tokens", count, "max-tokens: expected an integer from 1 to 2147483647, got '9223372036854775807'"},
+        {"stop-loops", "-1", "stop-loops: expected an integer from 0 to 2147483647, got '-1'"},
+        {"stop-loops", "64.5", "stop-loops: expected an integer from 0 to 2147483647, got '64.5'"},
         {"prompt-tokens", "12 ", "prompt-tokens: expected an integer from 1 to 2147483647, got '12 '"},
         {"samples", "0", "samples: expected an integer from 1 to 1000000, got '0'"},
         {"batch", "0", "batch: expected an integer from 1 to 65536, got '0'"},

@@ -25,6 +25,7 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"prompt-tokens", "512", ""},
                                            {"max-tokens", "1024", ""},
                                            {"ignore-eos", "false", ""},
+                                           {"stop-loops", "0", ""},
                                            {"samples", "1", ""},
                                            {"add-bos", "auto", ""},
                                            {"overlong", "error", ""},
@@ -130,6 +131,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "max-tokens",
                                      "ignore-eos",
                                      "stop",
+                                     "stop-loops",
                                      "samples",
                                      "shard",
                                      "add-bos",
@@ -194,13 +196,16 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
         const auto identity = identity_of(settings);
         return std::any_of(identity.begin(), identity.end(), [&](const Assignment& a) { return a.key == key; });
     };
-    for (const char* key : {"mode", "window", "stride"}) EXPECT_FALSE(has(Settings(), key));
+    for (const char* key : {"mode", "window", "stride", "stop-loops"}) EXPECT_FALSE(has(Settings(), key));
     Settings scores;
     scores.mode = "perplexity";
     scores.window = 64;
     EXPECT_TRUE(has(scores, "mode"));
     EXPECT_TRUE(has(scores, "window"));
     EXPECT_TRUE(has(scores, "teacher-forced"));
+    Settings stops;
+    stops.stop_loops = 64;
+    EXPECT_TRUE(has(stops, "stop-loops"));
     Settings sampled;
     sampled.verify = "recursive";
     EXPECT_FALSE(has(sampled, "partial-cache"));
@@ -329,7 +334,7 @@ TEST(Settings, KindsOfKeys) {
     }
     for (const char* key :
          {"task", "seed", "prompt-tokens", "temperature", "precision", "kv-precision", "device", "verify", "stop",
-          "ignore-eos", "token-ids", "add-bos", "overlong", "penalty-window", "no-such-key"}) {
+          "ignore-eos", "token-ids", "add-bos", "overlong", "penalty-window", "stop-loops", "no-such-key"}) {
         EXPECT_EQ(kind_of(key, job), KeyKind::identity) << key;
     }
     for (const char* key : {"limit", "samples", "max-tokens"}) EXPECT_EQ(kind_of(key, job), KeyKind::extension) << key;
