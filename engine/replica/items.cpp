@@ -79,6 +79,9 @@ void Replica::State::admit(Admission& admission) {
     sequence->tokens = sequence->item.prompt;
     sequence->tokens.insert(sequence->tokens.end(), admission.output.begin(), admission.output.end());
     sequence->noise_key = noise_key(wanted.seed, sequence->item.id, sequence->item.sample);
+    sequence->sampling = wanted.sampling;
+    if (wanted.sampling.dry.is_on()) sequence->dry_breakers = breakers.of(wanted.dry_breakers);
+    sequence->sampling.dry_breakers = sequence->dry_breakers.get();
     sequence->kv = std::make_shared<KvSequence>(pool);
     const DraftItem known{
         .id = sequence->item.id, .sample = sequence->item.sample, .prompt_tokens = sequence->prompt_size()};

@@ -50,6 +50,8 @@ inline std::int64_t output_limit(const WorkItem& item) {
 
 struct Sequence {
     WorkItem item;
+    SamplingParams sampling{};                          ///< the item's, with its breakers
+    std::shared_ptr<const DryBreakers> dry_breakers{};  ///< null without DRY
     std::int64_t number = 0;           ///< order of admission in this launch: the youngest has the largest
     std::vector<std::int32_t> tokens;  ///< prompt and output; the last token has no KV yet
     std::shared_ptr<KvSequence> kv;    ///< shared with a checkpoint that is being written

@@ -29,7 +29,7 @@ void Replica::State::propose(const StepHeader& header) {
         proposals.push_back({.sequence = sequence.drafter.get(),
                              .context = sequence.tokens,
                              .noise = noise_of(sequence),
-                             .sampling = &sequence.item.options->sampling,
+                             .sampling = &sequence.sampling,
                              .kv = sequence.kv.get(),
                              .text_depth = depth,
                              .max_depth = std::min(depth, header.trees.depth),
@@ -129,7 +129,7 @@ std::vector<Verdict> Replica::State::verify(Logits& logits) {
         const Sequence& sequence = *slice.sequence;
         trees.push_back({.tree = &slice.tree,
                          .context = sequence.tokens,
-                         .sampling = &sequence.item.options->sampling,
+                         .sampling = &sequence.sampling,
                          .noise_key = sequence.noise_key,
                          .first_row = slice.first_logits,
                          .forced = {}});

@@ -19,6 +19,44 @@ Key temperature_key() {
             .get = [](const Settings& s) { return Strings{format_number(s.temperature)}; }};
 }
 
+constexpr std::size_t max_breakers = 64;
+constexpr std::size_t max_breaker_bytes = 40;
+
+void add_breaker(Settings& settings, const std::string& value) {
+    std::vector<std::string>& breakers =
+        settings.dry_breakers ? *settings.dry_breakers : settings.dry_breakers.emplace();
+    if (value == "none") {
+        breakers.clear();
+        return;
+    }
+    std::string text = parse_text(value);
+    if (text.empty() || text.size() > max_breaker_bytes)
+        throw BadValue{"none, or a text of 1 to " + std::to_string(max_breaker_bytes) + " bytes", ""};
+    if (!is_text(text)) throw BadValue{"UTF-8 text", ""};
+    if (breakers.size() == max_breakers)
+        throw BadValue{"at most " + std::to_string(max_breakers) + " sequence breakers", ""};
+    breakers.push_back(std::move(text));
+}
+
+Key dry_breakers_key() {
+    return {
+        .info =
+            {.key = "dry-breakers",
+             .value_name = "TEXT|none",
+             .help =
+                 R"(DRY: sequence breaker, a text across which no repetition is counted, such as \n for the end of )"
+                 "a line; those that are given replace the default; none = no breakers",
+             .repeatable = true},
+        .set = [](Settings& s, const std::string& value, const auto&) { add_breaker(s, value); },
+        .get =
+            [](const Settings& s) {
+                const std::vector<std::string>& breakers = s.dry_breakers.value_or(default_dry_breakers);
+                Strings values;
+                for (const std::string& text : breakers) values.push_back(quote_text(text));
+                return values.empty() ? Strings{"none"} : values;
+            }};
+}
+
 }  // namespace
 
 Section sampling_section() {
@@ -33,7 +71,18 @@ Section sampling_section() {
              number("repetition-penalty", Kind::identity, &Settings::repetition_penalty, 0, 1000, true,
                     "penalises each token of the penalty window by this factor, once; 1 = off"),
              integer("penalty-window", Kind::identity, &Settings::penalty_window, 1, max_tokens,
-                     "tokens before the next one that are penalised")}};
+                     "tokens before the next one that are penalised"),
+             number("dry-multiplier", Kind::identity, &Settings::dry_multiplier, 0, 1000, false,
+                    "DRY: penalty of a token that would continue a repetition of dry-allowed-length tokens, subtracted "
+                    "from its logit behind the repetition penalty; a common value is 0.8; 0 = off"),
+             number("dry-base", Kind::identity, &Settings::dry_base, 1, 1000, false,
+                    "DRY: factor of the penalty for each further token of the repetition"),
+             integer("dry-allowed-length", Kind::identity, &Settings::dry_allowed_length, 1, max_tokens,
+                     "DRY: repetitions of fewer tokens are not penalised"),
+             integer("dry-window", Kind::identity, &Settings::dry_window, 0, max_tokens,
+                     "DRY: repetitions are looked for in this number of tokens before the next one; 0 = in the whole "
+                     "text, prompt included"),
+             dry_breakers_key()}};
 }
 
 }  // namespace longhaul::runner

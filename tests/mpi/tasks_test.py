@@ -6,7 +6,7 @@ usage: tasks_test.py BINARY CASE
 
 import json
 
-from harness import check, digest, main, make_prompts, results
+from harness import DEMO_MODEL, check, digest, main, make_prompts, results, statistics
 from mpi_test import expect
 
 
@@ -72,6 +72,27 @@ def loops(bench):
     check("stop-loops" in done.error_lines()[0], done.errors)
 
 
+def dry(bench):
+    """DRY sampling: one text on one rank and on two of one replica, with and without drafts; items may set their own."""
+    lines = [{"prompt": "The sea, the sea, the"}, {"prompt": "One. Two. One. Two. One.", "options": {"dry-base": 3}},
+             {"prompt": "old man, old man, old", "options": {"dry-breakers": []}}, {"prompt": "a", "options": {"dry-multiplier": 0}}]
+    keys = {"data": write_lines(bench.folder / "p.jsonl", lines), "model": DEMO_MODEL, "max_tokens": 40, "temperature": 0.6,
+            "repetition_penalty": 0.8, "penalty_window": 30}
+    job = bench.job(**keys, dry_multiplier=0.8, dry_allowed_length=1)
+    expect(bench.run(job, 1, "--draft=ar"), 0, "plain")
+    expect(bench.run(job, 2, f"--output={bench.folder}/two", "--tensor-parallel=2", "--draft=ngram"), 0, "two ranks")
+    expect(bench.run(job, 1, f"--output={bench.folder}/self", "--batch=4", "--draft=self", "--draft-tree=4"), 0, "self")
+    check(sum(line["accepted"] for line in statistics(bench.folder / "self")) > 5, "no draft was accepted")
+    for other in ("two", "self"):
+        check(digest(bench.folder / other) == digest(bench.folder / "run"), f"{other}: other bytes")
+    texts = [line["text"] for line in results(bench.folder / "run")]
+    expect(bench.run(job, 1, f"--output={bench.folder}/off", "--dry-multiplier=0"), 0, "without")
+    without = [line["text"] for line in results(bench.folder / "off")]
+    check(texts[3] == without[3] and all(texts[n] != without[n] for n in range(2)), f"{texts} {without}")
+    done = expect(bench.run(job, 1, "--dry-breakers=!"), 2, "another identity")
+    check("dry-breakers" in done.error_lines()[0], done.errors)
+
+
 def dolly(bench):
     lines = [{"instruction": "Why?", "context": "", "response": "So."},
              {"instruction": "What?", "context": "It rains.", "response": "Rain.", "category": "qa"}]
@@ -93,4 +114,4 @@ def messages(bench):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main({case.__name__: case for case in (wmt, xsum, dolly, messages, loops)}))
+    raise SystemExit(main({case.__name__: case for case in (wmt, xsum, dolly, messages, loops, dry)}))

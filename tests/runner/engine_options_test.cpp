@@ -22,6 +22,10 @@ TEST(GenerationOptions, AreTheSettingsOfAnItem) {
     settings.temperature = 0.25;
     settings.stop = {"END"};
     settings.stop_loops = 64;
+    settings.dry_multiplier = 0.5;
+    settings.dry_base = 2;
+    settings.dry_allowed_length = 3;
+    settings.dry_window = 99;
     settings.logprobs = 4;
     auto options = generation_options(settings, config_of(100));
     EXPECT_EQ(options->max_tokens, 33);
@@ -29,6 +33,13 @@ TEST(GenerationOptions, AreTheSettingsOfAnItem) {
     EXPECT_EQ(options->sampling.temperature, 0.25);
     EXPECT_EQ(options->stop, settings.stop);
     EXPECT_EQ(options->stop_loops, 64);
+    EXPECT_EQ(options->sampling.dry.multiplier, 0.5);
+    EXPECT_EQ(options->sampling.dry.base, 2);
+    EXPECT_EQ(options->sampling.dry.allowed_length, 3);
+    EXPECT_EQ(options->sampling.dry.window, 99);
+    EXPECT_EQ(options->dry_breakers, default_dry_breakers);
+    settings.dry_breakers = {"END"};
+    EXPECT_EQ(generation_options(settings, config_of(100))->dry_breakers, std::vector<std::string>{"END"});
     EXPECT_EQ(options->logprobs, 4);
     EXPECT_EQ(options->eos_ids, (std::vector<std::int32_t>{2, 7}));
     settings.ignore_eos = true;
