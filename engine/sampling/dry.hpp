@@ -64,6 +64,7 @@ class DryMatcher {
         std::int64_t begin = 0, end = 0;
     };
 
+    /// Keeps what is known if the tokens are those of the last call.
     void set_sequence(std::span<const std::int32_t> sequence);
     void index_tokens();
     [[nodiscard]] std::int64_t sequence_size() const { return static_cast<std::int64_t>(sequence_.size()); }
