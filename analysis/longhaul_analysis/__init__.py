@@ -18,6 +18,7 @@ from .runs import STATISTICS, Item, Run, open_runs
 from .scores import RunScores, Score, score_run, score_runs
 from .significance import Comparison, compare_runs
 from .tables import Table, make_table
+from .windows import WINDOW_MEASURES, make_window_table
 
 if TYPE_CHECKING:
     from .export import export_runs, frame
@@ -26,6 +27,7 @@ __all__ = [
     "LENGTH_MEASURES",
     "MEASURES",
     "STATISTICS",
+    "WINDOW_MEASURES",
     "AnalysisError",
     "Comparison",
     "Item",
@@ -43,6 +45,7 @@ __all__ = [
     "frame",
     "make_length_table",
     "make_table",
+    "make_window_table",
     "open_runs",
     "score_run",
     "score_runs",

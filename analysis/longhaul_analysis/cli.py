@@ -1,4 +1,4 @@
-"""The command line: `longhaul-analysis scores|compare|table|lengths|figure|export RUN…`.
+"""The command line: `longhaul-analysis scores|compare|table|lengths|windows|figure|export RUN…`.
 
 Exit codes as longhaul's: 0 done, 1 data that cannot be used, 2 usage. Errors and notes go to standard error.
 """
@@ -22,6 +22,7 @@ from .runs import Run, open_runs
 from .scores import RunScores, score_runs
 from .significance import Comparison, compare_runs
 from .tables import Table, as_csv, as_json, as_latex, as_markdown, make_table
+from .windows import DEFAULT_WINDOW, WINDOW_MEASURES, make_window_table
 
 _PRINTED_SAMPLES = 6  # columns; beyond, the first, the mean and its error
 
@@ -98,6 +99,17 @@ def _parser() -> argparse.ArgumentParser:
     lengths.add_argument("--parts", type=_positive, default=5, metavar="N", help="of the length max-tokens (5)")
     lengths.add_argument("--format", choices=("md", "csv", "latex"), default="md", help="(md)")
     lengths.add_argument("--json", action="store_true", help="for programs, all digits")
+
+    windows = _command(
+        commands, "windows", _windows, "speed-up, loops, distinct-n and own perplexity in each window of long texts"
+    )
+    windows.add_argument("--columns", metavar="NAMES", help=f"some of {', '.join(WINDOW_MEASURES)} (all)")
+    windows.add_argument("--rows", metavar="KEYS", help="as for table")
+    windows.add_argument(
+        "--tokens", type=_positive, default=DEFAULT_WINDOW, metavar="N", help=f"of a window ({DEFAULT_WINDOW})"
+    )
+    windows.add_argument("--format", choices=("md", "csv", "latex"), default="md", help="(md)")
+    windows.add_argument("--json", action="store_true", help="for programs, all digits")
 
     figure = _command(commands, "figure", _figure, "a figure of all runs")
     figure.add_argument("--kind", required=True, metavar="KIND", help=f"one of {', '.join(KINDS)}")
@@ -305,6 +317,12 @@ def _print_table(table: Table, options: argparse.Namespace) -> None:
 def _lengths(options: argparse.Namespace) -> None:
     table = make_length_table(_open(options), _names(options.columns), _names(options.rows), options.parts)
     _print_table(table, options)
+
+
+def _windows(options: argparse.Namespace) -> None:
+    _print_table(
+        make_window_table(_open(options), _names(options.columns), _names(options.rows), options.tokens), options
+    )
 
 
 def _figure(options: argparse.Namespace) -> None:

@@ -6,11 +6,12 @@ that are so long. γ is the number of heads: the draft tree has γ + 1 levels, t
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from .errors import AnalysisError, UsageError
-from .measures import Measure, mean_distinct
+from .measures import Measure, mean_distinct, onset_of
 from .runs import Item, Run, is_baseline_of
 from .tables import Cell, Column, Table, check_cell, check_keys, default_rows, row_label, sort_labels
 
@@ -28,9 +29,10 @@ LENGTH_MEASURES: Mapping[str, Measure] = {
         Measure("minutes", "minutes", 2, "length", "of an item, without its prompt"),
         Measure("minutes_saved", "minutes saved", 2, "length", "minutes by plain decoding - minutes"),
         Measure("distinct", "Distinct-n", 3, "length", "mean of distinct-1 to -4 of the tokens up to there"),
+        Measure("loops", "loops", 3, "length", "share of items whose text repeats itself up to there"),
     )
 }  # fmt: skip
-DEFAULT_LENGTH_MEASURES = ("alpha", "beta", "speedup", "distinct")
+DEFAULT_LENGTH_MEASURES = ("alpha", "beta", "speedup", "distinct", "loops")
 
 
 @dataclass
@@ -40,6 +42,7 @@ class Mark:
     num_items: int = 0
     sums: dict[str, float] = field(default_factory=dict)  # of the columns of by_length
     distinct: list[float] = field(default_factory=list)  # of each item that has token ids
+    loops: list[bool] = field(default_factory=list)  # of each item of the run that shows them
 
     def add(self, item: Item, row: Mapping[str, float], tokens: int) -> None:
         """Adds an item's row of by_length."""
@@ -60,17 +63,32 @@ def make_length_table(
 ) -> Table:
     """A row for each part of the length, within each row of `make_table`; `columns`: LENGTH_MEASURES."""
     measures = choose_length_measures(columns)
+    marks = {run: marks_of(run, parts) for run in runs}
+    return lay_out(runs, measures, rows, marks, partial(length_values, marks), "tokens")
+
+
+def lay_out(
+    runs: Sequence[Run],
+    measures: Sequence[Measure],
+    rows: Sequence[str] | None,
+    lengths: Mapping[Run, Iterable[int]],
+    values: Callable[[Sequence[Run], int, str], list[float]],
+    title: str,
+) -> Table:
+    """A row for each of the `lengths` of the runs that share a label.
+
+    `values`: of a measure at a length, one for each run that has it. `title`: of the column of lengths.
+    """
     row_keys = default_rows(runs, []) if rows is None else list(rows)
     check_keys(runs, "rows", row_keys)
-    marks = {run: marks_of(run, parts) for run in runs}
     together: dict[tuple[str, ...], list[Run]] = {}
     for run in runs:
         together.setdefault(row_label(run, row_keys), []).append(run)
-    table = Table([*row_keys, "tokens"], [Column(measure) for measure in measures])
+    table = Table([*row_keys, title], [Column(measure) for measure in measures])
     for label in sort_labels(together):
         check_cell(together[label])
-        for tokens in sorted({tokens for run in together[label] for tokens in marks[run]}):
-            cells = [Cell(measure, length_values(marks, together[label], tokens, measure.name)) for measure in measures]
+        for tokens in sorted({tokens for run in together[label] for tokens in lengths[run]}):
+            cells = [Cell(measure, values(together[label], tokens, measure.name)) for measure in measures]
             table.rows.append(((*label, str(tokens)), cells))
     table.signatures = {measure.title: measure.definition for measure in measures}
     return table
@@ -94,14 +112,19 @@ def marks_of(run: Run, parts: int) -> dict[int, Mark]:
         )
     lengths = [int(full) * part // parts // TOKENS_PER_ROW * TOKENS_PER_ROW for part in range(1, parts + 1)]
     marks: dict[int, Mark] = {}
+    onsets: list[int | None] = []
     for item in run.read_items():
         rows = {row["tokens"] // TOKENS_PER_ROW: row for row in item.stats.get("by_length", [])}
         for tokens in lengths:
             row = rows.get(tokens // TOKENS_PER_ROW)
             if row is not None:
                 marks.setdefault(tokens, Mark()).add(item, row, tokens)
+        if item.shows_loops:
+            onsets.append(onset_of(item))
     if not marks:
         raise AnalysisError(f"{run.folder}: by_length: expected items of {lengths[0]:,} tokens or more, got none")
+    for tokens, mark in marks.items():
+        mark.loops = [onset is not None and onset < tokens for onset in onsets]
     return marks
 
 
@@ -170,4 +193,5 @@ _VALUES: Mapping[str, Callable[[Run, Mark, Mark | None], float | None]] = {
     "minutes": _minutes,
     "minutes_saved": _minutes_saved,
     "distinct": _distinct,
+    "loops": lambda _run, mark, _plain: sum(mark.loops) / len(mark.loops) if mark.loops else None,
 }

@@ -24,7 +24,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from .errors import UsageError
-from .repetition import distinct_ngrams, longest_repeat, number_units
+from .repetition import distinct_ngrams, longest_repeat, loop_onset, number_units
 from .runs import Item
 
 Ratio = tuple[float, float]  # part, whole
@@ -48,7 +48,7 @@ class Measure:
     @property
     def per_sample(self) -> bool:
         """Computed for each sample of the prompts apart; else once, over all of them."""
-        return self.family in ("corpus", "rouge", "words", "tokens", "logprobs")
+        return self.family in ("corpus", "rouge", "words", "tokens", "logprobs", "loops")
 
     @property
     def needs_reference(self) -> bool:
@@ -56,7 +56,8 @@ class Measure:
         return self.family in ("corpus", "rouge")
 
 
-def _exp(loss: float) -> float:
+def exp_of(loss: float) -> float:
+    """Perplexity of a loss in nats a token."""
     return math.exp(loss) if loss < 700 else math.inf
 
 
@@ -88,10 +89,13 @@ MEASURES: Mapping[str, Measure] = {
         *_repetition_measures("words", "", "words"),
         *_repetition_measures("tokens", "token", "tokens"),
         Measure("loss", "loss", 4, "likelihood", "nats a token of the given continuations"),
-        Measure("perplexity", "perplexity", 3, "likelihood", "exp of the loss", _exp),
+        Measure("perplexity", "perplexity", 3, "likelihood", "exp of the loss", exp_of),
         Measure("bits_per_byte", "bits/byte", 4, "likelihood", "nll in bits / UTF-8 bytes of what was scored"),
         Measure("own_perplexity", "own perplexity", 3, "logprobs",
-                "exp of the mean -log p of the generated tokens, by the raw logits", _exp),
+                "exp of the mean -log p of the generated tokens, by the raw logits", exp_of),
+        Measure("loops", "loops", 3, "loops", "share of items whose text repeats itself"),
+        Measure("loop_onset", "loop onset", 1, "loops",
+                "tokens before the first repeated one, mean over the items that repeat themselves"),
         Measure("tokens", "tokens", 1, "statistics", "tokens per item, mean over items"),
         Measure("block_efficiency", "block efficiency", 3, "statistics", "tokens / target calls"),
         Measure("mbsu", "MBSU", 3, "statistics", "memory-bound speedup: tokens / (target calls + cost of drafts)"),
@@ -121,6 +125,7 @@ def missing_reason(measure: Measure) -> str:
         "tokens": "token ids: run the job with token-ids = true",
         "likelihood": "nll: run the job with teacher-forced = true or mode = perplexity",
         "logprobs": "logprobs: run the job with logprobs > 0",
+        "loops": "token ids, and of loop_onset texts that loop: run the job with token-ids = true or stop-loops > 0",
         "statistics": "stats.jsonl in the run folder",
         "summary": "summary.json in the run folder",
     }[measure.family]
@@ -252,6 +257,8 @@ def _family(item: Item, family: str, scoring: Scoring) -> dict[str, Ratio]:
         return _likelihood(item)
     if family == "logprobs":
         return _own_likelihood(item)
+    if family == "loops":
+        return _loops(item)
     return _statistics(item)
 
 
@@ -272,6 +279,20 @@ def _repetition(units: Sequence[str] | Sequence[int], prefix: str) -> dict[str, 
         values["repetition"] = 1 - shares[3]
     values["longest_repeat"] = longest_repeat(numbers)
     return {prefix + name: (value, 1.0) for name, value in values.items()}
+
+
+def onset_of(item: Item) -> int | None:
+    """Tokens of the item before the first repeated one; None where it does not loop."""
+    if item.finish_reason == "repetition":
+        return max(item.num_tokens - item.loop_length, 0)
+    return loop_onset(number_units(item.token_ids or []), item.loop_length)
+
+
+def _loops(item: Item) -> dict[str, Ratio]:
+    if not item.shows_loops:
+        return {}
+    onset = onset_of(item)
+    return {"loops": (0.0, 1.0)} if onset is None else {"loops": (1.0, 1.0), "loop_onset": (float(onset), 1.0)}
 
 
 def _likelihood(item: Item) -> dict[str, Ratio]:

@@ -1,4 +1,4 @@
-"""How a text repeats itself: distinct n-grams and the longest repeated span, over words or tokens."""
+"""How a text repeats itself: distinct n-grams, the longest repeated span, loops; over words or tokens."""
 
 from collections.abc import Hashable, Sequence
 
@@ -33,20 +33,47 @@ def longest_repeat(units: Ranks) -> int:
     """
     if len(units) == 0 or not _repeats(units):
         return 0
-    doubled = [units]  # [k] -> classes of the spans of 2^k units
-    while len(units) >= 2 ** len(doubled):
-        half = 2 ** (len(doubled) - 1)
-        ranks = _classes(doubled[-1][:-half], doubled[-1][half:])
-        if not _repeats(ranks):
-            break
-        doubled.append(ranks)
-    width = 2 ** (len(doubled) - 1)
+    ranks, width = _doubled(units, len(units))
     low, high = width, min(2 * width, len(units))  # low repeats, high does not
     while high - low > 1:
         length = (low + high) // 2
-        spans = _classes(doubled[-1][: len(units) - length + 1], doubled[-1][length - width :])
-        low, high = (length, high) if _repeats(spans) else (low, length)
+        low, high = (length, high) if _repeats(_spans(ranks, width, length)) else (low, length)
     return int(low)
+
+
+def loop_onset(units: Ranks, length: int) -> int | None:
+    """Where the text first repeats itself for `length` units: the number of units before the first repeated one.
+
+    It is the first place whose `length` units equal those that begin p units earlier, for some period p from 1 to
+    `length`; None where there is none. The same definition ends items with `stop-loops`
+    (engine/replica/loop_detector.hpp), at the last of these units.
+    """
+    if len(units) <= length:
+        return None
+    ranks, width = _doubled(units, length)
+    spans = _spans(ranks, width, length) if width <= length <= 2 * width else None
+    if spans is None:  # no span of half the length occurs twice
+        return None
+    order = np.argsort(spans, kind="stable")  # equal spans stand together, in the order of the text
+    earlier, later = order[:-1], order[1:]
+    loops = later[(spans[earlier] == spans[later]) & (later - earlier <= length)]
+    return int(loops.min()) if len(loops) else None
+
+
+def _doubled(units: Ranks, longest: int) -> tuple[Ranks, int]:
+    """Classes of spans of 1, 2, 4, … units: of the longest that repeat and are of at most `longest`; their length."""
+    ranks, width = units, 1
+    while 2 * width <= min(longest, len(units)):
+        longer = _classes(ranks[:-width], ranks[width:])
+        if not _repeats(longer):
+            break
+        ranks, width = longer, 2 * width
+    return ranks, width
+
+
+def _spans(ranks: Ranks, width: int, length: int) -> Ranks:
+    """Classes of the spans of `length` units from those of `width`, which is half of it or more."""
+    return _classes(ranks[: len(ranks) + width - length], ranks[length - width :])
 
 
 def _classes(first: Ranks, second: Ranks) -> Ranks:

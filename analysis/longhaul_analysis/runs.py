@@ -37,6 +37,9 @@ DRAFT_KEYS = frozenset(
     }
 )  # fmt: skip
 
+# Tokens that make a loop where the job does not say (stop-loops = 0).
+LOOP_LENGTH = 64
+
 # What follows from draft-tree: levels of the tree, and its nodes under the root (tokens the target sees at once).
 TREE_KEYS = ("draft-depth", "draft-nodes")
 
@@ -58,7 +61,7 @@ class Item:
     sample: int
     text: str
     num_tokens: int  # with the end-of-text token
-    finish_reason: str  # "length", "stop" or "error"
+    finish_reason: str  # "length", "stop", "repetition" or "error"
     error: str | None = None
     token_ids: list[int] | None = None
     logprobs: list[list[list[float]]] | None = None  # [token][0 = chosen, then the best][id, log p]; only on request
@@ -66,6 +69,8 @@ class Item:
     nll: float | None = None  # sum of -log p of a given continuation, natural logarithm
     loss_by_position: list[list[float]] | None = None  # [first position, tokens, nll] a power of two of the position
     reference: str | None = None
+    loop_length: int = LOOP_LENGTH  # tokens that repeat what stands before them make a loop; `stop-loops` of the job
+    ends_loops: bool = False  # whether the job ends an item that loops
     stats: dict[str, Any] = field(default_factory=dict)  # seconds, steps, target_calls, drafted, accepted, …
 
     @property
@@ -81,6 +86,11 @@ class Item:
     def scored_bytes(self) -> int:
         """UTF-8 bytes of the tokens that `nll` is the sum of."""
         return int(self.stats.get("scored_bytes", len(self.text.encode())))
+
+    @property
+    def shows_loops(self) -> bool:
+        """Whether the item says if its text loops."""
+        return not self.failed and (self.ends_loops or self.token_ids is not None)
 
     @property
     def failed(self) -> bool:
@@ -129,6 +139,12 @@ class Run:
         """Whether its texts are the data's own (or none): nothing to compare with references."""
         return self.keys.get("mode") == "perplexity" or self.keys.get("teacher-forced") == "true"
 
+    @property
+    def stop_loops(self) -> int:
+        """Tokens after which the job ends an item that repeats itself; 0: it does not."""
+        value = self.keys.get("stop-loops", "0")
+        return int(value) if value.isdigit() else 0
+
     def summary_number(self, name: str) -> float | None:
         """A positive number of summary.json; None where there is none."""
         value = self.summary.get(name)
@@ -151,6 +167,7 @@ class Run:
             raise AnalysisError(self._unfinished(expected))
         statistics = _read_statistics(self.folder / "stats.jsonl")
         references = self._references()
+        stop_loops = self.stop_loops
         seen: dict[str, int] = {}  # id -> place in the input
         count = 0
         for number, line in _lines(path):
@@ -160,6 +177,8 @@ class Run:
                 item.logprobs = None
             item.stats = statistics.get((item.id, item.sample), {})
             item.reference = references.find(item.id, place)
+            item.ends_loops = stop_loops > 0
+            item.loop_length = stop_loops or LOOP_LENGTH
             count += 1
             yield item
         if count == 0:

@@ -60,9 +60,17 @@ class RunScores:
 
     def notes(self, measures: Iterable[Measure]) -> list[str]:
         """What a reader of these measures must know, a line each."""
-        if not any(measure.needs_reference for measure in measures):
-            return []
+        measures = list(measures)
+        names = {measure.name for measure in measures}
         lines = []
+        loops = self.value("loops")
+        if "speedup" in names and "loops" not in names and loops:
+            lines.append(
+                f"{self.run.folder}: {100 * loops:.0f} % of the texts repeat themselves, which drafts predict easily; "
+                "see the measures loops and loop_onset"
+            )
+        if not any(measure.needs_reference for measure in measures):
+            return lines
         if 0 < self.without_reference < self.num_items:
             lines.append(
                 f"{self.run.folder}: {self.without_reference} of {self.num_items} items have no reference and are "

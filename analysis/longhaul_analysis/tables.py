@@ -18,7 +18,7 @@ from .scores import RunScores, relative_value, score_runs, standard_error
 
 DEFAULT_MEASURES = (
     "bleu", "chrf", "rouge1", "rouge2", "rougeL", "distinct", "repetition", "perplexity", "bits_per_byte",
-    "block_efficiency", "mbsu", "acceptance", "tokens_per_second", "speedup",
+    "block_efficiency", "mbsu", "acceptance", "tokens_per_second", "speedup", "loops", "loop_onset",
 )  # fmt: skip
 
 
@@ -104,7 +104,8 @@ def make_table(
     for by_spread in cells.values():
         for together in by_spread.values():
             check_cell(together)
-    scores = score_runs(runs, measures, scoring)
+    beside = [MEASURES["loops"]] if names and "speedup" in names and "loops" not in names else []  # for notes
+    scores = score_runs(runs, [*measures, *beside], scoring)
     if not names:
         measures = [m for m in measures if any(of_run.value(m.name) is not None for of_run in scores.values())]
     spreads = sort_labels({spread for by_spread in cells.values() for spread in by_spread})

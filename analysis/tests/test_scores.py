@@ -233,3 +233,19 @@ def test_memory_bound_speedup_by_hand(make_run):
     assert run("plain", {"target_calls": 60, "draft_calls": 0, "block_efficiency": 1.0}) == 1
     older = {"target_calls": 30, "draft_calls": 80, "block_efficiency": 2.0}  # before there was a number
     assert run("older", older) is None
+
+
+def test_loops_by_hand(make_run):
+    loop = [1, 2, 3, *[7, 8] * 40]  # the first repeated token has 5 before it
+    items = [{"token_ids": loop}, {"token_ids": list(range(90))}, {"finish_reason": "error", "error": "x"}, {}]
+    measures = choose_measures(["loops", "loop_onset"])
+    scores = score_run(one_run(make_run("run", items)), measures).scores
+    assert scores["loops"].mean == pytest.approx(1 / 2)
+    assert scores["loop_onset"].mean == 5
+    # of another length, as the job has it; the items themselves say whether they loop
+    keys = {"stop-loops": 10}
+    items = [{"finish_reason": "repetition", "num_tokens": 15}, {"num_tokens": 40}, {"num_tokens": 3}]
+    scores = score_run(one_run(make_run("stopped", items, keys)), measures).scores
+    assert scores["loops"].mean == pytest.approx(1 / 3)
+    assert scores["loop_onset"].mean == 5
+    assert score_run(one_run(make_run("unknown", [{}])), measures).scores == {}

@@ -154,3 +154,15 @@ def test_values_over_plain_decoding_of_the_same_seed(make_run):
     assert head[:5] == ["draft", "draft-tree", "mbsu_relative", "mbsu_relative_se", "mbsu_relative_runs"]
     with pytest.raises(UsageError, match="expected the same job with draft = ar beside it, got none"):
         make_table([run for run in runs if run.keys["draft"] != "ar"], ["mbsu"], ["draft", "draft-tree"], relative=True)
+
+
+def test_a_speedup_of_texts_that_loop_is_noted(make_run):
+    items = [{"token_ids": [7, 8] * 50}, {"token_ids": list(range(100))}]
+    folder = make_run("run", items, summary={"speedup": 3.0})
+    table = make_table(open_runs([folder]), ["speedup"], None)
+    (note,) = table.notes
+    assert "50 % of the texts repeat themselves" in note
+    assert make_table(open_runs([folder]), ["speedup", "loops"], None).notes == []
+    assert make_table(open_runs([folder]), ["tokens"], None).notes == []
+    plain = make_run("plain", items[1:], summary={"speedup": 3.0})
+    assert make_table(open_runs([plain]), ["speedup"], None).notes == []

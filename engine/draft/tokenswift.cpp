@@ -24,7 +24,9 @@ PartialSequence& sequence_of(const Proposal& proposal) {
 SamplingParams without_filters(const SamplingParams& sampling) {
     return {.temperature = sampling.temperature,
             .repetition_penalty = sampling.repetition_penalty,
-            .penalty_window = sampling.penalty_window};
+            .penalty_window = sampling.penalty_window,
+            .dry = sampling.dry,
+            .dry_breakers = sampling.dry_breakers};
 }
 
 class TokenSwiftDrafter final : public Drafter {

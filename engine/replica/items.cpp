@@ -115,6 +115,9 @@ void Replica::State::admit(Admission& admission) {
     sequence->tokens.insert(sequence->tokens.end(), admission.output.begin(), admission.output.end());
     sequence->has_long_rope = sequence->num_tokens() > longest_short_text;
     sequence->noise_key = noise_key(wanted.seed, sequence->item.id, sequence->item.sample);
+    sequence->sampling = wanted.sampling;
+    if (wanted.sampling.dry.is_on()) sequence->dry_breakers = breakers.of(wanted.dry_breakers);
+    sequence->sampling.dry_breakers = sequence->dry_breakers.get();
     sequence->kv = std::make_shared<KvSequence>(pool);
     const DraftItem known{
         .id = sequence->item.id, .sample = sequence->item.sample, .prompt_tokens = sequence->prompt_size()};
@@ -124,6 +127,10 @@ void Replica::State::admit(Admission& admission) {
     if (!wanted.stop.empty() && !sequence->is_forced()) {
         sequence->stop_text = std::make_unique<StopText>(tokenizer, wanted.stop, sequence->item.prompt);
         for (const std::int32_t token : admission.output) sequence->stop_text->push(token);
+    }
+    if (wanted.stop_loops > 0 && !sequence->is_forced()) {
+        sequence->loops.emplace(wanted.stop_loops);
+        for (const std::int32_t token : admission.output) sequence->loops->push(token);
     }
     if (!options.scoring) sequence->kv->reserve(sequence->num_tokens());
     const std::int64_t lost_tokens = std::max<std::int64_t>(sequence->item.known_tokens - sequence->num_output(), 0);

@@ -12,6 +12,7 @@
 
 #include "engine/draft/drafter.hpp"
 #include "engine/kv/kv_cache.hpp"
+#include "engine/replica/loop_detector.hpp"
 #include "engine/replica/work_item.hpp"
 #include "engine/sampling/log_softmax.hpp"
 #include "engine/tokenizer/tokenizer.hpp"
@@ -49,6 +50,8 @@ inline std::int64_t output_limit(const WorkItem& item) {
 
 struct Sequence {
     WorkItem item;
+    SamplingParams sampling{};                          ///< the item's, with its breakers
+    std::shared_ptr<const DryBreakers> dry_breakers{};  ///< null without DRY
     std::int64_t number = 0;           ///< order of admission in this launch: the youngest has the largest
     std::vector<std::int32_t> tokens;  ///< prompt and output; the last token has no KV yet
     std::shared_ptr<KvSequence> kv;    ///< shared with a checkpoint that is being written
@@ -70,6 +73,7 @@ struct Sequence {
     bool saved_once = false;
 
     std::unique_ptr<StopText> stop_text;  ///< null if there are no stop strings
+    std::optional<LoopDetector> loops;    ///< of the output tokens, if a loop ends the item
 
     [[nodiscard]] std::int64_t prompt_size() const { return static_cast<std::int64_t>(item.prompt.size()); }
     [[nodiscard]] std::int64_t num_tokens() const { return static_cast<std::int64_t>(tokens.size()); }

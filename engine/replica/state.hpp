@@ -21,6 +21,7 @@
 #include "engine/kv/kv_cache.hpp"
 #include "engine/model/model.hpp"
 #include "engine/replica/checkpoint_rounds.hpp"
+#include "engine/replica/dry_breakers.hpp"
 #include "engine/replica/prefill_pace.hpp"
 #include "engine/replica/replica.hpp"
 #include "engine/replica/sequence.hpp"
@@ -71,6 +72,7 @@ struct Replica::State {
           verifier(drafter->max_nodes() > 0 ? options.verify : VerifyRule(VerifyRule::coupled), model.device(),
                    model.config().vocab_size),
           log_softmax(model.config().vocab_size),
+          breakers(tokenizer),
           pool(model.device(), model.kv_layouts(), memory_limit(), window_use()),
           rounds(options.checkpoint, model, group),
           pace(2.0 * static_cast<double>(num_parameters(model.config())) / group.size(), options.prefill_chunk),
@@ -142,6 +144,7 @@ struct Replica::State {
     std::unique_ptr<Drafter> drafter;
     BatchVerifier verifier;
     LogSoftmax log_softmax;
+    BreakerMaker breakers;
     KvPool pool;
     std::int64_t longest_short_text = model.config().longest_short_text();
     CheckpointRounds rounds;

@@ -30,7 +30,7 @@ void Replica::State::propose(const StepHeader& header) {
         proposals.push_back({.sequence = sequence.drafter.get(),
                              .context = sequence.tokens,
                              .noise = noise_of(sequence),
-                             .sampling = &sequence.item.options->sampling,
+                             .sampling = &sequence.sampling,
                              .kv = sequence.kv.get(),
                              .text_depth = depth,
                              .max_depth = std::min(depth, header.trees.depth),
@@ -131,6 +131,8 @@ bool Replica::State::append(Sequence& sequence, std::int32_t token, std::optiona
     if (std::find(wanted.eos_ids.begin(), wanted.eos_ids.end(), token) != wanted.eos_ids.end())
         reason = FinishReason::stop;
     if (sequence.stop_text && !reason && sequence.stop_text->push(token)) reason = FinishReason::stop;
+    // Before the length: the item ends here with any max-tokens.
+    if (sequence.loops && sequence.loops->push(token) && !reason) reason = FinishReason::repetition;
     if (!reason && sequence.num_output() >= wanted.max_tokens) reason = FinishReason::length;
     return !reason;
 }
@@ -142,7 +144,7 @@ std::vector<Verdict> Replica::State::verify(Logits& logits) {
         const Sequence& sequence = *slice.sequence;
         trees.push_back({.tree = &slice.tree,
                          .context = sequence.tokens,
-                         .sampling = &sequence.item.options->sampling,
+                         .sampling = &sequence.sampling,
                          .noise_key = sequence.noise_key,
                          .first_row = slice.first_logits,
                          .forced = {}});

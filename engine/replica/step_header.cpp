@@ -43,8 +43,10 @@ void fields(Archive& archive, GenerationOptions& options) {
     archive(options.max_tokens);
     archive(options.seed);
     archive(options.sampling);
+    list(archive, options.dry_breakers);
     archive(options.eos_ids);
     list(archive, options.stop);
+    archive(options.stop_loops);
     archive(options.logprobs);
 }
 

@@ -19,7 +19,8 @@ struct WorkItem {
     std::string checkpoint_key;        ///< unique in the job
     std::vector<std::int32_t> prompt;  ///< at least one token
     /// Teacher forcing: the given target tokens. Drafts are verified against them, and their loss is summed. The item
-    /// ends with them (reason stop) or at max_tokens (reason length); end-of-text ids and stop strings do not end it.
+    /// ends with them (reason stop) or at max_tokens (reason length); end-of-text ids, stop strings and loops do not
+    /// end it.
     std::vector<std::int32_t> continuation{};
     std::shared_ptr<const GenerationOptions> options{};  ///< never null
     /// Output tokens that an earlier launch is known to have reached. Those that no checkpoint holds count as
@@ -27,7 +28,7 @@ struct WorkItem {
     std::int64_t known_tokens = 0;
 };
 
-enum class FinishReason { length, stop, error };
+enum class FinishReason { length, stop, repetition, error };
 
 struct FinishedItem {
     std::int64_t index = 0;

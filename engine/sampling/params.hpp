@@ -5,6 +5,18 @@
 
 namespace longhaul::engine {
 
+class DryBreakers;
+
+/// Options of DRY (dry.hpp).
+struct DryParams {
+    double multiplier = 0;            ///< 0: off
+    double base = 1.75;               ///< >= 1
+    std::int64_t allowed_length = 2;  ///< a match of fewer tokens is not penalised
+    std::int64_t window = 4096;       ///< matches lie within the last tokens of a node's context; 0: all tokens
+
+    [[nodiscard]] bool is_on() const { return multiplier > 0; }
+};
+
 struct SamplingParams {
     double temperature = 1.0;            ///< 0: greedy
     std::int64_t top_k = 0;              ///< 0: off
@@ -14,6 +26,8 @@ struct SamplingParams {
     double repetition_penalty = 1.0;     ///< θ; 1: off
     std::int64_t penalty_window = 1024;  ///< W: the penalty sees the last W tokens of a node's context
     std::int64_t min_keep = 1;           ///< each filter keeps at least this many tokens
+    DryParams dry{};
+    const DryBreakers* dry_breakers = nullptr;  ///< set by the replica, which owns them; null: none
 };
 
 }  // namespace longhaul::engine

@@ -15,7 +15,7 @@
 
 namespace longhaul::engine {
 LogitsPipeline::LogitsPipeline(const SamplingParams& params, std::int64_t vocab_size)
-    : logits_(static_cast<std::size_t>(vocab_size)), seen_(static_cast<std::size_t>(vocab_size), 0) {
+    : logits_(static_cast<std::size_t>(vocab_size)), seen_(static_cast<std::size_t>(vocab_size), 0), dry_(vocab_size) {
     set_params(params);
 }
 
@@ -48,6 +48,13 @@ void LogitsPipeline::penalise(const NodeContext& context) {
         const float penalised = logit > 0 ? logit / theta : logit * theta;
         logit = std::min(penalised, std::numeric_limits<float>::max());  // a penalty below 1 may overflow
     });
+}
+
+void LogitsPipeline::penalise_repeats(const NodeContext& context) {
+    for (const DryPenalty& penalty : dry_.find(params_, context.sequence, context.path)) {
+        const auto v = static_cast<std::size_t>(penalty.token);
+        if (v < logits_.size()) logits_[v] -= penalty.amount;
+    }
 }
 
 kernels::Choice LogitsPipeline::choice(const NodeContext& context, const NoiseRow& noise,
@@ -269,6 +276,7 @@ const Distribution& LogitsPipeline::apply(std::span<const float> logits, const N
     const kernels::FlushDenormals flush;
     take(logits);
     penalise(context);
+    penalise_repeats(context);
     if (params_.temperature == 0) {
         take_greedy();
         return out_;

@@ -1,6 +1,6 @@
 // Logits pipeline (algorithms.md section 1): turns logits into the next-token distribution by repetition penalty,
-// temperature, top-k, top-p, min-p and eta, in this order, each applied to the renormalized output of the one before.
-// Called by drafters and verifiers. Plain IEEE arithmetic in a fixed order without libm: the same bits on every
+// DRY, temperature, top-k, top-p, min-p and eta, in this order, each applied to the renormalized output of the one
+// before. Called by drafters and verifiers. Plain IEEE arithmetic in a fixed order without libm: the same bits on every
 // machine.
 #pragma once
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/sampling/distribution.hpp"
+#include "engine/sampling/dry.hpp"
 #include "engine/sampling/noise.hpp"
 #include "engine/sampling/params.hpp"
 #include "kernels/device.hpp"
@@ -16,7 +17,7 @@
 
 namespace longhaul::engine {
 
-/// Context of a tree node, for the penalty: tokens of the sequence (including the root), followed by the node's path.
+/// Context of a tree node, for the penalties: tokens of the sequence (including the root), followed by the node's path.
 struct NodeContext {
     std::span<const std::int32_t> sequence;
     std::span<const std::int32_t> path;  ///< nodes below the root, ending with the node itself; empty at the root
@@ -34,8 +35,12 @@ class LogitsPipeline {
     /// probabilities are needed (the coupled rule does not need them). The result is valid until the next call.
     const Distribution& apply(std::span<const float> logits, const NodeContext& context, bool with_q = true);
 
-    /// Parameters for a device (kernels::TokenChooser) to choose the token that `apply` and gumbel_argmax would choose.
-    /// `penalised` receives the tokens that the context penalises; the returned Choice points to it.
+    /// Whether a device can choose tokens with these parameters: a Choice has no DRY.
+    [[nodiscard]] static bool fits_device(const SamplingParams& params) { return !params.dry.is_on(); }
+
+    /// Parameters for a device (kernels::TokenChooser) to choose the token that `apply` and gumbel_argmax would choose,
+    /// if they fit it (fits_device). `penalised` receives the tokens that the context penalises; the returned Choice
+    /// points to it.
     [[nodiscard]] kernels::Choice choice(const NodeContext& context, const NoiseRow& noise,
                                          std::vector<std::int32_t>& penalised);
 
@@ -47,6 +52,7 @@ class LogitsPipeline {
     template <typename Take>
     void for_penalised(const NodeContext& context, Take take);
     void penalise(const NodeContext& context);
+    void penalise_repeats(const NodeContext& context);
     [[nodiscard]] float greatest_logit() const;
     void take_greedy();
     void take_all();
@@ -63,6 +69,7 @@ class LogitsPipeline {
     std::vector<float> logits_;
     std::vector<std::uint64_t> seen_;  // by token: the last call that penalised it
     std::uint64_t call_ = 0;
+    DryMatcher dry_;
     std::vector<std::int32_t> order_;
     Distribution out_;
 };

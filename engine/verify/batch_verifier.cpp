@@ -66,11 +66,16 @@ std::vector<BatchVerifier::NodeDecisions> BatchVerifier::decide_on_device(std::s
     return decisions;
 }
 
-/// Calls tell(node, choice) for every node of a tree, with the choice for the node's logits row. Does nothing for
-/// forced trees.
+/// Whether a device may decide the tree.
+static bool fits_device(const TreeToVerify& asked) {
+    return asked.forced.empty() && LogitsPipeline::fits_device(*asked.sampling);
+}
+
+/// Calls tell(node, choice) for every node of a tree, with the choice for the node's logits row. Does nothing for trees
+/// that the host decides.
 template <typename Tell>
 void BatchVerifier::each_choice(const TreeToVerify& asked, const Tell& tell) {
-    if (!asked.forced.empty()) return;
+    if (!fits_device(asked)) return;
     pipeline_.set_params(*asked.sampling);
     for (std::int32_t node = 0; node < asked.tree->num_nodes(); ++node) {
         const std::vector<std::int32_t> path = path_tokens(*asked.tree, node);
@@ -90,7 +95,7 @@ void BatchVerifier::choose_tokens(std::span<const TreeToVerify> trees, Logits& l
     const std::vector<std::int32_t> tokens = logits.choose(choices);
     auto next = tokens.begin();
     for (std::size_t i = 0; i < trees.size(); ++i) {
-        if (!trees[i].forced.empty()) continue;
+        if (!fits_device(trees[i])) continue;
         for (std::int32_t node = 0; node < trees[i].tree->num_nodes(); ++node, ++next)
             if (*next >= 0) decisions[i][node] = CoupledVerifier::of_token(*trees[i].tree, node, *next);
     }

@@ -44,7 +44,7 @@ class Verifier {
     [[nodiscard]] virtual Verdict verify(const TokenTree& tree, const TargetDistribution& target,
                                          std::uint64_t noise_key, std::int64_t position) const = 0;
     /// The rule, if it decides node by node, each by the distribution after the node's path. Other rules are given
-    /// distributions whose penalty sees the tokens up to the root, at every node.
+    /// distributions whose penalties see the tokens up to the root, at every node.
     [[nodiscard]] virtual const NodeVerifier* by_node() const { return nullptr; }
 };
 

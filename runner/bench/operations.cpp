@@ -128,17 +128,21 @@ BenchTable bench_sampling(BenchSetup& setup) {
                                  {"values_per_second", "M values/s", 1e-6, 1}},
                      .lines = {},
                      .details = {}};
-    engine::SamplingParams greedy, warm, top_p;
+    engine::SamplingParams greedy, warm, top_p, dry;
     greedy.temperature = 0;
     warm.temperature = 0.8;
     warm.min_p = 0.05;
     warm.repetition_penalty = 1.1;
     warm.penalty_window = 1024;
+    dry.temperature = 0.8;
+    dry.min_p = 0.05;
+    dry.dry.multiplier = 0.8;
     top_p.temperature = 1;
     top_p.top_p = 0.9;
     for (const std::int64_t vocab : {32000, 128256}) {
         setup.add(table, measure_sampling(vocab, "temperature 0", greedy));
         setup.add(table, measure_sampling(vocab, "0.8, min-p 0.05, penalty 1.1 of 1024", warm));
+        setup.add(table, measure_sampling(vocab, "0.8, min-p 0.05, DRY", dry));
         setup.add(table, measure_sampling(vocab, "1, top-p 0.9", top_p));
     }
     return table;

@@ -122,6 +122,7 @@ engine::ReplicaHooks hooks_of(Session& session, std::shared_ptr<const engine::Ge
 }
 
 const char* reason_text(engine::FinishReason reason) {
+    if (reason == engine::FinishReason::repetition) return "ended by stop-loops, in a loop";
     return reason == engine::FinishReason::length ? "ended at max-tokens" : "ended by the model or a stop text";
 }
 

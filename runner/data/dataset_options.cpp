@@ -19,6 +19,7 @@ const std::vector<std::pair<std::string, Type>>& item_keys() {
                                                                 {"max-tokens", Type::number},
                                                                 {"ignore-eos", Type::boolean},
                                                                 {"stop", Type::text},
+                                                                {"stop-loops", Type::number},
                                                                 {"logprobs", Type::number},
                                                                 {"temperature", Type::number},
                                                                 {"top-k", Type::number},
@@ -26,7 +27,12 @@ const std::vector<std::pair<std::string, Type>>& item_keys() {
                                                                 {"min-p", Type::number},
                                                                 {"eta", Type::number},
                                                                 {"repetition-penalty", Type::number},
-                                                                {"penalty-window", Type::number}};
+                                                                {"penalty-window", Type::number},
+                                                                {"dry-multiplier", Type::number},
+                                                                {"dry-base", Type::number},
+                                                                {"dry-allowed-length", Type::number},
+                                                                {"dry-window", Type::number},
+                                                                {"dry-breakers", Type::text}};
     return keys;
 }
 
@@ -74,8 +80,10 @@ std::shared_ptr<const Settings> with_options(const Json& options, const Settings
     auto settings = std::make_shared<Settings>(job);
     for (const auto& [key, value] : options.items()) {
         const Type type = type_of_key(key, where);
-        if (key == "stop") settings->stop.clear();  // the item's stop texts replace the job's
-        if (key == "stop" && value.is_array()) {
+        // The item's texts replace the job's.
+        if (key == "stop") settings->stop.clear();
+        if (key == "dry-breakers") settings->dry_breakers.emplace();
+        if (type == Type::text && value.is_array()) {
             for (const Json& text : value) set_option(*settings, key, type, text, where);
         } else {
             set_option(*settings, key, type, value, where);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@
 #include "runner/job/shard.hpp"
 
 namespace longhaul::runner {
+
+/// DRY's sequence breakers of a job that names none; those of llama.cpp.
+inline const std::vector<std::string> default_dry_breakers{"\n", ":", "\"", "*"};
 
 struct Settings {
     // Job and text
@@ -29,6 +33,7 @@ struct Settings {
     std::int64_t max_tokens = 1024;
     bool ignore_eos = false;
     std::vector<std::string> stop;
+    std::int64_t stop_loops = 0;
     std::string add_bos = "auto";
     std::string overlong = "error";
     std::int64_t logprobs = 0;
@@ -62,6 +67,12 @@ struct Settings {
     double eta = 0.0;
     double repetition_penalty = 1.0;
     std::int64_t penalty_window = 1024;
+    double dry_multiplier = 0.0;
+    double dry_base = 1.75;
+    std::int64_t dry_allowed_length = 2;
+    std::int64_t dry_window = 4096;  // tokens; 0 = all
+    std::optional<std::vector<std::string>>
+        dry_breakers;  // not given: default_dry_breakers; resolved by parse_settings
     // Drafting
     engine::DraftMethodRef draft = engine::automatic;  // resolved by parse_settings
     std::vector<std::filesystem::path> draft_model;

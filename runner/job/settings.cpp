@@ -146,6 +146,7 @@ void resolve(Settings& settings) {
         const bool sizes = settings.is_coupled() && !settings.draft->fixed_shape;
         if (!settings.draft_tree.is_given() && sizes) settings.draft_tree = "auto";
     }
+    if (!settings.dry_breakers) settings.dry_breakers = default_dry_breakers;
     if (settings.kv_precision.empty()) settings.kv_precision = settings.precision == "fp32" ? "fp32" : "bf16";
     // The device kind decides the bits of results, so the resolved job names the device.
     settings.device = resolved_device(settings.device, settings.kernels, gpus_here());
@@ -459,8 +460,11 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
     // Keys that runs of earlier versions do not record. The default is what those versions did, so it is left out.
-    static const std::set<std::string> later_keys{"mode",         "window",   "stride",       "chat",
-                                                  "draft-passes", "resample", "resample-tree"};
+    static const std::set<std::string> later_keys{
+        "mode",         "window",         "stride",       "chat",
+        "stop-loops",   "dry-multiplier", "dry-base",     "dry-allowed-length",
+        "dry-window",   "dry-breakers",   "draft-passes", "resample",
+        "resample-tree"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {

@@ -8,47 +8,12 @@
 #include "engine/error.hpp"
 #include "engine/verify/verifier.hpp"
 #include "runner/job/value_text.hpp"
+#include "runner/job/vocabulary_parts.hpp"
 
 namespace longhaul::runner {
 namespace {
 
-using Kind = Key::Kind;
-using Strings = std::vector<std::string>;
-
-constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t max_tokens = std::numeric_limits<std::int32_t>::max();
 constexpr double no_limit = std::numeric_limits<double>::infinity();
-
-std::string joined(const Strings& words, const char* between) {
-    std::string text;
-    for (const std::string& word : words) text += text.empty() ? word : between + word;
-    return text;
-}
-
-Key integer(std::string key, Kind kind, std::int64_t Settings::*field, std::int64_t low, std::int64_t high,
-            std::string help) {
-    return {
-        .info = {.key = std::move(key), .value_name = "INTEGER", .help = std::move(help)},
-        .kind = kind,
-        .set = [=](Settings& s, const std::string& value, const auto&) { s.*field = parse_integer(value, low, high); },
-        .get = [=](const Settings& s) { return Strings{std::to_string(s.*field)}; }};
-}
-
-Key number(std::string key, Kind kind, double Settings::*field, double low, double high, bool low_excluded,
-           std::string help) {
-    return {.info = {.key = std::move(key), .value_name = "NUMBER", .help = std::move(help)},
-            .kind = kind,
-            .set = [=](Settings& s, const std::string& value,
-                       const auto&) { s.*field = parse_number(value, low, high, low_excluded); },
-            .get = [=](const Settings& s) { return Strings{format_number(s.*field)}; }};
-}
-
-Key flag(std::string key, Kind kind, bool Settings::*field, std::string help) {
-    return {.info = {.key = std::move(key), .value_name = "true|false", .help = std::move(help), .flag = true},
-            .kind = kind,
-            .set = [=](Settings& s, const std::string& value, const auto&) { s.*field = parse_bool(value); },
-            .get = [=](const Settings& s) { return Strings{s.*field ? "true" : "false"}; }};
-}
 
 /// Returns `value` if it is one of `now`. `later` lists known values that this version does not support. Throws
 /// BadValue.
@@ -152,20 +117,6 @@ Key stop_key() {
                 for (const std::string& text : s.stop) values.push_back(quote_text(text));
                 return values;
             }};
-}
-
-Key temperature_key() {
-    return {.info = {.key = "temperature",
-                     .value_name = "NUMBER",
-                     .help = "sampling temperature; 0 = greedy, 1 = the model's distribution"},
-            .set =
-                [](Settings& s, const std::string& value, const auto&) {
-                    s.temperature = parse_number(value, 0, 1e6);
-                    // Below 1e-6, logits / temperature overflows fp32; such a value is meant as greedy.
-                    if (s.temperature > 0 && s.temperature < 1e-6)
-                        throw BadValue{"0 (greedy) or a number from 1e-06 to 1e+06", ""};
-                },
-            .get = [](const Settings& s) { return Strings{format_number(s.temperature)}; }};
 }
 
 Key draft_temperature_key() {
@@ -386,8 +337,6 @@ std::string lossless_pairs() {
     return joined(rules, "; ");
 }
 
-using Section = std::pair<std::string, std::vector<Key>>;
-
 Section job_section() {
     return {
         "Job",
@@ -414,6 +363,10 @@ Section text_section() {
                  "maximum number of new tokens per item"),
          flag("ignore-eos", Kind::identity, &Settings::ignore_eos, "continue after the model's end-of-text token"),
          stop_key(),
+         integer(
+             "stop-loops", Kind::identity, &Settings::stop_loops, 0, max_tokens,
+             "end an item whose output repeats itself: its last N tokens equal those that end p tokens earlier, for "
+             "some period p of at most N; a common N is 64; 0 = off"),
          path("reference", Kind::execution, &Settings::reference,
               "wmt, xsum: file with the reference for each line of data; by default the file beside data with the "
               "matching name: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
@@ -438,21 +391,6 @@ Section text_section() {
          integer("stride", Kind::identity, &Settings::stride, 0, max_tokens,
                  "mode = perplexity: tokens from the start of one window to the next; 0 = half the window"),
          flag("token-ids", Kind::identity, &Settings::token_ids, "also write token_ids to the results")}};
-}
-
-Section sampling_section() {
-    return {"Sampling",
-            {temperature_key(),
-             integer("top-k", Kind::identity, &Settings::top_k, 0, any, "keep the k most probable tokens; 0 = off"),
-             number("top-p", Kind::identity, &Settings::top_p, 0, 1, true,
-                    "keep the most probable tokens up to this total probability; 1 = off"),
-             number("min-p", Kind::identity, &Settings::min_p, 0, 1, false,
-                    "keep tokens with at least this fraction of the highest probability; 0 = off"),
-             number("eta", Kind::identity, &Settings::eta, 0, 1, false, "epsilon of eta-sampling; 0 = off"),
-             number("repetition-penalty", Kind::identity, &Settings::repetition_penalty, 0, 1000, true,
-                    "penalises each token of the penalty window by this factor, once; 1 = off"),
-             integer("penalty-window", Kind::identity, &Settings::penalty_window, 1, max_tokens,
-                     "tokens before the next one that are penalised")}};
 }
 
 Section machine_section() {

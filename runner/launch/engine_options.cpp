@@ -64,7 +64,11 @@ engine::SamplingParams sampling_of(const Settings& settings) {
             .min_p = settings.min_p,
             .eta = settings.eta,
             .repetition_penalty = settings.repetition_penalty,
-            .penalty_window = settings.penalty_window};
+            .penalty_window = settings.penalty_window,
+            .dry = {.multiplier = settings.dry_multiplier,
+                    .base = settings.dry_base,
+                    .allowed_length = settings.dry_allowed_length,
+                    .window = settings.dry_window}};
 }
 
 static engine::PartialMode::Value partial_mode(const std::string& name) {
@@ -110,7 +114,9 @@ std::shared_ptr<const engine::GenerationOptions> generation_options(const Settin
     engine::GenerationOptions options{.max_tokens = settings.max_tokens,
                                       .seed = settings.seed,
                                       .sampling = sampling_of(settings),
+                                      .dry_breakers = settings.dry_breakers.value_or(default_dry_breakers),
                                       .stop = settings.stop,
+                                      .stop_loops = settings.stop_loops,
                                       .logprobs = settings.logprobs};
     if (!settings.ignore_eos) options.eos_ids = config.eos_ids;
     return std::make_shared<const engine::GenerationOptions>(std::move(options));

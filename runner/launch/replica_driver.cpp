@@ -58,6 +58,8 @@ std::string reason_name(engine::FinishReason reason) {
             return "length";
         case engine::FinishReason::stop:
             return "stop";
+        case engine::FinishReason::repetition:
+            return "repetition";
         case engine::FinishReason::error:
             return "error";
     }

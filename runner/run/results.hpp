@@ -42,7 +42,8 @@ struct ResultRecord {
     std::string id;
     std::string text;
     std::int64_t num_tokens = 0;
-    std::string finish_reason;  ///< "length", "stop", "error"; "partial" only in `longhaul results --partial`
+    /// "length", "stop", "repetition", "error"; "partial" only in `longhaul results --partial`
+    std::string finish_reason;
     std::string error;
     std::vector<std::int32_t> token_ids;
     engine::LossByPosition loss{};  ///< of a teacher-forced continuation; empty if there is none

@@ -322,6 +322,35 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
     }
 }
 
+// A device cannot choose with DRY: the host does, of trees and drafts of such items, and the others stay on the device.
+TEST_P(OtherDevice, LeavesDryToTheHost) {
+    if (!GetParam().as_cpu) return;
+    for (const auto& [method, tree, rule] :
+         {std::tuple{"ngram", "3x2", "coupled"}, {"rsd-s", "3x2", "coupled"}, {"rsd-s", "3x2", "recursive"}}) {
+        Job job = with_all_settings(this->job());
+        job.options.draft.method = method;
+        job.options.draft.tree = tree;
+        job.options.verify = rule;
+        if (method != std::string("ngram")) job.draft_models = {parity / "llama-yarn-bf16"};
+        for (const std::int64_t item : {1, 4}) {
+            job.own[item].sampling.repetition_penalty = 0.2;
+            job.own[item].sampling.dry = {.multiplier = 9, .allowed_length = 1};
+            job.own[item].dry_breakers = {"<3"};
+        }
+        Job plain = job;
+        plain.make_device = {};
+        const JobResult right = launch(plain);
+        Counted device(GetParam().make);
+        job.make_device = [&] { return device.make(); };
+        const JobResult decided = launch(job);
+        EXPECT_EQ(tokens_of(decided.items), tokens_of(right.items)) << method << ", " << rule;
+        EXPECT_EQ(decided.sum.accepted, right.sum.accepted) << method << ", " << rule;
+        EXPECT_GT(device.rows, 0);
+        for (auto& [item, options] : plain.own) options.sampling.dry = {};
+        EXPECT_NE(tokens_of(launch(plain).items), tokens_of(right.items)) << "DRY changes nothing";
+    }
+}
+
 /// The part that `job`'s method drafts with: nothing, `heads`, a layer, or another tiny model.
 void give_part(Job& job, const HeadsFolder& heads) {
     if (job.options.draft.method->part == DraftPart::heads) job.heads = heads.path();

@@ -6,7 +6,7 @@ usage: tasks_test.py BINARY CASE
 
 import json
 
-from harness import check, digest, main, results
+from harness import DEMO_MODEL, check, digest, main, make_prompts, results, statistics
 from mpi_test import expect
 
 
@@ -51,6 +51,48 @@ def xsum(bench):
     check_run(bench, ["a", "b"], {"b": "summary"})
 
 
+def loops(bench):
+    """Items end where they repeat themselves, on two ranks of one replica as on one; drafts and a stop change nothing."""
+    prompts = make_prompts(bench.folder / "p.jsonl", 4)
+    keys = {"task": "prompts", "data": prompts, "max_tokens": 150, "temperature": 0, "token_ids": "true",
+            "repetition_penalty": 0.1, "penalty_window": 4}
+    job = bench.job(**keys, stop_loops=10)
+    expect(bench.run(job, 2, "--tensor-parallel=2"), 0, "two ranks")
+    lines = results(bench.folder / "run")
+    ends = [line["num_tokens"] for line in lines if line["finish_reason"] == "repetition"]
+    check(len(ends) >= 2 and max(ends) < 150, f"loops: {[(line['finish_reason'], line['num_tokens']) for line in lines]}")
+    for line in lines:
+        tokens = line["token_ids"]
+        ended = [n for n in range(11, len(tokens) + 1) for p in range(1, min(10, n - 10) + 1)
+                 if tokens[n - 10:n] == tokens[n - 10 - p:n - p]]
+        check(ended[:1] == ([len(tokens)] if line["finish_reason"] == "repetition" else []), f"{line['id']}: {ended}")
+    expect(bench.run(job, 1, f"--output={bench.folder}/drafts", "--draft=ngram", "--batch=1"), 0, "drafts")
+    check(digest(bench.folder / "drafts") == digest(bench.folder / "run"), "the same bytes")
+    done = expect(bench.run(job, 1, "--stop-loops=11"), 2, "another length")
+    check("stop-loops" in done.error_lines()[0], done.errors)
+
+
+def dry(bench):
+    """DRY sampling: one text on one rank and on two of one replica, with and without drafts; items may set their own."""
+    lines = [{"prompt": "The sea, the sea, the"}, {"prompt": "One. Two. One. Two. One.", "options": {"dry-base": 3}},
+             {"prompt": "old man, old man, old", "options": {"dry-breakers": []}}, {"prompt": "a", "options": {"dry-multiplier": 0}}]
+    keys = {"data": write_lines(bench.folder / "p.jsonl", lines), "model": DEMO_MODEL, "max_tokens": 40, "temperature": 0.6,
+            "repetition_penalty": 0.8, "penalty_window": 30}
+    job = bench.job(**keys, dry_multiplier=0.8, dry_allowed_length=1)
+    expect(bench.run(job, 1, "--draft=ar"), 0, "plain")
+    expect(bench.run(job, 2, f"--output={bench.folder}/two", "--tensor-parallel=2", "--draft=ngram"), 0, "two ranks")
+    expect(bench.run(job, 1, f"--output={bench.folder}/self", "--batch=4", "--draft=self", "--draft-tree=4"), 0, "self")
+    check(sum(line["accepted"] for line in statistics(bench.folder / "self")) > 5, "no draft was accepted")
+    for other in ("two", "self"):
+        check(digest(bench.folder / other) == digest(bench.folder / "run"), f"{other}: other bytes")
+    texts = [line["text"] for line in results(bench.folder / "run")]
+    expect(bench.run(job, 1, f"--output={bench.folder}/off", "--dry-multiplier=0"), 0, "without")
+    without = [line["text"] for line in results(bench.folder / "off")]
+    check(texts[3] == without[3] and all(texts[n] != without[n] for n in range(2)), f"{texts} {without}")
+    done = expect(bench.run(job, 1, "--dry-breakers=!"), 2, "another identity")
+    check("dry-breakers" in done.error_lines()[0], done.errors)
+
+
 def dolly(bench):
     lines = [{"instruction": "Why?", "context": "", "response": "So."},
              {"instruction": "What?", "context": "It rains.", "response": "Rain.", "category": "qa"}]
@@ -72,4 +114,4 @@ def messages(bench):
 
 
 if __name__ == "__main__":
-    raise SystemExit(main({case.__name__: case for case in (wmt, xsum, dolly, messages)}))
+    raise SystemExit(main({case.__name__: case for case in (wmt, xsum, dolly, messages, loops, dry)}))

@@ -269,7 +269,11 @@ TEST_F(TaskTest, OptionsOfAnItem) {
         "\n"
         R"({"prompt": "x", "options": {}})"
         "\n"
-        R"({"prompt": "0123456789", "options": {"max-tokens": 200}})");
+        R"({"prompt": "0123456789", "options": {"max-tokens": 200}})"
+        "\n"
+        R"({"prompt": "x", "options": {"dry-multiplier": 0.5, "dry-breakers": ["none", "b"], "stop-loops": 9}})"
+        "\n"
+        R"({"prompt": "x", "options": {"dry-breakers": []}})");
     Settings job = settings("prompts", path);
     job.stop = {"of the job"};
     const auto data = DataSet::open(job);
@@ -288,6 +292,10 @@ TEST_F(TaskTest, OptionsOfAnItem) {
     EXPECT_EQ(item(2).settings, nullptr);
     ASSERT_NE(item(3).settings, nullptr);
     EXPECT_EQ(*item(3).settings, job);
+    EXPECT_EQ(item(5).settings->dry_multiplier, 0.5);
+    EXPECT_EQ(item(5).settings->dry_breakers, (std::vector<std::string>{"none", "b"}));
+    EXPECT_EQ(item(5).settings->stop_loops, 9);
+    EXPECT_EQ(item(6).settings->dry_breakers, std::vector<std::string>());
     EXPECT_EQ(short_form(item(4).error),
               "p.jsonl:5: prompt: expected at most 5 tokens (context 205 less max-tokens 200), got 10; overlong = "
               "truncate-left keeps the last ones");
@@ -295,8 +303,9 @@ TEST_F(TaskTest, OptionsOfAnItem) {
 
 TEST_F(TaskTest, BadOptionsFailAlone) {
     const std::string all =
-        "(seed, max-tokens, ignore-eos, stop, logprobs, temperature, top-k, top-p, min-p, eta, repetition-penalty or "
-        "penalty-window)";
+        "(seed, max-tokens, ignore-eos, stop, stop-loops, logprobs, temperature, top-k, top-p, min-p, eta, "
+        "repetition-penalty, penalty-window, dry-multiplier, dry-base, dry-allowed-length, dry-window or "
+        "dry-breakers)";
     const std::vector<std::pair<std::string, std::string>> cases{
         {R"({"tempreature": 1})",
          "options: expected options of generation " + all + ", got 'tempreature'; did you mean 'temperature'?"},
@@ -307,6 +316,7 @@ TEST_F(TaskTest, BadOptionsFailAlone) {
         {R"({"max-tokens": 1.5})", "options.max-tokens: expected an integer from 1 to 2147483647, got 1.5"},
         {R"({"ignore-eos": 1})", "options.ignore-eos: expected true or false, got 1"},
         {R"({"stop": [""]})", "options.stop: expected a text of at least one character, got \"\""},
+        {R"({"dry-breakers": [""]})", "options.dry-breakers: expected none, or a text of 1 to 40 bytes, got \"\""},
         {R"({"stop": [1]})", "options.stop: expected a string, got 1"},
         {R"({"seed": -1})", "options.seed: expected an integer from 0 to 18446744073709551615, got -1"},
         {R"([])", "options: expected an object, got an array of 0"},
@@ -318,7 +328,7 @@ TEST_F(TaskTest, BadOptionsFailAlone) {
         const std::string number = std::to_string(i + 1);
         EXPECT_EQ(show(*data, static_cast<std::int64_t>(i)), number + "! p.jsonl:" + number + ": " + cases[i].second);
     }
-    EXPECT_EQ(show(*data, static_cast<std::int64_t>(cases.size())), "12: last");
+    EXPECT_EQ(show(*data, static_cast<std::int64_t>(cases.size())), std::to_string(cases.size() + 1) + ": last");
 }
 
 TEST_F(TaskTest, Continuations) {

@@ -50,6 +50,8 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"max-tokens", "0", "max-tokens: expected an integer from 1 to 2147483647, got '0'"},
         {"max-tokens", "1e3", "max-tokens: expected an integer from 1 to 2147483647, got '1e3'"},
         {"max-tokens", count, "max-tokens: expected an integer from 1 to 2147483647, got '9223372036854775807'"},
+        {"stop-loops", "-1", "stop-loops: expected an integer from 0 to 2147483647, got '-1'"},
+        {"stop-loops", "64.5", "stop-loops: expected an integer from 0 to 2147483647, got '64.5'"},
         {"prompt-tokens", "12 ", "prompt-tokens: expected an integer from 1 to 2147483647, got '12 '"},
         {"samples", "0", "samples: expected an integer from 1 to 1000000, got '0'"},
         {"batch", "0", "batch: expected an integer from 1 to 65536, got '0'"},
@@ -68,6 +70,15 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"min-p", "2", "min-p: expected a number from 0 to 1, got '2'"},
         {"top-k", "-1", "top-k: expected an integer from 0 on, got '-1'"},
         {"repetition-penalty", "0", "repetition-penalty: expected a number above 0 and at most 1000, got '0'"},
+        {"dry-multiplier", "-0.1", "dry-multiplier: expected a number from 0 to 1000, got '-0.1'"},
+        {"dry-base", "0.9", "dry-base: expected a number from 1 to 1000, got '0.9'"},
+        {"dry-allowed-length", "0", "dry-allowed-length: expected an integer from 1 to 2147483647, got '0'"},
+        {"dry-window", "-1", "dry-window: expected an integer from 0 to 2147483647, got '-1'"},
+        {"dry-breakers", "\"\"", "dry-breakers: expected none, or a text of 1 to 40 bytes, got '\"\"'"},
+        {"dry-breakers", "", "dry-breakers: expected a value, got nothing"},
+        {"dry-breakers", "12345678901234567890123456789012345678901",
+         "dry-breakers: expected none, or a text of 1 to 40 bytes, got '12345678901234567890123456789012345678901'"},
+        {"dry-breakers", "\xC3", "dry-breakers: expected UTF-8 text, got '\\xc3'"},
         {"checkpoint-seconds", "0", "checkpoint-seconds: expected a number above 0, got '0'"},
         {"watchdog-seconds", "inf", "watchdog-seconds: expected a number above 0, got 'inf'"},
         {"memory", "0", "memory: expected 'auto' or a size of at least 1 byte, got '0'"},
@@ -138,6 +149,15 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         const std::string message = message_of([&] { with(row.key, row.value); });
         EXPECT_EQ(message, std::string("command line: ") + row.message) << row.key << " = " << row.value;
     }
+}
+
+TEST(Settings, TooManyBreakersAreRefused) {
+    std::vector<Assignment> keys = whole_job;
+    for (int i = 0; i < 64; ++i) keys.push_back({"dry-breakers", std::to_string(i), "j.cfg:" + std::to_string(9 + i)});
+    EXPECT_EQ(parse_settings(keys, {}, "/jobs").dry_breakers->size(), 64U);
+    keys.push_back({"dry-breakers", "x", "j.cfg:80"});
+    EXPECT_EQ(message_of([&] { parse_settings(keys, {}, "/jobs"); }),
+              "j.cfg:80: dry-breakers: expected at most 64 sequence breakers, got 'x'");
 }
 
 TEST(Settings, KernelsAreOfTheDevice) {

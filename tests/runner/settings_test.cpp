@@ -25,6 +25,11 @@ TEST(Settings, DefaultsAreThoseOfTheDesign) {
                                            {"prompt-tokens", "512", ""},
                                            {"max-tokens", "1024", ""},
                                            {"ignore-eos", "false", ""},
+                                           {"stop-loops", "0", ""},
+                                           {"dry-multiplier", "0", ""},
+                                           {"dry-base", "1.75", ""},
+                                           {"dry-allowed-length", "2", ""},
+                                           {"dry-window", "4096", ""},
                                            {"samples", "1", ""},
                                            {"add-bos", "auto", ""},
                                            {"overlong", "error", ""},
@@ -130,6 +135,12 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "max-tokens",
                                      "ignore-eos",
                                      "stop",
+                                     "stop-loops",
+                                     "dry-multiplier",
+                                     "dry-base",
+                                     "dry-allowed-length",
+                                     "dry-window",
+                                     "dry-breakers",
                                      "samples",
                                      "shard",
                                      "add-bos",
@@ -194,13 +205,23 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
         const auto identity = identity_of(settings);
         return std::any_of(identity.begin(), identity.end(), [&](const Assignment& a) { return a.key == key; });
     };
-    for (const char* key : {"mode", "window", "stride"}) EXPECT_FALSE(has(Settings(), key));
+    for (const char* key : {"mode", "window", "stride", "stop-loops", "dry-multiplier", "dry-base",
+                            "dry-allowed-length", "dry-window", "dry-breakers"})
+        EXPECT_FALSE(has(Settings(), key));
     Settings scores;
     scores.mode = "perplexity";
     scores.window = 64;
     EXPECT_TRUE(has(scores, "mode"));
     EXPECT_TRUE(has(scores, "window"));
     EXPECT_TRUE(has(scores, "teacher-forced"));
+    Settings stops;
+    stops.stop_loops = 64;
+    EXPECT_TRUE(has(stops, "stop-loops"));
+    Settings repeats;
+    repeats.dry_multiplier = 0.8;
+    repeats.dry_breakers.emplace();
+    EXPECT_TRUE(has(repeats, "dry-multiplier"));
+    EXPECT_TRUE(has(repeats, "dry-breakers"));
     Settings sampled;
     sampled.verify = "recursive";
     EXPECT_FALSE(has(sampled, "partial-cache"));
@@ -261,6 +282,21 @@ TEST(Settings, TheCommandLineWins) {
     EXPECT_EQ(job.stop, std::vector<std::string>{"mine"});
 }
 
+TEST(Settings, BreakersReplaceTheDefault) {
+    using Texts = std::vector<std::string>;
+    EXPECT_EQ(with("seed", "1").dry_breakers, (Texts{"\n", ":", "\"", "*"}));
+    EXPECT_EQ(with("dry-breakers", R"(\n\n)").dry_breakers, Texts{"\n\n"});
+    EXPECT_EQ(with("dry-breakers", "none").dry_breakers, Texts{});
+    EXPECT_EQ(with("dry-breakers", "\"none\"").dry_breakers, Texts{"none"});
+    std::vector<Assignment> file = whole_job;
+    file.push_back({"dry-breakers", "a", "j.cfg:5"});
+    file.push_back({"dry-breakers", "b", "j.cfg:6"});
+    EXPECT_EQ(parse_settings(file, {}, "/jobs").dry_breakers, (Texts{"a", "b"}));
+    EXPECT_EQ(parse_settings(file, on_command_line("dry-breakers", "none"), "/jobs").dry_breakers, Texts{});
+    const std::string resolved = format_settings(with("dry-breakers", "none"));
+    EXPECT_NE(resolved.find("\ndry-breakers = none\n"), std::string::npos) << resolved;
+}
+
 TEST(Settings, PathsAreRelativeToWhereTheyStand) {
     const Settings job = parse_settings(whole_job, on_command_line("output", "here/../out"), "/jobs/a");
     EXPECT_EQ(job.data, "/jobs/a/p.jsonl");
@@ -287,6 +323,8 @@ TEST(Settings, TheResolvedJobIsTheSameJob) {
     keys[1].value = "\"/data/a # b \\\"c\\\".jsonl\"";
     const std::vector<Assignment> more{{"stop", R"("a # b\n\"\\")", "j.cfg:5"},
                                        {"stop", "\xC3\xA9", "j.cfg:6"},
+                                       {"dry-breakers", R"("\n\n")", "j.cfg:16"},
+                                       {"dry-breakers", R"("none")", "j.cfg:17"},
                                        {"temperature", "0.30000000000000004", "j.cfg:7"},
                                        {"memory", "7MiB", "j.cfg:8"},
                                        {"precision", "fp32", "j.cfg:9"},
@@ -328,8 +366,10 @@ TEST(Settings, KindsOfKeys) {
         EXPECT_TRUE(is_execution_key(key, job)) << key;
     }
     for (const char* key :
-         {"task", "seed", "prompt-tokens", "temperature", "precision", "kv-precision", "device", "verify", "stop",
-          "ignore-eos", "token-ids", "add-bos", "overlong", "penalty-window", "no-such-key"}) {
+         {"task",       "seed",           "prompt-tokens", "temperature",    "precision", "kv-precision",
+          "device",     "verify",         "stop",          "ignore-eos",     "token-ids", "add-bos",
+          "overlong",   "penalty-window", "stop-loops",    "dry-multiplier", "dry-base",  "dry-allowed-length",
+          "dry-window", "dry-breakers",   "no-such-key"}) {
         EXPECT_EQ(kind_of(key, job), KeyKind::identity) << key;
     }
     for (const char* key : {"limit", "samples", "max-tokens"}) EXPECT_EQ(kind_of(key, job), KeyKind::extension) << key;

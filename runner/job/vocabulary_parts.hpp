@@ -1,0 +1,36 @@
+// What the files of the vocabulary (vocabulary*.cpp) share: makers of common keys, and the sections they define.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runner/job/vocabulary.hpp"
+
+namespace longhaul::runner {
+
+using Kind = Key::Kind;
+using Strings = std::vector<std::string>;
+using Section = std::pair<std::string, std::vector<Key>>;
+
+constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t max_tokens = std::numeric_limits<std::int32_t>::max();
+
+/// The words with `between` between them.
+std::string joined(const Strings& words, const char* between);
+
+/// A key whose value is an integer from `low` to `high`.
+Key integer(std::string key, Kind kind, std::int64_t Settings::*field, std::int64_t low, std::int64_t high,
+            std::string help);
+/// A key whose value is a number from `low` (or above it) to `high`.
+Key number(std::string key, Kind kind, double Settings::*field, double low, double high, bool low_excluded,
+           std::string help);
+/// A key that is true or false.
+Key flag(std::string key, Kind kind, bool Settings::*field, std::string help);
+
+/// The section of the sampling keys: vocabulary_sampling.cpp.
+Section sampling_section();
+
+}  // namespace longhaul::runner
