@@ -62,6 +62,8 @@ class DataSet {
     /// prompt per line; field prompt, which is the whole prompt if no template is given. Messages are rendered by the
     /// chat template only.
     ///
+    /// openai-batch: requests of OpenAI's batch API (batch_requests.hpp); their id is "custom_id".
+    ///
     /// Ids are strings or integers. The default id is the line number; the id of a segment is DOCID:SEGID. Blank lines
     /// are skipped, but in parallel files they are items that fail.
     static std::unique_ptr<DataSet> open(const Settings& settings);
@@ -91,6 +93,8 @@ class DataSet {
     /// regardless of `limit`, and the references only if they are continuations. Reads everything, so call it on one
     /// rank. Throws InputError if that fails.
     [[nodiscard]] virtual std::string fingerprint() const = 0;
+    /// Lines for the user about the data as a whole, without "note: ". May read everything, so call it on one rank.
+    [[nodiscard]] virtual std::vector<std::string> notices() const { return {}; }
 };
 
 }  // namespace longhaul::runner

@@ -15,7 +15,7 @@
 namespace longhaul::runner {
 
 enum class LineFormat {
-    json,      ///< one object per line; id is its "id" or the line number; skips blank lines
+    json,      ///< one object per line; id is its member "id" (or as given) or the line number; skips blank lines
     plain,     ///< the line itself; skips blank lines
     parallel,  ///< the line itself; every line is an item, so that line i of another file belongs to it
     sgm,       ///< the <seg> elements of NIST's SGM; id DOCID:SEGID
@@ -23,9 +23,10 @@ enum class LineFormat {
 
 class LineSource {
   public:
-    /// Indexes the first `limit` items of the file; 0 = all. `shown` is the file's name in labels. Throws InputError if
-    /// the file is unreadable or has no item.
-    LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit, std::string shown);
+    /// Indexes the first `limit` items of the file; 0 = all. `shown` is the file's name in labels; `id_key` the member
+    /// of a json line that is its id. Throws InputError if the file is unreadable or has no item.
+    LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit, std::string shown,
+               std::string id_key = "id");
     LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit)
         : LineSource(path, format, limit, path.string()) {}
 
@@ -72,7 +73,7 @@ class LineSource {
     void add(Line line, std::int64_t end, std::int64_t limit);
     void find_same_ids();
 
-    std::string shown_;
+    std::string shown_, id_key_;
     InputFile file_;
     LineFormat format_;
     std::vector<Line> lines_;

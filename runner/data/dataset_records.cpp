@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "runner/data/batch_requests.hpp"
 #include "runner/data/dataset_lines.hpp"
 #include "runner/job/settings.hpp"
 #include "runner/job/value_text.hpp"
@@ -310,6 +311,7 @@ std::unique_ptr<RecordSource> open_records(const Settings& settings) {
     if (settings.task == "dolly" && folder)
         throw InputError(settings.data.string(), "", "a .jsonl file with instructions", "a folder");
     if (settings.task == "dolly") return std::make_unique<DollyRecords>(settings);
+    if (settings.task == "openai-batch") return open_batch(settings);
     if (folder) throw InputError(settings.data.string(), "", "a .jsonl or .txt file with prompts", "a folder");
     if (settings.data.extension() != ".txt") return std::make_unique<PromptRecords>(settings);
     return std::make_unique<ParallelRecords>(ParallelFiles{settings.data, {}}, "prompt", LineFormat::plain, settings);

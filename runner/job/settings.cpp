@@ -179,6 +179,19 @@ void check_scoring(const Settings& settings, const Origins& origins, Faults& fau
     require(settings.samples == 1, "samples", "1", std::to_string(settings.samples));
 }
 
+/// Reports keys that do not fit requests, which say themselves what the prompt is and have no continuation.
+void check_batch_keys(const Settings& settings, const Origins& origins, Faults& faults) {
+    const auto refuse = [&](const char* key, const std::string& expected, const std::string& got, const char* why) {
+        if (!faults.has(key)) faults.add(key, origins.of(key), key, expected + " with task = openai-batch", got, why);
+    };
+    const char* const whole = "the url of each request says whether it is a chat";
+    if (settings.chat) refuse("chat", "false", "true", whole);
+    if (!settings.prompt_template.empty()) refuse("template", "auto", shown(settings.prompt_template.string()), whole);
+    const char* const none = "its data has no continuations";
+    if (settings.teacher_forced) refuse("teacher-forced", "false", "true", none);
+    if (settings.mode != "generate") refuse("mode", "generate", settings.mode, none);
+}
+
 /// Reports keys that the task does not use: they were probably meant for another task.
 void check_task_keys(const Settings& settings, const Origins& origins, Faults& faults) {
     if (settings.task == "pg19" && (settings.chat || !settings.prompt_template.empty())) {
@@ -187,6 +200,7 @@ void check_task_keys(const Settings& settings, const Origins& origins, Faults& f
                    shown(settings.chat ? "true" : settings.prompt_template.string()),
                    "its prompts are tokens of a book");
     }
+    if (settings.task == "openai-batch") check_batch_keys(settings, origins, faults);
     if (!settings.reference.empty() && settings.task != "wmt" && settings.task != "xsum") {
         faults.add("reference", origins.of("reference"), "reference", "none with task = " + settings.task,
                    shown(settings.reference.string()),

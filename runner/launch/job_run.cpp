@@ -11,6 +11,7 @@
 #include "runner/host/files.hpp"
 #include "runner/host/process.hpp"
 #include "runner/launch/replica_driver.hpp"
+#include "runner/run/batch_answers.hpp"
 #include "runner/run/job_outcome.hpp"
 #include "runner/run/progress.hpp"
 #include "runner/run/results.hpp"
@@ -208,6 +209,7 @@ void collect(const JobPhase& phase, const LoadedJob& loaded, JobOutcome& outcome
     const std::string tag = std::to_string(phase.epoch);
     add_statistics(std::span(&phase.folder.root, 1), phase.folder.root, tag, outcome);
     if (!outcome.all_done) return;
+    if (phase.settings.task == "openai-batch") write_batch_answers(phase.folder.root, tag, results, phase.settings);
     write_results(phase.folder.root, tag, results, inputs, phase.settings);
     if (!wants_continuation(phase.settings))
         write_references(phase.folder.root, *loaded.data, phase.settings.shard, *loaded.tokenizer);

@@ -6,7 +6,7 @@ usage: tasks_test.py BINARY CASE
 
 import json
 
-from harness import check, digest, main, results
+from harness import check, digest, main, make_prompts, results, wait_for
 from mpi_test import expect
 
 
@@ -71,5 +71,58 @@ def messages(bench):
     check_run(bench, ["1", "m", "3", "4", "5"], {"3": "options.batch", "4": "'temperature'", "5": "data:5"})
 
 
+def requests(count):
+    """Requests of both kinds, one of them bad."""
+    for number in range(count):
+        body = {"model": "tiny", "max_tokens": 200 + number, "seed": number, "temperature": 0.5, "logprobs": number % 2 == 0}
+        chat = number % 2 == 0
+        body |= {"messages": [{"role": "user", "content": f"the ship {number}"}], "top_logprobs": 2} if chat else {"prompt": "the sea", "logprobs": 1}
+        url = "/v1/chat/completions" if chat else "/v1/completions"
+        yield {"custom_id": f"request-{number}", "method": "POST", "url": url, "body": body}
+    yield {"custom_id": "bad", "method": "POST", "url": "/v1/completions", "body": {"prompt": "the sea", "n": 3}}
+
+
+def openai_batch(bench):
+    """Answers in the form of the API; after a kill, on more ranks and in shards they are the same bytes."""
+    data = write_lines(bench.folder / "b.jsonl", list(requests(8)))
+    job = bench.job(task="openai-batch", data=data, chat_template="llama2", checkpoint_tokens=100, checkpoint_seconds=0.1)
+    expect(bench.run(job, 1), 3, "one bad request")
+    answers = (bench.folder / "run" / "batch_output.jsonl").read_bytes()
+    lines = [json.loads(line) for line in answers.splitlines()]
+    check([line["custom_id"] for line in lines] == [f"request-{n}" for n in range(8)] + ["bad"], "order of the input")
+    for number, (line, result) in enumerate(zip(lines[:8], results(bench.folder / "run"), strict=False)):
+        body = line["response"]["body"]
+        choice = body["choices"][0]
+        text = choice["message"]["content"] if number % 2 == 0 else choice["text"]
+        tokens = choice["logprobs"]["content"] if number % 2 == 0 else choice["logprobs"]["tokens"]
+        check(text == result["text"] and len(tokens) == result["num_tokens"] == 200 + number, f"{number}: {line}")
+        usage = body["usage"]
+        check(usage["completion_tokens"] == 200 + number and usage["prompt_tokens"] > 0, f"{number}: {usage}")
+    check("data:9: body.n" in lines[8]["error"]["message"] and lines[8]["response"] is None, lines[8])
+    printed = expect(bench.command("results", bench.folder / "run", "--form=openai"), 0, "the same form on demand")
+    check(printed.output.encode() == answers, "printed as written")
+
+    killed = bench.start(job, 2, f"--output={bench.folder}/killed")
+    wait_for(lambda: len(list((bench.folder / "killed" / "checkpoints").glob("*.h5"))) > 2, "checkpoints")
+    killed.kill_all()
+    check(not (bench.folder / "killed" / "batch_output.jsonl").exists(), "killed before its end")
+    expect(bench.run(job, 2, f"--output={bench.folder}/killed"), 3, "resumed")
+    check((bench.folder / "killed" / "batch_output.jsonl").read_bytes() == answers, "the same bytes after a kill")
+    for shard in (0, 1):
+        expect(bench.run(job, 1, f"--shard={shard}/2", f"--output={bench.folder}/parts"), 3 if shard == 0 else 0, "shard")
+    check((bench.folder / "parts" / "batch_output.jsonl").read_bytes() == answers, "the same bytes from shards")
+
+
+def refused_forms(bench):
+    """Requests have one form; other runs have none."""
+    make_prompts(bench.folder / "prompts.jsonl", 1)
+    expect(bench.run(bench.job(), 1), 0, "prompts")
+    for options, words in (([], "task = prompts"), (["--partial"], "task = prompts")):
+        done = expect(bench.command("results", bench.folder / "run", "--form=openai", *options), 2, "form of prompts")
+        check(words in done.error_lines()[0], done.errors)
+    done = expect(bench.command("results", bench.folder / "run", "--form=other"), 2, "another form")
+    check("expected openai, got 'other'" in done.error_lines()[0], done.errors)
+
+
 if __name__ == "__main__":
-    raise SystemExit(main({case.__name__: case for case in (wmt, xsum, dolly, messages)}))
+    raise SystemExit(main({case.__name__: case for case in (wmt, xsum, dolly, messages, openai_batch, refused_forms)}))

@@ -388,6 +388,15 @@ TEST(Settings, KeysOfOtherTasksAreRefused) {
               "command line: chat: expected false with task = pg19, got 'true'; its prompts are tokens of a book");
     EXPECT_EQ(message("pg19", "template", "/t.txt"),
               "command line: template: expected auto with task = pg19, got '/t.txt'; its prompts are tokens of a book");
+    const std::string batch = " with task = openai-batch, got ";
+    const std::string says = "; the url of each request says whether it is a chat";
+    EXPECT_EQ(message("openai-batch", "chat", "true"), "command line: chat: expected false" + batch + "true" + says);
+    EXPECT_EQ(message("openai-batch", "template", "/t.txt"),
+              "command line: template: expected auto" + batch + "'/t.txt'" + says);
+    EXPECT_EQ(message("openai-batch", "teacher-forced", "true"),
+              "command line: teacher-forced: expected false" + batch + "true; its data has no continuations");
+    EXPECT_EQ(message("openai-batch", "mode", "perplexity"),
+              "command line: mode: expected generate" + batch + "perplexity; its data has no continuations");
     EXPECT_EQ(message("dolly", "reference", "/r.en"),
               "command line: reference: expected none with task = dolly, got '/r.en'; only wmt and xsum read their "
               "references from a file of their own");
