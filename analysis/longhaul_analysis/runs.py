@@ -66,6 +66,7 @@ class Item:
     nll: float | None = None  # sum of -log p of a given continuation, natural logarithm
     loss_by_position: list[list[float]] | None = None  # [first position, tokens, nll] a power of two of the position
     reference: str | None = None
+    required_words: int | None = None  # that the prompt asks for (task longwriter)
     stats: dict[str, Any] = field(default_factory=dict)  # seconds, steps, target_calls, drafted, accepted, …
 
     @property
@@ -160,6 +161,7 @@ class Run:
                 item.logprobs = None
             item.stats = statistics.get((item.id, item.sample), {})
             item.reference = references.find(item.id, place)
+            item.required_words = references.lengths.get(item.id)
             count += 1
             yield item
         if count == 0:
@@ -189,9 +191,13 @@ class Run:
 
 @dataclass
 class References:
-    """Reference texts: by id (JSONL lines {"id", "reference"}) or by place in the input (plain lines)."""
+    """Reference texts and required lengths: by id (JSONL lines {"id", "reference"?, "length"?}).
+
+    Plain lines are texts by their place in the input.
+    """
 
     path: Path
+    lengths: dict[str, int] = field(default_factory=dict)  # in words, by id
     by_id: dict[str, str] = field(default_factory=dict)
     by_place: list[str] | None = None
 
@@ -208,10 +214,15 @@ class References:
         for number, line in lines:
             value = json_line(path, number, line)
             reference = value.get("reference")
-            if "id" not in value or not isinstance(reference, str | None):
+            length = value.get("length")
+            good_length = length is None or (_is_number(length, int) and length > 0)
+            if "id" not in value or not isinstance(reference, str | None) or not good_length:
                 raise AnalysisError(
-                    f'{path}:{number}: expected {{"id": …, "reference": "…"}}, got {_short(line)}; correct the line'
+                    f'{path}:{number}: expected {{"id": …, "reference": "…", "length": words}}, got {_short(line)}; '
+                    "correct the line"
                 )
+            if length is not None:
+                references.lengths[str(value["id"])] = length
             if reference is not None:
                 references.by_id[str(value["id"])] = _text(reference, f"{path}:{number}: reference")
         return references

@@ -182,6 +182,15 @@ class RecordDataSet : public CheckedDataSet {
         }
     }
 
+    std::optional<std::int64_t> required_words(std::int64_t index) const override {
+        if (settings_.task != "longwriter") return std::nullopt;  // reads no line in vain
+        try {
+            return records_->read(index).required_words;
+        } catch (const InputError&) {
+            return std::nullopt;
+        }
+    }
+
     std::string fingerprint() const override {
         ContentHash hash;
         records_->add_to(hash, wants_continuation(settings_));

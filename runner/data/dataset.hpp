@@ -58,6 +58,7 @@ class DataSet {
     /// xsum: JSONL lines {"id"?, "document", "summary"}, or parallel lines; field document.
     /// dolly: JSONL lines {"id"?, "instruction", "context"?, "response", "category"?}; fields instruction, context,
     /// category.
+    /// longwriter: JSONL lines {"id"?, "prompt", "length", "type"?}; fields prompt, length, type.
     /// prompts: JSONL lines {"id"?, "prompt" or "messages", "continuation"?, "options"?}, or a .txt file with one
     /// prompt per line; field prompt, which is the whole prompt if no template is given. Messages are rendered by the
     /// chat template only.
@@ -88,6 +89,10 @@ class DataSet {
     /// data has none, or the item is bad.
     [[nodiscard]] virtual std::optional<std::string> reference(std::int64_t index,
                                                                const engine::Tokenizer& tokenizer) const = 0;
+    /// Words that the prompt of an item asks for (longwriter); nullopt if the data does not say, or the item is bad.
+    [[nodiscard]] virtual std::optional<std::int64_t> required_words(std::int64_t /*index*/) const {
+        return std::nullopt;
+    }
     /// One line that identifies what decides the prompts: XXH3-64 (hexadecimal) of all bytes that the items are made
     /// from, then the fingerprint of the template and the identity of the chat template, if used. Covers the whole data
     /// regardless of `limit`, and the references only if they are continuations. Reads everything, so call it on one

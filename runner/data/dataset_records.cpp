@@ -82,6 +82,22 @@ class DollyRecords : public JsonRecords {
     }
 };
 
+/// {"id"?, "prompt", "length", "type"?}
+class LongWriterRecords : public JsonRecords {
+  public:
+    explicit LongWriterRecords(const Settings& settings) : JsonRecords(settings, {"prompt", "length", "type"}) {}
+
+  private:
+    Record record_of(const Json& object, const std::string& where) const override {
+        constexpr std::int64_t most_words = 10'000'000;
+        Record record;
+        record.required_words = engine::get_int(object, "length", 1, most_words, where);
+        record.fields = {needed_text(object, "prompt", where), std::to_string(*record.required_words),
+                         optional_text(object, "type", where).value_or("")};
+        return record;
+    }
+};
+
 std::vector<engine::ChatMessage> messages_of(const Json& json, const std::string& where) {
     if (!json.is_array()) throw InputError(where, "messages", "an array of messages", engine::describe(json));
     std::vector<engine::ChatMessage> messages;
@@ -311,7 +327,10 @@ std::unique_ptr<RecordSource> open_records(const Settings& settings) {
     if (settings.task == "dolly" && folder)
         throw InputError(settings.data.string(), "", "a .jsonl file with instructions", "a folder");
     if (settings.task == "dolly") return std::make_unique<DollyRecords>(settings);
+    if (settings.task == "longwriter" && folder)
+        throw InputError(settings.data.string(), "", "a .jsonl file with prompts and lengths", "a folder");
     if (settings.task == "openai-batch") return open_batch(settings);
+    if (settings.task == "longwriter") return std::make_unique<LongWriterRecords>(settings);
     if (folder) throw InputError(settings.data.string(), "", "a .jsonl or .txt file with prompts", "a folder");
     if (settings.data.extension() != ".txt") return std::make_unique<PromptRecords>(settings);
     return std::make_unique<ParallelRecords>(ParallelFiles{settings.data, {}}, "prompt", LineFormat::plain, settings);

@@ -1,5 +1,5 @@
 // Items that consist of text fields for a prompt template, and optionally messages, a reference or options: tasks wmt,
-// xsum, dolly, prompts and openai-batch. Used by dataset.cpp.
+// xsum, dolly, longwriter, prompts and openai-batch. Used by dataset.cpp.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,11 @@
 namespace longhaul::runner {
 
 struct Record {
-    std::vector<std::string> fields;            ///< texts for RecordSource::field_names; empty if there are messages
-    std::vector<engine::ChatMessage> messages;  ///< prompts: instead of fields
-    std::optional<std::string> reference;       ///< the right answer, from the data
-    std::shared_ptr<const Settings> settings;   ///< the item's own settings; null: the job's
+    std::vector<std::string> fields;             ///< texts for RecordSource::field_names; empty if there are messages
+    std::vector<engine::ChatMessage> messages;   ///< prompts: instead of fields
+    std::optional<std::string> reference;        ///< the right answer, from the data
+    std::optional<std::int64_t> required_words;  ///< longwriter: length that the prompt asks for
+    std::shared_ptr<const Settings> settings;    ///< the item's own settings; null: the job's
 };
 
 /// Records numbered from 0 in the order of the input. Const members are thread-safe.

@@ -16,7 +16,7 @@ namespace longhaul::runner {
 
 struct Settings {
     // Job and text
-    std::string task;                           // pg19, wmt, xsum, dolly, prompts, openai-batch
+    std::string task;                           // pg19, wmt, xsum, dolly, longwriter, prompts, openai-batch
     std::filesystem::path data, model, output;  // absolute after parse_settings
     std::filesystem::path reference;            // wmt, xsum; "": the matching file beside `data`, if any
     std::filesystem::path prompt_template;      // key `template`; "": auto, the task's own template

@@ -391,14 +391,16 @@ using Section = std::pair<std::string, std::vector<Key>>;
 Section job_section() {
     return {
         "Job",
-        {choice("task", Kind::identity, &Settings::task, {"pg19", "wmt", "xsum", "dolly", "prompts", "openai-batch"},
-                {},
-                "pg19: continue books; wmt: translate; xsum: summarise; dolly: answer; prompts: continue each prompt; "
+        {choice("task", Kind::identity, &Settings::task,
+                {"pg19", "wmt", "xsum", "dolly", "longwriter", "prompts", "openai-batch"}, {},
+                "pg19: continue books; wmt: translate; xsum: summarise; dolly: answer; longwriter: write texts of a "
+                "given length; prompts: continue each prompt; "
                 "openai-batch: answer the requests of a batch file, in its own form"),
          path("data", Kind::execution, &Settings::data,
               "pg19: folder of .txt books, one .txt, or .jsonl with \"text\"; wmt: source lines or .sgm; xsum: .jsonl "
               "with \"document\" and \"summary\", or source lines; dolly: .jsonl with \"instruction\", \"context\" and "
-              "\"response\"; prompts: .jsonl with \"prompt\" or \"messages\", or .txt with one per line; "
+              "\"response\"; longwriter: .jsonl with \"prompt\" and \"length\"; prompts: .jsonl with \"prompt\" or "
+              "\"messages\", or .txt with one per line; "
               "openai-batch: .jsonl with \"custom_id\", \"method\", \"url\" and \"body\""),
          path("model", Kind::execution, &Settings::model, "folder of a Hugging Face checkpoint"),
          path("output", Kind::execution, &Settings::output,

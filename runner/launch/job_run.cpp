@@ -168,8 +168,8 @@ class HangFinder {
     std::vector<Silence> ranks_;
 };
 
-/// Writes RUN/references.jsonl, one {"id", "reference"} per input in input order, if the data has references. Scores
-/// are computed from this file, so they do not need the data itself.
+/// Writes RUN/references.jsonl, one {"id", "reference"?, "length"?} per input in input order, if the data has
+/// references or required lengths. Scores are computed from this file, so they do not need the data itself.
 void write_references(const std::filesystem::path& run, const DataSet& data, const Shard& shard,
                       const engine::Tokenizer& tokenizer) {
     std::optional<FileReplacement> file;
@@ -181,10 +181,13 @@ void write_references(const std::filesystem::path& run, const DataSet& data, con
         } catch (const std::invalid_argument&) {
             // A book that cannot be tokenized: its item failed for the same reason and has no reference.
         }
-        if (!reference) continue;
+        const std::optional<std::int64_t> words = data.required_words(index);
+        if (!reference && !words) continue;
+        nlohmann::ordered_json line{{"id", data.id(index)}};
+        if (reference) line["reference"] = *reference;
+        if (words) line["length"] = *words;
         if (!file) file.emplace(run / "references.jsonl", "own");
-        file->append(engine::json_text(nlohmann::ordered_json{{"id", data.id(index)}, {"reference", *reference}}) +
-                     "\n");
+        file->append(engine::json_text(line) + "\n");
     }
     if (file) file->commit(Durable::yes);
 }

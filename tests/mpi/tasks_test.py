@@ -62,6 +62,20 @@ def dolly(bench):
     check_run(bench, ["1", "2"], {})
 
 
+def longwriter(bench):
+    """The lengths that prompts ask for are beside the results, for the analysis."""
+    lines = [{"prompt": "Write a 1000-word tale.", "length": 1000}, {"prompt": "Write."}, {"id": "c", "prompt": "Write.", "length": 2}]
+    job = bench.job(task="longwriter", data=write_lines(bench.folder / "l.jsonl", lines))
+    expect(bench.run(job, 1), 3, "a line without length")
+    check_run(bench, ["1", "2", "c"], {"2": "length"})
+    lengths = [json.loads(line) for line in (bench.folder / "run" / "references.jsonl").read_text().splitlines()]
+    check(lengths == [{"id": "1", "length": 1000}, {"id": "c", "length": 2}], f"lengths: {lengths}")
+    for shard in (0, 1):
+        expect(bench.run(job, 1, f"--shard={shard}/2", f"--output={bench.folder}/parts"), 3 if shard else 0, "shard")
+    whole = (bench.folder / "run" / "references.jsonl").read_bytes()
+    check((bench.folder / "parts" / "references.jsonl").read_bytes() == whole, "the same lengths from shards")
+
+
 def messages(bench):
     """Prompts and messages in one file; a line with a bad option fails by itself."""
     lines = [{"prompt": "the sea"}, {"id": "m", "messages": [{"role": "user", "content": "the ship"}]},
@@ -124,5 +138,7 @@ def refused_forms(bench):
     check("expected openai, got 'other'" in done.error_lines()[0], done.errors)
 
 
+CASES = (wmt, xsum, dolly, longwriter, messages, openai_batch, refused_forms)
+
 if __name__ == "__main__":
-    raise SystemExit(main({case.__name__: case for case in (wmt, xsum, dolly, messages, openai_batch, refused_forms)}))
+    raise SystemExit(main({case.__name__: case for case in CASES}))
