@@ -218,7 +218,7 @@ class BatchRecords : public RecordSource {
     std::string label(std::int64_t index) const override { return lines().label(index); }
     void add_to(ContentHash& hash, bool) const override { lines().add_to(hash); }
     bool takes_messages() const override { return true; }
-    bool has_messages() const override { return lines().mentions("\"messages\""); }
+    bool has_messages() const override { return lines().has_member("messages"); }
 
     Record read(std::int64_t index) const override {
         BatchRequest request = requests_.read(index);

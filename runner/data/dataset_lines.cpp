@@ -128,7 +128,8 @@ engine::Json LineSource::object(std::int64_t index) const {
     return json;
 }
 
-bool LineSource::mentions(std::string_view bytes) const {
+bool LineSource::has_member(const std::string& name) const {
+    const std::string bytes = '"' + name + '"';
     std::string window;  // a block and the end of the previous one, since `bytes` may span both
     for (std::int64_t at = 0; at < file_.num_bytes(); at += scan_block) {
         window.erase(0, window.size() - std::min(window.size(), bytes.size() - 1));

@@ -242,6 +242,8 @@ const std::vector<CommandSyntax>& command_table() {
          .keys = true,
          .unused_keys = {"task",
                          "data",
+                         "column",
+                         "split",
                          "reference",
                          "template",
                          "model",

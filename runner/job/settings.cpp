@@ -200,6 +200,12 @@ void check_task_keys(const Settings& settings, const Origins& origins, Faults& f
                    shown(settings.chat ? "true" : settings.prompt_template.string()),
                    "its prompts are tokens of a book");
     }
+    if (settings.task == "pg19" || settings.task == "openai-batch") {
+        const std::string none = "none with task = " + settings.task;
+        if (!settings.column.empty())
+            faults.add("column", origins.of("column"), "column", none, shown(settings.column.front()));
+        if (!settings.split.empty()) faults.add("split", origins.of("split"), "split", none, shown(settings.split));
+    }
     if (settings.task == "openai-batch") check_batch_keys(settings, origins, faults);
     if (!settings.reference.empty() && settings.task != "wmt" && settings.task != "xsum") {
         faults.add("reference", origins.of("reference"), "reference", "none with task = " + settings.task,
@@ -473,8 +479,8 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
     // Keys that runs of earlier versions do not record. The default is what those versions did, so it is left out.
-    static const std::set<std::string> later_keys{"mode",         "window",   "stride",       "chat",
-                                                  "draft-passes", "resample", "resample-tree"};
+    static const std::set<std::string> later_keys{"mode",         "window",   "stride",        "chat",
+                                                  "draft-passes", "resample", "resample-tree", "column"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {

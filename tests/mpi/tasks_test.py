@@ -5,8 +5,9 @@ usage: tasks_test.py BINARY CASE
 """
 
 import json
+import shutil
 
-from harness import check, digest, main, make_prompts, results, wait_for
+from harness import REPOSITORY, check, digest, main, make_prompts, results, wait_for
 from mpi_test import expect
 
 
@@ -85,6 +86,20 @@ def messages(bench):
     check_run(bench, ["1", "m", "3", "4", "5"], {"3": "options.batch", "4": "'temperature'", "5": "data:5"})
 
 
+def tables(bench):
+    """A dataset in Parquet files, where the build has Apache Arrow: the same bytes on one rank and on two, and after a move."""
+    data = bench.folder / "hub"
+    shutil.copytree(REPOSITORY / "tests" / "data" / "tables" / "hub", data)
+    job = bench.job(data=data, column="prompt=question", split="train")
+    expect(bench.run(job, 2), 3, "a repeated id and a row without a question")
+    check_run(bench, ["row-1", "row-2", "row-3", "row-1", "5"], {"row-1": "every id once", "5": "prompt"})
+    data.rename(bench.folder / "moved")
+    expect(bench.run(job, 1, f"--output={bench.folder}/one", f"--data={bench.folder}/moved"), 3, "one rank")
+    check(digest(bench.folder / "one") == digest(bench.folder / "run"), "the same bytes")
+    done = expect(bench.run(job, 1, f"--data={bench.folder}/moved", "--column=prompt=summary"), 2, "another column")
+    check("column" in done.error_lines()[0], done.errors)
+
+
 def requests(count):
     """Requests of both kinds, one of them bad."""
     for number in range(count):
@@ -138,7 +153,7 @@ def refused_forms(bench):
     check("expected openai, got 'other'" in done.error_lines()[0], done.errors)
 
 
-CASES = (wmt, xsum, dolly, longwriter, messages, openai_batch, refused_forms)
+CASES = (wmt, xsum, dolly, longwriter, messages, tables, openai_batch, refused_forms)
 
 if __name__ == "__main__":
     raise SystemExit(main({case.__name__: case for case in CASES}))

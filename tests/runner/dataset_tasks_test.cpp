@@ -174,7 +174,7 @@ TEST_F(TaskTest, DollyLines) {
     EXPECT_EQ(show(*data, 3), "4! d.jsonl:4: context: expected a string, got 5");
     EXPECT_EQ(show(*bare("dolly", path, "category"), 1), "2: qa");
     EXPECT_EQ(open_error(settings("dolly", folder_)),
-              folder_.string() + ": expected a .jsonl file with instructions, got a folder");
+              folder_.string() + ": expected a .jsonl or .parquet file with instructions, got a folder without tables");
 }
 
 TEST_F(TaskTest, LongWriterLines) {
@@ -202,7 +202,8 @@ TEST_F(TaskTest, LongWriterLines) {
     EXPECT_EQ(show(*data, 4), "5! l.jsonl:5: prompt: expected a text, got an empty string");
     EXPECT_EQ(show(*data, 5), "6! l.jsonl:6: prompt: expected a string, got nothing");
     EXPECT_EQ(open_error(settings("longwriter", folder_)),
-              folder_.string() + ": expected a .jsonl file with prompts and lengths, got a folder");
+              folder_.string() +
+                  ": expected a .jsonl or .parquet file with prompts and lengths, got a folder without tables");
 }
 
 TEST_F(TaskTest, TemplatesOfPrompts) {

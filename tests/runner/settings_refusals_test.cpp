@@ -29,6 +29,12 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"shard", "0/10001",
          "shard: expected off, or I/K with I from 0 to K - 1 and K at most 10000, got '0/10001'; 0/8 to 7/8 are the "
          "eight shards of a job"},
+        // Data.
+        {"column", "question", "column: expected FIELD=NAME, such as prompt=question, got 'question'"},
+        {"column", "=question", "column: expected FIELD=NAME, such as prompt=question, got '=question'"},
+        {"column", "prompt=", "column: expected FIELD=NAME, such as prompt=question, got 'prompt='"},
+        {"split", "data/train", "split: expected the name of a split, got 'data/train'"},
+        {"split", "..", "split: expected the name of a split, got '..'"},
         // Keys.
         {"temprature", "1",
          "unknown key 'temprature': expected a known key, got 'temprature'; did you mean 'temperature'?"},
@@ -390,6 +396,16 @@ TEST(Settings, KeysOfOtherTasksAreRefused) {
               "command line: template: expected auto with task = pg19, got '/t.txt'; its prompts are tokens of a book");
     const std::string batch = " with task = openai-batch, got ";
     const std::string says = "; the url of each request says whether it is a chat";
+    EXPECT_EQ(message("pg19", "column", "text=book"),
+              "command line: column: expected none with task = pg19, got 'text=book'");
+    EXPECT_EQ(message("openai-batch", "split", "train"),
+              "command line: split: expected none with task = openai-batch, got 'train'");
+    EXPECT_EQ(message_of([] {
+                  parse_settings(whole_job,
+                                 {{"column", "prompt=a", "command line"}, {"column", "prompt=b", "command line"}},
+                                 "/jobs");
+              }),
+              "command line: column: expected one name per field, got 'prompt=b'");
     EXPECT_EQ(message("openai-batch", "chat", "true"), "command line: chat: expected false" + batch + "true" + says);
     EXPECT_EQ(message("openai-batch", "template", "/t.txt"),
               "command line: template: expected auto" + batch + "'/t.txt'" + says);

@@ -184,7 +184,9 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "lease-seconds",
                                      "token-ids",
                                      "baseline",
-                                     "allow-device-change"};
+                                     "allow-device-change",
+                                     "column",
+                                     "split"};
     EXPECT_EQ(keys, stay);
 }
 
@@ -201,6 +203,10 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
     EXPECT_TRUE(has(scores, "mode"));
     EXPECT_TRUE(has(scores, "window"));
     EXPECT_TRUE(has(scores, "teacher-forced"));
+    EXPECT_FALSE(has(Settings(), "column"));
+    Settings renamed;
+    renamed.column = {"prompt=question"};
+    EXPECT_TRUE(has(renamed, "column"));
     Settings sampled;
     sampled.verify = "recursive";
     EXPECT_FALSE(has(sampled, "partial-cache"));
@@ -226,6 +232,9 @@ TEST(Settings, JobFilesOfTheTasks) {
     EXPECT_EQ(load("dolly.cfg").temperature, 1);
     EXPECT_EQ(load("dolly.cfg").top_p, 0.95);
     EXPECT_TRUE(load("dolly.cfg").chat);
+    EXPECT_TRUE(load("longwriter.cfg").chat);
+    EXPECT_EQ(load("longwriter.cfg").max_tokens, 32768);
+    EXPECT_EQ(load("openai-batch.cfg").task, "openai-batch");
 }
 
 TEST(Settings, PlacesAreNamed) {
