@@ -1,7 +1,8 @@
 """One row an item and sample, with its statistics, its reference and the keys of its job: Parquet, CSV, pandas.
 
-Columns: `run`; the fields of results.jsonl; `reference`; the fields of stats.jsonl that results.jsonl does not have;
-and every key of the job as `job_…`, `draft-tree` as `job_draft_tree`. The columns are the same for every run.
+Columns: `run`; the fields of results.jsonl; `reference`; `required_words`; the fields of stats.jsonl that results.jsonl
+does not have; and every key of the job as `job_…`, `draft-tree` as `job_draft_tree`. The columns are the same for every
+run.
 """
 
 import csv
@@ -34,6 +35,7 @@ _ITEM_FIELDS = [
     ("nll", pa.float64()),
     ("loss_by_position", pa.list_(pa.struct([("first", pa.int64()), ("tokens", pa.int64()), ("nll", pa.float64())]))),
     ("reference", pa.string()),
+    ("required_words", pa.int64()),
 ]
 _STATISTICS = [
     (name, pa.int64() if kind is int else pa.float64()) for name, kind in STATISTICS.items() if name != "num_tokens"

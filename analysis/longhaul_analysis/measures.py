@@ -4,11 +4,12 @@ BLEU and chrF are sacrebleu's, over the whole corpus at once. Every other measur
 item gives a part and a whole, and the value is `finish(sum of parts / sum of wholes)`; where the whole is 1, that is
 the mean over items. What an item does not have, it leaves out.
 
-A failed item counts as the empty text against its reference, so that no run gains by failing, and is left out of
-everything else.
+A failed item counts as the empty text against its reference or required length, so that no run gains by failing, and
+is left out of everything else.
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -48,7 +49,7 @@ class Measure:
     @property
     def per_sample(self) -> bool:
         """Computed for each sample of the prompts apart; else once, over all of them."""
-        return self.family in ("corpus", "rouge", "words", "tokens", "logprobs", "loops")
+        return self.family in ("corpus", "rouge", "words", "tokens", "logprobs", "loops", "length")
 
     @property
     def needs_reference(self) -> bool:
@@ -88,6 +89,8 @@ MEASURES: Mapping[str, Measure] = {
         Measure("rougeL", "ROUGE-L", 2, "rouge", "rouge-score, 100 x F1, mean over items"),
         *_repetition_measures("words", "", "words"),
         *_repetition_measures("tokens", "token", "tokens"),
+        Measure("words", "words", 1, "length", "words as LongWriter counts them, mean over items asked for a length"),
+        Measure("length_score", "S_l", 2, "length", "LongWriter's score of words against the required length, mean"),
         Measure("loss", "loss", 4, "likelihood", "nats a token of the given continuations"),
         Measure("perplexity", "perplexity", 3, "likelihood", "exp of the loss", exp_of),
         Measure("bits_per_byte", "bits/byte", 4, "likelihood", "nll in bits / UTF-8 bytes of what was scored"),
@@ -123,6 +126,7 @@ def missing_reason(measure: Measure) -> str:
         "rouge": "references: references.jsonl in the run folder, or --references FILE",
         "words": "texts that are long enough",
         "tokens": "token ids: run the job with token-ids = true",
+        "length": "lengths: a run of task = longwriter",
         "likelihood": "nll: run the job with teacher-forced = true or mode = perplexity",
         "logprobs": "logprobs: run the job with logprobs > 0",
         "loops": "token ids, and of loop_onset texts that loop: run the job with token-ids = true or stop-loops > 0",
@@ -247,6 +251,8 @@ def ratio_value(measure: Measure, ratios: NDArray[np.float64]) -> float | None:
 def _family(item: Item, family: str, scoring: Scoring) -> dict[str, Ratio]:
     if family == "rouge":
         return scoring.rouge(item)
+    if family == "length":
+        return _length(item)
     if item.failed:
         return {}
     if family == "words":
@@ -260,6 +266,31 @@ def _family(item: Item, family: str, scoring: Scoring) -> dict[str, Ratio]:
     if family == "loops":
         return _loops(item)
     return _statistics(item)
+
+
+# LongWriter (arXiv 2408.07055, evaluation/pred.py): Chinese characters, and runs of a to z that no other letter, digit
+# or underscore touches.
+_COUNTED = re.compile(r"[\u4e00-\u9fff]|\b[A-Za-z]+\b")
+
+
+def count_words(text: str) -> int:
+    """The length of a text as LongWriter measures it."""
+    return sum(1 for _ in _COUNTED.finditer(text))
+
+
+def length_score(required: int, words: int) -> float:
+    """S_l of LongWriter (evaluation/eval_length.py): 100 at the required length, 0 at 4 times and at 1/3 of it."""
+    if words == 0:
+        return 0.0
+    excess = (words / required - 1) / 3 if words > required else (required / words - 1) / 2
+    return 100 * max(0.0, 1 - excess)
+
+
+def _length(item: Item) -> dict[str, Ratio]:
+    if item.required_words is None:
+        return {}
+    words = 0 if item.failed else count_words(item.text)
+    return {"words": (float(words), 1.0), "length_score": (length_score(item.required_words, words), 1.0)}
 
 
 def mean_distinct(units: Sequence[int]) -> float:

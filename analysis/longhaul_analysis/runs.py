@@ -71,6 +71,7 @@ class Item:
     reference: str | None = None
     loop_length: int = LOOP_LENGTH  # tokens that repeat what stands before them make a loop; `stop-loops` of the job
     ends_loops: bool = False  # whether the job ends an item that loops
+    required_words: int | None = None  # that the prompt asks for (task longwriter)
     stats: dict[str, Any] = field(default_factory=dict)  # seconds, steps, target_calls, drafted, accepted, …
 
     @property
@@ -179,6 +180,7 @@ class Run:
             item.reference = references.find(item.id, place)
             item.ends_loops = stop_loops > 0
             item.loop_length = stop_loops or LOOP_LENGTH
+            item.required_words = references.lengths.get(item.id)
             count += 1
             yield item
         if count == 0:
@@ -208,9 +210,13 @@ class Run:
 
 @dataclass
 class References:
-    """Reference texts: by id (JSONL lines {"id", "reference"}) or by place in the input (plain lines)."""
+    """Reference texts and required lengths: by id (JSONL lines {"id", "reference"?, "length"?}).
+
+    Plain lines are texts by their place in the input.
+    """
 
     path: Path
+    lengths: dict[str, int] = field(default_factory=dict)  # in words, by id
     by_id: dict[str, str] = field(default_factory=dict)
     by_place: list[str] | None = None
 
@@ -227,10 +233,15 @@ class References:
         for number, line in lines:
             value = json_line(path, number, line)
             reference = value.get("reference")
-            if "id" not in value or not isinstance(reference, str | None):
+            length = value.get("length")
+            good_length = length is None or (_is_number(length, int) and length > 0)
+            if "id" not in value or not isinstance(reference, str | None) or not good_length:
                 raise AnalysisError(
-                    f'{path}:{number}: expected {{"id": …, "reference": "…"}}, got {_short(line)}; correct the line'
+                    f'{path}:{number}: expected {{"id": …, "reference": "…", "length": words}}, got {_short(line)}; '
+                    "correct the line"
                 )
+            if length is not None:
+                references.lengths[str(value["id"])] = length
             if reference is not None:
                 references.by_id[str(value["id"])] = _text(reference, f"{path}:{number}: reference")
         return references

@@ -218,3 +218,11 @@ def test_lyannas_experiments_end_in_table_and_figure(tmp_path):
     assert head.startswith("temperature,resample,draft-tree,block_efficiency,")
     assert len(rows) == 8
     assert "WHAT one of figure-12 figure-8" in script(JOBS / "lyanna" / "run.sh", "table-1").stderr
+
+
+def test_longwriter_prompts_are_those_that_its_script_writes():
+    done = script(sys.executable, JOBS / "longwriter.py")
+    assert done.stdout == (JOBS / "longwriter.jsonl").read_text()
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len({line["id"] for line in lines}) == len(lines) == 48
+    assert all(f"a {line['length']}-word" in line["prompt"] for line in lines)

@@ -11,8 +11,17 @@ import pytest
 from conftest import NGRAM, PLAIN, SAMPLES, SWEEP, one_run
 from rouge_score.rouge_scorer import RougeScorer
 
-from longhaul_analysis import MEASURES, Scoring, UsageError, choose_measures, open_runs, score_run, score_runs
-from longhaul_analysis.measures import common_subsequence
+from longhaul_analysis import (
+    MEASURES,
+    AnalysisError,
+    Scoring,
+    UsageError,
+    choose_measures,
+    open_runs,
+    score_run,
+    score_runs,
+)
+from longhaul_analysis.measures import common_subsequence, count_words, length_score
 
 REFERENCE_MEASURES = choose_measures(["bleu", "chrf", "rouge1", "rouge2", "rougeL"])
 
@@ -249,3 +258,54 @@ def test_loops_by_hand(make_run):
     assert scores["loops"].mean == pytest.approx(1 / 3)
     assert scores["loop_onset"].mean == 5
     assert score_run(one_run(make_run("unknown", [{}])), measures).scores == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", 0),
+        ("Two words.", 2),
+        ("don't well-known", 4),  # parts of words are words
+        ("7 dogs, no2, x_y, caf\u00e9", 1),  # what a digit, an underscore or another letter touches is none
+        ("\u4f60\u597d, world", 3),  # each Chinese character is one
+        ("\u4f60ok", 1),
+    ],
+)
+def test_words_are_counted_as_longwriter_does(text, words):
+    assert count_words(text) == words
+
+
+@pytest.mark.parametrize(
+    ("required", "words", "score"),
+    [
+        (1000, 1000, 100),
+        (1000, 2500, 50),
+        (1000, 4000, 0),
+        (1000, 9000, 0),
+        (1000, 500, 50),
+        (900, 300, 0),
+        (900, 0, 0),
+    ],
+)
+def test_length_score(required, words, score):
+    assert length_score(required, words) == pytest.approx(score)
+
+
+def test_length_scores_of_a_run(make_run):
+    items = [{"text": "a b c d"}, {"text": "a b"}, {"finish_reason": "error", "error": "too long"}, {"text": "a"}]
+    folder = make_run("ruler", items)
+    lengths = [{"id": f"item-{n}", "length": 4} for n in range(3)]
+    (folder / "references.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lengths))
+    scores = score_run(one_run(folder), choose_measures(["words", "length_score", "bleu"]))
+    assert scores.value("words") == pytest.approx(2)  # the failed one wrote none, the last is not asked for a length
+    assert scores.value("length_score") == pytest.approx((100 + 50 + 0) / 3)
+    assert scores.value("bleu") is None
+    assert scores.notes(choose_measures(["bleu"])) == []
+
+
+@pytest.mark.parametrize("length", ["4", 0, 1.5, True])
+def test_bad_lengths_are_named(make_run, length):
+    folder = make_run("ruler", [{}])
+    (folder / "references.jsonl").write_text(json.dumps({"id": "item-0", "length": length}) + "\n")
+    with pytest.raises(AnalysisError, match=r"references.jsonl:1: expected .*length.* correct the line"):
+        one_run(folder).read_items()

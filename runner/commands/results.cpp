@@ -11,8 +11,10 @@
 #include "runner/commands/commands.hpp"
 #include "runner/data/dataset.hpp"
 #include "runner/job/command_line.hpp"
+#include "runner/job/value_text.hpp"
 #include "runner/launch/engine_options.hpp"
 #include "runner/launch/job_run.hpp"
+#include "runner/run/batch_answers.hpp"
 #include "runner/run/results.hpp"
 #include "runner/run/run_folder.hpp"
 #include "runner/run/shard_folder.hpp"
@@ -95,6 +97,18 @@ std::vector<RunFolder> runs_of(const std::filesystem::path& root) {
     return begun_shards_of(root);
 }
 
+/// Throws UsageError unless the results of this job can be printed as asked.
+void check_form(const CommandLine& line, const Settings& settings) {
+    const auto refuse = [](const std::string& field, const std::string& expected, const std::string& got,
+                           const std::string& fix) {
+        throw UsageError(InputError::format("command line", field, expected, got, fix));
+    };
+    if (const std::string form = line.value("form"); form != "openai") refuse("form", "openai", in_quotes(form), "");
+    if (settings.task != "openai-batch")
+        refuse("form", "a run of task = openai-batch", "task = " + settings.task, "its requests say what to answer");
+    if (line.has("partial")) refuse("partial", "none with --form", "it", "an answer is whole");
+}
+
 }  // namespace
 
 int results_command(const std::vector<std::string>& arguments) {
@@ -105,6 +119,11 @@ int results_command(const std::vector<std::string>& arguments) {
     const Settings settings = folders.front().settings();
     const ResultFormat format = result_format(settings);
     const ResultIndex results = ResultIndex::read(runs);
+    if (line.has("form")) {
+        check_form(line, settings);
+        each_batch_answer(results, settings, print);
+        return static_cast<int>(ExitCode::done);
+    }
     if (!line.has("partial")) {
         for (const ResultIndex::Entry& entry : results.entries()) print(format_result(results.load(entry), format));
         return static_cast<int>(ExitCode::done);

@@ -147,7 +147,7 @@ class BookDataSet : public CheckedDataSet {
 /// The template of the prompts; nullopt if the only field is the whole prompt.
 std::optional<PromptTemplate> open_template(const Settings& settings, const std::vector<std::string>& fields) {
     if (!settings.prompt_template.empty()) return PromptTemplate::read(settings.prompt_template, fields);
-    if (settings.task == "prompts") return std::nullopt;
+    if (settings.task == "prompts" || settings.task == "openai-batch") return std::nullopt;
     const std::string name = settings.task + (settings.chat ? "-chat" : "");
     return PromptTemplate::parse(built_in_template(name), "jobs/templates/" + name + ".txt", fields);
 }
@@ -161,7 +161,7 @@ std::optional<engine::ChatTemplate> open_chat(const Settings& settings, bool tak
     return engine::ChatTemplate::find(settings.model);
 }
 
-/// Tasks whose prompts are made from text fields: wmt, xsum, dolly, prompts.
+/// Tasks whose prompts are made from text fields or messages: all except pg19.
 class RecordDataSet : public CheckedDataSet {
   public:
     explicit RecordDataSet(const Settings& settings)
@@ -182,6 +182,15 @@ class RecordDataSet : public CheckedDataSet {
         }
     }
 
+    std::optional<std::int64_t> required_words(std::int64_t index) const override {
+        if (settings_.task != "longwriter") return std::nullopt;  // reads no line in vain
+        try {
+            return records_->read(index).required_words;
+        } catch (const InputError&) {
+            return std::nullopt;
+        }
+    }
+
     std::string fingerprint() const override {
         ContentHash hash;
         records_->add_to(hash, wants_continuation(settings_));
@@ -190,6 +199,8 @@ class RecordDataSet : public CheckedDataSet {
         if (chat_ && (settings_.chat || records_->has_messages())) text += ", chat-template " + chat_->identity();
         return text;
     }
+
+    std::vector<std::string> notices() const override { return records_->notices(); }
 
   private:
     std::string label(std::int64_t index) const override { return records_->label(index); }

@@ -58,9 +58,12 @@ class DataSet {
     /// xsum: JSONL lines {"id"?, "document", "summary"}, or parallel lines; field document.
     /// dolly: JSONL lines {"id"?, "instruction", "context"?, "response", "category"?}; fields instruction, context,
     /// category.
+    /// longwriter: JSONL lines {"id"?, "prompt", "length", "type"?}; fields prompt, length, type.
     /// prompts: JSONL lines {"id"?, "prompt" or "messages", "continuation"?, "options"?}, or a .txt file with one
     /// prompt per line; field prompt, which is the whole prompt if no template is given. Messages are rendered by the
     /// chat template only.
+    ///
+    /// openai-batch: requests of OpenAI's batch API (batch_requests.hpp); their id is "custom_id".
     ///
     /// Ids are strings or integers. The default id is the line number; the id of a segment is DOCID:SEGID. Blank lines
     /// are skipped, but in parallel files they are items that fail.
@@ -86,11 +89,17 @@ class DataSet {
     /// data has none, or the item is bad.
     [[nodiscard]] virtual std::optional<std::string> reference(std::int64_t index,
                                                                const engine::Tokenizer& tokenizer) const = 0;
+    /// Words that the prompt of an item asks for (longwriter); nullopt if the data does not say, or the item is bad.
+    [[nodiscard]] virtual std::optional<std::int64_t> required_words(std::int64_t /*index*/) const {
+        return std::nullopt;
+    }
     /// One line that identifies what decides the prompts: XXH3-64 (hexadecimal) of all bytes that the items are made
     /// from, then the fingerprint of the template and the identity of the chat template, if used. Covers the whole data
     /// regardless of `limit`, and the references only if they are continuations. Reads everything, so call it on one
     /// rank. Throws InputError if that fails.
     [[nodiscard]] virtual std::string fingerprint() const = 0;
+    /// Lines for the user about the data as a whole, without "note: ". May read everything, so call it on one rank.
+    [[nodiscard]] virtual std::vector<std::string> notices() const { return {}; }
 };
 
 }  // namespace longhaul::runner

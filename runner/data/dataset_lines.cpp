@@ -17,9 +17,11 @@ constexpr std::int64_t scan_block = 1 << 20;
 constexpr std::int64_t max_line_bytes = std::int64_t{1} << 30;
 constexpr std::uint32_t too_long = std::numeric_limits<std::uint32_t>::max();
 
-/// SAX handler that finds the "id" of the outermost object and stops there. No JSON document is built in memory.
+/// SAX handler that finds the id of the outermost object and stops there. No JSON document is built in memory.
 class IdFinder : public Json::json_sax_t {
   public:
+    explicit IdFinder(std::string_view key) : key_(key) {}
+
     std::optional<std::string> id;
     bool wrong_type = false;
 
@@ -35,7 +37,7 @@ class IdFinder : public Json::json_sax_t {
     bool end_object() override { return close(); }
     bool end_array() override { return close(); }
     bool key(std::string& name) override {
-        id_key_ = depth_ == 1 && name == "id";
+        id_key_ = depth_ == 1 && name == key_;
         return true;
     }
     bool parse_error(std::size_t, const std::string&, const Json::exception&) override { return false; }
@@ -60,20 +62,22 @@ class IdFinder : public Json::json_sax_t {
         return true;
     }
 
+    std::string_view key_;
     int depth_ = 0;
     bool id_key_ = false;
 };
 
-IdFinder find_id(std::string_view bytes) {
-    IdFinder finder;
+IdFinder find_id(std::string_view bytes, std::string_view key) {
+    IdFinder finder(key);
     Json::sax_parse(bytes, &finder, Json::input_format_t::json, false);
     return finder;
 }
 
 }  // namespace
 
-LineSource::LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit, std::string shown)
-    : shown_(std::move(shown)), file_(path), format_(format) {
+LineSource::LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit, std::string shown,
+                       std::string id_key)
+    : shown_(std::move(shown)), id_key_(std::move(id_key)), file_(path), format_(format) {
     format == LineFormat::sgm ? scan_segments(limit) : scan_lines(limit);
     block_ = {};
     if (lines_.empty()) {
@@ -118,13 +122,14 @@ engine::Json LineSource::object(std::int64_t index) const {
     const std::string where = label(index);
     Json json = engine::parse_json(bytes, where);
     if (!json.is_object()) throw InputError(where, "", "an object", engine::describe(json));
-    if (find_id(bytes).wrong_type)
-        throw InputError(where, "id", "a string or an integer", engine::describe(json["id"]));
+    if (find_id(bytes, id_key_).wrong_type)
+        throw InputError(where, id_key_, "a string or an integer", engine::describe(json[id_key_]));
     refuse_same_id(index);
     return json;
 }
 
-bool LineSource::mentions(std::string_view bytes) const {
+bool LineSource::has_member(const std::string& name) const {
+    const std::string bytes = '"' + name + '"';
     std::string window;  // a block and the end of the previous one, since `bytes` may span both
     for (std::int64_t at = 0; at < file_.num_bytes(); at += scan_block) {
         window.erase(0, window.size() - std::min(window.size(), bytes.size() - 1));
@@ -138,7 +143,8 @@ void LineSource::refuse_same_id(std::int64_t index) const {
     const Line& entry = line(index);
     if (entry.same_id_number == 0) return;
     const std::string earlier = std::to_string(entry.same_id_number);
-    throw InputError(label(index), "id", "every id once", "'" + engine::printable(id(index)) + "' again",
+    throw InputError(label(index), format_ == LineFormat::sgm ? "id" : id_key_, "every id once",
+                     "'" + engine::printable(id(index)) + "' again",
                      (format_ == LineFormat::sgm ? "<seg> element " : "line ") + earlier + " has it");
 }
 
@@ -158,7 +164,7 @@ std::string LineSource::whole_line(std::int64_t index) const {
 }
 
 std::string LineSource::id_of(const Line& line, std::string_view bytes) const {
-    if (format_ == LineFormat::json) return find_id(bytes).id.value_or(std::to_string(line.number));
+    if (format_ == LineFormat::json) return find_id(bytes, id_key_).id.value_or(std::to_string(line.number));
     return engine::printable(documents_.at(line.document) + ":" + sgm_attribute(bytes, "id"), 255);
 }
 

@@ -10,43 +10,44 @@
 #include <vector>
 
 #include "engine/json.hpp"
-#include "runner/data/dataset_source.hpp"
+#include "runner/data/row_source.hpp"
 
 namespace longhaul::runner {
 
 enum class LineFormat {
-    json,      ///< one object per line; id is its "id" or the line number; skips blank lines
+    json,      ///< one object per line; id is its member "id" (or as given) or the line number; skips blank lines
     plain,     ///< the line itself; skips blank lines
     parallel,  ///< the line itself; every line is an item, so that line i of another file belongs to it
     sgm,       ///< the <seg> elements of NIST's SGM; id DOCID:SEGID
 };
 
-class LineSource {
+class LineSource : public RowSource {
   public:
-    /// Indexes the first `limit` items of the file; 0 = all. `shown` is the file's name in labels. Throws InputError if
-    /// the file is unreadable or has no item.
-    LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit, std::string shown);
+    /// Indexes the first `limit` items of the file; 0 = all. `shown` is the file's name in labels; `id_key` the member
+    /// of a json line that is its id. Throws InputError if the file is unreadable or has no item.
+    LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit, std::string shown,
+               std::string id_key = "id");
     LineSource(const std::filesystem::path& path, LineFormat format, std::int64_t limit)
         : LineSource(path, format, limit, path.string()) {}
 
     [[nodiscard]] LineFormat format() const { return format_; }
-    [[nodiscard]] std::int64_t size() const { return lines_.size(); }
+    [[nodiscard]] std::int64_t size() const override { return lines_.size(); }
     /// Items in the whole file, regardless of the limit; parallel and sgm only.
     [[nodiscard]] std::int64_t num_in_file() const { return num_in_file_; }
-    [[nodiscard]] std::int64_t num_bytes(std::int64_t index) const { return line(index).num_bytes; }
-    [[nodiscard]] std::string id(std::int64_t index) const;     ///< reads at most the line
-    [[nodiscard]] std::string label(std::int64_t index) const;  ///< "p.jsonl:3", "x-src.de.sgm:DOCID:SEGID"
+    [[nodiscard]] std::int64_t num_bytes(std::int64_t index) const override { return line(index).num_bytes; }
+    [[nodiscard]] std::string id(std::int64_t index) const override;
+    [[nodiscard]] std::string label(std::int64_t index) const override;  ///< "p.jsonl:3", "x-src.de.sgm:DOCID:SEGID"
 
     /// Text of the item, UTF-8 without NUL. For sgm, entities are resolved and each run of white space is one blank.
     /// Not for json. Throws InputError, also if an earlier item has the same id.
     [[nodiscard]] std::string text(std::int64_t index) const;
     /// JSON object of the item; json only. Throws InputError if the line is not a JSON object, or its id is invalid or
     /// already used by an earlier line.
-    [[nodiscard]] engine::Json object(std::int64_t index) const;
+    [[nodiscard]] engine::Json object(std::int64_t index) const override;
 
-    void add_to(ContentHash& hash) const { hash.add(file_); }
-    /// Whether the file contains `bytes`, regardless of the limit. Reads the whole file. Throws InputError.
-    [[nodiscard]] bool mentions(std::string_view bytes) const;
+    void add_to(ContentHash& hash) const override { hash.add(file_); }
+    /// Whether the file contains "name" in quotes. Reads the whole file.
+    [[nodiscard]] bool has_member(const std::string& name) const override;
 
   private:
     /// Index entry of a line. At 32 bytes, ten million prompts take 320 MB of index per rank.
@@ -72,7 +73,7 @@ class LineSource {
     void add(Line line, std::int64_t end, std::int64_t limit);
     void find_same_ids();
 
-    std::string shown_;
+    std::string shown_, id_key_;
     InputFile file_;
     LineFormat format_;
     std::vector<Line> lines_;

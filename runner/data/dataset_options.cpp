@@ -1,4 +1,4 @@
-// Applies the "options" of one item: generation keys of the vocabulary, as JSON. Called for each item of task prompts.
+// Generation keys of one item, as JSON: the "options" of task prompts, and the request fields of task openai-batch.
 #include <algorithm>
 
 #include "engine/error.hpp"
@@ -63,8 +63,8 @@ std::string value_text(const Json& value, Type type, const std::string& where, c
     throw InputError(where, field, expected, engine::describe(value));
 }
 
-void set_option(Settings& settings, const std::string& key, Type type, const Json& value, const std::string& where) {
-    const std::string field = "options." + key;
+void set_value(Settings& settings, const std::string& key, Type type, const Json& value, const std::string& where,
+               const std::string& field) {
     const std::string text = value_text(value, type, where, field);
     try {
         find_key(key)->set(settings, text, {});
@@ -75,20 +75,23 @@ void set_option(Settings& settings, const std::string& key, Type type, const Jso
 
 }  // namespace
 
+void set_generation_key(Settings& settings, const std::string& key, const Json& value, const std::string& where,
+                        const std::string& field) {
+    const Type type = type_of_key(key, where);
+    // The item's texts replace the job's.
+    if (key == "stop") settings.stop.clear();
+    if (key == "dry-breakers") settings.dry_breakers.emplace();
+    if (type == Type::text && value.is_array()) {
+        for (const Json& text : value) set_value(settings, key, type, text, where, field);
+    } else {
+        set_value(settings, key, type, value, where, field);
+    }
+}
+
 std::shared_ptr<const Settings> with_options(const Json& options, const Settings& job, const std::string& where) {
     if (!options.is_object()) throw InputError(where, "options", "an object", engine::describe(options));
     auto settings = std::make_shared<Settings>(job);
-    for (const auto& [key, value] : options.items()) {
-        const Type type = type_of_key(key, where);
-        // The item's texts replace the job's.
-        if (key == "stop") settings->stop.clear();
-        if (key == "dry-breakers") settings->dry_breakers.emplace();
-        if (type == Type::text && value.is_array()) {
-            for (const Json& text : value) set_option(*settings, key, type, text, where);
-        } else {
-            set_option(*settings, key, type, value, where);
-        }
-    }
+    for (const auto& [key, value] : options.items()) set_generation_key(*settings, key, value, where, "options." + key);
     return settings;
 }
 

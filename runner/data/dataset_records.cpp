@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "engine/error.hpp"
+#include "runner/data/batch_requests.hpp"
 #include "runner/data/dataset_lines.hpp"
+#include "runner/data/table_rows.hpp"
 #include "runner/job/settings.hpp"
 #include "runner/job/value_text.hpp"
 
@@ -28,33 +30,109 @@ std::string needed_text(const Json& object, const std::string& key, const std::s
     return text;
 }
 
+/// The members that a task reads from its objects, besides the id.
+struct JsonFields {
+    Strings names;
+    std::vector<Strings> needed;  ///< at least one of each group
+};
+
+/// The name of `field` in the data: as `column` says, else its own.
+std::string column_of(const Settings& settings, const std::string& field) {
+    for (const std::string& entry : settings.column) {
+        if (entry.starts_with(field + "=")) return entry.substr(field.size() + 1);
+    }
+    return field;
+}
+
+void check_column_keys(const Settings& settings, const JsonFields& fields) {
+    for (const std::string& entry : settings.column) {
+        const std::string field = entry.substr(0, entry.find('='));
+        if (field == "id" || std::find(fields.names.begin(), fields.names.end(), field) != fields.names.end()) continue;
+        throw UsageError(InputError::format(
+            "job", "column", "a field of task = " + settings.task + " (" + list_words(fields.names) + ") before the =",
+            shown(field), ""));
+    }
+}
+
+std::unique_ptr<RowSource> open_rows(const Settings& settings, const JsonFields& fields) {
+    check_column_keys(settings, fields);
+    const std::string id = column_of(settings, "id");
+    if (!is_table(settings.data))
+        return std::make_unique<LineSource>(settings.data, LineFormat::json, settings.limit, settings.data.string(),
+                                            id);
+    TableColumns columns{.names = {id}, .needed = {}, .id = id};
+    for (const std::string& name : fields.names) columns.names.push_back(column_of(settings, name));
+    for (const Strings& group : fields.needed) {
+        TableColumns::Group needed{.any_of = {}, .fix = "column = " + group.front() + "=NAME names another"};
+        for (const std::string& name : group) needed.any_of.push_back(column_of(settings, name));
+        columns.needed.push_back(std::move(needed));
+    }
+    return open_table(table_files(settings.data, settings.split), columns, settings.limit);
+}
+
+/// The value at "a.b" within nested objects; null if there is none. A member "a.b" itself comes first.
+Json value_at(const Json& object, const std::string& column) {
+    if (const auto member = object.find(column); member != object.end()) return *member;
+    const std::size_t dot = column.find('.');
+    const auto outer = dot == std::string::npos ? object.end() : object.find(column.substr(0, dot));
+    return outer != object.end() && outer->is_object() ? value_at(*outer, column.substr(dot + 1)) : Json();
+}
+
 class JsonRecords : public RecordSource {
   public:
-    JsonRecords(const Settings& settings, Strings names)
-        : lines_(settings.data, LineFormat::json, settings.limit), names_(std::move(names)) {}
+    JsonRecords(const Settings& settings, Strings names, const JsonFields& fields)
+        : rows_(open_rows(settings, fields)), names_(std::move(names)) {
+        for (const std::string& name : fields.names) {
+            if (const std::string column = column_of(settings, name); column != name)
+                renamed_.emplace_back(name, column);
+        }
+    }
 
     const Strings& field_names() const override { return names_; }
-    std::int64_t size() const override { return lines_.size(); }
-    std::int64_t num_bytes(std::int64_t index) const override { return lines_.num_bytes(index); }
-    std::string id(std::int64_t index) const override { return lines_.id(index); }
-    std::string label(std::int64_t index) const override { return lines_.label(index); }
-    void add_to(ContentHash& hash, bool) const override { lines_.add_to(hash); }
-    Record read(std::int64_t index) const override { return record_of(lines_.object(index), lines_.label(index)); }
+    std::int64_t size() const override { return rows_->size(); }
+    std::int64_t num_bytes(std::int64_t index) const override { return rows_->num_bytes(index); }
+    std::string id(std::int64_t index) const override { return rows_->id(index); }
+    std::string label(std::int64_t index) const override { return rows_->label(index); }
+    void add_to(ContentHash& hash, bool) const override { rows_->add_to(hash); }
+    Record read(std::int64_t index) const override {
+        const Json object = rows_->object(index);
+        Json fields = object;
+        for (const auto& [name, column] : renamed_) fields[name] = value_at(object, column);
+        return record_of(fields, rows_->label(index));
+    }
 
   protected:
-    [[nodiscard]] const LineSource& lines() const { return lines_; }
+    [[nodiscard]] const RowSource& rows() const { return *rows_; }
 
   private:
     [[nodiscard]] virtual Record record_of(const Json& object, const std::string& where) const = 0;
 
-    LineSource lines_;
+    std::unique_ptr<RowSource> rows_;
     Strings names_;
+    std::vector<std::pair<std::string, std::string>> renamed_;  ///< field and its name in the data
+};
+
+/// {"id"?, "source", "reference"?}: tables only
+class WmtRecords : public JsonRecords {
+  public:
+    explicit WmtRecords(const Settings& settings)
+        : JsonRecords(settings, {"source"}, {.names = {"source", "reference"}, .needed = {{"source"}}}) {}
+
+  private:
+    Record record_of(const Json& object, const std::string& where) const override {
+        Record record;
+        record.fields = {needed_text(object, "source", where)};
+        record.reference = optional_text(object, "reference", where);
+        return record;
+    }
 };
 
 /// {"id"?, "document", "summary"}
 class XsumRecords : public JsonRecords {
   public:
-    explicit XsumRecords(const Settings& settings) : JsonRecords(settings, {"document"}) {}
+    explicit XsumRecords(const Settings& settings)
+        : JsonRecords(settings, {"document"},
+                      {.names = {"document", "summary"}, .needed = {{"document"}, {"summary"}}}) {}
 
   private:
     Record record_of(const Json& object, const std::string& where) const override {
@@ -68,7 +146,10 @@ class XsumRecords : public JsonRecords {
 /// {"id"?, "instruction", "context"?, "response", "category"?}
 class DollyRecords : public JsonRecords {
   public:
-    explicit DollyRecords(const Settings& settings) : JsonRecords(settings, {"instruction", "context", "category"}) {}
+    explicit DollyRecords(const Settings& settings)
+        : JsonRecords(settings, {"instruction", "context", "category"},
+                      {.names = {"instruction", "context", "response", "category"},
+                       .needed = {{"instruction"}, {"response"}}}) {}
 
   private:
     Record record_of(const Json& object, const std::string& where) const override {
@@ -77,6 +158,24 @@ class DollyRecords : public JsonRecords {
                          optional_text(object, "context", where).value_or(""),
                          optional_text(object, "category", where).value_or("")};
         record.reference = needed_text(object, "response", where);
+        return record;
+    }
+};
+
+/// {"id"?, "prompt", "length", "type"?}
+class LongWriterRecords : public JsonRecords {
+  public:
+    explicit LongWriterRecords(const Settings& settings)
+        : JsonRecords(settings, {"prompt", "length", "type"},
+                      {.names = {"prompt", "length", "type"}, .needed = {{"prompt"}, {"length"}}}) {}
+
+  private:
+    Record record_of(const Json& object, const std::string& where) const override {
+        constexpr std::int64_t most_words = 10'000'000;
+        Record record;
+        record.required_words = engine::get_int(object, "length", 1, most_words, where);
+        record.fields = {needed_text(object, "prompt", where), std::to_string(*record.required_words),
+                         optional_text(object, "type", where).value_or("")};
         return record;
     }
 };
@@ -96,11 +195,30 @@ std::vector<engine::ChatMessage> messages_of(const Json& json, const std::string
 /// {"id"?, "prompt" or "messages", "continuation"?, "options"?}
 class PromptRecords : public JsonRecords {
   public:
-    explicit PromptRecords(const Settings& settings) : JsonRecords(settings, {"prompt"}), settings_(settings) {}
+    explicit PromptRecords(const Settings& settings)
+        : JsonRecords(settings, {"prompt"}, fields_of(settings)), settings_(settings) {
+        const bool both = rows().has_member(column_of(settings, "prompt")) && has_messages();
+        if (is_table(settings.data) && both && fields_of(settings).needed.front().size() > 1)
+            throw InputError(settings.data.string(), "", "a column prompt or messages", "both",
+                             "choose one: column = prompt=prompt, or messages=messages");
+    }
     bool takes_messages() const override { return true; }
-    bool has_messages() const override { return lines().mentions("\"messages\""); }
+    bool has_messages() const override { return rows().has_member(column_of(settings_, "messages")); }
 
   private:
+    /// If `column` names only one of prompt and messages, the other is not read.
+    static JsonFields fields_of(const Settings& settings) {
+        Strings forms{"prompt", "messages"};
+        const auto named = [&](const std::string& field) {
+            return std::any_of(settings.column.begin(), settings.column.end(),
+                               [&](const std::string& entry) { return entry.starts_with(field + "="); });
+        };
+        if (named("prompt") != named("messages")) forms = {named("prompt") ? "prompt" : "messages"};
+        Strings names = forms;
+        names.insert(names.end(), {"continuation", "options"});
+        return {.names = names, .needed = {forms}};
+    }
+
     Record record_of(const Json& object, const std::string& where) const override {
         Record record;
         const Json* messages = engine::find_member(object, "messages", where);
@@ -301,18 +419,44 @@ ParallelFiles find_parallel_files(const Settings& settings) {
                      "name the files themselves as data and reference");
 }
 
+/// Throws UsageError for keys that only objects or tables have, and InputError for a table with a file of references.
+static void check_data_keys(const Settings& settings, bool table, bool objects) {
+    const auto refuse = [&](const char* key, const std::string& with, const std::string& got) {
+        throw UsageError(InputError::format("job", key, "none with data of " + with, got, ""));
+    };
+    if (!objects && !settings.column.empty()) refuse("column", "lines of text", shown(settings.column.front()));
+    if (!table && !settings.split.empty()) refuse("split", "one file or of lines", shown(settings.split));
+    if (table && !settings.reference.empty()) refuse("reference", "a table", shown(settings.reference.string()));
+}
+
 std::unique_ptr<RecordSource> open_records(const Settings& settings) {
     std::error_code error;
-    const bool folder = fs::is_directory(settings.data, error);
-    if (settings.task == "wmt") return open_parallel(settings, "source");
-    if (settings.task == "xsum" && (folder || !is_json(settings.data))) return open_parallel(settings, "document");
-    if (settings.task == "xsum") return std::make_unique<XsumRecords>(settings);
-    if (settings.task == "dolly" && folder)
-        throw InputError(settings.data.string(), "", "a .jsonl file with instructions", "a folder");
-    if (settings.task == "dolly") return std::make_unique<DollyRecords>(settings);
-    if (folder) throw InputError(settings.data.string(), "", "a .jsonl or .txt file with prompts", "a folder");
-    if (settings.data.extension() != ".txt") return std::make_unique<PromptRecords>(settings);
-    return std::make_unique<ParallelRecords>(ParallelFiles{settings.data, {}}, "prompt", LineFormat::plain, settings);
+    const std::string& task = settings.task;
+    const bool table = is_table(settings.data);
+    const bool folder = !table && fs::is_directory(settings.data, error);
+    const bool lines = task == "wmt" || (task == "xsum" && (folder || !is_json(settings.data))) ||
+                       (task == "prompts" && settings.data.extension() == ".txt");
+    check_data_keys(settings, table, table || !lines);
+    if (task == "openai-batch" && (table || folder))
+        throw InputError(settings.data.string(), "", "a .jsonl file of requests", table ? "a table" : "a folder");
+    if (task == "openai-batch") return open_batch(settings);
+    if (!table && lines && task != "prompts") return open_parallel(settings, task == "wmt" ? "source" : "document");
+    if (!table && lines)
+        return std::make_unique<ParallelRecords>(ParallelFiles{settings.data, {}}, "prompt", LineFormat::plain,
+                                                 settings);
+    if (folder) {
+        const char* const content = task == "dolly"        ? "instructions"
+                                    : task == "longwriter" ? "prompts and lengths"
+                                                           : "prompts";
+        const char* const kinds =
+            task == "prompts" ? "a .jsonl, .txt or .parquet file with " : "a .jsonl or .parquet file with ";
+        throw InputError(settings.data.string(), "", std::string(kinds) + content, "a folder without tables");
+    }
+    if (task == "wmt") return std::make_unique<WmtRecords>(settings);
+    if (task == "xsum") return std::make_unique<XsumRecords>(settings);
+    if (task == "dolly") return std::make_unique<DollyRecords>(settings);
+    if (task == "longwriter") return std::make_unique<LongWriterRecords>(settings);
+    return std::make_unique<PromptRecords>(settings);
 }
 
 }  // namespace longhaul::runner

@@ -1,5 +1,5 @@
 // Items that consist of text fields for a prompt template, and optionally messages, a reference or options: tasks wmt,
-// xsum, dolly and prompts. Used by dataset.cpp.
+// xsum, dolly, longwriter, prompts and openai-batch. Used by dataset.cpp.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,11 @@
 namespace longhaul::runner {
 
 struct Record {
-    std::vector<std::string> fields;            ///< texts for RecordSource::field_names; empty if there are messages
-    std::vector<engine::ChatMessage> messages;  ///< prompts: instead of fields
-    std::optional<std::string> reference;       ///< the right answer, from the data
-    std::shared_ptr<const Settings> settings;   ///< the item's own settings; null: the job's
+    std::vector<std::string> fields;             ///< texts for RecordSource::field_names; empty if there are messages
+    std::vector<engine::ChatMessage> messages;   ///< prompts: instead of fields
+    std::optional<std::string> reference;        ///< the right answer, from the data
+    std::optional<std::int64_t> required_words;  ///< longwriter: length that the prompt asks for
+    std::shared_ptr<const Settings> settings;    ///< the item's own settings; null: the job's
 };
 
 /// Records numbered from 0 in the order of the input. Const members are thread-safe.
@@ -39,6 +40,8 @@ class RecordSource {
     [[nodiscard]] virtual bool takes_messages() const { return false; }  ///< whether items may have messages
     /// Whether any item has messages, regardless of the limit. Reads everything. Throws InputError.
     [[nodiscard]] virtual bool has_messages() const { return false; }
+    /// Lines for the user about the data as a whole. May read everything; leaves bad items out.
+    [[nodiscard]] virtual std::vector<std::string> notices() const { return {}; }
 };
 
 /// Opens the data of `settings`; any task except pg19. Throws InputError.
@@ -54,6 +57,11 @@ ParallelFiles find_parallel_files(const Settings& settings);
 
 /// Member `key` of `object` as a string without NUL. Throws InputError if it is absent or something else.
 std::string text_member(const engine::Json& object, const std::string& key, const std::string& where);
+
+/// Sets one generation key (temperature, stop, …) from JSON; a stop text or list replaces the settings' own. `field`
+/// names the value in errors. Throws InputError.
+void set_generation_key(Settings& settings, const std::string& key, const engine::Json& value, const std::string& where,
+                        const std::string& field);
 
 /// The job's settings changed by the object "options" of an item. Only generation keys are allowed. Throws InputError.
 std::shared_ptr<const Settings> with_options(const engine::Json& options, const Settings& job,

@@ -20,9 +20,11 @@ inline const std::vector<std::string> default_dry_breakers{"\n", ":", "\"", "*"}
 
 struct Settings {
     // Job and text
-    std::string task;                           // pg19, wmt, xsum, dolly, prompts
+    std::string task;                           // pg19, wmt, xsum, dolly, longwriter, prompts, openai-batch
     std::filesystem::path data, model, output;  // absolute after parse_settings
     std::filesystem::path reference;            // wmt, xsum; "": the matching file beside `data`, if any
+    std::vector<std::string> column;            // "FIELD=NAME": names of fields in the data
+    std::string split;                          // of a dataset in Parquet or Arrow files
     std::filesystem::path prompt_template;      // key `template`; "": auto, the task's own template
     bool chat = false;
     std::string chat_template = "auto";

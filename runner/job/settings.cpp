@@ -180,6 +180,19 @@ void check_scoring(const Settings& settings, const Origins& origins, Faults& fau
     require(settings.samples == 1, "samples", "1", std::to_string(settings.samples));
 }
 
+/// Reports keys that do not fit requests, which say themselves what the prompt is and have no continuation.
+void check_batch_keys(const Settings& settings, const Origins& origins, Faults& faults) {
+    const auto refuse = [&](const char* key, const std::string& expected, const std::string& got, const char* why) {
+        if (!faults.has(key)) faults.add(key, origins.of(key), key, expected + " with task = openai-batch", got, why);
+    };
+    const char* const whole = "the url of each request says whether it is a chat";
+    if (settings.chat) refuse("chat", "false", "true", whole);
+    if (!settings.prompt_template.empty()) refuse("template", "auto", shown(settings.prompt_template.string()), whole);
+    const char* const none = "its data has no continuations";
+    if (settings.teacher_forced) refuse("teacher-forced", "false", "true", none);
+    if (settings.mode != "generate") refuse("mode", "generate", settings.mode, none);
+}
+
 /// Reports keys that the task does not use: they were probably meant for another task.
 void check_task_keys(const Settings& settings, const Origins& origins, Faults& faults) {
     if (settings.task == "pg19" && (settings.chat || !settings.prompt_template.empty())) {
@@ -188,6 +201,13 @@ void check_task_keys(const Settings& settings, const Origins& origins, Faults& f
                    shown(settings.chat ? "true" : settings.prompt_template.string()),
                    "its prompts are tokens of a book");
     }
+    if (settings.task == "pg19" || settings.task == "openai-batch") {
+        const std::string none = "none with task = " + settings.task;
+        if (!settings.column.empty())
+            faults.add("column", origins.of("column"), "column", none, shown(settings.column.front()));
+        if (!settings.split.empty()) faults.add("split", origins.of("split"), "split", none, shown(settings.split));
+    }
+    if (settings.task == "openai-batch") check_batch_keys(settings, origins, faults);
     if (!settings.reference.empty() && settings.task != "wmt" && settings.task != "xsum") {
         faults.add("reference", origins.of("reference"), "reference", "none with task = " + settings.task,
                    shown(settings.reference.string()),
@@ -461,10 +481,10 @@ bool is_execution_key(const std::string& key, const Settings& settings) {
 std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
     // Keys that runs of earlier versions do not record. The default is what those versions did, so it is left out.
     static const std::set<std::string> later_keys{
-        "mode",         "window",         "stride",       "chat",
-        "stop-loops",   "dry-multiplier", "dry-base",     "dry-allowed-length",
-        "dry-window",   "dry-breakers",   "draft-passes", "resample",
-        "resample-tree"};
+        "mode",          "window",         "stride",       "chat",
+        "stop-loops",    "dry-multiplier", "dry-base",     "dry-allowed-length",
+        "dry-window",    "dry-breakers",   "draft-passes", "resample",
+        "resample-tree", "column"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {

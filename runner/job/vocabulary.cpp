@@ -119,6 +119,40 @@ Key stop_key() {
             }};
 }
 
+Key column_key() {
+    return {.info = {.key = "column",
+                     .value_name = "FIELD=NAME",
+                     .help = "name that a field of the task has in the data (.jsonl, Parquet), e.g. prompt=question or "
+                             "source=translation.de",
+                     .repeatable = true},
+            .set =
+                [](Settings& s, const std::string& value, const auto&) {
+                    const std::size_t equals = value.find('=');
+                    if (equals == std::string::npos || equals == 0 || equals + 1 == value.size() || !is_text(value))
+                        throw BadValue{"FIELD=NAME, such as prompt=question", ""};
+                    for (const std::string& other : s.column) {
+                        if (other.starts_with(value.substr(0, equals + 1))) throw BadValue{"one name per field", ""};
+                    }
+                    s.column.push_back(value);
+                },
+            .get = [](const Settings& s) { return s.column; }};
+}
+
+Key split_key() {
+    return {
+        .info = {.key = "split",
+                 .value_name = "NAME",
+                 .help = "split of a dataset folder of Parquet or Arrow files, if it has several: train, test, ..."},
+        .kind = Kind::execution,
+        .set =
+            [](Settings& s, const std::string& value, const auto&) {
+                if (value.find('/') != std::string::npos || value.starts_with('.') || !is_text(value))
+                    throw BadValue{"the name of a split", ""};
+                s.split = value;
+            },
+        .get = [](const Settings& s) { return s.split.empty() ? Strings{} : Strings{s.split}; }};
+}
+
 Key draft_temperature_key() {
     return {.info = {.key = "draft-temperature",
                      .value_name = "NUMBER|target",
@@ -340,12 +374,20 @@ std::string lossless_pairs() {
 Section job_section() {
     return {
         "Job",
-        {choice("task", Kind::identity, &Settings::task, {"pg19", "wmt", "xsum", "dolly", "prompts"}, {},
-                "pg19: continue books; wmt: translate; xsum: summarise; dolly: answer; prompts: continue each prompt"),
-         path("data", Kind::execution, &Settings::data,
-              "pg19: folder of .txt books, one .txt, or .jsonl with \"text\"; wmt: source lines or .sgm; xsum: .jsonl "
-              "with \"document\" and \"summary\", or source lines; dolly: .jsonl with \"instruction\", \"context\" and "
-              "\"response\"; prompts: .jsonl with \"prompt\" or \"messages\", or .txt with one per line"),
+        {choice("task", Kind::identity, &Settings::task,
+                {"pg19", "wmt", "xsum", "dolly", "longwriter", "prompts", "openai-batch"}, {},
+                "pg19: continue books; wmt: translate; xsum: summarise; dolly: answer; longwriter: write texts of a "
+                "given length; prompts: continue each prompt; "
+                "openai-batch: answer the requests of a batch file, in its own form"),
+         path(
+             "data", Kind::execution, &Settings::data,
+             "pg19: folder of .txt books, one .txt, or .jsonl with \"text\"; wmt: source lines or .sgm; xsum: .jsonl "
+             "with \"document\" and \"summary\", or source lines; dolly: .jsonl with \"instruction\", \"context\" and "
+             "\"response\"; longwriter: .jsonl with \"prompt\" and \"length\"; prompts: .jsonl with \"prompt\" or "
+             "\"messages\", or .txt with one per line; "
+             "openai-batch: .jsonl with \"custom_id\", \"method\", \"url\" and \"body\"; instead of .jsonl, except for "
+             "pg19 and openai-batch, also .parquet or a folder of a Hugging Face dataset"),
+         column_key(), split_key(),
          path("model", Kind::execution, &Settings::model, "folder of a Hugging Face checkpoint"),
          path("output", Kind::execution, &Settings::output,
               "run folder: results, checkpoints, logs; an interrupted run resumes from it"),

@@ -11,6 +11,7 @@
 #include "runner/host/files.hpp"
 #include "runner/host/process.hpp"
 #include "runner/launch/replica_driver.hpp"
+#include "runner/run/batch_answers.hpp"
 #include "runner/run/job_outcome.hpp"
 #include "runner/run/progress.hpp"
 #include "runner/run/results.hpp"
@@ -167,8 +168,8 @@ class HangFinder {
     std::vector<Silence> ranks_;
 };
 
-/// Writes RUN/references.jsonl, one {"id", "reference"} per input in input order, if the data has references. Scores
-/// are computed from this file, so they do not need the data itself.
+/// Writes RUN/references.jsonl, one {"id", "reference"?, "length"?} per input in input order, if the data has
+/// references or required lengths. Scores are computed from this file, so they do not need the data itself.
 void write_references(const std::filesystem::path& run, const DataSet& data, const Shard& shard,
                       const engine::Tokenizer& tokenizer) {
     std::optional<FileReplacement> file;
@@ -180,10 +181,13 @@ void write_references(const std::filesystem::path& run, const DataSet& data, con
         } catch (const std::invalid_argument&) {
             // A book that cannot be tokenized: its item failed for the same reason and has no reference.
         }
-        if (!reference) continue;
+        const std::optional<std::int64_t> words = data.required_words(index);
+        if (!reference && !words) continue;
+        nlohmann::ordered_json line{{"id", data.id(index)}};
+        if (reference) line["reference"] = *reference;
+        if (words) line["length"] = *words;
         if (!file) file.emplace(run / "references.jsonl", "own");
-        file->append(engine::json_text(nlohmann::ordered_json{{"id", data.id(index)}, {"reference", *reference}}) +
-                     "\n");
+        file->append(engine::json_text(line) + "\n");
     }
     if (file) file->commit(Durable::yes);
 }
@@ -208,6 +212,7 @@ void collect(const JobPhase& phase, const LoadedJob& loaded, JobOutcome& outcome
     const std::string tag = std::to_string(phase.epoch);
     add_statistics(std::span(&phase.folder.root, 1), phase.folder.root, tag, outcome);
     if (!outcome.all_done) return;
+    if (phase.settings.task == "openai-batch") write_batch_answers(phase.folder.root, tag, results, phase.settings);
     write_results(phase.folder.root, tag, results, inputs, phase.settings);
     if (!wants_continuation(phase.settings))
         write_references(phase.folder.root, *loaded.data, phase.settings.shard, *loaded.tokenizer);

@@ -105,7 +105,9 @@ void log_start(const Launch& launch) {
     std::snprintf(seconds.data(), seconds.size(), "model loaded in %.2f s, ", load.seconds);
     log.say("rank 0: " + (seconds.data() + load.how));
     log.say("resolved settings:\n" + format_settings(launch.settings));
-    for (const std::string& notice : launch.loaded.model->notices()) {
+    std::vector<std::string> notices = launch.loaded.model->notices();
+    for (std::string& notice : launch.loaded.data->notices()) notices.push_back(std::move(notice));
+    for (const std::string& notice : notices) {
         log.say("note: " + notice);
         if (!launch.loaded.notices_said) std::fprintf(stderr, "note: %s\n", notice.c_str());
     }

@@ -246,6 +246,7 @@ ResultRecord ReplicaDriver::record_of(const engine::FinishedItem& item, const st
     record.token_ids = item.tokens;
     record.max_tokens = item.max_tokens;
     record.own_max_tokens = item.max_tokens != phase_.settings.max_tokens;
+    record.prompt_tokens = item.prompt_tokens;
     return record;
 }
 

@@ -139,6 +139,7 @@ std::string format_journal(const ResultRecord& record, const ResultFormat& forma
     put_fields(json, record, {.sample = true, .token_ids = format.token_ids});
     json["max_tokens"] = record.max_tokens;
     if (record.own_max_tokens) json["own_max_tokens"] = true;
+    if (record.prompt_tokens > 0) json["prompt_tokens"] = record.prompt_tokens;
     return line_of(json, record.logprobs);
 }
 
@@ -159,6 +160,7 @@ std::optional<ResultRecord> parse_journal(std::string_view line) {
         record.loss = loss_of(json);
         record.max_tokens = json.value("max_tokens", std::int64_t{0});
         record.own_max_tokens = json.value("own_max_tokens", false);
+        record.prompt_tokens = json.value("prompt_tokens", std::int64_t{0});
         return record;
     } catch (const Json::exception&) {
         return std::nullopt;

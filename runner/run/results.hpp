@@ -39,17 +39,18 @@ std::string checkpoint_key(const std::string& id, std::int64_t sample);
 /// One line of results.jsonl in memory.
 struct ResultRecord {
     ItemKey key;
-    std::string id;
-    std::string text;
+    std::string id{};
+    std::string text{};
     std::int64_t num_tokens = 0;
     /// "length", "stop", "repetition", "error"; "partial" only in `longhaul results --partial`
-    std::string finish_reason;
-    std::string error;
-    std::vector<std::int32_t> token_ids;
-    engine::LossByPosition loss{};  ///< of a teacher-forced continuation; empty if there is none
-    std::string logprobs{};         ///< JSON from `logprobs_text`; "" if none were requested
-    std::int64_t max_tokens = 0;    ///< limit when the item was generated; journal only
-    bool own_max_tokens = false;    ///< `max_tokens` is the item's own, not the job's; journal only
+    std::string finish_reason{};
+    std::string error{};
+    std::vector<std::int32_t> token_ids{};
+    engine::LossByPosition loss{};   ///< of a teacher-forced continuation; empty if there is none
+    std::string logprobs{};          ///< JSON from `logprobs_text`; "" if none were requested
+    std::int64_t max_tokens = 0;     ///< limit when the item was generated; journal only
+    bool own_max_tokens = false;     ///< `max_tokens` is the item's own, not the job's; journal only
+    std::int64_t prompt_tokens = 0;  ///< 0: the prompt could not be made; journal only
 };
 
 /// Which optional fields a line has.

@@ -9,6 +9,7 @@
 #include "runner/data/dataset_source.hpp"
 #include "runner/host/files.hpp"
 #include "runner/host/process.hpp"
+#include "runner/run/batch_answers.hpp"
 #include "runner/run/job_outcome.hpp"
 #include "runner/run/results.hpp"
 #include "runner/run/shard_folder.hpp"
@@ -135,6 +136,7 @@ void write_joined(const fs::path& root, const std::vector<DoneShard>& shards, co
     add_statistics(runs, root, tag, outcome);
     const ResultIndex results = ResultIndex::read(runs);
     join_references(root, tag, shards, results);
+    if (settings.task == "openai-batch") write_batch_answers(root, tag, results, settings);
     write_results(root, tag, results, outcome.items / settings.samples, settings);
     ContentHash hash;
     hash.add(InputFile(root / "results.jsonl"));

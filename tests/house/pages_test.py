@@ -20,7 +20,7 @@ PATH = re.compile(r"`((?:kernels|engine|runner|jobs|slurm|tests|analysis|\.ci)/[
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.M | re.S)
 COMMAND = re.compile(r"^(?:mpirun [^#]*? )?longhaul (\S+)([^#\n]*)", re.M)
 README_LINES = 180
-OWN_OPTIONS = {"help", "partial", "progress", "shape", "rounds", "rows", "explain", "json", "model", "prompt"}
+OWN_OPTIONS = {"form", "help", "partial", "progress", "shape", "rounds", "rows", "explain", "json", "model", "prompt"}
 
 
 def pages(root):

@@ -5,8 +5,9 @@ usage: tasks_test.py BINARY CASE
 """
 
 import json
+import shutil
 
-from harness import DEMO_MODEL, check, digest, main, make_prompts, results, statistics
+from harness import DEMO_MODEL, REPOSITORY, check, digest, main, make_prompts, results, statistics, wait_for
 from mpi_test import expect
 
 
@@ -104,6 +105,20 @@ def dolly(bench):
     check_run(bench, ["1", "2"], {})
 
 
+def longwriter(bench):
+    """The lengths that prompts ask for are beside the results, for the analysis."""
+    lines = [{"prompt": "Write a 1000-word tale.", "length": 1000}, {"prompt": "Write."}, {"id": "c", "prompt": "Write.", "length": 2}]
+    job = bench.job(task="longwriter", data=write_lines(bench.folder / "l.jsonl", lines))
+    expect(bench.run(job, 1), 3, "a line without length")
+    check_run(bench, ["1", "2", "c"], {"2": "length"})
+    lengths = [json.loads(line) for line in (bench.folder / "run" / "references.jsonl").read_text().splitlines()]
+    check(lengths == [{"id": "1", "length": 1000}, {"id": "c", "length": 2}], f"lengths: {lengths}")
+    for shard in (0, 1):
+        expect(bench.run(job, 1, f"--shard={shard}/2", f"--output={bench.folder}/parts"), 3 if shard else 0, "shard")
+    whole = (bench.folder / "run" / "references.jsonl").read_bytes()
+    check((bench.folder / "parts" / "references.jsonl").read_bytes() == whole, "the same lengths from shards")
+
+
 def messages(bench):
     """Prompts and messages in one file; a line with a bad option fails by itself."""
     lines = [{"prompt": "the sea"}, {"id": "m", "messages": [{"role": "user", "content": "the ship"}]},
@@ -113,5 +128,74 @@ def messages(bench):
     check_run(bench, ["1", "m", "3", "4", "5"], {"3": "options.batch", "4": "'temperature'", "5": "data:5"})
 
 
+def tables(bench):
+    """A dataset in Parquet files, where the build has Apache Arrow: the same bytes on one rank and on two, and after a move."""
+    data = bench.folder / "hub"
+    shutil.copytree(REPOSITORY / "tests" / "data" / "tables" / "hub", data)
+    job = bench.job(data=data, column="prompt=question", split="train")
+    expect(bench.run(job, 2), 3, "a repeated id and a row without a question")
+    check_run(bench, ["row-1", "row-2", "row-3", "row-1", "5"], {"row-1": "every id once", "5": "prompt"})
+    data.rename(bench.folder / "moved")
+    expect(bench.run(job, 1, f"--output={bench.folder}/one", f"--data={bench.folder}/moved"), 3, "one rank")
+    check(digest(bench.folder / "one") == digest(bench.folder / "run"), "the same bytes")
+    done = expect(bench.run(job, 1, f"--data={bench.folder}/moved", "--column=prompt=summary"), 2, "another column")
+    check("column" in done.error_lines()[0], done.errors)
+
+
+def requests(count):
+    """Requests of both kinds, one of them bad."""
+    for number in range(count):
+        body = {"model": "tiny", "max_tokens": 200 + number, "seed": number, "temperature": 0.5, "logprobs": number % 2 == 0}
+        chat = number % 2 == 0
+        body |= {"messages": [{"role": "user", "content": f"the ship {number}"}], "top_logprobs": 2} if chat else {"prompt": "the sea", "logprobs": 1}
+        url = "/v1/chat/completions" if chat else "/v1/completions"
+        yield {"custom_id": f"request-{number}", "method": "POST", "url": url, "body": body}
+    yield {"custom_id": "bad", "method": "POST", "url": "/v1/completions", "body": {"prompt": "the sea", "n": 3}}
+
+
+def openai_batch(bench):
+    """Answers in the form of the API; after a kill, on more ranks and in shards they are the same bytes."""
+    data = write_lines(bench.folder / "b.jsonl", list(requests(8)))
+    job = bench.job(task="openai-batch", data=data, chat_template="llama2", checkpoint_tokens=100, checkpoint_seconds=0.1)
+    expect(bench.run(job, 1), 3, "one bad request")
+    answers = (bench.folder / "run" / "batch_output.jsonl").read_bytes()
+    lines = [json.loads(line) for line in answers.splitlines()]
+    check([line["custom_id"] for line in lines] == [f"request-{n}" for n in range(8)] + ["bad"], "order of the input")
+    for number, (line, result) in enumerate(zip(lines[:8], results(bench.folder / "run"), strict=False)):
+        body = line["response"]["body"]
+        choice = body["choices"][0]
+        text = choice["message"]["content"] if number % 2 == 0 else choice["text"]
+        tokens = choice["logprobs"]["content"] if number % 2 == 0 else choice["logprobs"]["tokens"]
+        check(text == result["text"] and len(tokens) == result["num_tokens"] == 200 + number, f"{number}: {line}")
+        usage = body["usage"]
+        check(usage["completion_tokens"] == 200 + number and usage["prompt_tokens"] > 0, f"{number}: {usage}")
+    check("data:9: body.n" in lines[8]["error"]["message"] and lines[8]["response"] is None, lines[8])
+    printed = expect(bench.command("results", bench.folder / "run", "--form=openai"), 0, "the same form on demand")
+    check(printed.output.encode() == answers, "printed as written")
+
+    killed = bench.start(job, 2, f"--output={bench.folder}/killed")
+    wait_for(lambda: len(list((bench.folder / "killed" / "checkpoints").glob("*.h5"))) > 2, "checkpoints")
+    killed.kill_all()
+    check(not (bench.folder / "killed" / "batch_output.jsonl").exists(), "killed before its end")
+    expect(bench.run(job, 2, f"--output={bench.folder}/killed"), 3, "resumed")
+    check((bench.folder / "killed" / "batch_output.jsonl").read_bytes() == answers, "the same bytes after a kill")
+    for shard in (0, 1):
+        expect(bench.run(job, 1, f"--shard={shard}/2", f"--output={bench.folder}/parts"), 3 if shard == 0 else 0, "shard")
+    check((bench.folder / "parts" / "batch_output.jsonl").read_bytes() == answers, "the same bytes from shards")
+
+
+def refused_forms(bench):
+    """Requests have one form; other runs have none."""
+    make_prompts(bench.folder / "prompts.jsonl", 1)
+    expect(bench.run(bench.job(), 1), 0, "prompts")
+    for options, words in (([], "task = prompts"), (["--partial"], "task = prompts")):
+        done = expect(bench.command("results", bench.folder / "run", "--form=openai", *options), 2, "form of prompts")
+        check(words in done.error_lines()[0], done.errors)
+    done = expect(bench.command("results", bench.folder / "run", "--form=other"), 2, "another form")
+    check("expected openai, got 'other'" in done.error_lines()[0], done.errors)
+
+
+CASES = (wmt, xsum, dolly, longwriter, messages, loops, dry, tables, openai_batch, refused_forms)
+
 if __name__ == "__main__":
-    raise SystemExit(main({case.__name__: case for case in (wmt, xsum, dolly, messages, loops, dry)}))
+    raise SystemExit(main({case.__name__: case for case in CASES}))

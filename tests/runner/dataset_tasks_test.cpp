@@ -174,7 +174,36 @@ TEST_F(TaskTest, DollyLines) {
     EXPECT_EQ(show(*data, 3), "4! d.jsonl:4: context: expected a string, got 5");
     EXPECT_EQ(show(*bare("dolly", path, "category"), 1), "2: qa");
     EXPECT_EQ(open_error(settings("dolly", folder_)),
-              folder_.string() + ": expected a .jsonl file with instructions, got a folder");
+              folder_.string() + ": expected a .jsonl or .parquet file with instructions, got a folder without tables");
+}
+
+TEST_F(TaskTest, LongWriterLines) {
+    const auto path = write("l.jsonl", R"({"prompt": "Write a 1000-word tale.", "type": "tale", "length": 1000})"
+                                       "\n"
+                                       R"({"id": "b", "prompt": "Write.", "length": 0})"
+                                       "\n"
+                                       R"({"prompt": "Write.", "length": "1000"})"
+                                       "\n"
+                                       R"({"prompt": "Write."})"
+                                       "\n"
+                                       R"({"prompt": "", "length": 5})"
+                                       "\n"
+                                       R"({"length": 5})");
+    const auto data = open("longwriter", path);
+    EXPECT_TRUE(show(*data, 0).ends_with("### Instruction:\nWrite a 1000-word tale.\n\n### Response:\n"));
+    EXPECT_EQ(show(*bare("longwriter", path, "length"), 0), "1: 1000");
+    EXPECT_EQ(show(*bare("longwriter", path, "type"), 0), "1: tale");
+    EXPECT_EQ(data->required_words(0), 1000);
+    EXPECT_EQ(data->reference(0, tokenizer_), std::nullopt);
+    EXPECT_EQ(show(*data, 1), "b! l.jsonl:2: length: expected an integer from 1 to 10000000, got 0");
+    EXPECT_EQ(data->required_words(1), std::nullopt);
+    EXPECT_EQ(show(*data, 2), "3! l.jsonl:3: length: expected an integer from 1 to 10000000, got \"1000\"");
+    EXPECT_EQ(show(*data, 3), "4! l.jsonl:4: length: expected an integer from 1 to 10000000, got nothing");
+    EXPECT_EQ(show(*data, 4), "5! l.jsonl:5: prompt: expected a text, got an empty string");
+    EXPECT_EQ(show(*data, 5), "6! l.jsonl:6: prompt: expected a string, got nothing");
+    EXPECT_EQ(open_error(settings("longwriter", folder_)),
+              folder_.string() +
+                  ": expected a .jsonl or .parquet file with prompts and lengths, got a folder without tables");
 }
 
 TEST_F(TaskTest, TemplatesOfPrompts) {

@@ -145,7 +145,7 @@ TEST_F(DataSetTest, DataThatCannotBeRead) {
     fs::create_directories(folder_ / "empty");
     EXPECT_EQ(message("pg19", folder_ / "empty"), "empty: expected a folder with books NAME.txt, got none");
     EXPECT_EQ(message("prompts", folder_ / "empty"),
-              "empty: expected a .jsonl or .txt file with prompts, got a folder");
+              "empty: expected a .jsonl, .txt or .parquet file with prompts, got a folder without tables");
     EXPECT_EQ(message("pg19", "/dev/null"), "/dev/null: expected a file, got a device, pipe or socket");
 }
 

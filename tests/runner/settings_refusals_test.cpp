@@ -29,6 +29,12 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"shard", "0/10001",
          "shard: expected off, or I/K with I from 0 to K - 1 and K at most 10000, got '0/10001'; 0/8 to 7/8 are the "
          "eight shards of a job"},
+        // Data.
+        {"column", "question", "column: expected FIELD=NAME, such as prompt=question, got 'question'"},
+        {"column", "=question", "column: expected FIELD=NAME, such as prompt=question, got '=question'"},
+        {"column", "prompt=", "column: expected FIELD=NAME, such as prompt=question, got 'prompt='"},
+        {"split", "data/train", "split: expected the name of a split, got 'data/train'"},
+        {"split", "..", "split: expected the name of a split, got '..'"},
         // Keys.
         {"temprature", "1",
          "unknown key 'temprature': expected a known key, got 'temprature'; did you mean 'temperature'?"},
@@ -408,6 +414,25 @@ TEST(Settings, KeysOfOtherTasksAreRefused) {
               "command line: chat: expected false with task = pg19, got 'true'; its prompts are tokens of a book");
     EXPECT_EQ(message("pg19", "template", "/t.txt"),
               "command line: template: expected auto with task = pg19, got '/t.txt'; its prompts are tokens of a book");
+    const std::string batch = " with task = openai-batch, got ";
+    const std::string says = "; the url of each request says whether it is a chat";
+    EXPECT_EQ(message("pg19", "column", "text=book"),
+              "command line: column: expected none with task = pg19, got 'text=book'");
+    EXPECT_EQ(message("openai-batch", "split", "train"),
+              "command line: split: expected none with task = openai-batch, got 'train'");
+    EXPECT_EQ(message_of([] {
+                  parse_settings(whole_job,
+                                 {{"column", "prompt=a", "command line"}, {"column", "prompt=b", "command line"}},
+                                 "/jobs");
+              }),
+              "command line: column: expected one name per field, got 'prompt=b'");
+    EXPECT_EQ(message("openai-batch", "chat", "true"), "command line: chat: expected false" + batch + "true" + says);
+    EXPECT_EQ(message("openai-batch", "template", "/t.txt"),
+              "command line: template: expected auto" + batch + "'/t.txt'" + says);
+    EXPECT_EQ(message("openai-batch", "teacher-forced", "true"),
+              "command line: teacher-forced: expected false" + batch + "true; its data has no continuations");
+    EXPECT_EQ(message("openai-batch", "mode", "perplexity"),
+              "command line: mode: expected generate" + batch + "perplexity; its data has no continuations");
     EXPECT_EQ(message("dolly", "reference", "/r.en"),
               "command line: reference: expected none with task = dolly, got '/r.en'; only wmt and xsum read their "
               "references from a file of their own");

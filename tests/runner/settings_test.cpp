@@ -195,7 +195,9 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "lease-seconds",
                                      "token-ids",
                                      "baseline",
-                                     "allow-device-change"};
+                                     "allow-device-change",
+                                     "column",
+                                     "split"};
     EXPECT_EQ(keys, stay);
 }
 
@@ -222,6 +224,10 @@ TEST(Settings, LaterKeysAreIdentityOnlyWhereTheyAreUsed) {
     repeats.dry_breakers.emplace();
     EXPECT_TRUE(has(repeats, "dry-multiplier"));
     EXPECT_TRUE(has(repeats, "dry-breakers"));
+    EXPECT_FALSE(has(Settings(), "column"));
+    Settings renamed;
+    renamed.column = {"prompt=question"};
+    EXPECT_TRUE(has(renamed, "column"));
     Settings sampled;
     sampled.verify = "recursive";
     EXPECT_FALSE(has(sampled, "partial-cache"));
@@ -247,6 +253,9 @@ TEST(Settings, JobFilesOfTheTasks) {
     EXPECT_EQ(load("dolly.cfg").temperature, 1);
     EXPECT_EQ(load("dolly.cfg").top_p, 0.95);
     EXPECT_TRUE(load("dolly.cfg").chat);
+    EXPECT_TRUE(load("longwriter.cfg").chat);
+    EXPECT_EQ(load("longwriter.cfg").max_tokens, 32768);
+    EXPECT_EQ(load("openai-batch.cfg").task, "openai-batch");
 }
 
 TEST(Settings, PlacesAreNamed) {

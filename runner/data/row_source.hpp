@@ -1,0 +1,29 @@
+// Rows of a data set as JSON objects: lines of a .jsonl file (dataset_lines.hpp), or rows of Parquet and Arrow tables
+// (table_rows.hpp). Used by dataset_records.cpp.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "engine/json.hpp"
+#include "runner/data/dataset_source.hpp"
+
+namespace longhaul::runner {
+
+/// Rows numbered from 0 in the order of the input. Const members are thread-safe.
+class RowSource {
+  public:
+    virtual ~RowSource() = default;
+    [[nodiscard]] virtual std::int64_t size() const = 0;
+    [[nodiscard]] virtual std::int64_t num_bytes(std::int64_t index) const = 0;  ///< approximate
+    [[nodiscard]] virtual std::string id(std::int64_t index) const = 0;          ///< reads at most the row
+    [[nodiscard]] virtual std::string label(std::int64_t index) const = 0;       ///< "p.jsonl:3"
+    /// Throws InputError if the row cannot be read, or its id is invalid or already used by an earlier row.
+    [[nodiscard]] virtual engine::Json object(std::int64_t index) const = 0;
+    /// Hashes all bytes that the rows are made from. Throws InputError.
+    virtual void add_to(ContentHash& hash) const = 0;
+    /// Whether any row may have the member `name`, regardless of the limit. May read everything. Throws InputError.
+    [[nodiscard]] virtual bool has_member(const std::string& name) const = 0;
+};
+
+}  // namespace longhaul::runner
