@@ -57,9 +57,9 @@ double timed_pass(const std::byte* data, std::int64_t num_bytes, int threads, st
 
 }  // namespace
 
-ReadBandwidth::ReadBandwidth(int threads) : threads_(threads) {
+ReadBandwidth::ReadBandwidth(int threads, std::int64_t max_bytes) : threads_(threads) {
     const std::int64_t cache = std::max<std::int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), 0);
-    num_bytes_ = std::max<std::int64_t>(std::int64_t{256} << 20, 5 * cache);
+    num_bytes_ = std::min(std::max<std::int64_t>(std::int64_t{256} << 20, 5 * cache), max_bytes);
     data_ = allocate_host(num_bytes_);
     // Written by the threads that will read it. Untouched pages would all map to the same page of zeros.
     Team::mine().run(threads_, [&](Member& member) {

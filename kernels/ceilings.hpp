@@ -7,11 +7,11 @@
 
 namespace longhaul::kernels {
 
-/// Read bandwidth of `threads` threads together. Holds max(256 MB, 5 x last-level cache), touched once: on virtual
-/// machines the first touch of a page costs far more than all later reads.
+/// Read bandwidth of `threads` threads together. Holds max(256 MB, 5 x last-level cache), at most `max_bytes`, touched
+/// once: on virtual machines the first touch of a page costs far more than all later reads.
 class ReadBandwidth {
   public:
-    explicit ReadBandwidth(int threads);
+    explicit ReadBandwidth(int threads, std::int64_t max_bytes = std::int64_t{1} << 40);
     ReadBandwidth(const ReadBandwidth&) = delete;
     ReadBandwidth& operator=(const ReadBandwidth&) = delete;
     ~ReadBandwidth();

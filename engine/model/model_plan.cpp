@@ -95,6 +95,18 @@ std::int64_t packed_weight_bytes(const ModelConfig& config, const Split& split, 
     return bytes;
 }
 
+std::int64_t streamed_weight_bytes(const ModelConfig& config, const Split& split, Precision precision,
+                                   const kernels::Device& device) {
+    Weights weights;
+    std::int64_t bytes = 0;
+    for (const WeightPlan& plan : plan_weights(config, split, weight_types(precision), weights)) {
+        const bool is_table =
+            plan.matrix == &weights.positions || (plan.matrix == &weights.embedding && !config.tied_embeddings);
+        if (!is_table) bytes += static_cast<std::int64_t>(plan.packed_bytes(device));
+    }
+    return bytes;
+}
+
 std::int64_t num_parameters(const ModelConfig& config) {
     Weights weights;
     std::map<std::string, std::int64_t> sizes;  // several parts may be of one tensor

@@ -35,6 +35,10 @@ std::vector<std::string> tensor_faults(const std::vector<WeightPlan>& plans, con
 std::int64_t packed_weight_bytes(const ModelConfig& config, const Split& split, Precision precision,
                                  const kernels::Device& device);
 
+/// The part of them that a pass of one token reads: without tables of which it reads single rows.
+std::int64_t streamed_weight_bytes(const ModelConfig& config, const Split& split, Precision precision,
+                                   const kernels::Device& device);
+
 /// Largest number of inputs or outputs of the matrices in a rank's layers.
 std::int64_t widest_matrix(const ModelConfig& config, const Split& split);
 

@@ -7,6 +7,7 @@
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
+#include "kernels/ceilings.hpp"
 #include "runner/commands/commands.hpp"
 #include "runner/job/command_line.hpp"
 #include "runner/job/value_text.hpp"
@@ -56,6 +57,60 @@ void add_items(Rows& rows, const JobReport& report) {
     rows.emplace_back("new tokens", "at most " + grouped(items.new_tokens));
 }
 
+/// Both ends of a text on one line.
+std::string ends_of(const std::string& text) {
+    constexpr std::size_t shown = 60;
+    const auto quoted = [](const std::string& part) {
+        return is_text(part) ? quote_text(part) : '"' + engine::printable(part, 8 * shown) + '"';
+    };
+    if (text.size() <= 2 * shown + 20) return quoted(text);
+    std::size_t head = shown, tail = text.size() - shown;
+    const auto inside = [&](std::size_t at) { return (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U; };
+    while (inside(head)) --head;  // not within a character
+    while (tail < text.size() && inside(tail)) ++tail;
+    return quoted(text.substr(0, head)) + " … " + quoted(text.substr(tail));
+}
+
+std::string ends_of(const std::vector<std::int32_t>& tokens) {
+    constexpr std::size_t shown = 6;
+    const std::size_t size = tokens.size();
+    std::string text;
+    for (std::size_t i = 0; i < size; ++i) {
+        if (i == shown && size > 2 * shown) {
+            text += " …";
+            i = size - shown;
+        }
+        text += (i == 0 ? "" : " ") + std::to_string(tokens[i]);
+    }
+    return text;
+}
+
+void add_first_prompt(Rows& rows, const FirstPrompt& prompt) {
+    rows.emplace_back("first prompt", engine::printable(prompt.id) + ": " + ends_of(prompt.text));
+    rows.emplace_back("its tokens",
+                      counted(std::ssize(prompt.tokens), "token", "tokens") + ": " + ends_of(prompt.tokens));
+}
+
+/// Memory of a rank with one item, and time of a token that only reading limits.
+void add_lengths(Rows& rows, const JobReport& report, double bytes_per_second) {
+    for (const LengthCost& cost : report.lengths) {
+        std::string text = size_text(cost.kv_bytes) + " of keys and values";
+        if (report.memory) text += ", " + size_text(report.memory->weights + cost.kv_bytes) + " with the weights";
+        if (bytes_per_second > 0) {
+            char time[64];
+            std::snprintf(time, sizeof time, "; at least %.3g ms a token without drafts",
+                          1e3 * static_cast<double>(cost.read_bytes) / bytes_per_second);
+            text += time;
+        }
+        rows.emplace_back("at " + grouped(cost.positions) + " tokens", text);
+    }
+    if (bytes_per_second > 0) {
+        char rate[64];
+        std::snprintf(rate, sizeof rate, "%.1f GB/s, measured now", bytes_per_second / 1e9);
+        rows.emplace_back("reading memory", rate);
+    }
+}
+
 void add_needs(Rows& rows, const JobReport& report) {
     if (report.memory) {
         const MemoryNeed& need = *report.memory;
@@ -76,10 +131,11 @@ void add_needs(Rows& rows, const JobReport& report) {
     }
 }
 
-std::string table_of(const JobReport& report) {
+std::string table_of(const JobReport& report, double bytes_per_second) {
     Rows rows;
     if (report.model) add_model(rows, report);
     if (report.items) add_items(rows, report);
+    if (report.first_prompt) add_first_prompt(rows, *report.first_prompt);
     if (!report.settings.output.empty()) {
         rows.emplace_back("output", report.settings.output.string() +
                                         (report.is_begun ? ", a run of this job with " +
@@ -87,6 +143,7 @@ std::string table_of(const JobReport& report) {
                                                          : ""));
     }
     add_needs(rows, report);
+    add_lengths(rows, report, bytes_per_second);
     std::size_t width = 0;
     for (const auto& row : rows) width = std::max(width, row.first.size());
     std::string table;
@@ -99,8 +156,8 @@ std::string and_more(std::int64_t all) {
     return all > max_shown ? "and " + grouped(all - max_shown) + " more: --json has all\n" : "";
 }
 
-std::string text_of(const JobReport& report) {
-    std::string text = table_of(report);
+std::string text_of(const JobReport& report, double bytes_per_second) {
+    std::string text = table_of(report, bytes_per_second);
     const std::int64_t faults = report.faults.size();
     for (std::int64_t i = 0; i < std::min(faults, max_shown); ++i) text += "error: " + report.faults[i].line + "\n";
     text += and_more(faults);
@@ -139,7 +196,7 @@ Json describe_items(const JobReport& report) {
     return json;
 }
 
-Json to_json(const JobReport& report) {
+Json to_json(const JobReport& report, double bytes_per_second) {
     Json json{{"exit_code", static_cast<int>(report.code())}, {"faults", Json::array()}};
     for (const JobFault& fault : report.faults)
         json["faults"].push_back({{"part", fault.part}, {"line", fault.line}, {"code", static_cast<int>(fault.code)}});
@@ -153,6 +210,16 @@ Json to_json(const JobReport& report) {
                          {"tokenizer_size", report.model->tokenizer_size}};
     }
     if (report.items) json["items"] = describe_items(report);
+    if (report.first_prompt)
+        json["first_prompt"] = {{"id", report.first_prompt->id},
+                                {"text", report.first_prompt->text},
+                                {"token_ids", report.first_prompt->tokens}};
+    if (!report.lengths.empty()) json["lengths"] = Json::array();
+    for (const LengthCost& cost : report.lengths) {
+        Json entry{{"positions", cost.positions}, {"kv", cost.kv_bytes}, {"read_bytes", cost.read_bytes}};
+        if (bytes_per_second > 0) entry["seconds_at_least"] = static_cast<double>(cost.read_bytes) / bytes_per_second;
+        json["lengths"].push_back(std::move(entry));
+    }
     if (report.memory) {
         json["memory"] = {{"weights", report.memory->weights},        {"batch_kv", report.memory->batch_kv},
                           {"longest_kv", report.memory->longest_kv},  {"most_kv", report.memory->max_kv},
@@ -179,12 +246,19 @@ std::string run_folder_of(const CommandLine& line) {
     return parse_settings(read_job_file(job), line.keys, folder).output.lexically_normal().string() + "\n";
 }
 
+/// An estimate in less than a second: less memory than `bench` takes.
+double measured_bandwidth(int threads) {
+    constexpr std::int64_t max_bytes = std::int64_t{256} << 20;
+    return kernels::ReadBandwidth(threads, max_bytes).measure();
+}
+
 std::string report_text(const CommandLine& line, ExitCode& code) {
     const bool json = line.has("json");
     const JobReport report =
         check_job(line.places.front(), line.keys, json ? std::numeric_limits<std::int64_t>::max() : max_shown);
     code = report.code();
-    return json ? engine::json_text(to_json(report), 2) + "\n" : text_of(report);
+    const double bytes_per_second = report.threads > 0 ? measured_bandwidth(static_cast<int>(report.threads)) : 0;
+    return json ? engine::json_text(to_json(report, bytes_per_second), 2) + "\n" : text_of(report, bytes_per_second);
 }
 
 }  // namespace

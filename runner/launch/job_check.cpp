@@ -191,6 +191,19 @@ class JobChecker {
                                          usable_processors(), max_failures_);
         if (survey.longest_index >= 0) report_.longest_id = data->id(survey.longest_index);
         report_.items = std::move(survey);
+        show_first_prompt(*data);
+    }
+
+    /// The first item that can run.
+    void show_first_prompt(const DataSet& data) {
+        const std::int64_t positions = max_item_positions(report_.settings, report_.model->config);
+        for (std::int64_t index = 0; index < data.size(); ++index) {
+            Prompt prompt = data.prompt(index, *tokenizer_, positions);
+            if (!prompt.error.empty()) continue;
+            std::string text = tokenizer_->decode(prompt.tokens, false);
+            report_.first_prompt = FirstPrompt{data.id(index), std::move(prompt.tokens), std::move(text)};
+            return;
+        }
     }
 
     void check_output() {
@@ -227,6 +240,7 @@ class JobChecker {
         }
         if (!attempt("draft", [&] { parts_ = parts_of(report_.settings); })) return;
         estimate_memory();
+        estimate_lengths();
         if (is_good("output")) estimate_disk();
     }
 
@@ -261,6 +275,12 @@ class JobChecker {
         if (!attempt("host-memory", [&] { check_host_memory(settings, *device_, 1); })) return;
         warn_of_memory(need);
         report_.memory = std::move(need);
+    }
+
+    void estimate_lengths() {
+        report_.lengths = length_costs(parts_, *device_);
+        const bool on_cpu = device_is_here_ && !device_->own_memory();
+        if (on_cpu) report_.threads = report_.settings.threads > 0 ? report_.settings.threads : usable_processors();
     }
 
     void warn_of_memory(const MemoryNeed& need) {

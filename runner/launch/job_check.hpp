@@ -12,6 +12,7 @@
 #include "engine/model/config.hpp"
 #include "runner/data/item_survey.hpp"
 #include "runner/job/settings.hpp"
+#include "runner/launch/length_costs.hpp"
 
 namespace longhaul::runner {
 
@@ -41,6 +42,13 @@ struct DiskNeed {
     std::int64_t available = 0;
 };
 
+/// The first item's prompt, as the model sees it.
+struct FirstPrompt {
+    std::string id;
+    std::vector<std::int32_t> tokens;
+    std::string text;  ///< of the tokens, special ones included
+};
+
 struct ModelFacts {
     engine::ModelConfig config;
     std::int64_t num_tensors = 0, tensor_bytes = 0;
@@ -55,6 +63,9 @@ struct JobReport {
     std::optional<ModelFacts> model;
     std::optional<ItemSurvey> items;
     std::string longest_id;
+    std::optional<FirstPrompt> first_prompt;
+    std::vector<LengthCost> lengths;
+    std::int64_t threads = 0;  ///< with which this machine's CPU would run the job; 0: another device would
     std::optional<MemoryNeed> memory;
     std::optional<DiskNeed> disk;
     bool is_begun = false;          ///< the run folder has results or checkpoints of this job

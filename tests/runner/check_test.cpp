@@ -73,6 +73,22 @@ TEST_F(CheckTest, AGoodJobIsCountedAndLeavesNothingBehind) {
     EXPECT_FALSE(fs::exists(folder / "out"));
 }
 
+TEST_F(CheckTest, ShowsTheFirstPromptAndWhatALengthCosts) {
+    write("p.jsonl", "{\"id\": \"empty\"}\n" + good_data());
+    const JobReport report = check();
+    ASSERT_TRUE(report.first_prompt);
+    EXPECT_EQ(report.first_prompt->id, "a") << "the first that can run";
+    EXPECT_EQ(report.first_prompt->text, "<|begin_of_text|>one");
+    EXPECT_GT(report.first_prompt->tokens.size(), 1U);
+    ASSERT_EQ(report.lengths.size(), 3U) << "the demo's context is longer than the last";
+    for (std::size_t i = 0; i < 3; ++i) {
+        const std::int64_t positions = std::array{4096, 32768, 102400}[i];
+        EXPECT_EQ(report.lengths[i].positions, positions);
+        EXPECT_EQ(report.lengths[i].kv_bytes, positions * 4096) << "8 layers, 2 KV heads of 64 dimensions, bf16";
+        EXPECT_GT(report.lengths[i].read_bytes, report.lengths[i].kv_bytes) << "the weights, too";
+    }
+}
+
 TEST_F(CheckTest, AllFaultsAreListed) {
     struct Case {
         std::string job, data;  // "": the good one
