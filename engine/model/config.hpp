@@ -62,7 +62,7 @@ struct LayerConfig {
     bool head_norm = false;             ///< RMS norms on every head of q and k, before the rotation
     double query_scale = 1.0;           ///< factor on q; needs head_norm, into whose gain it goes
     std::int64_t attention_window = 0;  ///< sliding window: positions that a row sees, itself included; 0: all
-    RopeConfig rope;
+    RopeConfig rope{};
 
     /// Number of matrices in the MLP's first matmul: gate and up, or up alone.
     [[nodiscard]] std::int64_t num_up() const { return gated ? 2 : 1; }
@@ -101,7 +101,7 @@ struct ModelConfig {
     /// Layers with the same window and RoPE. They share a KV layout and the angles of a pass.
     struct LayerGroup {
         std::int64_t window = 0;
-        RopeConfig rope;
+        RopeConfig rope{};
         friend bool operator==(const LayerGroup&, const LayerGroup&) = default;
     };
     /// The groups of the layers. If some layers see all positions, their group is the first.

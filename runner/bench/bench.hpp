@@ -49,8 +49,9 @@ struct BenchSetup {
     TimedDevice* timed = nullptr;        ///< the device itself if the parts of a pass are measured, else nullptr
     engine::ModelConfig shape;           ///< from --shape, or of the model folder
     std::string shape_name;
-    std::int64_t rows = 0;  ///< per pass; 0: the benchmark's own list of sizes
-    std::string model;      ///< folder; "": random weights
+    std::int64_t rows = 0;       ///< per pass; 0: the benchmark's own list of sizes
+    std::int64_t context = 512;  ///< positions before the rows of decode and verify
+    std::string model;           ///< folder; "": random weights
     /// rounds of passes, each with its own lines; rounds of speculation, with medians over them
     std::int64_t rounds = 1;
     std::string tree;  ///< of speculation; "": the benchmark's own list of trees

@@ -15,7 +15,35 @@ namespace {
 
 using engine::ModelConfig;
 
-/// Common model shapes by their number of parameters.
+/// Five windowed layers to a full one.
+ModelConfig gemma3_1b() {
+    ModelConfig config;
+    config.vocab_size = 262144;
+    config.hidden_size = 1152;
+    config.intermediate_size = 6912;
+    config.num_layers = 26;
+    config.num_heads = 4;
+    config.num_kv_heads = 1;
+    config.head_dim = 256;
+    config.max_positions = 32768 + 4096;
+    config.tied_embeddings = true;
+    config.norm_adds_one = true;
+    config.embedding_scale = 33.94;
+    config.dtype = "bfloat16";
+    config.model_type = "gemma3_text";
+    engine::LayerConfig layer{
+        .norm_place = engine::NormPlace::both, .activation = engine::Activation::gelu, .head_norm = true};
+    for (std::int64_t at = 0; at < config.num_layers; ++at) {
+        const bool full = (at + 1) % 6 == 0;
+        layer.attention_window = full ? 0 : 512;
+        layer.rope.theta = full ? 1e6 : 1e4;
+        if (at == 0) config.layers.clear();
+        config.layers.push_back(layer);
+    }
+    return config;
+}
+
+/// Common model shapes by their number of parameters, and some of other families.
 const std::map<std::string, ModelConfig>& shapes() {
     const auto shape = [](std::int64_t vocab, std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
                           std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, bool tied) {
@@ -33,10 +61,18 @@ const std::map<std::string, ModelConfig>& shapes() {
         config.model_type = "llama";
         return config;
     };
-    static const std::map<std::string, ModelConfig> table{{"135m", shape(49152, 576, 1536, 30, 9, 3, 64, true)},
-                                                          {"1.1b", shape(32000, 2048, 5632, 22, 32, 4, 64, false)},
-                                                          {"3b", shape(128256, 3072, 8192, 28, 24, 8, 128, true)},
-                                                          {"8b", shape(128256, 4096, 14336, 32, 32, 8, 128, false)}};
+    const auto windowed = [](ModelConfig config, std::int64_t window) {
+        config.layers.front().attention_window = window;
+        return config;
+    };
+    static const std::map<std::string, ModelConfig> table{
+        {"1.1b-window", windowed(shape(32000, 2048, 5632, 32, 32, 4, 64, false), 4096)},
+        {"mistral-7b", windowed(shape(32000, 4096, 14336, 32, 32, 8, 128, false), 4096)},
+        {"gemma3-1b", gemma3_1b()},
+        {"135m", shape(49152, 576, 1536, 30, 9, 3, 64, true)},
+        {"1.1b", shape(32000, 2048, 5632, 22, 32, 4, 64, false)},
+        {"3b", shape(128256, 3072, 8192, 28, 24, 8, 128, true)},
+        {"8b", shape(128256, 4096, 14336, 32, 32, 8, 128, false)}};
     return table;
 }
 

@@ -40,8 +40,12 @@ std::vector<ForwardRow> make_rows(std::int64_t rows, std::int64_t context, bool 
     return pass;
 }
 
+/// Bytes of keys and values that a row behind `tokens` positions reads.
 double kv_bytes(const Model& model, std::int64_t tokens) {
-    return static_cast<double>(engine::position_bytes(model.kv_layouts()) * tokens);
+    std::int64_t bytes = 0;
+    for (const kernels::KvLayout& layout : model.kv_layouts())
+        bytes += layout.position_bytes() * (layout.window > 0 ? std::min(layout.window, tokens) : tokens);
+    return static_cast<double>(bytes);
 }
 
 double flops_of(const ModelConfig& c, std::int64_t rows, std::int64_t context, bool prompt) {
@@ -159,7 +163,7 @@ void measure_prefill(BenchSetup& setup, Model& model, BenchTable& table) {
 }
 
 void measure_nodes(BenchSetup& setup, Model& model, bool decode, const engine::CostModel& costs, BenchTable& table) {
-    constexpr std::int64_t context = 512;
+    const std::int64_t context = setup.context;
     if (decode) return measure(setup, model, 1, context, false, 9, &costs, table);
     for (const std::int64_t nodes : row_counts(setup, {1, 2, 4, 8, 12, 16, 24, 32, 48, 64})) {
         measure(setup, model, nodes, context, false, 5, &costs, table);

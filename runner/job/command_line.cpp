@@ -318,15 +318,19 @@ const std::vector<CommandSyntax>& command_table() {
                  "items would fail; 0 no fault."},
         {.name = "bench",
          .places = {"WHAT"},
-         .options = {{"shape", "NAME", "random weights of this shape: 135m, 1.1b (default), 3b, 8b"},
-                     {"model", "FOLDER", "instead of a shape"},
-                     {"rows", "NUMBER", "this number of rows only: verify, prefill"},
-                     {"rounds", "NUMBER",
-                      "speculation, self, layers: rounds whose medians are shown (3, 5, 9); decode, verify, prefill: "
-                      "rounds, one "
-                      "line each (1)"},
-                     {"explain", "", "also split the time of a pass: decode, verify, prefill"},
-                     {"json", "", "for programs"}},
+         .options =
+             {{"shape", "NAME",
+               "random weights of this shape: 135m, 1.1b (default), 3b, 8b, gemma3-1b, mistral-7b, or with sliding "
+               "windows in all layers 1.1b-window"},
+              {"model", "FOLDER", "instead of a shape"},
+              {"rows", "NUMBER", "this number of rows only: verify, prefill"},
+              {"context", "NUMBER", "positions before the rows: decode, verify (512)"},
+              {"rounds", "NUMBER",
+               "speculation, self, layers: rounds whose medians are shown (3, 5, 9); decode, verify, prefill: "
+               "rounds, one "
+               "line each (1)"},
+              {"explain", "", "also split the time of a pass: decode, verify, prefill"},
+              {"json", "", "for programs"}},
          .keys = true,
          .unused_keys = keys_but({"precision", "kv-precision", "threads", "tensor-parallel", "kernels", "device",
                                   "packed-weights", "draft-tree", "draft-precision", "partial-cache"}),
