@@ -1,14 +1,17 @@
 #include "engine/tokenizer/chat_template.hpp"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
-#include <utility>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
 
 #include "engine/error.hpp"
 #include "engine/json.hpp"
-#include "engine/tokenizer/jinja_form.hpp"
 #include "engine/tokenizer/json_view.hpp"
-#include "engine/tokenizer/unicode.hpp"
 
 namespace longhaul::engine {
 
@@ -17,153 +20,37 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::int64_t max_file_bytes = std::int64_t{1} << 26;
-constexpr std::string_view qwen_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
+constexpr std::int64_t max_template_bytes = std::int64_t{1} << 22;
 
-/// Pattern that recognises a published template. The gaps of the pattern (see match_jinja) cover only what applies with
-/// tools or has no effect.
-struct Known {
-    const char* name;
-    int system_gap;  ///< index of the gap that holds the default system message; -1: none
-    const char* pattern;
+using Tokens = std::vector<std::pair<std::string, std::string>>;
+
+/// Begin and end tokens that a built-in template uses, as published; "" if it uses none.
+struct PublishedTokens {
+    std::string_view name, bos, eos;
 };
+constexpr std::array<PublishedTokens, 4> published_tokens{{{"llama2", "<s>", "</s>"},
+                                                           {"llama3", "<|begin_of_text|>", ""},
+                                                           {"llama3.1", "<|begin_of_text|>", ""},
+                                                           {"qwen2.5", "", ""}}};
 
-constexpr std::array<Known, 6> known_templates{{
-    {"llama2", -1,
-     "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
-     "{% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}"
-     "{% set system_message = false %}{% endif %}{% for message in loop_messages %}"
-     R"({% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception(')"
-     "\x01"
-     R"(') }}{% endif %}{% if loop.index0 == 0 and system_message != false %})"
-     R"({% set content = '<<SYS>>\n' + system_message + '\n<</SYS>>\n\n' + message['content'] %})"
-     R"({% else %}{% set content = message['content'] %}{% endif %})"
-     R"({% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }})"
-     "\x01"
-     R"({% elif message['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %})"},
-    {"llama3", -1,
-     "{% set loop_messages = messages %}{% for message in loop_messages %}"
-     R"({% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n')"
-     R"(+ message['content'] | trim + '<|eot_id|>' %})"
-     "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
-     R"({% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %})"},
-    {"llama3", -1,  // as first published: always adds the header of the answer
-     "{% set loop_messages = messages %}{% for message in loop_messages %}"
-     R"({% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n')"
-     R"(+ message['content'] | trim + '<|eot_id|>' %})"
-     "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"
-     R"({{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }})"},
-    {"llama3.1", -1,
-     "{{ bos_token }}\x02{% set date_string = '26 Jul 2024' %}\x02"
-     "{% if messages[0]['role'] == 'system' %}{% set system_message = messages[0]['content'] | trim %}"
-     "{% set messages = messages[1:] %}{% else %}{% set system_message = '' %}{% endif %}"
-     R"({{ '<|start_header_id|>system<|end_header_id|>\n\n' }})"
-     "\x01"
-     R"({% endif %}{{ 'Cutting Knowledge Date: December 2023\n' }}{{ 'Today Date: ' + date_string + '\n\n' }})"
-     "{% if tools is not none and not tools_in_user_message %}\x01"
-     "{% endfor %}{% endif %}{{ system_message }}{{ '<|eot_id|>' }}"
-     "{% if tools_in_user_message and not tools is none %}\x01{% endif %}{% for message in messages %}"
-     "{% if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}"
-     R"({{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n')"
-     R"(+ message['content'] | trim + '<|eot_id|>' }}{% elif 'tool_calls' in message %})"
-     "\x01{% endfor %}"
-     R"({% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %})"},
-    {"qwen2.5", 1,
-     "{% if tools %}\x01{% else %}{% if messages[0]['role'] == 'system' %}"
-     R"({{ '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}{% else %}{{ '<|im_start|>system\n)"
-     "\x01"
-     R"(<|im_end|>\n' }}{% endif %}{% endif %}{% for message in messages %})"
-     "{% if (message.role == 'user') or (message.role == 'system' and not loop.first) or "
-     "(message.role == 'assistant' and not message.tool_calls) %}"
-     R"({{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }})"
-     "{% elif message.role == 'assistant' %}\x01{% endfor %}"
-     R"({% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})"},
-    {"qwen2.5", 0,  // template of Qwen2, with the same result
-     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-     R"({{ '<|im_start|>system\n)"
-     "\x01"
-     R"(<|im_end|>\n' }}{% endif %})"
-     R"({{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %})"
-     R"({% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %})"},
-}};
-
-/// White space as Python's str.strip() defines it.
-bool is_python_space(char32_t code) {
-    return unicode::is_white_space(code) || (code >= 0x1C && code <= 0x1F);
-}
-
-std::string_view stripped(std::string_view text) {
-    while (!text.empty() && is_python_space(unicode::first_char(text)))
-        text.remove_prefix(unicode::char_bytes(text.front()));
-    while (!text.empty()) {
-        const std::size_t last = unicode::last_char_start(text);
-        if (!is_python_space(unicode::first_char(text.substr(last)))) break;
-        text = text.substr(0, last);
-    }
-    return text;
-}
-
-std::string join(std::initializer_list<std::string_view> parts) {
-    std::string text;
-    for (const std::string_view part : parts) text += part;
-    return text;
-}
-
-using Messages = std::span<const ChatMessage>;
-
-void check_roles(Messages messages, std::string_view label) {
-    if (messages.empty()) throw InputError(label, "messages", "at least one message", "none");
-    for (const ChatMessage& message : messages) {
-        if (message.role == "system" || message.role == "user" || message.role == "assistant") continue;
-        throw InputError(label, "role", "system, user or assistant", in_quotes(message.role));
-    }
-}
-
-std::string render_llama2(Messages messages, std::string_view bos, std::string_view eos, std::string_view label) {
-    const bool has_system = messages.front().role == "system";
-    const Messages turns = messages.subspan(has_system ? 1 : 0);
-    std::string text;
-    for (std::size_t i = 0; i < turns.size(); ++i) {
-        const bool user = i % 2 == 0;
-        if (turns[i].role != (user ? "user" : "assistant")) {
-            throw InputError(label, "messages", "roles that alternate: user, assistant, user, ... (template llama2)",
-                             turns[i].role + " as message " + std::to_string(i + 1 + (has_system ? 1 : 0)));
-        }
-        std::string content = turns[i].content;
-        if (i == 0 && has_system) content = join({"<<SYS>>\n", messages.front().content, "\n<</SYS>>\n\n", content});
-        text += user ? join({bos, "[INST] ", stripped(content), " [/INST]"}) : join({" ", stripped(content), " ", eos});
-    }
-    return text;
-}
-
-std::string llama3_header(std::string_view role) {
-    return join({"<|start_header_id|>", role, "<|end_header_id|>\n\n"});
-}
-
-std::string llama3_turns(Messages messages) {
-    std::string text;
-    for (const ChatMessage& message : messages)
-        text += join({llama3_header(message.role), stripped(message.content), "<|eot_id|>"});
-    return text + llama3_header("assistant");
-}
-
-std::string render_llama31(Messages messages, std::string_view bos) {
-    const bool has_system = messages.front().role == "system";
-    const std::string_view system = has_system ? stripped(messages.front().content) : std::string_view();
-    return join({bos, llama3_header("system"), "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n",
-                 system, "<|eot_id|>", llama3_turns(messages.subspan(has_system ? 1 : 0))});
-}
-
-std::string render_qwen25(Messages messages, std::string_view default_system) {
-    std::string text;
-    if (messages.front().role != "system") text = join({"<|im_start|>system\n", default_system, "<|im_end|>\n"});
-    for (const ChatMessage& message : messages)
-        text += join({"<|im_start|>", message.role, "\n", message.content, "<|im_end|>\n"});
-    return text + "<|im_start|>assistant\n";
-}
+struct PublishedTemplate {
+    std::uint64_t hash;  ///< XXH3-64 of the text, without white space at its end
+    std::string_view name;
+};
+/// Published templates that render every chat without tools as a built-in template does; the rows are made by
+/// tests/tools/compare_chat_templates.py --hashes. They have its identity, so that runs of versions that recognised
+/// these templates can resume.
+constexpr std::array<PublishedTemplate, 6> published_templates{
+    {{0x24f6d97f87d647f5, "llama2"},      // Llama-2-7b-chat-hf
+     {0x9799ad6e2dea0594, "llama3"},      // Meta-Llama-3-8B-Instruct
+     {0xb97891b7adc1beb8, "llama3"},      // the same, as first published
+     {0x6ca7779b7730196a, "llama3.1"},    // Llama-3.1-8B-Instruct, Llama-3.3-70B-Instruct
+     {0xc3d57e38f5ff0756, "llama3.1"},    // Llama-3.2-3B-Instruct
+     {0x2469c9508f79506e, "qwen2.5"}}};  // Qwen2.5-7B-Instruct
 
 /// What the folder's tokenizer files contain for chats.
 struct FolderFiles {
-    std::string bos, eos;       ///< "" if not named
+    Tokens tokens;
     std::string chat_template;  ///< "" if there is none
     std::string place;          ///< file and field of the template, for error messages
 };
@@ -173,17 +60,32 @@ std::string token_text(const JsonView& json) {
     return json.is_string() ? json.string() : json.member("content").string();
 }
 
-/// "chat_template": a text, or a list of {"name", "template"}.
-std::string template_text(const JsonView& json) {
-    if (json.is_null() || json.is_string()) return json.is_null() ? "" : json.string();
-    for (std::size_t i = 0; i < json.list().size(); ++i) {
-        const JsonView entry = json.item(i);
-        if (entry.member("name").string() == "default") return entry.member("template").string();
+void add_tokens(const JsonView& file, Tokens& tokens) {
+    static constexpr std::array<const char*, 7> names{"bos_token", "eos_token", "unk_token", "sep_token",
+                                                      "pad_token", "cls_token", "mask_token"};
+    for (const char* name : names) {
+        const bool known =
+            std::any_of(tokens.begin(), tokens.end(), [&](const auto& token) { return token.first == name; });
+        if (known) continue;
+        if (std::string text = token_text(file.member(name)); !text.empty()) tokens.emplace_back(name, std::move(text));
     }
-    json.fail("a template named \"default\"", "none of that name");
 }
 
-FolderFiles read_folder(const fs::path& folder, bool with_template) {
+/// "chat_template": a text, or a list of {"name", "template"}.
+std::string template_text(const JsonView& json, bool with_tools) {
+    if (json.is_null() || json.is_string()) return json.is_null() ? "" : json.string();
+    std::optional<std::string> text;
+    for (std::size_t i = 0; i < json.list().size(); ++i) {
+        const JsonView entry = json.item(i);
+        const std::string& name = entry.member("name").string();
+        if (name == "default" && !text) text = entry.member("template").string();
+        if (name == "tool_use" && with_tools) return entry.member("template").string();
+    }
+    if (!text) json.fail("a template named \"default\"", "none of that name");
+    return *text;
+}
+
+FolderFiles read_folder(const fs::path& folder, bool with_template, bool with_tools) {
     FolderFiles files;
     std::error_code ignored;
     for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
@@ -192,32 +94,16 @@ FolderFiles read_folder(const fs::path& folder, bool with_template) {
         const Json json = read_json(path, max_file_bytes);
         const std::string file = path.string();
         const JsonView root(json, file);
-        if (files.bos.empty()) files.bos = token_text(root.member("bos_token"));
-        if (files.eos.empty()) files.eos = token_text(root.member("eos_token"));
+        add_tokens(root, files.tokens);
         if (!with_template || !files.chat_template.empty()) continue;
-        files.chat_template = template_text(root.member("chat_template"));
+        files.chat_template = template_text(root.member("chat_template"), with_tools);
         files.place = file + ": chat_template";
     }
     const fs::path jinja = folder / "chat_template.jinja";
     if (!with_template || !fs::exists(jinja, ignored)) return files;
-    files.chat_template = read_file(jinja, max_file_bytes);
+    files.chat_template = read_file(jinja, max_template_bytes);
     files.place = jinja.string();
     return files;
-}
-
-struct Recognised {
-    const Known* known = nullptr;
-    std::string default_system;
-};
-
-Recognised recognise(const std::string& text) {
-    const std::string form = jinja_form(text);
-    for (const Known& known : known_templates) {
-        const auto gaps = match_jinja(form, known.pattern);
-        if (!gaps) continue;
-        return {&known, known.system_gap < 0 ? "" : jinja_literal((*gaps)[known.system_gap])};
-    }
-    return {};
 }
 
 std::string names_in_words() {
@@ -226,62 +112,163 @@ std::string names_in_words() {
     return words;
 }
 
+std::uint64_t hash_of(std::string_view text) {
+    return XXH3_64bits(text.data(), text.size());
+}
+
+/// Name of the built-in template that this published one is the same as; "" if it is another one.
+std::string_view published_name(std::string_view text) {
+    while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.remove_suffix(1);
+    for (const PublishedTemplate& known : published_templates) {
+        if (known.hash == hash_of(text)) return known.name;
+    }
+    return "";
+}
+
+std::string* find_token(Tokens& tokens, std::string_view name) {
+    const auto found =
+        std::find_if(tokens.begin(), tokens.end(), [&](const auto& token) { return token.first == name; });
+    return found == tokens.end() ? nullptr : &found->second;
+}
+
+/// Adds the published tokens of a built-in template that are not given. Returns the template's identity.
+std::string complete_built_in(std::string_view name, Tokens& tokens) {
+    const auto* published = std::find_if(published_tokens.begin(), published_tokens.end(),
+                                         [&](const PublishedTokens& row) { return row.name == name; });
+    std::string changed;
+    for (const auto& [token, text] : {std::pair{"bos_token", published->bos}, {"eos_token", published->eos}}) {
+        if (text.empty()) continue;
+        const std::string* given = find_token(tokens, token);
+        if (given == nullptr) {
+            tokens.emplace_back(token, text);
+        } else if (*given != text) {
+            changed += (token == std::string_view("eos_token") ? " " : "") + *given;
+        }
+    }
+    return std::string(name) + (changed.empty() ? "" : " (" + printable(changed, max_file_bytes) + ")");
+}
+
+std::string hash_identity(std::string_view text, const Tokens& tokens) {
+    std::string all(text);
+    for (const auto& [name, token] : tokens) all.append(1, '\0').append(name).append(1, '\0').append(token);
+    std::array<char, 32> line{};
+    std::snprintf(line.data(), line.size(), "jinja %016llx", static_cast<unsigned long long>(hash_of(all)));
+    return line.data();
+}
+
+jinja::Value message_value(const ChatMessage& message) {
+    using jinja::Value;
+    const auto text = [](std::string_view words) { return Value::text(std::string(words)); };
+    Value content = Value::text(message.content);
+    if (!message.parts.empty()) {
+        std::vector<Value> parts;
+        for (const std::string& part : message.parts)
+            parts.push_back(Value::dict({{text("type"), text("text")}, {text("text"), text(part)}}));
+        content = Value::list(std::move(parts));
+    }
+    return Value::dict({{text("role"), text(message.role)}, {text("content"), std::move(content)}});
+}
+
+bool has_tools(const ChatOptions& options) {
+    return std::any_of(options.variables.begin(), options.variables.end(), [](const auto& variable) {
+        return variable.first == "tools" && !variable.second.is(jinja::Kind::none);
+    });
+}
+
 }  // namespace
+
+std::pair<std::string, jinja::Value> parse_template_variable(std::string_view text) {
+    const std::size_t equals = text.find('=');
+    std::string name(text.substr(0, equals));
+    const auto is_word = [](char c) {
+        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    };
+    const bool is_name =
+        !name.empty() && std::all_of(name.begin(), name.end(), is_word) && (name[0] < '0' || name[0] > '9');
+    if (equals == std::string_view::npos || !is_name)
+        throw InputError("template-variable", "", "NAME=VALUE", in_quotes(text), "for example enable_thinking=false");
+    if (name == "messages" || name == "add_generation_prompt")
+        throw InputError("template-variable", "", "another name than messages and add_generation_prompt",
+                         in_quotes(name));
+    const std::string value(text.substr(equals + 1));
+    try {
+        return {std::move(name), jinja::value_of_json(value, "template-variable")};
+    } catch (const InputError&) {
+        return {std::move(name), jinja::Value::text(value)};
+    }
+}
+
+std::optional<jinja::Date> parse_template_date(std::string_view text) {
+    jinja::Date date;
+    if (text.size() != 10 || text[4] != '-' || text[7] != '-') return std::nullopt;
+    const auto read = [&](std::size_t at, std::size_t count, int& number) {
+        const char* end = text.data() + at + count;
+        const auto result = std::from_chars(text.data() + at, end, number);
+        return result.ec == std::errc() && result.ptr == end && number > 0;
+    };
+    if (!read(0, 4, date.year) || !read(5, 2, date.month) || !read(8, 2, date.day)) return std::nullopt;
+    const std::chrono::year_month_day day{std::chrono::year(date.year),
+                                          std::chrono::month(static_cast<unsigned>(date.month)),
+                                          std::chrono::day(static_cast<unsigned>(date.day))};
+    return day.ok() ? std::optional(date) : std::nullopt;
+}
 
 const std::vector<std::string>& ChatTemplate::names() {
     static const std::vector<std::string> names{"llama2", "llama3", "llama3.1", "qwen2.5"};
     return names;
 }
 
-ChatTemplate ChatTemplate::load(std::string_view name, const fs::path& model_folder) {
-    const FolderFiles files = read_folder(model_folder, name == "auto");
-    ChatTemplate made;
-    made.name_ = name;
-    made.default_system_ = qwen_system;
-    if (name == "auto") {
-        const std::string fix = "name one of " + names_in_words() + " as chat-template";
-        if (files.chat_template.empty())
-            throw InputError(model_folder.string(), "chat_template", "a model with a chat template", "none", fix);
-        const Recognised found = recognise(files.chat_template);
-        if (found.known == nullptr) {
-            throw InputError(files.place, "", "one of the chat templates known here (" + names_in_words() + ")",
-                             "another one", fix + " if it does the same");
+bool ChatTemplate::is_path(std::string_view text) {
+    return text.ends_with(".jinja") || text.find('/') != std::string_view::npos;
+}
+
+ChatTemplate ChatTemplate::load(std::string_view which, const fs::path& model_folder, ChatOptions options) {
+    FolderFiles files = read_folder(model_folder, which == "auto", has_tools(options));
+    std::string text(built_in_chat_template(which));
+    std::string place = "chat-template " + std::string(which);
+    std::string_view name = text.empty() ? std::string_view() : which;
+    if (which == "auto") {
+        if (files.chat_template.empty()) {
+            throw InputError(model_folder.string(), "chat_template", "a model with a chat template", "none",
+                             "name one of " + names_in_words() + ", or a .jinja file, as chat-template");
         }
-        made.name_ = found.known->name;
-        made.default_system_ = found.default_system;
+        text = std::move(files.chat_template);
+        place = std::move(files.place);
+    } else if (is_path(which)) {
+        place = std::string(which);
+        text = read_file(fs::path(which), max_template_bytes);
+    } else if (name.empty()) {
+        throw InputError("chat-template", "", "auto, one of " + names_in_words() + ", or a .jinja file",
+                         in_quotes(which));
     }
-    const auto& all = names();
-    if (std::find(all.begin(), all.end(), made.name_) == all.end())
-        throw InputError("chat-template", "", "auto or one of " + names_in_words(), in_quotes(name));
-    const bool llama2 = made.name_ == "llama2";
-    made.bos_ = !files.bos.empty() ? files.bos : llama2 ? "<s>" : "<|begin_of_text|>";
-    made.eos_ = !files.eos.empty() ? files.eos : "</s>";
+    // With variables or another date, a published template may differ from the built-in one.
+    const bool plain = options.variables.empty() && options.today == jinja::Date();
+    if (name.empty() && plain) name = published_name(text);
+    ChatTemplate made(jinja::Template::parse(text, std::move(place)));
+    made.identity_ = name.empty() ? hash_identity(text, files.tokens) : complete_built_in(name, files.tokens);
+    made.tokens_ = std::move(files.tokens);
+    made.options_ = std::move(options);
     return made;
 }
 
-std::optional<ChatTemplate> ChatTemplate::find(const fs::path& model_folder) {
-    try {
-        return load("auto", model_folder);
-    } catch (const InputError&) {
-        return std::nullopt;
-    }
-}
-
 std::string ChatTemplate::render(std::span<const ChatMessage> messages, std::string_view label) const {
-    check_roles(messages, label);
-    if (name_ == "llama2") return render_llama2(messages, bos_, eos_, label);
-    if (name_ == "llama3") return bos_ + llama3_turns(messages);
-    if (name_ == "llama3.1") return render_llama31(messages, bos_);
-    return render_qwen25(messages, default_system_);
-}
-
-std::string ChatTemplate::identity() const {
-    if (name_ == "qwen2.5")
-        return name_ + (default_system_ == qwen_system ? "" : " (" + printable(default_system_, max_file_bytes) + ")");
-    const std::string published = name_ == "llama2" ? "<s>" : "<|begin_of_text|>";
-    std::string changed = bos_ == published ? "" : bos_;
-    if (name_ == "llama2" && eos_ != "</s>") changed += " " + eos_;
-    return changed.empty() ? name_ : name_ + " (" + printable(changed, max_file_bytes) + ")";
+    using jinja::Value;
+    if (messages.empty()) throw InputError(label, "messages", "at least one message", "none");
+    std::vector<Value> list;
+    for (const ChatMessage& message : messages) list.push_back(message_value(message));
+    jinja::Variables variables{{"messages", Value::list(std::move(list))},
+                               {"add_generation_prompt", Value::boolean(true)}};
+    // The first of several variables of a name counts: the caller's replace tokens, tools and documents.
+    variables.insert(variables.end(), options_.variables.begin(), options_.variables.end());
+    variables.emplace_back("tools", Value::none());
+    variables.emplace_back("documents", Value::none());
+    for (const auto& [name, token] : tokens_) variables.emplace_back(name, Value::text(token));
+    try {
+        return template_.render(variables, {.today = options_.today});
+    } catch (const jinja::Raised& error) {
+        throw InputError(label, "messages", "messages that the chat template accepts",
+                         std::string("\"") + error.what() + "\"");
+    }
 }
 
 }  // namespace longhaul::engine

@@ -1,5 +1,5 @@
-// Renders the messages of a chat as the prompt text that a chat model was trained on. Used by runner/data (task data
-// with chat) and `longhaul generate`.
+// Renders the messages of a chat as the prompt text that a chat model was trained on, with the Jinja template that the
+// model publishes. Used by runner/data (task data with chat) and `longhaul generate`.
 #pragma once
 
 #include <filesystem>
@@ -7,53 +7,70 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "engine/tokenizer/jinja/template.hpp"
 
 namespace longhaul::engine {
 
 struct ChatMessage {
-    std::string role;  ///< "system", "user" or "assistant"
+    std::string role;  ///< "system", "user", "assistant", "tool"; the template decides which it takes
     std::string content;
+    /// If not empty: the content is a list of {"type": "text", "text": …} with these texts, instead of `content`.
+    std::vector<std::string> parts{};
 };
 
-/// Renders like transformers' apply_chat_template(messages, add_generation_prompt=True, tokenize=False) with the
-/// published template of the same name. To tokenize, call Tokenizer::encode(text): it finds the template's special
-/// tokens in the text. Add no begin-of-text token. As in transformers, message text that spells a special token becomes
-/// that token.
-///
-/// One difference: the date that Llama 3.1 and 3.2 put into the system message is always "26 Jul 2024", the constant in
-/// the templates, so that a job gives the same text on any day. (The 3.2 template uses today's date if it can; with
-/// that date_string transformers gives the same text.)
+/// What a template sees besides the messages and the model's tokens.
+struct ChatOptions {
+    jinja::Variables variables;  ///< e.g. enable_thinking
+    jinja::Date today{};         ///< what strftime_now formats, so that a job gives the same text on any day
+};
+
+/// "NAME=VALUE"; the value is JSON if it parses as JSON, otherwise a text. Throws InputError for what is no name of a
+/// variable, or one that render() sets.
+std::pair<std::string, jinja::Value> parse_template_variable(std::string_view text);
+/// "2024-07-26"; nullopt if it is no date.
+std::optional<jinja::Date> parse_template_date(std::string_view text);
+
+/// Renders like transformers' apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **variables)
+/// with the same template; see jinja/template.hpp for the parts of Jinja that are not supported. To tokenize, call
+/// Tokenizer::encode(text): it finds the template's special tokens in the text. Add no begin-of-text token. As in
+/// transformers, message text that spells a special token becomes that token.
 class ChatTemplate {
   public:
-    /// "llama2", "llama3", "llama3.1" (also 3.2 and 3.3), "qwen2.5".
+    /// The built-in templates: "llama2", "llama3", "llama3.1" (also 3.2 and 3.3), "qwen2.5".
     static const std::vector<std::string>& names();
+    /// Whether `text` is the path of a template file rather than a name: it ends in ".jinja" or has a "/".
+    static bool is_path(std::string_view text);
 
-    /// Loads the template `name`, with the begin and end tokens defined in the folder's tokenizer files (if there are
-    /// none, the published ones). "auto" takes the template of the folder: chat_template.jinja, else "chat_template" in
-    /// tokenizer_config.json, which is a text or a list (the entry named "default" is used). Apart from its handling of
-    /// tools and its layout, it must be the same as one of the known templates. Throws InputError if there is no such
-    /// template or a file is malformed.
-    static ChatTemplate load(std::string_view name, const std::filesystem::path& model_folder);
+    /// Loads the template `which`: a built-in one, the path of a .jinja file, or "auto" for the template of the folder:
+    /// chat_template.jinja, else "chat_template" in tokenizer_config.json, which is a text or a list (the entry
+    /// "default" is used, or "tool_use" if there is a variable `tools`). The special tokens are those that the folder's
+    /// tokenizer files name; a built-in template takes the published ones if there are none. Throws InputError if there
+    /// is no such template, or a file is malformed or not supported.
+    static ChatTemplate load(std::string_view which, const std::filesystem::path& model_folder,
+                             ChatOptions options = {});
 
-    /// Like load("auto", ...), but returns nullopt instead of throwing InputError.
-    static std::optional<ChatTemplate> find(const std::filesystem::path& model_folder);
-
-    /// `label` names the messages in errors. Throws InputError if there are no messages, a role is unknown, or the
-    /// template refuses the order of roles.
+    /// `label` names the messages in errors. Throws InputError if there are no messages, the template raises an
+    /// exception, or rendering fails (then it names file and line of the template). Thread-safe.
     [[nodiscard]] std::string render(std::span<const ChatMessage> messages, std::string_view label) const;
 
-    [[nodiscard]] const std::string& name() const { return name_; }
-    /// One line that identifies everything that decides the rendered text: the name, and tokens or a default system
-    /// message that differ from the published ones. Part of a run's identity.
-    [[nodiscard]] std::string identity() const;
+    /// A short line that identifies the template and the tokens it sees; part of a run's identity. It is the name of a
+    /// built-in template if it is this one, or the published one that does the same, with the tokens that differ from
+    /// the published ones; otherwise a hash. Variables and date are keys of a job, so they are not part of it.
+    [[nodiscard]] const std::string& identity() const { return identity_; }
 
   private:
-    ChatTemplate() = default;
+    explicit ChatTemplate(jinja::Template parsed) : template_(std::move(parsed)) {}
 
-    std::string name_;
-    std::string bos_, eos_;
-    std::string default_system_;  ///< qwen2.5: used if the messages have no system message
+    jinja::Template template_;
+    std::vector<std::pair<std::string, std::string>> tokens_;  ///< bos_token, …
+    ChatOptions options_;
+    std::string identity_;
 };
+
+/// Source of a built-in template, from engine/tokenizer/chat_templates; "" if there is none of this name.
+std::string_view built_in_chat_template(std::string_view name);
 
 }  // namespace longhaul::engine

@@ -59,7 +59,8 @@ std::string read_prompt(const CommandLine& line) {
 
 std::string as_chat(std::string text, const Settings& settings) {
     const std::vector<engine::ChatMessage> messages{{"user", std::move(text)}};
-    return engine::ChatTemplate::load(settings.chat_template, settings.model).render(messages, "command line");
+    return engine::ChatTemplate::load(settings.chat_template, settings.model, chat_options(settings))
+        .render(messages, "command line");
 }
 
 Settings read_settings(const CommandLine& line) {

@@ -152,14 +152,33 @@ std::optional<PromptTemplate> open_template(const Settings& settings, const std:
     return PromptTemplate::parse(built_in_template(name), "jobs/templates/" + name + ".txt", fields);
 }
 
-/// The chat template of a job; nullopt if none is used, or if the model has none and only items with messages would
-/// need it.
-std::optional<engine::ChatTemplate> open_chat(const Settings& settings, bool takes_messages) {
-    if (settings.chat) return engine::ChatTemplate::load(settings.chat_template, settings.model);
-    if (!takes_messages || settings.model.empty()) return std::nullopt;
-    if (settings.chat_template != "auto") return engine::ChatTemplate::load(settings.chat_template, settings.model);
-    return engine::ChatTemplate::find(settings.model);
-}
+/// The chat template of a job.
+class JobChat {
+  public:
+    /// Throws InputError if `chat` needs a template and there is none. If only items with messages would need it, the
+    /// error is that of these items.
+    JobChat(const Settings& settings, bool takes_messages) {
+        if (!settings.chat && (!takes_messages || settings.model.empty())) return;
+        try {
+            template_ = engine::ChatTemplate::load(settings.chat_template, settings.model, chat_options(settings));
+        } catch (const InputError& error) {
+            if (settings.chat || settings.chat_template != "auto") throw;
+            fault_ = error.what();
+        }
+    }
+
+    [[nodiscard]] bool is_there() const { return template_.has_value(); }
+    [[nodiscard]] const std::string& identity() const { return template_->identity(); }
+    [[nodiscard]] std::string render(const std::vector<engine::ChatMessage>& messages, const std::string& where) const {
+        if (template_) return template_->render(messages, where);
+        if (!fault_.empty()) throw Error(where + ": messages: " + fault_);
+        throw InputError(where, "messages", "a model with a chat template", "none", "name one as chat-template");
+    }
+
+  private:
+    std::optional<engine::ChatTemplate> template_;
+    std::string fault_;
+};
 
 /// Tasks whose prompts are made from text fields or messages: all except pg19.
 class RecordDataSet : public CheckedDataSet {
@@ -168,7 +187,7 @@ class RecordDataSet : public CheckedDataSet {
         : records_(open_records(settings)),
           settings_(settings),
           template_(open_template(settings, records_->field_names())),
-          chat_(open_chat(settings, records_->takes_messages())) {}
+          chat_(settings, records_->takes_messages()) {}
 
     std::int64_t size() const override { return records_->size(); }
     std::string id(std::int64_t index) const override { return records_->id(index); }
@@ -196,7 +215,8 @@ class RecordDataSet : public CheckedDataSet {
         records_->add_to(hash, wants_continuation(settings_));
         std::string text = hex_text(hash.value());
         if (template_) text += ", template " + hex_text(template_->fingerprint());
-        if (chat_ && (settings_.chat || records_->has_messages())) text += ", chat-template " + chat_->identity();
+        if (chat_.is_there() && (settings_.chat || records_->has_messages()))
+            text += ", chat-template " + chat_.identity();
         return text;
     }
 
@@ -221,16 +241,9 @@ class RecordDataSet : public CheckedDataSet {
     }
 
     [[nodiscard]] std::string text_of(const Record& record, const std::string& where) const {
-        if (!record.messages.empty()) return rendered(record.messages, where);
+        if (!record.messages.empty()) return chat_.render(record.messages, where);
         std::string text = template_ ? template_->render(record.fields) : record.fields.front();
-        return settings_.chat ? rendered({{"user", std::move(text)}}, where) : text;
-    }
-
-    [[nodiscard]] std::string rendered(const std::vector<engine::ChatMessage>& messages,
-                                       const std::string& where) const {
-        if (chat_) return chat_->render(messages, where);
-        throw InputError(where, "messages", "a model with one of the known chat templates", "none",
-                         "name the right one of " + list_words(engine::ChatTemplate::names()) + " as chat-template");
+        return settings_.chat ? chat_.render({{"user", std::move(text)}}, where) : text;
     }
 
     /// Tokens of the continuation of `text`, whose tokens are `ids`; at most max-tokens.
@@ -253,7 +266,7 @@ class RecordDataSet : public CheckedDataSet {
     std::unique_ptr<RecordSource> records_;
     Settings settings_;
     std::optional<PromptTemplate> template_;
-    std::optional<engine::ChatTemplate> chat_;
+    JobChat chat_;
 };
 
 [[noreturn]] void refuse_overlong(const PromptForm& form, std::int64_t count, std::int64_t capacity,

@@ -162,6 +162,26 @@ class DollyRecords : public JsonRecords {
     }
 };
 
+/// The content of a message: a text, or a list of {"type": "text", "text"}.
+engine::ChatMessage message_of(const Json& json, const std::string& place) {
+    engine::ChatMessage message{.role = text_member(json, "role", place), .content = {}};
+    const auto content = json.find("content");
+    if (content == json.end() || !content->is_array()) {
+        message.content = text_member(json, "content", place);
+        return message;
+    }
+    for (const Json& part : *content) {
+        const std::string where = place + ": content[" + std::to_string(message.parts.size()) + "]";
+        if (!part.is_object())
+            throw InputError(where, "", "an object with \"type\" and \"text\"", engine::describe(part));
+        if (text_member(part, "type", where) != "text")
+            throw InputError(where, "type", "\"text\"", engine::describe(part.at("type")));
+        message.parts.push_back(text_member(part, "text", where));
+    }
+    if (message.parts.empty()) throw InputError(place, "content", "at least one part", "none");
+    return message;
+}
+
 /// {"id"?, "prompt", "length", "type"?}
 class LongWriterRecords : public JsonRecords {
   public:
@@ -187,7 +207,7 @@ std::vector<engine::ChatMessage> messages_of(const Json& json, const std::string
         const std::string place = where + ": messages[" + std::to_string(messages.size()) + "]";
         if (!message.is_object())
             throw InputError(place, "", "an object with \"role\" and \"content\"", engine::describe(message));
-        messages.push_back({text_member(message, "role", place), text_member(message, "content", place)});
+        messages.push_back(message_of(message, place));
     }
     return messages;
 }

@@ -27,7 +27,9 @@ struct Settings {
     std::string split;                          // of a dataset in Parquet or Arrow files
     std::filesystem::path prompt_template;      // key `template`; "": auto, the task's own template
     bool chat = false;
-    std::string chat_template = "auto";
+    std::string chat_template = "auto";          // auto, a built-in one, or the path of a .jinja file
+    std::vector<std::string> template_variable;  // NAME=VALUE
+    std::string template_date = "2024-07-26";
     std::uint64_t seed = 1;
     std::int64_t limit = 0;
     std::int64_t samples = 1;

@@ -426,6 +426,16 @@ std::string lossy_rule_warning(const Settings& settings) {
            "there for comparison";
 }
 
+engine::ChatOptions chat_options(const Settings& settings) {
+    engine::ChatOptions options;
+    for (const std::string& text : settings.template_variable)
+        options.variables.push_back(engine::parse_template_variable(text));
+    // As with other keys, the last one counts; the template sees the first.
+    std::reverse(options.variables.begin(), options.variables.end());
+    options.today = engine::parse_template_date(settings.template_date).value_or(engine::jinja::Date());
+    return options;
+}
+
 bool wants_continuation(const Settings& settings) {
     return settings.teacher_forced || settings.mode == "perplexity";
 }
@@ -484,7 +494,7 @@ std::vector<Assignment> identity_of(const Settings& settings, bool extensions) {
         "mode",          "window",         "stride",       "chat",
         "stop-loops",    "dry-multiplier", "dry-base",     "dry-allowed-length",
         "dry-window",    "dry-breakers",   "draft-passes", "resample",
-        "resample-tree", "column"};
+        "resample-tree", "column",         "template-date"};
     const Settings defaults;
     std::vector<Assignment> identity;
     for (const Key& key : key_table()) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/tokenizer/chat_template.hpp"
 #include "runner/job/job.hpp"
 
 namespace longhaul::runner {
@@ -55,6 +56,9 @@ engine::TreeSpec own_tree(const Settings& settings);
 
 /// Warning of a job whose verification rule does not preserve the model's distribution; "" for any other.
 std::string lossy_rule_warning(const Settings& settings);
+
+/// What the keys template-variable and template-date say to chat templates.
+engine::ChatOptions chat_options(const Settings& settings);
 
 /// Whether the job uses the data's own continuations (teacher-forced or mode = perplexity).
 bool wants_continuation(const Settings& settings);

@@ -6,6 +6,7 @@
 
 #include "engine/draft/methods.hpp"
 #include "engine/error.hpp"
+#include "engine/tokenizer/chat_template.hpp"
 #include "engine/verify/verifier.hpp"
 #include "runner/job/value_text.hpp"
 #include "runner/job/vocabulary_parts.hpp"
@@ -333,6 +334,73 @@ Key template_key() {
                 }};
 }
 
+Key chat_template_key() {
+    Strings names = engine::ChatTemplate::names();
+    names.insert(names.begin(), "auto");
+    return {
+        .info = {.key = "chat-template",
+                 .value_name = joined(names, "|") + "|PATH",
+                 .help = "chat template; auto = the model's own; a built-in one (llama3.1 covers 3.2 and 3.3); or a "
+                         ".jinja file"},
+        .kind = Kind::execution,
+        .set =
+            [=](Settings& s, const std::string& value, const auto& folder) {
+                if (engine::ChatTemplate::is_path(value)) {
+                    s.chat_template = parse_path(value, folder).string();
+                } else if (std::find(names.begin(), names.end(), value) != names.end()) {
+                    s.chat_template = value;
+                } else {
+                    const std::string near = nearest_word(value, names);
+                    throw BadValue{joined(names, ", ") + " or a .jinja file",
+                                   near.empty() ? "" : "did you mean '" + near + "'?"};
+                }
+            },
+        .get =
+            [](const Settings& s) {
+                const bool path = engine::ChatTemplate::is_path(s.chat_template);
+                return Strings{path ? format_path(s.chat_template) : s.chat_template};
+            }};
+}
+
+Key template_variable_key() {
+    return {.info = {.key = "template-variable",
+                     .value_name = "NAME=VALUE",
+                     .help = "variable of the chat template, for example enable_thinking=false; the value is JSON, or "
+                             "else a text",
+                     .repeatable = true},
+            .set =
+                [](Settings& s, const std::string& value, const auto&) {
+                    std::string text = value.starts_with('"') ? parse_text(value) : value;
+                    if (!is_text(text)) throw BadValue{"UTF-8 text", ""};
+                    try {
+                        engine::parse_template_variable(text);
+                    } catch (const InputError&) {
+                        throw BadValue{"NAME=VALUE with a name other than messages and add_generation_prompt",
+                                       "for example enable_thinking=false"};
+                    }
+                    s.template_variable.push_back(std::move(text));
+                },
+            .get =
+                [](const Settings& s) {
+                    Strings values;
+                    for (const std::string& text : s.template_variable) values.push_back(quote_text(text));
+                    return values;
+                }};
+}
+
+Key template_date_key() {
+    return {
+        .info = {.key = "template-date",
+                 .value_name = "YYYY-MM-DD",
+                 .help = "date for chat templates that ask for today's, so that a job gives the same text on any day"},
+        .set =
+            [](Settings& s, const std::string& value, const auto&) {
+                if (!engine::parse_template_date(value)) throw BadValue{"a date such as 2024-07-26", ""};
+                s.template_date = value;
+            },
+        .get = [](const Settings& s) { return Strings{s.template_date}; }};
+}
+
 /// Makes "auto" stand for "", which parse_settings resolves (kv-precision, device).
 Key or_auto(Key key, std::string Settings::*field) {
     key.set = [set = key.set, field](Settings& s, const std::string& value, const auto& folder) {
@@ -414,9 +482,7 @@ Section text_section() {
               "matching name: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
          template_key(),
          flag("chat", Kind::identity, &Settings::chat, "send each prompt to the model as one user message"),
-         choice("chat-template", Kind::execution, &Settings::chat_template,
-                {"auto", "llama2", "llama3", "llama3.1", "qwen2.5"}, {},
-                "chat template; auto = the model's own, if it is one of these (llama3.1 covers 3.2 and 3.3)"),
+         chat_template_key(), template_variable_key(), template_date_key(),
          choice("add-bos", Kind::identity, &Settings::add_bos, {"auto", "true", "false"}, {},
                 "begin-of-text token before the prompt; auto = as the tokenizer says; chat templates add their own"),
          choice("overlong", Kind::identity, &Settings::overlong, {"error", "truncate-left"}, {},

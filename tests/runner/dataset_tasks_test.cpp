@@ -235,20 +235,57 @@ TEST_F(TaskTest, Messages) {
         R"({"id": "h", "messages": "Hi"})");
     Settings job = settings("prompts", path);
     job.model = folder_ / "model";
-    EXPECT_NE(show(*DataSet::open(job), 0).find("expected a model with one of the known chat templates"),
-              std::string::npos);
+    EXPECT_EQ(
+        show(*DataSet::open(job), 0),
+        "a! p.jsonl:1: messages: model: chat_template: expected a model with a chat template, got none; name one of "
+        "llama2, llama3, llama3.1, qwen2.5, or a .jinja file, as chat-template");
     job.chat_template = "qwen2.5";
     const auto data = DataSet::open(job);
     const std::string head = "<|im_start|>system\nBe brief.<|im_end|>\n";
     EXPECT_EQ(show(*data, 0), "a: " + head + "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
     EXPECT_EQ(show(*data, 1), "b: plain");
     EXPECT_EQ(show(*data, 2), "c! p.jsonl:3: messages: expected at least one message, got none");
-    EXPECT_EQ(show(*data, 3), "d! p.jsonl:4: messages[0]: content: expected a string, got an array of 1");
-    EXPECT_EQ(show(*data, 4), "e! p.jsonl:5: role: expected system, user or assistant, got \"robot\"");
+    EXPECT_EQ(show(*data, 3),
+              "d! p.jsonl:4: messages[0]: content[0]: expected an object with \"type\" and \"text\", got \"Hi\"");
+    EXPECT_NE(show(*data, 4).find("<|im_start|>robot\nHi<|im_end|>"), std::string::npos) << "the template takes it";
     EXPECT_EQ(show(*data, 5), "f! p.jsonl:6: messages: expected one of \"prompt\" and \"messages\", got both");
     EXPECT_EQ(show(*data, 6),
               "g! p.jsonl:7: messages[0]: expected an object with \"role\" and \"content\", got \"Hi\"");
     EXPECT_EQ(show(*data, 7), "h! p.jsonl:8: messages: expected an array of messages, got \"Hi\"");
+}
+
+TEST_F(TaskTest, MessagesMeetTheModelsTemplate) {
+    fs::create_directories(folder_ / "model");
+    write("model/chat_template.jinja",
+          "{{ strftime_now('%F') }} {{ mood }}{% for m in messages %} {{ m.role }}:{% if m.content is string %}{{ "
+          "m.content }}{% else %}{{ m.content|map(attribute='text')|join('+') }}{% endif %}{% endfor %}");
+    Settings job = settings(
+        "prompts",
+        write(
+            "p.jsonl",
+            R"({"messages": [{"role": "tool", "content": "x"}, {"role": "user", "content": [{"type": "text", "text": "a"}, )"
+            R"({"type": "text", "text": "b"}]}]})"
+            "\n"
+            R"({"messages": [{"role": "user", "content": [{"type": "image", "url": "u"}]}]})"
+            "\n"
+            R"({"messages": [{"role": "user", "content": []}]})"));
+    job.model = folder_ / "model";
+    job.template_variable = {"mood=calm", "mood={\"k\": 1}"};
+    job.template_date = "2025-01-02";
+    const auto data = DataSet::open(job);
+    EXPECT_EQ(show(*data, 0), "1: 2025-01-02 {'k': 1} tool:x user:a+b") << "the last value of a variable counts";
+    EXPECT_EQ(show(*data, 1), "2! p.jsonl:2: messages[0]: content[0]: type: expected \"text\", got \"image\"");
+    EXPECT_EQ(show(*data, 2), "3! p.jsonl:3: messages[0]: content: expected at least one part, got none");
+    EXPECT_NE(data->fingerprint().find(", chat-template jinja "), std::string::npos);
+    write("model/chat_template.jinja", "{{ nosuch() }}");
+    EXPECT_EQ(
+        show(*DataSet::open(job), 0),
+        "1! model/chat_template.jinja:1: call: expected a defined value, got variable 'nosuch', which is undefined");
+    write("model/chat_template.jinja", "{% nosuch %}");
+    EXPECT_EQ(
+        show(*DataSet::open(job), 0),
+        "1! p.jsonl:1: messages: model/chat_template.jinja:1: tag 'nosuch': expected a tag of chat templates, got an "
+        "unknown one, or one in the wrong place");
 }
 
 TEST_F(TaskTest, ChatWrapsThePrompt) {
@@ -258,7 +295,7 @@ TEST_F(TaskTest, ChatWrapsThePrompt) {
     job.chat = true;
     EXPECT_EQ(open_error(job),
               "model: chat_template: expected a model with a chat template, got none; name one of "
-              "llama2, llama3, llama3.1, qwen2.5 as chat-template");
+              "llama2, llama3, llama3.1, qwen2.5, or a .jinja file, as chat-template");
     job.chat_template = "llama2";
     EXPECT_EQ(show(*DataSet::open(job), 0), "1: <s>[INST] Why? [/INST]") << "the task's own form for a chat";
     job.prompt_template = write("t", "Say: {instruction}");

@@ -98,7 +98,12 @@ TEST(Settings, BadValuesAreRefusedWithTheirKey) {
         {"baseline", "yes", "baseline: expected true or false, got 'yes'"},
         {"task", "pg-19", "task: expected " + values_of("task") + ", got 'pg-19'; did you mean 'pg19'?"},
         {"chat-template", "llama",
-         "chat-template: expected auto, llama2, llama3, llama3.1 or qwen2.5, got 'llama'; did you mean 'llama2'?"},
+         "chat-template: expected auto, llama2, llama3, llama3.1, qwen2.5 or a .jinja file, got 'llama'; did you mean "
+         "'llama2'?"},
+        {"template-variable", "enable_thinking",
+         "template-variable: expected NAME=VALUE with a name other than messages and add_generation_prompt, got "
+         "'enable_thinking'; for example enable_thinking=false"},
+        {"template-date", "26 Jul 2024", "template-date: expected a date such as 2024-07-26, got '26 Jul 2024'"},
         {"overlong", "truncate", "overlong: expected error or truncate-left, got 'truncate'"},
         {"kernels", "avx3",
          "kernels: expected auto, reference, avx2, avx512, cuda, cuda-exact or cuda-cublas, got 'avx3'; did you mean "

@@ -127,6 +127,8 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "template",
                                      "chat",
                                      "chat-template",
+                                     "template-variable",
+                                     "template-date",
                                      "model",
                                      "output",
                                      "seed",
@@ -342,7 +344,10 @@ TEST(Settings, TheResolvedJobIsTheSameJob) {
                                        {"checkpoint-seconds", "0.25", "j.cfg:12"},
                                        {"template", "my template.txt", "j.cfg:13"},
                                        {"chat", "true", "j.cfg:14"},
-                                       {"chat-template", "llama3.1", "j.cfg:15"}};
+                                       {"chat-template", "my chat.jinja", "j.cfg:15"},
+                                       {"template-variable", "enable_thinking=false", "j.cfg:16"},
+                                       {"template-variable", R"(a="x # y")", "j.cfg:17"},
+                                       {"template-date", "2025-01-02", "j.cfg:18"}};
     keys.insert(keys.end(), more.begin(), more.end());
     const Settings job = parse_settings(keys, {}, "/jobs");
 
@@ -398,6 +403,9 @@ TEST(Settings, IdentityHoldsWhatDecidesTheTextAndNoPath) {
     EXPECT_TRUE(identity.contains("stop = \"x\""));
     EXPECT_FALSE(identity.contains("max-tokens = 1024"));
     EXPECT_TRUE(lines(identity_of(with("stop", "x"), true)).contains("max-tokens = 1024"));
+    EXPECT_TRUE(lines(identity_of(with("template-date", "2025-01-02"))).contains("template-date = 2025-01-02"));
+    EXPECT_TRUE(lines(identity_of(with("template-variable", "a=1"))).contains("template-variable = \"a=1\""));
+    for (const std::string& line : identity) EXPECT_FALSE(line.starts_with("template-")) << "as in earlier versions";
     for (const std::string& line : identity) EXPECT_EQ(line.find('/'), std::string::npos) << line;
     EXPECT_EQ(lines(identity_of(with("draft", "ar"))), lines(identity_of(with("batch", "8"))));
     EXPECT_NE(lines(identity_of(with("seed", "2"))), lines(identity_of(with("batch", "8"))));

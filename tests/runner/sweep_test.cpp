@@ -160,8 +160,9 @@ TEST_F(SweepFile, PointsThatShareAModelAndDataFollowEachOther) {
 
 // A data set that stays open between points must give each point its own prompts.
 TEST_F(SweepFile, WhatShapesPromptsIsNotShared) {
-    for (const char* grid : {"chat-template = llama2 | llama3", "template = a.txt | b.txt", "chat = false | true",
-                             "prompt-tokens = 3 | 4", "max-tokens = 3 | 4", "add-bos = true | false"}) {
+    for (const char* grid :
+         {"chat-template = llama2 | llama3", "template-date = 2024-07-26 | 2024-07-27", "template = a.txt | b.txt",
+          "chat = false | true", "prompt-tokens = 3 | 4", "max-tokens = 3 | 4", "add-bos = true | false"}) {
         const auto points = points_of(read(job + "grid " + grid + "\n"));
         ASSERT_EQ(points.size(), 2U) << grid;
         EXPECT_NE(data_needs(points[0].settings), data_needs(points[1].settings)) << grid;

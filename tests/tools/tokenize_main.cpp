@@ -5,6 +5,9 @@
 //                                  NUL, the decoded text with special tokens, NUL
 //   tokenize chat MODEL_FOLDER     lines of JSON messages on stdin; prints for each the text of the model's own chat
 //                                  template, NUL, a line of ids, NUL
+//   tokenize render MODEL_FOLDER   lines of JSON {"messages": …, "variables": ["NAME=VALUE"]} on stdin; prints for each
+//   the text of
+//                                  the model's own chat template, or \x01 and an error, then NUL
 //   tokenize time MODEL_FOLDER     one text on stdin; prints the seconds of loading and of encoding, and the number
 //                                  of tokens
 #include <chrono>
@@ -39,12 +42,38 @@ void encode(const Tokenizer& tokenizer) {
     }
 }
 
+std::vector<longhaul::engine::ChatMessage> messages_of(const longhaul::engine::Json& list) {
+    std::vector<longhaul::engine::ChatMessage> messages;
+    for (const auto& json : list) {
+        messages.push_back({json.at("role"), {}});
+        if (json.at("content").is_string()) messages.back().content = json.at("content");
+        if (json.at("content").is_array()) {
+            for (const auto& part : json.at("content")) messages.back().parts.push_back(part.at("text"));
+        }
+    }
+    return messages;
+}
+
+/// Renders without a tokenizer.
+void render(const char* folder) {
+    for (std::string line; std::getline(std::cin, line);) {
+        const auto json = longhaul::engine::parse_json(line, "stdin");
+        try {
+            longhaul::engine::ChatOptions options;
+            for (const auto& variable : json.at("variables"))
+                options.variables.push_back(longhaul::engine::parse_template_variable(variable.get<std::string>()));
+            std::cout << ChatTemplate::load("auto", folder, std::move(options))
+                             .render(messages_of(json.at("messages")), "stdin");
+        } catch (const longhaul::InputError& error) {
+            std::cout << '\x01' << error.what();
+        }
+        std::cout << '\0';
+    }
+}
+
 void render_chats(const Tokenizer& tokenizer, const ChatTemplate& chat) {
     for (std::string line; std::getline(std::cin, line);) {
-        std::vector<longhaul::engine::ChatMessage> messages;
-        for (const auto& json : longhaul::engine::parse_json(line, "stdin"))
-            messages.push_back({json.at("role"), json.at("content")});
-        const std::string text = chat.render(messages, "stdin");
+        const std::string text = chat.render(messages_of(longhaul::engine::parse_json(line, "stdin")), "stdin");
         std::cout << text << '\0';
         print_ids(tokenizer.encode(text));
         std::cout << '\0';
@@ -97,10 +126,12 @@ int main(int argc, char** argv) {
             return decode(*Tokenizer::load(argv[2])) ? 0 : 1;
         } else if (mode == "chat") {
             render_chats(*Tokenizer::load(argv[2]), ChatTemplate::load("auto", argv[2]));
+        } else if (mode == "render") {
+            render(argv[2]);
         } else if (mode == "time") {
             measure(argv[2]);
         } else {
-            std::cerr << "usage: tokenize encode|decode|chat|time MODEL_FOLDER < input\n";
+            std::cerr << "usage: tokenize encode|decode|chat|render|time MODEL_FOLDER < input\n";
             return 2;
         }
     } catch (const std::exception& error) {
