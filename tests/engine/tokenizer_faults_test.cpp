@@ -63,11 +63,11 @@ const Fault json_faults[] = {
      R"(tokenizer.json: model.continuing_subword_prefix: expected null (other values are not supported), got "##")"},
     {"malformed byte token", "llama2",
      [](Json& j) {
-         j["model"]["vocab"]["<0xG1>"] = j["model"]["vocab"]["<0x41>"];
-         j["model"]["vocab"].erase("<0x41>");
+         j["model"]["vocab"]["<0xG1>"] = j["model"]["vocab"]["<0xC1>"];
+         j["model"]["vocab"].erase("<0xC1>");
      },
      "tokenizer.json: model.vocab: expected tokens <0x00> to <0xFF> for all bytes, since byte_fallback is true, got no "
-     "<0x41>"},
+     "<0xC1>"},
     {"added token with another id", "llama2", [](Json& j) { j["added_tokens"][1]["id"] = 77'777; },
      "tokenizer.json: added_tokens[1].id: expected the id of this token in the vocabulary, 1, got 77777"},
     {"added token with the id of another", "llama3", [](Json& j) { j["added_tokens"][0]["id"] = 64; },
