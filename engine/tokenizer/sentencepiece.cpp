@@ -211,7 +211,7 @@ void add_byte_tokens(const ModelFile& model, std::string_view file, TokenizerPar
         throw InputError(file, "pieces", "pieces <0x00> to <0xFF>, since byte_fallback is true", "none");
     for (const std::int32_t id : parts.bpe.byte_ids) {
         if (id < 0)
-            throw InputError(file, "pieces", "256 pieces <0x00> to <0xFF>, since byte_fallback is true", "less");
+            throw InputError(file, "pieces", "256 pieces <0x00> to <0xFF>, since byte_fallback is true", "fewer");
         if (model.pieces[id].type != PieceType::byte)
             throw InputError(file, piece_name(static_cast<std::size_t>(id)), "type BYTE", "another type");
     }

@@ -6,10 +6,10 @@
 `cmake --build BUILD --target tokenize` builds the program.
 Without MODEL_FOLDERs: the kinds of tests/data/tokenizer. Random strings use characters assigned in Unicode 14 (the
 version of Debian 12's libraries and of Python 3.11; another Python is refused), drawn so that letters, marks, white
-space and punctuation of all scripts are mixed. Further texts hold every assigned character, runs of white space, and the
-model's own added tokens, whole and cut. Texts are compared whole and line by line; then what comes before a text if
-special tokens are asked for, the decoded text, and that of random ids. If there are differences, prints the first ones
-and exits with code 1.
+space and punctuation of all scripts are mixed. Further texts hold every assigned character, runs of white space, and
+the model's own added tokens, whole and cut. Texts are compared whole and line by line; then what comes before a text
+if special tokens are asked for, the decoded text, and that of random ids. If there are differences, prints the first
+ones and exits with code 1.
 """
 
 import argparse
@@ -80,7 +80,8 @@ def added_token_texts(names, count):
     names = [name for name in names if name]
     if not names:
         return []
-    around = ["", " ", "  ", "\n", "\n\n", "\t", "a", "Word", " word", "\u2581", "\u00e9", "e\u0301", "\u4e2d", "7", "<", ">", "|"]
+    around = ["", " ", "  ", "\n", "\n\n", "\t", "a", "Word", " word", "\u2581", "\u00e9", "e\u0301", "\u4e2d", "7", "<",
+              ">", "|"]
 
     def part():
         kind = rng.random()

@@ -46,11 +46,18 @@ HARD_STRINGS = [
 
 # What only these families have: tokens of white space, casing in the split pattern, tokens that swallow white space.
 FAMILY_STRINGS = {
-    "gemma3": ["<start_of_turn>user\nHi<end_of_turn>\n\n<start_of_turn>model\n", "a\n\n\n\n\n\n\n\nb", "a\t\t\t\tb", "\t",
-               "      x", "\u2581\u2581\u2581\u2581 \u2581x", "<table><b>x</b></table>", "<b", "<bos>", " <bos> x", "\n \n  \n\t\n"],
-    "tekken": ["camelCaseHTTPServer", "ABCdef ABC def XMLHttpRequest", "\u01c5abc \u02b0A \u05d0a", "a//\n/b", "://x/\r\n/y", "A\u0301B\u0301c\u0301",
-               "<s>[INST] Hi [/INST]Ja.</s>", "[INST", "[/INST][INST]", "1234\n\n5", "<SPECIAL_9>x<SPECIAL_99>"],
-    "phi4": ["<|im_start|> user <|im_sep|>\n\nHi  <|im_end|> \t<|im_start|>", " <|im_sep|>", "a <|im_sep|> \u3000 b", "12345678 1234"],
+    "gemma3": [
+        "<start_of_turn>user\nHi<end_of_turn>\n\n<start_of_turn>model\n", "a\n\n\n\n\n\n\n\nb", "a\t\t\t\tb", "\t", "      x",
+        "\u2581\u2581\u2581\u2581 \u2581x", "<table><b>x</b></table>", "<b", "<bos>", " <bos> x", "\n \n  \n\t\n",
+    ],
+    "tekken": [
+        "camelCaseHTTPServer", "ABCdef ABC def XMLHttpRequest", "\u01c5abc \u02b0A \u05d0a", "a//\n/b", "://x/\r\n/y",
+        "A\u0301B\u0301c\u0301", "<s>[INST] Hi [/INST]Ja.</s>", "[INST", "[/INST][INST]", "1234\n\n5", "<SPECIAL_9>x<SPECIAL_99>",
+    ],
+    "phi4": [
+        "<|im_start|> user <|im_sep|>\n\nHi  <|im_end|> \t<|im_start|>", " <|im_sep|>", "a <|im_sep|> \u3000 b",
+        "12345678 1234",
+    ],
 }
 
 
@@ -136,8 +143,9 @@ def make_tekken(texts, folder):
     tokenizer.pre_tokenizer = split_byte_level(TEKKEN)
     tokenizer.decoder = decoders.ByteLevel()
     names = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "<pad>"] + [f"<SPECIAL_{i}>" for i in range(6, 10)]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(texts, trainers.BpeTrainer(
-        vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=names, show_progress=False))
+        vocab_size=900, initial_alphabet=alphabet, special_tokens=names, show_progress=False))
     tokenizer.add_special_tokens(special(*names))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s> $B:1", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))])
@@ -152,7 +160,8 @@ def make_phi4(texts, folder):
     tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=False)
     train(tokenizer, texts, 600)
     names = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|im_sep|>")
-    tokenizer.add_special_tokens([AddedToken(n, lstrip=True, rstrip=True, normalized=False, special=True) for n in names])
+    tokenizer.add_special_tokens(
+        [AddedToken(name, lstrip=True, rstrip=True, normalized=False, special=True) for name in names])
     save(tokenizer, folder, {"bos_token": "<|endoftext|>", "eos_token": "<|im_end|>", "add_prefix_space": False})
 
 
@@ -161,8 +170,8 @@ def runs(character, count):
 
 
 def make_gemma3(texts, folder):
-    """Gemma: no space is put before the text, and runs of white space are tokens, whole (added) and merged. As in Gemma 1
-    and 2, the tab has the place of its byte token."""
+    """Gemma: no space is put before the text, and runs of white space are tokens, whole (added) and merged. As in
+    Gemma 1 and 2, the tab has the place of its byte token."""
     words = Tokenizer(models.BPE())
     words.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     words.train_from_iterator((line for text in texts for line in text.splitlines()),
