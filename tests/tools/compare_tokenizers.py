@@ -80,8 +80,8 @@ def added_token_texts(names, count):
     names = [name for name in names if name]
     if not names:
         return []
-    around = ["", " ", "  ", "\n", "\n\n", "\t", "a", "Word", " word", "\u2581", "\u00e9", "e\u0301", "\u4e2d", "7", "<",
-              ">", "|"]
+    around = ["", " ", "  ", "\n", "\n\n", "\t", "a", "Word", " word", "\u2581", "\u00e9", "e\u0301", "\u4e2d", "7",
+              "<", ">", "|"]
 
     def part():
         kind = rng.random()

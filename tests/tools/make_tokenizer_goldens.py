@@ -47,12 +47,14 @@ HARD_STRINGS = [
 # What only these families have: tokens of white space, casing in the split pattern, tokens that swallow white space.
 FAMILY_STRINGS = {
     "gemma3": [
-        "<start_of_turn>user\nHi<end_of_turn>\n\n<start_of_turn>model\n", "a\n\n\n\n\n\n\n\nb", "a\t\t\t\tb", "\t", "      x",
-        "\u2581\u2581\u2581\u2581 \u2581x", "<table><b>x</b></table>", "<b", "<bos>", " <bos> x", "\n \n  \n\t\n",
+        "<start_of_turn>user\nHi<end_of_turn>\n\n<start_of_turn>model\n", "a\n\n\n\n\n\n\n\nb", "a\t\t\t\tb", "\t",
+        "      x", "\u2581\u2581\u2581\u2581 \u2581x", "<table><b>x</b></table>", "<b", "<bos>", " <bos> x",
+        "\n \n  \n\t\n",
     ],
     "tekken": [
         "camelCaseHTTPServer", "ABCdef ABC def XMLHttpRequest", "\u01c5abc \u02b0A \u05d0a", "a//\n/b", "://x/\r\n/y",
-        "A\u0301B\u0301c\u0301", "<s>[INST] Hi [/INST]Ja.</s>", "[INST", "[/INST][INST]", "1234\n\n5", "<SPECIAL_9>x<SPECIAL_99>",
+        "A\u0301B\u0301c\u0301", "<s>[INST] Hi [/INST]Ja.</s>", "[INST", "[/INST][INST]", "1234\n\n5",
+        "<SPECIAL_9>x<SPECIAL_99>",
     ],
     "phi4": [
         "<|im_start|> user <|im_sep|>\n\nHi  <|im_end|> \t<|im_start|>", " <|im_sep|>", "a <|im_sep|> \u3000 b",
