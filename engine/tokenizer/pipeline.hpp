@@ -60,7 +60,8 @@ class PipelineTokenizer final : public Tokenizer {
     std::vector<std::string> token_bytes_;  // [token_id]
 };
 
-/// Finds the ids of the tokens <0x00> to <0xFF>. Returns false if there are none; throws InputError if only some exist.
+/// Finds the ids of the tokens <0x00> to <0xFF>. Returns false if there are none. If only some exist, each missing one
+/// must be that of an ASCII character which is a token itself (its id is then -1); otherwise throws InputError.
 bool find_byte_tokens(const Vocabulary& vocabulary, std::array<std::int32_t, 256>& byte_ids, std::string_view file,
                       std::string_view field);
 

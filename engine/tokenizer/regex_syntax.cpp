@@ -6,6 +6,8 @@
 //   \h       a hexadecimal digit; in PCRE2 horizontal space
 //   \p{Han}  the script; in PCRE2 its script extensions
 //   (?m)     the dot matches a newline; in PCRE2 that is (?s)
+//   {1,3}+   repeats the interval; in PCRE2 a possessive interval. Likewise {2}? is an optional one, not a lazy one
+//   {,2}     from 0 to 2 times; in PCRE2 10.42 these four characters
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -13,6 +15,7 @@
 #include <array>
 #include <cctype>
 #include <utility>
+#include <vector>
 
 #include "engine/error.hpp"
 #include "engine/tokenizer/json_view.hpp"
@@ -67,18 +70,32 @@ class Translator {
     }
 
     void item() {
+        const std::size_t start = result_.size();
+        const bool goes_on = (static_cast<unsigned char>(peek()) & 0xC0U) == 0x80;  // a character of several bytes
+        if (peek() != '(' && peek() != '{' && !goes_on) last_item_ = start;
         switch (peek()) {
             case '\\':
                 return escape();
             case '[':
                 return open_class();
             case '(':
+                open_groups_.push_back(start);
                 return group();
+            case ')':
+                return close_group();
             case '{':
                 return interval();
             default:
                 return copy(1);
         }
+    }
+
+    void close_group() {
+        if (!open_groups_.empty()) {
+            last_item_ = open_groups_.back();
+            open_groups_.pop_back();
+        }
+        copy(1);
     }
 
     void open_class() {
@@ -96,14 +113,20 @@ class Translator {
         copy(1);
     }
 
-    // After an interval, + repeats it in Ruby but makes it possessive in PCRE2.
+    // After an interval, + repeats it in Ruby but makes it possessive in PCRE2; after a fixed number, ? makes it
+    // optional in Ruby but lazy in PCRE2. So the item and its interval become a group.
     void interval() {
         const std::size_t close = pattern_.find_first_not_of("0123456789,", at_ + 1);
         if (close == std::string_view::npos || pattern_[close] != '}') return copy(1);
-        const bool fixed = pattern_.substr(at_, close - at_).find(',') == std::string_view::npos;
-        copy(close + 1 - at_);
-        if (peek() == '+') refuse("a + behind an interval");
-        if (peek() == '?' && fixed) refuse("a ? behind a fixed number");
+        const std::string_view bounds = pattern_.substr(at_ + 1, close - at_ - 1);
+        const auto num_commas = std::count(bounds.begin(), bounds.end(), ',');
+        if (bounds.empty() || bounds == "," || num_commas > 1) return copy(1);
+        result_.append(bounds[0] == ',' ? "{0" : "{").append(bounds).append("}");
+        at_ = close + 1;
+        if (peek() == '+' || (peek() == '?' && num_commas == 0)) {
+            result_.insert(last_item_, "(?:");
+            result_ += ')';
+        }
     }
 
     void group() {
@@ -239,6 +262,8 @@ class Translator {
     std::size_t at_ = 0;
     bool in_class_ = false;
     std::string result_;
+    std::size_t last_item_ = 0;  // where it begins in result_: what a quantifier would repeat
+    std::vector<std::size_t> open_groups_;
 };
 
 }  // namespace

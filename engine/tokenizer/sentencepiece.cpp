@@ -209,9 +209,12 @@ void add_byte_tokens(const ModelFile& model, std::string_view file, TokenizerPar
     parts.bpe.byte_fallback = find_byte_tokens(parts.vocabulary, parts.bpe.byte_ids, file, "pieces");
     if (!parts.bpe.byte_fallback)
         throw InputError(file, "pieces", "pieces <0x00> to <0xFF>, since byte_fallback is true", "none");
-    for (const std::int32_t id : parts.bpe.byte_ids)
+    for (const std::int32_t id : parts.bpe.byte_ids) {
+        if (id < 0)
+            throw InputError(file, "pieces", "256 pieces <0x00> to <0xFF>, since byte_fallback is true", "fewer");
         if (model.pieces[id].type != PieceType::byte)
             throw InputError(file, piece_name(static_cast<std::size_t>(id)), "type BYTE", "another type");
+    }
 }
 
 /// Matches the first line "IQ== 0" of a tiktoken file. Llama 3 was published in this format, which does not contain the

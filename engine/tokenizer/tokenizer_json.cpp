@@ -142,9 +142,11 @@ bool find_byte_tokens(const Vocabulary& vocabulary, std::array<std::int32_t, 256
         const auto id = vocabulary.find(token);
         byte_ids[byte] = id.value_or(-1);
         num_found += id ? 1 : 0;
-        if (!id && first_missing.empty()) first_missing = token;
+        // Below 0x80 a byte is a character of its own. Gemma 1 and 2 have "\t" in the place of <0x09>.
+        const bool needed = byte >= 0x80 || !vocabulary.find(std::string(1, static_cast<char>(byte)));
+        if (!id && needed && first_missing.empty()) first_missing = token;
     }
-    if (num_found > 0 && num_found < byte_ids.size())
+    if (num_found > 0 && !first_missing.empty())
         throw InputError(file, field, "tokens <0x00> to <0xFF> for all bytes, since byte_fallback is true",
                          "no " + first_missing);
     return num_found > 0;

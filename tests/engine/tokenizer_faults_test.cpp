@@ -1,6 +1,8 @@
 // Invalid tokenizer files and the error message for each.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdio>
 #include <functional>
 #include <random>
 
@@ -63,11 +65,11 @@ const Fault json_faults[] = {
      R"(tokenizer.json: model.continuing_subword_prefix: expected null (other values are not supported), got "##")"},
     {"malformed byte token", "llama2",
      [](Json& j) {
-         j["model"]["vocab"]["<0xG1>"] = j["model"]["vocab"]["<0x41>"];
-         j["model"]["vocab"].erase("<0x41>");
+         j["model"]["vocab"]["<0xG1>"] = j["model"]["vocab"]["<0xC1>"];
+         j["model"]["vocab"].erase("<0xC1>");
      },
      "tokenizer.json: model.vocab: expected tokens <0x00> to <0xFF> for all bytes, since byte_fallback is true, got no "
-     "<0x41>"},
+     "<0xC1>"},
     {"added token with another id", "llama2", [](Json& j) { j["added_tokens"][1]["id"] = 77'777; },
      "tokenizer.json: added_tokens[1].id: expected the id of this token in the vocabulary, 1, got 77777"},
     {"added token with the id of another", "llama3", [](Json& j) { j["added_tokens"][0]["id"] = 64; },
@@ -215,6 +217,16 @@ const std::string bpe = message(2, field(3, 0) + '\x02');
 const std::string unknown = piece("<unk>", 2);
 const std::string control = piece("<s>", 3);
 
+std::string byte_pieces_but_the_tab() {
+    std::string pieces = piece("\t", 1);
+    for (int byte = 0; byte < 256; ++byte) {
+        std::array<char, 7> name{};
+        std::snprintf(name.data(), name.size(), "<0x%02X>", static_cast<unsigned>(byte));
+        if (byte != '\t') pieces += piece(name.data(), 6);
+    }
+    return pieces;
+}
+
 TEST(TokenizerFaults, SentencePiece) {
     struct Case {
         std::string bytes;
@@ -237,6 +249,9 @@ TEST(TokenizerFaults, SentencePiece) {
          "pieces: expected pieces <0x00> to <0xFF>, since byte_fallback is true, got none"},
         {message(2, field(3, 0) + '\x02' + std::string("\x98\x02\x01", 3)) + unknown + control + piece("<0x41>", 6),
          "pieces: expected tokens <0x00> to <0xFF> for all bytes, since byte_fallback is true, got no <0x00>"},
+        {message(2, field(3, 0) + '\x02' + std::string("\x98\x02\x01", 3)) + unknown + control +
+             byte_pieces_but_the_tab(),
+         "pieces: expected 256 pieces <0x00> to <0xFF>, since byte_fallback is true, got fewer"},
         {bpe + message(3, message(1, "nmt_nfkc") + message(2, "x")) + unknown + control,
          "normalizer_spec.name: expected identity (character maps are not supported), got \"nmt_nfkc\""},
         {message(2, field(3, 0) + '\x02' + std::string("\xC0\x01\x01", 3)) + unknown + control,

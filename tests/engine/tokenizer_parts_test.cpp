@@ -142,13 +142,27 @@ TEST(Regex, MeansWhatItMeansInOniguruma) {
     EXPECT_EQ(matches("x?", "axa"), (Words{"", "x", ""}));
     EXPECT_EQ(matches("\\p{^L}", "a1"), (Words{"1"}));
     EXPECT_EQ(matches("[{x,]{2}", "{x,"), (Words{"{x"}));
+    EXPECT_EQ(matches("\\d{1,3}+", "12345678 1"), (Words{"12345678", "1"}));
+    EXPECT_EQ(matches("a{1,3}+a", "aaaa"), (Words{"aaaa"}));
+    EXPECT_EQ(matches("a{1,2}++a", "aaaa"), Words{});
+    EXPECT_EQ(matches("a{2}+", "aaaaa"), (Words{"aaaa"}));
+    EXPECT_EQ(matches("a{2}?b", "aab aaab b"), (Words{"aab", "aab", "b"}));
+    EXPECT_EQ(matches("xa{2}??a", "xaaa"), (Words{"xa"}));
+    EXPECT_EQ(matches("(?:ab){2}?c", "ababc c"), (Words{"ababc", "c"}));
+    EXPECT_EQ(matches("a{1,2}?", "aa"), (Words{"a", "a"}));
+    EXPECT_EQ(matches("(?:a|(b)){2}+[^\\]c]{2}+\xC3\xA9{2}+", "abaxxx\xC3\xA9\xC3\xA9"),
+              (Words{"abaxxx\xC3\xA9\xC3\xA9"}));
+    EXPECT_EQ(matches("(?:a|(b)){2}+[^\\]c]{2}+\xC3\xA9{2}+", "abxx\xC3\xA9\xC3\xA9\xC3\xA9"),
+              (Words{"abxx\xC3\xA9\xC3\xA9"}));
+    EXPECT_EQ(matches("a{}+", "aa{}}"), (Words{"a{}}"}));
+    EXPECT_EQ(matches("a{,2}b", "aaab"), (Words{"aab"}));
+    EXPECT_EQ(matches("a{,2}+b", "aaab"), (Words{"aaab"}));
     EXPECT_EQ(matches(Regex::literal(".*[", "f", "p"), "a.*[b"), (Words{".*["}));
 }
 
 TEST(Regex, RefusesWhatWouldMeanAnotherThing) {
-    for (const char* pattern :
-         {"[a[bc]]", "[a&&b]", "[[:alpha:]]", "\\p{N}{1,3}+", "a{2}?", "[\\W]", "\\Qa\\E", "(*FAIL)", "(?U:a)",
-          "\\p{Nonsense}", "\\pL", "a\\", "\\u00", "[]a]", "(", "a{99999}", "\\C"})
+    for (const char* pattern : {"[a[bc]]", "[a&&b]", "[[:alpha:]]", "[\\W]", "\\Qa\\E", "(*FAIL)", "(?U:a)",
+                                "\\p{Nonsense}", "\\pL", "a\\", "\\u00", "[]a]", "(", "a{99999}", "\\C"})
         EXPECT_THROW(Regex(pattern, "f", "p"), InputError) << pattern;
     EXPECT_THROW(Regex(std::string(100'000, 'a'), "f", "p"), InputError);
 }

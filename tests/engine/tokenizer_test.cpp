@@ -120,8 +120,8 @@ TEST_P(TokenizerKind, LongTextsOfAnyKindTakeSeconds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerKind,
-                         testing::Values("gpt2", "llama2", "llama2-metaspace", "llama3", "opt", "qwen2",
-                                         "sentencepiece"),
+                         testing::Values("gemma3", "gpt2", "llama2", "llama2-metaspace", "llama3", "opt", "phi4",
+                                         "qwen2", "sentencepiece", "tekken"),
                          [](const auto& info) {
                              std::string name = info.param;
                              std::replace(name.begin(), name.end(), '-', '_');
@@ -138,10 +138,12 @@ TEST(Tokenizer, KnowsTheBeginOfTextTokenAndWhoAsksForIt) {
         const char* bos;
         bool adds;
     };
-    for (const Case& c : {Case{"llama3", "<|begin_of_text|>", true},  // set by its template
-                          Case{"qwen2", "", false}, Case{"gpt2", "<|endoftext|>", false},
-                          Case{"opt", "</s>", true},  // set by tokenizer_config.json
-                          Case{"llama2", "<s>", true}, Case{"sentencepiece", "<s>", true}}) {
+    for (const Case& c :
+         {Case{"llama3", "<|begin_of_text|>", true},  // set by its template
+          Case{"qwen2", "", false}, Case{"gpt2", "<|endoftext|>", false},
+          Case{"opt", "</s>", true},  // set by tokenizer_config.json
+          Case{"llama2", "<s>", true}, Case{"sentencepiece", "<s>", true}, Case{"gemma3", "<bos>", true},
+          Case{"tekken", "<s>", true}, Case{"phi4", "<|endoftext|>", false}}) {
         const auto tokenizer = load_kind(c.kind);
         EXPECT_EQ(tokenizer->adds_bos(), c.adds) << c.kind;
         EXPECT_EQ(tokenizer->bos_id() ? tokenizer->token_bytes(*tokenizer->bos_id()) : "", c.bos) << c.kind;
@@ -168,6 +170,24 @@ TEST(Tokenizer, SpecialTokensAreTheSpecialOnes) {
     EXPECT_FALSE(tokenizer->is_special(ids[1]));
     EXPECT_FALSE(tokenizer->is_special(ids[2]));  // added, but part of results
     EXPECT_EQ(tokenizer->decode(ids, true), "x<tool_call>");
+}
+
+// As in Gemma 1 and 2. A character of several bytes still falls back to its bytes.
+TEST(Tokenizer, AByteTokenMayBeMissingIfItsCharacterIsAToken) {
+    const auto tokenizer = load_kind("gemma3");
+    const Ids ids = tokenizer->encode("\xE0\xA4\x89\t");
+    ASSERT_EQ(ids.size(), 4U);
+    EXPECT_EQ(tokenizer->token_bytes(ids[0]), "\xE0");
+    EXPECT_EQ(tokenizer->token_bytes(ids[3]), "\t");
+    TokenizerFolder folder("gemma3");
+    folder.edit("tokenizer.json", [](Json& json) {
+        json["model"]["vocab"]["<a>"] = json["model"]["vocab"]["<0x0B>"];
+        json["model"]["vocab"].erase("<0x0B>");
+    });
+    EXPECT_EQ(
+        folder.error(),
+        "tokenizer.json: model.vocab: expected tokens <0x00> to <0xFF> for all bytes, since byte_fallback is true, "
+        "got no <0x0B>");
 }
 
 TEST(Tokenizer, OfSeveralFilesTheRichestCounts) {

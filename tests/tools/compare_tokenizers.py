@@ -6,8 +6,10 @@
 `cmake --build BUILD --target tokenize` builds the program.
 Without MODEL_FOLDERs: the kinds of tests/data/tokenizer. Random strings use characters assigned in Unicode 14 (the
 version of Debian 12's libraries and of Python 3.11; another Python is refused), drawn so that letters, marks, white
-space and punctuation of all scripts are mixed. Texts are compared whole and line by line; then their decoded text, and
-that of random ids. If there are differences, prints the first ones and exits with code 1.
+space and punctuation of all scripts are mixed. Further texts hold every assigned character, runs of white space, and
+the model's own added tokens, whole and cut. Texts are compared whole and line by line; then what comes before a text
+if special tokens are asked for, the decoded text, and that of random ids. If there are differences, prints the first
+ones and exits with code 1.
 """
 
 import argparse
@@ -55,6 +57,45 @@ def random_strings(count, seed):
     return ["".join(character() for _ in range(rng.randrange(1, 40))) for _ in range(count)]
 
 
+def all_characters(per_text=24):
+    """Every assigned character once alone among spaces and once among its neighbours (private use: a few)."""
+    groups = assigned_characters()
+    groups["Co"] = groups.get("Co", [])[::1000]
+    characters = sorted(c for chars in groups.values() for c in chars)
+    rows = [characters[i:i + per_text] for i in range(0, len(characters), per_text)]
+    return ["".join(row) for row in rows] + [" ".join(row) for row in rows]
+
+
+def white_space_texts():
+    """Runs of white space of all lengths up to 40, and of mixed kinds, between words and at the ends."""
+    rng = random.Random(3)
+    runs = [c * n for c in " \n\t\r\u2581\u00a0" for n in range(1, 41)]
+    runs += ["".join(rng.choice(" \n\t\r\u2581\u3000") for _ in range(rng.randrange(2, 30))) for _ in range(300)]
+    return [left + run + right for run in runs for left in ("", "a", "1", ".") for right in ("", "b", "2", "!")]
+
+
+def added_token_texts(names, count):
+    """Added tokens of the model in all surroundings: next to each other, to white space and words, and cut."""
+    rng = random.Random(5)
+    names = [name for name in names if name]
+    if not names:
+        return []
+    around = ["", " ", "  ", "\n", "\n\n", "\t", "a", "Word", " word", "\u2581", "\u00e9", "e\u0301", "\u4e2d", "7",
+              "<", ">", "|"]
+
+    def part():
+        kind = rng.random()
+        name = rng.choice(names)
+        if kind < 0.5:
+            return rng.choice(around)
+        if kind < 0.9:
+            return name
+        at = rng.randrange(len(name))
+        return rng.choice([name[:at], name[at:], name[:at] + " " + name[at:], name.upper(), name[:at] + name])
+
+    return names + ["".join(part() for _ in range(rng.randrange(2, 9))) for _ in range(count)]
+
+
 def data_texts(folder):
     texts = []
     for path in sorted(pathlib.Path(folder).rglob("*")):
@@ -75,6 +116,9 @@ class Ours:
         lines = self._run("encode", "".join(text + "\0" for text in texts).encode()).decode().splitlines()
         return [[int(word) for word in line.split()] for line in lines]
 
+    def before_text(self):
+        return [int(word) for word in self._run("before", b"").split()]
+
     def decode(self, rows):
         texts = self._run("decode", "".join(" ".join(map(str, row)) + "\n" for row in rows).encode()).split(b"\0")
         # Some texts contain NUL, so the whole output is compared at once.
@@ -90,6 +134,7 @@ def report(kind, what, cases):
 def compare(program, folder, texts, num_rows):
     judge, ours = reference.load(folder), Ours(program, folder)
     kind = pathlib.Path(folder).name
+    texts = texts + added_token_texts(judge.added_tokens(), num_rows)
     start = time.time()
     expected = [judge.encode(text) for text in texts]
     theirs_seconds = time.time() - start
@@ -101,6 +146,10 @@ def compare(program, folder, texts, num_rows):
     wrong = [(t, e, f) for t, e, f in zip(texts, expected, found) if e != f]
     num_ids = sum(map(len, expected))
     report(kind, f"{len(texts)} texts, {num_ids} tokens (theirs {theirs_seconds:.1f} s, ours {ours_seconds:.1f} s)", wrong)
+
+    before = [judge.before_text(), ours.before_text()]
+    wrong_before = [before] if before[0] != before[1] else []
+    report(kind, f"ids before a text: {before[1]}", wrong_before)
 
     rng = random.Random(7)
     size = judge.vocab_size()
@@ -114,7 +163,7 @@ def compare(program, folder, texts, num_rows):
         if ours.decode(part) != b"".join(map(texts_of, part)):
             wrong_rows += [(row, texts_of(row), ours.decode([row])) for row in part if ours.decode([row]) != texts_of(row)]
     report(kind, f"decoding {len(rows)} rows of ids", wrong_rows)
-    return len(wrong) + len(wrong_rows)
+    return len(wrong) + len(wrong_before) + len(wrong_rows)
 
 
 def main():
@@ -128,7 +177,7 @@ def main():
     folders = options.models or sorted(
         path for path in (pathlib.Path(__file__).parent.parent / "data" / "tokenizer").iterdir() if path.is_dir())
     texts = data_texts(options.data) if options.data else []
-    texts += random_strings(options.random, options.seed)
+    texts += random_strings(options.random, options.seed) + all_characters() + white_space_texts()
     differences = sum(compare(options.tokenize, str(folder), texts, options.random) for folder in folders)
     return 1 if differences else 0
 

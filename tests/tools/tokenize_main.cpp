@@ -1,6 +1,7 @@
 // Runs a tokenizer over texts, for comparison with other implementations (compare_tokenizers.py).
 //
 //   tokenize encode MODEL_FOLDER   NUL-terminated texts on stdin; prints a line of ids for each
+//   tokenize before MODEL_FOLDER   prints a line of the ids that are put before a text
 //   tokenize decode MODEL_FOLDER   lines of ids on stdin; prints for each the decoded text without special tokens,
 //                                  NUL, the decoded text with special tokens, NUL
 //   tokenize chat MODEL_FOLDER     lines of JSON messages on stdin; prints for each the text of the model's own chat
@@ -122,6 +123,9 @@ int main(int argc, char** argv) {
     try {
         if (mode == "encode") {
             encode(*Tokenizer::load(argv[2]));
+        } else if (mode == "before") {
+            const auto tokenizer = Tokenizer::load(argv[2]);
+            if (tokenizer->adds_bos()) std::cout << tokenizer->bos_id().value() << '\n';
         } else if (mode == "decode") {
             return decode(*Tokenizer::load(argv[2])) ? 0 : 1;
         } else if (mode == "chat") {
@@ -131,7 +135,8 @@ int main(int argc, char** argv) {
         } else if (mode == "time") {
             measure(argv[2]);
         } else {
-            std::cerr << "usage: tokenize encode|decode|chat|render|time MODEL_FOLDER < input\n";
+            std::cerr << "usage: tokenize encode|before|decode|chat|render|time MODEL_FOLDER < input
+";
             return 2;
         }
     } catch (const std::exception& error) {

@@ -6,11 +6,28 @@ import pathlib
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 
-class JsonReference:
-    """tokenizer.json, by the tokenizers package."""
+def read_config(folder):
+    path = pathlib.Path(folder) / "tokenizer_config.json"
+    return json.loads(path.read_text()) if path.exists() else {}
 
-    def __init__(self, tokenizer):
+
+def bos_of(config, id_of):
+    return [id_of(config["bos_token"])] if config.get("add_bos_token") else []
+
+
+class JsonReference:
+    """tokenizer.json, by the tokenizers package; tokenizer_config.json may say whether a text gets a bos_token."""
+
+    def __init__(self, tokenizer, folder):
         self.tokenizer = tokenizer
+        self.config = read_config(folder)
+
+    def before_text(self):
+        ids = self.tokenizer.encode("", add_special_tokens=True).ids
+        return bos_of(self.config, self.tokenizer.token_to_id) if "add_bos_token" in self.config else ids
+
+    def added_tokens(self):
+        return [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
 
     def encode(self, text):
         return self.tokenizer.encode(text, add_special_tokens=False).ids
@@ -30,6 +47,14 @@ class SentencePieceReference:
 
         self.processor = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
         self.tokenizer = llama2_tokenizer(self.processor)
+        self.config = read_config(folder)
+
+    def before_text(self):
+        bos = {"bos_token": self.processor.id_to_piece(self.processor.bos_id()), "add_bos_token": True}
+        return bos_of({**bos, **self.config}, self.processor.piece_to_id)
+
+    def added_tokens(self):
+        return [self.processor.id_to_piece(i) for i in range(self.vocab_size()) if self.processor.is_control(i)]
 
     def encode(self, text):
         return self.processor.encode(text)
@@ -65,8 +90,8 @@ def llama2_tokenizer(processor, metaspace=False):
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
-    tokenizer.add_special_tokens(
-        [AddedToken(token, normalized=False, special=True) for token in ("<unk>", "<s>", "</s>")])
+    control = [pieces[i] for i in range(len(pieces)) if processor.is_control(i) or processor.is_unknown(i)]
+    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in control])
     return tokenizer
 
 
@@ -84,7 +109,7 @@ def gpt2_tokenizer(folder):
 def load(folder):
     folder = pathlib.Path(folder)
     if (folder / "tokenizer.json").exists():
-        return JsonReference(Tokenizer.from_file(str(folder / "tokenizer.json")))
+        return JsonReference(Tokenizer.from_file(str(folder / "tokenizer.json")), folder)
     if (folder / "vocab.json").exists():
-        return JsonReference(gpt2_tokenizer(folder))
+        return JsonReference(gpt2_tokenizer(folder), folder)
     return SentencePieceReference(folder)
