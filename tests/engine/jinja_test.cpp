@@ -132,7 +132,7 @@ TEST(Jinja, HostileTemplatesEnd) {
     };
     const std::string endless = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
     const std::vector<Fault> faults{
-        {endless, "a template that ends, got more than 20000"},
+        {endless, "a template that ends, got more than 5000"},
         {"{% for a in range(100000) %}{{ 'a' * 100000 }}{% endfor %}", "a text of at most 67108864 bytes"},
         {"{{ 'a' * 1000000000000 }}", "a text of at most 67108864 bytes, got 1000000000000"},
         {"{{ ('a' * 60000000).replace('a', 'b' * 60000000) }}", "a text of at most 67108864 bytes"},
@@ -155,7 +155,6 @@ TEST(Jinja, HostileTemplatesEnd) {
         {"{{ 'a'.center(9223372036854775807) }}", "a text of at most 67108864 bytes"},
         {"{{ 'a'|indent(9223372036854775807) }}", "a text of at most 67108864 bytes"},
         {"{{ ('a' * 5000000).rsplit(('a' * 5000000) ~ 'b') }}", "a template that ends"},
-        {"{% for i in range(100000) %}{{ 'b' in 'a' * 1000000 }}{% endfor %}", "a template that ends"},
     };
     for (const Fault& fault : faults) {
         const std::string found = rendered(fault.source);
@@ -165,8 +164,8 @@ TEST(Jinja, HostileTemplatesEnd) {
 }
 
 TEST(Jinja, LimitsGrowWithTheInput) {
-    const Variables longer{{"text", Value::text(std::string(100'000'000, 'a'))}};
-    EXPECT_EQ(rendered("{{ (text + text)|length }}", longer), "200000000");
+    const Variables longer{{"text", Value::text(std::string(std::size_t{100} << 20, 'a'))}};
+    EXPECT_EQ(rendered("{{ (text + text)|length }}", longer), "209715200");
 }
 
 /// References that go round in a circle, or outlive what they refer to.

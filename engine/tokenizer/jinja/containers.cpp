@@ -1,6 +1,7 @@
 // Items, attributes and slices of values; what a loop over a value gives.
-#include <array>
+#include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "engine/json.hpp"
 #include "engine/tokenizer/jinja/objects.hpp"
@@ -125,23 +126,24 @@ Value text_slice(Runtime& runtime, const Value& text, const Value& start, const 
 
 const Value* find_key(Runtime& runtime, const Dict& dict, const Value& key) {
     require_hashable(runtime, key);
-    for (const auto& [known, value] : dict.items) {
-        if (equal(runtime, known, key)) return &value;
-    }
-    return nullptr;
+    const auto found = std::find_if(dict.items.begin(), dict.items.end(),
+                                    [&](const auto& item) { return equal(runtime, item.first, key); });
+    return found == dict.items.end() ? nullptr : &found->second;
 }
 
-Value make_dict(Runtime& runtime, std::vector<std::pair<Value, Value>> items) {
-    Dict unique(nullptr);
-    for (auto& [key, value] : items) {
-        const Value* known = find_key(runtime, unique, key);
-        if (known != nullptr) {
-            const_cast<Value&>(*known) = std::move(value);
+Value make_dict(Runtime& runtime, const std::vector<std::pair<Value, Value>>& items) {
+    std::vector<std::pair<Value, Value>> unique;
+    for (const auto& item : items) {
+        require_hashable(runtime, item.first);
+        const auto known = std::find_if(unique.begin(), unique.end(),
+                                        [&](const auto& other) { return equal(runtime, other.first, item.first); });
+        if (known != unique.end()) {
+            known->second = item.second;
         } else {
-            unique.items.emplace_back(std::move(key), std::move(value));
+            unique.push_back(item);
         }
     }
-    return runtime.dict(std::move(unique.items));
+    return runtime.dict(std::move(unique));
 }
 
 bool is_iterable(const Value& value) {

@@ -98,7 +98,7 @@ Value Interpreter::evaluate_dict(const DictExpr& expr) {
         items.emplace_back(std::move(made), evaluate(*value));
     }
     runtime_.enter(expr.line, "");
-    return make_dict(runtime_, std::move(items));
+    return make_dict(runtime_, items);
 }
 
 Value Interpreter::evaluate_slice(const SliceExpr& expr) {

@@ -131,8 +131,11 @@ Interpreter::Flow Interpreter::execute_for(const ForStatement& statement, Output
 
 void Interpreter::execute_iterations(const ForStatement& statement, Loop& loop, const Value& loop_value,
                                      Output& output) {
+    constexpr std::size_t cost =
+        1024;  // an iteration, which makes a scope, costs about as much as copying so many bytes
     Scope* around = scope_.get();
     while (loop.advance()) {
+        runtime_.work(cost);
         const ScopeChange change(*this, around);
         scope_->set("loop", loop_value);
         runtime_.enter(statement.line, "tag 'for'");
@@ -235,6 +238,7 @@ void Interpreter::bind(const MacroStatement& node, Arguments& arguments) {
         runtime_.fail("at most " + std::to_string(given.size()) + " arguments", std::to_string(positional.size()));
     if (node.uses_kwargs) {
         std::vector<std::pair<Value, Value>> rest;
+        rest.reserve(keyword.size());
         for (auto& [name, value] : keyword) rest.emplace_back(runtime_.text(name), value);
         scope_->set("kwargs", runtime_.dict(std::move(rest)));
     }

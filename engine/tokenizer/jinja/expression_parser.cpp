@@ -180,7 +180,8 @@ ExprPtr ExpressionParser::not_expression() {
 ExprPtr ExpressionParser::comparison() {
     const int line = tokens_.line();
     ExprPtr first = sum();
-    std::unique_ptr<CompareExpr> node;
+    std::vector<std::pair<Op, ExprPtr>> rest;
+    int depth = first->depth;
     for (;;) {
         const Op* found = find_op(comparisons, tokens_.current());
         Op op = found != nullptr ? *found : Op::in;
@@ -191,15 +192,13 @@ ExprPtr ExpressionParser::comparison() {
             break;
         }
         tokens_.take();
-        if (!node) {
-            const int depth = first->depth + 1;
-            node = std::make_unique<CompareExpr>(line, std::move(first));
-            node->depth = depth;
-        }
-        node->rest.emplace_back(op, sum());
-        node->depth = std::max(node->depth, node->rest.back().second->depth + 1);
+        rest.emplace_back(op, sum());
+        depth = std::max(depth, rest.back().second->depth);
     }
-    if (!node) return first;
+    if (rest.empty()) return first;
+    auto node = std::make_unique<CompareExpr>(line, std::move(first));
+    node->rest = std::move(rest);
+    node->depth = depth + 1;
     return finished(std::move(node), {});
 }
 

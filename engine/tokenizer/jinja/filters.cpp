@@ -189,7 +189,7 @@ Value integer_of_real(Runtime& runtime, double value, const Value& fallback) {
 
 Value integer(Runtime& runtime, const Value& input, const Arguments& arguments) {
     const Parameters parameters(runtime, arguments, {"default", "base"});
-    const Value fallback = parameters.has(0) ? parameters[0] : Value::integer(0);
+    Value fallback = parameters.has(0) ? parameters[0] : Value::integer(0);
     const std::int64_t base = parameters.integer(1, 10);
     if (base != 0 && (base < 2 || base > 36)) runtime.fail("a base from 2 to 36", std::to_string(base));
     runtime.require_defined(input);
@@ -206,7 +206,7 @@ Value integer(Runtime& runtime, const Value& input, const Arguments& arguments) 
 
 Value real(Runtime& runtime, const Value& input, const Arguments& arguments) {
     const Parameters parameters(runtime, arguments, {"default"});
-    const Value fallback = parameters.has(0) ? parameters[0] : Value::real(0);
+    Value fallback = parameters.has(0) ? parameters[0] : Value::real(0);
     runtime.require_defined(input);
     if (input.is_number()) return Value::real(input.as_real());
     if (!input.is(Kind::text)) return fallback;

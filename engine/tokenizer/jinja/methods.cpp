@@ -98,7 +98,7 @@ Value find_text(Runtime& runtime, const Value& self, const Arguments& arguments)
 
 template <bool from_right>
 Value index_text(Runtime& runtime, const Value& self, const Arguments& arguments) {
-    const Value at = find_text<from_right>(runtime, self, arguments);
+    Value at = find_text<from_right>(runtime, self, arguments);
     if (at.as_integer() < 0) runtime.fail("a string that contains the other one", "another one");
     return at;
 }

@@ -40,7 +40,8 @@ const Value* Loop::peek() {
     if (next_ < fetched_.size()) return &fetched_[next_];
     Value item;
     if (!fetch || !fetch(item)) return nullptr;
-    fetched_.assign(1, std::move(item));
+    fetched_.clear();
+    fetched_.push_back(std::move(item));
     next_ = 0;
     return &fetched_.front();
 }

@@ -36,7 +36,7 @@ std::string formatted(Runtime& runtime, std::string_view format, const Arguments
 /// Value of `key`; null if there is none. Throws for a key that Python cannot hash.
 const Value* find_key(Runtime& runtime, const Dict& dict, const Value& key);
 /// A dict of these items; the last one with a key counts, in the place of the first.
-Value make_dict(Runtime& runtime, std::vector<std::pair<Value, Value>> items);
+Value make_dict(Runtime& runtime, const std::vector<std::pair<Value, Value>>& items);
 
 /// object.name, as the sandbox looks it up: first an attribute, then an item.
 Value attribute_of(Runtime& runtime, const Value& object, std::string_view name);

@@ -133,7 +133,9 @@ Value repeated(Runtime& runtime, const Value& value, std::int64_t count) {
         runtime.check_text_bytes(times > runtime.max_text_bytes() ? times : times * bytes.size());
         std::string result;
         result.reserve(times * bytes.size());
-        for (std::size_t i = 0; i < times; ++i) result += bytes;
+        if (times > 0) result = bytes;
+        while (result.size() < times * bytes.size())
+            result.append(result, 0, std::min(result.size(), times * bytes.size() - result.size()));
         return runtime.text(std::move(result), value.as_text().markup);
     }
     const Values& items = value.as_sequence().items;
@@ -204,7 +206,7 @@ Value signed_value(Runtime& runtime, Op op, const Value& a) {
 
 bool equal(Runtime& runtime, const Value& a, const Value& b) {
     runtime.work();
-    if (a.is_number() && b.is_number()) return numeric_order(a, b) == 0;
+    if (a.is_number() && b.is_number()) return std::is_eq(numeric_order(a, b));
     if (a.kind() != b.kind()) return false;
     switch (a.kind()) {
         case Kind::undefined:
@@ -230,7 +232,7 @@ bool equal(Runtime& runtime, const Value& a, const Value& b) {
 
 bool less(Runtime& runtime, const Value& a, const Value& b) {
     runtime.work();
-    if (a.is_number() && b.is_number()) return numeric_order(a, b) < 0;
+    if (a.is_number() && b.is_number()) return std::is_lt(numeric_order(a, b));
     if (a.is(Kind::text) && b.is(Kind::text)) {  // the order of code points is that of UTF-8 bytes
         runtime.work(std::min(a.bytes().size(), b.bytes().size()));
         return a.bytes() < b.bytes();
@@ -276,9 +278,9 @@ bool compare(Runtime& runtime, Op op, const Value& a, const Value& b) {
         case Op::greater:
             return less(runtime, b, a);
         case Op::less_equal:
-            return numbers ? numeric_order(a, b) <= 0 : !less(runtime, b, a);
+            return numbers ? std::is_lteq(numeric_order(a, b)) : !less(runtime, b, a);
         case Op::greater_equal:
-            return numbers ? numeric_order(a, b) >= 0 : !less(runtime, a, b);
+            return numbers ? std::is_gteq(numeric_order(a, b)) : !less(runtime, a, b);
         case Op::in:
             return contains(runtime, b, a);
         default:

@@ -207,7 +207,7 @@ std::vector<std::string_view> characters_of(std::string_view text) {
 
 std::size_t find_part(std::string_view text, std::string_view part, std::size_t from) {
     if (from > text.size()) return std::string_view::npos;
-    if (part.empty()) return from;
+    if (part.size() <= 1) return text.find(part, from);
     const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
     return found == nullptr ? std::string_view::npos
                             : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
