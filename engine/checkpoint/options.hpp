@@ -17,7 +17,7 @@ struct KvGroup {
 
     /// The first position that a round which ends at `end` stores, of those from `begin` on: a window's, and some more,
     /// so that a resume may also go on a little before the end.
-    static constexpr std::int64_t margin = 192;
+    static constexpr std::int64_t margin = 320;  // drafts that rank positions do so up to 256 positions before the end
     [[nodiscard]] std::int64_t first_stored(std::int64_t begin, std::int64_t end) const {
         return window == 0 ? begin : std::max(begin, end - window - margin);
     }

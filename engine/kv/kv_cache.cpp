@@ -139,20 +139,46 @@ std::int64_t max_owned(const kernels::KvLayout& layout, std::int64_t ahead) {
 
 }  // namespace
 
+namespace {
+
+constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
+
+/// Bytes of device memory that each group may use. The windows of the sequences come first, of at least one sequence,
+/// but beyond that at most a half; the other groups share the rest, each with as many pages.
+std::vector<std::int64_t> shares_of(const kernels::Device& device, std::span<const kernels::KvLayout> layouts,
+                                    std::int64_t device_bytes, const WindowUse& use) {
+    std::vector<std::int64_t> limits(layouts.size(), device_bytes);
+    if (layouts.size() == 1 || device_bytes > unlimited / 2) return limits;
+    const auto page_bytes = [&](std::size_t g) { return static_cast<std::int64_t>(device.kv_page_bytes(layouts[g])); };
+    const auto is_window = [&](std::size_t g) { return layouts[g].window > 0 && use.ahead > 0; };
+    const auto of_sequence = [&](std::size_t g) {
+        return (max_owned(layouts[g], use.ahead) + PagePool::pages_for(use.scratch_slots)) * page_bytes(g);
+    };
+    std::int64_t of_windows = 0, of_others = 0;
+    for (std::size_t g = 0; g < layouts.size(); ++g) {
+        if (is_window(g)) of_windows += of_sequence(g);
+        if (!is_window(g)) of_others += page_bytes(g);
+    }
+    const std::int64_t half = of_windows > 0 ? device_bytes / 2 / of_windows : 0;
+    const std::int64_t sequences = std::clamp<std::int64_t>(half, 1, std::max<std::int64_t>(use.sequences, 1));
+    const std::int64_t rest = std::max<std::int64_t>(device_bytes - sequences * of_windows, 0);
+    const std::int64_t pages_of_others = of_others > 0 ? rest / of_others : 0;
+    for (std::size_t g = 0; g < layouts.size(); ++g)
+        limits[g] =
+            is_window(g) ? (use.limited ? sequences * of_sequence(g) : unlimited) : pages_of_others * page_bytes(g);
+    return limits;
+}
+
+}  // namespace
+
 KvPool::KvPool(kernels::Device& device, std::span<const kernels::KvLayout> layouts, KvMemory memory, WindowUse use)
     : use_(use) {
-    constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
-    const bool shared = memory.device_bytes < unlimited / 2 && use.ahead > 0;
-    std::vector<std::int64_t> limits(layouts.size(), memory.device_bytes);
-    for (std::size_t g = 1; shared && g < layouts.size(); ++g) {
-        const std::int64_t pages = max_owned(layouts[g], use.ahead) + PagePool::pages_for(use.scratch_slots);
-        limits[g] = std::min(use.sequences * pages * static_cast<std::int64_t>(device.kv_page_bytes(layouts[g])),
-                             memory.device_bytes / 2);
-        limits[0] -= limits[g];
+    const std::vector<std::int64_t> limits = shares_of(device, layouts, memory.device_bytes, use);
+    for (std::size_t g = 0; g < layouts.size(); ++g) {
+        const bool may_be_far = g == 0 && layouts[g].window == 0;
+        pools_.push_back(
+            std::make_unique<PagePool>(device, layouts[g], KvMemory{limits[g], may_be_far ? memory.host_bytes : 0}));
     }
-    for (std::size_t g = 0; g < layouts.size(); ++g)
-        pools_.push_back(std::make_unique<PagePool>(
-            device, layouts[g], KvMemory{limits[g], layouts[g].window == 0 ? memory.host_bytes : 0}));
 }
 
 std::int64_t KvPool::pages_of_group(std::size_t group, std::int64_t num_tokens) const {

@@ -113,13 +113,14 @@ struct WindowUse {
     /// sequence is so much further. 0: never, the pages of all positions are kept.
     std::int64_t ahead = 0;
     std::int64_t scratch_slots = 0;  ///< of a sequence, at most
+    bool limited = true;             ///< false: another rank plans how many there are
 };
 
 /// The pools of all groups of layers (ModelConfig::layer_groups). Pages of windowed groups are never in host memory.
 class KvPool {
   public:
     /// `layouts`: one per group. Each of the `use.sequences` sequences has the pages of its windows, as far as memory
-    /// allows; the first group has the rest.
+    /// allows; the other groups have the rest.
     KvPool(kernels::Device& device, std::span<const kernels::KvLayout> layouts, KvMemory memory, WindowUse use = {});
     KvPool(kernels::Device& device, std::span<const kernels::KvLayout> layouts, std::int64_t device_bytes)
         : KvPool(device, layouts, KvMemory{device_bytes}) {}

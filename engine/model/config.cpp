@@ -248,6 +248,9 @@ ModelConfig ModelConfig::load(const std::filesystem::path& folder) {
     read_dtype(top, config);
     of.read_layers(body, config);
     if (config.embedding_scale == 1.0 && !config.learned_positions) stretch_context(config);
+    for (LayerConfig& layer : config.layers) {  // a window that is not shorter than the context is none
+        if (layer.attention_window >= config.max_positions) layer.attention_window = 0;
+    }
     read_special_ids(top, folder, config);
     return config;
 }

@@ -37,13 +37,12 @@ std::vector<bool> windowed_layers(const Section& top, std::int64_t num_layers, D
     return windowed;
 }
 
-/// One entry per layer, with a window of `window` positions in the layers that are `windowed`. A window that is not
-/// shorter than the context is none.
+/// One entry per layer, with a window of `window` positions in the layers that are `windowed`.
 void set_windows(const Section& top, std::int64_t window, const std::vector<bool>& windowed, ModelConfig& config) {
     const bool any = std::find(windowed.begin(), windowed.end(), true) != windowed.end();
     if (any && window == 0 && top.find("layer_types") != nullptr)
         top.refuse("sliding_window", "a number of positions, for the layers that layer_types calls sliding_attention");
-    if (!any || window == 0 || window >= config.max_positions) return;
+    if (!any || window == 0) return;
     config.layers.resize(static_cast<std::size_t>(config.num_layers), config.layers.front());
     for (std::size_t layer = 0; layer < windowed.size(); ++layer) {
         if (windowed[layer]) config.layers[layer].attention_window = window;

@@ -178,9 +178,10 @@ std::uint64_t model_fingerprint(const ModelConfig& config, std::uint64_t weights
         for (const bool value : {layer.output_bias, layer.norm_place == NormPlace::after}) writer.put(value);
         writer.put(config.embedding_width());
     }
+    const bool same_rope = rope.scaling != RopeScaling::longrope && rope.rotary_dims == 0;
     const bool plain_llama = config.model_type == "llama" || config.model_type == "qwen2";
     if (config.model_type != "opt" &&
-        (!plain_llama || config.layer_groups().front().window > 0 || config.layer_groups().size() > 1))
+        (!plain_llama || !same_rope || config.layer_groups().front().window > 0 || config.layer_groups().size() > 1))
         put_layers(config, writer);
     writer.put(weights);
     return XXH3_64bits(writer.bytes().data(), writer.bytes().size());

@@ -6,14 +6,15 @@
 namespace longhaul::engine::detail {
 namespace {
 
-RopeScaling scaling_of(const Section& rope) {
+RopeScaling scaling_of(const Section& rope, const ModelConfig& model) {
     const std::string_view key = rope.find("rope_type") != nullptr ? "rope_type" : "type";
     const std::string type = rope.text_or(key, "default");
     if (type == "default") return RopeScaling::standard;
     if (type == "linear") return RopeScaling::linear;
     if (type == "llama3") return RopeScaling::llama3;
+    const bool early_name = model.model_type == "phi3" && (type == "su" || type == "yarn");  // as transformers has it
+    if (type == "longrope" || type == "su" || early_name) return RopeScaling::longrope;
     if (type == "yarn") return RopeScaling::yarn;
-    if (type == "longrope" || type == "su") return RopeScaling::longrope;  // su: its name in early folders of Phi-3
     rope.refuse(key, R"("default", "linear", "llama3", "yarn" or "longrope")");
 }
 
@@ -61,6 +62,9 @@ std::vector<double> factors_of(const Section& rope, std::string_view key, std::i
 }
 
 void read_longrope(const Section& rope, const ModelConfig& model, RopeConfig& config) {
+    if (config.original_max_positions < 2)  // its logarithm divides
+        throw InputError(rope.file, rope.field("original_max_position_embeddings"), "at least 2 positions",
+                         std::to_string(config.original_max_positions));
     const std::int64_t pairs = config.rotated_dims(model.head_dim) / 2;
     config.short_factors = factors_of(rope, "short_factor", pairs);
     config.long_factors = factors_of(rope, "long_factor", pairs);
@@ -101,7 +105,7 @@ RopeConfig read_rope(const Section& rope, const Section& top, const ModelConfig&
     config.theta = rope.find("rope_theta") != nullptr ? rope.positive_or("rope_theta", default_theta, 1e30, 1.0)
                                                       : top.positive_or("rope_theta", default_theta, 1e30, 1.0);
     read_rotated_dims(rope, top, model, config);
-    config.scaling = scaling_of(rope);
+    config.scaling = scaling_of(rope, model);
     if (config.scaling == RopeScaling::standard) return config;
     const bool knows_factor = config.scaling == RopeScaling::yarn || config.scaling == RopeScaling::longrope;
     if (!knows_factor && rope.find("factor") == nullptr) rope.refuse("factor", "a number");

@@ -38,7 +38,7 @@ std::int64_t first_restored(const RestoredItem& stored, const KvGroup& group, st
         end = stored.kv_ends.at(i);
     }
     const std::int64_t in_range = group.first_stored(begin, end);
-    return in_range > begin ? in_range : std::max<std::int64_t>(begin - group.window, 0);
+    return in_range > begin ? in_range : std::max<std::int64_t>(begin - group.window - KvGroup::margin, 0);
 }
 
 std::int64_t text_bytes(const std::string& text) {
@@ -51,30 +51,44 @@ std::int64_t Replica::State::num_logprobs(const WorkItem& item) const {
     return options.scoring ? 0 : std::min<std::int64_t>(item.options->logprobs, model.config().vocab_size);
 }
 
+/// The most positions that all ranks can restore: 0 if their files differ in what windows they hold. Collective.
+std::int64_t Replica::State::agreed_positions(const Sequence& sequence, const std::optional<RestoredItem>& stored) {
+    const CheckpointIdentity& identity = options.checkpoint.identity;
+    // An item that now ends earlier may be short again.
+    const bool fits =
+        stored && (stored->prompt_tokens + std::ssize(stored->tokens) > longest_short_text) == sequence.has_long_rope;
+    const std::int64_t mine = fits ? stored->usable_positions(sequence.num_tokens() - 1, identity) : 0;
+    const std::int64_t least = min_over_ranks(group, mine);
+    const bool usable = least == mine || (fits && stored->usable_positions(least, identity) == least);
+    return min_over_ranks(group, usable ? least : 0);
+}
+
 /// Restores the sequence's KV from its checkpoint, up to the position that every rank can read.
 void Replica::State::restore_kv(Sequence& sequence) {
-    std::int64_t usable = 0, wanted = 0;
     const std::vector<KvGroup> groups = options.checkpoint.identity.kv_groups();
     const bool windows = std::any_of(groups.begin(), groups.end(), [](const KvGroup& one) { return one.window > 0; });
+    std::optional<RestoredItem> stored;
     try {
-        const std::optional<RestoredItem> stored =
-            hooks.store->restore(sequence.item.checkpoint_key, longest_short_text);
-        // An item that now ends earlier may be short again.
-        const bool fits = stored && (stored->prompt_tokens + std::ssize(stored->tokens) > longest_short_text) ==
-                                        sequence.has_long_rope;
-        if (fits) wanted = stored->usable_positions(sequence.num_tokens() - 1, options.checkpoint.identity);
-        for (std::size_t group = 0; group < groups.size() && wanted > 0; ++group) {
-            const std::int64_t first = first_restored(*stored, groups[group], wanted);
-            if (groups[group].window > 0)
-                sequence.min_committed = std::max(sequence.min_committed, first > 0 ? first + groups[group].window : 0);
+        stored = hooks.store->restore(sequence.item.checkpoint_key, longest_short_text);
+    } catch (const Error&) {
+        // Nothing is read on any rank.
+    }
+    const std::int64_t wanted = agreed_positions(sequence, stored);
+    std::int64_t usable = 0, min_committed = 0;
+    try {
+        for (std::size_t at = 0; at < groups.size() && wanted > 0; ++at) {
+            const std::int64_t first = first_restored(*stored, groups[at], wanted);
+            if (groups[at].window > 0)
+                min_committed = std::max(min_committed, first > 0 ? first + groups[at].window : 0);
             usable = 0;
-            restore_group(sequence, *stored, group, first, wanted, usable);
+            restore_group(sequence, *stored, at, first, wanted, usable);
         }
     } catch (const Error&) {
         // A file that was intact when verified can no longer be read: keep the positions before it, recompute the rest.
     }
     usable = min_over_ranks(group, usable);
     if (windows && usable < wanted) usable = 0;
+    sequence.min_committed = -min_over_ranks(group, -min_committed);
     sequence.kv->set_committed(usable);
     sequence.saved_kv = usable;
 }

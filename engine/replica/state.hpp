@@ -111,7 +111,8 @@ struct Replica::State {
         // one.
         return {.sequences = options.batch + 1,
                 .ahead = window_ahead(options.prefill_chunk),
-                .scratch_slots = tree_slots()};
+                .scratch_slots = tree_slots(),
+                .limited = group.is_first()};
     }
     [[nodiscard]] std::int64_t tree_slots() const { return drafter->max_nodes() > 0 ? drafter->max_nodes() + 1 : 0; }
 
@@ -123,7 +124,11 @@ struct Replica::State {
         options.kv_memory_bytes = min_over_ranks(group, options.kv_memory_bytes);
         options.kv_host_bytes = min_over_ranks(group, has_host ? options.kv_host_bytes : 0);
         // A drafter caches at most as many tokens as the target. Its share comes from device memory alone.
-        const auto target = static_cast<double>(position_bytes(model.kv_layouts()));
+        // Beyond its windows a text takes memory in the other layers only.
+        std::int64_t unwindowed = 0;
+        for (const kernels::KvLayout& layout : model.kv_layouts())
+            unwindowed += layout.window == 0 ? layout.position_bytes() : 0;
+        const auto target = static_cast<double>(unwindowed > 0 ? unwindowed : position_bytes(model.kv_layouts()));
         const auto drafts = static_cast<double>(drafter->bytes_per_token());
         const double share = target / (target + drafts);
         const std::int64_t fixed = options.batch * drafter->bytes_per_sequence();
@@ -184,6 +189,7 @@ struct Replica::State {
     void apply(StepHeader& header);
     void admit(Admission& admission);
     void restore_kv(Sequence& sequence);
+    std::int64_t agreed_positions(const Sequence& sequence, const std::optional<RestoredItem>& stored);
     void restore_group(Sequence& sequence, const RestoredItem& stored, std::size_t group, std::int64_t first,
                        std::int64_t end, std::int64_t& done);
     void wait_for_readers(const Sequence& sequence, std::int64_t position);

@@ -1,6 +1,7 @@
 // The generation step, called by the replica's loop: draft a tree for every decoding sequence, run all trees and a
 // prompt chunk of one prefilling sequence in one forward pass, verify, and feed the drafter.
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <stdexcept>
 #include <thread>
@@ -82,6 +83,7 @@ void Replica::State::wait_for_readers(const Sequence& sequence, std::int64_t pos
         if (hooks.poke) hooks.poke();
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
+    std::atomic_thread_fence(std::memory_order_acquire);  // the writer has read what is written now
 }
 
 /// The oldest sequence that lacks KV or waits for its drafter; nullptr if none does.

@@ -41,11 +41,11 @@ struct PublishedTemplate {
 /// tests/tools/compare_chat_templates.py --hashes. They have its identity, so that runs of versions that recognised
 /// these templates can resume.
 constexpr std::array<PublishedTemplate, 6> published_templates{
-    {{0x24f6d97f87d647f5, "llama2"},      // Llama-2-7b-chat-hf
-     {0x9799ad6e2dea0594, "llama3"},      // Meta-Llama-3-8B-Instruct
-     {0xb97891b7adc1beb8, "llama3"},      // the same, as first published
-     {0x6ca7779b7730196a, "llama3.1"},    // Llama-3.1-8B-Instruct, Llama-3.3-70B-Instruct
-     {0xc3d57e38f5ff0756, "llama3.1"},    // Llama-3.2-3B-Instruct
+    {{0x24f6d97f87d647f5, "llama2"},     // Llama-2-7b-chat-hf
+     {0x9799ad6e2dea0594, "llama3"},     // Meta-Llama-3-8B-Instruct
+     {0xb97891b7adc1beb8, "llama3"},     // the same, as first published
+     {0x6ca7779b7730196a, "llama3.1"},   // Llama-3.1-8B-Instruct, Llama-3.3-70B-Instruct
+     {0xc3d57e38f5ff0756, "llama3.1"},   // Llama-3.2-3B-Instruct
      {0x2469c9508f79506e, "qwen2.5"}}};  // Qwen2.5-7B-Instruct
 
 /// What the folder's tokenizer files contain for chats.

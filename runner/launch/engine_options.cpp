@@ -143,8 +143,16 @@ std::int64_t max_item_positions(const Settings& settings, const engine::ModelCon
 /// Ranks that share a KV head hold different query heads of it, so they would rank its positions differently than one
 /// rank does.
 static void check_ranking(const Settings& settings, const engine::ModelConfig& config) {
-    const bool ranks = settings.draft->copies_target && draft_of(settings).partial_cache.ranks();
-    if (!ranks || settings.is_coupled() || settings.tensor_parallel <= config.num_kv_heads) return;
+    const engine::PartialCache cache = draft_of(settings).partial_cache;
+    const bool ranks = settings.draft->copies_target && cache.ranks();
+    if (!ranks || settings.is_coupled()) return;
+    const auto groups = config.layer_groups();
+    const bool windows = std::any_of(groups.begin(), groups.end(), [](const auto& one) { return one.window > 0; });
+    if (windows && cache.mode == engine::PartialMode::fixed_start)
+        throw UsageError(
+            "partial-cache-mode: expected dynamic, window or full with verify = " + settings.verify.name() +
+            ", got static; the model has sliding windows, which a resume does not restore so far back");
+    if (settings.tensor_parallel <= config.num_kv_heads) return;
     throw UsageError("partial-cache-mode: expected window or full with verify = " + settings.verify.name() +
                      " and tensor-parallel = " + std::to_string(settings.tensor_parallel) + ", got " +
                      settings.partial_cache_mode + "; the model has " + std::to_string(config.num_kv_heads) +

@@ -148,8 +148,8 @@ TEST(Checkpoint, PositionsBehindWhichATextGoesOn) {
     EXPECT_EQ(item.usable_positions(3000 - KvGroup::margin, identity), 3000 - KvGroup::margin);
     EXPECT_EQ(item.usable_positions(3000 - KvGroup::margin - 1, identity), 1100);
     EXPECT_EQ(item.usable_positions(1050, identity), 1050) << "a short round stores all its positions";
-    EXPECT_EQ(item.usable_positions(900, identity), 900);
-    EXPECT_EQ(item.usable_positions(800, identity), 0);
+    EXPECT_EQ(item.usable_positions(700, identity), 700);
+    EXPECT_EQ(item.usable_positions(600, identity), 0);
 }
 
 TEST(Checkpoint, FloatsOverSeveralChunks) {

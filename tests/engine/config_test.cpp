@@ -272,6 +272,8 @@ TEST(Config, MistralsWindowIsInAllLayers) {
     EXPECT_EQ(window(R"({"sliding_window": null})"), 0);
     EXPECT_EQ(window(R"({"sliding_window": 2048})"), 0) << "as long as the context";
     EXPECT_EQ(window(R"({"max_position_embeddings": 8192})"), 4096) << "the class's default";
+    EXPECT_EQ(window(R"({"sliding_window": 2048, "rope_scaling": {"rope_type": "yarn", "factor": 4.0}})"), 2048)
+        << "shorter than the stretched context";
 }
 
 TEST(Config, Gemma3HasTwoKindsOfLayers) {
@@ -351,6 +353,9 @@ const BadFamily bad_families[] = {
      "text_config: expected an object, got nothing"},
     {"gemma3", "Gemma3ForConditionalGeneration", R"({"text_config": {"num_hidden_layers": -1}})",
      "text_config.num_hidden_layers: expected an integer from 1 to 4096, got -1"},
+    {"phi3", "Phi3ForCausalLM", R"({"original_max_position_embeddings": 1, "rope_scaling": {"type": "yarn",
+        "short_factor": [1, 1, 1, 1], "long_factor": [1, 1, 1, 1]}})",
+     "rope_scaling.original_max_position_embeddings: expected at least 2 positions, got 1"},
     {"phi3", "Phi3ForCausalLM", R"({"partial_rotary_factor": 0.45})",
      "partial_rotary_factor: expected a share of head_dim = 8 that gives an even number of dimensions, got 0.45"},
 };

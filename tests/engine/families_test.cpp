@@ -168,6 +168,21 @@ TEST_P(LongTexts, AreResumed) {
     std::filesystem::remove_all(folder);
 }
 
+/// Drafts that read a selection of the positions decide the text: what ranks them must be there after a resume.
+TEST_P(LongTexts, RankedDraftsGiveOneText) {
+    Job drafted = job();
+    drafted.generation = testing::base_generation();
+    drafted.generation.max_tokens = 220;
+    drafted.options.verify = VerifyRule::recursive;
+    drafted.options.draft.method = "self";
+    drafted.options.draft.tree = "4";
+    drafted.options.draft.partial_cache = {.mode = PartialMode::dynamic, .max_positions = 300};
+    drafted.prompts[0] = testing::launch(long_job()).items.at(0).tokens;
+    drafted.prompts[0].resize(1100);
+    drafted.prompts[1] = {drafted.prompts[0].begin() + 50, drafted.prompts[0].begin() + 800};
+    testing::expect_one_text(drafted);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, LongTexts, ::testing::Values("mistral-window", "gemma3-modern"),
                          [](const auto& info) { return std::string(info.param).substr(0, 6); });
 

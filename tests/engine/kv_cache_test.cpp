@@ -163,6 +163,16 @@ TEST_F(KvPoolTest, MemoryIsForTheWindowsFirst) {
     EXPECT_EQ(pool.max_pages()[1], 3 * (4 + 1));
     EXPECT_EQ(pool.max_pages()[0], 100 - 15);
     EXPECT_EQ(KvPool(*device_, layouts_, KvMemory{20 * page_bytes_}, use).max_pages()[1], 10) << "at most a half";
+    EXPECT_EQ(KvPool(*device_, layouts_, KvMemory{8 * page_bytes_}, use).max_pages()[1], 5) << "but for one sequence";
+    EXPECT_EQ(KvPool(*device_, layouts_, KvMemory{8 * page_bytes_}, use).max_pages()[0], 3);
+}
+
+/// Two kinds of RoPE, and windows that are as long as the context.
+TEST_F(KvPoolTest, GroupsWithoutWindowsShareTheMemory) {
+    layouts_[1].window = 0;
+    const KvPool pool(*device_, layouts_, KvMemory{100 * page_bytes_, 7 * page_bytes_}, {.sequences = 3, .ahead = 60});
+    EXPECT_EQ(pool.max_pages()[0], 50);
+    EXPECT_EQ(pool.max_pages()[1], 50);
 }
 
 TEST_F(KvPoolTest, AFailedReservationChangesNothing) {

@@ -148,7 +148,8 @@ TEST_F(Cli, BadCommandLinesEndInOneLineAndCode2) {
         {{"bench", "all-reduce"}, "bench all-reduce: expected 2, 4 or 8 ranks, got 1; start it with `mpirun -n 2`"},
         {{"bench", "speculation", "--rounds=0"}, "rounds: expected a number from 1 to 1000, got '0'"},
         {{"bench", "verify", "--rows=0"}, "rows: expected a number from 1 to 65536, got '0'"},
-        {{"bench", "decode", "--shape=2b"}, "shape: expected 1.1b, 135m, 3b or 8b, got '2b'"},
+        {{"bench", "decode", "--shape=2b"},
+         "shape: expected 1.1b, 1.1b-window, 135m, 3b, 8b, gemma3-1b or mistral-7b, got '2b'"},
         {{"inspect", "m", "--jsn"},
          "unknown option '--jsn': expected an option of `longhaul inspect`, got '--jsn'; did you mean 'json'?"},
     };

@@ -136,8 +136,8 @@ int main(int argc, char** argv) {
             measure(argv[2]);
         } else {
             std::cerr << "usage: tokenize encode|before|decode|chat|render|time MODEL_FOLDER < input
-";
-            return 2;
+                         ";
+                return 2;
         }
     } catch (const std::exception& error) {
         std::cerr << "error: " << error.what() << '\n';
