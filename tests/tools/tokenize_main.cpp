@@ -135,9 +135,8 @@ int main(int argc, char** argv) {
         } else if (mode == "time") {
             measure(argv[2]);
         } else {
-            std::cerr << "usage: tokenize encode|before|decode|chat|render|time MODEL_FOLDER < input
-                         ";
-                return 2;
+            std::cerr << "usage: tokenize encode|before|decode|chat|render|time MODEL_FOLDER < input\n";
+            return 2;
         }
     } catch (const std::exception& error) {
         std::cerr << "error: " << error.what() << '\n';
