@@ -191,9 +191,9 @@ class LongWriterRecords : public JsonRecords {
 
   private:
     Record record_of(const Json& object, const std::string& where) const override {
-        constexpr std::int64_t most_words = 10'000'000;
+        constexpr std::int64_t max_words = 10'000'000;
         Record record;
-        record.required_words = engine::get_int(object, "length", 1, most_words, where);
+        record.required_words = engine::get_int(object, "length", 1, max_words, where);
         record.fields = {needed_text(object, "prompt", where), std::to_string(*record.required_words),
                          optional_text(object, "type", where).value_or("")};
         return record;

@@ -47,8 +47,9 @@ std::string entry(const std::string& name, const std::string& text) {
 
 std::string key_entry(const KeyInfo& key) {
     std::string text = key.help;
-    const bool needed = key.default_text.empty() && key.section == "Job";
-    const std::string none = needed ? "must be given" : key.repeatable ? "none; repeatable" : "none";
+    const std::vector<std::string>& needed = required_keys();
+    const bool is_needed = std::find(needed.begin(), needed.end(), key.key) != needed.end();
+    const std::string none = is_needed ? "must be given" : key.repeatable ? "none; repeatable" : "none";
     const std::string value = key.default_text.empty() ? none : key.default_text;
     return entry("--" + key.key + "=" + key.value_name, text + " [" + value + "]");
 }

@@ -11,6 +11,7 @@
 
 #include "engine/tokenizer/chat_template.hpp"
 #include "runner/job/job.hpp"
+#include "runner/job/vocabulary.hpp"
 
 namespace longhaul::runner {
 
@@ -35,7 +36,7 @@ std::vector<Assignment> read_job_file(const std::filesystem::path& path, const F
 /// fault keeps its default.
 Settings parse_settings(const std::vector<Assignment>& file, const std::vector<Assignment>& command_line,
                         const std::filesystem::path& job_folder,
-                        const std::vector<std::string>& required = {"task", "data", "model", "output"},
+                        const std::vector<std::string>& required = required_keys(),
                         const FaultSink& fault = throw_fault);
 
 /// Checks the assignments of one place (a file or the command line) one by one: unknown keys, duplicate keys, bad

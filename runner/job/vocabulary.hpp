@@ -15,7 +15,7 @@ namespace longhaul::runner {
 struct KeyInfo {
     std::string key{};           ///< "top-p"
     std::string value_name{};    ///< "NUMBER", or the values it takes: "store|recompute"
-    std::string default_text{};  ///< "" if a value must be given or there is no default
+    std::string default_text{};  ///< "" if there is none
     std::string help{};          ///< what it does, its unit, and the value that turns it off
     std::string section{};
     bool repeatable = false;
@@ -35,6 +35,9 @@ struct Key {
 
 /// All keys, in the order of --help and of the resolved job.
 const std::vector<Key>& key_table();
+
+/// The keys that every job sets.
+const std::vector<std::string>& required_keys();
 
 /// Returns nullptr if the key is unknown.
 const Key* find_key(const std::string& key);

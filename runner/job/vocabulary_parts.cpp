@@ -35,4 +35,19 @@ Key flag(std::string key, Kind kind, bool Settings::*field, std::string help) {
             .get = [=](const Settings& s) { return Strings{s.*field ? "true" : "false"}; }};
 }
 
+std::filesystem::path parse_path(const std::string& value, const std::filesystem::path& folder) {
+    const std::string text = value.starts_with('"') ? parse_text(value) : value;
+    if (text.empty() || text.find('\0') != std::string::npos) throw BadValue{"a path", ""};
+    if (text.starts_with("~"))
+        throw BadValue{"a path", "write the home folder out: '~' means nothing here (./~ for such a name)"};
+    return (folder / text).lexically_normal();
+}
+
+std::string format_path(const std::filesystem::path& path) {
+    const std::string& text = path.native();
+    const bool plain =
+        std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c != '#' && c != '"' && c != 0x7F; });
+    return plain || is_text(text) == false ? text : quote_text(text);
+}
+
 }  // namespace longhaul::runner

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <utility>
@@ -29,6 +30,19 @@ Key number(std::string key, Kind kind, double Settings::*field, double low, doub
            std::string help);
 /// A key that is true or false.
 Key flag(std::string key, Kind kind, bool Settings::*field, std::string help);
+
+/// A path as a job file gives it, relative to the job file's folder. Throws BadValue.
+std::filesystem::path parse_path(const std::string& value, const std::filesystem::path& folder);
+/// A path in a form that parse_path reads back, whatever characters it contains.
+std::string format_path(const std::filesystem::path& path);
+
+// vocabulary_data.cpp
+Key column_key();
+Key split_key();
+Key template_key();
+Key chat_template_key();
+Key template_variable_key();
+Key template_date_key();
 
 /// The section of the sampling keys: vocabulary_sampling.cpp.
 Section sampling_section();

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <thread>
 #include <vector>
@@ -250,6 +251,8 @@ TEST_F(Cli, HelpExplainsEveryKeyAloneAndInItsSubject) {
         EXPECT_EQ(own.exit_code, 0);
         EXPECT_TRUE(own.out.starts_with("  --" + key.key + "=")) << own.out;
         EXPECT_NE(all.find(own.out), std::string::npos) << key.key;
+        const std::set<std::string> needed{"task", "data", "model", "output"};
+        EXPECT_EQ(own.out.find("[must be given]") != std::string::npos, needed.contains(key.key)) << own.out;
     }
     const Ended drafting = run({"help", "drafting"});
     EXPECT_NE(drafting.out.find("  --draft-tree="), std::string::npos);

@@ -431,6 +431,13 @@ TEST(Settings, KeysOfOtherTasksAreRefused) {
                                  "/jobs");
               }),
               "command line: column: expected one name per field, got 'prompt=b'");
+    EXPECT_EQ(message_of([] {
+                  parse_settings(whole_job,
+                                 {{"template-variable", "tools=[]", "command line"},
+                                  {"template-variable", "tools=[1]", "command line"}},
+                                 "/jobs");
+              }),
+              "command line: template-variable: expected one value per variable, got 'tools=[1]'");
     EXPECT_EQ(message("openai-batch", "chat", "true"), "command line: chat: expected false" + batch + "true" + says);
     EXPECT_EQ(message("openai-batch", "template", "/t.txt"),
               "command line: template: expected auto" + batch + "'/t.txt'" + says);

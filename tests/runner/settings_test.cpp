@@ -95,15 +95,14 @@ TEST(Settings, ASinkHearsEveryFaultAndTheRestIsRead) {
         keys.push_back(key);
         lines.push_back(line);
     };
-    const Settings job =
-        parse_settings({{"task", "prompts", "j.cfg:1"},
-                        {"data", "", "j.cfg:2"},
-                        {"bach", "2", "j.cfg:3"},
-                        {"top-p", "0", "j.cfg:4"},
-                        {"seed", "7", "j.cfg:5"},
-                        {"model", "m", "j.cfg:6"},
-                        {"replay-accept", "0.5", "j.cfg:7"}},
-                       on_command_line("seed", "8"), "/jobs", {"task", "data", "model", "output"}, sink);
+    const Settings job = parse_settings({{"task", "prompts", "j.cfg:1"},
+                                         {"data", "", "j.cfg:2"},
+                                         {"bach", "2", "j.cfg:3"},
+                                         {"top-p", "0", "j.cfg:4"},
+                                         {"seed", "7", "j.cfg:5"},
+                                         {"model", "m", "j.cfg:6"},
+                                         {"replay-accept", "0.5", "j.cfg:7"}},
+                                        on_command_line("seed", "8"), "/jobs", required_keys(), sink);
     EXPECT_EQ(keys, (std::vector<std::string>{"data", "batch", "top-p", "output", "replay-accept"}))
         << testing::PrintToString(lines);
     EXPECT_EQ(lines[3], "j.cfg: output: expected a value, got nothing; this key has no default");
