@@ -224,10 +224,6 @@ std::vector<LayerPlace> ModelConfig::places_of_layers() const {
     return places;
 }
 
-LayerPlace ModelConfig::place_of_layer(std::int64_t layer) const {
-    return places_of_layers().at(static_cast<std::size_t>(layer));
-}
-
 std::int64_t ModelConfig::longest_short_text() const {
     std::int64_t longest = std::numeric_limits<std::int64_t>::max();
     for (const LayerGroup& group : layer_groups()) {

@@ -108,8 +108,7 @@ struct ModelConfig {
     [[nodiscard]] std::vector<LayerGroup> layer_groups() const;
     /// Index in layer_groups() of each layer's group.
     [[nodiscard]] std::vector<std::int64_t> groups_of_layers() const;
-    /// Where the keys and values of a layer are.
-    [[nodiscard]] LayerPlace place_of_layer(std::int64_t layer) const;
+    /// Where the keys and values of each layer are.
     [[nodiscard]] std::vector<LayerPlace> places_of_layers() const;
 
     [[nodiscard]] const LayerConfig& layer(std::int64_t index) const { return layers[layers.size() == 1 ? 0 : index]; }

@@ -46,8 +46,9 @@ std::vector<ForwardRow> make_rows(std::int64_t count, std::int64_t context) {
 
 /// Writes the keys and values of `layers` once: memory that was never written reads faster than any other.
 void touch(KvSequence& kv, const Model& model, std::span<const std::int64_t> layers, std::int64_t num_tokens) {
+    const std::vector<LayerPlace> places = model.config().places_of_layers();
     for (const std::int64_t layer : layers) {
-        const LayerPlace place = model.config().place_of_layer(layer);
+        const LayerPlace place = places.at(static_cast<std::size_t>(layer));
         const kernels::KvLayout& layout = kv.layout(place.group);
         kernels::KvBox box{.first_layer = place.index, .num_heads = layout.num_kv_heads, .count = num_tokens};
         const std::vector<std::byte> zeros(box.bytes(layout));

@@ -12,16 +12,7 @@ namespace longhaul::kernels::cpu {
 namespace {
 
 RowsJob rows_job(const float* x, std::int64_t width, DType act, std::byte* out, std::int64_t out_stride) {
-    return {.x = x,
-            .gain = nullptr,
-            .bias = nullptr,
-            .eps = 0.0F,
-            .addend = nullptr,
-            .sums = nullptr,
-            .width = width,
-            .bf16 = act == DType::bf16,
-            .out = out,
-            .out_stride = out_stride};
+    return {.x = x, .width = width, .bf16 = act == DType::bf16, .out = out, .out_stride = out_stride};
 }
 
 }  // namespace

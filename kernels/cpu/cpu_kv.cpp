@@ -138,17 +138,8 @@ struct RopeStore {
         if (layout.dtype == DType::int8) return whole(x, work);
         if (layout.dtype == DType::f32) return reinterpret_cast<const std::byte*>(x);
         auto* rounded = reinterpret_cast<std::byte*>(work);
-        table.round_rows({.x = x,
-                          .gain = nullptr,
-                          .bias = nullptr,
-                          .eps = 0,
-                          .addend = nullptr,
-                          .sums = nullptr,
-                          .width = layout.head_dim,
-                          .bf16 = true,
-                          .out = rounded,
-                          .out_stride = layout.head_dim},
-                         0, 1);
+        table.round_rows(
+            {.x = x, .width = layout.head_dim, .bf16 = true, .out = rounded, .out_stride = layout.head_dim}, 0, 1);
         return rounded;
     }
     void rotate(std::int64_t row, const float* x, bool bf16, std::byte* out) const {
@@ -196,10 +187,7 @@ void CpuDevice::head_norm(const KvLayout& layout, float* qkv, std::int64_t num_r
     const auto norm = [&](float* heads, std::int64_t count, const float* gain) {
         table_.rms_norm({.x = heads,
                          .gain = gain,
-                         .bias = nullptr,
                          .eps = eps,
-                         .addend = nullptr,
-                         .sums = nullptr,
                          .width = dim,
                          .bf16 = false,
                          .out = reinterpret_cast<std::byte*>(heads),

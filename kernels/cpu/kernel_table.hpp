@@ -154,11 +154,11 @@ struct QuantizedKernels {
 
 struct RowsJob {
     const float* x;
-    const float* gain;    ///< norms only
-    const float* bias;    ///< layer_norm only
-    float eps;            ///< norms only
-    const float* addend;  ///< add_rms_norm only; same shape as x
-    float* sums;          ///< add_rms_norm only; destination of x + addend, same shape as x
+    const float* gain = nullptr;    ///< norms only
+    const float* bias = nullptr;    ///< layer_norm only
+    float eps = 0.0F;               ///< norms only
+    const float* addend = nullptr;  ///< add_rms_norm only; same shape as x
+    float* sums = nullptr;          ///< add_rms_norm only; destination of x + addend, same shape as x
     std::int64_t width;
     bool bf16;
     std::byte* out;  ///< [num_rows, out_stride]

@@ -15,29 +15,42 @@ namespace {
 
 using engine::ModelConfig;
 
+ModelConfig shape(std::int64_t vocab, std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
+                  std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, bool tied) {
+    ModelConfig config;
+    config.vocab_size = vocab;
+    config.hidden_size = hidden;
+    config.intermediate_size = intermediate;
+    config.num_layers = layers;
+    config.num_heads = heads;
+    config.num_kv_heads = kv_heads;
+    config.head_dim = head_dim;
+    config.max_positions = 131072;
+    config.tied_embeddings = tied;
+    config.dtype = "bfloat16";
+    config.model_type = "llama";
+    return config;
+}
+
+/// With a sliding window in all layers.
+ModelConfig windowed(ModelConfig config, std::int64_t window) {
+    config.layers.front().attention_window = window;
+    return config;
+}
+
 /// Five windowed layers to a full one.
 ModelConfig gemma3_1b() {
-    ModelConfig config;
-    config.vocab_size = 262144;
-    config.hidden_size = 1152;
-    config.intermediate_size = 6912;
-    config.num_layers = 26;
-    config.num_heads = 4;
-    config.num_kv_heads = 1;
-    config.head_dim = 256;
-    config.max_positions = 32768 + 4096;
-    config.tied_embeddings = true;
+    ModelConfig config = shape(262144, 1152, 6912, 26, 4, 1, 256, true);
     config.norm_adds_one = true;
     config.embedding_scale = 33.94;
-    config.dtype = "bfloat16";
     config.model_type = "gemma3_text";
     engine::LayerConfig layer{
         .norm_place = engine::NormPlace::both, .activation = engine::Activation::gelu, .head_norm = true};
+    config.layers.clear();
     for (std::int64_t at = 0; at < config.num_layers; ++at) {
         const bool full = (at + 1) % 6 == 0;
         layer.attention_window = full ? 0 : 512;
         layer.rope.theta = full ? 1e6 : 1e4;
-        if (at == 0) config.layers.clear();
         config.layers.push_back(layer);
     }
     return config;
@@ -45,26 +58,6 @@ ModelConfig gemma3_1b() {
 
 /// Common model shapes by their number of parameters, and some of other families.
 const std::map<std::string, ModelConfig>& shapes() {
-    const auto shape = [](std::int64_t vocab, std::int64_t hidden, std::int64_t intermediate, std::int64_t layers,
-                          std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, bool tied) {
-        ModelConfig config;
-        config.vocab_size = vocab;
-        config.hidden_size = hidden;
-        config.intermediate_size = intermediate;
-        config.num_layers = layers;
-        config.num_heads = heads;
-        config.num_kv_heads = kv_heads;
-        config.head_dim = head_dim;
-        config.max_positions = 131072;
-        config.tied_embeddings = tied;
-        config.dtype = "bfloat16";
-        config.model_type = "llama";
-        return config;
-    };
-    const auto windowed = [](ModelConfig config, std::int64_t window) {
-        config.layers.front().attention_window = window;
-        return config;
-    };
     static const std::map<std::string, ModelConfig> table{
         {"1.1b-window", windowed(shape(32000, 2048, 5632, 32, 32, 4, 64, false), 4096)},
         {"mistral-7b", windowed(shape(32000, 4096, 14336, 32, 32, 8, 128, false), 4096)},

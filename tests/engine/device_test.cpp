@@ -324,7 +324,7 @@ TEST_P(OtherDevice, ChoosesTokensWhereTheLogitsAre) {
 
 // A device cannot choose with DRY: the host does, of trees and drafts of such items, and the others stay on the device.
 TEST_P(OtherDevice, LeavesDryToTheHost) {
-    if (!GetParam().as_cpu) return;
+    if (!GetParam().as_cpu) return;  // the texts are compared with the CPU's
     for (const auto& [method, tree, rule] :
          {std::tuple{"ngram", "3x2", "coupled"}, {"rsd-s", "3x2", "coupled"}, {"rsd-s", "3x2", "recursive"}}) {
         Job job = with_all_settings(this->job());
