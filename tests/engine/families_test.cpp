@@ -72,6 +72,22 @@ TEST_P(Families, DraftsDoNotChangeTheText) {
     expect_golden(drafted);
 }
 
+/// Not a bit of them, although trees of accepted drafts end where keys change (longrope) and windows begin.
+TEST_P(Families, DraftsDoNotChangeLogprobs) {
+    Job plain = job();
+    plain.generation.logprobs = 3;
+    const testing::JobResult expected = testing::launch(plain);
+    Job drafted = plain;
+    drafted.options.draft.method = "rsd-s";
+    drafted.options.draft.tree = "1x7";
+    drafted.draft_models = {drafted.model};
+    const testing::JobResult result = testing::launch(drafted);
+    for (const std::int64_t item : {0, 1}) {
+        EXPECT_EQ(result.items.at(item).tokens, expected.items.at(item).tokens);
+        EXPECT_EQ(result.items.at(item).logprobs, expected.items.at(item).logprobs);
+    }
+}
+
 /// Draft passes read a selection of the positions, in every way of selecting.
 TEST_P(Families, SelfDraftsDoNotChangeTheText) {
     Job drafted = job();
