@@ -45,7 +45,8 @@ case $1 in
   --only=attention) echo 'error: attention: out of memory'; exit 1 ;;
   --only=choices) if [ -n "$STUBBORN" ]; then trap '' TERM; fi; while true; do sleep 1; done ;;
   --only=smoke) echo 'cuda, GPU 0: a copy moves 4000 GB/s, tensor cores on registers alone 900.0 TFLOP/s' ;;
-  *) echo 'noise'; echo 'bf16 products of 32 layers,   1 rows  12.0 us' ;;
+  --only=rows) echo 'nothing measured' ;;
+  *) echo 'noise'; echo 'all-reduce of 32 layers, host memory, 8b,   1 rows  12.0 us' ;;
 esac
 """
 # Shows the summary as it is while the program runs, and the table of `bench passes`.
@@ -146,7 +147,9 @@ class GpuScript(unittest.TestCase):
         self.assertEqual(steps["bench/attention"][::2], ("FAIL", "error: attention: out of memory"))
         self.assertEqual(verdict["bench/choices"], "TIMEOUT")
         self.assertGreaterEqual(steps["bench/choices"][1], 5, "five seconds between the signals")
-        self.assertEqual(steps["bench/products"][::2], ("PASS", "bf16 products of 32 layers, 1 rows 12.0 us"))
+        self.assertEqual(steps["bench/products"][::2], ("PASS", "all-reduce of 32 layers, host memory, 8b, 1 rows 12.0 us"))
+        self.assertEqual(steps["bench/rows"][::2], ("FAIL", "its log has no line with 1 rows"))
+        self.assertEqual(verdict["bench/host-memory"], "PASS")
         self.assertIn("plain and together are equal", steps["text/drafts"][2])
         self.assertEqual(verdict["engine/Other.cuda"], "PASS")
         self.assertEqual(steps["engine/Other.cuda_cublas"][::2], ("SKIP", "cuda_cublas needs cuBLASLt"))
@@ -185,7 +188,7 @@ class GpuScript(unittest.TestCase):
         self.assertFalse([name for name in steps if "alone" in name])
 
     def test_without_programs_gpu_bench_is_built(self):
-        cmake = '#!/bin/bash\necho "-- The CUDA compiler is fake"; mkdir -p build-gpu/kernels\ncp fake build-gpu/kernels/gpu_bench\n'
+        cmake = '#!/bin/bash\necho "-- The CUDA compiler is fake"; echo Linking; mkdir -p build-gpu/kernels\ncp fake build-gpu/kernels/gpu_bench\n'
         write_program(self.root / "fake", GPU_BENCH)
         write_program(self.root / "path/cmake", cmake)
         code, steps = self.run_script(STEP_LIMIT="1")

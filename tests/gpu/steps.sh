@@ -135,6 +135,9 @@ run_step() {
     if grep -qaF '[  PASSED  ] 0 tests' "$log"; then
       verdict=SKIP
       headline=$(grep -aA 1 ': Skipped$' "$log" | sed -n 2p || true)
+    elif [ -z "$headline" ]; then
+      verdict=FAIL
+      headline="its log has no line with $pattern"
     fi
   else
     headline=$(reason "$log" || true)
@@ -143,8 +146,8 @@ run_step() {
   keep_log "$log"
 }
 
-# step NAME LIMIT PATTERN COMMAND…: the headline of a step that passed is the lines of its log that match PATTERN. A step
-# that fails does not stop the script.
+# step NAME LIMIT PATTERN COMMAND…: the headline of a step that passed is the lines of its log that match PATTERN; without
+# any it has failed. A step that fails does not stop the script.
 step() {
   if has_time step "$@"; then run_step "$@"; fi
 }
