@@ -198,7 +198,8 @@ BenchTable bench_passes(BenchSetup& setup, const std::string& what) {
     }
     if (all) table.columns.insert(table.columns.begin(), {"pass", "pass"});
     for (std::int64_t round = 0; round < setup.rounds; ++round) {
-        if (all || what == "decode") measure_decode(setup, *model, costs ? &*costs : nullptr, table);
+        if (what == "decode") measure_decode(setup, *model, costs ? &*costs : nullptr, table);
+        // The first pass of verify has one row: it is also that of decode.
         if (all || what == "verify") measure_verify(setup, *model, costs ? &*costs : nullptr, table);
         if (all || what == "prefill") measure_prefill(setup, *model, table);
     }
