@@ -88,6 +88,9 @@ struct TokenTree {
     /// The first child of `node` with token `token_id`; -1: none.
     [[nodiscard]] std::int32_t find_child(std::int32_t node, std::int32_t token_id) const;
 
+    /// Levels that have one node each, of an n-gram, before the first other node.
+    [[nodiscard]] std::int64_t ngram_chain() const;
+
     /// Whether any node has more than one child.
     [[nodiscard]] bool branches() const;
 };

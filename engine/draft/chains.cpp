@@ -36,7 +36,7 @@ class ChainsGrowth final : public TreeGrowth {
           position_(position),
           depth_(depth),
           num_models_(num_models),
-          ends_(static_cast<std::size_t>(num_chains), 0) {
+          ends_(static_cast<std::size_t>(num_chains), tree.num_nodes() - 1) {
         want();
     }
 

@@ -93,6 +93,7 @@ struct Proposal {
     // If Drafter::adapts:
     double min_probability = 0;        ///< nodes with a smaller acceptance estimate do not pay
     double min_level_probability = 0;  ///< nor does a pass of a draft model below nodes with a smaller one
+    double sure_probability = 1;       ///< n-grams with a greater one are taken instead of a pass of a draft model
     TokenTree* tree = nullptr;         ///< in: only its root; out: the tree
     std::int64_t draft_calls = 0;      ///< out: passes of models, or 1 for a draft made without a model
 };

@@ -19,7 +19,7 @@ class DynamicGrowth final : public TreeGrowth {
         : tree_(tree), noise_(noise), position_(position), options_(options) {
         // Under the sampling rules drafts are certain: the most probable tokens, without noise.
         if (noise_.is_own()) noise_.kind = Noise::Kind::silent;
-        if (options_.depth > 0) wanted_.push_back({0, 0});
+        if (options_.depth > 0) wanted_.push_back({tree.num_nodes() - 1, 0});
     }
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }

@@ -120,6 +120,34 @@ void NgramSequence::weigh_by_noise(const Noise& noise, std::int64_t position) {
     for (Candidate& c : candidates_) c.probability *= listed_wins / sum;
 }
 
+/// candidates_ = tokens that may follow `node` of the proposal's tree.
+void NgramSequence::find_candidates(const Proposal& proposal, std::int32_t node) {
+    const std::span<const std::int32_t> context = proposal.context;
+    const TokenTree& tree = *proposal.tree;
+    const auto keep = std::min(context.size(), static_cast<std::size_t>(options_.order) - 1);
+    suffix_.assign(context.end() - static_cast<std::ptrdiff_t>(keep), context.end());
+    for (const std::int32_t above : tree.path_to(node)) suffix_.push_back(tree.token[above]);
+    // Counts of other sequences depend on the batch: used only where drafts cannot change the text.
+    estimate(suffix_, proposal.noise.is_own());
+    if (!candidates_.empty()) weigh_by_noise(proposal.noise, std::ssize(context) + tree.depth[node]);
+}
+
+std::int64_t NgramSequence::begin_with_sure(const Proposal& proposal, double sure, std::int64_t max_depth) {
+    TokenTree& tree = *proposal.tree;
+    std::int32_t node = 0;
+    while (tree.depth[node] < max_depth) {
+        find_candidates(proposal, node);
+        const auto best =
+            std::max_element(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+                return a.probability != b.probability ? a.probability < b.probability : a.token > b.token;
+            });
+        if (best == candidates_.end() || best->probability <= sure) break;
+        const auto above = static_cast<double>(tree.probability[node]);
+        node = tree.add(node, best->token, Origin::ngram, above * best->probability);
+    }
+    return tree.depth[node];
+}
+
 void NgramSequence::propose(const Proposal& proposal, std::int64_t max_depth) {
     const TokenTree& tree = *proposal.tree;
     // Where a model drafted a child, it knows more than the counts.
@@ -164,16 +192,8 @@ void NgramSequence::grow(const Proposal& proposal, std::int64_t max_depth, std::
     std::vector<std::int64_t> level_width(static_cast<std::size_t>(max_depth) + 1, 0);
 
     const auto expand = [&](std::int32_t node, double probability) {
-        const std::int32_t depth = tree.depth[node];
-        if (depth >= max_depth || probability < min_probability) return;
-        const std::vector<std::int32_t> path = tree.path_to(node);
-        const auto keep = std::min(context.size(), static_cast<std::size_t>(options_.order) - 1);
-        suffix_.assign(context.end() - static_cast<std::ptrdiff_t>(keep), context.end());
-        for (const std::int32_t p : path) suffix_.push_back(tree.token[p]);
-        // Counts of other sequences depend on the batch: used only where drafts cannot change the text.
-        estimate(suffix_, proposal.noise.is_own());
-        if (candidates_.empty()) return;
-        weigh_by_noise(proposal.noise, static_cast<std::int64_t>(context.size()) + depth);
+        if (tree.depth[node] >= max_depth || probability < min_probability) return;
+        find_candidates(proposal, node);
         for (const Candidate& c : candidates_) {
             if (c.probability * probability >= min_probability) open.push({c.probability * probability, node, c.token});
         }

@@ -12,7 +12,7 @@ class RsdCGrowth final : public TreeGrowth {
   public:
     RsdCGrowth(TokenTree& tree, const Noise& noise, std::int64_t position, std::vector<std::int64_t> branching)
         : tree_(tree), noise_(noise), position_(position), branching_(std::move(branching)) {
-        if (!branching_.empty()) wanted_.push_back({0, 0});
+        if (!branching_.empty()) wanted_.push_back({tree.num_nodes() - 1, 0});
     }
 
     [[nodiscard]] std::span<const Wanted> wanted() const override { return wanted_; }

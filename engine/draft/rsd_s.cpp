@@ -51,7 +51,7 @@ class RsdSGrowth final : public TreeGrowth {
         : tree_(tree), noise_(noise), position_(position), beams_(beams), min_probability_(min_probability) {
         if (noise.is_own()) beams_.scatter = 0;
         if (beams_.depth > 0) {
-            wanted_.push_back({0, 0});
+            wanted_.push_back({tree.num_nodes() - 1, 0});
             level_.push_back({});
         }
     }

@@ -217,6 +217,7 @@ void Replica::State::plan_trees(StepHeader& header) {
     if (drafter->adapts()) {
         header.min_probability = economy.min_probability();
         header.min_level_probability = economy.min_level_probability();
+        header.sure_probability = economy.sure_probability();
     }
     if (options.draft.tree_limits) {
         header.trees = options.draft.tree_limits();

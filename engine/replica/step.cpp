@@ -38,6 +38,7 @@ void Replica::State::propose(const StepHeader& header) {
                              .max_width = header.trees.width,
                              .min_probability = header.min_probability,
                              .min_level_probability = header.min_level_probability,
+                             .sure_probability = header.sure_probability,
                              .tree = &slice.tree});
         of.push_back(&slice);
     }
@@ -209,15 +210,23 @@ void Replica::State::learn_from(TreeChooser::Step step) {
     for (const DecodeSlice& slice : slices) {
         const TokenTree& tree = slice.tree;
         const auto is_ngram = [&](std::int32_t node) { return tree.origin[node] == Origin::ngram; };
+        const std::int64_t above = tree.ngram_chain();
+        std::int64_t passes = 0;  // a model drafts one level per pass, for all sequences
         for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
             (is_ngram(node) ? costs.ngrams : costs.models).expected += static_cast<double>(tree.probability[node]);
             if (is_ngram(node)) {
                 ++step.ngram_rows;
-            } else {  // a model drafts one level per pass, for all sequences
-                costs.draft_passes = std::max<std::int64_t>(costs.draft_passes, tree.depth[node]);
+            } else {
+                passes = std::max<std::int64_t>(passes, tree.depth[node] - above);
             }
         }
+        costs.draft_passes = std::max(costs.draft_passes, passes);
         for (const std::int32_t node : slice.accepted) (is_ngram(node) ? costs.ngrams : costs.models).accepted += 1;
+        if (passes > 0 && std::ssize(slice.accepted) >= above) {
+            ++costs.first_drafts;
+            const bool right = std::ssize(slice.accepted) > above && !is_ngram(slice.accepted[above]);
+            costs.right_first_drafts += right ? 1 : 0;
+        }
         if (chooser) chooser->verified(slice.tree, slice.accepted, slice.reason.has_value());
     }
     step.ngram_tokens = static_cast<std::int64_t>(costs.ngrams.accepted);

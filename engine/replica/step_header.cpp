@@ -84,6 +84,7 @@ void fields(Archive& archive, StepHeader& header) {
     archive(header.kind);
     archive(header.min_probability);
     archive(header.min_level_probability);
+    archive(header.sure_probability);
     archive(header.trees);
     archive(header.feed_drafter);
     archive(header.prefill_rows);

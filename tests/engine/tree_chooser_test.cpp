@@ -454,6 +454,26 @@ TEST(Acceptance, NgramsSayNothingAboutModels) {
     EXPECT_EQ(acceptance.deepest(), 0);
 }
 
+// A model that drafts below n-grams is judged by its own first draft, if the text got there.
+TEST(Acceptance, AModelBelowNgramsBeginsThere) {
+    Acceptance acceptance(family_of("sd"));
+    for (int i = 0; i < 300; ++i) {
+        TokenTree tree;
+        tree.reset(0);
+        const std::int32_t first = tree.add(0, 1, Origin::ngram);
+        const std::int32_t second = tree.add(first, 2, Origin::ngram);
+        const std::int32_t model = tree.add(second, 3, Origin::model);
+        EXPECT_EQ(tree.ngram_chain(), 2);
+        std::vector<std::int32_t> accepted;
+        if (i % 3 == 0) accepted = {first};  // nobody knows what the model's draft was worth
+        if (i % 3 == 1) accepted = {first, second};
+        if (i % 3 == 2) accepted = {first, second, model};
+        acceptance.record(tree, accepted, false, 1);
+    }
+    EXPECT_NEAR(acceptance.chances(0, 1)[0], 0.5, 0.02);
+    EXPECT_EQ(acceptance.deepest(), 1);
+}
+
 TEST(Acceptance, RemembersLongWhatStaysAndForgetsFastWhatChanges) {
     Acceptance acceptance(family_of("sd"));
     belief_after(acceptance, 300, [](int) { return true; });
