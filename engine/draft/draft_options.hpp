@@ -19,8 +19,9 @@ class Model;
 
 /// Texts, in tokens of the target, whose n-grams drafts know from the start.
 using DraftCorpus = std::vector<std::vector<std::int32_t>>;
-/// Tokens of a corpus that are read. Their n-grams take up to 200 MB on each rank (ngram.cpp).
+/// Tokens of a corpus that are read, and host memory that their n-grams take at most on each rank.
 constexpr std::int64_t max_corpus_tokens = 500'000;
+constexpr std::int64_t max_corpus_bytes = 180'000'000;
 
 struct DraftOptions {
     DraftMethodRef method = "ngram";

@@ -4,6 +4,7 @@
 // n-gram estimate of q predicts that draw, so trees grow in order of acceptance probability and stop where another node
 // would not pay.
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <queue>
 
@@ -14,8 +15,8 @@
 namespace longhaul::engine {
 namespace {
 
-constexpr std::size_t max_shared_contexts = 300'000;    // bounds the shared table to about 50 MB
-constexpr std::size_t max_corpus_contexts = 1'200'000;  // about 200 MB
+constexpr std::size_t max_shared_contexts = 300'000;  // bounds the shared table to about 40 MB
+constexpr std::size_t max_corpus_contexts = 1'200'000;
 
 }  // namespace
 
@@ -69,16 +70,17 @@ void NgramSequence::blend(const Successors* successors, double& left) {
     constexpr double discount = 0.75;
     const auto total = static_cast<double>(successors->total);
     double claimed = 0;
-    for (const Successor& s : successors->list) {
+    for (const Successor& s : successors->list()) {
         const double share = left * (static_cast<double>(s.count) - discount) / total;
         claimed += share;
-        const auto known = std::find_if(candidates_.begin(), candidates_.end(),
-                                        [&](const Candidate& c) { return c.token == s.token; });
-        if (known != candidates_.end()) {
-            known->probability += share;
-        } else {
-            candidates_.push_back({s.token, share});
+        // Without a branch, so that the compiler compares several at once.
+        std::size_t known = candidates_.size();
+        for (std::size_t i = 0; i < candidate_tokens_.size(); ++i) known = candidate_tokens_[i] == s.token ? i : known;
+        if (known == candidates_.size()) {
+            candidates_.push_back({s.token, 0});
+            candidate_tokens_.push_back(s.token);
         }
+        candidates_[known].probability += share;
     }
     left -= claimed;
 }
@@ -87,16 +89,37 @@ void NgramSequence::blend(const Successors* successors, double& left) {
 /// all sequences and of the corpus. `alone`: uses only the sequence's own counts.
 void NgramSequence::estimate(std::span<const std::int32_t> context, bool alone) {
     candidates_.clear();
+    candidate_tokens_.clear();
     double left = 1.0;
-    const auto longest =
-        static_cast<std::int64_t>(std::min<std::size_t>(context.size(), static_cast<std::size_t>(options_.order) - 1));
-    for (std::int64_t length = longest; length >= 0 && left > options_.min_probability; --length) {
-        const std::span<const std::int32_t> suffix = context.last(length);
-        blend(table_.find(suffix), left);
-        if (alone) continue;
-        blend(common_->sequences.find(suffix), left);
-        if (common_->corpus) blend(common_->corpus->find(suffix), left);
+    const std::size_t lengths = std::min(context.size() + 1, static_cast<std::size_t>(options_.order));
+    const std::array<const NgramTable*, 3> tables{&table_, alone ? nullptr : &common_->sequences,
+                                                  alone || !common_->corpus ? nullptr : &*common_->corpus};
+    // All that is read is asked for before it is used.
+    std::array<ContextKey, NgramTable::max_order> keys;
+    for (std::size_t length = 0; length < lengths; ++length) {
+        keys[length] = key_of(context.last(length));
+        for (const NgramTable* table : tables) {
+            if (table != nullptr) table->prefetch(keys[length]);
+        }
     }
+    std::array<std::array<const Successors*, 3>, NgramTable::max_order> found{};
+    for (std::size_t length = lengths; length-- > 0;) {
+        for (std::size_t table = 0; table < tables.size(); ++table) {
+            if (tables[table] == nullptr) continue;
+            found[length][table] = tables[table]->find(keys[length]);
+            __builtin_prefetch(found[length][table]);
+        }
+    }
+    for (std::size_t length = lengths; length-- > 0 && left > options_.min_probability;) {
+        for (const Successors* successors : found[length]) blend(successors, left);
+    }
+}
+
+/// e^G of a token's noise G; within a factor of two where it is far below `matters`, for no logarithm then.
+double exp_noise(const NoiseRow& row, std::int32_t token, double matters) {
+    const double bound = row.exp_gumbel_bound(token);
+    if (bound < 0.02 * matters) return bound / 2;
+    return kernels::scalar::det_exp(static_cast<double>(row.gumbel(token)));
 }
 
 /// Sets the probability of each candidate to that of being the draw argmax log q + G, with the estimate in place of q.
@@ -112,7 +135,7 @@ void NgramSequence::weigh_by_noise(const Noise& noise, std::int64_t position) {
     const bool known = noise.kind == Noise::Kind::shared;
     const NoiseRow row = noise.row(position, 0, 0);
     for (Candidate& c : candidates_) {
-        if (known) c.probability *= kernels::scalar::det_exp(static_cast<double>(row.gumbel(c.token)));
+        if (known) c.probability *= exp_noise(row, c.token, best / c.probability);
         best = std::max(best, c.probability);
         sum += c.probability;
     }

@@ -81,6 +81,7 @@ class NgramSequence final : public SequenceDrafter {
     std::vector<std::int32_t> history_;
     std::size_t saved_ = 0;
     std::vector<Candidate> candidates_;  // of the node being expanded
+    std::vector<std::int32_t> candidate_tokens_;
     std::vector<std::int32_t> suffix_;
 };
 

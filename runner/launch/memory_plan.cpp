@@ -349,12 +349,16 @@ std::string place_of_memory(const kernels::Device& device) {
     return device.own_memory() ? device.place() : ProcessId::mine().host;
 }
 
+std::int64_t corpus_bytes(const Settings& settings) {
+    return draft_folders(settings).corpus.empty() ? 0 : engine::max_corpus_bytes;
+}
+
 std::int64_t kv_memory_bytes(const Settings& settings, const kernels::Device& device, int ranks, std::int64_t weights) {
     if (settings.memory > 0) return settings.memory;
     constexpr std::int64_t unknown = std::int64_t{8} << 30;
     if (!device.own_memory()) {
         const std::int64_t available = available_bytes(device, ranks);
-        return (available > 0 ? kv_share(available - weights) : unknown) / ranks;
+        return (available > 0 ? kv_share(available - weights - ranks * corpus_bytes(settings)) : unknown) / ranks;
     }
     const ModelParts parts = parts_of(settings);
     return pages_within(own_room(device, ranks).value() - weights - pass_bytes(settings, parts, device), parts, device);

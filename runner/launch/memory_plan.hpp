@@ -63,6 +63,9 @@ std::int64_t available_bytes(const kernels::Device& device, int ranks);
 /// Name of that memory's place: the device, or this host.
 std::string place_of_memory(const kernels::Device& device);
 
+/// Bytes of host memory that the n-grams of `draft-corpus` take on a rank.
+std::int64_t corpus_bytes(const Settings& settings);
+
 /// KV capacity of a rank in bytes: `memory`, or its share of the free memory if `ranks` share it. `weights`: bytes of
 /// weights that are not loaded yet.
 std::int64_t kv_memory_bytes(const Settings& settings, const kernels::Device& device, int ranks,

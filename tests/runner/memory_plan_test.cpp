@@ -133,6 +133,15 @@ TEST_F(MemoryPlan, WhatIsFreeLaterDoesNotCount) {
     EXPECT_FALSE(own_room(*cpu, 1).has_value());
 }
 
+TEST_F(MemoryPlan, ACorpusTakesHostMemoryWhereItIsUsed) {
+    EXPECT_EQ(corpus_bytes(settings), 0);
+    settings.draft_corpus = "any";
+    settings.draft = "ngram";
+    EXPECT_EQ(corpus_bytes(settings), engine::max_corpus_bytes);
+    settings.draft = "ar";
+    EXPECT_EQ(corpus_bytes(settings), 0);
+}
+
 TEST_F(MemoryPlan, PromptsByALibraryTakeMore) {
     const std::int64_t without = workspace_bytes(settings, parts_of(settings));
     settings.kernels = "cuda-cublas";
