@@ -43,8 +43,8 @@ struct DraftOptions {
     // For methods that chain states:
     Resample resample = Resample::fused;
     TreeSpec resample_tree = default_resample_tree;
-    std::int64_t resample_threshold = 0;      ///< re-samples if more levels than these remain
-    double model_temperature = -1;            ///< of draft models; < 0: the target's (1 if the target is greedy)
+    std::int64_t resample_threshold = 0;  ///< re-samples if more levels than these remain
+    double model_temperature = -1;        ///< of draft models; 0: greedy; < 0: the target's (1 if the target is greedy)
     std::function<TreeLimits()> tree_limits;  ///< tests: replaces the choice of `draft-tree = auto` in every step
 
     /// The tree shape of the method and these settings, the levels of `passes` included. Throws UsageError (tree_of).

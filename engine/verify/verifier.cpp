@@ -46,7 +46,7 @@ std::unique_ptr<Verifier> make_verifier(VerifyRule rule) {
 static Draws draws_in(const DraftMethod& method, const TreeSpec& spec) {
     if (method.draws != Draws::without_replacement || spec.is_auto()) return method.draws;
     const TreeShape shape = spec.is_given() ? spec.shape() : parse_tree_shape(method.default_tree);
-    return shape.branching.empty() && shape.width == 1 ? Draws::chain : method.draws;
+    return shape.is_chain() ? Draws::chain : method.draws;
 }
 
 /// Whether `rule` preserves the target's distribution with the drafts of `method`, or was published for them.

@@ -215,6 +215,12 @@ void check_task_keys(const Settings& settings, const Origins& origins, Faults& f
     }
 }
 
+/// Whether all trees of a job are chains.
+bool is_chain(const engine::DraftMethod& method, const engine::TreeSpec& tree) {
+    if (method.form == engine::TreeForm::chain) return true;
+    return tree.is_given() && !tree.is_auto() && tree.shape().is_chain();
+}
+
 /// Reports contradictory draft keys. A method that does not draft (plain decoding) ignores them, so that any job file
 /// can be run with it for comparison.
 void check_drafts(const Settings& settings, const Origins& origins, Faults& faults) {
@@ -254,6 +260,11 @@ void check_drafts(const Settings& settings, const Origins& origins, Faults& faul
     if (settings.draft_temperature >= 0 && !method.samples())
         add("draft-temperature", "draft-temperature: expected its default with draft = " + method.name +
                                      ", got a number; only sampled drafts have a temperature");
+    if (settings.draft_temperature == 0 && method.samples() && !is_chain(method, settings.draft_tree))
+        add("draft-temperature",
+            "draft-temperature: expected more than 0 with draft-tree = " + settings.draft_tree.text() +
+                ", got 0; greedy drafts have one token per node, so they need a chain, such as "
+                "draft-tree = 4");
 }
 
 /// Reports keys of drafts by the model itself that are given with another method, or do not fit the job.

@@ -103,13 +103,20 @@ Key stop_key() {
             }};
 }
 
+double parse_draft_temperature(const std::string& text) {
+    const double number = parse_number(text, 0, 1e6);
+    if (number > 0 && number < 1e-6) throw BadValue{"0 or a number from 1e-06 to 1e+06", ""};
+    return number;
+}
+
 Key draft_temperature_key() {
     return {.info = {.key = "draft-temperature",
                      .value_name = "NUMBER|target",
-                     .help = "temperature of draft models; target = the target's"},
+                     .help = "temperature of draft models; 0 = their most probable token (chains only); target = the "
+                             "target's, or 1 if that is 0"},
             .kind = Kind::draft,
             .set = [](Settings& s, const std::string& value,
-                      const auto&) { s.draft_temperature = value == "target" ? -1 : parse_number(value, 1e-6, 1e6); },
+                      const auto&) { s.draft_temperature = value == "target" ? -1 : parse_draft_temperature(value); },
             .get =
                 [](const Settings& s) {
                     return Strings{s.draft_temperature < 0 ? "target" : format_number(s.draft_temperature)};
@@ -435,8 +442,9 @@ Section draft_section() {
                 "verification rule; coupled = the text equals plain decoding's, token for token; the others (of "
                 "the papers) preserve its distribution: " +
                     lossless_pairs() + "; except tokenswift-paper for tokenswift, which is there for comparison"),
-         path("replay-run", Kind::draft, &Settings::replay_run,
-              "tests: run folder, made with token-ids = true, whose texts draft = replay proposes"),
+         path(
+             "replay-run", Kind::draft, &Settings::replay_run,
+             "tests: run folder, made with token-ids = true and verify = coupled, whose texts draft = replay proposes"),
          number("replay-accept", Kind::draft, &Settings::replay_accept, 0, 1, false,
                 "tests: probability that the first draft of replay is right")}};
 }

@@ -165,7 +165,7 @@ engine::ReplicaOptions replica_options(const Settings& settings, const engine::M
     options.batch = settings.batch;
     if (settings.mode == "perplexity") options.scoring = windows_of(settings, config);
     options.draft = draft_of(settings);
-    if (settings.draft->needs_recording) options.draft.recorded = recorded_tokens(settings.replay_run);
+    if (settings.draft->needs_recording) options.draft.recorded = recorded_tokens(settings.replay_run, settings.verify);
     options.verify = settings.verify;
     options.prefill_chunk = engine::prefill_chunk_of(settings.device == "cuda");
     return options;

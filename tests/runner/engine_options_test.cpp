@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "engine/error.hpp"
+#include "tests/runner/temporary_folder.hpp"
 
 namespace longhaul::runner {
 namespace {
@@ -63,6 +66,36 @@ TEST(ReplicaOptions, RankedPositionsNeedAKvHeadPerRankWhereDraftsDecideTheText) 
     settings.tensor_parallel = 4;
     settings.partial_cache_mode = "window";
     EXPECT_NO_THROW(replica_options(settings, config));
+}
+
+// The tokens of a recording made under a sampling rule depend on the numbers by which `recursive` accepts them.
+TEST(ReplicaOptions, OnlyCoupledRecordingsAreReplayedUnderASamplingRule) {
+    const TemporaryFolder folder;
+    const std::filesystem::path run = folder.path() / "run";
+    std::filesystem::create_directories(run / "launches");
+    std::ofstream(run / "identity.json") << "{}";
+    Settings settings;
+    settings.draft = "replay";
+    settings.draft_tree = "4";
+    settings.replay_run = run;
+    const auto message = [&](const char* recorded, const char* verify) {
+        std::ofstream(run / "job.cfg") << "a-key-of-another-version = 1\n" << recorded;
+        settings.verify = verify;
+        try {
+            replica_options(settings, config_of(100));
+        } catch (const UsageError& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    EXPECT_EQ(message("verify = coupled\n", "recursive"), "");
+    EXPECT_EQ(message("", "recursive"), "") << "coupled is the default";
+    EXPECT_EQ(message("verify = k-seq\n", "coupled"), "");
+    EXPECT_EQ(
+        message("verify = k-seq\n", "recursive"),
+        "replay-run: expected a run with verify = coupled, got " + run.string() +
+            " with verify = k-seq; its tokens depend on random numbers that verify = recursive draws again, which "
+            "would bias the text (verify = coupled replays any run)");
 }
 
 TEST(ReplicaOptions, WindowsFitTheModel) {

@@ -299,6 +299,19 @@ TEST(Settings, DraftKeysGoTogether) {
          "(draft = sd, spectr, specinfer, self)" +
              not_lossless},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0.5"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0"}, {"verify", "rejection"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "0"}, {"draft-tree", "auto"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-temperature", "0"}, {"draft-tree", "1x4"}}, ""},
+        {{{"draft-model", "/d"}, {"draft", "rsd-s"}, {"draft-temperature", "0"}},
+         "draft-temperature: expected more than 0 with draft-tree = 3x4, got 0; greedy drafts have one token per node, "
+         "so they need a chain, such as draft-tree = 4"},
+        {{{"draft", "self"}, {"draft-temperature", "0"}},
+         "draft-temperature: expected more than 0 with draft-tree = auto, got 0; greedy drafts have one token per "
+         "node, so they need a chain, such as draft-tree = 4"},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "1e-7"}},
+         "draft-temperature: expected 0 or a number from 1e-06 to 1e+06, got '1e-7'"},
+        {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-temperature", "-1"}},
+         "draft-temperature: expected a number from 0 to 1e+06, got '-1'"},
         {{{"draft", "ngram"}, {"verify", "recursive"}}, ""},
         {{{"draft-model", "/d"}, {"draft", "sd"}, {"draft-tree", "auto"}}, ""},
         {{{"draft", "ngram"}, {"draft-tree", "auto"}}, ""},
