@@ -15,7 +15,7 @@ class EagleDrafter final : public LayerDrafter {
         : LayerDrafter(context), method_(std::move(method)), max_slots_(width * (method_->max_depth() - 1)) {}
 
     [[nodiscard]] std::unique_ptr<SequenceDrafter> make_sequence(const DraftItem& /*item*/) override {
-        return std::make_unique<LayerSequence>(pool_, one_text_);
+        return std::make_unique<LayerSequence>(pool_, kind_, one_text_);
     }
     void propose(std::span<Proposal> proposals) override;
 

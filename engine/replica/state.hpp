@@ -74,7 +74,7 @@ struct Replica::State {
           log_softmax(model.config().vocab_size),
           breakers(tokenizer),
           pool(model.device(), model.kv_layouts(), memory_limit(), window_use()),
-          rounds(options.checkpoint, model, group),
+          rounds(options.checkpoint, model, *drafter, group),
           pace(2.0 * static_cast<double>(num_parameters(model.config())) / group.size(), options.prefill_chunk),
           chooser(make_chooser()) {}
 
@@ -190,6 +190,7 @@ struct Replica::State {
     void admit(Admission& admission);
     void restore_kv(Sequence& sequence);
     std::int64_t agreed_positions(const Sequence& sequence, const std::optional<RestoredItem>& stored);
+    void restore_layer_kv(Sequence& sequence);
     void restore_group(Sequence& sequence, const RestoredItem& stored, std::size_t group, std::int64_t first,
                        std::int64_t end, std::int64_t& done);
     void wait_for_readers(const Sequence& sequence, std::int64_t position);
