@@ -50,6 +50,8 @@ class TreeChooser {
         std::int64_t ngram_rows = 0;           ///< n-gram nodes in trees of models
         std::int64_t ngram_tokens = 0;         ///< the part of `tokens` that these nodes brought
         double draft_seconds = 0, forward_seconds = 0, verify_seconds = 0;
+        /// Some trees are what was left of earlier drafts (Origin::resampled), so the time says nothing about drafting.
+        bool reuses_drafts = false;
         bool measured = true;  ///< false: some sequence in flight did not decode, so the times cover prefill as well
     };
 
@@ -84,6 +86,7 @@ class TreeChooser {
     [[nodiscard]] double level_seconds(std::int64_t rows, std::int64_t width) const;
     [[nodiscard]] double pass_seconds(const CostModel& costs, std::int64_t rows, std::int64_t context) const;
     [[nodiscard]] double target_seconds(double rows) const;
+    void count_kept(const Step& step, const Candidate& tree);
     [[nodiscard]] std::int64_t depth_in_reach() const;
     [[nodiscard]] std::int64_t probe_depth() const { return std::min(family_.max_depth, std::int64_t{2}); }
     [[nodiscard]] bool may_probe() const;
@@ -108,6 +111,7 @@ class TreeChooser {
     struct NgramGain {
         double rows = 0, tokens = 0;
     };
+    std::vector<double> kept_;           ///< by width: share of a tree's nodes that pay (TreePrices)
     std::array<NgramGain, 2> ngrams_{};  ///< [0]: steps in which models do not draft; [1]: the others
 
     Batch batch_;
