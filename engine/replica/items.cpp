@@ -184,6 +184,7 @@ void Replica::State::admit(Admission& admission) {
         .id = sequence->item.id, .sample = sequence->item.sample, .prompt_tokens = sequence->prompt_size()};
     sequence->drafter = drafter->make_sequence(known);
     sequence->num_logprobs = num_logprobs(sequence->item);
+    if (options.keeps_states && group.is_first()) sequence->states = make_states(*sequence);
     sequence->logprobs = std::move(admission.logprobs);
     if (!wanted.stop.empty() && !sequence->is_forced()) {
         sequence->stop_text = std::make_unique<StopText>(tokenizer, wanted.stop, sequence->item.prompt);
@@ -307,6 +308,7 @@ void Replica::State::finish(Sequence& sequence, FinishReason reason, const std::
     }
     if (sequence.is_forced() && !options.scoring) done.scored_bytes = text_bytes(done.text);
     done.logprobs = std::move(sequence.logprobs);
+    if (error.empty()) done.states = std::move(sequence.states);
     done.reason = reason;
     done.error = error;
     done.prompt_tokens = sequence.prompt_size();

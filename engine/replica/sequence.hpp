@@ -63,6 +63,7 @@ struct Sequence {
     ItemStatistics statistics;
     std::int64_t num_logprobs = 0;       ///< best tokens per row, at most the vocabulary
     std::vector<std::int32_t> logprobs;  ///< rows of the output tokens; first rank only
+    std::shared_ptr<TextStates> states;  ///< first rank only; nullptr: not kept
     std::int64_t window_begin = -1;      ///< scoring: document position of the window's first token; -1: none yet
 
     // What checkpoint rounds have saved.

@@ -214,7 +214,11 @@ struct Replica::State {
     [[nodiscard]] std::int64_t num_logprobs(const WorkItem& item) const;
     void score_step(const StepHeader& header);
     void add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row);
-    void take_scores(const ScoreSlice& slice, Logits& logits);
+    void take_scores(const ScoreSlice& slice, PassResult& result);
+    [[nodiscard]] std::vector<Tap> scored_rows() const;
+    [[nodiscard]] std::shared_ptr<TextStates> make_states(const Sequence& sequence) const;
+    void keep_states(const ScoreSlice& slice, const HiddenStates& hidden);
+    void keep_top_tokens(TextStates& states);
     [[nodiscard]] std::int64_t unscored_bytes(const Sequence& sequence) const;
     void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
     void begin_round(bool store_kv);
