@@ -33,6 +33,9 @@ class DraftEconomy {
     /// model, for a node below that draft, pays.
     [[nodiscard]] double min_level_probability() const;
 
+    /// The same at which one more node of a model's tree pays, if it needs no further pass of the model.
+    [[nodiscard]] double min_node_probability() const;
+
     [[nodiscard]] double seconds_per_row() const { return slope_; }  ///< added to a pass by one more row
 
   private:

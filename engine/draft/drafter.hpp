@@ -113,10 +113,10 @@ struct Proposal {
     /// At most text_depth, and the tree size chosen for this step; depth 0: drafting with models pauses.
     std::int64_t max_depth = 0, max_width = TreeLimits::none;
     // If Drafter::adapts:
-    double min_probability = 0;        ///< nodes with a smaller acceptance estimate do not pay
-    double min_level_probability = 0;  ///< nor does a pass of a draft model below nodes with a smaller one
-    TokenTree* tree = nullptr;         ///< in: only its root; out: the tree
-    std::int64_t draft_calls = 0;      ///< out: passes of models, or 1 for a draft made without a model
+    double min_probability = 0;    ///< n-grams with a smaller acceptance estimate do not pay
+    TreePrices prices{};           ///< likewise, drafts of models
+    TokenTree* tree = nullptr;     ///< in: only its root; out: the tree
+    std::int64_t draft_calls = 0;  ///< out: passes of models, or 1 for a draft made without a model
 };
 
 /// A draft method.

@@ -63,9 +63,9 @@ void EagleDrafter::propose(std::span<Proposal> proposals) {
         if (depth <= 0 || !sequence.is_ready(proposal.context)) continue;
         sequence.reserve(sequence.num_pending(), max_slots_);
         pairs.push_back({&sequence, proposal.context, sequence.num_pending()});
-        trees.push_back(
-            {&proposal, proposal.tree,
-             method_->begin(*proposal.tree, proposal.noise, std::ssize(proposal.context), depth, proposal.max_width)});
+        trees.push_back({&proposal, proposal.tree,
+                         method_->begin(*proposal.tree, proposal.noise, std::ssize(proposal.context), depth,
+                                        proposal.max_width, proposal.prices)});
     }
     if (trees.empty()) return;
     HiddenStates states = compute(pairs);

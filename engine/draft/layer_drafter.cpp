@@ -102,6 +102,7 @@ LayerDrafter::LayerDrafter(const DraftContext& context)
     : target_(*context.target),
       layer_(*context.options.layer),
       one_text_(context.options.decides_text),
+      adapts_(context.options.adapts_tree()),
       kind_(context.options.method->name + "/" + std::to_string(layer_.fingerprint())),
       pool_(target_.device(), layer_.kv_layout(), std::numeric_limits<std::int64_t>::max()),
       sampler_(target_.device(), target_.config().vocab_size) {}

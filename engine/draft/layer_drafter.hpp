@@ -110,6 +110,7 @@ class LayerDrafter : public Drafter {
     [[nodiscard]] std::vector<Tap> taps() const override { return layer_.taps(); }
     [[nodiscard]] std::int64_t bytes_per_token() const override { return layer_.kv_layout().position_bytes(); }
     [[nodiscard]] std::optional<DraftLayerKvKind> layer_kv_kind() const override;
+    [[nodiscard]] bool adapts() const override { return adapts_; }
 
   protected:
     /// The first `count` pending pairs of a sequence.
@@ -134,7 +135,7 @@ class LayerDrafter : public Drafter {
 
     Model& target_;
     DraftLayer& layer_;
-    bool one_text_;
+    bool one_text_, adapts_;
     std::string kind_;  ///< DraftLayerKvKind::kind
     PagePool pool_;
 

@@ -233,12 +233,13 @@ void LyannaDrafter::grow_all(std::vector<LayerTree> trees, const Logits& logits)
     }
 }
 
-/// A tree of `method` over levels of a chain. `rows`: by level, in the logits of all chains.
+/// A tree of `method` over levels of a chain, which costs no further pass of the layer. `rows`: by level, in the logits
+/// of all chains.
 LayerTree tree_over(Proposal& proposal, TokenTree& tree, const TreeMethod& method, std::vector<std::int32_t> rows) {
     return {.proposal = &proposal,
             .tree = &tree,
-            .growth =
-                method.begin(tree, proposal.noise, std::ssize(proposal.context), std::ssize(rows), proposal.max_width),
+            .growth = method.begin(tree, proposal.noise, std::ssize(proposal.context), std::ssize(rows),
+                                   proposal.max_width, {.node = proposal.prices.node}),
             .levels = std::move(rows)};
 }
 

@@ -62,11 +62,7 @@ void Correction::record(std::int64_t rows, double modelled, double measured) {
 }
 
 TreeChooser::TreeChooser(TreeFamily family, CostModel target, std::vector<CostModel> drafts)
-    : family_(std::move(family)),
-      target_(std::move(target)),
-      drafts_(std::move(drafts)),
-      acceptance_(family_),
-      kept_(family_.widths.size(), 1.0) {}
+    : family_(std::move(family)), target_(std::move(target)), drafts_(std::move(drafts)), acceptance_(family_) {}
 
 /// Seconds of a model's pass over `rows` rows of each sequence. CostModel covers one sequence: the cost of reading a
 /// longer context is added once per sequence.
@@ -120,14 +116,6 @@ TreeChooser::Candidate TreeChooser::sized(const TreeLimits& limits) const {
     return tree;
 }
 
-void TreeChooser::count_kept(const Step& step, const Candidate& tree) {
-    const auto above = std::upper_bound(family_.widths.begin(), family_.widths.end(), tree.limits.width);
-    double& kept = kept_[static_cast<std::size_t>(std::max<std::ptrdiff_t>(above - family_.widths.begin(), 1) - 1)];
-    const std::int64_t nodes = step.rows - step.ngram_rows - batch_.sequences;
-    const double share = static_cast<double>(nodes) / static_cast<double>(batch_.sequences * tree.nodes);
-    kept += slow * (std::clamp(share, 0.0, 1.0) - kept);
-}
-
 double TreeChooser::draft_factor(const Candidate& tree) const {
     return draft_correction_.factor(batch_.sequences * tree.nodes);
 }
@@ -152,7 +140,7 @@ TreeChooser::Candidate TreeChooser::best_tree(std::int64_t max_depth, double hop
             add_level(tree);
             if (tree.nodes > family_.max_nodes) break;
             tree.tokens += reached *= chance;
-            tree.seconds = target_seconds(1 + kept_[width] * static_cast<double>(tree.nodes) + ngrams_[1].rows) +
+            tree.seconds = target_seconds(1 + static_cast<double>(tree.nodes) + ngrams_[1].rows) +
                            draft_factor(tree) * tree.drafting +
                            verify_seconds_ * tree.tokens * static_cast<double>(batch_.sequences);
             if (best.limits.depth == 0 || tree.rate() > best.rate()) best = tree;
@@ -273,10 +261,7 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     if (limits_.depth == 0) return;
     const Candidate tree = sized(limits_);
     const double drafting = without_interruption(step.draft_seconds, draft_factor(tree) * tree.drafting);
-    if (!step.reuses_drafts) {
-        draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
-        count_kept(step, tree);
-    }
+    if (!step.reuses_drafts) draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
     const double worth = delay_ * tokens / plain().rate() / sequences;
     lost_ = std::max(0.0, lost_ + drafting + forward + step.verify_seconds - worth);
     if (lost_ == 0) pause_ = first_pause;

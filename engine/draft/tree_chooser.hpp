@@ -86,7 +86,6 @@ class TreeChooser {
     [[nodiscard]] double level_seconds(std::int64_t rows, std::int64_t width) const;
     [[nodiscard]] double pass_seconds(const CostModel& costs, std::int64_t rows, std::int64_t context) const;
     [[nodiscard]] double target_seconds(double rows) const;
-    void count_kept(const Step& step, const Candidate& tree);
     [[nodiscard]] std::int64_t depth_in_reach() const;
     [[nodiscard]] std::int64_t probe_depth() const { return std::min(family_.max_depth, std::int64_t{2}); }
     [[nodiscard]] bool may_probe() const;
@@ -111,7 +110,6 @@ class TreeChooser {
     struct NgramGain {
         double rows = 0, tokens = 0;
     };
-    std::vector<double> kept_;           ///< by width: share of a tree's nodes that pay (TreePrices)
     std::array<NgramGain, 2> ngrams_{};  ///< [0]: steps in which models do not draft; [1]: the others
 
     Batch batch_;

@@ -219,9 +219,9 @@ void Replica::State::plan_admissions(StepHeader& header) {
 /// Only under `coupled`, where trees cannot change the text.
 void Replica::State::plan_trees(StepHeader& header) {
     if (header.wait || !is_coupled()) return;
-    if (drafter->adapts()) {
+    if (drafter->adapts() && !options.draft.tree_limits) {
         header.min_probability = economy.min_probability();
-        header.min_level_probability = economy.min_level_probability();
+        header.prices = {.node = economy.min_node_probability(), .level = economy.min_level_probability()};
     }
     if (options.draft.tree_limits) {
         header.trees = options.draft.tree_limits();

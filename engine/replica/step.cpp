@@ -37,7 +37,7 @@ void Replica::State::propose(const StepHeader& header) {
                              .max_depth = std::min(depth, header.trees.depth),
                              .max_width = header.trees.width,
                              .min_probability = header.min_probability,
-                             .min_level_probability = header.min_level_probability,
+                             .prices = header.prices,
                              .tree = &slice.tree});
         of.push_back(&slice);
     }
@@ -209,11 +209,12 @@ void Replica::State::learn_from(TreeChooser::Step step) {
     for (const DecodeSlice& slice : slices) {
         const TokenTree& tree = slice.tree;
         const auto is_ngram = [&](std::int32_t node) { return tree.origin[node] == Origin::ngram; };
+        step.reuses_drafts = step.reuses_drafts || tree.is_all_from(Origin::resampled);
         for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
             (is_ngram(node) ? costs.ngrams : costs.models).expected += static_cast<double>(tree.probability[node]);
             if (is_ngram(node)) {
                 ++step.ngram_rows;
-            } else {  // a model drafts one level per pass, for all sequences
+            } else if (tree.origin[node] == Origin::model) {  // it drafts one level per pass, for all sequences
                 costs.draft_passes = std::max<std::int64_t>(costs.draft_passes, tree.depth[node]);
             }
         }

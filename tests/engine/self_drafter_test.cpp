@@ -250,7 +250,7 @@ TokenTree grown(const Distribution& p, const BeamOptions& beams, const Noise& no
     TokenTree tree;
     tree.reset(0);
     const auto method = make_rsd_s(beams);
-    const auto growth = method->begin(tree, noise, position, beams.depth, TreeLimits::none, min_probability);
+    const auto growth = method->begin(tree, noise, position, beams.depth, TreeLimits::none, {.level = min_probability});
     while (!growth->wanted().empty()) {
         std::vector<Distribution> drafts(growth->wanted().size(), p);
         growth->grow(drafts);
