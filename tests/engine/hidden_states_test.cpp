@@ -6,6 +6,7 @@
 #include "engine/checkpoint/hdf5_reader.hpp"
 #include "engine/checkpoint/hidden_states.hpp"
 #include "engine/error.hpp"
+#include "engine/sampling/log_softmax.hpp"
 #include "kernels/convert.hpp"
 #include "tests/engine/replica_harness.hpp"
 
