@@ -68,6 +68,10 @@ double DraftEconomy::min_probability() const {
     return price(slope_, ngrams_);
 }
 
+double DraftEconomy::min_node_probability() const {
+    return price(slope_, models_);
+}
+
 double DraftEconomy::min_level_probability() const {
     return price(slope_ + draft_pass_seconds_, models_);
 }

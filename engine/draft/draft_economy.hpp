@@ -38,6 +38,9 @@ class DraftEconomy {
     /// gains: it saves the model's pass, and loses the drafts below where it is wrong and the model would be right.
     [[nodiscard]] double sure_probability() const;
 
+    /// The same at which one more node of a model's tree pays, if it needs no further pass of the model.
+    [[nodiscard]] double min_node_probability() const;
+
     [[nodiscard]] double seconds_per_row() const { return slope_; }  ///< added to a pass by one more row
 
   private:

@@ -56,6 +56,8 @@ struct DraftOptions {
         return shape;
     }
     /// Whether TreeChooser chooses the size of the trees.
+    /// Whether the size of the trees is left to the program.
+    [[nodiscard]] bool adapts_tree() const { return !tree.is_given() || tree.is_auto(); }
     [[nodiscard]] bool chooses_tree() const { return engine::chooses_tree(*method, tree); }
 };
 

@@ -44,6 +44,13 @@ struct TreeLimits {
     bool operator==(const TreeLimits&) const = default;
 };
 
+/// Acceptance estimates that the drafts of a model need to pay (DraftEconomy).
+struct TreePrices {
+    double node = 0;        ///< of a node, to be in the tree
+    double level = 0;       ///< of a node, to be worth a pass of the model for the level below it
+    double sure_ngram = 1;  ///< of an n-gram, to be taken instead of a pass of the model
+};
+
 /// After a pause in drafting, a draft model that is more than this many tokens behind restarts: it reads only the end
 /// of the text, at most this many tokens, as if the text began there. Reading all of a long text would cost more than a
 /// few drafts can gain.

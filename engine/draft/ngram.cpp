@@ -283,13 +283,9 @@ NgramOptions ngram_options(const DraftOptions& options) {
     return ngram;
 }
 
-bool adapts_tree(const DraftOptions& options) {
-    return !options.tree.is_given() || options.tree.is_auto();
-}
-
 NgramOptions added_ngrams(const DraftOptions& options) {
     NgramOptions ngrams = ngram_options(options);
-    const bool some = ngrams.top > 0 && adapts_tree(options);
+    const bool some = ngrams.top > 0 && options.adapts_tree();
     ngrams.shape = some ? TreeShape{.width = 2, .depth = 8, .budget = 12, .branching = {}}
                         : TreeShape{.width = 0, .depth = 0, .budget = 0, .branching = {}};
     return ngrams;
@@ -306,7 +302,7 @@ std::unique_ptr<Drafter> make_ngram_drafter(const DraftContext& context) {
     NgramOptions ngram = ngram_options(options);
     if (ngram.top == 0) return make_plain_drafter(context);  // an empty table proposes nothing
     ngram.shape = options.shape();
-    ngram.adapts = adapts_tree(options);
+    ngram.adapts = options.adapts_tree();
     return std::make_unique<NgramDrafter>(ngram, options.corpus.get());
 }
 

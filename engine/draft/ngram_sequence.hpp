@@ -88,9 +88,6 @@ class NgramSequence final : public SequenceDrafter {
 /// The n-gram settings of `options`. Throws UsageError.
 NgramOptions ngram_options(const DraftOptions& options);
 
-/// Whether the size of the trees is left to the program.
-bool adapts_tree(const DraftOptions& options);
-
 /// N-grams below the first tokens of a tree of `depth` levels: `ngram-top` continuations in all.
 NgramOptions continuations(const DraftOptions& options, std::int64_t depth);
 

@@ -23,7 +23,7 @@ class SelfDrafter final : public Drafter, private DraftRows {
     SelfDrafter(const DraftContext& context, std::unique_ptr<TreeMethod> method)
         : method_(std::move(method)),
           trees_(context.options.models, context.target, context.options.model_temperature),
-          adapts_(adapts_tree(context.options)),
+          adapts_(context.options.adapts_tree()),
           ngrams_(added_ngrams(context.options)),
           common_(std::make_shared<CommonNgrams>(ngrams_, context.options.corpus.get())),
           model_(*context.options.models.front()),
@@ -43,12 +43,12 @@ class SelfDrafter final : public Drafter, private DraftRows {
             if (!proposal.kv->reserve_scratch(method_->max_nodes() + 1)) throw std::bad_alloc();
             PartialSequence& sequence = sequence_of(proposal);
             requests.push_back({&sequence.selected, proposal.kv, proposal.context, sequence.prompt_tokens});
-            const std::int64_t sure = extends_by_ngrams(proposal)
-                                          ? sequence.ngrams->begin_with_sure(proposal, proposal.sure_probability, depth)
-                                          : 0;
+            const std::int64_t sure = extends_by_ngrams(proposal) ? sequence.ngrams->begin_with_sure(
+                                                                        proposal, proposal.prices.sure_ngram, depth)
+                                                                  : 0;
             trees.push_back(
                 {&proposal, method_->begin(*proposal.tree, proposal.noise, std::ssize(proposal.context) + sure,
-                                           depth - sure, proposal.max_width, proposal.min_level_probability)});
+                                           depth - sure, proposal.max_width, proposal.prices)});
         }
         ranker_.select(model_, requests);
         trees_.grow(std::move(trees), *this);

@@ -261,7 +261,7 @@ void TreeChooser::weigh(const Step& step, double seconds) {
     if (limits_.depth == 0) return;
     const Candidate tree = sized(limits_);
     const double drafting = without_interruption(step.draft_seconds, draft_factor(tree) * tree.drafting);
-    draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
+    if (!step.reuses_drafts) draft_correction_.record(batch_.sequences * tree.nodes, tree.drafting, step.draft_seconds);
     const double worth = delay_ * tokens / plain().rate() / sequences;
     lost_ = std::max(0.0, lost_ + drafting + forward + step.verify_seconds - worth);
     if (lost_ == 0) pause_ = first_pause;

@@ -74,7 +74,7 @@ struct Replica::State {
           log_softmax(model.config().vocab_size),
           breakers(tokenizer),
           pool(model.device(), model.kv_layouts(), memory_limit(), window_use()),
-          rounds(options.checkpoint, model, group),
+          rounds(options.checkpoint, model, *drafter, group),
           pace(2.0 * static_cast<double>(num_parameters(model.config())) / group.size(), options.prefill_chunk),
           chooser(make_chooser()) {}
 
@@ -190,6 +190,7 @@ struct Replica::State {
     void admit(Admission& admission);
     void restore_kv(Sequence& sequence);
     std::int64_t agreed_positions(const Sequence& sequence, const std::optional<RestoredItem>& stored);
+    void restore_layer_kv(Sequence& sequence);
     void restore_group(Sequence& sequence, const RestoredItem& stored, std::size_t group, std::int64_t first,
                        std::int64_t end, std::int64_t& done);
     void wait_for_readers(const Sequence& sequence, std::int64_t position);
@@ -213,7 +214,11 @@ struct Replica::State {
     [[nodiscard]] std::int64_t num_logprobs(const WorkItem& item) const;
     void score_step(const StepHeader& header);
     void add_score_rows(Sequence& sequence, std::int64_t& rows_left, std::int64_t& logits_row);
-    void take_scores(const ScoreSlice& slice, Logits& logits);
+    void take_scores(const ScoreSlice& slice, PassResult& result);
+    [[nodiscard]] std::vector<Tap> scored_rows() const;
+    [[nodiscard]] std::shared_ptr<TextStates> make_states(const Sequence& sequence) const;
+    void keep_states(const ScoreSlice& slice, const HiddenStates& hidden);
+    void keep_top_tokens(TextStates& states);
     [[nodiscard]] std::int64_t unscored_bytes(const Sequence& sequence) const;
     void finish(Sequence& sequence, FinishReason reason, const std::string& error = {});
     void begin_round(bool store_kv);

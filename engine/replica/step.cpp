@@ -37,8 +37,7 @@ void Replica::State::propose(const StepHeader& header) {
                              .max_depth = std::min(depth, header.trees.depth),
                              .max_width = header.trees.width,
                              .min_probability = header.min_probability,
-                             .min_level_probability = header.min_level_probability,
-                             .sure_probability = header.sure_probability,
+                             .prices = header.prices,
                              .tree = &slice.tree});
         of.push_back(&slice);
     }
@@ -212,11 +211,12 @@ void Replica::State::learn_from(TreeChooser::Step step) {
         const auto is_ngram = [&](std::int32_t node) { return tree.origin[node] == Origin::ngram; };
         const std::int64_t above = tree.ngram_chain();
         std::int64_t passes = 0;  // a model drafts one level per pass, for all sequences
+        step.reuses_drafts = step.reuses_drafts || tree.is_all_from(Origin::resampled);
         for (std::int32_t node = 1; node < tree.num_nodes(); ++node) {
             (is_ngram(node) ? costs.ngrams : costs.models).expected += static_cast<double>(tree.probability[node]);
             if (is_ngram(node)) {
                 ++step.ngram_rows;
-            } else {
+            } else if (tree.origin[node] == Origin::model) {
                 passes = std::max<std::int64_t>(passes, tree.depth[node] - above);
             }
         }

@@ -301,7 +301,7 @@ const std::vector<CommandSyntax>& command_table() {
          .options = {{"json", "", "for programs"}},
          .keys = false,
          .unused_keys = {},
-         .summary = "show what a model folder or a checkpoint file holds",
+         .summary = "show what a model folder, a draft layer or a checkpoint file holds",
          .example = "longhaul inspect jobs/demo/model",
          .more = ""},
         {.name = "check",

@@ -175,6 +175,7 @@ void check_scoring(const Settings& settings, const Origins& origins, Faults& fau
     } else {
         require(settings.window == 0, "window", "0", std::to_string(settings.window));
         require(settings.stride == 0, "stride", "0", std::to_string(settings.stride));
+        require(settings.hidden_states.empty(), "hidden-states", "none", shown(settings.hidden_states.string()));
     }
     if (!scores && !settings.teacher_forced) return;
     require(settings.samples == 1, "samples", "1", std::to_string(settings.samples));

@@ -357,7 +357,9 @@ Section text_section() {
               "matching name: X-src.L1.sgm and X-ref.L2.sgm, X.source and X.target, wmt: X.de and X.en"),
          template_key(),
          flag("chat", Kind::identity, &Settings::chat, "send each prompt to the model as one user message"),
-         chat_template_key(), template_variable_key(), template_date_key(),
+         chat_template_key(),
+         template_variable_key(),
+         template_date_key(),
          choice("add-bos", Kind::identity, &Settings::add_bos, {"auto", "true", "false"}, {},
                 "begin-of-text token before the prompt; auto = as the tokenizer says; chat templates add their own"),
          choice("overlong", Kind::identity, &Settings::overlong, {"error", "truncate-left"}, {},
@@ -373,6 +375,9 @@ Section text_section() {
                  "mode = perplexity: tokens per window, positions start at 0 in each; 0 = the model's context"),
          integer("stride", Kind::identity, &Settings::stride, 0, max_tokens,
                  "mode = perplexity: tokens from the start of one window to the next; 0 = half the window"),
+         path("hidden-states", Kind::execution, &Settings::hidden_states,
+              "mode = perplexity: folder for the hidden states and most probable next tokens of each text scored from "
+              "then on, on which jobs/train trains draft parts; an interrupted item starts over"),
          flag("token-ids", Kind::identity, &Settings::token_ids, "also write token_ids to the results")}};
 }
 

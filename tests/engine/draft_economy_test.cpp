@@ -64,6 +64,7 @@ TEST(DraftEconomy, ALevelPaysWhereItsChanceIsWorthItsPass) {
                         .models = {.accepted = 1, .expected = 1}});
     }
     EXPECT_NEAR(economy.min_level_probability(), 5e-4 / 2.2e-3, 0.01);
+    EXPECT_NEAR(economy.min_node_probability(), 2e-4 / 2.2e-3, 0.01);
     EXPECT_NEAR(economy.min_probability(), 4 * 2e-4 / 2.2e-3, 0.02);
 }
 

@@ -93,6 +93,7 @@ struct JobResult {
     std::map<std::int64_t, FinishedItem> items;
     ReplicaOutcome outcome;
     ItemStatistics sum;
+    std::vector<std::string> damage;  // of checkpoints, as reported
 };
 
 inline std::vector<std::int32_t> prompt_of(std::int64_t item) {
@@ -187,6 +188,7 @@ inline JobResult launch(const Job& job, const std::map<std::int64_t, FinishedIte
                     result.items[item.index] = std::move(item);
                 };
                 hooks.stop_requested = [&] { return job.stop_after >= 0 && emitted >= job.stop_after; };
+                hooks.damaged = [&](const std::string& line) { result.damage.push_back(line); };
                 hooks.poke = [&] { std::this_thread::sleep_for(job.step); };
                 hooks.progress = [&](const ReplicaProgress& progress) { emitted = progress.emitted_tokens; };
                 Replica replica(*model, group, tokenizer, options, hooks);

@@ -238,7 +238,7 @@ TEST(SelfDrafter, SureNgramsTakeThePlaceOfPasses) {
                           .max_depth = depth,
                           .max_width = 1,
                           .min_probability = 2,  // n-grams extend no tree here
-                          .sure_probability = sure,
+                          .prices = {.sure_ngram = sure},
                           .tree = &tree};
         drafter->propose(std::span(&proposal, 1));
         return std::pair(tree, proposal.draft_calls);
@@ -319,7 +319,7 @@ TokenTree grown(const Distribution& p, const BeamOptions& beams, const Noise& no
     TokenTree tree;
     tree.reset(0);
     const auto method = make_rsd_s(beams);
-    const auto growth = method->begin(tree, noise, position, beams.depth, TreeLimits::none, min_probability);
+    const auto growth = method->begin(tree, noise, position, beams.depth, TreeLimits::none, {.level = min_probability});
     while (!growth->wanted().empty()) {
         std::vector<Distribution> drafts(growth->wanted().size(), p);
         growth->grow(drafts);

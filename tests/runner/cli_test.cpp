@@ -283,6 +283,23 @@ TEST_F(Cli, InspectTellsAModelsShape) {
     EXPECT_NE(json.out.find("\"kv_heads\": 4"), std::string::npos) << json.out;
 }
 
+TEST_F(Cli, InspectTellsADraftLayersShape) {
+    const std::string demo = std::filesystem::path(LONGHAUL_DEMO_MODEL).parent_path().string();
+    const std::pair<std::string, std::vector<const char*>> folders[] = {
+        {demo + "/eagle", {"draft               eagle\n", "layout              EAGLE 1 and 2\n"}},
+        {demo + "/lyanna", {"layout              lyanna\n", "token info rank     64\n", "hot tokens          all\n"}},
+        {LONGHAUL_TEST_DATA "/eagle/eagle3-llama", {"layout              EAGLE-3\n", "draft vocab size    "}}};
+    for (const auto& [folder, lines] : folders) {
+        const Ended table = run({"inspect", folder});
+        EXPECT_EQ(table.exit_code, 0) << table.err;
+        EXPECT_EQ(table.out.rfind("kind                draft layer\n", 0), 0U) << table.out;
+        for (const char* line : lines)
+            EXPECT_NE(table.out.find(line), std::string::npos) << line << " in " << table.out;
+    }
+    EXPECT_NE(run({"inspect", demo + "/lyanna"}).out.find("kv bytes per token  bf16 512, fp32 1024\n"),
+              std::string::npos);
+}
+
 TEST_F(Cli, CheckTellsScriptsTheRunFolder) {
     const Ended own = run({"check", "job.cfg", "--print=output"});
     EXPECT_EQ(own.exit_code, 0) << own.err;

@@ -127,6 +127,15 @@ TEST(ReplicaOptions, WindowsFitTheModel) {
     settings.stride = 101;
     EXPECT_EQ(message(),
               "job: stride: expected at most 100 tokens, got 101; the model's context is the longest window");
+    settings.stride = 100;
+    EXPECT_EQ(message(), "");
+    settings.hidden_states = "states";
+    EXPECT_EQ(
+        message(),
+        "job: stride: expected less than the window's 100 tokens with hidden-states, got 100; the states of windows "
+        "that do not overlap have gaps");
+    settings.stride = 99;
+    EXPECT_TRUE(replica_options(settings, config_of(100)).keeps_states);
 }
 
 }  // namespace

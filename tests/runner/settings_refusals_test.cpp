@@ -408,6 +408,7 @@ TEST(Settings, ContradictionsWithGivenTokensAreRefused) {
         {{forced, {"samples", "2", "j.cfg:9"}}, "j.cfg:9: samples: expected 1 with teacher-forced = true, got 2"},
         {{forced, {"window", "9", "j.cfg:9"}}, "j.cfg:9: window: expected 0 with teacher-forced = true, got 9"},
         {{{"stride", "9", "j.cfg:9"}}, "j.cfg:9: stride: expected 0 with mode = generate, got 9"},
+        {{{"hidden-states", "/s", "j.cfg:9"}}, "j.cfg:9: hidden-states: expected none with mode = generate, got '/s'"},
         {{scores, {"window", "1", "j.cfg:9"}},
          "j.cfg:9: window: expected 0, or at least 2 tokens with mode = perplexity, got 1"},
         {{scores, {"window", "8", "j.cfg:9"}, {"stride", "9", "j.cfg:10"}},

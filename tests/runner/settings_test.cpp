@@ -197,6 +197,7 @@ TEST(Settings, EveryKeyExplainsItself) {
                                      "token-ids",
                                      "baseline",
                                      "allow-device-change",
+                                     "hidden-states",
                                      "column",
                                      "split"};
     EXPECT_EQ(keys, stay);
