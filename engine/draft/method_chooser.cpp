@@ -1,0 +1,141 @@
+#include "engine/draft/method_chooser.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace longhaul::engine {
+namespace {
+
+constexpr double keep = 0.99;     // decay per step of a measured rate: a memory of about 100 steps
+constexpr double max_delay = 3;   // cap on a step's time, in recent steps: another process may interrupt it
+constexpr double slow = 0.1;      // weight of a new step in the mean of the recent ones
+constexpr double repeated = 1.5;  // steps of one passage resemble each other: they say less than independent ones
+constexpr double passage = 0.03;  // standard deviation of log(rate) between passages of a text
+// The first steps with a method do not count: it still chooses its trees; later on draft models catch up.
+constexpr std::int64_t first_settling = 12, settling = 4;
+constexpr double max_settling_loss = 8;              // preferred steps, after which they count all the same
+constexpr double min_counted = 8, max_counted = 32;  // steps of a trial
+constexpr double max_trial_loss = 24;                // preferred steps
+constexpr double min_gain = 0.01;  // log of the ratio of rates from which on the other method is preferred
+constexpr double clear = 2;        // standard errors of a clear difference
+constexpr std::int64_t shortest_interval = 32, longest_interval = 4096;  // steps between trials
+// Cost of trials: a share of the elapsed time, and some steps at the start.
+constexpr double trial_share = 0.01, first_trials = 16;
+// Standard deviation of what the comparison may have changed by since the last trial: each time, and by a text that has
+// doubled.
+constexpr double drift = 0.02, drift_of_doubling = 0.2;
+
+}  // namespace
+
+void MeasuredRate::record(double seconds, double tokens) {
+    steps_ = keep * steps_ + 1;
+    seconds_ = keep * seconds_ + seconds;
+    tokens_ = keep * tokens_ + tokens;
+    seconds_squared_ = keep * seconds_squared_ + seconds * seconds;
+    tokens_squared_ = keep * tokens_squared_ + tokens * tokens;
+    tokens_seconds_ = keep * tokens_seconds_ + tokens * seconds;
+}
+
+double MeasuredRate::log_variance() const {
+    if (steps_ < 2) return 1;
+    // Of a ratio of sums: the squared deviations of each step's tokens from the rate times its seconds.
+    const double off = tokens_squared_ - 2 * rate() * tokens_seconds_ + rate() * rate() * seconds_squared_;
+    return repeated * steps_ / (steps_ - 1) * std::max(off, 0.0) / (tokens_ * tokens_) + passage * passage;
+}
+
+bool MethodChooser::Ratio::is_clear() const {
+    return std::abs(mean) > clear * std::sqrt(variance);
+}
+
+bool MethodChooser::decided() const {
+    return ratio_.is_clear();
+}
+
+bool MethodChooser::settles() const {
+    const double limit = max_settling_loss * (rates_[preferred_].steps() > 0 ? rates_[preferred_].step_seconds() : 0);
+    return visit_.steps <= (visited_[visit_.method] ? settling : first_settling) &&
+           (!on_trial() || visit_.lost <= limit);
+}
+
+/// Whether the decoding sequences are unlike those of the last trial.
+bool MethodChooser::has_changed() const {
+    return context_ >= 2 * tried_context_ || sequences_ >= 2 * tried_sequences_ || 2 * sequences_ <= tried_sequences_;
+}
+
+bool MethodChooser::may_try() const {
+    const MeasuredRate& now = rates_[preferred_];
+    if (now.steps() < min_counted) return false;
+    const bool due = visit_.steps >= interval_ || (has_changed() && visit_.steps >= shortest_interval);
+    return due && lost_ + trial_cost_ <= trial_share * elapsed_ + first_trials * now.step_seconds();
+}
+
+/// Both methods' rates of about the same time, so that neither the machine's speed nor the text decides.
+MethodChooser::Ratio MethodChooser::ratio_after_trial() const {
+    const double doublings =
+        tried_context_ > 0 ? std::log2(std::max<double>(context_, 1) / static_cast<double>(tried_context_)) : 0;
+    const double changed = drift_of_doubling * doublings;
+    const double before = ratio_.variance + drift * drift + changed * changed;
+    const double seen = std::log(rates_[1].rate() / rates_[0].rate());
+    const double noise = rates_[0].log_variance() + rates_[1].log_variance();
+    const double weight = before / (before + noise);
+    return {.mean = ratio_.mean + weight * (seen - ratio_.mean), .variance = (1 - weight) * before};
+}
+
+bool MethodChooser::trial_is_over() const {
+    const double counted = rates_[visit_.method].steps();
+    if (visit_.lost > max_trial_loss * rates_[preferred_].step_seconds()) return counted >= 2;
+    if (counted < min_counted) return false;
+    return static_cast<double>(visit_.steps) >= max_counted + (visited_[visit_.method] ? settling : first_settling) ||
+           ratio_after_trial().is_clear();
+}
+
+void MethodChooser::begin_visit(std::int64_t method) {
+    visit_ = {.method = method};
+}
+
+void MethodChooser::end_trial() {
+    ratio_ = ratio_after_trial();
+    tried_sequences_ = sequences_;
+    tried_context_ = context_;
+    visited_ = {true, true};
+    trial_cost_ = std::max(visit_.lost, 0.0);
+    const double gain = preferred_ == 0 ? ratio_.mean : -ratio_.mean;
+    if (gain < min_gain) {
+        interval_ = decided() ? std::clamp(2 * interval_, shortest_interval, longest_interval) : shortest_interval;
+        begin_visit(preferred_);
+        return;
+    }
+    preferred_ = visit_.method;  // the visit goes on
+    interval_ = shortest_interval;
+    visit_.steps = 0;
+}
+
+std::int64_t MethodChooser::choose(std::int64_t sequences, std::int64_t context) {
+    sequences_ = sequences;
+    context_ = context;
+    if (on_trial()) {
+        if (trial_is_over()) end_trial();
+    } else if (may_try()) {
+        begin_visit(1 - preferred_);
+        rates_[visit_.method] = {};
+    }
+    return visit_.method;
+}
+
+void MethodChooser::record(double seconds, std::int64_t tokens) {
+    ++visit_.steps;
+    double& typical = visit_.typical_seconds;
+    const double taken = typical > 0 ? std::min(seconds, max_delay * typical) : seconds;
+    typical += std::max(slow, 1 / static_cast<double>(visit_.steps)) * (taken - typical);
+    elapsed_ += taken;
+    const auto emitted = static_cast<double>(tokens);
+    const bool settling_now = settles();
+    if ((on_trial() || settling_now) && rates_[preferred_].steps() >= 2) {
+        const double loss = taken - emitted / rates_[preferred_].rate();
+        visit_.lost += loss;
+        lost_ = std::max(0.0, lost_ + loss);
+    }
+    if (!settling_now) rates_[visit_.method].record(taken, emitted);
+}
+
+}  // namespace longhaul::engine
